@@ -1,0 +1,65 @@
+"""Every error that `opct` raises on purpose.
+
+    OpctError
+    ├── ConfigError        (ValueError)         a setting is unknown, of the wrong type or out of range
+    ├── DataError          (ValueError)         a data file breaks the pair contract; lists all faults
+    ├── ModelError         (ValueError)         a model cannot be used as asked (no chat template, wrong head ...)
+    ├── DownloadError      (OSError)            a file could not be fetched, or is not the file it should be
+    ├── RunError           (RuntimeError)       a run directory is in the way, in use, or cannot be resumed
+    │   └── CheckpointError                     a checkpoint is missing, corrupt, or could not be written
+    ├── TrainingError      (RuntimeError)       training stopped itself: the message has the step and the cause
+    │   ├── NonFiniteError                      a loss or gradient is NaN or infinite
+    │   └── DivergenceError                     the KL left its bound
+    └── EvaluationError    (RuntimeError)       an evaluation cannot be run or compared
+
+Each one is also the standard-library error named beside it, so that callers need not know this package.
+A message says what, where, the value, and what to do. The command line prints it without a traceback.
+"""
+
+
+class OpctError(Exception):
+    """Base of every error raised on purpose."""
+
+
+class ConfigError(OpctError, ValueError):
+    """A setting is unknown, of the wrong type, or out of range."""
+
+
+class DataError(OpctError, ValueError):
+    """Data breaks its contract. `faults` holds every fault found, one line each."""
+
+    def __init__(self, message: str, faults: tuple[str, ...] = ()):
+        self.faults = faults
+        super().__init__("\n".join([message, *(f"  {fault}" for fault in faults)]))
+
+
+class ModelError(OpctError, ValueError):
+    """A model cannot be used as asked."""
+
+
+class DownloadError(OpctError, OSError):
+    """A file could not be fetched, or what came is not the file it should be."""
+
+
+class RunError(OpctError, RuntimeError):
+    """A run directory is in the way, in use, or does not fit what is asked."""
+
+
+class CheckpointError(RunError):
+    """A checkpoint is missing, corrupt, or could not be written."""
+
+
+class TrainingError(OpctError, RuntimeError):
+    """Training stopped itself."""
+
+
+class NonFiniteError(TrainingError):
+    """A loss, gradient or log-prob is NaN or infinite."""
+
+
+class DivergenceError(TrainingError):
+    """The KL to the teacher left the bound set for it."""
+
+
+class EvaluationError(OpctError, RuntimeError):
+    """An evaluation cannot be run, read or compared."""
