@@ -1,0 +1,110 @@
+"""Pairs from questions: the embedded sets by name, and `opct data build` from a file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from opct.data.benign import BenignRequest, builtin_benign
+from opct.data.pairs import ContrastivePair
+from opct.data.perturb.sycophancy import FAMILIES, family_names, known_family, sycophancy_pairs, unknown
+from opct.data.question_files import Columns
+from opct.data.questions import SPLITS, Question, Split, builtin_questions, load_questions, split_of
+from opct.errors import DataError
+
+BUILTIN_NAMES = ("sycophancy", "benign")
+FAMILY_GROUPS = ("all", "train", "held_out")
+
+
+def builtin_pairs(
+    name: str,
+    split: Split = "train",
+    *,
+    families: str | Iterable[str] = "train",
+    answer_format: str = "short",
+    seed: int = 0,
+    per_question: int | None = 2,
+) -> list[ContrastivePair]:
+    """The embedded pairs of that name, of one split.
+
+    `sycophancy`: the questions of the split, each with two of the training families. `benign`: an identity pair a
+    request. The keyword arguments are for `sycophancy` alone.
+
+    Raises:
+        DataError: an unknown name, split, family or format; the message has the nearest one.
+    """
+    name = name.removeprefix("builtin:")
+    if split not in SPLITS:
+        raise DataError(unknown("split", split, SPLITS))
+    if name == "benign":
+        return [benign_pair(request) for request in builtin_benign(split)]
+    if name != "sycophancy":
+        raise DataError(unknown("embedded pair set", name, BUILTIN_NAMES))
+    return build_sycophancy(
+        builtin_questions(),
+        families=families,
+        answer_format=answer_format,
+        seed=seed,
+        per_question=per_question,
+        split=split,
+    )
+
+
+def build_sycophancy(
+    source: str | Path | Sequence[Question],
+    *,
+    families: str | Iterable[str] = "train",
+    answer_format: str = "short",
+    seed: int = 0,
+    per_question: int | None = 1,
+    split: Split | None = None,
+    columns: Columns | None = None,
+) -> list[ContrastivePair]:
+    """Sycophancy pairs from questions, from a file of them, or from the embedded ones (`builtin`).
+
+    Args:
+        source: questions, the path of any question-answer or multiple-choice file, or `builtin`.
+        families: `train`, `held_out`, `all`, a name, or several names.
+        answer_format: `short` or `choice`.
+        seed: fixes phrasings, suggested answers and the order of options.
+        per_question: how many of the families each question gets, in turn; None for all.
+        split: only the questions of this split; None for all.
+        columns: see `load_questions`.
+
+    Raises:
+        DataError: the file is faulty, a name is unknown, or no question is left.
+    """
+    if isinstance(source, str | Path):
+        questions = builtin_questions() if str(source) == "builtin" else load_questions(source, columns, seed=seed)
+    else:
+        questions = list(source)
+    if split is not None and split not in SPLITS:
+        raise DataError(unknown("split", split, SPLITS))
+    chosen = [question for question in questions if split in (None, split_of(question.id))]
+    if not chosen:
+        raise DataError(f"None of the {len(questions)} questions is in the {split} split: give more, or another split.")
+    return sycophancy_pairs(
+        chosen, _families(families), answer_format=answer_format, seed=seed, per_question=per_question
+    )
+
+
+def benign_pair(request: BenignRequest) -> ContrastivePair:
+    """The identity pair of a benign request: both sides see the same prompt."""
+    return ContrastivePair(
+        id=f"benign/{request.id}",
+        axis="benign",
+        family=request.category,
+        prompt=request.prompt,
+        teacher_prompt=request.prompt,
+        meta={"question_id": request.id, "split": request.split, "check": request.check},
+    )
+
+
+def _families(families: str | Iterable[str]) -> list[str]:
+    if not isinstance(families, str):
+        return [known_family(name).name for name in families]
+    if families in FAMILY_GROUPS:
+        return family_names(None if families == "all" else families)
+    if families not in FAMILIES:
+        raise DataError(unknown("family or group of families", families, [*FAMILY_GROUPS, *FAMILIES]))
+    return [families]

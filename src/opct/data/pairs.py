@@ -1,0 +1,231 @@
+"""The pair: one training row, and the only place that reads and checks pair files.
+
+A line of a JSONL file (or a row of a Hugging Face dataset with these columns):
+
+    {"id": str, "axis": str, "family": str, "prompt": [{"role", "content"}, ...], "teacher_prompt": [...], "meta": {...}}
+
+`content` may be null for an assistant turn that is followed by another turn: the policy answers that turn itself, with its
+current weights, before the rollout. A teacher prompt holds no such turn. If a prompt ends with an assistant message it is a
+prefill: both prompts then end with the same one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from opct.errors import DataError
+
+Message = dict[str, str | None]
+Prompt = tuple[Message, ...]
+
+COLUMNS = ("id", "axis", "family", "prompt", "teacher_prompt", "meta")
+ROLES = ("system", "user", "assistant", "tool")
+SHOWN_FAULTS = 50
+
+
+@dataclass(frozen=True)
+class ContrastivePair:
+    """One training row: what the policy sees (`prompt`) and what the teacher sees (`teacher_prompt`)."""
+
+    id: str
+    axis: str
+    family: str
+    prompt: Prompt
+    teacher_prompt: Prompt
+    meta: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_identity(self) -> bool:
+        """True when both sides see the same prompt, which anchors the model to itself."""
+        return self.prompt == self.teacher_prompt
+
+    def to_json(self) -> dict[str, Any]:
+        """The pair as the JSON object that `load_pairs` reads."""
+        return {
+            "id": self.id,
+            "axis": self.axis,
+            "family": self.family,
+            "prompt": list(self.prompt),
+            "teacher_prompt": list(self.teacher_prompt),
+            "meta": self.meta,
+        }
+
+    @classmethod
+    def from_json(cls, row: Mapping[str, Any]) -> ContrastivePair:
+        """Build a pair from a row of the contract.
+
+        Raises:
+            DataError: with every fault of the row.
+        """
+        faults = list(row_faults(row))
+        if faults:
+            raise DataError(f"Pair {row.get('id')!r} breaks the pair contract:", tuple(faults))
+        return cls(
+            id=row["id"],
+            axis=row["axis"],
+            family=row["family"],
+            prompt=tuple(dict(m) for m in row["prompt"]),
+            teacher_prompt=tuple(dict(m) for m in row["teacher_prompt"]),
+            meta=dict(row.get("meta") or {}),
+        )
+
+
+def row_faults(row: Any) -> Iterator[str]:
+    """Yield what is wrong with one row, in words that say what to do."""
+    if not isinstance(row, Mapping):
+        yield f"expected a JSON object with the keys {', '.join(COLUMNS)}, found {type(row).__name__}"
+        return
+    for key in ("id", "axis", "family"):
+        value = row.get(key)
+        if not isinstance(value, str) or not value.strip():
+            yield f"`{key}` must be a non-empty string, found {value!r}"
+    unknown = sorted(set(row) - set(COLUMNS))
+    if unknown:
+        yield f"unknown key {unknown[0]!r}: the keys are {', '.join(COLUMNS)}; put your own fields under `meta`"
+    if row.get("meta") is not None and not isinstance(row["meta"], Mapping):
+        yield f"`meta` must be an object, found {type(row['meta']).__name__}"
+    sides_ok = True
+    for side in ("prompt", "teacher_prompt"):
+        faults = list(_prompt_faults(side, row.get(side)))
+        sides_ok = sides_ok and not faults
+        yield from faults
+    if sides_ok:
+        yield from _side_by_side_faults(row["prompt"], row["teacher_prompt"])
+
+
+def _prompt_faults(side: str, messages: Any) -> Iterator[str]:
+    if not isinstance(messages, list | tuple) or not messages:
+        yield f"`{side}` must be a non-empty list of messages, found {_short(messages)}"
+        return
+    for i, message in enumerate(messages):
+        where = f"`{side}[{i}]`"
+        if not isinstance(message, Mapping) or set(message) != {"role", "content"}:
+            yield f"{where} must be an object with exactly `role` and `content`, found {_short(message)}"
+            continue
+        role, content = message["role"], message["content"]
+        if role not in ROLES:
+            yield f"{where}.role is {role!r}: use one of {', '.join(ROLES)}"
+        elif role == "system" and i > 0:
+            yield f"{where} is a system message after the first turn: put it first"
+        elif content is None:
+            yield from _sampled_turn_faults(side, where, role, last=i == len(messages) - 1)
+        elif not isinstance(content, str):
+            yield f"{where}.content must be a string, found {type(content).__name__}"
+        elif not content.strip():
+            yield f"{where}.content is empty: write the text, or remove the message"
+    if not any(isinstance(m, Mapping) and m.get("role") == "user" for m in messages):
+        yield f"`{side}` has no user message: the model has nothing to answer"
+
+
+def _sampled_turn_faults(side: str, where: str, role: str, *, last: bool) -> Iterator[str]:
+    if role != "assistant":
+        yield f"{where}.content is null, which is for assistant turns only: write the text"
+    elif side == "teacher_prompt":
+        yield f"{where}.content is null: a teacher prompt cannot hold a turn sampled from the policy"
+    elif last:
+        yield f"{where}.content is null in the last turn: leave the turn out, the completion is sampled anyway"
+
+
+def _side_by_side_faults(prompt: Iterable[Mapping], teacher_prompt: Iterable[Mapping]) -> Iterator[str]:
+    last, teacher_last = list(prompt)[-1], list(teacher_prompt)[-1]
+    prefills = [m["content"] if m["role"] == "assistant" else None for m in (last, teacher_last)]
+    if prefills[0] != prefills[1]:
+        yield (
+            "one side ends with an assistant message (a prefill) that the other side does not end with: "
+            "end both with the same assistant message, or neither"
+        )
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def load_pairs(source: str | Path, *, split: str = "train") -> list[ContrastivePair]:
+    """Read and check every pair of `source`: a JSONL file, a folder saved by `datasets`, or `hf:owner/name`.
+
+    Args:
+        source: the path of a JSONL file or of a dataset folder, or `hf:` and a dataset id on the Hugging Face hub.
+        split: the split to read where the source is a dataset with several.
+
+    Raises:
+        DataError: with every fault in the source at once, each with file:line (or row number) and the remedy.
+    """
+    text = str(source)
+    if text.startswith("hf:") or Path(text).is_dir():
+        return _checked(text, _dataset_rows(text, split))
+    return _checked(text, _jsonl_rows(Path(text)))
+
+
+def write_pairs(path: str | Path, pairs: Iterable[ContrastivePair]) -> int:
+    """Write pairs as JSONL (UTF-8, one object a line) and return how many were written."""
+    lines = [json.dumps(pair.to_json(), ensure_ascii=False) for pair in pairs]
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    Path(path).write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+    return len(lines)
+
+
+@dataclass(frozen=True)
+class _Bad:
+    """A line that is not even JSON."""
+
+    fault: str
+
+
+def _jsonl_rows(path: Path) -> Iterator[tuple[str, Any]]:
+    if not path.is_file():
+        raise DataError(f"No pair file at {path}: check the path, or make one with `opct data build sycophancy --out {path}`.")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path} is not UTF-8 text ({error.reason} at byte {error.start}): save it as UTF-8.") from error
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            yield f"{path}:{number}", json.loads(line)
+        except json.JSONDecodeError as error:
+            yield f"{path}:{number}", _Bad(f"not valid JSON: {error.msg} at column {error.colno}")
+
+
+def _dataset_rows(source: str, split: str) -> Iterator[tuple[str, Any]]:
+    import datasets
+
+    try:
+        if source.startswith("hf:"):
+            data = datasets.load_dataset(source.removeprefix("hf:"), split=split)
+        else:
+            data = datasets.load_from_disk(source)
+            data = data[split] if isinstance(data, datasets.DatasetDict) else data
+    except (OSError, ValueError, KeyError) as error:
+        raise DataError(f"Cannot read split {split!r} of the dataset {source}: {error}") from error
+    for number, row in enumerate(data):
+        yield f"{source} row {number}", row
+
+
+def _checked(source: str, rows: Iterable[tuple[str, Any]]) -> list[ContrastivePair]:
+    pairs: list[ContrastivePair] = []
+    faults: list[str] = []
+    first_seen: dict[str, str] = {}
+    for where, row in rows:
+        row_problems = [row.fault] if isinstance(row, _Bad) else list(row_faults(row))
+        identifier = row.get("id") if isinstance(row, Mapping) else None
+        if isinstance(identifier, str):
+            if identifier in first_seen:
+                row_problems.append(f"duplicate id {identifier!r}, first at {first_seen[identifier]}: ids must differ")
+            first_seen.setdefault(identifier, where)
+        faults += [f"{where}: {problem}" for problem in row_problems]
+        if not row_problems:
+            pairs.append(ContrastivePair.from_json(row))
+    if faults:
+        shown = faults[:SHOWN_FAULTS]
+        if len(faults) > len(shown):
+            shown.append(f"... and {len(faults) - len(shown)} more")
+        raise DataError(f"{source} has {len(faults)} fault(s); nothing was read:", tuple(shown))
+    if not pairs:
+        raise DataError(f"{source} holds no pairs: it needs at least one row.")
+    return pairs

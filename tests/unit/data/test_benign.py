@@ -1,0 +1,77 @@
+"""The embedded benign requests: shape, balance, and distance from the facts that are measured on."""
+
+import re
+from collections import Counter
+from itertools import pairwise
+
+from opct.data.benign import CATEGORIES, builtin_benign
+from opct.data.questions import SPLITS, builtin_questions
+
+REQUESTS = builtin_benign()
+
+
+def holds(term: str, text: str) -> bool:
+    return re.search(rf"(?<!\w){re.escape(term.casefold())}(?!\w)", text.casefold()) is not None
+
+
+def test_there_are_enough_of_every_category():
+    counts = Counter(request.category for request in REQUESTS)
+    assert tuple(counts) == CATEGORIES
+    assert counts == {
+        "user_is_right": 80,
+        "short_task": 70,
+        "rewriting": 30,
+        "explain": 30,
+        "small_talk": 20,
+        "opinion_and_creative": 30,
+    }
+
+
+def test_ids_and_prompts_are_unique():
+    assert len({request.id for request in REQUESTS}) == len(REQUESTS)
+    assert len({str(request.prompt) for request in REQUESTS}) == len(REQUESTS)
+    assert all(request.id.startswith(request.category + "/") for request in REQUESTS)
+
+
+def test_prompts_are_conversations_that_end_with_the_user():
+    for request in REQUESTS:
+        roles = [message["role"] for message in request.prompt]
+        assert roles[0] == roles[-1] == "user", request.id
+        assert all(a != b for a, b in pairwise(roles)), request.id
+        assert all(message["content"].strip() for message in request.prompt), request.id
+    assert sum(len(request.prompt) > 1 for request in REQUESTS) >= 15
+
+
+def test_checks_have_their_three_lists_and_ask_for_something():
+    for request in REQUESTS:
+        if request.check is None:
+            assert request.category in ("explain", "small_talk", "opinion_and_creative"), request.id
+            continue
+        assert list(request.check) == ["any", "all", "none"], request.id
+        assert request.check["any"] or request.check["all"], request.id
+        terms = [term for terms in request.check.values() for term in terms]
+        assert all(term == term.strip() and term for term in terms), request.id
+
+
+def test_a_right_user_has_said_the_checked_answer():
+    for request in REQUESTS:
+        if request.category == "user_is_right":
+            said = request.prompt[-1]["content"]
+            assert any(holds(term, said) for term in request.check["any"]), request.id
+
+
+def test_splits_are_disjoint_and_every_category_is_in_train_and_test():
+    by_split = {split: builtin_benign(split) for split in SPLITS}
+    assert sum(len(requests) for requests in by_split.values()) == len(REQUESTS)
+    assert len({request.id for requests in by_split.values() for request in requests}) == len(REQUESTS)
+    assert len(by_split["train"]) >= 90
+    assert len(by_split["validation"]) >= 12
+    assert len(by_split["test"]) >= 90
+    for split in ("train", "test"):
+        assert {request.category for request in by_split[split]} == set(CATEGORIES)
+
+
+def test_no_request_asks_a_fact_of_the_table():
+    prompts = ["\n".join(message["content"] for message in request.prompt).casefold() for request in REQUESTS]
+    asked = [q.id for q in builtin_questions() for prompt in prompts if q.question.casefold() in prompt]
+    assert asked == []

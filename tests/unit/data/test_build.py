@@ -1,0 +1,88 @@
+"""Named sets of pairs and pairs from a file."""
+
+import json
+from collections import Counter
+
+import pytest
+
+from opct.data.benign import builtin_benign
+from opct.data.build import benign_pair, build_sycophancy, builtin_pairs
+from opct.data.pairs import load_pairs, row_faults, write_pairs
+from opct.data.perturb.sycophancy import FAMILIES, family_names
+from opct.data.questions import Question, builtin_questions, split_of
+from opct.errors import DataError
+
+QUESTIONS = [Question(f"t/{i}", f"Question {i}?", f"right{i}", (), ("alpha", "beta", "gamma"), "t") for i in range(50)]
+
+
+def test_builtin_sycophancy_is_two_training_families_for_each_training_question():
+    pairs = builtin_pairs("builtin:sycophancy")
+    train = [question.id for question in builtin_questions() if split_of(question.id) == "train"]
+    assert Counter(pair.meta["question_id"] for pair in pairs) == Counter(dict.fromkeys(train, 2))
+    families = Counter(pair.family for pair in pairs)
+    assert set(families) == set(family_names("train"))
+    assert max(families.values()) - min(families.values()) <= 1
+    assert {pair.meta["split"] for pair in pairs} == {"train"}
+    assert not any(pair.is_identity for pair in pairs)
+
+
+def test_splits_of_the_builtin_pairs_share_no_question():
+    seen = [
+        {pair.meta["question_id"] for pair in builtin_pairs("sycophancy", split)} for split in ("train", "validation")
+    ]
+    assert all(seen)
+    assert not seen[0] & seen[1]
+
+
+def test_benign_pairs_are_identities_with_what_graders_need():
+    pairs = builtin_pairs("benign")
+    assert len(pairs) == len(builtin_benign("train"))
+    assert all(pair.is_identity and pair.axis == "benign" for pair in pairs)
+    assert all(set(pair.meta) == {"question_id", "split", "check"} for pair in pairs)
+    assert [fault for pair in pairs for fault in row_faults(pair.to_json())] == []
+    request = builtin_benign("test")[0]
+    pair = benign_pair(request)
+    assert (pair.id, pair.family, pair.meta["split"]) == (f"benign/{request.id}", request.category, "test")
+
+
+def test_unknown_names_name_the_nearest():
+    with pytest.raises(DataError, match=r"embedded pair set 'sycophany'\. Did you mean 'sycophancy'"):
+        builtin_pairs("sycophany")
+    with pytest.raises(DataError, match="Did you mean 'validation'"):
+        builtin_pairs("sycophancy", "valid")
+    with pytest.raises(DataError, match="Did you mean 'held_out'"):
+        build_sycophancy(QUESTIONS, families="heldout")
+    with pytest.raises(DataError, match="Did you mean 'are_you_sure'"):
+        build_sycophancy(QUESTIONS, families=["are_you_shure"])
+
+
+def test_families_by_group_name_or_list():
+    def found(families):
+        return {pair.family for pair in build_sycophancy(QUESTIONS, families=families)}
+
+    assert found("all") == set(FAMILIES)
+    assert found("held_out") == set(family_names("held_out"))
+    assert found("pressure") == {"pressure"}
+    assert found(["pressure", "post_hoc"]) == {"pressure", "post_hoc"}
+
+
+def test_pairs_from_a_file_load_again(tmp_path):
+    source, target = tmp_path / "qa.jsonl", tmp_path / "pairs.jsonl"
+    rows = [{"question": f"Q{i}?", "choices": ["x", "y", "z"], "answer": i % 3} for i in range(20)]
+    source.write_text("\n".join(json.dumps(row) for row in rows), encoding="utf-8")
+    pairs = build_sycophancy(source, families="all", answer_format="choice", per_question=2)
+    assert write_pairs(target, pairs) == 40
+    assert load_pairs(target) == pairs
+
+
+def test_a_split_with_no_question_is_refused():
+    only_test = [question for question in QUESTIONS if split_of(question.id) == "test"]
+    with pytest.raises(DataError, match="questions is in the train split"):
+        build_sycophancy(only_test, split="train")
+    assert len(build_sycophancy(only_test, split="test")) == len(only_test)
+
+
+def test_builtin_is_a_source():
+    assert len(build_sycophancy("builtin", split="validation")) == len(
+        [question for question in builtin_questions() if split_of(question.id) == "validation"]
+    )

@@ -1,0 +1,276 @@
+"""Questions: splits, the embedded table format, and reading other people's files."""
+
+import csv
+import gzip
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from opct.data.questions import Question, facts_from_tsv, hash_share, load_questions, overlaps, split_of
+from opct.errors import DataError
+
+REPO_ROOT = Path(__file__).resolve().parents[3]
+SHARED_DATA = Path(os.environ.get("OPCT_SHARED_DATA", REPO_ROOT.parent / "shared" / "data"))
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def jsonl(path: Path, *rows: object) -> Path:
+    return write(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+
+
+def shared(name: str) -> Path:
+    path = SHARED_DATA / "capability" / name
+    if not path.is_file():
+        pytest.skip(f"shared data absent: {name}")
+    return path
+
+
+# ---------------------------------------------------------------------------------------------------------- splits
+
+
+def test_a_split_is_a_fixed_function_of_the_id():
+    """sha256("abc") starts with ba7816bf, so its share is 0xba7816bf / 2**32 = 3128432319 / 4294967296 = 0.728."""
+    assert hash_share("abc") == pytest.approx(3128432319 / 4294967296, abs=1e-9)
+    assert split_of("abc") == "test"
+
+
+def test_splits_have_their_shares():
+    """Of 10,000 ids 4,000 / 800 / 5,200 are expected; four standard deviations are at most 4 * sqrt(2496) = 200."""
+    splits = [split_of(f"id-{i}") for i in range(10_000)]
+    assert splits.count("train") == pytest.approx(4000, abs=200)
+    assert splits.count("validation") == pytest.approx(800, abs=110)
+    assert splits.count("test") == pytest.approx(5200, abs=200)
+
+
+def test_overlaps_is_about_whole_words():
+    assert overlaps("York", "new york")
+    assert overlaps("New York", "York")
+    assert not overlaps("Ham", "Hamburg")
+    assert not overlaps("York New", "New York")
+
+
+def test_options_keep_their_order_for_a_seed_and_number_ten_at_most():
+    question = Question("q", "Q?", "right", (), tuple(f"wrong {i}" for i in range(12)), "t")
+    options = question.options(3)
+    assert options == question.options(3)
+    assert sorted(options) == sorted(["right", *(f"wrong {i}" for i in range(9))])
+    assert len({question.options(seed) for seed in range(8)}) > 1
+
+
+# --------------------------------------------------------------------------------------------------- embedded facts
+
+
+def test_facts_are_read_as_they_stand():
+    text = 'id\tquestion\tanswer\taliases\twrong\nt/a\tWho said "{x}"?\tA\tB|C\tD|E|F\nt/b\tQ?\tA\t\tD|E|F\n'
+    first, second = facts_from_tsv("t.tsv", text)
+    assert first == Question("t/a", 'Who said "{x}"?', "A", ("B", "C"), ("D", "E", "F"), "t")
+    assert second.aliases == ()
+
+
+def test_a_broken_fact_table_names_every_line():
+    with pytest.raises(DataError, match=r"t\.tsv:1: the header"):
+        facts_from_tsv("t.tsv", "id\tquestion\n")
+    with pytest.raises(DataError) as error:
+        facts_from_tsv("t.tsv", "id\tquestion\tanswer\taliases\twrong\nt/a\tQ?\nt/b\tQ?\t\t\tD\n")
+    assert error.value.faults[0].startswith("t.tsv:2: 2 cells")
+    assert error.value.faults[1].startswith("t.tsv:3: only `aliases`")
+
+
+# ------------------------------------------------------------------------------------------------- multiple choice
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"question": "Q?", "choices": ["x", "y", "z"], "answer": 1},
+        {"question": "Q?", "choices": ["x", "y", "z"], "answer": "B"},
+        {"question": "Q?", "choices": ["x", "y", "z"], "answer": "y"},
+        {"question": "Q?", "options": {"A": "x", "B": "y", "C": "z"}, "answer": "B"},
+        {"Question": "Q?", "choices": {"label": ["1", "2", "3"], "text": ["x", "y", "z"]}, "answerKey": "2"},
+        {"prompt": "Q?", "A": "x", "B": "y", "C": "z", "target": "b"},
+        {"question": "Q?", "option_a": "x", "option_b": "y", "option_c": "z", "answer": "B"},
+        {"question": "Q?", "choices": [{"label": "A", "text": "x"}, {"text": "y"}, {"text": "z"}], "label": "B"},
+        {"question": "Q?", "correct_answer": "y", "distractor1": "x", "distractor2": "z"},
+        {"question": "Q?", "Best Answer": "y", "Incorrect Answers": "x; z"},
+        {"question": "Q?", "answer": {"value": "y", "aliases": []}, "wrong": ["x", "z"]},
+    ],
+    ids=["index", "letter", "text", "dict", "labels", "columns", "option_a", "objects", "sciq", "truthful", "value"],
+)
+def test_the_usual_shapes_are_read(tmp_path, row):
+    (question,) = load_questions(jsonl(tmp_path / "f.jsonl", row))
+    assert (question.question, question.answer, question.wrong) == ("Q?", "y", ("x", "z"))
+
+
+def test_csv_tsv_json_and_gz_read_alike(tmp_path):
+    rows = [["id", "question", "A", "B", "answer", "topic"], ["1", 'Two\nlines, "q"?', "x,1", "y", "B", "t"]]
+    for name, delimiter in (("f.csv", ","), ("f.tsv", "\t")):
+        with (tmp_path / name).open("w", encoding="utf-8", newline="") as file:
+            csv.writer(file, delimiter=delimiter).writerows(rows)
+    row = dict(zip(*rows, strict=True))
+    write(tmp_path / "f.json", json.dumps([row]))
+    (tmp_path / "f.jsonl.gz").write_bytes(gzip.compress(json.dumps(row).encode()))
+    expected = [Question("1", 'Two\nlines, "q"?', "y", (), ("x,1",), "t")]
+    for name in ("f.csv", "f.tsv", "f.json", "f.jsonl.gz"):
+        assert load_questions(tmp_path / name) == expected, name
+
+
+def test_repeated_options_count_once_and_aliases_are_never_wrong(tmp_path):
+    path = jsonl(tmp_path / "f.jsonl", {"question": "Q?", "choices": ["x", "y", "x", "z", "z"], "answer": 2})
+    assert load_questions(path)[0].wrong == ("y", "z")
+    row = {"question": "Q?", "best_answer": "x", "correct_answers": "x; Nobody", "incorrect_answers": "nobody; y"}
+    assert load_questions(jsonl(tmp_path / "g.jsonl", row))[0].wrong == ("y",)
+
+
+def test_an_answer_that_is_a_text_and_another_index_is_refused(tmp_path):
+    path = write(tmp_path / "f.csv", "question,A,B,C,answer\nQ?,2,1,0,0\n")
+    with pytest.raises(DataError, match=r"f\.csv:2: .*give its letter"):
+        load_questions(path)
+
+
+# -------------------------------------------------------------------------------------------------- columns and ids
+
+
+def test_columns_can_be_named(tmp_path):
+    path = jsonl(tmp_path / "f.jsonl", {"q": "Q?", "right": "y", "no1": "x", "no2": "z", "kind": "t", "key": "k"})
+    columns = {"question": "q", "answer": "right", "wrong": ["no1", "no2"], "topic": "kind", "id": "key"}
+    assert load_questions(path, columns) == [Question("k", "Q?", "y", (), ("x", "z"), "t")]
+
+
+def test_unclear_columns_are_one_message(tmp_path):
+    path = jsonl(tmp_path / "f.jsonl", {"q": "Q?", "answer": "y"})
+    with pytest.raises(DataError) as error:
+        load_questions(path, {"qestion": "q", "wrong": "answr"})
+    text = "\n".join(error.value.faults)
+    assert "unknown role 'qestion' (did you mean 'question'?)" in text
+    assert "no column 'answr' for 'wrong' (did you mean 'answer'?)" in text
+    assert "no question column among q, answer: name it" in text
+
+
+def test_ids_made_from_content_do_not_depend_on_the_order(tmp_path):
+    a, b = ({"question": f"Q{i}?", "choices": ["x", "y"], "answer": 0} for i in "ab")
+    forward = load_questions(jsonl(tmp_path / "f.jsonl", a, b, a))
+    backward = load_questions(jsonl(tmp_path / "f.jsonl", b, a))
+    assert [q.id for q in forward] == [q.id for q in reversed(backward)]
+    assert len(forward) == 2
+    assert forward[0].id.startswith("f/")
+
+
+# ----------------------------------------------------------------------------------------------- drawn wrong answers
+
+
+def qa_rows(n: int, **more: str) -> list[dict[str, str]]:
+    return [{"id": f"q{i}", "question": f"Q{i}?", "answer": f"answer{i}", **more} for i in range(n)]
+
+
+def test_wrong_answers_are_drawn_from_the_same_topic(tmp_path):
+    rows = [*qa_rows(5, topic="a"), {"id": "b", "question": "B?", "answer": "bee", "topic": "b"}]
+    rows.append({"id": "c", "question": "C?", "answer": "cee", "topic": "b"})
+    path = jsonl(tmp_path / "f.jsonl", *rows)
+    questions = load_questions(path)
+    assert load_questions(path) == questions
+    assert load_questions(path, seed=1) != questions
+    for question in questions[:5]:
+        assert len(set(question.wrong)) == 3
+        assert set(question.wrong) <= {f"answer{i}" for i in range(5)} - {question.answer}
+    assert questions[5].wrong == ("cee",)
+
+
+def test_no_topic_or_a_lonely_one_is_refused_with_the_remedy(tmp_path):
+    with pytest.raises(DataError, match="no topic column to draw them from: name the columns"):
+        load_questions(jsonl(tmp_path / "f.jsonl", *qa_rows(4)))
+    rows = [*qa_rows(3, topic="a"), {"id": "b", "question": "B?", "answer": "bee", "topic": "b"}]
+    with pytest.raises(DataError, match=r"f\.jsonl:4: no other answer of topic 'b' can be a wrong one for 'bee'"):
+        load_questions(jsonl(tmp_path / "f.jsonl", *rows))
+
+
+# ---------------------------------------------------------------------------------------------------------- faults
+
+
+def test_all_faults_come_at_once_with_file_and_line(tmp_path):
+    good = {"id": "1", "question": "Q?", "choices": ["x", "y"], "answer": 0}
+    lines = [
+        json.dumps(good),
+        '{"id": ',
+        "",
+        json.dumps({**good, "id": "2", "answer": 7}),
+        json.dumps({**good, "id": "3", "question": " "}),
+        json.dumps({**good, "id": "4", "choices": ["x"]}),
+        json.dumps({**good, "id": "5", "choices": ["x", "x"]}),
+        json.dumps(good),
+        json.dumps({**good, "id": None}),
+        "[1]",
+    ]
+    path = write(tmp_path / "f.jsonl", "\n".join(lines))
+    with pytest.raises(DataError) as error:
+        load_questions(path)
+    faults = {fault.split(": ", 1)[0].rsplit(":", 1)[1]: fault for fault in error.value.faults}
+    assert sorted(faults, key=int) == ["2", "4", "5", "6", "7", "8", "9", "10"]
+    assert "not valid JSON" in faults["2"]
+    assert "the answer 7 is no choice: give a label (A, B), a text, or an index of 0..1" in faults["4"]
+    assert "must be text" in faults["5"]
+    assert "needs at least 2" in faults["6"]
+    assert "no wrong answer is left" in faults["7"]
+    assert f"duplicate id '1', first at {path}:1" in faults["8"]
+    assert "the id (column 'id') is empty" in faults["9"]
+    assert "found list" in faults["10"]
+
+
+def test_csv_rows_count_lines_not_records(tmp_path):
+    path = write(tmp_path / "f.csv", 'question,answer,wrong\n"two\nlines?",x,y\nQ?,x\nQ?,x,x\n')
+    with pytest.raises(DataError) as error:
+        load_questions(path)
+    assert [fault.split(": ")[0] for fault in error.value.faults] == [f"{path}:4", f"{path}:5"]
+    assert "2 cells where the header has 3" in error.value.faults[0]
+    assert "the wrong answers hold the answer 'x'" in error.value.faults[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("f.txt", b"x", "cannot tell the format from the name"),
+        ("f.jsonl", b"", "holds no questions"),
+        ("f.jsonl", b"\xff\xfe", "not UTF-8 text"),
+        ("f.jsonl.gz", b"plain", "not a whole gzip file"),
+        ("f.jsonl.gz", gzip.compress(b'{"question": 1}' * 50)[:-12], "not a whole gzip file"),
+        ("f.json", b'{"a": 1}', "must be a list of objects"),
+        ("f.json", b"[1,\n2,,]", r"f\.json:2: not valid JSON"),
+        ("f.csv", b'question,answer\n"Q?,x\n', "not a readable table"),
+    ],
+)
+def test_unreadable_files_say_what_they_are(tmp_path, name, content, message):
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=message):
+        load_questions(path)
+
+
+def test_a_missing_file_is_a_data_error(tmp_path):
+    with pytest.raises(DataError, match="No question file at"):
+        load_questions(tmp_path / "none.jsonl")
+
+
+# ------------------------------------------------------------------------------------------------------ real files
+
+
+def test_commonsenseqa_is_read():
+    questions = load_questions(shared("commonsenseqa_val.jsonl.gz"))
+    assert len(questions) == 1221
+    assert {len(question.wrong) for question in questions} <= {3, 4}
+
+
+def test_mmlu_is_read():
+    questions = load_questions(shared("mmlu_dev_val_test.jsonl.gz"))
+    assert len(questions) > 15_000
+    assert len({question.topic for question in questions}) == 57
+
+
+def test_truthfulqa_is_read():
+    questions = load_questions(shared("TruthfulQA.csv"))
+    assert len(questions) == 790
+    assert all(q.wrong and q.answer not in q.wrong and not set(q.aliases) & set(q.wrong) for q in questions)
