@@ -1,0 +1,194 @@
+"""Every setting of a training run. Strict: an unknown key, a wrong type or a bad value is an error.
+
+The defaults are the recommended settings of this project; the paper's are the presets of `opct.presets`.
+Field names are those of TRL, PEFT and Transformers where these have a word for the thing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+DEFAULT_MODEL = "smollm2-135m-instruct"
+
+Fraction = Annotated[float, Field(ge=0, le=1)]
+
+
+class Section(BaseModel):
+    """A group of settings; refuses what it does not know."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, validate_default=True, allow_inf_nan=False)
+
+
+class ModelConfig(Section):
+    """Which chat model is trained, and how it is loaded."""
+
+    name_or_path: str = Field(
+        DEFAULT_MODEL, description="Hub id, local folder, .gguf file, or the embedded default `smollm2-135m-instruct`."
+    )
+    revision: str | None = Field(None, description="Commit, tag or branch on the hub.")
+    adapter: str | None = Field(None, description="Folder of a PEFT adapter to continue from (or a run directory).")
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
+        "auto", description="Of the frozen base weights; `auto` times float32 and bfloat16 on this machine and says which it took."
+    )
+    device: str = Field("auto", description="`auto`, `cpu`, `cuda`, `cuda:1`, `mps`.")
+    attn_implementation: str | None = Field(None, description="Passed to transformers: `sdpa`, `eager`, `flash_attention_2`.")
+    trust_remote_code: bool = Field(False, description="Run code that comes with the model. Off unless you ask for it.")
+
+
+class LoraSettings(Section):
+    """A PEFT LoRA adapter. `lora: null` trains every weight instead."""
+
+    r: int = Field(16, ge=1, description="Rank.")
+    alpha: int = Field(32, ge=1, description="Scale: the update is multiplied by alpha / r.")
+    dropout: Fraction = Field(0.0, description="Dropout on the adapter's input. Off during rollouts and scoring by the teacher.")
+    target_modules: str | list[str] = Field("all-linear", description="As in PEFT.")
+
+
+class DataConfig(Section):
+    """Which pairs are trained on."""
+
+    pairs: list[str] = Field(
+        ["builtin:sycophancy"],
+        min_length=1,
+        description="JSONL files, dataset folders, `hf:owner/name`, or `builtin:sycophancy` / `builtin:benign`.",
+    )
+    validation_pairs: list[str] = Field(
+        [], description="Held-out pairs for the validation KL. Empty: the embedded validation split for embedded pairs, else `validation_fraction`."
+    )
+    validation_fraction: Fraction = Field(0.1, description="Share of the questions (or pairs) held out where no validation pairs are named.")
+    validation_size: int = Field(48, ge=0, description="At most so many held-out pairs are used for the validation KL; 0 turns it off.")
+    anchors: list[str] = Field(["builtin:benign"], description="Identity pairs (prompt == teacher_prompt), same sources as `pairs`.")
+    anchor_fraction: Fraction = Field(0.25, description="Share of identity pairs in every step.")
+    max_pairs: int | None = Field(None, ge=1, description="Use at most so many pairs (a seeded choice).")
+
+
+class RolloutConfig(Section):
+    """How the policy answers. Anything but temperature 1, top_p 1, top_k 0 is not on-policy; see `check_on_policy`."""
+
+    engine: Literal["in_process"] = "in_process"
+    num_generations: int = Field(2, ge=1, description="Completions for each prompt.")
+    max_completion_tokens: int = Field(24, ge=1, description="A completion that reaches it without a stop token is truncated.")
+    temperature: float = Field(1.0, ge=0, description="1 samples the policy itself.")
+    top_p: Fraction = 1.0
+    top_k: int = Field(0, ge=0, description="0 is off.")
+    batch_tokens: int = Field(16384, ge=1, description="Most prompt + completion tokens (padding included) sampled in one batch.")
+
+
+class LossConfig(Section):
+    """What is minimised. See docs/how-it-works.md for the formulas."""
+
+    estimator: Literal["exact", "topk", "sampled"] = "exact"
+    divergence: Literal["reverse_kl", "forward_kl", "jsd"] = "reverse_kl"
+    jsd_weight: float = Field(0.5, gt=0, lt=1, description="Weight of the policy in the mixture of the Jensen-Shannon divergence.")
+    top_k: int = Field(64, ge=1, description="`topk`: the policy's k likeliest tokens; one bucket holds the rest.")
+    kl_coef: float = Field(1.0, gt=0, description="Multiplies the loss (and so the advantage of `sampled`).")
+    kl_discount_factor: Fraction = Field(0.0, description="gamma: how much a token answers for the KL of the tokens after it.")
+    ppo_clip: float | None = Field(None, gt=0, lt=1, description="`sampled`: PPO clip range; null is off.")
+    reduction: Literal["token_mean", "sequence_mean", "sum"] = "token_mean"
+    mask_truncated: bool = Field(False, description="Leave truncated completions out of the loss.")
+    mask_thinking: bool = Field(False, description="Leave reasoning blocks out of the loss.")
+    thinking_tags: tuple[str, str] = Field(("<think>", "</think>"), description="What opens and closes a reasoning block.")
+
+
+class TeacherConfig(Section):
+    """Who scores the policy's tokens under `teacher_prompt`."""
+
+    kind: Literal["base", "live", "ema"] = "base"
+    ema_decay: Fraction = Field(0.99, description="`ema`: teacher <- decay * teacher + (1 - decay) * policy after each step.")
+    include_adapter: bool = Field(
+        True, description="When `model.adapter` is set: the teacher is the weights the run started from (true), or the model without any adapter (false)."
+    )
+
+
+class OptimConfig(Section):
+    """AdamW and its schedule."""
+
+    learning_rate: float = Field(2e-4, ge=0)
+    lr_scheduler_type: Literal["constant", "linear", "cosine"] = "constant"
+    warmup_steps: int = Field(0, ge=0)
+    adam_beta1: float = Field(0.9, ge=0, lt=1)
+    adam_beta2: float = Field(0.95, ge=0, lt=1)
+    adam_epsilon: float = Field(1e-8, gt=0)
+    weight_decay: float = Field(0.0, ge=0)
+    max_grad_norm: float | None = Field(1.0, gt=0, description="null turns clipping off.")
+    prompts_per_step: int = Field(16, ge=1, description="Pairs in one optimizer step.")
+    micro_batch_tokens: int = Field(4096, ge=1, description="Most tokens (padding included) in one forward and backward.")
+
+
+class StopConfig(Section):
+    """When training stops itself."""
+
+    divergence_factor: float = Field(
+        10.0, gt=1, description="Stop when the training KL exceeds this times the largest validation or training KL of the first steps ..."
+    )
+    divergence_patience: int = Field(3, ge=1, description="... for so many steps in a row.")
+
+
+class TrainConfig(Section):
+    """One training run."""
+
+    method: Literal["opct", "sft", "offpolicy"] = "opct"
+    output_dir: str = Field("runs/opct", description="The run directory.")
+    seed: int = Field(0, ge=0, lt=2**32)
+    max_steps: int | None = Field(None, ge=1, description="Optimizer steps; null: `num_train_epochs` over the pairs.")
+    num_train_epochs: float = Field(1.0, gt=0)
+    eval_steps: int | None = Field(None, ge=1, description="Validation KL every so many steps; null: at the start, the middle and the end.")
+    save_steps: int = Field(10, ge=1, description="A checkpoint every so many steps; one is always written at the end.")
+    save_total_limit: int = Field(2, ge=1, description="Checkpoints kept, besides the best one.")
+    report_to: list[str] = Field([], description="Trackers known to accelerate: tensorboard, wandb, trackio, mlflow ...")
+    model: ModelConfig = ModelConfig()
+    lora: LoraSettings | None = LoraSettings()
+    data: DataConfig = DataConfig()
+    rollout: RolloutConfig = RolloutConfig()
+    loss: LossConfig = LossConfig()
+    teacher: TeacherConfig = TeacherConfig()
+    optim: OptimConfig = OptimConfig()
+    stop: StopConfig = StopConfig()
+
+    @model_validator(mode="after")
+    def check_across_settings(self) -> TrainConfig:
+        """Refuse settings that contradict each other; every such fault is in the message, one a line."""
+        faults = [*on_policy_faults(self), *combination_faults(self)]
+        if faults:
+            raise ValueError("\n".join(faults))
+        return self
+
+
+def on_policy_faults(config: TrainConfig) -> Iterator[str]:
+    """What makes the sampling not the policy's own, where nothing corrects for it.
+
+    `sampled` weighs each token by pi_theta / mu with mu the distribution that was sampled, so a temperature above 0 is
+    handled there. top_p and top_k give mu no mass on tokens that pi_theta can take: nothing corrects for that. `sft` and
+    `offpolicy` train on offline answers and may sample them as they like.
+    """
+    if config.method != "opct":
+        return
+    rollout = config.rollout
+    if rollout.top_p != 1.0 or rollout.top_k != 0:
+        yield (
+            f"rollout.top_p={rollout.top_p}, rollout.top_k={rollout.top_k}: truncated sampling is not on-policy and nothing "
+            "corrects for it; use top_p: 1.0 and top_k: 0"
+        )
+    handled = config.loss.estimator == "sampled" and rollout.temperature > 0
+    if rollout.temperature != 1.0 and not handled:
+        yield (
+            f"rollout.temperature={rollout.temperature}: only temperature 1 samples the policy itself; use 1.0, or "
+            "loss.estimator: sampled (above 0), which weighs the samples by pi/mu"
+        )
+
+
+def combination_faults(config: TrainConfig) -> Iterator[str]:
+    """Settings that contradict each other."""
+    loss = config.loss
+    if loss.estimator != "exact" and loss.divergence != "reverse_kl":
+        yield (
+            f"loss.estimator={loss.estimator} with loss.divergence={loss.divergence}: only `exact` computes "
+            "other divergences than reverse_kl"
+        )
+    if loss.ppo_clip is not None and loss.estimator != "sampled":
+        yield "loss.ppo_clip is for loss.estimator: sampled; leave it out"
+    if config.method == "offpolicy" and loss.estimator == "sampled":
+        yield "method: offpolicy trains on the teacher's samples; loss.estimator must be exact or topk"

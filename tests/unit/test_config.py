@@ -1,0 +1,382 @@
+import json
+import os
+import shlex
+from pathlib import Path
+
+import pytest
+
+from opct.config import TrainConfig
+from opct.config_file import config_schema, dump_config, load_config, nearest_setting, packaged_config, setting_names
+from opct.errors import ConfigError
+from opct.presets import PRESETS
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(text: str) -> Path:
+        path = tmp_path / "run.yaml"
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return write
+
+
+def message(*arguments, **keywords) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load_config(*arguments, **keywords)
+    return str(caught.value)
+
+
+def settings(config: TrainConfig) -> dict:
+    flat = {}
+    for name in setting_names():
+        value = config
+        for part in name.split("."):
+            value = getattr(value, part)
+        flat[name] = value
+    return flat
+
+
+def test_the_defaults_are_pinned():
+    expected = {
+        "method": "opct",
+        "output_dir": "runs/opct",
+        "seed": 0,
+        "max_steps": None,
+        "num_train_epochs": 1.0,
+        "eval_steps": None,
+        "save_steps": 10,
+        "save_total_limit": 2,
+        "report_to": [],
+        "model.name_or_path": "smollm2-135m-instruct",
+        "model.revision": None,
+        "model.adapter": None,
+        "model.dtype": "auto",
+        "model.device": "auto",
+        "model.attn_implementation": None,
+        "model.trust_remote_code": False,
+        "lora.r": 16,
+        "lora.alpha": 32,
+        "lora.dropout": 0.0,
+        "lora.target_modules": "all-linear",
+        "data.pairs": ["builtin:sycophancy"],
+        "data.validation_pairs": [],
+        "data.validation_fraction": 0.1,
+        "data.validation_size": 48,
+        "data.anchors": ["builtin:benign"],
+        "data.anchor_fraction": 0.25,
+        "data.max_pairs": None,
+        "rollout.engine": "in_process",
+        "rollout.num_generations": 2,
+        "rollout.max_completion_tokens": 24,
+        "rollout.temperature": 1.0,
+        "rollout.top_p": 1.0,
+        "rollout.top_k": 0,
+        "rollout.batch_tokens": 16384,
+        "loss.estimator": "exact",
+        "loss.divergence": "reverse_kl",
+        "loss.jsd_weight": 0.5,
+        "loss.top_k": 64,
+        "loss.kl_coef": 1.0,
+        "loss.kl_discount_factor": 0.0,
+        "loss.ppo_clip": None,
+        "loss.reduction": "token_mean",
+        "loss.mask_truncated": False,
+        "loss.mask_thinking": False,
+        "loss.thinking_tags": ("<think>", "</think>"),
+        "teacher.kind": "base",
+        "teacher.ema_decay": 0.99,
+        "teacher.include_adapter": True,
+        "optim.learning_rate": 2e-4,
+        "optim.lr_scheduler_type": "constant",
+        "optim.warmup_steps": 0,
+        "optim.adam_beta1": 0.9,
+        "optim.adam_beta2": 0.95,
+        "optim.adam_epsilon": 1e-8,
+        "optim.weight_decay": 0.0,
+        "optim.max_grad_norm": 1.0,
+        "optim.prompts_per_step": 16,
+        "optim.micro_batch_tokens": 4096,
+        "stop.divergence_factor": 10.0,
+        "stop.divergence_patience": 3,
+    }
+    assert settings(TrainConfig()) == expected
+    assert load_config() == TrainConfig()
+
+
+PAPER_COMMON = {
+    "method": "opct",
+    "lora.r": 32,
+    "optim.adam_beta1": 0.9,
+    "optim.adam_beta2": 0.95,
+    "optim.lr_scheduler_type": "constant",
+    "optim.warmup_steps": 0,
+    "loss.estimator": "sampled",
+    "loss.divergence": "reverse_kl",
+    "loss.reduction": "sum",
+    "teacher.kind": "base",
+    "data.anchor_fraction": 0.0,
+    "rollout.top_p": 1.0,
+    "rollout.top_k": 0,
+}
+PAPER = {  # lr, prompts, generations, tokens, epochs, temperature, kl_coef, gamma
+    "paper_released": (5e-6, 8, 3, 1024, 3.0, 1.0, 1.0, 0.0),
+    "paper_sycophancy_code": (1e-5, 64, 8, 2048, 1.0, 1.0, 1.0, 0.0),
+    "paper_sycophancy_quoted": (5e-6, 16, 4, 2048, 1.0, 0.7, 2.0, 0.9),
+}
+
+
+def test_every_preset_is_pinned():
+    assert set(PRESETS) == set(PAPER)
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_preset_is_pinned(name):
+    found = settings(load_config(preset=name))
+    assert {key: found[key] for key in PAPER_COMMON} == PAPER_COMMON
+    keys = (
+        "optim.learning_rate",
+        "optim.prompts_per_step",
+        "rollout.num_generations",
+        "rollout.max_completion_tokens",
+        "num_train_epochs",
+        "rollout.temperature",
+        "loss.kl_coef",
+        "loss.kl_discount_factor",
+    )
+    assert tuple(found[key] for key in keys) == PAPER[name]
+
+
+def test_layers_default_preset_file_override(write):
+    path = write("preset: paper_released\noptim: {learning_rate: 1e-3}\nlora: {alpha: 7}\n")
+    config = load_config(path, ["lora.r=4", "seed=1", "seed=2"])
+    assert config.optim.learning_rate == 1e-3  # file over preset
+    assert config.optim.prompts_per_step == 8  # preset over default
+    assert (config.lora.r, config.lora.alpha) == (4, 7)  # override over preset; groups are merged
+    assert config.seed == 2  # the later override
+    assert load_config(path, preset="paper_sycophancy_code").optim.prompts_per_step == 64  # argument over file
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("5e-6", 5e-6), ("1E3", 1000.0), ("3", 3.0), (".5", 0.5), ("+1.", 1.0), ("0", 0.0)]
+)
+def test_numbers_for_a_float(write, text, value):
+    assert load_config(write(f"optim:\n  learning_rate: {text}\n")).optim.learning_rate == value
+    assert load_config(overrides=[f"optim.learning_rate={text}"]).optim.learning_rate == value
+
+
+def test_null_lists_and_text(write):
+    config = load_config(write("lora: null\ndata:\n  pairs: [a.jsonl, b.jsonl]\noutput_dir: no\n"))
+    assert config.lora is None
+    assert config.data.pairs == ["a.jsonl", "b.jsonl"]
+    assert config.output_dir == "no"  # YAML 1.2: not a boolean
+    assert load_config(overrides=["loss.thinking_tags=[<a>, </a>]"]).loss.thinking_tags == ("<a>", "</a>")
+    assert load_config(write("lora: null\n"), ["lora.r=8"]).lora.r == 8
+
+
+def test_an_empty_file_is_the_defaults(write):
+    assert load_config(write("# nothing\n")) == TrainConfig()
+
+
+def test_all_faults_in_one_message_in_the_order_of_the_file(write):
+    path = write(
+        "learning_rate: 3\n"
+        "seed: -1\n"
+        "loss:\n"
+        "  estimator: samplde\n"
+        "  kl_coeff: 2\n"
+        "optimizer:\n"
+        "  learning_rate: 1\n"
+        "lora: 3\n"
+        "data: {pairs: x.jsonl}\n"
+    )
+    lines = message(path, ["rollout.num_generations=two", "max_steps"]).splitlines()
+    assert lines[0] == f"The settings of {path} have 9 faults; nothing was started:"
+    expected = [
+        (1, "learning_rate: unknown setting (value 3); did you mean optim.learning_rate?"),
+        (2, "seed: -1 is not valid, expected greater than or equal to 0"),
+        (4, "loss.estimator: \"samplde\" is not valid, expected 'exact', 'topk' or 'sampled'; did you mean sampled?"),
+        (5, "loss.kl_coeff: unknown setting (value 2); did you mean loss.kl_coef?"),
+        (7, "optimizer.learning_rate: unknown setting (value 1); did you mean optim.learning_rate?"),
+        (8, "lora: 3 is not valid, expected a group of settings (r, alpha, dropout, target_modules)"),
+        (9, 'data.pairs: "x.jsonl" is not valid, expected a list, such as [x.jsonl]'),
+    ]
+    assert lines[1:8] == [f"  {path}:{number}: {text}" for number, text in expected]
+    assert lines[8].startswith("  override max_steps: an override is `section.name=value`")
+    assert lines[9].startswith('  override rollout.num_generations=two: rollout.num_generations: "two" is not valid')
+
+
+@pytest.mark.parametrize(
+    ("override", "part"),
+    [
+        ("optim.learning_rate=true", "expected a number"),
+        ("max_steps=1.5", "expected an integer"),
+        ("max_steps=true", "expected an integer"),
+        ("model.trust_remote_code=1", "expected a boolean"),
+        ("output_dir=3", "expected a string"),
+        ("lora.target_modules=3", "expected a string or a list"),
+        ("data.pairs=[]", "at least 1 item"),
+        ("data.pairs=[1]", "data.pairs.0: 1 is not valid, expected a string"),
+        ("optim.learning_rate=.inf", "expected a finite number"),
+        ("optim.learning_rate=.nan", "expected a finite number"),
+        ("model.dtype=bf16", "did you mean bfloat16?"),
+        ("seed=", "no value; write `null`"),
+        ("seed=[1", "not valid YAML"),
+        ("output_dir=!!python/name:os.system x", "is not allowed"),
+        ("=3", "an override is `section.name=value`"),
+        ("lr=1", "did you mean optim.learning_rate?"),
+        ("rollout.max_new_tokens=1", "did you mean rollout.max_completion_tokens?"),
+        ("zzzzz=1", "`opct config schema` lists every setting"),
+        ("preset=paper", "expected one of paper_released"),
+    ],
+)
+def test_one_bad_override(override, part):
+    text = message(overrides=[override])
+    assert "have 1 fault" in text
+    assert f"override {override}" in text
+    assert part in text
+
+
+def test_a_tag_that_does_not_fit_its_text():
+    assert "override seed=!!int abc: seed: 'abc' is not a number" in message(overrides=["seed=!!int abc"])
+
+
+def test_checks_across_settings_are_all_reported_with_their_place(write):
+    text = message(write("rollout:\n  top_p: 0.5\n"), ["loss.ppo_clip=0.2"])
+    assert "have 2 faults" in text
+    assert "run.yaml:2: rollout.top_p=0.5" in text
+    assert "override loss.ppo_clip=0.2: loss.ppo_clip is for" in text
+
+
+def test_checks_across_settings_come_with_other_faults():
+    text = message(overrides=["rollout.top_p=0.5", "seed=x"])
+    assert "have 2 faults" in text
+    assert "truncated sampling is not on-policy" in text
+
+
+def test_a_check_that_rests_on_a_faulty_setting_is_not_reported():
+    """temperature 0.7 is right with the estimator that was meant; only the typing error is a fault."""
+    text = message(overrides=["rollout.temperature=0.7", "loss.estimator=samplde"])
+    assert "have 1 fault" in text
+    assert "did you mean sampled?" in text
+
+
+@pytest.mark.parametrize("temperature", ["0", "0.7", "1.3"])
+def test_sampling_off_policy_is_refused(temperature):
+    assert "only temperature 1 samples the policy itself" in message(overrides=[f"rollout.temperature={temperature}"])
+
+
+def test_tempered_sampling_is_for_the_sampled_estimator_and_never_greedy():
+    assert load_config(overrides=["rollout.temperature=0.7", "loss.estimator=sampled"]).rollout.temperature == 0.7
+    assert "only temperature 1" in message(overrides=["rollout.temperature=0", "loss.estimator=sampled"])
+
+
+def test_a_key_given_twice_is_refused(write):
+    path = write("seed: 1\nlora:\n  r: 1\n  r: 2\nseed: 2\n")
+    text = message(path)
+    assert f"{path}:4: lora.r: given twice, first at {path}:3" in text
+    assert f"{path}:5: seed: given twice, first at {path}:1" in text
+
+
+def test_yaml_that_refers_to_itself_is_refused(write):
+    assert "an alias that contains itself" in message(write("data: &d\n  pairs: [*d]\n"))
+
+
+def test_a_name_that_is_a_list_is_refused(write):
+    assert "a name must be text, found a list" in message(write("lora:\n  [a]: 1\n"))
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [("seed: [1\nx: 2\n", ":2:2: not valid YAML"), ("- a\n", ":1: a config is `name: value` lines, found a list")],
+)
+def test_files_that_are_no_config(write, text, part):
+    assert part in message(write(text))
+
+
+def test_a_missing_file(tmp_path):
+    assert "No config file at" in message(tmp_path / "none.yaml")
+
+
+def test_a_file_that_is_not_text(tmp_path):
+    path = tmp_path / "latin.yaml"
+    path.write_bytes("output_dir: caf\xe9\n".encode("latin-1"))
+    assert "not UTF-8 text" in message(path)
+
+
+def test_a_folder_is_no_config(tmp_path):
+    assert f"Cannot read the config file {tmp_path}" in message(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "overrides", [[], ["lora=null", "output_dir='1e5'", "model.revision='0123'", "optim.learning_rate=5e-6"]]
+)
+def test_dump_and_load_give_the_same(tmp_path, overrides):
+    config = load_config(overrides=overrides)
+    path = tmp_path / "config.yaml"
+    path.write_text(dump_config(config), encoding="utf-8")
+    assert load_config(path) == config
+
+
+@pytest.mark.parametrize(
+    ("name", "right"),
+    [
+        ("loss.estimater", "loss.estimator"),
+        ("temperature", "rollout.temperature"),
+        ("optim.num_generations", "rollout.num_generations"),
+        ("rollout.topk", "rollout.top_k"),
+        ("los.top_k", "loss.top_k"),
+        ("lora.rank", "lora.r"),
+        ("max_step", "max_steps"),
+        ("qqq", None),
+    ],
+)
+def test_nearest_setting(name, right):
+    assert nearest_setting(name) == right
+
+
+def test_the_schema_knows_every_setting():
+    schema = config_schema()
+    json.dumps(schema)
+    assert set(schema["properties"]) == {*TrainConfig.model_fields, "preset"}
+    assert schema["additionalProperties"] is False
+    assert [option["const"] for option in schema["properties"]["preset"]["oneOf"]] == list(PRESETS)
+
+
+def shipped() -> list[Path]:
+    return sorted(CONFIGS.rglob("*.yaml"))
+
+
+def test_the_shipped_configs_are_there():
+    names = {path.relative_to(CONFIGS).as_posix() for path in shipped()}
+    wanted = {"quickstart.yaml", "sycophancy.yaml", "sft_then_opct.yaml", "full_finetuning.yaml"}
+    assert names >= wanted | {"baselines/sft.yaml", "baselines/offpolicy.yaml"}
+
+
+@pytest.mark.parametrize("path", shipped(), ids=lambda path: path.name)
+def test_a_shipped_config_loads_and_begins_with_its_command(path):
+    load_config(path)
+    first = path.read_text(encoding="utf-8").splitlines()[0]
+    command = shlex.split(first.removeprefix("# "))
+    assert command[:2] == ["opct", "train"]
+    assert command[-1] == f"configs/{path.relative_to(CONFIGS).as_posix()}"
+
+
+def test_baselines_have_the_budget_of_the_method():
+    budget = (
+        *("max_steps", "lora.r", "optim.learning_rate", "optim.prompts_per_step"),
+        *("rollout.num_generations", "rollout.max_completion_tokens", "data.anchor_fraction", "data.pairs"),
+    )
+    method = settings(load_config(CONFIGS / "sycophancy.yaml"))
+    for name in ("sft", "offpolicy"):
+        baseline = settings(load_config(CONFIGS / "baselines" / f"{name}.yaml"))
+        assert baseline["method"] == name
+        assert {key: baseline[key] for key in budget} == {key: method[key] for key in budget}
+
+
+def test_the_quickstart_config_is_installed_with_the_package():
+    assert os.path.samefile(packaged_config("quickstart"), CONFIGS / "quickstart.yaml")
+    with pytest.raises(ConfigError, match="No packaged config 'x'; there are: quickstart"):
+        packaged_config("x")
