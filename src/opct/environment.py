@@ -1,0 +1,104 @@
+"""What this machine and installation are: package versions, git commit, hardware, the command. Never a secret."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shlex
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+PACKAGES = (
+    "opct",
+    "torch",
+    "transformers",
+    "tokenizers",
+    "peft",
+    "accelerate",
+    "safetensors",
+    "datasets",
+    "inspect-ai",
+    "numpy",
+    "pydantic",
+)
+
+_NAMED_SECRET = re.compile(r"(?i)((?:token|secret|password|passwd|api[_-]?key)[=:\s]\s*)\S+")
+_SECRET_SHAPES = re.compile(r"\b(?:hf_|sk-|ghp_|github_pat_|glpat-|AKIA)[A-Za-z0-9_-]{8,}")
+
+
+def package_versions() -> dict[str, str | None]:
+    """Version of Python, of this package and of its main dependencies; None where one is not installed."""
+    versions: dict[str, str | None] = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            versions[name] = None
+    return versions
+
+
+def git_commit() -> str | None:
+    """Commit of the checkout this package runs from, with `-dirty` if tracked files differ; None outside a checkout.
+
+    A package installed into an environment that merely lies inside some repository is not tracked there: None.
+    """
+    folder = Path(__file__).parent
+
+    def git(*arguments: str) -> str | None:
+        try:
+            done = subprocess.run(
+                ["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=10, check=False
+            )
+        except (FileNotFoundError, subprocess.TimeoutExpired):
+            return None
+        return done.stdout.strip() if done.returncode == 0 else None
+
+    if git("ls-files", "--error-unmatch", Path(__file__).name) is None:
+        return None
+    commit = git("rev-parse", "HEAD")
+    if commit is None:
+        return None
+    return f"{commit}-dirty" if git("status", "--porcelain", "--untracked-files=no") else commit
+
+
+def hardware() -> dict[str, Any]:
+    """Operating system, processor, cores this process may use, memory in GiB, and accelerators."""
+    import torch
+
+    return {
+        "platform": platform.platform(),
+        "processor": platform.processor() or platform.machine(),
+        "cores": usable_cores(),
+        "memory_gib": memory_gib(),
+        "accelerators": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
+        "torch_threads": torch.get_num_threads(),
+    }
+
+
+def usable_cores() -> int:
+    """Cores this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def memory_gib() -> float:
+    """Physical memory in GiB."""
+    import psutil
+
+    return round(psutil.virtual_memory().total / 2**30, 1)
+
+
+def command_line(arguments: list[str] | None = None) -> str:
+    """The command this process was started with, as one shell line, with anything that looks like a secret as `***`."""
+    program, *rest = sys.argv if arguments is None else arguments
+    return without_secrets(shlex.join([Path(program).name, *rest]))
+
+
+def without_secrets(text: str) -> str:
+    """`text` with values named like secrets, or shaped like access tokens, replaced by `***`."""
+    return _SECRET_SHAPES.sub("***", _NAMED_SECRET.sub(r"\1***", text))

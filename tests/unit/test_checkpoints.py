@@ -1,0 +1,165 @@
+import errno
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from opct import checkpoints
+from opct.checkpoints import fault, read_state
+from opct.errors import CheckpointError
+from opct.runs import RunDir
+
+
+@pytest.fixture
+def run(tmp_path):
+    with RunDir.create(tmp_path / "run") as run:
+        yield run
+
+
+def write(folder: Path) -> None:
+    (folder / "adapter").mkdir()
+    (folder / "adapter" / "weights.bin").write_bytes(b"weights")
+    (folder / "state.pt").write_bytes(b"optimizer")
+
+
+def names(run: RunDir) -> list[str]:
+    return sorted(path.name for path in run.checkpoints_dir.iterdir())
+
+
+def test_a_checkpoint_appears_whole_with_its_hashes(run):
+    assert run.latest_checkpoint() is None
+    path = run.save_checkpoint(3, write, {"teacher": "abc"})
+    assert path == run.checkpoint_path(3) == run.latest_checkpoint()
+    assert path.name == "step-000003"
+    assert read_state(path) == {"teacher": "abc"}
+    assert fault(path) is None
+    assert names(run) == ["step-000003"]
+
+
+def test_the_newest_is_the_largest_step(run):
+    for step in (9, 10, 1_000_000):
+        run.save_checkpoint(step, write)
+    assert [step for step, _ in run.checkpoints()] == [9, 10, 1_000_000]
+    assert run.latest_checkpoint() == run.checkpoint_path(1_000_000)
+
+
+def test_saving_a_step_again_replaces_it(run):
+    run.save_checkpoint(1, write)
+    run.save_checkpoint(1, lambda folder: (folder / "new").write_text("new"))
+    assert (run.checkpoint_path(1) / "new").exists()
+    assert not (run.checkpoint_path(1) / "state.pt").exists()
+    assert names(run) == ["step-000001"]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.ENOSPC, "No space left on device"),
+        PermissionError(errno.EACCES, "Permission denied"),
+        RuntimeError("PytorchStreamWriter failed writing file"),
+    ],
+)
+def test_one_that_cannot_be_written_leaves_the_last_good_one(run, error):
+    good = run.save_checkpoint(10, write)
+
+    def fail(folder: Path) -> None:
+        write(folder)
+        raise error
+
+    with pytest.raises(CheckpointError) as caught:
+        run.save_checkpoint(20, fail)
+    text = str(caught.value)
+    assert f"Could not write the checkpoint {run.checkpoint_path(20)}" in text
+    assert f"The last good checkpoint is {good}." in text
+    assert (error.strerror if isinstance(error, OSError) else str(error)) in text
+    assert run.latest_checkpoint() == good
+    assert names(run) == ["step-000010"]
+
+
+def test_the_first_one_that_cannot_be_written_says_there_is_none(run):
+    def fail(folder: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(CheckpointError, match="There is no good checkpoint before it"):
+        run.save_checkpoint(1, fail)
+
+
+def test_an_interrupt_while_writing_leaves_nothing(run):
+    def interrupt(folder: Path) -> None:
+        write(folder)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run.save_checkpoint(1, interrupt)
+    assert names(run) == []
+
+
+def test_a_real_file_size_limit_stops_torch_and_the_good_one_stays(tmp_path):
+    """In a process whose files may have 64 KiB: a small checkpoint is written, one with a 1 MB tensor is not."""
+    pytest.importorskip("resource")
+    program = """
+import resource, signal, sys
+import torch
+from opct.errors import CheckpointError
+from opct.runs import RunDir
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (65536, 65536))
+with RunDir.create(sys.argv[1]) as run:
+    good = run.save_checkpoint(1, lambda folder: torch.save(torch.zeros(10), folder / "state.pt"))
+    try:
+        run.save_checkpoint(2, lambda folder: torch.save(torch.zeros(250_000), folder / "state.pt"))
+    except CheckpointError as error:
+        assert f"The last good checkpoint is {good}." in str(error), error
+    else:
+        raise SystemExit("a checkpoint over the limit was written")
+    assert run.latest_checkpoint() == good
+    assert [path.name for path in run.checkpoints_dir.iterdir()] == ["step-000001"]
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "run")], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("damage", "part"),
+    [
+        (lambda p: (p / "adapter" / "weights.bin").write_bytes(b"weightz"), "weights.bin does not have the content"),
+        (lambda p: (p / "state.pt").write_bytes(b"opt"), "state.pt has 3 bytes, expected 9"),
+        (lambda p: (p / "state.pt").unlink(), "state.pt is missing"),
+        (lambda p: (p / "state.json").unlink(), "state.json is missing"),
+        (lambda p: (p / "state.json").write_text("{"), "state.json cannot be read"),
+        (lambda p: (p / "state.json").write_text("[]"), "is not the state.json of a checkpoint"),
+    ],
+)
+def test_a_corrupt_one_is_named_with_the_good_one_before_it(run, damage, part):
+    good, newest = run.save_checkpoint(1, write), run.save_checkpoint(2, write)
+    damage(newest)
+    with pytest.raises(CheckpointError) as caught:
+        run.latest_checkpoint()
+    text = str(caught.value)
+    assert f"The checkpoint {newest} is corrupt" in text
+    assert part in text
+    assert f"The last good checkpoint is {good}." in text
+    assert f"Delete the folder {newest} and run `opct train` with --resume again." in text
+
+
+def test_pruning_keeps_the_newest_and_the_best(run):
+    for step in range(1, 6):
+        run.save_checkpoint(step, write)
+    assert run.prune(2, best_step=1) == [run.checkpoint_path(2), run.checkpoint_path(3)]
+    assert names(run) == ["step-000001", "step-000004", "step-000005"]
+    assert run.prune(2, best_step=1) == []
+
+
+def test_what_a_kill_leaves_is_cleared_and_a_half_replaced_one_comes_back(run):
+    run.save_checkpoint(1, write)
+    run.save_checkpoint(2, write)
+    folder = run.checkpoints_dir
+    (folder / ".tmp-step-000003").mkdir()
+    (folder / ".trash-step-000000").mkdir()
+    run.checkpoint_path(2).rename(folder / ".old-step-000002")
+    checkpoints.remove_leftovers(folder)
+    assert names(run) == ["step-000001", "step-000002"]
+    assert run.latest_checkpoint() == run.checkpoint_path(2)

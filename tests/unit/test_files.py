@@ -1,0 +1,111 @@
+import json
+import os
+
+import pytest
+
+from opct import files
+from opct.errors import RunError
+from opct.files import append_jsonl, atomic_write, file_sha256, read_jsonl, write_json, write_jsonl
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_atomic_write_replaces_and_leaves_nothing_else(tmp_path):
+    path = tmp_path / "deep" / "a.txt"
+    atomic_write(path, "é")
+    atomic_write(path, b"second")
+    assert path.read_bytes() == b"second"
+    assert names(path.parent) == ["a.txt"]
+
+
+def test_a_write_that_fails_keeps_the_old_content(tmp_path, monkeypatch):
+    path = tmp_path / "a.txt"
+    atomic_write(path, "old")
+
+    def full(descriptor):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(files.os, "fsync", full)
+    with pytest.raises(RunError, match=r"Cannot write .*a\.txt: No space left on device\. Check the free space"):
+        atomic_write(path, "new")
+    assert path.read_text() == "old"
+    assert names(tmp_path) == ["a.txt"]
+
+
+def test_a_path_through_a_file_cannot_be_written(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunError, match="Cannot write"):
+        atomic_write(tmp_path / "file" / "a.txt", "")
+    with pytest.raises(RunError, match="Cannot write"):
+        append_jsonl(tmp_path / "file" / "a.jsonl", {})
+
+
+def test_append_and_read(tmp_path):
+    path = tmp_path / "m.jsonl"
+    for row in ({"step": 1, "text": "a\nb é"}, {"step": 2}):
+        append_jsonl(path, row, fsync=True)
+    assert path.read_bytes().count(b"\n") == 2
+    assert read_jsonl(path) == [{"step": 1, "text": "a\nb é"}, {"step": 2}]
+    assert read_jsonl(tmp_path / "none.jsonl") == []
+
+
+def test_a_torn_last_line_is_dropped_when_read_and_removed_by_the_next_append(tmp_path):
+    path = tmp_path / "m.jsonl"
+    path.write_bytes(b'{"step": 1}\n{"step": 2, "tr')
+    assert read_jsonl(path) == [{"step": 1}]
+    append_jsonl(path, {"step": 2})
+    assert path.read_bytes() == b'{"step": 1}\n{"step": 2}\n'
+
+
+def test_a_torn_only_line_longer_than_a_block_is_removed(tmp_path):
+    """The search for the last line end goes back 64 KiB at a time; here it needs three steps and finds none."""
+    path = tmp_path / "m.jsonl"
+    path.write_bytes(b'{"x": "' + b"y" * 150_000)
+    append_jsonl(path, {"step": 1})
+    assert path.read_bytes() == b'{"step": 1}\n'
+
+
+def test_a_whole_last_line_without_its_end_is_kept(tmp_path):
+    path = tmp_path / "m.jsonl"
+    path.write_bytes(b'{"step": 1}\n{"step": 2}')
+    assert len(read_jsonl(path)) == 2
+    append_jsonl(path, {"step": 3})
+    assert [row["step"] for row in read_jsonl(path)] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("line", [b"{broken", b"[1]", b"\xff"])
+def test_a_bad_line_elsewhere_is_an_error(tmp_path, line):
+    path = tmp_path / "m.jsonl"
+    path.write_bytes(b'{"step": 1}\n' + line + b'\n{"step": 2}\n')
+    with pytest.raises(RunError, match=r"m\.jsonl:2 is not a JSON object"):
+        read_jsonl(path)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_numbers_that_json_does_not_know_are_refused(tmp_path, value):
+    with pytest.raises(RunError, match="NaN or infinite: train/kl"):
+        append_jsonl(tmp_path / "m.jsonl", {"step": 1, "train/kl": value})
+    with pytest.raises(RunError, match="NaN or infinite: in a nested value"):
+        append_jsonl(tmp_path / "m.jsonl", {"kl": [value]})
+    assert names(tmp_path) == []
+
+
+def test_write_jsonl_and_json(tmp_path):
+    write_jsonl(tmp_path / "a.jsonl", [{"a": 1}, {"a": 2}])
+    assert read_jsonl(tmp_path / "a.jsonl") == [{"a": 1}, {"a": 2}]
+    write_json(tmp_path / "a.json", {"é": None})
+    assert json.loads((tmp_path / "a.json").read_text(encoding="utf-8")) == {"é": None}
+
+
+def test_sha256_of_a_file(tmp_path):
+    """SHA-256 of "abc" is the published test vector ba7816bf...15ad."""
+    (tmp_path / "a").write_bytes(b"abc")
+    assert file_sha256(tmp_path / "a") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_a_full_disk_is_an_error_of_the_run():
+    with pytest.raises(RunError, match="No space left on device"):
+        append_jsonl("/dev/full", {"step": 1})

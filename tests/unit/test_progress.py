@@ -1,0 +1,97 @@
+import io
+
+import pytest
+from rich.console import Console
+
+from opct import progress
+from opct.progress import NullProgress, PlainProgress, RichProgress, duration, fields_text, make_progress
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    class Clock:
+        now = 0.0
+
+        def monotonic(self):
+            return self.now
+
+    clock = Clock()
+    monkeypatch.setattr(progress, "time", clock)
+    return clock
+
+
+def plain() -> tuple[PlainProgress, io.StringIO]:
+    out = io.StringIO()
+    return PlainProgress(Console(file=out, width=40)), out
+
+
+def test_plain_lines_at_most_every_five_seconds(clock):
+    """Ten steps of 2 s: said at 6 s, 12 s and 18 s, then once at the end. At 6 s: 3 done, 7 left, 14 s."""
+    bar, out = plain()
+    bar.stage("train", total=10)
+    for step in range(10):
+        clock.now += 2
+        bar.advance(1, kl=0.123456, step=step + 1)
+    bar.done()
+    assert out.getvalue().splitlines() == [
+        "train: 0/10",
+        "train: 3/10  elapsed 6s  left 14s  kl=0.1235 step=3",
+        "train: 6/10  elapsed 12s  left 8s  kl=0.1235 step=6",
+        "train: 9/10  elapsed 18s  left 2s  kl=0.1235 step=9",
+        "train: 10/10  took 20s  kl=0.1235 step=10",
+    ]
+
+
+def test_plain_stages_follow_each_other_and_markup_is_text(clock):
+    bar, out = plain()
+    bar.advance()  # before any stage: nothing to say
+    bar.stage("[red]load")
+    bar.log("a [bold] note that is longer than the console is wide, and stays on one line")
+    bar.stage("next", total=1)
+    bar.done()
+    bar.done()
+    assert out.getvalue().splitlines() == [
+        "[red]load ...",
+        "a [bold] note that is longer than the console is wide, and stays on one line",
+        "[red]load: 0  took 0s",
+        "next: 0/1",
+        "next: 0/1  took 0s",
+    ]
+
+
+def test_bars_show_stage_and_fields():
+    out = io.StringIO()
+    bar = RichProgress(Console(file=out, force_terminal=True, width=120))
+    bar.stage("load")
+    bar.stage("train [x]", total=2)
+    bar.advance(1, kl=0.5)
+    bar.log("note [y]")
+    bar.advance(1)
+    bar.done()
+    bar.done()
+    text = out.getvalue()
+    assert "train [x]" in text
+    assert "2/2" in text
+    assert "kl=0.5" in text
+    assert "note [y]" in text
+
+
+def test_the_kind_fits_the_output():
+    assert isinstance(make_progress(Console(file=io.StringIO())), PlainProgress)
+    assert isinstance(make_progress(Console(file=io.StringIO(), force_terminal=True)), RichProgress)
+    quiet = make_progress(quiet=True)
+    assert isinstance(quiet, NullProgress)
+    quiet.stage("x", 1)
+    quiet.advance(1, kl=1.0)
+    quiet.log("x")
+    quiet.done()
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(0.4, "0s"), (59.4, "59s"), (187, "3m07s"), (3725, "1h02m")])
+def test_duration(seconds, text):
+    assert duration(seconds) == text
+
+
+def test_fields():
+    fields = {"train/kl": 0.000123456, "tokens": 12, "best": "yes"}
+    assert fields_text(fields) == "train/kl=0.0001235 tokens=12 best=yes"

@@ -1,0 +1,215 @@
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from opct import environment
+from opct.errors import RunError
+from opct.runs import RunDir, append_jsonl, read_jsonl, write_jsonl
+
+
+def started(path) -> RunDir:
+    """A run in which something was written, closed again."""
+    with RunDir.create(path) as run:
+        append_jsonl(run.metrics_path, {"step": 1})
+    return run
+
+
+def test_a_new_run_is_a_run(tmp_path):
+    path = tmp_path / "a" / "run"
+    with RunDir.create(path) as run:
+        assert run.is_run
+        assert RunDir.open(path).path == path
+
+
+def test_the_layout(tmp_path):
+    run = RunDir(tmp_path)
+    paths = {
+        run.config_path: "config.yaml",
+        run.manifest_path: "manifest.json",
+        run.metrics_path: "metrics.jsonl",
+        run.rollouts_path(1): "rollouts/step-000001.jsonl",
+        run.validation_path(10): "rollouts/validation-000010.jsonl",
+        run.offline_path: "rollouts/offline.jsonl",
+        run.checkpoint_path(20): "checkpoints/step-000020",
+        run.samples_path: "evals/samples.jsonl",
+        run.results_path: "results.json",
+        run.report_path: "report.html",
+        run.readme_path: "README.md",
+    }
+    assert {path.relative_to(tmp_path).as_posix() for path in paths} == set(paths.values())
+    assert all(path.relative_to(tmp_path).as_posix() == name for path, name in paths.items())
+
+
+def test_an_existing_run_is_refused_with_the_remedy(tmp_path):
+    started(tmp_path / "run")
+    with pytest.raises(RunError, match=r"holds a run already\. Go on with it: --resume\. Replace it: --overwrite"):
+        RunDir.create(tmp_path / "run")
+
+
+def test_a_run_that_never_began_is_not_in_the_way(tmp_path):
+    RunDir.create(tmp_path / "run").release()
+    RunDir.create(tmp_path / "run").release()
+
+
+def test_resume_keeps_everything(tmp_path):
+    run = started(tmp_path / "run")
+    with RunDir.create(run.path, resume=True) as again:
+        assert read_jsonl(again.metrics_path) == [{"step": 1}]
+
+
+def test_resume_without_a_run(tmp_path):
+    with pytest.raises(RunError, match=r"No run to resume in .*: leave --resume out"):
+        RunDir.create(tmp_path / "run", resume=True)
+
+
+def test_both_flags_are_refused(tmp_path):
+    with pytest.raises(RunError, match="contradict each other"):
+        RunDir.create(tmp_path / "run", resume=True, overwrite=True)
+
+
+def test_overwrite_removes_the_run_and_nothing_else(tmp_path):
+    run = started(tmp_path / "run")
+    (run.path / "notes.txt").write_text("mine")
+    for path in (run.results_path, run.offline_path, run.samples_path, run.checkpoint_path(1) / "state.json"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("old")
+    RunDir.create(run.path, overwrite=True).release()
+    left = sorted(path.name for path in run.path.iterdir() if path.name != ".lock")
+    assert left == ["manifest.json", "notes.txt"]
+
+
+@pytest.mark.parametrize("flags", [{}, {"overwrite": True}])
+def test_a_folder_that_is_no_run_is_never_touched(tmp_path, flags):
+    for name in ("config.yaml", "README.md", "manifest.json"):
+        (tmp_path / name).write_text("{}")
+    with pytest.raises(RunError, match=r"is not empty and not a run \(README.md, config.yaml, manifest.json\)"):
+        RunDir.create(tmp_path, **flags)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["README.md", "config.yaml", "manifest.json"]
+
+
+def test_a_file_in_the_way(tmp_path):
+    (tmp_path / "run").write_text("")
+    with pytest.raises(RunError, match="is a file, and a run needs a folder"):
+        RunDir.create(tmp_path / "run")
+    with pytest.raises(RunError, match="Cannot make the run directory"):
+        RunDir.create(tmp_path / "run" / "inner")
+
+
+@pytest.mark.skipif(os.name == "nt" or os.geteuid() == 0, reason="needs a user whom file rights stop")
+def test_a_folder_without_the_right_to_write(tmp_path):
+    tmp_path.chmod(0o500)
+    with pytest.raises(RunError, match="Permission denied"):
+        RunDir.create(tmp_path / "run")
+
+
+def test_open_refuses_what_is_no_run(tmp_path):
+    with pytest.raises(RunError, match="is not a run directory"):
+        RunDir.open(tmp_path)
+    with pytest.raises(RunError, match="does not exist"):
+        RunDir.open(tmp_path / "none")
+
+
+@pytest.mark.parametrize("flags", [{}, {"resume": True}, {"overwrite": True}])
+def test_two_runs_in_one_folder(tmp_path, flags):
+    started(tmp_path / "run")
+    with RunDir.create(tmp_path / "run", resume=True):
+        if flags:
+            with pytest.raises(RunError, match=f"is in use by process {os.getpid()} on .*two runs in one folder"):
+                RunDir.create(tmp_path / "run", **flags)
+    RunDir.create(tmp_path / "run", resume=True).release()
+
+
+def test_another_process_is_named_and_its_end_frees_the_folder(tmp_path):
+    program = """
+import sys
+from opct.runs import RunDir
+run = RunDir.create(sys.argv[1])
+print("ready", flush=True)
+sys.stdin.read()
+"""
+    path = tmp_path / "run"
+    other = subprocess.Popen(
+        [sys.executable, "-c", program, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert other.stdout.readline() == "ready\n"
+        with pytest.raises(RunError, match=f"in use by process {other.pid} "):
+            RunDir.create(path, overwrite=True)
+    finally:
+        other.kill()  # as by kill -9: no clean-up of its own
+        other.communicate(timeout=30)
+    RunDir.create(path, overwrite=True).release()
+
+
+def test_truncate_after_drops_what_is_newer_than_the_checkpoint(tmp_path):
+    run = started(tmp_path / "run")
+    write_jsonl(run.metrics_path, [{"step": step} for step in range(5)])
+    with open(run.metrics_path, "ab") as file:
+        file.write(b'{"step": 5, "to')  # torn by a kill
+    rollouts = [run.rollouts_path(step) for step in range(1, 6)]
+    for path in (*rollouts, run.validation_path(2), run.validation_path(4), run.offline_path):
+        write_jsonl(path, [{"step": 0}])
+    run.truncate_after(3)
+    assert [row["step"] for row in read_jsonl(run.metrics_path)] == [0, 1, 2, 3]
+    kept = sorted(path.name for path in run.rollouts_dir.iterdir())
+    steps = [f"step-{step:06d}.jsonl" for step in (1, 2, 3)]
+    assert kept == ["offline.jsonl", *steps, "validation-000002.jsonl"]
+
+
+def test_temporary_files_of_a_killed_process_are_removed(tmp_path):
+    run = started(tmp_path / "run")
+    (run.path / ".results.json.tmp-123").write_text("half")
+    RunDir.create(run.path, resume=True).release()
+    assert not (run.path / ".results.json.tmp-123").exists()
+
+
+def test_the_manifest(tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["/somewhere/bin/opct", "train", "a.yaml", "--token=abc123"])
+    monkeypatch.setenv("HF_TOKEN", "hf_secretsecret")
+    arguments = {"data": {"pairs.jsonl": "aa"}, "teacher": "bb", "seeds": {"seed": 1}}
+    run = started(tmp_path / "run")
+    first = run.write_manifest(**arguments, extra={"note": 1})
+    assert first == json.loads(run.manifest_path.read_text())
+    assert first["command"] == "opct train a.yaml --token=***"
+    assert {key: first[key] for key in arguments} == arguments
+    assert first["note"] == 1
+    assert {"python", "torch", "transformers"} <= first["versions"].keys()
+    assert first["hardware"]["cores"] >= 1
+    assert "secret" not in run.manifest_path.read_text()
+    monkeypatch.setattr("sys.argv", ["opct", "train", "a.yaml", "--resume"])
+    second = run.write_manifest(**arguments)
+    assert second["command"] == first["command"]
+    assert [entry["command"] for entry in second["resumed"]] == ["opct train a.yaml --resume"]
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("opct train a.yaml rollout.max_completion_tokens=24", "opct train a.yaml rollout.max_completion_tokens=24"),
+        ("opct eval hf_abcdefghij12", "opct eval ***"),
+        ("x --api-key sk-abcdefgh123", "x --api-key ***"),
+        ("x password=p seed=1", "x password=*** seed=1"),
+    ],
+)
+def test_secrets_are_not_kept(text, shown):
+    assert environment.without_secrets(text) == shown
+
+
+def test_no_commit_where_the_package_is_not_tracked(tmp_path, monkeypatch):
+    monkeypatch.setattr(environment, "__file__", str(tmp_path / "environment.py"))
+    assert environment.git_commit() is None
+
+
+def test_the_commit_of_a_checkout(tmp_path, monkeypatch):
+    monkeypatch.setattr(environment, "__file__", str(tmp_path / "environment.py"))
+    (tmp_path / "environment.py").write_text("")
+    identity = ["-c", "user.name=a", "-c", "user.email=a@b.c", "-c", "commit.gpgsign=false"]
+    for command in (["init", "-q"], ["add", "."], [*identity, "commit", "-q", "-m", "x"]):
+        subprocess.run(["git", "-C", str(tmp_path), *command], check=True, timeout=30)
+    commit = environment.git_commit()
+    assert len(commit) == 40
+    (tmp_path / "environment.py").write_text("changed")
+    assert environment.git_commit() == f"{commit}-dirty"

@@ -1,0 +1,66 @@
+import pytest
+
+from opct.config_file import load_config
+from opct.errors import ConfigError, RunError
+from opct.runs import RunDir, read_jsonl
+from opct.tracking import Tracker, check_trackers, flat_settings
+
+
+@pytest.fixture
+def run(tmp_path):
+    with RunDir.create(tmp_path / "run") as run:
+        yield run
+
+
+def test_metrics_are_written_without_any_tracker(run):
+    with Tracker(run, load_config()) as tracker:
+        tracker.log(0, {"validation/kl": 0.5})
+        tracker.log(1, {"train/kl": 0.25, "train/completion_tokens": 7})
+    assert read_jsonl(run.metrics_path) == [
+        {"step": 0, "validation/kl": 0.5},
+        {"step": 1, "train/kl": 0.25, "train/completion_tokens": 7},
+    ]
+    assert not run.trackers_dir.exists()
+
+
+def test_a_number_that_is_not_finite_is_refused(run):
+    with Tracker(run, load_config()) as tracker, pytest.raises(RunError, match="train/kl"):
+        tracker.log(1, {"train/kl": float("nan")})
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_tensorboard_gets_the_same_numbers(run):
+    """Three steps written through accelerate, read back from the event files with tensorboard's own reader."""
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    with Tracker(run, load_config(overrides=["report_to=[tensorboard, tensorboard]"])) as tracker:
+        for step in (1, 2, 3):
+            tracker.log(step, {"train/kl": 1 / step})
+    reader = EventAccumulator(str(run.trackers_dir / "opct"))
+    reader.Reload()
+    scalars = reader.Scalars("train/kl")
+    assert [event.step for event in scalars] == [1, 2, 3]
+    assert [event.value for event in scalars] == pytest.approx([1, 1 / 2, 1 / 3])
+    assert [row["step"] for row in read_jsonl(run.metrics_path)] == [1, 2, 3]
+
+
+def test_an_unknown_tracker(run):
+    with pytest.raises(ConfigError, match=r"no tracker 'tensorbord', accelerate knows .*did you mean tensorboard\?"):
+        Tracker(run, load_config(overrides=["report_to=[tensorbord]"]))
+
+
+def test_a_tracker_that_is_not_installed(monkeypatch):
+    monkeypatch.setattr("accelerate.tracking._available_trackers", [])
+    with pytest.raises(ConfigError) as caught:
+        check_trackers(["wandb", "nope"])
+    assert "report_to: wandb is not installed; run: pip install wandb" in str(caught.value)
+    assert "no tracker 'nope'" in str(caught.value)
+
+
+def test_settings_are_flat_for_trackers():
+    flat = flat_settings(load_config(overrides=["lora=null"]))
+    assert flat["optim.learning_rate"] == 2e-4
+    assert flat["lora"] == "null"
+    assert flat["data.pairs"] == '["builtin:sycophancy"]'
+    assert all(isinstance(value, str | int | float | bool) for value in flat.values())
