@@ -1,0 +1,130 @@
+"""Divergences and estimators: the maths of the method, on tensors, and nothing else.
+
+With p the policy under `prompt` and q the teacher under `teacher_prompt`, both over the vocabulary after the same prefix,
+the loss of a completion y is a sum over its tokens of
+
+    D_t = KL(p_t || q_t)        `exact` (reverse KL; or forward KL, or Jensen-Shannon)
+    D_t on the policy's top-k tokens and one bucket for the rest        `topk`
+    -rho_t A_t,  A_t = -kl_coef sum_{u>=t} gamma^(u-t) k_u,  k_t = log p(y_t) - log q(y_t)        `sampled`
+
+Han et al. 2026, arXiv 2605.21834, section 3; `sampled` is the form of their released code. Deviations:
+1. The default estimator is `exact`: the same expected gradient as `sampled` at gamma = 0 with far less variance.
+2. With gamma > 0, `exact` and `topk` add rho_t sg(sum_{u>t} gamma^(u-t) D_u), so that gamma = 1 is the gradient of the
+   KL between whole sequences.
+
+Logits may be of any float type; everything is computed in float32 at least.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def _log_softmax(logits: Tensor) -> Tensor:
+    return logits.log_softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
+
+
+def _kl(log_p: Tensor, log_q: Tensor) -> Tensor:
+    """sum p (log p - log q) over the last dimension; a term with p = 0 is 0."""
+    return torch.where(log_p == -torch.inf, 0.0, log_p.exp() * (log_p - log_q)).sum(-1)
+
+
+def reverse_kl(policy_logits: Tensor, teacher_logits: Tensor) -> Tensor:
+    """KL(policy || teacher) in nats; [..., vocabulary] twice -> [...]."""
+    return _kl(_log_softmax(policy_logits), _log_softmax(teacher_logits))
+
+
+def forward_kl(policy_logits: Tensor, teacher_logits: Tensor) -> Tensor:
+    """KL(teacher || policy) in nats; [..., vocabulary] twice -> [...]."""
+    return _kl(_log_softmax(teacher_logits), _log_softmax(policy_logits))
+
+
+def jensen_shannon(policy_logits: Tensor, teacher_logits: Tensor, weight: float) -> Tensor:
+    """w KL(p || m) + (1 - w) KL(q || m) with m = w p + (1 - w) q, in nats; [..., vocabulary] twice -> [...].
+
+    Args:
+        weight: w, the policy's share of the mixture, in (0, 1).
+    """
+    log_p, log_q = _log_softmax(policy_logits), _log_softmax(teacher_logits)
+    share = torch.tensor(weight, dtype=log_p.dtype, device=log_p.device)
+    log_m = torch.logaddexp(log_p + share.log(), log_q + (1 - share).log())
+    return share * _kl(log_p, log_m) + (1 - share) * _kl(log_q, log_m)
+
+
+def topk_reverse_kl(policy_logits: Tensor, teacher_logits: Tensor, k: int) -> Tensor:
+    """Reverse KL on the policy's k likeliest tokens plus one bucket for all others; [..., vocabulary] twice -> [...].
+
+    A lower bound of the exact KL (merging outcomes never raises a KL), equal to it when k is the vocabulary's size or more.
+    Which tokens are the top k is treated as given.
+    """
+    log_p, log_q = _log_softmax(policy_logits), _log_softmax(teacher_logits)
+    if k >= log_p.shape[-1]:
+        return _kl(log_p, log_q)
+    top = log_p.detach().topk(k, dim=-1).indices
+    head_p, head_q = log_p.gather(-1, top), log_q.gather(-1, top)
+    tail_p, tail_q = (x.scatter(-1, top, -torch.inf).logsumexp(-1, keepdim=True) for x in (log_p, log_q))
+    return _kl(torch.cat([head_p, tail_p], -1), torch.cat([head_q, tail_q], -1))
+
+
+def token_log_probs(logits: Tensor, token_ids: Tensor) -> Tensor:
+    """Log-prob of each token under the full softmax at temperature 1; [..., vocabulary], [...] -> [...]."""
+    return _log_softmax(logits).gather(-1, token_ids.unsqueeze(-1)).squeeze(-1)
+
+
+def discounted_sum(values: Tensor, gamma: float) -> Tensor:
+    """sum_{u>=t} gamma^(u-t) values_u along the last dimension; [sequences, tokens] -> the same."""
+    out, running = torch.empty_like(values), torch.zeros_like(values[..., 0])
+    for t in range(values.shape[-1] - 1, -1, -1):
+        running = values[..., t] + gamma * running
+        out[..., t] = running
+    return out
+
+
+def sampled_advantages(
+    policy_log_probs: Tensor, teacher_log_probs: Tensor, mask: Tensor, *, kl_coef: float, gamma: float
+) -> Tensor:
+    """A_t = -kl_coef sum_{u>=t} gamma^(u-t) k_u over masked tokens, without gradient; [sequences, tokens] each.
+
+    Tokens that are not in the mask neither get an advantage nor add to another token's.
+    """
+    k = ((policy_log_probs - teacher_log_probs) * mask).detach()
+    return -kl_coef * discounted_sum(k, gamma) * mask
+
+
+def policy_gradient_loss(
+    policy_log_probs: Tensor, sampler_log_probs: Tensor, advantages: Tensor, *, clip: float | None = None
+) -> Tensor:
+    """-rho_t A_t per token, rho_t = p(y_t) / mu(y_t) with mu the distribution that was sampled; all [sequences, tokens].
+
+    Args:
+        clip: PPO clip range epsilon: -min(rho A, clip(rho, 1 - epsilon, 1 + epsilon) A).
+    """
+    ratio = (policy_log_probs - sampler_log_probs).exp()
+    if clip is None:
+        return -ratio * advantages
+    return -torch.minimum(ratio * advantages, ratio.clamp(1 - clip, 1 + clip) * advantages)
+
+
+def future_term(
+    divergences: Tensor, policy_log_probs: Tensor, sampler_log_probs: Tensor, mask: Tensor, *, gamma: float
+) -> Tensor:
+    """rho_t sg(sum_{u>t} gamma^(u-t) D_u) per token, the score-function term of `exact` and `topk`; [sequences, tokens]."""
+    here = (divergences * mask).detach()
+    future = discounted_sum(here, gamma) - here
+    return (policy_log_probs - sampler_log_probs).exp() * future * mask
+
+
+def token_weights(mask: Tensor, reduction: str) -> Tensor:
+    """The weight of each token's term in the loss of a whole optimizer step; [sequences, tokens] -> the same.
+
+    `token_mean`: 1 / masked tokens. `sequence_mean`: 1 / (sequences that have a masked token x their masked tokens).
+    `sum`: 1. The weights are made once for the step, so the gradient does not depend on how it is cut into micro-batches.
+    """
+    mask = mask.float()
+    if reduction == "sum":
+        return mask
+    if reduction == "token_mean":
+        return mask / mask.sum().clamp(min=1)
+    lengths = mask.sum(-1, keepdim=True)
+    return mask / lengths.clamp(min=1) / (lengths > 0).sum().clamp(min=1)

@@ -1,0 +1,188 @@
+"""Load a chat model: resolve its name, choose a dtype, attach an adapter, find its output head."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from opct.config import DEFAULT_MODEL, LoraSettings, ModelConfig
+from opct.errors import ModelError
+from opct.models.gguf import convert_gguf, smollm2
+from opct.models.scoring import Head
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+log = logging.getLogger(__name__)
+
+TRAINED_ADAPTER = "default"  # PEFT's own name for the first adapter
+TEACHER_ADAPTER = "teacher"
+PROBE_ADVANTAGE = 1.2  # bfloat16 is taken when its matrix product is at least this many times faster
+
+
+def resolve_model(name_or_path: str) -> str:
+    """What transformers can load: the embedded default and GGUF files become folders, the rest stays as it is."""
+    if name_or_path == DEFAULT_MODEL:
+        return str(smollm2())
+    if name_or_path.endswith(".gguf"):
+        return str(convert_gguf(Path(name_or_path)))
+    return name_or_path
+
+
+def choose_device(name: str) -> torch.device:
+    """The device that `model.device` asks for; `auto` takes an accelerator where there is one.
+
+    Raises:
+        ModelError: torch does not know the device, or this machine does not have it.
+    """
+    if name == "auto":
+        accelerator = torch.accelerator.current_accelerator(check_available=True)
+        return torch.device("cpu") if accelerator is None else accelerator
+    try:
+        torch.zeros(1, device=name)
+    except (RuntimeError, AssertionError) as error:
+        raise ModelError(f"model.device={name!r} cannot be used here: {str(error).splitlines()[0]}") from error
+    return torch.device(name)
+
+
+def choose_dtype(name: str, device: torch.device, hidden_size: int) -> tuple[torch.dtype, str]:
+    """The dtype that `model.dtype` asks for, and a sentence that says why; `auto` times a matrix product in both.
+
+    The product is [256, hidden] x [hidden, 4 hidden], best of five.
+    """
+    if name != "auto":
+        return getattr(torch, name), f"{name}, as configured"
+    times_s = {dtype: _matmul_time_s(dtype, device, hidden_size) for dtype in (torch.float32, torch.bfloat16)}
+    ratio = times_s[torch.float32] / times_s[torch.bfloat16]
+    chosen = torch.bfloat16 if ratio >= PROBE_ADVANTAGE else torch.float32
+    return chosen, f"{str(chosen).removeprefix('torch.')}, measured: bfloat16 is {ratio:.1f}x as fast as float32 on this {device.type}"
+
+
+def _matmul_time_s(dtype: torch.dtype, device: torch.device, hidden_size: int) -> float:
+    a = torch.ones(256, hidden_size, dtype=dtype, device=device)
+    b = torch.ones(hidden_size, 4 * hidden_size, dtype=dtype, device=device)
+    best = float("inf")
+    for _ in range(5):
+        start = time.perf_counter()
+        (a @ b)[0, 0].item()  # waits for the device
+        best = min(best, time.perf_counter() - start)
+    return best
+
+
+def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
+    """The tokenizer of a model, without its weights.
+
+    Raises:
+        ModelError: there is no tokenizer at that name.
+    """
+    from transformers import AutoTokenizer
+
+    source = resolve_model(config.name_or_path)
+    try:
+        return AutoTokenizer.from_pretrained(source, revision=config.revision, trust_remote_code=config.trust_remote_code)
+    except (OSError, ValueError) as error:
+        raise ModelError(f"Cannot load the tokenizer of {config.name_or_path!r}: {_first_line(error)}") from error
+
+
+def load_base(config: ModelConfig, *, master_float32: bool) -> tuple[PreTrainedModel, torch.dtype, str]:
+    """The model without an adapter, its compute dtype, and why that dtype.
+
+    Args:
+        master_float32: keep float32 weights whatever the compute dtype (full fine-tuning: an update of 5e-6 is lost in bfloat16).
+
+    Raises:
+        ModelError: the model cannot be loaded, or is not a causal language model.
+    """
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    device = choose_device(config.device)
+    source = resolve_model(config.name_or_path)
+    options = {"revision": config.revision, "trust_remote_code": config.trust_remote_code}
+    try:
+        hidden_size = AutoConfig.from_pretrained(source, **options).get_text_config().hidden_size
+        compute_dtype, why = choose_dtype(config.dtype, device, hidden_size)
+        model = AutoModelForCausalLM.from_pretrained(
+            source,
+            dtype=torch.float32 if master_float32 else compute_dtype,
+            attn_implementation=config.attn_implementation,
+            **options,
+        )
+    except (OSError, ValueError, KeyError) as error:
+        raise ModelError(
+            f"Cannot load model.name_or_path={config.name_or_path!r}: {_first_line(error)} Give a hub id, a local folder with config.json and "
+            f"weights, a .gguf file, or {DEFAULT_MODEL!r}."
+        ) from error
+    return model.to(device).eval(), compute_dtype, why
+
+
+def attach_adapter(model: PreTrainedModel, lora: LoraSettings | None, adapter: Path | None, *, seed: int):
+    """The model with a trainable adapter: loaded from `adapter`, or fresh from `lora`. Adapter weights are float32.
+
+    Raises:
+        ModelError: the adapter folder does not hold a PEFT adapter that fits the model.
+    """
+    from peft import LoraConfig, PeftModel, get_peft_model
+
+    if adapter is not None:
+        try:
+            return PeftModel.from_pretrained(model, adapter, adapter_name=TRAINED_ADAPTER, is_trainable=True).eval()
+        except (OSError, ValueError, RuntimeError) as error:
+            raise ModelError(f"Cannot load the adapter at {adapter}: {_first_line(error)}") from error
+    assert lora is not None
+    settings = LoraConfig(
+        r=lora.r,
+        lora_alpha=lora.alpha,
+        lora_dropout=lora.dropout,
+        target_modules=lora.target_modules,
+        task_type="CAUSAL_LM",
+    )
+    torch.manual_seed(seed)  # the initial A matrices
+    try:
+        return get_peft_model(model, settings).eval()
+    except ValueError as error:
+        raise ModelError(f"lora.target_modules={lora.target_modules!r} does not fit this model: {_first_line(error)}") from error
+
+
+def find_head(model: PreTrainedModel, compute_dtype: torch.dtype) -> Head:
+    """The model's output head, checked against the model's own logits.
+
+    Raises:
+        ModelError: the model transforms its logits in a way that is not known here, so scores would be wrong.
+    """
+    config = model.config.get_text_config()
+    linear = model.get_output_embeddings()
+    scale = getattr(config, "logit_scale", None) or 1.0 / (getattr(config, "logits_scaling", None) or 1.0)
+    head = Head(linear.weight, linear.bias, compute_dtype, float(scale), getattr(config, "final_logit_softcapping", None))
+    ids = torch.arange(4, device=linear.weight.device)[None] % config.vocab_size
+    with torch.no_grad(), autocast(linear.weight.device, compute_dtype):
+        expected = model(input_ids=ids, use_cache=False).logits[0].float()
+        found = head.logits(model.get_decoder()(input_ids=ids, use_cache=False).last_hidden_state[0])
+    if not torch.allclose(expected, found, atol=0.02 * float(expected.abs().max()), rtol=0):
+        raise ModelError(
+            f"{type(model).__name__} changes its logits after the output projection in a way opct does not know (largest difference "
+            f"{float((expected - found).abs().max()):.3g}); scores would be wrong, so it is refused. Please report the architecture."
+        )
+    return head
+
+
+def autocast(device: torch.device, compute_dtype: torch.dtype):
+    """Matrix products in the compute dtype; float32 runs as it is."""
+    return torch.autocast(device.type, compute_dtype, enabled=compute_dtype != torch.float32)
+
+
+def weights_hash(named_tensors) -> str:
+    """SHA-256 over names, shapes and bytes of tensors, in the order of their names; 16 hex digits."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(named_tensors, key=lambda item: item[0]):
+        digest.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
+        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+    return digest.hexdigest()[:16]
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

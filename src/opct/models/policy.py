@@ -1,0 +1,266 @@
+"""A chat model that answers and scores: the policy in training, the base in an evaluation, anything one chats with."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from opct import losses
+from opct.config import LoraSettings, ModelConfig
+from opct.data.pairs import Message
+from opct.data.render import Renderer
+from opct.errors import ModelError
+from opct.models import load
+from opct.models.sampler import Completion, Sampling, sample
+from opct.models.scoring import Scores, completion_hidden, micro_batches, tokenwise
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+SCORING_TOKENS = 8192  # most tokens, padding included, in one forward that keeps no gradient
+ROLLOUT_TOKENS = 16384
+
+
+class Policy:
+    """A chat model with its tokenizer, possibly with a LoRA adapter.
+
+    Attributes:
+        model: the transformers model, or the PEFT model around it.
+        renderer: turns chat messages into token ids.
+        head: the output projection.
+        dtype: what matrix products run in; `dtype_reason` says why.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel | Any,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        name: str = "model",
+        dtype: torch.dtype | None = None,
+        dtype_reason: str = "of the weights",
+    ):
+        self.model, self.tokenizer, self.name = model, tokenizer, name
+        self.renderer = Renderer(tokenizer)
+        self.has_adapter = hasattr(model, "peft_config")
+        base = model.get_base_model() if self.has_adapter else model
+        self.device = base.get_output_embeddings().weight.device
+        self.dtype = dtype or base.get_output_embeddings().weight.dtype
+        self.dtype_reason = dtype_reason
+        self.decoder = base.get_decoder()
+        self.head = load.find_head(base, self.dtype)
+        self.stop_ids = _stop_ids(tokenizer, base)
+        self.context_length = int(getattr(base.config.get_text_config(), "max_position_embeddings", 0) or 2**31)
+        self._base_hash: str | None = None
+
+    @classmethod
+    def load(
+        cls,
+        config: ModelConfig | str | None = None,
+        *,
+        lora: LoraSettings | None = None,
+        adapter: str | Path | None = None,
+        trainable: bool = False,
+        seed: int = 0,
+    ) -> Policy:
+        """Load a model by hub id, folder, GGUF file, or the embedded default.
+
+        Args:
+            config: a `ModelConfig`, or just the name.
+            lora: attach a fresh adapter with these settings.
+            adapter: attach the adapter saved in this folder instead; `config.adapter` where it is not given.
+            trainable: with neither, keep float32 weights that can be trained.
+            seed: of a fresh adapter.
+
+        Raises:
+            ModelError: the model, its tokenizer or the adapter cannot be loaded, or has no chat template.
+        """
+        if not isinstance(config, ModelConfig):
+            config = ModelConfig() if config is None else ModelConfig(name_or_path=config)
+        adapter = adapter or config.adapter
+        tokenizer = load.load_tokenizer(config)
+        Renderer(tokenizer)  # refuse a model without a chat template before its weights are loaded
+        full = trainable and lora is None and adapter is None
+        model, dtype, why = load.load_base(config, master_float32=full)
+        if lora is not None or adapter is not None:
+            model = load.attach_adapter(model, lora, None if adapter is None else Path(adapter), seed=seed)
+        return cls(model, tokenizer, name=config.name_or_path, dtype=dtype, dtype_reason=why)
+
+    # -- contexts
+
+    def autocast(self):
+        """Matrix products in `dtype`. Sampling, scoring and training all run inside it, so they agree."""
+        return load.autocast(self.device, self.dtype)
+
+    @contextlib.contextmanager
+    def inference(self) -> Iterator[None]:
+        """No gradient, no dropout."""
+        was_training = self.model.training
+        self.model.eval()
+        try:
+            with torch.no_grad(), self.autocast():
+                yield
+        finally:
+            self.model.train(was_training)
+
+    @contextlib.contextmanager
+    def adapter_off(self) -> Iterator[Policy]:
+        """The model without its adapter; the model itself where it has none."""
+        with self.model.disable_adapter() if self.has_adapter else contextlib.nullcontext():
+            yield self
+
+    # -- answers
+
+    def generate(
+        self,
+        prompts: Sequence[Sequence[Message]],
+        *,
+        seeds: Sequence[int] | Sequence[Sequence[int]],
+        max_completion_tokens: int,
+        temperature: float = 1.0,
+        top_p: float = 1.0,
+        top_k: int = 0,
+        batch_tokens: int = ROLLOUT_TOKENS,
+        on_done: Callable[[int], None] = lambda n: None,
+    ) -> list[Completion]:
+        """Answer each prompt; a list of seeds for a prompt gives as many answers, one after another.
+
+        The same weights, prompt and seed give the same answer in any batch, to the rounding of `dtype`.
+
+        Raises:
+            ModelError: a prompt does not fit the model's context.
+        """
+        ids = [self.renderer.render(prompt) for prompt in prompts]
+        sampling = Sampling(max_completion_tokens, temperature, top_p, top_k)
+        per_prompt = [[s] if isinstance(s, int) else list(s) for s in seeds]
+        groups = self.sample(ids, per_prompt, sampling, batch_tokens=batch_tokens, on_done=on_done)
+        return [completion for group in groups for completion in group]
+
+    def sample(
+        self,
+        prompt_ids: Sequence[Sequence[int]],
+        seeds: Sequence[Sequence[int]],
+        sampling: Sampling,
+        *,
+        batch_tokens: int = ROLLOUT_TOKENS,
+        on_done: Callable[[int], None] = lambda n: None,
+    ) -> list[list[Completion]]:
+        """As `generate`, for prompts that are token ids; one list of completions a prompt."""
+        for ids in prompt_ids:
+            if len(ids) + sampling.max_completion_tokens > self.context_length:
+                raise ModelError(
+                    f"A prompt of {len(ids)} tokens and {sampling.max_completion_tokens} for its completion exceed the model's context of "
+                    f"{self.context_length}: shorten the prompt or lower max_completion_tokens."
+                )
+        return sample(self, prompt_ids, seeds, sampling, batch_tokens=batch_tokens, on_done=on_done)
+
+    # -- scores
+
+    def score(self, prompt_ids: Sequence[Sequence[int]], completion_ids: Sequence[Sequence[int]]) -> Scores:
+        """The hidden states that predict each completion token after its prompt; gradient as the caller has it."""
+        with self.autocast():
+            hidden = completion_hidden(self.decoder, prompt_ids, completion_ids, self.device)
+        tokens = torch.tensor([t for c in completion_ids for t in c], device=self.device)
+        return Scores(hidden, tokens, self.head, tuple(map(len, completion_ids)))
+
+    def log_probs(self, prompt_ids: Sequence[Sequence[int]], completion_ids: Sequence[Sequence[int]]) -> list[Tensor]:
+        """Log-prob of each completion token (nats), one tensor of [tokens] a completion, without gradient."""
+        return self._scored(
+            prompt_ids, completion_ids, lambda rows: tokenwise(losses.token_log_probs, self._score_rows(prompt_ids, completion_ids, rows))
+        )
+
+    def option_logprobs(self, prompts: Sequence[Sequence[Message]], options: Sequence[Sequence[str]]) -> list[list[float]]:
+        """Sum of the log-probs of each option's tokens as the beginning of the reply (nats); one list a prompt."""
+        prompt_ids, option_ids, counts = [], [], []
+        for prompt, choices in zip(prompts, options, strict=True):
+            ids = self.renderer.render(prompt)
+            for choice in choices:
+                prompt_ids.append(ids)
+                option_ids.append(list(self.tokenizer(choice, add_special_tokens=False)["input_ids"]))
+            counts.append(len(choices))
+        flat = [float(x.sum()) for x in self.log_probs(prompt_ids, option_ids)]
+        ends = [sum(counts[: i + 1]) for i in range(len(counts))]
+        return [flat[end - n : end] for end, n in zip(ends, counts, strict=True)]
+
+    def token_kl(
+        self,
+        prompts: Sequence[Sequence[Message]],
+        reference_prompts: Sequence[Sequence[Message]],
+        completions: Sequence[Completion],
+        *,
+        reference: contextlib.AbstractContextManager[Policy] | None = None,
+    ) -> list[list[float]]:
+        """KL(this model | prompt || reference | reference_prompt) for each completion token, in nats.
+
+        Args:
+            reference: a context that gives the reference model; by default this model with its adapter off.
+        """
+        ids = [self.renderer.render(p) for p in prompts]
+        reference_ids = [self.renderer.render(p) for p in reference_prompts]
+        tokens = [list(c.token_ids) for c in completions]
+        make = self.adapter_off if reference is None else (lambda: reference)
+
+        def kl(rows: list[int]) -> Tensor:
+            with make() as model, torch.no_grad():
+                theirs = model._score_rows(reference_ids, tokens, rows)
+            return tokenwise(losses.reverse_kl, self._score_rows(ids, tokens, rows), theirs)
+
+        return [x.tolist() for x in self._scored([a if len(a) > len(b) else b for a, b in zip(ids, reference_ids, strict=True)], tokens, kl)]
+
+    def _score_rows(self, prompt_ids, completion_ids, rows: list[int]) -> Scores:
+        return self.score([prompt_ids[i] for i in rows], [completion_ids[i] for i in rows])
+
+    def _scored(self, prompt_ids, completion_ids, compute: Callable[[list[int]], Tensor]) -> list[Tensor]:
+        results: list[Tensor] = [torch.empty(0)] * len(prompt_ids)
+        lengths = [len(p) + len(c) for p, c in zip(prompt_ids, completion_ids, strict=True)]
+        with self.inference():
+            for rows in micro_batches(lengths, SCORING_TOKENS):
+                values = compute(rows).split([len(completion_ids[i]) for i in rows])
+                for i, value in zip(rows, values, strict=True):
+                    results[i] = value
+        return results
+
+    # -- weights
+
+    def trainable_parameters(self) -> dict[str, torch.nn.Parameter]:
+        """What the optimizer moves, by name."""
+        return {name: p for name, p in self.model.named_parameters() if p.requires_grad}
+
+    def base_hash(self) -> str:
+        """A hash of the weights without any adapter; computed once, for these never change under an adapter."""
+        if self._base_hash is None or not self.has_adapter:
+            self._base_hash = load.weights_hash(
+                (name.removeprefix("base_model.model.").replace(".base_layer", ""), p)
+                for name, p in self.model.named_parameters()
+                if ".lora_" not in name
+            )
+        return self._base_hash
+
+    def frozen_copy(self, *, master_float32: bool) -> Policy:
+        """A copy that does not follow training, in the compute dtype unless it must be averaged in float32."""
+        twin = copy.deepcopy(self.model).requires_grad_(False).eval()
+        twin = twin if master_float32 else twin.to(self.dtype)
+        return Policy(twin, self.tokenizer, name=self.name, dtype=self.dtype, dtype_reason=self.dtype_reason)
+
+    def save(self, folder: Path) -> None:
+        """Write the adapter (PEFT format), or the whole model, with its tokenizer and chat template."""
+        if self.has_adapter:
+            self.model.save_pretrained(folder, selected_adapters=[load.TRAINED_ADAPTER])
+        else:
+            self.model.save_pretrained(folder)
+        self.tokenizer.save_pretrained(folder)
+
+
+def _stop_ids(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> frozenset[int]:
+    """Tokens that end an answer: the tokenizer's, and those that the model's own configuration names."""
+    named = [tokenizer.eos_token_id, model.config.eos_token_id, getattr(model.generation_config, "eos_token_id", None)]
+    ids = {i for value in named for i in (value if isinstance(value, list | tuple) else [value]) if i is not None}
+    if not ids:
+        raise ModelError(f"{tokenizer.name_or_path}: neither tokenizer nor model names an end-of-sequence token, so no answer could ever stop.")
+    return frozenset(ids)

@@ -1,0 +1,217 @@
+"""The in-process sampler: batched, with real stop reasons and a seed of its own for every sample.
+
+A sample depends on the weights, its prompt and its seed alone: each row draws from its own generator, so the batch it was
+in changes nothing but the rounding of the logits. generation_config is ignored.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from opct.models.policy import Policy
+
+StopReason = Literal["stop", "length"]
+SHRINK_AT = 0.75  # the batch is cut to its unfinished rows when these are at most this share of it
+
+
+@dataclass(frozen=True)
+class Completion:
+    """One sampled answer.
+
+    `token_ids` holds the stop token where there was one; `logprobs` is the log-prob of each token under the distribution that
+    was sampled (nats), so at temperature 1 without truncation the policy's own.
+    """
+
+    text: str
+    token_ids: tuple[int, ...]
+    stop_reason: StopReason
+    logprobs: tuple[float, ...]
+    prompt_tokens: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How tokens are drawn. Temperature 0 is greedy; top_p 1 and top_k 0 are off."""
+
+    max_completion_tokens: int
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+
+
+def sample_seed(*parts: object) -> int:
+    """A seed from anything that names a sample (run seed, step, pair id, index): the same on every machine, in [0, 2^63)."""
+    digest = hashlib.sha256("\x1f".join(map(str, parts)).encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> 1
+
+
+def uniforms(seed: int, n: int) -> Tensor:
+    """The n uniform draws in [0, 1) that a sample uses, one a token; [n], float64."""
+    return torch.rand(n, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def draw(logits: Tensor, u: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
+    """Draw one token a row by the inverse of the cumulative distribution; [rows, vocabulary], [rows] -> token ids, log-probs.
+
+    The log-probs are those of the distribution drawn from; greedy ones are at temperature 1.
+    """
+    if sampling.temperature == 0:
+        log_probs = logits.log_softmax(-1)
+        tokens = logits.argmax(-1)
+    else:
+        log_probs = _truncated(logits / sampling.temperature, sampling).log_softmax(-1)
+        cumulative = log_probs.exp().double().cumsum(-1)
+        target = u.to(cumulative) * cumulative[:, -1]
+        tokens = torch.searchsorted(cumulative, target[:, None], right=True).squeeze(-1)
+        tokens = tokens.clamp(max=logits.shape[-1] - 1)
+    return tokens, log_probs.gather(-1, tokens[:, None]).squeeze(-1)
+
+
+def _truncated(logits: Tensor, sampling: Sampling) -> Tensor:
+    if 0 < sampling.top_k < logits.shape[-1]:
+        smallest = logits.topk(sampling.top_k, dim=-1).values[:, -1:]
+        logits = logits.masked_fill(logits < smallest, -torch.inf)
+    if sampling.top_p < 1:
+        ordered, order = logits.sort(-1, descending=True)
+        before = ordered.softmax(-1).cumsum(-1) - ordered.softmax(-1)
+        drop = torch.zeros_like(logits, dtype=torch.bool).scatter(-1, order, before >= sampling.top_p)
+        logits = logits.masked_fill(drop, -torch.inf)
+    return logits
+
+
+def sample(
+    policy: Policy,
+    prompts: Sequence[Sequence[int]],
+    seeds: Sequence[Sequence[int]],
+    sampling: Sampling,
+    *,
+    batch_tokens: int,
+    on_done: Callable[[int], None] = lambda n: None,
+) -> list[list[Completion]]:
+    """Sample `len(seeds[i])` completions for each prompt, each prompt computed once.
+
+    Args:
+        prompts: token ids of each prompt.
+        seeds: for each prompt, a seed for each of its completions.
+        batch_tokens: most prompt + completion tokens, padding included, in one batch (a single prompt may exceed it).
+        on_done: called with the number of completions each time a batch is finished.
+    """
+    results: list[list[Completion]] = [[] for _ in prompts]
+    order = sorted(range(len(prompts)), key=lambda i: (-len(prompts[i]), i))
+    while order:
+        width, count = len(prompts[order[0]]) + sampling.max_completion_tokens, 0
+        rows = 0
+        while count < len(order) and (count == 0 or (rows + len(seeds[order[count]])) * width <= batch_tokens):
+            rows += len(seeds[order[count]])
+            count += 1
+        batch, order = order[:count], order[count:]
+        for i, completions in zip(batch, _sample_batch(policy, [prompts[i] for i in batch], [seeds[i] for i in batch], sampling), strict=True):
+            results[i] = completions
+        on_done(rows)
+    return results
+
+
+@torch.no_grad()
+def _sample_batch(policy: Policy, prompts: list, seeds: list, sampling: Sampling) -> list[list[Completion]]:
+    owners = torch.tensor([i for i, own in enumerate(seeds) for _ in own])
+    flat_seeds = [seed for own in seeds for seed in own]
+    noise = torch.stack([uniforms(seed, sampling.max_completion_tokens) for seed in flat_seeds])
+    tokens: list[list[int]] = [[] for _ in flat_seeds]
+    log_probs: list[list[float]] = [[] for _ in flat_seeds]
+    stop_ids = torch.tensor(sorted(policy.stop_ids))
+    done = torch.zeros(len(flat_seeds), dtype=torch.bool)
+    with policy.inference():
+        state = _prefill(policy, prompts, owners)
+        alive = torch.arange(len(flat_seeds))  # which sample each row of the state is
+        for t in range(sampling.max_completion_tokens):
+            drawn, drawn_log_probs = draw(policy.head.logits(state.hidden), noise[alive, t].to(policy.device), sampling)
+            drawn, drawn_log_probs = drawn.cpu(), drawn_log_probs.cpu()
+            for row, i in enumerate(alive.tolist()):
+                if not done[i]:
+                    tokens[i].append(int(drawn[row]))
+                    log_probs[i].append(float(drawn_log_probs[row]))
+            done[alive] |= torch.isin(drawn, stop_ids)
+            unfinished = ~done[alive]
+            if not unfinished.any() or t == sampling.max_completion_tokens - 1:
+                break
+            if unfinished.float().mean() <= SHRINK_AT:
+                state, alive, drawn = state.take(unfinished), alive[unfinished], drawn[unfinished]
+            state = _advance(policy, state, drawn)
+    return _completions(policy, prompts, seeds, tokens, log_probs)
+
+
+def _completions(policy, prompts, seeds, tokens, log_probs) -> list[list[Completion]]:
+    results, at = [], 0
+    for prompt, own in zip(prompts, seeds, strict=True):
+        completions = []
+        for seed in own:
+            stopped = tokens[at][-1] in policy.stop_ids
+            completions.append(
+                Completion(
+                    text=policy.renderer.decode(tokens[at]),
+                    token_ids=tuple(tokens[at]),
+                    stop_reason="stop" if stopped else "length",
+                    logprobs=tuple(log_probs[at]),
+                    prompt_tokens=len(prompt),
+                    seed=seed,
+                )
+            )
+            at += 1
+        results.append(completions)
+    return results
+
+
+@dataclass
+class _State:
+    """What the next token is drawn from: the last hidden states, the cache, and which cached positions are real."""
+
+    hidden: Tensor
+    cache: object
+    attention_mask: Tensor
+    positions: Tensor
+
+    def take(self, rows: Tensor) -> _State:
+        index = rows.nonzero().squeeze(-1).to(self.hidden.device)
+        self.cache.batch_select_indices(index)
+        return _State(self.hidden[index], self.cache, self.attention_mask[index], self.positions[index])
+
+
+def _prefill(policy: Policy, prompts: list, owners: Tensor) -> _State:
+    """Compute each prompt once (padded on the left), then give each of its completions a row."""
+    from transformers import DynamicCache
+
+    longest = max(map(len, prompts))
+    ids = torch.zeros(len(prompts), longest, dtype=torch.long)
+    mask = torch.zeros_like(ids)
+    for i, prompt in enumerate(prompts):
+        ids[i, longest - len(prompt) :] = torch.tensor(prompt)
+        mask[i, longest - len(prompt) :] = 1
+    positions = (mask.cumsum(-1) - 1).clamp(min=0)
+    ids, mask, positions, rows = (x.to(policy.device) for x in (ids, mask, positions, owners))
+    cache = DynamicCache(config=policy.decoder.config)
+    padding = {} if bool(mask.all()) else {"attention_mask": mask}
+    out = policy.decoder(input_ids=ids, position_ids=positions, past_key_values=cache, use_cache=True, **padding)
+    if len(owners) != len(prompts):
+        cache.batch_select_indices(rows)
+    return _State(out.last_hidden_state[rows, -1], cache, mask[rows], positions[rows, -1])
+
+
+def _advance(policy: Policy, state: _State, tokens: Tensor) -> _State:
+    mask = torch.cat([state.attention_mask, state.attention_mask.new_ones(len(tokens), 1)], -1)
+    positions = state.positions + 1
+    out = policy.decoder(
+        input_ids=tokens[:, None].to(policy.device),
+        attention_mask=mask,
+        position_ids=positions[:, None],
+        past_key_values=state.cache,
+        use_cache=True,
+    )
+    return _State(out.last_hidden_state[:, -1], state.cache, mask, positions)
