@@ -1,0 +1,118 @@
+"""What a checkpoint holds, and when a run may go on from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from opct.checkpoints import read_state
+from opct.config import TrainConfig
+from opct.config_file import load_config
+from opct.errors import CheckpointError, RunError
+from opct.models.load import TRAINED_ADAPTER
+from opct.models.policy import Policy
+from opct.runs import RunDir
+from opct.prepare import Setup
+
+# settings that may differ between a run and its resumption: they change when it ends and what it writes, not what a step does
+FREE_SETTINGS = {"max_steps", "num_train_epochs", "save_steps", "save_total_limit", "report_to", "output_dir", "stop"}
+COUNTERS = ("step", "best_kl", "best_step", "reference_kl", "steps_above")
+
+
+@dataclass
+class SavedState:
+    """What changes while a run trains, besides the policy's weights and the teacher's."""
+
+    optimizer: torch.optim.Optimizer
+    step: int = 0
+    best_kl: float | None = None
+    best_step: int | None = None
+    reference_kl: float = 0.0
+    steps_above: int = 0
+
+
+def write_checkpoint(run: RunDir, setup: Setup, state: SavedState) -> Path:
+    """Weights, optimizer, teacher and counters, complete or not at all.
+
+    Raises:
+        CheckpointError: it could not be written; the last good one is intact.
+    """
+
+    def write(folder: Path) -> None:
+        setup.policy.save(folder / ("adapter" if setup.policy.has_adapter else "model"))
+        torch.save({"optimizer": state.optimizer.state_dict(), "teacher": setup.teacher.state_dict()}, folder / "state.pt")
+
+    return run.save_checkpoint(state.step, write, {name: getattr(state, name) for name in COUNTERS})
+
+
+def load_checkpoint(checkpoint: Path, setup: Setup, state: SavedState) -> None:
+    """Put a checkpoint's weights, optimizer, teacher and counters in place.
+
+    Raises:
+        CheckpointError: its tensors do not fit the model.
+    """
+    saved = torch.load(checkpoint / "state.pt", map_location=setup.policy.device, weights_only=True)
+    try:
+        load_weights(setup.policy, checkpoint)
+        state.optimizer.load_state_dict(saved["optimizer"])
+        setup.teacher.load_state_dict(saved["teacher"])
+    except (KeyError, ValueError, RuntimeError) as error:
+        raise CheckpointError(f"The checkpoint {checkpoint} does not fit this model and config: {error}") from error
+    for name, value in read_state(checkpoint).items():
+        setattr(state, name, value)
+
+
+def load_weights(policy: Policy, checkpoint: Path) -> None:
+    """Copy the trained weights of a checkpoint into the policy, bit for bit."""
+    from safetensors.torch import load_file
+
+    if policy.has_adapter:
+        from peft import set_peft_model_state_dict
+
+        tensors = load_file(checkpoint / "adapter" / "adapter_model.safetensors", device=str(policy.device))
+        result = set_peft_model_state_dict(policy.model, tensors, adapter_name=TRAINED_ADAPTER)
+        unexpected = list(result.unexpected_keys)
+    else:
+        tensors = {k: v for file in sorted((checkpoint / "model").glob("*.safetensors")) for k, v in load_file(file, device=str(policy.device)).items()}
+        missing, unexpected = policy.model.load_state_dict(tensors, strict=False)
+        tied = set(policy.model.state_dict()) - {name for name, _ in policy.model.named_parameters()}
+        unexpected += sorted(set(missing) - tied)
+    if unexpected:
+        raise CheckpointError(f"{checkpoint} was made by another model: {', '.join(unexpected[:5])} do not match.")
+
+
+def refuse_other_run(run: RunDir, config: TrainConfig, identity: Mapping[str, Any]) -> None:
+    """Refuse to resume with other data, another model, another teacher or other settings.
+
+    Raises:
+        RunError: names everything that differs.
+    """
+    manifest = run.read_manifest()
+    faults = []
+    if "data" not in manifest:
+        return  # it was stopped before it began
+    for name, found in identity["data"].items():
+        if manifest["data"].get(name) != found:
+            faults.append(f"the {name.replace('_', ' ')} changed (hash {manifest['data'].get(name)} then, {found} now)")
+    for name, what in (("base", "the base model's weights"), ("template", "the chat template"), ("dtype", "the dtype")):
+        if manifest.get(name) != identity[name]:
+            faults.append(f"{what} changed ({manifest.get(name)} then, {identity[name]} now)")
+    before = load_config(run.config_path).model_dump() if run.config_path.exists() else {}
+    now = config.model_dump()
+    for key in sorted(before):
+        if key not in FREE_SETTINGS and before[key] != now[key]:
+            faults.append(f"the setting {key} changed ({_difference(before[key], now[key])})")
+    if faults:
+        raise RunError(
+            f"{run.path} cannot be resumed as the same run:\n  " + "\n  ".join(faults) + "\nPut it back, or start another run in another output_dir."
+        )
+
+
+def _difference(before: Any, now: Any) -> str:
+    if isinstance(before, dict) and isinstance(now, dict):
+        return ", ".join(f"{k}: {before[k]!r} then, {now[k]!r} now" for k in before if before[k] != now.get(k))
+    return f"{before!r} then, {now!r} now"

@@ -1,0 +1,28 @@
+"""The methods, one algorithm a file: collect the rollouts of a step, compute the loss of a micro-batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from torch import Tensor
+
+from opct.data.render import RenderedPair
+from opct.methods.consistency import MicroLoss
+from opct.methods.rollouts import Rollout
+
+
+class Method(Protocol):
+    """What the trainer drives.
+
+    Attributes:
+        offline: trains on answers that were sampled before the first step.
+    """
+
+    offline: bool
+
+    def collect(self, pairs: Sequence[RenderedPair], step: int) -> list[Rollout]:
+        """The rollouts that a step trains on."""
+
+    def loss(self, rollouts: Sequence[Rollout], weights: Sequence[Tensor]) -> MicroLoss:
+        """The share of a micro-batch in the step's loss."""

@@ -1,0 +1,66 @@
+"""The offline answers of the baselines: sampled once, before training, and kept in the run."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+
+from opct.config import TrainConfig
+from opct.data.pairs import ContrastivePair
+from opct.data.render import RenderedPair
+from opct.errors import RunError
+from opct.files import read_jsonl, write_jsonl
+from opct.methods.rollouts import Rollout, rollout_row, teacher_rollouts
+from opct.models.policy import Policy
+from opct.models.sampler import Completion
+from opct.models.teacher import Teacher
+from opct.runs import RunDir
+
+
+class OfflineAnswers:
+    """The teacher's completions of `teacher_prompt`, by pair."""
+
+    def __init__(self, rollouts: Sequence[Rollout]):
+        self._by_pair: dict[str, list[Rollout]] = defaultdict(list)
+        for rollout in rollouts:
+            self._by_pair[rollout.pair.id].append(rollout)
+
+    def of(self, pairs: Sequence[RenderedPair]) -> list[Rollout]:
+        """The rollouts of these pairs, in their order."""
+        return [rollout for rendered in pairs for rollout in self._by_pair[rendered.pair.id]]
+
+
+def offline_answers(
+    policy: Policy,
+    teacher: Teacher,
+    pairs: Sequence[RenderedPair],
+    config: TrainConfig,
+    run: RunDir,
+    on_done: Callable[[int], None] = lambda n: None,
+) -> OfflineAnswers:
+    """Read the run's offline answers, or sample and keep them; they must be made before the first step.
+
+    Raises:
+        RunError: the run holds answers to other pairs.
+    """
+    if not run.offline_path.exists():
+        with teacher() as model:
+            rollouts = teacher_rollouts(model, policy, pairs, config, on_done)
+        write_jsonl(run.offline_path, [rollout_row(r, policy, 0, None) | {"logprobs": r.completion.logprobs} for r in rollouts])
+    rows = read_jsonl(run.offline_path)
+    if {row["pair_id"] for row in rows} != {rendered.pair.id for rendered in pairs}:
+        raise RunError(f"{run.offline_path} holds answers to other pairs than the config names: start with --overwrite.")
+    by_id = {rendered.pair.id: rendered for rendered in pairs}
+    return OfflineAnswers([_rollout(row, by_id[row["pair_id"]], policy) for row in rows])
+
+
+def _rollout(row: dict, rendered: RenderedPair, policy: Policy) -> Rollout:
+    pair = rendered.pair
+    prompt_ids = rendered.prompt_ids
+    if prompt_ids is None:  # turns that the policy answered are in the row
+        pair = ContrastivePair(pair.id, pair.axis, pair.family, tuple(row["prompt"]), pair.teacher_prompt, pair.meta)
+        prompt_ids = policy.renderer.render(pair.prompt)
+    completion = Completion(
+        row["completion"], tuple(row["token_ids"]), row["stop_reason"], tuple(row["logprobs"]), len(rendered.teacher_ids), row["seed"]
+    )
+    return Rollout(pair, row["sample"], prompt_ids, rendered.teacher_ids, completion, tuple(row["in_loss"]))

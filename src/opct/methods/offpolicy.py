@@ -1,0 +1,44 @@
+"""Off-policy consistency: the divergence of OPCT on the offline completions of SFT.
+
+    once:    y ~ teacher( . | teacher_prompt)
+    repeat:  loss = sum_t KL( policy(. | prompt, y_<t) || teacher(. | teacher_prompt, y_<t) )
+
+Between `sft` and `opct` it changes one thing at a time: against `sft` the loss (KL to a distribution instead of cross-entropy
+on its samples), against `opct` whose samples they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from opct.config import TrainConfig
+from opct.data.render import RenderedPair
+from opct.methods.consistency import MicroLoss, consistency_loss
+from opct.methods.offline import OfflineAnswers
+from opct.methods.rollouts import Rollout
+from opct.models.policy import Policy
+from opct.models.teacher import Teacher
+
+
+class OffPolicy:
+    """Trains on the teacher's samples with the divergence of OPCT."""
+
+    offline = True
+
+    def __init__(self, policy: Policy, teacher: Teacher, config: TrainConfig, answers: OfflineAnswers):
+        self.policy, self.teacher, self.config, self.answers = policy, teacher, config, answers
+
+    def collect(self, pairs: Sequence[RenderedPair], step: int) -> list[Rollout]:
+        """The teacher's offline answers to the clean prompts of a step."""
+        return self.answers.of(pairs)
+
+    def loss(self, rollouts: Sequence[Rollout], weights: Sequence[Tensor]) -> MicroLoss:
+        """The divergence to the teacher on the teacher's tokens."""
+        completions = [r.ids for r in rollouts]
+        with self.teacher() as teacher, torch.no_grad():
+            reference = teacher.score([r.teacher_ids for r in rollouts], completions)
+        student = self.policy.score([r.prompt_ids for r in rollouts], completions)
+        return consistency_loss(student, reference, rollouts, weights, self.config.loss)

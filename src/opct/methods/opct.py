@@ -1,0 +1,45 @@
+"""OPCT: on-policy consistency training (Han et al. 2026, arXiv 2605.21834).
+
+    repeat
+        y ~ policy( . | prompt)                                    the policy answers the perturbed prompt
+        loss = sum_t KL( policy(. | prompt, y_<t) || teacher(. | teacher_prompt, y_<t) )
+        step on the loss
+
+The teacher is the model before training, which sees the clean prompt: the policy learns to ignore the perturbation while
+staying itself. Deviations from the paper are listed in `opct.losses`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from opct.config import TrainConfig
+from opct.data.render import RenderedPair
+from opct.methods.consistency import MicroLoss, consistency_loss
+from opct.methods.rollouts import Rollout, policy_rollouts
+from opct.models.policy import Policy
+from opct.models.teacher import Teacher
+
+
+class OPCT:
+    """Trains on the policy's own samples."""
+
+    offline = False
+
+    def __init__(self, policy: Policy, teacher: Teacher, config: TrainConfig):
+        self.policy, self.teacher, self.config = policy, teacher, config
+
+    def collect(self, pairs: Sequence[RenderedPair], step: int) -> list[Rollout]:
+        """The policy's answers to the prompts of a step."""
+        return policy_rollouts(self.policy, pairs, self.config, f"step {step}")
+
+    def loss(self, rollouts: Sequence[Rollout], weights: Sequence[Tensor]) -> MicroLoss:
+        """The reverse KL to the teacher on the policy's tokens."""
+        completions = [r.ids for r in rollouts]
+        with self.teacher() as teacher, torch.no_grad():
+            reference = teacher.score([r.teacher_ids for r in rollouts], completions)  # same tokens, the clean prompt
+        student = self.policy.score([r.prompt_ids for r in rollouts], completions)  # same tokens, its own prompt, with gradient
+        return consistency_loss(student, reference, rollouts, weights, self.config.loss)

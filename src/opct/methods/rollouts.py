@@ -1,0 +1,160 @@
+"""Rollouts: a pair, one completion for it, and which of its tokens are in the loss."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from opct import losses
+from opct.config import TrainConfig
+from opct.data.pairs import ContrastivePair, Message
+from opct.data.render import RenderedPair, loss_mask
+from opct.models.policy import Policy
+from opct.models.sampler import Completion, Sampling, sample_seed
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """One completion of a pair. Token ids are those that were sampled; text is never tokenised again.
+
+    Attributes:
+        pair: with the turns that the policy answered itself filled in.
+        index: which of the pair's completions this is.
+        mask: True for each completion token that is in the loss.
+    """
+
+    pair: ContrastivePair
+    index: int
+    prompt_ids: list[int]
+    teacher_ids: list[int]
+    completion: Completion
+    mask: tuple[bool, ...]
+
+    @property
+    def ids(self) -> list[int]:
+        """The completion's token ids, stop token included."""
+        return list(self.completion.token_ids)
+
+    @property
+    def truncated(self) -> bool:
+        """True when no stop token came within the limit."""
+        return self.completion.stop_reason == "length"
+
+
+Answer = Callable[[list[list[int]], list[list[int]]], list[list[Completion]]]
+
+
+def policy_rollouts(policy: Policy, pairs: Sequence[RenderedPair], config: TrainConfig, seed_key: object, n: int | None = None) -> list[Rollout]:
+    """The policy answers each pair's `prompt`, `n` times (`rollout.num_generations`); turns with content null first.
+
+    Args:
+        seed_key: names the occasion (a step, the validation), so that each has samples of its own.
+    """
+    n = config.rollout.num_generations if n is None else n
+    filled = _answer_open_turns(policy, pairs, config, seed_key)
+    completions = policy.sample(
+        [rendered.prompt_ids or [] for rendered in filled], _seeds(config, seed_key, filled, n), sampling(config), batch_tokens=config.rollout.batch_tokens
+    )
+    return _rollouts(policy, filled, completions, config)
+
+
+def teacher_rollouts(
+    teacher: Policy, policy: Policy, pairs: Sequence[RenderedPair], config: TrainConfig, on_done: Callable[[int], None]
+) -> list[Rollout]:
+    """The teacher answers each pair's `teacher_prompt`: the offline completions of the baselines."""
+    filled = _answer_open_turns(policy, pairs, config, "offline")
+    completions = teacher.sample(
+        [rendered.teacher_ids for rendered in filled],
+        _seeds(config, "offline", filled, config.rollout.num_generations),
+        sampling(config),
+        batch_tokens=config.rollout.batch_tokens,
+        on_done=on_done,
+    )
+    return _rollouts(teacher, filled, completions, config)
+
+
+def sampling(config: TrainConfig) -> Sampling:
+    """How completions are drawn."""
+    rollout = config.rollout
+    return Sampling(rollout.max_completion_tokens, rollout.temperature, rollout.top_p, rollout.top_k)
+
+
+def _seeds(config: TrainConfig, seed_key: object, pairs: Sequence[RenderedPair], n: int) -> list[list[int]]:
+    return [[sample_seed(config.seed, seed_key, rendered.pair.id, i) for i in range(n)] for rendered in pairs]
+
+
+def _rollouts(policy: Policy, pairs: Sequence[RenderedPair], completions: Sequence[Sequence[Completion]], config: TrainConfig) -> list[Rollout]:
+    return [
+        Rollout(rendered.pair, i, rendered.prompt_ids or [], rendered.teacher_ids, completion, _mask(policy, rendered, completion, config))
+        for rendered, own in zip(pairs, completions, strict=True)
+        for i, completion in enumerate(own)
+    ]
+
+
+def _mask(policy: Policy, rendered: RenderedPair, completion: Completion, config: TrainConfig) -> tuple[bool, ...]:
+    loss = config.loss
+    if loss.mask_truncated and completion.stop_reason == "length":
+        return (False,) * len(completion.token_ids)
+    if not loss.mask_thinking:
+        return (True,) * len(completion.token_ids)
+    pieces = policy.renderer.pieces(completion.token_ids)
+    prompt_text = policy.renderer.text(rendered.pair.prompt)
+    return tuple(loss_mask(pieces, prompt_text=prompt_text, mask_thinking=True, thinking_tags=loss.thinking_tags))
+
+
+def _answer_open_turns(policy: Policy, pairs: Sequence[RenderedPair], config: TrainConfig, seed_key: object) -> list[RenderedPair]:
+    """Fill the assistant turns with content null, first to last, each answered by the policy after the turns before it."""
+    prompts: list[list[Message]] = [[dict(m) for m in rendered.pair.prompt] for rendered in pairs]
+    turn = 0
+    while waiting := [i for i, prompt in enumerate(prompts) if _open_turn(prompt) is not None]:
+        before = [policy.renderer.render(prompts[i][: _open_turn(prompts[i])]) for i in waiting]
+        seeds = [[sample_seed(config.seed, seed_key, pairs[i].pair.id, f"turn {turn}")] for i in waiting]
+        answers = policy.sample(before, seeds, sampling(config), batch_tokens=config.rollout.batch_tokens)
+        for i, [answer] in zip(waiting, answers, strict=True):
+            prompts[i][_open_turn(prompts[i])]["content"] = answer.text or "..."
+        turn += 1
+    return [_filled(policy, rendered, prompt) for rendered, prompt in zip(pairs, prompts, strict=True)]
+
+
+def _open_turn(prompt: Sequence[Message]) -> int | None:
+    return next((i for i, message in enumerate(prompt) if message["content"] is None), None)
+
+
+def _filled(policy: Policy, rendered: RenderedPair, prompt: list[Message]) -> RenderedPair:
+    if rendered.prompt_ids is not None:
+        return rendered
+    pair = dataclasses.replace(rendered.pair, prompt=tuple(prompt))
+    return RenderedPair(pair, policy.renderer.render(pair.prompt), rendered.teacher_ids)
+
+
+def step_weights(rollouts: Sequence[Rollout], reduction: str) -> list[Tensor]:
+    """The weight of each token in the loss of the whole step; one tensor of [tokens] a rollout."""
+    masks = torch.nn.utils.rnn.pad_sequence([torch.tensor(r.mask) for r in rollouts], batch_first=True)
+    weights = losses.token_weights(masks, reduction)
+    return [row[: len(r.mask)] for row, r in zip(weights, rollouts, strict=True)]
+
+
+def rollout_row(rollout: Rollout, policy: Policy, step: int, kl: Sequence[float] | None) -> dict[str, Any]:
+    """A rollout as it is kept on disk; `kl` is in nats, one a token, null where the method computes none."""
+    completion = rollout.completion
+    return {
+        "step": step,
+        "pair_id": rollout.pair.id,
+        "axis": rollout.pair.axis,
+        "family": rollout.pair.family,
+        "sample": rollout.index,
+        "prompt": list(rollout.pair.prompt),
+        "teacher_prompt": list(rollout.pair.teacher_prompt),
+        "completion": completion.text,
+        "tokens": policy.renderer.pieces(completion.token_ids),
+        "token_ids": list(completion.token_ids),
+        "stop_reason": completion.stop_reason,
+        "kl": None if kl is None else [round(x, 5) for x in kl],
+        "in_loss": list(rollout.mask),
+        "seed": completion.seed,
+    }

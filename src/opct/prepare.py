@@ -1,0 +1,131 @@
+"""From a config to the objects of a run: pairs, policy, teacher, method. Training and its plan both start here."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from opct.config import TrainConfig
+from opct.data.pairs import ContrastivePair
+from opct.data.render import Overlong, RenderedPair, render_pairs
+from opct.data.training import TrainingPairs, batch_of, load_training_pairs, steps_per_epoch
+from opct.errors import DataError, ModelError
+from opct.methods import Method
+from opct.models.policy import Policy
+from opct.models.teacher import Teacher, make_teacher
+from opct.runs import RunDir
+
+
+@dataclass
+class Setup:
+    """Everything a run needs that does not change while it trains, and the policy, which does."""
+
+    config: TrainConfig
+    data: TrainingPairs
+    policy: Policy
+    teacher: Teacher
+    pairs: list[RenderedPair]
+    anchors: list[RenderedPair]
+    validation: list[RenderedPair]
+    validation_anchors: list[RenderedPair]
+    left_out: list[Overlong]
+
+    @property
+    def total_steps(self) -> int:
+        """Optimizer steps of the whole run."""
+        optim, data = self.config.optim, self.config.data
+        if self.config.max_steps is not None:
+            return self.config.max_steps
+        per_epoch = steps_per_epoch(len(self.pairs), optim.prompts_per_step, data.anchor_fraction)
+        return max(1, round(per_epoch * self.config.num_train_epochs))
+
+    def batch(self, step: int) -> list[RenderedPair]:
+        """The pairs of a step."""
+        return batch_of(
+            step,
+            self.pairs,
+            self.anchors,
+            prompts_per_step=self.config.optim.prompts_per_step,
+            anchor_fraction=self.config.data.anchor_fraction,
+            seed=self.config.seed,
+        )
+
+    def visited(self) -> list[RenderedPair]:
+        """The pairs that the run will train on, each once, in the order of their first step."""
+        by_id = {rendered.pair.id: rendered for step in range(1, self.total_steps + 1) for rendered in self.batch(step)}
+        return list(by_id.values())
+
+
+def prepare(config: TrainConfig) -> Setup:
+    """Load the pairs, then the model, and render the pairs with its template.
+
+    Raises:
+        DataError: the pairs are faulty, or none fits the model.
+        ModelError: the model or the adapter to continue from cannot be loaded.
+    """
+    data = load_training_pairs(config)
+    adapter = adapter_folder(config.model.adapter)
+    if adapter is not None and config.lora is None:
+        raise ModelError("model.adapter continues an adapter and lora: null trains every weight: leave one of them out.")
+    model = config.model.model_copy(update={"adapter": None})
+    policy = Policy.load(model, lora=config.lora, adapter=adapter, trainable=True, seed=config.seed)
+    teacher = make_teacher(policy, config.teacher, continued=adapter is not None)
+    left_out: list[Overlong] = []
+
+    def rendered(pairs: list[ContrastivePair]) -> list[RenderedPair]:
+        kept, too_long = render_pairs(
+            pairs, policy.renderer, max_completion_tokens=config.rollout.max_completion_tokens, context_length=policy.context_length
+        )
+        left_out.extend(too_long)
+        return kept
+
+    parts = [rendered(part) for part in (data.pairs, data.anchors, data.validation, data.validation_anchors)]
+    if not parts[0]:
+        raise DataError(
+            f"All {len(data.pairs)} training pairs are longer than the model's context of {policy.context_length} tokens (completion included): "
+            "use a model with a longer context or lower rollout.max_completion_tokens."
+        )
+    return Setup(config, data, policy, teacher, *parts, left_out)
+
+
+def adapter_folder(adapter: str | None) -> Path | None:
+    """The folder of a PEFT adapter: the path itself, or in the last checkpoint of a run directory."""
+    if adapter is None:
+        return None
+    checkpoint = RunDir(adapter).latest_checkpoint()
+    for path in (Path(adapter), *([checkpoint / "adapter"] if checkpoint else [])):
+        if (path / "adapter_config.json").is_file():
+            return path
+    raise ModelError(f"model.adapter={adapter!r} is neither a PEFT adapter (no adapter_config.json) nor a run that trained one.")
+
+
+def make_method(setup: Setup, run: RunDir, on_done=lambda n: None) -> Method:
+    """The method that the config names; offline answers are made (or read) here, before the first step."""
+    from opct.methods.offline import offline_answers
+    from opct.methods.offpolicy import OffPolicy
+    from opct.methods.opct import OPCT
+    from opct.methods.sft import SFT
+
+    policy, teacher, config = setup.policy, setup.teacher, setup.config
+    if config.method == "opct":
+        return OPCT(policy, teacher, config)
+    answers = offline_answers(policy, teacher, setup.visited(), config, run, on_done)
+    return SFT(policy, config, answers) if config.method == "sft" else OffPolicy(policy, teacher, config, answers)
+
+
+def describe(setup: Setup) -> list[str]:
+    """What a person should know before the run begins, a line each."""
+    families = Counter(rendered.pair.family for rendered in setup.pairs)
+    trainable = sum(p.numel() for p in setup.policy.trainable_parameters().values())
+    total = sum(p.numel() for p in setup.policy.model.parameters())
+    lines = [
+        f"model: {setup.policy.name}, {total / 1e6:.1f} M parameters, {trainable / 1e6:.2f} M trained, on {setup.policy.device}",
+        f"dtype: {setup.policy.dtype_reason}",
+        f"pairs: {len(setup.pairs)} in {len(families)} families, {len(setup.anchors)} identity pairs, "
+        f"{len(setup.validation)} + {len(setup.validation_anchors)} held out; {setup.total_steps} steps",
+    ]
+    if setup.left_out:
+        shown = ", ".join(f"{o.pair_id} ({o.tokens} tokens)" for o in setup.left_out[:3])
+        lines.append(f"left out: {len(setup.left_out)} pair(s) longer than {setup.left_out[0].limit} tokens with their completion: {shown}")
+    return lines

@@ -1,0 +1,36 @@
+"""SIGINT and SIGTERM ask a run to save and stop; a second one stops it at once."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from types import FrameType
+
+
+class StopRequest:
+    """While it is open, the first signal sets `requested`; the next raises KeyboardInterrupt.
+
+    In a thread that is not the main one, where Python allows no handlers, it does nothing.
+    """
+
+    SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+    def __init__(self) -> None:
+        self.requested = False
+        self._before: dict[int, object] = {}
+
+    def __enter__(self) -> StopRequest:
+        if threading.current_thread() is threading.main_thread():
+            self._before = {number: signal.signal(number, self._handle) for number in self.SIGNALS}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.requested:
+            raise KeyboardInterrupt
+        self.requested = True
+        print(f"{signal.Signals(number).name}: saving after this step; once more to stop at once", file=sys.stderr, flush=True)  # noqa: T201

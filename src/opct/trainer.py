@@ -1,0 +1,278 @@
+"""Time: collect, micro-batch, step, log, save, resume, stop.
+
+Whatever is random in a step follows from (seed, step), so a checkpoint holds weights, optimizer and counters and nothing
+else, and a resumed run equals an uninterrupted one.
+"""
+
+from __future__ import annotations
+
+import math
+import resource
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from opct.checkpoint_state import SavedState, load_checkpoint, refuse_other_run, write_checkpoint
+from opct.config import TrainConfig
+from opct.config_file import dump_config
+from opct.errors import DivergenceError, NonFiniteError
+from opct.files import atomic_write, write_jsonl
+from opct.methods import Method
+from opct.methods.rollouts import Rollout, rollout_row, step_weights
+from opct.models.sampler import sample_seed
+from opct.models.scoring import micro_batches
+from opct.progress import NullProgress, Progress
+from opct.runs import RunDir
+from opct.prepare import Setup, describe, make_method, prepare
+from opct.signals import StopRequest
+from opct.tracking import Tracker, check_trackers
+from opct.validation import validate
+
+KL_FLOOR = 0.05  # nats a token: a divergence bound is never taken from less than this
+FIRST_STEPS = 3  # the training KL of so many steps counts towards the divergence bound
+
+
+@dataclass
+class TrainResult:
+    """How a run ended."""
+
+    run_dir: Path
+    status: str
+    step: int
+    total_steps: int
+    metrics: dict[str, float] = field(default_factory=dict)
+    best_step: int | None = None
+
+    def render(self) -> str:
+        """The result in a few lines for a terminal."""
+        numbers = ", ".join(f"{name} {value:.4g}" for name, value in self.metrics.items())
+        lines = [f"{self.status} after step {self.step} of {self.total_steps}: {numbers}"]
+        if self.best_step is not None:
+            lines.append(f"lowest validation KL after step {self.best_step}")
+        lines.append(f"run: {self.run_dir}")
+        if self.status == "interrupted":
+            lines.append("everything is saved; go on with --resume")
+        else:
+            lines.append(f"next: opct eval {self.run_dir}")
+        return "\n".join(lines)
+
+
+def train(config: TrainConfig, *, resume: bool = False, overwrite: bool = False, progress: Progress | None = None) -> TrainResult:
+    """Train as `config` says, in `config.output_dir`.
+
+    A SIGINT or SIGTERM saves after the current step and returns with status "interrupted".
+
+    Args:
+        resume: go on from the last checkpoint in the run directory; a run killed at any moment can be resumed.
+        overwrite: replace the run that is there.
+
+    Raises:
+        ConfigError, DataError, ModelError: before the first step.
+        RunError: the run directory is in the way, in use, or was made from other data, weights or settings.
+        TrainingError: a loss is not finite, or the KL diverged.
+        CheckpointError: a checkpoint could not be written or is corrupt; the last good one is intact.
+    """
+    progress = progress or NullProgress()
+    check_trackers(config.report_to)
+    with RunDir.create(config.output_dir, resume=resume, overwrite=overwrite) as run, StopRequest() as stop:
+        progress.stage(f"load {config.model.name_or_path}")
+        setup = prepare(config)
+        for line in describe(setup):
+            progress.log(line)
+        torch.manual_seed(sample_seed(config.seed, "start"))
+        state = _begin(run, setup, resume=resume)
+        if setup.config.method != "opct":
+            progress.stage("offline answers", len(setup.visited()) * config.rollout.num_generations)
+        method = make_method(setup, run, progress.advance)
+        with Tracker(run, config) as tracker:
+            return _Loop(run, setup, method, tracker, state, progress, stop).run_steps()
+
+
+def _begin(run: RunDir, setup: Setup, *, resume: bool) -> SavedState:
+    """The state to go on from, with weights loaded; the manifest is written, and what is newer than the state dropped."""
+    config, policy = setup.config, setup.policy
+    identity = {
+        "data": setup.data.hashes,
+        "teacher": setup.teacher.identity(),
+        "base": policy.base_hash(),
+        "template": policy.renderer.template_hash,
+        "dtype": str(policy.dtype).removeprefix("torch."),
+    }
+    checkpoint = run.latest_checkpoint() if resume else None
+    if resume:
+        refuse_other_run(run, config, identity)
+    optimizer = torch.optim.AdamW(
+        list(policy.trainable_parameters().values()),
+        lr=config.optim.learning_rate,
+        betas=(config.optim.adam_beta1, config.optim.adam_beta2),
+        eps=config.optim.adam_epsilon,
+        weight_decay=config.optim.weight_decay,
+    )
+    state = SavedState(optimizer=optimizer)
+    if checkpoint is not None:
+        load_checkpoint(checkpoint, setup, state)
+    run.truncate_after(state.step if checkpoint else -1)
+    extra = {key: identity[key] for key in ("base", "template", "dtype")} | {
+        "method": config.method,
+        "left_out": [vars(o) for o in setup.left_out],
+    }
+    run.write_manifest(data=identity["data"], teacher=identity["teacher"], seeds={"seed": config.seed}, extra=extra)
+    atomic_write(run.config_path, dump_config(config))
+    return state
+
+
+class _Loop:
+    """One run while it trains."""
+
+    def __init__(
+        self, run: RunDir, setup: Setup, method: Method, tracker: Tracker, state: SavedState, progress: Progress, stop: StopRequest
+    ):
+        self.run, self.setup, self.method, self.tracker = run, setup, method, tracker
+        self.state, self.progress, self.stop = state, progress, stop
+        self.config, self.policy = setup.config, setup.policy
+        self.total = setup.total_steps
+
+    def run_steps(self) -> TrainResult:
+        """The loop."""
+        self.progress.stage(f"train {self.config.method}", self.total)
+        self.progress.advance(self.state.step)
+        if self.state.step == 0 and self._validates_at(0):
+            self.tracker.log(0, self._validation(0))
+        metrics: dict[str, float] = {}
+        while self.state.step < self.total and not self.stop.requested:
+            step = self.state.step + 1
+            started = time.perf_counter()
+            torch.manual_seed(sample_seed(self.config.seed, "step", step))  # dropout
+            rollouts = self.method.collect(self.setup.batch(step), step)
+            rollout_s = time.perf_counter() - started
+            metrics, token_kl = self._optimizer_step(rollouts, step)
+            self.setup.teacher.update()
+            self.state.step = step
+            metrics |= {"time/rollout_s": rollout_s, "time/step_s": time.perf_counter() - started, "memory/peak_gb": peak_memory_gb()}
+            write_jsonl(
+                self.run.rollouts_path(step),
+                [rollout_row(r, self.policy, step, kl) for r, kl in zip(rollouts, token_kl, strict=True)],
+            )
+            self._stop_on_divergence(metrics, step)
+            if self._validates_at(step):
+                metrics |= self._validation(step)
+            self.tracker.log(step, metrics)
+            self.progress.advance(1, **{name: f"{metrics[key]:.3f}" for name, key in SHOWN.items() if key in metrics})
+            if step % self.config.save_steps == 0 and step < self.total:
+                self._save()
+        self._save()
+        status = "finished" if self.state.step >= self.total else "interrupted"
+        shown = {key: value for key, value in metrics.items() if key.startswith(("train/", "validation/"))}
+        return TrainResult(self.run.path, status, self.state.step, self.total, shown, self.state.best_step)
+
+    def _optimizer_step(self, rollouts: list[Rollout], step: int) -> tuple[dict[str, float], list[list[float] | None]]:
+        """Gradients of all micro-batches, one update; returns metrics and each rollout's per-token KL."""
+        weights = step_weights(rollouts, self.config.loss.reduction)
+        lengths = [max(len(r.prompt_ids), len(r.teacher_ids)) + len(r.ids) for r in rollouts]
+        optimizer, parameters = self.state.optimizer, self.policy.trainable_parameters()
+        learning_rate = self._learning_rate(step)
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate
+        self.policy.model.train()
+        optimizer.zero_grad(set_to_none=True)
+        total_loss, token_kl = 0.0, [None] * len(rollouts)
+        for rows in micro_batches(lengths, self.config.optim.micro_batch_tokens):
+            micro = self.method.loss([rollouts[i] for i in rows], [weights[i] for i in rows])
+            loss = micro.loss.item()
+            if not math.isfinite(loss):
+                ids = ", ".join(sorted({rollouts[i].pair.id for i in rows})[:5])
+                raise NonFiniteError(f"Step {step}: the loss is {loss} on the pairs {ids}. {self._advice()}")
+            micro.loss.backward()
+            total_loss += loss
+            for place, i in enumerate(rows):
+                token_kl[i] = None if micro.kl is None else micro.kl[place]
+        self.policy.model.eval()
+        limit = self.config.optim.max_grad_norm
+        norm = float(torch.nn.utils.clip_grad_norm_(parameters.values(), math.inf if limit is None else limit))
+        if not math.isfinite(norm):
+            raise NonFiniteError(f"Step {step}: the gradient's norm is {norm} at a finite loss of {total_loss:.4g}. {self._advice()}")
+        optimizer.step()
+        return self._metrics(rollouts, token_kl, total_loss, norm, learning_rate), token_kl
+
+    def _metrics(self, rollouts, token_kl, loss, norm, learning_rate) -> dict[str, float]:
+        tokens = sum(len(r.ids) for r in rollouts)
+        metrics = {
+            "train/loss": loss,
+            "train/grad_norm": norm,
+            "train/learning_rate": learning_rate,
+            "train/completion_tokens": tokens,
+            "train/mean_completion_tokens": tokens / len(rollouts),
+            "train/truncated_fraction": sum(r.truncated for r in rollouts) / len(rollouts),
+            "train/tokens_in_loss": sum(sum(r.mask) for r in rollouts),
+        }
+        for name, identity in (("train/kl", False), ("train/kl_identity", True)):
+            values = [x for r, kl in zip(rollouts, token_kl, strict=True) if kl and r.pair.is_identity == identity for x, m in zip(kl, r.mask, strict=True) if m]
+            if values:
+                metrics[name] = sum(values) / len(values)
+        return metrics
+
+    def _learning_rate(self, step: int) -> float:
+        """Warm-up from 0, then constant, linear or cosine decay to 0 after the last step."""
+        optim = self.config.optim
+        if step <= optim.warmup_steps:
+            return optim.learning_rate * step / (optim.warmup_steps + 1)
+        share = (step - 1 - optim.warmup_steps) / max(1, self.total - optim.warmup_steps)
+        factor = {"constant": 1.0, "linear": 1 - share, "cosine": 0.5 * (1 + math.cos(math.pi * share))}
+        return optim.learning_rate * factor[optim.lr_scheduler_type]
+
+    def _validates_at(self, step: int) -> bool:
+        if not self.setup.validation and not self.setup.validation_anchors:
+            return False
+        every = self.config.eval_steps or max(1, -(-self.total // 2))
+        return step % every == 0 or step == self.total
+
+    def _validation(self, step: int) -> dict[str, float]:
+        metrics, rows = validate(self.setup, step)
+        write_jsonl(self.run.validation_path(step), rows)
+        kl = metrics.get("validation/kl")
+        if kl is not None and (self.state.best_kl is None or kl < self.state.best_kl):
+            self.state.best_kl, self.state.best_step = kl, step
+        if step == 0:
+            self.state.reference_kl = kl or 0.0
+        return metrics
+
+    def _stop_on_divergence(self, metrics: dict[str, float], step: int) -> None:
+        stop, kl = self.config.stop, metrics.get("train/kl")
+        if kl is None:
+            return
+        if step <= FIRST_STEPS:
+            self.state.reference_kl = max(self.state.reference_kl, kl)
+        bound = stop.divergence_factor * max(self.state.reference_kl, KL_FLOOR)
+        self.state.steps_above = self.state.steps_above + 1 if kl > bound else 0
+        if self.state.steps_above >= stop.divergence_patience:
+            raise DivergenceError(
+                f"Step {step}: the training KL is {kl:.3g} nats a token, above {bound:.3g} (stop.divergence_factor={stop.divergence_factor} times the "
+                f"KL at the start) for {self.state.steps_above} steps. {self._advice()}"
+            )
+
+    def _advice(self) -> str:
+        checkpoints = self.run.checkpoints()
+        saved = f"The last checkpoint is {checkpoints[-1][1]}." if checkpoints else "No checkpoint was written yet."
+        return f"Nothing of this step was kept. {saved} Try a lower optim.learning_rate or optim.max_grad_norm."
+
+    def _save(self) -> None:
+        """A checkpoint of the current step, unless there is one."""
+        if self.run.checkpoint_path(self.state.step).exists():
+            return
+        write_checkpoint(self.run, self.setup, self.state)
+        self.run.prune(self.config.save_total_limit, self.state.best_step)
+
+
+SHOWN = {"kl": "train/kl", "loss": "train/loss", "validation": "validation/kl"}
+
+
+def peak_memory_gb() -> float:
+    """Most memory this process has used, in GB: of the accelerator where there is one, else resident."""
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated() / 1e9
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e9
+
