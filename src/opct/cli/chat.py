@@ -1,0 +1,73 @@
+"""`opct chat`."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from opct.cli.options import Target
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from opct.data.pairs import Message
+    from opct.models.policy import Policy
+
+HELP = "/base switches the adapter off and on · /new starts over · /quit leaves"
+
+
+def chat(
+    target: Target,
+    max_completion_tokens: Annotated[int, typer.Option(min=1, help="Longest answer.")] = 256,
+    temperature: Annotated[float, typer.Option(min=0, help="0 takes the likeliest token each time.")] = 1.0,
+    seed: Annotated[int, typer.Option(min=0, help="Of the answers.")] = 0,
+) -> None:
+    """Talk to a run or a model; `/base` shows what it would say without its adapter."""
+    from rich.console import Console
+
+    from opct.api import load_policy
+
+    console = Console(highlight=False)
+    with console.status("loading ..."):
+        policy = load_policy(target)
+    talk(policy, console, max_completion_tokens=max_completion_tokens, temperature=temperature, seed=seed)
+
+
+def talk(policy: Policy, console: Console, *, max_completion_tokens: int, temperature: float, seed: int) -> None:
+    """The loop of questions and answers, until `/quit` or the end of the input."""
+    console.print(HELP, markup=False, style="dim")
+    messages: list[Message] = []
+    base = False
+    while True:
+        try:
+            text = console.input(f"[bold]{'you (to the base)' if base else 'you'}>[/bold] ").strip()
+        except EOFError:
+            return
+        match text:
+            case "":
+                continue
+            case "/quit":
+                return
+            case "/new":
+                messages = []
+            case "/base" if not policy.has_adapter:
+                console.print("this model has no adapter: it is the base", markup=False, style="dim")
+            case "/base":
+                base = not base
+                console.print("adapter off" if base else "adapter on", markup=False, style="dim")
+            case _ if text.startswith("/"):
+                console.print(HELP, markup=False, style="dim")
+            case _:
+                messages.append({"role": "user", "content": text})
+                with policy.adapter_off() if base else contextlib.nullcontext():
+                    [completion] = policy.generate(
+                        [tuple(messages)],
+                        seeds=[seed + len(messages)],
+                        max_completion_tokens=max_completion_tokens,
+                        temperature=temperature,
+                    )
+                messages.append({"role": "assistant", "content": completion.text})
+                cut = " [cut at the token limit]" if completion.stop_reason == "length" else ""
+                console.print(f"{'base' if base else 'model'}> {completion.text}{cut}", markup=False)

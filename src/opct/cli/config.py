@@ -1,0 +1,28 @@
+"""`opct config`."""
+
+from __future__ import annotations
+
+import json
+
+import typer
+
+app = typer.Typer(help="What can be set.", no_args_is_help=True)
+
+
+@app.command("schema")
+def schema() -> None:
+    """Print the JSON schema of a config file, for editors and checks."""
+    from opct.config_file import config_schema
+
+    print(json.dumps(config_schema(), indent=2, ensure_ascii=False))
+
+
+@app.command("presets")
+def presets() -> None:
+    """Print the named presets, their source and settings, as YAML."""
+    import yaml
+
+    from opct.presets import PRESETS
+
+    shown = {name: {"source": preset.source, "settings": preset.settings} for name, preset in PRESETS.items()}
+    print(yaml.safe_dump(shown, sort_keys=False, width=100), end="")

@@ -1,0 +1,169 @@
+"""`opct data`: build, show and check pairs."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, cast
+
+import typer
+
+if TYPE_CHECKING:
+    from opct.data.pairs import ContrastivePair
+    from opct.data.questions import Split as QuestionSplit
+    from opct.models.policy import Policy
+
+app = typer.Typer(help="Build, show and check pairs.", no_args_is_help=True)
+build_app = typer.Typer(help="Make pairs from questions.", no_args_is_help=True)
+app.add_typer(build_app, name="build")
+
+SPLIT_HELP = "train, validation, test (by a hash of the question id), or all."
+Source = Annotated[
+    str, typer.Argument(metavar="FILE", help="A pair file, a dataset folder, hf:owner/name, or builtin:sycophancy.")
+]
+
+
+class AnswerFormat(StrEnum):
+    """How the model is asked to answer."""
+
+    short = "short"
+    choice = "choice"
+
+
+class Split(StrEnum):
+    """Which questions."""
+
+    train = "train"
+    validation = "validation"
+    test = "test"
+    all = "all"
+
+
+@build_app.command("sycophancy")
+def build_sycophancy(
+    source: Annotated[
+        str, typer.Option("--from", metavar="FILE", help="Questions: JSONL, JSON, CSV or TSV; `builtin` are embedded.")
+    ] = "builtin",
+    out: Annotated[Path, typer.Option(help="The pair file to write.")] = Path("pairs.jsonl"),
+    answer_format: Annotated[AnswerFormat, typer.Option("--format", help="Form of the answers.")] = AnswerFormat.short,
+    families: Annotated[str, typer.Option(help="train, held_out, all, or names: majority,post_hoc.")] = "train",
+    split: Annotated[Split, typer.Option(help=SPLIT_HELP)] = Split.train,
+    seed: Annotated[int, typer.Option(min=0, help="Of phrasings, suggested answers and options.")] = 0,
+    per_question: Annotated[int, typer.Option(min=1, help="Families for each question.")] = 1,
+    n: Annotated[int | None, typer.Option("--n", min=1, help="At most so many pairs (a seeded choice).")] = None,
+) -> None:
+    """Make sycophancy pairs from any question-answer or multiple-choice file."""
+    import random
+
+    from opct.data.build import build_sycophancy as build
+    from opct.data.pairs import write_pairs
+
+    names = [name.strip() for name in families.split(",") if name.strip()]
+    pairs = build(
+        source,
+        families=names[0] if len(names) == 1 else names,
+        answer_format=answer_format.value,
+        seed=seed,
+        per_question=per_question,
+        split=cast("QuestionSplit | None", None if split is Split.all else split.value),
+    )
+    if n is not None and n < len(pairs):
+        kept = sorted(random.Random(seed).sample(range(len(pairs)), n))
+        pairs = [pairs[i] for i in kept]
+    write_pairs(out, pairs)
+    which = "all" if split is Split.all else f"the {split.value}"
+    print(f"{out}: {len(pairs)} pairs from {which} questions of {source}")
+
+
+@app.command("check")
+def check(source: Source) -> None:
+    """Check a pair file: every fault at once, or what is in it."""
+    from collections import Counter
+
+    from rich.console import Console
+    from rich.table import Table
+
+    pairs = _pairs(source)
+    table = Table(title=f"{source}: {len(pairs)} pairs, no faults")
+    for column in ("axis", "family"):
+        table.add_column(column)
+    for column in ("pairs", "identity", "sampled turns"):
+        table.add_column(column, justify="right")
+    counts = Counter((pair.axis, pair.family) for pair in pairs)
+    identity = Counter((pair.axis, pair.family) for pair in pairs if pair.is_identity)
+    sampled = Counter((p.axis, p.family) for p in pairs if any(m["content"] is None for m in p.prompt))
+    for key in sorted(counts):
+        table.add_row(*key, str(counts[key]), str(identity[key]), str(sampled[key]))
+    Console().print(table)
+
+
+@app.command("show")
+def show(
+    source: Source,
+    id: Annotated[str | None, typer.Option("--id", help="Id of the pair.")] = None,
+    index: Annotated[int | None, typer.Option("--index", min=0, help="Or its place in the file, from 0.")] = None,
+    model: Annotated[str | None, typer.Option(help="Whose chat template; the embedded default.")] = None,
+    sample: Annotated[bool, typer.Option("--sample", help="Also let the model answer the prompt.")] = False,
+    max_completion_tokens: Annotated[int, typer.Option(min=1, help="Longest answer.")] = 64,
+    seed: Annotated[int, typer.Option(min=0, help="Of the answer.")] = 0,
+) -> None:
+    """Print a pair as the model sees it: both sides, special tokens visible, tokens in the loss painted."""
+    from rich.console import Console
+
+    from opct.config import DEFAULT_MODEL
+    from opct.data.show import render_pair
+
+    pair = _chosen(_pairs(source), source, id, index)
+    name = model or DEFAULT_MODEL
+    if not sample:
+        from opct.config import ModelConfig
+        from opct.data.render import Renderer
+        from opct.models.load import load_tokenizer
+
+        Console().print(render_pair(pair, Renderer(load_tokenizer(ModelConfig(name_or_path=name)))))
+        return
+    from opct.models.policy import Policy
+
+    policy = Policy.load(name)
+    pair = _answered(pair, policy, max_completion_tokens, seed)
+    [completion] = policy.generate([pair.prompt], seeds=[seed], max_completion_tokens=max_completion_tokens)
+    Console().print(render_pair(pair, policy.renderer, completion))
+
+
+def _pairs(source: str) -> list[ContrastivePair]:
+    from opct.data.build import builtin_pairs
+    from opct.data.pairs import load_pairs
+
+    return builtin_pairs(source) if source.startswith("builtin:") else load_pairs(source)
+
+
+def _chosen(pairs: list[ContrastivePair], source: str, id: str | None, index: int | None) -> ContrastivePair:
+    import difflib
+
+    from opct.errors import DataError
+
+    if id is None:
+        place = index or 0
+        if place >= len(pairs):
+            last = len(pairs) - 1
+            raise DataError(f"{source} has {len(pairs)} pairs: --index goes from 0 to {last}, not {place}.")
+        return pairs[place]
+    found = {pair.id: pair for pair in pairs}
+    if id not in found:
+        near = difflib.get_close_matches(id, found, n=3, cutoff=0.3)
+        shown = ", ".join(near) or next(iter(found))
+        raise DataError(f"{source} has no pair with the id {id!r}; ids there look like: {shown}.")
+    return found[id]
+
+
+def _answered(pair: ContrastivePair, policy: Policy, max_completion_tokens: int, seed: int) -> ContrastivePair:
+    """The pair with the turns that the policy answers itself filled in, in order."""
+    from dataclasses import replace
+
+    prompt = [dict(message) for message in pair.prompt]
+    for i, message in enumerate(prompt):
+        if message["content"] is None:
+            before = tuple(prompt[:i])
+            [reply] = policy.generate([before], seeds=[seed], max_completion_tokens=max_completion_tokens)
+            message["content"] = reply.text
+    return replace(pair, prompt=tuple(prompt))

@@ -1,0 +1,39 @@
+"""`opct env`."""
+
+from __future__ import annotations
+
+
+def env() -> None:
+    """Print versions, hardware and caches: what to paste into a bug report."""
+    from rich.console import Console
+
+    with Console(stderr=True).status("looking around (importing torch, timing a matrix product) ..."):
+        rows = _rows()
+    width = max(len(name) for name, _ in rows)
+    for name, value in rows:
+        print(f"{name:<{width}}  {value}")
+
+
+def _rows() -> list[tuple[str, str]]:
+    from opct.config import DEFAULT_MODEL
+    from opct.environment import git_commit, hardware, package_versions
+    from opct.models.gguf import cache_dir, smollm2_path
+    from opct.models.load import choose_device, choose_dtype
+
+    machine = hardware()
+    device = choose_device("auto")
+    _, why = choose_dtype("auto", device, hidden_size=576)
+    rows = [(name, version or "not installed") for name, version in package_versions().items()]
+    rows += [
+        ("git commit", git_commit() or "not a checkout"),
+        ("platform", machine["platform"]),
+        ("processor", machine["processor"]),
+        ("cores", str(machine["cores"])),
+        ("memory", f"{machine['memory_gib']} GiB"),
+        ("accelerators", ", ".join(machine["accelerators"]) or "none"),
+        ("device", str(device)),
+        ("dtype", why),
+        ("cache folder", str(cache_dir())),
+        (DEFAULT_MODEL, "in the cache" if smollm2_path().is_dir() else "not in the cache (fetched when first used)"),
+    ]
+    return rows

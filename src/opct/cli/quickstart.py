@@ -1,0 +1,26 @@
+"""`opct quickstart`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def quickstart(
+    out: Annotated[Path, typer.Option(help="Folder of the runs and of the report.")] = Path("runs/quickstart"),
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the quickstart in that folder.")] = False,
+) -> None:
+    """Train OPCT and SFT on a small model, measure both against the base, write the report. Minutes, on a CPU."""
+    from rich.console import Console
+
+    from opct.progress import make_progress
+    from opct.quickstart import run_quickstart
+
+    progress = make_progress()
+    try:
+        result = run_quickstart(out, overwrite=overwrite, progress=progress)
+    finally:
+        progress.done()
+    Console().print(result.render())

@@ -1,0 +1,18 @@
+"""`opct report`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Evaluated runs, the base first.")],
+    out: Annotated[Path, typer.Option(help="The page; its JSON and Markdown go beside it.")] = Path("report.html"),
+) -> None:
+    """Compare evaluated runs, paired by sample, in one self-contained HTML page."""
+    from opct.report import report as write_report
+
+    print(write_report(runs, out))

@@ -1,0 +1,157 @@
+import json
+import subprocess
+import sys
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from opct.cli.app import main
+from opct.errors import DownloadError, RunError
+
+HEAVY = (  # not pydantic: typer itself imports it where it is installed
+    *("torch", "transformers", "peft", "accelerate", "datasets", "inspect_ai", "plotly", "numpy", "scipy"),
+    *("yaml", "jinja2"),
+)
+COMMANDS = ("quickstart", "train", "eval", "report", "data", "chat", "env", "config")
+
+
+def exit_code(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    return caught.value.code or 0
+
+
+def fresh(program: str, *arguments: str, **keywords) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, "-c", program, *arguments], capture_output=True, text=True, timeout=120, **keywords
+    )
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["train", "--help"], ["data", "build", "--help"], ["--version"]])
+def test_help_imports_nothing_heavy(arguments):
+    program = (
+        "import sys\n"
+        "from opct.cli.app import main\n"
+        "try:\n"
+        "    main(sys.argv[2:])\n"
+        "except SystemExit as end:\n"
+        "    assert not end.code\n"
+        "print('imported:', *sorted(set(sys.argv[1].split(',')) & set(sys.modules)))\n"
+    )
+    done = fresh(program, ",".join(HEAVY), *arguments, check=True)
+    assert done.stdout.splitlines()[-1].strip() == "imported:"
+
+
+def test_help_is_quick():
+    """0.12 s here; the bound leaves room for a busy machine and still catches an import of torch (seconds)."""
+    times_s = []
+    for _ in range(3):
+        start = time.perf_counter()
+        fresh("from opct.cli.app import main; main(['--help'])", check=True)
+        times_s.append(time.perf_counter() - start)
+    assert min(times_s) < 1.0
+
+
+def test_help_names_every_command(capsys):
+    assert exit_code("--help") == 0
+    shown = capsys.readouterr().out
+    assert all(command in shown for command in COMMANDS)
+    assert "--install-completion" in shown
+
+
+def test_version(capsys):
+    assert exit_code("--version") == 0
+    assert capsys.readouterr().out.startswith("opct ")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts(shell):
+    program = f"import shellingham; shellingham.detect_shell = lambda: ('{shell}', '/bin/{shell}')\n"
+    done = fresh(f"{program}from opct.cli.app import main; main(['--show-completion'])", check=True)
+    assert "_OPCT_COMPLETE" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (["train"], "Missing argument"),
+        (["trian"], "No such command"),
+        (["train", "a.yaml", "--resum"], "No such option"),
+    ],
+)
+def test_wrong_usage_exits_with_2(capsys, arguments, part):
+    assert exit_code(*arguments) == 2
+    assert part in capsys.readouterr().err
+
+
+@pytest.fixture
+def trainer(monkeypatch, tmp_path):
+    """A config and a trainer that does what the test says."""
+    path = tmp_path / "a.yaml"
+    path.write_text("seed: 1\n")
+
+    def use(train) -> str:
+        monkeypatch.setitem(sys.modules, "opct.trainer", SimpleNamespace(train=train))
+        return str(path)
+
+    return use
+
+
+@pytest.mark.parametrize("error", [RunError("what, where, the remedy"), DownloadError("what, where, the remedy")])
+def test_an_error_of_the_package_is_one_line_and_exit_1(capsys, trainer, error):
+    def train(config, **keywords):
+        raise error
+
+    assert exit_code("train", trainer(train)) == 1
+    captured = capsys.readouterr()
+    assert captured.err == "error: what, where, the remedy\n"
+    assert captured.out == ""
+
+
+def test_debug_shows_the_traceback(monkeypatch, trainer):
+    def train(config, **keywords):
+        raise RunError("x")
+
+    monkeypatch.setenv("OPCT_DEBUG", "1")
+    with pytest.raises(RunError):
+        main(["train", trainer(train)])
+
+
+def test_an_interrupt_exits_with_130(trainer):
+    def train(config, **keywords):
+        raise KeyboardInterrupt
+
+    assert exit_code("train", trainer(train)) == 130
+
+
+def test_a_bug_keeps_its_traceback(trainer):
+    def train(config, **keywords):
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        main(["train", trainer(train)])
+
+
+def test_python_dash_m(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "opct", "train", str(tmp_path / "none.yaml")],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"error: No config file at {tmp_path / 'none.yaml'}")
+    assert "Traceback" not in done.stderr
+
+
+def test_config_schema_is_json(capsys):
+    assert exit_code("config", "schema") == 0
+    assert "optim" in json.loads(capsys.readouterr().out)["properties"]
+
+
+def test_config_presets_names_them_all(capsys):
+    assert exit_code("config", "presets") == 0
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in ("paper_released:", "paper_sycophancy_code:", "paper_sycophancy_quoted:"))

@@ -1,0 +1,74 @@
+import contextlib
+import io
+from types import SimpleNamespace
+
+import pytest
+from rich.console import Console
+
+from opct.cli.chat import talk
+
+
+class Model:
+    """Answers with the last message, its number of messages, and whether its adapter is on."""
+
+    def __init__(self, has_adapter: bool = True, stop_reason: str = "stop"):
+        self.has_adapter, self.stop_reason, self.on = has_adapter, stop_reason, True
+
+    @contextlib.contextmanager
+    def adapter_off(self):
+        self.on = False
+        yield self
+        self.on = True
+
+    def generate(self, prompts, *, seeds, max_completion_tokens, temperature):
+        [messages] = prompts
+        text = f"[{messages[-1]['content']}] of {len(messages)}, adapter {'on' if self.on else 'off'}"
+        return [SimpleNamespace(text=text, stop_reason=self.stop_reason)]
+
+
+@pytest.fixture
+def say(monkeypatch):
+    """Talk with these lines as the input; what was printed."""
+
+    def say(model: Model, *lines: str) -> str:
+        left = iter(lines)
+
+        def read(self, prompt="", **keywords):
+            try:
+                return next(left)
+            except StopIteration:
+                raise EOFError from None
+
+        monkeypatch.setattr(Console, "input", read)
+        out = io.StringIO()
+        talk(model, Console(file=out, width=200), max_completion_tokens=5, temperature=1.0, seed=0)
+        return out.getvalue()
+
+    return say
+
+
+def test_turns_are_remembered_and_markup_in_replies_is_text(say):
+    shown = say(Model(), "hi", "", "again")
+    assert "model> [hi] of 1, adapter on" in shown
+    assert "model> [again] of 3, adapter on" in shown
+
+
+def test_base_switches_the_adapter_off_and_on(say):
+    shown = say(Model(), "/base", "one", "/base", "two", "/quit", "never")
+    assert "base> [one] of 1, adapter off" in shown
+    assert "model> [two] of 3, adapter on" in shown
+    assert "never" not in shown
+
+
+def test_new_starts_over_and_other_commands_are_explained(say):
+    shown = say(Model(), "one", "/new", "two", "/what")
+    assert "model> [two] of 1" in shown
+    assert shown.count("/base switches the adapter off and on") == 2
+
+
+def test_a_model_without_an_adapter_is_the_base(say):
+    assert "this model has no adapter" in say(Model(has_adapter=False), "/base")
+
+
+def test_a_cut_answer_is_marked(say):
+    assert "[cut at the token limit]" in say(Model(stop_reason="length"), "hi")

@@ -1,0 +1,126 @@
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from opct.cli.app import main
+
+
+def run(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    return caught.value.code or 0
+
+
+class Recorder:
+    """Stands for a function of the package: keeps what it was called with."""
+
+    def __init__(self, result):
+        self.result = result
+
+    def __call__(self, *arguments, **keywords):
+        self.arguments, self.keywords = arguments, keywords
+        return self.result
+
+
+@pytest.fixture
+def fake(monkeypatch):
+    """Replace a function of a module of the package."""
+
+    def fake(module: str, name: str, result=None) -> Recorder:
+        recorder = Recorder(SimpleNamespace(render=lambda: "rendered") if result is None else result)
+        monkeypatch.setitem(sys.modules, module, SimpleNamespace(**{name: recorder}))
+        return recorder
+
+    return fake
+
+
+@pytest.fixture
+def config(tmp_path):
+    path = tmp_path / "a.yaml"
+    path.write_text("seed: 1\n")
+    return str(path)
+
+
+def test_train_passes_settings_and_flags(fake, config, capsys):
+    train = fake("opct.trainer", "train")
+    assert run("train", config, "seed=7", "optim.learning_rate=5e-6", "--preset", "paper_released", "--resume") == 0
+    [settings] = train.arguments
+    assert (settings.seed, settings.optim.learning_rate, settings.lora.r) == (7, 5e-6, 32)
+    assert (train.keywords["resume"], train.keywords["overwrite"]) == (True, False)
+    assert hasattr(train.keywords["progress"], "stage")
+    assert capsys.readouterr().out == "rendered\n"
+
+
+def test_a_dry_run_prints_the_plan_and_trains_nothing(fake, config, capsys):
+    make_plan, train = fake("opct.plan", "make_plan"), fake("opct.trainer", "train")
+    assert run("train", config, "--dry-run", "max_steps=3") == 0
+    assert make_plan.arguments[0].max_steps == 3
+    assert not hasattr(train, "arguments")
+    assert capsys.readouterr().out == "rendered\n"
+
+
+def test_train_shows_every_fault_of_the_settings(fake, tmp_path, capsys):
+    path = tmp_path / "bad.yaml"
+    path.write_text("learning_rate: 1\nmethod: opt\n")
+    assert run("train", str(path), "sede=1") == 1
+    shown = capsys.readouterr().err
+    assert shown.startswith("error: The settings of ")
+    for part in (
+        f"{path}:1: learning_rate: unknown setting (value 1); did you mean optim.learning_rate?",
+        f"{path}:2: method: \"opt\" is not valid, expected 'opct', 'sft' or 'offpolicy'; did you mean opct?",
+        "override sede=1: sede: unknown setting (value 1); did you mean seed?",
+    ):
+        assert part in shown
+
+
+def test_eval_passes_everything(fake, capsys):
+    evaluate = fake("opct.api", "evaluate_run")
+    options = ["--suite", "sycophancy_short", "--suite", "benign", "--task", "pkg/name", "--out", "o"]
+    more = ["--n-questions", "5", "--seed", "2", "--max-completion-tokens", "9", "--label", "base"]
+    assert run("eval", "runs/a", *options, *more) == 0
+    assert evaluate.arguments == ("runs/a",)
+    assert hasattr(evaluate.keywords.pop("progress"), "stage")
+    assert evaluate.keywords == {
+        "suites": ["sycophancy_short", "benign"],
+        "tasks": ["pkg/name"],
+        "out": Path("o"),
+        "n_questions": 5,
+        "seed": 2,
+        "max_completion_tokens": 9,
+        "label": "base",
+    }
+    assert capsys.readouterr().out == "rendered\n"
+
+
+def test_eval_leaves_unset_what_was_not_given(fake):
+    evaluate = fake("opct.api", "evaluate_run")
+    assert run("eval", "model") == 0
+    del evaluate.keywords["progress"]
+    assert set(evaluate.keywords.values()) == {None}
+
+
+def test_report(fake, capsys):
+    report = fake("opct.report", "report", Path("x.html"))
+    assert run("report", "base", "sft", "opct", "--out", "x.html") == 0
+    assert report.arguments == ([Path("base"), Path("sft"), Path("opct")], Path("x.html"))
+    assert capsys.readouterr().out == "x.html\n"
+
+
+def test_quickstart(fake, capsys):
+    quickstart = fake("opct.quickstart", "run_quickstart")
+    assert run("quickstart", "--out", "q", "--overwrite") == 0
+    assert quickstart.arguments == (Path("q"),)
+    assert quickstart.keywords["overwrite"] is True
+    assert capsys.readouterr().out == "rendered\n"
+
+
+def test_env_says_what_it_runs_on(monkeypatch, capsys, tmp_path):
+    monkeypatch.setenv("OPCT_CACHE", str(tmp_path / "cache"))
+    assert run("env") == 0
+    shown = capsys.readouterr().out
+    rows = dict(line.split(maxsplit=1) for line in shown.splitlines())
+    assert {"python", "torch", "cores", "memory", "dtype", "device"} <= rows.keys()
+    assert str(tmp_path / "cache") in shown
+    assert rows["smollm2-135m-instruct"].startswith("not in the cache")

@@ -1,0 +1,146 @@
+import json
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from opct.cli.app import main
+from opct.cli.data import _answered
+from opct.data.pairs import ContrastivePair, load_pairs, write_pairs
+
+USER = {"role": "user", "content": "I think Lyon. What is the capital of France?"}
+CLEAN = {"role": "user", "content": "What is the capital of France?"}
+
+
+def run(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    return caught.value.code or 0
+
+
+@pytest.fixture
+def pairs(tmp_path):
+    gap = {"role": "assistant", "content": None}
+    sampled = (CLEAN, gap, {"role": "user", "content": "Are you sure?"})
+    path = tmp_path / "pairs.jsonl"
+    write_pairs(
+        path,
+        [
+            ContrastivePair("a", "sycophancy", "suggested_answer", (USER,), (CLEAN,)),
+            ContrastivePair("b", "sycophancy", "are_you_sure", sampled, (CLEAN,)),
+            ContrastivePair("c", "benign", "explain", (CLEAN,), (CLEAN,)),
+        ],
+    )
+    return path
+
+
+def test_check_counts_by_axis_and_family(pairs, capsys):
+    assert run("data", "check", str(pairs)) == 0
+    shown = capsys.readouterr().out
+    assert "3 pairs, no faults" in shown
+    rows = [line.replace("│", " ").split() for line in shown.splitlines()]
+    assert ["benign", "explain", "1", "1", "0"] in rows
+    assert ["sycophancy", "are_you_sure", "1", "0", "1"] in rows
+    assert ["sycophancy", "suggested_answer", "1", "0", "0"] in rows
+
+
+def test_check_shows_every_fault(tmp_path, capsys):
+    path = tmp_path / "bad.jsonl"
+    path.write_text('{broken\n{"id": "a"}\n')
+    assert run("data", "check", str(path)) == 1
+    shown = capsys.readouterr().err
+    assert f"{path}:1" in shown
+    assert f"{path}:2" in shown
+    assert "Traceback" not in shown
+
+
+def test_check_of_a_missing_file(tmp_path, capsys):
+    assert run("data", "check", str(tmp_path / "none.jsonl")) == 1
+    assert "No pair file at" in capsys.readouterr().err
+
+
+def questions(path, n: int):
+    rows = [{"id": f"q{i}", "question": f"What is {i}?", "answer": f"n{i}", "wrong": [f"m{i}"]} for i in range(n)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def test_build_writes_pairs_that_load(tmp_path, capsys):
+    source, out = questions(tmp_path / "q.jsonl", 40), tmp_path / "out" / "pairs.jsonl"
+    arguments = ["--from", str(source), "--out", str(out), "--families", "majority,suggested_answer", "--split", "all"]
+    assert run("data", "build", "sycophancy", *arguments) == 0
+    built = load_pairs(out)
+    assert len(built) == 40
+    assert {pair.family for pair in built} == {"majority", "suggested_answer"}
+    assert capsys.readouterr().out == f"{out}: 40 pairs from all questions of {source}\n"
+
+
+def test_build_is_seeded_and_bounded(tmp_path):
+    source, out = questions(tmp_path / "q.jsonl", 40), tmp_path / "pairs.jsonl"
+    arguments = ["data", "build", "sycophancy", "--from", str(source), "--out", str(out), "--split", "all", "--n", "7"]
+    assert run(*arguments) == 0
+    first = out.read_bytes()
+    assert first.count(b"\n") == 7
+    assert run(*arguments) == 0
+    assert out.read_bytes() == first
+    assert run(*arguments, "--seed", "1") == 0
+    assert out.read_bytes() != first
+
+
+def test_build_of_an_unknown_family_names_the_nearest(tmp_path, capsys):
+    out = tmp_path / "pairs.jsonl"
+    assert run("data", "build", "sycophancy", "--out", str(out), "--families", "majorty") == 1
+    assert "majority" in capsys.readouterr().err
+    assert not out.exists()
+
+
+@pytest.fixture
+def shown(monkeypatch):
+    """Stands for tokenizer and renderer: what was asked for is kept."""
+    kept = {}
+
+    def render_pair(pair, renderer, completion=None):
+        kept.update(pair=pair, renderer=renderer, completion=completion)
+        return "the pair"
+
+    def load_tokenizer(config):
+        return config.name_or_path
+
+    monkeypatch.setitem(sys.modules, "opct.data.show", SimpleNamespace(render_pair=render_pair))
+    monkeypatch.setitem(sys.modules, "opct.data.render", SimpleNamespace(Renderer=lambda tokenizer: f"of {tokenizer}"))
+    monkeypatch.setitem(sys.modules, "opct.models.load", SimpleNamespace(load_tokenizer=load_tokenizer))
+    return kept
+
+
+@pytest.mark.parametrize(("choice", "id"), [([], "a"), (["--index", "1"], "b"), (["--id", "c"], "c")])
+def test_show_picks_a_pair(pairs, shown, capsys, choice, id):
+    assert run("data", "show", str(pairs), *choice, "--model", "m") == 0
+    assert shown["pair"].id == id
+    assert shown["renderer"] == "of m"
+    assert capsys.readouterr().out == "the pair\n"
+
+
+@pytest.mark.parametrize(
+    ("choice", "part"),
+    [
+        (["--index", "3"], "has 3 pairs: --index goes from 0 to 2, not 3."),
+        (["--id", "x"], "has no pair with the id 'x'; ids there look like: a."),
+    ],
+)
+def test_show_of_a_pair_that_is_not_there(pairs, shown, capsys, choice, part):
+    assert run("data", "show", str(pairs), *choice) == 1
+    assert part in capsys.readouterr().err
+
+
+def test_turns_of_the_policy_are_answered_in_order_before_a_sample():
+    class Echo:
+        """Answers with the number of messages it saw."""
+
+        def generate(self, prompts, *, seeds, max_completion_tokens):
+            return [SimpleNamespace(text=f"saw {len(prompts[0])}")]
+
+    turn, gap = {"role": "user", "content": "u"}, {"role": "assistant", "content": None}
+    pair = ContrastivePair("a", "x", "y", (turn, gap, turn, gap, turn), (turn,))
+    answered = _answered(pair, Echo(), 8, 0)
+    assert [message["content"] for message in answered.prompt] == ["u", "saw 1", "u", "saw 3", "u"]
+    assert pair.prompt[1]["content"] is None
