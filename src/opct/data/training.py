@@ -1,0 +1,147 @@
+"""Which pairs a run trains on, validates on, and in which order. Everything here follows from the config and its seed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from opct.config import DataConfig, TrainConfig
+from opct.data.build import builtin_pairs
+from opct.data.pairs import ContrastivePair, load_pairs
+from opct.data.questions import hash_share
+from opct.errors import DataError
+
+Item = TypeVar("Item")
+BUILTIN = "builtin:"
+
+
+@dataclass(frozen=True)
+class TrainingPairs:
+    """The pairs of a run; `hashes` has the SHA-256 of each part as it was read."""
+
+    pairs: list[ContrastivePair]
+    anchors: list[ContrastivePair]
+    validation: list[ContrastivePair]
+    validation_anchors: list[ContrastivePair]
+    hashes: dict[str, str]
+
+
+def load_training_pairs(config: TrainConfig) -> TrainingPairs:
+    """Read, check and split the pairs that `config.data` names. No model is needed.
+
+    Held-out pairs for the validation KL come from `validation_pairs`, or from the validation split of embedded pairs, or from
+    a share of the questions (by `meta.question_id`, else by id), so that no question is on both sides.
+
+    Raises:
+        DataError: a source is faulty, an id stands in two sources, anchors are not identity pairs, or nothing is left.
+    """
+    data, seed = config.data, config.seed
+    trained, held_out = _read(data.pairs, data, seed)
+    if data.validation_pairs:
+        trained, held_out = trained + held_out, _read_all(data.validation_pairs, "train", seed)
+        _refuse_shared(trained, held_out)
+    anchors, held_out_anchors = _read(data.anchors, data, seed) if data.anchor_fraction > 0 else ([], [])
+    for pair in [*anchors, *held_out_anchors]:
+        if not pair.is_identity:
+            raise DataError(f"The anchor {pair.id!r} is no identity pair: its prompt differs from its teacher_prompt. Put it under data.pairs.")
+    _refuse_duplicates([*trained, *held_out, *anchors, *held_out_anchors])
+    trained = _choose(trained, data.max_pairs, seed)
+    if data.anchor_fraction > 0 and not anchors:
+        raise DataError(f"data.anchor_fraction is {data.anchor_fraction} and data.anchors is empty: name identity pairs, or set the fraction to 0.")
+    if not trained:
+        raise DataError("No training pairs are left after holding out validation pairs: give more pairs, or lower data.validation_fraction.")
+    parts = {
+        "pairs": trained,
+        "anchors": anchors,
+        "validation": _choose(held_out, data.validation_size, seed),
+        "validation_anchors": _choose(held_out_anchors, data.validation_size // 2, seed),
+    }
+    return TrainingPairs(**parts, hashes={name: pairs_hash(part) for name, part in parts.items()})
+
+
+def pairs_hash(pairs: Sequence[ContrastivePair]) -> str:
+    """SHA-256 over the pairs in their order, 16 hex digits."""
+    digest = hashlib.sha256()
+    for pair in pairs:
+        digest.update(json.dumps(pair.to_json(), sort_keys=True, ensure_ascii=False).encode())
+    return digest.hexdigest()[:16]
+
+
+def _read(sources: Sequence[str], data: DataConfig, seed: int) -> tuple[list[ContrastivePair], list[ContrastivePair]]:
+    """(trained on, held out)"""
+    trained: list[ContrastivePair] = []
+    held_out: list[ContrastivePair] = []
+    for source in sources:
+        if source.startswith(BUILTIN):
+            trained += builtin_pairs(source, "train", seed=seed)
+            held_out += builtin_pairs(source, "validation", seed=seed, per_question=1)
+        else:
+            for pair in load_pairs(source):
+                question = str(pair.meta.get("question_id", pair.id))
+                (held_out if hash_share(f"validation/{question}") < data.validation_fraction else trained).append(pair)
+    return trained, held_out
+
+
+def _read_all(sources: Sequence[str], split: str, seed: int) -> list[ContrastivePair]:
+    return [
+        pair
+        for source in sources
+        for pair in (builtin_pairs(source, split, seed=seed) if source.startswith(BUILTIN) else load_pairs(Path(source) if Path(source).exists() else source))
+    ]
+
+
+def _refuse_duplicates(pairs: Sequence[ContrastivePair]) -> None:
+    seen: set[str] = set()
+    repeated = sorted({p.id for p in pairs if p.id in seen or seen.add(p.id)})
+    if repeated:
+        raise DataError(f"{len(repeated)} id(s) stand in more than one source: ids must differ. First ones:", tuple(repeated[:10]))
+
+
+def _refuse_shared(trained: Sequence[ContrastivePair], held_out: Sequence[ContrastivePair]) -> None:
+    questions = {p.meta["question_id"] for p in trained if "question_id" in p.meta}
+    shared = sorted({str(p.meta["question_id"]) for p in held_out if p.meta.get("question_id") in questions})
+    if shared:
+        raise DataError(f"{len(shared)} question(s) are trained on and held out: take them out of one side. First ones:", tuple(shared[:10]))
+
+
+def _choose(pairs: Sequence[Item], at_most: int | None, seed: int) -> list[Item]:
+    """A seeded choice, in the order of the source."""
+    if at_most is None or at_most >= len(pairs):
+        return list(pairs)
+    return [pairs[i] for i in sorted(random.Random(f"choose/{seed}").sample(range(len(pairs)), at_most))]
+
+
+def anchors_per_step(prompts_per_step: int, anchor_fraction: float) -> int:
+    """How many of a step's pairs are identity pairs."""
+    return min(round(prompts_per_step * anchor_fraction), prompts_per_step - 1) if prompts_per_step > 1 else 0
+
+
+def steps_per_epoch(n_pairs: int, prompts_per_step: int, anchor_fraction: float) -> int:
+    """Steps until every pair was seen once; the last one is filled up from the next epoch."""
+    return -(-n_pairs // (prompts_per_step - anchors_per_step(prompts_per_step, anchor_fraction)))
+
+
+def batch_of(step: int, pairs: Sequence[Item], anchors: Sequence[Item], *, prompts_per_step: int, anchor_fraction: float, seed: int) -> list[Item]:
+    """The pairs of a step (from 1), anchors last. It depends on nothing but its arguments, so a resumed run goes on alike."""
+    n_anchors = anchors_per_step(prompts_per_step, anchor_fraction) if anchors else 0
+    return [
+        *_window(pairs, step, prompts_per_step - n_anchors, f"pairs/{seed}"),
+        *_window(anchors, step, n_anchors, f"anchors/{seed}"),
+    ]
+
+
+def _window(items: Sequence[Item], step: int, size: int, key: str) -> list[Item]:
+    """`size` items for a step, from a stream that shuffles the items anew in each epoch; no item twice in one step if it can be helped."""
+    chosen: list[Item] = []
+    orders: dict[int, list[int]] = {}
+    for position in range((step - 1) * size, step * size):
+        epoch, place = divmod(position, len(items))
+        if epoch not in orders:
+            orders[epoch] = random.Random(f"{key}/{epoch}").sample(range(len(items)), len(items))
+        chosen.append(items[orders[epoch][place]])
+    return chosen
