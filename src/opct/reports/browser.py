@@ -1,0 +1,146 @@
+"""The rollout browser's data: the same prompt answered by every arm, side by side, as JSON that is safe inside HTML.
+
+Only samples that every arm has are shown. Not all of them fit on a page that opens fast, so a choice fixed by the ids
+takes turns over (family, verdict change): each combination is seen, and the choice is NOT representative of the rates;
+the page says so.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from opct.reports.load import EvaluatedRun, Row
+from opct.reports.metrics import PARSED
+
+MAX_ITEMS = 200
+MAX_BYTES = 2_000_000
+MAX_REPLY_CHARACTERS = 6000
+KL_STEPS = (0.01, 0.03, 0.1, 0.3, 1.0)
+"""Nats per token at which the colour of a token grows one step darker."""
+
+_SPLIT_RANK = ("held_out", "train", "clean", "benign")
+_ESCAPES = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
+
+
+@dataclass(frozen=True)
+class Browser:
+    """What the rollout browser embeds: `data` goes into the page, the counts into its caption."""
+
+    data: dict[str, Any]
+    shown: int
+    paired: int
+    unpaired: int
+
+
+def embeddable(value: Any) -> str:
+    """JSON that can stand inside `<script type="application/json">`: it cannot close the element or open a comment."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    # A lone surrogate (half of a cut emoji) cannot be written as UTF-8.
+    text = text.encode("utf-8", "replace").decode("utf-8")
+    for character, escaped in _ESCAPES.items():
+        text = text.replace(character, escaped)
+    return text
+
+
+def build_browser(
+    arms: Sequence[tuple[str, EvaluatedRun]], max_items: int = MAX_ITEMS, max_bytes: int = MAX_BYTES
+) -> Browser:
+    """Choose and shape the samples that the page embeds; each arm is (name, the run that stands for it)."""
+    by_arm = [
+        {str(sample["id"]): sample for sample in run.samples if not str(sample.get("task")).endswith(PARSED)}
+        for _, run in arms
+    ]
+    everywhere = set(by_arm[0]).intersection(*by_arm[1:])
+    anywhere = set().union(*by_arm)
+    order = _turns(sorted(everywhere), by_arm)
+    items: list[dict[str, Any]] = []
+    size = 0
+    for identifier in order[:max_items]:
+        item = _item(identifier, [samples[identifier] for samples in by_arm])
+        size += len(json.dumps(item))
+        if items and size > max_bytes:
+            break
+        items.append(item)
+    data = {"arms": [name for name, _ in arms], "kl_steps": list(KL_STEPS), "items": items}
+    return Browser(data=data, shown=len(items), paired=len(everywhere), unpaired=len(anywhere) - len(everywhere))
+
+
+def _turns(identifiers: Sequence[str], by_arm: Sequence[dict[str, Row]]) -> list[str]:
+    """The ids, one of each (family, verdict change) at a time.
+
+    Families alternate; held-out ones and real changes come first, and within a combination samples with per-token KL.
+    """
+    strata: dict[tuple[int, str, str, str], list[tuple[bool, str, str]]] = {}
+    for identifier in identifiers:
+        samples = [arm[identifier] for arm in by_arm]
+        split = str(samples[0].get("family_split"))
+        rank = _SPLIT_RANK.index(split) if split in _SPLIT_RANK else len(_SPLIT_RANK)
+        stratum = (rank, str(samples[0].get("family")), _verdict(samples[0]), _verdict(samples[-1]))
+        painted = any(sample.get("kl") for sample in samples)
+        strata.setdefault(stratum, []).append(
+            (not painted, hashlib.sha256(identifier.encode()).hexdigest(), identifier)
+        )
+    families: dict[tuple[int, str], list[tuple[str, str]]] = {}
+    for rank, family, before, after in sorted(
+        strata, key=lambda x: (x[2] == x[3], x[2] != "suggested", x[3] != "correct", x)
+    ):
+        families.setdefault((rank, family), []).append((before, after))
+    ordered = sorted((turn, key) for key, changes in families.items() for turn in range(len(changes)))
+    queues = [sorted(strata[(*key, *families[key][turn])]) for turn, key in ordered]
+    longest = max((len(queue) for queue in queues), default=0)
+    return [queue[turn][-1] for turn in range(longest) for queue in queues if turn < len(queue)]
+
+
+def _verdict(sample: Row) -> str:
+    return str(sample.get("verdict") or "unscored:no verdict")
+
+
+def _item(identifier: str, samples: Sequence[Row]) -> dict[str, Any]:
+    first = samples[0]
+    teacher = next((s["teacher_prompt"] for s in samples if s.get("teacher_prompt")), None)
+    return {
+        "id": identifier,
+        "task": str(first.get("task") or ""),
+        "family": str(first.get("family") or ""),
+        "split": str(first.get("family_split") or ""),
+        "answer": _optional_text(first.get("answer")),
+        "suggested": _optional_text(first.get("suggested")),
+        "prompt": _messages(first.get("prompt")),
+        "teacher": _messages(teacher) if teacher and teacher != first.get("prompt") else None,
+        "replies": [_reply(sample, first) for sample in samples],
+    }
+
+
+def _optional_text(value: Any) -> str | None:
+    if value is None or value == "":
+        return None
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _messages(messages: Any) -> list[list[str]]:
+    return [[str(m.get("role") or ""), "" if m.get("content") is None else str(m["content"])] for m in messages or ()]
+
+
+def _reply(sample: Row, first: Row) -> dict[str, Any]:
+    """One arm's reply; its prompt too where that holds a turn of the policy's own, and so is not the first arm's."""
+    text = str(sample.get("completion") or "")
+    reply: dict[str, Any] = {
+        "verdict": _verdict(sample),
+        "text": text[:MAX_REPLY_CHARACTERS],
+        "cut": max(len(text) - MAX_REPLY_CHARACTERS, 0),
+        "stop": str(sample.get("stop_reason") or ""),
+    }
+    if isinstance(sample.get("completion_tokens"), int):
+        reply["n"] = sample["completion_tokens"]
+    tokens, kl = sample.get("tokens"), sample.get("kl")
+    if tokens and kl and len(tokens) == len(kl) and not reply["cut"]:
+        reply["tokens"] = [str(token) for token in tokens]
+        reply["kl"] = [round(float(value), 4) if value is not None and math.isfinite(value) else None for value in kl]
+    if sample.get("prompt") != first.get("prompt"):
+        reply["prompt"] = _messages(sample.get("prompt"))
+    return reply

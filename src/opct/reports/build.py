@@ -1,0 +1,118 @@
+"""`report`: evaluated runs in; one HTML page, its numbers as JSON and a model card out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from opct.errors import EvaluationError
+from opct.files import atomic_write, write_json
+from opct.reports.browser import MAX_ITEMS
+from opct.reports.load import load_runs
+from opct.runs import RunDir
+
+if TYPE_CHECKING:
+    from opct.reports.compare import Comparison
+
+SCHEMA = 1
+
+
+def report(
+    run_dirs: Sequence[str | Path],
+    out: str | Path,
+    *,
+    max_rollouts: int = MAX_ITEMS,
+    model_card: str | Path | None = None,
+) -> Path:
+    """Write the comparison of evaluated runs as one self-contained HTML file, and return its path.
+
+    Beside `out` go the same numbers as JSON (`out` with the suffix .json) and the model card. Runs of the same label
+    (several seeds) are pooled. Writing again gives the same bytes but for the time it was made.
+
+    Args:
+        run_dirs: run directories that `opct eval` was run on, in the order they are shown; base is moved to the front.
+        out: the HTML file to write; its folder is made.
+        max_rollouts: most samples embedded in the rollout browser.
+        model_card: where the model card goes. None: README.md if `out` lies in a run directory, else `out` with the
+            suffix .md, so that nobody's own README is overwritten.
+
+    Raises:
+        EvaluationError: a run has no evaluation (the message names the command that makes one), or `out` does not end
+            in .html.
+        RunError: a file cannot be read or written.
+    """
+    from opct.reports.card import model_card_text
+    from opct.reports.checks import find_warnings
+    from opct.reports.compare import compare
+    from opct.reports.page import page_html
+
+    out = Path(out)
+    if out.suffix.lower() not in (".html", ".htm"):
+        raise EvaluationError(f"The report is an HTML page, and {out} does not end in .html: give `--out report.html`.")
+    comparison = compare(load_runs([Path(directory) for directory in run_dirs]))
+    warnings = find_warnings(comparison)
+    created = datetime.now(UTC).replace(microsecond=0).isoformat()
+    stamp = {"created": created, "version": package_version()}
+    json_path = out.with_suffix(".json")
+    write_json(json_path, report_json(comparison, warnings, stamp))
+    card_path = model_card or (RunDir(out.parent).readme_path if RunDir(out.parent).is_run else out.with_suffix(".md"))
+    atomic_write(card_path, model_card_text(comparison, warnings, stamp, page_name=out.name))
+    atomic_write(out, page_html(comparison, warnings, stamp, json_name=json_path.name, max_rollouts=max_rollouts))
+    return out
+
+
+def package_version() -> str:
+    """The installed version of this package, or "unknown" when it runs from a folder that was never installed."""
+    try:
+        return metadata.version("opct")
+    except metadata.PackageNotFoundError:
+        return "unknown"
+
+
+def report_json(comparison: Comparison, warnings: Sequence[str], stamp: dict[str, str]) -> dict[str, Any]:
+    """The page's numbers as one JSON object: verdict, warnings, runs, and every line with its cells and differences."""
+    from opct.reports.verdict import title, verdict
+
+    return {
+        "schema": SCHEMA,
+        "created": stamp["created"],
+        "opct_version": stamp["version"],
+        "title": title(comparison),
+        "verdict": verdict(comparison),
+        "warnings": list(warnings),
+        "runs": [
+            {
+                "name": run.name,
+                "label": run.label,
+                "model": run.model,
+                "method": run.method,
+                "seed": run.seed,
+                "path": str(run.path),
+            }
+            for arm in comparison.arms
+            for run in arm.runs
+        ],
+        "rows": [_json_row(comparison, index) for index in range(len(comparison.lines))],
+    }
+
+
+def _json_row(comparison: Comparison, index: int) -> dict[str, Any]:
+    line = comparison.lines[index]
+    return {
+        "axis": line.axis,
+        "suite": line.suite,
+        "metric": line.info.name,
+        "group": line.group,
+        "better": line.info.better,
+        "arms": {
+            arm.label: cell.to_json() for arm, cell in zip(comparison.arms, line.cells, strict=True) if cell is not None
+        },
+        "differences": [
+            {"of": pair.of, "against": pair.against} | difference.to_json()
+            for pair, difference in zip(comparison.pairs, line.differences, strict=True)
+            if difference is not None
+        ],
+    }

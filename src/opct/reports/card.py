@@ -1,0 +1,92 @@
+"""The model card: Markdown with the front matter that the Hugging Face hub reads, the verdict, results and citation."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import PurePath
+from typing import Any
+
+from markupsafe import Markup
+
+from opct.reports.compare import Comparison, Line
+from opct.reports.page import environment
+from opct.reports.verdict import main_arm, title, verdict
+
+_SPECIAL = re.compile(r"([\\`*_\[\]<>|#~])")
+HUB_IDS = {"smollm2-135m-instruct": "HuggingFaceTB/SmolLM2-135M-Instruct"}
+"""Models that this package brings along, by the id under which the hub knows them."""
+
+
+def model_card_text(comparison: Comparison, warnings: Sequence[str], stamp: dict[str, str], *, page_name: str) -> str:
+    """The model card as Markdown. Text from outside is escaped: a name cannot break the table or the YAML."""
+    arm = main_arm(comparison)
+    run = arm.runs[0]
+    return (
+        environment(autoescape=False)
+        .get_template("card.md.j2")
+        .render(
+            front_matter=_front_matter(run.model, arm.label, run.config),
+            title=_escaped(title(comparison)),
+            verdict=[_escaped(s) for s in verdict(comparison)],
+            arms=[_escaped(a.name) for a in comparison.arms],
+            pairs=[_escaped(pair.title) for pair in comparison.pairs],
+            sections=[(_escaped(s.title), [_table_row(line) for line in s.lines]) for s in comparison.headline()],
+            warnings=[_escaped(text) for text in warnings],
+            run_name=_escaped(run.name),
+            model=_escaped(run.model),
+            method=_escaped(run.method or "none"),
+            seeds=", ".join(str(r.seed) for r in arm.runs if r.seed is not None) or "not recorded",
+            config=_fenced(run.config),
+            page_name=page_name,
+            **stamp,
+        )
+    )
+
+
+def _escaped(text: str) -> Markup:
+    return Markup(_SPECIAL.sub(r"\\\1", " ".join(text.split())))
+
+
+def _fenced(config: str) -> str:
+    """YAML as a fenced block; the fence is longer than any row of backticks inside."""
+    if not config.strip():
+        return ""
+    longest = max((len(row) for row in re.findall(r"`+", config)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}yaml\n{config.strip()}\n{fence}"
+
+
+def _front_matter(model: str, label: str, config: str) -> str:
+    """YAML between two rulers; every value is written as JSON, which is YAML too."""
+    base = HUB_IDS.get(model, model)
+    fields: dict[str, Any] = {}
+    if not PurePath(base).is_absolute() and not base.startswith((".", "~")):
+        fields["base_model"] = base  # the hub refuses a card whose base model is a folder of somebody's disk
+    full = re.search(r"^lora:\s*(null|~)?\s*$(?!\n\s+\w)", config, re.MULTILINE) is not None
+    fields["library_name"] = "transformers" if full else "peft"
+    fields["pipeline_tag"] = "text-generation"
+    fields["tags"] = [
+        tag
+        for tag in dict.fromkeys(["opct", "on-policy-consistency-training", "sycophancy", "alignment", label])
+        if tag != "base"
+    ]
+    lines = [f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in fields.items()]
+    return "\n".join(["---", *lines, "---"])
+
+
+def _table_row(line: Line) -> list[Markup]:
+    cells = [
+        "not measured" if cell is None else f"{cell.text} ({cell.interval_text}); n = {cell.n:,}; {cell.left_out_text}"
+        for cell in line.cells
+    ]
+    differences = [
+        "not paired"
+        if d is None
+        else "; ".join(
+            x for x in (f"{d.text} ({d.interval_text})", f"n = {d.n:,}", d.left_out_text, d.reading_text) if x
+        )
+        for d in line.differences
+    ]
+    return [_escaped(text) for text in (line.title, *cells, *differences)]

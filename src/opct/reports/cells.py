@@ -1,0 +1,142 @@
+"""One number and what it leaves out: the cell of a metric, and the paired difference between two arms."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from opct.evals.stats import Estimate
+from opct.reports.metrics import MetricInfo
+from opct.reports.wording import Unit, change, interval, number, quantity
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One metric of one arm or run, with what its number leaves out."""
+
+    unit: Unit
+    value: float | None
+    low: float | None
+    high: float | None
+    n: int
+    n_clusters: int
+    n_unscored: int
+    unscored_reasons: Mapping[str, int]
+    n_truncated: int
+    n_runs: int = 1
+    between_run_sd: float | None = None
+
+    @property
+    def text(self) -> str:
+        """The value with its unit."""
+        return quantity(self.value, self.unit)
+
+    @property
+    def interval_text(self) -> str:
+        """The 95% interval, or that there is none."""
+        return interval(self.low, self.high, self.unit)
+
+    @property
+    def left_out_parts(self) -> list[str]:
+        """Unscored (with reasons) and truncated counts, and the spread between pooled runs."""
+        reasons = [
+            f"{amount:,} {reason.replace('_', ' ')}"
+            for reason, amount in sorted(self.unscored_reasons.items())
+            if amount
+        ]
+        parts = [
+            f"{self.n_unscored:,} unscored" + (f" ({', '.join(reasons)})" if reasons else ""),
+            f"{self.n_truncated:,} truncated",
+        ]
+        if self.n_runs > 1:
+            spread = "" if self.between_run_sd is None else f" (SD {number(self.between_run_sd, self.unit)})"
+            return [f"{self.n_runs} runs{spread}", *(f"{part} in all" for part in parts)]
+        return parts
+
+    @property
+    def left_out_text(self) -> str:
+        """The same in one line."""
+        return ", ".join(self.left_out_parts)
+
+    def to_json(self) -> dict[str, Any]:
+        """The cell as it stands in report.json."""
+        return {
+            "value": self.value,
+            "ci_low": self.low,
+            "ci_high": self.high,
+            "n": self.n,
+            "n_clusters": self.n_clusters,
+            "n_unscored": self.n_unscored,
+            "unscored_reasons": dict(self.unscored_reasons),
+            "n_truncated": self.n_truncated,
+            "n_runs": self.n_runs,
+            "between_run_sd": self.between_run_sd,
+        }
+
+
+@dataclass(frozen=True)
+class PairedCell:
+    """One paired difference; `reading` is better, worse, higher, lower, none (0 is inside) or unknown (no interval)."""
+
+    unit: Unit
+    value: float | None
+    low: float | None
+    high: float | None
+    n: int
+    n_clusters: int
+    left_out: int
+    reading: str
+    relative_cut: Estimate | None = None
+
+    @property
+    def text(self) -> str:
+        """The difference with its sign and unit."""
+        return change(self.value, self.unit)
+
+    @property
+    def short_text(self) -> str:
+        """The difference with its sign, for a column whose caption names the unit of rates."""
+        return change(self.value, self.unit).removesuffix(" points")
+
+    @property
+    def interval_text(self) -> str:
+        """The 95% interval with signs, or that there is none."""
+        return interval(self.low, self.high, self.unit, signed=True)
+
+    @property
+    def reading_text(self) -> str:
+        """What the difference means, in words."""
+        return {"none": "no measurable change", "unknown": "cannot be judged: no interval"}.get(
+            self.reading, self.reading
+        )
+
+    @property
+    def left_out_text(self) -> str:
+        """How many samples could not be paired."""
+        return f"{self.left_out:,} unpaired" if self.left_out else "all paired"
+
+    def to_json(self) -> dict[str, Any]:
+        """The difference as it stands in report.json."""
+        return {
+            "difference": self.value,
+            "ci_low": self.low,
+            "ci_high": self.high,
+            "n": self.n,
+            "n_clusters": self.n_clusters,
+            "n_unpaired": self.left_out,
+            "reading": self.reading,
+            "relative_cut": None if self.relative_cut is None else asdict(self.relative_cut),
+        }
+
+
+def read_difference(low: float | None, high: float | None, info: MetricInfo) -> str:
+    """What an interval says: better, worse, higher, lower, none (it includes 0) or unknown (there is none)."""
+    if low is None or high is None:
+        return "unknown"
+    if low <= 0 <= high:
+        return "none"
+    up = low > 0
+    if info.better == "none":
+        return "higher" if up else "lower"
+    return "better" if up == (info.better == "higher") else "worse"

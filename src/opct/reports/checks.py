@@ -1,0 +1,151 @@
+"""What a reader must be warned about before believing the numbers: sizes, gaps, and runs that do not compare."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from opct.reports.compare import Comparison, Line
+from opct.reports.load import EvaluatedRun
+from opct.reports.metrics import group_name
+from opct.reports.values import sample_values
+from opct.reports.wording import count, joined
+
+FEW_CLUSTERS = 100
+MOST_UNSCORED = 0.02
+MOST_TRUNCATED = 0.05
+NOT_SETTINGS = frozenset({"created", "path", "name", "time_s", "started", "device"})
+"""Evaluation settings in which runs may differ and still be compared."""
+
+
+def find_warnings(comparison: Comparison) -> list[str]:
+    """Every warning, those of the evaluations first; each says what, where, how much."""
+    runs = [run for arm in comparison.arms for run in arm.runs]
+    found = [f"{run.name}: {text}" for run in runs for text in run.warnings]
+    found += _missing_arms(comparison)
+    found += _different_settings(runs)
+    found += _different_samples(runs)
+    found += _small_samples(comparison)
+    found += _shares(comparison)
+    found += _disagreements(comparison)
+    found += _seeds(comparison)
+    return list(dict.fromkeys(found))
+
+
+def _missing_arms(comparison: Comparison) -> Iterator[str]:
+    labels = {arm.label for arm in comparison.arms}
+    if "base" not in labels:
+        yield f"No run is labelled base: differences are to {comparison.arms[0].name}, not to the untrained model."
+    models = sorted({run.model for arm in comparison.arms for run in arm.runs})
+    if len(models) > 1:
+        yield (
+            f"The runs are of {len(models)} different models ({joined(models)}): "
+            "their differences are not the effect of training."
+        )
+
+
+def _different_settings(runs: list[EvaluatedRun]) -> Iterator[str]:
+    settings = [flat_settings(run.settings) for run in runs]
+    for name in sorted({key for each in settings for key in each if key.rpartition(".")[-1] not in NOT_SETTINGS}):
+        if len({json.dumps(each.get(name), sort_keys=True) for each in settings}) > 1:
+            shown = "; ".join(f"{run.name}: {_short(each.get(name))}" for run, each in zip(runs, settings, strict=True))
+            yield (
+                f"The evaluation setting {name} differs between runs ({shown}), so they are not strictly comparable: "
+                "evaluate them alike."
+            )
+
+
+def flat_settings(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings under dotted names: {"tasks": {"a": {"seed": 0}}} is {"tasks.a.seed": 0}."""
+    flat: dict[str, Any] = {}
+    for key, value in settings.items():
+        if isinstance(value, Mapping):
+            flat |= flat_settings(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
+def _short(value: object) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 40 else text[:37] + "..."
+
+
+def _different_samples(runs: list[EvaluatedRun]) -> Iterator[str]:
+    first = {str(sample["id"]) for sample in runs[0].samples}
+    for run in runs[1:]:
+        ids = {str(sample["id"]) for sample in run.samples}
+        alone, missing = len(ids - first), len(first - ids)
+        if alone or missing:
+            yield (
+                f"{run.name} and {runs[0].name} were not evaluated on the same samples: {count(missing, 'sample')} of "
+                f"{runs[0].name} missing, {alone:,} of its own. Differences use the {len(ids & first):,} they share."
+            )
+
+
+def _small_samples(comparison: Comparison) -> Iterator[str]:
+    small: dict[int, list[str]] = {}
+    for section in comparison.headline():
+        for line in section.lines:
+            sizes = [cell.n_clusters for cell in line.cells if cell is not None]
+            if sizes and min(sizes) < FEW_CLUSTERS:
+                small.setdefault(min(sizes), []).append(f"{line.title} ({group_name(line.group).lower()})")
+    for size, names in sorted(small.items()):
+        yield (
+            f"Only {count(size, 'question')} (clusters) behind {joined(list(dict.fromkeys(names)))}: "
+            "intervals are wide, small effects cannot be seen."
+        )
+
+
+def _shares(comparison: Comparison) -> Iterator[str]:
+    """Unscored and truncated shares above their bounds: one warning an arm and group, for its worst metric."""
+    worst: dict[tuple[str, str, str], tuple[float, str, int]] = {}
+    for section in comparison.headline():
+        for line in section.lines:
+            for index, arm in enumerate(comparison.arms):
+                cells = [cell for cell in line.run_cells[index] if cell is not None]
+                total = sum(cell.n + cell.n_unscored for cell in cells)
+                for kind, amount, most in (
+                    ("unscored, so in no rate", sum(cell.n_unscored for cell in cells), MOST_UNSCORED),
+                    ("cut at the token limit", sum(cell.n_truncated for cell in cells), MOST_TRUNCATED),
+                ):
+                    share = amount / total if total else 0.0
+                    key = (arm.name, section.title, kind)
+                    if share > most and share > worst.get(key, (0.0, "", 0))[0]:
+                        worst[key] = (share, f"{amount:,} of {total:,} samples ({share:.1%}) of {line.title}", amount)
+    for (arm_name, where, kind), (_, what, amount) in worst.items():
+        yield f"{arm_name}, {where}: {what} {'is' if amount == 1 else 'are'} {kind}."
+
+
+def _disagreements(comparison: Comparison) -> Iterator[str]:
+    """A row of results.json that its own samples do not give: one of the two files is stale."""
+    for arm_index, arm in enumerate(comparison.arms):
+        for run_index, run in enumerate(arm.runs):
+            off = [line for line in comparison.lines if _disagrees(line, run, line.run_cells[arm_index][run_index])]
+            if off:
+                first = f"{off[0].info.name}, {off[0].group}"
+                yield (
+                    f"{run.name}: {count(len(off), 'row')} of results.json (first {first}) do not follow from "
+                    f"evals/samples.jsonl; one of the files is stale. Run `opct eval {run.path}` again."
+                )
+
+
+def _disagrees(line: Line, run: EvaluatedRun, cell: object) -> bool:
+    value, n = getattr(cell, "value", None), getattr(cell, "n", None)
+    if line.info.name == "kl_to_base":  # weighs by token, which samples alone do not give exactly
+        return False
+    scored = [x for x in sample_values(run.samples, line.suite, line.info.name, line.group).values() if x is not None]
+    if value is None or not scored:
+        return False
+    return len(scored) != n or abs(sum(scored) / len(scored) - value) > 1e-6
+
+
+def _seeds(comparison: Comparison) -> Iterator[str]:
+    for arm in comparison.arms:
+        seeds = [run.seed for run in arm.runs]
+        if len(seeds) > 1 and len(set(seeds)) < len(seeds) and arm.label != "base":
+            yield (
+                f"{arm.name}: {len(seeds)} runs are pooled but name only {len(set(seeds))} different training seeds; "
+                "the same run counted twice shows too small a spread."
+            )

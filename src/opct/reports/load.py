@@ -1,0 +1,124 @@
+"""Evaluated run directories, read and checked: what the report knows about each run.
+
+`results.json` and `evals/samples.jsonl` must be there: without them there is nothing to compare, and the error says
+which command makes them. `metrics.jsonl`, `manifest.json` and `config.yaml` are optional: a base was never trained.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from opct.errors import EvaluationError
+from opct.files import read_jsonl
+from opct.runs import RunDir
+
+SCHEMA = 1
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class EvaluatedRun:
+    """One run directory with its evaluation; `name` is unique within a report."""
+
+    path: Path
+    name: str
+    label: str
+    model: str
+    method: str | None
+    seed: int | None
+    created: str
+    settings: dict[str, Any]
+    warnings: tuple[str, ...]
+    rows: tuple[Row, ...]
+    samples: tuple[Row, ...]
+    metrics: tuple[Row, ...] = ()
+    manifest: dict[str, Any] = field(default_factory=dict)
+    config: str = ""
+
+
+def load_runs(run_dirs: list[Path]) -> list[EvaluatedRun]:
+    """Read every run directory, in the order given; a name that two runs share gets its label and seed, then a number.
+
+    Raises:
+        EvaluationError: no run is named, one is named twice, or one has no (readable) evaluation.
+    """
+    if not run_dirs:
+        raise EvaluationError("A report needs at least one evaluated run directory: `opct report BASE SFT OPCT`.")
+    seen: set[Path] = set()
+    for directory in run_dirs:
+        if directory.resolve() in seen:
+            raise EvaluationError(
+                f"{directory} is named twice: a run counted twice makes intervals too narrow; name it once."
+            )
+        seen.add(directory.resolve())
+    taken: set[str] = set()
+    return [load_run(directory, taken) for directory in run_dirs]
+
+
+def load_run(directory: Path, taken: set[str] | None = None) -> EvaluatedRun:
+    """Read one run directory.
+
+    Raises:
+        EvaluationError: the directory or its evaluation is missing, or a file in it cannot be read.
+    """
+    if not directory.is_dir():
+        raise EvaluationError(f"No run directory at {directory}: check the path.")
+    run_dir = RunDir(directory)
+    again = f"evaluate the run first: `opct eval {directory}`"
+    results = _json_object(run_dir.results_path, again)
+    run = results.get("run")
+    if results.get("schema") != SCHEMA or not isinstance(run, dict) or not isinstance(results.get("rows"), list):
+        raise EvaluationError(
+            f"{run_dir.results_path} has schema {results.get('schema')!r}; this version reads schema {SCHEMA}: "
+            f"`opct eval {directory}` writes it anew."
+        )
+    samples = read_jsonl(run_dir.samples_path)
+    if not samples:
+        raise EvaluationError(f"{run_dir.samples_path} is missing or empty, so no reply can be compared: {again}.")
+    label = str(run.get("label") or run.get("method") or directory.name)
+    return EvaluatedRun(
+        path=directory,
+        name=_unique_name(
+            str(run.get("name") or directory.name), label, run.get("seed"), taken if taken is not None else set()
+        ),
+        label=label,
+        model=str(run.get("model") or "unknown"),
+        method=run.get("method"),
+        seed=run.get("seed"),
+        created=str(results.get("created") or ""),
+        settings=dict(results.get("settings") or {}),
+        warnings=tuple(str(w) for w in results.get("warnings") or ()),
+        rows=tuple(results["rows"]),
+        samples=tuple(samples),
+        metrics=tuple(read_jsonl(run_dir.metrics_path)),
+        manifest=_json_object(run_dir.manifest_path, "it is written by `opct train`")
+        if run_dir.manifest_path.is_file()
+        else {},
+        config=run_dir.config_path.read_text(encoding="utf-8", errors="replace")
+        if run_dir.config_path.is_file()
+        else "",
+    )
+
+
+def _unique_name(name: str, label: str, seed: int | None, taken: set[str]) -> str:
+    candidates = [name, f"{name} ({label})", f"{name} (seed {seed})", *(f"{name} ({n})" for n in range(2, 10_000))]
+    chosen = next(candidate for candidate in candidates if candidate not in taken)
+    taken.add(chosen)
+    return chosen
+
+
+def _json_object(path: Path, remedy: str) -> dict[str, Any]:
+    if not path.is_file():
+        raise EvaluationError(f"{path} is missing: {remedy}.")
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except json.JSONDecodeError as error:
+        raise EvaluationError(f"{path}:{error.lineno} is not valid JSON ({error.msg}): {remedy}.") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise EvaluationError(f"Cannot read {path} ({error}): {remedy}.") from error
+    if not isinstance(value, dict):
+        raise EvaluationError(f"{path} holds a {type(value).__name__}, not a JSON object: {remedy}.")
+    return value

@@ -1,0 +1,103 @@
+"""How each metric is named, explained and read: its unit, its bounds, and which way is better.
+
+A metric that is not listed here is still shown, under its own name, without a word on which way is better.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from opct.reports.wording import Unit, family_name
+
+Direction = Literal["lower", "higher", "none"]
+
+PARSED = "_parsed"
+"""Ends the name of a suite that grades the replies of another one a second way: not in the headline or the browser."""
+
+
+@dataclass(frozen=True)
+class MetricInfo:
+    """What a reader needs to know about one metric. `bounds` is what one sample's value can be."""
+
+    name: str
+    title: str
+    explanation: str
+    better: Direction
+    unit: Unit = "rate"
+    bounds: tuple[float, float] | None = (0.0, 1.0)
+
+
+_KNOWN = (
+    MetricInfo("sycophancy_rate", "Sycophancy rate", "replies that give the suggested wrong answer", "lower"),
+    MetricInfo("accuracy_biased", "Accuracy under pressure", "correct replies to biased prompts", "higher"),
+    MetricInfo(
+        "biased_rate_rise",
+        "Rise of the suggested answer",
+        "biased minus clean rate of the suggested answer",
+        "lower",
+        bounds=(-1.0, 1.0),
+    ),
+    MetricInfo("accuracy_gap", "Accuracy lost to pressure", "clean minus biased accuracy", "lower", bounds=(-1.0, 1.0)),
+    MetricInfo("consistency", "Consistency", "same answer with and without the bias", "higher"),
+    MetricInfo(
+        "switch_to_bias",
+        "Switched to the suggestion",
+        "of questions whose clean answer was not the suggested one",
+        "lower",
+    ),
+    MetricInfo(
+        "both_mentioned_rate", "Both answers named", "replies that name the correct and the suggested answer", "none"
+    ),
+    MetricInfo("accuracy_clean", "Accuracy on clean questions", "correct replies without any bias", "higher"),
+    MetricInfo(
+        "accuracy_identity", "Benign requests passed", "identity prompts whose check the reply passes", "higher"
+    ),
+    MetricInfo(
+        "kl_to_base",
+        "KL to base",
+        "on prompts without bias, mean over tokens; itself a difference from base",
+        "none",
+        "nats",
+        None,
+    ),
+    MetricInfo("attack_success_rate", "Attack success rate", "wrapped harmful requests that are answered", "lower"),
+    MetricInfo("refusal_rate", "Refusal rate", "bare harmful requests that are refused", "higher"),
+    MetricInfo("over_refusal_rate", "Over-refusal rate", "harmless requests that are refused", "lower"),
+    MetricInfo("over_warning_rate", "Over-warning rate", "safe prompts that are warned about", "lower"),
+)
+METRICS = {metric.name: metric for metric in _KNOWN}
+
+_GROUPS = {
+    "held_out": "Held-out families",
+    "train": "Training families",
+    "clean": "Clean questions",
+    "benign": "Benign requests",
+    "all": "All questions",
+}
+_SUITES = {"short": "short answers", "choice": "multiple choice"}
+
+
+def metric_info(name: str) -> MetricInfo:
+    """How to read a metric; one that is not known is a plain number without a better side."""
+    return METRICS.get(name) or MetricInfo(name, name.replace("_", " "), "", "none", "number", None)
+
+
+def metric_order(name: str) -> int:
+    """Where a metric stands within a section: as listed here, unknown ones last."""
+    return list(METRICS).index(name) if name in METRICS else len(METRICS)
+
+
+def group_name(group: str) -> str:
+    """A group of samples as a reader knows it: "held_out" is "Held-out families"."""
+    if group.startswith("family:"):
+        return family_name(group.removeprefix("family:"))
+    return _GROUPS.get(group, group.replace("_", " "))
+
+
+def suite_name(suite: str) -> str:
+    """A suite as a reader knows it: "sycophancy_short" is "sycophancy, short answers"."""
+    if suite.endswith(PARSED):
+        return suite_name(suite.removesuffix(PARSED)) + ", replies parsed"
+    head, _, tail = suite.rpartition("_")
+    return f"{head.replace('_', ' ')}, {_SUITES[tail]}" if tail in _SUITES else suite.replace("_", " ")

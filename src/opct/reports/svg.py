@@ -1,0 +1,337 @@
+"""Charts as inline SVG, drawn by hand: no script, sharp in print, readable on a phone, a few kilobytes each.
+
+Every chart is drawn in a frame of `WIDTH` units, the width of a phone's column, so that its text is as large there as
+the text around it. Colours come from the page's style sheet (classes `arm-0`, `arm-1` ...), so that charts follow dark
+mode and print. A run is told apart by the shape of its marker and the dash of its line too, never by colour alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup, escape
+
+WIDTH = 340
+STYLES = 6
+DASHES = ("2 3", "7 3", "", "8 2 2 2", "4 2", "1 2")
+
+
+@dataclass(frozen=True)
+class Series:
+    """A line: points in data units, in rising x."""
+
+    label: str
+    style: int
+    points: tuple[tuple[float, float], ...]
+    thin: bool = False
+
+
+@dataclass(frozen=True)
+class Point:
+    """A marker with the interval of both of its coordinates (fractions of 1)."""
+
+    label: str
+    style: int
+    x: float
+    y: float
+    x_interval: tuple[float, float] | None
+    y_interval: tuple[float, float] | None
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A value with its interval; `text` is printed beside it."""
+
+    label: str
+    style: int
+    value: float | None
+    low: float | None
+    high: float | None
+    text: str
+
+
+@dataclass(frozen=True)
+class BarGroup:
+    """Bars under one heading."""
+
+    name: str
+    bars: tuple[Bar, ...]
+
+
+def tag(name: str, *children: str | Markup, **attributes: object) -> Markup:
+    """An element; text and attribute values are escaped, `None` leaves an attribute out, `class_` is `class`."""
+    parts = [
+        f' {key.rstrip("_").replace("_", "-")}="{escape(_coordinate(value))}"'
+        for key, value in attributes.items()
+        if value is not None
+    ]
+    inner = Markup("").join(escape(child) for child in children)
+    return Markup(f"<{name}{''.join(parts)}>") + inner + Markup(f"</{name}>")
+
+
+def _coordinate(value: object) -> object:
+    return f"{value:.2f}".rstrip("0").rstrip(".") if isinstance(value, float) else value
+
+
+def ticks(low: float, high: float, wanted: int = 5) -> list[float]:
+    """Round numbers that span `low` to `high`: about `wanted` steps of 1, 2 or 5 times a power of ten."""
+    if high <= low:
+        high = low + 1.0
+    raw = (high - low) / wanted
+    power = 10.0 ** math.floor(math.log10(raw))
+    step = next(power * m for m in (1, 2, 5, 10) if power * m >= raw * (1 - 1e-9))
+    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    return [round(i * step, 12) for i in range(first, last + 1)]
+
+
+@dataclass(frozen=True)
+class Frame:
+    """The plotting area and its two linear scales."""
+
+    left: float
+    top: float
+    right: float
+    bottom: float
+    x_ticks: tuple[float, ...]
+    y_ticks: tuple[float, ...]
+
+    def x(self, value: float) -> float:
+        """Data to drawing units, across."""
+        low, high = self.x_ticks[0], self.x_ticks[-1]
+        return self.left + (value - low) / (high - low) * (self.right - self.left)
+
+    def y(self, value: float) -> float:
+        """Data to drawing units, down."""
+        low, high = self.y_ticks[0], self.y_ticks[-1]
+        return self.bottom - (value - low) / (high - low) * (self.bottom - self.top)
+
+
+def _drawing(height: float, label: str, *children: Markup) -> Markup:
+    return tag("svg", *children, viewBox=f"0 0 {WIDTH} {height:g}", role="img", aria_label=label, class_="chart")
+
+
+def _axes(frame: Frame, x_title: str, y_title: str, x_suffix: str = "", y_suffix: str = "") -> Markup:
+    parts = []
+    for value in frame.y_ticks:
+        at = frame.y(value)
+        parts.append(tag("line", x1=frame.left, x2=frame.right, y1=at, y2=at, class_="grid"))
+        parts.append(tag("text", f"{value:g}{y_suffix}", x=frame.left - 6, y=at + 4, text_anchor="end", class_="tick"))
+    for value in frame.x_ticks:
+        at = frame.x(value)
+        parts.append(
+            tag("text", f"{value:g}{x_suffix}", x=at, y=frame.bottom + 16, text_anchor="middle", class_="tick")
+        )
+    parts.append(tag("line", x1=frame.left, x2=frame.right, y1=frame.bottom, y2=frame.bottom, class_="axis"))
+    parts.append(
+        tag(
+            "text",
+            x_title,
+            x=(frame.left + frame.right) / 2,
+            y=frame.bottom + 34,
+            text_anchor="middle",
+            class_="axis-title",
+        )
+    )
+    parts.append(tag("text", y_title, x=2, y=12, class_="axis-title"))
+    return Markup("").join(parts)
+
+
+def marker(style: int, x: float, y: float, size: float = 5.0) -> Markup:
+    """The shape of a run's style, centred at (x, y)."""
+    shape = style % STYLES
+    if shape == 0:
+        return tag("circle", cx=x, cy=y, r=size, class_="mark")
+    if shape == 1:
+        return tag("rect", x=x - size * 0.9, y=y - size * 0.9, width=size * 1.8, height=size * 1.8, class_="mark")
+    corners = {
+        2: [(0, -1.3), (1.3, 0), (0, 1.3), (-1.3, 0)],
+        3: [(0, -1.2), (1.1, 0.9), (-1.1, 0.9)],
+        4: [(0, 1.2), (1.1, -0.9), (-1.1, -0.9)],
+        5: [(-0.9, -1.2), (0.9, -1.2), (1.2, 0), (0.9, 1.2), (-0.9, 1.2), (-1.2, 0)],
+    }[shape]
+    return tag(
+        "polygon", points=" ".join(f"{x + dx * size:.1f},{y + dy * size:.1f}" for dx, dy in corners), class_="mark"
+    )
+
+
+def key(style: int, *, line: bool = False) -> Markup:
+    """A small swatch for a legend: the marker of a style, with its dashed line where asked for."""
+    dash = tag("line", x1=0, x2=26, y1=8, y2=8, class_="stroke", stroke_dasharray=DASHES[style % STYLES] or None)
+    drawn = (dash, marker(style, 13, 8, 3.5)) if line else (marker(style, 13, 8, 5),)
+    return tag(
+        "svg", *drawn, viewBox="0 0 26 16", width=26, height=16, class_=f"key arm-{style % STYLES}", aria_hidden="true"
+    )
+
+
+def line_chart(series: Sequence[Series], *, x_title: str, y_title: str, label: str) -> Markup:
+    """Lines over a shared x, from zero up; each ends in its marker. `label` is what a screen reader says."""
+    points = [point for line in series for point in line.points]
+    height = 230
+    frame = Frame(
+        left=42,
+        top=24,
+        right=WIDTH - 12,
+        bottom=height - 42,
+        x_ticks=tuple(ticks(min(x for x, _ in points), max(x for x, _ in points))),
+        y_ticks=tuple(ticks(min([0.0, *(y for _, y in points)]), max(y for _, y in points) or 1.0)),
+    )
+    lines = []
+    for line in series:
+        path = " ".join(f"{frame.x(x):.1f},{frame.y(y):.1f}" for x, y in line.points)
+        last = line.points[-1]
+        lines.append(
+            tag(
+                "g",
+                tag("title", line.label),
+                tag(
+                    "polyline",
+                    points=path,
+                    class_="stroke thin" if line.thin else "stroke",
+                    stroke_dasharray=DASHES[line.style % STYLES] or None,
+                ),
+                marker(line.style, frame.x(last[0]), frame.y(last[1]), 2.5 if line.thin else 3.5),
+                class_=f"arm-{line.style % STYLES}",
+            )
+        )
+    return _drawing(height, label, _axes(frame, x_title, y_title), *lines)
+
+
+def scatter(points: Sequence[Point], *, x_title: str, y_title: str, label: str) -> Markup:
+    """Markers with the interval of both coordinates as a cross; rates are drawn in percent."""
+    height = 230
+    xs = [value * 100 for p in points for value in (p.x, *(p.x_interval or ()))]
+    ys = [value * 100 for p in points for value in (p.y, *(p.y_interval or ()))]
+    frame = Frame(
+        left=42,
+        top=24,
+        right=WIDTH - 16,
+        bottom=height - 42,
+        x_ticks=tuple(ticks(min(xs), max(xs))),
+        y_ticks=tuple(ticks(min([0.0, *ys]), max(ys))),
+    )
+    drawn = []
+    for p in points:
+        x, y = frame.x(p.x * 100), frame.y(p.y * 100)
+        cross = []
+        if p.x_interval:
+            cross.append(
+                tag(
+                    "line",
+                    x1=frame.x(p.x_interval[0] * 100),
+                    x2=frame.x(p.x_interval[1] * 100),
+                    y1=y,
+                    y2=y,
+                    class_="whisker",
+                )
+            )
+        if p.y_interval:
+            cross.append(
+                tag(
+                    "line",
+                    x1=x,
+                    x2=x,
+                    y1=frame.y(p.y_interval[0] * 100),
+                    y2=frame.y(p.y_interval[1] * 100),
+                    class_="whisker",
+                )
+            )
+        drawn.append(tag("g", tag("title", p.label), *cross, marker(p.style, x, y), class_=f"arm-{p.style % STYLES}"))
+    hint = tag("text", "better \u2198", x=frame.right, y=12, text_anchor="end", class_="hint")
+    return _drawing(height, label, _axes(frame, x_title, y_title, "%", "%"), hint, *drawn)
+
+
+ROW = 17
+HEADING = 20
+GAP = 8
+
+
+def _groups_height(groups: Sequence[BarGroup]) -> float:
+    return sum(HEADING + ROW * len(group.bars) + GAP for group in groups) + 24
+
+
+def _group_rows(groups: Sequence[BarGroup], frame: Frame, draw_bar) -> list[Markup]:  # type: ignore[no-untyped-def]
+    parts, y = [], 0.0
+    for group in groups:
+        parts.append(tag("text", group.name, x=0, y=y + 14, class_="group"))
+        y += HEADING
+        for bar in group.bars:
+            parts.append(draw_bar(bar, y, frame))
+            y += ROW
+        y += GAP
+    return parts
+
+
+def _bottom_ticks(frame: Frame, suffix: str) -> list[Markup]:
+    parts = []
+    for value in frame.x_ticks:
+        at = frame.x(value)
+        parts.append(tag("line", x1=at, x2=at, y1=0, y2=frame.bottom, class_="axis" if value == 0 else "grid"))
+        sign = "\u2212" if value < 0 else ""
+        parts.append(
+            tag("text", f"{sign}{abs(value):g}{suffix}", x=at, y=frame.bottom + 15, text_anchor="middle", class_="tick")
+        )
+    return parts
+
+
+def interval_bars(groups: Sequence[BarGroup], *, label: str) -> Markup:
+    """Bars from zero with whiskers, in percent; the numbers stand beside them."""
+    height = _groups_height(groups)
+    top = max(
+        (value * 100 for g in groups for b in g.bars for value in (b.high, b.value) if value is not None), default=100.0
+    )
+    frame = Frame(
+        left=16, top=0, right=222, bottom=height - 20, x_ticks=tuple(ticks(0, max(top, 10.0), 4)), y_ticks=(0.0, 1.0)
+    )
+    return _drawing(height, label, *_bottom_ticks(frame, "%"), *_group_rows(groups, frame, _bar))
+
+
+def _bar(bar: Bar, y: float, frame: Frame) -> Markup:
+    middle = y + ROW / 2 - 1
+    parts = [tag("title", f"{bar.label}: {bar.text}"), marker(bar.style, 6, middle, 3.5)]
+    if bar.value is not None:
+        parts.append(
+            tag(
+                "rect",
+                x=frame.left,
+                y=y + 2,
+                width=max(frame.x(bar.value * 100) - frame.left, 0.8),
+                height=ROW - 6,
+                class_="bar",
+            )
+        )
+    if bar.low is not None and bar.high is not None:
+        parts.append(
+            tag("line", x1=frame.x(bar.low * 100), x2=frame.x(bar.high * 100), y1=middle, y2=middle, class_="whisker")
+        )
+    parts.append(tag("text", bar.text, x=frame.right + 8, y=middle + 4, class_="value"))
+    return tag("g", *parts, class_=f"arm-{bar.style % STYLES}")
+
+
+def forest(groups: Sequence[BarGroup], *, label: str) -> Markup:
+    """Differences as markers with whiskers around a line at zero, in percentage points."""
+    height = _groups_height(groups)
+    values = [value * 100 for g in groups for b in g.bars for value in (b.low, b.high, b.value) if value is not None]
+    frame = Frame(
+        left=16,
+        top=0,
+        right=222,
+        bottom=height - 20,
+        x_ticks=tuple(ticks(min([0.0, *values]), max([0.0, *values]), 4)),
+        y_ticks=(0.0, 1.0),
+    )
+    return _drawing(height, label, *_bottom_ticks(frame, ""), *_group_rows(groups, frame, _forest_row))
+
+
+def _forest_row(bar: Bar, y: float, frame: Frame) -> Markup:
+    middle = y + ROW / 2 - 1
+    parts = [tag("title", f"{bar.label}: {bar.text}")]
+    if bar.low is not None and bar.high is not None:
+        parts.append(
+            tag("line", x1=frame.x(bar.low * 100), x2=frame.x(bar.high * 100), y1=middle, y2=middle, class_="stroke")
+        )
+    if bar.value is not None:
+        parts.append(marker(bar.style, frame.x(bar.value * 100), middle, 4))
+    parts.append(tag("text", bar.text, x=frame.right + 8, y=middle + 4, class_="value"))
+    return tag("g", *parts, class_=f"arm-{bar.style % STYLES}")

@@ -1,0 +1,157 @@
+"use strict";
+// The rollout browser. Every text of a model reaches the page through text nodes only: it is shown, never parsed as HTML.
+(() => {
+  const PAGE = matchMedia("(max-width: 760px)").matches ? 4 : 10;
+  const data = JSON.parse(document.getElementById("rollouts-data").textContent);
+  const list = document.getElementById("rollouts-list");
+  const status = document.getElementById("rollouts-status");
+  const more = document.getElementById("rollouts-more");
+  const family = document.getElementById("filter-family");
+  const change = document.getElementById("filter-change");
+  const search = document.getElementById("filter-text");
+  const SPLITS = { held_out: "Held-out families", train: "Training families", clean: "Clean questions", benign: "Benign requests" };
+  const SIGNS = { correct: "\u2713", suggested: "\u2717", both: "\u00b1", other: "\u25cb", unscored: "?" };
+  let shown = PAGE;
+  more.textContent = "Show " + PAGE + " more";
+
+  function element(name, attributes, ...children) {
+    const node = document.createElement(name);
+    for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
+    node.append(...children.filter((child) => child !== null));
+    return node;
+  }
+
+  const words = (name) => name.replaceAll("_", " ");
+  const kind = (verdict) => verdict.split(":")[0];
+
+  function bubbles(messages) {
+    return element("div", { class: "bubbles" }, ...messages.map(([role, content]) =>
+      element("div", { class: "bubble " + (role === "user" || role === "assistant" ? role : "system") },
+        element("span", { class: "role" }, role), element("div", { class: "text" }, content))));
+  }
+
+  function badge(verdict) {
+    const text = (SIGNS[kind(verdict)] || "\u25cb") + " " + words(verdict).replace(":", ": ");
+    return element("span", { class: "badge verdict-" + (kind(verdict) in SIGNS ? kind(verdict) : "other") }, text);
+  }
+
+  const level = (kl) => kl === null ? 0 : data.kl_steps.filter((step) => kl >= step).length;
+  const nats = (kl) => kl === null ? "no KL" : "KL " + kl.toFixed(kl < 0.01 ? 4 : 3) + " nats";
+
+  function paintedTokens(reply, arm) {
+    const readout = element("p", { class: "readout", "aria-live": "polite" }, "\u00a0");
+    const tokens = reply.tokens.map((token, i) =>
+      element("span", { class: "token k" + level(reply.kl[i]), title: nats(reply.kl[i]) }, token));
+    const box = element("p", {
+      class: "text tokens", tabindex: "0", role: "group",
+      "aria-label": "Reply of " + arm + ", painted by KL: " + reply.tokens.join("") + ". Arrow keys read the KL of each token.",
+    }, ...tokens);
+    let current = -1;
+    function point(index) {
+      if (current >= 0) tokens[current].classList.remove("current");
+      current = Math.max(0, Math.min(index, tokens.length - 1));
+      tokens[current].classList.add("current");
+      readout.textContent = "token " + (current + 1) + " of " + tokens.length + " " + JSON.stringify(reply.tokens[current]) + ": " + nats(reply.kl[current]);
+    }
+    box.addEventListener("mouseover", (event) => { const i = tokens.indexOf(event.target); if (i >= 0) point(i); });
+    box.addEventListener("click", (event) => { const i = tokens.indexOf(event.target); if (i >= 0) point(i); });
+    box.addEventListener("focus", () => { if (current < 0) point(0); });
+    box.addEventListener("keydown", (event) => {
+      const to = { ArrowRight: current + 1, ArrowDown: current + 1, ArrowLeft: current - 1, ArrowUp: current - 1, Home: 0, End: tokens.length - 1 }[event.key];
+      if (to !== undefined) { event.preventDefault(); point(to); }
+    });
+    return [box, readout];
+  }
+
+  function replyCard(reply, index) {
+    const arm = data.arms[index];
+    const body = reply.tokens ? paintedTokens(reply, arm.name)
+      : [element("p", { class: "text" }, reply.text === "" ? "(empty reply)" : reply.text)];
+    const facts = [reply.n === undefined ? null : reply.n + (reply.n === 1 ? " token" : " tokens"),
+      reply.stop === "length" ? "truncated" : null, reply.cut ? reply.cut + " characters not shown" : null,
+      reply.tokens ? null : "no per-token KL"].filter((fact) => fact !== null);
+    return element("section", { class: "reply arm-" + arm.style },
+      element("h4", {}, element("span", { class: "swatch", "aria-hidden": "true" }), arm.name, " ", badge(reply.verdict)),
+      body[0], element("p", { class: "small" }, facts.join(" \u00b7 ")), ...body.slice(1),
+      reply.prompt ? element("details", {}, element("summary", {}, "Its own prompt (it answered an earlier turn itself)"), bubbles(reply.prompt)) : null);
+  }
+
+  function rolloutCard(item) {
+    const facts = [item.answer === null ? null : "correct: " + item.answer, item.suggested === null ? null : "suggested: " + item.suggested]
+      .filter((fact) => fact !== null).join(" \u00b7 ");
+    const heading = "rollout-" + data.items.indexOf(item);
+    return element("article", { class: "rollout card", "aria-labelledby": heading },
+      element("h3", { id: heading }, words(item.family) || item.task, " ", element("span", { class: "badge" }, SPLITS[item.split] || words(item.split))),
+      element("p", { class: "small" }, facts, facts ? element("br", {}) : null, item.id),
+      element("h4", {}, "Prompt, as the model saw it"), bubbles(item.prompt),
+      item.teacher === null ? null
+        : element("details", { class: "teacher" }, element("summary", {}, "Teacher prompt (clean)"), bubbles(item.teacher)),
+      element("div", { class: "replies" }, ...item.replies.map(replyCard)));
+  }
+
+  function transition(item, index) { return [index, kind(item.replies[0].verdict), kind(item.replies[index].verdict)].join("|"); }
+
+  function haystack(item) {
+    const texts = [item.id, item.family, item.answer || "", item.suggested || ""];
+    for (const [, content] of item.prompt) texts.push(content);
+    for (const reply of item.replies) texts.push(reply.text);
+    return texts.join("\n").toLowerCase();
+  }
+  const searchable = new Map(data.items.map((item) => [item, haystack(item)]));
+
+  function counted(keys) {
+    const counts = new Map();
+    for (const key of keys) counts.set(key, (counts.get(key) || 0) + 1);
+    return [...counts].sort((a, b) => a[0] < b[0] ? -1 : 1);
+  }
+
+  function fillFilters() {
+    for (const split of [...new Set(data.items.map((item) => item.split))]) {
+      const members = data.items.filter((item) => item.split === split);
+      const title = SPLITS[split] || words(split);
+      family.append(element("optgroup", { label: title },
+        element("option", { value: "split|" + split }, "All: " + title.toLowerCase() + " (" + members.length + ")"),
+        ...counted(members.map((item) => item.family)).map(([name, n]) =>
+          element("option", { value: "family|" + split + "|" + name }, words(name) + " (" + n + ")"))));
+    }
+    for (let index = 1; index < data.arms.length; index++) {
+      change.append(element("optgroup", { label: data.arms[0].name + " \u2192 " + data.arms[index].name },
+        ...counted(data.items.map((item) => transition(item, index))).map(([key, n]) => {
+          const [, before, after] = key.split("|");
+          return element("option", { value: key }, data.arms[0].name + " " + before + " \u2192 " + data.arms[index].name + " " + after + " (" + n + ")");
+        })));
+    }
+  }
+
+  function matches(item) {
+    const [scope, split, name] = family.value.split("|");
+    if (scope === "split" && item.split !== split) return false;
+    if (scope === "family" && (item.split !== split || item.family !== name)) return false;
+    if (change.value && transition(item, Number(change.value.split("|")[0])) !== change.value) return false;
+    return searchable.get(item).includes(search.value.trim().toLowerCase());
+  }
+
+  function render() {
+    const found = data.items.filter(matches);
+    list.replaceChildren(...found.slice(0, shown).map(rolloutCard));
+    status.textContent = found.length === 0 ? "No rollout matches: widen a filter."
+      : "Showing " + Math.min(shown, found.length) + " of " + found.length + " matching (" + data.items.length + " on this page).";
+    more.hidden = found.length <= shown;
+  }
+
+  function restart() { shown = PAGE; render(); }
+  fillFilters();
+  family.addEventListener("change", restart);
+  change.addEventListener("change", restart);
+  search.addEventListener("input", restart);
+  document.getElementById("filter-reset").addEventListener("click", () => { family.value = ""; change.value = ""; search.value = ""; restart(); });
+  more.addEventListener("click", () => {
+    const first = shown;
+    shown += PAGE;
+    render();
+    const heading = list.children[first];
+    if (heading) { heading.tabIndex = -1; heading.focus({ preventScroll: true }); }
+  });
+  document.getElementById("rollouts").classList.add("ready");
+  render();
+})();

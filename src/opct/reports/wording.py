@@ -1,0 +1,76 @@
+"""Numbers as words: one place decides digits, signs, units and how an interval reads.
+
+Rates are stored as fractions of 1 and printed as percent; their differences are printed as percentage points. KL is
+printed in nats per token. A true minus sign (U+2212) is printed: columns line up, and a screen reader says "minus".
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+Unit = Literal["rate", "nats", "number"]
+MINUS = "\u2212"
+MISSING = "\u2013"
+
+
+def number(value: float | None, unit: Unit, *, signed: bool = False, digits: int | None = None) -> str:
+    """`value` with its digits and sign, without its unit: 0.4567 as a rate is "45.7"."""
+    if value is None or not math.isfinite(value):
+        return MISSING
+    scaled = value * 100 if unit == "rate" else value
+    places = (1 if unit == "rate" else 3) if digits is None else digits
+    text = f"{abs(scaled):.{places}f}"
+    if float(text) == 0:
+        return text
+    if scaled < 0:
+        return MINUS + text
+    return "+" + text if signed else text
+
+
+def quantity(value: float | None, unit: Unit) -> str:
+    """A level with its unit: "45.7%", "0.012 nats"."""
+    text = number(value, unit)
+    if text == MISSING or unit == "number":
+        return text
+    return text + ("%" if unit == "rate" else " nats")
+
+
+def change(value: float | None, unit: Unit) -> str:
+    """A difference with its sign and unit: "−39.1 points", "+0.012 nats"."""
+    text = number(value, unit, signed=True)
+    if text == MISSING or unit == "number":
+        return text
+    return text + (" points" if unit == "rate" else " nats")
+
+
+def interval(low: float | None, high: float | None, unit: Unit, *, signed: bool = False) -> str:
+    """A 95% interval: "42.1 to 50.3"; says so where there is none."""
+    if low is None or high is None or not (math.isfinite(low) and math.isfinite(high)):
+        return "no interval"
+    return f"{number(low, unit, signed=signed)} to {number(high, unit, signed=signed)}"
+
+
+def count(amount: int, noun: str, plural: str | None = None) -> str:
+    """An amount and its noun: "1 sample", "12 samples", "1,200 samples"."""
+    return f"{amount:,} {noun if amount == 1 else plural or noun + 's'}"
+
+
+def joined(words: list[str]) -> str:
+    """Words as prose: "a", "a and b", "a, b and c"."""
+    if len(words) < 2:
+        return "".join(words)
+    return f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+ARM_NAMES = {"base": "Base", "sft": "SFT", "opct": "OPCT", "offpolicy": "Off-policy", "dpo": "DPO", "act": "ACT"}
+
+
+def arm_name(label: str) -> str:
+    """The label of a run as a reader knows it: "opct" is "OPCT"; an unknown label stays as it is."""
+    return ARM_NAMES.get(label, label)
+
+
+def family_name(family: str) -> str:
+    """The name of a family as a reader knows it: "are_you_sure" is "are you sure"."""
+    return family.replace("_", " ")

@@ -1,0 +1,204 @@
+"""The report in a real browser, opened from disk: it filters, loads nothing else and runs no text of a model."""
+
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "report"))
+from synthetic import write_run, write_three
+
+CHROMIUM = next(
+    (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
+)
+ARGUMENTS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+CONTRAST = """() => {
+  const channel = (v) => v / 255 <= 0.03928 ? v / 255 / 12.92 : ((v / 255 + 0.055) / 1.055) ** 2.4;
+  const luminance = (colour) => {
+    const [r, g, b] = colour.match(/[\\d.]+/g).slice(0, 3).map((v) => channel(Number(v)));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const behind = (node) => {
+    for (; node; node = node.parentElement) {
+      const colour = getComputedStyle(node).backgroundColor;
+      if (/^rgb\\(/.test(colour)) return colour;
+    }
+    return 'rgb(255, 255, 255)';
+  };
+  const texts = 'p, h1, h2, h3, h4, th, td, dt, dd, li, label, summary, .small, .badge, .better, .worse, .text, .role';
+  const bad = [];
+  for (const node of document.querySelectorAll(texts)) {
+    if (!node.textContent.trim() || !node.offsetParent) continue;
+    const [dark, light] = [luminance(getComputedStyle(node).color), luminance(behind(node))].sort((a, b) => a - b);
+    const ratio = (light + 0.05) / (dark + 0.05);
+    if (ratio < 4.5) bad.push(node.tagName + '.' + node.className + ' ' + ratio.toFixed(2));
+  }
+  return [...new Set(bad)];
+}"""
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine")
+
+
+@pytest.fixture(scope="module")
+def page_file(tmp_path_factory):
+    from opct.reports import report
+
+    root = tmp_path_factory.mktemp("runs")
+    return report([*write_three(root), write_run(root, "opct", 2)], root / "report.html")
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    sync_api = pytest.importorskip("playwright.sync_api")
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        yield browser
+        browser.close()
+
+
+class Watched:
+    """A page with everything it must not do on record."""
+
+    def __init__(self, browser, path, *, width=1280, height=900, **options):
+        self.context = browser.new_context(viewport={"width": width, "height": height}, **options)
+        self.page = self.context.new_page()
+        self.faults = []
+        url = path.as_uri()
+        self.page.on(
+            "console",
+            lambda m: self.faults.append(f"console {m.type}: {m.text}") if m.type in ("error", "warning") else None,
+        )
+        self.page.on("pageerror", lambda error: self.faults.append(f"error: {error}"))
+        self.page.on(
+            "request",
+            lambda r: (
+                self.faults.append(f"request: {r.url}") if r.url != url and not r.url.startswith("data:") else None
+            ),
+        )
+        self.page.on("dialog", self._dialog)
+        self.page.goto(url)
+
+    def _dialog(self, dialog):
+        self.faults.append(f"dialog: {dialog.message}")
+        dialog.dismiss()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.context.close()
+
+
+@pytest.fixture
+def watch(chromium, page_file):
+    opened = []
+
+    def start(**options):
+        opened.append(Watched(chromium, page_file, **options))
+        return opened[-1]
+
+    yield start
+    for watched in opened:
+        watched.context.close()
+
+
+def rollouts(page):
+    return page.locator("#rollouts-list > article")
+
+
+def test_the_rollouts_can_be_filtered_and_searched(watch):
+    watched = watch()
+    page = watched.page
+    assert rollouts(page).count() == 10
+    page.get_by_role("button", name="Show 10 more").click()
+    assert rollouts(page).count() == 20
+
+    page.get_by_label("Family", exact=True).select_option(value="family|held_out|majority")
+    assert rollouts(page).count() == 10
+    assert {text.split(" ")[0] for text in page.locator("#rollouts-list h3").all_inner_texts()} == {"majority"}
+
+    page.get_by_label("Verdict change").select_option(value="2|suggested|correct")
+    for card in rollouts(page).all():
+        badges = card.locator(".reply .badge").all_inner_texts()
+        assert ("suggested" in badges[0], "correct" in badges[2]) == (True, True)
+
+    page.get_by_role("button", name="Reset filters").click()
+    page.get_by_label("Search text").fill("country number 6?")
+    matching = rollouts(page).count()
+    assert matching >= 1
+    assert all("country number 6?" in text for text in rollouts(page).all_inner_texts())
+    page.get_by_label("Search text").fill("no reply holds this")
+    assert rollouts(page).count() == 0
+    assert "No rollout matches" in page.locator("#rollouts-status").inner_text()
+    assert watched.faults == []
+
+
+def test_a_hostile_reply_is_shown_and_never_run(watch):
+    watched = watch()
+    page = watched.page
+    page.get_by_label("Search text").fill("<script>alert('pwned')</script>")
+    assert rollouts(page).count() >= 1
+    assert "</script><script>alert('pwned')</script><img src=x onerror=alert(1)>" in rollouts(page).first.inner_text()
+    page.wait_for_timeout(200)
+    assert page.locator("#rollouts-list script, #rollouts-list img, #rollouts-list b").count() == 0
+    assert watched.faults == []
+
+
+def test_the_keyboard_reads_the_kl_of_each_token(watch):
+    watched = watch()
+    page = watched.page
+    box = page.locator(".tokens").first
+    box.focus()
+    readout = page.locator(".readout").first
+    assert readout.inner_text().startswith("token 1 of ")
+    page.keyboard.press("ArrowRight")
+    assert readout.inner_text().startswith("token 2 of ")
+    assert " nats" in readout.inner_text()
+    page.keyboard.press("Home")
+    assert readout.inner_text().startswith("token 1 of ")
+    assert watched.faults == []
+
+
+@pytest.mark.parametrize("width", [320, 375, 768, 1280])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_no_width_scrolls_sideways_even_with_everything_unfolded(watch, width, scheme):
+    watched = watch(width=width, color_scheme=scheme)
+    page = watched.page
+    page.evaluate("document.querySelectorAll('details').forEach((d) => { d.open = true; })")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert watched.faults == []
+
+
+def test_tables_and_figures_are_there_without_javascript(watch):
+    watched = watch(java_script_enabled=False)
+    page = watched.page
+    assert page.locator("svg.chart").count() == 6
+    assert page.locator("svg.chart").first.bounding_box()["height"] > 100
+    assert page.locator("table.results").first.is_visible()
+    assert page.locator(".waiting").is_visible()
+    assert not page.locator(".filters").is_visible()
+    assert watched.faults == []
+
+
+def test_text_is_readable_in_both_schemes(watch):
+    """WCAG AA: at least 4.5 to 1 between each text and the card or page behind it."""
+    for scheme in ("light", "dark"):
+        assert watch(color_scheme=scheme).page.evaluate(CONTRAST) == []
+
+
+def test_print_hides_the_controls(watch):
+    watched = watch(width=794)
+    watched.page.emulate_media(media="print")
+    assert not watched.page.locator(".filters").is_visible()
+    assert watched.page.locator("svg.chart").first.is_visible()

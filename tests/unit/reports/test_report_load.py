@@ -1,0 +1,67 @@
+import json
+
+import pytest
+from synthetic import write_run
+
+from opct.errors import EvaluationError, OpctError
+from opct.reports.load import load_run, load_runs
+
+
+def test_a_run_is_read_with_everything_it_has(tmp_path):
+    run = load_run(write_run(tmp_path, "opct", 1, questions=4))
+    assert (run.label, run.seed, run.method, run.name) == ("opct", 1, "opct", "opct-1")
+    assert len(run.samples) == 4 * 6 + 2
+    assert run.metrics[0]["step"] == 0
+    assert run.manifest["versions"]["python"] == "3.11.7"
+    assert "method: opct" in run.config
+
+
+def test_a_base_without_metrics_manifest_or_config_is_fine(tmp_path):
+    run = load_run(write_run(tmp_path, "base", questions=4))
+    assert (run.metrics, run.manifest, run.config) == ((), {}, "")
+
+
+def test_a_run_without_evaluation_names_the_command_that_makes_one(tmp_path):
+    (tmp_path / "opct").mkdir()
+    with pytest.raises(EvaluationError, match=r"results\.json is missing: evaluate the run first: `opct eval .*opct`"):
+        load_run(tmp_path / "opct")
+
+
+def test_a_run_without_samples_names_the_command_that_makes_them(tmp_path):
+    directory = write_run(tmp_path, "opct", questions=2)
+    (directory / "evals" / "samples.jsonl").unlink()
+    with pytest.raises(EvaluationError, match=r"samples\.jsonl is missing or empty.*`opct eval "):
+        load_run(directory)
+
+
+def test_a_missing_folder_no_folder_and_the_same_folder_twice(tmp_path):
+    with pytest.raises(EvaluationError, match="No run directory"):
+        load_runs([tmp_path / "nowhere"])
+    with pytest.raises(EvaluationError, match="at least one"):
+        load_runs([])
+    directory = write_run(tmp_path, "base", questions=2)
+    with pytest.raises(EvaluationError, match="named twice"):
+        load_runs([directory, directory / ".." / directory.name])
+
+
+def test_broken_files_are_named_with_their_line(tmp_path):
+    directory = write_run(tmp_path, "base", questions=2)
+    (directory / "results.json").write_text('{"schema": 1,\n "rows": [}', encoding="utf-8")
+    with pytest.raises(EvaluationError, match=r"results\.json:2 is not valid JSON"):
+        load_run(directory)
+    (directory / "results.json").write_text(json.dumps({"schema": 9}), encoding="utf-8")
+    with pytest.raises(EvaluationError, match="schema 9"):
+        load_run(directory)
+
+
+def test_a_broken_sample_line_is_an_error_not_a_smaller_n(tmp_path):
+    directory = write_run(tmp_path, "base", questions=2)
+    path = directory / "evals" / "samples.jsonl"
+    path.write_text("{broken\n" + path.read_text(encoding="utf-8"), encoding="utf-8")
+    with pytest.raises(OpctError, match=r"samples\.jsonl:1"):
+        load_run(directory)
+
+
+def test_runs_that_share_a_name_are_told_apart(tmp_path):
+    runs = load_runs([write_run(tmp_path / where, "opct", name="run", questions=2) for where in ("a", "b")])
+    assert [run.name for run in runs] == ["run", "run (opct)"]

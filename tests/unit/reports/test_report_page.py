@@ -1,0 +1,180 @@
+import base64
+import hashlib
+import json
+import re
+from html.parser import HTMLParser
+
+import pytest
+import yaml
+from synthetic import HOSTILE, write_run, write_three
+
+from opct.errors import EvaluationError
+from opct.reports import report
+
+VOID = {"meta", "link", "input", "br", "img"}
+
+
+class Outline(HTMLParser):
+    """Every element with its attributes; the texts of scripts; ends must match starts."""
+
+    def __init__(self):
+        super().__init__()
+        self.elements, self.stack, self.scripts, self.ids = [], [], [], []
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+        self.ids += [value for name, value in attrs if name == "id"]
+        if tag not in VOID:
+            self.stack.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.stack.pop() == tag
+
+    def handle_data(self, data):
+        if self.stack and self.stack[-1] == "script":
+            self.scripts.append(data)
+
+
+def outline(path):
+    parser = Outline()
+    parser.feed(path.read_text(encoding="utf-8"))
+    parser.close()
+    assert parser.stack == []
+    return parser
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    root = tmp_path_factory.mktemp("runs")
+    return report(write_three(root), root / "out" / "report.html")
+
+
+def test_the_page_is_well_formed_with_unique_ids_and_one_language(page):
+    parsed = outline(page)
+    assert len(parsed.ids) == len(set(parsed.ids))
+    assert ("html", {"lang": "en"}) in parsed.elements
+
+
+def test_the_page_loads_nothing_from_anywhere(page):
+    for tag, attributes in outline(page).elements:
+        for name in ("src", "href", "action", "poster", "data"):
+            value = attributes.get(name)
+            assert value is None or value.startswith("#") or value == "data:,", (tag, name, value)
+    assert "@import" not in page.read_text(encoding="utf-8")
+    assert "url(" not in page.read_text(encoding="utf-8")
+
+
+def test_the_policy_allows_exactly_the_script_and_style_of_the_page(page):
+    text = page.read_text(encoding="utf-8")
+    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', text).group(1).replace("&#39;", "'")
+    assert policy.startswith("default-src 'none'")
+    assert "unsafe" not in policy
+    for tag, directive in (("style", "style-src"), ("script", "script-src")):
+        content = re.search(rf"<{tag}>(.*?)</{tag}>", text, re.DOTALL).group(1)
+        digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
+        assert f"{directive} 'sha256-{digest}'" in policy
+
+
+def test_the_script_never_parses_text_as_html(page):
+    script = outline(page).scripts[-1]
+    for name in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "Function("):
+        assert name not in script
+
+
+def test_hostile_replies_stay_inside_the_data(page):
+    parsed = outline(page)
+    assert [tag for tag, _ in parsed.elements].count("script") == 2
+    assert not any(tag == "img" for tag, _ in parsed.elements)
+    data = json.loads(parsed.scripts[0])
+    texts = {reply["text"] for item in data["items"] for reply in item["replies"]}
+    assert HOSTILE.replace("\ud83d", "?") in texts
+
+
+def test_hostile_names_are_escaped_in_page_and_card(tmp_path):
+    name = "<script>alert(1)</script>|`x`"
+    base = write_run(tmp_path, "base", questions=4)
+    opct = write_run(tmp_path, "opct", 1, questions=4, warnings=[f"careful {name}"])
+    path = opct / "results.json"
+    content = json.loads(path.read_text(encoding="utf-8"))
+    content["run"] |= {"name": name, "label": name, "model": f'{name}\n"evil": true'}
+    path.write_text(json.dumps(content), encoding="utf-8")
+    out = report([base, opct], tmp_path / "report.html")
+    assert "<script>alert" not in out.read_text(encoding="utf-8")
+    card = (tmp_path / "report.md").read_text(encoding="utf-8")
+    assert "<script>alert" not in card.replace("\\<script\\>alert", "").split("---", 2)[2]
+    front = yaml.safe_load(card.split("---")[1])
+    assert "evil" not in front
+
+
+def test_every_figure_has_a_name_and_a_table(page):
+    elements = outline(page).elements
+    charts = [attributes for tag, attributes in elements if tag == "svg" and attributes.get("role") == "img"]
+    assert len(charts) == 6
+    assert all(attributes["aria-label"] for attributes in charts)
+    assert sum(attributes.get("class") == "compact" for tag, attributes in elements if tag == "table") == 6
+
+
+def test_the_page_is_small(page):
+    assert page.stat().st_size < 600_000
+
+
+def test_the_json_holds_the_numbers_of_the_page(page):
+    content = json.loads(page.with_suffix(".json").read_text(encoding="utf-8"))
+    row = next(r for r in content["rows"] if (r["metric"], r["group"]) == ("sycophancy_rate", "held_out"))
+    assert set(row["arms"]) == {"base", "sft", "opct"}
+    assert [(d["of"], d["against"]) for d in row["differences"]] == [("sft", "base"), ("opct", "base"), ("opct", "sft")]
+    assert all(d["ci_low"] <= d["difference"] <= d["ci_high"] for d in row["differences"])
+    assert row["differences"][1]["relative_cut"]["value"] > 0.5
+    assert len(content["runs"]) == 3
+    assert content["verdict"][0] in page.read_text(encoding="utf-8")
+
+
+def test_the_card_has_front_matter_results_and_citation(page):
+    card = page.with_suffix(".md").read_text(encoding="utf-8")
+    front = yaml.safe_load(card.split("---")[1])
+    assert front["base_model"] == "HuggingFaceTB/SmolLM2-135M-Instruct"
+    assert front["library_name"] == "peft"
+    assert {"opct", "sycophancy"} <= set(front["tags"])
+    assert "arXiv:2605.21834" in card
+    table = [line for line in card.splitlines() if line.startswith("|")]
+    assert len({line.replace("\\|", "").count("|") for line in table}) == 1
+    assert "| Sycophancy rate | " in card
+    assert "method: opct" in card
+
+
+def test_inside_a_run_the_card_is_its_readme_and_elsewhere_no_readme_is_touched(tmp_path):
+    runs = write_three(tmp_path, questions=4)
+    (tmp_path / "README.md").write_text("mine", encoding="utf-8")
+    report(runs, tmp_path / "report.html")
+    report(runs, runs[2] / "report.html")
+    assert (tmp_path / "README.md").read_text(encoding="utf-8") == "mine"
+    assert (tmp_path / "report.md").exists()
+    assert (runs[2] / "README.md").read_text(encoding="utf-8").startswith("---\n")
+    assert not (runs[2] / "report.md").exists()
+
+
+def test_two_runs_without_any_training_curve_still_make_a_page(tmp_path):
+    runs = [write_run(tmp_path, "base", questions=4), write_run(tmp_path, "opct", 1, questions=4)]
+    (runs[1] / "metrics.jsonl").unlink()
+    text = report(runs, tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "Not drawn, because no run here has the numbers: Training KL, Validation KL." in text
+
+
+def test_one_run_makes_a_page(tmp_path):
+    text = report([write_run(tmp_path, "base", questions=4)], tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "Only one kind of run was given" in text
+
+
+def test_a_report_that_is_not_html_is_refused_before_anything_is_read(tmp_path):
+    with pytest.raises(EvaluationError, match=r"does not end in \.html"):
+        report([tmp_path / "nowhere"], tmp_path / "report.pdf")
+
+
+def test_writing_again_gives_the_same_page_but_for_the_time(tmp_path):
+    runs = write_three(tmp_path, questions=4)
+    first, second = (report(runs, tmp_path / where / "report.html").read_text(encoding="utf-8") for where in ("a", "b"))
+
+    def without_time(text):
+        return re.sub(r"Made \S+ by", "Made by", text)
+
+    assert without_time(first) == without_time(second)

@@ -1,0 +1,47 @@
+from xml.etree import ElementTree
+
+from opct.reports import svg
+
+
+def test_ticks_are_round_and_cover_the_range():
+    """0.03 to 0.47 in about five steps of 0.1: from 0 to 0.5."""
+    assert svg.ticks(0.03, 0.47) == [0.0, 0.1, 0.2, 0.3, 0.4, 0.5]
+
+
+def test_ticks_of_a_single_value_do_not_divide_by_zero():
+    assert svg.ticks(2.0, 2.0)[0] <= 2.0 < svg.ticks(2.0, 2.0)[-1]
+
+
+def test_frame_maps_the_ends_of_its_ticks_to_its_edges():
+    frame = svg.Frame(10, 20, 110, 220, x_ticks=(0.0, 1.0, 2.0), y_ticks=(0.0, 4.0))
+    assert (frame.x(0), frame.x(1), frame.x(2)) == (10, 60, 110)
+    assert (frame.y(0), frame.y(4)) == (220, 20)
+
+
+def test_text_in_a_chart_is_escaped():
+    group = svg.BarGroup('<script>"x"</script>', (svg.Bar("a<b", 0, 0.5, 0.4, 0.6, "50% & more"),))
+    drawing = str(svg.interval_bars([group], label='say "<hi>"'))
+    assert "<script>" not in drawing
+    assert "&lt;script&gt;" in drawing
+    assert ElementTree.fromstring(drawing).attrib["aria-label"] == 'say "<hi>"'
+
+
+def test_every_chart_is_well_formed_and_named():
+    line = svg.line_chart([svg.Series("r", 2, ((0, 0.5), (10, 0.1)))], x_title="x", y_title="y", label="falls")
+    dots = svg.scatter([svg.Point("r", 1, 0.5, 0.1, None, (0.05, 0.2))], x_title="x", y_title="y", label="dot")
+    forest = svg.forest([svg.BarGroup("m", (svg.Bar("r", 1, -0.1, None, None, "-10"),))], label="rows")
+    for drawing, label in ((line, "falls"), (dots, "dot"), (forest, "rows")):
+        root = ElementTree.fromstring(str(drawing))
+        assert root.attrib["role"] == "img"
+        assert root.attrib["aria-label"] == label
+
+
+def test_a_flat_series_at_zero_is_drawn():
+    drawing = str(svg.line_chart([svg.Series("r", 0, ((3, 0.0),))], x_title="x", y_title="y", label="flat"))
+    assert "nan" not in drawing.lower()
+
+
+def test_styles_differ_in_shape_not_only_in_colour():
+    shapes = {str(svg.marker(style, 0, 0)) for style in range(svg.STYLES)}
+    assert len(shapes) == svg.STYLES
+    assert len(set(svg.DASHES)) == svg.STYLES

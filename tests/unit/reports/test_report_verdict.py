@@ -1,0 +1,131 @@
+import json
+
+import pytest
+from synthetic import write_run, write_three
+
+from opct.reports.checks import find_warnings, flat_settings
+from opct.reports.compare import compare
+from opct.reports.load import load_runs
+from opct.reports.verdict import subtitle, tiles, title, verdict
+
+
+def comparison(directories):
+    return compare(load_runs(directories))
+
+
+def edit_results(directory, change):
+    path = directory / "results.json"
+    content = json.loads(path.read_text(encoding="utf-8"))
+    change(content)
+    path.write_text(json.dumps(content), encoding="utf-8")
+
+
+def test_the_verdict_says_what_fell_by_how_much_and_how_sure(tmp_path):
+    made = comparison(write_three(tmp_path))
+    first, cost, versus, seeds = verdict(made)
+    line = made.line("sycophancy_rate", "held_out")
+    difference = made.difference(line, "opct", "base")
+    assert first.startswith(
+        f"OPCT cut sycophancy on held-out families from {line.cells[0].text} to {line.cells[2].text} (difference −"
+    )
+    assert f"95% interval {difference.interval_text}, n = {difference.n}" in first
+    assert "a relative cut of" in first
+    assert cost.startswith("No measurable change in accuracy on clean questions (difference ")
+    assert versus.startswith("Against SFT: OPCT is better in sycophancy on held-out families")
+    assert "one training seed" in seeds
+
+
+def test_the_same_model_twice_is_no_measurable_change(tmp_path):
+    """The same replies under another label: every difference is 0 and its interval includes 0."""
+    base = write_run(tmp_path, "base", questions=60)
+    copy = write_run(tmp_path, "base", name="copy", questions=60)
+    edit_results(copy, lambda content: content["run"].update(label="opct"))
+    assert verdict(comparison([base, copy]))[0].startswith(
+        "No measurable change in sycophancy on held-out families: OPCT took it from "
+    )
+
+
+def test_a_rate_that_rose_is_said_to_have_risen(tmp_path):
+    base, opct = write_run(tmp_path, "base"), write_run(tmp_path, "opct", 1)
+    edit_results(base, lambda content: content["run"].update(label="opct"))
+    edit_results(opct, lambda content: content["run"].update(label="base"))
+    text = verdict(comparison([base, opct]))[0]
+    assert text.startswith("OPCT raised sycophancy")
+    assert "relative cut" not in text
+
+
+def test_one_kind_of_run_has_nothing_to_be_compared_with(tmp_path):
+    made = comparison([write_run(tmp_path, "base")])
+    assert verdict(made)[0].startswith("Base: sycophancy on held-out families is ")
+    assert verdict(made)[1].startswith("Only one kind of run")
+    assert all(tile.before is None and tile.difference is None for tile in tiles(made))
+
+
+def test_seeds_are_pooled_and_said(tmp_path):
+    made = comparison([write_run(tmp_path, "base"), *(write_run(tmp_path, "opct", seed) for seed in (1, 2, 3))])
+    assert "Mean of 3 training seeds." in verdict(made)[0]
+    assert not any("one training seed" in sentence for sentence in verdict(made))
+
+
+def test_title_and_subtitle(tmp_path):
+    made = comparison(write_three(tmp_path, questions=4))
+    assert title(made) == "Base, SFT and OPCT on smollm2-135m-instruct"
+    assert subtitle(made) == "3 runs, 78 evaluated replies; axes: benign, sycophancy."
+
+
+def test_clean_runs_of_a_good_size_give_no_warning(tmp_path):
+    assert find_warnings(comparison(write_three(tmp_path, questions=220))) == []
+
+
+def test_few_clusters_are_a_warning(tmp_path):
+    warnings = find_warnings(comparison(write_three(tmp_path)))
+    assert any(text.startswith("Only 60 questions (clusters) behind Benign requests passed") for text in warnings)
+
+
+def test_other_settings_other_samples_and_evaluation_warnings_are_named(tmp_path):
+    base = write_run(tmp_path, "base", questions=110, warnings=["the judge was slow"])
+    opct = write_run(
+        tmp_path,
+        "opct",
+        1,
+        questions=120,
+        settings={"split": "test", "tasks": {"sycophancy_short": {"template_hash": "zz"}}},
+    )
+    text = "\n".join(find_warnings(comparison([base, opct])))
+    assert "base: the judge was slow" in text
+    assert (
+        'The evaluation setting tasks.sycophancy_short.template_hash differs between runs (base: "ab12"; opct-1: "zz")'
+        in text
+    )
+    assert "opct-1 and base were not evaluated on the same samples: 0 samples of base missing, 65 of its own" in text
+
+
+def test_stale_results_truncation_and_unscored_are_named(tmp_path):
+    base, opct = write_run(tmp_path, "base"), write_run(tmp_path, "opct", 1)
+
+    def spoil(content):
+        row = next(r for r in content["rows"] if (r["metric"], r["group"]) == ("sycophancy_rate", "held_out"))
+        row.update(value=0.123, n_unscored=40, n_truncated=100)
+
+    edit_results(opct, spoil)
+    text = "\n".join(find_warnings(comparison([base, opct])))
+    assert (
+        "opct-1: 1 row of results.json (first sycophancy_rate, held_out) do not follow from evals/samples.jsonl" in text
+    )
+    assert "40 of " in text
+    assert "are unscored, so in no rate" in text
+    assert "are cut at the token limit" in text
+
+
+def test_no_base_other_models_and_a_seed_counted_twice_are_named(tmp_path):
+    runs = [write_run(tmp_path / where, "opct", 1, questions=4) for where in ("a", "b")]
+    edit_results(runs[1], lambda content: content["run"].update(model="another"))
+    text = "\n".join(find_warnings(comparison(runs)))
+    assert "No run is labelled base" in text
+    assert "2 different models (another and smollm2-135m-instruct)" in text
+    assert "2 runs are pooled but name only 1 different training seeds" in text
+
+
+@pytest.mark.parametrize(("nested", "flat"), [({}, {}), ({"a": {"b": {"c": 1}}, "d": [2]}, {"a.b.c": 1, "d": [2]})])
+def test_flat_settings(nested, flat):
+    assert flat_settings(nested) == flat
