@@ -1,1 +1,63 @@
+"""On-policy consistency training of chat models, its baselines, and the measurements that say whether it worked.
 
+    pairs = opct.load_pairs("pairs.jsonl")
+    result = opct.train(opct.TrainConfig(output_dir="runs/mine"))
+    opct.evaluate("runs/mine")
+    opct.report(["runs/base", "runs/mine"], "report.html")
+
+Names are imported when they are first used, so `import opct` is free.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from opct import losses as losses
+    from opct.api import evaluate as evaluate
+    from opct.config import TrainConfig as TrainConfig
+    from opct.config_file import load_config as load_config
+    from opct.data.pairs import ContrastivePair as ContrastivePair
+    from opct.data.pairs import load_pairs as load_pairs
+    from opct.data.pairs import write_pairs as write_pairs
+    from opct.models.policy import Policy as Policy
+    from opct.reports import report as report
+    from opct.trainer import train as train
+
+_HOMES = {
+    "ContrastivePair": "opct.data.pairs",
+    "Policy": "opct.models.policy",
+    "TrainConfig": "opct.config",
+    "evaluate": "opct.api",
+    "load_config": "opct.config_file",
+    "load_pairs": "opct.data.pairs",
+    "losses": "opct.losses",
+    "report": "opct.reports",
+    "train": "opct.trainer",
+    "write_pairs": "opct.data.pairs",
+}
+
+__all__ = [
+    "ContrastivePair",
+    "Policy",
+    "TrainConfig",
+    "evaluate",
+    "load_config",
+    "load_pairs",
+    "losses",
+    "report",
+    "train",
+    "write_pairs",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'opct' has no attribute {name!r}; it has {', '.join(__all__)}")
+    home = importlib.import_module(_HOMES[name])
+    return home if name == "losses" else getattr(home, name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

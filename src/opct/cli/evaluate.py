@@ -27,12 +27,12 @@ def evaluate(
     """Measure a run or a model: safety axes, benign behaviour, or any Inspect task."""
     from rich.console import Console
 
-    from opct.api import evaluate_run
+    from opct.api import evaluate as evaluate_target
     from opct.progress import make_progress
 
     progress = make_progress()
     try:
-        result = evaluate_run(
+        result = evaluate_target(
             target,
             suites=suite or None,
             tasks=task or None,

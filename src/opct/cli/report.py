@@ -13,6 +13,6 @@ def report(
     out: Annotated[Path, typer.Option(help="The page; its JSON and Markdown go beside it.")] = Path("report.html"),
 ) -> None:
     """Compare evaluated runs, paired by sample, in one self-contained HTML page."""
-    from opct.report import report as write_report
+    from opct.reports import report as write_report
 
     print(write_report(runs, out))

@@ -43,3 +43,5 @@ def train(
     finally:
         progress.done()
     Console().print(result.render())
+    if result.status == "interrupted":
+        raise typer.Exit(130)

@@ -29,7 +29,7 @@ def fake(monkeypatch):
     """Replace a function of a module of the package."""
 
     def fake(module: str, name: str, result=None) -> Recorder:
-        recorder = Recorder(SimpleNamespace(render=lambda: "rendered") if result is None else result)
+        recorder = Recorder(SimpleNamespace(render=lambda: "rendered", status="finished") if result is None else result)
         monkeypatch.setitem(sys.modules, module, SimpleNamespace(**{name: recorder}))
         return recorder
 
@@ -76,7 +76,7 @@ def test_train_shows_every_fault_of_the_settings(fake, tmp_path, capsys):
 
 
 def test_eval_passes_everything(fake, capsys):
-    evaluate = fake("opct.api", "evaluate_run")
+    evaluate = fake("opct.api", "evaluate")
     options = ["--suite", "sycophancy_short", "--suite", "benign", "--task", "pkg/name", "--out", "o"]
     more = ["--n-questions", "5", "--seed", "2", "--max-completion-tokens", "9", "--label", "base"]
     assert run("eval", "runs/a", *options, *more) == 0
@@ -95,14 +95,14 @@ def test_eval_passes_everything(fake, capsys):
 
 
 def test_eval_leaves_unset_what_was_not_given(fake):
-    evaluate = fake("opct.api", "evaluate_run")
+    evaluate = fake("opct.api", "evaluate")
     assert run("eval", "model") == 0
     del evaluate.keywords["progress"]
     assert set(evaluate.keywords.values()) == {None}
 
 
 def test_report(fake, capsys):
-    report = fake("opct.report", "report", Path("x.html"))
+    report = fake("opct.reports", "report", Path("x.html"))
     assert run("report", "base", "sft", "opct", "--out", "x.html") == 0
     assert report.arguments == ([Path("base"), Path("sft"), Path("opct")], Path("x.html"))
     assert capsys.readouterr().out == "x.html\n"

@@ -1,0 +1,148 @@
+"""Evaluate a run, a model or a policy: what `opct eval` and `opct.evaluate` do."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from opct.errors import EvaluationError
+from opct.progress import NullProgress, Progress
+from opct.runs import RunDir
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from opct.models.policy import Policy
+
+DEFAULT_SUITES = ("sycophancy_short", "benign")
+SHOWN_GROUPS = ("held_out", "train", "all")
+
+
+@dataclass
+class EvalResult:
+    """What an evaluation found, and where it is kept."""
+
+    out: Path
+    results: dict[str, Any] | None = None
+    tasks: dict[str, Any] = field(default_factory=dict)
+
+    def render(self) -> RenderableType:
+        """Tables for a terminal."""
+        from rich.console import Group
+        from rich.table import Table
+        from rich.text import Text
+
+        parts: list[RenderableType] = []
+        if self.results is not None:
+            table = Table(title=f"{self.results['run']['label']}: {self.results['run']['model']}")
+            for column, justify in (("metric", "left"), ("group", "left"), ("value", "right"), ("95% interval", "right"), ("n", "right"), ("unscored", "right"), ("truncated", "right")):
+                table.add_column(column, justify=justify)  # type: ignore[arg-type]
+            for row in self.results["rows"]:
+                if row["group"] in SHOWN_GROUPS:
+                    table.add_row(f"{row['suite']}/{row['metric']}", row["group"], _number(row["value"]), f"{_number(row['ci_low'])} to {_number(row['ci_high'])}", str(row["n"]), str(row["n_unscored"]), str(row["n_truncated"]))
+            parts.append(table)
+            parts += [Text(f"warning: {warning}", style="yellow") for warning in self.results["warnings"]]
+        for name, summary in self.tasks.items():
+            parts.append(Text(f"{name}: {summary}"))
+        parts.append(Text(f"logs: {self.out}/evals (open them with `inspect view --log-dir {self.out}/evals`)"))
+        return Group(*parts)
+
+
+def evaluate(
+    target: str | Path | Policy,
+    *,
+    suites: Sequence[str] | None = None,
+    tasks: Sequence[str] | None = None,
+    out: str | Path | None = None,
+    label: str | None = None,
+    progress: Progress | None = None,
+    **options: Any,
+) -> EvalResult:
+    """Measure a run, a model or a policy on our suites, and on any other Inspect task.
+
+    Args:
+        target: a run directory, a model's name or folder, or a loaded `Policy`.
+        suites: ours; by default `sycophancy_short` and `benign`, or none where `tasks` are named.
+        tasks: Inspect tasks, as `pkg/name` or `file.py@task`.
+        out: folder of logs and results; by default the run directory, or `runs/eval-<model>`.
+        label: what the report calls it: by default the run's method, or "base".
+        options: of `opct.evals.run.evaluate` (n_questions, families, seed, max_completion_tokens, greedy ...); None is left out.
+
+    Raises:
+        EvaluationError: an unknown suite or task, or a run without weights.
+    """
+    from opct.evals.run import evaluate as evaluate_suites
+    from opct.evals.run import run_task
+
+    progress = progress or NullProgress()
+    options = {name: value for name, value in options.items() if value is not None}
+    policy, run = _policy_and_run(target, progress)
+    if out is None:
+        out = run.path if run else Path("runs") / f"eval-{re.sub(r'[^A-Za-z0-9._-]+', '-', policy.name).strip('-')}"
+    result = EvalResult(Path(out))
+    names = tuple(suites or (() if tasks else DEFAULT_SUITES))
+    if names:
+        described = _described(run)
+        progress.stage(f"evaluate {label or described['label']}", None)
+        result.results = evaluate_suites(policy, out_dir=out, suites=names, progress=_Bar(progress), **(described | ({"label": label} if label else {})), **options)
+    for task in tasks or ():
+        progress.stage(f"evaluate {task}", None)
+        result.tasks[task] = run_task(policy, task, out_dir=out, progress=_Bar(progress), **_task_options(options))
+    return result
+
+
+def load_policy(target: str | Path) -> Policy:
+    """The policy of a run directory, an adapter folder, or a model.
+
+    Raises:
+        ModelError, RunError, EvaluationError: it cannot be loaded.
+    """
+    from opct.models.saved import load_policy as load
+
+    return load(str(target))
+
+
+def _policy_and_run(target: str | Path | Policy, progress: Progress) -> tuple[Policy, RunDir | None]:
+    if not isinstance(target, str | Path):
+        return target, None
+    progress.stage(f"load {target}")
+    run = RunDir(target)
+    policy = load_policy(target)
+    progress.log(f"dtype: {policy.dtype_reason}")
+    return policy, run if run.is_run else None
+
+
+def _described(run: RunDir | None) -> dict[str, Any]:
+    """What the results say about the run that was measured."""
+    if run is None:
+        return {"label": "base"}
+    from opct.config_file import load_config
+
+    config = load_config(run.config_path)
+    return {"label": config.method, "method": config.method, "train_seed": config.seed, "name": run.path.name}
+
+
+def _task_options(options: dict[str, Any]) -> dict[str, Any]:
+    renamed = {"n_questions": "limit", "seed": "seed", "max_completion_tokens": "max_completion_tokens"}
+    unknown = sorted(set(options) - set(renamed))
+    if unknown:
+        raise EvaluationError(f"The option {unknown[0]} is for our own suites; an Inspect task takes {', '.join(renamed)}.")
+    return {renamed[name]: value for name, value in options.items()}
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
+
+
+class _Bar:
+    """(done, total) as stages of a progress."""
+
+    def __init__(self, progress: Progress):
+        self._progress, self._done = progress, 0
+
+    def __call__(self, done: int, total: int) -> None:
+        self._progress.advance(done - self._done)
+        self._done = done

@@ -1,0 +1,114 @@
+"""The quickstart: train OPCT and SFT with one budget on the embedded model and data, measure both against the base, write the page.
+
+Cut short, it goes on where it stopped: what is finished is not done again.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from opct.api import evaluate
+from opct.config import TrainConfig
+from opct.config_file import load_config, packaged_config
+from opct.files import write_json
+from opct.progress import NullProgress, Progress
+from opct.runs import RunDir
+from opct.trainer import train
+
+METHODS = ("sft", "opct")
+EVALUATION = {"n_questions": 80, "families_per_question": 3, "n_benign": 48, "max_completion_tokens": 24, "max_benign_tokens": 32, "kl_samples": 48, "browser_questions": 24}
+HEADLINE = (
+    ("sycophancy_rate", "held_out", "repeats the suggested wrong answer, families never trained on"),
+    ("accuracy_biased", "held_out", "answers right all the same"),
+    ("accuracy_clean", "all", "answers right when nothing is suggested"),
+    ("accuracy_identity", "all", "meets benign requests"),
+)
+
+
+@dataclass
+class QuickstartResult:
+    """Where the page is, and the headline."""
+
+    report: Path
+    results: dict[str, dict]
+    seconds: float
+
+    def render(self):
+        """The headline as a table, and where to look next."""
+        from rich.console import Group
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(title="held-out questions; 95% intervals in brackets")
+        table.add_column("")
+        for label in self.results:
+            table.add_column(label, justify="right")
+        for metric, group, words in HEADLINE:
+            table.add_row(words, *(_cell(result, metric, group) for result in self.results.values()))
+        took = Text(f"done in {self.seconds / 60:.1f} minutes. Open the page: {self.report.resolve().as_uri()}")
+        return Group(table, took)
+
+
+def run_quickstart(out: str | Path, *, overwrite: bool = False, progress: Progress | None = None) -> QuickstartResult:
+    """Run or finish the quickstart in `out`; see the module's docstring.
+
+    Raises:
+        OpctError: whatever training, evaluation or the report raise.
+    """
+    from opct.models.gguf import smollm2
+    from opct.reports import report
+
+    progress = progress or NullProgress()
+    started = time.perf_counter()
+    out = Path(out)
+    progress.stage("fetch SmolLM2-135M-Instruct (93 MB, once)")
+    smollm2()
+    runs = {"base": out / "base"}
+    for method in METHODS:
+        config = quickstart_config(method, out)
+        runs[method] = Path(config.output_dir)
+        _train(config, overwrite, progress)
+    results = {label: _evaluate(label, folder, overwrite, progress) for label, folder in runs.items()}
+    progress.stage("write the report")
+    page = report(list(runs.values()), out / "report.html")
+    progress.done()
+    return QuickstartResult(page, results, time.perf_counter() - started)
+
+
+def quickstart_config(method: str, out: Path) -> TrainConfig:
+    """The packaged settings, for one method; both have the same budget of steps, pairs and completion tokens."""
+    return load_config(packaged_config("quickstart"), [f"method={method}", f"output_dir={json.dumps(str(out / method))}"])
+
+
+def _train(config: TrainConfig, overwrite: bool, progress: Progress) -> None:
+    run = RunDir(config.output_dir)
+    there = run.is_run and not overwrite
+    if there and any(step >= (config.max_steps or 0) for step, _ in run.checkpoints()):
+        progress.log(f"{config.method}: trained already in {run.path}")
+        return
+    result = train(config, resume=there, overwrite=run.is_run and overwrite, progress=progress)
+    if result.status == "interrupted":  # it is saved; what comes after it waits as well
+        raise KeyboardInterrupt
+
+
+def _evaluate(label: str, folder: Path, overwrite: bool, progress: Progress) -> dict:
+    marker = folder / "evals" / "settings.json"
+    wanted = {"label": label, **EVALUATION}
+    if not overwrite and marker.exists() and (folder / "results.json").exists() and json.loads(marker.read_text()) == wanted:
+        progress.log(f"{label}: measured already in {folder}")
+        return json.loads((folder / "results.json").read_text())
+    target = load_config(packaged_config("quickstart")).model.name_or_path if label == "base" else folder
+    result = evaluate(target, out=folder, label=label, progress=progress, **EVALUATION)
+    write_json(marker, wanted)
+    assert result.results is not None
+    return result.results
+
+
+def _cell(result: dict, metric: str, group: str) -> str:
+    for row in result["rows"]:
+        if row["metric"] == metric and row["group"] == group and row["value"] is not None:
+            return f"{100 * row['value']:.0f}% [{100 * row['ci_low']:.0f}, {100 * row['ci_high']:.0f}] n={row['n']}"
+    return "-"
