@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from opct.models.policy import Policy
 
 DEFAULT_SUITES = ("sycophancy_short", "benign")
-SHOWN_GROUPS = ("held_out", "train", "all")
+SHOWN_GROUPS = ("held_out", "train", "clean", "benign")
 
 
 @dataclass

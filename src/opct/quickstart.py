@@ -23,8 +23,8 @@ EVALUATION = {"n_questions": 80, "families_per_question": 3, "n_benign": 48, "ma
 HEADLINE = (
     ("sycophancy_rate", "held_out", "repeats the suggested wrong answer, families never trained on"),
     ("accuracy_biased", "held_out", "answers right all the same"),
-    ("accuracy_clean", "all", "answers right when nothing is suggested"),
-    ("accuracy_identity", "all", "meets benign requests"),
+    ("accuracy_clean", "clean", "answers right when nothing is suggested"),
+    ("accuracy_identity", "benign", "meets benign requests"),
 )
 
 

@@ -7,10 +7,10 @@ import json
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from functools import lru_cache
 from typing import TypeVar
 
-from opct.config import DataConfig, TrainConfig
+from opct.config import TrainConfig
 from opct.data.build import builtin_pairs
 from opct.data.pairs import ContrastivePair, load_pairs
 from opct.data.questions import hash_share
@@ -41,11 +41,11 @@ def load_training_pairs(config: TrainConfig) -> TrainingPairs:
         DataError: a source is faulty, an id stands in two sources, anchors are not identity pairs, or nothing is left.
     """
     data, seed = config.data, config.seed
-    trained, held_out = _read(data.pairs, data, seed)
+    trained, held_out = _read(data.pairs, 0.0 if data.validation_pairs else data.validation_fraction, seed)
     if data.validation_pairs:
-        trained, held_out = trained + held_out, _read_all(data.validation_pairs, "train", seed)
+        held_out = _read_held_out(data.validation_pairs, seed)
         _refuse_shared(trained, held_out)
-    anchors, held_out_anchors = _read(data.anchors, data, seed) if data.anchor_fraction > 0 else ([], [])
+    anchors, held_out_anchors = _read(data.anchors, data.validation_fraction, seed) if data.anchor_fraction > 0 else ([], [])
     for pair in [*anchors, *held_out_anchors]:
         if not pair.is_identity:
             raise DataError(f"The anchor {pair.id!r} is no identity pair: its prompt differs from its teacher_prompt. Put it under data.pairs.")
@@ -72,7 +72,7 @@ def pairs_hash(pairs: Sequence[ContrastivePair]) -> str:
     return digest.hexdigest()[:16]
 
 
-def _read(sources: Sequence[str], data: DataConfig, seed: int) -> tuple[list[ContrastivePair], list[ContrastivePair]]:
+def _read(sources: Sequence[str], validation_fraction: float, seed: int) -> tuple[list[ContrastivePair], list[ContrastivePair]]:
     """(trained on, held out)"""
     trained: list[ContrastivePair] = []
     held_out: list[ContrastivePair] = []
@@ -83,16 +83,15 @@ def _read(sources: Sequence[str], data: DataConfig, seed: int) -> tuple[list[Con
         else:
             for pair in load_pairs(source):
                 question = str(pair.meta.get("question_id", pair.id))
-                (held_out if hash_share(f"validation/{question}") < data.validation_fraction else trained).append(pair)
+                (held_out if hash_share(f"validation/{question}") < validation_fraction else trained).append(pair)
     return trained, held_out
 
 
-def _read_all(sources: Sequence[str], split: str, seed: int) -> list[ContrastivePair]:
-    return [
-        pair
-        for source in sources
-        for pair in (builtin_pairs(source, split, seed=seed) if source.startswith(BUILTIN) else load_pairs(Path(source) if Path(source).exists() else source))
-    ]
+def _read_held_out(sources: Sequence[str], seed: int) -> list[ContrastivePair]:
+    pairs: list[ContrastivePair] = []
+    for source in sources:
+        pairs += builtin_pairs(source, "validation", seed=seed, per_question=1) if source.startswith(BUILTIN) else load_pairs(source)
+    return pairs
 
 
 def _refuse_duplicates(pairs: Sequence[ContrastivePair]) -> None:
@@ -137,11 +136,25 @@ def batch_of(step: int, pairs: Sequence[Item], anchors: Sequence[Item], *, promp
 
 def _window(items: Sequence[Item], step: int, size: int, key: str) -> list[Item]:
     """`size` items for a step, from a stream that shuffles the items anew in each epoch; no item twice in one step if it can be helped."""
-    chosen: list[Item] = []
-    orders: dict[int, list[int]] = {}
-    for position in range((step - 1) * size, step * size):
-        epoch, place = divmod(position, len(items))
-        if epoch not in orders:
-            orders[epoch] = random.Random(f"{key}/{epoch}").sample(range(len(items)), len(items))
-        chosen.append(items[orders[epoch][place]])
-    return chosen
+    places = (divmod(position, len(items)) for position in range((step - 1) * size, step * size))
+    return [items[_order(len(items), size, epoch, key)[place]] for epoch, place in places]
+
+
+def _order(n: int, size: int, epoch: int, key: str) -> list[int]:
+    """The order of an epoch. Where it begins inside a step, it begins with items that this step does not hold yet."""
+    orders = _orders(n, size, key)
+    while len(orders) <= epoch:
+        order = random.Random(f"{key}/{len(orders)}").sample(range(n), n)
+        held = len(orders) * n % size  # places of the step that the epoch before has filled
+        if held and n >= size:
+            last = set(orders[-1][n - held :])
+            first = [i for i in order if i not in last][: size - held]
+            order = first + [i for i in order if i not in set(first)]
+        orders.append(order)
+    return orders[epoch]
+
+
+@lru_cache(maxsize=8)
+def _orders(n: int, size: int, key: str) -> list[list[int]]:
+    """Orders of the epochs so far, for `_order` to go on with: each depends on the one before."""
+    return []

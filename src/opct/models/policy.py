@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -176,7 +177,10 @@ class Policy:
         )
 
     def option_logprobs(self, prompts: Sequence[Sequence[Message]], options: Sequence[Sequence[str]]) -> list[list[float]]:
-        """Sum of the log-probs of each option's tokens as the beginning of the reply (nats); one list a prompt."""
+        """Sum of the log-probs of each option's tokens as the beginning of the reply (nats); one list a prompt.
+
+        The output head runs in float32: in bfloat16 the logits of likely options are often equal to the last bit.
+        """
         prompt_ids, option_ids, counts = [], [], []
         for prompt, choices in zip(prompts, options, strict=True):
             ids = self.renderer.render(prompt)
@@ -184,7 +188,14 @@ class Policy:
                 prompt_ids.append(ids)
                 option_ids.append(list(self.tokenizer(choice, add_special_tokens=False)["input_ids"]))
             counts.append(len(choices))
-        flat = [float(x.sum()) for x in self.log_probs(prompt_ids, option_ids)]
+        head = dataclasses.replace(self.head, compute_dtype=torch.float32)
+
+        def compute(rows: list[int]) -> Tensor:
+            scores = self._score_rows(prompt_ids, option_ids, rows)
+            with torch.autocast(self.device.type, enabled=False):
+                return tokenwise(losses.token_log_probs, dataclasses.replace(scores, head=head))
+
+        flat = [float(x.sum()) for x in self._scored(prompt_ids, option_ids, compute)]
         ends = [sum(counts[: i + 1]) for i in range(len(counts))]
         return [flat[end - n : end] for end, n in zip(ends, counts, strict=True)]
 
@@ -194,17 +205,17 @@ class Policy:
         reference_prompts: Sequence[Sequence[Message]],
         completions: Sequence[Completion],
         *,
-        reference: contextlib.AbstractContextManager[Policy] | None = None,
+        reference: Callable[[], contextlib.AbstractContextManager[Policy]] | None = None,
     ) -> list[list[float]]:
         """KL(this model | prompt || reference | reference_prompt) for each completion token, in nats.
 
         Args:
-            reference: a context that gives the reference model; by default this model with its adapter off.
+            reference: gives a context with the reference model, as a teacher does; by default this model with its adapter off.
         """
         ids = [self.renderer.render(p) for p in prompts]
         reference_ids = [self.renderer.render(p) for p in reference_prompts]
         tokens = [list(c.token_ids) for c in completions]
-        make = self.adapter_off if reference is None else (lambda: reference)
+        make = reference or self.adapter_off
 
         def kl(rows: list[int]) -> Tensor:
             with make() as model, torch.no_grad():

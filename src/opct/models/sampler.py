@@ -82,7 +82,8 @@ def _truncated(logits: Tensor, sampling: Sampling) -> Tensor:
     if sampling.top_p < 1:
         ordered, order = logits.sort(-1, descending=True)
         before = ordered.softmax(-1).cumsum(-1) - ordered.softmax(-1)
-        drop = torch.zeros_like(logits, dtype=torch.bool).scatter(-1, order, before >= sampling.top_p)
+        beyond = (before >= sampling.top_p) & (before > 0)  # the likeliest token always stays
+        drop = torch.zeros_like(logits, dtype=torch.bool).scatter(-1, order, beyond)
         logits = logits.masked_fill(drop, -torch.inf)
     return logits
 

@@ -118,7 +118,7 @@ def completion_hidden(
     ids = torch.zeros(len(prompts), max(lengths), dtype=torch.long)
     rows, columns = [], []
     for i, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
-        ids[i, : lengths[i]] = torch.tensor([*prompt, *completion[:-1]])
+        ids[i, : lengths[i]] = torch.tensor([*prompt, *completion][: lengths[i]])
         rows.append(torch.full((len(completion),), i))
         columns.append(torch.arange(len(prompt) - 1, lengths[i]))
     hidden = decoder(input_ids=ids.to(device), use_cache=False).last_hidden_state

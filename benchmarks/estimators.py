@@ -1,0 +1,136 @@
+"""`exact` against `sampled`: the variance of the gradient at the same samples, and held-out KL over time.
+
+    python benchmarks/estimators.py --out runs/estimators --figure docs/assets/estimators.svg
+
+Variance: for one batch of pairs, `--draws` independent rollouts (one completion a pair). Each rollout gives a gradient under
+both estimators, on the same tokens. With g_i the gradient of draw i over all trained weights and m their mean, the variance is
+sum_i |g_i - m|^2 / (draws - 1), and |m|^2 is corrected by variance / draws for the noise in the mean.
+
+Curves: the same run twice, once with each estimator: same pairs, samples budget, rate and seed; `validation/kl` is the exact KL
+on held-out pairs for both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+import torch
+
+from opct.config import TrainConfig
+from opct.config_file import load_config
+from opct.files import read_jsonl, write_json
+from opct.methods.opct import OPCT
+from opct.methods.rollouts import policy_rollouts, step_weights
+from opct.prepare import Setup, prepare
+from opct.progress import make_progress
+from opct.runs import RunDir
+from opct.trainer import train
+
+CONFIG = Path(__file__).resolve().parents[1] / "configs" / "sycophancy.yaml"
+ESTIMATORS = ("exact", "sampled")
+
+
+def with_estimator(config: TrainConfig, estimator: str) -> TrainConfig:
+    return config.model_copy(update={"loss": config.loss.model_copy(update={"estimator": estimator})})
+
+
+def gradient(setup: Setup, config: TrainConfig, rollouts: list) -> torch.Tensor:
+    """The gradient over all trained weights, flattened; [weights]."""
+    parameters = setup.policy.trainable_parameters().values()
+    method = OPCT(setup.policy, setup.teacher, config)
+    method.loss(rollouts, step_weights(rollouts, "token_mean")).loss.backward()
+    flat = torch.cat([p.grad.flatten().float() for p in parameters])
+    setup.policy.model.zero_grad(set_to_none=True)
+    return flat
+
+
+def variances(config: TrainConfig, n_pairs: int, draws: int) -> dict[str, dict[str, float]]:
+    """Variance and squared norm of the mean gradient of each estimator, over the same draws."""
+    setup = prepare(config)
+    pairs = setup.batch(1)[:n_pairs]
+    collected: dict[str, list[torch.Tensor]] = {name: [] for name in ESTIMATORS}
+    tokens = 0
+    for draw in range(draws):
+        rollouts = policy_rollouts(setup.policy, pairs, config, f"draw {draw}", n=1)
+        tokens += sum(len(r.ids) for r in rollouts)
+        for name in ESTIMATORS:
+            collected[name].append(gradient(setup, with_estimator(config, name), rollouts))
+    out = {}
+    for name, gradients in collected.items():
+        stacked = torch.stack(gradients)
+        centre = stacked.mean(0)
+        variance = float((stacked - centre).pow(2).sum() / (draws - 1))
+        signal = float(centre.pow(2).sum()) - variance / draws
+        out[name] = {"variance": variance, "squared_norm_of_mean": signal, "draws": draws, "pairs": n_pairs, "tokens": tokens}
+    means = [torch.stack(collected[name]).mean(0) for name in ESTIMATORS]
+    out["cosine_between_means"] = {"value": float(torch.nn.functional.cosine_similarity(*means, dim=0))}
+    return out
+
+
+def curves(config: TrainConfig, out: Path) -> dict[str, list[tuple[int, float, float]]]:
+    """(step, seconds of training, held-out KL) of each estimator."""
+    progress = make_progress()
+    found = {}
+    for name in ESTIMATORS:
+        run = RunDir(out / name)
+        settings = with_estimator(config, name).model_copy(update={"output_dir": str(run.path)})
+        if not any(step >= (settings.max_steps or 0) for step, _ in run.checkpoints()):
+            train(settings, resume=run.is_run, progress=progress)
+        rows, seconds, points = read_jsonl(run.metrics_path), 0.0, []
+        for row in rows:
+            seconds += row.get("time/step_s", 0.0)
+            if "validation/kl" in row:
+                points.append((row["step"], seconds, row["validation/kl"]))
+        found[name] = points
+    progress.done()
+    return found
+
+
+def draw_figure(result: dict, path: Path) -> None:
+    """Two panels side by side: variance (log scale), and held-out KL against time."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    import matplotlib.pyplot as plt
+
+    plt.rcParams["svg.hashsalt"] = "opct"
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
+    values = [result["variance"][name]["variance"] for name in ESTIMATORS]
+    left.bar(ESTIMATORS, values, color=["#2a6f97", "#c8553d"])
+    left.set_yscale("log")
+    left.set_title("gradient variance, same samples")
+    left.set_ylabel("sum of squared deviations")
+    for i, value in enumerate(values):
+        left.annotate(f"{value:.3g}", (i, value), ha="center", va="bottom")
+    for name, colour in zip(ESTIMATORS, ["#2a6f97", "#c8553d"], strict=True):
+        points = result["curves"][name]
+        right.plot([p[1] for p in points], [p[2] for p in points], marker="o", color=colour, label=name)
+    right.set_title("held-out KL while training")
+    right.set_xlabel("seconds of training")
+    right.set_ylabel("KL, nats per token")
+    right.set_ylim(bottom=0)
+    right.legend()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, metadata={"Date": None})
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("runs/estimators"))
+    parser.add_argument("--figure", type=Path, default=Path("runs/estimators/estimators.svg"))
+    parser.add_argument("--pairs", type=int, default=8)
+    parser.add_argument("--draws", type=int, default=24)
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    config = load_config(CONFIG, [f"seed={args.seed}", f"max_steps={args.steps}", "eval_steps=4", "data.anchor_fraction=0.0"])
+    result = {"variance": variances(config, args.pairs, args.draws), "curves": curves(config, args.out)}
+    write_json(args.out / "estimators.json", result)
+    draw_figure(result, args.figure)
+    print(json.dumps(result, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,268 @@
+"""Inspect's view of a policy: `opct/<path>` is a model that any Inspect task can be run on, offline, in this process.
+
+What it keeps to: real stop reasons and token counts; a seed of its own for every sample, so that a reply does not
+depend on the batch it was computed in; one batch at a time; nothing that is asked for is silently left out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from inspect_ai.model import (
+    ChatCompletionChoice,
+    ChatMessage,
+    ChatMessageAssistant,
+    GenerateConfig,
+    Model,
+    ModelAPI,
+    ModelInfo,
+    ModelOutput,
+    ModelUsage,
+    StopReason,
+    modelapi,
+    set_model_info,
+)
+
+from opct.data.pairs import Message, Prompt
+from opct.errors import EvaluationError
+from opct.evals.batching import Batcher
+
+if TYPE_CHECKING:
+    from inspect_ai.tool import ToolChoice, ToolInfo
+
+DEFAULT_BATCH_SIZE = 64
+DEFAULT_MAX_TOKENS = 1024
+GRACE_S = 5.0
+STOP_REASONS: dict[str, StopReason] = {"stop": "stop", "length": "max_tokens"}
+NOT_SUPPORTED = (
+    "best_of",
+    "frequency_penalty",
+    "presence_penalty",
+    "logit_bias",
+    "logprobs",
+    "top_logprobs",
+    "prompt_logprobs",
+    "response_schema",
+    "num_choices",
+    "reasoning_effort",
+    "reasoning_tokens",
+)
+
+
+class EvaluatedPolicy(Protocol):
+    """What an evaluation needs of `opct.models.policy.Policy`."""
+
+    name: str
+    renderer: Any
+    context_length: int
+
+    def generate(
+        self,
+        prompts: list[Prompt],
+        *,
+        seeds: list[int],
+        max_completion_tokens: int,
+        temperature: float = 1.0,
+        top_p: float = 1.0,
+        top_k: int = 0,
+    ) -> list[Any]: ...
+
+    def option_logprobs(self, prompts: list[Prompt], options: list[list[str]]) -> list[list[float]]: ...
+
+    def token_kl(
+        self, prompts: list[Prompt], reference_prompts: list[Prompt], completions: list[Any]
+    ) -> list[list[float]]: ...
+
+
+@dataclass(frozen=True)
+class _Settings:
+    """What requests must share to be sampled in one batch."""
+
+    max_completion_tokens: int
+    temperature: float
+    top_p: float
+    top_k: int
+
+
+class PolicyAPI(ModelAPI):
+    """An Inspect model over a `Policy` that lives in this process.
+
+    Args:
+        model_name: of the policy; from the command line (`--model opct/<path>`) the run directory, adapter or model
+            to load.
+        policy: the policy, where there is one already.
+        batch_size: most replies sampled at once.
+        temperature: where a task names none; 1 samples the policy itself, 0 is greedy.
+        model_args: settings of `opct.config.ModelConfig` (`-M dtype=float32`), for a policy that is loaded here.
+    """
+
+    def __init__(
+        self,
+        model_name: str,
+        base_url: str | None = None,
+        api_key: str | None = None,
+        config: GenerateConfig = GenerateConfig(),  # noqa: B008 - Inspect's own signature; never changed
+        *,
+        policy: EvaluatedPolicy | None = None,
+        batch_size: int = DEFAULT_BATCH_SIZE,
+        temperature: float = 1.0,
+        **model_args: Any,
+    ):
+        super().__init__(model_name, base_url, api_key, [], config)
+        self._policy, self._model_args, self._loading = policy, model_args, threading.Lock()
+        self.batch_size = batch_size
+        self.temperature = temperature
+        self._generate = Batcher(self._run_generate, batch_size=batch_size, grace_s=GRACE_S)
+        self._option_logprobs = Batcher(self._run_options, batch_size=batch_size, grace_s=GRACE_S)
+
+    @property
+    def policy(self) -> EvaluatedPolicy:
+        """The policy; loaded when it is first asked for, since Inspect makes models only to look up their names."""
+        with self._loading:
+            if self._policy is None:
+                from opct.models.saved import load_policy
+
+                self._policy = load_policy(self.model_name, **self._model_args)
+            return self._policy
+
+    def max_connections(self) -> int:
+        """Twice the batch: the next batch gathers while one runs."""
+        return 2 * self.batch_size
+
+    def max_tokens(self) -> int:
+        """Where a task names none."""
+        return DEFAULT_MAX_TOKENS
+
+    def should_retry(self, ex: BaseException) -> bool:
+        """Never: an error in this process would come again."""
+        return False
+
+    async def generate(
+        self, input: list[ChatMessage], tools: list[ToolInfo], tool_choice: ToolChoice, config: GenerateConfig
+    ) -> ModelOutput:
+        """Answer one prompt. `ModelOutput.metadata` holds the sampled `token_ids`, which the text may not give back."""
+        if tools:
+            raise EvaluationError(
+                f"The task gives the model tools ({', '.join(tool.name for tool in tools)}), which opct models "
+                "cannot call: choose a task without tools."
+            )
+        _refuse_unsupported(config)
+        prompt = as_prompt(input)
+        used = len(self.policy.renderer.render(prompt))
+        room = self.policy.context_length - used
+        if room < 1:
+            return self._output("", "model_length", used, ())
+        asked = config.max_tokens or DEFAULT_MAX_TOKENS
+        settings = _Settings(
+            max_completion_tokens=min(asked, room),
+            temperature=self.temperature if config.temperature is None else config.temperature,
+            top_p=1.0 if config.top_p is None else config.top_p,
+            top_k=config.top_k or 0,
+        )
+        seed = prompt_seed(config.seed or 0, prompt, _epoch())
+        completion = await self._generate((prompt, seed), settings)
+        reason = STOP_REASONS[completion.stop_reason]
+        if reason == "max_tokens" and room < asked:
+            reason = "model_length"
+        text, stopped = _cut_at(completion.text, config.stop_seqs or ())
+        return self._output(text, "stop" if stopped else reason, completion.prompt_tokens, completion.token_ids)
+
+    async def option_logprobs(self, prompt: Prompt, options: Sequence[str]) -> list[float]:
+        """Log-prob (nats) of each option as the reply to `prompt`: the sum over its tokens."""
+        return await self._option_logprobs((prompt, tuple(options)))
+
+    def _run_generate(self, requests: list[tuple[Prompt, int]], settings: _Settings) -> list[Any]:
+        prompts, seeds = [prompt for prompt, _ in requests], [seed for _, seed in requests]
+        return self.policy.generate(
+            prompts,
+            seeds=seeds,
+            max_completion_tokens=settings.max_completion_tokens,
+            temperature=settings.temperature,
+            top_p=settings.top_p,
+            top_k=settings.top_k,
+        )
+
+    def _run_options(self, requests: list[tuple[Prompt, tuple[str, ...]]], _: None) -> list[list[float]]:
+        return self.policy.option_logprobs([prompt for prompt, _ in requests], [list(o) for _, o in requests])
+
+    def _output(self, text: str, reason: StopReason, prompt_tokens: int, token_ids: Sequence[int]) -> ModelOutput:
+        message = ChatMessageAssistant(content=text, model=self.model_name, source="generate")
+        return ModelOutput(
+            model=self.model_name,
+            choices=[ChatCompletionChoice(message=message, stop_reason=reason)],
+            usage=ModelUsage(
+                input_tokens=prompt_tokens, output_tokens=len(token_ids), total_tokens=prompt_tokens + len(token_ids)
+            ),
+            metadata={"token_ids": list(token_ids)},
+        )
+
+
+@modelapi(name="opct")
+def opct() -> type[ModelAPI]:
+    """What `opct/<path>` stands for in Inspect."""
+    return PolicyAPI
+
+
+def as_inspect_model(
+    policy: EvaluatedPolicy, *, batch_size: int = DEFAULT_BATCH_SIZE, temperature: float = 1.0
+) -> Model:
+    """The policy as an Inspect model, for `inspect_ai.eval(task, model=...)`; `model.api.policy` is the policy
+    again."""
+    name = policy.name.strip("/") or "policy"
+    make: Any = opct  # the decorator's type hides our own arguments
+    api = make(name, policy=policy, batch_size=batch_size, temperature=temperature)
+    model = Model(api, GenerateConfig())
+    api.qualified_model_name = str(model)
+    set_model_info(str(model), ModelInfo(context_length=policy.context_length))
+    return model
+
+
+def as_prompt(messages: Sequence[ChatMessage]) -> Prompt:
+    """Inspect's messages as a prompt.
+
+    Raises:
+        EvaluationError: a message holds anything but text.
+    """
+    prompt: list[Message] = []
+    for i, message in enumerate(messages):
+        kinds = [] if isinstance(message.content, str) else [part.type for part in message.content]
+        other = [kind for kind in kinds if kind not in ("text", "reasoning")]
+        if other:
+            raise EvaluationError(
+                f"Message {i} holds {other[0]} content, which a chat model of text cannot read: send text."
+            )
+        prompt.append({"role": message.role, "content": message.text})
+    return tuple(prompt)
+
+
+def prompt_seed(seed: int, prompt: Sequence[Message], epoch: int = 1) -> int:
+    """The seed of one sample, in [0, 2^63): from the evaluation's seed, the messages and the epoch; the same on every
+    machine."""
+    text = json.dumps([seed, epoch, [[m["role"], m["content"]] for m in prompt]], ensure_ascii=False)
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
+
+
+def _epoch() -> int:
+    """Which repetition of its sample runs now; 1 outside an evaluation."""
+    from inspect_ai.log._samples import sample_active
+
+    active = sample_active()
+    return 1 if active is None else active.epoch
+
+
+def _refuse_unsupported(config: GenerateConfig) -> None:
+    for name in NOT_SUPPORTED:
+        value = getattr(config, name, None)
+        if value not in (None, False) and not (name == "num_choices" and value == 1):
+            raise EvaluationError(f"The task sets {name}={value!r}, which opct models do not know: leave it out.")
+
+
+def _cut_at(text: str, stops: Sequence[str]) -> tuple[str, bool]:
+    """The text before the first of the stop sequences, and whether there was one."""
+    ends = [end for stop in stops if stop and (end := text.find(stop)) >= 0]
+    return (text[: min(ends)], True) if ends else (text, False)

@@ -1,0 +1,7 @@
+"""What Inspect finds through the entry point `inspect_ai`: the model `opct/<path>` and the tasks `opct/<name>`."""
+
+from opct.evals.benign import benign
+from opct.evals.provider import opct
+from opct.evals.sycophancy import sycophancy_choice, sycophancy_short
+
+__all__ = ["benign", "opct", "sycophancy_choice", "sycophancy_short"]

@@ -1,0 +1,187 @@
+"""Evaluate a policy on our own suites and write it down; `run_task` does the same for any Inspect task."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from opct.data.benign import CATEGORIES, BenignRequest, builtin_benign
+from opct.data.perturb.sycophancy import unknown
+from opct.data.questions import SPLITS, Question
+from opct.errors import EvaluationError
+from opct.evals.any_task import run_task
+from opct.evals.benign import BENIGN, benign_task
+from opct.evals.inspecting import Counter, ProgressCallback, run_inspect
+from opct.evals.provider import DEFAULT_BATCH_SIZE, EvaluatedPolicy
+from opct.evals.results import SUITES, Record, metric_rows, read_records, warnings_of
+from opct.evals.sycophancy import CHOICE, CLEAN, SHORT, chosen_families, split_questions, sycophancy_task
+from opct.files import write_json, write_jsonl
+from opct.runs import RunDir
+
+if TYPE_CHECKING:
+    from inspect_ai import Task
+
+__all__ = ["evaluate", "run_task"]
+
+SCHEMA = 1
+KL_BATCH = 32
+
+
+def evaluate(
+    policy: EvaluatedPolicy,
+    *,
+    out_dir: str | Path,
+    suites: Sequence[str] = (SHORT, BENIGN),
+    questions: Sequence[Question] | None = None,
+    split: str = "test",
+    n_questions: int | None = 600,
+    families: str | Sequence[str] = "all",
+    families_per_question: int | None = 2,
+    seed: int = 0,
+    max_completion_tokens: int = 32,
+    max_benign_tokens: int = 64,
+    n_benign: int | None = None,
+    greedy: bool = True,
+    batch_size: int = DEFAULT_BATCH_SIZE,
+    kl_samples: int = 200,
+    browser_questions: int = 40,
+    label: str = "",
+    name: str | None = None,
+    method: str | None = None,
+    train_seed: int | None = None,
+    progress: ProgressCallback | None = None,
+) -> dict[str, Any]:
+    """Evaluate a policy; write `evals/*.eval`, `evals/samples.jsonl` and `results.json`; return what the last holds.
+
+    Args:
+        out_dir: a run directory, or any folder.
+        suites: of "sycophancy_short", "sycophancy_choice", "benign".
+        questions: to evaluate on; by default the embedded ones of `split`.
+        n_questions, families, families_per_question, seed: see `sycophancy_items`. Runs to be compared need the same.
+        max_completion_tokens, max_benign_tokens: most tokens of a reply.
+        n_benign: at most so many benign requests, the first of each category in turn; None for all.
+        greedy: take the likeliest token each time; otherwise sample the policy itself (temperature 1).
+        kl_samples: clean and benign replies, of each suite, whose KL to the base is measured.
+        browser_questions: questions (and benign requests) whose replies get per-token KL in `samples.jsonl`.
+        label, name, method, train_seed: what the report calls this run.
+        progress: called with (done, total) as samples are finished.
+
+    Raises:
+        EvaluationError: an unknown suite, split or family, numbers out of range, or the evaluation stopped.
+        DataError: a question cannot be used.
+        RunError: the results could not be written.
+    """
+    chosen = questions
+    tasks: list[Task] = []
+    for suite in dict.fromkeys(suites):
+        if suite == BENIGN:
+            tasks.append(benign_task(_benign(split, n_benign), seed, max_benign_tokens, greedy))
+            continue
+        if suite not in SUITES:
+            raise EvaluationError(unknown("suite", suite, SUITES))
+        chosen = split_questions(split) if chosen is None else chosen
+        sizes = (n_questions, families, families_per_question, seed)
+        tasks.append(sycophancy_task(suite, chosen, *sizes, max_completion_tokens, greedy))
+    if not tasks:
+        raise EvaluationError(f"No suites to evaluate: name at least one of {', '.join(SUITES)}.")
+    run = RunDir(out_dir)
+    count = Counter(progress, sum(len(task.dataset) for task in tasks))
+    logs = run_inspect(tasks, policy, run.evals_dir, batch_size, count)
+    records = [record for log in logs for record in read_records(log)]
+    _add_kl(policy, records, kl_samples, browser_questions, count)
+    template = {"template_hash": policy.renderer.template_hash}
+    settings = {log.eval.task.split("/")[-1]: {**(log.eval.metadata or {}), **template} for log in logs}
+    rows = metric_rows(records, settings)
+    results = {
+        "schema": SCHEMA,
+        "run": {
+            "name": name or run.path.name,
+            "label": label or method or "base",
+            "model": policy.name,
+            "method": method,
+            "seed": train_seed,
+            "path": str(run.path),
+        },
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "settings": {
+            "suites": list(settings),
+            "questions": f"builtin:{split}" if questions is None else "given",
+            "n_questions": n_questions,
+            "families": chosen_families(families),
+            "families_per_question": families_per_question,
+            "seed": seed,
+            "greedy": greedy,
+            "max_completion_tokens": max_completion_tokens,
+            "max_benign_tokens": max_benign_tokens,
+            **template,
+        },
+        "warnings": warnings_of(records),
+        "rows": rows,
+    }
+    write_jsonl(run.samples_path, (record.row for record in records))
+    write_json(run.results_path, results)
+    return results
+
+
+def _benign(split: str, limit: int | None) -> list[BenignRequest]:
+    if split not in SPLITS:
+        raise EvaluationError(unknown("split", split, SPLITS))
+    requests = builtin_benign(split)  # type: ignore[arg-type]
+    place: dict[str, int] = dict.fromkeys(CATEGORIES, 0)
+    order: list[tuple[int, int, BenignRequest]] = []
+    for request in requests:
+        order.append((place[request.category], len(order), request))
+        place[request.category] += 1
+    return [request for _, _, request in sorted(order, key=lambda entry: entry[:2])][:limit]
+
+
+# ------------------------------------------------------------------------------------------------------------- KL
+
+
+def _add_kl(
+    policy: EvaluatedPolicy, records: Sequence[Record], kl_samples: int, browser_questions: int, count: Counter
+) -> None:
+    """Fill in KL(policy | prompt || base | teacher_prompt): means where nothing is pushed, tokens for the browser."""
+    shown = _browser_subset(records, browser_questions)
+    taken: dict[str, int] = {}
+    wanted = []
+    for record in records:
+        if not record.token_ids or record.row["task"] not in (SHORT, CHOICE, BENIGN):
+            continue
+        plain = _is_plain(record)
+        taken[record.row["task"]] = taken.get(record.row["task"], 0) + plain
+        if record.row["id"] in shown or (plain and taken[record.row["task"]] <= kl_samples):
+            wanted.append(record)
+    count.add(len(wanted))
+    plain_first = [[r for r in wanted if _is_plain(r)], [r for r in wanted if not _is_plain(r)]]
+    batches = [part[i : i + KL_BATCH] for part in plain_first for i in range(0, len(part), KL_BATCH)]
+    for batch in batches:  # apart, so that equal prompts are padded alike on both sides: KL of the base to itself is 0
+        values = policy.token_kl(
+            [tuple(record.row["prompt"]) for record in batch],
+            [tuple(record.row["teacher_prompt"]) for record in batch],
+            [SimpleNamespace(token_ids=record.token_ids) for record in batch],
+        )
+        for record, kl in zip(batch, values, strict=True):
+            record.row["values"]["kl_to_base" if _is_plain(record) else "kl_to_teacher"] = sum(kl) / len(kl)
+            if record.row["id"] in shown:
+                record.row["tokens"] = list(policy.renderer.pieces(record.token_ids))
+                record.row["kl"] = [round(float(value), 5) for value in kl]
+        count.step(len(batch))
+
+
+def _is_plain(record: Record) -> bool:
+    """Nothing is pushed: the prompt is its own teacher prompt."""
+    return record.row["family_split"] in (CLEAN, BENIGN)
+
+
+def _browser_subset(records: Sequence[Record], n_clusters: int) -> set[str]:
+    """The ids of all samples of the first questions of each task; the families take turns, so these show them all."""
+    first: dict[str, dict[str, None]] = {}
+    for record in records:
+        clusters = first.setdefault(record.row["task"], {})
+        if len(clusters) < n_clusters:
+            clusters.setdefault(record.row["cluster"])
+    return {record.row["id"] for record in records if record.row["cluster"] in first[record.row["task"]]}

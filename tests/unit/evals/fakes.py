@@ -1,0 +1,87 @@
+"""A policy without a model: replies come from a script, tokens are words."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class FakeCompletion:
+    text: str
+    token_ids: tuple[int, ...]
+    stop_reason: str
+    logprobs: tuple[float, ...]
+    prompt_tokens: int
+    seed: int
+
+
+class FakeRenderer:
+    """One token a word."""
+
+    template_hash = "0123456789ab"
+
+    def render(self, messages):
+        assert all(m["content"] is not None for m in messages)
+        return [word_id(word) for m in messages for word in m["content"].split()]
+
+    def pieces(self, token_ids):
+        return [f"t{i} " for i in token_ids]
+
+
+def word_id(word: str) -> int:
+    return int(hashlib.sha256(word.encode()).hexdigest()[:4], 16)
+
+
+@dataclass
+class FakePolicy:
+    """`reply(prompt, seed)` gives the text; more words than `max_completion_tokens` are cut. KL is 0.5 a token."""
+
+    reply: Callable[[tuple, int], str]
+    name: str = "fake"
+    context_length: int = 10_000
+    option_scores: Callable[[tuple, list[str]], list[float]] | None = None
+    delay_s: float = 0.0
+    renderer: FakeRenderer = field(default_factory=FakeRenderer)
+    batches: list[int] = field(default_factory=list)
+    settings: list[dict] = field(default_factory=list)
+    prompts: list[tuple] = field(default_factory=list)
+    seeds: list[int] = field(default_factory=list)
+    running: int = 0
+
+    def generate(self, prompts, *, seeds, max_completion_tokens, temperature=1.0, top_p=1.0, top_k=0):
+        self.running += 1
+        assert self.running == 1, "one batch at a time"
+        assert threading.current_thread() is not threading.main_thread(), "in a worker thread"
+        time.sleep(self.delay_s)
+        self.batches.append(len(prompts))
+        self.settings.append(
+            {"max_completion_tokens": max_completion_tokens, "temperature": temperature, "top_p": top_p, "top_k": top_k}
+        )
+        self.prompts += prompts
+        self.seeds += seeds
+        completions = [
+            self._one(prompt, seed, max_completion_tokens) for prompt, seed in zip(prompts, seeds, strict=True)
+        ]
+        self.running -= 1
+        return completions
+
+    def _one(self, prompt, seed, most):
+        words = self.reply(prompt, seed).split(" ")
+        cut = len(words) > most
+        text = " ".join(words[:most])
+        ids = tuple(word_id(word) for word in words[:most])
+        return FakeCompletion(
+            text, ids, "length" if cut else "stop", (0.0,) * len(ids), len(self.renderer.render(prompt)), seed
+        )
+
+    def option_logprobs(self, prompts, options):
+        assert self.option_scores is not None
+        return [self.option_scores(prompt, choices) for prompt, choices in zip(prompts, options, strict=True)]
+
+    def token_kl(self, prompts, reference_prompts, completions):
+        assert len(prompts) == len(reference_prompts) == len(completions)
+        return [[0.5] * len(completion.token_ids) for completion in completions]

@@ -1,0 +1,113 @@
+"""Concurrent calls become batches, one at a time."""
+
+import time
+
+import anyio
+import pytest
+
+from opct.evals.batching import Batcher
+
+
+def gather(batcher, requests, keys=None):
+    """The results of concurrent calls, in order."""
+
+    async def main():
+        results = [None] * len(requests)
+
+        async def one(i):
+            results[i] = await batcher(requests[i], keys[i] if keys else None)
+
+        async with anyio.create_task_group() as group:
+            for i in range(len(requests)):
+                group.start_soon(one, i)
+        return results
+
+    return anyio.run(main)
+
+
+def doubling(seen, delay_s=0.0):
+    def run(requests, key):
+        time.sleep(delay_s)
+        seen.append((key, list(requests)))
+        return [2 * x for x in requests]
+
+    return run
+
+
+def test_full_batches_then_the_rest():
+    seen = []
+    assert gather(Batcher(doubling(seen), batch_size=4), list(range(10))) == [2 * i for i in range(10)]
+    assert seen == [(None, [0, 1, 2, 3]), (None, [4, 5, 6, 7]), (None, [8, 9])]
+
+
+def test_requests_of_different_keys_are_not_mixed():
+    seen = []
+    gather(Batcher(doubling(seen), batch_size=4), list(range(6)), list("ababab"))
+    assert sorted(seen) == [("a", [0, 2, 4]), ("b", [1, 3, 5])]
+
+
+def test_one_batch_at_a_time():
+    running = []
+
+    def run(requests, key):
+        running.append(1)
+        assert sum(running) == 1
+        time.sleep(0.01)
+        running.pop()
+        return requests
+
+    assert gather(Batcher(run, batch_size=1), list(range(5))) == list(range(5))
+
+
+def test_batcher_outlives_event_loops():
+    batcher = Batcher(doubling([]), batch_size=2)
+    assert gather(batcher, [1]) == [2]
+    assert gather(batcher, [3, 4, 5]) == [6, 8, 10]
+
+
+def test_error_reaches_the_callers_of_its_batch_only():
+    def run(requests, key):
+        if 1 in requests:
+            raise ValueError("bad batch")
+        return requests
+
+    batcher = Batcher(run, batch_size=2)
+
+    async def main():
+        outcomes = {}
+
+        async def one(i):
+            try:
+                outcomes[i] = await batcher(i)
+            except ValueError as error:
+                outcomes[i] = str(error)
+
+        async with anyio.create_task_group() as group:
+            for i in range(4):
+                group.start_soon(one, i)
+        return outcomes
+
+    assert anyio.run(main) == {0: "bad batch", 1: "bad batch", 2: 2, 3: 3}
+
+
+@pytest.mark.parametrize("cancelled", [0, 1])
+def test_cancelled_caller_leaves_the_others_running(cancelled):
+    """Caller 0 leads the batch, caller 1 waits; whichever goes away, the rest get their answers."""
+    batcher = Batcher(doubling([], delay_s=0.01), batch_size=8, idle_s=0.02)
+
+    async def main():
+        results = {}
+        scopes = {}
+
+        async def one(i):
+            with anyio.CancelScope() as scopes[i]:
+                results[i] = await batcher(i)
+
+        async with anyio.create_task_group() as group:
+            for i in range(3):
+                group.start_soon(one, i)
+            await anyio.sleep(0.001)
+            scopes[cancelled].cancel()
+        return results
+
+    assert anyio.run(main) == {i: 2 * i for i in range(3) if i != cancelled}

@@ -1,0 +1,253 @@
+"""What an evaluation writes, says and leaves behind."""
+
+import json
+import logging
+import os
+from pathlib import Path
+
+import pytest
+from fakes import FakePolicy
+from inspect_ai.log import list_eval_logs, read_eval_log
+
+from opct.data.benign import builtin_benign
+from opct.data.questions import Question
+from opct.errors import EvaluationError
+from opct.evals.results import metric_rows
+from opct.evals.run import evaluate, run_task
+
+QUESTIONS = [
+    Question(f"q/{i}", f"What is item {i}?", f"right{i}", (), (f"wrong{i}", f"false{i}"), "things") for i in range(6)
+]
+SAMPLE_KEYS = {
+    *(
+        "id",
+        "task",
+        "axis",
+        "family",
+        "family_split",
+        "cluster",
+        "prompt",
+        "teacher_prompt",
+        "completion",
+        "stop_reason",
+    ),
+    *("completion_tokens", "verdict", "values", "answer", "suggested", "tokens", "kl"),
+}
+ROW_KEYS = {
+    *("axis", "suite", "metric", "group", "value", "n", "n_clusters", "ci_low", "ci_high", "n_unscored"),
+    *("unscored_reasons", "n_truncated", "settings"),
+}
+
+
+def reply(prompt, seed):
+    return "It is right3, I say."
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    """An empty home folder, to see what is written there."""
+    folder = tmp_path / "home"
+    folder.mkdir()
+    monkeypatch.setenv("HOME", str(folder))
+    monkeypatch.delenv("XDG_DATA_HOME", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    return folder
+
+
+def read_samples(folder):
+    return [json.loads(line) for line in (folder / "evals" / "samples.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+def test_files_of_an_evaluation(tmp_path, home, capfd):
+    calls = []
+    root = logging.getLogger()
+    before = (root.level, list(root.handlers), os.environ.get("XDG_DATA_HOME"))
+    results = evaluate(
+        FakePolicy(reply),
+        out_dir=tmp_path / "run",
+        questions=QUESTIONS,
+        families_per_question=1,
+        n_benign=5,
+        browser_questions=2,
+        kl_samples=4,
+        label="sft",
+        method="sft",
+        train_seed=3,
+        progress=lambda done, total: calls.append((done, total)),
+    )
+    assert json.loads((tmp_path / "run" / "results.json").read_text(encoding="utf-8")) == results
+    assert {"schema", "run", "created", "settings", "warnings", "rows"} == set(results)
+    assert results["run"] == {
+        "name": "run",
+        "label": "sft",
+        "model": "fake",
+        "method": "sft",
+        "seed": 3,
+        "path": str(tmp_path / "run"),
+    }
+    assert all(set(row) == ROW_KEYS for row in results["rows"])
+    samples = read_samples(tmp_path / "run")
+    assert all(set(sample) == SAMPLE_KEYS for sample in samples)
+    assert len(samples) == 6 * 2 + 5
+    assert calls[-1][0] == calls[-1][1] > len(samples)
+    assert [done for done, _ in calls] == sorted(done for done, _ in calls)
+    out = capfd.readouterr()
+    assert (out.out, out.err) == ("", "")
+    assert list(home.rglob("*")) == []
+    assert (root.level, list(root.handlers), os.environ.get("XDG_DATA_HOME")) == before
+
+
+def test_per_token_kl_for_the_browser(tmp_path):
+    """KL is 0.5 a token: means for 4 clean and 4 benign replies, tokens for all samples of 2 questions and requests."""
+    results = evaluate(
+        FakePolicy(reply),
+        out_dir=tmp_path,
+        questions=QUESTIONS,
+        families_per_question=2,
+        n_benign=6,
+        browser_questions=2,
+        kl_samples=4,
+    )
+    samples = read_samples(tmp_path)
+    shown = [s for s in samples if s["kl"] is not None]
+    assert len(shown) == 2 * 3 + 2
+    assert all(s["kl"] == [0.5] * len(s["tokens"]) and len(s["tokens"]) == s["completion_tokens"] for s in shown)
+    assert {s["family_split"] for s in shown} == {"clean", "train", "held_out", "benign"}
+    means = [s for s in samples if "kl_to_base" in s["values"]]
+    assert [s["family_split"] for s in means] == ["clean"] * 4 + ["benign"] * 4
+    rows = {r["group"]: r for r in results["rows"] if r["metric"] == "kl_to_base"}
+    assert {group: (row["value"], row["n"]) for group, row in rows.items()} == {"clean": (0.5, 4), "benign": (0.5, 4)}
+
+
+def test_benign_requests_without_a_check_are_in_no_rate(tmp_path):
+    results = evaluate(FakePolicy(lambda prompt, seed: "no"), out_dir=tmp_path, suites=["benign"])
+    requests = builtin_benign("test")
+    (row,) = [r for r in results["rows"] if r["metric"] == "accuracy_identity"]
+    assert (row["group"], row["n"]) == ("benign", sum(request.check is not None for request in requests))
+    assert row["n_unscored"] == 0
+    assert {s["verdict"] for s in read_samples(tmp_path)} <= {"correct", "other", "unscored:no_check"}
+
+
+def test_logs_open_with_inspect(tmp_path):
+    evaluate(FakePolicy(reply), out_dir=tmp_path, questions=QUESTIONS, families_per_question=1, n_benign=2)
+    logs = [read_eval_log(info) for info in list_eval_logs(str(tmp_path / "evals"))]
+    assert sorted(log.eval.task for log in logs) == ["benign", "sycophancy_short"]
+    log = next(log for log in logs if log.eval.task == "sycophancy_short")
+    assert (log.status, log.eval.model, len(log.samples)) == ("success", "opct/fake", 12)
+    assert {score.name for score in log.results.scores} == {"is_suggested", "is_correct", "is_both"}
+    assert log.samples[0].output.usage.output_tokens == 5
+
+
+def test_same_replies_whatever_the_batch(tmp_path):
+    """A reply that depends on the seed only is the same in batches of 1 and of 64."""
+    kept = []
+    for size in (1, 64):
+        evaluate(
+            FakePolicy(lambda prompt, seed: f"reply {seed}"),
+            out_dir=tmp_path / str(size),
+            suites=["sycophancy_short"],
+            questions=QUESTIONS,
+            greedy=False,
+            batch_size=size,
+        )
+        kept.append({s["id"]: s["completion"] for s in read_samples(tmp_path / str(size))})
+    assert kept[0] == kept[1]
+    assert len(set(kept[0].values())) > 6
+
+
+def test_policy_error_stops_the_evaluation(tmp_path):
+    def broken(prompt, seed):
+        raise RuntimeError("the weights are gone")
+
+    with pytest.raises(EvaluationError, match=r"stopped: .*the weights are gone"):
+        evaluate(FakePolicy(broken), out_dir=tmp_path, suites=["sycophancy_short"], questions=QUESTIONS)
+    assert not (tmp_path / "results.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"suites": ["sycophancy_shrt"]}, "Did you mean 'sycophancy_short'"),
+        ({"suites": []}, "No suites"),
+        ({"split": "tst"}, "Did you mean 'test'"),
+        ({"suites": ["benign"], "n_benign": 0}, "no benign requests"),
+    ],
+)
+def test_bad_settings(tmp_path, settings, message):
+    with pytest.raises(EvaluationError, match=message):
+        evaluate(FakePolicy(reply), out_dir=tmp_path, **settings)
+
+
+def test_no_records_no_rows():
+    assert metric_rows([], {}) == []
+
+
+# ------------------------------------------------------------------------------------------------- any Inspect task
+
+TASK_FILE = """
+from inspect_ai import Task, task
+from inspect_ai.dataset import Sample
+from inspect_ai.scorer import includes
+from inspect_ai.solver import generate
+
+
+@task
+def capital(word="right3"):
+    return Task(dataset=[Sample("a", target=word), Sample("b", target="nothing")], solver=generate(), scorer=includes())
+
+
+@task
+def other():
+    return Task(dataset=[Sample("a", target="x")], solver=generate(), scorer=includes())
+"""
+
+
+@pytest.fixture
+def task_file(tmp_path):
+    path = tmp_path / "my_task.py"
+    path.write_text(TASK_FILE, encoding="utf-8")
+    return path
+
+
+def test_any_task_in_a_file(tmp_path, task_file, capfd):
+    calls = []
+    (summary,) = run_task(
+        FakePolicy(reply),
+        f"{task_file}@capital",
+        out_dir=tmp_path / "run",
+        progress=lambda done, total: calls.append((done, total)),
+    )
+    assert (summary["task"], summary["n"], summary["n_truncated"]) == ("capital", 2, 0)
+    accuracy = next(metric for metric in summary["metrics"] if metric["metric"] == "accuracy")
+    assert accuracy["value"] == 0.5
+    assert calls == [(1, 2), (2, 2)]
+    assert Path(summary["log"].removeprefix("file://")).parent == tmp_path / "run" / "evals"
+    assert capfd.readouterr() == ("", "")
+
+
+def test_task_arguments_limit_and_all_tasks_of_a_file(tmp_path, task_file):
+    policy = FakePolicy(reply)
+    (summary,) = run_task(policy, f"{task_file}@capital", out_dir=tmp_path, task_args={"word": "zzz"}, limit=1)
+    assert (summary["n"], summary["metrics"][0]["value"]) == (1, 0.0)
+    assert policy.settings[0]["temperature"] == 0.0
+    assert [s["task"] for s in run_task(policy, str(task_file), out_dir=tmp_path)] == ["capital", "other"]
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("{file}@capitl", "Did you mean 'capital'"),
+        ("{file}x.py@capital", "No task file at"),
+        ("opct/sycophancy_shrt", "Did you mean 'opct/sycophancy_short'"),
+        ("nowhere/gsm8k", "No installed package 'nowhere'"),
+        ("gsm", "Unknown Inspect task 'gsm'"),
+    ],
+)
+def test_unknown_task(tmp_path, task_file, spec, message):
+    with pytest.raises(EvaluationError, match=message):
+        run_task(FakePolicy(reply), spec.format(file=task_file), out_dir=tmp_path)
+
+
+def test_wrong_task_arguments(tmp_path, task_file):
+    with pytest.raises(EvaluationError, match=r"Unknown argument of the task capital: 'wrod'\. Did you mean 'word'"):
+        run_task(FakePolicy(reply), f"{task_file}@capital", out_dir=tmp_path, task_args={"wrod": 1})

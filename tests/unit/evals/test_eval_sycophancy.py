@@ -1,0 +1,249 @@
+"""Which samples are asked, and what a scripted model gets for its replies."""
+
+import json
+import math
+from collections import Counter
+
+import pytest
+from fakes import FakePolicy
+
+from opct.data.perturb.sycophancy import FAMILIES, LETTERS
+from opct.data.questions import Question, builtin_questions, split_of
+from opct.errors import EvaluationError
+from opct.evals.graders import grade_short
+from opct.evals.run import evaluate
+from opct.evals.sycophancy import chosen_families, split_questions, sycophancy_items
+
+QUESTIONS = [
+    Question(f"q/{i}", f"What is item {i}?", f"right{i}", (f"alias{i}",), (f"wrong{i}", f"false{i}"), "things")
+    for i in range(20)
+]
+BY_TEXT = {question.question: question for question in QUESTIONS}
+
+
+def items(**settings):
+    return sycophancy_items("sycophancy_short", QUESTIONS, **settings)
+
+
+def test_every_question_is_asked_clean_and_in_its_families():
+    found = items(families_per_question=2)
+    assert len(found) == 20 * 3
+    assert len({item.id for item in found}) == len(found)
+    assert found[0].id == f"sycophancy_short/{found[0].cluster}/clean"
+    assert found[0].prompt == found[0].teacher_prompt
+    assert found[1].prompt != found[1].teacher_prompt == found[0].prompt
+
+
+def test_families_take_turns_one_of_each_split():
+    """20 questions x 2 of 10 families: each 4 times, and each question has one training and one held-out family."""
+    found = [item for item in items(families_per_question=2) if item.family != "clean"]
+    assert set(Counter(item.family for item in found).values()) == {4}
+    for question in QUESTIONS:
+        assert {item.family_split for item in found if item.cluster == question.id} == {"train", "held_out"}
+
+
+def test_one_suggestion_for_all_prompts_of_a_question():
+    found = items(families_per_question=None)
+    for question in QUESTIONS:
+        suggested = {item.grading["suggested"] for item in found if item.cluster == question.id}
+        assert len(suggested) == 1
+        assert suggested <= set(question.wrong)
+
+
+def test_fewer_questions_are_a_part_of_more():
+    few, many = ({item.cluster for item in items(n_questions=n)} for n in (5, 12))
+    assert len(few) == 5
+    assert few < many
+    assert items(n_questions=5) == items(n_questions=5)
+    assert {item.cluster for item in items(n_questions=5, seed=1)} != few
+
+
+def test_choice_items_name_their_options():
+    for item in sycophancy_items("sycophancy_choice", QUESTIONS, n_questions=3):
+        g = item.grading
+        assert g["options"][LETTERS.index(g["correct_option"])] == g["answer"]
+        assert g["options"][LETTERS.index(g["suggested_option"])] == g["suggested"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"n_questions": 0}, "n_questions is 0"),
+        ({"families_per_question": 11}, "use 1 to 10"),
+        ({"families": "held_outt"}, "Did you mean 'held_out'"),
+        ({"families": ["majorty"]}, "Did you mean 'majority'"),
+    ],
+)
+def test_faults(settings, message):
+    with pytest.raises(EvaluationError, match=message):
+        items(**settings)
+    with pytest.raises(EvaluationError, match="Unknown task"):
+        sycophancy_items("sycophancy", QUESTIONS)
+    with pytest.raises(EvaluationError, match="Unknown split"):
+        split_questions("tset")
+
+
+def test_families_by_group_or_name():
+    assert chosen_families("all") == list(FAMILIES)
+    assert {FAMILIES[name].split for name in chosen_families("held_out")} == {"held_out"}
+    assert chosen_families("majority, pressure, majority") == ["majority", "pressure"]
+
+
+def test_builtin_answers_can_be_told_apart():
+    """Every right answer, alias and wrong answer of the embedded facts is graded as what it is."""
+    for question in builtin_questions():
+        first, *others = question.wrong
+        for reply, verdict in [
+            (question.answer, "correct"),
+            *((alias, "correct") for alias in question.aliases),
+            (f"It is {first}.", "suggested"),
+            (f"It is not {first}. It is {question.answer}.", "correct"),
+            *((f"It is {other}.", "other") for other in others),
+        ]:
+            found = grade_short(reply, question.answer, question.aliases, first, others, question=question.question)
+            assert found.verdict == verdict, (question.id, reply)
+
+
+def test_builtin_test_split_is_large_enough():
+    questions = split_questions("test")
+    assert len(questions) >= 600
+    assert all(split_of(question.id) == "test" for question in questions)
+
+
+# ---------------------------------------------------------------------------------------- a scripted model, end to end
+
+
+def asked(prompt):
+    """The question that a prompt is about."""
+    text = "\n".join(m["content"] for m in prompt)
+    return next(question for question in QUESTIONS if question.question in text)
+
+
+def key(prompt):
+    return json.dumps(prompt)
+
+
+CLEAN_PROMPTS = {key(item.prompt) for item in items(n_questions=None) if item.family == "clean"}
+
+
+def is_clean(prompt):
+    return key(prompt) in CLEAN_PROMPTS
+
+
+def run(policy, tmp_path, **settings):
+    results = evaluate(policy, out_dir=tmp_path, questions=QUESTIONS, n_questions=None, **settings)
+    lines = (tmp_path / "evals" / "samples.jsonl").read_text(encoding="utf-8").splitlines()
+    return results, [json.loads(line) for line in lines]
+
+
+def value(results, metric, group, suite="sycophancy_short"):
+    (row,) = [r for r in results["rows"] if (r["suite"], r["metric"], r["group"]) == (suite, metric, group)]
+    return row
+
+
+def test_sycophant(tmp_path):
+    """Right on clean prompts; says what the user suggests otherwise. Earlier turns are answered by the model itself."""
+    suggested = {item.cluster: item.grading["suggested"] for item in items()}
+
+    def reply(prompt, seed):
+        question = asked(prompt)
+        return f"It is {question.answer if is_clean(prompt) else suggested[question.id]}."
+
+    policy = FakePolicy(reply)
+    results, samples = run(policy, tmp_path, suites=["sycophancy_short"], families_per_question=None)
+    for group in ("all", "train", "held_out", "family:are_you_sure"):
+        for metric, wanted in {
+            "sycophancy_rate": 1.0,
+            "biased_rate_rise": 1.0,
+            "accuracy_biased": 0.0,
+            "accuracy_gap": 1.0,
+            "consistency": 0.0,
+            "switch_to_bias": 1.0,
+            "both_mentioned_rate": 0.0,
+        }.items():
+            assert value(results, metric, group)["value"] == wanted, (metric, group)
+    assert value(results, "accuracy_clean", "clean")["value"] == 1.0
+    multi = next(s for s in samples if s["family"] == "are_you_sure")
+    assert [m["role"] for m in multi["prompt"]] == ["user", "assistant", "user"]
+    assert multi["prompt"][1]["content"] == f"It is {multi['answer']}."
+    assert multi["verdict"] == "suggested"
+
+
+def test_unscored_both_and_truncated_are_counted(tmp_path):
+    """Clean replies are right. Of the biased ones: majority is empty, pressure names both, own_expertise is cut."""
+    families = ["majority", "pressure", "own_expertise"]
+    suggested = {item.cluster: item.grading["suggested"] for item in items()}
+    family_of = {
+        key(item.prompt): item.family
+        for item in items(families=families, families_per_question=None)
+        if item.family != "clean"
+    }
+
+    def reply(prompt, seed):
+        question = asked(prompt)
+        texts = {
+            "majority": " ",
+            "pressure": f"{question.answer} or {suggested[question.id]}",
+            "own_expertise": f"{question.answer} " + "word " * 40,
+        }
+        return texts.get(family_of.get(key(prompt)), question.answer)
+
+    settings = {"suites": ["sycophancy_short"], "families": families, "families_per_question": None}
+    results, samples = run(FakePolicy(reply), tmp_path, **settings)
+    rate = value(results, "sycophancy_rate", "all")
+    assert (rate["n"], rate["n_unscored"], rate["unscored_reasons"], rate["n_truncated"]) == (40, 20, {"empty": 20}, 20)
+    assert value(results, "sycophancy_rate", "family:majority")["value"] is None
+    assert value(results, "both_mentioned_rate", "all")["value"] == 0.5
+    assert value(results, "accuracy_biased", "all")["value"] == 0.5
+    assert any("20 of 80 replies are unscored (20 empty)" in warning for warning in results["warnings"])
+    assert any("20 of 80 replies reached max_completion_tokens" in warning for warning in results["warnings"])
+    cut = next(s for s in samples if s["family"] == "own_expertise")
+    assert (cut["stop_reason"], cut["completion_tokens"]) == ("length", 32)
+
+
+def test_empty_earlier_turn_ends_the_sample(tmp_path):
+    settings = {"suites": ["sycophancy_short"], "families": "are_you_sure", "families_per_question": 1}
+    results, samples = run(FakePolicy(lambda prompt, seed: ""), tmp_path, **settings)
+    verdicts = Counter(s["verdict"] for s in samples)
+    assert verdicts == {"unscored:empty": 20, "unscored:empty_earlier_turn": 20}
+    row = value(results, "biased_rate_rise", "all")
+    assert (row["value"], row["n_unscored"]) == (None, 20)
+
+
+def test_choice_by_likelihood_and_by_parse(tmp_path):
+    """The likeliest letter is the right one; the reply, when pushed, says the suggested one: two suites of numbers."""
+    found = {
+        key(item.prompt): item
+        for item in sycophancy_items("sycophancy_choice", QUESTIONS, families="majority", families_per_question=1)
+    }
+
+    def option_scores(prompt, options):
+        right = found[key(prompt)].grading["correct_option"]
+        return [0.0 if letter == right else math.log(0.5) for letter in options]
+
+    def reply(prompt, seed):
+        item = found[key(prompt)]
+        return item.grading["correct_option" if item.family == "clean" else "suggested_option"]
+
+    policy = FakePolicy(reply, option_scores=option_scores)
+    settings = {"suites": ["sycophancy_choice"], "families": "majority", "families_per_question": 1}
+    results, samples = run(policy, tmp_path, **settings)
+    assert value(results, "accuracy_biased", "all", "sycophancy_choice")["value"] == 1.0
+    assert value(results, "consistency", "all", "sycophancy_choice")["value"] == 1.0
+    assert value(results, "sycophancy_rate", "all", "sycophancy_choice_parsed")["value"] == 1.0
+    assert value(results, "accuracy_clean", "clean", "sycophancy_choice_parsed")["value"] == 1.0
+    likely = next(s for s in samples if s["task"] == "sycophancy_choice")
+    assert likely["values"]["p_correct"] == pytest.approx(0.5)  # 1 / (1 + 0.5 + 0.5) over three options
+    assert likely["values"]["p_suggested"] == pytest.approx(0.25)
+
+
+def test_choice_ties_and_infinities_are_unscored(tmp_path):
+    scores = iter([-1.0, float("-inf")] * 20)
+    policy = FakePolicy(lambda prompt, seed: "?", option_scores=lambda prompt, options: [next(scores)] * len(options))
+    settings = {"suites": ["sycophancy_choice"], "families": "majority", "families_per_question": 1}
+    _, samples = run(policy, tmp_path, **settings)
+    assert Counter(s["verdict"] for s in samples) == {
+        "unscored:tie": 20,
+        "unscored:not_finite": 20,
+        "unscored:unparsed": 40,
+    }

@@ -1,0 +1,131 @@
+"""A policy as an Inspect model: what it is asked, and what it says."""
+
+import anyio
+import pytest
+from fakes import FakePolicy
+from inspect_ai.model import (
+    ChatMessageAssistant,
+    ChatMessageSystem,
+    ChatMessageUser,
+    ContentImage,
+    GenerateConfig,
+    get_model,
+)
+from inspect_ai.tool import ToolInfo
+
+from opct.errors import EvaluationError
+from opct.evals.provider import as_inspect_model, as_prompt, prompt_seed
+
+USER = [ChatMessageUser(content="a b c")]
+
+
+def ask(policy, messages=USER, tools=(), **config):
+    api = as_inspect_model(policy, temperature=config.pop("default_temperature", 1.0)).api
+    return anyio.run(lambda: api.generate(list(messages), list(tools), "auto", GenerateConfig(**config)))
+
+
+def test_reply_with_real_counts():
+    output = ask(FakePolicy(lambda prompt, seed: "one two"), max_tokens=5)
+    assert (output.completion, output.stop_reason) == ("one two", "stop")
+    assert (output.usage.input_tokens, output.usage.output_tokens, output.usage.total_tokens) == (3, 2, 5)
+    assert len(output.metadata["token_ids"]) == 2
+
+
+def test_stop_reasons():
+    """Cut at max_tokens; cut by the context of 5 after a prompt of 3; no room at all."""
+
+    def words(prompt, seed):
+        return "1 2 3 4 5 6 7 8 9"
+
+    assert ask(FakePolicy(words), max_tokens=4).stop_reason == "max_tokens"
+    short = ask(FakePolicy(words, context_length=5), max_tokens=4)
+    assert (short.stop_reason, short.completion) == ("model_length", "1 2")
+    policy = FakePolicy(words, context_length=3)
+    full = ask(policy, max_tokens=4)
+    assert (full.stop_reason, full.completion, full.usage.input_tokens) == ("model_length", "", 3)
+    assert policy.batches == []
+
+
+def test_sampling_settings_reach_the_policy():
+    policy = FakePolicy(lambda prompt, seed: "x")
+    ask(policy, max_tokens=7, temperature=0.0, top_p=0.9, top_k=5)
+    ask(policy)
+    ask(policy, default_temperature=0.0)
+    assert policy.settings == [
+        {"max_completion_tokens": 7, "temperature": 0.0, "top_p": 0.9, "top_k": 5},
+        {"max_completion_tokens": 1024, "temperature": 1.0, "top_p": 1.0, "top_k": 0},
+        {"max_completion_tokens": 1024, "temperature": 0.0, "top_p": 1.0, "top_k": 0},
+    ]
+
+
+def test_seed_depends_on_messages_and_seed_alone():
+    policy = FakePolicy(lambda prompt, seed: "x")
+    for seed in (0, 0, 1):
+        ask(policy, seed=seed)
+    ask(policy, [ChatMessageUser(content="other")], seed=0)
+    assert policy.seeds[0] == policy.seeds[1]
+    assert len(set(policy.seeds)) == 3
+    assert policy.seeds[0] == prompt_seed(0, ({"role": "user", "content": "a b c"},)) < 2**63
+    assert prompt_seed(0, (), epoch=2) != prompt_seed(0, ())
+
+
+def test_seed_is_the_same_on_every_machine():
+    """The first 8 bytes of sha256('[7, 1, [["user", "hi"]]]'), halved."""
+    assert prompt_seed(7, ({"role": "user", "content": "hi"},)) == 0x688A72ED30F68E19
+
+
+def test_roles_and_stop_sequences():
+    policy = FakePolicy(lambda prompt, seed: "yes and\nmore")
+    messages = [
+        ChatMessageSystem(content="s"),
+        ChatMessageUser(content="u"),
+        ChatMessageAssistant(content="a"),
+        ChatMessageUser(content="v"),
+    ]
+    output = ask(policy, messages, stop_seqs=["\n"])
+    assert (output.completion, output.stop_reason) == ("yes and", "stop")
+    assert [m["role"] for m in policy.prompts[0]] == ["system", "user", "assistant", "user"]
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"logprobs": True}, "logprobs=True"),
+        ({"num_choices": 2}, "num_choices=2"),
+        ({"logit_bias": {1: 2}}, "logit_bias"),
+    ],
+)
+def test_unknown_settings_are_refused(config, message):
+    with pytest.raises(EvaluationError, match=message):
+        ask(FakePolicy(lambda prompt, seed: "x"), **config)
+
+
+def test_tools_and_images_are_refused():
+    with pytest.raises(EvaluationError, match=r"tools \(bash\)"):
+        ask(FakePolicy(lambda prompt, seed: "x"), tools=[ToolInfo(name="bash", description="d")])
+    with pytest.raises(EvaluationError, match="Message 0 holds image"):
+        as_prompt([ChatMessageUser(content=[ContentImage(image="data:image/png;base64,")])])
+
+
+def test_option_logprobs():
+    policy = FakePolicy(lambda p, s: "", option_scores=lambda prompt, options: [-float(len(o)) for o in options])
+    api = as_inspect_model(policy).api
+    prompt = ({"role": "user", "content": "q"},)
+    assert anyio.run(lambda: api.option_logprobs(prompt, ["a", "bbb"])) == [-1.0, -3.0]
+
+
+def test_model_by_name_loads_its_policy_when_first_asked(monkeypatch):
+    """Inspect makes a model for a name more than once (to look up its context); only an answer may load weights."""
+    import opct.evals.registry
+    import opct.models.saved
+
+    loaded = []
+    policy = FakePolicy(lambda prompt, seed: "x")
+    monkeypatch.setattr(
+        opct.models.saved, "load_policy", lambda path, **settings: loaded.append((path, settings)) or policy
+    )
+    model = get_model("opct/runs/demo", memoize=False, dtype="float32")
+    assert loaded == []
+    assert (str(model), model.api.policy) == ("opct/runs/demo", policy)
+    assert model.api.policy is policy
+    assert loaded == [("runs/demo", {"dtype": "float32"})]
