@@ -38,11 +38,27 @@ class EvalResult:
         parts: list[RenderableType] = []
         if self.results is not None:
             table = Table(title=f"{self.results['run']['label']}: {self.results['run']['model']}")
-            for column, justify in (("metric", "left"), ("group", "left"), ("value", "right"), ("95% interval", "right"), ("n", "right"), ("unscored", "right"), ("truncated", "right")):
+            for column, justify in (
+                ("metric", "left"),
+                ("group", "left"),
+                ("value", "right"),
+                ("95% interval", "right"),
+                ("n", "right"),
+                ("unscored", "right"),
+                ("truncated", "right"),
+            ):
                 table.add_column(column, justify=justify)  # type: ignore[arg-type]
             for row in self.results["rows"]:
                 if row["group"] in SHOWN_GROUPS:
-                    table.add_row(f"{row['suite']}/{row['metric']}", row["group"], _number(row["value"]), f"{_number(row['ci_low'])} to {_number(row['ci_high'])}", str(row["n"]), str(row["n_unscored"]), str(row["n_truncated"]))
+                    table.add_row(
+                        f"{row['suite']}/{row['metric']}",
+                        row["group"],
+                        _number(row["value"]),
+                        f"{_number(row['ci_low'])} to {_number(row['ci_high'])}",
+                        str(row["n"]),
+                        str(row["n_unscored"]),
+                        str(row["n_truncated"]),
+                    )
             parts.append(table)
             parts += [Text(f"warning: {warning}", style="yellow") for warning in self.results["warnings"]]
         for name, summary in self.tasks.items():
@@ -86,11 +102,19 @@ def evaluate(
     names = tuple(suites or (() if tasks else DEFAULT_SUITES))
     if names:
         described = _described(run)
-        progress.stage(f"evaluate {label or described['label']}", None)
-        result.results = evaluate_suites(policy, out_dir=out, suites=names, progress=_Bar(progress), **(described | ({"label": label} if label else {})), **options)
+        bar = _Bar(progress, f"evaluate {label or described['label']}")
+        result.results = evaluate_suites(
+            policy,
+            out_dir=out,
+            suites=names,
+            progress=bar,
+            **(described | ({"label": label} if label else {})),
+            **options,
+        )
     for task in tasks or ():
-        progress.stage(f"evaluate {task}", None)
-        result.tasks[task] = run_task(policy, task, out_dir=out, progress=_Bar(progress), **_task_options(options))
+        result.tasks[task] = run_task(
+            policy, task, out_dir=out, progress=_Bar(progress, task), **_task_options(options)
+        )
     return result
 
 
@@ -129,7 +153,9 @@ def _task_options(options: dict[str, Any]) -> dict[str, Any]:
     renamed = {"n_questions": "limit", "seed": "seed", "max_completion_tokens": "max_completion_tokens"}
     unknown = sorted(set(options) - set(renamed))
     if unknown:
-        raise EvaluationError(f"The option {unknown[0]} is for our own suites; an Inspect task takes {', '.join(renamed)}.")
+        raise EvaluationError(
+            f"The option {unknown[0]} is for our own suites; an Inspect task takes {', '.join(renamed)}."
+        )
     return {renamed[name]: value for name, value in options.items()}
 
 
@@ -138,11 +164,14 @@ def _number(value: float | None) -> str:
 
 
 class _Bar:
-    """(done, total) as stages of a progress."""
+    """(done, total) as a stage of a progress; a new one when the total turns out larger."""
 
-    def __init__(self, progress: Progress):
-        self._progress, self._done = progress, 0
+    def __init__(self, progress: Progress, name: str):
+        self._progress, self._name, self._done, self._total = progress, name, 0, -1
 
     def __call__(self, done: int, total: int) -> None:
+        if total != self._total:
+            self._progress.stage(self._name, total)
+            self._done, self._total = 0, total
         self._progress.advance(done - self._done)
         self._done = done

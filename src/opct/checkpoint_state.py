@@ -15,8 +15,8 @@ from opct.config_file import load_config
 from opct.errors import CheckpointError, RunError
 from opct.models.load import TRAINED_ADAPTER
 from opct.models.policy import Policy
-from opct.runs import RunDir
 from opct.prepare import Setup
+from opct.runs import RunDir
 
 # settings that may differ between a run and its resumption: they change when it ends and what it writes, not what a step does
 FREE_SETTINGS = {"max_steps", "num_train_epochs", "save_steps", "save_total_limit", "report_to", "output_dir", "stop"}
@@ -44,7 +44,9 @@ def write_checkpoint(run: RunDir, setup: Setup, state: SavedState) -> Path:
 
     def write(folder: Path) -> None:
         setup.policy.save(folder / ("adapter" if setup.policy.has_adapter else "model"))
-        torch.save({"optimizer": state.optimizer.state_dict(), "teacher": setup.teacher.state_dict()}, folder / "state.pt")
+        saved = {"optimizer": state.optimizer.state_dict(), "teacher": setup.teacher.state_dict()}
+        with open(folder / "state.pt", "wb") as file:  # given a path, torch does not say why it could not write
+            torch.save(saved, file)
 
     return run.save_checkpoint(state.step, write, {name: getattr(state, name) for name in COUNTERS})
 
@@ -77,7 +79,11 @@ def load_weights(policy: Policy, checkpoint: Path) -> None:
         result = set_peft_model_state_dict(policy.model, tensors, adapter_name=TRAINED_ADAPTER)
         unexpected = list(result.unexpected_keys)
     else:
-        tensors = {k: v for file in sorted((checkpoint / "model").glob("*.safetensors")) for k, v in load_file(file, device=str(policy.device)).items()}
+        tensors = {
+            k: v
+            for file in sorted((checkpoint / "model").glob("*.safetensors"))
+            for k, v in load_file(file, device=str(policy.device)).items()
+        }
         missing, unexpected = policy.model.load_state_dict(tensors, strict=False)
         tied = set(policy.model.state_dict()) - {name for name, _ in policy.model.named_parameters()}
         unexpected += sorted(set(missing) - tied)
@@ -108,7 +114,9 @@ def refuse_other_run(run: RunDir, config: TrainConfig, identity: Mapping[str, An
             faults.append(f"the setting {key} changed ({_difference(before[key], now[key])})")
     if faults:
         raise RunError(
-            f"{run.path} cannot be resumed as the same run:\n  " + "\n  ".join(faults) + "\nPut it back, or start another run in another output_dir."
+            f"{run.path} cannot be resumed as the same run:\n  "
+            + "\n  ".join(faults)
+            + "\nPut it back, or start another run in another output_dir."
         )
 
 

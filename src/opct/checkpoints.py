@@ -49,7 +49,7 @@ def save(folder: Path, step: int, write: Callable[[Path], None], state: Mapping[
     except _write_errors() as error:
         good = _last_good(folder, before=step)
         raise CheckpointError(
-            f"Could not write the checkpoint {final}: {reason(error)}. {good} {remedy(error)}"
+            f"Could not write the checkpoint {final}: {reason(_system_error(error))}. {good} {remedy(error)}"
         ) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -159,6 +159,14 @@ def _last_good(folder: Path, *, before: int) -> str:
         if step < before and fault(path) is None:
             return f"The last good checkpoint is {path}."
     return "There is no good checkpoint before it."
+
+
+def _system_error(error: BaseException) -> BaseException:
+    """What the system said; torch's own error about a file that it could not write only has it as its context."""
+    inner: BaseException | None = error
+    while inner is not None and not isinstance(inner, OSError):
+        inner = inner.__context__
+    return inner or error
 
 
 def _write_errors() -> tuple[type[BaseException], ...]:

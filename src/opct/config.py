@@ -31,10 +31,13 @@ class ModelConfig(Section):
     revision: str | None = Field(None, description="Commit, tag or branch on the hub.")
     adapter: str | None = Field(None, description="Folder of a PEFT adapter to continue from (or a run directory).")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
-        "auto", description="Of the frozen base weights; `auto` times float32 and bfloat16 on this machine and says which it took."
+        "auto",
+        description="Of the frozen base weights; `auto` times float32 and bfloat16 on this machine and says which it took.",
     )
     device: str = Field("auto", description="`auto`, `cpu`, `cuda`, `cuda:1`, `mps`.")
-    attn_implementation: str | None = Field(None, description="Passed to transformers: `sdpa`, `eager`, `flash_attention_2`.")
+    attn_implementation: str | None = Field(
+        None, description="Passed to transformers: `sdpa`, `eager`, `flash_attention_2`."
+    )
     trust_remote_code: bool = Field(False, description="Run code that comes with the model. Off unless you ask for it.")
 
 
@@ -43,7 +46,9 @@ class LoraSettings(Section):
 
     r: int = Field(16, ge=1, description="Rank.")
     alpha: int = Field(32, ge=1, description="Scale: the update is multiplied by alpha / r.")
-    dropout: Fraction = Field(0.0, description="Dropout on the adapter's input. Off during rollouts and scoring by the teacher.")
+    dropout: Fraction = Field(
+        0.0, description="Dropout on the adapter's input. Off during rollouts and scoring by the teacher."
+    )
     target_modules: str | list[str] = Field("all-linear", description="As in PEFT.")
 
 
@@ -56,11 +61,18 @@ class DataConfig(Section):
         description="JSONL files, dataset folders, `hf:owner/name`, or `builtin:sycophancy` / `builtin:benign`.",
     )
     validation_pairs: list[str] = Field(
-        [], description="Held-out pairs for the validation KL. Empty: the embedded validation split for embedded pairs, else `validation_fraction`."
+        [],
+        description="Held-out pairs for the validation KL. Empty: the embedded validation split for embedded pairs, else `validation_fraction`.",
     )
-    validation_fraction: Fraction = Field(0.1, description="Share of the questions (or pairs) held out where no validation pairs are named.")
-    validation_size: int = Field(48, ge=0, description="At most so many held-out pairs are used for the validation KL; 0 turns it off.")
-    anchors: list[str] = Field(["builtin:benign"], description="Identity pairs (prompt == teacher_prompt), same sources as `pairs`.")
+    validation_fraction: Fraction = Field(
+        0.1, description="Share of the questions (or pairs) held out where no validation pairs are named."
+    )
+    validation_size: int = Field(
+        48, ge=0, description="At most so many held-out pairs are used for the validation KL; 0 turns it off."
+    )
+    anchors: list[str] = Field(
+        ["builtin:benign"], description="Identity pairs (prompt == teacher_prompt), same sources as `pairs`."
+    )
     anchor_fraction: Fraction = Field(0.25, description="Share of identity pairs in every step.")
     max_pairs: int | None = Field(None, ge=1, description="Use at most so many pairs (a seeded choice).")
 
@@ -70,11 +82,15 @@ class RolloutConfig(Section):
 
     engine: Literal["in_process"] = "in_process"
     num_generations: int = Field(2, ge=1, description="Completions for each prompt.")
-    max_completion_tokens: int = Field(24, ge=1, description="A completion that reaches it without a stop token is truncated.")
+    max_completion_tokens: int = Field(
+        24, ge=1, description="A completion that reaches it without a stop token is truncated."
+    )
     temperature: float = Field(1.0, ge=0, description="1 samples the policy itself.")
     top_p: Fraction = 1.0
     top_k: int = Field(0, ge=0, description="0 is off.")
-    batch_tokens: int = Field(16384, ge=1, description="Most prompt + completion tokens (padding included) sampled in one batch.")
+    batch_tokens: int = Field(
+        16384, ge=1, description="Most prompt + completion tokens (padding included) sampled in one batch."
+    )
 
 
 class LossConfig(Section):
@@ -82,24 +98,33 @@ class LossConfig(Section):
 
     estimator: Literal["exact", "topk", "sampled"] = "exact"
     divergence: Literal["reverse_kl", "forward_kl", "jsd"] = "reverse_kl"
-    jsd_weight: float = Field(0.5, gt=0, lt=1, description="Weight of the policy in the mixture of the Jensen-Shannon divergence.")
+    jsd_weight: float = Field(
+        0.5, gt=0, lt=1, description="Weight of the policy in the mixture of the Jensen-Shannon divergence."
+    )
     top_k: int = Field(64, ge=1, description="`topk`: the policy's k likeliest tokens; one bucket holds the rest.")
     kl_coef: float = Field(1.0, gt=0, description="Multiplies the loss (and so the advantage of `sampled`).")
-    kl_discount_factor: Fraction = Field(0.0, description="gamma: how much a token answers for the KL of the tokens after it.")
+    kl_discount_factor: Fraction = Field(
+        0.0, description="gamma: how much a token answers for the KL of the tokens after it."
+    )
     ppo_clip: float | None = Field(None, gt=0, lt=1, description="`sampled`: PPO clip range; null is off.")
     reduction: Literal["token_mean", "sequence_mean", "sum"] = "token_mean"
     mask_truncated: bool = Field(False, description="Leave truncated completions out of the loss.")
     mask_thinking: bool = Field(False, description="Leave reasoning blocks out of the loss.")
-    thinking_tags: tuple[str, str] = Field(("<think>", "</think>"), description="What opens and closes a reasoning block.")
+    thinking_tags: tuple[str, str] = Field(
+        ("<think>", "</think>"), description="What opens and closes a reasoning block."
+    )
 
 
 class TeacherConfig(Section):
     """Who scores the policy's tokens under `teacher_prompt`."""
 
     kind: Literal["base", "live", "ema"] = "base"
-    ema_decay: Fraction = Field(0.99, description="`ema`: teacher <- decay * teacher + (1 - decay) * policy after each step.")
+    ema_decay: Fraction = Field(
+        0.99, description="`ema`: teacher <- decay * teacher + (1 - decay) * policy after each step."
+    )
     include_adapter: bool = Field(
-        True, description="When `model.adapter` is set: the teacher is the weights the run started from (true), or the model without any adapter (false)."
+        True,
+        description="When `model.adapter` is set: the teacher is the weights the run started from (true), or the model without any adapter (false).",
     )
 
 
@@ -115,14 +140,18 @@ class OptimConfig(Section):
     weight_decay: float = Field(0.0, ge=0)
     max_grad_norm: float | None = Field(1.0, gt=0, description="null turns clipping off.")
     prompts_per_step: int = Field(16, ge=1, description="Pairs in one optimizer step.")
-    micro_batch_tokens: int = Field(4096, ge=1, description="Most tokens (padding included) in one forward and backward.")
+    micro_batch_tokens: int = Field(
+        4096, ge=1, description="Most tokens (padding included) in one forward and backward."
+    )
 
 
 class StopConfig(Section):
     """When training stops itself."""
 
     divergence_factor: float = Field(
-        10.0, gt=1, description="Stop when the training KL exceeds this times the largest validation or training KL of the first steps ..."
+        10.0,
+        gt=1,
+        description="Stop when the training KL exceeds this times the largest validation or training KL of the first steps ...",
     )
     divergence_patience: int = Field(3, ge=1, description="... for so many steps in a row.")
 
@@ -135,10 +164,14 @@ class TrainConfig(Section):
     seed: int = Field(0, ge=0, lt=2**32)
     max_steps: int | None = Field(None, ge=1, description="Optimizer steps; null: `num_train_epochs` over the pairs.")
     num_train_epochs: float = Field(1.0, gt=0)
-    eval_steps: int | None = Field(None, ge=1, description="Validation KL every so many steps; null: at the start, the middle and the end.")
+    eval_steps: int | None = Field(
+        None, ge=1, description="Validation KL every so many steps; null: at the start, the middle and the end."
+    )
     save_steps: int = Field(10, ge=1, description="A checkpoint every so many steps; one is always written at the end.")
     save_total_limit: int = Field(2, ge=1, description="Checkpoints kept, besides the best one.")
-    report_to: list[str] = Field([], description="Trackers known to accelerate: tensorboard, wandb, trackio, mlflow ...")
+    report_to: list[str] = Field(
+        [], description="Trackers known to accelerate: tensorboard, wandb, trackio, mlflow ..."
+    )
     model: ModelConfig = ModelConfig()
     lora: LoraSettings | None = LoraSettings()
     data: DataConfig = DataConfig()

@@ -26,13 +26,22 @@ def _log_softmax(logits: Tensor) -> Tensor:
 
 
 def _kl(log_p: Tensor, log_q: Tensor) -> Tensor:
-    """sum p (log p - log q) over the last dimension; a term with p = 0 is 0."""
-    return torch.where(log_p == -torch.inf, 0.0, log_p.exp() * (log_p - log_q)).sum(-1)
+    """sum p (log p - log q) over the last dimension; a term with p = 0 is 0, and so is its gradient."""
+    return (log_p.exp() * (log_p - log_q).masked_fill(log_p == -torch.inf, 0.0)).sum(-1)
+
+
+def _kl_to_given(log_p: Tensor, log_q: Tensor) -> Tensor:
+    """`_kl` with gradient to p alone: sum dp (log p - log q), for the rest, sum dp, is zero.
+
+    Left to autograd the rest is rounding, and equal distributions would have a gradient that is not exactly zero.
+    """
+    ratio = (log_p - log_q).detach().masked_fill(log_p == -torch.inf, 0.0)
+    return (log_p.exp() * ratio).sum(-1)
 
 
 def reverse_kl(policy_logits: Tensor, teacher_logits: Tensor) -> Tensor:
     """KL(policy || teacher) in nats; [..., vocabulary] twice -> [...]."""
-    return _kl(_log_softmax(policy_logits), _log_softmax(teacher_logits))
+    return _kl_to_given(_log_softmax(policy_logits), _log_softmax(teacher_logits))
 
 
 def forward_kl(policy_logits: Tensor, teacher_logits: Tensor) -> Tensor:
@@ -60,11 +69,11 @@ def topk_reverse_kl(policy_logits: Tensor, teacher_logits: Tensor, k: int) -> Te
     """
     log_p, log_q = _log_softmax(policy_logits), _log_softmax(teacher_logits)
     if k >= log_p.shape[-1]:
-        return _kl(log_p, log_q)
+        return _kl_to_given(log_p, log_q)
     top = log_p.detach().topk(k, dim=-1).indices
     head_p, head_q = log_p.gather(-1, top), log_q.gather(-1, top)
     tail_p, tail_q = (x.scatter(-1, top, -torch.inf).logsumexp(-1, keepdim=True) for x in (log_p, log_q))
-    return _kl(torch.cat([head_p, tail_p], -1), torch.cat([head_q, tail_q], -1))
+    return _kl_to_given(torch.cat([head_p, tail_p], -1), torch.cat([head_q, tail_q], -1))
 
 
 def token_log_probs(logits: Tensor, token_ids: Tensor) -> Tensor:

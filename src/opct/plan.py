@@ -42,7 +42,11 @@ class Plan:
         table.add_column()
         for row in self.rows:
             table.add_row(*row)
-        return Group(Syntax(dump_config(self.config), "yaml", background_color="default"), *(Text(fact) for fact in self.facts), table)
+        return Group(
+            Syntax(dump_config(self.config), "yaml", background_color="default"),
+            *(Text(fact) for fact in self.facts),
+            table,
+        )
 
 
 @dataclass(frozen=True)
@@ -67,18 +71,35 @@ def make_plan(config: TrainConfig) -> Plan:
     step_s = (probe.rollout_s + probe.loss_s) / probe.pairs * per_step
     validations = 0 if not setup.validation else 3 if config.eval_steps is None else steps // config.eval_steps + 2
     held_out = len(setup.validation) + len(setup.validation_anchors)
-    validation_s = validations * held_out * (probe.rollout_s / config.rollout.num_generations + probe.loss_s / (2 * config.rollout.num_generations)) / probe.pairs
+    validation_s = (
+        validations
+        * held_out
+        * (probe.rollout_s / config.rollout.num_generations + probe.loss_s / (2 * config.rollout.num_generations))
+        / probe.pairs
+    )
     lengths = sorted(len(r.prompt_ids) for r in setup.pairs if r.prompt_ids is not None) or [0]
     families = Counter(rendered.pair.family for rendered in setup.pairs)
     rows = (
         ("method", f"{config.method}, teacher {config.teacher.kind}, {config.loss.estimator} {config.loss.divergence}"),
-        ("pairs", f"{len(setup.pairs)} kept, {len(setup.left_out)} left out as too long; {', '.join(f'{n} {name}' for name, n in sorted(families.items()))}"),
+        (
+            "pairs",
+            f"{len(setup.pairs)} kept, {len(setup.left_out)} left out as too long; {', '.join(f'{n} {name}' for name, n in sorted(families.items()))}",
+        ),
         ("identity pairs", f"{len(setup.anchors)} ({config.data.anchor_fraction:.0%} of each step)"),
-        ("prompt tokens", f"median {lengths[len(lengths) // 2]}, longest {lengths[-1]} of {setup.policy.context_length}"),
+        (
+            "prompt tokens",
+            f"median {lengths[len(lengths) // 2]}, longest {lengths[-1]} of {setup.policy.context_length}",
+        ),
         ("steps", f"{steps} of {per_step} pairs x {config.rollout.num_generations} completions"),
         ("completion tokens", f"at most {steps * completions * config.rollout.max_completion_tokens:,} in all"),
-        ("memory", f"{peak_memory_gb():.1f} GB at the peak of the probe; the largest micro-batch has {config.optim.micro_batch_tokens} tokens"),
-        ("time", f"about {_minutes(steps * step_s + validation_s)}: {step_s:.1f} s a step (probe: {probe.pairs} pairs), {validations} validations of {held_out} pairs"),
+        (
+            "memory",
+            f"{peak_memory_gb():.1f} GB at the peak of the probe; the largest micro-batch has {config.optim.micro_batch_tokens} tokens",
+        ),
+        (
+            "time",
+            f"about {_minutes(steps * step_s + validation_s)}: {step_s:.1f} s a step (probe: {probe.pairs} pairs), {validations} validations of {held_out} pairs",
+        ),
     )
     return Plan(config, tuple(describe(setup)), rows)
 
@@ -102,4 +123,10 @@ def _probe(setup: Setup) -> _Probe:
 
 
 def _minutes(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} minutes" if seconds < 7200 else f"{seconds / 3600:.1f} hours"
+    return (
+        f"{seconds:.0f} s"
+        if seconds < 120
+        else f"{seconds / 60:.0f} minutes"
+        if seconds < 7200
+        else f"{seconds / 3600:.1f} hours"
+    )

@@ -67,7 +67,9 @@ def prepare(config: TrainConfig) -> Setup:
     data = load_training_pairs(config)
     adapter = adapter_folder(config.model.adapter)
     if adapter is not None and config.lora is None:
-        raise ModelError("model.adapter continues an adapter and lora: null trains every weight: leave one of them out.")
+        raise ModelError(
+            "model.adapter continues an adapter and lora: null trains every weight: leave one of them out."
+        )
     model = config.model.model_copy(update={"adapter": None})
     policy = Policy.load(model, lora=config.lora, adapter=adapter, trainable=True, seed=config.seed)
     teacher = make_teacher(policy, config.teacher, continued=adapter is not None)
@@ -75,7 +77,10 @@ def prepare(config: TrainConfig) -> Setup:
 
     def rendered(pairs: list[ContrastivePair]) -> list[RenderedPair]:
         kept, too_long = render_pairs(
-            pairs, policy.renderer, max_completion_tokens=config.rollout.max_completion_tokens, context_length=policy.context_length
+            pairs,
+            policy.renderer,
+            max_completion_tokens=config.rollout.max_completion_tokens,
+            context_length=policy.context_length,
         )
         left_out.extend(too_long)
         return kept
@@ -97,7 +102,9 @@ def adapter_folder(adapter: str | None) -> Path | None:
     for path in (Path(adapter), *([checkpoint / "adapter"] if checkpoint else [])):
         if (path / "adapter_config.json").is_file():
             return path
-    raise ModelError(f"model.adapter={adapter!r} is neither a PEFT adapter (no adapter_config.json) nor a run that trained one.")
+    raise ModelError(
+        f"model.adapter={adapter!r} is neither a PEFT adapter (no adapter_config.json) nor a run that trained one."
+    )
 
 
 def make_method(setup: Setup, run: RunDir, on_done=lambda n: None) -> Method:
@@ -127,5 +134,7 @@ def describe(setup: Setup) -> list[str]:
     ]
     if setup.left_out:
         shown = ", ".join(f"{o.pair_id} ({o.tokens} tokens)" for o in setup.left_out[:3])
-        lines.append(f"left out: {len(setup.left_out)} pair(s) longer than {setup.left_out[0].limit} tokens with their completion: {shown}")
+        lines.append(
+            f"left out: {len(setup.left_out)} pair(s) longer than {setup.left_out[0].limit} tokens with their completion: {shown}"
+        )
     return lines

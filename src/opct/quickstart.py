@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from opct.api import evaluate
-from opct.config import TrainConfig
+from opct.config import DEFAULT_MODEL, TrainConfig
 from opct.config_file import load_config, packaged_config
 from opct.files import write_json
 from opct.progress import NullProgress, Progress
@@ -19,7 +20,15 @@ from opct.runs import RunDir
 from opct.trainer import train
 
 METHODS = ("sft", "opct")
-EVALUATION = {"n_questions": 80, "families_per_question": 3, "n_benign": 48, "max_completion_tokens": 24, "max_benign_tokens": 32, "kl_samples": 48, "browser_questions": 24}
+EVALUATION = {
+    "n_questions": 80,
+    "families_per_question": 3,
+    "n_benign": 48,
+    "max_completion_tokens": 24,
+    "max_benign_tokens": 32,
+    "kl_samples": 48,
+    "browser_questions": 24,
+}
 HEADLINE = (
     ("sycophancy_rate", "held_out", "repeats the suggested wrong answer, families never trained on"),
     ("accuracy_biased", "held_out", "answers right all the same"),
@@ -52,35 +61,42 @@ class QuickstartResult:
         return Group(table, took)
 
 
-def run_quickstart(out: str | Path, *, overwrite: bool = False, progress: Progress | None = None) -> QuickstartResult:
+def run_quickstart(
+    out: str | Path, *, overrides: Sequence[str] = (), overwrite: bool = False, progress: Progress | None = None
+) -> QuickstartResult:
     """Run or finish the quickstart in `out`; see the module's docstring.
+
+    Args:
+        overrides: settings over the packaged ones, such as `model.name_or_path=...`.
 
     Raises:
         OpctError: whatever training, evaluation or the report raise.
     """
-    from opct.models.gguf import smollm2
+    from opct.models.load import resolve_model
     from opct.reports import report
 
     progress = progress or NullProgress()
     started = time.perf_counter()
     out = Path(out)
-    progress.stage("fetch SmolLM2-135M-Instruct (93 MB, once)")
-    smollm2()
+    configs = {method: quickstart_config(method, out, overrides) for method in METHODS}
+    model = configs["opct"].model.name_or_path
+    progress.stage(f"get {model}" + (" (93 MB, once)" if model == DEFAULT_MODEL else ""))
+    resolve_model(model)
     runs = {"base": out / "base"}
-    for method in METHODS:
-        config = quickstart_config(method, out)
+    for method, config in configs.items():
         runs[method] = Path(config.output_dir)
         _train(config, overwrite, progress)
-    results = {label: _evaluate(label, folder, overwrite, progress) for label, folder in runs.items()}
+    results = {label: _evaluate(label, folder, model, overwrite, progress) for label, folder in runs.items()}
     progress.stage("write the report")
     page = report(list(runs.values()), out / "report.html")
     progress.done()
     return QuickstartResult(page, results, time.perf_counter() - started)
 
 
-def quickstart_config(method: str, out: Path) -> TrainConfig:
+def quickstart_config(method: str, out: Path, overrides: Sequence[str] = ()) -> TrainConfig:
     """The packaged settings, for one method; both have the same budget of steps, pairs and completion tokens."""
-    return load_config(packaged_config("quickstart"), [f"method={method}", f"output_dir={json.dumps(str(out / method))}"])
+    own = [f"method={method}", f"output_dir={json.dumps(str(out / method))}"]
+    return load_config(packaged_config("quickstart"), [*overrides, *own])
 
 
 def _train(config: TrainConfig, overwrite: bool, progress: Progress) -> None:
@@ -90,18 +106,23 @@ def _train(config: TrainConfig, overwrite: bool, progress: Progress) -> None:
         progress.log(f"{config.method}: trained already in {run.path}")
         return
     result = train(config, resume=there, overwrite=run.is_run and overwrite, progress=progress)
-    if result.status == "interrupted":  # it is saved; what comes after it waits as well
+    if result.status == "interrupted":  # what comes after it waits as well
+        progress.log(f"{config.method}: saved after step {result.step}; the same command goes on from there")
         raise KeyboardInterrupt
 
 
-def _evaluate(label: str, folder: Path, overwrite: bool, progress: Progress) -> dict:
+def _evaluate(label: str, folder: Path, model: str, overwrite: bool, progress: Progress) -> dict:
     marker = folder / "evals" / "settings.json"
-    wanted = {"label": label, **EVALUATION}
-    if not overwrite and marker.exists() and (folder / "results.json").exists() and json.loads(marker.read_text()) == wanted:
+    wanted = {"label": label, "model": model, **EVALUATION}
+    if (
+        not overwrite
+        and marker.exists()
+        and (folder / "results.json").exists()
+        and json.loads(marker.read_text()) == wanted
+    ):
         progress.log(f"{label}: measured already in {folder}")
         return json.loads((folder / "results.json").read_text())
-    target = load_config(packaged_config("quickstart")).model.name_or_path if label == "base" else folder
-    result = evaluate(target, out=folder, label=label, progress=progress, **EVALUATION)
+    result = evaluate(model if label == "base" else folder, out=folder, label=label, progress=progress, **EVALUATION)
     write_json(marker, wanted)
     assert result.results is not None
     return result.results

@@ -101,12 +101,16 @@ class RunDir:
         return run
 
     @classmethod
-    def create(cls, path: str | Path, *, resume: bool = False, overwrite: bool = False) -> RunDir:
+    def create(
+        cls, path: str | Path, *, resume: bool = False, overwrite: bool = False, keep_old: bool = False
+    ) -> RunDir:
         """A run directory to write to, locked for this process: new, resumed, or emptied of the run that was there.
 
         Args:
             resume: go on with the run in the folder; leftovers of writes that were cut short are removed.
             overwrite: remove the run in the folder, that is every file whose place this module knows, and nothing else.
+            keep_old: with `overwrite`, leave that run as it is until `clear` is called, so that a new run which cannot
+                begin loses nothing.
 
         Raises:
             RunError: the folder holds a run and neither flag is given, holds something that is not a run, is used by
@@ -115,23 +119,27 @@ class RunDir:
         run = cls(path)
         if resume and overwrite:
             raise RunError("--resume and --overwrite contradict each other: give one of them.")
-        run._refuse_if_in_the_way(resume, overwrite)
+        if not run.is_run:  # of a run, the lock tells first whether it is in use
+            run._refuse_if_in_the_way(resume, overwrite)
         try:
             run.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise RunError(f"Cannot make the run directory {run.path}: {reason(error)}. {remedy(error)}") from error
         run._acquire()
         try:
-            run._refuse_if_in_the_way(resume, overwrite)  # again: another process may have come first
-            if overwrite:
-                run._remove_known()
-            if not resume:
-                write_json(run.manifest_path, {"opct_run": MANIFEST_SCHEMA, "created": _now()})
+            run._refuse_if_in_the_way(resume, overwrite)  # again, now that nobody else can come first
+            if not (run.is_run and (resume or (overwrite and keep_old))):
+                run.clear()
             run._remove_leftovers()
         except BaseException:
             run.release()
             raise
         return run
+
+    def clear(self) -> None:
+        """Remove the run in the folder and start its manifest anew."""
+        self._remove_known()
+        write_json(self.manifest_path, {"opct_run": MANIFEST_SCHEMA, "created": _now()})
 
     def _refuse_if_in_the_way(self, resume: bool, overwrite: bool) -> None:
         if self.path.exists() and not self.path.is_dir():

@@ -33,4 +33,6 @@ class StopRequest:
         if self.requested:
             raise KeyboardInterrupt
         self.requested = True
-        print(f"{signal.Signals(number).name}: saving after this step; once more to stop at once", file=sys.stderr, flush=True)  # noqa: T201
+        name = signal.Signals(number).name
+        sys.stderr.write(f"{name}: saving after this step; once more to stop at once\n")
+        sys.stderr.flush()

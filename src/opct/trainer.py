@@ -24,9 +24,9 @@ from opct.methods import Method
 from opct.methods.rollouts import Rollout, rollout_row, step_weights
 from opct.models.sampler import sample_seed
 from opct.models.scoring import micro_batches
+from opct.prepare import Setup, describe, make_method, prepare
 from opct.progress import NullProgress, Progress
 from opct.runs import RunDir
-from opct.prepare import Setup, describe, make_method, prepare
 from opct.signals import StopRequest
 from opct.tracking import Tracker, check_trackers
 from opct.validation import validate
@@ -60,7 +60,9 @@ class TrainResult:
         return "\n".join(lines)
 
 
-def train(config: TrainConfig, *, resume: bool = False, overwrite: bool = False, progress: Progress | None = None) -> TrainResult:
+def train(
+    config: TrainConfig, *, resume: bool = False, overwrite: bool = False, progress: Progress | None = None
+) -> TrainResult:
     """Train as `config` says, in `config.output_dir`.
 
     A SIGINT or SIGTERM saves after the current step and returns with status "interrupted".
@@ -77,9 +79,12 @@ def train(config: TrainConfig, *, resume: bool = False, overwrite: bool = False,
     """
     progress = progress or NullProgress()
     check_trackers(config.report_to)
-    with RunDir.create(config.output_dir, resume=resume, overwrite=overwrite) as run, StopRequest() as stop:
+    opened = RunDir.create(config.output_dir, resume=resume, overwrite=overwrite, keep_old=True)
+    with opened as run, StopRequest() as stop:
         progress.stage(f"load {config.model.name_or_path}")
         setup = prepare(config)
+        if overwrite:
+            run.clear()  # not before: what cannot begin replaces nothing
         for line in describe(setup):
             progress.log(line)
         torch.manual_seed(sample_seed(config.seed, "start"))
@@ -114,7 +119,7 @@ def _begin(run: RunDir, setup: Setup, *, resume: bool) -> SavedState:
     state = SavedState(optimizer=optimizer)
     if checkpoint is not None:
         load_checkpoint(checkpoint, setup, state)
-    run.truncate_after(state.step if checkpoint else -1)
+    run.truncate_after(state.step or -1)  # at step 0 its validation is done again
     extra = {key: identity[key] for key in ("base", "template", "dtype")} | {
         "method": config.method,
         "left_out": [vars(o) for o in setup.left_out],
@@ -128,7 +133,14 @@ class _Loop:
     """One run while it trains."""
 
     def __init__(
-        self, run: RunDir, setup: Setup, method: Method, tracker: Tracker, state: SavedState, progress: Progress, stop: StopRequest
+        self,
+        run: RunDir,
+        setup: Setup,
+        method: Method,
+        tracker: Tracker,
+        state: SavedState,
+        progress: Progress,
+        stop: StopRequest,
     ):
         self.run, self.setup, self.method, self.tracker = run, setup, method, tracker
         self.state, self.progress, self.stop = state, progress, stop
@@ -151,7 +163,11 @@ class _Loop:
             metrics, token_kl = self._optimizer_step(rollouts, step)
             self.setup.teacher.update()
             self.state.step = step
-            metrics |= {"time/rollout_s": rollout_s, "time/step_s": time.perf_counter() - started, "memory/peak_gb": peak_memory_gb()}
+            metrics |= {
+                "time/rollout_s": rollout_s,
+                "time/step_s": time.perf_counter() - started,
+                "memory/peak_gb": peak_memory_gb(),
+            }
             write_jsonl(
                 self.run.rollouts_path(step),
                 [rollout_row(r, self.policy, step, kl) for r, kl in zip(rollouts, token_kl, strict=True)],
@@ -161,7 +177,7 @@ class _Loop:
                 metrics |= self._validation(step)
             self.tracker.log(step, metrics)
             self.progress.advance(1, **{name: f"{metrics[key]:.3f}" for name, key in SHOWN.items() if key in metrics})
-            if step % self.config.save_steps == 0 and step < self.total:
+            if (step % self.config.save_steps == 0 or step == self.state.best_step) and step < self.total:
                 self._save()
         self._save()
         status = "finished" if self.state.step >= self.total else "interrupted"
@@ -193,7 +209,9 @@ class _Loop:
         limit = self.config.optim.max_grad_norm
         norm = float(torch.nn.utils.clip_grad_norm_(parameters.values(), math.inf if limit is None else limit))
         if not math.isfinite(norm):
-            raise NonFiniteError(f"Step {step}: the gradient's norm is {norm} at a finite loss of {total_loss:.4g}. {self._advice()}")
+            raise NonFiniteError(
+                f"Step {step}: the gradient's norm is {norm} at a finite loss of {total_loss:.4g}. {self._advice()}"
+            )
         optimizer.step()
         return self._metrics(rollouts, token_kl, total_loss, norm, learning_rate), token_kl
 
@@ -209,7 +227,13 @@ class _Loop:
             "train/tokens_in_loss": sum(sum(r.mask) for r in rollouts),
         }
         for name, identity in (("train/kl", False), ("train/kl_identity", True)):
-            values = [x for r, kl in zip(rollouts, token_kl, strict=True) if kl and r.pair.is_identity == identity for x, m in zip(kl, r.mask, strict=True) if m]
+            values = [
+                x
+                for r, kl in zip(rollouts, token_kl, strict=True)
+                if kl and r.pair.is_identity == identity
+                for x, m in zip(kl, r.mask, strict=True)
+                if m
+            ]
             if values:
                 metrics[name] = sum(values) / len(values)
         return metrics
@@ -275,4 +299,3 @@ def peak_memory_gb() -> float:
         return torch.cuda.max_memory_allocated() / 1e9
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e9
-

@@ -73,6 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             raise
         print(f"error: {error}", file=sys.stderr)
         sys.exit(1)
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        sys.exit(130)
+    except SystemExit as end:  # typer makes one of every end, and 130 of a KeyboardInterrupt, without a word
+        if end.code == 130:
+            print("interrupted", file=sys.stderr)
+        raise

@@ -9,6 +9,10 @@ import typer
 
 
 def quickstart(
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="a.b=c", help="Settings over the packaged ones: model.name_or_path=..."),
+    ] = None,
     out: Annotated[Path, typer.Option(help="Folder of the runs and of the report.")] = Path("runs/quickstart"),
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the quickstart in that folder.")] = False,
 ) -> None:
@@ -20,7 +24,7 @@ def quickstart(
 
     progress = make_progress()
     try:
-        result = run_quickstart(out, overwrite=overwrite, progress=progress)
+        result = run_quickstart(out, overrides=overrides or (), overwrite=overwrite, progress=progress)
     finally:
         progress.done()
     Console().print(result.render())

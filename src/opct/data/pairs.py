@@ -178,11 +178,15 @@ class _Bad:
 
 def _jsonl_rows(path: Path) -> Iterator[tuple[str, Any]]:
     if not path.is_file():
-        raise DataError(f"No pair file at {path}: check the path, or make one with `opct data build sycophancy --out {path}`.")
+        raise DataError(
+            f"No pair file at {path}: check the path, or make one with `opct data build sycophancy --out {path}`."
+        )
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise DataError(f"{path} is not UTF-8 text ({error.reason} at byte {error.start}): save it as UTF-8.") from error
+        raise DataError(
+            f"{path} is not UTF-8 text ({error.reason} at byte {error.start}): save it as UTF-8."
+        ) from error
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue

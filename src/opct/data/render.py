@@ -48,7 +48,9 @@ class Renderer:
         import jinja2
 
         if any(m["content"] is None for m in messages):
-            raise DataError("A turn with content null is sampled from the policy first; it cannot be rendered as it is.")
+            raise DataError(
+                "A turn with content null is sampled from the policy first; it cannot be rendered as it is."
+            )
         prefill = messages[-1]["role"] == "assistant"
         try:
             return self.tokenizer.apply_chat_template(
@@ -154,7 +156,9 @@ def loss_mask(
     if not mask_thinking:
         return [True] * len(pieces)
     text = "".join(pieces)
-    hidden = _thinking_spans(text, thinking_tags, inside=prompt_text.rfind(thinking_tags[0]) > prompt_text.rfind(thinking_tags[1]))
+    hidden = _thinking_spans(
+        text, thinking_tags, inside=prompt_text.rfind(thinking_tags[0]) > prompt_text.rfind(thinking_tags[1])
+    )
     mask, start = [], 0
     for piece in pieces:
         end = start + len(piece)

@@ -24,7 +24,10 @@ def render_pair(pair: ContrastivePair, renderer: Renderer, completion: Completio
     text.append(f"{pair.id}  (axis {pair.axis}, {kind})\n", style="bold")
     for side, who in (("prompt", "the policy"), ("teacher_prompt", "the teacher")):
         messages = getattr(pair, side)
-        filled = [dict(m, content="[answered by the policy before the rollout]" if m["content"] is None else m["content"]) for m in messages]
+        filled = [
+            dict(m, content="[answered by the policy before the rollout]" if m["content"] is None else m["content"])
+            for m in messages
+        ]
         ids = renderer.render(filled)
         text.append(f"\n{side}: what {who} sees, {len(ids)} tokens\n", style="bold")
         _append_tokens(text, renderer, ids)
@@ -34,7 +37,9 @@ def render_pair(pair: ContrastivePair, renderer: Renderer, completion: Completio
     text.append("\n")
     text.append("special token", style=SPECIAL)
     if completion is None:
-        text.append("  no completion: the policy samples it (--sample shows one); prompt tokens are never in the loss\n")
+        text.append(
+            "  no completion: the policy samples it (--sample shows one); prompt tokens are never in the loss\n"
+        )
     else:
         text.append("  ")
         text.append("in the loss", style=IN_LOSS)

@@ -45,16 +45,24 @@ def load_training_pairs(config: TrainConfig) -> TrainingPairs:
     if data.validation_pairs:
         held_out = _read_held_out(data.validation_pairs, seed)
         _refuse_shared(trained, held_out)
-    anchors, held_out_anchors = _read(data.anchors, data.validation_fraction, seed) if data.anchor_fraction > 0 else ([], [])
+    anchors, held_out_anchors = (
+        _read(data.anchors, data.validation_fraction, seed) if data.anchor_fraction > 0 else ([], [])
+    )
     for pair in [*anchors, *held_out_anchors]:
         if not pair.is_identity:
-            raise DataError(f"The anchor {pair.id!r} is no identity pair: its prompt differs from its teacher_prompt. Put it under data.pairs.")
+            raise DataError(
+                f"The anchor {pair.id!r} is no identity pair: its prompt differs from its teacher_prompt. Put it under data.pairs."
+            )
     _refuse_duplicates([*trained, *held_out, *anchors, *held_out_anchors])
     trained = _choose(trained, data.max_pairs, seed)
     if data.anchor_fraction > 0 and not anchors:
-        raise DataError(f"data.anchor_fraction is {data.anchor_fraction} and data.anchors is empty: name identity pairs, or set the fraction to 0.")
+        raise DataError(
+            f"data.anchor_fraction is {data.anchor_fraction} and data.anchors is empty: name identity pairs, or set the fraction to 0."
+        )
     if not trained:
-        raise DataError("No training pairs are left after holding out validation pairs: give more pairs, or lower data.validation_fraction.")
+        raise DataError(
+            "No training pairs are left after holding out validation pairs: give more pairs, or lower data.validation_fraction."
+        )
     parts = {
         "pairs": trained,
         "anchors": anchors,
@@ -72,7 +80,9 @@ def pairs_hash(pairs: Sequence[ContrastivePair]) -> str:
     return digest.hexdigest()[:16]
 
 
-def _read(sources: Sequence[str], validation_fraction: float, seed: int) -> tuple[list[ContrastivePair], list[ContrastivePair]]:
+def _read(
+    sources: Sequence[str], validation_fraction: float, seed: int
+) -> tuple[list[ContrastivePair], list[ContrastivePair]]:
     """(trained on, held out)"""
     trained: list[ContrastivePair] = []
     held_out: list[ContrastivePair] = []
@@ -90,7 +100,11 @@ def _read(sources: Sequence[str], validation_fraction: float, seed: int) -> tupl
 def _read_held_out(sources: Sequence[str], seed: int) -> list[ContrastivePair]:
     pairs: list[ContrastivePair] = []
     for source in sources:
-        pairs += builtin_pairs(source, "validation", seed=seed, per_question=1) if source.startswith(BUILTIN) else load_pairs(source)
+        pairs += (
+            builtin_pairs(source, "validation", seed=seed, per_question=1)
+            if source.startswith(BUILTIN)
+            else load_pairs(source)
+        )
     return pairs
 
 
@@ -98,14 +112,19 @@ def _refuse_duplicates(pairs: Sequence[ContrastivePair]) -> None:
     seen: set[str] = set()
     repeated = sorted({p.id for p in pairs if p.id in seen or seen.add(p.id)})
     if repeated:
-        raise DataError(f"{len(repeated)} id(s) stand in more than one source: ids must differ. First ones:", tuple(repeated[:10]))
+        raise DataError(
+            f"{len(repeated)} id(s) stand in more than one source: ids must differ. First ones:", tuple(repeated[:10])
+        )
 
 
 def _refuse_shared(trained: Sequence[ContrastivePair], held_out: Sequence[ContrastivePair]) -> None:
     questions = {p.meta["question_id"] for p in trained if "question_id" in p.meta}
     shared = sorted({str(p.meta["question_id"]) for p in held_out if p.meta.get("question_id") in questions})
     if shared:
-        raise DataError(f"{len(shared)} question(s) are trained on and held out: take them out of one side. First ones:", tuple(shared[:10]))
+        raise DataError(
+            f"{len(shared)} question(s) are trained on and held out: take them out of one side. First ones:",
+            tuple(shared[:10]),
+        )
 
 
 def _choose(pairs: Sequence[Item], at_most: int | None, seed: int) -> list[Item]:
@@ -125,7 +144,15 @@ def steps_per_epoch(n_pairs: int, prompts_per_step: int, anchor_fraction: float)
     return -(-n_pairs // (prompts_per_step - anchors_per_step(prompts_per_step, anchor_fraction)))
 
 
-def batch_of(step: int, pairs: Sequence[Item], anchors: Sequence[Item], *, prompts_per_step: int, anchor_fraction: float, seed: int) -> list[Item]:
+def batch_of(
+    step: int,
+    pairs: Sequence[Item],
+    anchors: Sequence[Item],
+    *,
+    prompts_per_step: int,
+    anchor_fraction: float,
+    seed: int,
+) -> list[Item]:
     """The pairs of a step (from 1), anchors last. It depends on nothing but its arguments, so a resumed run goes on alike."""
     n_anchors = anchors_per_step(prompts_per_step, anchor_fraction) if anchors else 0
     return [

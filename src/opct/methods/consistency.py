@@ -56,7 +56,9 @@ def divergence(config: LossConfig) -> Callable[[Tensor, Tensor], Tensor]:
     return losses.reverse_kl
 
 
-def _differentiated(student: Scores, reference: Scores, rollouts: Sequence[Rollout], config: LossConfig) -> tuple[Tensor, Tensor]:
+def _differentiated(
+    student: Scores, reference: Scores, rollouts: Sequence[Rollout], config: LossConfig
+) -> tuple[Tensor, Tensor]:
     d = tokenwise(divergence(config), student, reference)
     per_token = d
     if config.kl_discount_factor > 0:
@@ -66,14 +68,22 @@ def _differentiated(student: Scores, reference: Scores, rollouts: Sequence[Rollo
     return config.kl_coef * per_token, d
 
 
-def _sampled(student: Scores, reference: Scores, rollouts: Sequence[Rollout], config: LossConfig) -> tuple[Tensor, Tensor]:
+def _sampled(
+    student: Scores, reference: Scores, rollouts: Sequence[Rollout], config: LossConfig
+) -> tuple[Tensor, Tensor]:
     log_probs = tokenwise(losses.token_log_probs, student)
     with torch.no_grad():
         teacher_log_probs = tokenwise(losses.token_log_probs, reference)
     policy_rows, teacher_rows, sampler_rows, mask = _below_each_other(
-        student.lengths, log_probs, teacher_log_probs, _sampler_log_probs(rollouts, log_probs), _mask(rollouts, log_probs)
+        student.lengths,
+        log_probs,
+        teacher_log_probs,
+        _sampler_log_probs(rollouts, log_probs),
+        _mask(rollouts, log_probs),
     )
-    advantages = losses.sampled_advantages(policy_rows, teacher_rows, mask, kl_coef=config.kl_coef, gamma=config.kl_discount_factor)
+    advantages = losses.sampled_advantages(
+        policy_rows, teacher_rows, mask, kl_coef=config.kl_coef, gamma=config.kl_discount_factor
+    )
     per_token = losses.policy_gradient_loss(policy_rows, sampler_rows, advantages, clip=config.ppo_clip)
     return _flat(per_token, student.lengths), log_probs - teacher_log_probs
 

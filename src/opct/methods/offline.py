@@ -46,10 +46,14 @@ def offline_answers(
     if not run.offline_path.exists():
         with teacher() as model:
             rollouts = teacher_rollouts(model, policy, pairs, config, on_done)
-        write_jsonl(run.offline_path, [rollout_row(r, policy, 0, None) | {"logprobs": r.completion.logprobs} for r in rollouts])
+        write_jsonl(
+            run.offline_path, [rollout_row(r, policy, 0, None) | {"logprobs": r.completion.logprobs} for r in rollouts]
+        )
     rows = read_jsonl(run.offline_path)
     if {row["pair_id"] for row in rows} != {rendered.pair.id for rendered in pairs}:
-        raise RunError(f"{run.offline_path} holds answers to other pairs than the config names: start with --overwrite.")
+        raise RunError(
+            f"{run.offline_path} holds answers to other pairs than the config names: start with --overwrite."
+        )
     by_id = {rendered.pair.id: rendered for rendered in pairs}
     return OfflineAnswers([_rollout(row, by_id[row["pair_id"]], policy) for row in rows])
 
@@ -61,6 +65,11 @@ def _rollout(row: dict, rendered: RenderedPair, policy: Policy) -> Rollout:
         pair = ContrastivePair(pair.id, pair.axis, pair.family, tuple(row["prompt"]), pair.teacher_prompt, pair.meta)
         prompt_ids = policy.renderer.render(pair.prompt)
     completion = Completion(
-        row["completion"], tuple(row["token_ids"]), row["stop_reason"], tuple(row["logprobs"]), len(rendered.teacher_ids), row["seed"]
+        row["completion"],
+        tuple(row["token_ids"]),
+        row["stop_reason"],
+        tuple(row["logprobs"]),
+        len(rendered.teacher_ids),
+        row["seed"],
     )
     return Rollout(pair, row["sample"], prompt_ids, rendered.teacher_ids, completion, tuple(row["in_loss"]))

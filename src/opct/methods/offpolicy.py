@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
 from opct.config import TrainConfig
@@ -38,7 +37,7 @@ class OffPolicy:
     def loss(self, rollouts: Sequence[Rollout], weights: Sequence[Tensor]) -> MicroLoss:
         """The divergence to the teacher on the teacher's tokens."""
         completions = [r.ids for r in rollouts]
-        with self.teacher() as teacher, torch.no_grad():
+        with self.teacher() as teacher, teacher.inference():  # no gradient, no dropout
             reference = teacher.score([r.teacher_ids for r in rollouts], completions)
         student = self.policy.score([r.prompt_ids for r in rollouts], completions)
         return consistency_loss(student, reference, rollouts, weights, self.config.loss)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
 from opct.config import TrainConfig
@@ -39,7 +38,9 @@ class OPCT:
     def loss(self, rollouts: Sequence[Rollout], weights: Sequence[Tensor]) -> MicroLoss:
         """The reverse KL to the teacher on the policy's tokens."""
         completions = [r.ids for r in rollouts]
-        with self.teacher() as teacher, torch.no_grad():
+        with self.teacher() as teacher, teacher.inference():  # no gradient, no dropout
             reference = teacher.score([r.teacher_ids for r in rollouts], completions)  # same tokens, the clean prompt
-        student = self.policy.score([r.prompt_ids for r in rollouts], completions)  # same tokens, its own prompt, with gradient
+        student = self.policy.score(
+            [r.prompt_ids for r in rollouts], completions
+        )  # same tokens, its own prompt, with gradient
         return consistency_loss(student, reference, rollouts, weights, self.config.loss)

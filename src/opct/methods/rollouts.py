@@ -49,7 +49,9 @@ class Rollout:
 Answer = Callable[[list[list[int]], list[list[int]]], list[list[Completion]]]
 
 
-def policy_rollouts(policy: Policy, pairs: Sequence[RenderedPair], config: TrainConfig, seed_key: object, n: int | None = None) -> list[Rollout]:
+def policy_rollouts(
+    policy: Policy, pairs: Sequence[RenderedPair], config: TrainConfig, seed_key: object, n: int | None = None
+) -> list[Rollout]:
     """The policy answers each pair's `prompt`, `n` times (`rollout.num_generations`); turns with content null first.
 
     Args:
@@ -58,7 +60,10 @@ def policy_rollouts(policy: Policy, pairs: Sequence[RenderedPair], config: Train
     n = config.rollout.num_generations if n is None else n
     filled = _answer_open_turns(policy, pairs, config, seed_key)
     completions = policy.sample(
-        [rendered.prompt_ids or [] for rendered in filled], _seeds(config, seed_key, filled, n), sampling(config), batch_tokens=config.rollout.batch_tokens
+        [rendered.prompt_ids or [] for rendered in filled],
+        _seeds(config, seed_key, filled, n),
+        sampling(config),
+        batch_tokens=config.rollout.batch_tokens,
     )
     return _rollouts(policy, filled, completions, config)
 
@@ -88,9 +93,18 @@ def _seeds(config: TrainConfig, seed_key: object, pairs: Sequence[RenderedPair],
     return [[sample_seed(config.seed, seed_key, rendered.pair.id, i) for i in range(n)] for rendered in pairs]
 
 
-def _rollouts(policy: Policy, pairs: Sequence[RenderedPair], completions: Sequence[Sequence[Completion]], config: TrainConfig) -> list[Rollout]:
+def _rollouts(
+    policy: Policy, pairs: Sequence[RenderedPair], completions: Sequence[Sequence[Completion]], config: TrainConfig
+) -> list[Rollout]:
     return [
-        Rollout(rendered.pair, i, rendered.prompt_ids or [], rendered.teacher_ids, completion, _mask(policy, rendered, completion, config))
+        Rollout(
+            rendered.pair,
+            i,
+            rendered.prompt_ids or [],
+            rendered.teacher_ids,
+            completion,
+            _mask(policy, rendered, completion, config),
+        )
         for rendered, own in zip(pairs, completions, strict=True)
         for i, completion in enumerate(own)
     ]
@@ -107,7 +121,9 @@ def _mask(policy: Policy, rendered: RenderedPair, completion: Completion, config
     return tuple(loss_mask(pieces, prompt_text=prompt_text, mask_thinking=True, thinking_tags=loss.thinking_tags))
 
 
-def _answer_open_turns(policy: Policy, pairs: Sequence[RenderedPair], config: TrainConfig, seed_key: object) -> list[RenderedPair]:
+def _answer_open_turns(
+    policy: Policy, pairs: Sequence[RenderedPair], config: TrainConfig, seed_key: object
+) -> list[RenderedPair]:
     """Fill the assistant turns with content null, first to last, each answered by the policy after the turns before it."""
     prompts: list[list[Message]] = [[dict(m) for m in rendered.pair.prompt] for rendered in pairs]
     turn = 0

@@ -1,7 +1,7 @@
 """SFT on offline clean answers: the paper's baseline (bias-augmented consistency training, Chua et al. 2024, arXiv 2403.05518).
 
-    once:    y ~ teacher( . | teacher_prompt)                      the frozen base answers the clean prompt
-    repeat:  loss = - sum_t log policy(y_t | prompt, y_<t)         cross-entropy given the perturbed prompt, stop token included
+once:    y ~ teacher( . | teacher_prompt)                      the frozen base answers the clean prompt
+repeat:  loss = - sum_t log policy(y_t | prompt, y_<t)         cross-entropy given the perturbed prompt, stop token included
 """
 
 from __future__ import annotations

