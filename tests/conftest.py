@@ -33,6 +33,51 @@ def tiny_policy():
 
 
 @pytest.fixture(scope="session")
+def pair_files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Ten sycophancy-like pairs and six identity pairs as JSONL; read only."""
+    from opct.data.pairs import write_pairs
+    from tests.tiny import tiny_anchors, tiny_pairs
+
+    folder = tmp_path_factory.mktemp("pairs")
+    write_pairs(folder / "pairs.jsonl", tiny_pairs(10))
+    write_pairs(folder / "anchors.jsonl", tiny_anchors(6))
+    return folder / "pairs.jsonl", folder / "anchors.jsonl"
+
+
+@pytest.fixture
+def make_config(tmp_path: Path, tiny_folder: Path, pair_files: tuple[Path, Path]):
+    """Makes a float32 CPU config of a few tiny steps; keyword arguments replace sections' settings."""
+    from opct.config import TrainConfig
+
+    pairs, anchors = pair_files
+    defaults = {
+        "output_dir": str(tmp_path / "run"),
+        "max_steps": 4,
+        "eval_steps": 2,
+        "save_steps": 2,
+        "model": {"name_or_path": str(tiny_folder), "dtype": "float32", "device": "cpu"},
+        "lora": {"r": 4, "alpha": 8},
+        "data": {
+            "pairs": [str(pairs)],
+            "anchors": [str(anchors)],
+            "anchor_fraction": 0.25,
+            "validation_fraction": 0.3,
+            "validation_size": 4,
+        },
+        "rollout": {"num_generations": 2, "max_completion_tokens": 6},
+        "optim": {"learning_rate": 1e-2, "prompts_per_step": 4, "micro_batch_tokens": 300},
+    }
+
+    def make(**overrides) -> TrainConfig:
+        merged = dict(defaults)
+        for key, value in overrides.items():
+            merged[key] = {**defaults.get(key, {}), **value} if isinstance(value, dict) else value
+        return TrainConfig.model_validate(merged)
+
+    return make
+
+
+@pytest.fixture(scope="session")
 def smollm2_folder() -> Path:
     """The converted default model; skips where it was not fetched (`opct quickstart` or `make model` fetches it)."""
     from opct.models.gguf import smollm2_path

@@ -1,4 +1,4 @@
-"""A tiny random Llama with a chat template, built in process: no network, no files of others, a fraction of a second."""
+"""A tiny random Llama with a chat template, built in process in a fraction of a second."""
 
 from __future__ import annotations
 
@@ -7,10 +7,14 @@ from pathlib import Path
 import torch
 
 CHAT_TEMPLATE = (
-    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n' }}{% endfor %}"
+    "{% for message in messages %}"
+    "{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n' }}"
+    "{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
 CONTEXT = 2048
+
+torch.set_num_threads(1)  # for matrices this small, waiting for a second thread takes longer than the product
 
 
 def tiny_tokenizer():
@@ -23,9 +27,14 @@ def tiny_tokenizer():
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=320, special_tokens=special, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
+        vocab_size=320,
+        special_tokens=special,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
     )
-    tokenizer.train_from_iterator(["the user asks a question and the assistant answers in one short sentence"] * 4, trainer)
+    tokenizer.train_from_iterator(
+        ["the user asks a question and the assistant answers in one short sentence"] * 4, trainer
+    )
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         bos_token="<|im_start|>",
@@ -64,3 +73,45 @@ def save_tiny(folder: Path, **options) -> Path:
     tiny_model(tokenizer, **options).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
+
+
+def tiny_pairs(n: int) -> list:
+    """Pairs whose perturbed prompt suggests an answer; one question each."""
+    from opct.data.pairs import ContrastivePair
+
+    pairs = []
+    for i in range(n):
+        question = f"What is {i} plus {i + 1}?"
+        clean = ({"role": "user", "content": question},)
+        biased = ({"role": "user", "content": f"{question} I think it is {i}."},)
+        pairs.append(ContrastivePair(f"sum/{i}", "sycophancy", "suggested", biased, clean, {"question_id": f"sum-{i}"}))
+    return pairs
+
+
+def tiny_anchors(n: int) -> list:
+    """Identity pairs."""
+    from opct.data.pairs import ContrastivePair
+
+    prompts = [({"role": "user", "content": f"Name {i + 2} colours."},) for i in range(n)]
+    return [
+        ContrastivePair(f"benign/{i}", "benign", "list", p, p, {"question_id": f"colours-{i}"})
+        for i, p in enumerate(prompts)
+    ]
+
+
+def tiny_adapter_policy(*, seed: int = 0, r: int = 4, dropout: float = 0.0, random: bool = True, **options):
+    """A tiny policy with a LoRA adapter; `random` gives its B matrices weights, as training would."""
+    from opct.config import LoraSettings
+    from opct.models.load import attach_adapter
+    from opct.models.policy import Policy
+
+    tokenizer = tiny_tokenizer()
+    settings = LoraSettings(r=r, alpha=2 * r, dropout=dropout)
+    model = attach_adapter(tiny_model(tokenizer, **options), settings, None, seed=seed)
+    if random:
+        generator = torch.Generator().manual_seed(seed + 1)
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                if "lora_B" in name:
+                    parameter.copy_(0.2 * torch.randn(parameter.shape, generator=generator))
+    return Policy(model, tokenizer, name="tiny")

@@ -81,6 +81,16 @@ def test_overwrite_removes_the_run_and_nothing_else(tmp_path):
     assert left == ["manifest.json", "notes.txt"]
 
 
+def test_a_run_to_be_replaced_can_be_kept_until_it_is_cleared(tmp_path):
+    run = started(tmp_path / "run")
+    before = run.manifest_path.read_bytes(), run.metrics_path.read_bytes()
+    with RunDir.create(run.path, overwrite=True, keep_old=True) as new:
+        assert (run.manifest_path.read_bytes(), run.metrics_path.read_bytes()) == before
+        new.clear()
+        assert not run.metrics_path.exists()
+        assert new.is_run
+
+
 @pytest.mark.parametrize("flags", [{}, {"overwrite": True}])
 def test_a_folder_that_is_no_run_is_never_touched(tmp_path, flags):
     for name in ("config.yaml", "README.md", "manifest.json"):

@@ -118,11 +118,12 @@ def test_debug_shows_the_traceback(monkeypatch, trainer):
         main(["train", trainer(train)])
 
 
-def test_an_interrupt_exits_with_130(trainer):
+def test_an_interrupt_exits_with_130(capsys, trainer):
     def train(config, **keywords):
         raise KeyboardInterrupt
 
     assert exit_code("train", trainer(train)) == 130
+    assert capsys.readouterr().err == "interrupted\n"
 
 
 def test_a_bug_keeps_its_traceback(trainer):

@@ -53,6 +53,12 @@ def test_train_passes_settings_and_flags(fake, config, capsys):
     assert capsys.readouterr().out == "rendered\n"
 
 
+def test_an_interrupted_training_is_no_success(fake, config, capsys):
+    fake("opct.trainer", "train", SimpleNamespace(render=lambda: "interrupted after step 3", status="interrupted"))
+    assert run("train", config) == 130
+    assert capsys.readouterr().out == "interrupted after step 3\n"
+
+
 def test_a_dry_run_prints_the_plan_and_trains_nothing(fake, config, capsys):
     make_plan, train = fake("opct.plan", "make_plan"), fake("opct.trainer", "train")
     assert run("train", config, "--dry-run", "max_steps=3") == 0

@@ -1,0 +1,255 @@
+"""Run the real command line: in a process of its own where signals, locks and limits matter, in this one for speed."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+import yaml
+
+from opct.cli.app import main
+from opct.data.pairs import ContrastivePair, write_pairs
+from opct.runs import RunDir
+from tests.tiny import tiny_anchors, tiny_pairs
+
+TIMEOUT_S = 120
+UNSHARED = ("time/", "memory/")  # metrics that no two runs share
+
+
+@dataclass(frozen=True)
+class Done:
+    """How a command ended; `out` and `err` with runs of white space as one space."""
+
+    code: int
+    out: str
+    err: str
+
+    def error(self) -> str:
+        """The one message of a command that failed on purpose: exit code 1, no traceback."""
+        assert self.code == 1, f"exit code {self.code}\n{self.out}\n{self.err}"
+        assert "Traceback" not in self.err, self.err
+        _, found, message = self.err.partition("error: ")
+        assert found, self.err
+        assert not message.endswith("error: "), self.err
+        return message
+
+
+def here(*arguments: str | Path) -> Done:
+    """Run `opct` in this process."""
+    out, err = io.StringIO(), io.StringIO()
+    wide = mock.patch.dict(os.environ, {"COLUMNS": "400"})
+    with wide, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), pytest.raises(SystemExit) as end:
+        main([str(argument) for argument in arguments])
+    return Done(int(end.value.code or 0), _flat(out.getvalue()), _flat(err.getvalue()))
+
+
+def apart(*arguments: str | Path, before: str = "", env: dict[str, str] | None = None) -> Done:
+    """Run `opct` in a process of its own.
+
+    Args:
+        before: Python that runs in that process before `opct` does, such as a limit on what it may use.
+    """
+    done = subprocess.run(
+        _command(before, arguments),
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        env=_environment(env),
+        check=False,
+    )
+    return Done(done.returncode, _flat(done.stdout), _flat(done.stderr))
+
+
+class Started:
+    """An `opct` that runs in a process group of its own."""
+
+    def __init__(self, folder: Path, arguments: tuple[str | Path, ...], env: dict[str, str] | None):
+        self._out, self._err = folder / "stdout.txt", folder / "stderr.txt"
+        with open(self._out, "wb") as out, open(self._err, "wb") as err:
+            self.process = subprocess.Popen(
+                _command("", arguments), stdout=out, stderr=err, env=_environment(env), start_new_session=True
+            )
+        self.pid = self.process.pid
+
+    def until(self, happened: Callable[[], Any], what: str) -> None:
+        """Wait for something that this process does; fails if it ends before, or after a minute."""
+        end = time.monotonic() + 60
+        while not happened():
+            if self.process.poll() is not None:
+                assert happened(), f"it ended before {what}: {self.ended()}"
+                return
+            assert time.monotonic() < end, f"no {what} in a minute: {self.err}"
+            time.sleep(0.001)
+
+    def frozen_when(self, happens: Callable[[], Any], what: str) -> None:
+        """Stop the process (SIGSTOP) at a moment at which `happens()` holds, however short that moment is."""
+        while True:
+            self.until(happens, what)
+            assert self.process.poll() is None, f"it ended before {what} was caught: {self.ended()}"
+            self.signal(signal.SIGSTOP)
+            _wait_until_stopped(self.pid)
+            if happens():
+                return
+            self.signal(signal.SIGCONT)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to the process and its children, as a terminal does."""
+        os.killpg(self.pid, number)
+
+    def kill(self) -> None:
+        """kill -9 of the whole group."""
+        if self.process.poll() is None:
+            self.signal(signal.SIGKILL)
+        self.process.wait(TIMEOUT_S)
+
+    def ended(self) -> Done:
+        """Wait for the end."""
+        code = self.process.wait(TIMEOUT_S)
+        return Done(code, _flat(self._out.read_text()), self.err)
+
+    @property
+    def err(self) -> str:
+        return _flat(self._err.read_text())
+
+
+@contextlib.contextmanager
+def started(folder: Path, *arguments: str | Path, env: dict[str, str] | None = None) -> Iterator[Started]:
+    """Start `opct`; its output goes to files in `folder`. Whatever is left of it at the end is killed."""
+    running = Started(folder, arguments, env)
+    try:
+        yield running
+    finally:
+        running.kill()
+
+
+@dataclass(frozen=True)
+class Workplace:
+    """A folder with a config of a few tiny steps, its pairs, and its run."""
+
+    folder: Path
+    config: Path
+    pairs: Path
+    run: RunDir
+
+    def command(self, *rest: str | Path) -> tuple[str | Path, ...]:
+        """The arguments of `opct train` on this config."""
+        return ("train", self.config, *rest)
+
+    def steps(self) -> list[int]:
+        """The steps in metrics.jsonl, as far as it is written."""
+        return [row["step"] for row in jsonl(self.run.metrics_path)]
+
+    def at_step(self, step: int) -> Callable[[], bool]:
+        """True once the metrics of that step are written."""
+        return lambda: step in self.steps()
+
+
+def open_pairs(n: int) -> list[ContrastivePair]:
+    """Pairs of three turns, the middle one answered by the policy itself."""
+    pairs = []
+    for i in range(n):
+        question, doubt = ({"role": "user", "content": text} for text in (f"What is {i} times 3?", "Are you sure?"))
+        turns = (question, {"role": "assistant", "content": None}, doubt)
+        meta = {"question_id": f"product-{i}"}
+        pairs.append(ContrastivePair(f"product/{i}", "sycophancy", "are_you_sure", turns, (question,), meta))
+    return pairs
+
+
+def workplace(folder: Path, model: Path, **changes: Any) -> Workplace:
+    """Write a config of 4 steps, 10 pairs (two with an open turn) and 4 anchors.
+
+    Args:
+        changes: settings over those; sections are merged.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    pairs, anchors = folder / "pairs.jsonl", folder / "anchors.jsonl"
+    write_pairs(pairs, [*tiny_pairs(8), *open_pairs(2)])
+    write_pairs(anchors, tiny_anchors(4))
+    settings: dict[str, Any] = {
+        "output_dir": str(folder / "run"),
+        "max_steps": 4,
+        "eval_steps": 2,
+        "save_steps": 2,
+        "model": {"name_or_path": str(model), "dtype": "float32", "device": "cpu"},
+        "lora": {"r": 2, "alpha": 4},
+        "data": {"pairs": [str(pairs)], "anchors": [str(anchors)], "validation_fraction": 0.3, "validation_size": 4},
+        "rollout": {"num_generations": 2, "max_completion_tokens": 6},
+        "optim": {"prompts_per_step": 4, "micro_batch_tokens": 400, "learning_rate": 0.003},
+    }
+    for key, value in changes.items():
+        settings[key] = {**(settings.get(key) or {}), **value} if isinstance(value, dict) else value
+    config = folder / "config.yaml"
+    config.write_text(yaml.safe_dump(settings))
+    return Workplace(folder, config, pairs, RunDir(settings["output_dir"]))
+
+
+def jsonl(path: Path) -> list[dict[str, Any]]:
+    """The rows of a JSON-lines file; every whole line must parse."""
+    if not path.exists():
+        return []
+    *lines, rest = path.read_text(encoding="utf-8").split("\n")
+    del rest  # empty, or a line that is being written
+    return [json.loads(line) for line in lines]
+
+
+def files(folder: Path) -> dict[str, str]:
+    """SHA-256 of every file of a run by its place, locks aside: equal before and after if nothing was lost."""
+    return {
+        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and not path.name.startswith(".lock")
+    }
+
+
+def result_of(run: RunDir) -> dict[str, Any]:
+    """What a run came to, as far as its config and seed determine it: byte for byte, times and memory left out."""
+    content: dict[str, Any] = {
+        "metrics": [
+            {key: value for key, value in row.items() if not key.startswith(UNSHARED)}
+            for row in jsonl(run.metrics_path)
+        ]
+    }
+    for path in sorted(run.rollouts_dir.iterdir()):
+        content[f"rollouts/{path.name}"] = path.read_bytes()
+    for step, folder in run.checkpoints():
+        content[f"counters of {step}"] = json.loads((folder / "state.json").read_text())["state"]
+        for path in [*sorted(folder.rglob("*.safetensors")), folder / "state.pt"]:
+            content[path.relative_to(run.path).as_posix()] = hashlib.sha256(path.read_bytes()).hexdigest()
+    return content
+
+
+def _command(before: str, arguments: tuple[str | Path, ...]) -> list[str]:
+    program = ["-m", "opct"] if not before else ["-c", f"{before}\nfrom opct.cli.app import main\nmain()"]
+    return [sys.executable, *program, *map(str, arguments)]
+
+
+def _environment(extra: dict[str, str] | None) -> dict[str, str]:
+    # One thread: tiny products gain nothing from more, and waiting threads lose much on a busy machine.
+    return {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "400", **(extra or {})}
+
+
+def _flat(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _wait_until_stopped(pid: int) -> None:
+    """Until the kernel has stopped the process; where there is no /proc, a moment."""
+    status = Path(f"/proc/{pid}/stat")
+    if not status.exists():
+        time.sleep(0.1)
+        return
+    while status.read_text().rpartition(")")[2].split()[0] not in "TtZX":
+        time.sleep(0.0005)

@@ -1,0 +1,182 @@
+"""A run that is killed, stopped or crowded out goes on, and comes to what an undisturbed run comes to, bit for bit."""
+
+import random
+import signal
+import time
+
+import pytest
+
+from opct.checkpoints import fault
+from tests.e2e.cli import Workplace, apart, files, here, result_of, started, workplace
+
+LONG = {"max_steps": 24, "eval_steps": 5, "save_steps": 2}
+SLOW_ANSWERS = {"rollout": {"batch_tokens": 1}}  # one prompt a batch
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory, tiny_folder):
+    """Makes the result of a run that nothing disturbed; each once."""
+    known = {}
+
+    def result(**changes):
+        key = repr(sorted(changes.items()))
+        if key not in known:
+            place = workplace(tmp_path_factory.mktemp("undisturbed"), tiny_folder, **changes)
+            done = apart(*place.command())
+            assert done.code == 0, done.err
+            assert "Warning" not in done.err
+            assert place.steps() == [0, *range(1, changes["max_steps"] + 1)]
+            known[key] = result_of(place.run)
+        return known[key]
+
+    return result
+
+
+def half_written_checkpoint(place: Workplace):
+    """True while a checkpoint is being written: its weights are there, its seal is not."""
+
+    def half() -> bool:
+        folders = list(place.run.checkpoints_dir.glob(".tmp-step-*"))
+        return any(any(folder.rglob("*.safetensors")) and not (folder / "state.json").exists() for folder in folders)
+
+    return half
+
+
+def test_a_run_killed_again_and_again_equals_an_undisturbed_one(tmp_path, tiny_folder, undisturbed):
+    """Killed before its first checkpoint, while it writes one, and between two steps; then it may finish."""
+    place = workplace(tmp_path, tiny_folder, **LONG)
+    with started(tmp_path, *place.command()) as process:
+        process.frozen_when(place.at_step(1), "step 1")
+        process.kill()
+    with started(tmp_path, *place.command("--resume")) as process:
+        process.frozen_when(half_written_checkpoint(place), "half a checkpoint")
+        process.kill()
+    assert list(place.run.checkpoints_dir.glob(".tmp-step-*"))
+    assert all(fault(folder) is None for _, folder in place.run.checkpoints())
+    with started(tmp_path, *place.command("--resume")) as process:
+        process.frozen_when(lambda: max(place.steps(), default=0) >= 11, "step 11")
+        process.kill()
+    done = apart(*place.command("--resume"))
+    assert done.code == 0, done.err
+    assert result_of(place.run) == undisturbed(**LONG)
+    assert not list(place.run.path.rglob("*.tmp-*"))
+    assert not list(place.run.checkpoints_dir.glob(".*"))
+    assert len(place.run.read_manifest()["resumed"]) >= 2
+
+
+def test_a_run_killed_at_any_moment_equals_an_undisturbed_one(tmp_path, tiny_folder, undisturbed):
+    """Some moment of its 24 steps, saves and validations, another one each time the tests run."""
+    place = workplace(tmp_path, tiny_folder, **LONG)
+    delay_s = random.SystemRandom().uniform(0, 0.6)
+    with started(tmp_path, *place.command()) as process:
+        process.until(place.at_step(0), "step 0")
+        time.sleep(delay_s)
+        process.kill()
+    assert all(fault(folder) is None for _, folder in place.run.checkpoints())
+    done = apart(*place.command("--resume"))
+    assert done.code == 0, done.err
+    assert result_of(place.run) == undisturbed(**LONG), f"killed {delay_s} s after step 0"
+
+
+def test_sft_killed_during_its_offline_answers_and_after(tmp_path, tiny_folder, undisturbed):
+    settings = {"method": "sft", "max_steps": 8, "eval_steps": 4, "save_steps": 3, **SLOW_ANSWERS}
+    place = workplace(tmp_path, tiny_folder, **settings)
+    with started(tmp_path, *place.command()) as process:
+        process.frozen_when(lambda: "offline answers" in process.err, "its offline answers")
+        process.kill()
+    assert not place.run.offline_path.exists()
+    with started(tmp_path, *place.command("--resume")) as process:
+        process.frozen_when(lambda: max(place.steps(), default=0) >= 4, "step 4")
+        process.kill()
+    answers = place.run.offline_path.read_bytes()
+    done = apart(*place.command("--resume"))
+    assert done.code == 0, done.err
+    assert place.run.offline_path.read_bytes() == answers
+    assert result_of(place.run) == undisturbed(**settings)
+
+
+def test_full_fine_tuning_with_a_moving_teacher_killed_and_resumed(tmp_path, tiny_folder, undisturbed):
+    """The checkpoint holds the averaged teacher and the optimizer of every weight."""
+    settings = {
+        "max_steps": 8,
+        "eval_steps": 4,
+        "save_steps": 3,
+        "lora": None,
+        "teacher": {"kind": "ema", "ema_decay": 0.7},
+        "loss": {"estimator": "sampled", "kl_discount_factor": 0.5},
+    }
+    place = workplace(tmp_path, tiny_folder, **settings)
+    with started(tmp_path, *place.command()) as process:
+        process.frozen_when(lambda: max(place.steps(), default=0) >= 5, "step 5")
+        process.kill()
+    done = apart(*place.command("--resume"))
+    assert done.code == 0, done.err
+    assert result_of(place.run) == undisturbed(**settings)
+
+
+def test_signals_save_and_stop_and_the_run_can_be_resumed(tmp_path, tiny_folder, undisturbed):
+    """SIGTERM while the model loads, SIGINT (to the group, as a terminal does) and SIGTERM in mid-run, then the end."""
+    place = workplace(tmp_path, tiny_folder, **LONG)
+
+    def stopped_by(number: signal.Signals, happened, what: str, *flags: str) -> int:
+        with started(tmp_path, *place.command(*flags)) as process:
+            process.until(happened(process), what)
+            process.signal(number)
+            done = process.ended()
+        assert done.code == 130, done
+        assert f"{number.name}: saving after this step" in done.err
+        assert "Traceback" not in done.err
+        last = place.steps()[-1]
+        assert f"interrupted after step {last} of 24" in done.out
+        assert "everything is saved; go on with --resume" in done.out
+        assert place.run.latest_checkpoint() == place.run.checkpoint_path(last)
+        return last
+
+    def at(step: int):
+        return lambda process: lambda: max(place.steps(), default=0) >= step
+
+    ends = [
+        stopped_by(signal.SIGTERM, lambda process: lambda: "load " in process.err, "the load of its model"),
+        stopped_by(signal.SIGINT, at(3), "step 3", "--resume"),
+        stopped_by(signal.SIGTERM, at(11), "step 11", "--resume"),
+    ]
+    assert ends[0] == 0
+    assert 3 <= ends[1] < 11 <= ends[2] < 24
+    assert here(*place.command()).error().count("holds a run already. Go on with it: --resume.") == 1
+    done = apart(*place.command("--resume"))
+    assert done.code == 0, done.err
+    expected, found = undisturbed(**LONG), result_of(place.run)
+    kept = {name for step in ends for name in found if f"step-{step:06d}/" in name or name == f"counters of {step}"}
+    assert {name: value for name, value in found.items() if name not in kept - set(expected)} == expected
+
+
+def test_a_second_run_in_one_folder_is_refused_with_the_pid_of_the_first(tmp_path, tiny_folder):
+    """And once the first one was killed, its lock holds nobody up."""
+    place = workplace(tmp_path, tiny_folder, max_steps=2000)
+    with started(tmp_path, *place.command()) as process:
+        process.frozen_when(place.at_step(2), "step 2")
+        before = files(place.run.path)
+        for flags in ([], ["--resume"], ["--overwrite"]):
+            message = here(*place.command(*flags)).error()
+            assert f"is in use by process {process.pid} on " in message, flags
+            assert "choose another output_dir" in message
+        assert files(place.run.path) == before
+        process.kill()
+    assert (place.run.path / ".lock").exists()
+    assert here(*place.command("--overwrite", "max_steps=2")).code == 0
+    assert place.steps() == [0, 1, 2]
+    assert not place.run.rollouts_path(3).exists()
+
+
+def test_two_that_start_at_once_in_a_new_folder(tmp_path, tiny_folder):
+    """One of them trains, the other one is refused; nothing of theirs is mixed."""
+    place = workplace(tmp_path, tiny_folder, **LONG)
+    folders = [tmp_path / "first", tmp_path / "second"]
+    for folder in folders:
+        folder.mkdir()
+    with started(folders[0], *place.command()) as first, started(folders[1], *place.command()) as second:
+        ends = {process.pid: process.ended() for process in (first, second)}
+    [winner], [loser] = ([pid for pid, done in ends.items() if done.code == code] for code in (0, 1))
+    message = ends[loser].error()
+    assert f"is in use by process {winner} on " in message or "is in use by another process" in message
+    assert place.steps() == list(range(25))

@@ -1,0 +1,234 @@
+"""Full disks, corrupt checkpoints, runs that are not the same: exit code 1, one clear message, and nothing lost."""
+
+import contextlib
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from opct.checkpoints import fault
+from opct.data.pairs import load_pairs, write_pairs
+from tests.e2e.cli import Workplace, apart, files, here, result_of, workplace
+from tests.tiny import save_tiny
+
+# ------------------------------------------------------------------------------------------------------- disk
+
+
+@pytest.mark.parametrize("inside", ["a file", "/proc"])
+def test_a_run_directory_that_cannot_be_made(tmp_path, tiny_folder, inside):
+    """Not even root can make a folder there."""
+    if inside == "/proc" and not Path("/proc/self").exists():
+        pytest.skip("no /proc here")
+    (tmp_path / "file").write_text("mine")
+    output = tmp_path / "file" / "run" if inside == "a file" else Path("/proc/opct-run")
+    message = here(*workplace(tmp_path, tiny_folder, output_dir=str(output)).command()).error()
+    assert str(output) in message
+    assert "output_dir" in message
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_a_run_directory_that_is_a_file(tmp_path, tiny_folder):
+    place = workplace(tmp_path, tiny_folder)
+    place.run.path.write_text("mine")
+    assert "is a file" in here(*place.command()).error()
+    assert place.run.path.read_text() == "mine"
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="needs a user whom file rights stop")
+def test_a_run_directory_without_the_right_to_write(tmp_path, tiny_folder):
+    place = workplace(tmp_path, tiny_folder)
+    place.run.path.mkdir()
+    place.run.path.chmod(0o500)
+    try:
+        assert "the right to write" in here(*place.command()).error()
+    finally:
+        place.run.path.chmod(0o700)
+
+
+def test_a_folder_of_other_things(tmp_path, tiny_folder):
+    place = workplace(tmp_path, tiny_folder)
+    place.run.path.mkdir()
+    (place.run.path / "thesis.tex").write_text("mine")
+    for flags in ([], ["--overwrite"], ["--resume"]):
+        here(*place.command(*flags)).error()
+    assert [path.name for path in place.run.path.iterdir()] == ["thesis.tex"]
+
+
+def _finishes_as_if_nothing_had_happened(place: Workplace, whole: Workplace) -> None:
+    done = here(*place.command("--resume"))
+    assert done.code == 0, done.err
+    assert result_of(place.run) == result_of(whole.run)
+
+
+@pytest.fixture
+def whole(tmp_path, tiny_folder) -> Workplace:
+    """The same run, undisturbed."""
+    place = workplace(tmp_path / "whole", tiny_folder, eval_steps=1)
+    assert here(*place.command()).code == 0
+    return place
+
+
+def _half(folder: Path, model: Path) -> Workplace:
+    """A run with 2 of its 4 steps done."""
+    place = workplace(folder, model, eval_steps=1)
+    assert here(*place.command("max_steps=2")).code == 0
+    return place
+
+
+def test_files_that_may_not_grow_leave_the_last_good_checkpoint(tmp_path, tiny_folder, whole):
+    """The process may write files of up to 20 kB: metrics and rollouts fit, the optimizer's state does not."""
+    place = _half(tmp_path, tiny_folder)
+    good = place.run.checkpoint_path(2)
+    limit = 20_000
+    sizes = {path.name: path.stat().st_size for path in place.run.path.rglob("*") if path.is_file()}
+    assert sizes["state.pt"] > limit > max(sizes["metrics.jsonl"], sizes["step-000002.jsonl"], sizes["config.yaml"])
+    before = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))"
+    message = apart(*place.command("--resume"), before=before).error()
+    assert f"Could not write the checkpoint {place.run.checkpoint_path(4)}: File too large. " in message
+    assert f"The last good checkpoint is {good}" in message
+    assert "Check the free space" in message
+    assert fault(good) is None
+    assert place.run.latest_checkpoint() == good
+    assert not list(place.run.checkpoints_dir.glob(".*"))
+    _finishes_as_if_nothing_had_happened(place, whole)
+
+
+@contextlib.contextmanager
+def small_disk(folder: Path, size: str) -> Iterator[Path]:
+    """A file system of its own with so much room; skips where this user may not mount one."""
+    folder.mkdir()
+    mount = shutil.which("mount")
+    done = mount and subprocess.run([mount, "-t", "tmpfs", "-o", f"size={size}", "opct-test", str(folder)], check=False)
+    if not done or done.returncode != 0:
+        pytest.skip("this user may not mount a file system")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+@pytest.mark.parametrize("room_kb", [0, 8, 40, 100], ids="{} kB left".format)
+def test_a_full_disk_leaves_the_last_good_checkpoint(tmp_path, tiny_folder, whole, room_kb):
+    """Full at once, while rollouts are written, while weights are, while the optimizer's state is."""
+    with small_disk(tmp_path / "disk", "2M") as disk:
+        place = _half(disk, tiny_folder)
+        good = place.run.checkpoint_path(2)
+        (disk / "filler").write_bytes(b"")
+        space = os.statvfs(disk)
+        (disk / "filler").write_bytes(bytes(max(0, space.f_bavail * space.f_frsize - room_kb * 1024)))
+        message = here(*place.command("--resume")).error()
+        assert "No space left on device" in message
+        assert fault(good) is None
+        assert place.run.latest_checkpoint() == good
+        (disk / "filler").unlink()
+        _finishes_as_if_nothing_had_happened(place, whole)
+
+
+# ------------------------------------------------------------------------------------------------- checkpoints
+
+
+def _flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    path.write_bytes(content)
+
+
+def _cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-7])
+
+
+@pytest.mark.parametrize(
+    ("name", "damage", "words"),
+    [
+        ("adapter/adapter_model.safetensors", _flip, "adapter/adapter_model.safetensors does not have the content"),
+        ("state.pt", _flip, "state.pt does not have the content"),
+        ("state.pt", _cut, "bytes, expected"),
+        ("adapter/adapter_config.json", Path.unlink, "adapter/adapter_config.json is missing"),
+        ("state.json", _cut, "state.json cannot be read"),
+        ("state.json", Path.unlink, "state.json is missing"),
+    ],
+)
+def test_a_corrupt_checkpoint(tmp_path, tiny_folder, name, damage, words):
+    """It is named, as is the good one before it; doing what the message says goes on from there."""
+    place = workplace(tmp_path, tiny_folder, eval_steps=1, save_steps=1)
+    assert here(*place.command("max_steps=2")).code == 0
+    bad = place.run.checkpoint_path(2)
+    damage(bad / name)
+    before = files(place.run.path)
+    message = here(*place.command("--resume")).error()
+    assert f"The checkpoint {bad} is corrupt" in message
+    assert words in message
+    assert f"The last good checkpoint is {place.run.checkpoint_path(1)}" in message
+    assert f"Delete the folder {bad}" in message
+    assert files(place.run.path) == before
+    shutil.rmtree(bad)
+    assert here(*place.command("--resume")).code == 0
+    assert place.steps() == [0, 1, 2, 3, 4]
+
+
+# --------------------------------------------------------------------------------------------- resumed as another
+
+
+def test_what_is_not_the_same_run_is_not_resumed(tmp_path, tiny_folder):
+    """Other weights, chat template, data, settings: each is named, nothing is touched; all put back, it goes on."""
+    own_model = Path(shutil.copytree(tiny_folder, tmp_path / "model"))
+    place = _half(tmp_path, own_model)
+    before = files(place.run.path)
+
+    def refused(*words: str, overrides: tuple[str, ...] = ()) -> None:
+        message = here(*place.command("--resume", *overrides)).error()
+        assert "cannot be resumed as the same run" in message
+        for word in words:
+            assert word in message
+        assert files(place.run.path) == before
+
+    with changed(own_model / "model.safetensors"):
+        save_tiny(tmp_path / "other", seed=1)
+        shutil.copy(tmp_path / "other" / "model.safetensors", own_model)
+        refused("the base model's weights changed")
+    with changed(own_model / "chat_template.jinja") as template:
+        template.write_text(template.read_text().replace("<|im_end|>", " <|im_end|>"))
+        refused("the chat template changed")
+    with changed(place.pairs):
+        write_pairs(place.pairs, load_pairs(place.pairs)[1:])
+        refused("the pairs changed")
+    refused(
+        "the base model's weights changed", str(tmp_path / "other"), overrides=(f"model.name_or_path={tmp_path}/other",)
+    )
+    refused("the dtype changed (float32 then, bfloat16 now)", overrides=("model.dtype=bfloat16",))
+    refused(
+        "the setting optim changed (learning_rate: 0.003 then, 0.1 now)",
+        "the setting seed changed (0 then, 7 now)",
+        overrides=("optim.learning_rate=0.1", "seed=7"),
+    )
+    refused("method changed ('opct' then, 'sft' now)", overrides=("method=sft",))
+
+    done = here(*place.command("--resume"))
+    assert done.code == 0, done.err
+    assert place.steps() == [0, 1, 2, 3, 4]
+
+
+@contextlib.contextmanager
+def changed(path: Path) -> Iterator[Path]:
+    """A file that may be changed inside; after it the file is as it was."""
+    content = path.read_bytes()
+    yield path
+    path.write_bytes(content)
+
+
+def test_resume_without_a_run(tmp_path, tiny_folder):
+    place = workplace(tmp_path, tiny_folder)
+    assert f"No run to resume in {place.run.path}" in here(*place.command("--resume")).error()
+    assert not place.run.path.exists()
+
+
+def test_metrics_with_a_broken_line_in_the_middle(tmp_path, tiny_folder):
+    place = _half(tmp_path, tiny_folder)
+    lines = place.run.metrics_path.read_text().splitlines()
+    place.run.metrics_path.write_text("\n".join([lines[0], lines[1][:10], lines[2]]) + "\n")
+    before = files(place.run.path)
+    assert f"{place.run.metrics_path}:2 is not a JSON object" in here(*place.command("--resume")).error()
+    assert files(place.run.path) == before

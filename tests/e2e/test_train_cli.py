@@ -1,0 +1,269 @@
+"""`opct train` and `opct data` as a person uses them: every arm trains, and its run directory is whole."""
+
+import json
+import math
+from types import SimpleNamespace
+
+import pytest
+import yaml
+
+from opct.checkpoints import fault
+from opct.config_file import load_config
+from opct.data.pairs import load_pairs
+from tests.e2e.cli import files, here, jsonl, workplace
+
+ARMS = {
+    "opct-exact": {},
+    "opct-topk": {"loss": {"estimator": "topk", "top_k": 5}},
+    "opct-sampled": {"loss": {"estimator": "sampled", "kl_discount_factor": 0.9, "kl_coef": 0.5}},
+    "opct-live-teacher": {"teacher": {"kind": "live"}},
+    "opct-ema-teacher": {"teacher": {"kind": "ema", "ema_decay": 0.9}},
+    "opct-full": {"lora": None, "optim": {"learning_rate": 1e-4}},
+    "opct-full-ema": {"lora": None, "optim": {"learning_rate": 1e-4}, "teacher": {"kind": "ema"}},
+    "opct-jsd": {"loss": {"divergence": "jsd"}},
+    "sft": {"method": "sft"},
+    "sft-full": {"method": "sft", "lora": None, "optim": {"learning_rate": 1e-4}},
+    "offpolicy": {"method": "offpolicy"},
+    "offpolicy-forward": {"method": "offpolicy", "loss": {"divergence": "forward_kl"}},
+}
+ROW = {"step", "pair_id", "family", "sample", "prompt", "teacher_prompt", "completion", "tokens", "token_ids"}
+ROW |= {"stop_reason", "kl", "in_loss", "seed"}
+
+
+@pytest.mark.parametrize("arm", ARMS)
+def test_every_arm_trains_and_leaves_a_whole_run_directory(tmp_path, tiny_folder, arm):
+    place = workplace(tmp_path, tiny_folder, **ARMS[arm])
+    done = here(*place.command())
+    assert done.code == 0, done.err
+    assert "finished after step 4 of 4" in done.out
+    assert f"next: opct eval {place.run.path}" in done.out
+    method, full = ARMS[arm].get("method", "opct"), "lora" in ARMS[arm]
+    _check_metrics(place.run, sft=method == "sft")
+    _check_rollouts(place.run, method)
+    _check_manifest(place.run, method)
+    assert [step for step, _ in place.run.checkpoints()][-2:] == [2, 4]
+    for _, folder in place.run.checkpoints():
+        assert fault(folder) is None
+        weights = "model/model.safetensors" if full else "adapter/adapter_model.safetensors"
+        assert (folder / weights).is_file()
+    assert load_config(place.run.config_path).model_dump() == load_config(place.config).model_dump()
+    assert not [path for path in place.run.path.rglob(".*") if path.name != ".lock"]
+
+
+def _check_metrics(run, *, sft: bool) -> None:
+    rows = jsonl(run.metrics_path)
+    assert [row["step"] for row in rows] == [0, 1, 2, 3, 4]
+    assert all(math.isfinite(value) for row in rows for value in row.values())
+    assert [row["step"] for row in rows if "validation/kl" in row] == [0, 2, 4]
+    expected = {"train/loss", "train/grad_norm", "train/learning_rate", "train/completion_tokens"}
+    expected |= {"train/truncated_fraction", "train/tokens_in_loss", "time/rollout_s", "time/step_s", "memory/peak_gb"}
+    for row in rows[1:]:
+        assert expected <= row.keys()
+        assert ("train/kl" in row) == (not sft)
+        assert row["train/grad_norm"] > 0
+
+
+def _check_rollouts(run, method: str) -> None:
+    """Three pairs and one anchor a step, two completions each: 8 rows. 12 places see each of at most 10 pairs."""
+    for step in range(1, 5):
+        rows = jsonl(run.rollouts_path(step))
+        assert len(rows) == 8
+        for row in rows:
+            _check_row(row, step)
+            assert (row["kl"] is None) == (method == "sft")
+    for step in (0, 2, 4):
+        rows = jsonl(run.validation_path(step))
+        assert rows
+        for row in rows:
+            _check_row(row, step)
+            assert all(kl >= -1e-5 for kl in row["kl"])
+    trained = [row for step in range(1, 5) for row in jsonl(run.rollouts_path(step))]
+    open_turns = [row["prompt"][1] for row in trained if row["family"] == "are_you_sure"]
+    assert open_turns
+    assert all(turn["content"] for turn in open_turns)  # answered by the policy, and on record
+    assert run.offline_path.exists() == (method != "opct")
+    answers = {(row["pair_id"], row["sample"]): row["token_ids"] for row in jsonl(run.offline_path)}
+    if method != "opct":  # trained on the offline answers, not on others
+        assert all(answers[row["pair_id"], row["sample"]] == row["token_ids"] for row in trained)
+
+
+def _check_row(row: dict, step: int) -> None:
+    assert row.keys() >= ROW
+    assert row["step"] == step
+    length = len(row["token_ids"])
+    assert len(row["tokens"]) == len(row["in_loss"]) == length
+    assert row["kl"] is None or len(row["kl"]) == length
+    assert 1 <= length <= 6
+    assert row["stop_reason"] == "stop" if length < 6 else row["stop_reason"] in ("stop", "length")
+
+
+def _check_manifest(run, method: str) -> None:
+    manifest = run.read_manifest()
+    assert manifest["method"] == method
+    assert manifest["seeds"] == {"seed": 0}
+    assert set(manifest["data"]) == {"pairs", "anchors", "validation", "validation_anchors"}
+    for name in ("created", "command", "started", "versions", "hardware", "teacher", "base", "template"):
+        assert manifest[name], name
+    assert manifest["dtype"] == "float32"
+    assert manifest["left_out"] == []
+    assert "resumed" not in manifest
+
+
+def test_the_same_seed_trains_the_same_and_another_seed_another(tmp_path, tiny_folder):
+    place = workplace(tmp_path, tiny_folder)
+    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+        assert here(*place.command(f"output_dir={tmp_path / name}", f"seed={seed}")).code == 0
+    weights = "checkpoints/step-000004/adapter/adapter_model.safetensors"
+    a, b, c = (files(tmp_path / name) for name in "abc")
+    assert a[weights] == b[weights] != c[weights]
+    rollouts = [name for name in a if name.startswith("rollouts/")]
+    assert [a[name] for name in rollouts] == [b[name] for name in rollouts]
+
+
+def test_nothing_is_replaced_without_a_flag(tmp_path, tiny_folder):
+    place = workplace(tmp_path, tiny_folder, max_steps=2)
+    assert here(*place.command()).code == 0
+    before = files(place.run.path)
+    message = here(*place.command()).error()
+    assert f"{place.run.path} holds a run already" in message
+    assert "--resume" in message
+    assert "--overwrite" in message
+    assert files(place.run.path) == before
+    assert "contradict" in here(*place.command("--resume", "--overwrite")).error()
+    assert files(place.run.path) == before
+
+    assert here(*place.command("--resume")).code == 0  # finished already: stays as it is
+    after = files(place.run.path)
+    assert {name for name in before if before[name] != after[name]} == {"manifest.json"}
+
+    (place.run.path / "notes.txt").write_text("mine")
+    done = here(*place.command("--overwrite", "max_steps=1", "method=sft"))
+    assert done.code == 0, done.err
+    assert place.steps() == [0, 1]
+    assert [step for step, _ in place.run.checkpoints()] == [1]
+    assert (place.run.path / "notes.txt").read_text() == "mine"
+
+
+def test_a_finished_run_goes_on_when_it_is_given_more_steps(tmp_path, tiny_folder):
+    """The schedule is constant, so 2 steps and 2 more are the 4 of one run."""
+    whole = workplace(tmp_path / "whole", tiny_folder, eval_steps=1)
+    parts = workplace(tmp_path / "parts", tiny_folder, eval_steps=1)
+    assert here(*whole.command()).code == 0
+    assert here(*parts.command("max_steps=2")).code == 0
+    assert here(*parts.command("--resume")).code == 0
+    for step in range(1, 5):
+        assert parts.run.rollouts_path(step).read_bytes() == whole.run.rollouts_path(step).read_bytes()
+    weights = "adapter/adapter_model.safetensors"
+    ends = [(run.checkpoint_path(4) / weights).read_bytes() for run in (whole.run, parts.run)]
+    assert ends[0] == ends[1]
+
+
+def test_the_checkpoint_of_the_lowest_validation_kl_is_kept(tmp_path, tiny_folder):
+    """Validated at every step, saved every 5. Of a few seeds, one has its best step where nothing else is saved."""
+    settings = {
+        "max_steps": 8,
+        "eval_steps": 1,
+        "save_steps": 5,
+        "save_total_limit": 1,
+        "optim": {"learning_rate": 0.03},
+    }
+    bests = set()
+    for seed in range(4):
+        place = workplace(tmp_path / str(seed), tiny_folder, seed=seed, **settings)
+        done = here(*place.command())
+        assert done.code == 0, done.err
+        kl = {row["step"]: row["validation/kl"] for row in jsonl(place.run.metrics_path)}
+        best = min(kl, key=kl.__getitem__)
+        assert f"lowest validation KL after step {best}" in done.out
+        assert {step for step, _ in place.run.checkpoints()} == {best, 8} - {0}
+        bests.add(best)
+    assert bests - {0, 5, 8}
+
+
+def test_a_dry_run_prints_the_plan_and_writes_nothing(tmp_path, tiny_folder):
+    place = workplace(tmp_path, tiny_folder, method="sft")
+    before = files(tmp_path)
+    done = here(*place.command("--dry-run", "max_steps=7"))
+    assert done.code == 0, done.err
+    assert files(tmp_path) == before
+    assert not place.run.path.exists()
+    for words in ("max_steps: 7", "method: sft", "nothing was written", "0 left out as too long", "suggested"):
+        assert words in done.out, words
+    for words in ("7 of 4 pairs x 2 completions", "at most 336", "memory", "s a step", "float32, as configured"):
+        assert words in done.out, words  # 7 steps x 4 pairs x 2 completions x 6 tokens
+
+
+def test_an_interrupted_quickstart_measures_nothing(tmp_path, tiny_folder, monkeypatch):
+    """Its first training is interrupted: the command stops there, and says so by its exit code."""
+    from opct import quickstart
+
+    trained = []
+
+    def train(config, **_):
+        trained.append(config.method)
+        return SimpleNamespace(status="interrupted", step=3)
+
+    monkeypatch.setattr(quickstart, "train", train)
+    monkeypatch.setattr(quickstart, "evaluate", lambda *_, **__: pytest.fail("it measured what is not trained"))
+    done = here("quickstart", f"model.name_or_path={tiny_folder}", "--out", tmp_path / "quick")
+    assert done.code == 130, done.err
+    assert f"{trained[0]}: saved after step 3; the same command goes on from there" in done.err
+    assert "interrupted" in done.err
+    assert len(trained) == 1
+
+
+def test_data_is_built_checked_shown_and_trained_on(tmp_path, tiny_folder):
+    """From a question file to a run, all by commands."""
+    questions, built = tmp_path / "questions.jsonl", tmp_path / "built" / "pairs.jsonl"
+    cities = (("France", "Paris"), ("Italy", "Rome"), ("Spain", "Madrid"), ("Norway", "Oslo"), ("Japan", "Tokyo"))
+    rows = [
+        {
+            "id": land,
+            "question": f"What is the capital of {land}?",
+            "answer": city,
+            "wrong": [other for _, other in cities if other != city],
+        }
+        for land, city in cities
+    ]
+    questions.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    build = ("data", "build", "sycophancy", "--from", questions, "--split", "all", "--per-question", 2)
+    done = here(*build, "--out", built)
+    assert done.code == 0, done.err
+    assert "10 pairs from all questions" in done.out
+    pairs = load_pairs(built)
+    assert len(pairs) == 10
+    again = tmp_path / "again.jsonl"
+    assert here(*build, "--out", again).code == 0
+    assert again.read_bytes() == built.read_bytes()
+
+    done = here("data", "check", built)
+    assert done.code == 0, done.err
+    assert "10 pairs, no faults" in done.out
+
+    one = next(pair for pair in pairs if all(m["content"] is not None for m in pair.prompt))
+    for flags in ([], ["--sample", "--max-completion-tokens", 3]):
+        done = here("data", "show", built, "--id", one.id, "--model", tiny_folder, *flags)
+        assert done.code == 0, done.err
+        assert one.id in done.out
+        assert "<|im_start|>user" in done.out
+        assert "<|im_end|>" in done.out
+        for prompt in (one.prompt, one.teacher_prompt):
+            assert " ".join(prompt[-1]["content"].split()) in done.out
+
+    place = workplace(tmp_path, tiny_folder, data={"pairs": [str(built)]}, max_steps=1)
+    done = here(*place.command())
+    assert done.code == 0, done.err
+    assert jsonl(place.run.rollouts_path(1))
+
+
+def test_embedded_data_trains_without_naming_any(tmp_path, tiny_folder):
+    place = workplace(tmp_path, tiny_folder, max_steps=1)
+    settings = yaml.safe_load(place.config.read_text())
+    settings["data"] = {"max_pairs": 12, "validation_size": 4}
+    place.config.write_text(yaml.safe_dump(settings))
+    done = here(*place.command())
+    assert done.code == 0, done.err
+    families = {row["family"] for row in jsonl(place.run.rollouts_path(1))}
+    assert len(families) >= 2
+    [row] = [row for row in jsonl(place.run.metrics_path) if row["step"] == 1]
+    assert {"train/kl", "train/kl_identity", "validation/kl", "validation/kl_identity"} <= row.keys()

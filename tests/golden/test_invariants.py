@@ -1,0 +1,319 @@
+"""The invariants of the method that concern one step, each with its derivation, on a tiny random model in float32."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+
+import pytest
+import torch
+from tests import oracles
+from tests.tiny import tiny_adapter_policy, tiny_anchors, tiny_pairs
+
+from opct import losses
+from opct.config import LossConfig, TeacherConfig
+from opct.data.pairs import ContrastivePair
+from opct.data.render import render_pairs
+from opct.methods.consistency import consistency_loss
+from opct.methods.opct import OPCT
+from opct.methods.rollouts import Rollout, policy_rollouts, step_weights
+from opct.models import scoring
+from opct.models.policy import Policy
+from opct.models.sampler import Completion
+from opct.models.scoring import Head, Scores, micro_batches
+from opct.models.teacher import make_teacher
+from opct.prepare import prepare
+
+ESTIMATORS = ("exact", "topk", "sampled")
+
+
+def opct_setup(config, policy: Policy, pairs):
+    teacher = make_teacher(policy, config.teacher, continued=False)
+    rendered, _ = render_pairs(pairs, policy.renderer, max_completion_tokens=6, context_length=2048)
+    return teacher, rendered, OPCT(policy, teacher, config)
+
+
+def cut(rollout: Rollout, n: int) -> Rollout:
+    """The rollout as if its completion had n tokens."""
+    completion = dataclasses.replace(
+        rollout.completion, token_ids=rollout.completion.token_ids[:n], logprobs=rollout.completion.logprobs[:n]
+    )
+    return dataclasses.replace(rollout, completion=completion, mask=rollout.mask[:n])
+
+
+# ----------------------------------------------------------------------------------------------- 1
+
+
+@pytest.mark.parametrize(("gamma", "expected"), [(0.0, [-2.0, 2.0]), (0.5, [-1.0, 2.0]), (1.0, [0.0, 2.0])])
+def test_01_advantages_by_hand(gamma: float, expected: list[float]):
+    """Policy log-probs [-1, -2], teacher [-2, -1], kl_coef 2: k = [1, -1].
+
+    gamma 0: -2 [1, -1]. gamma 0.5: -2 [1 - 0.5, -1]. gamma 1: -2 [1 - 1, -1].
+    """
+    policy = torch.tensor([[-1.0, -2.0]], requires_grad=True)
+    found = losses.sampled_advantages(policy, torch.tensor([[-2.0, -1.0]]), torch.ones(1, 2), kl_coef=2.0, gamma=gamma)
+    assert found.tolist() == [expected]
+    assert not found.requires_grad
+
+
+# ----------------------------------------------------------------------------------------------- 2
+
+TOKENS = 3
+COMPLETIONS = list(itertools.product(range(TOKENS), repeat=2))
+
+
+def tabular(seed: int) -> torch.Tensor:
+    """Logits of a 2-step policy over 3 tokens: row 0 for the first, row 1 + y_1 for the second; [4, 3], float64."""
+    return torch.randn(1 + TOKENS, TOKENS, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def tabular_scores(table: torch.Tensor, completion: tuple[int, int]) -> Scores:
+    """Hidden states that are the logits themselves, under a head that is the identity."""
+    head = Head(torch.eye(TOKENS, dtype=torch.float64), None, torch.float64)
+    return Scores(table[[0, 1 + completion[0]]], torch.tensor(completion), head, (2,))
+
+
+def tabular_rollout(table: torch.Tensor, completion: tuple[int, int]) -> Rollout:
+    log_p = table.detach().log_softmax(-1)
+    log_probs = (float(log_p[0, completion[0]]), float(log_p[1 + completion[0], completion[1]]))
+    sampled = Completion("", completion, "stop", log_probs, 1, 0)
+    return Rollout(tiny_pairs(1)[0], 0, [0], [0], sampled, (True, True))
+
+
+def expected_surrogate_gradient(config: LossConfig) -> torch.Tensor:
+    """sum over all 9 completions of p(y) grad loss(y)."""
+    table, teacher = tabular(0).requires_grad_(), tabular(1)
+    total = torch.zeros_like(table)
+    for completion in COMPLETIONS:
+        rollout = tabular_rollout(table, completion)
+        weights = [torch.ones(2, dtype=torch.float64)]
+        micro = consistency_loss(
+            tabular_scores(table, completion), tabular_scores(teacher, completion), [rollout], weights, config
+        )
+        [gradient] = torch.autograd.grad(micro.loss, table)
+        total += math.exp(sum(rollout.completion.logprobs)) * gradient
+    return total
+
+
+def sequence_kl_gradient() -> torch.Tensor:
+    """grad of sum_y p(y) log(p(y) / q(y)), p(y) = p(y_1) p(y_2 | y_1), enumerated."""
+    table, teacher = tabular(0).requires_grad_(), tabular(1)
+    log_p, log_q = table.log_softmax(-1), teacher.log_softmax(-1)
+    value = torch.zeros((), dtype=torch.float64)
+    for a, b in COMPLETIONS:
+        joint_p, joint_q = log_p[0, a] + log_p[1 + a, b], log_q[0, a] + log_q[1 + a, b]
+        value = value + joint_p.exp() * (joint_p - joint_q)
+    return torch.autograd.grad(value, table)[0]
+
+
+def stopped_prefix_gradient() -> torch.Tensor:
+    """grad of KL(p_1 || q_1) + sum_a sg(p(a)) KL(p_2(. | a) || q_2(. | a)): the prefix is given."""
+    table, teacher = tabular(0).requires_grad_(), tabular(1)
+    p, q = table.softmax(-1), teacher.softmax(-1)
+    kl = (p * (p / q).log()).sum(-1)
+    value = kl[0] + (p[0].detach() * kl[1:]).sum()
+    return torch.autograd.grad(value, table)[0]
+
+
+@pytest.mark.parametrize("estimator", ["sampled", "exact", "topk"])
+@pytest.mark.parametrize("gamma", [0.0, 0.5, 1.0])
+def test_02_enumerated_gradient(estimator: str, gamma: float):
+    """gamma 0: the stopped-prefix gradient; gamma 1: that of the sequence KL; to 1e-10 (`topk` with all three tokens).
+
+    Between them only the term in D_2 (or k_2) weighted by gamma changes, so at gamma 1/2 it is the mean of the two.
+    """
+    config = LossConfig(estimator=estimator, kl_discount_factor=gamma, reduction="sum", top_k=3)
+    expected = (1 - gamma) * stopped_prefix_gradient() + gamma * sequence_kl_gradient()
+    assert (stopped_prefix_gradient() - sequence_kl_gradient()).abs().max() > 0.01
+    found = expected_surrogate_gradient(config)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("estimator", ["sampled", "exact"])
+def test_02_kl_coef_scales_the_gradient(estimator: str):
+    one, three = (
+        expected_surrogate_gradient(LossConfig(estimator=estimator, kl_discount_factor=0.5, reduction="sum", kl_coef=c))
+        for c in (1.0, 3.0)
+    )
+    torch.testing.assert_close(three, 3 * one, rtol=0, atol=1e-12)
+
+
+# ----------------------------------------------------------------------------------------------- 3
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+@pytest.mark.parametrize("gamma", [0.0, 0.7, 1.0])
+def test_03_prompt_and_padding_positions_have_no_gradient(make_config, estimator: str, gamma: float):
+    """The gradient of the last hidden states is zero but where a completion token is predicted.
+
+    Prompts of three lengths and completions of 2, 4 and 6 tokens, padded to one batch.
+    """
+    config = make_config(loss={"estimator": estimator, "kl_discount_factor": gamma, "top_k": 5})
+    policy = tiny_adapter_policy()
+    pairs = [
+        ContrastivePair(f"p{i}", "a", "f", ({"role": "user", "content": "word " * (1 + 5 * i)},), p.teacher_prompt)
+        for i, p in enumerate(tiny_pairs(3))
+    ]
+    _, rendered, method = opct_setup(config, policy, pairs)
+    own = policy_rollouts(policy, rendered, config, "step 1", n=1)
+    rollouts = [cut(r, n) for r, n in zip(own, (2, 4, 6), strict=True)]
+    outputs: list[torch.Tensor] = []
+
+    def keep(module, inputs, output):
+        if output.requires_grad:
+            output.retain_grad()
+            outputs.append(output)
+
+    handle = policy.decoder.norm.register_forward_hook(keep)
+    method.loss(rollouts, step_weights(rollouts, "token_mean")).loss.backward()
+    handle.remove()
+    [states] = outputs
+    entering = states.grad.abs().sum(-1) > 0
+    expected = torch.zeros_like(entering)
+    for i, r in enumerate(rollouts):
+        expected[i, len(r.prompt_ids) - 1 : len(r.prompt_ids) - 1 + len(r.ids)] = True
+    assert len({len(r.prompt_ids) for r in rollouts}) == 3
+    assert torch.equal(entering, expected)
+
+
+@pytest.mark.parametrize("gamma", [0.0, 0.7, 1.0])
+def test_03_padding_has_no_advantage_and_gives_none(gamma: float):
+    """Garbage beyond a completion's end: its own advantage is 0 and nobody else's changes."""
+    policy, teacher = torch.tensor([[-1.0, -2.0, -9.0]]), torch.tensor([[-2.0, -1.0, -3.0]])
+    mask = torch.tensor([[1.0, 1.0, 0.0]])
+    found = losses.sampled_advantages(policy, teacher, mask, kl_coef=1.0, gamma=gamma)
+    short = losses.sampled_advantages(policy[:, :2], teacher[:, :2], mask[:, :2], kl_coef=1.0, gamma=gamma)
+    assert found.tolist() == [[*short.tolist()[0], 0.0]]
+
+
+# ----------------------------------------------------------------------------------------------- 4
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+@pytest.mark.parametrize("gamma", [0.0, 0.9])
+def test_04_equal_prompts_and_an_untouched_adapter_give_exactly_nothing(make_config, estimator: str, gamma: float):
+    """lora_B = 0, prompt == teacher_prompt: both sides are the same numbers, so log p - log q is exactly 0."""
+    config = make_config(loss={"estimator": estimator, "kl_discount_factor": gamma, "top_k": 5})
+    policy = tiny_adapter_policy(random=False)
+    _, rendered, method = opct_setup(config, policy, tiny_anchors(3))
+    rollouts = method.collect(rendered, 1)
+    micro = method.loss(rollouts, step_weights(rollouts, "token_mean"))
+    assert micro.loss.item() == 0
+    assert all(x == 0 for row in micro.kl for x in row)
+    micro.loss.backward()
+    assert all((gradient == 0).all() for gradient in oracles.gradients(policy).values())
+
+
+# ----------------------------------------------------------------------------------------------- 5
+
+
+@pytest.mark.parametrize(("dtype", "bound"), [("float32", 1e-4), ("bfloat16", 0.15)])
+@pytest.mark.parametrize("lora", [{"r": 4, "alpha": 8}, None])
+def test_05_sampler_and_trainer_agree_right_after_an_update(make_config, dtype: str, bound: float, lora: dict | None):
+    """exp(trainer log-prob - sampler log-prob) = 1 within the dtype's rounding, for the weights of this very moment.
+
+    bfloat16 keeps 8 bits of logits of size 10: single tokens may be off by some percent, their mean by less.
+    """
+    config = make_config(model={"dtype": dtype}, lora=lora, optim={"learning_rate": 1e-2 if lora else 1e-3})
+    setup = prepare(config)
+    method = OPCT(setup.policy, setup.teacher, config)
+    optimizer = torch.optim.AdamW(setup.policy.trainable_parameters().values(), lr=config.optim.learning_rate)
+    before = None
+    for step in (1, 2):
+        rollouts = method.collect(setup.batch(step), step)
+        method.loss(rollouts, step_weights(rollouts, "token_mean")).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        fresh = method.collect(setup.batch(step), step)
+        scored = torch.cat(setup.policy.log_probs([r.prompt_ids for r in fresh], [r.ids for r in fresh]))
+        sampled = torch.tensor([x for r in fresh for x in r.completion.logprobs])
+        ratio = (scored - sampled).exp()
+        assert (ratio - 1).abs().max() < bound
+        assert (ratio.mean() - 1).abs() < bound / 3
+        assert before is None or len(before) != len(sampled) or not torch.equal(before, sampled)
+        before = sampled
+
+
+# ----------------------------------------------------------------------------------------------- 6
+
+
+@pytest.mark.parametrize("reduction", ["token_mean", "sequence_mean", "sum"])
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_06_micro_batches_give_the_gradient_of_one_batch(make_config, estimator: str, reduction: str):
+    """Completions of 3 and 5 tokens: one batch, two micro-batches in either order, and brute force have one gradient.
+
+    Weighing each micro-batch by its own token count would give 1/3 and 1/5 where the step has 1/8.
+    """
+    loss = {"estimator": estimator, "reduction": reduction, "kl_discount_factor": 0.5, "top_k": 5}
+    config = make_config(loss=loss)
+    policy = tiny_adapter_policy()
+    teacher, rendered, method = opct_setup(config, policy, tiny_pairs(2))
+    own = policy_rollouts(policy, rendered, config, "step 1", n=1)
+    rollouts = [cut(own[0], 3), cut(own[1], 5)]
+    weights = step_weights(rollouts, reduction)
+    found = []
+    for groups in ([[0, 1]], [[1, 0]], [[0], [1]], [[1], [0]]):
+        for rows in groups:
+            method.loss([rollouts[i] for i in rows], [weights[i] for i in rows]).loss.backward()
+        found.append(oracles.gradients(policy))
+    oracles.step_loss(policy, teacher, rollouts, config.loss).backward()
+    expected = oracles.gradients(policy)
+    for gradient in found:
+        assert oracles.largest_difference(gradient, expected) < 1e-3
+        assert oracles.largest_difference(gradient, found[0]) < 1e-4
+
+
+@pytest.mark.parametrize("budget", [60, 120, 300, 10_000])
+def test_06_a_whole_step_does_not_depend_on_the_micro_batch_budget(make_config, budget: int):
+    """Eight rollouts of pairs and identity pairs of different lengths, through the groups that the trainer makes."""
+    config = make_config(loss={"reduction": "token_mean"})
+    policy = tiny_adapter_policy()
+    teacher, rendered, method = opct_setup(config, policy, [*tiny_pairs(3), *tiny_anchors(1)])
+    rollouts = [cut(r, 1 + i % 6) for i, r in enumerate(method.collect(rendered, 1))]
+    weights = step_weights(rollouts, "token_mean")
+    lengths = [max(len(r.prompt_ids), len(r.teacher_ids)) + len(r.ids) for r in rollouts]
+    groups = micro_batches(lengths, budget)
+    for rows in groups:
+        method.loss([rollouts[i] for i in rows], [weights[i] for i in rows]).loss.backward()
+    found = oracles.gradients(policy)
+    oracles.step_loss(policy, teacher, rollouts, config.loss).backward()
+    assert oracles.largest_difference(found, oracles.gradients(policy)) < 1e-3
+    assert (len(groups) == 1) == (budget == 10_000)
+
+
+# ----------------------------------------------------------------------------------------------- 9
+
+
+@pytest.mark.parametrize("chunk", [1, 4, 256])
+def test_09_scores_equal_brute_force_in_any_batch_and_chunk(monkeypatch, tiny_policy: Policy, chunk: int):
+    """Rows alone, together, in another order, beside a row ten times as long; log-probs against the whole logits."""
+    monkeypatch.setattr(scoring, "CHUNK_TOKENS", chunk)
+    prompts = [[1, 40, 50], [1, 70], [1, *range(80, 140)]]
+    completions = [[10, 11, 12, 2], [20, 2], [30, 31, 32]]
+    expected = []
+    with torch.no_grad():
+        for prompt, completion in zip(prompts, completions, strict=True):
+            logits = oracles.completion_logits(tiny_policy, prompt, completion)
+            expected.append(oracles.log_probs(logits, completion))
+    for order in ([0, 1, 2], [2, 0, 1], [1], [0, 1]):
+        found = tiny_policy.log_probs([prompts[i] for i in order], [completions[i] for i in order])
+        for i, values in zip(order, found, strict=True):
+            torch.testing.assert_close(values, expected[i], rtol=1e-4, atol=1e-4)
+
+
+def test_09_logits_exist_for_a_chunk_at_a_time(monkeypatch, make_config):
+    """A step on 60 completion tokens never asks either head for more than the 7 rows of a chunk."""
+    monkeypatch.setattr(scoring, "CHUNK_TOKENS", 7)
+    config = make_config(rollout={"max_completion_tokens": 10})
+    policy = tiny_adapter_policy()
+    teacher = make_teacher(policy, TeacherConfig(), continued=False)
+    rendered, _ = render_pairs(tiny_pairs(3), policy.renderer, max_completion_tokens=10, context_length=2048)
+    method = OPCT(policy, teacher, config)
+    rollouts = method.collect(rendered, 1)
+    rows: list[int] = []
+    logits = Head.logits
+    monkeypatch.setattr(Head, "logits", lambda self, hidden, *a: rows.append(len(hidden)) or logits(self, hidden, *a))
+    method.loss(rollouts, step_weights(rollouts, "token_mean")).loss.backward()
+    assert sum(rows) == 2 * sum(len(r.ids) for r in rollouts)
+    assert max(rows) == 7

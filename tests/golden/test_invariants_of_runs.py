@@ -1,0 +1,340 @@
+"""The invariants of the method that concern whole runs, on a tiny random model and (number 13) on the real one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from tests import oracles
+from tests.tiny import tiny_adapter_policy, tiny_model, tiny_pairs, tiny_tokenizer
+
+from opct.checkpoint_state import load_checkpoint
+from opct.config import ModelConfig
+from opct.data.pairs import ContrastivePair, write_pairs
+from opct.files import read_jsonl
+from opct.methods.rollouts import policy_rollouts
+from opct.models.policy import Policy
+from opct.models.sampler import Sampling
+from opct.prepare import prepare
+from opct.progress import NullProgress
+from opct.runs import RunDir
+from opct.trainer import train
+from opct.validation import validate
+
+# ----------------------------------------------------------------------------------------------- 7
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_07_the_base_is_bit_identical_after_training(make_config, tiny_folder: Path, dtype: str):
+    """Its hash, every weight, and the logits with the adapter off, against a model that was never trained."""
+    config = make_config(model={"dtype": dtype})
+    train(config)
+    setup = prepare(config)
+    identity = setup.teacher.identity()
+    load_checkpoint(RunDir(config.output_dir).latest_checkpoint(), setup, _state(setup))
+    bare = Policy.load(ModelConfig(name_or_path=str(tiny_folder), dtype=dtype, device="cpu"))
+    assert setup.policy.base_hash() == bare.base_hash() == identity == setup.teacher.identity()
+    weights = {
+        name.removeprefix("base_model.model.").replace(".base_layer", ""): p
+        for name, p in setup.policy.model.named_parameters()
+        if "lora_" not in name
+    }
+    for name, p in bare.model.named_parameters():
+        assert torch.equal(weights[name], p)
+    ids, tokens = [[1, 5, 6, 7, 8]], [[9, 10, 11]]
+    with setup.teacher() as teacher:
+        off = teacher.log_probs(ids, tokens)[0]
+    assert torch.equal(off, bare.log_probs(ids, tokens)[0])
+    assert not torch.equal(off, setup.policy.log_probs(ids, tokens)[0])
+
+
+def _state(setup):
+    from opct.checkpoint_state import SavedState
+
+    return SavedState(optimizer=torch.optim.AdamW(setup.policy.trainable_parameters().values()))
+
+
+@pytest.mark.parametrize("continued", [True, False])
+def test_07_a_frozen_copy_stays_as_it_was_while_the_policy_moves(make_config, tmp_path: Path, continued: bool):
+    """A continued adapter's copy and the copy of full fine-tuning, hashed before and after each step of a run."""
+    if continued:
+        tiny_adapter_policy().save(tmp_path / "adapter")
+        config = make_config(model={"adapter": str(tmp_path / "adapter")})
+    else:
+        config = make_config(lora=None, optim={"learning_rate": 1e-3})
+    seen: list[tuple[str, str]] = []
+
+    class Watch(NullProgress):
+        def advance(self, n: int = 1, **fields) -> None:
+            seen.append((self.setup.teacher.identity(), hash_of_policy(self.setup.policy)))
+
+    import opct.trainer
+
+    watch = Watch()
+
+    def remember(config):
+        watch.setup = prepare(config)
+        return watch.setup
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(opct.trainer, "prepare", remember)
+        train(config, progress=watch)
+    teachers, policies = zip(*seen, strict=True)
+    assert len(set(teachers)) == 1
+    assert len(set(policies)) == 5
+
+
+def hash_of_policy(policy: Policy) -> str:
+    from opct.models.load import weights_hash
+
+    return weights_hash(policy.trainable_parameters().items())
+
+
+# ----------------------------------------------------------------------------------------------- 8
+
+RESUMED = {
+    "default": {},
+    "dropout and a moving teacher": {
+        "lora": {"r": 4, "alpha": 8, "dropout": 0.2},
+        "teacher": {"kind": "ema", "ema_decay": 0.8},
+    },
+    "sampled": {"loss": {"estimator": "sampled", "kl_discount_factor": 0.9}},
+    "full fine-tuning": {"lora": None, "teacher": {"kind": "ema"}, "optim": {"learning_rate": 1e-3}},
+    "sft": {"method": "sft"},
+    "offpolicy": {"method": "offpolicy"},
+    "live teacher": {"teacher": {"kind": "live"}},
+}
+
+
+class Killed(BaseException):
+    """Ends a run at once, as a kill would: nothing more is written."""
+
+
+class KillAfter(NullProgress):
+    def __init__(self, steps: int):
+        self.left = steps
+
+    def stage(self, name: str, total: int | None = None) -> None:
+        self.training = name.startswith("train")
+
+    def advance(self, n: int = 1, **fields) -> None:
+        if self.training and n == 1:
+            self.left -= 1
+            if self.left == 0:
+                raise Killed
+
+
+def contents(folder: Path) -> dict:
+    """Everything a run holds that must not depend on when it was interrupted."""
+    run = RunDir(folder)
+    [(step, checkpoint)] = run.checkpoints()[-1:]
+    timed = ("time/", "memory/")
+    saved = torch.load(checkpoint / "state.pt", weights_only=True)
+    return {
+        "step": step,
+        "weights": {p.name: p.read_bytes() for p in sorted(checkpoint.rglob("*.safetensors"))},
+        "state": saved,
+        "counters": json.loads((checkpoint / "state.json").read_text())["state"],
+        "rollouts": {p.name: p.read_bytes() for p in sorted(run.rollouts_dir.glob("*.jsonl"))},
+        "metrics": [{k: v for k, v in row.items() if not k.startswith(timed)} for row in read_jsonl(run.metrics_path)],
+    }
+
+
+def assert_same_tensors(a, b) -> None:
+    if isinstance(a, torch.Tensor):
+        assert torch.equal(a, b)
+    elif isinstance(a, dict):
+        assert a.keys() == b.keys()
+        for key in a:
+            assert_same_tensors(a[key], b[key])
+    elif isinstance(a, list | tuple):
+        assert len(a) == len(b)
+        for x, y in zip(a, b, strict=True):
+            assert_same_tensors(x, y)
+    else:
+        assert a == b
+
+
+def assert_same_run(a: Path, b: Path) -> None:
+    one, two = contents(a), contents(b)
+    assert_same_tensors(one.pop("state"), two.pop("state"))
+    assert one == two
+
+
+@pytest.mark.parametrize("name", RESUMED)
+def test_08_a_run_killed_between_checkpoints_and_resumed_is_the_uninterrupted_one(
+    make_config, tmp_path: Path, name: str
+):
+    """Killed after step 3 of 4 with a checkpoint at step 2: step 3 is dropped and done again, bit for bit.
+
+    Compared: weights, optimizer, teacher, counters, rollouts of every step (so data order and samples too) and metrics.
+    """
+    whole = make_config(output_dir=str(tmp_path / "whole"), **RESUMED[name])
+    broken = make_config(output_dir=str(tmp_path / "broken"), **RESUMED[name])
+    assert train(whole).status == "finished"
+    with pytest.raises(Killed):
+        train(broken, progress=KillAfter(3))
+    assert [step for step, _ in RunDir(broken.output_dir).checkpoints()] == [2]
+    assert train(broken, resume=True).status == "finished"
+    assert_same_run(tmp_path / "whole", tmp_path / "broken")
+
+
+def test_08_a_finished_run_goes_on_to_more_steps_as_if_it_had_been_longer(make_config, tmp_path: Path):
+    short = make_config(output_dir=str(tmp_path / "short"), max_steps=2)
+    longer = make_config(output_dir=str(tmp_path / "short"), max_steps=4)
+    whole = make_config(output_dir=str(tmp_path / "whole"), max_steps=4)
+    assert train(short).step == 2
+    assert train(longer, resume=True).step == 4
+    train(whole)
+    assert_same_run(tmp_path / "whole", tmp_path / "short")
+
+
+# ---------------------------------------------------------------------------------------------- 10
+
+
+def test_10_full_fine_tuning_in_bfloat16_moves_the_masters_as_far_as_float32(make_config):
+    """Adam's first step is the learning rate: 5e-6 on weights of 0.3, which in bfloat16 are 2e-3 apart and would stay.
+
+    In both dtypes the median move is 5e-6 (a float32 weight of 0.3 is stored to 3e-8).
+    """
+    moved = {}
+    for dtype in ("float32", "bfloat16"):
+        config = make_config(model={"dtype": dtype}, lora=None, max_steps=1, optim={"learning_rate": 5e-6})
+        setup = prepare(config)
+        assert setup.policy.dtype == getattr(torch, dtype)
+        before = {name: p.detach().clone() for name, p in setup.policy.trainable_parameters().items()}
+        assert {p.dtype for p in before.values()} == {torch.float32}
+        result = train(config, overwrite=dtype == "bfloat16")
+        load_checkpoint(RunDir(result.run_dir).latest_checkpoint(), setup, _state(setup))
+        distance = torch.cat(
+            [(p.detach() - before[n]).abs().flatten() for n, p in setup.policy.trainable_parameters().items()]
+        )
+        moved[dtype] = distance
+    for distance in moved.values():
+        assert float(distance.median()) == pytest.approx(5e-6, rel=0.02)
+        assert (distance > 0).float().mean() > 0.9
+    assert float(moved["bfloat16"].mean()) == pytest.approx(float(moved["float32"].mean()), rel=0.05)
+
+
+# ---------------------------------------------------------------------------------------------- 11
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_11_the_adapter_on_disk_is_plain_peft(make_config, tiny_folder: Path):
+    """lora_A and lora_B alone, rank 4, loaded by PEFT with the policy's log-probs, the chat template beside it."""
+    from peft import PeftConfig, PeftModel
+    from safetensors.torch import load_file
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    config = make_config()
+    setup = prepare(config)
+    result = train(config)
+    checkpoint = RunDir(result.run_dir).latest_checkpoint()
+    folder = checkpoint / "adapter"
+    tensors = load_file(folder / "adapter_model.safetensors")
+    assert len(tensors) == 28
+    assert all(name.endswith(("lora_A.weight", "lora_B.weight")) for name in tensors)
+    assert all(4 in tensor.shape for tensor in tensors.values())
+    assert PeftConfig.from_pretrained(folder).r == 4
+    assert not any("teacher" in p.name for p in folder.rglob("*"))
+
+    model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(tiny_folder, dtype=torch.float32), folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    assert tokenizer.chat_template == setup.policy.tokenizer.chat_template
+    load_checkpoint(checkpoint, setup, _state(setup))
+    ids, tokens = [[1, 5, 6, 7]], [[9, 10]]
+    found = Policy(model.eval(), tokenizer).log_probs(ids, tokens)[0]
+    assert torch.equal(found, setup.policy.log_probs(ids, tokens)[0])
+    assert not torch.equal(found, Policy(tiny_model(), tiny_tokenizer()).log_probs(ids, tokens)[0])
+
+
+# ---------------------------------------------------------------------------------------------- 12
+
+
+def test_12_over_long_pairs_are_left_out_counted_and_reported(make_config, tmp_path: Path):
+    """A teacher prompt and a prompt beyond 2048 tokens: both pairs are out whole, named in the manifest and the log."""
+    long = ({"role": "user", "content": "the question " * 2000},)
+    short = ({"role": "user", "content": "the question"},)
+    pairs = [
+        *tiny_pairs(6),
+        ContrastivePair("long/teacher", "a", "f", short, long),
+        ContrastivePair("long/prompt", "a", "f", long, short),
+    ]
+    write_pairs(tmp_path / "pairs.jsonl", pairs)
+    config = make_config(data={"pairs": [str(tmp_path / "pairs.jsonl")], "validation_fraction": 0.0})
+    lines: list[str] = []
+
+    class Lines(NullProgress):
+        def log(self, message: str) -> None:
+            lines.append(message)
+
+    result = train(config, progress=Lines())
+    left_out = RunDir(result.run_dir).read_manifest()["left_out"]
+    assert sorted(o["pair_id"] for o in left_out) == ["long/prompt", "long/teacher"]
+    assert all(o["tokens"] > o["limit"] == 2048 for o in left_out)
+    assert any(line.startswith("left out: 2 pair(s)") and "long/teacher" in line for line in lines)
+    rows = [row for path in RunDir(result.run_dir).rollouts_dir.glob("step-*.jsonl") for row in read_jsonl(path)]
+    assert {row["pair_id"] for row in rows}.isdisjoint({"long/teacher", "long/prompt"})
+    setup = prepare(config)
+    for rendered in setup.pairs:
+        assert rendered.teacher_ids == setup.policy.renderer.render(rendered.pair.teacher_prompt)
+
+
+def test_12_a_sampled_prompt_is_never_cut(tiny_policy: Policy):
+    """Scores and samples see every id of the prompt: 2040 tokens fit with a completion of 8, one more is refused."""
+    from opct.errors import ModelError
+
+    tiny_policy.sample([[1] * 2047], [[0]], Sampling(1))
+    with pytest.raises(ModelError, match="exceed the model's context"):
+        tiny_policy.sample([[1] * 2048], [[0]], Sampling(1))
+
+
+# ---------------------------------------------------------------------------------------------- 13
+
+
+@pytest.mark.timeout(600)
+def test_13_the_behaviour_moves_and_identity_pairs_stay(make_config, smollm2_folder: Path):
+    """On held-out questions the KL of the real model falls by a sixth or more in six steps at the default rate.
+
+    On held-out identity pairs it stays below 0.05 nats a token: the model is still itself.
+    """
+    config = make_config(
+        max_steps=6,
+        eval_steps=6,
+        save_steps=6,
+        model={"name_or_path": str(smollm2_folder), "dtype": "auto"},
+        lora={"r": 16, "alpha": 32},
+        data={
+            "pairs": ["builtin:sycophancy"],
+            "anchors": ["builtin:benign"],
+            "anchor_fraction": 0.25,
+            "validation_size": 12,
+        },
+        rollout={"num_generations": 1, "max_completion_tokens": 12},
+        optim={"learning_rate": 2e-4, "prompts_per_step": 8, "micro_batch_tokens": 2048},
+    )
+    train(config)
+    rows = {row["step"]: row for row in read_jsonl(RunDir(config.output_dir).metrics_path)}
+    before, after = rows[0], rows[6]
+    assert after["validation/kl"] < 5 / 6 * before["validation/kl"]
+    assert before["validation/kl_identity"] < 0.01
+    assert after["validation/kl_identity"] < 0.05
+
+
+def test_13_validation_is_the_exact_kl_on_held_out_pairs(make_config):
+    """The mean over the tokens of all held-out rollouts, against brute force."""
+    config = make_config()
+    setup = prepare(config)
+    metrics, rows = validate(setup, 0)
+    for name, pairs in (("validation/kl", setup.validation), ("validation/kl_identity", setup.validation_anchors)):
+        values = []
+        for r in policy_rollouts(setup.policy, pairs, config, "validation", n=1):
+            with torch.no_grad():
+                p = oracles.completion_logits(setup.policy, r.prompt_ids, r.ids)
+                with setup.teacher() as teacher:
+                    q = oracles.completion_logits(teacher, r.teacher_ids, r.ids)
+            values += oracles.reverse_kl(p, q).tolist()
+        assert metrics[name] == pytest.approx(sum(values) / len(values), rel=1e-3, abs=1e-6)
+    assert {row["pair_id"] for row in rows} == {r.pair.id for r in [*setup.validation, *setup.validation_anchors]}

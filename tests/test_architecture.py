@@ -1,0 +1,170 @@
+"""The shape of the package: imports go down, files and functions stay small, the public API is what it says."""
+
+import ast
+import importlib
+import io
+import re
+import subprocess
+import sys
+import tokenize
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import REPOSITORY
+
+SOURCE = REPOSITORY / "src" / "opct"
+FILES = sorted(SOURCE.rglob("*.py"))
+MOST_LINES = 400
+MOST_FUNCTION_LINES = 60
+LONG_FUNCTIONS = {"trainer.py:_Loop.run_steps"}
+"""The trainer's loop is the one function that may be long."""
+
+BROAD = {"Exception", "BaseException"}
+HANDS_ON = {"evals/batching.py"}
+"""Gives any error of a batch to every caller that waits for it, and raises it itself."""
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(SOURCE).as_posix()
+
+
+def functions(path: Path):
+    """(qualified name, first line, last line) of every function of a file, decorators and docstring included."""
+
+    def walk(node: ast.AST, prefix: str):
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                name = f"{prefix}{child.name}"
+                if not isinstance(child, ast.ClassDef):
+                    yield name, child.lineno, child.end_lineno
+                yield from walk(child, f"{name}.")
+            else:
+                yield from walk(child, prefix)
+
+    yield from walk(ast.parse(path.read_text(encoding="utf-8")), "")
+
+
+def body_lines(path: Path, first: int, last: int) -> int:
+    """Lines of a function without its docstring: signature and code."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and (node.lineno, node.end_lineno) == (first, last):
+            head = node.body[0]
+            documented = isinstance(head, ast.Expr) and isinstance(head.value, ast.Constant)
+            return last - first + 1 - ((head.end_lineno - head.lineno + 1) if documented else 0)
+    raise AssertionError((path, first, last))
+
+
+def test_imports_go_down_only():
+    """The contracts of [tool.importlinter]."""
+    program = Path(sys.executable).with_name("lint-imports")
+    if not program.exists():
+        pytest.skip("import-linter is not installed: pip install -e '.[dev]'")
+    done = subprocess.run(
+        [program, "--no-cache"], cwd=REPOSITORY, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_files_are_short(path: Path):
+    lines = len(path.read_text(encoding="utf-8").splitlines())
+    assert lines <= MOST_LINES, f"{name_of(path)} has {lines} lines: split it by what it knows"
+
+
+def test_functions_are_short():
+    """Signature and code, the docstring aside."""
+    long = []
+    for path in FILES:
+        for name, first, last in functions(path):
+            if last - first >= MOST_FUNCTION_LINES and f"{name_of(path)}:{name}" not in LONG_FUNCTIONS:
+                lines = body_lines(path, first, last)
+                if lines > MOST_FUNCTION_LINES:
+                    long.append(f"{name_of(path)}:{first} {name} has {lines} lines")
+    assert not long, "\n".join(long)
+
+
+def is_broad(handler: ast.ExceptHandler) -> bool:
+    kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+    return any(kind is None or (isinstance(kind, ast.Name) and kind.id in BROAD) for kind in kinds)
+
+
+def test_no_error_is_swallowed():
+    """No bare `except`, no `except Exception`; `except BaseException` cleans up and raises again."""
+    found = []
+    for path in FILES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.ExceptHandler) or not is_broad(node):
+                continue
+            raises = any(isinstance(inner, ast.Raise) and inner.exc is None for inner in ast.walk(node))
+            name = getattr(node.type, "id", None)
+            if not (raises and (name == "BaseException" or name_of(path) in HANDS_ON)):
+                found.append(f"{name_of(path)}:{node.lineno}")
+    assert not found, f"name the errors that are expected: {', '.join(found)}"
+
+
+def test_nothing_is_left_to_do_in_the_package():
+    """No TODO, FIXME or XXX in a comment."""
+    found = []
+    for path in FILES:
+        tokens = tokenize.generate_tokens(io.StringIO(path.read_text(encoding="utf-8")).readline)
+        for token in tokens:
+            if token.type == tokenize.COMMENT and re.search(r"\b(TODO|FIXME|XXX)\b", token.string):
+                found.append(f"{name_of(path)}:{token.start[0]}")
+    assert not found, ", ".join(found)
+
+
+def test_every_module_says_what_it_is_for():
+    missing = [
+        name_of(path)
+        for path in FILES
+        if path.read_text(encoding="utf-8").strip()
+        and not ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+    ]
+    assert not missing, f"no docstring: {', '.join(missing)}"
+
+
+def test_the_public_api_is_what_is_importable():
+    import opct
+
+    assert set(opct.__all__) == set(opct._HOMES)
+    for name in opct.__all__:
+        value = getattr(opct, name)
+        home = importlib.import_module(opct._HOMES[name])
+        assert value is (home if name == "losses" else getattr(home, name))
+    assert set(opct.__all__) <= set(dir(opct))
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        opct.nothing  # noqa: B018
+
+
+def test_the_public_api_is_what_a_type_checker_sees():
+    """The imports under TYPE_CHECKING name the same things, from the same places."""
+    import opct
+
+    tree = ast.parse((SOURCE / "__init__.py").read_text(encoding="utf-8"))
+    block = next(node for node in tree.body if isinstance(node, ast.If))
+    seen = {alias.name: node.module for node in block.body for alias in node.names}
+    homes = {name: ("opct" if name == "losses" else home) for name, home in opct._HOMES.items()}
+    assert seen == homes
+
+
+def test_a_name_stays_what_it_is_after_its_package_was_imported():
+    """`opct.report` is a function also where `opct.reports` and all else were imported first."""
+    code = (
+        "import opct.reports.build, opct.trainer, opct.api, opct.losses, opct\n"
+        "assert callable(opct.report) and callable(opct.train) and callable(opct.evaluate), opct.report\n"
+        "assert opct.losses.reverse_kl"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+def test_import_is_light():
+    """Neither the package nor its command line imports what is heavy."""
+    code = (
+        "import sys, opct, opct.cli.app\n"
+        "heavy = {'torch', 'transformers', 'peft', 'inspect_ai', 'datasets', 'numpy', 'scipy'} & set(sys.modules)\n"
+        "sys.exit(f'imported: {heavy}' if heavy else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,184 @@
+"""The pair contract: what is read, and what is refused, all faults at once."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from opct.data.pairs import SHOWN_FAULTS, ContrastivePair, load_pairs, row_faults, write_pairs
+from opct.errors import DataError, OpctError
+
+USER = {"role": "user", "content": "Is the sky blue?"}
+BIASED = {"role": "user", "content": "Is the sky blue? I think not."}
+
+
+def row(**changes) -> dict:
+    return {
+        "id": "a",
+        "axis": "sycophancy",
+        "family": "f",
+        "prompt": [BIASED],
+        "teacher_prompt": [USER],
+        "meta": {},
+        **changes,
+    }
+
+
+def message(role: str, content: object) -> dict:
+    return {"role": role, "content": content}
+
+
+def write(path: Path, *lines: object) -> Path:
+    path.write_text("".join((x if isinstance(x, str) else json.dumps(x)) + "\n" for x in lines), encoding="utf-8")
+    return path
+
+
+def test_a_pair_comes_back_as_it_was_written(tmp_path: Path):
+    """Non-ASCII text, line separators inside strings and nested meta survive."""
+    meta = {"answer": "Šárka\u2028x", "wrong": ["日本", "é"], "n": 3, "nested": {"x": None}}
+    pairs = [
+        ContrastivePair("1", "sycophancy", "f", (message("system", "s"), BIASED), (USER,), meta),
+        ContrastivePair("2", "mine", "g", (USER, message("assistant", None), message("user", "sure?")), (USER,)),
+    ]
+    assert write_pairs(tmp_path / "sub" / "p.jsonl", pairs) == 2
+    assert load_pairs(tmp_path / "sub" / "p.jsonl") == pairs
+
+
+def test_meta_may_be_left_out_and_blank_lines_do_not_count(tmp_path: Path):
+    bare = {k: v for k, v in row().items() if k != "meta"}
+    path = write(tmp_path / "p.jsonl", "", bare, "   ", row(id="b", meta=None), "")
+    assert [p.meta for p in load_pairs(path)] == [{}, {}]
+
+
+def test_identity_pairs():
+    assert ContrastivePair.from_json(row(prompt=[USER])).is_identity
+    assert not ContrastivePair.from_json(row()).is_identity
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"id": ""}, "`id` must be a non-empty string"),
+        ({"id": 7}, "`id` must be a non-empty string, found 7"),
+        ({"axis": None}, "`axis` must be a non-empty string"),
+        ({"family": "  "}, "`family` must be a non-empty string"),
+        ({"prompt": []}, "`prompt` must be a non-empty list of messages, found []"),
+        ({"prompt": "hello"}, "`prompt` must be a non-empty list of messages"),
+        ({"teacher_prompt": None}, "`teacher_prompt` must be a non-empty list of messages, found null"),
+        ({"prompt": [message("human", "x")]}, "`prompt[0]`.role is 'human': use one of system, user, assistant, tool"),
+        ({"prompt": [message("user", "")]}, "`prompt[0]`.content is empty"),
+        ({"prompt": [message("user", " \n")]}, "`prompt[0]`.content is empty"),
+        ({"prompt": [message("user", 3)]}, "`prompt[0]`.content must be a string, found int"),
+        ({"prompt": [message("user", None)]}, "null, which is for assistant turns only"),
+        ({"prompt": [USER, message("assistant", None)]}, "null in the last turn"),
+        (
+            {"teacher_prompt": [USER, message("assistant", None), USER]},
+            "a teacher prompt cannot hold a turn sampled from the policy",
+        ),
+        ({"prompt": [{"role": "user", "text": "x"}]}, "must be an object with exactly `role` and `content`"),
+        ({"prompt": [{**USER, "name": "n"}]}, "must be an object with exactly `role` and `content`"),
+        ({"prompt": ["x"]}, "must be an object with exactly `role` and `content`"),
+        ({"prompt": [USER, message("system", "s")]}, "a system message after the first turn"),
+        ({"prompt": [message("system", "s")]}, "`prompt` has no user message"),
+        ({"prompt": [USER, message("assistant", "Yes")]}, "a prefill"),
+        ({"teacher_prompt": [USER, message("assistant", "Yes")]}, "a prefill"),
+        ({"meta": ["x"]}, "`meta` must be an object, found list"),
+        ({"answer": "x"}, "unknown key 'answer'"),
+    ],
+)
+def test_each_fault_says_what_and_where(changes: dict, words: str):
+    faults = list(row_faults(row(**changes)))
+    assert any(words in fault for fault in faults), faults
+
+
+@pytest.mark.parametrize("value", [None, 3, "x", [1], True])
+def test_a_row_that_is_no_object(value):
+    assert "expected a JSON object" in next(iter(row_faults(value)))
+
+
+def test_a_shared_prefill_is_a_prefill_of_both_sides():
+    prefill = message("assistant", "The answer is")
+    assert not list(row_faults(row(prompt=[BIASED, prefill], teacher_prompt=[USER, prefill])))
+
+
+def test_from_json_raises_every_fault_of_the_row():
+    with pytest.raises(DataError) as caught:
+        ContrastivePair.from_json(row(axis="", prompt=[], meta=3))
+    assert len(caught.value.faults) == 3
+    assert isinstance(caught.value, ValueError)
+    assert isinstance(caught.value, OpctError)
+
+
+def test_all_faults_of_a_file_at_once_each_with_file_and_line(tmp_path: Path):
+    """Lines 2 (broken JSON), 3 (two faults), 5 (an array), 6 (duplicate of line 1): five faults, none hides another."""
+    path = write(
+        tmp_path / "p.jsonl",
+        row(),
+        '{"id": "b", ',
+        row(id="c", prompt=[message("bot", "x"), message("user", "")]),
+        row(id="d"),
+        "[1, 2]",
+        row(id="a"),
+    )
+    with pytest.raises(DataError) as caught:
+        load_pairs(path)
+    faults = caught.value.faults
+    assert [fault.split(": ")[0] for fault in faults] == [f"{path}:{n}" for n in (2, 3, 3, 5, 6)]
+    assert "not valid JSON" in faults[0]
+    assert "column" in faults[0]
+    assert f"duplicate id 'a', first at {path}:1" in faults[-1]
+    assert f"{path} has 5 fault(s); nothing was read" in str(caught.value)
+
+
+def test_a_file_full_of_faults_shows_the_first_and_counts_the_rest(tmp_path: Path):
+    path = write(tmp_path / "p.jsonl", *[row(id=str(i), axis="") for i in range(SHOWN_FAULTS + 7)])
+    with pytest.raises(DataError) as caught:
+        load_pairs(path)
+    assert len(caught.value.faults) == SHOWN_FAULTS + 1
+    assert caught.value.faults[-1] == "... and 7 more"
+    assert f"{SHOWN_FAULTS + 7} fault(s)" in str(caught.value)
+
+
+def test_no_file_an_empty_file_and_a_file_that_is_not_text(tmp_path: Path):
+    with pytest.raises(DataError, match="No pair file at"):
+        load_pairs(tmp_path / "absent.jsonl")
+    with pytest.raises(DataError, match="holds no pairs"):
+        load_pairs(write(tmp_path / "empty.jsonl", "", "  "))
+    (tmp_path / "latin.jsonl").write_bytes('{"id": "é"}'.encode("latin-1"))
+    with pytest.raises(DataError, match="not UTF-8"):
+        load_pairs(tmp_path / "latin.jsonl")
+
+
+def test_a_file_with_a_byte_order_mark_or_windows_line_ends_is_read_or_refused_with_its_line(tmp_path: Path):
+    """Editors on Windows end lines with CR LF, which JSON counts as white space."""
+    path = tmp_path / "p.jsonl"
+    path.write_bytes((json.dumps(row()) + "\r\n" + json.dumps(row(id="b")) + "\r\n").encode())
+    assert [p.id for p in load_pairs(path)] == ["a", "b"]
+    path.write_bytes(b"\xef\xbb\xbf" + json.dumps(row()).encode())
+    with pytest.raises(DataError, match=r"p\.jsonl:1: not valid JSON"):
+        load_pairs(path)
+
+
+def test_pairs_from_a_dataset_folder(tmp_path: Path):
+    datasets = pytest.importorskip("datasets")
+    rows = [row(id="a"), row(id="b", prompt=[USER, message("assistant", None), BIASED])]
+    data = datasets.Dataset.from_list([r | {"meta": {"answer": "yes"}} for r in rows])
+    data.save_to_disk(str(tmp_path / "one"))
+    datasets.DatasetDict({"train": data, "other": data.select([1])}).save_to_disk(str(tmp_path / "two"))
+    for source, split, ids in (("one", "train", ["a", "b"]), ("two", "train", ["a", "b"]), ("two", "other", ["b"])):
+        pairs = load_pairs(tmp_path / source, split=split)
+        assert [p.id for p in pairs] == ids
+        assert pairs[-1].prompt[1]["content"] is None
+        assert pairs[0].meta == {"answer": "yes"}
+
+
+def test_faults_in_a_dataset_folder_name_the_row(tmp_path: Path):
+    datasets = pytest.importorskip("datasets")
+    datasets.Dataset.from_list([row(), row(id="b", axis="")]).remove_columns("meta").save_to_disk(str(tmp_path / "d"))
+    with pytest.raises(DataError) as caught:
+        load_pairs(tmp_path / "d")
+    assert caught.value.faults[0].startswith(f"{tmp_path / 'd'} row 1: `axis`")
+    with pytest.raises(DataError, match="Cannot read split"):
+        load_pairs(tmp_path)

@@ -1,0 +1,172 @@
+"""Messages to token ids, what does not fit, and which tokens are in the loss."""
+
+from __future__ import annotations
+
+import pytest
+from tests.tiny import tiny_pairs, tiny_tokenizer
+
+from opct.data.pairs import ContrastivePair
+from opct.data.render import Overlong, Renderer, loss_mask, render_pairs
+from opct.errors import DataError, ModelError
+
+
+@pytest.fixture(scope="module")
+def renderer() -> Renderer:
+    return Renderer(tiny_tokenizer())
+
+
+def message(role: str, content: str | None) -> dict:
+    return {"role": role, "content": content}
+
+
+def pair(prompt: list[dict], teacher_prompt: list[dict], identifier: str = "p") -> ContrastivePair:
+    return ContrastivePair(identifier, "a", "f", tuple(prompt), tuple(teacher_prompt))
+
+
+def test_text_ends_where_the_completion_begins(renderer: Renderer):
+    expected = "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
+    assert renderer.text([message("system", "Be brief."), message("user", "Hi")]) == expected
+
+
+def test_a_prefill_is_continued_not_closed(renderer: Renderer):
+    text = renderer.text([message("user", "Hi"), message("assistant", "The answer is")])
+    assert text.endswith("<|im_start|>assistant\nThe answer is")
+
+
+def test_render_adds_no_token_of_its_own_and_knows_the_special_ones(renderer: Renderer):
+    """The template writes the special tokens; the ids decode to the text exactly, each special token being one id."""
+    messages = [message("user", "Grüße, 日本! <tag>")]
+    ids = renderer.render(messages)
+    assert renderer.tokenizer.decode(ids, skip_special_tokens=False) == renderer.text(messages)
+    assert ids[0] == renderer.tokenizer.bos_token_id
+    assert ids.count(renderer.tokenizer.bos_token_id) == 2
+    assert ids.count(renderer.tokenizer.eos_token_id) == 1
+
+
+def test_a_tokenizer_without_a_template_is_refused():
+    tokenizer = tiny_tokenizer()
+    tokenizer.chat_template = None
+    with pytest.raises(ModelError, match="no chat template"):
+        Renderer(tokenizer)
+
+
+def test_the_template_hash_names_the_template():
+    tokenizer = tiny_tokenizer()
+    before = Renderer(tokenizer).template_hash
+    assert len(before) == 12
+    tokenizer.chat_template += " "
+    assert Renderer(tokenizer).template_hash != before
+
+
+def test_what_the_template_refuses_is_a_data_error_with_the_roles():
+    tokenizer = tiny_tokenizer()
+    tokenizer.chat_template = "{{ raise_exception('roles must alternate') }}"
+    with pytest.raises(DataError, match=r"roles \[user, user\].*roles must alternate"):
+        Renderer(tokenizer).text([message("user", "a"), message("user", "b")])
+
+
+def test_an_open_turn_cannot_be_rendered(renderer: Renderer):
+    with pytest.raises(DataError, match="content null"):
+        renderer.render([message("user", "a"), message("assistant", None), message("user", "b")])
+
+
+@pytest.mark.parametrize("text", ["plain words", "Grüße 日本 🙂🙂", "", "a\n\n b"])
+def test_pieces_join_to_the_text_and_are_one_a_token(renderer: Renderer, text: str):
+    """A byte-level tokenizer without merges for 日 gives three tokens: two empty pieces, then the character."""
+    ids = renderer.tokenizer(text, add_special_tokens=False)["input_ids"]
+    pieces = renderer.pieces([*ids, renderer.tokenizer.eos_token_id])
+    assert len(pieces) == len(ids) + 1
+    assert "".join(pieces) == text + "<|im_end|>"
+
+
+def test_pieces_show_bytes_that_are_no_character(renderer: Renderer):
+    """A sampled completion may break off inside a character: the last piece then is the replacement character."""
+    ids = renderer.tokenizer("日", add_special_tokens=False)["input_ids"]
+    assert renderer.pieces(ids[:2]) == ["", "\ufffd"]
+
+
+def test_decode_leaves_special_tokens_out(renderer: Renderer):
+    ids = renderer.tokenizer(" Yes. ", add_special_tokens=False)["input_ids"]
+    assert renderer.decode([*ids, renderer.tokenizer.eos_token_id]) == "Yes."
+
+
+def test_render_pairs_renders_both_sides(renderer: Renderer):
+    kept, left_out = render_pairs(tiny_pairs(3), renderer, max_completion_tokens=5, context_length=2048)
+    assert left_out == []
+    for rendered in kept:
+        assert rendered.prompt_ids == renderer.render(rendered.pair.prompt)
+        assert rendered.teacher_ids == renderer.render(rendered.pair.teacher_prompt)
+
+
+def test_a_pair_that_fits_to_the_token_is_kept_and_one_token_more_is_left_out(renderer: Renderer):
+    """The longer side has n tokens and the completion may take 5: n + 5 is the limit, n + 4 is one too few."""
+    [one] = tiny_pairs(1)
+    longest = len(renderer.render(one.prompt))
+    assert longest > len(renderer.render(one.teacher_prompt))
+    kept, left_out = render_pairs([one], renderer, max_completion_tokens=5, context_length=longest + 5)
+    assert (len(kept), left_out) == (1, [])
+    kept, left_out = render_pairs([one], renderer, max_completion_tokens=5, context_length=longest + 4)
+    assert (kept, left_out) == ([], [Overlong(one.id, longest + 5, longest + 4)])
+
+
+def test_a_long_teacher_prompt_counts_too(renderer: Renderer):
+    short, long = [message("user", "a")], [message("user", "word " * 60)]
+    needed = len(renderer.render(long)) + 5
+    _, left_out = render_pairs([pair(short, long)], renderer, max_completion_tokens=5, context_length=needed - 1)
+    assert [o.tokens for o in left_out] == [needed]
+
+
+def test_turns_that_the_policy_answers_get_room_for_their_answers(renderer: Renderer):
+    """Placeholder text "." for each open turn, plus 5 tokens for each of the two, plus 5 for the completion."""
+    user, placeholder = message("user", "a"), message("assistant", ".")
+    open_turn = message("assistant", None)
+    [kept], _ = render_pairs(
+        [pair([user, open_turn, user, open_turn, user], [user])], renderer, max_completion_tokens=5, context_length=999
+    )
+    assert kept.prompt_ids is None
+    needed = len(renderer.render([user, placeholder, user, placeholder, user])) + 15
+    for limit, fits in ((needed, True), (needed - 1, False)):
+        kept, left_out = render_pairs(
+            [pair([user, open_turn, user, open_turn, user], [user])],
+            renderer,
+            max_completion_tokens=5,
+            context_length=limit,
+        )
+        assert (len(kept), len(left_out)) == ((1, 0) if fits else (0, 1))
+
+
+def test_every_pair_that_the_template_refuses_is_named():
+    tokenizer = tiny_tokenizer()
+    tokenizer.chat_template = "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system') }}{% endif %}x"
+    system, user = message("system", "s"), message("user", "u")
+    pairs = [pair([system, user], [user], "one"), pair([user], [user], "two"), pair([user], [system, user], "three")]
+    with pytest.raises(DataError, match=r"2 pair\(s\)") as caught:
+        render_pairs(pairs, Renderer(tokenizer), max_completion_tokens=5, context_length=99)
+    assert [fault.split(":")[0] for fault in caught.value.faults] == ["one", "three"]
+
+
+PIECES = ["Well", "<th", "ink>", "hm", "</", "think>", " yes", "<|im_end|>"]
+
+
+@pytest.mark.parametrize(
+    ("pieces", "prompt_text", "expected"),
+    [
+        (PIECES, "", [1, 0, 0, 0, 0, 0, 1, 1]),
+        (["<think>", "a", "b"], "", [0, 0, 0]),  # never closed
+        (["a", "b"], "", [1, 1]),
+        (["a", "</think>", "b"], "...assistant\n<think>\n", [0, 0, 1]),  # opened by the template
+        (["a", "</think>", "b"], "<think>old</think> assistant\n", [1, 1, 1]),  # a block of an earlier turn
+        (["<think>a</think>b", "c"], "", [0, 1]),  # a token that touches the block
+        (["<think>", "</think>", "x", "<think>", "y", "</think>", "z"], "", [0, 0, 1, 0, 0, 0, 1]),
+        (["<think>", "", "日", "</think>", "", "本"], "", [0, 0, 0, 0, 1, 1]),  # empty pieces belong to what follows
+        (["never", " closed", "<|im_end|>"], "<think>", [0, 0, 0]),
+    ],
+)
+def test_thinking_is_masked_to_the_token(pieces: list[str], prompt_text: str, expected: list[int]):
+    assert loss_mask(pieces, prompt_text=prompt_text, mask_thinking=True) == [bool(x) for x in expected]
+    assert loss_mask(pieces, prompt_text=prompt_text) == [True] * len(pieces)
+
+
+def test_other_thinking_tags():
+    mask = loss_mask(["[R]", "a", "[/R]", "b"], mask_thinking=True, thinking_tags=("[R]", "[/R]"))
+    assert mask == [False, False, False, True]

@@ -1,0 +1,191 @@
+"""Which pairs a run trains on, holds out, and in which order."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from tests.tiny import tiny_anchors, tiny_pairs
+
+from opct.config import TrainConfig
+from opct.data.pairs import ContrastivePair, write_pairs
+from opct.data.training import anchors_per_step, batch_of, load_training_pairs, pairs_hash, steps_per_epoch
+from opct.errors import DataError
+
+
+@pytest.fixture
+def load(tmp_path: Path):
+    """Pairs of a config with 40 tiny pairs and 20 anchors; keyword arguments are settings of `data`."""
+    files = {"pairs": tmp_path / "pairs.jsonl", "anchors": tmp_path / "anchors.jsonl"}
+    write_pairs(files["pairs"], tiny_pairs(40))
+    write_pairs(files["anchors"], tiny_anchors(20))
+
+    def load(seed: int = 0, **data):
+        data = {"pairs": [str(files["pairs"])], "anchors": [str(files["anchors"])], **data}
+        return load_training_pairs(TrainConfig.model_validate({"data": data, "seed": seed}))
+
+    return load
+
+
+def ids(pairs: list[ContrastivePair]) -> list[str]:
+    return [p.id for p in pairs]
+
+
+def test_every_pair_is_trained_on_or_held_out_never_both(load):
+    data = load(validation_fraction=0.3, validation_size=100)
+    assert sorted(ids(data.pairs) + ids(data.validation)) == sorted(ids(tiny_pairs(40)))
+    assert sorted(ids(data.anchors) + ids(data.validation_anchors)) == sorted(ids(tiny_anchors(20)))
+    assert 4 <= len(data.validation) <= 20
+
+
+def test_no_question_is_on_both_sides(load, tmp_path: Path):
+    """Three pairs a question, that differ in their family, stay together."""
+    pairs = [
+        ContrastivePair(f"{p.id}/{family}", p.axis, family, p.prompt, p.teacher_prompt, p.meta)
+        for p in tiny_pairs(20)
+        for family in "abc"
+    ]
+    write_pairs(tmp_path / "three.jsonl", pairs)
+    data = load(pairs=[str(tmp_path / "three.jsonl")], validation_fraction=0.4, validation_size=1000)
+    sides = [Counter(p.meta["question_id"] for p in part) for part in (data.pairs, data.validation)]
+    assert not sides[0].keys() & sides[1].keys()
+    assert set((sides[0] + sides[1]).values()) == {3}
+
+
+def test_what_is_held_out_does_not_depend_on_seed_size_or_order(load, tmp_path: Path):
+    """Two runs with different seeds can be compared on the same held-out questions."""
+    write_pairs(tmp_path / "reversed.jsonl", tiny_pairs(40)[::-1])
+    first = load(validation_size=100)
+    second = load(seed=5, validation_size=100, pairs=[str(tmp_path / "reversed.jsonl")], max_pairs=3)
+    assert sorted(ids(first.validation)) == sorted(ids(second.validation))
+
+
+def test_a_seeded_choice_of_pairs_and_of_validation_pairs(load):
+    data = load(max_pairs=7, validation_size=4, validation_fraction=0.5)
+    assert (len(data.pairs), len(data.validation), len(data.validation_anchors)) == (7, 4, 2)
+    assert ids(data.pairs) == ids(load(max_pairs=7, validation_fraction=0.5).pairs)
+    assert ids(data.pairs) != ids(load(max_pairs=7, validation_fraction=0.5, seed=1).pairs)
+    assert load(validation_size=0).validation == []
+
+
+def test_named_validation_pairs_leave_every_pair_to_train_on(load, tmp_path: Path):
+    held_out = [
+        ContrastivePair(f"v{i}", p.axis, p.family, p.prompt, p.teacher_prompt, {"question_id": f"v{i}"})
+        for i, p in enumerate(tiny_pairs(5))
+    ]
+    write_pairs(tmp_path / "v.jsonl", held_out)
+    data = load(validation_pairs=[str(tmp_path / "v.jsonl")])
+    assert sorted(ids(data.pairs)) == sorted(ids(tiny_pairs(40)))
+    assert ids(data.validation) == ids(held_out)
+
+
+def test_a_question_on_both_sides_is_refused(load, tmp_path: Path):
+    [p] = tiny_pairs(1)
+    write_pairs(tmp_path / "v.jsonl", [ContrastivePair("new", p.axis, p.family, p.prompt, p.teacher_prompt, p.meta)])
+    with pytest.raises(DataError, match="trained on and held out") as caught:
+        load(validation_pairs=[str(tmp_path / "v.jsonl")])
+    assert caught.value.faults == ("sum-0",)
+
+
+def test_embedded_validation_pairs_are_of_their_validation_split(load):
+    data = load(validation_pairs=["builtin:sycophancy"], validation_size=1000)
+    assert {p.meta["split"] for p in data.validation} == {"validation"}
+
+
+def test_named_validation_pairs_do_not_put_the_embedded_validation_split_into_training():
+    named = TrainConfig.model_validate({"data": {"validation_pairs": ["builtin:sycophancy"]}})
+    assert load_training_pairs(named).hashes == load_training_pairs(TrainConfig()).hashes
+
+
+def test_an_id_in_two_sources_is_refused(load, tmp_path: Path):
+    write_pairs(tmp_path / "again.jsonl", tiny_pairs(2))
+    with pytest.raises(DataError, match="more than one source") as caught:
+        load(pairs=[str(tmp_path / "pairs.jsonl"), str(tmp_path / "again.jsonl")])
+    assert caught.value.faults == ("sum/0", "sum/1")
+
+
+def test_anchors_must_be_identity_pairs(load, tmp_path: Path):
+    with pytest.raises(DataError, match="is no identity pair"):
+        load(anchors=[str(tmp_path / "pairs.jsonl")], pairs=["builtin:sycophancy"])
+
+
+def test_a_fraction_without_anchors_is_refused_and_no_fraction_needs_none(load):
+    with pytest.raises(DataError, match=r"anchor_fraction is 0\.25"):
+        load(anchors=[])
+    assert load(anchors=[], anchor_fraction=0.0).anchors == []
+
+
+def test_nothing_left_to_train_on_is_refused(load):
+    with pytest.raises(DataError, match="No training pairs are left"):
+        load(validation_fraction=1.0, anchor_fraction=0.0)
+
+
+def test_hashes_name_the_content(load, tmp_path: Path):
+    before = load().hashes
+    assert set(before) == {"pairs", "anchors", "validation", "validation_anchors"}
+    assert before == load().hashes
+    changed = tiny_pairs(40)
+    changed[0] = ContrastivePair("sum/0", "sycophancy", "other", *(changed[0].prompt, changed[0].teacher_prompt))
+    assert pairs_hash(changed) != pairs_hash(tiny_pairs(40))
+    assert pairs_hash(changed[::-1]) != pairs_hash(changed)
+
+
+def test_the_embedded_pairs_keep_their_own_splits():
+    data = load_training_pairs(TrainConfig())
+    assert {p.meta["split"] for p in data.pairs} == {"train"}
+    assert {p.meta["split"] for p in data.validation} == {"validation"}
+    assert {p.meta["split"] for p in data.anchors} == {"train"}
+    assert {p.meta["split"] for p in data.validation_anchors} == {"validation"}
+    assert len(data.validation) == 48
+
+
+@pytest.mark.parametrize(
+    ("prompts", "fraction", "anchors"), [(16, 0.25, 4), (4, 0.25, 1), (1, 0.5, 0), (2, 1.0, 1), (8, 0.0, 0)]
+)
+def test_anchors_per_step(prompts: int, fraction: float, anchors: int):
+    """A share of the step, never the whole of it."""
+    assert anchors_per_step(prompts, fraction) == anchors
+
+
+def test_steps_per_epoch_by_hand():
+    """16 a step with a quarter anchors leaves 12 pairs a step: 24 pairs are 2 steps, 25 are 3."""
+    assert [steps_per_epoch(n, 16, 0.25) for n in (1, 12, 24, 25)] == [1, 1, 2, 3]
+
+
+def batches(n_pairs: int, n_anchors: int, steps: int, *, size: int = 4, fraction: float = 0.25, seed: int = 0):
+    pairs, anchors = [f"p{i}" for i in range(n_pairs)], [f"a{i}" for i in range(n_anchors)]
+    return [
+        batch_of(step, pairs, anchors, prompts_per_step=size, anchor_fraction=fraction, seed=seed)
+        for step in range(1, steps + 1)
+    ]
+
+
+def test_an_epoch_has_every_pair_once_and_anchors_last():
+    """9 pairs, 3 a step and an anchor: steps 1-3 are an epoch, steps 4-6 another in another order."""
+    steps = batches(9, 5, 6)
+    assert all(len(step) == 4 and step[-1].startswith("a") for step in steps)
+    first, second = ([x for step in part for x in step[:-1]] for part in (steps[:3], steps[3:]))
+    assert sorted(first) == sorted(second) == [f"p{i}" for i in range(9)]
+    assert first != second
+    assert sorted(step[-1] for step in steps[:5]) == [f"a{i}" for i in range(5)]
+
+
+def test_the_order_follows_from_the_seed_alone():
+    assert batches(9, 5, 6) == batches(9, 5, 6)
+    assert batches(9, 5, 6) != batches(9, 5, 6, seed=1)
+
+
+@pytest.mark.parametrize("n_pairs", [3, 4, 5, 7, 10])
+def test_no_pair_is_twice_in_a_step_and_none_is_seen_more_often_than_another(n_pairs: int):
+    """Where epochs meet inside a step, the new epoch begins with pairs that the step does not hold yet."""
+    steps = batches(n_pairs, 0, 40, size=3, fraction=0.0)
+    assert all(len(set(step)) == 3 for step in steps)
+    counts = Counter(x for step in steps for x in step)
+    assert max(counts.values()) - min(counts.values()) <= 1
+
+
+def test_more_places_than_pairs_repeats_them():
+    [step] = batches(2, 0, 1, size=5, fraction=0.0)
+    assert len(step) == 5
+    assert set(step) == {"p0", "p1"}

@@ -1,0 +1,131 @@
+"""The loss and gradient of OPCT against brute force, for every estimator."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+from tests import oracles
+from tests.tiny import tiny_adapter_policy, tiny_anchors, tiny_pairs
+
+from opct.data.render import render_pairs
+from opct.methods.opct import OPCT
+from opct.methods.rollouts import Rollout, policy_rollouts, step_weights
+from opct.models.teacher import make_teacher
+
+SETTINGS = [
+    {},
+    {"kl_coef": 2.5, "reduction": "sum"},
+    {"kl_discount_factor": 1.0},
+    {"kl_discount_factor": 0.5, "reduction": "sequence_mean", "kl_coef": 0.5},
+    {"divergence": "forward_kl"},
+    {"divergence": "jsd", "jsd_weight": 0.2, "kl_discount_factor": 0.9},
+    {"estimator": "topk", "top_k": 5},
+    {"estimator": "topk", "top_k": 5, "kl_discount_factor": 0.7},
+    {"estimator": "sampled"},
+    {"estimator": "sampled", "kl_discount_factor": 0.5, "kl_coef": 2.0},
+    {"estimator": "sampled", "kl_discount_factor": 1.0, "ppo_clip": 0.2, "reduction": "sum"},
+]
+
+
+def some_masked(rollouts: list[Rollout]) -> list[Rollout]:
+    """The second token of each completion, and all of the last completion, out of the loss."""
+    masks = [tuple(i != 1 for i in range(len(r.ids))) for r in rollouts]
+    masks[-1] = (False,) * len(masks[-1])
+    return [dataclasses.replace(r, mask=mask) for r, mask in zip(rollouts, masks, strict=True)]
+
+
+def setup(config, *, policy=None, pairs=None):
+    policy = policy or tiny_adapter_policy()
+    teacher = make_teacher(policy, config.teacher, continued=False)
+    rendered, _ = render_pairs(pairs or tiny_pairs(3), policy.renderer, max_completion_tokens=6, context_length=2048)
+    return policy, teacher, rendered, OPCT(policy, teacher, config)
+
+
+@pytest.mark.parametrize("loss", SETTINGS, ids=lambda s: "-".join(map(str, s.values())) or "default")
+def test_loss_and_gradient_equal_brute_force(make_config, loss: dict):
+    """Six rollouts of three pairs, some tokens masked; the policy has moved since it sampled, so rho is not 1."""
+    config = make_config(loss=loss)
+    policy, teacher, rendered, method = setup(config)
+    rollouts = some_masked(method.collect(rendered, 1))
+    with torch.no_grad():
+        for p in policy.trainable_parameters().values():
+            p.mul_(1.05)
+    micro = method.loss(rollouts, step_weights(rollouts, config.loss.reduction))
+    micro.loss.backward()
+    found = oracles.gradients(policy)
+    expected = oracles.step_loss(policy, teacher, rollouts, config.loss)
+    assert micro.loss.item() == pytest.approx(expected.item(), rel=1e-3, abs=1e-6)
+    expected.backward()
+    assert oracles.largest_difference(found, oracles.gradients(policy)) < 2e-3
+
+
+def test_the_kl_of_each_token_is_reported(make_config):
+    """D_t for `exact`, k_t = log p(y_t) - log q(y_t) for `sampled`; masked tokens too."""
+    for loss in ({}, {"estimator": "sampled"}):
+        config = make_config(loss=loss)
+        policy, teacher, rendered, method = setup(config)
+        rollouts = some_masked(method.collect(rendered, 1))
+        micro = method.loss(rollouts, step_weights(rollouts, "token_mean"))
+        for r, values in zip(rollouts, micro.kl, strict=True):
+            with torch.no_grad():
+                p = oracles.completion_logits(policy, r.prompt_ids, r.ids)
+                with teacher() as model:
+                    q = oracles.completion_logits(model, r.teacher_ids, r.ids)
+            if loss:
+                expected = oracles.log_probs(p, r.ids) - oracles.log_probs(q, r.ids)
+            else:
+                expected = oracles.reverse_kl(p, q)
+            torch.testing.assert_close(torch.tensor(values), expected, rtol=1e-3, atol=1e-4)
+
+
+def test_it_collects_the_policys_own_answers_of_that_step(make_config):
+    config = make_config()
+    policy, _, rendered, method = setup(config)
+    assert method.collect(rendered, 3) == policy_rollouts(policy, rendered, config, "step 3")
+    assert not method.offline
+
+
+@pytest.mark.parametrize("loss", SETTINGS, ids=lambda s: "-".join(map(str, s.values())) or "default")
+def test_masked_tokens_carry_no_gradient(make_config, loss: dict):
+    """With every token masked the gradient is exactly zero; with the tail masked it is that of the head alone."""
+    config = make_config(loss={**loss, "reduction": "sum"})
+    policy, _, rendered, method = setup(config)
+    rollouts = method.collect(rendered, 1)
+    nothing = [dataclasses.replace(r, mask=(False,) * len(r.ids)) for r in rollouts]
+    method.loss(nothing, step_weights(nothing, "sum")).loss.backward()
+    assert all((g == 0).all() for g in oracles.gradients(policy).values())
+
+    tail_masked = [dataclasses.replace(r, mask=tuple(i < 2 for i in range(len(r.ids)))) for r in rollouts]
+    method.loss(tail_masked, step_weights(tail_masked, "sum")).loss.backward()
+    found = oracles.gradients(policy)
+    cut = [
+        dataclasses.replace(
+            r,
+            mask=r.mask[:2],
+            completion=dataclasses.replace(
+                r.completion, token_ids=r.completion.token_ids[:2], logprobs=r.completion.logprobs[:2]
+            ),
+        )
+        for r in rollouts
+    ]
+    method.loss(cut, step_weights(cut, "sum")).loss.backward()
+    assert oracles.largest_difference(found, oracles.gradients(policy)) < 1e-4
+
+
+@pytest.mark.parametrize("kind", ["base", "live", "ema"])
+def test_the_teacher_scores_without_dropout(make_config, kind: str):
+    """Dropout half, equal weights: two scorings of the teacher agree; the policy stays in training mode for its own."""
+    config = make_config(lora={"r": 4, "alpha": 8, "dropout": 0.5}, teacher={"kind": kind})
+    policy, _, rendered, method = setup(config, policy=tiny_adapter_policy(dropout=0.5), pairs=tiny_anchors(2))
+    rollouts = method.collect(rendered, 1)
+    seen = []
+    score = policy.score
+    policy.score = lambda *args: seen.append((policy.model.training, score(*args))) or seen[-1][1]
+    policy.model.train()
+    for _ in range(2):
+        method.loss(rollouts, step_weights(rollouts, "token_mean"))
+    assert [training for training, _ in seen] == [False, True, False, True]
+    assert torch.equal(seen[0][1].hidden, seen[2][1].hidden)
+    assert not torch.equal(seen[1][1].hidden, seen[3][1].hidden)

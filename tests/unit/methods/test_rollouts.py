@@ -1,0 +1,166 @@
+"""Who answers what, with which seed, and which tokens are in the loss."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from tests.tiny import tiny_model, tiny_pairs, tiny_tokenizer
+
+from opct.data.pairs import ContrastivePair
+from opct.data.render import render_pairs
+from opct.methods.rollouts import Rollout, policy_rollouts, rollout_row, sampling, step_weights, teacher_rollouts
+from opct.models.policy import Policy
+from opct.models.sampler import Completion, Sampling, sample_seed
+
+
+def user(content: str) -> dict:
+    return {"role": "user", "content": content}
+
+
+OPEN = {"role": "assistant", "content": None}
+
+
+@pytest.fixture
+def rendered(tiny_policy: Policy):
+    def render(pairs):
+        return render_pairs(pairs, tiny_policy.renderer, max_completion_tokens=6, context_length=2048)[0]
+
+    return render
+
+
+@pytest.fixture
+def config(make_config):
+    return make_config(seed=7, rollout={"num_generations": 2, "max_completion_tokens": 6})
+
+
+def rollout(mask: list[int], *, stop_reason: str = "stop") -> Rollout:
+    n = len(mask)
+    completion = Completion("x", tuple(range(n)), stop_reason, (0.0,) * n, 3, 0)
+    return Rollout(tiny_pairs(1)[0], 0, [1], [1], completion, tuple(bool(x) for x in mask))
+
+
+def test_every_pair_is_answered_with_seeds_of_its_own(tiny_policy, rendered, config):
+    """Seed = f(run seed, occasion, pair, index): the same whatever other pairs are in the step."""
+    pairs = rendered(tiny_pairs(3))
+    rollouts = policy_rollouts(tiny_policy, pairs, config, "step 4")
+    assert [(r.pair.id, r.index) for r in rollouts] == [(f"sum/{i}", j) for i in range(3) for j in range(2)]
+    assert [r.completion.seed for r in rollouts] == [
+        sample_seed(7, "step 4", f"sum/{i}", j) for i in range(3) for j in range(2)
+    ]
+    for r, pair in zip(rollouts[::2], pairs, strict=True):
+        assert (r.prompt_ids, r.teacher_ids) == (pair.prompt_ids, pair.teacher_ids)
+    alone = policy_rollouts(tiny_policy, pairs[1:2], config, "step 4")
+    assert [(r.ids, r.completion.seed) for r in alone] == [(r.ids, r.completion.seed) for r in rollouts[2:4]]
+    other_step = policy_rollouts(tiny_policy, pairs, config, "step 5")
+    assert [r.ids for r in other_step] != [r.ids for r in rollouts]
+
+
+def test_how_many_may_be_given(tiny_policy, rendered, config):
+    assert len(policy_rollouts(tiny_policy, rendered(tiny_pairs(2)), config, "validation", n=1)) == 2
+
+
+def test_sampling_settings_come_from_the_config(make_config):
+    config = make_config(
+        method="sft", rollout={"max_completion_tokens": 9, "temperature": 0.5, "top_p": 0.9, "top_k": 3}
+    )
+    assert sampling(config) == Sampling(9, 0.5, 0.9, 3)
+
+
+def test_open_turns_are_answered_by_the_policy_first_to_last(tiny_policy, rendered, config):
+    """Each open turn is the policy's own answer to the turns before it, sampled with a seed of that turn."""
+    prompt = (user("a"), OPEN, user("sure?"), OPEN, user("really?"))
+    [pair] = rendered([ContrastivePair("multi", "a", "f", prompt, (user("a"),))])
+    [first, second] = policy_rollouts(tiny_policy, [pair], config, "step 1")
+    filled = [dict(m) for m in prompt]
+    for turn, place in enumerate((1, 3)):
+        ids = tiny_policy.renderer.render(filled[:place])
+        seed = sample_seed(7, "step 1", "multi", f"turn {turn}")
+        [[answer]] = tiny_policy.sample([ids], [[seed]], Sampling(6))
+        filled[place]["content"] = answer.text or "..."
+    for r in (first, second):
+        assert list(r.pair.prompt) == filled
+        assert r.prompt_ids == tiny_policy.renderer.render(filled)
+        assert r.teacher_ids == tiny_policy.renderer.render((user("a"),))
+    assert first.ids != second.ids
+
+
+def test_open_turns_follow_the_policy_and_the_step(tiny_policy, rendered, config):
+    [pair] = rendered([ContrastivePair("multi", "a", "f", (user("a"), OPEN, user("b")), (user("a"),))])
+    tokenizer = tiny_tokenizer()
+    turns = {
+        policy_rollouts(policy, [pair], config, step)[0].pair.prompt[1]["content"]
+        for policy in (tiny_policy, Policy(tiny_model(tokenizer, seed=3), tokenizer))
+        for step in ("step 1", "step 2")
+    }
+    assert len(turns) == 4
+    assert pair.pair.prompt[1]["content"] is None
+
+
+def test_an_empty_answer_in_an_open_turn_is_shown_as_dots(rendered, config):
+    """A policy that stops at once says nothing; most templates and `load_pairs` refuse an empty turn."""
+    tokenizer = tiny_tokenizer()
+    model = tiny_model(tokenizer, tie=False)
+    bias = torch.zeros(len(tokenizer))
+    bias[tokenizer.eos_token_id] = 100.0
+    model.lm_head.bias = torch.nn.Parameter(bias)
+    [pair] = rendered([ContrastivePair("multi", "a", "f", (user("a"), OPEN, user("b")), (user("a"),))])
+    [r, _] = policy_rollouts(Policy(model, tokenizer), [pair], config, "step 1")
+    assert r.pair.prompt[1]["content"] == "..."
+    assert r.ids == [tokenizer.eos_token_id]
+
+
+def test_teacher_rollouts_answer_the_clean_prompt(tiny_policy, rendered, config):
+    pairs = rendered(tiny_pairs(2))
+    counted: list[int] = []
+    rollouts = teacher_rollouts(tiny_policy, tiny_policy, pairs, config, counted.append)
+    assert sum(counted) == len(rollouts) == 4
+    for r in rollouts:
+        [[expected]] = tiny_policy.sample([r.teacher_ids], [[r.completion.seed]], Sampling(6))
+        assert (r.completion.token_ids, r.completion.text) == (expected.token_ids, expected.text)
+        assert r.completion.prompt_tokens == len(r.teacher_ids) != len(r.prompt_ids)
+
+
+def test_truncated_completions_are_in_the_loss_unless_left_out(tiny_policy, rendered, make_config):
+    pairs = rendered(tiny_pairs(2))
+    for left_out in (False, True):
+        rollouts = policy_rollouts(tiny_policy, pairs, make_config(loss={"mask_truncated": left_out}), "step 1")
+        assert any(r.truncated for r in rollouts)
+        for r in rollouts:
+            assert r.mask == (not (left_out and r.truncated),) * len(r.ids)
+
+
+def test_thinking_is_left_out_of_the_loss_where_asked(tiny_policy, rendered, make_config):
+    """A prefill that opens a block hides the whole of a completion that never closes it."""
+    prefill = {"role": "assistant", "content": "<think>so"}
+    pairs = rendered([ContrastivePair("p", "a", "f", (user("a"), prefill), (user("b"), prefill))])
+    for masked in (False, True):
+        rollouts = policy_rollouts(tiny_policy, pairs, make_config(loss={"mask_thinking": masked}), "step 1")
+        assert all(r.mask == (not masked,) * len(r.ids) for r in rollouts)
+
+
+def test_step_weights_by_hand():
+    """Masks 3 of 3, 1 of 2, 0 of 1: token mean 1/4; sequence mean 1/6 and 1/2 over the two sequences that count."""
+    rollouts = [rollout([1, 1, 1]), rollout([0, 1]), rollout([0])]
+    token_mean, sequence_mean = (
+        [w.tolist() for w in step_weights(rollouts, r)] for r in ("token_mean", "sequence_mean")
+    )
+    assert token_mean == [[0.25] * 3, [0.0, 0.25], [0.0]]
+    assert sequence_mean == [pytest.approx([1 / 6] * 3), [0.0, 0.5], [0.0]]
+
+
+def test_a_row_on_disk_has_what_the_report_reads(tiny_policy, rendered, config):
+    [r, *_] = policy_rollouts(tiny_policy, rendered(tiny_pairs(1)), config, "step 3")
+    kl = [0.123456789] * len(r.ids)
+    row = json.loads(json.dumps(rollout_row(r, tiny_policy, 3, kl)))
+    assert (row["step"], row["pair_id"], row["family"], row["sample"]) == (3, "sum/0", "suggested", 0)
+    assert row["prompt"] == list(r.pair.prompt)
+    assert row["teacher_prompt"] == list(r.pair.teacher_prompt)
+    assert row["token_ids"] == r.ids
+    assert len(row["tokens"]) == len(row["in_loss"]) == len(row["kl"]) == len(r.ids)
+    assert "".join(row["tokens"]) == tiny_policy.tokenizer.decode(r.ids)
+    assert row["kl"][0] == 0.12346
+    assert row["stop_reason"] in ("stop", "length")
+    assert row["seed"] == r.completion.seed
+    assert rollout_row(r, tiny_policy, 3, None)["kl"] is None

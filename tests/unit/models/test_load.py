@@ -1,0 +1,208 @@
+"""Loading: names, devices, dtypes, adapters, heads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from tests.tiny import CHAT_TEMPLATE, tiny_adapter_policy, tiny_model, tiny_tokenizer
+
+from opct.config import LoraSettings, ModelConfig
+from opct.errors import ModelError
+from opct.models import load
+from opct.models.policy import Policy
+
+
+def model_config(folder: Path, dtype: str = "float32", **options) -> ModelConfig:
+    return ModelConfig(name_or_path=str(folder), dtype=dtype, device="cpu", **options)
+
+
+def test_resolve_model(monkeypatch):
+    monkeypatch.setattr(load, "smollm2", lambda: Path("/cache/smol"))
+    monkeypatch.setattr(load, "convert_gguf", lambda path: Path("/cache") / path.stem)
+    assert load.resolve_model("smollm2-135m-instruct") == "/cache/smol"
+    assert load.resolve_model("some/where/x.gguf") == "/cache/x"
+    assert load.resolve_model("owner/name") == "owner/name"
+
+
+def test_devices_that_are_not_there_are_refused_with_their_name():
+    assert load.choose_device("cpu") == torch.device("cpu")
+    assert isinstance(load.choose_device("auto"), torch.device)
+    for name in ("abacus", "cuda:99"):
+        with pytest.raises(ModelError, match=f"model.device='{name}' cannot be used here"):
+            load.choose_device(name)
+
+
+@pytest.mark.parametrize(
+    ("times_s", "dtype"), [((1.0, 0.5), torch.bfloat16), ((1.0, 0.9), torch.float32), ((1.0, 3.0), torch.float32)]
+)
+def test_auto_takes_bfloat16_where_it_is_clearly_faster_and_says_by_how_much(monkeypatch, times_s, dtype):
+    """2x is clear, 1.1x and 0.3x are not."""
+    by_dtype = dict(zip((torch.float32, torch.bfloat16), times_s, strict=True))
+    monkeypatch.setattr(load, "_matmul_time_s", lambda dtype, device, hidden_size: by_dtype[dtype])
+    chosen, why = load.choose_dtype("auto", torch.device("cpu"), 32)
+    assert chosen == dtype
+    assert f"{times_s[0] / times_s[1]:.1f}x" in why
+
+
+def test_a_configured_dtype_is_not_measured(monkeypatch):
+    monkeypatch.setattr(load, "_matmul_time_s", lambda *_: pytest.fail("measured"))
+    assert load.choose_dtype("bfloat16", torch.device("cpu"), 32) == (torch.bfloat16, "bfloat16, as configured")
+
+
+def test_the_probe_measures_something():
+    chosen, why = load.choose_dtype("auto", torch.device("cpu"), 32)
+    assert chosen in (torch.float32, torch.bfloat16)
+    assert "measured" in why
+
+
+@pytest.mark.parametrize(("master", "weights"), [(True, torch.float32), (False, torch.bfloat16)])
+def test_master_weights(tiny_folder: Path, master: bool, weights: torch.dtype):
+    model, dtype, _ = load.load_base(model_config(tiny_folder, "bfloat16"), master_float32=master)
+    assert dtype == torch.bfloat16
+    assert {p.dtype for p in model.parameters()} == {weights}
+    assert not model.training
+
+
+def test_adapter_weights_are_float32_on_a_bfloat16_base(tiny_folder: Path, tmp_path: Path):
+    config = model_config(tiny_folder, "bfloat16")
+    policy = Policy.load(config, lora=LoraSettings(r=2), trainable=True)
+    policy.save(tmp_path / "a")
+    for loaded in (policy, Policy.load(config, adapter=tmp_path / "a", trainable=True)):
+        assert {p.dtype for p in loaded.trainable_parameters().values()} == {torch.float32}
+        assert loaded.head.weight.dtype == torch.bfloat16
+        assert len(loaded.trainable_parameters()) == 28
+
+
+def test_a_fresh_adapter_follows_from_its_seed_and_changes_nothing(tiny_folder: Path):
+    one, same, other = (Policy.load(model_config(tiny_folder), lora=LoraSettings(r=2), seed=s) for s in (3, 3, 4))
+    weights = [p.trainable_parameters() for p in (one, same, other)]
+    assert all(torch.equal(a, b) for a, b in zip(weights[0].values(), weights[1].values(), strict=True))
+    assert any(not torch.equal(a, b) for a, b in zip(weights[0].values(), weights[2].values(), strict=True))
+    bare = Policy.load(model_config(tiny_folder))
+    assert torch.equal(one.log_probs([[1, 5]], [[6, 7]])[0], bare.log_probs([[1, 5]], [[6, 7]])[0])
+
+
+def test_an_adapter_comes_back_as_it_was_saved(tiny_folder: Path, tmp_path: Path):
+    policy = Policy.load(model_config(tiny_folder), lora=LoraSettings(r=2))
+    with torch.no_grad():
+        for p in policy.trainable_parameters().values():
+            p.normal_()
+    policy.save(tmp_path / "a")
+    by_argument = Policy.load(model_config(tiny_folder), adapter=tmp_path / "a")
+    by_config = Policy.load(model_config(tiny_folder, adapter=str(tmp_path / "a")))
+    for loaded in (by_argument, by_config):
+        assert torch.equal(loaded.log_probs([[1, 5]], [[6, 7]])[0], policy.log_probs([[1, 5]], [[6, 7]])[0])
+
+
+def test_what_cannot_be_loaded_is_a_model_error(tiny_folder: Path, tmp_path: Path):
+    (tmp_path / "empty").mkdir()
+    for folder in (tmp_path / "absent", tmp_path / "empty"):
+        with pytest.raises(ModelError, match="Cannot load"):
+            Policy.load(model_config(folder))
+        with pytest.raises(ModelError, match="Cannot load model"):
+            load.load_base(model_config(folder), master_float32=False)
+    with pytest.raises(ModelError, match="Cannot load the adapter"):
+        Policy.load(model_config(tiny_folder), adapter=tmp_path / "empty")
+    with pytest.raises(ModelError, match=r"lora.target_modules=\['nowhere'\]"):
+        Policy.load(model_config(tiny_folder), lora=LoraSettings(target_modules=["nowhere"]))
+
+
+def test_an_adapter_of_another_model_is_refused(tiny_folder: Path, tmp_path: Path):
+    wide = tiny_adapter_policy(hidden=64)
+    wide.save(tmp_path / "a")
+    with pytest.raises(ModelError, match="Cannot load the adapter"):
+        Policy.load(model_config(tiny_folder), adapter=tmp_path / "a")
+
+
+def test_a_model_without_a_chat_template_is_refused_before_its_weights_are_loaded(tmp_path: Path, monkeypatch):
+    tokenizer = tiny_tokenizer()
+    tokenizer.chat_template = None
+    tiny_model(tokenizer).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    monkeypatch.setattr(load, "load_base", lambda *_, **__: pytest.fail("loaded"))
+    with pytest.raises(ModelError, match="no chat template"):
+        Policy.load(model_config(tmp_path))
+
+
+# ------------------------------------------------------------------------------------------- heads
+
+
+SMALL = {
+    "vocab_size": 40,
+    "hidden_size": 16,
+    "intermediate_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "initializer_range": 0.5,
+    "pad_token_id": 0,
+}
+
+
+@pytest.mark.parametrize(
+    ("family", "options", "scale", "softcap"),
+    [
+        ("Llama", {}, 1.0, None),
+        ("Gemma2", {"head_dim": 8, "final_logit_softcapping": 2.0}, 1.0, 2.0),
+        ("Cohere", {"logit_scale": 0.25}, 0.25, None),
+        ("Granite", {"logits_scaling": 8.0}, 1 / 8, None),
+    ],
+)
+def test_the_head_of_each_family_gives_the_models_own_logits(
+    family: str, options: dict, scale: float, softcap: float | None
+):
+    import transformers
+
+    config = getattr(transformers, f"{family}Config")(**SMALL, **options)
+    torch.manual_seed(0)
+    model = getattr(transformers, f"{family}ForCausalLM")(config).eval()
+    head = load.find_head(model, torch.float32)
+    assert (head.scale, head.softcap) == (scale, softcap)
+    ids = torch.tensor([[3, 1, 4, 1, 5]])
+    with torch.no_grad():
+        found = head.logits(model.get_decoder()(input_ids=ids).last_hidden_state[0])
+        torch.testing.assert_close(found, model(input_ids=ids).logits[0], rtol=1e-4, atol=1e-5)
+
+
+def test_a_model_that_changes_its_logits_in_an_unknown_way_is_refused(monkeypatch):
+    model = tiny_model()
+    forward = model.forward
+
+    def changed(*args, **kwargs):
+        out = forward(*args, **kwargs)
+        out.logits = out.logits * 1.5
+        return out
+
+    monkeypatch.setattr(model, "forward", changed)
+    with pytest.raises(ModelError, match="in a way opct does not know"):
+        load.find_head(model, torch.float32)
+
+
+# ------------------------------------------------------------------------------------------- hashes
+
+
+def test_weights_hash_sees_names_shapes_dtypes_and_every_bit():
+    a, b = torch.arange(6.0), torch.ones(2, 3, dtype=torch.bfloat16)
+    base = load.weights_hash([("a", a), ("b", b)])
+    assert len(base) == 16
+    assert load.weights_hash([("b", b), ("a", a)]) == base
+    changed = a.clone()
+    changed[3] = torch.nextafter(changed[3], torch.tensor(10.0))
+    for other in (
+        [("a", changed), ("b", b)],
+        [("c", a), ("b", b)],
+        [("a", a.view(2, 3)), ("b", b)],
+        [("a", a), ("b", b.float())],
+    ):
+        assert load.weights_hash(other) != base
+
+
+def test_weights_hash_does_not_depend_on_the_layout():
+    square = torch.arange(9.0).view(3, 3)
+    assert load.weights_hash([("a", square.T)]) == load.weights_hash([("a", square.T.contiguous())])
+
+
+def test_template_of_the_tiny_model(tiny_folder: Path):
+    assert load.load_tokenizer(model_config(tiny_folder)).chat_template == CHAT_TEMPLATE

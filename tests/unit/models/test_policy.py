@@ -1,0 +1,148 @@
+"""A policy's answers and scores, against its own model used plainly."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from tests import oracles
+from tests.tiny import tiny_adapter_policy, tiny_model, tiny_tokenizer
+
+from opct.errors import ModelError
+from opct.models import policy as policy_module
+from opct.models.policy import Policy
+
+MESSAGES = [
+    ({"role": "user", "content": "the question"},),
+    ({"role": "user", "content": "another one"}, {"role": "assistant", "content": "The"}),
+]
+CLEAN = [
+    ({"role": "user", "content": "q"},),
+    ({"role": "user", "content": "o"}, {"role": "assistant", "content": "The"}),
+]
+
+
+def test_generate_flattens_one_answer_a_seed(tiny_policy: Policy):
+    several = tiny_policy.generate(MESSAGES, seeds=[[1, 2], [3]], max_completion_tokens=4)
+    assert [c.seed for c in several] == [1, 2, 3]
+    single = tiny_policy.generate(MESSAGES, seeds=[2, 3], max_completion_tokens=4)
+    assert single == [several[1], several[2]]
+    assert [c.prompt_tokens for c in single] == [len(tiny_policy.renderer.render(m)) for m in MESSAGES]
+
+
+def test_the_text_is_the_decoded_completion(tiny_policy: Policy):
+    for completion in tiny_policy.generate(MESSAGES, seeds=[[1, 2], [3]], max_completion_tokens=6):
+        assert completion.text == tiny_policy.renderer.decode(completion.token_ids)
+
+
+def test_option_logprobs_sum_the_log_probs_of_each_options_tokens(tiny_policy: Policy):
+    """Options of one and of several tokens, another number of them for each prompt, in the order given."""
+    options = [["A", "Yes it is", ""], ["No"]]
+    found = tiny_policy.option_logprobs(MESSAGES, options)
+    assert [len(row) for row in found] == [3, 1]
+    for prompt, choices, values in zip(MESSAGES, options, found, strict=True):
+        ids = tiny_policy.renderer.render(prompt)
+        for choice, value in zip(choices, values, strict=True):
+            tokens = tiny_policy.tokenizer(choice, add_special_tokens=False)["input_ids"]
+            with torch.no_grad():
+                logits = oracles.completion_logits(tiny_policy, ids, tokens)
+            expected = float(sum(logits[i].log_softmax(-1)[t] for i, t in enumerate(tokens)))
+            assert value == pytest.approx(expected, abs=1e-3)
+
+
+@pytest.mark.parametrize("most_tokens", [1, 8192])
+def test_token_kl_is_against_the_base_under_the_reference_prompt(monkeypatch, most_tokens: int):
+    """KL(adapter on | prompt || adapter off | clean prompt), in one batch and row by row."""
+    monkeypatch.setattr(policy_module, "SCORING_TOKENS", most_tokens)
+    policy = tiny_adapter_policy()
+    completions = policy.generate(MESSAGES, seeds=[1, 2], max_completion_tokens=5)
+    found = policy.token_kl(MESSAGES, CLEAN, completions)
+    for prompt, clean, completion, values in zip(MESSAGES, CLEAN, completions, found, strict=True):
+        tokens = list(completion.token_ids)
+        with torch.no_grad():
+            p = oracles.completion_logits(policy, policy.renderer.render(prompt), tokens)
+            with policy.model.disable_adapter():
+                q = oracles.completion_logits(policy, policy.renderer.render(clean), tokens)
+        torch.testing.assert_close(torch.tensor(values), oracles.reverse_kl(p, q), atol=1e-4, rtol=1e-3)
+        assert min(values) > 0
+
+
+def test_token_kl_against_another_reference_row_by_row(monkeypatch):
+    """The reference is entered once for every batch: itself under the same prompt has a KL of exactly zero."""
+    monkeypatch.setattr(policy_module, "SCORING_TOKENS", 1)
+    policy = tiny_adapter_policy()
+    other = Policy(tiny_model(seed=4), policy.tokenizer)
+    completions = policy.generate(MESSAGES, seeds=[1, 2], max_completion_tokens=5)
+    assert all(
+        x == 0 for row in other.token_kl(MESSAGES, MESSAGES, completions, reference=other.adapter_off) for x in row
+    )
+    assert all(
+        x > 0 for row in policy.token_kl(MESSAGES, MESSAGES, completions, reference=other.adapter_off) for x in row
+    )
+
+
+def test_adapter_off_reaches_the_base_and_comes_back():
+    policy = tiny_adapter_policy()
+    bare = Policy(tiny_model(), policy.tokenizer)
+    ids, tokens = [[1, 5, 6]], [[7, 8]]
+    [on] = policy.log_probs(ids, tokens)
+    with policy.adapter_off() as base:
+        [off] = base.log_probs(ids, tokens)
+    [again] = policy.log_probs(ids, tokens)
+    assert torch.equal(off, bare.log_probs(ids, tokens)[0])
+    assert torch.equal(on, again)
+    assert not torch.equal(on, off)
+    assert all(p.requires_grad for p in policy.trainable_parameters().values())
+    assert len(policy.trainable_parameters()) == 28
+
+
+def test_inference_has_no_dropout_and_no_gradient_and_restores_the_mode():
+    policy = tiny_adapter_policy(dropout=0.5)
+    policy.model.train()
+    first, second = (policy.log_probs([[1, 5, 6]], [[7, 8]])[0] for _ in range(2))
+    assert torch.equal(first, second)
+    assert not first.requires_grad
+    assert policy.model.training
+
+
+def test_base_hash_is_that_of_the_bare_model_and_no_adapter_changes_it():
+    policy = tiny_adapter_policy()
+    bare = Policy(tiny_model(), policy.tokenizer)
+    assert policy.base_hash() == bare.base_hash() == tiny_adapter_policy(seed=0, r=2).base_hash()
+    assert bare.base_hash() != Policy(tiny_model(seed=1), policy.tokenizer).base_hash()
+    with torch.no_grad():
+        next(iter(bare.model.parameters()))[3, 0] += 1e-3
+    assert policy.base_hash() != bare.base_hash()
+
+
+def test_a_frozen_copy_does_not_follow(tiny_policy: Policy):
+    twin = tiny_policy.frozen_copy(master_float32=True)
+    before = twin.base_hash()
+    with torch.no_grad():
+        for p in tiny_policy.model.parameters():
+            p.add_(1.0)
+    assert twin.base_hash() == before != tiny_policy.base_hash()
+    assert twin.trainable_parameters() == {}
+
+
+def test_a_frozen_copy_is_kept_in_the_compute_dtype():
+    policy = Policy(tiny_model(), tiny_tokenizer(), dtype=torch.bfloat16)
+    assert policy.frozen_copy(master_float32=False).head.weight.dtype == torch.bfloat16
+    assert policy.frozen_copy(master_float32=True).head.weight.dtype == torch.float32
+
+
+def test_save_writes_a_whole_model_with_its_template(tiny_policy: Policy, tmp_path: Path):
+    tiny_policy.save(tmp_path / "model")
+    loaded = Policy.load(str(tmp_path / "model"))
+    assert loaded.renderer.template_hash == tiny_policy.renderer.template_hash
+    assert loaded.stop_ids == tiny_policy.stop_ids
+    assert loaded.context_length == tiny_policy.context_length
+
+
+def test_a_model_whose_answers_could_never_stop_is_refused():
+    tokenizer, model = tiny_tokenizer(), tiny_model()
+    tokenizer.eos_token = None
+    model.config.eos_token_id = model.generation_config.eos_token_id = None
+    with pytest.raises(ModelError, match="no answer could ever stop"):
+        Policy(model, tokenizer)

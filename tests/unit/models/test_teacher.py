@@ -1,0 +1,174 @@
+"""Which weights the teacher has, before and after the policy moves."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests.tiny import tiny_adapter_policy, tiny_model, tiny_tokenizer
+
+from opct.config import TeacherConfig
+from opct.models.policy import Policy
+from opct.models.teacher import AdapterOffTeacher, AdapterTeacher, CopyTeacher, LiveTeacher, make_teacher
+
+PROMPTS, COMPLETIONS = [[1, 5, 6, 7], [1, 8]], [[10, 11], [12]]
+
+
+def scores(policy: Policy) -> torch.Tensor:
+    return torch.cat(policy.log_probs(PROMPTS, COMPLETIONS))
+
+
+def teacher_scores(teacher) -> torch.Tensor:
+    with teacher() as policy:
+        return scores(policy)
+
+
+def move(policy: Policy, by: float = 0.1) -> None:
+    with torch.no_grad():
+        for p in policy.trainable_parameters().values():
+            p.add_(by)
+
+
+def full_policy(dtype: torch.dtype | None = None) -> Policy:
+    return Policy(tiny_model(), tiny_tokenizer(), dtype=dtype)
+
+
+@pytest.mark.parametrize(
+    ("kind", "adapter", "continued", "include_adapter", "expected"),
+    [
+        ("base", True, False, True, AdapterOffTeacher),
+        ("base", True, True, True, AdapterTeacher),
+        ("base", True, True, False, AdapterOffTeacher),
+        ("base", False, False, True, CopyTeacher),
+        ("live", True, True, True, LiveTeacher),
+        ("live", False, False, True, LiveTeacher),
+        ("ema", True, False, True, AdapterTeacher),
+        ("ema", False, False, True, CopyTeacher),
+    ],
+)
+def test_which_teacher(kind: str, adapter: bool, continued: bool, include_adapter: bool, expected: type):
+    policy = tiny_adapter_policy() if adapter else full_policy()
+    config = TeacherConfig(kind=kind, include_adapter=include_adapter)
+    assert type(make_teacher(policy, config, continued=continued)) is expected
+
+
+def test_base_with_a_fresh_adapter_is_the_bare_model_bit_for_bit():
+    policy = tiny_adapter_policy()
+    teacher = make_teacher(policy, TeacherConfig(), continued=False)
+    bare = scores(Policy(tiny_model(), policy.tokenizer))
+    identity = teacher.identity()
+    for _ in range(3):
+        assert torch.equal(teacher_scores(teacher), bare)
+        move(policy)
+        teacher.update()
+    assert teacher.identity() == identity
+    assert teacher.state_dict() == {}
+    assert not torch.equal(scores(policy), bare)
+
+
+def test_base_of_a_continued_adapter_is_a_frozen_copy_of_it():
+    policy = tiny_adapter_policy()
+    started_from = scores(policy)
+    teacher = make_teacher(policy, TeacherConfig(), continued=True)
+    identity = teacher.identity()
+    assert torch.equal(teacher_scores(teacher), started_from)
+    move(policy)
+    teacher.update()
+    assert torch.equal(teacher_scores(teacher), started_from)
+    assert teacher.identity() == identity
+    assert not torch.equal(scores(policy), started_from)
+
+
+def test_base_without_the_continued_adapter_is_the_bare_model():
+    policy = tiny_adapter_policy()
+    teacher = make_teacher(policy, TeacherConfig(include_adapter=False), continued=True)
+    assert torch.equal(teacher_scores(teacher), scores(Policy(tiny_model(), policy.tokenizer)))
+
+
+@pytest.mark.parametrize("kind", ["base", "ema"])
+def test_a_teacher_adapter_is_never_trained_nor_saved(kind: str, tmp_path):
+    """After scoring, the trained adapter is on again, with its gradient; the optimizer sees its 28 matrices alone."""
+    policy = tiny_adapter_policy()
+    trained = set(policy.trainable_parameters())
+    before = scores(policy)
+    teacher = make_teacher(policy, TeacherConfig(kind=kind), continued=True)
+    teacher_scores(teacher)
+    assert set(policy.trainable_parameters()) == trained
+    assert len(trained) == 28
+    assert torch.equal(scores(policy), before)
+    policy.save(tmp_path)
+    assert sorted(p.name for p in tmp_path.rglob("adapter_model.safetensors")) == ["adapter_model.safetensors"]
+    assert not [p for p in tmp_path.rglob("*") if "teacher" in p.name]
+
+
+def test_the_trained_adapter_comes_back_after_an_error():
+    policy = tiny_adapter_policy()
+    before = scores(policy)
+    teacher = make_teacher(policy, TeacherConfig(), continued=True)
+    move(policy)
+    after = scores(policy)
+    with pytest.raises(ZeroDivisionError), teacher():
+        raise ZeroDivisionError
+    assert torch.equal(scores(policy), after)
+    assert not torch.equal(after, before)
+
+
+@pytest.mark.parametrize("adapter", [True, False])
+def test_live_follows_the_policy(adapter: bool):
+    policy = tiny_adapter_policy() if adapter else full_policy()
+    teacher = make_teacher(policy, TeacherConfig(kind="live"), continued=False)
+    for _ in range(2):
+        assert torch.equal(teacher_scores(teacher), scores(policy))
+        move(policy, 0.01)
+
+
+@pytest.mark.parametrize("adapter", [True, False])
+def test_ema_by_hand(adapter: bool):
+    """decay 0.75, policy w, then w + 1, then w + 3: the average is w, w + 0.25, w + 0.25 + 0.25 x 2.75 = w + 0.9375."""
+    policy = tiny_adapter_policy() if adapter else full_policy()
+    teacher = make_teacher(policy, TeacherConfig(kind="ema", ema_decay=0.75), continued=False)
+    start = [p.detach().clone() for p in policy.trainable_parameters().values()]
+    for step, distance in ((1.0, 0.25), (2.0, 0.9375)):
+        move(policy, step)
+        teacher.update()
+        own = list(teacher.state_dict().values()) if adapter else list(teacher._copy.model.parameters())
+        assert len(own) == len(start)
+        for now, before in zip(own, start, strict=True):
+            torch.testing.assert_close(now, before + distance, rtol=0, atol=1e-5)
+
+
+def test_full_fine_tuning_copies_the_model():
+    policy = full_policy()
+    before = scores(policy)
+    teacher = make_teacher(policy, TeacherConfig(), continued=False)
+    identity = teacher.identity()
+    assert torch.equal(teacher_scores(teacher), before)
+    move(policy)
+    teacher.update()
+    assert torch.equal(teacher_scores(teacher), before)
+    assert teacher.identity() == identity
+    assert teacher.state_dict() == {}  # it is loaded again from the model's own weights
+
+
+def test_an_average_of_a_bfloat16_model_is_kept_in_float32():
+    """A step of 0.01 x 1e-3 on weights of 0.3 is below bfloat16's resolution of 2e-3, not below float32's."""
+    policy = full_policy(torch.bfloat16)
+    teacher = make_teacher(policy, TeacherConfig(kind="ema", ema_decay=0.99), continued=False)
+    before = teacher.identity()
+    move(policy, 1e-3)
+    teacher.update()
+    assert teacher.identity() != before
+
+
+@pytest.mark.parametrize(("adapter", "kind"), [(True, "base"), (True, "ema"), (False, "ema")])
+def test_a_checkpoint_brings_the_same_teacher_back(adapter: bool, kind: str, tmp_path):
+    policy = tiny_adapter_policy() if adapter else full_policy()
+    config = TeacherConfig(kind=kind, ema_decay=0.5)
+    teacher = make_teacher(policy, config, continued=True)
+    move(policy)
+    teacher.update()
+    torch.save(teacher.state_dict(), tmp_path / "t.pt")
+    other = tiny_adapter_policy(seed=9) if adapter else Policy(tiny_model(seed=9), tiny_tokenizer())
+    restored = make_teacher(other, config, continued=True)
+    assert restored.identity() != teacher.identity()
+    restored.load_state_dict(torch.load(tmp_path / "t.pt", weights_only=True))
+    assert restored.identity() == teacher.identity()

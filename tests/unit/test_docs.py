@@ -1,0 +1,177 @@
+"""The docs name what there is: every setting, command, option, file, family and suite. So they cannot rot unseen."""
+
+import importlib.util
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from opct.config_file import setting_names
+from tests.conftest import REPOSITORY
+
+DOCS = REPOSITORY / "docs"
+PAGES = [REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
+UNLISTED = {".git", ".gitignore", "runs", "logs", "site", "dist", "build", "uv.lock", ".env"}
+
+
+def text(page: str) -> str:
+    return (DOCS / page).read_text(encoding="utf-8")
+
+
+def commands():
+    """(words of a command, its click command) for every command that does something."""
+    import typer
+
+    from opct.cli.app import app
+
+    def walk(command, words):
+        inner = getattr(command, "commands", None)
+        if inner is None:
+            yield " ".join(words), command
+            return
+        for name, child in inner.items():
+            yield from walk(child, [*words, name])
+
+    yield from walk(typer.main.get_command(app), ["opct"])
+
+
+def test_every_setting_is_documented():
+    page = text("config.md")
+    missing = [name for name in setting_names() if f"| `{name}` |" not in page]
+    assert not missing, f"docs/config.md lacks {', '.join(missing)}: run `python docs/settings_table.py`"
+
+
+def test_the_table_of_settings_is_that_of_the_code():
+    spec = importlib.util.spec_from_file_location("settings_table", DOCS / "settings_table.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert module.page() == text("config.md"), "settings changed: run `python docs/settings_table.py`"
+
+
+def test_every_command_and_option_is_documented():
+    page = text("cli.md")
+    sections = {part.split("\n")[0].strip(): part for part in re.split(r"^## ", page, flags=re.MULTILINE)[1:]}
+    missing = []
+    known = dict(commands())
+    for words, command in known.items():
+        section = sections.get(words)
+        if section is None:
+            missing.append(words)
+            continue
+        options = [option for parameter in command.params for option in parameter.opts if option.startswith("--")]
+        missing += [f"{words} {option}" for option in options if option != "--help" and f"`{option}`" not in section]
+        arguments = [p.metavar or p.name for p in command.params if p.param_type_name == "argument"]
+        missing += [f"{words} {name}" for name in arguments if name.strip("{}[].") not in section]
+        named = set(re.findall(r"^\| `(--[a-z-]+)`", section, flags=re.MULTILINE))
+        missing += [f"{words} has no {option}" for option in sorted(named - set(options))]
+    missing += [f"{title} is no command" for title in sections if title not in known]
+    assert not missing, f"docs/cli.md: {'; '.join(missing)}"
+
+
+def test_every_family_is_documented():
+    """Its split and how many phrasings it has."""
+    from opct.data.perturb.sycophancy import FAMILIES
+
+    page = text("data.md")
+    for family in FAMILIES.values():
+        split, turns = family.split.replace("_", " "), "several" if family.multi_turn else "one"
+        assert f"| `{family.name}` | {split} | {turns} | {len(family.phrasings)} |" in page, family.name
+
+
+def test_every_suite_metric_and_preset_is_documented():
+    from opct.evals.results import SUITES
+    from opct.presets import PRESETS
+
+    evals = text("evals.md")
+    for suite in SUITES:
+        assert f"| `{suite}` |" in evals
+    source = (REPOSITORY / "src" / "opct" / "evals" / "results.py").read_text(encoding="utf-8")
+    metrics = {name for name in re.findall(r'"([a-z]+_[a-z_]+)"', source) if name.endswith(("_rate", "_rise", "_gap"))}
+    assert len(metrics) >= 3
+    for metric in metrics | {"accuracy_clean", "accuracy_biased", "accuracy_identity", "consistency", "kl_to_base"}:
+        assert f"`{metric}`" in evals, metric
+    for preset in PRESETS:
+        assert f"| `{preset}` |" in text("methods.md")
+
+
+def test_the_public_api_is_documented():
+    import opct
+
+    page = text("python.md")
+    assert not [name for name in opct.__all__ if f"opct.{name}" not in page]
+
+
+def test_the_tree_in_the_readme_is_the_tree():
+    tree = re.search(
+        r"## The tree\n\n```text\n(.*?)```", (REPOSITORY / "README.md").read_text(encoding="utf-8"), re.DOTALL
+    )
+    assert tree is not None
+    package = REPOSITORY / "src" / "opct"
+    lacking = [path.name for path in package.rglob("*.py") if path.name != "__init__.py" and path.name not in tree[1]]
+    lacking += [
+        path.name
+        for path in package.iterdir()
+        if path.is_dir() and not path.name.startswith("__") and f"{path.name}/" not in tree[1]
+    ]
+    tracked = [path.name for path in REPOSITORY.iterdir() if path.name not in UNLISTED and not _is_cache(path)]
+    lacking += [name for name in tracked if name not in tree[1]]
+    assert not lacking, f"the tree lacks {', '.join(sorted(lacking))}"
+    named = set(re.findall(r"[a-z_]+\.py\b", tree[1]))
+    there = {path.name for folder in ("src", "examples") for path in (REPOSITORY / folder).rglob("*.py")}
+    assert not named - there, f"the tree names {', '.join(sorted(named - there))}"
+
+
+def _is_cache(path: Path) -> bool:
+    return path.name.startswith(".venv") or path.name.endswith(("_cache", ".egg-info")) or path.name == "__pycache__"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.relative_to(REPOSITORY).as_posix())
+def test_links_lead_somewhere(page: Path):
+    for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
+        if not target.startswith(("http://", "https://")):
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_named_files_exist():
+    """What the docs and the first lines of configs say to run is there."""
+    for page in PAGES:
+        for path in re.findall(
+            r"\b((?:configs|examples|benchmarks)/[\w/.-]+\.(?:yaml|py|ipynb))", page.read_text(encoding="utf-8")
+        ):
+            assert (REPOSITORY / path).exists() or (REPOSITORY / "src" / "opct" / path).exists(), f"{page.name}: {path}"
+    for config in (REPOSITORY / "configs").rglob("*.yaml"):
+        first = config.read_text(encoding="utf-8").splitlines()[0]
+        assert first.startswith("# opct train "), config
+        assert config.relative_to(REPOSITORY).as_posix() in first, config
+
+
+def test_python_in_the_docs_is_python():
+    for page in PAGES:
+        for block in re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE):
+            compile(block, str(page), "exec")
+
+
+def test_json_in_the_docs_is_json():
+    for page in PAGES:
+        for block in re.findall(r"^```json\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE):
+            json.loads(block)
+
+
+def test_the_site_builds_without_a_warning(tmp_path: Path):
+    if importlib.util.find_spec("mkdocs") is None or importlib.util.find_spec("material") is None:
+        pytest.skip("mkdocs-material is not installed: pip install -e '.[docs]'")
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    html = (tmp_path / "site" / "index.html").read_text(encoding="utf-8")
+    loaded = re.findall(r"<(?:script|link|img)[^>]*?(?:src|href)=\"(https?://[^\"]+)", html)
+    assert not loaded, f"the page loads from elsewhere: {loaded}"

@@ -1,0 +1,192 @@
+"""The maths of the method on numbers small enough to work out by hand."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from scipy.special import rel_entr
+
+from opct import losses
+from tests import oracles
+
+LN2, LN3 = math.log(2), math.log(3)
+
+
+def logits_of(*rows: list[float]) -> torch.Tensor:
+    return torch.tensor(rows, dtype=torch.float64).log()
+
+
+def random_logits(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+
+
+def test_reverse_kl_by_hand():
+    """p = (1/2, 1/2), q = (1/4, 3/4): 1/2 ln 2 + 1/2 ln(2/3) = ln 2 - 1/2 ln 3 = 0.1438."""
+    found = losses.reverse_kl(logits_of([0.5, 0.5]), logits_of([0.25, 0.75]))
+    torch.testing.assert_close(found, torch.tensor([LN2 - 0.5 * LN3], dtype=torch.float64))
+
+
+def test_forward_kl_by_hand():
+    """p = (1/2, 1/2), q = (1/4, 3/4): 1/4 ln(1/2) + 3/4 ln(3/2) = 3/4 ln 3 - ln 2 = 0.1308."""
+    found = losses.forward_kl(logits_of([0.5, 0.5]), logits_of([0.25, 0.75]))
+    torch.testing.assert_close(found, torch.tensor([0.75 * LN3 - LN2], dtype=torch.float64))
+
+
+@pytest.mark.parametrize("weight", [0.1, 0.5, 0.8])
+def test_jensen_shannon_against_scipy(weight: float):
+    """w KL(p || m) + (1 - w) KL(q || m), m = w p + (1 - w) q, with scipy's rel_entr."""
+    p_logits, q_logits = random_logits(5, 7), random_logits(5, 7, seed=1)
+    p, q = p_logits.softmax(-1).numpy(), q_logits.softmax(-1).numpy()
+    m = weight * p + (1 - weight) * q
+    expected = weight * rel_entr(p, m).sum(-1) + (1 - weight) * rel_entr(q, m).sum(-1)
+    torch.testing.assert_close(losses.jensen_shannon(p_logits, q_logits, weight), torch.from_numpy(expected))
+
+
+def test_jensen_shannon_of_disjoint_distributions_is_the_entropy_of_the_weights():
+    """p = (1, 0), q = (0, 1), w = 1/4: 1/4 ln 4 + 3/4 ln(4/3) = ln 4 - 3/4 ln 3 = 0.5623."""
+    far = torch.tensor([[60.0, -60.0]], dtype=torch.float64)
+    torch.testing.assert_close(
+        losses.jensen_shannon(far, -far, 0.25), torch.tensor([2 * LN2 - 0.75 * LN3], dtype=torch.float64)
+    )
+
+
+@pytest.mark.parametrize("function", [losses.reverse_kl, losses.forward_kl])
+def test_divergences_do_not_depend_on_a_shift_of_the_logits_and_are_zero_only_for_equals(function):
+    p, q = random_logits(4, 6), random_logits(4, 6, seed=1)
+    torch.testing.assert_close(function(p + 3, q - 5), function(p, q))
+    assert (function(p, q) > 0).all()
+    assert (function(p, p) == 0).all()
+
+
+@pytest.mark.parametrize("k", [None, 3])
+def test_the_gradient_of_reverse_kl_is_exactly_zero_for_equals_and_that_of_autograd_for_others(k: int | None):
+    """d KL / d logit_v = p_v (log p_v - log q_v - KL); what autograd adds for sum dp = 0 is left out."""
+    function = losses.reverse_kl if k is None else lambda p, q: losses.topk_reverse_kl(p, q, k)
+    for dtype in (torch.float32, torch.float64):
+        p = random_logits(5, 300, dtype=dtype).requires_grad_()
+        function(p, p.detach().clone()).sum().backward()
+        assert (p.grad == 0).all()
+    p, q = random_logits(4, 6).requires_grad_(), random_logits(4, 6, seed=1)
+    losses.reverse_kl(p, q).sum().backward()
+    log_ratio = p.detach().log_softmax(-1) - q.log_softmax(-1)
+    expected = p.detach().softmax(-1) * (log_ratio - losses.reverse_kl(p.detach(), q)[:, None])
+    torch.testing.assert_close(p.grad, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_half_precision_logits_are_computed_in_float32():
+    """bfloat16 has 8 bits: a KL computed in it would be off by percents; here it equals that of the rounded logits."""
+    p, q = random_logits(8, 100, dtype=torch.bfloat16), random_logits(8, 100, seed=1, dtype=torch.bfloat16)
+    found = losses.reverse_kl(p, q)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found.double(), losses.reverse_kl(p.double(), q.double()), rtol=1e-5, atol=1e-6)
+
+
+def test_an_impossible_token_adds_nothing_to_value_or_gradient():
+    """p = (1/2, 1/2, 0), q = (1/4, 1/4, 1/2): KL = ln 2. The logit of -inf has gradient 0, the others are finite."""
+    p = torch.tensor([[0.0, 0.0, -math.inf]], dtype=torch.float64, requires_grad=True)
+    q = logits_of([0.25, 0.25, 0.5])
+    value = losses.reverse_kl(p, q)
+    torch.testing.assert_close(value, torch.tensor([LN2], dtype=torch.float64))
+    value.sum().backward()
+    torch.testing.assert_close(p.grad, torch.zeros(1, 3, dtype=torch.float64), atol=1e-12, rtol=0)
+
+
+def test_topk_by_hand():
+    """p = (1/2, 1/4, 1/8, 1/8), q = (1/4, 1/4, 1/4, 1/4), k = 2: buckets (1/2, 1/4, 1/4) and (1/4, 1/4, 1/2).
+
+    1/2 ln 2 + 0 + 1/4 ln(1/2) = 1/4 ln 2 = 0.1733. The exact KL, 1/2 ln 2 + 2/8 ln(1/2), is the same: both tails have
+    the same proportions. With q = (1/4, 1/4, 3/8, 1/8) the buckets stay and the exact KL is larger.
+    """
+    p = logits_of([1 / 2, 1 / 4, 1 / 8, 1 / 8])
+    for q, same in ((logits_of([1 / 4] * 4), True), (logits_of([1 / 4, 1 / 4, 3 / 8, 1 / 8]), False)):
+        found, exact = losses.topk_reverse_kl(p, q, 2), losses.reverse_kl(p, q)
+        torch.testing.assert_close(found, torch.tensor([LN2 / 4], dtype=torch.float64))
+        assert torch.allclose(found, exact) == same
+        assert (found <= exact + 1e-12).all()
+
+
+def test_topk_rises_to_the_exact_kl_with_k():
+    p, q = random_logits(6, 12), random_logits(6, 12, seed=1)
+    values = torch.stack([losses.topk_reverse_kl(p, q, k) for k in range(1, 14)])
+    assert (values.diff(dim=0) > -1e-12).all()
+    torch.testing.assert_close(values[-1], losses.reverse_kl(p, q))
+    torch.testing.assert_close(values[11], losses.reverse_kl(p, q))
+
+
+def test_topk_gradient_with_all_but_one_token_is_the_exact_one():
+    """With k = V - 1 the tail bucket is one token, so value and gradient are those of the exact KL."""
+    q = random_logits(3, 5, seed=1)
+    gradients = []
+    for function in (lambda p: losses.topk_reverse_kl(p, q, 4), lambda p: losses.reverse_kl(p, q)):
+        p = random_logits(3, 5).requires_grad_()
+        function(p).sum().backward()
+        gradients.append(p.grad)
+    torch.testing.assert_close(*gradients)
+
+
+def test_token_log_probs():
+    """Softmax of (0, ln 3) is (1/4, 3/4)."""
+    found = losses.token_log_probs(torch.tensor([[0.0, LN3], [0.0, LN3]]), torch.tensor([0, 1]))
+    torch.testing.assert_close(found, torch.tensor([math.log(0.25), math.log(0.75)]))
+
+
+@pytest.mark.parametrize("gamma", [0.0, 0.5, 0.9, 1.0])
+def test_discounted_sum_is_the_double_loop(gamma: float):
+    values = random_logits(2, 6)
+    expected = torch.tensor([oracles.discounted(row.tolist(), gamma) for row in values], dtype=torch.float64)
+    torch.testing.assert_close(losses.discounted_sum(values, gamma), expected)
+
+
+def test_future_term_by_hand():
+    """D = (1, 2, 4), gamma = 1/2, rho = 1: after the first token come 2/2 + 4/4 = 2, after the second 4/2 = 2, then 0.
+
+    With the second token out of the mask: 4/4 = 1 for the first, nothing for the others.
+    """
+    d, zero = torch.tensor([[1.0, 2.0, 4.0]]), torch.zeros(1, 3)
+    found = losses.future_term(d, zero, zero, torch.ones(1, 3), gamma=0.5)
+    torch.testing.assert_close(found, torch.tensor([[2.0, 2.0, 0.0]]))
+    found = losses.future_term(d, zero, zero, torch.tensor([[1.0, 0.0, 1.0]]), gamma=0.5)
+    torch.testing.assert_close(found, torch.tensor([[1.0, 0.0, 0.0]]))
+
+
+def test_future_term_differentiates_the_ratio_alone():
+    """d/dlog p of rho F is rho F; nothing flows into the divergences. rho = e^0.5 where the sampler was 0.5 lower."""
+    d = torch.tensor([[1.0, 2.0]], requires_grad=True)
+    log_p = torch.tensor([[-1.0, -1.0]], requires_grad=True)
+    losses.future_term(d, log_p, torch.tensor([[-1.5, -1.0]]), torch.ones(1, 2), gamma=1.0).sum().backward()
+    torch.testing.assert_close(log_p.grad, torch.tensor([[2.0 * math.exp(0.5), 0.0]]))
+    assert d.grad is None
+
+
+def test_policy_gradient_loss_by_hand():
+    """rho = e^0 and e^(ln 2) = 2, A = (-3, 5): -rho A = (3, -10)."""
+    found = losses.policy_gradient_loss(
+        torch.tensor([[-1.0, -1.0]]), torch.tensor([[-1.0, -1.0 - LN2]]), torch.tensor([[-3.0, 5.0]])
+    )
+    torch.testing.assert_close(found, torch.tensor([[3.0, -10.0]]))
+
+
+def test_ppo_clip_by_hand():
+    """rho = 2, clip 0.2. A = 5: min(10, 6) = 6, no gradient. A = -5: min(-10, -6) = -10, gradient kept."""
+    for advantage, value, has_gradient in ((5.0, -6.0, False), (-5.0, 10.0, True)):
+        log_p = torch.tensor([[LN2]], requires_grad=True)
+        loss = losses.policy_gradient_loss(log_p, torch.zeros(1, 1), torch.tensor([[advantage]]), clip=0.2)
+        torch.testing.assert_close(loss, torch.tensor([[value]]))
+        loss.sum().backward()
+        assert bool(log_p.grad.abs() > 0) == has_gradient
+
+
+def test_token_weights_by_hand():
+    """Rows of 3 and 1 masked tokens and an empty one: 4 tokens, 2 sequences that count."""
+    mask = torch.tensor([[True, True, True], [True, False, False], [False, False, False]])
+    torch.testing.assert_close(losses.token_weights(mask, "token_mean"), mask / 4)
+    expected = torch.tensor([[1 / 6] * 3, [1 / 2, 0, 0], [0, 0, 0]])
+    torch.testing.assert_close(losses.token_weights(mask, "sequence_mean"), expected)
+    torch.testing.assert_close(losses.token_weights(mask, "sum"), mask.float())
+
+
+@pytest.mark.parametrize("reduction", ["token_mean", "sequence_mean", "sum"])
+def test_token_weights_of_a_step_without_a_masked_token_are_zero(reduction: str):
+    assert (losses.token_weights(torch.zeros(2, 3, dtype=torch.bool), reduction) == 0).all()

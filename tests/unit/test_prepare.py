@@ -1,0 +1,73 @@
+"""From a config to pairs, policy and teacher."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from opct.errors import DataError, ModelError
+from opct.files import read_jsonl
+from opct.prepare import adapter_folder, describe, prepare
+from opct.runs import RunDir
+from opct.trainer import train
+from tests.tiny import tiny_adapter_policy, tiny_pairs
+
+
+def metrics(config) -> list[dict]:
+    return read_jsonl(RunDir(config.output_dir).metrics_path)
+
+
+def test_training_goes_on_from_an_adapter_and_its_teacher_is_where_it_started(make_config, tmp_path: Path):
+    """From a PEFT folder, and from a run that trained one; `include_adapter: false` keeps the bare base as teacher."""
+    tiny_adapter_policy().save(tmp_path / "adapter")
+    config = make_config(output_dir=str(tmp_path / "first"), max_steps=1, model={"adapter": str(tmp_path / "adapter")})
+    train(config)
+    ids, tokens = [[1, 5, 6]], [[7, 8]]
+    started = tiny_adapter_policy().log_probs(ids, tokens)[0]
+    setup = prepare(config)
+    with setup.teacher() as teacher:
+        torch.testing.assert_close(teacher.log_probs(ids, tokens)[0], started)
+    assert metrics(config)[1]["train/kl_identity"] == 0
+
+    second = make_config(model={"adapter": config.output_dir}, teacher={"kind": "base", "include_adapter": False})
+    setup = prepare(second)
+    with setup.teacher() as teacher:
+        off = teacher.log_probs(ids, tokens)[0]
+    assert torch.equal(off, prepare(make_config()).policy.log_probs(ids, tokens)[0])
+    assert not torch.equal(off, setup.policy.log_probs(ids, tokens)[0])
+
+
+def test_adapter_folders(make_config, tmp_path: Path):
+    assert adapter_folder(None) is None
+    with pytest.raises(ModelError, match="neither a PEFT adapter"):
+        adapter_folder(str(tmp_path))
+    (tmp_path / "adapter_config.json").write_text("{}")
+    assert adapter_folder(str(tmp_path)) == tmp_path
+    with pytest.raises(ModelError, match="leave one of them out"):
+        prepare(make_config(lora=None, model={"adapter": str(tmp_path)}))
+
+
+def test_pairs_that_are_all_too_long_are_refused(make_config):
+    with pytest.raises(DataError, match="training pairs are longer than the model's context of 2048"):
+        prepare(make_config(rollout={"max_completion_tokens": 2048}))
+
+
+def test_what_a_person_sees_before_a_run(make_config):
+    lines = "\n".join(describe(prepare(make_config())))
+    assert "M parameters" in lines
+    assert "float32, as configured" in lines
+    assert "4 steps" in lines
+    assert "left out" not in lines
+
+
+def test_pairs_of_a_run_stay_json(make_config):
+    """Every line of every rollouts file is one JSON object with as many KL values as tokens."""
+    config = make_config(max_steps=1, data={"anchor_fraction": 0.0, "anchors": []})
+    train(config)
+    for line in RunDir(config.output_dir).rollouts_path(1).read_text().splitlines():
+        row = json.loads(line)
+        assert len(row["kl"]) == len(row["token_ids"]) == len(row["in_loss"])
+        assert row["pair_id"] in {p.id for p in tiny_pairs(10)}
