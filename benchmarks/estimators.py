@@ -63,7 +63,13 @@ def variances(config: TrainConfig, n_pairs: int, draws: int) -> dict[str, dict[s
         centre = stacked.mean(0)
         variance = float((stacked - centre).pow(2).sum() / (draws - 1))
         signal = float(centre.pow(2).sum()) - variance / draws
-        out[name] = {"variance": variance, "squared_norm_of_mean": signal, "draws": draws, "pairs": n_pairs, "tokens": tokens}
+        out[name] = {
+            "variance": variance,
+            "squared_norm_of_mean": signal,
+            "draws": draws,
+            "pairs": n_pairs,
+            "tokens": tokens,
+        }
     means = [torch.stack(collected[name]).mean(0) for name in ESTIMATORS]
     out["cosine_between_means"] = {"value": float(torch.nn.functional.cosine_similarity(*means, dim=0))}
     return out
@@ -125,7 +131,9 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
-    config = load_config(CONFIG, [f"seed={args.seed}", f"max_steps={args.steps}", "eval_steps=4", "data.anchor_fraction=0.0"])
+    config = load_config(
+        CONFIG, [f"seed={args.seed}", f"max_steps={args.steps}", "eval_steps=4", "data.anchor_fraction=0.0"]
+    )
     result = {"variance": variances(config, args.pairs, args.draws), "curves": curves(config, args.out)}
     write_json(args.out / "estimators.json", result)
     draw_figure(result, args.figure)

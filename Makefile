@@ -1,0 +1,82 @@
+# `make` alone lists what there is. Everything is installed into $(VENV) and nowhere else.
+
+VENV ?= .venv
+PIP_ARGS ?=
+OUT ?= runs/quickstart
+
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
+CORE := $(VENV)/.opct-core
+DEV := $(VENV)/.opct-dev
+
+# The first interpreter that is new enough. A name on the path may be a shim that does not run, so each one is tried.
+IS_NEW := import sys, venv; sys.exit(sys.version_info < (3, 11))
+PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11 python; do \
+	if $$python -c "$(IS_NEW)" >/dev/null 2>&1; then command -v $$python; break; fi; done)
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+.PHONY: help venv install model quickstart lint types test check docs bench clean
+
+help: ## this list
+	@echo "usage: make TARGET [VENV=.venv] [PYTHON=python3.12] [PIP_ARGS=...]"
+	@echo
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  %-11s %s\n", $$1, $$2}' Makefile
+	@echo
+	@echo "On Linux the torch wheels of PyPI bring CUDA along (gigabytes). For the CPU alone:"
+	@echo "  make quickstart PIP_ARGS='--extra-index-url https://download.pytorch.org/whl/cpu'"
+
+$(VENV)/pyvenv.cfg:
+	@if [ -z "$(PYTHON)" ]; then \
+		echo "error: no Python >= 3.11 with the venv module found (tried python3, python3.13, python3.12, python3.11, python)." >&2; \
+		echo "Install one, or name yours: make PYTHON=/path/to/python3.12" >&2; exit 1; fi
+	@"$(PYTHON)" -c "$(IS_NEW)" || { \
+		echo "error: $(PYTHON) is not a Python >= 3.11 with the venv module. Name another: make PYTHON=/path/to/python3.12" >&2; exit 1; }
+	@"$(PYTHON)" -m venv "$(VENV)" || { rm -f "$@"; \
+		echo "error: $(PYTHON) could not make the environment $(VENV) (on Debian and Ubuntu: apt install python3-venv)." >&2; exit 1; }
+
+venv: $(VENV)/pyvenv.cfg ## the virtual environment, empty
+
+$(CORE): pyproject.toml constraints.txt | $(VENV)/pyvenv.cfg
+	$(PIP) install $(PIP_ARGS) -c constraints.txt -e .
+	@touch $@
+
+$(DEV): pyproject.toml constraints.txt | $(VENV)/pyvenv.cfg
+	$(PIP) install $(PIP_ARGS) -c constraints.txt -e ".[test,docs,dev]"
+	@touch $@ $(CORE)
+
+install: $(DEV) ## the package with what tests, docs and development need
+
+model: $(CORE) ## fetch and convert the default model (93 MB, once, into the user's cache)
+	@$(BIN)/python -c "from opct.models.gguf import smollm2; print(smollm2())"
+
+quickstart: $(CORE) ## train OPCT and SFT on a small model, measure both, write one report
+	$(BIN)/opct quickstart --out "$(OUT)"
+
+lint: $(DEV) ## ruff and the direction of imports
+	$(BIN)/ruff check .
+	$(BIN)/lint-imports
+
+types: $(DEV) ## mypy
+	$(BIN)/mypy
+
+test: $(DEV) lint model ## the whole test suite
+	$(BIN)/python -m pytest
+
+check: lint types docs ## everything: formatting, lint, types, docs, tests
+	$(BIN)/ruff format --check .
+	$(MAKE) test
+
+docs: $(DEV) ## the documentation as a site, into site/
+	$(BIN)/python docs/settings_table.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+bench: $(CORE) ## make the numbers of docs/results.md again (long)
+	$(PIP) install $(PIP_ARGS) -c constraints.txt -e ".[bench]"
+	$(BIN)/python benchmarks/sycophancy.py --out runs/results
+	$(BIN)/python benchmarks/estimators.py --out runs/estimators --figure docs/assets/estimators.svg
+
+clean: ## remove caches and builds; environments, runs and the model stay
+	rm -rf build dist site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	find src tests examples benchmarks docs -name __pycache__ -type d -prune -exec rm -rf {} +
