@@ -2,12 +2,12 @@
 
     python benchmarks/estimators.py --out runs/estimators --figure docs/assets/estimators.svg
 
-Variance: for one batch of pairs, `--draws` independent rollouts (one completion a pair). Each rollout gives a gradient under
-both estimators, on the same tokens. With g_i the gradient of draw i over all trained weights and m their mean, the variance is
-sum_i |g_i - m|^2 / (draws - 1), and |m|^2 is corrected by variance / draws for the noise in the mean.
+Variance: for one batch of pairs, `--draws` independent rollouts (one completion a pair). Each rollout gives a gradient
+under both estimators, on the same tokens. With g_i the gradient of draw i over all trained weights and m their mean,
+the variance is sum_i |g_i - m|^2 / (draws - 1), and |m|^2 is corrected by variance / draws for the noise in the mean.
 
-Curves: the same run twice, once with each estimator: same pairs, samples budget, rate and seed; `validation/kl` is the exact KL
-on held-out pairs for both.
+Curves: the same run twice, once with each estimator: same pairs, samples budget, rate and seed; `validation/kl` is the
+exact KL on held-out pairs for both.
 """
 
 from __future__ import annotations

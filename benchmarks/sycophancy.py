@@ -2,8 +2,8 @@
 
     python benchmarks/sycophancy.py --out runs/results --seeds 0 1 2
 
-Trains from configs/sycophancy.yaml and configs/baselines/sft.yaml (same budget), evaluates every run on the same questions,
-and writes one report over all of them. What is finished is not done again, so it can be stopped and started.
+Trains from configs/sycophancy.yaml and configs/baselines/sft.yaml (same budget), evaluates every run on the same
+questions, and writes one report over all of them. What is finished is not done again, so it can be stopped and started.
 """
 
 from __future__ import annotations

@@ -15,26 +15,6 @@ from opct.config import Section, TrainConfig
 PAGE = Path(__file__).with_name("config.md")
 BEGIN, END = "<!-- settings:begin -->\n", "<!-- settings:end -->\n"
 
-# Settings whose name says it all in the code; here they get a sentence.
-WORDS = {
-    "method": "Which algorithm; see [Methods](methods.md).",
-    "seed": "Of everything random in the run: adapter, order of pairs, samples, dropout.",
-    "num_train_epochs": "How often each pair is seen, where `max_steps` is null.",
-    "rollout.engine": "Who samples: this process.",
-    "rollout.top_p": "1 is off.",
-    "loss.estimator": "How the gradient is found; see [How it works](how-it-works.md#estimators).",
-    "loss.divergence": "Between policy and teacher, for each token.",
-    "loss.reduction": "From tokens to the loss of a step.",
-    "teacher.kind": "See [Teachers](how-it-works.md#teachers).",
-    "optim.learning_rate": "After the warm-up.",
-    "optim.lr_scheduler_type": "`linear` and `cosine` fall to 0 after the last step.",
-    "optim.warmup_steps": "The rate rises from 0 over so many steps.",
-    "optim.adam_beta1": "AdamW.",
-    "optim.adam_beta2": "AdamW.",
-    "optim.adam_epsilon": "AdamW.",
-    "optim.weight_decay": "AdamW, decoupled.",
-}
-
 
 def settings_table() -> str:
     """Every setting as Markdown tables, one a section."""
@@ -64,7 +44,7 @@ def _inner(field: Any) -> type[Section] | None:
 
 
 def _row(name: str, field: Any) -> str:
-    words = [field.description or WORDS[name]]
+    words = [field.description]
     options = _options(field.annotation)
     if options and not all(f"`{option}`" in words[0] for option in options):
         words.append("One of " + ", ".join(f"`{option}`" for option in options) + ".")

@@ -14,6 +14,7 @@ from opct.runs import RunDir
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+    from rich.table import Table
 
     from opct.models.policy import Policy
 
@@ -23,47 +24,30 @@ SHOWN_GROUPS = ("held_out", "train", "clean", "benign")
 
 @dataclass
 class EvalResult:
-    """What an evaluation found, and where it is kept."""
+    """What an evaluation found, and where it is kept.
+
+    Attributes:
+        out: folder of logs and results.
+        results: what `results.json` holds; None where none of our suites was asked for.
+        tasks: for each Inspect task that was asked for, the summaries that `opct.evals.run.run_task` returns.
+    """
 
     out: Path
     results: dict[str, Any] | None = None
-    tasks: dict[str, Any] = field(default_factory=dict)
+    tasks: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
 
     def render(self) -> RenderableType:
         """Tables for a terminal."""
         from rich.console import Group
-        from rich.table import Table
         from rich.text import Text
 
         parts: list[RenderableType] = []
         if self.results is not None:
-            table = Table(title=f"{self.results['run']['label']}: {self.results['run']['model']}")
-            for column, justify in (
-                ("metric", "left"),
-                ("group", "left"),
-                ("value", "right"),
-                ("95% interval", "right"),
-                ("n", "right"),
-                ("unscored", "right"),
-                ("truncated", "right"),
-            ):
-                table.add_column(column, justify=justify)  # type: ignore[arg-type]
-            for row in self.results["rows"]:
-                if row["group"] in SHOWN_GROUPS:
-                    table.add_row(
-                        f"{row['suite']}/{row['metric']}",
-                        row["group"],
-                        _number(row["value"]),
-                        f"{_number(row['ci_low'])} to {_number(row['ci_high'])}",
-                        str(row["n"]),
-                        str(row["n_unscored"]),
-                        str(row["n_truncated"]),
-                    )
-            parts.append(table)
+            parts.append(_suites_table(self.results))
             parts += [Text(f"warning: {warning}", style="yellow") for warning in self.results["warnings"]]
-        for name, summary in self.tasks.items():
-            parts.append(Text(f"{name}: {summary}"))
-        parts.append(Text(f"logs: {self.out}/evals (open them with `inspect view --log-dir {self.out}/evals`)"))
+        parts += [_task_table(summary) for summaries in self.tasks.values() for summary in summaries]
+        logs = RunDir(self.out).evals_dir
+        parts.append(Text(f"logs: {logs} (open them with `inspect view --log-dir {logs}`)"))
         return Group(*parts)
 
 
@@ -85,36 +69,29 @@ def evaluate(
         tasks: Inspect tasks, as `pkg/name` or `file.py@task`.
         out: folder of logs and results; by default the run directory, or `runs/eval-<model>`.
         label: what the report calls it: by default the run's method, or "base".
-        options: of `opct.evals.run.evaluate` (n_questions, families, seed, max_completion_tokens, greedy ...); None is left out.
+        options: of `opct.evals.run.evaluate` (n_questions, families, seed, max_completion_tokens, greedy ...); None is
+            left out. An Inspect task takes n_questions, seed and max_completion_tokens.
 
     Raises:
-        EvaluationError: an unknown suite or task, or a run without weights.
+        EvaluationError: an unknown suite or task, an option that a task does not take, or a run without weights.
     """
     from opct.evals.run import evaluate as evaluate_suites
     from opct.evals.run import run_task
 
     progress = progress or NullProgress()
     options = {name: value for name, value in options.items() if value is not None}
+    task_options = _task_options(options) if tasks else {}
     policy, run = _policy_and_run(target, progress)
     if out is None:
-        out = run.path if run else Path("runs") / f"eval-{re.sub(r'[^A-Za-z0-9._-]+', '-', policy.name).strip('-')}"
+        out = run.path if run else Path("runs") / f"eval-{_file_name(policy.name)}"
     result = EvalResult(Path(out))
     names = tuple(suites or (() if tasks else DEFAULT_SUITES))
     if names:
-        described = _described(run)
-        bar = _Bar(progress, f"evaluate {label or described['label']}")
-        result.results = evaluate_suites(
-            policy,
-            out_dir=out,
-            suites=names,
-            progress=bar,
-            **(described | ({"label": label} if label else {})),
-            **options,
-        )
+        described = _described(run) | ({"label": label} if label else {})
+        bar = _Bar(progress, f"evaluate {described['label']}")
+        result.results = evaluate_suites(policy, out_dir=out, suites=names, progress=bar, **described, **options)
     for task in tasks or ():
-        result.tasks[task] = run_task(
-            policy, task, out_dir=out, progress=_Bar(progress, task), **_task_options(options)
-        )
+        result.tasks[task] = run_task(policy, task, out_dir=out, progress=_Bar(progress, task), **task_options)
     return result
 
 
@@ -159,8 +136,53 @@ def _task_options(options: dict[str, Any]) -> dict[str, Any]:
     return {renamed[name]: value for name, value in options.items()}
 
 
+def _suites_table(results: dict[str, Any]) -> RenderableType:
+    """The rows of `results.json` that a terminal shows; families are for the report."""
+    table = _table(
+        f"{results['run']['label']}: {results['run']['model']}",
+        texts=("metric", "group"),
+        numbers=("value", "95% interval", "n", "unscored", "truncated"),
+    )
+    for row in results["rows"]:
+        if row["group"] in SHOWN_GROUPS:
+            table.add_row(
+                f"{row['suite']}/{row['metric']}",
+                row["group"],
+                _number(row["value"]),
+                f"{_number(row['ci_low'])} to {_number(row['ci_high'])}",
+                str(row["n"]),
+                str(row["n_unscored"]),
+                str(row["n_truncated"]),
+            )
+    return table
+
+
+def _task_table(summary: dict[str, Any]) -> RenderableType:
+    title = f"{summary['task']}: {summary['n']} samples, {summary['n_truncated']} truncated"
+    table = _table(title, texts=("metric",), numbers=("value", "n", "unscored"))
+    for metric in summary["metrics"]:
+        name = f"{metric['scorer']}/{metric['metric']}"
+        table.add_row(name, _number(metric["value"]), str(metric["n"]), str(metric["n_unscored"]))
+    return table
+
+
+def _table(title: str, *, texts: Sequence[str], numbers: Sequence[str]) -> Table:
+    from rich.table import Table
+
+    table = Table(title=title)
+    for column in texts:
+        table.add_column(column)
+    for column in numbers:
+        table.add_column(column, justify="right")
+    return table
+
+
 def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f}"
+
+
+def _file_name(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-")
 
 
 class _Bar:

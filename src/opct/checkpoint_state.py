@@ -18,7 +18,7 @@ from opct.models.policy import Policy
 from opct.prepare import Setup
 from opct.runs import RunDir
 
-# settings that may differ between a run and its resumption: they change when it ends and what it writes, not what a step does
+# settings that may differ between a run and its resumption: they change when it ends and what it writes, not its steps
 FREE_SETTINGS = {"max_steps", "num_train_epochs", "save_steps", "save_total_limit", "report_to", "output_dir", "stop"}
 COUNTERS = ("step", "best_kl", "best_step", "reference_kl", "steps_above")
 
@@ -76,7 +76,7 @@ def load_weights(policy: Policy, checkpoint: Path) -> None:
         from peft import set_peft_model_state_dict
 
         tensors = load_file(checkpoint / "adapter" / "adapter_model.safetensors", device=str(policy.device))
-        result = set_peft_model_state_dict(policy.model, tensors, adapter_name=TRAINED_ADAPTER)
+        result: Any = set_peft_model_state_dict(policy.model, tensors, adapter_name=TRAINED_ADAPTER)
         unexpected = list(result.unexpected_keys)
     else:
         tensors = {
@@ -104,7 +104,12 @@ def refuse_other_run(run: RunDir, config: TrainConfig, identity: Mapping[str, An
     for name, found in identity["data"].items():
         if manifest["data"].get(name) != found:
             faults.append(f"the {name.replace('_', ' ')} changed (hash {manifest['data'].get(name)} then, {found} now)")
-    for name, what in (("base", "the base model's weights"), ("template", "the chat template"), ("dtype", "the dtype")):
+    for name, what in (
+        ("base", "the base model's weights"),
+        ("teacher", "the teacher's weights"),
+        ("template", "the chat template"),
+        ("dtype", "the dtype"),
+    ):
         if manifest.get(name) != identity[name]:
             faults.append(f"{what} changed ({manifest.get(name)} then, {identity[name]} now)")
     before = load_config(run.config_path).model_dump() if run.config_path.exists() else {}

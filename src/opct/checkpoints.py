@@ -1,7 +1,8 @@
 """Checkpoints that are complete or absent: written beside, hashed, put on the disk, then named by one rename.
 
-A folder `step-000010` holds the files of the writer, and `state.json` with the step, the caller's state, and the SHA-256
-and size of each file. `.tmp-step-*` is being written, `.old-step-*` being replaced, `.trash-step-*` being deleted.
+A folder `step-000010` holds the files of the writer, and `state.json` with the step, the caller's state, and the
+SHA-256 and size of each file. `.tmp-step-*` is being written, `.old-step-*` being replaced, `.trash-step-*` being
+deleted.
 """
 
 from __future__ import annotations

@@ -32,7 +32,8 @@ class ModelConfig(Section):
     adapter: str | None = Field(None, description="Folder of a PEFT adapter to continue from (or a run directory).")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         "auto",
-        description="Of the frozen base weights; `auto` times float32 and bfloat16 on this machine and says which it took.",
+        description="Of the frozen base weights; `auto` times float32 and bfloat16 on this machine and says which it "
+        "took.",
     )
     device: str = Field("auto", description="`auto`, `cpu`, `cuda`, `cuda:1`, `mps`.")
     attn_implementation: str | None = Field(
@@ -62,7 +63,8 @@ class DataConfig(Section):
     )
     validation_pairs: list[str] = Field(
         [],
-        description="Held-out pairs for the validation KL. Empty: the embedded validation split for embedded pairs, else `validation_fraction`.",
+        description="Held-out pairs for the validation KL. Empty: the embedded validation split for embedded pairs, "
+        "else `validation_fraction`.",
     )
     validation_fraction: Fraction = Field(
         0.1, description="Share of the questions (or pairs) held out where no validation pairs are named."
@@ -80,13 +82,13 @@ class DataConfig(Section):
 class RolloutConfig(Section):
     """How the policy answers. Anything but temperature 1, top_p 1, top_k 0 is not on-policy; see `check_on_policy`."""
 
-    engine: Literal["in_process"] = "in_process"
-    num_generations: int = Field(2, ge=1, description="Completions for each prompt.")
+    engine: Literal["in_process"] = Field("in_process", description="Who samples: this process.")
+    num_generations: int = Field(1, ge=1, description="Completions for each prompt.")
     max_completion_tokens: int = Field(
         24, ge=1, description="A completion that reaches it without a stop token is truncated."
     )
     temperature: float = Field(1.0, ge=0, description="1 samples the policy itself.")
-    top_p: Fraction = 1.0
+    top_p: Fraction = Field(1.0, description="1 is off.")
     top_k: int = Field(0, ge=0, description="0 is off.")
     batch_tokens: int = Field(
         16384, ge=1, description="Most prompt + completion tokens (padding included) sampled in one batch."
@@ -96,18 +98,28 @@ class RolloutConfig(Section):
 class LossConfig(Section):
     """What is minimised. See docs/how-it-works.md for the formulas."""
 
-    estimator: Literal["exact", "topk", "sampled"] = "exact"
-    divergence: Literal["reverse_kl", "forward_kl", "jsd"] = "reverse_kl"
+    estimator: Literal["exact", "topk", "sampled"] = Field(
+        "exact",
+        description="How the gradient is found; see [How it works](how-it-works.md#estimators). `offpolicy` refuses "
+        "`sampled`.",
+    )
+    divergence: Literal["reverse_kl", "forward_kl", "jsd"] = Field(
+        "reverse_kl", description="Between policy and teacher, for each token."
+    )
     jsd_weight: float = Field(
         0.5, gt=0, lt=1, description="Weight of the policy in the mixture of the Jensen-Shannon divergence."
     )
     top_k: int = Field(64, ge=1, description="`topk`: the policy's k likeliest tokens; one bucket holds the rest.")
     kl_coef: float = Field(1.0, gt=0, description="Multiplies the loss (and so the advantage of `sampled`).")
     kl_discount_factor: Fraction = Field(
-        0.0, description="gamma: how much a token answers for the KL of the tokens after it."
+        0.0,
+        description="gamma: how much a token answers for the KL of the tokens after it. `offpolicy` refuses more than "
+        "0: the term needs the policy's own samples. `sft` has no such term.",
     )
     ppo_clip: float | None = Field(None, gt=0, lt=1, description="`sampled`: PPO clip range; null is off.")
-    reduction: Literal["token_mean", "sequence_mean", "sum"] = "token_mean"
+    reduction: Literal["token_mean", "sequence_mean", "sum"] = Field(
+        "token_mean", description="From tokens to the loss of a step."
+    )
     mask_truncated: bool = Field(False, description="Leave truncated completions out of the loss.")
     mask_thinking: bool = Field(False, description="Leave reasoning blocks out of the loss.")
     thinking_tags: tuple[str, str] = Field(
@@ -118,28 +130,31 @@ class LossConfig(Section):
 class TeacherConfig(Section):
     """Who scores the policy's tokens under `teacher_prompt`."""
 
-    kind: Literal["base", "live", "ema"] = "base"
+    kind: Literal["base", "live", "ema"] = Field("base", description="See [Teachers](how-it-works.md#teachers).")
     ema_decay: Fraction = Field(
         0.99, description="`ema`: teacher <- decay * teacher + (1 - decay) * policy after each step."
     )
     include_adapter: bool = Field(
         True,
-        description="When `model.adapter` is set: the teacher is the weights the run started from (true), or the model without any adapter (false).",
+        description="When `model.adapter` is set: the teacher is the weights the run started from (true), or the model "
+        "without any adapter (false).",
     )
 
 
 class OptimConfig(Section):
     """AdamW and its schedule."""
 
-    learning_rate: float = Field(2e-4, ge=0)
-    lr_scheduler_type: Literal["constant", "linear", "cosine"] = "constant"
-    warmup_steps: int = Field(0, ge=0)
-    adam_beta1: float = Field(0.9, ge=0, lt=1)
-    adam_beta2: float = Field(0.95, ge=0, lt=1)
-    adam_epsilon: float = Field(1e-8, gt=0)
-    weight_decay: float = Field(0.0, ge=0)
+    learning_rate: float = Field(3e-4, ge=0, description="After the warm-up.")
+    lr_scheduler_type: Literal["constant", "linear", "cosine"] = Field(
+        "linear", description="`linear` and `cosine` fall to 0 after the last step."
+    )
+    warmup_steps: int = Field(0, ge=0, description="The rate rises from 0 over so many steps.")
+    adam_beta1: float = Field(0.9, ge=0, lt=1, description="AdamW.")
+    adam_beta2: float = Field(0.95, ge=0, lt=1, description="AdamW.")
+    adam_epsilon: float = Field(1e-8, gt=0, description="AdamW.")
+    weight_decay: float = Field(0.0, ge=0, description="AdamW, decoupled.")
     max_grad_norm: float | None = Field(1.0, gt=0, description="null turns clipping off.")
-    prompts_per_step: int = Field(16, ge=1, description="Pairs in one optimizer step.")
+    prompts_per_step: int = Field(24, ge=1, description="Pairs in one optimizer step.")
     micro_batch_tokens: int = Field(
         4096, ge=1, description="Most tokens (padding included) in one forward and backward."
     )
@@ -151,7 +166,8 @@ class StopConfig(Section):
     divergence_factor: float = Field(
         10.0,
         gt=1,
-        description="Stop when the training KL exceeds this times the largest validation or training KL of the first steps ...",
+        description="Stop when the training KL exceeds this times the largest validation or training KL of the first "
+        "steps ...",
     )
     divergence_patience: int = Field(3, ge=1, description="... for so many steps in a row.")
 
@@ -159,11 +175,15 @@ class StopConfig(Section):
 class TrainConfig(Section):
     """One training run."""
 
-    method: Literal["opct", "sft", "offpolicy"] = "opct"
+    method: Literal["opct", "sft", "offpolicy"] = Field(
+        "opct", description="Which algorithm; see [Methods](methods.md)."
+    )
     output_dir: str = Field("runs/opct", description="The run directory.")
-    seed: int = Field(0, ge=0, lt=2**32)
+    seed: int = Field(
+        0, ge=0, lt=2**32, description="Of everything random in the run: adapter, order of pairs, samples, dropout."
+    )
     max_steps: int | None = Field(None, ge=1, description="Optimizer steps; null: `num_train_epochs` over the pairs.")
-    num_train_epochs: float = Field(1.0, gt=0)
+    num_train_epochs: float = Field(1.0, gt=0, description="How often each pair is seen, where `max_steps` is null.")
     eval_steps: int | None = Field(
         None, ge=1, description="Validation KL every so many steps; null: at the start, the middle and the end."
     )
@@ -194,16 +214,16 @@ def on_policy_faults(config: TrainConfig) -> Iterator[str]:
     """What makes the sampling not the policy's own, where nothing corrects for it.
 
     `sampled` weighs each token by pi_theta / mu with mu the distribution that was sampled, so a temperature above 0 is
-    handled there. top_p and top_k give mu no mass on tokens that pi_theta can take: nothing corrects for that. `sft` and
-    `offpolicy` train on offline answers and may sample them as they like.
+    handled there. top_p and top_k give mu no mass on tokens that pi_theta can take: nothing corrects for that. `sft`
+    and `offpolicy` train on offline answers and may sample them as they like.
     """
     if config.method != "opct":
         return
     rollout = config.rollout
     if rollout.top_p != 1.0 or rollout.top_k != 0:
         yield (
-            f"rollout.top_p={rollout.top_p}, rollout.top_k={rollout.top_k}: truncated sampling is not on-policy and nothing "
-            "corrects for it; use top_p: 1.0 and top_k: 0"
+            f"rollout.top_p={rollout.top_p}, rollout.top_k={rollout.top_k}: truncated sampling is not on-policy and "
+            "nothing corrects for it; use top_p: 1.0 and top_k: 0"
         )
     handled = config.loss.estimator == "sampled" and rollout.temperature > 0
     if rollout.temperature != 1.0 and not handled:
@@ -223,5 +243,10 @@ def combination_faults(config: TrainConfig) -> Iterator[str]:
         )
     if loss.ppo_clip is not None and loss.estimator != "sampled":
         yield "loss.ppo_clip is for loss.estimator: sampled; leave it out"
+    if config.method == "offpolicy" and loss.kl_discount_factor > 0:
+        yield (
+            f"loss.kl_discount_factor={loss.kl_discount_factor} with method: offpolicy: the term for later tokens "
+            "needs the policy's own samples; use 0"
+        )
     if config.method == "offpolicy" and loss.estimator == "sampled":
         yield "method: offpolicy trains on the teacher's samples; loss.estimator must be exact or topk"

@@ -1,7 +1,7 @@
 """Divergences and estimators: the maths of the method, on tensors, and nothing else.
 
-With p the policy under `prompt` and q the teacher under `teacher_prompt`, both over the vocabulary after the same prefix,
-the loss of a completion y is a sum over its tokens of
+With p the policy under `prompt` and q the teacher under `teacher_prompt`, both over the vocabulary after the same
+prefix, the loss of a completion y is a sum over its tokens of
 
     D_t = KL(p_t || q_t)        `exact` (reverse KL; or forward KL, or Jensen-Shannon)
     D_t on the policy's top-k tokens and one bucket for the rest        `topk`
@@ -64,8 +64,8 @@ def jensen_shannon(policy_logits: Tensor, teacher_logits: Tensor, weight: float)
 def topk_reverse_kl(policy_logits: Tensor, teacher_logits: Tensor, k: int) -> Tensor:
     """Reverse KL on the policy's k likeliest tokens plus one bucket for all others; [..., vocabulary] twice -> [...].
 
-    A lower bound of the exact KL (merging outcomes never raises a KL), equal to it when k is the vocabulary's size or more.
-    Which tokens are the top k is treated as given.
+    A lower bound of the exact KL (merging outcomes never raises a KL), equal to it when k is the vocabulary's size or
+    more. Which tokens are the top k is treated as given.
     """
     log_p, log_q = _log_softmax(policy_logits), _log_softmax(teacher_logits)
     if k >= log_p.shape[-1]:
@@ -104,7 +104,7 @@ def sampled_advantages(
 def policy_gradient_loss(
     policy_log_probs: Tensor, sampler_log_probs: Tensor, advantages: Tensor, *, clip: float | None = None
 ) -> Tensor:
-    """-rho_t A_t per token, rho_t = p(y_t) / mu(y_t) with mu the distribution that was sampled; all [sequences, tokens].
+    """-rho_t A_t per token, rho_t = p(y_t) / mu(y_t), mu the distribution that was sampled; all [sequences, tokens].
 
     Args:
         clip: PPO clip range epsilon: -min(rho A, clip(rho, 1 - epsilon, 1 + epsilon) A).
@@ -118,7 +118,10 @@ def policy_gradient_loss(
 def future_term(
     divergences: Tensor, policy_log_probs: Tensor, sampler_log_probs: Tensor, mask: Tensor, *, gamma: float
 ) -> Tensor:
-    """rho_t sg(sum_{u>t} gamma^(u-t) D_u) per token, the score-function term of `exact` and `topk`; [sequences, tokens]."""
+    """rho_t sg(sum_{u>t} gamma^(u-t) D_u) per token, the score-function term of `exact` and `topk`.
+
+    Shapes: all [sequences, tokens].
+    """
     here = (divergences * mask).detach()
     future = discounted_sum(here, gamma) - here
     return (policy_log_probs - sampler_log_probs).exp() * future * mask
@@ -128,7 +131,8 @@ def token_weights(mask: Tensor, reduction: str) -> Tensor:
     """The weight of each token's term in the loss of a whole optimizer step; [sequences, tokens] -> the same.
 
     `token_mean`: 1 / masked tokens. `sequence_mean`: 1 / (sequences that have a masked token x their masked tokens).
-    `sum`: 1. The weights are made once for the step, so the gradient does not depend on how it is cut into micro-batches.
+    `sum`: 1. The weights are made once for the step, so the gradient does not depend on how it is cut into
+    micro-batches.
     """
     mask = mask.float()
     if reduction == "sum":

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from opct.config import TrainConfig
 from opct.config_file import dump_config
-from opct.methods.consistency import MicroLoss
 from opct.methods.opct import OPCT
 from opct.methods.rollouts import step_weights
 from opct.models.scoring import micro_batches
@@ -65,43 +65,50 @@ def make_plan(config: TrainConfig) -> Plan:
         ConfigError, DataError, ModelError: as training would.
     """
     setup = prepare(config)
-    probe = _probe(setup)
+    return Plan(config, tuple(describe(setup)), (*_sizes(setup), *_costs(setup, _probe(setup))))
+
+
+def _sizes(setup: Setup) -> Iterator[tuple[str, str]]:
+    """What is trained on, and how much of it."""
+    config, n = setup.config, setup.config.rollout.num_generations
     steps, per_step = setup.total_steps, config.optim.prompts_per_step
-    completions = per_step * config.rollout.num_generations
-    step_s = (probe.rollout_s + probe.loss_s) / probe.pairs * per_step
-    validations = 0 if not setup.validation else 3 if config.eval_steps is None else steps // config.eval_steps + 2
-    held_out = len(setup.validation) + len(setup.validation_anchors)
-    validation_s = (
-        validations
-        * held_out
-        * (probe.rollout_s / config.rollout.num_generations + probe.loss_s / (2 * config.rollout.num_generations))
-        / probe.pairs
-    )
-    lengths = sorted(len(r.prompt_ids) for r in setup.pairs if r.prompt_ids is not None) or [0]
     families = Counter(rendered.pair.family for rendered in setup.pairs)
-    rows = (
-        ("method", f"{config.method}, teacher {config.teacher.kind}, {config.loss.estimator} {config.loss.divergence}"),
-        (
-            "pairs",
-            f"{len(setup.pairs)} kept, {len(setup.left_out)} left out as too long; {', '.join(f'{n} {name}' for name, n in sorted(families.items()))}",
-        ),
-        ("identity pairs", f"{len(setup.anchors)} ({config.data.anchor_fraction:.0%} of each step)"),
-        (
-            "prompt tokens",
-            f"median {lengths[len(lengths) // 2]}, longest {lengths[-1]} of {setup.policy.context_length}",
-        ),
-        ("steps", f"{steps} of {per_step} pairs x {config.rollout.num_generations} completions"),
-        ("completion tokens", f"at most {steps * completions * config.rollout.max_completion_tokens:,} in all"),
-        (
-            "memory",
-            f"{peak_memory_gb():.1f} GB at the peak of the probe; the largest micro-batch has {config.optim.micro_batch_tokens} tokens",
-        ),
-        (
-            "time",
-            f"about {_minutes(steps * step_s + validation_s)}: {step_s:.1f} s a step (probe: {probe.pairs} pairs), {validations} validations of {held_out} pairs",
-        ),
+    shown = ", ".join(f"{count} {name}" for name, count in sorted(families.items()))
+    prompts = sorted(len(r.prompt_ids) for r in setup.pairs if r.prompt_ids is not None) or [0]
+    median, longest = prompts[len(prompts) // 2], prompts[-1]
+    yield "method", f"{config.method}, teacher {config.teacher.kind}, {config.loss.estimator} {config.loss.divergence}"
+    yield "pairs", f"{len(setup.pairs)} kept, {len(setup.left_out)} left out as too long; {shown}"
+    yield "identity pairs", f"{len(setup.anchors)} ({config.data.anchor_fraction:.0%} of each step)"
+    yield "prompt tokens", f"median {median}, longest {longest} of {setup.policy.context_length}"
+    yield "steps", f"{steps} of {per_step} pairs x {n} completions"
+    yield "completion tokens", f"at most {steps * per_step * n * config.rollout.max_completion_tokens:,} in all"
+
+
+def _costs(setup: Setup, probe: _Probe) -> Iterator[tuple[str, str]]:
+    """Memory and time, from the probe. A validation takes one completion a pair, and half of a loss: no backward."""
+    config, n = setup.config, setup.config.rollout.num_generations
+    step_s = (probe.rollout_s + probe.loss_s) / probe.pairs * config.optim.prompts_per_step
+    held_out, times = len(setup.validation) + len(setup.validation_anchors), _validations(setup)
+    validation_s = times * held_out * (probe.rollout_s + probe.loss_s / 2) / n / probe.pairs
+    total = _duration(setup.total_steps * step_s + validation_s)
+    yield (
+        "memory",
+        f"{peak_memory_gb():.1f} GB at the peak of the probe; the largest micro-batch has "
+        f"{config.optim.micro_batch_tokens} tokens",
     )
-    return Plan(config, tuple(describe(setup)), rows)
+    yield (
+        "time",
+        f"about {total}: {step_s:.1f} s a step (probe: {probe.pairs} pairs), {times} validations of {held_out} pairs",
+    )
+
+
+def _validations(setup: Setup) -> int:
+    """How often the validation KL is measured: before the first step, every `eval_steps`, and after the last."""
+    if not setup.validation and not setup.validation_anchors:
+        return 0
+    steps = setup.total_steps
+    every = setup.config.eval_steps or max(1, -(-steps // 2))
+    return len({*range(0, steps + 1, every), steps})
 
 
 def _probe(setup: Setup) -> _Probe:
@@ -116,17 +123,15 @@ def _probe(setup: Setup) -> _Probe:
     lengths = [max(len(r.prompt_ids), len(r.teacher_ids)) + len(r.ids) for r in rollouts]
     started = time.perf_counter()
     for rows in micro_batches(lengths, config.optim.micro_batch_tokens):
-        micro: MicroLoss = method.loss([rollouts[i] for i in rows], [weights[i] for i in rows])
+        micro = method.loss([rollouts[i] for i in rows], [weights[i] for i in rows])
         micro.loss.backward()
     setup.policy.model.zero_grad(set_to_none=True)
     return _Probe(len(pairs), rollout_s, time.perf_counter() - started)
 
 
-def _minutes(seconds: float) -> str:
-    return (
-        f"{seconds:.0f} s"
-        if seconds < 120
-        else f"{seconds / 60:.0f} minutes"
-        if seconds < 7200
-        else f"{seconds / 3600:.1f} hours"
-    )
+def _duration(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    if seconds < 7200:
+        return f"{seconds / 60:.0f} minutes"
+    return f"{seconds / 3600:.1f} hours"

@@ -85,13 +85,14 @@ def prepare(config: TrainConfig) -> Setup:
         left_out.extend(too_long)
         return kept
 
-    parts = [rendered(part) for part in (data.pairs, data.anchors, data.validation, data.validation_anchors)]
-    if not parts[0]:
+    pairs, anchors = rendered(data.pairs), rendered(data.anchors)
+    validation, validation_anchors = rendered(data.validation), rendered(data.validation_anchors)
+    if not pairs:
         raise DataError(
-            f"All {len(data.pairs)} training pairs are longer than the model's context of {policy.context_length} tokens (completion included): "
-            "use a model with a longer context or lower rollout.max_completion_tokens."
+            f"All {len(data.pairs)} training pairs are longer than the model's context of {policy.context_length} "
+            "tokens (completion included): use a model with a longer context or lower rollout.max_completion_tokens."
         )
-    return Setup(config, data, policy, teacher, *parts, left_out)
+    return Setup(config, data, policy, teacher, pairs, anchors, validation, validation_anchors, left_out)
 
 
 def adapter_folder(adapter: str | None) -> Path | None:
@@ -127,7 +128,8 @@ def describe(setup: Setup) -> list[str]:
     trainable = sum(p.numel() for p in setup.policy.trainable_parameters().values())
     total = sum(p.numel() for p in setup.policy.model.parameters())
     lines = [
-        f"model: {setup.policy.name}, {total / 1e6:.1f} M parameters, {trainable / 1e6:.2f} M trained, on {setup.policy.device}",
+        f"model: {setup.policy.name}, {total / 1e6:.1f} M parameters, {trainable / 1e6:.2f} M trained, "
+        f"on {setup.policy.device}",
         f"dtype: {setup.policy.dtype_reason}",
         f"pairs: {len(setup.pairs)} in {len(families)} families, {len(setup.anchors)} identity pairs, "
         f"{len(setup.validation)} + {len(setup.validation_anchors)} held out; {setup.total_steps} steps",
@@ -135,6 +137,7 @@ def describe(setup: Setup) -> list[str]:
     if setup.left_out:
         shown = ", ".join(f"{o.pair_id} ({o.tokens} tokens)" for o in setup.left_out[:3])
         lines.append(
-            f"left out: {len(setup.left_out)} pair(s) longer than {setup.left_out[0].limit} tokens with their completion: {shown}"
+            f"left out: {len(setup.left_out)} pair(s) longer than {setup.left_out[0].limit} tokens with their "
+            f"completion: {shown}"
         )
     return lines

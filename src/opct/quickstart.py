@@ -1,6 +1,6 @@
-"""The quickstart: train OPCT and SFT with one budget on the embedded model and data, measure both against the base, write the page.
+"""The quickstart: train OPCT and SFT with one budget, measure both against the base, write the page.
 
-Cut short, it goes on where it stopped: what is finished is not done again.
+Model and data are the embedded ones. Cut short, it goes on where it stopped: what is finished is not done again.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from opct.api import evaluate
 from opct.config import DEFAULT_MODEL, TrainConfig
@@ -19,8 +20,11 @@ from opct.progress import NullProgress, Progress
 from opct.runs import RunDir
 from opct.trainer import train
 
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
 METHODS = ("sft", "opct")
-EVALUATION = {
+EVALUATION: dict[str, Any] = {
     "n_questions": 80,
     "families_per_question": 3,
     "n_benign": 48,
@@ -45,7 +49,7 @@ class QuickstartResult:
     results: dict[str, dict]
     seconds: float
 
-    def render(self):
+    def render(self) -> RenderableType:
         """The headline as a table, and where to look next."""
         from rich.console import Group
         from rich.table import Table

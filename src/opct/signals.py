@@ -5,7 +5,11 @@ from __future__ import annotations
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from types import FrameType
+from typing import Any
+
+Handler = Callable[[int, FrameType | None], Any] | int | signal.Handlers | None
 
 
 class StopRequest:
@@ -18,7 +22,7 @@ class StopRequest:
 
     def __init__(self) -> None:
         self.requested = False
-        self._before: dict[int, object] = {}
+        self._before: dict[int, Handler] = {}
 
     def __enter__(self) -> StopRequest:
         if threading.current_thread() is threading.main_thread():
@@ -34,5 +38,5 @@ class StopRequest:
             raise KeyboardInterrupt
         self.requested = True
         name = signal.Signals(number).name
-        sys.stderr.write(f"{name}: saving after this step; once more to stop at once\n")
+        sys.stderr.write(f"{name}: saving when the step at hand is done; once more to stop at once\n")
         sys.stderr.flush()

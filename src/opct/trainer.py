@@ -1,7 +1,7 @@
 """Time: collect, micro-batch, step, log, save, resume, stop.
 
-Whatever is random in a step follows from (seed, step), so a checkpoint holds weights, optimizer and counters and nothing
-else, and a resumed run equals an uninterrupted one.
+Whatever is random in a step follows from (seed, step), so a checkpoint holds weights, optimizer and counters and
+nothing else, and a resumed run equals an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -97,9 +98,9 @@ def train(
 
 
 def _begin(run: RunDir, setup: Setup, *, resume: bool) -> SavedState:
-    """The state to go on from, with weights loaded; the manifest is written, and what is newer than the state dropped."""
+    """The state to go on from, with weights loaded; writes the manifest and drops what is newer than the state."""
     config, policy = setup.config, setup.policy
-    identity = {
+    identity: dict[str, Any] = {
         "data": setup.data.hashes,
         "teacher": setup.teacher.identity(),
         "base": policy.base_hash(),
@@ -151,7 +152,7 @@ class _Loop:
         """The loop."""
         self.progress.stage(f"train {self.config.method}", self.total)
         self.progress.advance(self.state.step)
-        if self.state.step == 0 and self._validates_at(0):
+        if self.state.step == 0 and self._validates_at(0) and not self.stop.requested:
             self.tracker.log(0, self._validation(0))
         metrics: dict[str, float] = {}
         while self.state.step < self.total and not self.stop.requested:
@@ -172,10 +173,10 @@ class _Loop:
                 self.run.rollouts_path(step),
                 [rollout_row(r, self.policy, step, kl) for r, kl in zip(rollouts, token_kl, strict=True)],
             )
-            self._stop_on_divergence(metrics, step)
             if self._validates_at(step):
                 metrics |= self._validation(step)
             self.tracker.log(step, metrics)
+            self._stop_on_divergence(metrics, step)
             self.progress.advance(1, **{name: f"{metrics[key]:.3f}" for name, key in SHOWN.items() if key in metrics})
             if (step % self.config.save_steps == 0 or step == self.state.best_step) and step < self.total:
                 self._save()
@@ -194,7 +195,8 @@ class _Loop:
             group["lr"] = learning_rate
         self.policy.model.train()
         optimizer.zero_grad(set_to_none=True)
-        total_loss, token_kl = 0.0, [None] * len(rollouts)
+        total_loss = 0.0
+        token_kl: list[list[float] | None] = [None] * len(rollouts)
         for rows in micro_batches(lengths, self.config.optim.micro_batch_tokens):
             micro = self.method.loss([rollouts[i] for i in rows], [weights[i] for i in rows])
             loss = micro.loss.item()
@@ -273,14 +275,15 @@ class _Loop:
         self.state.steps_above = self.state.steps_above + 1 if kl > bound else 0
         if self.state.steps_above >= stop.divergence_patience:
             raise DivergenceError(
-                f"Step {step}: the training KL is {kl:.3g} nats a token, above {bound:.3g} (stop.divergence_factor={stop.divergence_factor} times the "
-                f"KL at the start) for {self.state.steps_above} steps. {self._advice()}"
+                f"Step {step}: the training KL is {kl:.3g} nats a token, above {bound:.3g} "
+                f"(stop.divergence_factor={stop.divergence_factor} times the KL at the start) for "
+                f"{self.state.steps_above} steps. {self._advice()}"
             )
 
     def _advice(self) -> str:
         checkpoints = self.run.checkpoints()
         saved = f"The last checkpoint is {checkpoints[-1][1]}." if checkpoints else "No checkpoint was written yet."
-        return f"Nothing of this step was kept. {saved} Try a lower optim.learning_rate or optim.max_grad_norm."
+        return f"{saved} Try a lower optim.learning_rate or optim.max_grad_norm."
 
     def _save(self) -> None:
         """A checkpoint of the current step, unless there is one."""

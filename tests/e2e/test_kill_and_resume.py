@@ -124,7 +124,7 @@ def test_signals_save_and_stop_and_the_run_can_be_resumed(tmp_path, tiny_folder,
             process.signal(number)
             done = process.ended()
         assert done.code == 130, done
-        assert f"{number.name}: saving after this step" in done.err
+        assert f"{number.name}: saving when the step at hand is done" in done.err
         assert "Traceback" not in done.err
         last = place.steps()[-1]
         assert f"interrupted after step {last} of 24" in done.out

@@ -296,7 +296,7 @@ def test_12_a_sampled_prompt_is_never_cut(tiny_policy: Policy):
 
 @pytest.mark.timeout(600)
 def test_13_the_behaviour_moves_and_identity_pairs_stay(make_config, smollm2_folder: Path):
-    """On held-out questions the KL of the real model falls by a sixth or more in six steps at the default rate.
+    """On held-out questions the KL of the real model falls by a sixth or more in six steps at 2e-4.
 
     On held-out identity pairs it stays below 0.05 nats a token: the model is still itself.
     """
@@ -313,7 +313,7 @@ def test_13_the_behaviour_moves_and_identity_pairs_stay(make_config, smollm2_fol
             "validation_size": 12,
         },
         rollout={"num_generations": 1, "max_completion_tokens": 12},
-        optim={"learning_rate": 2e-4, "prompts_per_step": 8, "micro_batch_tokens": 2048},
+        optim={"learning_rate": 2e-4, "lr_scheduler_type": "constant", "prompts_per_step": 8, "micro_batch_tokens": 2048},
     )
     train(config)
     rows = {row["step"]: row for row in read_jsonl(RunDir(config.output_dir).metrics_path)}

@@ -2,6 +2,7 @@ import json
 import os
 import shlex
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -69,7 +70,7 @@ def test_the_defaults_are_pinned():
         "data.anchor_fraction": 0.25,
         "data.max_pairs": None,
         "rollout.engine": "in_process",
-        "rollout.num_generations": 2,
+        "rollout.num_generations": 1,
         "rollout.max_completion_tokens": 24,
         "rollout.temperature": 1.0,
         "rollout.top_p": 1.0,
@@ -89,15 +90,15 @@ def test_the_defaults_are_pinned():
         "teacher.kind": "base",
         "teacher.ema_decay": 0.99,
         "teacher.include_adapter": True,
-        "optim.learning_rate": 2e-4,
-        "optim.lr_scheduler_type": "constant",
+        "optim.learning_rate": 3e-4,
+        "optim.lr_scheduler_type": "linear",
         "optim.warmup_steps": 0,
         "optim.adam_beta1": 0.9,
         "optim.adam_beta2": 0.95,
         "optim.adam_epsilon": 1e-8,
         "optim.weight_decay": 0.0,
         "optim.max_grad_norm": 1.0,
-        "optim.prompts_per_step": 16,
+        "optim.prompts_per_step": 24,
         "optim.micro_batch_tokens": 4096,
         "stop.divergence_factor": 10.0,
         "stop.divergence_patience": 3,
@@ -273,6 +274,16 @@ def test_tempered_sampling_is_for_the_sampled_estimator_and_never_greedy():
     assert "only temperature 1" in message(overrides=["rollout.temperature=0", "loss.estimator=sampled"])
 
 
+def test_offpolicy_refuses_what_needs_the_policys_own_samples():
+    text = message(overrides=["method=offpolicy", "loss.kl_discount_factor=0.5", "loss.estimator=sampled"])
+    assert "have 2 faults" in text
+    assert "loss.kl_discount_factor=0.5 with method: offpolicy: the term for later tokens needs the policy's" in text
+    assert "loss.estimator must be exact or topk" in text
+    for method, gamma in (("offpolicy", 0.0), ("opct", 0.5)):
+        config = load_config(overrides=[f"method={method}", f"loss.kl_discount_factor={gamma}"])
+        assert config.loss.kl_discount_factor == gamma
+
+
 def test_a_key_given_twice_is_refused(write):
     path = write("seed: 1\nlora:\n  r: 1\n  r: 2\nseed: 2\n")
     text = message(path)
@@ -335,6 +346,20 @@ def test_dump_and_load_give_the_same(tmp_path, overrides):
 )
 def test_nearest_setting(name, right):
     assert nearest_setting(name) == right
+
+
+def test_every_setting_says_what_it_is():
+    def undescribed(group: type, prefix: str = "") -> list[str]:
+        found = []
+        for name, field in group.model_fields.items():
+            sections = [t for t in (field.annotation, *get_args(field.annotation)) if hasattr(t, "model_fields")]
+            for section in sections:
+                found += undescribed(section, f"{prefix}{name}.")
+            if not sections and not field.description:
+                found.append(prefix + name)
+        return found
+
+    assert undescribed(TrainConfig) == []
 
 
 def test_the_schema_knows_every_setting():

@@ -11,7 +11,7 @@ from opct.errors import DataError, ModelError, RunError
 from opct.files import read_jsonl
 from opct.runs import RunDir
 from opct.trainer import train
-from tests.tiny import save_tiny
+from tests.tiny import save_tiny, tiny_adapter_policy
 
 
 def metrics(config) -> list[dict]:
@@ -95,6 +95,20 @@ def test_a_run_is_resumed_only_with_the_model_that_made_it(make_config, tmp_path
         train(longer, resume=True)
     assert "the base model's weights changed" in str(caught.value)
     assert "the chat template changed" in str(caught.value)
+
+
+def test_a_run_is_resumed_only_with_the_adapter_it_continues(make_config, tmp_path: Path):
+    """The folder that `model.adapter` names holds another adapter now: the teacher would be another."""
+    folder = tmp_path / "adapter"
+    tiny_adapter_policy().save(folder)
+    config = make_config(model={"adapter": str(folder)}, max_steps=2)
+    longer = make_config(model={"adapter": str(folder)}, max_steps=4)
+    train(config)
+    tiny_adapter_policy(seed=1).save(folder)
+    with pytest.raises(RunError, match=r"the teacher's weights changed \([0-9a-f]{16} then, [0-9a-f]{16} now\)"):
+        train(longer, resume=True)
+    tiny_adapter_policy().save(folder)
+    assert train(longer, resume=True).step == 4
 
 
 def test_bad_data_is_refused_before_a_model_is_loaded(make_config, tmp_path: Path):

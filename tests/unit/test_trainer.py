@@ -299,7 +299,10 @@ def test_a_gradient_that_is_not_finite_stops_the_run_before_the_update(make_conf
 
 
 def test_a_diverging_kl_stops_the_run_after_patience(make_config, monkeypatch):
-    """100 nats a token from step 4 on, patience 2: stopped at step 5; a single step above does not stop."""
+    """1000 nats a token from step 4 on, patience 2: stopped at step 5, whose metrics and rollouts are kept to look at.
+
+    Resumed from the checkpoint of step 4 without the fault, it finishes, with one row for each step.
+    """
     stop = {"divergence_factor": 2.0, "divergence_patience": 2}
     config = make_config(max_steps=8, eval_steps=8, stop=stop, optim=ONE_BATCH)
 
@@ -312,6 +315,10 @@ def test_a_diverging_kl_stops_the_run_after_patience(make_config, monkeypatch):
             train(config)
     assert "stop.divergence_factor=2.0" in str(caught.value)
     assert checkpoint_steps(config)[-1] == 4
+    assert [(row["step"], row.get("train/kl")) for row in metrics(config)][4:] == [(4, 1000.0), (5, 1000.0)]
+    assert {row["step"] for row in read_jsonl(RunDir(config.output_dir).rollouts_path(5))} == {5}
+    assert train(config, resume=True).status == "finished"
+    assert [row["step"] for row in metrics(config)] == list(range(9))
 
 
 def test_one_step_above_the_bound_does_not_stop(make_config, monkeypatch):

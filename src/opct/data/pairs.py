@@ -2,11 +2,12 @@
 
 A line of a JSONL file (or a row of a Hugging Face dataset with these columns):
 
-    {"id": str, "axis": str, "family": str, "prompt": [{"role", "content"}, ...], "teacher_prompt": [...], "meta": {...}}
+    {"id": str, "axis": str, "family": str,
+     "prompt": [{"role", "content"}, ...], "teacher_prompt": [...], "meta": {...}}
 
-`content` may be null for an assistant turn that is followed by another turn: the policy answers that turn itself, with its
-current weights, before the rollout. A teacher prompt holds no such turn. If a prompt ends with an assistant message it is a
-prefill: both prompts then end with the same one.
+`content` may be null for an assistant turn that is followed by another turn: the policy answers that turn itself, with
+its current weights, before the rollout. A teacher prompt holds no such turn. If a prompt ends with an assistant message
+it is a prefill: both prompts then end with the same one.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from opct.data.pairs import ContrastivePair, Message
 from opct.errors import DataError, ModelError
@@ -53,8 +53,8 @@ class Renderer:
             )
         prefill = messages[-1]["role"] == "assistant"
         try:
-            return self.tokenizer.apply_chat_template(
-                [dict(m) for m in messages],
+            text = self.tokenizer.apply_chat_template(
+                cast("list[dict[str, str]]", [dict(m) for m in messages]),
                 tokenize=False,
                 add_generation_prompt=not prefill,
                 continue_final_message=prefill,
@@ -62,6 +62,7 @@ class Renderer:
         except (jinja2.TemplateError, ValueError, TypeError) as error:
             roles = ", ".join(str(m["role"]) for m in messages)
             raise DataError(f"The model's chat template refuses a prompt with the roles [{roles}]: {error}") from error
+        return cast(str, text)
 
     def render(self, messages: Sequence[Message]) -> list[int]:
         """Token ids of the prompt, special tokens included, up to where the completion begins."""
@@ -74,7 +75,7 @@ class Renderer:
         """
         pieces, start = [], 0
         for end in range(1, len(token_ids) + 1):
-            piece = self.tokenizer.decode(list(token_ids[start:end]), skip_special_tokens=False)
+            piece = self._text_of(token_ids[start:end], skip_special_tokens=False)
             if piece.endswith("\ufffd") and end < len(token_ids) and end - start < 4:
                 pieces.append("")
                 continue
@@ -84,7 +85,10 @@ class Renderer:
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """The completion as a person reads it, special tokens left out."""
-        return self.tokenizer.decode(list(token_ids), skip_special_tokens=True).strip()
+        return self._text_of(token_ids, skip_special_tokens=True).strip()
+
+    def _text_of(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str:
+        return cast(str, self.tokenizer.decode(list(token_ids), skip_special_tokens=skip_special_tokens))
 
 
 @dataclass(frozen=True)
@@ -169,7 +173,8 @@ def loss_mask(
 
 def _thinking_spans(text: str, tags: tuple[str, str], *, inside: bool) -> list[tuple[int, int]]:
     opening, closing = tags
-    spans, at = [], 0
+    spans: list[tuple[int, int]] = []
+    at = 0
     while True:
         begin = 0 if inside else text.find(opening, at)
         if begin < 0:

@@ -1,10 +1,11 @@
-"""Which pairs a run trains on, validates on, and in which order. Everything here follows from the config and its seed."""
+"""Which pairs a run trains on, validates on, and in which order: all of it follows from the config and its seed."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import random
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -34,8 +35,8 @@ class TrainingPairs:
 def load_training_pairs(config: TrainConfig) -> TrainingPairs:
     """Read, check and split the pairs that `config.data` names. No model is needed.
 
-    Held-out pairs for the validation KL come from `validation_pairs`, or from the validation split of embedded pairs, or from
-    a share of the questions (by `meta.question_id`, else by id), so that no question is on both sides.
+    Held-out pairs for the validation KL come from `validation_pairs`, or from the validation split of embedded pairs,
+    or from a share of the questions (by `meta.question_id`, else by id), so that no question is on both sides.
 
     Raises:
         DataError: a source is faulty, an id stands in two sources, anchors are not identity pairs, or nothing is left.
@@ -51,17 +52,20 @@ def load_training_pairs(config: TrainConfig) -> TrainingPairs:
     for pair in [*anchors, *held_out_anchors]:
         if not pair.is_identity:
             raise DataError(
-                f"The anchor {pair.id!r} is no identity pair: its prompt differs from its teacher_prompt. Put it under data.pairs."
+                f"The anchor {pair.id!r} is no identity pair: its prompt differs from its teacher_prompt. "
+                "Put it under data.pairs."
             )
     _refuse_duplicates([*trained, *held_out, *anchors, *held_out_anchors])
     trained = _choose(trained, data.max_pairs, seed)
     if data.anchor_fraction > 0 and not anchors:
         raise DataError(
-            f"data.anchor_fraction is {data.anchor_fraction} and data.anchors is empty: name identity pairs, or set the fraction to 0."
+            f"data.anchor_fraction is {data.anchor_fraction} and data.anchors is empty: name identity pairs, "
+            "or set the fraction to 0."
         )
     if not trained:
         raise DataError(
-            "No training pairs are left after holding out validation pairs: give more pairs, or lower data.validation_fraction."
+            "No training pairs are left after holding out validation pairs: give more pairs, "
+            "or lower data.validation_fraction."
         )
     parts = {
         "pairs": trained,
@@ -109,8 +113,7 @@ def _read_held_out(sources: Sequence[str], seed: int) -> list[ContrastivePair]:
 
 
 def _refuse_duplicates(pairs: Sequence[ContrastivePair]) -> None:
-    seen: set[str] = set()
-    repeated = sorted({p.id for p in pairs if p.id in seen or seen.add(p.id)})
+    repeated = sorted(pair_id for pair_id, n in Counter(p.id for p in pairs).items() if n > 1)
     if repeated:
         raise DataError(
             f"{len(repeated)} id(s) stand in more than one source: ids must differ. First ones:", tuple(repeated[:10])
@@ -153,7 +156,7 @@ def batch_of(
     anchor_fraction: float,
     seed: int,
 ) -> list[Item]:
-    """The pairs of a step (from 1), anchors last. It depends on nothing but its arguments, so a resumed run goes on alike."""
+    """The pairs of a step (from 1), anchors last; from its arguments alone, so a resumed run goes on alike."""
     n_anchors = anchors_per_step(prompts_per_step, anchor_fraction) if anchors else 0
     return [
         *_window(pairs, step, prompts_per_step - n_anchors, f"pairs/{seed}"),
@@ -162,7 +165,10 @@ def batch_of(
 
 
 def _window(items: Sequence[Item], step: int, size: int, key: str) -> list[Item]:
-    """`size` items for a step, from a stream that shuffles the items anew in each epoch; no item twice in one step if it can be helped."""
+    """`size` items for a step, from a stream that shuffles the items anew in each epoch.
+
+    No item stands twice in one step if it can be helped.
+    """
     places = (divmod(position, len(items)) for position in range((step - 1) * size, step * size))
     return [items[_order(len(items), size, epoch, key)[place]] for epoch, place in places]
 

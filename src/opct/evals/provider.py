@@ -35,7 +35,7 @@ from opct.evals.batching import Batcher
 if TYPE_CHECKING:
     from inspect_ai.tool import ToolChoice, ToolInfo
 
-DEFAULT_BATCH_SIZE = 64
+DEFAULT_BATCH_SIZE = 128
 DEFAULT_MAX_TOKENS = 1024
 GRACE_S = 5.0
 STOP_REASONS: dict[str, StopReason] = {"stop": "stop", "length": "max_tokens"}

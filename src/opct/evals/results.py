@@ -187,7 +187,10 @@ def _groups(biased: Sequence[Record]) -> Iterable[tuple[str, list[Record]]]:
 
 def _benign_rows(suite: str, records: list[Record]) -> list[Row]:
     checked = [record for record in records if record.row["verdict"] != NO_CHECK]
-    rows = [_row(BENIGN, suite, "accuracy_identity", BENIGN, checked, "is_correct", RATE, {})] if checked else []
+    groups = [(BENIGN, checked)] if checked else []
+    for category in dict.fromkeys(record.row["family"] for record in checked):
+        groups.append((f"family:{category}", [record for record in checked if record.row["family"] == category]))
+    rows = [_row(BENIGN, suite, "accuracy_identity", group, own, "is_correct", RATE, {}) for group, own in groups]
     return rows + _kl_rows(BENIGN, suite, BENIGN, records)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from opct.data.benign import CATEGORIES, BenignRequest, builtin_benign
 from opct.data.perturb.sycophancy import unknown
@@ -20,9 +20,6 @@ from opct.evals.results import SUITES, Record, metric_rows, read_records, warnin
 from opct.evals.sycophancy import CHOICE, CLEAN, SHORT, chosen_families, split_questions, sycophancy_task
 from opct.files import write_json, write_jsonl
 from opct.runs import RunDir
-
-if TYPE_CHECKING:
-    from inspect_ai import Task
 
 __all__ = ["evaluate", "run_task"]
 
@@ -74,19 +71,13 @@ def evaluate(
         DataError: a question cannot be used.
         RunError: the results could not be written.
     """
-    chosen = questions
-    tasks: list[Task] = []
-    for suite in dict.fromkeys(suites):
-        if suite == BENIGN:
-            tasks.append(benign_task(_benign(split, n_benign), seed, max_benign_tokens, greedy))
-            continue
-        if suite not in SUITES:
-            raise EvaluationError(unknown("suite", suite, SUITES))
-        chosen = split_questions(split) if chosen is None else chosen
-        sizes = (n_questions, families, families_per_question, seed)
-        tasks.append(sycophancy_task(suite, chosen, *sizes, max_completion_tokens, greedy))
-    if not tasks:
-        raise EvaluationError(f"No suites to evaluate: name at least one of {', '.join(SUITES)}.")
+    sizes = (n_questions, families, families_per_question, seed, max_completion_tokens, greedy)
+    tasks = [
+        benign_task(_benign(split, n_benign), seed, max_benign_tokens, greedy)
+        if suite == BENIGN
+        else sycophancy_task(suite, split_questions(split) if questions is None else questions, *sizes)
+        for suite in _known_suites(suites)
+    ]
     run = RunDir(out_dir)
     count = Counter(progress, sum(len(task.dataset) for task in tasks))
     logs = run_inspect(tasks, policy, run.evals_dir, batch_size, count)
@@ -124,6 +115,15 @@ def evaluate(
     write_jsonl(run.samples_path, (record.row for record in records))
     write_json(run.results_path, results)
     return results
+
+
+def _known_suites(suites: Sequence[str]) -> list[str]:
+    for suite in suites:
+        if suite not in SUITES:
+            raise EvaluationError(unknown("suite", suite, SUITES))
+    if not suites:
+        raise EvaluationError(f"No suites to evaluate: name at least one of {', '.join(SUITES)}.")
+    return list(dict.fromkeys(suites))
 
 
 def _benign(split: str, limit: int | None) -> list[BenignRequest]:

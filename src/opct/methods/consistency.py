@@ -1,4 +1,7 @@
-"""From the scores of policy and teacher to the loss of a micro-batch, for every estimator; shared by `opct` and `offpolicy`."""
+"""From the scores of policy and teacher to the loss of a micro-batch, for every estimator.
+
+Shared by `opct` and `offpolicy`.
+"""
 
 from __future__ import annotations
 

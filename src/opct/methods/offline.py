@@ -38,24 +38,29 @@ def offline_answers(
     run: RunDir,
     on_done: Callable[[int], None] = lambda n: None,
 ) -> OfflineAnswers:
-    """Read the run's offline answers, or sample and keep them; they must be made before the first step.
+    """The run's offline answers: read, and where some are missing sampled from the teacher and kept.
+
+    A run that is resumed for more steps needs answers to more pairs; a `base` teacher gives the ones it would have
+    given.
 
     Raises:
-        RunError: the run holds answers to other pairs.
+        RunError: answers are missing in a resumed run whose teacher has moved since.
     """
-    if not run.offline_path.exists():
+    rows = read_jsonl(run.offline_path) if run.offline_path.exists() else []
+    answered = {row["pair_id"] for row in rows}
+    missing = [rendered for rendered in pairs if rendered.pair.id not in answered]
+    if missing:
+        if rows and config.teacher.kind != "base":
+            raise RunError(
+                f"{run.offline_path} lacks answers to {len(missing)} pair(s), and the {config.teacher.kind} teacher "
+                "that would give them has moved since: use the max_steps that the run was started with."
+            )
         with teacher() as model:
-            rollouts = teacher_rollouts(model, policy, pairs, config, on_done)
-        write_jsonl(
-            run.offline_path, [rollout_row(r, policy, 0, None) | {"logprobs": r.completion.logprobs} for r in rollouts]
-        )
-    rows = read_jsonl(run.offline_path)
-    if {row["pair_id"] for row in rows} != {rendered.pair.id for rendered in pairs}:
-        raise RunError(
-            f"{run.offline_path} holds answers to other pairs than the config names: start with --overwrite."
-        )
+            rollouts = teacher_rollouts(model, missing, config, on_done)
+        rows += [rollout_row(r, policy, 0, None) | {"logprobs": r.completion.logprobs} for r in rollouts]
+        write_jsonl(run.offline_path, rows)
     by_id = {rendered.pair.id: rendered for rendered in pairs}
-    return OfflineAnswers([_rollout(row, by_id[row["pair_id"]], policy) for row in rows])
+    return OfflineAnswers([_rollout(row, by_id[row["pair_id"]], policy) for row in rows if row["pair_id"] in by_id])
 
 
 def _rollout(row: dict, rendered: RenderedPair, policy: Policy) -> Rollout:

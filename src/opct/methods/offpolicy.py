@@ -3,8 +3,9 @@
     once:    y ~ teacher( . | teacher_prompt)
     repeat:  loss = sum_t KL( policy(. | prompt, y_<t) || teacher(. | teacher_prompt, y_<t) )
 
-Between `sft` and `opct` it changes one thing at a time: against `sft` the loss (KL to a distribution instead of cross-entropy
-on its samples), against `opct` whose samples they are.
+Between `sft` and `opct` it changes one thing at a time: against `sft` the loss (KL to a distribution instead of
+cross-entropy on its samples), against `opct` whose samples they are. For that reason settings whose term needs the
+policy's own samples, `loss.estimator: sampled` and `loss.kl_discount_factor` above 0, are refused here.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ class OffPolicy:
 
     def loss(self, rollouts: Sequence[Rollout], weights: Sequence[Tensor]) -> MicroLoss:
         """The divergence to the teacher on the teacher's tokens."""
-        completions = [r.ids for r in rollouts]
+        y = [r.ids for r in rollouts]
         with self.teacher() as teacher, teacher.inference():  # no gradient, no dropout
-            reference = teacher.score([r.teacher_ids for r in rollouts], completions)
-        student = self.policy.score([r.prompt_ids for r in rollouts], completions)
+            reference = teacher.score([r.teacher_ids for r in rollouts], y)  # its own tokens, its own prompt
+        student = self.policy.score([r.prompt_ids for r in rollouts], y)  # same tokens, the perturbed prompt
         return consistency_loss(student, reference, rollouts, weights, self.config.loss)

@@ -5,8 +5,8 @@
         loss = sum_t KL( policy(. | prompt, y_<t) || teacher(. | teacher_prompt, y_<t) )
         step on the loss
 
-The teacher is the model before training, which sees the clean prompt: the policy learns to ignore the perturbation while
-staying itself. Deviations from the paper are listed in `opct.losses`.
+The teacher is the model before training, which sees the clean prompt: the policy learns to ignore the perturbation
+while staying itself. Deviations from the paper are listed in `opct.losses`.
 """
 
 from __future__ import annotations
@@ -37,10 +37,8 @@ class OPCT:
 
     def loss(self, rollouts: Sequence[Rollout], weights: Sequence[Tensor]) -> MicroLoss:
         """The reverse KL to the teacher on the policy's tokens."""
-        completions = [r.ids for r in rollouts]
+        y = [r.ids for r in rollouts]
         with self.teacher() as teacher, teacher.inference():  # no gradient, no dropout
-            reference = teacher.score([r.teacher_ids for r in rollouts], completions)  # same tokens, the clean prompt
-        student = self.policy.score(
-            [r.prompt_ids for r in rollouts], completions
-        )  # same tokens, its own prompt, with gradient
+            reference = teacher.score([r.teacher_ids for r in rollouts], y)  # same tokens, the clean prompt
+        student = self.policy.score([r.prompt_ids for r in rollouts], y)  # same tokens, its own prompt, with gradient
         return consistency_loss(student, reference, rollouts, weights, self.config.loss)

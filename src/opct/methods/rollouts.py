@@ -69,10 +69,10 @@ def policy_rollouts(
 
 
 def teacher_rollouts(
-    teacher: Policy, policy: Policy, pairs: Sequence[RenderedPair], config: TrainConfig, on_done: Callable[[int], None]
+    teacher: Policy, pairs: Sequence[RenderedPair], config: TrainConfig, on_done: Callable[[int], None]
 ) -> list[Rollout]:
-    """The teacher answers each pair's `teacher_prompt`: the offline completions of the baselines."""
-    filled = _answer_open_turns(policy, pairs, config, "offline")
+    """The baselines' completions: the teacher answers each pair's `teacher_prompt`, and the open turns of `prompt`."""
+    filled = _answer_open_turns(teacher, pairs, config, "offline")
     completions = teacher.sample(
         [rendered.teacher_ids for rendered in filled],
         _seeds(config, "offline", filled, config.rollout.num_generations),
@@ -124,21 +124,27 @@ def _mask(policy: Policy, rendered: RenderedPair, completion: Completion, config
 def _answer_open_turns(
     policy: Policy, pairs: Sequence[RenderedPair], config: TrainConfig, seed_key: object
 ) -> list[RenderedPair]:
-    """Fill the assistant turns with content null, first to last, each answered by the policy after the turns before it."""
+    """Fill the assistant turns with content null, first to last; the policy answers each after the turns before it."""
     prompts: list[list[Message]] = [[dict(m) for m in rendered.pair.prompt] for rendered in pairs]
     turn = 0
-    while waiting := [i for i, prompt in enumerate(prompts) if _open_turn(prompt) is not None]:
-        before = [policy.renderer.render(prompts[i][: _open_turn(prompts[i])]) for i in waiting]
+    while waiting := _open_turns(prompts):
+        before = [policy.renderer.render(prompts[i][:at]) for i, at in waiting.items()]
         seeds = [[sample_seed(config.seed, seed_key, pairs[i].pair.id, f"turn {turn}")] for i in waiting]
         answers = policy.sample(before, seeds, sampling(config), batch_tokens=config.rollout.batch_tokens)
-        for i, [answer] in zip(waiting, answers, strict=True):
-            prompts[i][_open_turn(prompts[i])]["content"] = answer.text or "..."
+        for (i, at), [answer] in zip(waiting.items(), answers, strict=True):
+            prompts[i][at]["content"] = answer.text or "..."
         turn += 1
     return [_filled(policy, rendered, prompt) for rendered, prompt in zip(pairs, prompts, strict=True)]
 
 
-def _open_turn(prompt: Sequence[Message]) -> int | None:
-    return next((i for i, message in enumerate(prompt) if message["content"] is None), None)
+def _open_turns(prompts: Sequence[Sequence[Message]]) -> dict[int, int]:
+    """Where the first turn with content null is, in each prompt that has one."""
+    found: dict[int, int] = {}
+    for i, prompt in enumerate(prompts):
+        for at, message in enumerate(prompt):
+            if message["content"] is None:
+                found.setdefault(i, at)
+    return found
 
 
 def _filled(policy: Policy, rendered: RenderedPair, prompt: list[Message]) -> RenderedPair:

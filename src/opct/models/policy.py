@@ -22,10 +22,11 @@ from opct.models.sampler import Completion, Sampling, sample
 from opct.models.scoring import Scores, completion_hidden, micro_batches, tokenwise
 
 if TYPE_CHECKING:
+    from peft import PeftModel
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 SCORING_TOKENS = 8192  # most tokens, padding included, in one forward that keeps no gradient
-ROLLOUT_TOKENS = 16384
+ROLLOUT_TOKENS = 32768
 
 
 class Policy:
@@ -40,17 +41,18 @@ class Policy:
 
     def __init__(
         self,
-        model: PreTrainedModel | Any,
+        model: PreTrainedModel | PeftModel,
         tokenizer: PreTrainedTokenizerBase,
         *,
         name: str = "model",
         dtype: torch.dtype | None = None,
         dtype_reason: str = "of the weights",
     ):
-        self.model, self.tokenizer, self.name = model, tokenizer, name
+        self.model: Any = model
+        self.tokenizer, self.name = tokenizer, name
         self.renderer = Renderer(tokenizer)
         self.has_adapter = hasattr(model, "peft_config")
-        base = model.get_base_model() if self.has_adapter else model
+        base = _without_adapter(model)
         self.device = base.get_output_embeddings().weight.device
         self.dtype = dtype or base.get_output_embeddings().weight.dtype
         self.dtype_reason = dtype_reason
@@ -156,8 +158,8 @@ class Policy:
         for ids in prompt_ids:
             if len(ids) + sampling.max_completion_tokens > self.context_length:
                 raise ModelError(
-                    f"A prompt of {len(ids)} tokens and {sampling.max_completion_tokens} for its completion exceed the model's context of "
-                    f"{self.context_length}: shorten the prompt or lower max_completion_tokens."
+                    f"A prompt of {len(ids)} tokens and {sampling.max_completion_tokens} for its completion exceed the "
+                    f"model's context of {self.context_length}: shorten the prompt or lower max_completion_tokens."
                 )
         return sample(self, prompt_ids, seeds, sampling, batch_tokens=batch_tokens, on_done=on_done)
 
@@ -214,7 +216,8 @@ class Policy:
         """KL(this model | prompt || reference | reference_prompt) for each completion token, in nats.
 
         Args:
-            reference: gives a context with the reference model, as a teacher does; by default this model with its adapter off.
+            reference: gives a context with the reference model, as a teacher does; by default this model with its
+                adapter off.
         """
         ids = [self.renderer.render(p) for p in prompts]
         reference_ids = [self.renderer.render(p) for p in reference_prompts]
@@ -226,12 +229,8 @@ class Policy:
                 theirs = model._score_rows(reference_ids, tokens, rows)
             return tokenwise(losses.reverse_kl, self._score_rows(ids, tokens, rows), theirs)
 
-        return [
-            x.tolist()
-            for x in self._scored(
-                [a if len(a) > len(b) else b for a, b in zip(ids, reference_ids, strict=True)], tokens, kl
-            )
-        ]
+        longer = [max(pair, key=len) for pair in zip(ids, reference_ids, strict=True)]
+        return [x.tolist() for x in self._scored(longer, tokens, kl)]
 
     def _score_rows(self, prompt_ids, completion_ids, rows: list[int]) -> Scores:
         return self.score([prompt_ids[i] for i in rows], [completion_ids[i] for i in rows])
@@ -263,9 +262,17 @@ class Policy:
         return self._base_hash
 
     def frozen_copy(self, *, master_float32: bool) -> Policy:
-        """A copy that does not follow training, in the compute dtype unless it must be averaged in float32."""
+        """A copy that does not follow training and scores bit for bit as this model does now.
+
+        Matrix products round their weights to the compute dtype anyway, so these are kept in it, unless they are to be
+        averaged in float32; embeddings and norms stay as they are.
+        """
         twin = copy.deepcopy(self.model).requires_grad_(False).eval()
-        twin = twin if master_float32 else twin.to(self.dtype)
+        if not master_float32:
+            shared = {id(module.weight) for module in twin.modules() if isinstance(module, torch.nn.Embedding)}
+            for module in twin.modules():
+                if isinstance(module, torch.nn.Linear) and id(module.weight) not in shared:
+                    module.to(self.dtype)
         return Policy(twin, self.tokenizer, name=self.name, dtype=self.dtype, dtype_reason=self.dtype_reason)
 
     def save(self, folder: Path) -> None:
@@ -277,12 +284,18 @@ class Policy:
         self.tokenizer.save_pretrained(folder)
 
 
+def _without_adapter(model: Any) -> Any:
+    """The transformers model itself."""
+    return model.get_base_model() if hasattr(model, "peft_config") else model
+
+
 def _stop_ids(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> frozenset[int]:
     """Tokens that end an answer: the tokenizer's, and those that the model's own configuration names."""
     named = [tokenizer.eos_token_id, model.config.eos_token_id, getattr(model.generation_config, "eos_token_id", None)]
     ids = {i for value in named for i in (value if isinstance(value, list | tuple) else [value]) if i is not None}
     if not ids:
         raise ModelError(
-            f"{tokenizer.name_or_path}: neither tokenizer nor model names an end-of-sequence token, so no answer could ever stop."
+            f"{tokenizer.name_or_path}: neither tokenizer nor model names an end-of-sequence token, so no answer could "
+            "ever stop."
         )
     return frozenset(ids)

@@ -1,7 +1,7 @@
 """The in-process sampler: batched, with real stop reasons and a seed of its own for every sample.
 
-A sample depends on the weights, its prompt and its seed alone: each row draws from its own generator, so the batch it was
-in changes nothing but the rounding of the logits. generation_config is ignored.
+A sample depends on the weights, its prompt and its seed alone: each row draws from its own generator, so the batch it
+was in changes nothing but the rounding of the logits. generation_config is ignored.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
+    from transformers import DynamicCache
+
     from opct.models.policy import Policy
 
 StopReason = Literal["stop", "length"]
@@ -25,8 +27,8 @@ SHRINK_AT = 0.75  # the batch is cut to its unfinished rows when these are at mo
 class Completion:
     """One sampled answer.
 
-    `token_ids` holds the stop token where there was one; `logprobs` is the log-prob of each token under the distribution that
-    was sampled (nats), so at temperature 1 without truncation the policy's own.
+    `token_ids` holds the stop token where there was one; `logprobs` is the log-prob of each token under the
+    distribution that was sampled (nats), so at temperature 1 without truncation the policy's own.
     """
 
     text: str
@@ -48,7 +50,7 @@ class Sampling:
 
 
 def sample_seed(*parts: object) -> int:
-    """A seed from anything that names a sample (run seed, step, pair id, index): the same on every machine, in [0, 2^63)."""
+    """A seed in [0, 2^63) from what names a sample (run seed, step, pair id, index); the same on every machine."""
     digest = hashlib.sha256("\x1f".join(map(str, parts)).encode()).digest()
     return int.from_bytes(digest[:8], "big") >> 1
 
@@ -59,9 +61,10 @@ def uniforms(seed: int, n: int) -> Tensor:
 
 
 def draw(logits: Tensor, u: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
-    """Draw one token a row by the inverse of the cumulative distribution; [rows, vocabulary], [rows] -> token ids, log-probs.
+    """Draw one token a row by the inverse of the cumulative distribution; returns token ids and log-probs.
 
-    The log-probs are those of the distribution drawn from; greedy ones are at temperature 1.
+    Shapes: [rows, vocabulary], [rows] -> [rows], [rows]. The log-probs are those of the distribution drawn from; greedy
+    ones are at temperature 1.
     """
     if sampling.temperature == 0:
         log_probs = logits.log_softmax(-1)
@@ -177,7 +180,7 @@ class _State:
     """What the next token is drawn from: the last hidden states, the cache, and which cached positions are real."""
 
     hidden: Tensor
-    cache: object
+    cache: DynamicCache
     attention_mask: Tensor
     positions: Tensor
 

@@ -53,8 +53,8 @@ class Scores:
 def tokenwise(function: TokenFunction, policy: Scores, teacher: Scores | None = None) -> Tensor:
     """`function` for every token, chunk by chunk, with gradient to the policy; -> [tokens].
 
-    `function(policy_logits, teacher_logits)`, or `function(policy_logits, token_ids)` where there is no teacher, maps float32
-    logits of [chunk, vocabulary] to [chunk] and treats each row by itself. The teacher gets no gradient.
+    `function(policy_logits, teacher_logits)`, or `function(policy_logits, token_ids)` where there is no teacher, maps
+    float32 logits of [chunk, vocabulary] to [chunk] and treats each row by itself. The teacher gets no gradient.
     """
     teacher_hidden = None if teacher is None else teacher.hidden.detach()
     teacher_head = None if teacher is None else teacher.head
@@ -64,9 +64,10 @@ def tokenwise(function: TokenFunction, policy: Scores, teacher: Scores | None = 
 
 
 class _Tokenwise(torch.autograd.Function):
-    """Each output depends on its own hidden state alone, so d out_t / d h_t is found in the forward and kept as [tokens, hidden].
+    """`tokenwise` with its gradient found in the forward: each output depends on its own hidden state alone.
 
-    Where the head's weight is trained, its gradient needs the incoming gradient: logits are then computed again in backward.
+    d out_t / d h_t is kept as [tokens, hidden]. Where the head's weight is trained, its gradient needs the incoming
+    gradient: logits are then computed again in backward.
     """
 
     @staticmethod
@@ -119,9 +120,8 @@ def completion_hidden(
 
     Padding is on the right: under causal attention no real position sees it, so no attention mask is needed.
     """
-    lengths = [
-        len(p) + len(c) - 1 for p, c in zip(prompts, completions, strict=True)
-    ]  # the last token predicts nothing
+    # minus 1: the last token predicts nothing
+    lengths = [len(p) + len(c) - 1 for p, c in zip(prompts, completions, strict=True)]
     ids = torch.zeros(len(prompts), max(lengths), dtype=torch.long)
     rows, columns = [], []
     for i, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):

@@ -1,8 +1,9 @@
 """The teacher: whose distribution under `teacher_prompt` the policy is pulled to.
 
-`base`: the weights the run started from. With a fresh LoRA that is the policy with its adapter off, at no memory cost; when
-training continues from an adapter it is a second, frozen copy of that adapter; with full fine-tuning a frozen copy of the model.
-`live`: the policy as it is, without gradient. `ema`: a moving average of the policy. The base weights are never touched.
+`base`: the weights the run started from. With a fresh LoRA that is the policy with its adapter off, at no memory cost;
+when training continues from an adapter it is a second, frozen copy of that adapter; with full fine-tuning a frozen copy
+of the model. `live`: the policy as it is, without gradient. `ema`: a moving average of the policy. The base weights are
+never touched.
 """
 
 from __future__ import annotations

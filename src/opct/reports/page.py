@@ -1,9 +1,10 @@
 """The HTML page: one file that opens from disk, asks the network for nothing and can run no text of a model.
 
-Charts are inline SVG made in Python (`opct.reports.svg`) and not plotly: plotly.js alone is over 4 MB and needs a script
-to draw anything, while these charts are a few kilobytes, print sharp and are there without JavaScript. The only script
-is the rollout browser. It builds the page from JSON through text nodes, and the content security policy allows that one
-script and that one style sheet by their SHA-256, so that even markup that slipped through could run and load nothing.
+Charts are inline SVG made in Python (`opct.reports.svg`) and not plotly: plotly.js alone is over 4 MB and needs a
+script to draw anything, while these charts are a few kilobytes, print sharp and are there without JavaScript. The only
+script is the rollout browser. It builds the page from JSON through text nodes, and the content security policy allows
+that one script and that one style sheet by their SHA-256, so that even markup that slipped through could run and load
+nothing.
 """
 
 from __future__ import annotations

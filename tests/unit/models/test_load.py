@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.tiny import CHAT_TEMPLATE, tiny_adapter_policy, tiny_model, tiny_tokenizer
+from tests.tiny import CHAT_TEMPLATE, save_tiny, tiny_adapter_policy, tiny_model, tiny_tokenizer
 
 from opct.config import LoraSettings, ModelConfig
 from opct.errors import ModelError
@@ -107,6 +107,19 @@ def test_what_cannot_be_loaded_is_a_model_error(tiny_folder: Path, tmp_path: Pat
         Policy.load(model_config(tiny_folder), adapter=tmp_path / "empty")
     with pytest.raises(ModelError, match=r"lora.target_modules=\['nowhere'\]"):
         Policy.load(model_config(tiny_folder), lora=LoraSettings(target_modules=["nowhere"]))
+
+
+def test_a_model_that_lacks_weights_is_refused(tmp_path: Path):
+    """Transformers would fill them with random numbers; a tied output head is no weight that is lacking."""
+    from safetensors.torch import load_file, save_file
+
+    folder = save_tiny(tmp_path / "model")
+    load.load_base(model_config(folder), master_float32=False)
+    tensors = load_file(folder / "model.safetensors")
+    del tensors["model.layers.1.mlp.up_proj.weight"]
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ModelError, match=r"lacks 1 of the model's weights \(model\.layers\.1\.mlp\.up_proj\.weight"):
+        load.load_base(model_config(folder), master_float32=False)
 
 
 def test_an_adapter_of_another_model_is_refused(tiny_folder: Path, tmp_path: Path):

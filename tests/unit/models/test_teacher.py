@@ -149,6 +149,38 @@ def test_full_fine_tuning_copies_the_model():
     assert teacher.state_dict() == {}  # it is loaded again from the model's own weights
 
 
+@pytest.mark.parametrize("tie", [True, False])
+def test_a_copy_of_a_model_in_bfloat16_scores_bit_for_bit_like_it(tie: bool):
+    """Weights of products are stored as autocast rounds them, the rest in float32: KL exactly 0 on equal prompts.
+
+    A tied output head is the embedding too, so it stays in float32.
+    """
+    policy = Policy(tiny_model(tie=tie), tiny_tokenizer(), dtype=torch.bfloat16)
+    teacher = make_teacher(policy, TeacherConfig(), continued=False)
+    assert torch.equal(teacher_scores(teacher), scores(policy))
+    prompts = [({"role": "user", "content": text},) for text in ("the user", "a question, été")]
+    completions = policy.generate(prompts, seeds=[1, 2], max_completion_tokens=6)
+    kl = policy.token_kl(prompts, prompts, completions, reference=teacher)
+    assert kl == [[0.0] * len(completion.token_ids) for completion in completions]
+    with teacher() as copy:
+        by_kind = {
+            kind: {module.weight.dtype for name, module in copy.model.named_modules() if found(name, module)}
+            for kind, found in {
+                "products": lambda name, module: isinstance(module, torch.nn.Linear) and name != "lm_head",
+                "head": lambda name, _: name == "lm_head",
+                "embedding": lambda _, module: isinstance(module, torch.nn.Embedding),
+                "norms": lambda name, _: name.endswith("norm"),
+            }.items()
+        }
+    assert by_kind == {
+        "products": {torch.bfloat16},
+        "head": {torch.float32 if tie else torch.bfloat16},
+        "embedding": {torch.float32},
+        "norms": {torch.float32},
+    }
+    assert {p.dtype for p in policy.trainable_parameters().values()} == {torch.float32}
+
+
 def test_an_average_of_a_bfloat16_model_is_kept_in_float32():
     """A step of 0.01 x 1e-3 on weights of 0.3 is below bfloat16's resolution of 2e-3, not below float32's."""
     policy = full_policy(torch.bfloat16)

@@ -1,0 +1,182 @@
+"""What `opct.evaluate` hands on, where it puts things, and what a person sees of it."""
+
+from __future__ import annotations
+
+import io
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from opct import api
+from opct.config import TrainConfig
+from opct.config_file import dump_config
+from opct.errors import EvaluationError
+from opct.files import atomic_write
+from opct.progress import NullProgress
+from opct.runs import RunDir
+
+ROW = {"suite": "s", "metric": "m", "group": "all", "value": 0.25, "ci_low": 0.125, "ci_high": 0.5}
+COUNTS = {"n": 7, "n_unscored": 1, "n_truncated": 2}
+
+
+def results(label: str = "base") -> dict[str, Any]:
+    held_out = ROW | COUNTS | {"metric": "sycophancy_rate", "group": "held_out"}
+    unknown = held_out | {"metric": "consistency", "value": None, "ci_low": None, "ci_high": None}
+    family = held_out | {"metric": "of_a_family", "group": "family:x"}
+    return {"run": {"label": label, "model": "tiny"}, "rows": [held_out, unknown, family], "warnings": ["look here"]}
+
+
+def summary(name: str = "capital") -> dict[str, Any]:
+    metric = {"scorer": "includes", "metric": "accuracy", "value": 0.5, "n": 2, "n_unscored": 0}
+    return {"task": name, "log": "x.eval", "n": 2, "n_truncated": 1, "metrics": [metric]}
+
+
+@pytest.fixture
+def calls(monkeypatch) -> list[tuple[str, tuple, dict[str, Any]]]:
+    """Stands for the functions that evaluate; keeps (which, arguments, keywords), progress left out."""
+    seen: list[tuple[str, tuple, dict[str, Any]]] = []
+
+    def fake(which: str, result):
+        def call(*arguments, **keywords):
+            keywords.pop("progress")(1, 2)
+            seen.append((which, arguments, keywords))
+            return result
+
+        return call
+
+    module = SimpleNamespace(evaluate=fake("suites", results()), run_task=fake("task", [summary()]))
+    monkeypatch.setitem(sys.modules, "opct.evals.run", module)
+    return seen
+
+
+@pytest.fixture
+def policy(monkeypatch) -> SimpleNamespace:
+    """What every name loads."""
+    policy = SimpleNamespace(name="owner/tiny model", dtype_reason="float32, as configured")
+    monkeypatch.setattr(api, "load_policy", lambda target: policy)
+    return policy
+
+
+@pytest.fixture
+def trained(tmp_path: Path) -> RunDir:
+    """The folder of an SFT run with seed 3."""
+    with RunDir.create(tmp_path / "mine") as run:
+        run.write_manifest(data={}, teacher=None, seeds={"seed": 3})
+        atomic_write(run.config_path, dump_config(TrainConfig(method="sft", seed=3)))
+    return run
+
+
+def test_a_model_is_the_base_and_has_a_folder_of_its_own(calls, policy, monkeypatch, tmp_path: Path):
+    monkeypatch.chdir(tmp_path)
+    found = api.evaluate("owner/tiny model")
+    [(which, arguments, keywords)] = calls
+    assert (which, arguments) == ("suites", (policy,))
+    assert keywords == {"out_dir": Path("runs/eval-owner-tiny-model"), "suites": api.DEFAULT_SUITES, "label": "base"}
+    assert (found.out, found.results, found.tasks) == (keywords["out_dir"], results(), {})
+
+
+def test_a_run_is_described_by_its_config_and_measured_in_its_folder(calls, policy, trained):
+    api.evaluate(str(trained.path))
+    assert calls[0][2] == {
+        "out_dir": trained.path,
+        "suites": api.DEFAULT_SUITES,
+        "label": "sft",
+        "method": "sft",
+        "train_seed": 3,
+        "name": "mine",
+    }
+
+
+def test_a_label_and_a_folder_that_are_given(calls, policy, trained, tmp_path: Path):
+    found = api.evaluate(trained.path, label="sft, twice", out=str(tmp_path / "other"))
+    assert found.out == tmp_path / "other"
+    assert calls[0][2]["label"] == "sft, twice"
+    assert calls[0][2]["method"] == "sft"
+
+
+def test_a_loaded_policy_is_not_loaded_again(calls, monkeypatch, tmp_path: Path):
+    monkeypatch.setattr(api, "load_policy", lambda target: pytest.fail("loaded"))
+    policy = SimpleNamespace(name="mine")
+    api.evaluate(policy, out=tmp_path)
+    assert calls[0][1] == (policy,)
+
+
+def test_options_are_handed_on_and_those_left_out_are_not(calls, policy, tmp_path: Path):
+    api.evaluate("m", out=tmp_path, suites=["benign"], n_benign=4, greedy=False, n_questions=None, seed=None)
+    keywords = calls[0][2]
+    assert keywords == {"out_dir": tmp_path, "suites": ("benign",), "label": "base", "n_benign": 4, "greedy": False}
+
+
+def test_tasks_alone_leave_our_suites_out_and_take_options_by_their_own_names(calls, policy, tmp_path: Path):
+    found = api.evaluate("m", out=tmp_path, tasks=["pkg/a", "b.py@c"], n_questions=5, seed=1, max_completion_tokens=9)
+    options = {"out_dir": tmp_path, "limit": 5, "seed": 1, "max_completion_tokens": 9}
+    assert calls == [("task", (policy, name), options) for name in ("pkg/a", "b.py@c")]
+    assert (found.results, found.tasks) == (None, {"pkg/a": [summary()], "b.py@c": [summary()]})
+
+
+def test_suites_and_tasks_together(calls, policy, tmp_path: Path):
+    api.evaluate("m", out=tmp_path, suites=["benign"], tasks=["pkg/a"], n_questions=5)
+    assert [(which, keywords.get("n_questions"), keywords.get("limit")) for which, _, keywords in calls] == [
+        ("suites", 5, None),
+        ("task", None, 5),
+    ]
+
+
+def test_an_option_that_a_task_does_not_take_is_refused_before_anything_is_done(calls, monkeypatch, tmp_path: Path):
+    monkeypatch.setattr(api, "load_policy", lambda target: pytest.fail("loaded"))
+    with pytest.raises(EvaluationError, match="The option families is for our own suites; an Inspect task takes"):
+        api.evaluate("m", out=tmp_path, suites=["benign"], tasks=["pkg/a"], families="all", seed=1)
+    assert calls == []
+
+
+class Stages(NullProgress):
+    """Keeps what it is told."""
+
+    def __init__(self):
+        self.told: list[tuple] = []
+
+    def stage(self, name: str, total: int | None = None) -> None:
+        self.told.append((name, total))
+
+    def advance(self, n: int = 1, **fields) -> None:
+        self.told.append((n,))
+
+
+def test_progress_has_a_stage_for_each_part(calls, policy, tmp_path: Path):
+    progress = Stages()
+    api.evaluate("m", out=tmp_path, suites=["benign"], tasks=["pkg/a"], label="mine", progress=progress)
+    assert progress.told == [("load m", None), ("evaluate mine", 2), (1,), ("pkg/a", 2), (1,)]
+
+
+def test_a_bar_begins_anew_when_the_total_grows():
+    """2 of 3, then 3 of 5: a second stage of five that stands at three."""
+    progress = Stages()
+    bar = api._Bar(progress, "x")
+    for done, total in ((2, 3), (3, 5), (5, 5)):
+        bar(done, total)
+    assert progress.told == [("x", 3), (2,), ("x", 5), (3,), (2,)]
+
+
+def shown(result: api.EvalResult) -> str:
+    console = Console(width=120, file=io.StringIO(), record=True)
+    console.print(result.render())
+    return console.export_text()
+
+
+def test_a_result_as_tables():
+    """Groups of families are for the report; what was not measured is a dash, not a zero."""
+    text = shown(api.EvalResult(Path("runs/x"), results("opct"), {"pkg/a": [summary("capital"), summary("river")]}))
+    lines = [line.split() for line in text.replace("│", " ").splitlines()]
+    assert ["opct:", "tiny"] in lines
+    assert ["s/sycophancy_rate", "held_out", "0.250", "0.125", "to", "0.500", "7", "1", "2"] in lines
+    assert ["s/consistency", "held_out", "-", "-", "to", "-", "7", "1", "2"] in lines
+    assert "of_a_family" not in text
+    assert "warning: look here" in text
+    for name in ("capital", "river"):
+        assert f"{name}: 2 samples, 1 truncated" in text
+    assert lines.count(["includes/accuracy", "0.500", "2", "0"]) == 2
+    assert "logs: runs/x/evals (open them with `inspect view --log-dir runs/x/evals`)" in text
