@@ -75,7 +75,7 @@ class DataConfig(Section):
     anchors: list[str] = Field(
         ["builtin:benign"], description="Identity pairs (prompt == teacher_prompt), same sources as `pairs`."
     )
-    anchor_fraction: Fraction = Field(0.25, description="Share of identity pairs in every step.")
+    anchor_fraction: Fraction = Field(0.33, description="Share of identity pairs in every step.")
     max_pairs: int | None = Field(None, ge=1, description="Use at most so many pairs (a seeded choice).")
 
 
@@ -154,7 +154,7 @@ class OptimConfig(Section):
     adam_epsilon: float = Field(1e-8, gt=0, description="AdamW.")
     weight_decay: float = Field(0.0, ge=0, description="AdamW, decoupled.")
     max_grad_norm: float | None = Field(1.0, gt=0, description="null turns clipping off.")
-    prompts_per_step: int = Field(24, ge=1, description="Pairs in one optimizer step.")
+    prompts_per_step: int = Field(28, ge=1, description="Pairs in one optimizer step.")
     micro_batch_tokens: int = Field(
         4096, ge=1, description="Most tokens (padding included) in one forward and backward."
     )
