@@ -65,7 +65,12 @@ def make_config(tmp_path: Path, tiny_folder: Path, pair_files: tuple[Path, Path]
             "validation_size": 4,
         },
         "rollout": {"num_generations": 2, "max_completion_tokens": 6},
-        "optim": {"learning_rate": 1e-2, "prompts_per_step": 4, "micro_batch_tokens": 300},
+        "optim": {
+            "learning_rate": 1e-2,
+            "lr_scheduler_type": "constant",
+            "prompts_per_step": 4,
+            "micro_batch_tokens": 300,
+        },
     }
 
     def make(**overrides) -> TrainConfig:

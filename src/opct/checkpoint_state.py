@@ -19,7 +19,11 @@ from opct.prepare import Setup
 from opct.runs import RunDir
 
 # settings that may differ between a run and its resumption: they change when it ends and what it writes, not its steps
-FREE_SETTINGS = {"max_steps", "num_train_epochs", "save_steps", "save_total_limit", "report_to", "output_dir", "stop"}
+FREE_SETTINGS = {"save_steps", "save_total_limit", "report_to", "output_dir", "stop"}
+LENGTH_SETTINGS = {
+    "max_steps",
+    "num_train_epochs",
+}  # free as well where the learning rate does not depend on the length
 COUNTERS = ("step", "best_kl", "best_step", "reference_kl", "steps_above")
 
 
@@ -114,8 +118,9 @@ def refuse_other_run(run: RunDir, config: TrainConfig, identity: Mapping[str, An
             faults.append(f"{what} changed ({manifest.get(name)} then, {identity[name]} now)")
     before = load_config(run.config_path).model_dump() if run.config_path.exists() else {}
     now = config.model_dump()
+    free = FREE_SETTINGS | (LENGTH_SETTINGS if config.optim.lr_scheduler_type == "constant" else set())
     for key in sorted(before):
-        if key not in FREE_SETTINGS and before[key] != now[key]:
+        if key not in free and before[key] != now[key]:
             faults.append(f"the setting {key} changed ({_difference(before[key], now[key])})")
     if faults:
         raise RunError(

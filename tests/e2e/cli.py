@@ -187,7 +187,12 @@ def workplace(folder: Path, model: Path, **changes: Any) -> Workplace:
         "lora": {"r": 2, "alpha": 4},
         "data": {"pairs": [str(pairs)], "anchors": [str(anchors)], "validation_fraction": 0.3, "validation_size": 4},
         "rollout": {"num_generations": 2, "max_completion_tokens": 6},
-        "optim": {"prompts_per_step": 4, "micro_batch_tokens": 400, "learning_rate": 0.003},
+        "optim": {
+            "prompts_per_step": 4,
+            "micro_batch_tokens": 400,
+            "learning_rate": 0.003,
+            "lr_scheduler_type": "constant",
+        },
     }
     for key, value in changes.items():
         settings[key] = {**(settings.get(key) or {}), **value} if isinstance(value, dict) else value

@@ -313,7 +313,12 @@ def test_13_the_behaviour_moves_and_identity_pairs_stay(make_config, smollm2_fol
             "validation_size": 12,
         },
         rollout={"num_generations": 1, "max_completion_tokens": 12},
-        optim={"learning_rate": 2e-4, "lr_scheduler_type": "constant", "prompts_per_step": 8, "micro_batch_tokens": 2048},
+        optim={
+            "learning_rate": 2e-4,
+            "lr_scheduler_type": "constant",
+            "prompts_per_step": 8,
+            "micro_batch_tokens": 2048,
+        },
     )
     train(config)
     rows = {row["step"]: row for row in read_jsonl(RunDir(config.output_dir).metrics_path)}

@@ -116,3 +116,11 @@ def test_bad_data_is_refused_before_a_model_is_loaded(make_config, tmp_path: Pat
     config = make_config(data={"pairs": [str(tmp_path / "bad.jsonl")]}, model={"name_or_path": "no/such/model"})
     with pytest.raises(DataError, match=r"bad\.jsonl:1"):
         train(config)
+
+
+def test_more_steps_are_refused_where_the_rate_falls_to_the_last_one(make_config):
+    """With a linear schedule every step's rate depends on the number of steps: two steps of four are not two of two."""
+    falling = {"lr_scheduler_type": "linear"}
+    train(make_config(max_steps=2, optim=falling))
+    with pytest.raises(RunError, match=r"the setting max_steps changed \(2 then, 4 now\)"):
+        train(make_config(max_steps=4, optim=falling), resume=True)

@@ -198,8 +198,10 @@ def _jsonl_rows(path: Path) -> Iterator[tuple[str, Any]]:
 
 
 def _dataset_rows(source: str, split: str) -> Iterator[tuple[str, Any]]:
-    import datasets
-
+    try:
+        import datasets
+    except ImportError as error:
+        raise DataError(f"Reading {source} needs the datasets package: pip install 'opct[hub]'.") from error
     try:
         if source.startswith("hf:"):
             data = datasets.load_dataset(source.removeprefix("hf:"), split=split)

@@ -85,17 +85,9 @@ def evaluate(
     _add_kl(policy, records, kl_samples, browser_questions, count)
     template = {"template_hash": policy.renderer.template_hash}
     settings = {log.eval.task.split("/")[-1]: {**(log.eval.metadata or {}), **template} for log in logs}
-    rows = metric_rows(records, settings)
     results = {
         "schema": SCHEMA,
-        "run": {
-            "name": name or run.path.name,
-            "label": label or method or "base",
-            "model": policy.name,
-            "method": method,
-            "seed": train_seed,
-            "path": str(run.path),
-        },
+        "run": _about_run(run, policy, label=label, name=name, method=method, seed=train_seed),
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "settings": {
             "suites": list(settings),
@@ -110,11 +102,25 @@ def evaluate(
             **template,
         },
         "warnings": warnings_of(records),
-        "rows": rows,
+        "rows": metric_rows(records, settings),
     }
     write_jsonl(run.samples_path, (record.row for record in records))
     write_json(run.results_path, results)
     return results
+
+
+def _about_run(
+    run: RunDir, policy: EvaluatedPolicy, *, label: str, name: str | None, method: str | None, seed: int | None
+) -> dict[str, Any]:
+    """What `results.json` says about the run that was measured."""
+    return {
+        "name": name or run.path.name,
+        "label": label or method or "base",
+        "model": policy.name,
+        "method": method,
+        "seed": seed,
+        "path": str(run.path),
+    }
 
 
 def _known_suites(suites: Sequence[str]) -> list[str]:

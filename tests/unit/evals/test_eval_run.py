@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -123,9 +124,11 @@ def test_per_token_kl_for_the_browser(tmp_path):
 def test_benign_requests_without_a_check_are_in_no_rate(tmp_path):
     results = evaluate(FakePolicy(lambda prompt, seed: "no"), out_dir=tmp_path, suites=["benign"])
     requests = builtin_benign("test")
-    (row,) = [r for r in results["rows"] if r["metric"] == "accuracy_identity"]
-    assert (row["group"], row["n"]) == ("benign", sum(request.check is not None for request in requests))
-    assert row["n_unscored"] == 0
+    row, *by_category = [r for r in results["rows"] if r["metric"] == "accuracy_identity"]
+    checked = Counter(request.category for request in requests if request.check is not None)
+    assert (row["group"], row["n"]) == ("benign", checked.total())
+    assert {r["group"]: r["n"] for r in by_category} == {f"family:{name}": n for name, n in checked.items()}
+    assert all(r["n_unscored"] == 0 for r in (row, *by_category))
     assert {s["verdict"] for s in read_samples(tmp_path)} <= {"correct", "other", "unscored:no_check"}
 
 

@@ -126,10 +126,15 @@ def test_a_frozen_copy_does_not_follow(tiny_policy: Policy):
     assert twin.trainable_parameters() == {}
 
 
-def test_a_frozen_copy_is_kept_in_the_compute_dtype():
-    policy = Policy(tiny_model(), tiny_tokenizer(), dtype=torch.bfloat16)
-    assert policy.frozen_copy(master_float32=False).head.weight.dtype == torch.bfloat16
-    assert policy.frozen_copy(master_float32=True).head.weight.dtype == torch.float32
+def test_a_frozen_copy_is_kept_in_the_compute_dtype_where_that_changes_no_score():
+    """The weights of products; a head that is the embedding too stays, and all of a copy that is averaged."""
+    for tie, head in ((False, torch.bfloat16), (True, torch.float32)):
+        policy = Policy(tiny_model(tie=tie), tiny_tokenizer(), dtype=torch.bfloat16)
+        twin = policy.frozen_copy(master_float32=False)
+        assert twin.head.weight.dtype == head
+        assert twin.model.model.layers[0].mlp.up_proj.weight.dtype == torch.bfloat16
+        averaged = policy.frozen_copy(master_float32=True)
+        assert {p.dtype for p in averaged.model.parameters()} == {torch.float32}
 
 
 def test_save_writes_a_whole_model_with_its_template(tiny_policy: Policy, tmp_path: Path):
