@@ -52,7 +52,8 @@ def write_checkpoint(run: RunDir, setup: Setup, state: SavedState) -> Path:
         with open(folder / "state.pt", "wb") as file:  # given a path, torch does not say why it could not write
             torch.save(saved, file)
 
-    return run.save_checkpoint(state.step, write, {name: getattr(state, name) for name in COUNTERS})
+    counters = {name: getattr(state, name) for name in COUNTERS}
+    return run.save_checkpoint(state.step, write, counters | {"teacher": setup.teacher.identity()})
 
 
 def load_checkpoint(checkpoint: Path, setup: Setup, state: SavedState) -> None:
@@ -68,8 +69,14 @@ def load_checkpoint(checkpoint: Path, setup: Setup, state: SavedState) -> None:
         setup.teacher.load_state_dict(saved["teacher"])
     except (KeyError, ValueError, RuntimeError) as error:
         raise CheckpointError(f"The checkpoint {checkpoint} does not fit this model and config: {error}") from error
-    for name, value in read_state(checkpoint).items():
-        setattr(state, name, value)
+    kept = read_state(checkpoint)
+    for name in COUNTERS:
+        setattr(state, name, kept[name])
+    if kept["teacher"] != setup.teacher.identity():
+        raise CheckpointError(
+            f"The teacher of {checkpoint} does not come back: its hash is {setup.teacher.identity()}, and was {kept['teacher']}. "
+            "Put the model and adapter of the run back, or start another run."
+        )
 
 
 def load_weights(policy: Policy, checkpoint: Path) -> None:

@@ -51,6 +51,10 @@ def build_sycophancy(
     seed: Annotated[int, typer.Option(min=0, help="Of phrasings, suggested answers and options.")] = 0,
     per_question: Annotated[int, typer.Option(min=1, help="Families for each question.")] = 1,
     n: Annotated[int | None, typer.Option("--n", min=1, help="At most so many pairs (a seeded choice).")] = None,
+    column: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ROLE=NAME", help="The column of the question, answer, wrong, choices ...; repeatable."),
+    ] = None,
 ) -> None:
     """Make sycophancy pairs from any question-answer or multiple-choice file."""
     import random
@@ -66,6 +70,7 @@ def build_sycophancy(
         seed=seed,
         per_question=per_question,
         split=cast("QuestionSplit | None", None if split is Split.all else split.value),
+        columns=_columns(column or []),
     )
     if n is not None and n < len(pairs):
         kept = sorted(random.Random(seed).sample(range(len(pairs)), n))
@@ -73,6 +78,17 @@ def build_sycophancy(
     write_pairs(out, pairs)
     which = "all" if split is Split.all else f"the {split.value}"
     print(f"{out}: {len(pairs)} pairs from {which} questions of {source}")
+
+
+def _columns(assignments: list[str]) -> dict[str, list[str]] | None:
+    """`role=name` assignments as the loader takes them; a role named twice has several columns."""
+    columns: dict[str, list[str]] = {}
+    for assignment in assignments:
+        role, equals, name = assignment.partition("=")
+        if not (role and equals and name):
+            raise typer.BadParameter(f"{assignment!r} is not ROLE=NAME", param_hint="--column")
+        columns.setdefault(role, []).append(name)
+    return columns or None
 
 
 @app.command("check")

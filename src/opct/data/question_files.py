@@ -181,7 +181,9 @@ def find_columns(path: Path, rows: Iterable[tuple[str, Any]], chosen: Columns | 
             found.pop("choices", None)
     for role in ("question", "answer"):
         if role not in found:
-            faults.append(f"no {role} column among {', '.join(names) or '(none)'}: name it, for example {role}=COLUMN")
+            faults.append(
+                f"no {role} column among {', '.join(names) or '(none)'}: name it, for example --column {role}=COLUMN"
+            )
     if faults:
         raise DataError(f"{path}: the columns of the file are not clear:", tuple(faults))
     return found

@@ -144,3 +144,16 @@ def test_turns_of_the_policy_are_answered_in_order_before_a_sample():
     answered = _answered(pair, Echo(), 8, 0)
     assert [message["content"] for message in answered.prompt] == ["u", "saw 1", "u", "saw 3", "u"]
     assert pair.prompt[1]["content"] is None
+
+
+def test_columns_are_named_by_role(tmp_path, capsys):
+    """A file whose columns have names of another language: refused with the remedy, and read once they are named."""
+    table, out = tmp_path / "fragen.csv", tmp_path / "pairs.jsonl"
+    table.write_text("frage,antwort,falsch\nWhat is 2+2?,4,5\nWho wrote Faust?,Goethe,Schiller\n")
+    build = ("data", "build", "sycophancy", "--from", str(table), "--out", str(out), "--split", "all")
+    assert run(*build) == 1
+    assert "name it, for example --column question=COLUMN" in capsys.readouterr().err
+    named = ["question=frage", "answer=antwort", "wrong=falsch"]
+    assert run(*build, *(part for name in named for part in ("--column", name))) == 0
+    assert [pair.meta["suggested"] for pair in load_pairs(out)] == ["5", "Schiller"]
+    assert run(*build, "--column", "question") == 2
