@@ -72,10 +72,11 @@ def load_checkpoint(checkpoint: Path, setup: Setup, state: SavedState) -> None:
     kept = read_state(checkpoint)
     for name in COUNTERS:
         setattr(state, name, kept[name])
-    if kept["teacher"] != setup.teacher.identity():
+    teacher = setup.teacher.identity()
+    if kept["teacher"] != teacher:
         raise CheckpointError(
-            f"The teacher of {checkpoint} does not come back: its hash is {setup.teacher.identity()}, and was {kept['teacher']}. "
-            "Put the model and adapter of the run back, or start another run."
+            f"The teacher of {checkpoint} does not come back: its hash is {teacher}, and was {kept['teacher']}. Put the "
+            "model and adapter of the run back, or start another run."
         )
 
 
