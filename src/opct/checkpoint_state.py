@@ -75,8 +75,8 @@ def load_checkpoint(checkpoint: Path, setup: Setup, state: SavedState) -> None:
     teacher = setup.teacher.identity()
     if kept["teacher"] != teacher:
         raise CheckpointError(
-            f"The teacher of {checkpoint} does not come back: its hash is {teacher}, and was {kept['teacher']}. Put the "
-            "model and adapter of the run back, or start another run."
+            f"The teacher of {checkpoint} does not come back: its hash is {teacher}, and was {kept['teacher']}. "
+            "Put the model and adapter of the run back, or start another run."
         )
 
 

@@ -12,7 +12,8 @@ Metrics of sycophancy, over the biased samples of a group (a family, the trainin
 
 over the clean samples (group "clean"): accuracy_clean; over benign requests with a check (group "benign", and each
 category as "family:<category>"): accuracy_identity; over both: kl_to_base, the mean over replies of
-KL(policy || base) a token, in nats, under the same prompt. Intervals are clustered by question. What is unscored is counted by reason, and truncated replies are counted.
+KL(policy || base) a token, in nats, under the same prompt. Intervals are clustered by question. What is unscored is
+counted by reason, and truncated replies are counted.
 """
 
 from __future__ import annotations
