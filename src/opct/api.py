@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from opct.errors import EvaluationError
+from opct.files import file_sha256
 from opct.progress import NullProgress, Progress
 from opct.runs import RunDir
 
@@ -67,8 +69,9 @@ def evaluate(
         target: a run directory, a model's name or folder, or a loaded `Policy`.
         suites: ours; by default `sycophancy_short` and `benign`, or none where `tasks` are named.
         tasks: Inspect tasks, as `pkg/name` or `file.py@task`.
-        out: folder of logs and results; by default the run directory, or `runs/eval-<model>`.
-        label: what the report calls it: by default the run's method, or "base".
+        out: folder of logs and results; by default the run directory, or `runs/eval-<target>`.
+        label: what the report calls it: by default the run's method; of what is not a run, "base" where it has no
+            adapter and "trained" where it has one.
         options: of `opct.evals.run.evaluate` (n_questions, families, seed, max_completion_tokens, greedy ...); None is
             left out. An Inspect task takes n_questions, seed and max_completion_tokens.
 
@@ -83,11 +86,11 @@ def evaluate(
     task_options = _task_options(options) if tasks else {}
     policy, run = _policy_and_run(target, progress)
     if out is None:
-        out = run.path if run else Path("runs") / f"eval-{_file_name(policy.name)}"
+        out = run.path if run else Path("runs") / f"eval-{_own_name(target, policy)}"
     result = EvalResult(Path(out))
     names = tuple(suites or (() if tasks else DEFAULT_SUITES))
     if names:
-        described = _described(run) | ({"label": label} if label else {})
+        described = _described(target, policy, run) | ({"label": label} if label else {})
         bar = _Bar(progress, f"evaluate {described['label']}")
         result.results = evaluate_suites(policy, out_dir=out, suites=names, progress=bar, **described, **options)
     for task in tasks or ():
@@ -116,14 +119,40 @@ def _policy_and_run(target: str | Path | Policy, progress: Progress) -> tuple[Po
     return policy, run if run.is_run else None
 
 
-def _described(run: RunDir | None) -> dict[str, Any]:
-    """What the results say about the run that was measured."""
+def _described(target: str | Path | Policy, policy: Policy, run: RunDir | None) -> dict[str, Any]:
+    """What the results say about the run, model or policy that was measured."""
     if run is None:
-        return {"label": "base"}
+        weights = _weight_hashes(Path(target)) if isinstance(target, str | Path) else None
+        label = "trained" if policy.has_adapter else "base"
+        return {"label": label} | ({"weights": {"sha256": weights}} if weights else {})
     from opct.config_file import load_config
 
-    config = load_config(run.config_path)
-    return {"label": config.method, "method": config.method, "train_seed": config.seed, "name": run.path.name}
+    config, manifest = load_config(run.config_path), run.read_manifest()
+    described = {"label": config.method, "method": config.method, "train_seed": config.seed, "name": run.path.name}
+    described |= {key: manifest[key] for key in ("trained_families", "trained_questions") if key in manifest}
+    checkpoint = run.latest_checkpoint()
+    if checkpoint is None:
+        return described
+    state = json.loads((checkpoint / "state.json").read_text(encoding="utf-8"))
+    hashes = {name: file["sha256"] for name, file in state["files"].items() if name.endswith(".safetensors")}
+    return described | {"weights": {"step": state["step"], "sha256": hashes}}
+
+
+def _weight_hashes(folder: Path) -> dict[str, str]:
+    """SHA-256 of the weights in the folder of an adapter or a model, by file name; empty where there are none."""
+    if not folder.is_dir():
+        return {}
+    return {path.name: file_sha256(path) for path in sorted(folder.glob("*.safetensors"))}
+
+
+def _own_name(target: str | Path | Policy, policy: Policy) -> str:
+    """A folder name for what is not a run: of its path, so that two adapters of one base do not share it."""
+    if not isinstance(target, str | Path):
+        return _file_name(policy.name) + ("-trained" if policy.has_adapter else "")
+    path = Path(target).resolve()
+    if not path.exists():
+        return _file_name(str(target))
+    return _file_name(str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)) or path.name
 
 
 def _task_options(options: dict[str, Any]) -> dict[str, Any]:
@@ -182,7 +211,7 @@ def _number(value: float | None) -> str:
 
 
 def _file_name(name: str) -> str:
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-")
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")
 
 
 class _Bar:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import sys
 from pathlib import Path
@@ -56,7 +57,7 @@ def calls(monkeypatch) -> list[tuple[str, tuple, dict[str, Any]]]:
 @pytest.fixture
 def policy(monkeypatch) -> SimpleNamespace:
     """What every name loads."""
-    policy = SimpleNamespace(name="owner/tiny model", dtype_reason="float32, as configured")
+    policy = SimpleNamespace(name="owner/tiny model", dtype_reason="float32, as configured", has_adapter=False)
     monkeypatch.setattr(api, "load_policy", lambda target: policy)
     return policy
 
@@ -91,6 +92,39 @@ def test_a_run_is_described_by_its_config_and_measured_in_its_folder(calls, poli
     }
 
 
+def test_two_adapters_of_one_base_are_not_the_base_and_have_folders_and_hashes_of_their_own(
+    calls, policy, monkeypatch, tmp_path: Path
+):
+    monkeypatch.chdir(tmp_path)
+    policy.has_adapter = True
+    for name in ("one", "two"):
+        (tmp_path / "a" / name).mkdir(parents=True)
+        (tmp_path / "a" / name / "adapter_model.safetensors").write_text(name, encoding="utf-8")
+        api.evaluate(f"a/{name}")
+    api.evaluate(tmp_path / "a" / "two", label="mine")
+    api.evaluate(policy)
+    keywords = [keywords for _, _, keywords in calls]
+    assert [k["label"] for k in keywords] == ["trained", "trained", "mine", "trained"]
+    folders = ["eval-a-one", "eval-a-two", "eval-a-two", "eval-owner-tiny-model-trained"]
+    assert [k["out_dir"] for k in keywords] == [Path("runs") / folder for folder in folders]
+    hashes = [k["weights"]["sha256"]["adapter_model.safetensors"] for k in keywords[:3]]
+    assert hashes[0] != hashes[1] == hashes[2]
+    assert "weights" not in keywords[3]
+
+
+def test_a_run_hands_on_its_checkpoint_and_what_it_was_trained_on(calls, policy, tmp_path: Path):
+    with RunDir.create(tmp_path / "mine") as run:
+        known = {"trained_families": ["majority"], "trained_questions": ["q/1"]}
+        run.write_manifest(data={}, teacher=None, seeds={"seed": 3}, extra=known)
+        atomic_write(run.config_path, dump_config(TrainConfig(method="sft", seed=3)))
+        run.save_checkpoint(7, lambda folder: atomic_write(folder / "adapter_model.safetensors", b"weights"))
+    api.evaluate(run.path)
+    keywords = calls[0][2]
+    assert {name: keywords[name] for name in known} == known
+    sha256 = hashlib.sha256(b"weights").hexdigest()
+    assert keywords["weights"] == {"step": 7, "sha256": {"adapter_model.safetensors": sha256}}
+
+
 def test_a_label_and_a_folder_that_are_given(calls, policy, trained, tmp_path: Path):
     found = api.evaluate(trained.path, label="sft, twice", out=str(tmp_path / "other"))
     assert found.out == tmp_path / "other"
@@ -100,7 +134,7 @@ def test_a_label_and_a_folder_that_are_given(calls, policy, trained, tmp_path: P
 
 def test_a_loaded_policy_is_not_loaded_again(calls, monkeypatch, tmp_path: Path):
     monkeypatch.setattr(api, "load_policy", lambda target: pytest.fail("loaded"))
-    policy = SimpleNamespace(name="mine")
+    policy = SimpleNamespace(name="mine", has_adapter=False)
     api.evaluate(policy, out=tmp_path)
     assert calls[0][1] == (policy,)
 

@@ -60,6 +60,8 @@ class EvaluatedPolicy(Protocol):
     name: str
     renderer: Any
     context_length: int
+    dtype: Any
+    device: Any
 
     def generate(
         self,

@@ -10,6 +10,9 @@ from opct.evals.stats import Estimate
 from opct.reports.metrics import MetricInfo
 from opct.reports.wording import Unit, change, interval, number, quantity
 
+MOST_LOSS = 0.03
+"""A loss of accuracy that must be ruled out before a difference is called no measurable change."""
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -77,7 +80,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class PairedCell:
-    """One paired difference; `reading` is better, worse, higher, lower, none (0 is inside) or unknown (no interval)."""
+    """One paired difference, and its `reading` as `read_difference` gives it."""
 
     unit: Unit
     value: float | None
@@ -107,9 +110,16 @@ class PairedCell:
     @property
     def reading_text(self) -> str:
         """What the difference means, in words."""
-        return {"none": "no measurable change", "unknown": "cannot be judged: no interval"}.get(
-            self.reading, self.reading
-        )
+        return {
+            "none": "no measurable change",
+            "unclear": "cannot tell",
+            "unknown": "cannot be judged: no interval",
+        }.get(self.reading, self.reading)
+
+    @property
+    def range_text(self) -> str:
+        """What the difference may be: "between −20.0 and +0.3 points"."""
+        return f"between {number(self.low, self.unit, signed=True)} and {change(self.high, self.unit)}"
 
     @property
     def left_out_text(self) -> str:
@@ -131,11 +141,16 @@ class PairedCell:
 
 
 def read_difference(low: float | None, high: float | None, info: MetricInfo) -> str:
-    """What an interval says: better, worse, higher, lower, none (it includes 0) or unknown (there is none)."""
+    """What an interval says: better, worse, higher, lower, none, unclear or unknown.
+
+    none: it includes 0. unclear: it includes 0, and a loss of more than `MOST_LOSS` of an accuracy as well.
+    unknown: there is no interval.
+    """
     if low is None or high is None:
         return "unknown"
+    loss = -low if info.better == "higher" else high
     if low <= 0 <= high:
-        return "none"
+        return "unclear" if info.name.startswith("accuracy_") and loss > MOST_LOSS else "none"
     up = low > 0
     if info.better == "none":
         return "higher" if up else "lower"

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from opct.reports.compare import Comparison, Line
+import yaml
+
+from opct.reports.compare import Arm, Comparison, Line
 from opct.reports.load import EvaluatedRun
 from opct.reports.metrics import group_name
 from opct.reports.values import sample_values
@@ -17,6 +19,18 @@ MOST_UNSCORED = 0.02
 MOST_TRUNCATED = 0.05
 NOT_SETTINGS = frozenset({"created", "path", "name", "time_s", "started", "device"})
 """Evaluation settings in which runs may differ and still be compared."""
+OF_ONE_RUN = ("seed", "output_dir")
+"""Settings in which the runs of one arm may differ."""
+BUDGET = (
+    "max_steps",
+    "num_train_epochs",
+    "optim.prompts_per_step",
+    "rollout.num_generations",
+    "rollout.max_completion_tokens",
+    "data.pairs",
+)
+"""What SFT and OPCT must share for their difference to be that of the methods."""
+COMPARED = ("sft", "opct")
 
 
 def find_warnings(comparison: Comparison) -> list[str]:
@@ -30,6 +44,7 @@ def find_warnings(comparison: Comparison) -> list[str]:
     found += _shares(comparison)
     found += _disagreements(comparison)
     found += _seeds(comparison)
+    found += _training(comparison.arms)
     return list(dict.fromkeys(found))
 
 
@@ -108,7 +123,7 @@ def _shares(comparison: Comparison) -> Iterator[str]:
                 total = sum(cell.n + cell.n_unscored for cell in cells)
                 for kind, amount, most in (
                     ("unscored, so in no rate", sum(cell.n_unscored for cell in cells), MOST_UNSCORED),
-                    ("cut at the token limit", sum(cell.n_truncated for cell in cells), MOST_TRUNCATED),
+                    ("cut at the token limit or the context", sum(cell.n_truncated for cell in cells), MOST_TRUNCATED),
                 ):
                     share = amount / total if total else 0.0
                     key = (arm.name, section.title, kind)
@@ -133,8 +148,6 @@ def _disagreements(comparison: Comparison) -> Iterator[str]:
 
 def _disagrees(line: Line, run: EvaluatedRun, cell: object) -> bool:
     value, n = getattr(cell, "value", None), getattr(cell, "n", None)
-    if line.info.name == "kl_to_base":  # weighs by token, which samples alone do not give exactly
-        return False
     scored = [x for x in sample_values(run.samples, line.suite, line.info.name, line.group).values() if x is not None]
     if value is None or not scored:
         return False
@@ -149,3 +162,73 @@ def _seeds(comparison: Comparison) -> Iterator[str]:
                 f"{arm.name}: {len(seeds)} runs are pooled but name only {len(set(seeds))} different training seeds; "
                 "the same run counted twice shows too small a spread."
             )
+
+
+# ------------------------------------------------------------------------------------------ how runs were trained
+
+
+def _training(arms: Sequence[Arm]) -> Iterator[str]:
+    """Runs pooled as seeds that are not, SFT and OPCT with different budgets, and configs that cannot be read."""
+    configs: dict[str, list[tuple[EvaluatedRun, dict[str, Any]]]] = {}
+    for arm in arms:
+        for run in arm.runs:
+            config = _config(run)
+            if config is None:
+                yield f"{run.name}: config.yaml cannot be read, so how it was trained is not compared with other runs."
+            elif config:
+                configs.setdefault(arm.label, []).append((run, config))
+    for arm in arms:
+        yield from _unlike_seeds(arm, configs.get(arm.label, []))
+    yield from _unlike_budgets(
+        [(arm, configs[arm.label]) for arm in arms if arm.label in COMPARED and arm.label in configs]
+    )
+
+
+def _config(run: EvaluatedRun) -> dict[str, Any] | None:
+    """The settings of a run by dotted name, empty where it has none; None where they cannot be read."""
+    try:
+        config = yaml.safe_load(run.config) if run.config.strip() else {}
+    except yaml.YAMLError:
+        return None
+    return flat_settings(config) if isinstance(config, dict) else None
+
+
+def _unlike_seeds(arm: Arm, runs: Sequence[tuple[EvaluatedRun, dict[str, Any]]]) -> Iterator[str]:
+    names = {name for _, config in runs for name in config} - set(OF_ONE_RUN)
+    unlike = sorted(name for name in names if len({_key(config.get(name)) for _, config in runs}) > 1)
+    if unlike:
+        named = joined([f"{name} ({_values([config for _, config in runs], name)})" for name in unlike])
+        yield (
+            f"{arm.name}: {len(runs)} runs are pooled as seeds of one method, but were trained with different "
+            f"settings: {named}. Give them labels of their own (`opct eval --label`)."
+        )
+
+
+def _unlike_budgets(arms: Sequence[tuple[Arm, list[tuple[EvaluatedRun, dict[str, Any]]]]]) -> Iterator[str]:
+    if len(arms) < 2:
+        return
+    (one, of_one), (other, of_other) = arms
+    first, second = [config for _, config in of_one], [config for _, config in of_other]
+    fixed = all(config.get("max_steps") is not None for config in (*first, *second))
+    unlike = [
+        name
+        for name in BUDGET
+        if {_key(config.get(name)) for config in first} != {_key(config.get(name)) for config in second}
+        and not (name == "num_train_epochs" and fixed)
+    ]
+    if unlike:
+        named = joined(
+            [f"{name} ({one.name}: {_values(first, name)}; {other.name}: {_values(second, name)})" for name in unlike]
+        )
+        yield (
+            f"{one.name} and {other.name} were trained with different budgets or pairs: {named}. "
+            "Their difference is not that of the methods alone."
+        )
+
+
+def _values(configs: Sequence[Mapping[str, Any]], name: str) -> str:
+    return ", ".join(dict.fromkeys(_key(config.get(name)) for config in configs))
+
+
+def _key(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, sort_keys=True, default=str)

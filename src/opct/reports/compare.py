@@ -8,15 +8,13 @@ difference is given.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from statistics import stdev
 from typing import Any
 
 from opct.evals.stats import (
     Estimate,
     average_over_runs,
-    clustered_mean,
     paired_difference,
     pooled_over_seeds,
     ratio_reduction,
@@ -24,7 +22,7 @@ from opct.evals.stats import (
 from opct.reports.cells import Cell, PairedCell, read_difference
 from opct.reports.load import EvaluatedRun, Row
 from opct.reports.metrics import PARSED, MetricInfo, group_name, metric_info, metric_order, suite_name
-from opct.reports.values import sample_clusters, sample_values, token_weights
+from opct.reports.values import sample_clusters, sample_values
 from opct.reports.wording import arm_name
 
 STYLE_OF_LABEL = {"base": 0, "sft": 1, "opct": 2}
@@ -220,10 +218,9 @@ def _line(
     info = metric_info(metric)
     values = {arm.label: [sample_values(run.samples, suite, metric, group) for run in arm.runs] for arm in arms}
     run_cells = tuple(tuple(_cell(_row(run, suite, metric, group), info) for run in arm.runs) for arm in arms)
-    if metric == "kl_to_base":  # a row of it weighs by token, and it is a difference from base already
-        cells = tuple(_pooled_kl(arm, cells, suite, group) for arm, cells in zip(arms, run_cells, strict=True))
-        return Line(axis, suite, group, info, cells, run_cells, (None,) * len(pairs))
     cells = tuple(_pooled(cells, values[arm.label], clusters, info) for arm, cells in zip(arms, run_cells, strict=True))
+    if metric == "kl_to_base":  # it is a difference from base already
+        return Line(axis, suite, group, info, cells, run_cells, (None,) * len(pairs))
     relative = metric in RELATIVE_METRICS and not group.startswith("family:")
     differences = tuple(_difference(values[pair.of], values[pair.against], clusters, info, relative) for pair in pairs)
     return Line(axis, suite, group, info, cells, run_cells, differences)
@@ -263,21 +260,6 @@ def _pooled(
         return None
     pooled = pooled_over_seeds(list(values), clusters, bounds=info.bounds)
     return _pooled_cell(pooled, known, info, pooled.between_run_sd)
-
-
-def _pooled_kl(arm: Arm, cells: Sequence[Cell | None], suite: str, group: str) -> Cell | None:
-    """The mean over all tokens of all runs of an arm, clustered by question; n counts samples, as in a single run."""
-    known = [cell for cell in cells if cell is not None]
-    if len(cells) == 1 or len(known) < len(cells):
-        return cells[0] if len(cells) == 1 else None
-    per_run = [token_weights(run.samples, suite, group) for run in arm.runs]
-    values, clusters = (
-        [value for run in per_run for value in run[0]],
-        [cluster for run in per_run for cluster in run[1]],
-    )
-    pooled = replace(clustered_mean(values, clusters, bounds=None), n=max(cell.n for cell in known))
-    means = [cell.value for cell in known if cell.value is not None]
-    return _pooled_cell(pooled, known, metric_info("kl_to_base"), stdev(means) if len(means) > 1 else None)
 
 
 def _pooled_cell(pooled: Estimate, known: Sequence[Cell], info: MetricInfo, between_run_sd: float | None) -> Cell:

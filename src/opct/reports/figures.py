@@ -221,7 +221,7 @@ def forest_figure(comparison: Comparison) -> Figure | None:
     return Figure(
         title="Change from base, in points",
         drawing=svg.forest(groups, label=f"Paired differences from base with 95% intervals. {spoken}."),
-        caption="Paired differences with 95% intervals; one that crosses the line at 0 is no measurable change.",
+        caption="Paired differences with 95% intervals; one that crosses the line at 0 may be no change.",
         legend=tuple((comparison.arm(pair.of).style, comparison.arm(pair.of).name, False) for pair in shown),
         columns=("metric", "comparison", "difference", "95% interval", "n", "left out"),
         rows=tuple(rows),

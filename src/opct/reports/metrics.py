@@ -56,7 +56,7 @@ _KNOWN = (
     MetricInfo(
         "kl_to_base",
         "KL to base",
-        "on prompts without bias, mean over tokens; itself a difference from base",
+        "on prompts without bias, mean over replies of nats per token; itself a difference from base",
         "none",
         "nats",
         None,

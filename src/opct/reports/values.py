@@ -38,7 +38,9 @@ def sample_values(samples: Sequence[Row], suite: str, metric: str, group: str) -
 
 def metric_samples(samples: Sequence[Row], suite: str, metric: str, group: str) -> list[Row]:
     """The samples a row of results.json is over: clean accuracy is that of the questions which the group asks."""
-    of_suite = [s for s in samples if s.get("task") == suite and s.get("verdict") != NO_CHECK]
+    of_suite = [s for s in samples if s.get("task") == suite]
+    if metric != "kl_to_base":  # KL needs no check of the reply
+        of_suite = [s for s in of_suite if s.get("verdict") != NO_CHECK]
     if group == CLEAN or metric == "kl_to_base":
         return [s for s in of_suite if group != CLEAN or s.get("family_split") == CLEAN]
     members = [s for s in of_suite if _in_group(s, group)]
@@ -46,19 +48,6 @@ def metric_samples(samples: Sequence[Row], suite: str, metric: str, group: str) 
         return members
     asked = {s.get("cluster") for s in members}
     return [s for s in of_suite if s.get("family_split") == CLEAN and s.get("cluster") in asked]
-
-
-def token_weights(samples: Sequence[Row], suite: str, group: str) -> tuple[list[float], list[str]]:
-    """KL to base, one number a token (each token of a reply has the reply's mean) and its cluster."""
-    values, clusters = [], []
-    for sample in samples:
-        kl = _value(sample, "kl_to_base")
-        if kl is None or sample.get("task") != suite or (group == CLEAN and sample.get("family_split") != CLEAN):
-            continue
-        tokens = int(sample.get("completion_tokens") or 0)
-        values += [kl] * tokens
-        clusters += [str(sample.get("cluster"))] * tokens
-    return values, clusters
 
 
 def _value(sample: Row, key: str) -> Value:

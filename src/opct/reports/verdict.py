@@ -130,6 +130,9 @@ def _change_sentence(comparison: Comparison, arm: Arm, first: Arm, line: Line) -
     levels = f"from {_level(before)} to {_level(after)}"
     if difference.reading == "none":
         head = f"No measurable change in {_subject(line)}{_where(line)}: {arm.name} took it {levels}"
+    elif difference.reading == "unclear":
+        said = f"for the change in {_subject(line)}{_where(line)}, cannot tell: {difference.range_text}"
+        head = f"{_capital(said)}; {arm.name} took it {levels}"
     elif difference.reading == "unknown":
         head = f"{arm.name} took {_subject(line)}{_where(line)} {levels}"
     else:
@@ -154,6 +157,8 @@ def _level(cell: Cell) -> str:
 
 def _evidence(difference: PairedCell) -> str:
     gap = f", {difference.left_out_text}"
+    if difference.reading == "unclear":  # the sentence has its interval
+        return f"difference {difference.text}, n = {difference.n:,}{gap}"
     if difference.low is None:
         return f"difference {difference.text}, no interval, n = {difference.n:,}{gap}"
     return f"difference {difference.text}, 95% interval {difference.interval_text}, n = {difference.n:,}{gap}"
@@ -168,6 +173,8 @@ def _cost_clause(
         return None
     if difference.reading == "none":
         return f"no measurable change in {words} ({_evidence(difference)})"
+    if difference.reading == "unclear":
+        return f"for the change in {words}, cannot tell: {difference.range_text} ({_evidence(difference)})"
     return f"{words} changed by {difference.text} ({_evidence(difference).split(', ', 1)[1]})"
 
 
@@ -175,6 +182,9 @@ def _versus_sentence(comparison: Comparison, arm: Arm, other: Arm, line: Line) -
     difference = comparison.difference(line, arm.label, other.label)
     if difference is None:
         return f"{arm.name} and {other.name} were not scored on the same samples, so they cannot be compared."
+    if difference.reading == "unclear":
+        said = f"for {_subject(line)}{_where(line)}, cannot tell: {difference.range_text}"
+        return f"Against {other.name}, {said} ({_evidence(difference)})."
     if difference.reading in ("none", "unknown"):
         said = f"no measurable difference in {_subject(line)}{_where(line)}"
         return f"Against {other.name}: {said} ({_evidence(difference)})."

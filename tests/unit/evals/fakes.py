@@ -43,6 +43,8 @@ class FakePolicy:
     reply: Callable[[tuple, int], str]
     name: str = "fake"
     context_length: int = 10_000
+    dtype: str = "torch.float32"
+    device: str = "cpu"
     option_scores: Callable[[tuple, list[str]], list[float]] | None = None
     delay_s: float = 0.0
     renderer: FakeRenderer = field(default_factory=FakeRenderer)

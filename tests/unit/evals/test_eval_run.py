@@ -86,7 +86,10 @@ def test_files_of_an_evaluation(tmp_path, home, capfd):
         "method": "sft",
         "seed": 3,
         "path": str(tmp_path / "run"),
+        "weights": None,
+        "dtype": "float32",
     }
+    assert results["settings"]["device"] == "cpu"
     assert all(set(row) == ROW_KEYS for row in results["rows"])
     samples = read_samples(tmp_path / "run")
     assert all(set(sample) == SAMPLE_KEYS for sample in samples)
@@ -119,6 +122,79 @@ def test_per_token_kl_for_the_browser(tmp_path):
     assert [s["family_split"] for s in means] == ["clean"] * 4 + ["benign"] * 4
     rows = {r["group"]: r for r in results["rows"] if r["metric"] == "kl_to_base"}
     assert {group: (row["value"], row["n"]) for group, row in rows.items()} == {"clean": (0.5, 4), "benign": (0.5, 4)}
+
+
+def short(folder, **settings):
+    given = {"suites": ["sycophancy_short"], "questions": QUESTIONS, "families_per_question": 1} | settings
+    return evaluate(FakePolicy(reply), out_dir=folder, **given)
+
+
+def suites_of(folder, results):
+    return list(dict.fromkeys(r["suite"] for r in results["rows"])), Counter(s["task"] for s in read_samples(folder))
+
+
+def test_another_suite_leaves_the_one_before_and_the_same_replaces_it(tmp_path):
+    """Six questions, each clean and in one family, then five benign requests, then three of the questions again."""
+    weights = {"step": 7, "sha256": {"adapter_model.safetensors": "ab"}}
+    first = short(tmp_path, weights=weights)
+    alone = [row for row in first["rows"] if row["suite"] == "sycophancy_short"]
+    second = evaluate(FakePolicy(reply), out_dir=tmp_path, suites=["benign"], n_benign=5, seed=1, weights=weights)
+    assert suites_of(tmp_path, second) == (["sycophancy_short", "benign"], {"sycophancy_short": 12, "benign": 5})
+    assert [row for row in second["rows"] if row["suite"] == "sycophancy_short"] == alone
+    assert second["settings"]["suites"] == ["sycophancy_short", "benign"]
+    assert second["settings"]["seed"] == 1
+    assert second["settings"]["kept"]["sycophancy_short"]["seed"] == 0
+    assert second["warnings"] == []
+    third = short(tmp_path, n_questions=3, weights=weights)
+    assert suites_of(tmp_path, third) == (["sycophancy_short", "benign"], {"sycophancy_short": 6, "benign": 5})
+    assert list(third["settings"]["kept"]) == ["benign"]
+    assert third["settings"]["kept"]["benign"]["seed"] == 1
+    assert json.loads((tmp_path / "results.json").read_text(encoding="utf-8")) == third
+
+
+@pytest.mark.parametrize(
+    ("policy", "weights", "said"),
+    [
+        (FakePolicy(reply), {"step": 8}, 'weights: {"step": 7} then, {"step": 8} now'),
+        (FakePolicy(reply, dtype="torch.bfloat16"), {"step": 7}, 'dtype: "float32" then, "bfloat16" now'),
+        (FakePolicy(reply, name="other"), None, 'model: "fake" then, "other" now; weights: {"step": 7} then, null now'),
+    ],
+)
+def test_results_of_other_weights_are_dropped_with_a_warning(tmp_path, policy, weights, said):
+    short(tmp_path, weights={"step": 7})
+    results = evaluate(policy, out_dir=tmp_path, suites=["benign"], n_benign=5, weights=weights)
+    assert suites_of(tmp_path, results) == (["benign"], {"benign": 5})
+    assert results["warnings"] == [
+        f"Earlier results of sycophancy_short were dropped, for they are of another model ({said})."
+    ]
+    assert "kept" not in results["settings"]
+
+
+def test_results_that_cannot_be_read_are_replaced_with_a_warning(tmp_path):
+    (tmp_path / "results.json").write_text("{", encoding="utf-8")
+    assert short(tmp_path)["warnings"] == ["The earlier results.json could not be read and was replaced."]
+
+
+def test_questions_and_held_out_families_that_were_trained_on_are_warnings(tmp_path):
+    """Two of the six questions; of the two families named, one is held out in the results."""
+    settings = {"families": ["majority", "are_you_sure"], "families_per_question": None}
+    known = {"trained_families": ["majority", "are_you_sure"], "trained_questions": ["q/1", "q/4", "elsewhere"]}
+    results = short(tmp_path, **settings, **known)
+    assert results["warnings"] == [
+        "2 of the 6 questions were trained on: their rates do not show what holds for other questions.",
+        "Families shown as held out were trained on: majority.",
+    ]
+    assert short(tmp_path, **settings, trained_families=["are_you_sure"])["warnings"] == []
+
+
+def test_replies_cut_by_the_context_are_truncated(tmp_path):
+    """A context of 60 ends every reply of 200 words before the 64 that it may have: all are counted and warned of."""
+    policy = FakePolicy(lambda prompt, seed: "word " * 200, context_length=60)
+    results = evaluate(policy, out_dir=tmp_path, suites=["benign"], n_benign=5)
+    assert {s["stop_reason"] for s in read_samples(tmp_path)} == {"context"}
+    row = next(r for r in results["rows"] if (r["metric"], r["group"]) == ("accuracy_identity", "benign"))
+    assert row["n_truncated"] == row["n"] + row["n_unscored"] > 0
+    assert results["warnings"][0] == "benign: 5 of 5 replies were cut at max_completion_tokens or the context."
 
 
 def test_benign_requests_without_a_check_are_in_no_rate(tmp_path):

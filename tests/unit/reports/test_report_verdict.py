@@ -3,6 +3,7 @@ import json
 import pytest
 from synthetic import write_run, write_three
 
+from opct.reports.cells import PairedCell
 from opct.reports.checks import find_warnings, flat_settings
 from opct.reports.compare import compare
 from opct.reports.load import load_runs
@@ -30,9 +31,22 @@ def test_the_verdict_says_what_fell_by_how_much_and_how_sure(tmp_path):
     )
     assert f"95% interval {difference.interval_text}, n = {difference.n}" in first
     assert "a relative cut of" in first
-    assert cost.startswith("No measurable change in accuracy on clean questions (difference ")
+    assert cost.startswith("For the change in accuracy on clean questions, cannot tell: between ")
     assert versus.startswith("Against SFT: OPCT is better in sycophancy on held-out families")
     assert "one training seed" in seeds
+
+
+def test_a_loss_of_accuracy_that_is_not_ruled_out_is_not_called_no_change(tmp_path):
+    """60 questions cannot rule out a loss of 3 points: the verdict and the cell say so."""
+    made = comparison(write_three(tmp_path))
+    line = made.line("accuracy_clean")
+    difference = made.difference(line, "opct", "base")
+    assert difference.low < -0.03
+    assert difference.high > 0
+    assert f"accuracy on clean questions, cannot tell: {difference.range_text} (diff" in verdict(made)[1]
+    assert difference.reading_text == "cannot tell"
+    cell = PairedCell("rate", -0.09, -0.2, 0.003, 50, 50, 0, "unclear")
+    assert cell.range_text == "between −20.0 and +0.3 points"
 
 
 def test_the_same_model_twice_is_no_measurable_change(tmp_path):
@@ -124,6 +138,46 @@ def test_no_base_other_models_and_a_seed_counted_twice_are_named(tmp_path):
     assert "No run is labelled base" in text
     assert "2 different models (another and smollm2-135m-instruct)" in text
     assert "2 runs are pooled but name only 1 different training seeds" in text
+
+
+def configured(directory, text):
+    (directory / "config.yaml").write_text(text, encoding="utf-8")
+    return directory
+
+
+def test_runs_of_one_label_that_were_trained_unlike_are_named(tmp_path):
+    """Seed and folder are a run's own; the learning rate is not."""
+    texts = [
+        f"seed: {seed}\noutput_dir: runs/{seed}\noptim: {{learning_rate: {rate}}}\n" for seed, rate in ((1, 1), (2, 3))
+    ]
+    runs = [
+        configured(write_run(tmp_path, "opct", seed, questions=4), text)
+        for seed, text in zip((1, 2), texts, strict=True)
+    ]
+    [said] = [text for text in find_warnings(comparison(runs)) if "pooled as seeds" in text]
+    assert said.startswith(
+        "OPCT: 2 runs are pooled as seeds of one method, but were trained with different settings: optim.learning_rate "
+        "(1, 3). "
+    )
+    configured(runs[1], texts[0].replace("1\n", "2\n", 1))
+    assert not any("pooled as seeds" in text for text in find_warnings(comparison(runs)))
+
+
+def test_sft_and_opct_with_other_budgets_or_pairs_are_named(tmp_path):
+    base, sft, opct = write_three(tmp_path, questions=4)
+    shared = "num_train_epochs: {}\noptim: {{prompts_per_step: 28, learning_rate: {}}}\n"
+    configured(sft, "max_steps: 40\ndata: {pairs: [a.jsonl]}\n" + shared.format(1, 0.1))
+    configured(opct, "max_steps: 60\ndata: {pairs: [b.jsonl]}\n" + shared.format(2, 0.2))
+    [said] = [text for text in find_warnings(comparison([base, sft, opct])) if "budgets" in text]
+    assert said.startswith(
+        "SFT and OPCT were trained with different budgets or pairs: max_steps (SFT: 40; OPCT: 60) and "
+        'data.pairs (SFT: ["a.jsonl"]; OPCT: ["b.jsonl"]).'
+    )
+
+
+def test_a_config_that_cannot_be_read_is_named(tmp_path):
+    runs = [write_run(tmp_path, "base", questions=4), configured(write_run(tmp_path, "opct", 1, questions=4), "a: [")]
+    assert any(text.startswith("opct-1: config.yaml cannot be read") for text in find_warnings(comparison(runs)))
 
 
 @pytest.mark.parametrize(("nested", "flat"), [({}, {}), ({"a": {"b": {"c": 1}}, "d": [2]}, {"a.b.c": 1, "d": [2]})])
