@@ -91,12 +91,3 @@ def smollm2_folder() -> Path:
     if not folder.is_dir():
         pytest.skip("SmolLM2-135M-Instruct is not in the cache: run `make model`")
     return folder
-
-
-@pytest.fixture(scope="session")
-def shared_data() -> Path:
-    """A folder of public data sets beside the repository; skips where it is absent."""
-    folder = Path(os.environ.get("OPCT_SHARED_DATA", REPOSITORY.parent / "shared" / "data"))
-    if not folder.is_dir():
-        pytest.skip(f"the shared data sets are not at {folder}")
-    return folder

@@ -24,7 +24,7 @@ LENGTH_SETTINGS = {
     "max_steps",
     "num_train_epochs",
 }  # free as well where the learning rate does not depend on the length
-COUNTERS = ("step", "best_kl", "best_step", "reference_kl", "steps_above")
+COUNTERS = ("step", "best_kl", "best_step", "reference_kl", "reference_loss", "steps_above")
 
 
 @dataclass
@@ -36,6 +36,7 @@ class SavedState:
     best_kl: float | None = None
     best_step: int | None = None
     reference_kl: float = 0.0
+    reference_loss: float = 0.0
     steps_above: int = 0
 
 
@@ -71,7 +72,7 @@ def load_checkpoint(checkpoint: Path, setup: Setup, state: SavedState) -> None:
         raise CheckpointError(f"The checkpoint {checkpoint} does not fit this model and config: {error}") from error
     kept = read_state(checkpoint)
     for name in COUNTERS:
-        setattr(state, name, kept[name])
+        setattr(state, name, kept.get(name, getattr(state, name)))
     teacher = setup.teacher.identity()
     if kept["teacher"] != teacher:
         raise CheckpointError(
@@ -124,18 +125,50 @@ def refuse_other_run(run: RunDir, config: TrainConfig, identity: Mapping[str, An
     ):
         if manifest.get(name) != identity[name]:
             faults.append(f"{what} changed ({manifest.get(name)} then, {identity[name]} now)")
-    before = load_config(run.config_path).model_dump() if run.config_path.exists() else {}
-    now = config.model_dump()
-    free = FREE_SETTINGS | (LENGTH_SETTINGS if config.optim.lr_scheduler_type == "constant" else set())
-    for key in sorted(before):
-        if key not in free and before[key] != now[key]:
-            faults.append(f"the setting {key} changed ({_difference(before[key], now[key])})")
+    faults += _setting_faults(run, config)
     if faults:
         raise RunError(
             f"{run.path} cannot be resumed as the same run:\n  "
             + "\n  ".join(faults)
             + "\nPut it back, or start another run in another output_dir."
         )
+
+
+def is_finished(run: RunDir, config: TrainConfig) -> bool:
+    """True if the run in that folder has trained all the steps that `config` asks for; False if there is none.
+
+    Where the number of steps follows from the pairs (`max_steps: null`), it is the one that the run wrote down.
+
+    Raises:
+        RunError: the run in that folder was made with other settings, or has trained for longer.
+    """
+    if not run.is_run or not run.config_path.exists():
+        return False
+    faults = _setting_faults(run, config)
+    total = config.max_steps or run.read_manifest().get("total_steps")
+    steps = [step for step, _ in run.checkpoints()]
+    last = max(steps, default=0)
+    if not faults and config.max_steps is not None and last > config.max_steps:
+        faults = [f"it has trained {last} steps, and max_steps is {config.max_steps}"]
+    if faults:
+        raise RunError(
+            f"{run.path} holds a run made with other settings:\n  "
+            + "\n  ".join(faults)
+            + "\nPut them back, replace the run with --overwrite, or choose another folder."
+        )
+    return total is not None and last >= total
+
+
+def _setting_faults(run: RunDir, config: TrainConfig) -> list[str]:
+    """Which settings differ from those of the run, where that makes it another run."""
+    before = load_config(run.config_path).model_dump() if run.config_path.exists() else {}
+    now = config.model_dump()
+    free = FREE_SETTINGS | (LENGTH_SETTINGS if config.optim.lr_scheduler_type == "constant" else set())
+    return [
+        f"the setting {key} changed ({_difference(before[key], now[key])})"
+        for key in sorted(before)
+        if key not in free and before[key] != now[key]
+    ]
 
 
 def _difference(before: Any, now: Any) -> str:

@@ -33,7 +33,7 @@ class ModelConfig(Section):
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         "auto",
         description="Of the frozen base weights; `auto` times float32 and bfloat16 on this machine and says which it "
-        "took.",
+        "took. The run keeps it when it is resumed or evaluated. Training refuses `float16`.",
     )
     device: str = Field("auto", description="`auto`, `cpu`, `cuda`, `cuda:1`, `mps`.")
     attn_implementation: str | None = Field(
@@ -59,7 +59,8 @@ class DataConfig(Section):
     pairs: list[str] = Field(
         ["builtin:sycophancy"],
         min_length=1,
-        description="JSONL files, dataset folders, `hf:owner/name`, or `builtin:sycophancy` / `builtin:benign`.",
+        description="JSONL files, dataset folders, `hf:owner/name` or `hf:owner/name@revision`, or "
+        "`builtin:sycophancy` / `builtin:benign`.",
     )
     validation_pairs: list[str] = Field(
         [],
@@ -75,12 +76,12 @@ class DataConfig(Section):
     anchors: list[str] = Field(
         ["builtin:benign"], description="Identity pairs (prompt == teacher_prompt), same sources as `pairs`."
     )
-    anchor_fraction: Fraction = Field(0.33, description="Share of identity pairs in every step.")
+    anchor_fraction: Fraction = Field(0.25, description="Share of identity pairs in every step.")
     max_pairs: int | None = Field(None, ge=1, description="Use at most so many pairs (a seeded choice).")
 
 
 class RolloutConfig(Section):
-    """How the policy answers. Anything but temperature 1, top_p 1, top_k 0 is not on-policy; see `check_on_policy`."""
+    """How the policy answers. Anything but temperature 1, top_p 1, top_k 0 is not on-policy; see `on_policy_faults`."""
 
     engine: Literal["in_process"] = Field("in_process", description="Who samples: this process.")
     num_generations: int = Field(1, ge=1, description="Completions for each prompt.")
@@ -154,9 +155,9 @@ class OptimConfig(Section):
     adam_epsilon: float = Field(1e-8, gt=0, description="AdamW.")
     weight_decay: float = Field(0.0, ge=0, description="AdamW, decoupled.")
     max_grad_norm: float | None = Field(1.0, gt=0, description="null turns clipping off.")
-    prompts_per_step: int = Field(28, ge=1, description="Pairs in one optimizer step.")
+    prompts_per_step: int = Field(24, ge=1, description="Pairs in one optimizer step.")
     micro_batch_tokens: int = Field(
-        4096, ge=1, description="Most tokens (padding included) in one forward and backward."
+        2048, ge=1, description="Most tokens (padding included) in one forward and backward."
     )
 
 
@@ -167,7 +168,7 @@ class StopConfig(Section):
         10.0,
         gt=1,
         description="Stop when the training KL exceeds this times the largest validation or training KL of the first "
-        "steps ...",
+        "steps (`sft`: the training loss, against that of the first steps) ...",
     )
     divergence_patience: int = Field(3, ge=1, description="... for so many steps in a row.")
 

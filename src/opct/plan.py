@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 PROBE_PAIRS = 4
+GRADIENT_BYTES, ADAM_BYTES = 4, 8  # for each trained weight, all float32
 
 
 @dataclass(frozen=True)
@@ -51,11 +52,16 @@ class Plan:
 
 @dataclass(frozen=True)
 class _Probe:
-    """Seconds for `pairs` pairs, measured."""
+    """What `pairs` pairs took: seconds, and the bytes that came on top of the loaded model.
+
+    `tokens` is the size of the largest micro-batch, padding included.
+    """
 
     pairs: int
     rollout_s: float
     loss_s: float
+    tokens: int
+    added_bytes: float
 
 
 def make_plan(config: TrainConfig) -> Plan:
@@ -91,14 +97,34 @@ def _costs(setup: Setup, probe: _Probe) -> Iterator[tuple[str, str]]:
     held_out, times = len(setup.validation) + len(setup.validation_anchors), _validations(setup)
     validation_s = times * held_out * (probe.rollout_s + probe.loss_s / 2) / n / probe.pairs
     total = _duration(setup.total_steps * step_s + validation_s)
-    yield (
-        "memory",
-        f"{peak_memory_gb():.1f} GB at the peak of the probe; the largest micro-batch has "
-        f"{config.optim.micro_batch_tokens} tokens",
-    )
+    yield "memory", memory_words(setup, probe)
     yield (
         "time",
         f"about {total}: {step_s:.1f} s a step (probe: {probe.pairs} pairs), {times} validations of {held_out} pairs",
+    )
+
+
+def memory_words(setup: Setup, probe: _Probe) -> str:
+    """An estimate of the memory that training needs, and what it is made of.
+
+    Weights of policy and teacher as they are; 4 bytes for the gradient and 8 for Adam's two moments of each trained
+    weight; and what the probe took on top, its gradients aside, scaled to a full micro-batch where it was smaller. On a
+    CPU the peak is that of the whole process: where loading the model set it, the last part is too high.
+    """
+    policy = setup.policy
+    with setup.teacher() as teacher:
+        models = [policy.model] if teacher.model is policy.model else [policy.model, teacher.model]
+    weights = sum(p.numel() * p.element_size() for model in models for p in model.parameters())
+    trained = sum(p.numel() for p in policy.trainable_parameters().values())
+    full = setup.config.optim.micro_batch_tokens
+    scale = max(1.0, full / probe.tokens)
+    batch = max(0.0, probe.added_bytes - GRADIENT_BYTES * trained) * scale
+    state = (GRADIENT_BYTES + ADAM_BYTES) * trained
+    return (
+        f"about {_size(weights + state + batch)}: weights {_size(weights)}, gradients and Adam {_size(state)} "
+        f"({GRADIENT_BYTES + ADAM_BYTES} bytes for each of {trained:,} trained weights), a micro-batch of {full} "
+        f"tokens {_size(batch)} (the probe's, of {probe.tokens} tokens, times {scale:.1f}); libraries and long "
+        "rollouts come on top"
     )
 
 
@@ -116,17 +142,36 @@ def _probe(setup: Setup) -> _Probe:
     config = setup.config
     pairs = setup.batch(1)[:PROBE_PAIRS]
     method = OPCT(setup.policy, setup.teacher, config)
+    before = _memory_bytes()
     started = time.perf_counter()
     rollouts = method.collect(pairs, 1)
     rollout_s = time.perf_counter() - started
     weights = step_weights(rollouts, config.loss.reduction)
     lengths = [max(len(r.prompt_ids), len(r.teacher_ids)) + len(r.ids) for r in rollouts]
     started = time.perf_counter()
+    tokens = 1
     for rows in micro_batches(lengths, config.optim.micro_batch_tokens):
+        tokens = max(tokens, len(rows) * max(lengths[i] for i in rows))
         micro = method.loss([rollouts[i] for i in rows], [weights[i] for i in rows])
         micro.loss.backward()
     setup.policy.model.zero_grad(set_to_none=True)
-    return _Probe(len(pairs), rollout_s, time.perf_counter() - started)
+    loss_s = time.perf_counter() - started
+    return _Probe(len(pairs), rollout_s, loss_s, tokens, max(0.0, peak_memory_gb() * 1e9 - before))
+
+
+def _memory_bytes() -> float:
+    """What is in use now, where `peak_memory_gb` has the most: of the accelerator where there is one, else resident."""
+    import psutil
+    import torch
+
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
+        return float(torch.cuda.memory_allocated())
+    return float(psutil.Process().memory_info().rss)
+
+
+def _size(n: float) -> str:
+    return f"{n / 1e9:.1f} GB" if n >= 1e9 else f"{n / 1e6:.1f} MB"
 
 
 def _duration(seconds: float) -> str:

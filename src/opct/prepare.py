@@ -10,7 +10,7 @@ from opct.config import TrainConfig
 from opct.data.pairs import ContrastivePair
 from opct.data.render import Overlong, RenderedPair, render_pairs
 from opct.data.training import TrainingPairs, batch_of, load_training_pairs, steps_per_epoch
-from opct.errors import DataError, ModelError
+from opct.errors import ConfigError, DataError, ModelError
 from opct.methods import Method
 from opct.models.policy import Policy
 from opct.models.teacher import Teacher, make_teacher
@@ -57,13 +57,22 @@ class Setup:
         return list(by_id.values())
 
 
-def prepare(config: TrainConfig) -> Setup:
+def prepare(config: TrainConfig, *, recorded_dtype: str | None = None) -> Setup:
     """Load the pairs, then the model, and render the pairs with its template.
 
+    Args:
+        recorded_dtype: what `model.dtype: auto` stands for in a run that goes on, from its manifest.
+
     Raises:
+        ConfigError: float16, in which training loses small gradients.
         DataError: the pairs are faulty, or none fits the model.
-        ModelError: the model or the adapter to continue from cannot be loaded.
+        ModelError: the model or the adapter to continue from cannot be loaded, or a part of it would not be trained.
     """
+    if config.model.dtype == "float16":
+        raise ConfigError(
+            "model.dtype=float16 is for evaluation: small gradients are 0 in it, and nothing scales them here. Train "
+            "in bfloat16 or float32."
+        )
     data = load_training_pairs(config)
     adapter = adapter_folder(config.model.adapter)
     if adapter is not None and config.lora is None:
@@ -71,7 +80,10 @@ def prepare(config: TrainConfig) -> Setup:
             "model.adapter continues an adapter and lora: null trains every weight: leave one of them out."
         )
     model = config.model.model_copy(update={"adapter": None})
-    policy = Policy.load(model, lora=config.lora, adapter=adapter, trainable=True, seed=config.seed)
+    policy = Policy.load(
+        model, lora=config.lora, adapter=adapter, trainable=True, seed=config.seed, recorded_dtype=recorded_dtype
+    )
+    _refuse_untrained_head(policy, config)
     teacher = make_teacher(policy, config.teacher, continued=adapter is not None)
     left_out: list[Overlong] = []
 
@@ -93,6 +105,26 @@ def prepare(config: TrainConfig) -> Setup:
             "tokens (completion included): use a model with a longer context or lower rollout.max_completion_tokens."
         )
     return Setup(config, data, policy, teacher, pairs, anchors, validation, validation_anchors, left_out)
+
+
+def _refuse_untrained_head(policy: Policy, config: TrainConfig) -> None:
+    """Scores are computed from the output head's weight as it stands, so nothing else of the head gets a gradient.
+
+    Raises:
+        ModelError: an adapter sits on the output head, or every weight is trained and the head has a bias.
+    """
+    model = policy.model.get_base_model() if policy.has_adapter else policy.model
+    if policy.has_adapter and any(p.requires_grad for p in model.get_output_embeddings().parameters()):
+        targets = "" if config.lora is None else f" (lora.target_modules={config.lora.target_modules!r})"
+        raise ModelError(
+            f"The adapter reaches the output head of {policy.name}{targets}, which would not be trained: name other "
+            "modules, or use all-linear, which leaves the head out."
+        )
+    if not policy.has_adapter and policy.head.bias is not None:
+        raise ModelError(
+            f"The output head of {policy.name} has a bias, which full fine-tuning here would not train: train an "
+            "adapter instead (lora: {r: 16, alpha: 32})."
+        )
 
 
 def adapter_folder(adapter: str | None) -> Path | None:

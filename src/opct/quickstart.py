@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from opct.api import evaluate
+from opct.checkpoint_state import is_finished
 from opct.config import DEFAULT_MODEL, TrainConfig
 from opct.config_file import load_config, packaged_config
 from opct.files import write_json
-from opct.progress import NullProgress, Progress
+from opct.progress import Field, NullProgress, Progress
 from opct.runs import RunDir
 from opct.trainer import train
 
@@ -39,6 +40,29 @@ HEADLINE = (
     ("accuracy_clean", "clean", "answers right when nothing is suggested"),
     ("accuracy_identity", "benign", "meets benign requests"),
 )
+
+
+class Parts:
+    """A progress that says in each stage's name which part of the whole it belongs to: "[3/7] train opct"."""
+
+    def __init__(self, progress: Progress, total: int):
+        self._progress, self._part, self._total = progress, 0, total
+
+    def next(self) -> None:
+        """Begin the next part; it may have several stages."""
+        self._part += 1
+
+    def stage(self, name: str, total: int | None = None) -> None:
+        self._progress.stage(f"[{self._part}/{self._total}] {name}", total)
+
+    def advance(self, n: int = 1, **fields: Field) -> None:
+        self._progress.advance(n, **fields)
+
+    def log(self, message: str) -> None:
+        self._progress.log(message)
+
+    def done(self) -> None:
+        self._progress.done()
 
 
 @dataclass
@@ -74,26 +98,35 @@ def run_quickstart(
         overrides: settings over the packaged ones, such as `model.name_or_path=...`.
 
     Raises:
+        RunError: the folder holds a quickstart with other settings.
         OpctError: whatever training, evaluation or the report raise.
     """
     from opct.models.load import resolve_model
     from opct.reports import report
 
-    progress = progress or NullProgress()
     started = time.perf_counter()
     out = Path(out)
     configs = {method: quickstart_config(method, out, overrides) for method in METHODS}
+    finished = {
+        method: not overwrite and is_finished(RunDir(config.output_dir), config) for method, config in configs.items()
+    }
     model = configs["opct"].model.name_or_path
-    progress.stage(f"get {model}" + (" (93 MB, once)" if model == DEFAULT_MODEL else ""))
+    parts = Parts(progress or NullProgress(), 3 + 2 * len(METHODS))  # model, base, report; each method twice
+    parts.next()
+    parts.stage(f"get {model}" + (" (93 MB, once)" if model == DEFAULT_MODEL else ""))
     resolve_model(model)
-    runs = {"base": out / "base"}
     for method, config in configs.items():
-        runs[method] = Path(config.output_dir)
-        _train(config, overwrite, progress)
-    results = {label: _evaluate(label, folder, model, overwrite, progress) for label, folder in runs.items()}
-    progress.stage("write the report")
+        parts.next()
+        _train(config, finished[method], overwrite, parts)
+    runs = {"base": out / "base"} | {method: Path(config.output_dir) for method, config in configs.items()}
+    results = {}
+    for label, folder in runs.items():
+        parts.next()
+        results[label] = _evaluate(label, folder, configs["opct"], overwrite, parts)
+    parts.next()
+    parts.stage("write the report")
     page = report(list(runs.values()), out / "report.html")
-    progress.done()
+    parts.done()
     return QuickstartResult(page, results, time.perf_counter() - started)
 
 
@@ -103,10 +136,10 @@ def quickstart_config(method: str, out: Path, overrides: Sequence[str] = ()) -> 
     return load_config(packaged_config("quickstart"), [*overrides, *own])
 
 
-def _train(config: TrainConfig, overwrite: bool, progress: Progress) -> None:
+def _train(config: TrainConfig, finished: bool, overwrite: bool, progress: Progress) -> None:
     run = RunDir(config.output_dir)
     there = run.is_run and not overwrite
-    if there and any(step >= (config.max_steps or 0) for step, _ in run.checkpoints()):
+    if finished:
         progress.log(f"{config.method}: trained already in {run.path}")
         return
     result = train(config, resume=there, overwrite=run.is_run and overwrite, progress=progress)
@@ -115,18 +148,27 @@ def _train(config: TrainConfig, overwrite: bool, progress: Progress) -> None:
         raise KeyboardInterrupt
 
 
-def _evaluate(label: str, folder: Path, model: str, overwrite: bool, progress: Progress) -> dict:
+def _evaluate(label: str, folder: Path, config: TrainConfig, overwrite: bool, progress: Progress) -> dict:
+    """Results of a run's last checkpoint, or of the base in the dtype of the runs; read where they are there."""
+    from opct.models.policy import Policy
+
     marker = folder / "evals" / "settings.json"
-    wanted = {"label": label, "model": model, **EVALUATION}
+    dtype = RunDir(config.output_dir).read_manifest()["dtype"]
+    step = None if label == "base" else max(step for step, _ in RunDir(folder).checkpoints())
+    wanted = {"label": label, "model": config.model.model_dump() | {"dtype": dtype}, "step": step, **EVALUATION}
     if (
         not overwrite
         and marker.exists()
         and (folder / "results.json").exists()
-        and json.loads(marker.read_text()) == wanted
+        and json.loads(marker.read_text(encoding="utf-8")) == wanted
     ):
         progress.log(f"{label}: measured already in {folder}")
-        return json.loads((folder / "results.json").read_text())
-    result = evaluate(model if label == "base" else folder, out=folder, label=label, progress=progress, **EVALUATION)
+        return json.loads((folder / "results.json").read_text(encoding="utf-8"))
+    target: Policy | Path = folder
+    if label == "base":
+        progress.stage(f"load {config.model.name_or_path}")
+        target = Policy.load(config.model.model_copy(update={"adapter": None}), recorded_dtype=dtype)
+    result = evaluate(target, out=folder, label=label, progress=progress, **EVALUATION)
     write_json(marker, wanted)
     assert result.results is not None
     return result.results

@@ -17,7 +17,6 @@ from opct.errors import ConfigError
 from opct.runs import RunDir, append_jsonl
 
 PROJECT = "opct"
-PIP_NAMES = {"comet_ml": "comet_ml", "dvclive": "dvclive", "aim": "aim", "swanlab": "swanlab", "clearml": "clearml"}
 
 
 class Tracker:
@@ -78,7 +77,7 @@ def check_trackers(names: Sequence[str]) -> None:
             hint = f"; did you mean {near[0]}?" if near else ""
             faults.append(f"report_to: no tracker {name!r}, accelerate knows {', '.join(LOGGER_TYPE_TO_CLASS)}{hint}")
         elif name not in available:
-            faults.append(f"report_to: {name} is not installed; run: pip install {PIP_NAMES.get(name, name)}")
+            faults.append(f"report_to: {name} is not installed; run: pip install {name}")
     if faults:
         raise ConfigError("\n".join(faults))
 

@@ -7,7 +7,6 @@ nothing else, and a resumed run equals an uninterrupted one.
 from __future__ import annotations
 
 import math
-import resource
 import sys
 import time
 from dataclasses import dataclass, field
@@ -75,7 +74,8 @@ def train(
     Raises:
         ConfigError, DataError, ModelError: before the first step.
         RunError: the run directory is in the way, in use, or was made from other data, weights or settings.
-        TrainingError: a loss is not finite, or the KL diverged.
+        TrainingError: a loss is not finite, or the KL (or the loss, where there is no KL) diverged.
+        KeyboardInterrupt: the signal came while offline answers were sampled; the run can be resumed.
         CheckpointError: a checkpoint could not be written or is corrupt; the last good one is intact.
     """
     progress = progress or NullProgress()
@@ -83,7 +83,7 @@ def train(
     opened = RunDir.create(config.output_dir, resume=resume, overwrite=overwrite, keep_old=True)
     with opened as run, StopRequest() as stop:
         progress.stage(f"load {config.model.name_or_path}")
-        setup = prepare(config)
+        setup = prepare(config, recorded_dtype=run.read_manifest().get("dtype") if resume else None)
         if overwrite:
             run.clear()  # not before: what cannot begin replaces nothing
         for line in describe(setup):
@@ -92,7 +92,13 @@ def train(
         state = _begin(run, setup, resume=resume)
         if setup.config.method != "opct":
             progress.stage("offline answers", len(setup.visited()) * config.rollout.num_generations)
-        method = make_method(setup, run, progress.advance)
+
+        def answered(n: int) -> None:
+            progress.advance(n)
+            if stop.requested:  # there is no step to finish first, and nothing to save
+                raise KeyboardInterrupt
+
+        method = make_method(setup, run, answered)
         with Tracker(run, config) as tracker:
             return _Loop(run, setup, method, tracker, state, progress, stop).run_steps()
 
@@ -124,10 +130,21 @@ def _begin(run: RunDir, setup: Setup, *, resume: bool) -> SavedState:
     extra = {key: identity[key] for key in ("base", "template", "dtype")} | {
         "method": config.method,
         "left_out": [vars(o) for o in setup.left_out],
+        "total_steps": setup.total_steps,
+        **_trained_on(setup),
     }
     run.write_manifest(data=identity["data"], teacher=identity["teacher"], seeds={"seed": config.seed}, extra=extra)
     atomic_write(run.config_path, dump_config(config))
     return state
+
+
+def _trained_on(setup: Setup) -> dict[str, list[str]]:
+    """Families and questions (`meta.question_id`) of the pairs that the run visits, identity pairs among them."""
+    visited = [rendered.pair for rendered in setup.visited()]
+    return {
+        "trained_families": sorted({pair.family for pair in visited}),
+        "trained_questions": sorted({str(pair.meta["question_id"]) for pair in visited if "question_id" in pair.meta}),
+    }
 
 
 class _Loop:
@@ -266,18 +283,23 @@ class _Loop:
         return metrics
 
     def _stop_on_divergence(self, metrics: dict[str, float], step: int) -> None:
-        stop, kl = self.config.stop, metrics.get("train/kl")
-        if kl is None:
+        """By the training KL; by the loss where the method has no KL (SFT), against the loss of the first steps."""
+        stop, state, kl = self.config.stop, self.state, metrics.get("train/kl")
+        value = metrics["train/loss"] if self.config.method == "sft" else kl
+        if value is None:  # a step without pairs in the loss
             return
+        name, unit, reference = (
+            ("loss", "", "reference_loss") if self.config.method == "sft" else ("KL", " nats a token", "reference_kl")
+        )
         if step <= FIRST_STEPS:
-            self.state.reference_kl = max(self.state.reference_kl, kl)
-        bound = stop.divergence_factor * max(self.state.reference_kl, KL_FLOOR)
-        self.state.steps_above = self.state.steps_above + 1 if kl > bound else 0
-        if self.state.steps_above >= stop.divergence_patience:
+            setattr(state, reference, max(getattr(state, reference), value))
+        bound = stop.divergence_factor * max(getattr(state, reference), KL_FLOOR)
+        state.steps_above = state.steps_above + 1 if value > bound else 0
+        if state.steps_above >= stop.divergence_patience:
             raise DivergenceError(
-                f"Step {step}: the training KL is {kl:.3g} nats a token, above {bound:.3g} "
-                f"(stop.divergence_factor={stop.divergence_factor} times the KL at the start) for "
-                f"{self.state.steps_above} steps. {self._advice()}"
+                f"Step {step}: the training {name} is {value:.3g}{unit}, above {bound:.3g} "
+                f"(stop.divergence_factor={stop.divergence_factor} times the {name} at the start) for "
+                f"{state.steps_above} steps. {self._advice()}"
             )
 
     def _advice(self) -> str:
@@ -300,5 +322,11 @@ def peak_memory_gb() -> float:
     """Most memory this process has used, in GB: of the accelerator where there is one, else resident."""
     if torch.cuda.is_available():
         return torch.cuda.max_memory_allocated() / 1e9
+    if sys.platform == "win32":
+        import psutil
+
+        return psutil.Process().memory_info().peak_wset / 1e9
+    import resource  # Windows has none
+
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e9

@@ -74,8 +74,8 @@ def test_07_a_frozen_copy_stays_as_it_was_while_the_policy_moves(make_config, tm
 
     watch = Watch()
 
-    def remember(config):
-        watch.setup = prepare(config)
+    def remember(config, **options):
+        watch.setup = prepare(config, **options)
         return watch.setup
 
     with pytest.MonkeyPatch.context() as patch:

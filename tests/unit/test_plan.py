@@ -11,7 +11,7 @@ from rich.console import Console
 
 from opct.data.pairs import write_pairs
 from opct.files import read_jsonl
-from opct.plan import _duration, _sizes, _validations, make_plan
+from opct.plan import _duration, _Probe, _sizes, _validations, make_plan, memory_words
 from opct.prepare import prepare
 from opct.runs import RunDir
 from opct.trainer import train
@@ -36,7 +36,7 @@ def test_its_numbers_are_those_of_the_run(make_config, method: str):
     assert rows["completion tokens"] == "at most 192 in all"
     longest = max(len(r.prompt_ids) for r in setup.pairs)
     assert rows["prompt tokens"].endswith(f"longest {longest} of {setup.policy.context_length}")
-    assert rows["memory"].endswith("the largest micro-batch has 300 tokens")
+    assert "a micro-batch of 300 tokens" in rows["memory"]
     assert rows["time"].endswith(f"(probe: 4 pairs), 3 validations of {held_out} pairs")
 
     train(config)
@@ -68,6 +68,24 @@ def test_pairs_that_are_too_long_are_counted(make_config, tmp_path: Path):
     write_pairs(tmp_path / "pairs.jsonl", [*short[:4], dataclasses.replace(short[4], prompt=words)])
     setup = prepare(make_config(data={"pairs": [str(tmp_path / "pairs.jsonl")], "validation_fraction": 0.0}))
     assert dict(_sizes(setup))["pairs"] == "4 kept, 1 left out as too long; 4 suggested"
+
+
+def test_memory_is_the_sum_of_its_parts(make_config):
+    """A probe of 100 tokens that took 2 MB and 4 bytes a trained weight, for micro-batches of 300: 6 MB.
+
+    Added to it: 4 bytes for every float32 weight, and 12 for each trained one. Full fine-tuning holds the weights
+    twice, once as the teacher. A probe larger than a micro-batch is not scaled down.
+    """
+    for lora in ({"r": 4, "alpha": 8}, None):
+        setup = prepare(make_config(lora=lora))
+        every = sum(p.numel() for p in setup.policy.model.parameters()) * (1 if lora else 2)
+        trained = sum(p.numel() for p in setup.policy.trainable_parameters().values())
+        words = memory_words(setup, _Probe(4, 1.0, 1.0, tokens=100, added_bytes=2e6 + 4 * trained))
+        assert words.startswith(f"about {(4 * every + 12 * trained + 6e6) / 1e6:.1f} MB: weights ")
+        assert f"weights {4 * every / 1e6:.1f} MB, " in words
+        assert f"gradients and Adam {12 * trained / 1e6:.1f} MB (12 bytes for each of {trained:,} trained" in words
+        assert "a micro-batch of 300 tokens 6.0 MB (the probe's, of 100 tokens, times 3.0)" in words
+    assert "300 tokens 2.0 MB" in memory_words(setup, _Probe(4, 1.0, 1.0, tokens=600, added_bytes=2e6 + 4 * trained))
 
 
 @pytest.mark.parametrize(

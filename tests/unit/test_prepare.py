@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from opct.errors import DataError, ModelError
+from opct.errors import ConfigError, DataError, ModelError
 from opct.files import read_jsonl
 from opct.prepare import adapter_folder, describe, prepare
 from opct.runs import RunDir
 from opct.trainer import train
-from tests.tiny import tiny_adapter_policy, tiny_pairs
+from tests.tiny import tiny_adapter_policy, tiny_model, tiny_pairs, tiny_tokenizer
 
 
 def metrics(config) -> list[dict]:
@@ -71,3 +71,35 @@ def test_pairs_of_a_run_stay_json(make_config):
         row = json.loads(line)
         assert len(row["kl"]) == len(row["token_ids"]) == len(row["in_loss"])
         assert row["pair_id"] in {p.id for p in tiny_pairs(10)}
+
+
+def test_float16_is_not_trained_in(make_config):
+    with pytest.raises(ConfigError, match="Train in bfloat16 or float32"):
+        prepare(make_config(model={"dtype": "float16"}))
+
+
+def test_an_adapter_on_the_output_head_is_refused(make_config, tmp_path: Path):
+    """It would get no gradient: scores are computed from the head's own weight. `all-linear` leaves the head out."""
+    folder = tmp_path / "untied"
+    tiny_model(tie=False).save_pretrained(folder)
+    tiny_tokenizer().save_pretrained(folder)
+    model = {"name_or_path": str(folder)}
+    with pytest.raises(ModelError, match=r"reaches the output head .*target_modules=\['q_proj', 'lm_head'\]"):
+        prepare(make_config(model=model, lora={"target_modules": ["q_proj", "lm_head"]}))
+    prepare(make_config(model=model))
+
+
+def test_full_fine_tuning_of_a_head_with_a_bias_is_refused(make_config, monkeypatch):
+    """Its bias would get no gradient; under an adapter nothing of the head is trained, and so it may have one."""
+    from opct.models import load
+
+    def with_bias(config, **options):
+        model, dtype, why = base(config, **options)
+        model.lm_head.bias = torch.nn.Parameter(torch.zeros(model.config.vocab_size))
+        return model, dtype, why
+
+    base = load.load_base
+    monkeypatch.setattr(load, "load_base", with_bias)
+    with pytest.raises(ModelError, match="has a bias, which full fine-tuning here would not train: train an adapter"):
+        prepare(make_config(lora=None))
+    prepare(make_config())

@@ -1,5 +1,6 @@
 import pytest
 
+from opct.config import OptimConfig
 from opct.config_file import load_config
 from opct.errors import ConfigError, RunError
 from opct.runs import RunDir, read_jsonl
@@ -60,7 +61,7 @@ def test_a_tracker_that_is_not_installed(monkeypatch):
 
 def test_settings_are_flat_for_trackers():
     flat = flat_settings(load_config(overrides=["lora=null"]))
-    assert flat["optim.learning_rate"] == 2e-4
+    assert flat["optim.learning_rate"] == OptimConfig().learning_rate
     assert flat["lora"] == "null"
     assert flat["data.pairs"] == '["builtin:sycophancy"]'
     assert all(isinstance(value, str | int | float | bool) for value in flat.values())

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from opct.data.pairs import Message
     from opct.models.policy import Policy
 
-HELP = "/base switches the adapter off and on · /new starts over · /quit leaves"
+HELP = "/base switches to the base and back · /new starts over · /quit leaves"
 
 
 def chat(
@@ -24,7 +24,7 @@ def chat(
     temperature: Annotated[float, typer.Option(min=0, help="0 takes the likeliest token each time.")] = 1.0,
     seed: Annotated[int, typer.Option(min=0, help="Of the answers.")] = 0,
 ) -> None:
-    """Talk to a run or a model; `/base` shows what it would say without its adapter."""
+    """Talk to a run or a model; `/base` shows what it would say without its training."""
     from rich.console import Console
 
     from opct.api import load_policy
@@ -52,17 +52,21 @@ def talk(policy: Policy, console: Console, *, max_completion_tokens: int, temper
                 return
             case "/new":
                 messages = []
-            case "/base" if not policy.has_adapter:
-                console.print("this model has no adapter: it is the base", markup=False, style="dim")
+            case "/base" if not policy.has_base:
+                console.print(
+                    "this model is the base: it has no adapter, and is no run that trained every weight",
+                    markup=False,
+                    style="dim",
+                )
             case "/base":
                 base = not base
-                console.print("adapter off" if base else "adapter on", markup=False, style="dim")
+                console.print("the base answers" if base else "the trained model answers", markup=False, style="dim")
             case _ if text.startswith("/"):
                 console.print(HELP, markup=False, style="dim")
             case _:
                 messages.append({"role": "user", "content": text})
-                with policy.adapter_off() if base else contextlib.nullcontext():
-                    [completion] = policy.generate(
+                with policy.base() if base else contextlib.nullcontext(policy) as model:
+                    [completion] = model.generate(
                         [tuple(messages)],
                         seeds=[seed + len(messages)],
                         max_completion_tokens=max_completion_tokens,

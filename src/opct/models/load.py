@@ -54,13 +54,20 @@ def choose_device(name: str) -> torch.device:
     return torch.device(name)
 
 
-def choose_dtype(name: str, device: torch.device, hidden_size: int) -> tuple[torch.dtype, str]:
+def choose_dtype(
+    name: str, device: torch.device, hidden_size: int, recorded: str | None = None
+) -> tuple[torch.dtype, str]:
     """The dtype that `model.dtype` asks for, and a sentence that says why; `auto` times a matrix product in both.
 
     The product is [256, hidden] x [hidden, 4 hidden], best of five.
+
+    Args:
+        recorded: what `auto` chose when the run began; it is taken again, since a second timing may end otherwise.
     """
     if name != "auto":
         return getattr(torch, name), f"{name}, as configured"
+    if recorded is not None:
+        return getattr(torch, recorded), f"{recorded}, as the run began"
     times_s = {dtype: _matmul_time_s(dtype, device, hidden_size) for dtype in (torch.float32, torch.bfloat16)}
     ratio = times_s[torch.float32] / times_s[torch.bfloat16]
     chosen = torch.bfloat16 if ratio >= PROBE_ADVANTAGE else torch.float32
@@ -96,10 +103,13 @@ def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
         raise ModelError(f"Cannot load the tokenizer of {config.name_or_path!r}: {_first_line(error)}") from error
 
 
-def load_base(config: ModelConfig, *, master_float32: bool) -> tuple[PreTrainedModel, torch.dtype, str]:
+def load_base(
+    config: ModelConfig, *, master_float32: bool, recorded_dtype: str | None = None
+) -> tuple[PreTrainedModel, torch.dtype, str]:
     """The model without an adapter, its compute dtype, and why that dtype.
 
     Args:
+        recorded_dtype: see `choose_dtype`.
         master_float32: keep float32 weights whatever the compute dtype: in full fine-tuning an update of 5e-6 is lost
             in bfloat16.
 
@@ -115,7 +125,7 @@ def load_base(config: ModelConfig, *, master_float32: bool) -> tuple[PreTrainedM
     options = {"revision": config.revision, "trust_remote_code": config.trust_remote_code}
     try:
         hidden_size = AutoConfig.from_pretrained(source, **options).get_text_config().hidden_size
-        compute_dtype, why = choose_dtype(config.dtype, device, hidden_size)
+        compute_dtype, why = choose_dtype(config.dtype, device, hidden_size, recorded_dtype)
         loaded = AutoModelForCausalLM.from_pretrained(
             source,
             dtype=torch.float32 if master_float32 else compute_dtype,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
+import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -49,6 +50,8 @@ class Policy:
         dtype_reason: str = "of the weights",
     ):
         self.model: Any = model
+        self._load_untrained: Callable[[], Policy] | None = None
+        self._untrained: Policy | None = None
         self.tokenizer, self.name = tokenizer, name
         self.renderer = Renderer(tokenizer)
         self.has_adapter = hasattr(model, "peft_config")
@@ -71,6 +74,7 @@ class Policy:
         adapter: str | Path | None = None,
         trainable: bool = False,
         seed: int = 0,
+        recorded_dtype: str | None = None,
     ) -> Policy:
         """Load a model by hub id, folder, GGUF file, or the embedded default.
 
@@ -80,6 +84,7 @@ class Policy:
             adapter: attach the adapter saved in this folder instead; `config.adapter` where it is not given.
             trainable: with neither, keep float32 weights that can be trained.
             seed: of a fresh adapter.
+            recorded_dtype: what `dtype: auto` stands for in a run that has begun, from its manifest.
 
         Raises:
             ModelError: the model, its tokenizer or the adapter cannot be loaded, or has no chat template.
@@ -90,7 +95,7 @@ class Policy:
         tokenizer = load.load_tokenizer(config)
         Renderer(tokenizer)  # refuse a model without a chat template before its weights are loaded
         full = trainable and lora is None and adapter is None
-        model, dtype, why = load.load_base(config, master_float32=full)
+        model, dtype, why = load.load_base(config, master_float32=full, recorded_dtype=recorded_dtype)
         if lora is not None or adapter is not None:
             model = load.attach_adapter(model, lora, None if adapter is None else Path(adapter), seed=seed)
         return cls(model, tokenizer, name=config.name_or_path, dtype=dtype, dtype_reason=why)
@@ -117,6 +122,26 @@ class Policy:
         """The model without its adapter; the model itself where it has none."""
         with self.model.disable_adapter() if self.has_adapter else contextlib.nullcontext():
             yield self
+
+    @property
+    def has_base(self) -> bool:
+        """True where `base` is another model than this one."""
+        return self.has_adapter or self._load_untrained is not None
+
+    def set_base(self, load_untrained: Callable[[], Policy]) -> None:
+        """Say how to load the model that this one was fully fine-tuned from; done when it is first needed."""
+        self._load_untrained, self._untrained = load_untrained, None
+
+    @contextlib.contextmanager
+    def base(self) -> Iterator[Policy]:
+        """The model before it was trained: its adapter off, or the one it was fully fine-tuned from, or itself."""
+        if self.has_adapter or self._load_untrained is None:
+            with self.adapter_off() as model:
+                yield model
+            return
+        if self._untrained is None:
+            self._untrained = self._load_untrained()
+        yield self._untrained
 
     # -- answers
 
@@ -216,13 +241,12 @@ class Policy:
         """KL(this model | prompt || reference | reference_prompt) for each completion token, in nats.
 
         Args:
-            reference: gives a context with the reference model, as a teacher does; by default this model with its
-                adapter off.
+            reference: gives a context with the reference model, as a teacher does; by default `base`.
         """
         ids = [self.renderer.render(p) for p in prompts]
         reference_ids = [self.renderer.render(p) for p in reference_prompts]
         tokens = [list(c.token_ids) for c in completions]
-        make = reference or self.adapter_off
+        make = reference or self.base
 
         def kl(rows: list[int]) -> Tensor:
             with make() as model, torch.no_grad():
@@ -276,9 +300,14 @@ class Policy:
         return Policy(twin, self.tokenizer, name=self.name, dtype=self.dtype, dtype_reason=self.dtype_reason)
 
     def save(self, folder: Path) -> None:
-        """Write the adapter (PEFT format), or the whole model, with its tokenizer and chat template."""
+        """Write the adapter (PEFT format), or the whole model, with its tokenizer and chat template.
+
+        An adapter names its base as `name` does, not by the place where this machine keeps it.
+        """
         if self.has_adapter:
-            self.model.save_pretrained(folder, selected_adapters=[load.TRAINED_ADAPTER])
+            # the embeddings are not trained: without False, PEFT asks the hub whether they were resized
+            self.model.save_pretrained(folder, selected_adapters=[load.TRAINED_ADAPTER], save_embedding_layers=False)
+            _name_base(Path(folder), self.name)
         else:
             self.model.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
@@ -287,6 +316,16 @@ class Policy:
 def _without_adapter(model: Any) -> Any:
     """The transformers model itself."""
     return model.get_base_model() if hasattr(model, "peft_config") else model
+
+
+def _name_base(folder: Path, name: str) -> None:
+    """Put the base's name where PEFT wrote the folder it was loaded from: in the adapter's config and its card."""
+    config, card = folder / "adapter_config.json", folder / "README.md"
+    written = json.loads(config.read_text(encoding="utf-8"))
+    place, written["base_model_name_or_path"] = written.get("base_model_name_or_path"), name
+    config.write_text(json.dumps(written, indent=2, sort_keys=True), encoding="utf-8")
+    if place and card.is_file():
+        card.write_text(card.read_text(encoding="utf-8").replace(place, name), encoding="utf-8")
 
 
 def _stop_ids(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> frozenset[int]:

@@ -60,6 +60,11 @@ def uniforms(seed: int, n: int) -> Tensor:
     return torch.rand(n, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
+def sums_dtype(device: torch.device) -> torch.dtype:
+    """What probabilities are summed in: float64, which Apple's MPS does not have, so there float32."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
 def draw(logits: Tensor, u: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
     """Draw one token a row by the inverse of the cumulative distribution; returns token ids and log-probs.
 
@@ -71,10 +76,11 @@ def draw(logits: Tensor, u: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]
         tokens = logits.argmax(-1)
     else:
         log_probs = _truncated(logits / sampling.temperature, sampling).log_softmax(-1)
-        cumulative = log_probs.exp().double().cumsum(-1)
-        target = u.to(cumulative) * cumulative[:, -1]
+        cumulative = log_probs.exp().to(sums_dtype(logits.device)).cumsum(-1)
+        total = cumulative[:, -1]
+        below = total * (1 - torch.finfo(cumulative.dtype).eps)  # u may round to 1: the last token drawn has mass too
+        target = torch.minimum(u.to(cumulative) * total, below)
         tokens = torch.searchsorted(cumulative, target[:, None], right=True).squeeze(-1)
-        tokens = tokens.clamp(max=logits.shape[-1] - 1)
     return tokens, log_probs.gather(-1, tokens[:, None]).squeeze(-1)
 
 
@@ -130,6 +136,7 @@ def _sample_batch(policy: Policy, prompts: list, seeds: list, sampling: Sampling
     owners = torch.tensor([i for i, own in enumerate(seeds) for _ in own])
     flat_seeds = [seed for own in seeds for seed in own]
     noise = torch.stack([uniforms(seed, sampling.max_completion_tokens) for seed in flat_seeds])
+    noise = noise.to(sums_dtype(policy.device))
     tokens: list[list[int]] = [[] for _ in flat_seeds]
     log_probs: list[list[float]] = [[] for _ in flat_seeds]
     stop_ids = torch.tensor(sorted(policy.stop_ids))

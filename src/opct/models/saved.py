@@ -31,19 +31,38 @@ def load_policy(path: str, **settings: Any) -> Policy:
 
     run, folder = RunDir(path), Path(path)
     if run.is_run:
-        config = load_config(run.config_path).model
-        checkpoint = run.latest_checkpoint()
-        if checkpoint is None:
-            raise ModelError(f"{path} has no checkpoint to evaluate: train it first (`opct train ... --resume`).")
-        if (checkpoint / "adapter").is_dir():
-            return Policy.load(_with(config.model_dump() | {"adapter": str(checkpoint / "adapter")}, settings))
-        return Policy.load(
-            _with(config.model_dump() | {"name_or_path": str(checkpoint / "model"), "adapter": None}, settings)
-        )
+        return _of_run(run, settings)
     if (folder / "adapter_config.json").is_file():
-        base = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))["base_model_name_or_path"]
+        written = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
+        base = written.get("base_model_name_or_path")
+        if not base:
+            raise ModelError(
+                f"{folder / 'adapter_config.json'} does not say which model the adapter is for: give its name as "
+                "base_model_name_or_path there."
+            )
         return Policy.load(_with({"name_or_path": base, "adapter": path}, settings))
     return Policy.load(_with({"name_or_path": path}, settings))
+
+
+def _of_run(run: RunDir, settings: dict[str, Any]) -> Policy:
+    """The newest checkpoint of a run, in the dtype that the run began with and under the name of its model."""
+    from opct.models.policy import Policy
+
+    config = load_config(run.config_path).model
+    checkpoint = run.latest_checkpoint()
+    if checkpoint is None:
+        raise ModelError(f"{run.path} has no checkpoint to evaluate: train it first (`opct train ... --resume`).")
+    recorded = run.read_manifest().get("dtype")
+    if (checkpoint / "adapter").is_dir():
+        trained = _with(config.model_dump() | {"adapter": str(checkpoint / "adapter")}, settings)
+        return Policy.load(trained, recorded_dtype=recorded)
+    base = _with(config.model_dump() | {"adapter": None}, settings)
+    trained = base.model_copy(update={"name_or_path": str(checkpoint / "model"), "revision": None})
+    policy = Policy.load(trained, recorded_dtype=recorded)
+    policy.name = base.name_or_path
+    same_dtype = base.model_copy(update={"dtype": str(policy.dtype).removeprefix("torch.")})
+    policy.set_base(lambda: Policy.load(same_dtype))
+    return policy
 
 
 def _with(config: dict[str, Any], settings: dict[str, Any]) -> ModelConfig:

@@ -9,20 +9,20 @@ from opct.cli.chat import talk
 
 
 class Model:
-    """Answers with the last message, its number of messages, and whether its adapter is on."""
+    """Answers with the last message, its number of messages, and whether its training shows."""
 
-    def __init__(self, has_adapter: bool = True, stop_reason: str = "stop"):
-        self.has_adapter, self.stop_reason, self.on = has_adapter, stop_reason, True
+    def __init__(self, has_base: bool = True, stop_reason: str = "stop"):
+        self.has_base, self.stop_reason, self.on = has_base, stop_reason, True
 
     @contextlib.contextmanager
-    def adapter_off(self):
+    def base(self):
         self.on = False
         yield self
         self.on = True
 
     def generate(self, prompts, *, seeds, max_completion_tokens, temperature):
         [messages] = prompts
-        text = f"[{messages[-1]['content']}] of {len(messages)}, adapter {'on' if self.on else 'off'}"
+        text = f"[{messages[-1]['content']}] of {len(messages)}, {'trained' if self.on else 'untrained'}"
         return [SimpleNamespace(text=text, stop_reason=self.stop_reason)]
 
 
@@ -49,25 +49,25 @@ def say(monkeypatch):
 
 def test_turns_are_remembered_and_markup_in_replies_is_text(say):
     shown = say(Model(), "hi", "", "again")
-    assert "model> [hi] of 1, adapter on" in shown
-    assert "model> [again] of 3, adapter on" in shown
+    assert "model> [hi] of 1, trained" in shown
+    assert "model> [again] of 3, trained" in shown
 
 
-def test_base_switches_the_adapter_off_and_on(say):
+def test_base_switches_to_the_base_and_back(say):
     shown = say(Model(), "/base", "one", "/base", "two", "/quit", "never")
-    assert "base> [one] of 1, adapter off" in shown
-    assert "model> [two] of 3, adapter on" in shown
+    assert "base> [one] of 1, untrained" in shown
+    assert "model> [two] of 3, trained" in shown
     assert "never" not in shown
 
 
 def test_new_starts_over_and_other_commands_are_explained(say):
     shown = say(Model(), "one", "/new", "two", "/what")
     assert "model> [two] of 1" in shown
-    assert shown.count("/base switches the adapter off and on") == 2
+    assert shown.count("/base switches to the base and back") == 2
 
 
-def test_a_model_without_an_adapter_is_the_base(say):
-    assert "this model has no adapter" in say(Model(has_adapter=False), "/base")
+def test_a_model_without_training_is_the_base(say):
+    assert "this model is the base" in say(Model(has_base=False), "/base")
 
 
 def test_a_cut_answer_is_marked(say):

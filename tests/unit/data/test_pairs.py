@@ -182,3 +182,49 @@ def test_faults_in_a_dataset_folder_name_the_row(tmp_path: Path):
     assert caught.value.faults[0].startswith(f"{tmp_path / 'd'} row 1: `axis`")
     with pytest.raises(DataError, match="Cannot read split"):
         load_pairs(tmp_path)
+
+
+def test_writing_leaves_the_old_file_or_the_new_one(tmp_path: Path, monkeypatch):
+    """A disk that is full in the middle: the old pairs are intact, nothing lies beside them, and the error says so."""
+    path = tmp_path / "p.jsonl"
+    write_pairs(path, [ContrastivePair.from_json(row())])
+    before = path.read_bytes()
+
+    def full(descriptor):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fsync", full)
+        with pytest.raises(DataError, match=r"Cannot write the pairs to .*p\.jsonl: No space left on device\. Check"):
+            write_pairs(path, [ContrastivePair.from_json(row(id="b"))])
+    assert path.read_bytes() == before
+    assert [p.name for p in tmp_path.iterdir()] == ["p.jsonl"]
+
+
+def test_a_file_that_may_not_be_read_is_named(tmp_path: Path, monkeypatch):
+    path = tmp_path / "p.jsonl"
+    write_pairs(path, [ContrastivePair.from_json(row())])
+
+    def refuse(self, *_, **__):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "read_text", refuse)
+    with pytest.raises(DataError, match=r"Cannot read .*p\.jsonl: Permission denied\. Give yourself the right"):
+        load_pairs(path)
+
+
+@pytest.mark.parametrize(
+    ("source", "name", "revision"),
+    [("hf:owner/name", "owner/name", None), ("hf:owner/name@v1.2", "owner/name", "v1.2")],
+)
+def test_a_hub_dataset_may_be_pinned_to_a_revision(monkeypatch, source: str, name: str, revision: str | None):
+    datasets = pytest.importorskip("datasets")
+    asked = []
+
+    def load_dataset(*arguments, **keywords):
+        asked.append((arguments, keywords))
+        return [row()]
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    assert [pair.id for pair in load_pairs(source)] == ["a"]
+    assert asked == [((name,), {"split": "train", "revision": revision})]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from pathlib import Path
 
 import pytest
 from tests.tiny import tiny_anchors, tiny_pairs
 
-from opct.config import TrainConfig
+from opct.config import DataConfig, TrainConfig
+from opct.data.build import builtin_pairs
 from opct.data.pairs import ContrastivePair, write_pairs
 from opct.data.training import anchors_per_step, batch_of, load_training_pairs, pairs_hash, steps_per_epoch
 from opct.errors import DataError
@@ -105,13 +107,29 @@ def test_an_id_in_two_sources_is_refused(load, tmp_path: Path):
     assert caught.value.faults == ("sum/0", "sum/1")
 
 
+def test_a_question_is_never_trained_on_and_held_out_whatever_its_source(load, tmp_path: Path):
+    """A file of ours with a question of the embedded validation split; an anchor on a named held-out question."""
+    [embedded] = builtin_pairs("builtin:sycophancy", "validation", seed=0, per_question=1)[:1]
+    mine = dataclasses.replace(embedded, id="mine/1")
+    write_pairs(tmp_path / "mine.jsonl", [mine])
+    with pytest.raises(DataError, match=r"1 question\(s\) are trained on and held out") as caught:
+        load(pairs=["builtin:sycophancy", str(tmp_path / "mine.jsonl")], validation_fraction=0.0)
+    assert caught.value.faults == (str(mine.meta["question_id"]),)
+    anchor = dataclasses.replace(tiny_anchors(1)[0], id="anchor/1", meta={"question_id": "held"})
+    held = dataclasses.replace(tiny_pairs(1)[0], id="held/1", meta={"question_id": "held"})
+    write_pairs(tmp_path / "a.jsonl", [anchor])
+    write_pairs(tmp_path / "v.jsonl", [held])
+    with pytest.raises(DataError, match="trained on and held out"):
+        load(anchors=[str(tmp_path / "a.jsonl")], validation_pairs=[str(tmp_path / "v.jsonl")], validation_fraction=0.0)
+
+
 def test_anchors_must_be_identity_pairs(load, tmp_path: Path):
     with pytest.raises(DataError, match="is no identity pair"):
         load(anchors=[str(tmp_path / "pairs.jsonl")], pairs=["builtin:sycophancy"])
 
 
 def test_a_fraction_without_anchors_is_refused_and_no_fraction_needs_none(load):
-    with pytest.raises(DataError, match=r"anchor_fraction is 0\.25"):
+    with pytest.raises(DataError, match=f"anchor_fraction is {DataConfig().anchor_fraction}"):
         load(anchors=[])
     assert load(anchors=[], anchor_fraction=0.0).anchors == []
 

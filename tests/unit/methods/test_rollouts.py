@@ -78,7 +78,7 @@ def test_open_turns_are_answered_by_the_policy_first_to_last(tiny_policy, render
         ids = tiny_policy.renderer.render(filled[:place])
         seed = sample_seed(7, "step 1", "multi", f"turn {turn}")
         [[answer]] = tiny_policy.sample([ids], [[seed]], Sampling(6))
-        filled[place]["content"] = answer.text or "..."
+        filled[place]["content"] = answer.text
     for r in (first, second):
         assert list(r.pair.prompt) == filled
         assert r.prompt_ids == tiny_policy.renderer.render(filled)
@@ -98,8 +98,8 @@ def test_open_turns_follow_the_policy_and_the_step(tiny_policy, rendered, config
     assert pair.pair.prompt[1]["content"] is None
 
 
-def test_an_empty_answer_in_an_open_turn_is_shown_as_dots(rendered, config):
-    """A policy that stops at once says nothing; most templates and `load_pairs` refuse an empty turn."""
+def test_an_empty_answer_in_an_open_turn_stays_empty(rendered, config):
+    """A policy that stops at once says nothing, and the turns after it follow that: nothing is put in its mouth."""
     tokenizer = tiny_tokenizer()
     model = tiny_model(tokenizer, tie=False)
     bias = torch.zeros(len(tokenizer))
@@ -107,7 +107,8 @@ def test_an_empty_answer_in_an_open_turn_is_shown_as_dots(rendered, config):
     model.lm_head.bias = torch.nn.Parameter(bias)
     [pair] = rendered([ContrastivePair("multi", "a", "f", (user("a"), OPEN, user("b")), (user("a"),))])
     [r, _] = policy_rollouts(Policy(model, tokenizer), [pair], config, "step 1")
-    assert r.pair.prompt[1]["content"] == "..."
+    assert r.pair.prompt[1]["content"] == ""
+    assert "..." not in tokenizer.decode(r.prompt_ids)
     assert r.ids == [tokenizer.eos_token_id]
 
 

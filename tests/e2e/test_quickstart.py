@@ -1,0 +1,97 @@
+"""The quickstart to its page on the tiny model, again with nothing left to do, and with other settings."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from opct import quickstart
+from opct.errors import RunError
+from opct.progress import NullProgress
+from opct.runs import RunDir
+
+EVALUATION = {
+    "n_questions": 6,
+    "families_per_question": 1,
+    "n_benign": 4,
+    "max_completion_tokens": 4,
+    "max_benign_tokens": 4,
+    "kl_samples": 4,
+    "browser_questions": 2,
+}
+
+
+class Noted(NullProgress):
+    """Remembers what was said."""
+
+    def __init__(self) -> None:
+        self.stages: list[str] = []
+        self.lines: list[str] = []
+
+    def stage(self, name: str, total: int | None = None) -> None:
+        self.stages.append(name)
+
+    def log(self, message: str) -> None:
+        self.lines.append(message)
+
+
+def settings(model: Path) -> list[str]:
+    return [
+        f"model.name_or_path={json.dumps(str(model))}",
+        "model.dtype=float32",
+        "model.device=cpu",
+        "max_steps=2",
+        "lora.r=2",
+        "data.max_pairs=8",
+        "data.validation_size=2",
+        "rollout.max_completion_tokens=4",
+        "optim.prompts_per_step=4",
+    ]
+
+
+def stamps(folder: Path) -> dict[str, int]:
+    """When each file of the runs was written; the lock aside."""
+    files = [p for run in ("base", "sft", "opct") for p in (folder / run).rglob("*") if p.is_file()]
+    return {str(p): p.stat().st_mtime_ns for p in files if "lock" not in p.name}
+
+
+def test_to_the_page_then_nothing_again_then_other_settings(tmp_path: Path, tiny_folder: Path, monkeypatch):
+    monkeypatch.setattr(quickstart, "EVALUATION", EVALUATION)
+    out, said = tmp_path / "quick", Noted()
+    result = quickstart.run_quickstart(out, overrides=settings(tiny_folder), progress=said)
+    assert result.report == out / "report.html"
+    assert "<html" in result.report.read_text(encoding="utf-8")
+    assert list(result.results) == ["base", "sft", "opct"]
+    assert all(RunDir(out / method).checkpoint_path(2).is_dir() for method in ("sft", "opct"))
+    parts = [re.fullmatch(r"\[(\d)/7\] .+", stage) for stage in said.stages]
+    assert all(parts), said.stages
+    assert sorted({int(part[1]) for part in parts}) == [1, 2, 3, 4, 5, 6, 7]
+    assert [int(part[1]) for part in parts] == sorted(int(part[1]) for part in parts)
+    assert "[3/7] train opct" in said.stages
+
+    before, again = stamps(out), Noted()
+    second = quickstart.run_quickstart(out, overrides=settings(tiny_folder), progress=again)
+    assert stamps(out) == before
+    assert second.results == result.results
+    assert sum("trained already" in line for line in again.lines) == 2
+    assert sum("measured already" in line for line in again.lines) == 3
+
+    with pytest.raises(RunError, match="the setting seed changed") as caught:
+        quickstart.run_quickstart(out, overrides=[*settings(tiny_folder), "seed=1"], progress=Noted())
+    assert "--overwrite" in str(caught.value)
+    assert stamps(out) == before
+
+
+def test_an_evaluation_belongs_to_the_checkpoint_it_measured(tmp_path: Path, tiny_folder: Path, monkeypatch):
+    """With more steps at a constant rate both runs go on; they are measured again, and the base is not."""
+    monkeypatch.setattr(quickstart, "EVALUATION", EVALUATION)
+    overrides = [*settings(tiny_folder), "optim.lr_scheduler_type=constant"]
+    quickstart.run_quickstart(tmp_path, overrides=overrides)
+    said = Noted()
+    quickstart.run_quickstart(tmp_path, overrides=[*overrides, "max_steps=3"], progress=said)
+    assert [line.split(":")[0] for line in said.lines if "already" in line] == ["base"]
+    marker = json.loads((tmp_path / "opct" / "evals" / "settings.json").read_text(encoding="utf-8"))
+    assert marker["step"] == 3

@@ -1,0 +1,86 @@
+"""The policy that a path stands for."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from opct.errors import ModelError
+from opct.models import load
+from opct.models.policy import Policy
+from opct.models.saved import load_policy
+from opct.runs import RunDir
+from opct.trainer import train
+
+PROMPTS = [({"role": "user", "content": "What is 1 plus 2?"},)]
+
+
+def kl_to_base(policy: Policy, **options) -> list[float]:
+    """Of one greedy answer, token by token."""
+    answers = policy.generate(PROMPTS, seeds=[0], max_completion_tokens=6, temperature=0)
+    return policy.token_kl(PROMPTS, PROMPTS, answers, **options)[0]
+
+
+def test_a_fully_fine_tuned_run_is_measured_against_the_model_it_came_from(make_config, tiny_folder: Path):
+    """The default reference is the untrained model, as if it had been given; it is loaded when it is first needed."""
+    config = make_config(lora=None, max_steps=2)
+    train(config)
+    policy = load_policy(config.output_dir)
+    assert policy.name == str(tiny_folder)
+    assert policy.has_base
+    assert not policy.has_adapter
+    found = kl_to_base(policy)
+    assert max(found) > 1e-4
+    untrained = load_policy(str(tiny_folder))
+    with policy.base() as base, policy.base() as again:
+        assert base is again
+        assert base.dtype == policy.dtype
+        assert base.base_hash() == untrained.base_hash() != policy.base_hash()
+    assert not untrained.has_base
+    assert max(kl_to_base(untrained)) == 0
+
+
+def test_the_base_of_an_adapter_is_the_model_without_it(make_config):
+    config = make_config(max_steps=2)
+    train(config)
+    policy = load_policy(config.output_dir)
+    assert policy.has_base
+    assert kl_to_base(policy) == kl_to_base(policy, reference=policy.adapter_off)
+    assert max(kl_to_base(policy)) > 0
+
+
+@pytest.mark.parametrize("lora", [{"r": 4, "alpha": 8}, None], ids=["adapter", "full"])
+def test_a_run_keeps_the_dtype_it_began_with(make_config, monkeypatch, lora):
+    """`auto` finds bfloat16 faster when the run begins and slower ever after: it is resumed and loaded in bfloat16."""
+    config = make_config(max_steps=1, lora=lora, model={"dtype": "auto"})
+    times = {torch.float32: 2.0, torch.bfloat16: 1.0}
+    monkeypatch.setattr(load, "_matmul_time_s", lambda dtype, device, hidden_size: times[dtype])
+    train(config)
+    times[torch.bfloat16] = 4.0
+    policy = load_policy(config.output_dir)
+    assert (policy.dtype, policy.dtype_reason) == (torch.bfloat16, "bfloat16, as the run began")
+    with policy.base() as base:
+        assert base.dtype == torch.bfloat16
+    assert load_policy(config.output_dir, dtype="float32").dtype == torch.float32
+    longer = config.model_copy(update={"max_steps": 2})
+    assert train(longer, resume=True).step == 2
+    assert RunDir(config.output_dir).read_manifest()["dtype"] == "bfloat16"
+
+
+def test_an_adapter_names_its_base_as_the_config_does(make_config, tiny_folder: Path, tmp_path: Path, monkeypatch):
+    """Not by the place where this machine keeps it; `load_policy` of the bare folder resolves the name again."""
+    monkeypatch.setattr(load, "resolve_model", lambda name: str(tiny_folder) if name == "short-name" else name)
+    config = make_config(max_steps=1, model={"name_or_path": "short-name"})
+    train(config)
+    folder = RunDir(config.output_dir).checkpoint_path(1) / "adapter"
+    assert json.loads((folder / "adapter_config.json").read_text())["base_model_name_or_path"] == "short-name"
+    assert not [p.name for p in folder.iterdir() if str(tiny_folder) in p.read_text(errors="ignore")]
+    policy = load_policy(str(folder), dtype="float32")
+    assert policy.name == "short-name"
+    assert kl_to_base(policy) == kl_to_base(load_policy(config.output_dir))
+    (tmp_path / "adapter_config.json").write_text("{}")
+    with pytest.raises(ModelError, match="does not say which model the adapter is for"):
+        load_policy(str(tmp_path))
