@@ -18,6 +18,7 @@ from pathlib import Path
 
 import torch
 
+from opct.checkpoint_state import is_finished
 from opct.config import TrainConfig
 from opct.config_file import load_config
 from opct.files import read_jsonl, write_json
@@ -82,8 +83,9 @@ def curves(config: TrainConfig, out: Path) -> dict[str, list[tuple[int, float, f
     for name in ESTIMATORS:
         run = RunDir(out / name)
         settings = with_estimator(config, name).model_copy(update={"output_dir": str(run.path)})
-        if not any(step >= (settings.max_steps or 0) for step, _ in run.checkpoints()):
-            train(settings, resume=run.is_run, progress=progress)
+        done = run.is_run and is_finished(run, settings)
+        if not done and train(settings, resume=run.is_run, progress=progress).status != "finished":
+            raise SystemExit(f"{run.path} was interrupted: start again to go on with it")
         rows, seconds, points = read_jsonl(run.metrics_path), 0.0, []
         for row in rows:
             seconds += row.get("time/step_s", 0.0)
@@ -130,9 +132,10 @@ def main() -> None:
     parser.add_argument("--draws", type=int, default=24)
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--set", nargs="*", default=[], metavar="a.b=c", help="settings over configs/sycophancy.yaml")
     args = parser.parse_args()
     config = load_config(
-        CONFIG, [f"seed={args.seed}", f"max_steps={args.steps}", "eval_steps=4", "data.anchor_fraction=0.0"]
+        CONFIG, [f"seed={args.seed}", f"max_steps={args.steps}", "data.anchor_fraction=0.0", *args.set]
     )
     result = {"variance": variances(config, args.pairs, args.draws), "curves": curves(config, args.out)}
     write_json(args.out / "estimators.json", result)

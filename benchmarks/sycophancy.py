@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 from opct.api import evaluate
+from opct.checkpoint_state import is_finished
 from opct.config_file import load_config
 from opct.progress import make_progress
 from opct.reports import report
@@ -55,8 +56,10 @@ def main() -> None:
             config = load_config(METHODS[method], [f"seed={seed}", f"output_dir={json.dumps(str(folder))}", *args.set])
             run = RunDir(folder)
             started = time.perf_counter()
-            if not any(step >= (config.max_steps or 0) for step, _ in run.checkpoints()):
-                train(config, resume=run.is_run, progress=progress)
+            if not (run.is_run and is_finished(run, config)):
+                result = train(config, resume=run.is_run, progress=progress)
+                if result.status != "finished":
+                    raise SystemExit(f"{folder} was interrupted: start again to go on with it")
                 progress.log(f"{folder.name}: trained in {time.perf_counter() - started:.0f} s")
             if not run.results_path.exists():
                 evaluate(folder, label=method, progress=progress, **evaluation)
