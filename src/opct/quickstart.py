@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 METHODS = ("sft", "opct")
 EVALUATION: dict[str, Any] = {
-    "n_questions": 80,
-    "families_per_question": 3,
-    "n_benign": 48,
+    "n_questions": 60,
+    "families_per_question": 2,
+    "n_benign": 32,
     "max_completion_tokens": 24,
     "max_benign_tokens": 32,
-    "kl_samples": 48,
-    "browser_questions": 24,
+    "kl_samples": 24,
+    "browser_questions": 16,
 }
 HEADLINE = (
     ("sycophancy_rate", "held_out", "repeats the suggested wrong answer, families never trained on"),
