@@ -1,12 +1,9 @@
 """The report in a real browser, opened from disk: it filters, loads nothing else and runs no text of a model."""
 
 import shutil
-import sys
-from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "report"))
 from tests.unit.reports.synthetic import write_run, write_three
 
 CHROMIUM = next(
