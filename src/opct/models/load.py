@@ -100,7 +100,10 @@ def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
             source, revision=config.revision, trust_remote_code=config.trust_remote_code
         )
     except (OSError, ValueError) as error:
-        raise ModelError(f"Cannot load the tokenizer of {config.name_or_path!r}: {_first_line(error)}") from error
+        raise ModelError(
+            f"Cannot load the tokenizer of {config.name_or_path!r}: {_first_line(error)} Give a hub id, a local "
+            f"folder with a model and its tokenizer, a .gguf file, or {DEFAULT_MODEL!r}."
+        ) from error
 
 
 def load_base(
