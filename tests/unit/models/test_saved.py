@@ -34,7 +34,7 @@ def test_a_fully_fine_tuned_run_is_measured_against_the_model_it_came_from(make_
     assert not policy.has_adapter
     found = kl_to_base(policy)
     assert max(found) > 1e-4
-    untrained = load_policy(str(tiny_folder))
+    untrained = load_policy(str(tiny_folder), dtype=str(policy.dtype).removeprefix("torch."))
     with policy.base() as base, policy.base() as again:
         assert base is again
         assert base.dtype == policy.dtype
