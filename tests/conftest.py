@@ -6,10 +6,14 @@ import os
 from pathlib import Path
 
 import pytest
+from jaxtyping import install_import_hook
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+
+# shapes and types of tensors, checked at every call in the tests alone
+install_import_hook(["opct.losses", "opct.models.scoring"], "beartype.beartype")
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 

@@ -18,19 +18,25 @@ Logits may be of any float type; everything is computed in float32 at least.
 from __future__ import annotations
 
 import torch
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
+Logits = Float[Tensor, "*tokens vocabulary"]
+PerToken = Float[Tensor, "*tokens"]
+Rows = Float[Tensor, "sequences tokens"]
+Mask = Shaped[Tensor, "sequences tokens"]
 
-def _log_softmax(logits: Tensor) -> Tensor:
+
+def _log_softmax(logits: Logits) -> Logits:
     return logits.log_softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
 
 
-def _kl(log_p: Tensor, log_q: Tensor) -> Tensor:
+def _kl(log_p: Logits, log_q: Logits) -> PerToken:
     """sum p (log p - log q) over the last dimension; a term with p = 0 is 0, and so is its gradient."""
     return (log_p.exp() * (log_p - log_q).masked_fill(log_p == -torch.inf, 0.0)).sum(-1)
 
 
-def _kl_to_given(log_p: Tensor, log_q: Tensor) -> Tensor:
+def _kl_to_given(log_p: Logits, log_q: Logits) -> PerToken:
     """`_kl` with gradient to p alone: sum dp (log p - log q), for the rest, sum dp, is zero.
 
     Left to autograd the rest is rounding, and equal distributions would have a gradient that is not exactly zero.
@@ -39,17 +45,17 @@ def _kl_to_given(log_p: Tensor, log_q: Tensor) -> Tensor:
     return (log_p.exp() * ratio).sum(-1)
 
 
-def reverse_kl(policy_logits: Tensor, teacher_logits: Tensor) -> Tensor:
+def reverse_kl(policy_logits: Logits, teacher_logits: Logits) -> PerToken:
     """KL(policy || teacher) in nats; [..., vocabulary] twice -> [...]."""
     return _kl_to_given(_log_softmax(policy_logits), _log_softmax(teacher_logits))
 
 
-def forward_kl(policy_logits: Tensor, teacher_logits: Tensor) -> Tensor:
+def forward_kl(policy_logits: Logits, teacher_logits: Logits) -> PerToken:
     """KL(teacher || policy) in nats; [..., vocabulary] twice -> [...]."""
     return _kl(_log_softmax(teacher_logits), _log_softmax(policy_logits))
 
 
-def jensen_shannon(policy_logits: Tensor, teacher_logits: Tensor, weight: float) -> Tensor:
+def jensen_shannon(policy_logits: Logits, teacher_logits: Logits, weight: float) -> PerToken:
     """w KL(p || m) + (1 - w) KL(q || m) with m = w p + (1 - w) q, in nats; [..., vocabulary] twice -> [...].
 
     Args:
@@ -61,7 +67,7 @@ def jensen_shannon(policy_logits: Tensor, teacher_logits: Tensor, weight: float)
     return share * _kl(log_p, log_m) + (1 - share) * _kl(log_q, log_m)
 
 
-def topk_reverse_kl(policy_logits: Tensor, teacher_logits: Tensor, k: int) -> Tensor:
+def topk_reverse_kl(policy_logits: Logits, teacher_logits: Logits, k: int) -> PerToken:
     """Reverse KL on the policy's k likeliest tokens plus one bucket for all others; [..., vocabulary] twice -> [...].
 
     A lower bound of the exact KL (merging outcomes never raises a KL), equal to it when k is the vocabulary's size or
@@ -76,12 +82,12 @@ def topk_reverse_kl(policy_logits: Tensor, teacher_logits: Tensor, k: int) -> Te
     return _kl_to_given(torch.cat([head_p, tail_p], -1), torch.cat([head_q, tail_q], -1))
 
 
-def token_log_probs(logits: Tensor, token_ids: Tensor) -> Tensor:
+def token_log_probs(logits: Logits, token_ids: Int[Tensor, "*tokens"]) -> PerToken:
     """Log-prob of each token under the full softmax at temperature 1; [..., vocabulary], [...] -> [...]."""
     return _log_softmax(logits).gather(-1, token_ids.unsqueeze(-1)).squeeze(-1)
 
 
-def discounted_sum(values: Tensor, gamma: float) -> Tensor:
+def discounted_sum(values: Rows, gamma: float) -> Rows:
     """sum_{u>=t} gamma^(u-t) values_u along the last dimension; [sequences, tokens] -> the same."""
     out, running = torch.empty_like(values), torch.zeros_like(values[..., 0])
     for t in range(values.shape[-1] - 1, -1, -1):
@@ -91,8 +97,8 @@ def discounted_sum(values: Tensor, gamma: float) -> Tensor:
 
 
 def sampled_advantages(
-    policy_log_probs: Tensor, teacher_log_probs: Tensor, mask: Tensor, *, kl_coef: float, gamma: float
-) -> Tensor:
+    policy_log_probs: Rows, teacher_log_probs: Rows, mask: Mask, *, kl_coef: float, gamma: float
+) -> Rows:
     """A_t = -kl_coef sum_{u>=t} gamma^(u-t) k_u over masked tokens, without gradient; [sequences, tokens] each.
 
     Tokens that are not in the mask neither get an advantage nor add to another token's.
@@ -102,8 +108,8 @@ def sampled_advantages(
 
 
 def policy_gradient_loss(
-    policy_log_probs: Tensor, sampler_log_probs: Tensor, advantages: Tensor, *, clip: float | None = None
-) -> Tensor:
+    policy_log_probs: Rows, sampler_log_probs: Rows, advantages: Rows, *, clip: float | None = None
+) -> Rows:
     """-rho_t A_t per token, rho_t = p(y_t) / mu(y_t), mu the distribution that was sampled; all [sequences, tokens].
 
     Args:
@@ -116,8 +122,8 @@ def policy_gradient_loss(
 
 
 def future_term(
-    divergences: Tensor, policy_log_probs: Tensor, sampler_log_probs: Tensor, mask: Tensor, *, gamma: float
-) -> Tensor:
+    divergences: Rows, policy_log_probs: Rows, sampler_log_probs: Rows, mask: Mask, *, gamma: float
+) -> Rows:
     """rho_t sg(sum_{u>t} gamma^(u-t) D_u) per token, the score-function term of `exact` and `topk`.
 
     Shapes: all [sequences, tokens].
@@ -127,7 +133,7 @@ def future_term(
     return (policy_log_probs - sampler_log_probs).exp() * future * mask
 
 
-def token_weights(mask: Tensor, reduction: str) -> Tensor:
+def token_weights(mask: Mask, reduction: str) -> Rows:
     """The weight of each token's term in the loss of a whole optimizer step; [sequences, tokens] -> the same.
 
     `token_mean`: 1 / masked tokens. `sequence_mean`: 1 / (sequences that have a masked token x their masked tokens).

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 CHUNK_TOKENS = 256
@@ -23,14 +24,16 @@ class Head:
     logits = cap(W h * scale + b), with cap(x) = softcap tanh(x / softcap) where the model has one (Gemma).
     """
 
-    weight: Tensor
-    bias: Tensor | None
+    weight: Float[Tensor, "vocabulary hidden"]
+    bias: Float[Tensor, " vocabulary"] | None
     compute_dtype: torch.dtype
     scale: float = 1.0
     softcap: float | None = None
 
-    def logits(self, hidden: Tensor, weight: Tensor | None = None) -> Tensor:
-        """float32 logits; [tokens, hidden] -> [tokens, vocabulary]."""
+    def logits(
+        self, hidden: Float[Tensor, "tokens hidden"], weight: Float[Tensor, "vocabulary hidden"] | None = None
+    ) -> Float[Tensor, "tokens vocabulary"]:
+        """float32 logits."""
         weight = self.weight if weight is None else weight
         bias = None if self.bias is None else self.bias.to(self.compute_dtype)
         out = torch.nn.functional.linear(hidden.to(self.compute_dtype), weight.to(self.compute_dtype), bias)
@@ -44,13 +47,13 @@ class Head:
 class Scores:
     """What predicts each completion token: its hidden state, [tokens, hidden], rows of the batch one after another."""
 
-    hidden: Tensor
-    token_ids: Tensor
+    hidden: Float[Tensor, "tokens hidden"]
+    token_ids: Int[Tensor, " tokens"]
     head: Head
     lengths: tuple[int, ...]
 
 
-def tokenwise(function: TokenFunction, policy: Scores, teacher: Scores | None = None) -> Tensor:
+def tokenwise(function: TokenFunction, policy: Scores, teacher: Scores | None = None) -> Float[Tensor, " tokens"]:
     """`function` for every token, chunk by chunk, with gradient to the policy; -> [tokens].
 
     `function(policy_logits, teacher_logits)`, or `function(policy_logits, token_ids)` where there is no teacher, maps
@@ -115,7 +118,7 @@ def completion_hidden(
     prompts: Sequence[Sequence[int]],
     completions: Sequence[Sequence[int]],
     device: torch.device,
-) -> Tensor:
+) -> Float[Tensor, "tokens hidden"]:
     """Hidden states that predict each completion token, rows one after another; -> [tokens, hidden].
 
     Padding is on the right: under causal attention no real position sees it, so no attention mask is needed.
@@ -132,7 +135,7 @@ def completion_hidden(
     return hidden[torch.cat(rows).to(device), torch.cat(columns).to(device)]
 
 
-def padded(values: Tensor, lengths: Sequence[int]) -> Tensor:
+def padded(values: Shaped[Tensor, " tokens"], lengths: Sequence[int]) -> Shaped[Tensor, "sequences longest"]:
     """Rows one after another to rows below each other, zeros at the right; [tokens] -> [sequences, longest]."""
     return torch.nn.utils.rnn.pad_sequence(list(values.split(list(lengths))), batch_first=True)
 
