@@ -91,6 +91,11 @@ class RolloutConfig(Section):
     temperature: float = Field(1.0, ge=0, description="1 samples the policy itself.")
     top_p: Fraction = Field(1.0, description="1 is off.")
     top_k: int = Field(0, ge=0, description="0 is off.")
+    use_generation_config: bool = Field(
+        False,
+        description="Take temperature, top_p and top_k from the model's `generation_config` instead. For the offline "
+        "answers of the baselines; `opct` refuses it.",
+    )
     batch_tokens: int = Field(
         16384, ge=1, description="Most prompt + completion tokens (padding included) sampled in one batch."
     )
@@ -225,6 +230,11 @@ def on_policy_faults(config: TrainConfig) -> Iterator[str]:
         yield (
             f"rollout.top_p={rollout.top_p}, rollout.top_k={rollout.top_k}: truncated sampling is not on-policy and "
             "nothing corrects for it; use top_p: 1.0 and top_k: 0"
+        )
+    if rollout.use_generation_config:
+        yield (
+            "rollout.use_generation_config: a generation_config may sample anything but the policy itself; leave it "
+            "out (the baselines may use it)"
         )
     handled = config.loss.estimator == "sampled" and rollout.temperature > 0
     if rollout.temperature != 1.0 and not handled:

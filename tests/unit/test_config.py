@@ -75,6 +75,7 @@ def test_the_defaults_are_pinned():
         "rollout.temperature": 1.0,
         "rollout.top_p": 1.0,
         "rollout.top_k": 0,
+        "rollout.use_generation_config": False,
         "rollout.batch_tokens": 16384,
         "loss.estimator": "exact",
         "loss.divergence": "reverse_kl",
@@ -249,6 +250,11 @@ def test_checks_across_settings_are_all_reported_with_their_place(write):
     assert "have 2 faults" in text
     assert "run.yaml:2: rollout.top_p=0.5" in text
     assert "override loss.ppo_clip=0.2: loss.ppo_clip is for" in text
+
+
+def test_a_generation_config_is_for_the_baselines():
+    assert "rollout.use_generation_config" in message(overrides=["rollout.use_generation_config=true"])
+    assert load_config(overrides=["rollout.use_generation_config=true", "method=sft"]).rollout.use_generation_config
 
 
 def test_checks_across_settings_come_with_other_faults():

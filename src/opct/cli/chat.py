@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -22,6 +23,9 @@ def chat(
     target: Target,
     max_completion_tokens: Annotated[int, typer.Option(min=1, help="Longest answer.")] = 256,
     temperature: Annotated[float, typer.Option(min=0, help="0 takes the likeliest token each time.")] = 1.0,
+    generation_config: Annotated[
+        bool, typer.Option("--generation-config", help="Sample as the model's generation_config says instead.")
+    ] = False,
     seed: Annotated[int, typer.Option(min=0, help="Of the answers.")] = 0,
 ) -> None:
     """Talk to a run or a model; `/base` shows what it would say without its training."""
@@ -32,11 +36,14 @@ def chat(
     console = Console(highlight=False)
     with console.status("loading ..."):
         policy = load_policy(target)
-    talk(policy, console, max_completion_tokens=max_completion_tokens, temperature=temperature, seed=seed)
+    sampling = policy.generation_defaults() if generation_config else {"temperature": temperature}
+    talk(policy, console, max_completion_tokens=max_completion_tokens, sampling=sampling, seed=seed)
 
 
-def talk(policy: Policy, console: Console, *, max_completion_tokens: int, temperature: float, seed: int) -> None:
-    """The loop of questions and answers, until `/quit` or the end of the input."""
+def talk(
+    policy: Policy, console: Console, *, max_completion_tokens: int, sampling: Mapping[str, Any], seed: int
+) -> None:
+    """The loop of questions and answers, until `/quit` or the end of the input; `sampling` goes to `generate`."""
     console.print(HELP, markup=False, style="dim")
     messages: list[Message] = []
     base = False
@@ -70,7 +77,7 @@ def talk(policy: Policy, console: Console, *, max_completion_tokens: int, temper
                         [tuple(messages)],
                         seeds=[seed + len(messages)],
                         max_completion_tokens=max_completion_tokens,
-                        temperature=temperature,
+                        **sampling,
                     )
                 messages.append({"role": "assistant", "content": completion.text})
                 cut = " [cut at the token limit]" if completion.stop_reason == "length" else ""

@@ -55,13 +55,18 @@ def build_sycophancy(
         list[str] | None,
         typer.Option(metavar="ROLE=NAME", help="The column of the question, answer, wrong, choices ...; repeatable."),
     ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file that is there.")] = False,
 ) -> None:
     """Make sycophancy pairs from any question-answer or multiple-choice file."""
     import random
 
     from opct.data.build import build_sycophancy as build
     from opct.data.pairs import write_pairs
+    from opct.errors import DataError
 
+    named = _columns(column or [])
+    if out.exists() and not overwrite:
+        raise DataError(f"{out} exists: name another file with --out, or replace it with --overwrite.")
     names = [name.strip() for name in families.split(",") if name.strip()]
     pairs = build(
         source,
@@ -70,7 +75,7 @@ def build_sycophancy(
         seed=seed,
         per_question=per_question,
         split=cast("QuestionSplit | None", None if split is Split.all else split.value),
-        columns=_columns(column or []),
+        columns=named,
     )
     if n is not None and n < len(pairs):
         kept = sorted(random.Random(seed).sample(range(len(pairs)), n))
@@ -122,6 +127,8 @@ def show(
     sample: Annotated[bool, typer.Option("--sample", help="Also let the model answer the prompt.")] = False,
     max_completion_tokens: Annotated[int, typer.Option(min=1, help="Longest answer.")] = 64,
     seed: Annotated[int, typer.Option(min=0, help="Of the answer.")] = 0,
+    mask_truncated: Annotated[bool, typer.Option("--mask-truncated", help="As loss.mask_truncated.")] = False,
+    mask_thinking: Annotated[bool, typer.Option("--mask-thinking", help="As loss.mask_thinking.")] = False,
 ) -> None:
     """Print a pair as the model sees it: both sides, special tokens visible, tokens in the loss painted."""
     from rich.console import Console
@@ -138,12 +145,16 @@ def show(
 
         Console().print(render_pair(pair, Renderer(load_tokenizer(ModelConfig(name_or_path=name)))))
         return
+    from opct.config import LossConfig
+    from opct.methods.rollouts import completion_mask
     from opct.models.policy import Policy
 
     policy = Policy.load(name)
     pair = _answered(pair, policy, max_completion_tokens, seed)
     [completion] = policy.generate([pair.prompt], seeds=[seed], max_completion_tokens=max_completion_tokens)
-    Console().print(render_pair(pair, policy.renderer, completion))
+    loss = LossConfig(mask_truncated=mask_truncated, mask_thinking=mask_thinking)
+    mask = completion_mask(policy.renderer, pair.prompt, completion, loss)
+    Console().print(render_pair(pair, policy.renderer, completion, mask))
 
 
 def _pairs(source: str) -> list[ContrastivePair]:

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from opct import losses
-from opct.config import TrainConfig
+from opct.config import LossConfig, TrainConfig
 from opct.data.pairs import ContrastivePair, Message
-from opct.data.render import RenderedPair, loss_mask
+from opct.data.render import RenderedPair, Renderer, loss_mask
 from opct.models.policy import Policy
 from opct.models.sampler import Completion, Sampling, sample_seed
 
@@ -62,7 +62,7 @@ def policy_rollouts(
     completions = policy.sample(
         [rendered.prompt_ids or [] for rendered in filled],
         _seeds(config, seed_key, filled, n),
-        sampling(config),
+        sampling(config, policy),
         batch_tokens=config.rollout.batch_tokens,
     )
     return _rollouts(policy, filled, completions, config)
@@ -76,16 +76,18 @@ def teacher_rollouts(
     completions = teacher.sample(
         [rendered.teacher_ids for rendered in filled],
         _seeds(config, "offline", filled, config.rollout.num_generations),
-        sampling(config),
+        sampling(config, teacher),
         batch_tokens=config.rollout.batch_tokens,
         on_done=on_done,
     )
     return _rollouts(teacher, filled, completions, config)
 
 
-def sampling(config: TrainConfig) -> Sampling:
+def sampling(config: TrainConfig, policy: Policy) -> Sampling:
     """How completions are drawn."""
     rollout = config.rollout
+    if rollout.use_generation_config:
+        return Sampling(rollout.max_completion_tokens, **policy.generation_defaults())
     return Sampling(rollout.max_completion_tokens, rollout.temperature, rollout.top_p, rollout.top_k)
 
 
@@ -103,22 +105,25 @@ def _rollouts(
             rendered.prompt_ids or [],
             rendered.teacher_ids,
             completion,
-            _mask(policy, rendered, completion, config),
+            completion_mask(policy.renderer, rendered.pair.prompt, completion, config.loss),
         )
         for rendered, own in zip(pairs, completions, strict=True)
         for i, completion in enumerate(own)
     ]
 
 
-def _mask(policy: Policy, rendered: RenderedPair, completion: Completion, config: TrainConfig) -> tuple[bool, ...]:
-    loss = config.loss
+def completion_mask(
+    renderer: Renderer, prompt: Sequence[Message], completion: Completion, loss: LossConfig
+) -> tuple[bool, ...]:
+    """Which tokens of a completion are in the loss, one a token."""
     if loss.mask_truncated and completion.stop_reason == "length":
         return (False,) * len(completion.token_ids)
     if not loss.mask_thinking:
         return (True,) * len(completion.token_ids)
-    pieces = policy.renderer.pieces(completion.token_ids)
-    prompt_text = policy.renderer.text(rendered.pair.prompt)
-    return tuple(loss_mask(pieces, prompt_text=prompt_text, mask_thinking=True, thinking_tags=loss.thinking_tags))
+    pieces = renderer.pieces(completion.token_ids)
+    return tuple(
+        loss_mask(pieces, prompt_text=renderer.text(prompt), mask_thinking=True, thinking_tags=loss.thinking_tags)
+    )
 
 
 def _answer_open_turns(
@@ -130,7 +135,7 @@ def _answer_open_turns(
     while waiting := _open_turns(prompts):
         before = [policy.renderer.render(prompts[i][:at]) for i, at in waiting.items()]
         seeds = [[sample_seed(config.seed, seed_key, pairs[i].pair.id, f"turn {turn}")] for i in waiting]
-        answers = policy.sample(before, seeds, sampling(config), batch_tokens=config.rollout.batch_tokens)
+        answers = policy.sample(before, seeds, sampling(config, policy), batch_tokens=config.rollout.batch_tokens)
         for (i, at), [answer] in zip(waiting.items(), answers, strict=True):
             prompts[i][at]["content"] = answer.text
         turn += 1

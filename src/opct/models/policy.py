@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 SCORING_TOKENS = 8192  # most tokens, padding included, in one forward that keeps no gradient
+UNSUPPORTED = ("repetition_penalty", "no_repeat_ngram_size", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff")
+"""Settings of a generation_config that the sampler does not have; 0, 1 and None are off."""
 ROLLOUT_TOKENS = 32768
 
 
@@ -169,6 +171,27 @@ class Policy:
         per_prompt = [[s] if isinstance(s, int) else list(s) for s in seeds]
         groups = self.sample(ids, per_prompt, sampling, batch_tokens=batch_tokens, on_done=on_done)
         return [completion for group in groups for completion in group]
+
+    def generation_defaults(self) -> dict[str, Any]:
+        """`temperature`, `top_p` and `top_k` as the model's generation_config has them; temperature 0 is greedy.
+
+        Nothing here uses them unless it is asked to: `generate(..., **policy.generation_defaults())`.
+
+        Raises:
+            ModelError: it asks for a penalty or filter that the sampler does not have.
+        """
+        config = _without_adapter(self.model).generation_config
+        beyond = {name: value for name in UNSUPPORTED if (value := getattr(config, name, None)) not in (None, 0, 1.0)}
+        if beyond:
+            raise ModelError(
+                f"The generation_config of {self.name} sets {beyond}, which the sampler here does not have: give "
+                "temperature, top_p and top_k yourself."
+            )
+        if not config.do_sample:
+            return {"temperature": 0.0, "top_p": 1.0, "top_k": 0}
+        given = {"temperature": config.temperature, "top_p": config.top_p, "top_k": config.top_k}
+        off = {"temperature": 1.0, "top_p": 1.0, "top_k": 0}
+        return {name: off[name] if value is None else value for name, value in given.items()}
 
     def sample(
         self,

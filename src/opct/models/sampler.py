@@ -1,7 +1,8 @@
 """The in-process sampler: batched, with real stop reasons and a seed of its own for every sample.
 
 A sample depends on the weights, its prompt and its seed alone: each row draws from its own generator, so the batch it
-was in changes nothing but the rounding of the logits. generation_config is ignored.
+was in changes nothing but the rounding of the logits. generation_config is ignored unless its
+values are asked for (`Policy.generation_defaults`).
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
+from opct.cli.app import main
 from opct.cli.chat import talk
 
 
@@ -20,8 +21,12 @@ class Model:
         yield self
         self.on = True
 
-    def generate(self, prompts, *, seeds, max_completion_tokens, temperature):
+    def generation_defaults(self):
+        return {"temperature": 0.2, "top_p": 0.9, "top_k": 50}
+
+    def generate(self, prompts, *, seeds, max_completion_tokens, **sampling):
         [messages] = prompts
+        self.sampling = sampling
         text = f"[{messages[-1]['content']}] of {len(messages)}, {'trained' if self.on else 'untrained'}"
         return [SimpleNamespace(text=text, stop_reason=self.stop_reason)]
 
@@ -41,7 +46,7 @@ def say(monkeypatch):
 
         monkeypatch.setattr(Console, "input", read)
         out = io.StringIO()
-        talk(model, Console(file=out, width=200), max_completion_tokens=5, temperature=1.0, seed=0)
+        talk(model, Console(file=out, width=200), max_completion_tokens=5, sampling={"temperature": 1.0}, seed=0)
         return out.getvalue()
 
     return say
@@ -51,6 +56,25 @@ def test_turns_are_remembered_and_markup_in_replies_is_text(say):
     shown = say(Model(), "hi", "", "again")
     assert "model> [hi] of 1, trained" in shown
     assert "model> [again] of 3, trained" in shown
+
+
+@pytest.mark.parametrize(
+    ("flags", "sampling"),
+    [
+        ([], {"temperature": 1.0}),
+        (["--temperature", "0"], {"temperature": 0}),
+        (["--generation-config"], {"temperature": 0.2, "top_p": 0.9, "top_k": 50}),
+    ],
+)
+def test_the_generation_config_is_followed_when_asked_for(monkeypatch, flags, sampling):
+    model = Model()
+    lines = iter(["hi", "/quit"])
+    monkeypatch.setattr("opct.api.load_policy", lambda target: model)
+    monkeypatch.setattr(Console, "input", lambda self, prompt="", **keywords: next(lines))
+    with pytest.raises(SystemExit) as exit:
+        main(["chat", "runs/x", *flags])
+    assert exit.value.code == 0
+    assert model.sampling == sampling
 
 
 def test_base_switches_to_the_base_and_back(say):

@@ -78,6 +78,7 @@ def test_build_writes_pairs_that_load(tmp_path, capsys):
 def test_build_is_seeded_and_bounded(tmp_path):
     source, out = questions(tmp_path / "q.jsonl", 40), tmp_path / "pairs.jsonl"
     arguments = ["data", "build", "sycophancy", "--from", str(source), "--out", str(out), "--split", "all", "--n", "7"]
+    arguments.append("--overwrite")
     assert run(*arguments) == 0
     first = out.read_bytes()
     assert first.count(b"\n") == 7
@@ -94,12 +95,22 @@ def test_build_of_an_unknown_family_names_the_nearest(tmp_path, capsys):
     assert not out.exists()
 
 
+def test_build_replaces_a_file_only_when_asked(tmp_path, capsys):
+    out = tmp_path / "pairs.jsonl"
+    out.write_text("mine\n")
+    assert run("data", "build", "sycophancy", "--out", str(out), "--n", "3") == 1
+    assert f"{out} exists" in capsys.readouterr().err
+    assert out.read_text() == "mine\n"
+    assert run("data", "build", "sycophancy", "--out", str(out), "--n", "3", "--overwrite") == 0
+    assert len(load_pairs(out)) == 3
+
+
 @pytest.fixture
 def shown(monkeypatch):
     """Stands for tokenizer and renderer: what was asked for is kept."""
     kept = {}
 
-    def render_pair(pair, renderer, completion=None):
+    def render_pair(pair, renderer, completion=None, mask=None):
         kept.update(pair=pair, renderer=renderer, completion=completion)
         return "the pair"
 

@@ -61,11 +61,19 @@ def test_how_many_may_be_given(tiny_policy, rendered, config):
     assert len(policy_rollouts(tiny_policy, rendered(tiny_pairs(2)), config, "validation", n=1)) == 2
 
 
-def test_sampling_settings_come_from_the_config(make_config):
+def test_sampling_settings_come_from_the_config(make_config, tiny_policy):
     config = make_config(
         method="sft", rollout={"max_completion_tokens": 9, "temperature": 0.5, "top_p": 0.9, "top_k": 3}
     )
-    assert sampling(config) == Sampling(9, 0.5, 0.9, 3)
+    assert sampling(config, tiny_policy) == Sampling(9, 0.5, 0.9, 3)
+
+
+def test_the_generation_config_is_followed_where_the_config_asks_for_it(make_config, tiny_policy):
+    theirs = tiny_policy.model.generation_config
+    theirs.do_sample, theirs.temperature, theirs.top_p, theirs.top_k = True, 0.6, 0.8, 5
+    config = make_config(method="sft", rollout={"max_completion_tokens": 9, "use_generation_config": True})
+    assert sampling(config, tiny_policy) == Sampling(9, 0.6, 0.8, 5)
+    assert sampling(make_config(rollout={"max_completion_tokens": 9}), tiny_policy) == Sampling(9)
 
 
 def test_open_turns_are_answered_by_the_policy_first_to_last(tiny_policy, rendered, config):

@@ -216,6 +216,16 @@ def test_generation_config_is_ignored(tiny_policy: Policy):
     assert tiny_policy.sample(PROMPTS, SEEDS, Sampling(8)) == before
 
 
+def test_generation_config_is_used_when_asked_for(tiny_policy: Policy):
+    config = tiny_policy.model.generation_config
+    assert tiny_policy.generation_defaults() == {"temperature": 0.0, "top_p": 1.0, "top_k": 0}
+    config.do_sample, config.temperature, config.top_p, config.top_k = True, 0.5, None, 7
+    assert tiny_policy.generation_defaults() == {"temperature": 0.5, "top_p": 1.0, "top_k": 7}
+    config.repetition_penalty = 1.1
+    with pytest.raises(ModelError, match=r"repetition_penalty.*1\.1"):
+        tiny_policy.generation_defaults()
+
+
 def test_sampling_leaves_the_global_generator_and_training_mode_alone(tiny_policy: Policy):
     tiny_policy.model.train()
     torch.manual_seed(3)
