@@ -245,7 +245,8 @@ class _Loop:
             "train/truncated_fraction": sum(r.truncated for r in rollouts) / len(rollouts),
             "train/tokens_in_loss": sum(sum(r.mask) for r in rollouts),
         }
-        for name, identity in (("train/kl", False), ("train/kl_identity", True)):
+        measured = f"train/{self.method.kl_name}"
+        for name, identity in ((measured, False), (f"{measured}_identity", True)):
             values = [
                 x
                 for r, kl in zip(rollouts, token_kl, strict=True)

@@ -147,7 +147,7 @@ def test_the_baselines_run_on_the_same_budget_of_steps(make_config, method: str)
     config = make_config(method=method)
     assert train(config).step == 4
     rows = metrics(config)
-    assert ("train/kl" in rows[1]) == (method == "offpolicy")
+    assert ("train/kl" in rows[1], "train/forward_kl" in rows[1]) == (method == "offpolicy", method == "sft")
     assert all("validation/kl" in rows[i] for i in (0, 2, 4))
     offline = {(r["pair_id"], r["sample"]): r["token_ids"] for r in read_jsonl(RunDir(config.output_dir).offline_path)}
     for row in read_jsonl(RunDir(config.output_dir).rollouts_path(3)):

@@ -17,9 +17,11 @@ class Method(Protocol):
 
     Attributes:
         offline: trains on answers that were sampled before the first step.
+        kl_name: what `MicroLoss.kl` is called in the metrics: `kl` is reverse, KL(policy || teacher).
     """
 
     offline: bool
+    kl_name: str
 
     def collect(self, pairs: Sequence[RenderedPair], step: int) -> list[Rollout]:
         """The rollouts that a step trains on."""

@@ -22,7 +22,8 @@ from opct.models.scoring import Scores, padded, tokenwise
 class MicroLoss:
     """The loss of a micro-batch (its share of the step's), and each token's KL for the logs; None where there is none.
 
-    kl: one list of [tokens] a rollout, in nats: D_t for `exact` and `topk`, k_t for `sampled`.
+    kl: one list of [tokens] a rollout, in nats: D_t for `exact` and `topk`, k_t for `sampled`; for `sft` the
+        single-sample estimate log q - log p of the forward KL(teacher || policy).
     """
 
     loss: Tensor

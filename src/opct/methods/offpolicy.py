@@ -27,6 +27,7 @@ class OffPolicy:
     """Trains on the teacher's samples with the divergence of OPCT."""
 
     offline = True
+    kl_name = "kl"
 
     def __init__(self, policy: Policy, teacher: Teacher, config: TrainConfig, answers: OfflineAnswers):
         self.policy, self.teacher, self.config, self.answers = policy, teacher, config, answers

@@ -27,6 +27,7 @@ class OPCT:
     """Trains on the policy's own samples."""
 
     offline = False
+    kl_name = "kl"
 
     def __init__(self, policy: Policy, teacher: Teacher, config: TrainConfig):
         self.policy, self.teacher, self.config = policy, teacher, config

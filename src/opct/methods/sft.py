@@ -27,6 +27,7 @@ class SFT:
     """Trains on the teacher's samples with cross-entropy."""
 
     offline = True
+    kl_name = "forward_kl"
 
     def __init__(self, policy: Policy, config: TrainConfig, answers: OfflineAnswers):
         self.policy, self.config, self.answers = policy, config, answers
@@ -39,4 +40,15 @@ class SFT:
         """Cross-entropy of the answers after the perturbed prompts."""
         student = self.policy.score([r.prompt_ids for r in rollouts], [r.ids for r in rollouts])
         log_probs = tokenwise(losses.token_log_probs, student)
-        return MicroLoss(-(log_probs * torch.cat(list(weights)).to(log_probs.device)).sum(), kl=None)
+        loss = -(log_probs * torch.cat(list(weights)).to(log_probs.device)).sum()
+        return MicroLoss(loss, self._forward_kl(log_probs.detach().cpu().split(list(student.lengths)), rollouts))
+
+    def _forward_kl(self, log_probs: Sequence[Tensor], rollouts: Sequence[Rollout]) -> list[list[float]] | None:
+        """log q(y_t) - log p(y_t) in nats; None where the answers were not drawn from the teacher as it is."""
+        rollout = self.config.rollout
+        if rollout.use_generation_config or (rollout.temperature, rollout.top_p, rollout.top_k) != (1.0, 1.0, 0):
+            return None
+        teacher = [r.completion.logprobs for r in rollouts]
+        return [
+            [q - p for q, p in zip(own, row.tolist(), strict=True)] for own, row in zip(teacher, log_probs, strict=True)
+        ]

@@ -42,7 +42,7 @@ def test_the_base_answers_the_clean_prompts_once(setting):
     rollouts = answers.of(rendered)
     with policy.adapter_off():
         for r in rollouts:
-            [[expected]] = policy.sample([r.teacher_ids], [[r.completion.seed]], sampling(config))
+            [[expected]] = policy.sample([r.teacher_ids], [[r.completion.seed]], sampling(config, policy))
             assert (r.completion.token_ids, r.completion.text) == (expected.token_ids, expected.text)
     policy.sample = lambda *_, **__: pytest.fail("sampled again")
     assert offline_answers(policy, teacher, rendered, config, run).of(rendered) == rollouts
@@ -147,7 +147,11 @@ def test_the_loss_is_cross_entropy_after_the_perturbed_prompt(setting):
     rollouts = method.collect(rendered, 1)
     rollouts[0] = dataclasses.replace(rollouts[0], mask=(False, *rollouts[0].mask[1:]))
     micro = method.loss(rollouts, step_weights(rollouts, "token_mean"))
-    assert micro.kl is None
+    for r, kl in zip(rollouts, micro.kl, strict=True):  # log q - log p of the very tokens
+        with teacher() as model:
+            [q] = model.log_probs([r.teacher_ids], [r.ids])
+        [p] = policy.log_probs([r.prompt_ids], [r.ids])
+        assert kl == pytest.approx((q - p).tolist(), abs=1e-4)
     micro.loss.backward()
     found = oracles.gradients(policy)
 
