@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from opct.reports.metrics import group_name
 from opct.reports.values import sample_values
 from opct.reports.wording import count, joined
 
+NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
 FEW_CLUSTERS = 100
 MOST_UNSCORED = 0.02
 MOST_TRUNCATED = 0.05
@@ -36,7 +38,7 @@ COMPARED = ("sft", "opct")
 def find_warnings(comparison: Comparison) -> list[str]:
     """Every warning, those of the evaluations first; each says what, where, how much."""
     runs = [run for arm in comparison.arms for run in arm.runs]
-    found = [f"{run.name}: {text}" for run in runs for text in run.warnings]
+    found = list(_of_evaluations(runs))
     found += _missing_arms(comparison)
     found += _different_settings(runs)
     found += _different_samples(runs)
@@ -46,6 +48,28 @@ def find_warnings(comparison: Comparison) -> list[str]:
     found += _seeds(comparison)
     found += _training(comparison.arms)
     return list(dict.fromkeys(found))
+
+
+def _of_evaluations(runs: Sequence[EvaluatedRun]) -> Iterator[str]:
+    """What the evaluations warned of; texts that differ in their numbers alone are one warning over their runs."""
+    alike: dict[str, list[tuple[str, str]]] = {}
+    for run in runs:
+        for text in run.warnings:
+            alike.setdefault(NUMBER.sub("#", text), []).append((run.name, text))
+    for found in alike.values():
+        yield f"{', '.join(name for name, _ in found)}: {_with_spans([text for _, text in found])}"
+
+
+def _with_spans(texts: Sequence[str]) -> str:
+    """The one text of several that differ in their numbers, with each number as a span."""
+    spans = iter([_span(column) for column in zip(*(NUMBER.findall(text) for text in texts), strict=True)])
+    return NUMBER.sub(lambda _: next(spans), texts[0])
+
+
+def _span(numbers: Sequence[str]) -> str:
+    """`153`, or `118 to 238` where they differ."""
+    ordered = sorted(numbers, key=lambda number: float(number.replace(",", "")))
+    return ordered[0] if ordered[0] == ordered[-1] else f"{ordered[0]} to {ordered[-1]}"
 
 
 def _missing_arms(comparison: Comparison) -> Iterator[str]:
@@ -114,8 +138,8 @@ def _small_samples(comparison: Comparison) -> Iterator[str]:
 
 
 def _shares(comparison: Comparison) -> Iterator[str]:
-    """Unscored and truncated shares above their bounds: one warning an arm and group, for its worst metric."""
-    worst: dict[tuple[str, str, str], tuple[float, str, int]] = {}
+    """Unscored and truncated shares above their bounds: one warning a group, with each arm's worst metric."""
+    worst: dict[tuple[str, str], dict[str, tuple[float, str]]] = {}
     for section in comparison.headline():
         for line in section.lines:
             for index, arm in enumerate(comparison.arms):
@@ -126,11 +150,12 @@ def _shares(comparison: Comparison) -> Iterator[str]:
                     ("cut at the token limit or the context", sum(cell.n_truncated for cell in cells), MOST_TRUNCATED),
                 ):
                     share = amount / total if total else 0.0
-                    key = (arm.name, section.title, kind)
-                    if share > most and share > worst.get(key, (0.0, "", 0))[0]:
-                        worst[key] = (share, f"{amount:,} of {total:,} samples ({share:.1%}) of {line.title}", amount)
-    for (arm_name, where, kind), (_, what, amount) in worst.items():
-        yield f"{arm_name}, {where}: {what} {'is' if amount == 1 else 'are'} {kind}."
+                    of_arms = worst.setdefault((section.title, kind), {})
+                    if share > most and share > of_arms.get(arm.name, (0.0, ""))[0]:
+                        of_arms[arm.name] = (share, f"{amount:,} of {total:,} ({share:.1%}) of {line.title}")
+    for (where, kind), of_arms in worst.items():
+        if of_arms:
+            yield f"{where}: samples {kind}: {'; '.join(f'{name} {what}' for name, (_, what) in of_arms.items())}."
 
 
 def _disagreements(comparison: Comparison) -> Iterator[str]:

@@ -114,6 +114,15 @@ def test_other_settings_other_samples_and_evaluation_warnings_are_named(tmp_path
     assert "opct-1 and base were not evaluated on the same samples: 0 samples of base missing, 65 of its own" in text
 
 
+def test_warnings_of_evaluations_that_differ_in_numbers_alone_are_one(tmp_path):
+    base = write_run(tmp_path, "base", questions=110, warnings=["benign: 3 of 110 replies were cut", "slow"])
+    opct = write_run(tmp_path, "opct", 1, questions=110, warnings=["benign: 1,012 of 110 replies were cut"])
+    found = find_warnings(comparison([base, opct]))
+    assert "base, opct-1: benign: 3 to 1,012 of 110 replies were cut" in found
+    assert "base: slow" in found
+    assert len([text for text in found if "replies were cut" in text]) == 1
+
+
 def test_stale_results_truncation_and_unscored_are_named(tmp_path):
     base, opct = write_run(tmp_path, "base"), write_run(tmp_path, "opct", 1)
 
@@ -127,8 +136,8 @@ def test_stale_results_truncation_and_unscored_are_named(tmp_path):
         "opct-1: 1 row of results.json (first sycophancy_rate, held_out) do not follow from evals/samples.jsonl" in text
     )
     assert "40 of " in text
-    assert "are unscored, so in no rate" in text
-    assert "are cut at the token limit" in text
+    assert "samples unscored, so in no rate: " in text
+    assert "samples cut at the token limit or the context: " in text
 
 
 def test_no_base_other_models_and_a_seed_counted_twice_are_named(tmp_path):
