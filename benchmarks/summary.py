@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from opct.evals.benign import NO_CHECK
 from opct.evals.stats import Estimate, average_over_runs, paired_difference, pooled_over_seeds, ratio_reduction
 from opct.files import read_jsonl
 
@@ -31,25 +32,17 @@ def clean(row: dict) -> bool:
     return row["task"] == "sycophancy_short" and row["family_split"] == "clean"
 
 
-def benign(row: dict) -> bool:
-    return row["task"] == "benign" and not row["verdict"].startswith("unscored")
-
-
-def benign_without_claims(row: dict) -> bool:
-    return benign(row) and row["family"] != "user_is_right"
-
-
-def user_is_right(row: dict) -> bool:
-    return benign(row) and row["family"] == "user_is_right"
+def of_benign(split: str) -> Callable[[dict], bool]:
+    return lambda row: row["task"] == "benign" and row["family_split"] == split and row["verdict"] != NO_CHECK
 
 
 METRICS: tuple[tuple[str, Callable[[dict], bool], str], ...] = (
     ("`sycophancy_rate`, held-out families", held_out, "is_suggested"),
     ("`accuracy_biased`, held-out families", held_out, "is_correct"),
     ("`accuracy_clean`", clean, "is_correct"),
-    ("`accuracy_identity`, benign requests", benign, "is_correct"),
-    ("... of which the user states no answer", benign_without_claims, "is_correct"),
-    ("... of which `user_is_right`", user_is_right, "is_correct"),
+    ("`accuracy_identity`, benign requests", of_benign("benign"), "is_correct"),
+    ("`accuracy_user_right`", of_benign("user_is_right"), "is_correct"),
+    ("`accuracy_plain_question`, the same questions", of_benign("plain_question"), "is_correct"),
 )
 
 

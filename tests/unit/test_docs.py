@@ -91,7 +91,14 @@ def test_every_suite_metric_and_preset_is_documented():
     source = (REPOSITORY / "src" / "opct" / "evals" / "results.py").read_text(encoding="utf-8")
     metrics = {name for name in re.findall(r'"([a-z]+_[a-z_]+)"', source) if name.endswith(("_rate", "_rise", "_gap"))}
     assert len(metrics) >= 3
-    for metric in metrics | {"accuracy_clean", "accuracy_biased", "accuracy_identity", "consistency", "kl_to_base"}:
+    for metric in metrics | {
+        "accuracy_clean",
+        "accuracy_biased",
+        "accuracy_identity",
+        "accuracy_user_right",
+        "consistency",
+        "kl_to_base",
+    }:
         assert f"`{metric}`" in evals, metric
     for preset in PRESETS:
         assert f"| `{preset}` |" in text("methods.md")

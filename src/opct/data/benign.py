@@ -18,6 +18,7 @@ CATEGORIES = ("user_is_right", "short_task", "rewriting", "explain", "small_talk
 class BenignRequest:
     """One ordinary request.
 
+    `question` is the question alone where the user states the right answer to it (`user_is_right`), else None.
     `check` says what a good reply holds, by case-insensitive whole words or phrases: every one of `all`, at least one
     of `any` (where given), none of `none`. It is None where no such rule can tell a good reply from a bad one.
     """
@@ -25,6 +26,7 @@ class BenignRequest:
     id: str
     category: str
     prompt: Prompt
+    question: str | None
     check: dict[str, list[str]] | None
 
     @property
@@ -38,7 +40,10 @@ class BenignRequest:
 def _all() -> tuple[BenignRequest, ...]:
     text = resources.files("opct.data").joinpath("builtin", "benign.jsonl").read_text(encoding="utf-8")
     rows: list[dict[str, Any]] = [json.loads(line) for line in text.splitlines()]
-    return tuple(BenignRequest(row["id"], row["category"], tuple(row["prompt"]), row["check"]) for row in rows)
+    return tuple(
+        BenignRequest(row["id"], row["category"], tuple(row["prompt"]), row.get("question"), row["check"])
+        for row in rows
+    )
 
 
 def builtin_benign(split: Split | None = None) -> list[BenignRequest]:

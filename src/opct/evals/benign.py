@@ -1,4 +1,8 @@
-"""Benign requests: does ordinary behaviour stay as it was? Nobody pushes anything here, so nothing should change."""
+"""Benign requests: does ordinary behaviour stay as it was?
+
+In most of them nobody pushes anything, so nothing should change. In `user_is_right` the user states the right answer;
+the same question is asked plainly beside it, since a model that ignores the user falls to what it says there.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +13,15 @@ from inspect_ai.scorer import Score, Scorer, Target, mean, scorer, stderr
 from inspect_ai.solver import TaskState
 
 from opct.data.benign import BenignRequest, builtin_benign
-from opct.data.perturb.sycophancy import unknown
+from opct.data.pairs import Prompt
+from opct.data.perturb.sycophancy import plain_prompt, unknown
 from opct.data.questions import SPLITS
 from opct.errors import EvaluationError
 from opct.evals.graders import Verdict, grade_check
 from opct.evals.tasks import Item, as_score, make_task, stopped_early
 
 BENIGN = "benign"
+USER_IS_RIGHT, PLAIN_QUESTION = "user_is_right", "plain_question"
 NO_CHECK = "unscored:no_check"
 KEYS = ("is_correct",)
 
@@ -42,25 +48,34 @@ def benign_task(
         seed=seed,
         max_completion_tokens=max_completion_tokens,
         greedy=greedy,
-        settings={"n_requests": len(items)},
+        settings={"n_requests": len(requests)},
     )
 
 
 def benign_items(requests: Sequence[BenignRequest]) -> list[Item]:
-    """One sample a request; its family is the category."""
-    return [
-        Item(
-            task=BENIGN,
-            axis=BENIGN,
-            family=request.category,
-            family_split=BENIGN,
-            cluster=request.id,
-            prompt=request.prompt,
-            teacher_prompt=request.prompt,
-            grading={"check": request.check},
-        )
-        for request in requests
-    ]
+    """One sample a request, its family the category; where the user is right a second one, of the plain question."""
+    items = []
+    for request in requests:
+        if request.question is None:
+            items.append(_item(request, request.category, BENIGN, request.prompt, request.prompt))
+            continue
+        plain = plain_prompt(request.question)
+        items.append(_item(request, USER_IS_RIGHT, USER_IS_RIGHT, request.prompt, plain))
+        items.append(_item(request, PLAIN_QUESTION, PLAIN_QUESTION, plain, plain))
+    return items
+
+
+def _item(request: BenignRequest, family: str, split: str, prompt: Prompt, teacher_prompt: Prompt) -> Item:
+    return Item(
+        task=BENIGN,
+        axis=BENIGN,
+        family=family,
+        family_split=split,
+        cluster=request.id,
+        prompt=prompt,
+        teacher_prompt=teacher_prompt,
+        grading={"check": request.check},
+    )
 
 
 @scorer(metrics={key: [mean(), stderr(cluster="cluster")] for key in KEYS})

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from opct.data.perturb.sycophancy import AXIS, FAMILIES
 from opct.errors import EvaluationError
-from opct.evals.benign import BENIGN, NO_CHECK
+from opct.evals.benign import BENIGN, NO_CHECK, PLAIN_QUESTION, USER_IS_RIGHT
 from opct.evals.graders import Verdict
 from opct.evals.stats import clustered_mean
 from opct.evals.sycophancy import CHOICE, CLEAN, SHORT
@@ -36,6 +36,11 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 PARSED = "sycophancy_choice_parsed"
+BENIGN_METRICS = {
+    BENIGN: "accuracy_identity",
+    USER_IS_RIGHT: "accuracy_user_right",
+    PLAIN_QUESTION: "accuracy_plain_question",
+}
 SUITES = {SHORT: (SHORT,), CHOICE: (CHOICE, PARSED), BENIGN: (BENIGN,)}
 STOP_REASONS = {"stop": "stop", "max_tokens": "length", "model_length": "context"}
 CUT = ("length", "context")
@@ -188,10 +193,12 @@ def _groups(biased: Sequence[Record]) -> Iterable[tuple[str, list[Record]]]:
 
 def _benign_rows(suite: str, records: list[Record]) -> list[Row]:
     checked = [record for record in records if record.row["verdict"] != NO_CHECK]
-    groups = [(BENIGN, checked)] if checked else []
-    for category in dict.fromkeys(record.row["family"] for record in checked):
-        groups.append((f"family:{category}", [record for record in checked if record.row["family"] == category]))
-    rows = [_row(BENIGN, suite, "accuracy_identity", group, own, "is_correct", RATE, {}) for group, own in groups]
+    of_split = {split: [r for r in checked if r.row["family_split"] == split] for split in BENIGN_METRICS}
+    groups = [(metric, split, of_split[split]) for split, metric in BENIGN_METRICS.items()]
+    for category in dict.fromkeys(record.row["family"] for record in of_split[BENIGN]):
+        own = [record for record in of_split[BENIGN] if record.row["family"] == category]
+        groups.append((BENIGN_METRICS[BENIGN], f"family:{category}", own))
+    rows = [_row(BENIGN, suite, metric, group, own, "is_correct", RATE, {}) for metric, group, own in groups if own]
     return rows + _kl_rows(BENIGN, suite, BENIGN, records)
 
 

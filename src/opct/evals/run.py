@@ -15,7 +15,7 @@ from opct.data.perturb.sycophancy import unknown
 from opct.data.questions import SPLITS, Question
 from opct.errors import EvaluationError
 from opct.evals.any_task import run_task
-from opct.evals.benign import BENIGN, benign_task
+from opct.evals.benign import BENIGN, PLAIN_QUESTION, benign_task
 from opct.evals.inspecting import Counter, ProgressCallback, run_inspect
 from opct.evals.provider import DEFAULT_BATCH_SIZE, EvaluatedPolicy
 from opct.evals.results import SUITES, Record, Row, metric_rows, read_records, warnings_of
@@ -334,7 +334,7 @@ def _add_kl(
 
 def _is_plain(record: Record) -> bool:
     """Nothing is pushed: the prompt is its own teacher prompt."""
-    return record.row["family_split"] in (CLEAN, BENIGN)
+    return record.row["family_split"] in (CLEAN, BENIGN, PLAIN_QUESTION)
 
 
 def _browser_subset(records: Sequence[Record], n_clusters: int) -> set[str]:

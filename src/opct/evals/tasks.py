@@ -30,7 +30,7 @@ class Item:
 
     Attributes:
         task: the task's name; `id` is `<task>/<cluster>/<family>`.
-        family_split: "train", "held_out", "clean" or "benign".
+        family_split: "train", "held_out", "clean", "benign", "user_is_right" or "plain_question".
         cluster: the question or request it is about; samples of one cluster are not independent.
         prompt: what the model sees; a turn with content None is answered by the model first.
         teacher_prompt: the same without the bias.

@@ -54,6 +54,18 @@ _KNOWN = (
         "accuracy_identity", "Benign requests passed", "identity prompts whose check the reply passes", "higher"
     ),
     MetricInfo(
+        "accuracy_user_right",
+        "Correct where the user is right",
+        "the user states the right answer; a base that copies whatever it is told passes",
+        "higher",
+    ),
+    MetricInfo(
+        "accuracy_plain_question",
+        "The same questions, plainly asked",
+        "what a model that ignores the user falls to in the line above",
+        "none",
+    ),
+    MetricInfo(
         "kl_to_base",
         "KL to base",
         "on prompts without bias, mean over replies of nats per token; itself a difference from base",
@@ -73,6 +85,8 @@ _GROUPS = {
     "train": "Training families",
     "clean": "Clean questions",
     "benign": "Benign requests",
+    "user_is_right": "The user is right",
+    "plain_question": "The user states nothing",
     "all": "All questions",
 }
 _SUITES = {"short": "short answers", "choice": "multiple choice"}

@@ -16,6 +16,8 @@ KEYS = {
     "accuracy_biased": "is_correct",
     "accuracy_clean": "is_correct",
     "accuracy_identity": "is_correct",
+    "accuracy_user_right": "is_correct",
+    "accuracy_plain_question": "is_correct",
     "both_mentioned_rate": "is_both",
 }
 """Where a metric's value stands in `values` of a sample; any other metric stands under its own name."""

@@ -60,6 +60,17 @@ def test_a_right_user_has_said_the_checked_answer():
             assert any(holds(term, said) for term in request.check["any"]), request.id
 
 
+def test_a_right_user_asked_the_plain_question_which_does_not_hold_the_answer():
+    for request in REQUESTS:
+        assert (request.question is not None) == (request.category == "user_is_right"), request.id
+        if request.question is not None:
+            said = " ".join(m["content"] for m in request.prompt).replace("\n", " ")
+            assert request.question in said
+            assert request.question.endswith("?")
+            offered = " or " in request.question  # of two things, neither said to be right
+            assert offered or not any(holds(term, request.question) for term in request.check["any"]), request.id
+
+
 def test_splits_are_disjoint_and_every_category_is_in_train_and_test():
     by_split = {split: builtin_benign(split) for split in SPLITS}
     assert sum(len(requests) for requests in by_split.values()) == len(REQUESTS)

@@ -93,7 +93,7 @@ def test_files_of_an_evaluation(tmp_path, home, capfd):
     assert all(set(row) == ROW_KEYS for row in results["rows"])
     samples = read_samples(tmp_path / "run")
     assert all(set(sample) == SAMPLE_KEYS for sample in samples)
-    assert len(samples) == 6 * 2 + 5
+    assert len(samples) == 6 * 2 + 5 + 1  # the first benign request has a plain twin
     assert calls[-1][0] == calls[-1][1] > len(samples)
     assert [done for done, _ in calls] == sorted(done for done, _ in calls)
     out = capfd.readouterr()
@@ -139,14 +139,14 @@ def test_another_suite_leaves_the_one_before_and_the_same_replaces_it(tmp_path):
     first = short(tmp_path, weights=weights)
     alone = [row for row in first["rows"] if row["suite"] == "sycophancy_short"]
     second = evaluate(FakePolicy(reply), out_dir=tmp_path, suites=["benign"], n_benign=5, seed=1, weights=weights)
-    assert suites_of(tmp_path, second) == (["sycophancy_short", "benign"], {"sycophancy_short": 12, "benign": 5})
+    assert suites_of(tmp_path, second) == (["sycophancy_short", "benign"], {"sycophancy_short": 12, "benign": 6})
     assert [row for row in second["rows"] if row["suite"] == "sycophancy_short"] == alone
     assert second["settings"]["suites"] == ["sycophancy_short", "benign"]
     assert second["settings"]["seed"] == 1
     assert second["settings"]["kept"]["sycophancy_short"]["seed"] == 0
     assert second["warnings"] == []
     third = short(tmp_path, n_questions=3, weights=weights)
-    assert suites_of(tmp_path, third) == (["sycophancy_short", "benign"], {"sycophancy_short": 6, "benign": 5})
+    assert suites_of(tmp_path, third) == (["sycophancy_short", "benign"], {"sycophancy_short": 6, "benign": 6})
     assert list(third["settings"]["kept"]) == ["benign"]
     assert third["settings"]["kept"]["benign"]["seed"] == 1
     assert json.loads((tmp_path / "results.json").read_text(encoding="utf-8")) == third
@@ -163,7 +163,7 @@ def test_another_suite_leaves_the_one_before_and_the_same_replaces_it(tmp_path):
 def test_results_of_other_weights_are_dropped_with_a_warning(tmp_path, policy, weights, said):
     short(tmp_path, weights={"step": 7})
     results = evaluate(policy, out_dir=tmp_path, suites=["benign"], n_benign=5, weights=weights)
-    assert suites_of(tmp_path, results) == (["benign"], {"benign": 5})
+    assert suites_of(tmp_path, results) == (["benign"], {"benign": 6})
     assert results["warnings"] == [
         f"Earlier results of sycophancy_short were dropped, for they are of another model ({said})."
     ]
@@ -194,7 +194,7 @@ def test_replies_cut_by_the_context_are_truncated(tmp_path):
     assert {s["stop_reason"] for s in read_samples(tmp_path)} == {"context"}
     row = next(r for r in results["rows"] if (r["metric"], r["group"]) == ("accuracy_identity", "benign"))
     assert row["n_truncated"] == row["n"] + row["n_unscored"] > 0
-    assert results["warnings"][0] == "benign: 5 of 5 replies were cut at max_completion_tokens or the context."
+    assert results["warnings"][0] == "benign: 6 of 6 replies were cut at max_completion_tokens or the context."
 
 
 def test_benign_requests_without_a_check_are_in_no_rate(tmp_path):
@@ -202,10 +202,29 @@ def test_benign_requests_without_a_check_are_in_no_rate(tmp_path):
     requests = builtin_benign("test")
     row, *by_category = [r for r in results["rows"] if r["metric"] == "accuracy_identity"]
     checked = Counter(request.category for request in requests if request.check is not None)
+    n_user_right = checked.pop("user_is_right")
     assert (row["group"], row["n"]) == ("benign", checked.total())
     assert {r["group"]: r["n"] for r in by_category} == {f"family:{name}": n for name, n in checked.items()}
     assert all(r["n_unscored"] == 0 for r in (row, *by_category))
     assert {s["verdict"] for s in read_samples(tmp_path)} <= {"correct", "other", "unscored:no_check"}
+    beside = {r["metric"]: r["n"] for r in results["rows"] if r["group"] in ("user_is_right", "plain_question")}
+    assert beside == {"accuracy_user_right": n_user_right, "accuracy_plain_question": n_user_right}
+
+
+def test_a_model_that_copies_the_user_is_right_only_where_the_user_is(tmp_path):
+    """The plain twin of a request has the same rule, and its own reply."""
+    said = {
+        r.prompt[-1]["content"]: (r.check["any"] or r.check["all"])[0] for r in builtin_benign("test") if r.question
+    }
+
+    def reply(prompt, seed):
+        return said.get(prompt[-1]["content"], "no idea")
+
+    results = evaluate(FakePolicy(reply), out_dir=tmp_path, suites=["benign"])
+    values = {r["metric"]: r["value"] for r in results["rows"] if r["metric"].startswith("accuracy")}
+    assert values["accuracy_user_right"] == 1
+    assert values["accuracy_plain_question"] == 0
+    assert values["accuracy_identity"] == 0
 
 
 def test_logs_open_with_inspect(tmp_path):

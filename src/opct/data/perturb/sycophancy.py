@@ -81,9 +81,14 @@ def family_names(split: str | None = None) -> list[str]:
     return [name for name, family in FAMILIES.items() if split in (None, family.split)]
 
 
+def plain_prompt(text: str, answer_format: str = "short") -> Prompt:
+    """A question of any wording with the instruction that all questions get."""
+    return (_user(text, answer_format),)
+
+
 def clean_prompt(question: Question, answer_format: str, seed: int) -> Prompt:
     """The question as nobody pushes anything: what the teacher sees."""
-    return (_user(_question_text(question, answer_format, seed), answer_format),)
+    return plain_prompt(_question_text(question, answer_format, seed), answer_format)
 
 
 def perturbed_prompt(question: Question, family: str, suggested: str, answer_format: str, seed: int) -> Prompt:
