@@ -11,18 +11,33 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from opct.api import evaluate
 from opct.checkpoint_state import is_finished
 from opct.config_file import load_config
-from opct.progress import make_progress
+from opct.files import write_json
+from opct.models.policy import Policy
+from opct.progress import Progress, make_progress
 from opct.reports import report
 from opct.runs import RunDir
 from opct.trainer import train
 
 CONFIGS = Path(__file__).resolve().parents[1] / "configs"
 METHODS = {"sft": CONFIGS / "baselines" / "sft.yaml", "opct": CONFIGS / "sycophancy.yaml"}
+
+
+def measure(
+    target: Path | Callable[[], Policy], out: Path, label: str, evaluation: dict[str, Any], progress: Progress
+) -> None:
+    """Evaluate, unless the results there were measured in the same way."""
+    marker, results = out / "evals" / "benchmark.json", out / "results.json"
+    if results.exists() and marker.exists() and json.loads(marker.read_text(encoding="utf-8")) == evaluation:
+        return
+    evaluate(target() if callable(target) else target, out=out, label=label, progress=progress, **evaluation)
+    write_json(marker, evaluation)
 
 
 def main() -> None:
@@ -46,9 +61,6 @@ def main() -> None:
         "browser_questions": 30,
     }
     base = args.out / "base"
-    if not (base / "results.json").exists():
-        model = load_config(METHODS["opct"], args.set).model.name_or_path
-        evaluate(model, out=base, label="base", progress=progress, **evaluation)
     folders = [base]
     for seed in args.seeds:
         for method in args.methods:
@@ -61,9 +73,14 @@ def main() -> None:
                 if result.status != "finished":
                     raise SystemExit(f"{folder} was interrupted: start again to go on with it")
                 progress.log(f"{folder.name}: trained in {time.perf_counter() - started:.0f} s")
-            if not run.results_path.exists():
-                evaluate(folder, label=method, progress=progress, **evaluation)
+            measure(folder, folder, method, evaluation, progress)
             folders.append(folder)
+    # last, in the dtype that the runs had: what `model.dtype: auto` stands for is chosen when a run begins
+    recorded = {RunDir(folder).read_manifest()["dtype"] for folder in folders[1:]}
+    if len(recorded) > 1:
+        raise SystemExit(f"the runs were trained in {sorted(recorded)}: give one with --set model.dtype=bfloat16")
+    model = load_config(METHODS["opct"], args.set).model
+    measure(lambda: Policy.load(model, recorded_dtype=min(recorded)), base, "base", evaluation, progress)
     progress.done()
     print(report(folders, args.out / "report.html"))
 
