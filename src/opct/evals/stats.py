@@ -63,6 +63,10 @@ def clustered_mean(
     For one sample a cluster this is the usual s / sqrt(n). Source: Liang and Zeger 1986 (CR1); Miller 2024, arXiv
     2411.00640.
 
+    Near a bound, where that interval is too narrow, no side is narrower than if all clusters had agreed, which is the
+    next paragraph; and for a share (bounds from 0) none is narrower than the score interval of Wilson 1927 with the
+    effective number of samples m (1 - m) / se^2.
+
     Where se is 0 because all clusters agree exactly, the interval is the exact binomial one (Clopper and Pearson
     1934) at cluster level: were a share p of the clusters different, all G would agree with probability (1 - p)^G, so
     p may be up to p* = 1 - 0.025^(1/G), and the mean anywhere in [m - p* (m - low), m + p* (high - m)]. For m = 0 or
@@ -106,21 +110,32 @@ def _interval(
     x: np.ndarray, index: np.ndarray, count: int, mean: float, bounds: tuple[float, float] | None
 ) -> tuple[float | None, float | None]:
     if np.ptp(x) == 0.0:
-        return _unanimous(mean, count, bounds)
+        return (None, None) if bounds is None else _unanimous(mean, count, bounds)
     if count < 2:
         return None, None
     residuals = np.bincount(index, weights=x - mean, minlength=count)
     se = math.sqrt(count / (count - 1) * float((residuals**2).sum())) / len(x)
     if se < 1e-12:  # clusters that all have the same mean, in equal sizes
-        return _unanimous(mean, count, bounds)
-    half = t_quantile(count - 1) * se
-    low, high = mean - half, mean + half
-    return (low, high) if bounds is None else (max(low, bounds[0]), min(high, bounds[1]))
-
-
-def _unanimous(mean: float, count: int, bounds: tuple[float, float] | None) -> tuple[float | None, float | None]:
+        return (None, None) if bounds is None else _unanimous(mean, count, bounds)
+    t = t_quantile(count - 1)
+    wald = (mean - t * se, mean + t * se)
     if bounds is None:
-        return None, None
+        return wald
+    sides = [wald, _unanimous(mean, count, bounds)]
+    if bounds[0] == 0:  # a share; a difference can be negative
+        sides.append(_wilson(mean, se, t, bounds[1]))
+    return max(min(low for low, _ in sides), bounds[0]), min(max(high for _, high in sides), bounds[1])
+
+
+def _wilson(mean: float, se: float, z: float, most: float) -> tuple[float, float]:
+    """The score interval of a share p = mean / most among p (1 - p) / se^2 independent samples."""
+    p = mean / most
+    n = p * (1 - p) / (se / most) ** 2
+    centre, spread = p + z * z / (2 * n), z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
+    return most * (centre - spread) / (1 + z * z / n), most * (centre + spread) / (1 + z * z / n)
+
+
+def _unanimous(mean: float, count: int, bounds: tuple[float, float]) -> tuple[float, float]:
     share = unseen_share(count)
     return mean - share * (mean - bounds[0]), mean + share * (bounds[1] - mean)
 

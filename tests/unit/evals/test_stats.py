@@ -52,6 +52,25 @@ def test_unanimous_clusters_get_clopper_pearson(x, low, high):
     assert (estimate.ci_low, estimate.ci_high) == pytest.approx((low, high), abs=1e-7)
 
 
+def test_one_event_is_not_more_certain_than_none():
+    """1 of 600. Wald ends at 0.49%, below the 0.61% of 0 of 600. Wilson 1927, with n = p (1 - p) / se^2 = 599 and
+    z = t(599) = 1.96394: the centre is (1/600 + z^2 / 1198) / (1 + z^2 / 599), the upper end 0.94%."""
+    none = clustered_mean([0.0] * 600, range(600))
+    one = clustered_mean([1.0] + [0.0] * 599, range(600))
+    assert one.ci_low == 0.0
+    assert one.ci_high == pytest.approx(0.0094, abs=5e-5)
+    assert one.ci_high > none.ci_high == pytest.approx(0.0061, abs=5e-5)
+
+
+def test_one_difference_is_not_more_certain_than_none():
+    """One of 600 pairs differs: no side is narrower than the 0.61% of a run with itself."""
+    b = {str(i): 0.0 for i in range(600)}
+    difference = paired_difference(b | {"0": 1.0}, b, {key: key for key in b})
+    share = unseen_share(600)
+    assert difference.ci_high == pytest.approx(1 / 600 + share * (1 - 1 / 600))
+    assert difference.ci_low == pytest.approx(1 / 600 - share * (1 + 1 / 600))
+
+
 def test_equal_cluster_means_are_no_certainty():
     """Every cluster holds one 1 and one 0: the clustered se is 0, the interval is not."""
     estimate = clustered_mean([1, 0] * 5, [i // 2 for i in range(10)])
@@ -84,7 +103,7 @@ def test_paired_difference_by_hand():
     assert (difference.value, difference.mean_a, difference.mean_b) == (0.5, 0.75, 0.25)
     assert (difference.only_a, difference.only_b, difference.n) == (1, 2, 4)
     assert difference.ci_low == pytest.approx(0.5 - T3 / math.sqrt(12))
-    assert difference.ci_high == 1.0 or difference.ci_high == pytest.approx(0.5 + T3 / math.sqrt(12))
+    assert difference.ci_high == 1.0 < 0.5 + T3 / math.sqrt(12)  # clipped: no difference is larger
 
 
 def test_paired_difference_of_a_run_with_itself():
