@@ -13,7 +13,8 @@ from types import TracebackType
 from typing import Any
 
 from opct.config import TrainConfig
-from opct.errors import ConfigError
+from opct.errors import ConfigError, RunError
+from opct.files import remedy
 from opct.runs import RunDir, append_jsonl
 
 PROJECT = "opct"
@@ -42,7 +43,12 @@ class Tracker:
         """
         append_jsonl(self._path, {"step": step, **metrics})
         for tracker in self._trackers:
-            tracker.log(dict(metrics), step=step)
+            try:
+                tracker.log(dict(metrics), step=step)
+            except OSError as error:
+                raise RunError(
+                    f"The tracker {tracker.name} cannot log step {step}: {error}. {remedy(error)}"
+                ) from error
 
     def finish(self) -> None:
         """Close the trackers."""
@@ -103,10 +109,13 @@ def _start(name: str, run: RunDir) -> Any:
     from accelerate.tracking import LOGGER_TYPE_TO_CLASS
 
     kind = LOGGER_TYPE_TO_CLASS[name]
-    if kind.requires_logging_directory:
-        run.trackers_dir.mkdir(parents=True, exist_ok=True)
-        tracker = kind(PROJECT, str(run.trackers_dir))
-    else:
-        tracker = kind(PROJECT)
-    tracker.start()
+    try:
+        if kind.requires_logging_directory:
+            run.trackers_dir.mkdir(parents=True, exist_ok=True)
+            tracker = kind(PROJECT, str(run.trackers_dir))
+        else:
+            tracker = kind(PROJECT)
+        tracker.start()
+    except OSError as error:
+        raise RunError(f"The tracker {name} cannot start: {error}. {remedy(error)}") from error
     return tracker

@@ -59,6 +59,13 @@ def test_a_tracker_that_is_not_installed(monkeypatch):
     assert "no tracker 'nope'" in str(caught.value)
 
 
+def test_a_tracker_that_cannot_write_is_named(run):
+    run.path.mkdir(parents=True, exist_ok=True)
+    run.trackers_dir.write_text("in the way")
+    with pytest.raises(RunError, match="The tracker tensorboard cannot start"):
+        Tracker(run, load_config(overrides=["report_to=[tensorboard]"]))
+
+
 def test_settings_are_flat_for_trackers():
     flat = flat_settings(load_config(overrides=["lora=null"]))
     assert flat["optim.learning_rate"] == OptimConfig().learning_rate

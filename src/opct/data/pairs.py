@@ -90,6 +90,11 @@ def row_faults(row: Any) -> Iterator[str]:
         yield f"unknown key {unknown[0]!r}: the keys are {', '.join(COLUMNS)}; put your own fields under `meta`"
     if row.get("meta") is not None and not isinstance(row["meta"], Mapping):
         yield f"`meta` must be an object, found {type(row['meta']).__name__}"
+    try:
+        json.dumps(row, ensure_ascii=False, default=str).encode()
+    except UnicodeEncodeError as error:
+        half = error.object[error.start : error.end]
+        yield f"it holds {half!r}, half of a character that takes two code units: write the character whole"
     sides_ok = True
     for side in ("prompt", "teacher_prompt"):
         faults = list(_prompt_faults(side, row.get(side)))

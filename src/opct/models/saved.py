@@ -33,8 +33,13 @@ def load_policy(path: str, **settings: Any) -> Policy:
     if run.is_run:
         return _of_run(run, settings)
     if (folder / "adapter_config.json").is_file():
-        written = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
-        base = written.get("base_model_name_or_path")
+        try:
+            written = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise ModelError(
+                f"{folder / 'adapter_config.json'} is not JSON: {error}. Take the adapter anew."
+            ) from error
+        base = written.get("base_model_name_or_path") if isinstance(written, dict) else None
         if not base:
             raise ModelError(
                 f"{folder / 'adapter_config.json'} does not say which model the adapter is for: give its name as "

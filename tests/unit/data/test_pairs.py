@@ -213,6 +213,15 @@ def test_a_file_that_may_not_be_read_is_named(tmp_path: Path, monkeypatch):
         load_pairs(path)
 
 
+def test_half_a_character_is_refused_with_its_line(tmp_path: Path):
+    """JSON may spell a lone surrogate; no tokenizer and no file takes it."""
+    path = tmp_path / "p.jsonl"
+    good, bad = row(id="a"), row(id="b", prompt=[{"role": "user", "content": "hi \ud83d"}])
+    path.write_text(f"{json.dumps(good)}\n{json.dumps(bad)}\n")
+    with pytest.raises(DataError, match=r"p\.jsonl:2: it holds '\\ud83d', half of a character"):
+        load_pairs(path)
+
+
 @pytest.mark.parametrize(
     ("source", "name", "revision"),
     [("hf:owner/name", "owner/name", None), ("hf:owner/name@v1.2", "owner/name", "v1.2")],

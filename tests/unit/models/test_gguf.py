@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import subprocess
@@ -207,6 +208,25 @@ def test_users_of_one_cache_convert_once(cache, conversions, tmp_path: Path):
     assert len(found) == 4
     assert len(set(found)) == 1
     assert conversions == [b"abc"]
+
+
+def test_a_cache_that_cannot_be_made_is_named(monkeypatch, tmp_path: Path):
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setenv("OPCT_CACHE", str(tmp_path / "file" / "cache"))
+    with pytest.raises(ModelError, match=r"The model cache .*file/cache cannot be written to: .*OPCT_CACHE"):
+        gguf.smollm2()
+
+
+def test_a_full_disk_leaves_no_half_model(cache, wheel, monkeypatch):
+    def full(gguf_path, target):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setenv("OPCT_SMOLLM2_WHEEL", str(wheel))
+    monkeypatch.setattr(gguf, "_convert", full)
+    with pytest.raises(ModelError, match=r"cannot be written to: .*No space left on device"):
+        gguf.smollm2()
+    assert not gguf.smollm2_path().exists()
+    assert [path.suffix for path in gguf.smollm2_path().parent.iterdir()] == [".lock"]
 
 
 def test_another_content_is_another_model(cache, conversions, tmp_path: Path):

@@ -70,6 +70,23 @@ def test_a_run_keeps_the_dtype_it_began_with(make_config, monkeypatch, lora):
     assert RunDir(config.output_dir).read_manifest()["dtype"] == "bfloat16"
 
 
+@pytest.mark.parametrize(("text", "part"), [("{", "is not JSON"), ("[]", "does not say which model")])
+def test_a_broken_adapter_config_is_named(tmp_path: Path, text: str, part: str):
+    (tmp_path / "adapter_config.json").write_text(text)
+    with pytest.raises(ModelError, match=part):
+        load_policy(str(tmp_path))
+
+
+def test_the_hash_of_weights_follows_the_adapter(make_config):
+    """Two adapters of one base are other weights; with the adapter off it is the base."""
+    config = make_config(max_steps=1)
+    train(config)
+    trained, untrained = load_policy(config.output_dir), load_policy(config.model.name_or_path, dtype="float32")
+    assert trained.weights_hash() != untrained.weights_hash()
+    assert trained.weights_hash().startswith(untrained.weights_hash() + "+")
+    assert trained.weights_hash() == load_policy(config.output_dir).weights_hash()
+
+
 def test_an_adapter_names_its_base_as_the_config_does(make_config, tiny_folder: Path, tmp_path: Path, monkeypatch):
     """Not by the place where this machine keeps it; `load_policy` of the bare folder resolves the name again."""
     monkeypatch.setattr(load, "resolve_model", lambda name: str(tiny_folder) if name == "short-name" else name)
