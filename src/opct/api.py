@@ -122,9 +122,9 @@ def _policy_and_run(target: str | Path | Policy, progress: Progress) -> tuple[Po
 def _described(target: str | Path | Policy, policy: Policy, run: RunDir | None) -> dict[str, Any]:
     """What the results say about the run, model or policy that was measured."""
     if run is None:
-        weights = _weight_hashes(Path(target)) if isinstance(target, str | Path) else None
+        files = _weight_hashes(Path(target)) if isinstance(target, str | Path) else {}
         label = "trained" if policy.has_adapter else "base"
-        return {"label": label} | ({"weights": {"sha256": weights}} if weights else {})
+        return {"label": label, "weights": {"sha256": files} if files else {"hash": policy.weights_hash()}}
     from opct.config_file import load_config
 
     config, manifest = load_config(run.config_path), run.read_manifest()

@@ -107,17 +107,16 @@ def run_quickstart(
     started = time.perf_counter()
     out = Path(out)
     configs = {method: quickstart_config(method, out, overrides) for method in METHODS}
-    finished = {
-        method: not overwrite and is_finished(RunDir(config.output_dir), config) for method, config in configs.items()
-    }
     model = configs["opct"].model.name_or_path
     parts = Parts(progress or NullProgress(), 3 + 2 * len(METHODS))  # model, base, report; each method twice
     parts.next()
     parts.stage(f"get {model}" + (" (93 MB, once)" if model == DEFAULT_MODEL else ""))
     resolve_model(model)
-    for method, config in configs.items():
+    for method in METHODS:
         parts.next()
-        _train(config, finished[method], overwrite, parts)
+        _train(configs[method], overwrite, parts)
+        recorded = RunDir(configs[method].output_dir).read_manifest()["dtype"]  # what `auto` stood for holds for all
+        configs = {name: _in_dtype(config, recorded) for name, config in configs.items()}
     runs = {"base": out / "base"} | {method: Path(config.output_dir) for method, config in configs.items()}
     results = {}
     for label, folder in runs.items():
@@ -136,10 +135,14 @@ def quickstart_config(method: str, out: Path, overrides: Sequence[str] = ()) -> 
     return load_config(packaged_config("quickstart"), [*overrides, *own])
 
 
-def _train(config: TrainConfig, finished: bool, overwrite: bool, progress: Progress) -> None:
+def _in_dtype(config: TrainConfig, dtype: str) -> TrainConfig:
+    return config.model_copy(update={"model": config.model.model_copy(update={"dtype": dtype})})
+
+
+def _train(config: TrainConfig, overwrite: bool, progress: Progress) -> None:
     run = RunDir(config.output_dir)
     there = run.is_run and not overwrite
-    if finished:
+    if there and is_finished(run, config):
         progress.log(f"{config.method}: trained already in {run.path}")
         return
     result = train(config, resume=there, overwrite=run.is_run and overwrite, progress=progress)

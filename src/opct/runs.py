@@ -219,6 +219,12 @@ class RunDir:
             self.release()
             raise
 
+    def results_lock(self) -> Any:
+        """Held while results are read, joined and written; whoever comes second waits. Use it in a `with`."""
+        from filelock import FileLock
+
+        return FileLock(self.evals_dir / ".results.lock", is_singleton=False)
+
     def _owner(self) -> str:
         try:
             owner = json.loads(self._owner_path.read_text(encoding="utf-8"))

@@ -7,9 +7,11 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 
 from opct import quickstart
 from opct.errors import RunError
+from opct.models import load
 from opct.progress import NullProgress
 from opct.runs import RunDir
 
@@ -83,6 +85,23 @@ def test_to_the_page_then_nothing_again_then_other_settings(tmp_path: Path, tiny
         quickstart.run_quickstart(out, overrides=[*settings(tiny_folder), "seed=1"], progress=Noted())
     assert "--overwrite" in str(caught.value)
     assert stamps(out) == before
+
+
+def test_all_that_is_compared_runs_in_one_dtype(tmp_path: Path, tiny_folder: Path, monkeypatch):
+    """The probe finds bfloat16 faster once and slower ever after: what it found first holds for all."""
+    probed = []
+
+    def time_s(dtype, device, hidden_size):
+        probed.append(dtype)
+        return {torch.float32: 2.0, torch.bfloat16: 1.0 if len(probed) <= 2 else 4.0}[dtype]
+
+    monkeypatch.setattr(quickstart, "EVALUATION", EVALUATION)
+    monkeypatch.setattr(load, "_matmul_time_s", time_s)
+    result = quickstart.run_quickstart(tmp_path, overrides=[*settings(tiny_folder), "model.dtype=auto"])
+    assert {label: found["run"]["dtype"] for label, found in result.results.items()} == dict.fromkeys(
+        ("base", "sft", "opct"), "bfloat16"
+    )
+    assert len(probed) == 2
 
 
 def test_an_evaluation_belongs_to_the_checkpoint_it_measured(tmp_path: Path, tiny_folder: Path, monkeypatch):

@@ -58,6 +58,7 @@ def calls(monkeypatch) -> list[tuple[str, tuple, dict[str, Any]]]:
 def policy(monkeypatch) -> SimpleNamespace:
     """What every name loads."""
     policy = SimpleNamespace(name="owner/tiny model", dtype_reason="float32, as configured", has_adapter=False)
+    policy.weights_hash = lambda: "00ff"
     monkeypatch.setattr(api, "load_policy", lambda target: policy)
     return policy
 
@@ -76,7 +77,11 @@ def test_a_model_is_the_base_and_has_a_folder_of_its_own(calls, policy, monkeypa
     found = api.evaluate("owner/tiny model")
     [(which, arguments, keywords)] = calls
     assert (which, arguments) == ("suites", (policy,))
-    assert keywords == {"out_dir": Path("runs/eval-owner-tiny-model"), "suites": api.DEFAULT_SUITES, "label": "base"}
+    assert keywords == {
+        "out_dir": Path("runs/eval-owner-tiny-model"),
+        "suites": api.DEFAULT_SUITES,
+        "label": "base",
+    } | {"weights": {"hash": "00ff"}}
     assert (found.out, found.results, found.tasks) == (keywords["out_dir"], results(), {})
 
 
@@ -109,7 +114,7 @@ def test_two_adapters_of_one_base_are_not_the_base_and_have_folders_and_hashes_o
     assert [k["out_dir"] for k in keywords] == [Path("runs") / folder for folder in folders]
     hashes = [k["weights"]["sha256"]["adapter_model.safetensors"] for k in keywords[:3]]
     assert hashes[0] != hashes[1] == hashes[2]
-    assert "weights" not in keywords[3]
+    assert keywords[3]["weights"] == {"hash": "00ff"}
 
 
 def test_a_run_hands_on_its_checkpoint_and_what_it_was_trained_on(calls, policy, tmp_path: Path):
@@ -134,7 +139,7 @@ def test_a_label_and_a_folder_that_are_given(calls, policy, trained, tmp_path: P
 
 def test_a_loaded_policy_is_not_loaded_again(calls, monkeypatch, tmp_path: Path):
     monkeypatch.setattr(api, "load_policy", lambda target: pytest.fail("loaded"))
-    policy = SimpleNamespace(name="mine", has_adapter=False)
+    policy = SimpleNamespace(name="mine", has_adapter=False, weights_hash=lambda: "00ff")
     api.evaluate(policy, out=tmp_path)
     assert calls[0][1] == (policy,)
 
@@ -142,6 +147,7 @@ def test_a_loaded_policy_is_not_loaded_again(calls, monkeypatch, tmp_path: Path)
 def test_options_are_handed_on_and_those_left_out_are_not(calls, policy, tmp_path: Path):
     api.evaluate("m", out=tmp_path, suites=["benign"], n_benign=4, greedy=False, n_questions=None, seed=None)
     keywords = calls[0][2]
+    assert keywords.pop("weights") == {"hash": "00ff"}
     assert keywords == {"out_dir": tmp_path, "suites": ("benign",), "label": "base", "n_benign": 4, "greedy": False}
 
 

@@ -111,9 +111,10 @@ def evaluate(
         "device": str(policy.device),
     }
     about = _about_run(run, policy, label=label, name=name, method=method, seed=train_seed, weights=weights)
-    earlier = _earlier_suites(run, about, suites)
     trained_on = (trained_families, trained_questions)
-    return _write(run, about, settings, earlier, records, metric_rows(records, by_task), trained_on)
+    with run.results_lock():  # of two evaluations that end at once, the second one keeps the suites of the first
+        earlier = _earlier_suites(run, about, suites)
+        return _write(run, about, settings, earlier, records, metric_rows(records, by_task), trained_on)
 
 
 def _write(

@@ -308,6 +308,11 @@ class Policy:
             )
         return self._base_hash
 
+    def weights_hash(self) -> str:
+        """A hash of the weights that answer now: those without an adapter and, where it is on, the adapter's."""
+        adapter = [(name, p) for name, p in self.model.named_parameters() if ".lora_" in name]
+        return self.base_hash() + (f"+{load.weights_hash(adapter)}" if adapter else "")
+
     def frozen_copy(self, *, master_float32: bool) -> Policy:
         """A copy that does not follow training and scores bit for bit as this model does now.
 
