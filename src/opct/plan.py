@@ -93,14 +93,17 @@ def _sizes(setup: Setup) -> Iterator[tuple[str, str]]:
 def _costs(setup: Setup, probe: _Probe) -> Iterator[tuple[str, str]]:
     """Memory and time, from the probe. A validation takes one completion a pair, and half of a loss: no backward."""
     config, n = setup.config, setup.config.rollout.num_generations
-    step_s = (probe.rollout_s + probe.loss_s) / probe.pairs * config.optim.prompts_per_step
+    offline = config.method != "opct"  # answers are sampled once for each pair, before the first step
+    step_s = (probe.loss_s + (0 if offline else probe.rollout_s)) / probe.pairs * config.optim.prompts_per_step
+    offline_s = probe.rollout_s / probe.pairs * len(setup.visited()) if offline else 0.0
     held_out, times = len(setup.validation) + len(setup.validation_anchors), _validations(setup)
     validation_s = times * held_out * (probe.rollout_s + probe.loss_s / 2) / n / probe.pairs
-    total = _duration(setup.total_steps * step_s + validation_s)
+    total = _duration(offline_s + setup.total_steps * step_s + validation_s)
     yield "memory", memory_words(setup, probe)
     yield (
         "time",
-        f"about {total}: {step_s:.1f} s a step (probe: {probe.pairs} pairs), {times} validations of {held_out} pairs",
+        f"about {total}: {step_s:.1f} s a step (probe: {probe.pairs} pairs), {times} validations of {held_out} pairs"
+        + (f", {_duration(offline_s)} for offline answers" if offline else ""),
     )
 
 
@@ -138,7 +141,7 @@ def _validations(setup: Setup) -> int:
 
 
 def _probe(setup: Setup) -> _Probe:
-    """Time the rollout and the loss of a few pairs as OPCT would do them; the baselines cost no more."""
+    """Time the rollout and the loss of a few pairs as OPCT would do them."""
     config = setup.config
     pairs = setup.batch(1)[:PROBE_PAIRS]
     method = OPCT(setup.policy, setup.teacher, config)

@@ -37,7 +37,8 @@ class Setup:
         optim, data = self.config.optim, self.config.data
         if self.config.max_steps is not None:
             return self.config.max_steps
-        per_epoch = steps_per_epoch(len(self.pairs), optim.prompts_per_step, data.anchor_fraction)
+        fraction = data.anchor_fraction if self.anchors else 0.0
+        per_epoch = steps_per_epoch(len(self.pairs), optim.prompts_per_step, fraction)
         return max(1, round(per_epoch * self.config.num_train_epochs))
 
     def batch(self, step: int) -> list[RenderedPair]:

@@ -279,13 +279,13 @@ class _Loop:
         kl = metrics.get("validation/kl")
         if kl is not None and (self.state.best_kl is None or kl < self.state.best_kl):
             self.state.best_kl, self.state.best_step = kl, step
-        if step == 0:
+        if step == 0 and self.method.kl_name == "kl":  # what is measured here is the reverse KL
             self.state.reference_kl = kl or 0.0
         return metrics
 
     def _stop_on_divergence(self, metrics: dict[str, float], step: int) -> None:
         """By the training KL; by the loss where the method has no KL (SFT), against the loss of the first steps."""
-        stop, state, kl = self.config.stop, self.state, metrics.get("train/kl")
+        stop, state, kl = self.config.stop, self.state, metrics.get(f"train/{self.method.kl_name}")
         value = metrics["train/loss"] if self.config.method == "sft" else kl
         if value is None:  # a step without pairs in the loss
             return

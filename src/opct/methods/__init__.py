@@ -17,7 +17,8 @@ class Method(Protocol):
 
     Attributes:
         offline: trains on answers that were sampled before the first step.
-        kl_name: what `MicroLoss.kl` is called in the metrics: `kl` is reverse, KL(policy || teacher).
+        kl_name: what `MicroLoss.kl` is called in the metrics: `kl` where it is the reverse KL(policy || teacher), else
+            the name of the divergence.
     """
 
     offline: bool

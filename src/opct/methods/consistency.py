@@ -49,6 +49,11 @@ def consistency_loss(
     return MicroLoss((per_token * flat_weights).sum(), values)
 
 
+def kl_name(config: LossConfig) -> str:
+    """What `MicroLoss.kl` is called in the metrics: `kl` is the reverse KL, or an estimate of it."""
+    return "kl" if config.divergence == "reverse_kl" else config.divergence
+
+
 def divergence(config: LossConfig) -> Callable[[Tensor, Tensor], Tensor]:
     """The function of (policy logits, teacher logits) that `exact` and `topk` differentiate."""
     if config.estimator == "topk":

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from opct.config import TrainConfig
 from opct.data.render import RenderedPair
-from opct.methods.consistency import MicroLoss, consistency_loss
+from opct.methods.consistency import MicroLoss, consistency_loss, kl_name
 from opct.methods.offline import OfflineAnswers
 from opct.methods.rollouts import Rollout
 from opct.models.policy import Policy
@@ -27,10 +27,10 @@ class OffPolicy:
     """Trains on the teacher's samples with the divergence of OPCT."""
 
     offline = True
-    kl_name = "kl"
 
     def __init__(self, policy: Policy, teacher: Teacher, config: TrainConfig, answers: OfflineAnswers):
         self.policy, self.teacher, self.config, self.answers = policy, teacher, config, answers
+        self.kl_name = kl_name(config.loss)
 
     def collect(self, pairs: Sequence[RenderedPair], step: int) -> list[Rollout]:
         """The teacher's offline answers to the clean prompts of a step."""

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from opct.config import TrainConfig
 from opct.data.render import RenderedPair
-from opct.methods.consistency import MicroLoss, consistency_loss
+from opct.methods.consistency import MicroLoss, consistency_loss, kl_name
 from opct.methods.rollouts import Rollout, policy_rollouts
 from opct.models.policy import Policy
 from opct.models.teacher import Teacher
@@ -27,10 +27,10 @@ class OPCT:
     """Trains on the policy's own samples."""
 
     offline = False
-    kl_name = "kl"
 
     def __init__(self, policy: Policy, teacher: Teacher, config: TrainConfig):
         self.policy, self.teacher, self.config = policy, teacher, config
+        self.kl_name = kl_name(config.loss)
 
     def collect(self, pairs: Sequence[RenderedPair], step: int) -> list[Rollout]:
         """The policy's answers to the prompts of a step."""
