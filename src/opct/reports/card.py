@@ -39,6 +39,8 @@ def model_card_text(comparison: Comparison, warnings: Sequence[str], stamp: dict
             method=_escaped(run.method or "none"),
             seeds=", ".join(str(r.seed) for r in arm.runs if r.seed is not None) or "not recorded",
             config=_fenced(run.config),
+            full=_trains_every_weight(run.config),
+            base=_quoted(_base(run.model)),
             page_name=page_name,
             **stamp,
         )
@@ -58,14 +60,27 @@ def _fenced(config: str) -> str:
     return f"{fence}yaml\n{config.strip()}\n{fence}"
 
 
+def _base(model: str) -> str:
+    """What `from_pretrained` knows the model by."""
+    return HUB_IDS.get(model, model)
+
+
+def _quoted(model: str) -> str:
+    """A model's name as a string in code; a stand-in for one that could end the code it stands in."""
+    return json.dumps(model if re.fullmatch(r"[\w./:@-]+", model) else "path/to/base")
+
+
+def _trains_every_weight(config: str) -> bool:
+    return re.search(r"^lora:\s*(null|~)?\s*$(?!\n\s+\w)", config, re.MULTILINE) is not None
+
+
 def _front_matter(model: str, label: str, config: str) -> str:
     """YAML between two rulers; every value is written as JSON, which is YAML too."""
-    base = HUB_IDS.get(model, model)
+    base = _base(model)
     fields: dict[str, Any] = {}
     if not PurePath(base).is_absolute() and not base.startswith((".", "~")):
         fields["base_model"] = base  # the hub refuses a card whose base model is a folder of somebody's disk
-    full = re.search(r"^lora:\s*(null|~)?\s*$(?!\n\s+\w)", config, re.MULTILINE) is not None
-    fields["library_name"] = "transformers" if full else "peft"
+    fields["library_name"] = "transformers" if _trains_every_weight(config) else "peft"
     fields["pipeline_tag"] = "text-generation"
     fields["tags"] = [
         tag

@@ -12,7 +12,7 @@ from opct.reports.compare import Arm, Comparison, Line
 from opct.reports.load import EvaluatedRun
 from opct.reports.wording import MISSING, change, family_name, interval, number
 
-FOREST_METRICS = ("sycophancy_rate", "accuracy_biased", "accuracy_clean", "accuracy_identity")
+FOREST_METRICS = ("sycophancy_rate", "accuracy_biased", "accuracy_clean", "accuracy_identity", "accuracy_user_right")
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ PREFERRED = ("opct",)
 COSTS = (
     ("accuracy_clean", None, "accuracy on clean questions"),
     ("accuracy_identity", None, "the pass rate on benign requests"),
+    ("accuracy_user_right", None, "accuracy where the user is right"),
 )
 TILES = (
     ("sycophancy_rate", "held_out"),

@@ -106,6 +106,24 @@ def test_hostile_names_are_escaped_in_page_and_card(tmp_path):
     assert "evil" not in front
 
 
+@pytest.mark.parametrize(
+    ("config", "part"),
+    [
+        ("lora:\n  r: 4\n", 'AutoModelForCausalLM.from_pretrained("HuggingFaceTB/SmolLM2-135M-Instruct"), folder)'),
+        ("lora: null\n", 'folder = "path/to/model"'),
+    ],
+)
+def test_the_card_says_how_to_load_what_was_trained(tmp_path, config: str, part: str):
+    base, opct = write_run(tmp_path, "base", questions=4), write_run(tmp_path, "opct", 1, questions=4)
+    path = opct / "results.json"
+    content = json.loads(path.read_text(encoding="utf-8"))
+    content["run"]["model"] = "smollm2-135m-instruct"
+    path.write_text(json.dumps(content), encoding="utf-8")
+    (opct / "config.yaml").write_text(config, encoding="utf-8")
+    report([base, opct], tmp_path / "report.html")
+    assert part in (tmp_path / "report.md").read_text(encoding="utf-8")
+
+
 def test_every_figure_has_a_name_and_a_table(page):
     elements = outline(page).elements
     charts = [attributes for tag, attributes in elements if tag == "svg" and attributes.get("role") == "img"]
