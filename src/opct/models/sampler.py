@@ -1,8 +1,9 @@
 """The in-process sampler: batched, with real stop reasons and a seed of its own for every sample.
 
 A sample depends on the weights, its prompt and its seed alone: each row draws from its own generator, so the batch it
-was in changes nothing but the rounding of the logits. generation_config is ignored unless its
-values are asked for (`Policy.generation_defaults`).
+was in changes nothing but the rounding of the logits. In float32 that leaves the sample as it is; in bfloat16, where
+attention rounds differently in batches of other shapes, a part of the samples changes (docs/results.md has the count).
+generation_config is ignored unless its values are asked for (`Policy.generation_defaults`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 import json
+import resource
 import subprocess
 import sys
-import time
 from types import SimpleNamespace
 
 import pytest
@@ -44,13 +44,14 @@ def test_help_imports_nothing_heavy(arguments):
 
 
 def test_help_is_quick():
-    """0.12 s here; the bound leaves room for a busy machine and still catches an import of torch (seconds)."""
+    """CPU time, which other jobs on the machine do not add to: 0.12 s here, and below the 0.3 s that are promised."""
     times_s = []
-    for _ in range(3):
-        start = time.perf_counter()
+    for _ in range(5):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         fresh("from opct.cli.app import main; main(['--help'])", check=True)
-        times_s.append(time.perf_counter() - start)
-    assert min(times_s) < 1.0
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        times_s.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    assert min(times_s) < 0.3
 
 
 def test_help_names_every_command(capsys):
