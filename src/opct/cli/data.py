@@ -11,7 +11,6 @@ import typer
 if TYPE_CHECKING:
     from opct.data.pairs import ContrastivePair
     from opct.data.questions import Split as QuestionSplit
-    from opct.models.policy import Policy
 
 app = typer.Typer(help="Build, show and check pairs.", no_args_is_help=True)
 build_app = typer.Typer(help="Make pairs from questions.", no_args_is_help=True)
@@ -145,16 +144,19 @@ def show(
 
         Console().print(render_pair(pair, Renderer(load_tokenizer(ModelConfig(name_or_path=name)))))
         return
-    from opct.config import LossConfig
-    from opct.methods.rollouts import completion_mask
+    from opct.methods.rollouts import sampled_rollout
     from opct.models.policy import Policy
 
     policy = Policy.load(name)
-    pair = _answered(pair, policy, max_completion_tokens, seed)
-    [completion] = policy.generate([pair.prompt], seeds=[seed], max_completion_tokens=max_completion_tokens)
-    loss = LossConfig(mask_truncated=mask_truncated, mask_thinking=mask_thinking)
-    mask = completion_mask(policy.renderer, pair.prompt, completion, loss)
-    Console().print(render_pair(pair, policy.renderer, completion, mask))
+    rollout = sampled_rollout(
+        policy,
+        pair,
+        seed=seed,
+        max_completion_tokens=max_completion_tokens,
+        mask_truncated=mask_truncated,
+        mask_thinking=mask_thinking,
+    )
+    Console().print(render_pair(rollout.pair, policy.renderer, rollout.completion, rollout.mask))
 
 
 def _pairs(source: str) -> list[ContrastivePair]:
@@ -181,16 +183,3 @@ def _chosen(pairs: list[ContrastivePair], source: str, id: str | None, index: in
         shown = ", ".join(near) or next(iter(found))
         raise DataError(f"{source} has no pair with the id {id!r}; ids there look like: {shown}.")
     return found[id]
-
-
-def _answered(pair: ContrastivePair, policy: Policy, max_completion_tokens: int, seed: int) -> ContrastivePair:
-    """The pair with the turns that the policy answers itself filled in, in order."""
-    from dataclasses import replace
-
-    prompt = [dict(message) for message in pair.prompt]
-    for i, message in enumerate(prompt):
-        if message["content"] is None:
-            before = tuple(prompt[:i])
-            [reply] = policy.generate([before], seeds=[seed], max_completion_tokens=max_completion_tokens)
-            message["content"] = reply.text
-    return replace(pair, prompt=tuple(prompt))

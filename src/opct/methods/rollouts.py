@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from opct import losses
-from opct.config import LossConfig, TrainConfig
+from opct.config import LossConfig, RolloutConfig, TrainConfig
 from opct.data.pairs import ContrastivePair, Message
-from opct.data.render import RenderedPair, Renderer, loss_mask
+from opct.data.render import RenderedPair, Renderer, loss_mask, render_pairs
+from opct.errors import DataError
 from opct.models.policy import Policy
 from opct.models.sampler import Completion, Sampling, sample_seed
 
@@ -81,6 +82,39 @@ def teacher_rollouts(
         on_done=on_done,
     )
     return _rollouts(teacher, filled, completions, config)
+
+
+def sampled_rollout(
+    policy: Policy,
+    pair: ContrastivePair,
+    *,
+    seed: int,
+    max_completion_tokens: int,
+    mask_truncated: bool = False,
+    mask_thinking: bool = False,
+) -> Rollout:
+    """One rollout of one pair, outside any run: what training would sample and put into the loss.
+
+    Raises:
+        DataError: the pair does not fit the model's context.
+    """
+    config = TrainConfig(
+        seed=seed,
+        rollout=RolloutConfig(max_completion_tokens=max_completion_tokens),
+        loss=LossConfig(mask_truncated=mask_truncated, mask_thinking=mask_thinking),
+    )
+    rendered, too_long = render_pairs(
+        [pair],
+        policy.renderer,
+        max_completion_tokens=max_completion_tokens,
+        context_length=policy.context_length,
+    )
+    if too_long:
+        raise DataError(
+            f"{pair.id} needs {too_long[0].tokens} tokens with its completion, and the model's context has "
+            f"{too_long[0].limit}: training would leave it out."
+        )
+    return policy_rollouts(policy, rendered, config, "show", n=1)[0]
 
 
 def sampling(config: TrainConfig, policy: Policy) -> Sampling:

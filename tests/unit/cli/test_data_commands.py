@@ -5,7 +5,6 @@ from types import SimpleNamespace
 import pytest
 
 from opct.cli.app import main
-from opct.cli.data import _answered
 from opct.data.pairs import ContrastivePair, load_pairs, write_pairs
 
 USER = {"role": "user", "content": "I think Lyon. What is the capital of France?"}
@@ -143,18 +142,11 @@ def test_show_of_a_pair_that_is_not_there(pairs, shown, capsys, choice, part):
     assert part in capsys.readouterr().err
 
 
-def test_turns_of_the_policy_are_answered_in_order_before_a_sample():
-    class Echo:
-        """Answers with the number of messages it saw."""
-
-        def generate(self, prompts, *, seeds, max_completion_tokens):
-            return [SimpleNamespace(text=f"saw {len(prompts[0])}")]
-
-    turn, gap = {"role": "user", "content": "u"}, {"role": "assistant", "content": None}
-    pair = ContrastivePair("a", "x", "y", (turn, gap, turn, gap, turn), (turn,))
-    answered = _answered(pair, Echo(), 8, 0)
-    assert [message["content"] for message in answered.prompt] == ["u", "saw 1", "u", "saw 3", "u"]
-    assert pair.prompt[1]["content"] is None
+def test_show_samples_what_training_would(pairs, tiny_folder, capsys):
+    """With a sample of 3 tokens at most, which is cut and so masked."""
+    sample = ("--sample", "--model", str(tiny_folder), "--max-completion-tokens", "3", "--mask-truncated")
+    assert run("data", "show", str(pairs), *sample) == 0
+    assert "0 of 3 tokens, stop reason length" in capsys.readouterr().out
 
 
 def test_columns_are_named_by_role(tmp_path, capsys):

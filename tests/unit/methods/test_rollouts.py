@@ -10,7 +10,16 @@ from tests.tiny import tiny_model, tiny_pairs, tiny_tokenizer
 
 from opct.data.pairs import ContrastivePair
 from opct.data.render import render_pairs
-from opct.methods.rollouts import Rollout, policy_rollouts, rollout_row, sampling, step_weights, teacher_rollouts
+from opct.errors import DataError
+from opct.methods.rollouts import (
+    Rollout,
+    policy_rollouts,
+    rollout_row,
+    sampled_rollout,
+    sampling,
+    step_weights,
+    teacher_rollouts,
+)
 from opct.models.policy import Policy
 from opct.models.sampler import Completion, Sampling, sample_seed
 
@@ -59,6 +68,17 @@ def test_every_pair_is_answered_with_seeds_of_its_own(tiny_policy, rendered, con
 
 def test_how_many_may_be_given(tiny_policy, rendered, config):
     assert len(policy_rollouts(tiny_policy, rendered(tiny_pairs(2)), config, "validation", n=1)) == 2
+
+
+def test_a_rollout_outside_a_run_answers_open_turns_first(tiny_policy):
+    user, gap = {"role": "user", "content": "a"}, {"role": "assistant", "content": None}
+    pair = ContrastivePair("a", "x", "y", (user, gap, user, gap, user), (user,))
+    rollout = sampled_rollout(tiny_policy, pair, seed=1, max_completion_tokens=4)
+    assert all(message["content"] is not None for message in rollout.pair.prompt)
+    assert rollout.mask == (True,) * len(rollout.ids)
+    assert rollout == sampled_rollout(tiny_policy, pair, seed=1, max_completion_tokens=4)
+    with pytest.raises(DataError, match="training would leave it out"):
+        sampled_rollout(tiny_policy, pair, seed=1, max_completion_tokens=tiny_policy.context_length)
 
 
 def test_sampling_settings_come_from_the_config(make_config, tiny_policy):
