@@ -2,20 +2,23 @@
 
     python benchmarks/estimators.py --out runs/estimators --figure docs/assets/estimators.svg
 
-Variance: for one batch of pairs, `--draws` independent rollouts (one completion a pair). Each rollout gives a gradient
-under both estimators, on the same tokens. With g_i the gradient of draw i over all trained weights and m their mean,
-the variance is sum_i |g_i - m|^2 / (draws - 1), and |m|^2 is corrected by variance / draws for the noise in the mean.
+Variance: before the first step, for one batch of pairs, `--draws` independent rollouts (one completion a pair). Each
+rollout gives a gradient under both estimators, on the same tokens. With g_i the gradient of draw i over all trained
+weights and m their mean, the variance is sum_i |g_i - m|^2 / (draws - 1), and |m|^2 is corrected by variance / draws for
+the noise in the mean. The interval of the ratio of the two variances is a bootstrap over draws.
 
-Curves: the same run twice, once with each estimator: same pairs, samples budget, rate and seed; `validation/kl` is the
-exact KL on held-out pairs for both.
+Curves: for each seed the same run twice, once with each estimator: same pairs, budget of samples, rate and seed;
+`validation/kl` is the exact KL on held-out pairs for both.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from opct.checkpoint_state import is_finished
@@ -73,7 +76,25 @@ def variances(config: TrainConfig, n_pairs: int, draws: int) -> dict[str, dict[s
         }
     means = [torch.stack(collected[name]).mean(0) for name in ESTIMATORS]
     out["cosine_between_means"] = {"value": float(torch.nn.functional.cosine_similarity(*means, dim=0))}
+    low, high = ratio_interval({name: torch.stack(gradients) for name, gradients in collected.items()})
+    ratio = out["sampled"]["variance"] / out["exact"]["variance"]
+    out["ratio"] = {"value": ratio, "ci_low": low, "ci_high": high}
     return out
+
+
+def ratio_interval(gradients: Mapping[str, torch.Tensor], resamples: int = 4000) -> tuple[float, float]:
+    """95% percentile bootstrap over draws of variance(sampled) / variance(exact); gradients are [draws, weights].
+
+    With counts w of a resample of n draws and K the Gram matrix, sum_i w_i |g_i - m|^2 = w . diag K - w' K w / n.
+    """
+    n = len(gradients["exact"])
+    counts = np.random.default_rng(0).multinomial(n, np.full(n, 1 / n), size=resamples)
+    spread = {}
+    for name, rows in gradients.items():
+        gram = (rows.double() @ rows.double().T).numpy()
+        spread[name] = counts @ np.diag(gram) - np.einsum("ri,ij,rj->r", counts, gram, counts) / n
+    low, high = np.quantile(spread["sampled"] / spread["exact"], [0.025, 0.975])
+    return float(low), float(high)
 
 
 def curves(config: TrainConfig, out: Path) -> dict[str, list[tuple[int, float, float]]]:
@@ -81,7 +102,7 @@ def curves(config: TrainConfig, out: Path) -> dict[str, list[tuple[int, float, f
     progress = make_progress()
     found = {}
     for name in ESTIMATORS:
-        run = RunDir(out / name)
+        run = RunDir(out / f"{name}-seed{config.seed}")
         settings = with_estimator(config, name).model_copy(update={"output_dir": str(run.path)})
         done = run.is_run and is_finished(run, settings)
         if not done and train(settings, resume=run.is_run, progress=progress).status != "finished":
@@ -112,10 +133,12 @@ def draw_figure(result: dict, path: Path) -> None:
     left.set_ylabel("sum of squared deviations")
     for i, value in enumerate(values):
         left.annotate(f"{value:.3g}", (i, value), ha="center", va="bottom")
-    for name, colour in zip(ESTIMATORS, ["#2a6f97", "#c8553d"], strict=True):
-        points = result["curves"][name]
-        right.plot([p[1] for p in points], [p[2] for p in points], marker="o", color=colour, label=name)
-    right.set_title("held-out KL while training")
+    for i, of_seed in enumerate(result["curves"].values()):
+        for name, colour in zip(ESTIMATORS, ["#2a6f97", "#c8553d"], strict=True):
+            seconds, kl = [p[1] for p in of_seed[name]], [p[2] for p in of_seed[name]]
+            label = name if i == 0 else None
+            right.plot(seconds, kl, marker="os^D"[i % 4], color=colour, label=label)
+    right.set_title(f"held-out KL while training, {len(result['curves'])} seeds")
     right.set_xlabel("seconds of training")
     right.set_ylabel("KL, nats per token")
     right.set_ylim(bottom=0)
@@ -130,14 +153,16 @@ def main() -> None:
     parser.add_argument("--figure", type=Path, default=Path("runs/estimators/estimators.svg"))
     parser.add_argument("--pairs", type=int, default=8)
     parser.add_argument("--draws", type=int, default=24)
-    parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--steps", type=int, default=16)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
     parser.add_argument("--set", nargs="*", default=[], metavar="a.b=c", help="settings over configs/sycophancy.yaml")
     args = parser.parse_args()
-    config = load_config(
-        CONFIG, [f"seed={args.seed}", f"max_steps={args.steps}", "data.anchor_fraction=0.0", *args.set]
-    )
-    result = {"variance": variances(config, args.pairs, args.draws), "curves": curves(config, args.out)}
+    own = [f"max_steps={args.steps}", "data.anchor_fraction=0.0", f"eval_steps={max(1, args.steps // 4)}"]
+    configs = [load_config(CONFIG, [f"seed={seed}", *own, *args.set]) for seed in args.seeds]
+    result = {
+        "variance": variances(configs[0], args.pairs, args.draws),
+        "curves": {str(config.seed): curves(config, args.out) for config in configs},
+    }
     write_json(args.out / "estimators.json", result)
     draw_figure(result, args.figure)
     print(json.dumps(result, indent=1))

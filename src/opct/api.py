@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from opct.errors import EvaluationError
 from opct.files import file_sha256
 from opct.progress import NullProgress, Progress
-from opct.runs import RunDir
+from opct.runs import RunDir, run_of
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from opct.models.policy import Policy
 
 DEFAULT_SUITES = ("sycophancy_short", "benign")
-SHOWN_GROUPS = ("held_out", "train", "clean", "benign")
+SHOWN_GROUPS = ("held_out", "train", "clean", "benign", "user_is_right", "plain_question")
 
 
 @dataclass
@@ -66,7 +66,8 @@ def evaluate(
     """Measure a run, a model or a policy on our suites, and on any other Inspect task.
 
     Args:
-        target: a run directory, a model's name or folder, or a loaded `Policy`.
+        target: a run directory (its newest checkpoint), one of its `checkpoints/step-*`, a model's name or folder, or
+            a loaded `Policy`.
         suites: ours; by default `sycophancy_short` and `benign`, or none where `tasks` are named.
         tasks: Inspect tasks, as `pkg/name` or `file.py@task`.
         out: folder of logs and results; by default the run directory, or `runs/eval-<target>`.
@@ -86,7 +87,7 @@ def evaluate(
     task_options = _task_options(options) if tasks else {}
     policy, run = _policy_and_run(target, progress)
     if out is None:
-        out = run.path if run else Path("runs") / f"eval-{_own_name(target, policy)}"
+        out = run.path if run and run.path == Path(str(target)) else Path("runs") / f"eval-{_own_name(target, policy)}"
     result = EvalResult(Path(out))
     names = tuple(suites or (() if tasks else DEFAULT_SUITES))
     if names:
@@ -113,10 +114,9 @@ def _policy_and_run(target: str | Path | Policy, progress: Progress) -> tuple[Po
     if not isinstance(target, str | Path):
         return target, None
     progress.stage(f"load {target}")
-    run = RunDir(target)
     policy = load_policy(target)
     progress.log(f"dtype: {policy.dtype_reason}")
-    return policy, run if run.is_run else None
+    return policy, run_of(target)
 
 
 def _described(target: str | Path | Policy, policy: Policy, run: RunDir | None) -> dict[str, Any]:
@@ -130,7 +130,7 @@ def _described(target: str | Path | Policy, policy: Policy, run: RunDir | None) 
     config, manifest = load_config(run.config_path), run.read_manifest()
     described = {"label": config.method, "method": config.method, "train_seed": config.seed, "name": run.path.name}
     described |= {key: manifest[key] for key in ("trained_families", "trained_questions") if key in manifest}
-    checkpoint = run.latest_checkpoint()
+    checkpoint = run.checkpoint_named(str(target))
     if checkpoint is None:
         return described
     state = json.loads((checkpoint / "state.json").read_text(encoding="utf-8"))

@@ -29,7 +29,7 @@ from typing import Any
 
 from opct import checkpoints
 from opct.environment import command_line, git_commit, hardware, package_versions
-from opct.errors import RunError
+from opct.errors import CheckpointError, RunError
 from opct.files import append_jsonl, atomic_write, read_jsonl, reason, remedy, write_json, write_jsonl
 
 __all__ = ["RunDir", "append_jsonl", "atomic_write", "read_jsonl", "write_json", "write_jsonl"]
@@ -332,9 +332,33 @@ class RunDir:
         """
         return checkpoints.latest(self.checkpoints_dir)
 
+    def checkpoint_named(self, path: str | Path) -> Path | None:
+        """The checkpoint that a path means: itself where it is one of `checkpoints/`, else the newest.
+
+        Raises:
+            CheckpointError: it is corrupt.
+        """
+        folder = Path(path)
+        if folder.resolve().parent != self.checkpoints_dir.resolve():
+            return self.latest_checkpoint()
+        found = checkpoints.fault(folder)
+        if found is not None:
+            raise CheckpointError(f"The checkpoint {folder} is corrupt ({found}): take another one.")
+        return folder
+
     def prune(self, keep: int, best_step: int | None = None) -> list[Path]:
         """Delete all but the newest `keep` checkpoints and the best one; return the deleted folders."""
         return checkpoints.prune(self.checkpoints_dir, keep, best_step)
+
+
+def run_of(path: str | Path) -> RunDir | None:
+    """The run that a path belongs to: a run directory, or one of its checkpoints; None where it is neither."""
+    folder = Path(path)
+    for candidate in (folder, folder.parent.parent):
+        run = RunDir(candidate)
+        if run.is_run and (candidate == folder or folder.parent == run.checkpoints_dir):
+            return run
+    return None
 
 
 def _now() -> str:

@@ -130,6 +130,19 @@ def test_a_run_hands_on_its_checkpoint_and_what_it_was_trained_on(calls, policy,
     assert keywords["weights"] == {"step": 7, "sha256": {"adapter_model.safetensors": sha256}}
 
 
+def test_a_named_checkpoint_is_described_by_its_run_and_has_a_folder_of_its_own(
+    calls, policy, trained, monkeypatch, tmp_path: Path
+):
+    monkeypatch.chdir(tmp_path)
+    for step in (7, 8):
+        with RunDir.create(trained.path, resume=True) as run:
+            run.save_checkpoint(step, lambda folder: atomic_write(folder / "adapter_model.safetensors", b"weights"))
+    api.evaluate(trained.checkpoint_path(7))
+    keywords = calls[0][2]
+    assert (keywords["name"], keywords["train_seed"], keywords["weights"]["step"]) == ("mine", 3, 7)
+    assert keywords["out_dir"] == Path("runs/eval-mine-checkpoints-step-000007")
+
+
 def test_a_label_and_a_folder_that_are_given(calls, policy, trained, tmp_path: Path):
     found = api.evaluate(trained.path, label="sft, twice", out=str(tmp_path / "other"))
     assert found.out == tmp_path / "other"

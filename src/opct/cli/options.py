@@ -10,6 +10,7 @@ Target = Annotated[
     str,
     typer.Argument(
         metavar="RUN_OR_MODEL",
-        help="A run directory, a hub id, a model folder, a .gguf file, or smollm2-135m-instruct.",
+        help="A run directory or one of its checkpoints, a hub id, a model folder, a .gguf file, or "
+        "smollm2-135m-instruct.",
     ),
 ]

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from opct.config import ModelConfig
 from opct.config_file import load_config
 from opct.errors import ModelError
-from opct.runs import RunDir
+from opct.runs import RunDir, run_of
 
 if TYPE_CHECKING:
     from opct.models.policy import Policy
@@ -21,7 +21,8 @@ def load_policy(path: str, **settings: Any) -> Policy:
     """Load the newest checkpoint of a run directory, a PEFT adapter with its base, or a model.
 
     Args:
-        path: a run directory, the folder of an adapter, or whatever `model.name_or_path` may be.
+        path: a run directory or one of its `checkpoints/step-*`, the folder of an adapter, or whatever
+            `model.name_or_path` may be.
         settings: of `opct.config.ModelConfig`, such as `dtype` and `device`; over those of the run.
 
     Raises:
@@ -29,9 +30,9 @@ def load_policy(path: str, **settings: Any) -> Policy:
     """
     from opct.models.policy import Policy
 
-    run, folder = RunDir(path), Path(path)
-    if run.is_run:
-        return _of_run(run, settings)
+    run, folder = run_of(path), Path(path)
+    if run is not None:
+        return _of_run(run, run.checkpoint_named(path), settings)
     if (folder / "adapter_config.json").is_file():
         try:
             written = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
@@ -49,12 +50,11 @@ def load_policy(path: str, **settings: Any) -> Policy:
     return Policy.load(_with({"name_or_path": path}, settings))
 
 
-def _of_run(run: RunDir, settings: dict[str, Any]) -> Policy:
-    """The newest checkpoint of a run, in the dtype that the run began with and under the name of its model."""
+def _of_run(run: RunDir, checkpoint: Path | None, settings: dict[str, Any]) -> Policy:
+    """A checkpoint of a run, in the dtype that the run began with and under the name of its model."""
     from opct.models.policy import Policy
 
     config = load_config(run.config_path).model
-    checkpoint = run.latest_checkpoint()
     if checkpoint is None:
         raise ModelError(f"{run.path} has no checkpoint to evaluate: train it first (`opct train ... --resume`).")
     recorded = run.read_manifest().get("dtype")

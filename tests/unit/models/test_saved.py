@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from opct.errors import ModelError
+from opct.errors import CheckpointError, ModelError
 from opct.models import load
 from opct.models.policy import Policy
 from opct.models.saved import load_policy
@@ -68,6 +68,19 @@ def test_a_run_keeps_the_dtype_it_began_with(make_config, monkeypatch, lora):
     longer = config.model_copy(update={"max_steps": 2})
     assert train(longer, resume=True).step == 2
     assert RunDir(config.output_dir).read_manifest()["dtype"] == "bfloat16"
+
+
+def test_a_checkpoint_can_be_named(make_config):
+    """The folder of an earlier checkpoint is that one; the run is its newest; a corrupt one is refused."""
+    config = make_config(max_steps=2, save_steps=1)
+    train(config)
+    run = RunDir(config.output_dir)
+    hashes = [load_policy(str(path)).weights_hash() for path in (run.checkpoint_path(1), run.checkpoint_path(2))]
+    assert hashes[0] != hashes[1] == load_policy(config.output_dir).weights_hash()
+    assert load_policy(str(run.checkpoint_path(1))).name == config.model.name_or_path
+    next(run.checkpoint_path(1).rglob("*.safetensors")).write_bytes(b"spoilt")
+    with pytest.raises(CheckpointError, match="step-000001 is corrupt"):
+        load_policy(str(run.checkpoint_path(1)))
 
 
 @pytest.mark.parametrize(("text", "part"), [("{", "is not JSON"), ("[]", "does not say which model")])
