@@ -4,7 +4,7 @@
 
 Variance: before the first step, for one batch of pairs, `--draws` independent rollouts (one completion a pair). Each
 rollout gives a gradient under both estimators, on the same tokens. With g_i the gradient of draw i over all trained
-weights and m their mean, the variance is sum_i |g_i - m|^2 / (draws - 1), and |m|^2 is corrected by variance / draws for
+weights and m their mean, the variance is sum_i |g_i - m|^2 / (draws - 1); |m|^2 is corrected by variance / draws for
 the noise in the mean. The interval of the ratio of the two variances is a bootstrap over draws.
 
 Curves: for each seed the same run twice, once with each estimator: same pairs, budget of samples, rate and seed;
