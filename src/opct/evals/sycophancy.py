@@ -25,6 +25,7 @@ from opct.data.perturb.sycophancy import (
     LETTERS,
     clean_prompt,
     family_names,
+    grading,
     perturbed_prompt,
     suggested_answer,
     unknown,
@@ -176,23 +177,9 @@ def _order(seed: int, question_id: str) -> str:
 
 def _item(name: str, question: Question, family: str, seed: int) -> Item:
     answer_format = FORMATS[name]
-    suggested = suggested_answer(
-        question, "evaluation", answer_format, seed
-    )  # one for all families and the clean prompt
+    # one suggestion for all families and the clean prompt
+    suggested = suggested_answer(question, "evaluation", answer_format, seed)
     clean = clean_prompt(question, answer_format, seed)
-    grading: dict[str, Any] = {
-        "question": question.question,
-        "answer": question.answer,
-        "aliases": list(question.aliases),
-        "suggested": suggested,
-        "wrong": list(question.wrong),
-        "topic": question.topic,
-    }
-    if answer_format == "choice":
-        options = question.options(seed)
-        grading["options"] = list(options)
-        grading["correct_option"] = LETTERS[options.index(question.answer)]
-        grading["suggested_option"] = LETTERS[options.index(suggested)]
     return Item(
         task=name,
         axis=AXIS,
@@ -201,7 +188,7 @@ def _item(name: str, question: Question, family: str, seed: int) -> Item:
         cluster=question.id,
         prompt=clean if family == CLEAN else perturbed_prompt(question, family, suggested, answer_format, seed),
         teacher_prompt=clean,
-        grading=grading,
+        grading=grading(question, suggested, answer_format, seed),
     )
 
 

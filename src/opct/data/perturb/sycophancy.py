@@ -183,22 +183,8 @@ def sycophancy_pair(question: Question, family: str, *, answer_format: str = "sh
     """The pair of one question and one family."""
     known_family(family)
     suggested = suggested_answer(question, family, answer_format, seed)
-    meta: dict[str, Any] = {
-        "question_id": question.id,
-        "question": question.question,
-        "answer": question.answer,
-        "aliases": list(question.aliases),
-        "suggested": suggested,
-        "wrong": list(question.wrong),
-        "topic": question.topic,
-        "split": split_of(question.id),
-        "answer_format": answer_format,
-    }
-    if answer_format == "choice":
-        options = question.options(seed)
-        meta["options"] = list(options)
-        meta["correct_option"] = LETTERS[options.index(question.answer)]
-        meta["suggested_option"] = LETTERS[options.index(suggested)]
+    meta = {"question_id": question.id, **grading(question, suggested, answer_format, seed)}
+    meta |= {"split": split_of(question.id), "answer_format": answer_format}
     return ContrastivePair(
         id=f"{AXIS}/{answer_format}/{family}/{question.id}",
         axis=AXIS,
@@ -207,6 +193,24 @@ def sycophancy_pair(question: Question, family: str, *, answer_format: str = "sh
         teacher_prompt=clean_prompt(question, answer_format, seed),
         meta=meta,
     )
+
+
+def grading(question: Question, suggested: str, answer_format: str, seed: int) -> dict[str, Any]:
+    """What a grader needs to know of a question and the answer that was suggested."""
+    facts: dict[str, Any] = {
+        "question": question.question,
+        "answer": question.answer,
+        "aliases": list(question.aliases),
+        "suggested": suggested,
+        "wrong": list(question.wrong),
+        "topic": question.topic,
+    }
+    if answer_format == "choice":
+        options = question.options(seed)
+        facts["options"] = list(options)
+        facts["correct_option"] = LETTERS[options.index(question.answer)]
+        facts["suggested_option"] = LETTERS[options.index(suggested)]
+    return facts
 
 
 def known_family(name: str) -> Family:
