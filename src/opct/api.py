@@ -60,6 +60,7 @@ def evaluate(
     tasks: Sequence[str] | None = None,
     out: str | Path | None = None,
     label: str | None = None,
+    dtype: str | None = None,
     progress: Progress | None = None,
     **options: Any,
 ) -> EvalResult:
@@ -73,23 +74,28 @@ def evaluate(
         out: folder of logs and results; by default the run directory, or `runs/eval-<target>`.
         label: what the report calls it: by default the run's method; of what is not a run, "base" where it has no
             adapter and "trained" where it has one.
+        dtype: to load the target in; by default that of the run, else what a probe of this machine chooses.
         options: of `opct.evals.run.evaluate` (n_questions, families, seed, max_completion_tokens, greedy ...); None is
             left out. An Inspect task takes n_questions, seed and max_completion_tokens.
 
     Raises:
         EvaluationError: an unknown suite or task, an option that a task does not take, or a run without weights.
     """
+    from opct.evals.run import check_task, known_suites, run_task
     from opct.evals.run import evaluate as evaluate_suites
-    from opct.evals.run import run_task
 
     progress = progress or NullProgress()
     options = {name: value for name, value in options.items() if value is not None}
     task_options = _task_options(options) if tasks else {}
-    policy, run = _policy_and_run(target, progress)
+    names = tuple(suites or (() if tasks else DEFAULT_SUITES))
+    if names:  # a wrong name is said before a model is loaded
+        known_suites(names)
+    for task in tasks or ():
+        check_task(task)
+    policy, run = _policy_and_run(target, progress, {} if dtype is None else {"dtype": dtype})
     if out is None:
         out = run.path if run and run.path == Path(str(target)) else Path("runs") / f"eval-{_own_name(target, policy)}"
     result = EvalResult(Path(out))
-    names = tuple(suites or (() if tasks else DEFAULT_SUITES))
     if names:
         described = _described(target, policy, run) | ({"label": label} if label else {})
         bar = _Bar(progress, f"evaluate {described['label']}")
@@ -99,22 +105,29 @@ def evaluate(
     return result
 
 
-def load_policy(target: str | Path) -> Policy:
+def load_policy(target: str | Path, **settings: Any) -> Policy:
     """The policy of a run directory, an adapter folder, or a model.
+
+    Args:
+        settings: of `opct.config.ModelConfig`, such as `dtype` and `device`; over those of the run.
 
     Raises:
         ModelError, RunError, EvaluationError: it cannot be loaded.
     """
     from opct.models.saved import load_policy as load
 
-    return load(str(target))
+    return load(str(target), **settings)
 
 
-def _policy_and_run(target: str | Path | Policy, progress: Progress) -> tuple[Policy, RunDir | None]:
+def _policy_and_run(
+    target: str | Path | Policy, progress: Progress, settings: dict[str, Any]
+) -> tuple[Policy, RunDir | None]:
     if not isinstance(target, str | Path):
+        if settings:
+            raise EvaluationError(f"A loaded policy keeps its dtype, {target.dtype}: load it in another one.")
         return target, None
     progress.stage(f"load {target}")
-    policy = load_policy(target)
+    policy = load_policy(target, **settings)
     progress.log(f"dtype: {policy.dtype_reason}")
     return policy, run_of(target)
 

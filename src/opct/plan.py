@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from opct.config import TrainConfig
 from opct.config_file import dump_config
+from opct.data.training import anchors_per_step
 from opct.methods.opct import OPCT
 from opct.methods.rollouts import step_weights
 from opct.models.scoring import micro_batches
@@ -60,6 +61,8 @@ class _Probe:
     pairs: int
     rollout_s: float
     loss_s: float
+    completions: int
+    truncated: int
     tokens: int
     added_bytes: float
 
@@ -87,6 +90,8 @@ def _sizes(setup: Setup) -> Iterator[tuple[str, str]]:
     yield "identity pairs", f"{len(setup.anchors)} ({config.data.anchor_fraction:.0%} of each step)"
     yield "prompt tokens", f"median {median}, longest {longest} of {setup.policy.context_length}"
     yield "steps", f"{steps} of {per_step} pairs x {n} completions"
+    fresh = per_step - anchors_per_step(per_step, config.data.anchor_fraction if setup.anchors else 0.0)
+    yield "passes", f"each pair is seen {steps * fresh / len(setup.pairs):.1f} times"
     yield "completion tokens", f"at most {steps * per_step * n * config.rollout.max_completion_tokens:,} in all"
 
 
@@ -98,6 +103,11 @@ def _costs(setup: Setup, probe: _Probe) -> Iterator[tuple[str, str]]:
     offline_s = probe.rollout_s / probe.pairs * len(setup.visited()) if offline else 0.0
     held_out, times = len(setup.validation) + len(setup.validation_anchors), _validations(setup)
     validation_s = times * held_out * (probe.rollout_s + probe.loss_s / 2) / n / probe.pairs
+    limit = config.rollout.max_completion_tokens
+    yield (
+        "cut completions",
+        f"{probe.truncated} of {probe.completions} in the probe reached the limit of {limit} tokens",
+    )
     total = _duration(offline_s + setup.total_steps * step_s + validation_s)
     yield "memory", memory_words(setup, probe)
     yield (
@@ -159,7 +169,8 @@ def _probe(setup: Setup) -> _Probe:
         micro.loss.backward()
     setup.policy.model.zero_grad(set_to_none=True)
     loss_s = time.perf_counter() - started
-    return _Probe(len(pairs), rollout_s, loss_s, tokens, max(0.0, peak_memory_gb() * 1e9 - before))
+    cut = sum(r.truncated for r in rollouts)
+    return _Probe(len(pairs), rollout_s, loss_s, len(rollouts), cut, tokens, max(0.0, peak_memory_gb() * 1e9 - before))
 
 
 def _memory_bytes() -> float:

@@ -164,8 +164,8 @@ def describe(setup: Setup) -> list[str]:
         f"model: {setup.policy.name}, {total / 1e6:.1f} M parameters, {trainable / 1e6:.2f} M trained, "
         f"on {setup.policy.device}",
         f"dtype: {setup.policy.dtype_reason}",
-        f"pairs: {len(setup.pairs)} in {len(families)} families, {len(setup.anchors)} identity pairs, "
-        f"{len(setup.validation)} + {len(setup.validation_anchors)} held out; {setup.total_steps} steps",
+        f"pairs: {len(setup.pairs)} in {len(families)} families and {len(setup.anchors)} identity pairs; held out for "
+        f"validation {len(setup.validation)} and {len(setup.validation_anchors)}; {setup.total_steps} steps",
     ]
     if setup.left_out:
         shown = ", ".join(f"{o.pair_id} ({o.tokens} tokens)" for o in setup.left_out[:3])

@@ -81,7 +81,8 @@ class PlainProgress:
 
     def _line(self, *, ended: bool = False) -> str:
         elapsed = time.monotonic() - self._start
-        parts = [f"{self._name}: {self._n}" + (f"/{self._total}" if self._total is not None else "")]
+        done = f": {self._n}/{self._total}" if self._total is not None else f": {self._n}" if self._n else ""
+        parts = [f"{self._name}{done}"]
         parts.append(f"{'took' if ended else 'elapsed'} {duration(elapsed)}")
         if not ended and self._total and self._n:
             parts.append(f"left {duration(elapsed / self._n * (self._total - self._n))}")

@@ -16,6 +16,7 @@ from opct.api import evaluate
 from opct.checkpoint_state import is_finished
 from opct.config import DEFAULT_MODEL, TrainConfig
 from opct.config_file import load_config, packaged_config
+from opct.errors import RunError
 from opct.files import write_json
 from opct.progress import Field, NullProgress, Progress
 from opct.runs import RunDir
@@ -106,6 +107,7 @@ def run_quickstart(
 
     started = time.perf_counter()
     out = Path(out)
+    _refuse_other_things(out)
     configs = {method: quickstart_config(method, out, overrides) for method in METHODS}
     model = configs["opct"].model.name_or_path
     parts = Parts(progress or NullProgress(), 3 + 2 * len(METHODS))  # model, base, report; each method twice
@@ -127,6 +129,13 @@ def run_quickstart(
     page = report(list(runs.values()), out / "report.html")
     parts.done()
     return QuickstartResult(page, results, time.perf_counter() - started)
+
+
+def _refuse_other_things(out: Path) -> None:
+    """Raises RunError where a folder holds files and no quickstart."""
+    found = sorted(path.name for path in out.iterdir()) if out.is_dir() else []
+    if found and not any((out / method).is_dir() for method in METHODS):
+        raise RunError(f"{out} is not empty and holds no quickstart ({', '.join(found[:5])}): choose another --out.")
 
 
 def quickstart_config(method: str, out: Path, overrides: Sequence[str] = ()) -> TrainConfig:

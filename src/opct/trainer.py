@@ -83,7 +83,11 @@ def train(
     opened = RunDir.create(config.output_dir, resume=resume, overwrite=overwrite, keep_old=True)
     with opened as run, StopRequest() as stop:
         progress.stage(f"load {config.model.name_or_path}")
-        setup = prepare(config, recorded_dtype=run.read_manifest().get("dtype") if resume else None)
+        try:
+            setup = prepare(config, recorded_dtype=run.read_manifest().get("dtype") if resume else None)
+        except BaseException:
+            run.forget_if_not_begun()
+            raise
         if overwrite:
             run.clear()  # not before: what cannot begin replaces nothing
         for line in describe(setup):

@@ -87,6 +87,13 @@ def test_to_the_page_then_nothing_again_then_other_settings(tmp_path: Path, tiny
     assert stamps(out) == before
 
 
+def test_a_folder_of_other_things_is_left_alone(tmp_path: Path):
+    (tmp_path / "thesis.tex").write_text("mine")
+    with pytest.raises(RunError, match=r"holds no quickstart \(thesis\.tex\)"):
+        quickstart.run_quickstart(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
 def test_all_that_is_compared_runs_in_one_dtype(tmp_path: Path, tiny_folder: Path, monkeypatch):
     """The probe finds bfloat16 faster once and slower ever after: what it found first holds for all."""
     probed = []

@@ -49,7 +49,9 @@ def calls(monkeypatch) -> list[tuple[str, tuple, dict[str, Any]]]:
 
         return call
 
-    module = SimpleNamespace(evaluate=fake("suites", results()), run_task=fake("task", [summary()]))
+    module = SimpleNamespace(
+        evaluate=fake("suites", results()), run_task=fake("task", [summary()]), known_suites=list, check_task=str
+    )
     monkeypatch.setitem(sys.modules, "opct.evals.run", module)
     return seen
 
@@ -59,7 +61,7 @@ def policy(monkeypatch) -> SimpleNamespace:
     """What every name loads."""
     policy = SimpleNamespace(name="owner/tiny model", dtype_reason="float32, as configured", has_adapter=False)
     policy.weights_hash = lambda: "00ff"
-    monkeypatch.setattr(api, "load_policy", lambda target: policy)
+    monkeypatch.setattr(api, "load_policy", lambda target, **settings: policy)
     return policy
 
 

@@ -36,6 +36,8 @@ def test_its_numbers_are_those_of_the_run(make_config, method: str):
     assert rows["completion tokens"] == "at most 192 in all"
     longest = max(len(r.prompt_ids) for r in setup.pairs)
     assert rows["prompt tokens"].endswith(f"longest {longest} of {setup.policy.context_length}")
+    assert rows["passes"] == f"each pair is seen {4 * 3 / len(setup.pairs):.1f} times"
+    assert rows["cut completions"].endswith(" in the probe reached the limit of 6 tokens")
     assert "a micro-batch of 300 tokens" in rows["memory"]
     assert f"(probe: 4 pairs), 3 validations of {held_out} pairs" in rows["time"]
     assert rows["time"].endswith("for offline answers") == (method == "sft")
@@ -81,12 +83,14 @@ def test_memory_is_the_sum_of_its_parts(make_config):
         setup = prepare(make_config(lora=lora))
         every = sum(p.numel() for p in setup.policy.model.parameters()) * (1 if lora else 2)
         trained = sum(p.numel() for p in setup.policy.trainable_parameters().values())
-        words = memory_words(setup, _Probe(4, 1.0, 1.0, tokens=100, added_bytes=2e6 + 4 * trained))
+        words = memory_words(setup, _Probe(4, 1.0, 1.0, 8, 0, tokens=100, added_bytes=2e6 + 4 * trained))
         assert words.startswith(f"about {(4 * every + 12 * trained + 6e6) / 1e6:.1f} MB: weights ")
         assert f"weights {4 * every / 1e6:.1f} MB, " in words
         assert f"gradients and Adam {12 * trained / 1e6:.1f} MB (12 bytes for each of {trained:,} trained" in words
-        assert "a micro-batch of 300 tokens 6.0 MB (the probe's, of 100 tokens, times 3.0)" in words
-    assert "300 tokens 2.0 MB" in memory_words(setup, _Probe(4, 1.0, 1.0, tokens=600, added_bytes=2e6 + 4 * trained))
+    assert "a micro-batch of 300 tokens 6.0 MB (the probe's, of 100 tokens, times 3.0)" in words
+    assert "300 tokens 2.0 MB" in memory_words(
+        setup, _Probe(4, 1.0, 1.0, 8, 0, tokens=600, added_bytes=2e6 + 4 * trained)
+    )
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ def test_plain_stages_follow_each_other_and_markup_is_text(clock):
     assert out.getvalue().splitlines() == [
         "[red]load ...",
         "a [bold] note that is longer than the console is wide, and stays on one line",
-        "[red]load: 0  took 0s",
+        "[red]load  took 0s",
         "next: 0/1",
         "next: 0/1  took 0s",
     ]

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
+from opct.cli.options import named_columns
+
 if TYPE_CHECKING:
     from opct.data.pairs import ContrastivePair
     from opct.data.questions import Split as QuestionSplit
@@ -58,41 +60,39 @@ def build_sycophancy(
 ) -> None:
     """Make sycophancy pairs from any question-answer or multiple-choice file."""
     import random
+    from collections import Counter
 
     from opct.data.build import build_sycophancy as build
     from opct.data.pairs import write_pairs
+    from opct.data.question_files import describe_columns
+    from opct.data.questions import SPLITS, builtin_questions, load_questions, split_of
     from opct.errors import DataError
 
-    named = _columns(column or [])
+    named = named_columns(column or [])
     if out.exists() and not overwrite:
         raise DataError(f"{out} exists: name another file with --out, or replace it with --overwrite.")
     names = [name.strip() for name in families.split(",") if name.strip()]
+    questions = builtin_questions() if source == "builtin" else load_questions(source, named, seed=seed)
     pairs = build(
-        source,
+        questions,
         families=names[0] if len(names) == 1 else names,
         answer_format=answer_format.value,
         seed=seed,
         per_question=per_question,
         split=cast("QuestionSplit | None", None if split is Split.all else split.value),
-        columns=named,
     )
     if n is not None and n < len(pairs):
         kept = sorted(random.Random(seed).sample(range(len(pairs)), n))
         pairs = [pairs[i] for i in kept]
     write_pairs(out, pairs)
+    splits = Counter(split_of(question.id) for question in questions)
+    held = ", ".join(f"{splits[name]} {name}" for name in SPLITS)
+    print(f"{source}: {len(questions)} questions: {held}")
+    if source != "builtin":
+        print(f"columns: {describe_columns(source, named)}")
     which = "all" if split is Split.all else f"the {split.value}"
-    print(f"{out}: {len(pairs)} pairs from {which} questions of {source}")
-
-
-def _columns(assignments: list[str]) -> dict[str, list[str]] | None:
-    """`role=name` assignments as the loader takes them; a role named twice has several columns."""
-    columns: dict[str, list[str]] = {}
-    for assignment in assignments:
-        role, equals, name = assignment.partition("=")
-        if not (role and equals and name):
-            raise typer.BadParameter(f"{assignment!r} is not ROLE=NAME", param_hint="--column")
-        columns.setdefault(role, []).append(name)
-    return columns or None
+    print(f"{out}: {len(pairs)} pairs from {which} questions")
+    print(f"next: opct data show {out}")
 
 
 @app.command("check")
@@ -135,6 +135,8 @@ def show(
     from opct.config import DEFAULT_MODEL
     from opct.data.show import render_pair
 
+    if id is not None and index is not None:
+        raise typer.BadParameter("give the id of a pair or its place, not both", param_hint="--id, --index")
     pair = _chosen(_pairs(source), source, id, index)
     name = model or DEFAULT_MODEL
     if not sample:

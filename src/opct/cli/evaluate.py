@@ -7,22 +7,59 @@ from typing import Annotated
 
 import typer
 
-from opct.cli.options import Target
+from opct.cli.options import Target, named_columns
+
+QuestionFile = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Your own questions: JSONL, JSON, CSV or TSV. By default the embedded ones."),
+]
+Columns = Annotated[
+    list[str] | None,
+    typer.Option(metavar="ROLE=NAME", help="A column of that file, as in `opct data build`; repeatable."),
+]
+SplitName = Annotated[
+    str | None, typer.Option(metavar="SPLIT", help="Which questions: test (default), validation, train or all.")
+]
+Dtype = Annotated[
+    str | None, typer.Option(metavar="DTYPE", help="float32, bfloat16 ...; a run's own by default, else a probe's.")
+]
+Families = Annotated[
+    str | None, typer.Option(metavar="NAMES", help="all (default), train, held_out, or names: majority,post_hoc.")
+]
 
 
 def evaluate(
     target: Target,
     suite: Annotated[
-        list[str] | None, typer.Option(help="A suite of this package, such as sycophancy_short; repeat for several.")
+        list[str] | None,
+        typer.Option(
+            metavar="SUITE",
+            help="sycophancy_short, sycophancy_choice or benign; repeatable. By default the first and last.",
+        ),
     ] = None,
     task: Annotated[
         list[str] | None, typer.Option(metavar="PKG/NAME", help="Any other Inspect task; repeat for several.")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder of the results; the run directory if there is one.")] = None,
-    n_questions: Annotated[int | None, typer.Option(min=1, help="At most so many questions in each suite.")] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Of the questions, phrasings and samples.")] = None,
-    max_completion_tokens: Annotated[int | None, typer.Option(min=1, help="Longest answer.")] = None,
-    label: Annotated[str | None, typer.Option(help="Name of this arm in a report: base, sft, opct ...")] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Of the results; the run directory if there is one.")
+    ] = None,
+    questions: QuestionFile = None,
+    column: Columns = None,
+    split: SplitName = None,
+    families: Families = None,
+    n_questions: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="At most so many questions in each suite; by default 600.")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(metavar="N", min=0, help="Of the choice of questions, phrasings and samples; 0.")
+    ] = None,
+    max_completion_tokens: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Longest answer to a question; by default 32.")
+    ] = None,
+    dtype: Dtype = None,
+    label: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Name of this arm in a report: base, sft, opct ...")
+    ] = None,
 ) -> None:
     """Measure a run or a model: safety axes, benign behaviour, or any Inspect task."""
     from rich.console import Console
@@ -37,10 +74,15 @@ def evaluate(
             suites=suite or None,
             tasks=task or None,
             out=out,
+            questions=questions,
+            columns=named_columns(column or []),
+            split=split,
+            families=families,
             n_questions=n_questions,
             seed=seed,
             max_completion_tokens=max_completion_tokens,
             label=label,
+            dtype=dtype,
             progress=progress,
         )
     finally:

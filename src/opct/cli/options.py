@@ -14,3 +14,14 @@ Target = Annotated[
         "smollm2-135m-instruct.",
     ),
 ]
+
+
+def named_columns(assignments: list[str]) -> dict[str, list[str]] | None:
+    """`role=name` assignments as the loader takes them; a role named twice has several columns."""
+    columns: dict[str, list[str]] = {}
+    for assignment in assignments:
+        role, equals, name = assignment.partition("=")
+        if not (role and equals and name):
+            raise typer.BadParameter(f"{assignment!r} is not ROLE=NAME", param_hint="--column")
+        columns.setdefault(role, []).append(name)
+    return columns or None

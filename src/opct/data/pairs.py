@@ -164,6 +164,11 @@ def load_pairs(source: str | Path, *, split: str = "train") -> list[ContrastiveP
         DataError: with every fault in the source at once, each with file:line (or row number) and the remedy.
     """
     text = str(source)
+    if text.lower().endswith((".csv", ".tsv", ".csv.gz", ".tsv.gz")):
+        raise DataError(
+            f"{text} is a table, and pairs are JSON lines: of questions, make pairs with `opct data build sycophancy "
+            f"--from {text}`."
+        )
     if text.startswith("hf:") or Path(text).is_dir():
         return _checked(text, _dataset_rows(text, split))
     return _checked(text, _jsonl_rows(Path(text)))

@@ -1,7 +1,8 @@
 """Question files as plain rows: what the columns are, and what one row says.
 
-Reads JSONL, JSON (a list), CSV and TSV, each also gzipped. Columns are guessed from the names in common use (case,
-spaces and underscores do not matter) and can be named outright. Nothing here knows what a `Question` is.
+Reads JSONL, JSON (a list), CSV (commas or semicolons) and TSV, each also gzipped. Columns are guessed from the
+names in common use (case, spaces and underscores do not matter) and can be named outright. Nothing here knows what a
+`Question` is.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ FORMATS = (".jsonl", ".ndjson", ".json", ".csv", ".tsv")
 # role -> column names in order of preference, as `_key` writes them
 GUESSES: dict[str, tuple[str, ...]] = {
     "id": ("id", "question_id", "qid", "uid"),
-    "question": ("question", "prompt", "problem", "query", "question_stem", "stem", "input"),
+    "question": ("question", "prompt", "problem", "query", "question_stem", "question_text", "stem", "input"),
     "answer": (
         *("answer", "best_answer", "correct_answer", "answer_key", "answerkey", "answer_index", "answer_idx"),
         *("correct_index", "correct_option", "correct", "label", "target", "gold"),
@@ -99,8 +100,14 @@ def read_rows(path: Path) -> list[tuple[str, Any]]:
     if kind[0] == ".json":
         return _json_rows(path, text)
     if kind[0] in (".csv", ".tsv"):
-        return list(_table_rows(path, text, "\t" if kind[0] == ".tsv" else ","))
+        return list(_table_rows(path, text, "\t" if kind[0] == ".tsv" else _delimiter(text)))
     return list(_jsonl_rows(path, text))
+
+
+def _delimiter(text: str) -> str:
+    """A semicolon where the header has some and no comma, as spreadsheets of half of Europe write it."""
+    header = next((line for line in text.splitlines() if line.strip()), "")
+    return ";" if ";" in header and "," not in header else ","
 
 
 def _jsonl_rows(path: Path, text: str) -> Iterator[tuple[str, Any]]:
@@ -187,6 +194,16 @@ def find_columns(path: Path, rows: Iterable[tuple[str, Any]], chosen: Columns | 
     if faults:
         raise DataError(f"{path}: the columns of the file are not clear:", tuple(faults))
     return found
+
+
+def describe_columns(path: str | Path, chosen: Columns | None = None) -> str:
+    """Which column of a file was read as what, and which ones were not read."""
+    rows = read_rows(Path(path))
+    found = find_columns(Path(path), rows, chosen)
+    names = dict.fromkeys(key for _, row in rows if isinstance(row, Mapping) for key in row)
+    unused = [name for name in names if not any(name in columns for columns in found.values())]
+    used = ", ".join(f"{role}={'+'.join(columns)}" for role, columns in found.items())
+    return used + (f"; not read: {', '.join(unused)}" if unused else "")
 
 
 def _guess(names: list[str]) -> dict[str, tuple[str, ...]]:

@@ -140,8 +140,8 @@ def load_questions(path: str | Path, columns: Columns | None = None, *, seed: in
         seed: fixes which wrong answers are drawn where the file has none.
 
     Where a file names no wrong answers, three are drawn from the answers to other questions of the same topic. Rows
-    without an id get one from their content, so that neither their order nor other rows change their split; rows that
-    repeat an earlier one exactly are then read once.
+    without an id get one from their question and answer, so that neither their order nor other rows nor the name of the
+    file change their split; of rows that repeat question and answer the first one is read.
 
     Raises:
         DataError: with every fault of the file at once, each with file:line and what to do.
@@ -183,10 +183,10 @@ def _parts(row: Any, found: Mapping[str, tuple[str, ...]]) -> RowParts:
 
 
 def _question(path: Path, parts: RowParts) -> Question:
-    stem = file_stem(path)
-    content = "\n".join([parts.question, parts.answer, *sorted(parts.wrong)])
-    made = f"{stem}/{hashlib.sha256(content.encode('utf-8')).hexdigest()[:12]}"
-    return Question(parts.id or made, parts.question, parts.answer, parts.aliases, parts.wrong, parts.topic or stem)
+    content = f"{parts.question}\n{parts.answer}"
+    made = f"q/{hashlib.sha256(content.encode('utf-8')).hexdigest()[:12]}"
+    topic = parts.topic or file_stem(path)
+    return Question(parts.id or made, parts.question, parts.answer, parts.aliases, parts.wrong, topic)
 
 
 def _distinct(parsed: list[tuple[str, Question]], has_id: bool) -> tuple[list[Question], list[str]]:
@@ -206,7 +206,10 @@ def _with_drawn_wrong(
 ) -> tuple[list[tuple[str, Question]], list[str]]:
     """The questions with wrong answers drawn from other answers of their topic, and what stands in the way of that."""
     if not has_topic:
-        remedy = "name the columns of the wrong answers (wrong=COLUMN) or choices, or a topic=COLUMN to draw them from"
+        remedy = (
+            "add a column `wrong` (several joined by `;` or `|`), `choices`, or a `topic` to draw them from; where "
+            "they have other names, say --column wrong=NAME"
+        )
         return parsed, [f"no row has wrong answers, and there is no topic column to draw them from: {remedy}"]
     answers: dict[str, list[str]] = defaultdict(list)
     for _, question in parsed:

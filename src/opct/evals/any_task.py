@@ -91,14 +91,12 @@ def _summary(log: EvalLog) -> dict[str, Any]:
     }
 
 
-def _load_tasks(spec: str, task_args: dict[str, Any]) -> list[Task]:
-    """The tasks that `spec` names.
+def check_task(spec: str) -> list[str]:
+    """What Inspect knows the tasks by that `spec` names: `file.py@name` or `package/name`.
 
     Raises:
         EvaluationError: there is none; the message names near ones.
     """
-    from inspect_ai._eval.loader import load_tasks
-
     file, _, wanted = spec.partition("@")
     is_file = file.endswith(".py")
     if is_file and not Path(file).is_file():
@@ -109,7 +107,13 @@ def _load_tasks(spec: str, task_args: dict[str, Any]) -> list[Task]:
         raise EvaluationError(_unknown_task(spec, name, known, file if is_file else None))
     if is_file and not known:
         raise EvaluationError(f"{file} holds no Inspect task: mark a function with @task.")
-    specs = [f"{file}@{each}" for each in ([wanted] if wanted else known)] if is_file else [spec]
+    return [f"{file}@{each}" for each in ([wanted] if wanted else known)] if is_file else [spec]
+
+
+def _load_tasks(spec: str, task_args: dict[str, Any]) -> list[Task]:
+    from inspect_ai._eval.loader import load_tasks
+
+    specs = check_task(spec)
     with quiet():
         tasks = load_tasks(specs, task_args)
     for task in tasks:

@@ -12,9 +12,10 @@ from typing import Any
 
 from opct.data.benign import CATEGORIES, BenignRequest, builtin_benign
 from opct.data.perturb.sycophancy import unknown
+from opct.data.question_files import Columns
 from opct.data.questions import SPLITS, Question
 from opct.errors import EvaluationError
-from opct.evals.any_task import run_task
+from opct.evals.any_task import check_task, run_task
 from opct.evals.benign import BENIGN, PLAIN_QUESTION, benign_task
 from opct.evals.inspecting import Counter, ProgressCallback, run_inspect
 from opct.evals.provider import DEFAULT_BATCH_SIZE, EvaluatedPolicy
@@ -23,7 +24,7 @@ from opct.evals.sycophancy import CHOICE, CLEAN, SHORT, chosen_families, split_q
 from opct.files import read_jsonl, write_json, write_jsonl
 from opct.runs import RunDir
 
-__all__ = ["evaluate", "run_task"]
+__all__ = ["check_task", "evaluate", "known_suites", "run_task"]
 
 SCHEMA = 1
 KL_BATCH = 32
@@ -36,8 +37,9 @@ def evaluate(
     *,
     out_dir: str | Path,
     suites: Sequence[str] = (SHORT, BENIGN),
-    questions: Sequence[Question] | None = None,
+    questions: Sequence[Question] | str | Path | None = None,
     split: str = "test",
+    columns: Columns | None = None,
     n_questions: int | None = 600,
     families: str | Sequence[str] = "all",
     families_per_question: int | None = 2,
@@ -65,7 +67,10 @@ def evaluate(
     Args:
         out_dir: a run directory, or any folder.
         suites: of "sycophancy_short", "sycophancy_choice", "benign".
-        questions: to evaluate on; by default the embedded ones of `split`.
+        questions: to evaluate on: a list of them, or a question file; by default the embedded ones.
+        split: train, validation, test or all: which of the file's or of the embedded questions, and (but for all) which
+            benign requests.
+        columns: of the question file, where the guess is wrong; see `load_questions`.
         n_questions, families, families_per_question, seed: see `sycophancy_items`. Runs to be compared need the same.
         max_completion_tokens, max_benign_tokens: most tokens of a reply.
         n_benign: at most so many benign requests, the first of each category in turn; None for all.
@@ -82,12 +87,19 @@ def evaluate(
         DataError: a question cannot be used.
         RunError: the results could not be written.
     """
-    sizes = (n_questions, families, families_per_question, seed, max_completion_tokens, greedy)
+    asked, asked_name = _asked(questions, split, columns, seed)
+    sizes: dict[str, Any] = {
+        "n_questions": n_questions,
+        "families_per_question": families_per_question,
+        "seed": seed,
+        "greedy": greedy,
+        "max_completion_tokens": max_completion_tokens,
+    }
     tasks = [
-        benign_task(_benign(split, n_benign), seed, max_benign_tokens, greedy)
+        benign_task(_benign("test" if split == "all" else split, n_benign), seed, max_benign_tokens, greedy)
         if suite == BENIGN
-        else sycophancy_task(suite, split_questions(split) if questions is None else questions, *sizes)
-        for suite in _known_suites(suites)
+        else sycophancy_task(suite, asked, families=families, **sizes)
+        for suite in known_suites(suites)
     ]
     run = RunDir(out_dir)
     count = Counter(progress, sum(len(task.dataset) for task in tasks))
@@ -96,20 +108,9 @@ def evaluate(
     _add_kl(policy, records, kl_samples, browser_questions, count)
     shared = {"template_hash": policy.renderer.template_hash}
     by_task = {log.eval.task.split("/")[-1]: {**(log.eval.metadata or {}), **shared} for log in logs}
-    settings = {
-        "suites": list(by_task),
-        "questions": f"builtin:{split}" if questions is None else "given",
-        "n_questions": n_questions,
-        "families": chosen_families(families),
-        "families_per_question": families_per_question,
-        "seed": seed,
-        "greedy": greedy,
-        "max_completion_tokens": max_completion_tokens,
-        "max_benign_tokens": max_benign_tokens,
-        **shared,
-        "dtype": _dtype(policy),
-        "device": str(policy.device),
-    }
+    settings = {"suites": list(by_task), "questions": asked_name, "families": chosen_families(families), **sizes}
+    settings |= {"max_benign_tokens": max_benign_tokens, **shared}
+    settings |= {"dtype": _dtype(policy), "device": str(policy.device)}
     about = _about_run(run, policy, label=label, name=name, method=method, seed=train_seed, weights=weights)
     trained_on = (trained_families, trained_questions)
     with run.results_lock():  # of two evaluations that end at once, the second one keeps the suites of the first
@@ -173,7 +174,22 @@ def _dtype(policy: EvaluatedPolicy) -> str:
     return str(policy.dtype).removeprefix("torch.")
 
 
-def _known_suites(suites: Sequence[str]) -> list[str]:
+def _asked(
+    questions: Sequence[Question] | str | Path | None, split: str, columns: Columns | None, seed: int
+) -> tuple[Sequence[Question], str]:
+    """The questions of a sycophancy suite, and what the settings call them."""
+    if questions is None or isinstance(questions, str | Path):
+        name = "builtin" if questions is None else Path(questions).name
+        return split_questions(split, questions, columns, seed=seed), f"{name}:{split}"
+    return questions, "given"
+
+
+def known_suites(suites: Sequence[str]) -> list[str]:
+    """The suites of these names, each once.
+
+    Raises:
+        EvaluationError: one is unknown, or none is named.
+    """
     for suite in suites:
         if suite not in SUITES:
             raise EvaluationError(unknown("suite", suite, SUITES))

@@ -12,6 +12,7 @@ import hashlib
 import math
 from collections.abc import Sequence
 from itertools import zip_longest
+from pathlib import Path
 from typing import Any
 
 from inspect_ai import Task, task
@@ -30,7 +31,8 @@ from opct.data.perturb.sycophancy import (
     suggested_answer,
     unknown,
 )
-from opct.data.questions import SPLITS, Question, builtin_questions, split_of
+from opct.data.question_files import Columns
+from opct.data.questions import SPLITS, Question, builtin_questions, load_questions, split_of
 from opct.errors import EvaluationError
 from opct.evals.graders import Verdict, grade_choice, grade_short
 from opct.evals.tasks import Item, as_score, filled_prompt, make_task, stopped_early, verdict_values
@@ -138,15 +140,28 @@ def sycophancy_items(
     return items
 
 
-def split_questions(split: str) -> list[Question]:
-    """The embedded questions of one split.
+def split_questions(
+    split: str, source: str | Path | None = None, columns: Columns | None = None, *, seed: int = 0
+) -> list[Question]:
+    """The questions of one split, or of `all`: the embedded ones, or those of a file.
+
+    Args:
+        source: a question file; see `load_questions` for it and for `columns`.
+        seed: of the wrong answers that are drawn where the file has none.
 
     Raises:
-        EvaluationError: there is no split of that name.
+        EvaluationError: there is no split of that name, or no question in it.
+        DataError: the file is faulty.
     """
-    if split not in SPLITS:
-        raise EvaluationError(unknown("split", split, SPLITS))
-    return [question for question in builtin_questions() if split_of(question.id) == split]
+    if split not in (*SPLITS, "all"):
+        raise EvaluationError(unknown("split", split, [*SPLITS, "all"]))
+    questions = builtin_questions() if source is None else load_questions(source, columns, seed=seed)
+    chosen = [question for question in questions if split in ("all", split_of(question.id))]
+    if not chosen:
+        raise EvaluationError(
+            f"None of the {len(questions)} questions of {source} is in the {split} split: take another split, or all."
+        )
+    return chosen
 
 
 def chosen_families(families: str | Sequence[str]) -> list[str]:

@@ -33,6 +33,8 @@ def load_policy(path: str, **settings: Any) -> Policy:
     run, folder = run_of(path), Path(path)
     if run is not None:
         return _of_run(run, run.checkpoint_named(path), settings)
+    if not folder.exists() and _means_a_folder(path):
+        raise ModelError(f"There is no folder {path}: check the path. A model on the hub is `owner/name`.")
     if (folder / "adapter_config.json").is_file():
         try:
             written = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
@@ -48,6 +50,11 @@ def load_policy(path: str, **settings: Any) -> Policy:
             )
         return Policy.load(_with({"name_or_path": base, "adapter": path}, settings))
     return Policy.load(_with({"name_or_path": path}, settings))
+
+
+def _means_a_folder(path: str) -> bool:
+    """True for what cannot be a hub id, or lies in a folder that is there: `./a`, `/a`, `a/b/c`, `runs/a`."""
+    return path.startswith((".", "/", "~")) or path.count("/") > 1 or ("/" in path and Path(path).parent.is_dir())
 
 
 def _of_run(run: RunDir, checkpoint: Path | None, settings: dict[str, Any]) -> Policy:

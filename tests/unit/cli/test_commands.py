@@ -85,6 +85,8 @@ def test_eval_passes_everything(fake, capsys):
     evaluate = fake("opct.api", "evaluate")
     options = ["--suite", "sycophancy_short", "--suite", "benign", "--task", "pkg/name", "--out", "o"]
     more = ["--n-questions", "5", "--seed", "2", "--max-completion-tokens", "9", "--label", "base"]
+    more += ["--questions", "q.csv", "--column", "wrong=a", "--column", "wrong=b", "--split", "all"]
+    more += ["--families", "held_out", "--dtype", "float32"]
     assert run("eval", "runs/a", *options, *more) == 0
     assert evaluate.arguments == ("runs/a",)
     assert hasattr(evaluate.keywords.pop("progress"), "stage")
@@ -92,6 +94,11 @@ def test_eval_passes_everything(fake, capsys):
         "suites": ["sycophancy_short", "benign"],
         "tasks": ["pkg/name"],
         "out": Path("o"),
+        "questions": Path("q.csv"),
+        "columns": {"wrong": ["a", "b"]},
+        "split": "all",
+        "families": "held_out",
+        "dtype": "float32",
         "n_questions": 5,
         "seed": 2,
         "max_completion_tokens": 9,

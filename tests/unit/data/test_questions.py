@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from opct.data.question_files import describe_columns
 from opct.data.questions import Question, facts_from_tsv, hash_share, load_questions, overlaps, split_of
 from opct.errors import DataError
 
@@ -155,10 +156,10 @@ def test_unclear_columns_are_one_message(tmp_path):
 def test_ids_made_from_content_do_not_depend_on_the_order(tmp_path):
     a, b = ({"question": f"Q{i}?", "choices": ["x", "y"], "answer": 0} for i in "ab")
     forward = load_questions(jsonl(tmp_path / "f.jsonl", a, b, a))
-    backward = load_questions(jsonl(tmp_path / "f.jsonl", b, a))
+    backward = load_questions(jsonl(tmp_path / "renamed.jsonl", b, a))
     assert [q.id for q in forward] == [q.id for q in reversed(backward)]
     assert len(forward) == 2
-    assert forward[0].id.startswith("f/")
+    assert forward[0].id.startswith("q/")
 
 
 # ----------------------------------------------------------------------------------------------- drawn wrong answers
@@ -182,7 +183,7 @@ def test_wrong_answers_are_drawn_from_the_same_topic(tmp_path):
 
 
 def test_no_topic_or_a_lonely_one_is_refused_with_the_remedy(tmp_path):
-    with pytest.raises(DataError, match="no topic column to draw them from: name the columns"):
+    with pytest.raises(DataError, match="no topic column to draw them from: add a column `wrong`"):
         load_questions(jsonl(tmp_path / "f.jsonl", *qa_rows(4)))
     rows = [*qa_rows(3, topic="a"), {"id": "b", "question": "B?", "answer": "bee", "topic": "b"}]
     with pytest.raises(DataError, match=r"f\.jsonl:4: no other answer of topic 'b' can be a wrong one for 'bee'"):
@@ -274,3 +275,16 @@ def test_truthfulqa_is_read():
     questions = load_questions(shared("TruthfulQA.csv"))
     assert len(questions) == 790
     assert all(q.wrong and q.answer not in q.wrong and not set(q.aliases) & set(q.wrong) for q in questions)
+
+
+def test_a_table_of_a_european_spreadsheet_is_read(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("Question Text;answer;wrong\nWhich floor, please?;the second;the first|the third\n")
+    [question] = load_questions(path)
+    assert (question.question, question.wrong) == ("Which floor, please?", ("the first", "the third"))
+
+
+def test_what_was_read_as_what_is_said(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("question,answer,wrong,note\nQ?,a,b,c\n")
+    assert describe_columns(path) == "question=question, answer=answer, wrong=wrong; not read: note"

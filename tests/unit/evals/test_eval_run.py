@@ -11,7 +11,7 @@ from fakes import FakePolicy
 from inspect_ai.log import list_eval_logs, read_eval_log
 
 from opct.data.benign import builtin_benign
-from opct.data.questions import Question
+from opct.data.questions import Question, load_questions, split_of
 from opct.errors import EvaluationError
 from opct.evals import run
 from opct.evals.results import metric_rows
@@ -282,7 +282,7 @@ def test_suites_are_checked_before_any_is_prepared(tmp_path, monkeypatch):
     monkeypatch.setattr(run, "sycophancy_task", lambda *_: pytest.fail("prepared"))
     with pytest.raises(EvaluationError, match="Did you mean 'benign'"):
         evaluate(FakePolicy(reply), out_dir=tmp_path, suites=["sycophancy_short", "bening"])
-    assert run._known_suites(("benign", "sycophancy_short", "benign")) == ["benign", "sycophancy_short"]
+    assert run.known_suites(("benign", "sycophancy_short", "benign")) == ["benign", "sycophancy_short"]
 
 
 def test_no_records_no_rows():
@@ -358,3 +358,19 @@ def test_unknown_task(tmp_path, task_file, spec, message):
 def test_wrong_task_arguments(tmp_path, task_file):
     with pytest.raises(EvaluationError, match=r"Unknown argument of the task capital: 'wrod'\. Did you mean 'word'"):
         run_task(FakePolicy(reply), f"{task_file}@capital", out_dir=tmp_path, task_args={"wrod": 1})
+
+
+def test_a_question_file_is_asked_by_its_split(tmp_path):
+    """What `opct data build` would make pairs of is in the training split, and not asked; `all` asks every one."""
+    path = tmp_path / "mine.csv"
+    path.write_text("question,answer,wrong\n" + "".join(f"Question {i}?,right{i},wrong{i}\n" for i in range(40)))
+    questions = load_questions(path)
+    held_out = {q.id for q in questions if split_of(q.id) == "test"}
+    assert 0 < len(held_out) < 40
+    options = {"suites": ["sycophancy_short"], "questions": path, "families_per_question": 1}
+    policy = FakePolicy(lambda prompt, seed: "no")
+    results = evaluate(policy, out_dir=tmp_path / "test", **options)
+    assert {s["cluster"] for s in read_samples(tmp_path / "test")} == held_out
+    assert results["settings"]["questions"] == "mine.csv:test"
+    evaluate(policy, out_dir=tmp_path / "all", split="all", **options)
+    assert {s["cluster"] for s in read_samples(tmp_path / "all")} == {q.id for q in questions}
