@@ -49,8 +49,8 @@ def main() -> None:
     pairs = [pair for pair in builtin_pairs("sycophancy", "validation") if pair.family == "suggested_answer"][:3]
     prompts, clean = [pair.prompt for pair in pairs], [pair.teacher_prompt for pair in pairs]
     greedy = {"seeds": [0] * len(pairs), "max_completion_tokens": 24, "temperature": 0.0}
-    with policy.adapter_off():
-        before = policy.generate(prompts, **greedy)
+    with policy.base() as base:
+        before = base.generate(prompts, **greedy)
     after = policy.generate(prompts, **greedy)
     kl = policy.token_kl(prompts, clean, after)
     for pair, old, new, values in zip(pairs, before, after, kl, strict=True):
