@@ -22,7 +22,7 @@ HELP = "/base switches to the base and back · /new starts over · /quit leaves"
 def chat(
     target: Target,
     max_completion_tokens: Annotated[int, typer.Option(metavar="N", min=1, help="Longest answer.")] = 256,
-    temperature: Annotated[float, typer.Option(metavar="X", min=0, help="0 takes the likeliest token each time.")] = 1.0,
+    temperature: Annotated[float, typer.Option(metavar="X", min=0, help="0 takes the likeliest token.")] = 1.0,
     generation_config: Annotated[
         bool, typer.Option("--generation-config", help="Sample as the model's generation_config says instead.")
     ] = False,
