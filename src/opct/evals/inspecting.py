@@ -26,10 +26,11 @@ ProgressCallback = Callable[[int, int], None]
 
 
 class Counter:
-    """Counts finished units and tells the callback."""
+    """Counts finished units and tells the callback, at once that there are none yet: the first may take a while."""
 
     def __init__(self, progress: ProgressCallback | None, total: int):
         self.progress, self.total, self.done = progress, total, 0
+        self.step(0)
 
     def add(self, n: int) -> None:
         self.total += n

@@ -327,7 +327,7 @@ def test_any_task_in_a_file(tmp_path, task_file, capfd):
     assert (summary["task"], summary["n"], summary["n_truncated"]) == ("capital", 2, 0)
     accuracy = next(metric for metric in summary["metrics"] if metric["metric"] == "accuracy")
     assert accuracy["value"] == 0.5
-    assert calls == [(1, 2), (2, 2)]
+    assert calls == [(0, 2), (1, 2), (2, 2)]
     assert Path(summary["log"].removeprefix("file://")).parent == tmp_path / "run" / "evals"
     assert capfd.readouterr() == ("", "")
 
