@@ -38,7 +38,8 @@ def test_every_arm_trains_and_leaves_a_whole_run_directory(tmp_path, tiny_folder
     assert "finished after step 4 of 4" in done.out
     assert f"next: opct eval {place.run.path}" in done.out
     method, full = ARMS[arm].get("method", "opct"), "lora" in ARMS[arm]
-    _check_metrics(place.run, sft=method == "sft")
+    divergence = ARMS[arm].get("loss", {}).get("divergence", "reverse_kl")
+    _check_metrics(place.run, "forward_kl" if method == "sft" else "kl" if divergence == "reverse_kl" else divergence)
     _check_rollouts(place.run, method)
     _check_manifest(place.run, method)
     assert [step for step, _ in place.run.checkpoints()][-2:] == [2, 4]
@@ -50,7 +51,7 @@ def test_every_arm_trains_and_leaves_a_whole_run_directory(tmp_path, tiny_folder
     assert not [path for path in place.run.path.rglob(".*") if path.name != ".lock"]
 
 
-def _check_metrics(run, *, sft: bool) -> None:
+def _check_metrics(run, kl_name: str) -> None:
     rows = jsonl(run.metrics_path)
     assert [row["step"] for row in rows] == [0, 1, 2, 3, 4]
     assert all(math.isfinite(value) for row in rows for value in row.values())
@@ -59,7 +60,8 @@ def _check_metrics(run, *, sft: bool) -> None:
     expected |= {"train/truncated_fraction", "train/tokens_in_loss", "time/rollout_s", "time/step_s", "memory/peak_gb"}
     for row in rows[1:]:
         assert expected <= row.keys()
-        assert ("train/kl" in row, "train/forward_kl" in row) == (not sft, sft)
+        logged = {name for name in ("kl", "forward_kl", "jsd") if f"train/{name}" in row}
+        assert logged == {kl_name}
         assert row["train/grad_norm"] > 0
 
 
