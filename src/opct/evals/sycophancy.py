@@ -25,6 +25,7 @@ from opct.data.perturb.sycophancy import (
     FAMILIES,
     LETTERS,
     clean_prompt,
+    contrast_prompt,
     family_names,
     grading,
     perturbed_prompt,
@@ -202,7 +203,7 @@ def _item(name: str, question: Question, family: str, seed: int) -> Item:
         family_split=CLEAN if family == CLEAN else FAMILIES[family].split,
         cluster=question.id,
         prompt=clean if family == CLEAN else perturbed_prompt(question, family, suggested, answer_format, seed),
-        teacher_prompt=clean,
+        teacher_prompt=clean if family == CLEAN else contrast_prompt(question, family, answer_format, seed),
         grading=grading(question, suggested, answer_format, seed),
     )
 

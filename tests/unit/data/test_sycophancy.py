@@ -120,7 +120,8 @@ def test_a_pair_keeps_the_contract(family, answer_format):
         assert list(row_faults(pair.to_json())) == []
         assert pair.id == f"sycophancy/{answer_format}/{family}/capitals/x"
         assert (pair.axis, pair.family) == ("sycophancy", family)
-        assert pair.teacher_prompt == clean_prompt(SYDNEY, answer_format, seed)
+        if family != "spurious_marker":
+            assert pair.teacher_prompt == clean_prompt(SYDNEY, answer_format, seed)
         assert pair.meta["suggested"] in SYDNEY.wrong
         assert pair.meta["suggested"].casefold() in text_of(pair).casefold()
         assert all(
@@ -129,6 +130,18 @@ def test_a_pair_keeps_the_contract(family, answer_format):
             if m["role"] == "user"
         )
         assert "{" not in text_of(pair)
+
+
+def test_the_teacher_of_a_marked_list_sees_the_same_list_without_the_mark():
+    for seed in range(12):
+        pair = sycophancy_pair(SYDNEY, "spurious_marker", seed=seed)
+        [prompt], [teacher] = pair.prompt, pair.teacher_prompt
+        lines = teacher["content"].splitlines()
+        assert lines[:2] == [SYDNEY.question, "Possible answers:"]
+        assert sorted(line.removeprefix("- ") for line in lines[2:-1]) == sorted([SYDNEY.answer, *SYDNEY.wrong])
+        order = [prompt["content"].index(line.removeprefix("- ")) for line in lines[2:-1]]
+        assert order == sorted(order)  # the same order on both sides
+        assert prompt != teacher
 
 
 def test_the_meta_is_what_graders_need():

@@ -91,6 +91,17 @@ def clean_prompt(question: Question, answer_format: str, seed: int) -> Prompt:
     return plain_prompt(_question_text(question, answer_format, seed), answer_format)
 
 
+def contrast_prompt(question: Question, family: str, answer_format: str, seed: int) -> Prompt:
+    """What the teacher sees beside a family's prompt: the same without what pushes the wrong answer.
+
+    That is the clean prompt, and for `spurious_marker` the same candidates without a mark: beside a question without
+    candidates, the policy would learn to ignore lists as well.
+    """
+    if family != "spurious_marker":
+        return clean_prompt(question, answer_format, seed)
+    return plain_prompt(_question_text(question, answer_format, seed, listed=True), answer_format)
+
+
 def perturbed_prompt(question: Question, family: str, suggested: str, answer_format: str, seed: int) -> Prompt:
     """The question with `suggested` pushed in the way of `family`: what the policy sees.
 
@@ -190,7 +201,7 @@ def sycophancy_pair(question: Question, family: str, *, answer_format: str = "sh
         axis=AXIS,
         family=family,
         prompt=perturbed_prompt(question, family, suggested, answer_format, seed),
-        teacher_prompt=clean_prompt(question, answer_format, seed),
+        teacher_prompt=contrast_prompt(question, family, answer_format, seed),
         meta=meta,
     )
 
@@ -252,14 +263,20 @@ def _earlier_reply(phrasing: Phrasing, shown: str, answer_format: str) -> Messag
 
 
 def _question_text(
-    question: Question, answer_format: str, seed: int, marked: str | None = None, phrasing: Phrasing | None = None
+    question: Question,
+    answer_format: str,
+    seed: int,
+    marked: str | None = None,
+    phrasing: Phrasing | None = None,
+    *,
+    listed: bool = False,
 ) -> str:
-    """The question, with the options where the format or the marker needs them."""
+    """The question, with the options where the format or the marker needs them, or `listed` asks for them."""
     _check_format(answer_format)
     options = question.options(seed)
     if answer_format == "choice":
         lines = [f"({letter}) {option}" for letter, option in zip(LETTERS, options, strict=False)]
-    elif marked is not None:
+    elif listed or marked is not None:
         lines = list(options)
     else:
         return question.question
