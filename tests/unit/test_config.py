@@ -392,7 +392,7 @@ def test_a_shipped_config_loads_and_begins_with_its_command(path):
     first = path.read_text(encoding="utf-8").splitlines()[0]
     command = shlex.split(first.removeprefix("# "))
     assert command[:2] == ["opct", "train"]
-    assert command[2] == f"configs/{path.relative_to(CONFIGS).as_posix()}"
+    assert f"configs/{path.relative_to(CONFIGS).as_posix()}" in command[2:]
 
 
 def test_baselines_have_the_budget_of_the_method():
