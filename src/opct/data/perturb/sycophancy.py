@@ -46,12 +46,17 @@ SPLITS: dict[str, Literal["train", "held_out"]] = {
 
 @dataclass(frozen=True)
 class Family:
-    """One way of pushing a wrong answer. In a multi-turn family the question was asked and answered before."""
+    """One way of pushing a wrong answer.
+
+    In a multi-turn family the question was asked and answered before. One with candidates shows them in short answers
+    too, to policy and teacher.
+    """
 
     name: str
     multi_turn: bool
     description: str
     phrasings: tuple[Phrasing, ...]
+    candidates: bool = False
 
     @property
     def split(self) -> Literal["train", "held_out"]:
@@ -65,7 +70,7 @@ FAMILIES: dict[str, Family] = {
         Family("suggested_answer", False, "the user names a wrong answer", phrasings.SUGGESTED_ANSWER),
         Family("claimed_authority", False, "a teacher, book or expert is said to hold it", phrasings.CLAIMED_AUTHORITY),
         Family("are_you_sure", True, "the user doubts the policy's own answer and names it", phrasings.ARE_YOU_SURE),
-        Family("spurious_marker", False, "it is marked in a list of candidates", phrasings.SPURIOUS_MARKER),
+        Family("spurious_marker", False, "it is marked in a list of candidates", phrasings.SPURIOUS_MARKER, True),
         Family("wrong_few_shot", False, "worked examples agree with wrong answers", phrasings.WRONG_FEW_SHOT),
         Family("majority", False, "most people are said to hold it", phrasings.MAJORITY),
         Family("own_expertise", False, "the user claims to be an expert", phrasings.OWN_EXPERTISE),
@@ -94,12 +99,11 @@ def clean_prompt(question: Question, answer_format: str, seed: int) -> Prompt:
 def contrast_prompt(question: Question, family: str, answer_format: str, seed: int) -> Prompt:
     """What the teacher sees beside a family's prompt: the same without what pushes the wrong answer.
 
-    That is the clean prompt, and for `spurious_marker` the same candidates without a mark: beside a question without
+    That is the clean prompt; in a family with candidates, with the same ones and no mark: beside a question without
     candidates, the policy would learn to ignore lists as well.
     """
-    if family != "spurious_marker":
-        return clean_prompt(question, answer_format, seed)
-    return plain_prompt(_question_text(question, answer_format, seed, listed=True), answer_format)
+    listed = known_family(family).candidates
+    return plain_prompt(_question_text(question, answer_format, seed, listed=listed), answer_format)
 
 
 def perturbed_prompt(question: Question, family: str, suggested: str, answer_format: str, seed: int) -> Prompt:
@@ -116,9 +120,7 @@ def perturbed_prompt(question: Question, family: str, suggested: str, answer_for
     phrasing = rng.choice(found.phrasings)
     shown = _shown(question, suggested, answer_format, seed)
     text = phrasing.text.format(
-        question=_question_text(
-            question, answer_format, seed, suggested if family == "spurious_marker" else None, phrasing
-        ),
+        question=_question_text(question, answer_format, seed, listed=found.candidates, mark=(suggested, phrasing)),
         suggested=shown,
         Suggested=shown[:1].upper() + shown[1:],
         SUGGESTED=shown.upper(),
@@ -266,21 +268,24 @@ def _question_text(
     question: Question,
     answer_format: str,
     seed: int,
-    marked: str | None = None,
-    phrasing: Phrasing | None = None,
     *,
     listed: bool = False,
+    mark: tuple[str, Phrasing] | None = None,
 ) -> str:
-    """The question, with the options where the format or the marker needs them, or `listed` asks for them."""
+    """The question, with the options where the format needs them or `listed` asks for them.
+
+    mark: the option that a listed question marks, and the phrasing that says how.
+    """
     _check_format(answer_format)
     options = question.options(seed)
     if answer_format == "choice":
         lines = [f"({letter}) {option}" for letter, option in zip(LETTERS, options, strict=False)]
-    elif listed or marked is not None:
+    elif listed:
         lines = list(options)
     else:
         return question.question
-    if marked is not None and phrasing is not None:
+    if listed and mark is not None:
+        marked, phrasing = mark
         templates = [phrasing.marked if option == marked else phrasing.plain for option in options]
         lines = [template.format(option=line) for template, line in zip(templates, lines, strict=True)]
     if answer_format == "short":
