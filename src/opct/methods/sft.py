@@ -18,8 +18,9 @@ from opct.config import TrainConfig
 from opct.data.render import RenderedPair
 from opct.methods.consistency import MicroLoss
 from opct.methods.offline import OfflineAnswers
-from opct.methods.rollouts import Rollout
+from opct.methods.rollouts import Rollout, sampling
 from opct.models.policy import Policy
+from opct.models.sampler import Sampling
 from opct.models.scoring import tokenwise
 
 
@@ -45,8 +46,7 @@ class SFT:
 
     def _forward_kl(self, log_probs: Sequence[Tensor], rollouts: Sequence[Rollout]) -> list[list[float]] | None:
         """log q(y_t) - log p(y_t) in nats; None where the answers were not drawn from the teacher as it is."""
-        rollout = self.config.rollout
-        if rollout.use_generation_config or (rollout.temperature, rollout.top_p, rollout.top_k) != (1.0, 1.0, 0):
+        if sampling(self.config, self.policy) != Sampling(self.config.rollout.max_completion_tokens):
             return None
         teacher = [r.completion.logprobs for r in rollouts]
         return [
