@@ -27,8 +27,15 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 SCORING_TOKENS = 8192  # most tokens, padding included, in one forward that keeps no gradient
-UNSUPPORTED = ("repetition_penalty", "no_repeat_ngram_size", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff")
-"""Settings of a generation_config that the sampler does not have; 0, 1 and None are off."""
+UNSUPPORTED = {
+    "repetition_penalty": 1.0,
+    "no_repeat_ngram_size": 0,
+    "min_p": 0.0,
+    "typical_p": 1.0,
+    "epsilon_cutoff": 0.0,
+    "eta_cutoff": 0.0,
+}
+"""Settings of a generation_config that the sampler does not have, with the value at which each is off; None is too."""
 ROLLOUT_TOKENS = 32768
 
 
@@ -181,7 +188,8 @@ class Policy:
             ModelError: it asks for a penalty or filter that the sampler does not have.
         """
         config = _without_adapter(self.model).generation_config
-        beyond = {name: value for name in UNSUPPORTED if (value := getattr(config, name, None)) not in (None, 0, 1.0)}
+        asked = {name: getattr(config, name, None) for name in UNSUPPORTED}
+        beyond = {name: value for name, value in asked.items() if value not in (None, UNSUPPORTED[name])}
         if beyond:
             raise ModelError(
                 f"The generation_config of {self.name} sets {beyond}, which the sampler here does not have: give "
