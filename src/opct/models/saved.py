@@ -53,8 +53,11 @@ def load_policy(path: str, **settings: Any) -> Policy:
 
 
 def _means_a_folder(path: str) -> bool:
-    """True for what cannot be a hub id, or lies in a folder that is there: `./a`, `/a`, `a/b/c`, `runs/a`."""
-    return path.startswith((".", "/", "~")) or path.count("/") > 1 or ("/" in path and Path(path).parent.is_dir())
+    """True for what cannot be a hub id (`./a`, `/a`, `a/b/c`), and for `runs/a` beside other runs."""
+    if path.endswith(".gguf"):
+        return False
+    beside = Path(path).parent.glob("*/manifest.json") if "/" in path else ()
+    return path.startswith((".", "/", "~")) or path.count("/") > 1 or any(RunDir(p.parent).is_run for p in beside)
 
 
 def _of_run(run: RunDir, checkpoint: Path | None, settings: dict[str, Any]) -> Policy:

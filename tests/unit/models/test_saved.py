@@ -90,6 +90,28 @@ def test_a_broken_adapter_config_is_named(tmp_path: Path, text: str, part: str):
         load_policy(str(tmp_path))
 
 
+@pytest.mark.parametrize(
+    "path", ["./nope", "/nowhere/nope", "a/b/nope", "runs/nope", "runs/nope/checkpoints/step-000002"]
+)
+def test_a_folder_that_is_not_there_is_no_model_on_the_hub(tmp_path: Path, monkeypatch, path: str):
+    monkeypatch.chdir(tmp_path)
+    with RunDir.create("runs/mine") as run:
+        run.write_manifest(data={}, teacher=None, seeds={"seed": 0})
+    with pytest.raises(ModelError, match="There is no folder"):
+        load_policy(path)
+
+
+@pytest.mark.parametrize("path", ["owner/name", "name", "folder/model.gguf"])
+def test_what_can_be_on_the_hub_is_asked_for_there(tmp_path: Path, monkeypatch, path: str):
+    """Also where a folder is there that is called like the owner."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "owner").mkdir()
+    asked = []
+    monkeypatch.setattr(Policy, "load", lambda config, **_: asked.append(config.name_or_path))
+    load_policy(path)
+    assert asked == [path]
+
+
 def test_the_hash_of_weights_follows_the_adapter(make_config):
     """Two adapters of one base are other weights; with the adapter off it is the base."""
     config = make_config(max_steps=1)
