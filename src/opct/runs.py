@@ -40,7 +40,8 @@ MANIFEST_SCHEMA = 1
 class RunDir:
     """Where each file of one run is.
 
-    Reading needs no lock; `create` takes it, and the end of a `with` (or `release`) gives it back.
+    Reading needs no lock; `create` takes it, and the end of a `with` (or `release`) gives it back. A `with` that fails
+    before anything but the manifest was written removes the folder.
     """
 
     def __init__(self, path: str | Path):
@@ -58,7 +59,6 @@ class RunDir:
         self.report_path = self.path / "report.html"
         self.readme_path = self.path / "README.md"
         self._lock: Any = None
-        self._forget = False
         self._lock_path = self.path / ".lock"
         self._owner_path = self.path / ".lock-owner.json"
 
@@ -141,10 +141,6 @@ class RunDir:
         """Remove the run in the folder and start its manifest anew."""
         self._remove_known()
         write_json(self.manifest_path, {"opct_run": MANIFEST_SCHEMA, "created": _now()})
-
-    def forget_if_not_begun(self) -> None:
-        """Leave no folder of a run that failed before it had settings: its end removes manifest, lock and folder."""
-        self._forget = not self.config_path.exists()
 
     def _refuse_if_in_the_way(self, resume: bool, overwrite: bool) -> None:
         if self.path.exists() and not self.path.is_dir():
@@ -243,15 +239,8 @@ class RunDir:
             return
         with contextlib.suppress(OSError):
             self._owner_path.unlink(missing_ok=True)
-        if self._forget:
-            with contextlib.suppress(OSError):
-                self.manifest_path.unlink()
         self._lock.release()
         self._lock = None
-        if self._forget:  # of another run that comes in between, the folder is not empty
-            with contextlib.suppress(OSError):
-                self._lock_path.unlink()
-                self.path.rmdir()
 
     def __enter__(self) -> RunDir:
         return self
@@ -259,7 +248,15 @@ class RunDir:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        own = {self.manifest_path.name, self._lock_path.name, self._owner_path.name}
+        unbegun = kind is not None and {path.name for path in self.path.glob("*")} <= own
+        if unbegun:
+            self.manifest_path.unlink(missing_ok=True)
         self.release()
+        if unbegun:  # a run that failed before it wrote anything leaves no folder behind
+            with contextlib.suppress(OSError):  # another one has begun here since
+                self._lock_path.unlink()
+                self.path.rmdir()
 
     # ------------------------------------------------------------------------------------------ manifest
 

@@ -83,11 +83,7 @@ def train(
     opened = RunDir.create(config.output_dir, resume=resume, overwrite=overwrite, keep_old=True)
     with opened as run, StopRequest() as stop:
         progress.stage(f"load {config.model.name_or_path}")
-        try:
-            setup = prepare(config, recorded_dtype=run.read_manifest().get("dtype") if resume else None)
-        except BaseException:
-            run.forget_if_not_begun()
-            raise
+        setup = prepare(config, recorded_dtype=run.read_manifest().get("dtype") if resume else None)
         if overwrite:
             run.clear()  # not before: what cannot begin replaces nothing
         for line in describe(setup):

@@ -13,7 +13,7 @@ import torch
 import opct.methods.opct
 from opct.checkpoints import read_state
 from opct.config import ModelConfig, OptimConfig
-from opct.errors import CheckpointError, DivergenceError, NonFiniteError
+from opct.errors import CheckpointError, DataError, DivergenceError, NonFiniteError
 from opct.files import read_jsonl
 from opct.methods.consistency import MicroLoss
 from opct.models.policy import Policy
@@ -161,6 +161,19 @@ def test_epochs_give_the_number_of_steps(make_config):
     visited = [r.pair.id for r in setup.visited()]
     assert len(visited) == len(set(visited))
     assert set(visited) >= {r.pair.id for r in setup.pairs}
+
+
+def test_a_run_that_cannot_begin_leaves_no_folder_and_one_that_was_there_stays(make_config, tmp_path: Path):
+    config = make_config(data={"pairs": [str(tmp_path / "none.jsonl")]})
+    with pytest.raises(DataError):
+        train(config)
+    assert not Path(config.output_dir).exists()
+    good = make_config(max_steps=1)
+    train(good)
+    before = sorted(Path(good.output_dir).rglob("*"))
+    with pytest.raises(DataError):
+        train(config, overwrite=True)
+    assert sorted(Path(good.output_dir).rglob("*")) == before
 
 
 def test_full_fine_tuning_saves_a_model_that_loads_by_itself(make_config):
