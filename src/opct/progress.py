@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 Field = float | int | str
+EARLY = 0.02  # no remaining time from a smaller share done: the first of a batch waits for all of it
 
 
 class Progress(Protocol):
@@ -84,7 +85,7 @@ class PlainProgress:
         done = f": {self._n}/{self._total}" if self._total is not None else f": {self._n}" if self._n else ""
         parts = [f"{self._name}{done}"]
         parts.append(f"{'took' if ended else 'elapsed'} {duration(elapsed)}")
-        if not ended and self._total and self._n:
+        if not ended and self._total and self._n >= EARLY * self._total:
             parts.append(f"left {duration(elapsed / self._n * (self._total - self._n))}")
         return "  ".join([*parts, fields_text(self._fields)]).rstrip()
 

@@ -42,6 +42,21 @@ def test_plain_lines_at_most_every_five_seconds(clock):
     ]
 
 
+def test_no_remaining_time_from_the_first_of_many(clock):
+    """The first of 218 came after 30 s and the rest of its batch at once: 30 s x 217 is no estimate."""
+    bar, out = plain()
+    bar.stage("evaluate", total=218)
+    clock.now += 30
+    bar.advance(1)
+    clock.now += 10
+    bar.advance(108)
+    assert out.getvalue().splitlines() == [
+        "evaluate: 0/218",
+        "evaluate: 1/218  elapsed 30s",
+        "evaluate: 109/218  elapsed 40s  left 40s",
+    ]
+
+
 def test_plain_stages_follow_each_other_and_markup_is_text(clock):
     bar, out = plain()
     bar.advance()  # before any stage: nothing to say
