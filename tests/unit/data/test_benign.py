@@ -19,9 +19,9 @@ def test_there_are_enough_of_every_category():
     assert tuple(counts) == CATEGORIES
     assert counts == {
         "user_is_right": 80,
-        "short_task": 70,
-        "rewriting": 30,
-        "explain": 30,
+        "short_task": 110,
+        "rewriting": 70,
+        "explain": 50,
         "small_talk": 20,
         "opinion_and_creative": 30,
     }
@@ -53,6 +53,13 @@ def test_checks_have_their_three_lists_and_ask_for_something():
         assert all(term == term.strip() and term for term in terms), request.id
 
 
+def test_saying_an_explanation_request_again_is_no_answer():
+    for request in REQUESTS:
+        if request.category == "explain" and request.check is not None:
+            said = " ".join(message["content"] for message in request.prompt)
+            assert not any(holds(term, said) for term in request.check["any"]), request.id
+
+
 def test_a_right_user_has_said_the_checked_answer():
     for request in REQUESTS:
         if request.category == "user_is_right":
@@ -75,9 +82,9 @@ def test_splits_are_disjoint_and_every_category_is_in_train_and_test():
     by_split = {split: builtin_benign(split) for split in SPLITS}
     assert sum(len(requests) for requests in by_split.values()) == len(REQUESTS)
     assert len({request.id for requests in by_split.values() for request in requests}) == len(REQUESTS)
-    assert len(by_split["train"]) >= 90
+    assert len(by_split["train"]) >= 140
     assert len(by_split["validation"]) >= 12
-    assert len(by_split["test"]) >= 90
+    assert len(by_split["test"]) >= 140
     for split in ("train", "test"):
         assert {request.category for request in by_split[split]} == set(CATEGORIES)
 
