@@ -76,7 +76,7 @@ class DataConfig(Section):
     anchors: list[str] = Field(
         ["builtin:benign"], description="Identity pairs (prompt == teacher_prompt), same sources as `pairs`."
     )
-    anchor_fraction: Fraction = Field(0.17, description="Share of identity pairs in every step.")
+    anchor_fraction: Fraction = Field(0.25, description="Share of identity pairs in every step.")
     max_pairs: int | None = Field(None, ge=1, description="Use at most so many pairs (a seeded choice).")
 
 

@@ -67,7 +67,7 @@ def test_the_defaults_are_pinned():
         "data.validation_fraction": 0.1,
         "data.validation_size": 48,
         "data.anchors": ["builtin:benign"],
-        "data.anchor_fraction": 0.17,
+        "data.anchor_fraction": 0.25,
         "data.max_pairs": None,
         "rollout.engine": "in_process",
         "rollout.num_generations": 1,
