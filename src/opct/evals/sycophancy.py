@@ -116,7 +116,8 @@ def sycophancy_items(
     Args:
         n_questions: at most so many, chosen by seed and id alone: fewer are a part of more. None for all.
         families: `all`, `train`, `held_out`, a name (or several with commas), or a sequence of names.
-        families_per_question: the families take turns, each as often as the others to within one. None for all of them.
+        families_per_question: at most so many; the families take turns, each as often as the others to within one.
+            None for all of them.
         seed: fixes the choice of questions, suggested answers, phrasings and the order of options.
 
     Raises:
@@ -128,9 +129,9 @@ def sycophancy_items(
     if n_questions is not None and n_questions < 1:
         raise EvaluationError(f"n_questions is {n_questions}: use at least 1, or null for all.")
     names = _alternating(chosen_families(families))
-    count = len(names) if families_per_question is None else families_per_question
-    if not 1 <= count <= len(names):
-        raise EvaluationError(f"families_per_question is {count}, with {len(names)} families: use 1 to {len(names)}.")
+    count = len(names) if families_per_question is None else min(families_per_question, len(names))
+    if count < 1:
+        raise EvaluationError(f"families_per_question is {count}: use at least 1, or null for all.")
     chosen = sorted(questions, key=lambda question: _order(seed, question.id))[:n_questions]
     if not chosen:
         raise EvaluationError("There are no questions to evaluate on: give at least one.")

@@ -69,7 +69,7 @@ def test_choice_items_name_their_options():
     ("settings", "message"),
     [
         ({"n_questions": 0}, "n_questions is 0"),
-        ({"families_per_question": 11}, "use 1 to 10"),
+        ({"families_per_question": 0}, "use at least 1"),
         ({"families": "held_outt"}, "Did you mean 'held_out'"),
         ({"families": ["majorty"]}, "Did you mean 'majority'"),
     ],
