@@ -199,3 +199,6 @@ def test_print_hides_the_controls(watch):
     watched.page.emulate_media(media="print")
     assert not watched.page.locator(".filters").is_visible()
     assert watched.page.locator("svg.chart").first.is_visible()
+    settings = watched.page.locator("#settings ~ section.card")
+    assert settings.count() > 1
+    assert all(card.is_visible() for card in settings.all())
