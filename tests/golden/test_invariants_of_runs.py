@@ -15,6 +15,7 @@ from opct.config import ModelConfig
 from opct.data.pairs import ContrastivePair, write_pairs
 from opct.files import read_jsonl
 from opct.methods.rollouts import policy_rollouts
+from opct.models.load import weights_hash
 from opct.models.policy import Policy
 from opct.models.sampler import Sampling
 from opct.prepare import prepare
@@ -36,11 +37,7 @@ def test_07_the_base_is_bit_identical_after_training(make_config, tiny_folder: P
     load_checkpoint(RunDir(config.output_dir).latest_checkpoint(), setup, _state(setup))
     bare = Policy.load(ModelConfig(name_or_path=str(tiny_folder), dtype=dtype, device="cpu"))
     assert setup.policy.base_hash() == bare.base_hash() == identity == setup.teacher.identity()
-    weights = {
-        name.removeprefix("base_model.model.").replace(".base_layer", ""): p
-        for name, p in setup.policy.model.named_parameters()
-        if "lora_" not in name
-    }
+    weights = base_weights(setup.policy)
     for name, p in bare.model.named_parameters():
         assert torch.equal(weights[name], p)
     ids, tokens = [[1, 5, 6, 7, 8]], [[9, 10, 11]]
@@ -48,6 +45,33 @@ def test_07_the_base_is_bit_identical_after_training(make_config, tiny_folder: P
         off = teacher.log_probs(ids, tokens)[0]
     assert torch.equal(off, bare.log_probs(ids, tokens)[0])
     assert not torch.equal(off, setup.policy.log_probs(ids, tokens)[0])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_07_nothing_touches_the_base_under_a_fresh_adapter_while_it_trains(make_config, tiny_folder: Path, dtype: str):
+    """The weights of the very model that trains, hashed anew before and after each step, and its log-probs with the
+    adapter off; an adapter merged and unmerged in bfloat16 would leave traces in both."""
+    ids, tokens = [[1, 5, 6, 7, 8]], [[9, 10, 11]]
+
+    def look(setup) -> tuple:
+        with setup.teacher() as teacher:
+            off = teacher.log_probs(ids, tokens)[0]
+        return weights_hash(base_weights(setup.policy).items()), tuple(off.tolist()), hash_of_policy(setup.policy)
+
+    bases, off, policies = zip(*watched(make_config(model={"dtype": dtype}), look), strict=True)
+    bare = Policy.load(ModelConfig(name_or_path=str(tiny_folder), dtype=dtype, device="cpu"))
+    assert set(bases) == {weights_hash(bare.model.named_parameters())}
+    assert set(off) == {tuple(bare.log_probs(ids, tokens)[0].tolist())}
+    assert len(set(policies)) == 5
+
+
+def base_weights(policy: Policy) -> dict[str, torch.Tensor]:
+    """The weights that are not the adapter's, by the names they have without one."""
+    return {
+        name.removeprefix("base_model.model.").replace(".base_layer", ""): p
+        for name, p in policy.model.named_parameters()
+        if "lora_" not in name
+    }
 
 
 def _state(setup):
@@ -64,13 +88,21 @@ def test_07_a_frozen_copy_stays_as_it_was_while_the_policy_moves(make_config, tm
         config = make_config(model={"adapter": str(tmp_path / "adapter")})
     else:
         config = make_config(lora=None, optim={"learning_rate": 1e-3})
-    seen: list[tuple[str, str]] = []
+    seen = watched(config, lambda setup: (setup.teacher.identity(), hash_of_policy(setup.policy)))
+    teachers, policies = zip(*seen, strict=True)
+    assert len(set(teachers)) == 1
+    assert len(set(policies)) == 5
+
+
+def watched(config, look) -> list:
+    """What `look` finds in the setup of a run, before its first step and after each."""
+    import opct.trainer
+
+    seen = []
 
     class Watch(NullProgress):
         def advance(self, n: int = 1, **fields) -> None:
-            seen.append((self.setup.teacher.identity(), hash_of_policy(self.setup.policy)))
-
-    import opct.trainer
+            seen.append(look(self.setup))
 
     watch = Watch()
 
@@ -81,14 +113,10 @@ def test_07_a_frozen_copy_stays_as_it_was_while_the_policy_moves(make_config, tm
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(opct.trainer, "prepare", remember)
         train(config, progress=watch)
-    teachers, policies = zip(*seen, strict=True)
-    assert len(set(teachers)) == 1
-    assert len(set(policies)) == 5
+    return seen
 
 
 def hash_of_policy(policy: Policy) -> str:
-    from opct.models.load import weights_hash
-
     return weights_hash(policy.trainable_parameters().items())
 
 
