@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from opct.config import TrainConfig
+from opct.config import LoraSettings, TrainConfig
 from opct.data.pairs import ContrastivePair
 from opct.data.render import Overlong, RenderedPair, render_pairs
 from opct.data.training import TrainingPairs, batch_of, load_training_pairs, steps_per_epoch
@@ -65,7 +66,8 @@ def prepare(config: TrainConfig, *, recorded_dtype: str | None = None) -> Setup:
         recorded_dtype: what `model.dtype: auto` stands for in a run that goes on, from its manifest.
 
     Raises:
-        ConfigError: float16, in which training loses small gradients.
+        ConfigError: float16, in which training loses small gradients, or `lora` contradicts the adapter to continue
+            from.
         DataError: the pairs are faulty, or none fits the model.
         ModelError: the model or the adapter to continue from cannot be loaded, or a part of it would not be trained.
     """
@@ -80,6 +82,8 @@ def prepare(config: TrainConfig, *, recorded_dtype: str | None = None) -> Setup:
         raise ModelError(
             "model.adapter continues an adapter and lora: null trains every weight: leave one of them out."
         )
+    if adapter is not None and config.lora is not None:
+        _refuse_other_lora(adapter, config.lora)
     model = config.model.model_copy(update={"adapter": None})
     policy = Policy.load(
         model, lora=config.lora, adapter=adapter, trainable=True, seed=config.seed, recorded_dtype=recorded_dtype
@@ -139,6 +143,24 @@ def adapter_folder(adapter: str | None) -> Path | None:
     raise ModelError(
         f"model.adapter={adapter!r} is neither a PEFT adapter (no adapter_config.json) nor a run that trained one."
     )
+
+
+def _refuse_other_lora(adapter: Path, lora: LoraSettings) -> None:
+    """An adapter that training goes on from keeps its own rank, scale and dropout: the settings must not say otherwise.
+
+    Raises:
+        ConfigError: they do.
+    """
+    saved = json.loads((adapter / "adapter_config.json").read_text(encoding="utf-8"))
+    names = {"r": "r", "alpha": "lora_alpha", "dropout": "lora_dropout"}
+    own = {name: saved[key] for name, key in names.items() if key in saved}
+    other = [f"lora.{name} is {getattr(lora, name)}" for name in own if getattr(lora, name) != own[name]]
+    if other:
+        settings = ", ".join(f"{name}: {value}" for name, value in own.items())
+        raise ConfigError(
+            f"{', and '.join(other)}, which the adapter at {adapter} does not have: set lora: {{{settings}}}, or leave "
+            "model.adapter out."
+        )
 
 
 def make_method(setup: Setup, run: RunDir, on_done=lambda n: None) -> Method:

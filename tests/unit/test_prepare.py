@@ -50,6 +50,13 @@ def test_adapter_folders(make_config, tmp_path: Path):
         prepare(make_config(lora=None, model={"adapter": str(tmp_path)}))
 
 
+def test_settings_that_the_adapter_to_continue_from_does_not_have_are_refused(make_config, tmp_path: Path):
+    tiny_adapter_policy().save(tmp_path / "adapter")
+    adapter = {"adapter": str(tmp_path / "adapter")}
+    with pytest.raises(ConfigError, match=r"lora\.r is 64, and lora\.dropout is 0\.5, .* set lora: \{r: 4, alpha: 8,"):
+        prepare(make_config(model=adapter, lora={"r": 64, "dropout": 0.5}))
+
+
 def test_pairs_that_are_all_too_long_are_refused(make_config):
     with pytest.raises(DataError, match="training pairs are longer than the model's context of 2048"):
         prepare(make_config(rollout={"max_completion_tokens": 2048}))
