@@ -232,7 +232,7 @@ def _dataset_rows(source: str, split: str) -> Iterator[tuple[str, Any]]:
         else:
             data = datasets.load_from_disk(source)
             data = data[split] if isinstance(data, datasets.DatasetDict) else data
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, RuntimeError, datasets.exceptions.DatasetsError) as error:
         raise DataError(f"Cannot read split {split!r} of the dataset {source}: {error}") from error
     for number, row in enumerate(data):
         yield f"{source} row {number}", row

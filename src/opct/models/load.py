@@ -99,7 +99,7 @@ def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
         return AutoTokenizer.from_pretrained(
             source, revision=config.revision, trust_remote_code=config.trust_remote_code
         )
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, ImportError) as error:
         raise ModelError(
             f"Cannot load the tokenizer of {config.name_or_path!r}: {_first_line(error)} Give a hub id, a local "
             f"folder with a model and its tokenizer, a .gguf file, or {DEFAULT_MODEL!r}."
@@ -136,7 +136,7 @@ def load_base(
             output_loading_info=True,
             **options,
         )
-    except (OSError, ValueError, KeyError, SafetensorError) as error:
+    except (OSError, ValueError, KeyError, ImportError, SafetensorError) as error:  # Import: an attention not installed
         raise ModelError(
             f"Cannot load model.name_or_path={config.name_or_path!r}: {_first_line(error)} Give a hub id, a local "
             f"folder with config.json and weights, a .gguf file, or {DEFAULT_MODEL!r}."

@@ -237,3 +237,17 @@ def test_a_hub_dataset_may_be_pinned_to_a_revision(monkeypatch, source: str, nam
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     assert [pair.id for pair in load_pairs(source)] == ["a"]
     assert asked == [((name,), {"split": "train", "revision": revision})]
+
+
+@pytest.mark.parametrize("kind", ["RuntimeError", "DatasetGenerationError", "DatasetNotFoundError"])
+def test_what_datasets_cannot_read_is_a_data_error(monkeypatch, kind: str):
+    """A dataset that is a script, one that breaks while it is made, one that is not there."""
+    datasets = pytest.importorskip("datasets")
+    error = getattr(datasets.exceptions, kind, RuntimeError)
+
+    def load_dataset(*arguments, **keywords):
+        raise error("Dataset scripts are no longer supported")
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    with pytest.raises(DataError, match="Cannot read split 'train' of the dataset hf:owner/name: Dataset scripts"):
+        load_pairs("hf:owner/name")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 
 import pytest
@@ -107,6 +108,16 @@ def test_what_cannot_be_loaded_is_a_model_error(tiny_folder: Path, tmp_path: Pat
         Policy.load(model_config(tiny_folder), adapter=tmp_path / "empty")
     with pytest.raises(ModelError, match=r"lora.target_modules=\['nowhere'\]"):
         Policy.load(model_config(tiny_folder), lora=LoraSettings(target_modules=["nowhere"]))
+
+
+def test_an_attention_that_is_not_installed_is_a_model_error(tiny_folder: Path):
+    config = ModelConfig(name_or_path=str(tiny_folder), dtype="bfloat16", device="cpu", attn_implementation="nowhere")
+    with pytest.raises(ModelError, match="Cannot load model"):
+        load.load_base(config, master_float32=False)
+    if importlib.util.find_spec("flash_attn") is None:
+        config = config.model_copy(update={"attn_implementation": "flash_attention_2"})
+        with pytest.raises(ModelError, match=r"Cannot load model.*(?i:flash)"):
+            load.load_base(config, master_float32=False)
 
 
 def test_a_model_that_lacks_weights_is_refused(tmp_path: Path):
