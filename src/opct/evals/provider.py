@@ -1,7 +1,8 @@
 """Inspect's view of a policy: `opct/<path>` is a model that any Inspect task can be run on, offline, in this process.
 
-What it keeps to: real stop reasons and token counts; a seed of its own for every sample, so that a reply does not
-depend on the batch it was computed in; one batch at a time; nothing that is asked for is silently left out.
+What it keeps to: real stop reasons and token counts; a seed of its own for every sample, so that a reply depends on the
+batch it was computed in by the rounding of the model's dtype alone; one batch at a time; nothing that is asked for is
+silently left out.
 """
 
 from __future__ import annotations
