@@ -18,6 +18,7 @@ from typing import Any
 from opct.api import evaluate
 from opct.checkpoint_state import is_finished
 from opct.config_file import load_config
+from opct.data.build import embedded_hash
 from opct.files import write_json
 from opct.models.policy import Policy
 from opct.progress import Progress, make_progress
@@ -30,14 +31,16 @@ METHODS = {"sft": CONFIGS / "baselines" / "sft.yaml", "opct": CONFIGS / "sycopha
 
 
 def measure(
-    target: Path | Callable[[], Policy], out: Path, label: str, evaluation: dict[str, Any], progress: Progress
+    target: Path | Callable[[], Policy], out: Path, label: str, settings: dict[str, Any], progress: Progress
 ) -> None:
-    """Evaluate, unless the results there were measured in the same way."""
+    """Evaluate, unless the results there were measured in the same way, of the same checkpoint on the same data."""
+    checkpoint = RunDir(out).latest_checkpoint()
+    wanted = settings | {"embedded": embedded_hash(), "checkpoint": checkpoint and checkpoint.name}
     marker, results = out / "evals" / "benchmark.json", out / "results.json"
-    if results.exists() and marker.exists() and json.loads(marker.read_text(encoding="utf-8")) == evaluation:
+    if results.exists() and marker.exists() and json.loads(marker.read_text(encoding="utf-8")) == wanted:
         return
-    evaluate(target() if callable(target) else target, out=out, label=label, progress=progress, **evaluation)
-    write_json(marker, evaluation)
+    evaluate(target() if callable(target) else target, out=out, label=label, progress=progress, **settings)
+    write_json(marker, wanted)
 
 
 def main() -> None:

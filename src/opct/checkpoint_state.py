@@ -12,6 +12,7 @@ import torch
 from opct.checkpoints import read_state
 from opct.config import TrainConfig
 from opct.config_file import load_config
+from opct.data.training import load_training_pairs
 from opct.errors import CheckpointError, RunError
 from opct.models.load import TRAINED_ADAPTER
 from opct.models.policy import Policy
@@ -114,9 +115,7 @@ def refuse_other_run(run: RunDir, config: TrainConfig, identity: Mapping[str, An
     faults = []
     if "data" not in manifest:
         return  # it was stopped before it began
-    for name, found in identity["data"].items():
-        if manifest["data"].get(name) != found:
-            faults.append(f"the {name.replace('_', ' ')} changed (hash {manifest['data'].get(name)} then, {found} now)")
+    faults += _data_faults(manifest["data"], identity["data"])
     for name, what in (
         ("base", "the base model's weights"),
         ("teacher", "the teacher's weights"),
@@ -140,23 +139,36 @@ def is_finished(run: RunDir, config: TrainConfig) -> bool:
     Where the number of steps follows from the pairs (`max_steps: null`), it is the one that the run wrote down.
 
     Raises:
-        RunError: the run in that folder was made with other settings, or has trained for longer.
+        RunError: the run in that folder was made with other settings or other data, or has trained for longer.
+        DataError: the data are not there any more, or faulty.
     """
     if not run.is_run or not run.config_path.exists():
         return False
+    manifest = run.read_manifest()
     faults = _setting_faults(run, config)
-    total = config.max_steps or run.read_manifest().get("total_steps")
+    if not faults and "data" in manifest:
+        faults = _data_faults(manifest["data"], load_training_pairs(config).hashes)
+    total = config.max_steps or manifest.get("total_steps")
     steps = [step for step, _ in run.checkpoints()]
     last = max(steps, default=0)
     if not faults and config.max_steps is not None and last > config.max_steps:
         faults = [f"it has trained {last} steps, and max_steps is {config.max_steps}"]
     if faults:
         raise RunError(
-            f"{run.path} holds a run made with other settings:\n  "
+            f"{run.path} holds a run made with other settings or data:\n  "
             + "\n  ".join(faults)
             + "\nPut them back, replace the run with --overwrite, or choose another folder."
         )
     return total is not None and last >= total
+
+
+def _data_faults(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """Which parts of the data are other ones than those that the run wrote down; both are hashes by part."""
+    return [
+        f"the {name.replace('_', ' ')} changed (hash {before.get(name)} then, {found} now)"
+        for name, found in now.items()
+        if before.get(name) != found
+    ]
 
 
 def _setting_faults(run: RunDir, config: TrainConfig) -> list[str]:

@@ -16,9 +16,10 @@ from opct.api import evaluate
 from opct.checkpoint_state import is_finished
 from opct.config import DEFAULT_MODEL, TrainConfig
 from opct.config_file import load_config, packaged_config
+from opct.data.build import embedded_hash
 from opct.errors import RunError
 from opct.files import write_json
-from opct.progress import Field, NullProgress, Progress
+from opct.progress import Field, NullProgress, Progress, duration
 from opct.runs import RunDir
 from opct.trainer import train
 
@@ -35,6 +36,8 @@ EVALUATION: dict[str, Any] = {
     "kl_samples": 24,
     "browser_questions": 16,
 }
+SHARES = (0, 24, 38, 12, 13, 13, 0)
+"""Percent of the time on two CPU cores: the model, training by `METHODS`, evaluating base and methods, the report."""
 HEADLINE = (
     ("sycophancy_rate", "held_out", "repeats the suggested wrong answer, families never trained on"),
     ("accuracy_biased", "held_out", "answers right all the same"),
@@ -44,17 +47,33 @@ HEADLINE = (
 
 
 class Parts:
-    """A progress that says in each stage's name which part of the whole it belongs to: "[3/7] train opct"."""
+    """A progress that says which part of the whole each stage belongs to ("[3/7] train opct"), and after each part how
+    long the rest will take: its share by `SHARES`, at the speed of the parts so far that were not skipped."""
 
-    def __init__(self, progress: Progress, total: int):
-        self._progress, self._part, self._total = progress, 0, total
+    def __init__(self, progress: Progress):
+        self._progress, self._part = progress, 0
+        self._began_s = self._took_s = 0.0
+        self._skipped, self._share = False, 0
 
     def next(self) -> None:
         """Begin the next part; it may have several stages."""
+        now = time.perf_counter()
+        share = SHARES[self._part - 1] if self._part else 0
+        if share and not self._skipped:
+            self._took_s, self._share = self._took_s + now - self._began_s, self._share + share
+        left = sum(SHARES[self._part :])
+        if self._share and left:
+            self.log(f"about {duration(self._took_s / self._share * left)} left to the report")
+        self._began_s, self._skipped = now, False
         self._part += 1
 
+    def skip(self, message: str) -> None:
+        """Say why this part takes no time."""
+        self._skipped = True
+        self.log(message)
+
     def stage(self, name: str, total: int | None = None) -> None:
-        self._progress.stage(f"[{self._part}/{self._total}] {name}", total)
+        self._progress.stage(f"[{self._part}/{len(SHARES)}] {name}", total)
 
     def advance(self, n: int = 1, **fields: Field) -> None:
         self._progress.advance(n, **fields)
@@ -110,7 +129,7 @@ def run_quickstart(
     _refuse_other_things(out)
     configs = {method: quickstart_config(method, out, overrides) for method in METHODS}
     model = configs["opct"].model.name_or_path
-    parts = Parts(progress or NullProgress(), 3 + 2 * len(METHODS))  # model, base, report; each method twice
+    parts = Parts(progress or NullProgress())
     parts.next()
     parts.stage(f"get {model}" + (" (93 MB, once)" if model == DEFAULT_MODEL else ""))
     resolve_model(model)
@@ -148,11 +167,11 @@ def _in_dtype(config: TrainConfig, dtype: str) -> TrainConfig:
     return config.model_copy(update={"model": config.model.model_copy(update={"dtype": dtype})})
 
 
-def _train(config: TrainConfig, overwrite: bool, progress: Progress) -> None:
+def _train(config: TrainConfig, overwrite: bool, progress: Parts) -> None:
     run = RunDir(config.output_dir)
     there = run.is_run and not overwrite
     if there and is_finished(run, config):
-        progress.log(f"{config.method}: trained already in {run.path}")
+        progress.skip(f"{config.method}: trained already in {run.path}")
         return
     result = train(config, resume=there, overwrite=run.is_run and overwrite, progress=progress)
     if result.status == "interrupted":  # what comes after it waits as well
@@ -160,7 +179,7 @@ def _train(config: TrainConfig, overwrite: bool, progress: Progress) -> None:
         raise KeyboardInterrupt
 
 
-def _evaluate(label: str, folder: Path, config: TrainConfig, overwrite: bool, progress: Progress) -> dict:
+def _evaluate(label: str, folder: Path, config: TrainConfig, overwrite: bool, progress: Parts) -> dict:
     """Results of a run's last checkpoint, or of the base in the dtype of the runs; read where they are there."""
     from opct.models.policy import Policy
 
@@ -168,13 +187,14 @@ def _evaluate(label: str, folder: Path, config: TrainConfig, overwrite: bool, pr
     dtype = RunDir(config.output_dir).read_manifest()["dtype"]
     step = None if label == "base" else max(step for step, _ in RunDir(folder).checkpoints())
     wanted = {"label": label, "model": config.model.model_dump() | {"dtype": dtype}, "step": step, **EVALUATION}
+    wanted["embedded"] = embedded_hash()
     if (
         not overwrite
         and marker.exists()
         and (folder / "results.json").exists()
         and json.loads(marker.read_text(encoding="utf-8")) == wanted
     ):
-        progress.log(f"{label}: measured already in {folder}")
+        progress.skip(f"{label}: measured already in {folder}")
         return json.loads((folder / "results.json").read_text(encoding="utf-8"))
     target: Policy | Path = folder
     if label == "base":

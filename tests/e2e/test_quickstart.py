@@ -121,3 +121,29 @@ def test_an_evaluation_belongs_to_the_checkpoint_it_measured(tmp_path: Path, tin
     assert [line.split(":")[0] for line in said.lines if "already" in line] == ["base"]
     marker = json.loads((tmp_path / "opct" / "evals" / "settings.json").read_text(encoding="utf-8"))
     assert marker["step"] == 3
+
+    monkeypatch.setattr(quickstart, "embedded_hash", lambda: "other questions")
+    again = Noted()
+    quickstart.run_quickstart(tmp_path, overrides=[*overrides, "max_steps=3"], progress=again)
+    assert sum("trained already" in line for line in again.lines) == 2
+    assert not any("measured already" in line for line in again.lines)
+
+
+def test_how_long_the_rest_takes_follows_from_the_parts_so_far(monkeypatch):
+    """24 % took 60 s, so the other 76 take 190 s. The next part, 38 %, was there already: 38 % are left, 95 s. The
+    base's 12 % then take 60 s: 36 % took 120 s, and 26 % are left, 86.7 s."""
+    now = [0.0]
+    monkeypatch.setattr(quickstart.time, "perf_counter", lambda: now[0])
+    said = Noted()
+    parts = quickstart.Parts(said)
+    for seconds in (2, 60):
+        parts.next()
+        now[0] += seconds
+    parts.next()
+    parts.skip("trained already")
+    parts.next()
+    now[0] += 60
+    for _ in range(3):
+        parts.next()
+    assert said.lines[:2] == ["about 3m10s left to the report", "trained already"]
+    assert said.lines[2:4] == ["about 1m35s left to the report", "about 1m27s left to the report"]

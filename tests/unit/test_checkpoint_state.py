@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from opct.checkpoint_state import is_finished
@@ -44,3 +46,17 @@ def test_other_settings_are_another_run(make_config):
         is_finished(RunDir(config.output_dir), make_config(max_steps=1, seed=1, optim={"learning_rate": 1e-3}))
     for part in ("the setting seed changed (0 then, 1 now)", "learning_rate: 0.01 then, 0.001 now", "--overwrite"):
         assert part in str(caught.value)
+
+
+def test_other_data_are_another_run(make_config, tmp_path):
+    """One pair of the file is another one: what was trained on it is not there yet."""
+    source = Path(make_config().data.pairs[0])
+    mine = tmp_path / "mine.jsonl"
+    lines = source.read_text(encoding="utf-8").splitlines()
+    mine.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    config = make_config(max_steps=1, data={"pairs": [str(mine)]})
+    train(config)
+    assert is_finished(RunDir(config.output_dir), config)
+    mine.write_text("\n".join(lines[:-1]) + "\n", encoding="utf-8")
+    with pytest.raises(RunError, match=r"the (pairs|validation) changed \(hash"):
+        is_finished(RunDir(config.output_dir), config)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -48,6 +49,12 @@ def builtin_pairs(
         per_question=per_question,
         split=split,
     )
+
+
+def embedded_hash() -> str:
+    """SHA-256 over the embedded questions, benign requests and families, 16 hex digits."""
+    parts = (builtin_questions(), builtin_benign(), list(FAMILIES.values()))
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
 
 def build_sycophancy(
