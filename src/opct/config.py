@@ -43,7 +43,7 @@ class ModelConfig(Section):
 
 
 class LoraSettings(Section):
-    """A PEFT LoRA adapter. `lora: null` trains every weight instead."""
+    """A PEFT LoRA adapter; with `model.adapter`, what that one has. `lora: null` trains every weight instead."""
 
     r: int = Field(16, ge=1, description="Rank.")
     alpha: int = Field(32, ge=1, description="Scale: the update is multiplied by alpha / r.")
@@ -196,7 +196,9 @@ class TrainConfig(Section):
     save_steps: int = Field(10, ge=1, description="A checkpoint every so many steps; one is always written at the end.")
     save_total_limit: int = Field(2, ge=1, description="Checkpoints kept, besides the best one.")
     report_to: list[str] = Field(
-        [], description="Trackers known to accelerate: tensorboard, wandb, trackio, mlflow ..."
+        [],
+        description="Trackers known to accelerate: tensorboard, wandb, trackio, mlflow ... A run resumed after a kill "
+        "sends them the steps after its last checkpoint twice; metrics.jsonl has each once.",
     )
     model: ModelConfig = ModelConfig()
     lora: LoraSettings | None = LoraSettings()
