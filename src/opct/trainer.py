@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from opct.accumulation import accumulate, shares_prompts
 from opct.checkpoint_state import SavedState, load_checkpoint, refuse_other_run, write_checkpoint
 from opct.config import TrainConfig
 from opct.config_file import dump_config
@@ -23,7 +24,6 @@ from opct.files import atomic_write, write_jsonl
 from opct.methods import Method
 from opct.methods.rollouts import Rollout, rollout_row, step_weights
 from opct.models.sampler import sample_seed
-from opct.models.scoring import micro_batches
 from opct.prepare import Setup, describe, make_method, prepare
 from opct.progress import NullProgress, Progress
 from opct.runs import RunDir
@@ -88,6 +88,8 @@ def train(
             run.clear()  # not before: what cannot begin replaces nothing
         for line in describe(setup):
             progress.log(line)
+        if config.rollout.num_generations > 1 and setup.policy.branching_fault:
+            progress.log(f"each prompt is computed with each of its completions: {setup.policy.branching_fault}")
         torch.manual_seed(sample_seed(config.seed, "start"))
         state = _begin(run, setup, resume=resume)
         if setup.config.method != "opct":
@@ -205,25 +207,24 @@ class _Loop:
     def _optimizer_step(self, rollouts: list[Rollout], step: int) -> tuple[dict[str, float], list[list[float] | None]]:
         """Gradients of all micro-batches, one update; returns metrics and each rollout's per-token KL."""
         weights = step_weights(rollouts, self.config.loss.reduction)
-        lengths = [max(len(r.prompt_ids), len(r.teacher_ids)) + len(r.ids) for r in rollouts]
         optimizer, parameters = self.state.optimizer, self.policy.trainable_parameters()
         learning_rate = self._learning_rate(step)
         for group in optimizer.param_groups:
             group["lr"] = learning_rate
         self.policy.model.train()
         optimizer.zero_grad(set_to_none=True)
-        total_loss = 0.0
-        token_kl: list[list[float] | None] = [None] * len(rollouts)
-        for rows in micro_batches(lengths, self.config.optim.micro_batch_tokens):
-            micro = self.method.loss([rollouts[i] for i in rows], [weights[i] for i in rows])
-            loss = micro.loss.item()
-            if not math.isfinite(loss):
-                ids = ", ".join(sorted({rollouts[i].pair.id for i in rows})[:5])
-                raise NonFiniteError(f"Step {step}: the loss is {loss} on the pairs {ids}. {self._advice()}")
-            micro.loss.backward()
-            total_loss += loss
-            for place, i in enumerate(rows):
-                token_kl[i] = None if micro.kl is None else micro.kl[place]
+        try:
+            total_loss, token_kl = accumulate(
+                self.method,
+                self.policy,
+                self.setup.teacher,
+                rollouts,
+                weights,
+                self.config.optim.micro_batch_tokens,
+                share=shares_prompts(self.policy, rollouts),
+            )
+        except NonFiniteError as error:
+            raise NonFiniteError(f"Step {step}: {error}. {self._advice()}") from error
         self.policy.model.eval()
         limit = self.config.optim.max_grad_norm
         norm = float(torch.nn.utils.clip_grad_norm_(parameters.values(), math.inf if limit is None else limit))

@@ -12,6 +12,7 @@ from tests import oracles
 from tests.tiny import tiny_adapter_policy, tiny_anchors, tiny_pairs
 
 from opct import losses
+from opct.accumulation import accumulate, shares_prompts
 from opct.config import LossConfig, TeacherConfig
 from opct.data.pairs import ContrastivePair
 from opct.data.render import render_pairs
@@ -280,6 +281,68 @@ def test_06_a_whole_step_does_not_depend_on_the_micro_batch_budget(make_config, 
     oracles.step_loss(policy, teacher, rollouts, config.loss).backward()
     assert oracles.largest_difference(found, oracles.gradients(policy)) < 1e-3
     assert (len(groups) == 1) == (budget == 10_000)
+
+
+@pytest.mark.parametrize("budget", [1, 40, 10_000])
+@pytest.mark.parametrize("kind", ["base", "live", "ema"])
+@pytest.mark.parametrize("lora", [{"r": 4, "alpha": 8}, None])
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_06_prompts_computed_once_give_the_gradient_of_the_plain_path(
+    make_config, estimator: str, lora: dict | None, kind: str, budget: int
+):
+    """Three completions for each of four pairs, every teacher, micro-batches of one completion, some, and all."""
+    loss = {"estimator": estimator, "kl_discount_factor": 0.5, "top_k": 5}
+    config = make_config(loss=loss, lora=lora, teacher={"kind": kind}, optim={"learning_rate": 1e-2 if lora else 1e-3})
+    setup = prepare(config)
+    method = OPCT(setup.policy, setup.teacher, config)
+    rollouts = policy_rollouts(setup.policy, setup.batch(1), config, "step 1", n=3)
+    weights = step_weights(rollouts, "token_mean")
+    move(setup.policy)
+    setup.teacher.update()
+    found = []
+    for share in (False, True):
+        result = accumulate(method, setup.policy, setup.teacher, rollouts, weights, budget, share=share)
+        found.append((*result, oracles.gradients(setup.policy)))
+    (loss_plain, kl_plain, plain), (loss_shared, kl_shared, shared) = found
+    assert shares_prompts(setup.policy, rollouts)
+    assert loss_shared == pytest.approx(loss_plain, rel=1e-4, abs=1e-6)
+    assert [len(row) for row in kl_shared] == [len(r.ids) for r in rollouts]
+    for a, b in zip(kl_shared, kl_plain, strict=True):
+        assert a == pytest.approx(b, rel=1e-3, abs=1e-5)
+    assert max(float(g.abs().max()) for g in plain.values()) > 0
+    assert oracles.largest_difference(shared, plain) < 1e-3
+
+
+def move(policy: Policy) -> None:
+    """Put the weights a little elsewhere, as steps would."""
+    generator = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for p in policy.trainable_parameters().values():
+            p.add_(0.05 * torch.randn(p.shape, generator=generator))
+
+
+def test_06_a_step_computes_each_prompt_and_teacher_prompt_once(make_config, monkeypatch):
+    """Four pairs, three completions each, no identity pair: every decoder forward is noted by its rows and width."""
+    config = make_config(data={"anchor_fraction": 0.0})
+    setup = prepare(config)
+    method = OPCT(setup.policy, setup.teacher, config)
+    rollouts = policy_rollouts(setup.policy, setup.batch(1), config, "step 1", n=3)
+    seen: list[torch.Tensor] = []
+    forward = setup.policy.decoder.forward
+
+    def watch(*args, **kwargs):
+        seen.append(kwargs["input_ids"])
+        return forward(*args, **kwargs)
+
+    assert shares_prompts(setup.policy, rollouts)
+    monkeypatch.setattr(setup.policy.decoder, "forward", watch)
+    weights = step_weights(rollouts, "token_mean")
+    accumulate(method, setup.policy, setup.teacher, rollouts, weights, 10_000, share=True)
+    prompts = {tuple(r.prompt_ids) for r in rollouts} | {tuple(r.teacher_ids) for r in rollouts}
+    computed = [tuple(row.tolist()) for ids in seen for row in ids]
+    for prompt in prompts:
+        assert sum(row[: len(prompt)] == prompt for row in computed) == 1
+    assert len(seen) == 4  # the teacher's prompts and completions, the policy's prompts and completions
 
 
 # ----------------------------------------------------------------------------------------------- 9

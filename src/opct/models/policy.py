@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
+import functools
 import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -19,6 +20,7 @@ from opct.data.pairs import Message
 from opct.data.render import Renderer
 from opct.errors import ModelError
 from opct.models import load
+from opct.models.branching import Prefixes, can_branch
 from opct.models.sampler import Completion, Sampling, sample
 from opct.models.scoring import Scores, completion_hidden, micro_batches, tokenwise
 
@@ -73,6 +75,7 @@ class Policy:
         self.stop_ids = _stop_ids(tokenizer, base)
         self.context_length = int(getattr(base.config.get_text_config(), "max_position_embeddings", 0) or 2**31)
         self._base_hash: str | None = None
+        self._shared: dict[bool, Prefixes] = {}  # by whether there is gradient
 
     @classmethod
     def load(
@@ -223,10 +226,40 @@ class Policy:
 
     def score(self, prompt_ids: Sequence[Sequence[int]], completion_ids: Sequence[Sequence[int]]) -> Scores:
         """The hidden states that predict each completion token after its prompt; gradient as the caller has it."""
+        shared = self._shared.get(torch.is_grad_enabled())
         with self.autocast():
-            hidden = completion_hidden(self.decoder, prompt_ids, completion_ids, self.device)
+            if shared is not None and shared.covers(prompt_ids):
+                hidden = shared.hidden(prompt_ids, completion_ids)
+            else:
+                hidden = completion_hidden(self.decoder, prompt_ids, completion_ids, self.device)
         tokens = torch.tensor([t for c in completion_ids for t in c], device=self.device)
         return Scores(hidden, tokens, self.head, tuple(map(len, completion_ids)))
+
+    @contextlib.contextmanager
+    def sharing(self, prompt_ids: Sequence[Sequence[int]], *, gradient: bool) -> Iterator[Prefixes]:
+        """Inside, `score` computes each of these prompts once, when it is first needed, for all its completions.
+
+        Args:
+            gradient: whether it is for calls with gradient, whose part in the prompts comes with `Prefixes.backward`
+                after the last of them, or for calls without. Weights and adapter must stay as they are inside.
+        """
+        self._shared[gradient] = Prefixes(self.decoder, prompt_ids)
+        try:
+            yield self._shared[gradient]
+        finally:
+            del self._shared[gradient]
+
+    @property
+    def has_dropout(self) -> bool:
+        """True where training draws anew for each completion which values to drop."""
+        modules = any(isinstance(m, torch.nn.Dropout) and m.p > 0 for m in self.model.modules())
+        return modules or bool(getattr(_without_adapter(self.model).config, "attention_dropout", 0))
+
+    @functools.cached_property
+    def branching_fault(self) -> str | None:
+        """Why completions of this model cannot share their prompt; None where they can."""
+        with self.inference():
+            return can_branch(self.decoder)
 
     def log_probs(self, prompt_ids: Sequence[Sequence[int]], completion_ids: Sequence[Sequence[int]]) -> list[Tensor]:
         """Log-prob of each completion token (nats), one tensor of [tokens] a completion, without gradient."""

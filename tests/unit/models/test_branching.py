@@ -1,0 +1,143 @@
+"""Completions that branch off their prompt's cache, against every prompt computed with every completion."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests import oracles
+from tests.tiny import tiny_adapter_policy, tiny_model, tiny_tokenizer
+from transformers import MistralConfig, MistralForCausalLM
+
+from opct.models.branching import Prefixes, branch_mask, can_branch, shared_batches
+from opct.models.policy import Policy
+from opct.models.scoring import completion_hidden
+
+PROMPTS = [[1, 40, 50, 60], [1, 70], [1, 80, 81, 82, 83, 84, 85]]
+GROUPS = [0, 0, 0, 1, 2, 2]  # whose completion each is
+COMPLETIONS = [[10, 11, 12, 13, 2], [20, 21, 2], [30], [31, 32, 2], [33, 34, 35, 36, 37, 2], [38]]
+
+
+def full_policy(**options) -> Policy:
+    tokenizer = tiny_tokenizer()
+    return Policy(tiny_model(tokenizer, **options), tokenizer)
+
+
+def test_the_mask_of_two_completions_in_a_row_and_of_padding():
+    """A prompt of 2 in 3 places; completions 7 (2 tokens) and 8 (1 token), then one place of padding.
+
+            prompt      7  7  8  pad
+    7       1 1 .       1  .  .  .
+    7       1 1 .       1  1  .  .
+    8       1 1 .       .  .  1  .
+    pad     1 1 .       .  .  .  1
+    """
+    mask = branch_mask(torch.tensor([2]), 3, torch.tensor([[7, 7, 8, -1]]))
+    assert mask.shape == (1, 1, 4, 7)
+    assert mask[0, 0].int().tolist() == [
+        [1, 1, 0, 1, 0, 0, 0],
+        [1, 1, 0, 1, 1, 0, 0],
+        [1, 1, 0, 0, 0, 1, 0],
+        [1, 1, 0, 0, 0, 0, 1],
+    ]
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("cut", [[6], [2, 3, 1], [1, 1, 1, 1, 1, 1]])
+@pytest.mark.parametrize("make", [tiny_adapter_policy, full_policy])
+def test_hidden_states_and_gradients_are_those_of_the_plain_path(make, cut: list[int], attention: str):
+    """Micro-batches that cut a prompt's completions apart, and rows that are out of order."""
+    policy = make()
+    policy.decoder.config._attn_implementation = attention
+    order = [5, 0, 3, 2, 1, 4]
+    prompts, completions = [PROMPTS[GROUPS[i]] for i in order], [COMPLETIONS[i] for i in order]
+    plain = completion_hidden(policy.decoder, prompts, completions, policy.device)
+    weight = torch.randn(plain.shape, generator=torch.Generator().manual_seed(0))
+    (plain * weight).sum().backward()
+    expected = oracles.gradients(policy)
+
+    shared = Prefixes(policy.decoder, PROMPTS)
+    found, at, token = [], 0, 0
+    for n in cut:
+        hidden = shared.hidden(prompts[at : at + n], completions[at : at + n])
+        (hidden * weight[token : token + len(hidden)]).sum().backward()
+        found.append(hidden.detach())
+        at, token = at + n, token + len(hidden)
+    shared.backward()
+    torch.testing.assert_close(torch.cat(found), plain.detach(), rtol=1e-5, atol=1e-5)
+    assert oracles.largest_difference(oracles.gradients(policy), expected) < 1e-5
+
+
+def test_each_prompt_is_computed_once_and_the_longest_forward_holds_no_prompt_twice(monkeypatch):
+    policy = tiny_adapter_policy()
+    seen = []
+    forward = policy.decoder.forward
+
+    def watch(*args, **kwargs):
+        seen.append(tuple(kwargs["input_ids"].shape))
+        return forward(*args, **kwargs)
+
+    monkeypatch.setattr(policy.decoder, "forward", watch)
+    shared = Prefixes(policy.decoder, PROMPTS)
+    for rows in ([0, 1, 2], [3, 4, 5]):
+        shared.hidden([PROMPTS[GROUPS[i]] for i in rows], [COMPLETIONS[i] for i in rows])
+    assert seen == [(3, 7), (1, 6), (2, 5)]
+
+
+def test_nothing_is_kept_where_no_gradient_is_asked_for():
+    policy = tiny_adapter_policy()
+    shared = Prefixes(policy.decoder, PROMPTS)
+    with torch.no_grad():
+        hidden = shared.hidden(PROMPTS, COMPLETIONS[3:])
+    assert not hidden.requires_grad
+    shared.backward()  # nothing to do
+    assert oracles.gradients(policy).keys()
+    assert not any(float(g.abs().max()) for g in oracles.gradients(policy).values())
+
+
+def test_covers_is_about_the_prompts_alone():
+    shared = Prefixes(full_policy().decoder, PROMPTS)
+    assert shared.covers([PROMPTS[1], PROMPTS[1]])
+    assert not shared.covers([PROMPTS[1], [1, 2]])
+
+
+def test_models_that_can_and_cannot_branch():
+    policy = full_policy()
+    assert can_branch(policy.decoder) is None
+    config = MistralConfig(
+        vocab_size=64,
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        sliding_window=4,
+    )
+    assert "DynamicSlidingWindowLayer" in can_branch(MistralForCausalLM(config).eval().model)
+    policy.decoder.config._attn_implementation = "flash_attention_2"
+    assert "flash_attention_2" in can_branch(policy.decoder)
+
+
+def test_a_model_whose_branches_differ_is_found_out(monkeypatch):
+    """One that does not heed the positions it is given."""
+    policy = full_policy()
+    forward = policy.decoder.forward
+    monkeypatch.setattr(policy.decoder, "forward", lambda **k: forward(**{**k, "position_ids": None}))
+    assert "differ" in can_branch(policy.decoder)
+
+
+def test_prompts_and_completions_stay_within_the_budget():
+    """Prompts of 40, 30 and 10 tokens, three completions of 20 each; a row costs its tokens and 1/8 of the prompt's.
+
+    Budget 70: prompts 40 and 30 are no group (2 x 40 > 70), 30 and 10 are (2 x 30). Of the first prompt, rows of 20, 40
+    and 60 tokens cost 25, 45 and 65. Of the group, three completions cost 60 + 30/8 = 63.75; with the first of the next
+    prompt it would be two rows, 2 (60 + 30/8)."""
+    prompts = [[1] * 40, [2] * 30, [3] * 10]
+    rows = [prompts[i // 3] for i in range(9)]
+    assert shared_batches(rows, [20] * 9, 70) == [[[0, 1, 2]], [[3, 4, 5], [6, 7, 8]]]
+    assert shared_batches(rows, [20] * 9, 10_000) == [[[0, 1, 2, 3, 4, 5, 6, 7, 8]]]
+    alone = shared_batches(rows, [20] * 9, 1)
+    assert alone == [[[0], [1], [2]], [[3], [4], [5]], [[6], [7], [8]]]
+
+
+def test_completions_of_one_prompt_are_one_group_wherever_they_stand():
+    assert shared_batches([[1, 2], [3], [1, 2]], [5, 5, 5], 1000) == [[[0, 2, 1]]]
