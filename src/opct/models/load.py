@@ -17,6 +17,7 @@ from safetensors import SafetensorError
 from opct.config import DEFAULT_MODEL, LoraSettings, ModelConfig
 from opct.errors import ModelError
 from opct.models.gguf import convert_gguf, smollm2
+from opct.models.lora import fuse_lora
 from opct.models.scoring import Head
 
 if TYPE_CHECKING:
@@ -162,7 +163,8 @@ def attach_adapter(model: PreTrainedModel, lora: LoraSettings | None, adapter: P
     if adapter is not None:
         try:
             with _quiet_peft():
-                return PeftModel.from_pretrained(model, adapter, adapter_name=TRAINED_ADAPTER, is_trainable=True).eval()
+                loaded = PeftModel.from_pretrained(model, adapter, adapter_name=TRAINED_ADAPTER, is_trainable=True)
+                return fuse_lora(loaded).eval()
         except (OSError, ValueError, RuntimeError, SafetensorError) as error:
             raise ModelError(f"Cannot load the adapter at {adapter}: {_first_line(error)}") from error
     assert lora is not None
@@ -176,7 +178,7 @@ def attach_adapter(model: PreTrainedModel, lora: LoraSettings | None, adapter: P
     torch.manual_seed(seed)  # the initial A matrices
     try:
         with _quiet_peft():
-            return get_peft_model(model, settings).eval()
+            return fuse_lora(get_peft_model(model, settings)).eval()
     except ValueError as error:
         raise ModelError(
             f"lora.target_modules={lora.target_modules!r} does not fit this model: {_first_line(error)}"

@@ -1,0 +1,90 @@
+"""LoRA layers that compute W x + b + s B A x in one function, instead of PEFT's chain of casts, products and sums.
+
+PEFT casts the input to the adapter's float32, autocast casts it back, and the scaled product is a tensor of its own,
+added in a third. The modules stay PEFT's (names, saving, adapters on and off); only `forward` is another, and only
+for what it covers: one active plain adapter on a Linear layer, without dropout.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from peft import PeftModel
+
+
+def fuse_lora(model: PeftModel) -> PeftModel:
+    """Give the model's LoRA layers the fused forward; the same to rounding."""
+    from peft.tuners.lora import Linear
+
+    for module in model.modules():
+        if type(module) is Linear and type(module.base_layer) is torch.nn.Linear:
+            module.__class__ = _fused_class()
+    return model
+
+
+@functools.cache
+def _fused_class() -> type:
+    from peft.tuners.lora import Linear
+
+    class FusedLinear(Linear):
+        def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+            name = None if args or kwargs else self._covered()
+            dtype = torch.get_autocast_dtype(x.device.type) if torch.is_autocast_enabled(x.device.type) else x.dtype
+            base = self.base_layer
+            if name is None or base.weight.dtype != dtype:
+                return super().forward(x, *args, **kwargs)
+            a, b = self.lora_A[name].weight, self.lora_B[name].weight
+            return _LoraLinear.apply(x.to(dtype), base.weight, base.bias, a, b, self.scaling[name])
+
+        def _covered(self) -> str | None:
+            """The one adapter that is on, if it is a plain one that is not trained with dropout."""
+            names = self.active_adapters
+            if self.disable_adapters or self.merged or len(names) != 1 or names[0] not in self.lora_A:
+                return None
+            [name] = names
+            drops = self.training and not isinstance(self.lora_dropout[name], torch.nn.Identity)
+            biased = self.lora_B[name].bias is not None
+            return None if drops or biased or name in self.lora_variant else name
+
+    return FusedLinear
+
+
+class _LoraLinear(torch.autograd.Function):
+    """y = x W' + b + (x A') (s B)'; W and b get no gradient.
+
+    dL/dx = g W + (g s B) A, dL/dA = (g s B)' x, dL/dB = s g' (x A').
+    """
+
+    @staticmethod
+    def forward(
+        ctx,
+        x: Float[Tensor, "*batch inputs"],
+        weight: Float[Tensor, "outputs inputs"],
+        bias: Float[Tensor, " outputs"] | None,
+        a: Float[Tensor, "rank inputs"],
+        b: Float[Tensor, "outputs rank"],
+        scaling: float,
+    ) -> Float[Tensor, "*batch outputs"]:
+        rows = x.reshape(-1, x.shape[-1])
+        a, b = a.to(x.dtype), (b * scaling).to(x.dtype)
+        down = rows @ a.T
+        out = torch.nn.functional.linear(rows, weight, bias).addmm_(down, b.T)
+        ctx.save_for_backward(rows, weight, a, b, down)
+        ctx.shape, ctx.scaling = x.shape, scaling
+        return out.view(*x.shape[:-1], -1)
+
+    @staticmethod
+    def backward(ctx, grad):
+        rows, weight, a, b, down = ctx.saved_tensors
+        grad = grad.reshape(-1, grad.shape[-1])
+        up = grad @ b
+        grad_x = (grad @ weight).addmm_(up, a).view(ctx.shape) if ctx.needs_input_grad[0] else None
+        grad_a = (up.T @ rows).float() if ctx.needs_input_grad[3] else None
+        grad_b = (grad.T @ down).float() * ctx.scaling if ctx.needs_input_grad[4] else None
+        return grad_x, None, None, grad_a, grad_b, None
