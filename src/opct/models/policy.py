@@ -21,7 +21,7 @@ from opct.data.render import Renderer
 from opct.errors import ModelError
 from opct.models import load
 from opct.models.branching import Prefixes, can_branch
-from opct.models.sampler import Completion, Sampling, sample
+from opct.models.sampler import Completion, Sampling, generation_defaults, sample
 from opct.models.scoring import Scores, completion_hidden, micro_batches, tokenwise
 
 if TYPE_CHECKING:
@@ -29,15 +29,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 SCORING_TOKENS = 8192  # most tokens, padding included, in one forward that keeps no gradient
-UNSUPPORTED = {
-    "repetition_penalty": 1.0,
-    "no_repeat_ngram_size": 0,
-    "min_p": 0.0,
-    "typical_p": 1.0,
-    "epsilon_cutoff": 0.0,
-    "eta_cutoff": 0.0,
-}
-"""Settings of a generation_config that the sampler does not have, with the value at which each is off; None is too."""
 ROLLOUT_TOKENS = 32768
 
 
@@ -190,19 +181,7 @@ class Policy:
         Raises:
             ModelError: it asks for a penalty or filter that the sampler does not have.
         """
-        config = _without_adapter(self.model).generation_config
-        asked = {name: getattr(config, name, None) for name in UNSUPPORTED}
-        beyond = {name: value for name, value in asked.items() if value not in (None, UNSUPPORTED[name])}
-        if beyond:
-            raise ModelError(
-                f"The generation_config of {self.name} sets {beyond}, which the sampler here does not have: give "
-                "temperature, top_p and top_k yourself."
-            )
-        if not config.do_sample:
-            return {"temperature": 0.0, "top_p": 1.0, "top_k": 0}
-        given = {"temperature": config.temperature, "top_p": config.top_p, "top_k": config.top_k}
-        off = {"temperature": 1.0, "top_p": 1.0, "top_k": 0}
-        return {name: off[name] if value is None else value for name, value in given.items()}
+        return generation_defaults(_without_adapter(self.model).generation_config, self.name)
 
     def sample(
         self,

@@ -11,18 +11,31 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
 
+from opct.errors import ModelError
+
 if TYPE_CHECKING:
-    from transformers import DynamicCache
+    from transformers import DynamicCache, GenerationConfig
 
     from opct.models.policy import Policy
 
 StopReason = Literal["stop", "length"]
 SHRINK_AT = 0.75  # the batch is cut to its unfinished rows when these are at most this share of it
+
+
+UNSUPPORTED = {
+    "repetition_penalty": 1.0,
+    "no_repeat_ngram_size": 0,
+    "min_p": 0.0,
+    "typical_p": 1.0,
+    "epsilon_cutoff": 0.0,
+    "eta_cutoff": 0.0,
+}
+"""Settings of a generation_config that the sampler does not have, with the value at which each is off; None is too."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +62,26 @@ class Sampling:
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = 0
+
+
+def generation_defaults(config: GenerationConfig, name: str) -> dict[str, Any]:
+    """`temperature`, `top_p` and `top_k` as a generation_config has them; see `Policy.generation_defaults`.
+
+    Args:
+        name: what the message calls the model.
+    """
+    asked = {key: getattr(config, key, None) for key in UNSUPPORTED}
+    beyond = {key: value for key, value in asked.items() if value not in (None, UNSUPPORTED[key])}
+    if beyond:
+        raise ModelError(
+            f"The generation_config of {name} sets {beyond}, which the sampler here does not have: give "
+            "temperature, top_p and top_k yourself."
+        )
+    if not config.do_sample:
+        return {"temperature": 0.0, "top_p": 1.0, "top_k": 0}
+    given = {"temperature": config.temperature, "top_p": config.top_p, "top_k": config.top_k}
+    off = {"temperature": 1.0, "top_p": 1.0, "top_k": 0}
+    return {key: off[key] if value is None else value for key, value in given.items()}
 
 
 def sample_seed(*parts: object) -> int:
