@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from opct.errors import ModelError
+from opct.models.cache import with_room
 
 if TYPE_CHECKING:
     from transformers import DynamicCache, GenerationConfig
@@ -177,7 +178,7 @@ def _sample_batch(policy: Policy, prompts: list, seeds: list, sampling: Sampling
     stop_ids = torch.tensor(sorted(policy.stop_ids))
     done = torch.zeros(len(flat_seeds), dtype=torch.bool)
     with policy.inference():
-        state = _prefill(policy, prompts, owners)
+        state = _prefill(policy, prompts, owners, sampling.max_completion_tokens)
         alive = torch.arange(len(flat_seeds))  # which sample each row of the state is
         for t in range(sampling.max_completion_tokens):
             drawn, drawn_log_probs = draw(policy.head.logits(state.hidden), noise[alive, t].to(policy.device), sampling)
@@ -232,8 +233,8 @@ class _State:
         return _State(self.hidden[index], self.cache, self.attention_mask[index], self.positions[index])
 
 
-def _prefill(policy: Policy, prompts: list, owners: Tensor) -> _State:
-    """Compute each prompt once (padded on the left), then give each of its completions a row."""
+def _prefill(policy: Policy, prompts: list, owners: Tensor, extra: int) -> _State:
+    """Compute each prompt once (padded on the left), then give each completion a row with room for `extra` tokens."""
     from transformers import DynamicCache
 
     longest = max(map(len, prompts))
@@ -247,8 +248,7 @@ def _prefill(policy: Policy, prompts: list, owners: Tensor) -> _State:
     cache = DynamicCache(config=policy.decoder.config)
     padding = {} if bool(mask.all()) else {"attention_mask": mask}
     out = policy.decoder(input_ids=ids, position_ids=positions, past_key_values=cache, use_cache=True, **padding)
-    if len(owners) != len(prompts):
-        cache.batch_select_indices(rows)
+    with_room(cache, rows, extra)
     return _State(out.last_hidden_state[rows, -1], cache, mask[rows], positions[rows, -1])
 
 

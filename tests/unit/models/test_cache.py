@@ -1,0 +1,81 @@
+"""The cache with room against transformers' own."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests.tiny import tiny_model, tiny_tokenizer
+from transformers import DynamicCache
+from transformers.cache_utils import DynamicLayer
+
+from opct.models.cache import with_room
+
+ROWS = torch.tensor([1, 0, 1])
+
+
+def state(generator: torch.Generator, rows: int, tokens: int) -> tuple[torch.Tensor, torch.Tensor]:
+    return tuple(torch.randn(rows, 2, tokens, 3, generator=generator) for _ in range(2))
+
+
+def test_rows_tokens_and_selections_are_those_of_the_cache_that_grows():
+    """Two prompts of 4 tokens, three rows of them, two tokens more, two of the rows, another token."""
+    generator = torch.Generator().manual_seed(0)
+    prompts, second, third = state(generator, 2, 4), state(generator, 3, 2), state(generator, 2, 1)
+    growing, roomy = DynamicCache(), DynamicCache()
+    for cache in (growing, roomy):
+        cache.update(*prompts, 0)
+    growing.batch_select_indices(ROWS)
+    with_room(roomy, ROWS, 3)
+    found = []
+    for cache in (growing, roomy):
+        seen = [tuple(x.clone() for x in cache.update(*second, 0))]
+        assert cache.get_seq_length() == 6
+        cache.batch_select_indices(torch.tensor([2, 0]))
+        seen.append(cache.update(*third, 0))
+        found.append(seen)
+    for one, other in zip(*found, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+def test_a_token_is_written_where_there_was_room_and_nothing_is_copied():
+    generator = torch.Generator().manual_seed(0)
+    cache = DynamicCache()
+    cache.update(*state(generator, 2, 4), 0)
+    with_room(cache, ROWS, 2)
+    places = set()
+    for _ in range(2):
+        keys, _ = cache.update(*state(generator, 3, 1), 0)
+        places.add(keys.data_ptr())
+    assert len(places) == 1
+    with pytest.raises(IndexError, match="has room for 6 tokens and would hold 7"):
+        cache.update(*state(generator, 3, 1), 0)
+
+
+def test_layers_of_other_kinds_keep_their_own_way():
+    class Other(DynamicLayer):
+        pass
+
+    generator = torch.Generator().manual_seed(0)
+    cache = DynamicCache()
+    cache.update(*state(generator, 2, 4), 0)
+    cache.layers[0].__class__ = Other
+    with_room(cache, ROWS, 2)
+    assert type(cache.layers[0]) is Other
+    assert cache.layers[0].keys.shape == (3, 2, 4, 3)
+
+
+def test_a_model_decodes_alike():
+    """Hidden states of three tokens after two prompts, row by row the same bits."""
+    decoder = tiny_model(tiny_tokenizer()).get_decoder()
+    found = []
+    for room in (False, True):
+        cache = DynamicCache(config=decoder.config)
+        with torch.no_grad():
+            decoder(input_ids=torch.tensor([[1, 5, 6], [1, 7, 8]]), past_key_values=cache, use_cache=True)
+            with_room(cache, ROWS, 3) if room else cache.batch_select_indices(ROWS)
+            hidden = [
+                decoder(input_ids=torch.full((3, 1), 10 + t), past_key_values=cache, use_cache=True).last_hidden_state
+                for t in range(3)
+            ]
+        found.append(torch.cat(hidden, 1))
+    torch.testing.assert_close(found[1], found[0], rtol=1e-6, atol=1e-6)
