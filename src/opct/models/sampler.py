@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from opct.models.policy import Policy
 
 StopReason = Literal["stop", "length"]
+BLOCK = 256  # tokens of the vocabulary that are summed up first in a draw
 SHRINK_AT = 0.75  # the batch is cut to its unfinished rows when these are at most this share of it
 
 
@@ -108,16 +109,37 @@ def draw(logits: Tensor, u: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]
     ones are at temperature 1.
     """
     if sampling.temperature == 0:
-        log_probs = logits.log_softmax(-1)
         tokens = logits.argmax(-1)
     else:
-        log_probs = _truncated(logits / sampling.temperature, sampling).log_softmax(-1)
-        cumulative = log_probs.exp().to(sums_dtype(logits.device)).cumsum(-1)
-        total = cumulative[:, -1]
-        below = total * (1 - torch.finfo(cumulative.dtype).eps)  # u may round to 1: the last token drawn has mass too
-        target = torch.minimum(u.to(cumulative) * total, below)
-        tokens = torch.searchsorted(cumulative, target[:, None], right=True).squeeze(-1)
-    return tokens, log_probs.gather(-1, tokens[:, None]).squeeze(-1)
+        logits = _truncated(logits / sampling.temperature, sampling)
+        tokens = _inverse(logits.softmax(-1), u)
+    return tokens, logits.gather(-1, tokens[:, None]).squeeze(-1) - logits.logsumexp(-1)
+
+
+def _inverse(probs: Tensor, u: Tensor) -> Tensor:
+    """The first token at which the cumulative probability exceeds u of the total; [rows, vocabulary], [rows] -> [rows].
+
+    First the block of tokens, by the sums of the blocks, then the token in it: one pass over the vocabulary.
+    """
+    blocks = torch.nn.functional.pad(probs, (0, -probs.shape[-1] % BLOCK)).unflatten(-1, (-1, BLOCK))
+    sums = blocks.sum(-1, dtype=sums_dtype(probs.device))
+    block, rest = _first_above(sums, u.to(sums) * sums.sum(-1))
+    own = blocks[torch.arange(len(blocks), device=blocks.device), block].to(sums.dtype)
+    token, _ = _first_above(own, rest)
+    return block * BLOCK + token
+
+
+def _first_above(masses: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """Where the cumulative mass first exceeds the target, and what of the target is left there; [rows, n], [rows].
+
+    Never a place without mass: a target that rounding took to the total or beyond it is taken back.
+    """
+    cumulative = masses.cumsum(-1)
+    below = cumulative[:, -1] * (1 - torch.finfo(masses.dtype).eps)
+    target = torch.minimum(target, below)
+    place = torch.searchsorted(cumulative, target[:, None], right=True).squeeze(-1)
+    before = (cumulative - masses).gather(-1, place[:, None]).squeeze(-1)
+    return place, (target - before).clamp(min=0)
 
 
 def _truncated(logits: Tensor, sampling: Sampling) -> Tensor:

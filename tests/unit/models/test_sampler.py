@@ -45,6 +45,22 @@ def test_draw_by_hand():
     torch.testing.assert_close(log_probs, rows([0.5, 0.5, 0.25, 0.25, 0.25]).log()[0])
 
 
+@pytest.mark.parametrize("vocabulary", [255, 256, 257, 1000])
+def test_draws_by_blocks_are_those_of_one_cumulative_sum(vocabulary: int):
+    """2000 rows in float64; the last tokens of every row are impossible, u goes up to the largest below 1."""
+    logits = 3 * torch.randn(2000, vocabulary, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    logits[:, -3:] = -math.inf
+    u = uniforms(5, 2000)
+    u[-1] = 1 - 2**-53
+    cumulative = logits.softmax(-1).cumsum(-1)
+    target = torch.minimum(u * cumulative[:, -1], cumulative[:, -1] * (1 - 2**-52))
+    expected = (cumulative <= target[:, None]).sum(-1)
+    tokens, log_probs = draw(logits, u, Sampling(1))
+    assert torch.equal(tokens, expected)
+    assert len(set((tokens // sampler.BLOCK).tolist())) == -(-vocabulary // sampler.BLOCK) or vocabulary == 257
+    torch.testing.assert_close(log_probs, logits.log_softmax(-1).gather(-1, expected[:, None])[:, 0])
+
+
 def test_draw_never_takes_an_impossible_token():
     """Tokens 0 and 2 have probability 0, and so are drawn neither at u = 0 nor at the largest u below 1."""
     logits = rows([-math.inf, 0.0, -math.inf])
