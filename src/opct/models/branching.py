@@ -128,12 +128,12 @@ class Prefixes:
         *layers, last = self._leaves
         rows, place = self._rows(prompts, completions)
         branched = self._branch(rows, completions, layers) if any(len(c) > 1 for c in completions) else None
-        parts = []
+        parts = [last[:0]]
         for prompt, completion, (row, start) in zip(prompts, completions, place, strict=True):
             own = self._places[tuple(prompt)]
-            parts.append(last[own : own + 1])
+            parts.append(last[own : own + min(len(completion), 1)])
             if branched is not None:
-                parts.append(branched[row, start : start + len(completion) - 1])
+                parts.append(branched[row, start : start + _inner(completion)])
         return torch.cat(parts)
 
     def backward(self) -> None:
@@ -180,12 +180,12 @@ class Prefixes:
             row = row_of[own]
             rows[row].completions.append(i)
             place.append((row, filled[row]))
-            filled[row] += len(completion) - 1
+            filled[row] += _inner(completion)
         return rows, place
 
     def _branch(self, rows: list[_Row], completions: Sequence[Sequence[int]], layers: list[Tensor]) -> Tensor:
         """Hidden states of the completions in their rows; [rows, longest row, hidden]."""
-        lengths = [[len(completions[i]) - 1 for i in row.completions] for row in rows]
+        lengths = [[_inner(completions[i]) for i in row.completions] for row in rows]
         shape = len(rows), max(map(sum, lengths))
         ids, positions = torch.zeros(shape, dtype=torch.long), torch.zeros(shape, dtype=torch.long)
         block = torch.full(shape, -1)
@@ -221,6 +221,11 @@ class Prefixes:
             layer.lazy_initialization(keys, values)
             layer.keys, layer.values = (keys, values) if all_in_order else (keys[own], values[own])
         return cache
+
+
+def _inner(completion: Sequence[int]) -> int:
+    """Tokens of a completion that predict one: all but the last."""
+    return max(len(completion) - 1, 0)
 
 
 def branch_mask(lengths: Tensor, width: int, block: Tensor) -> Bool[Tensor, "rows 1 queries keys"]:

@@ -20,7 +20,7 @@ from opct.data.pairs import Message
 from opct.data.render import Renderer
 from opct.errors import ModelError
 from opct.models import load
-from opct.models.branching import Prefixes, can_branch
+from opct.models.branching import Prefixes, can_branch, shared_batches
 from opct.models.sampler import Completion, Sampling, generation_defaults, sample
 from opct.models.scoring import Scores, completion_hidden, micro_batches, tokenwise
 
@@ -269,7 +269,8 @@ class Policy:
             with torch.autocast(self.device.type, enabled=False):
                 return tokenwise(losses.token_log_probs, dataclasses.replace(scores, head=head))
 
-        flat = [float(x.sum()) for x in self._scored(prompt_ids, option_ids, compute)]
+        share = self.branching_fault is None
+        flat = [float(x.sum()) for x in self._scored(prompt_ids, option_ids, compute, share=share)]
         ends = [sum(counts[: i + 1]) for i in range(len(counts))]
         return [flat[end - n : end] for end, n in zip(ends, counts, strict=True)]
 
@@ -302,14 +303,22 @@ class Policy:
     def _score_rows(self, prompt_ids, completion_ids, rows: list[int]) -> Scores:
         return self.score([prompt_ids[i] for i in rows], [completion_ids[i] for i in rows])
 
-    def _scored(self, prompt_ids, completion_ids, compute: Callable[[list[int]], Tensor]) -> list[Tensor]:
+    def _scored(
+        self, prompt_ids, completion_ids, compute: Callable[[list[int]], Tensor], *, share: bool = False
+    ) -> list[Tensor]:
+        """`compute` in batches of rows; with `share`, each prompt is computed once for all its completions."""
         results: list[Tensor] = [torch.empty(0)] * len(prompt_ids)
-        lengths = [len(p) + len(c) for p, c in zip(prompt_ids, completion_ids, strict=True)]
+        lengths = [len(c) for c in completion_ids]
+        plain = [micro_batches([len(p) + n for p, n in zip(prompt_ids, lengths, strict=True)], SCORING_TOKENS)]
+        groups = shared_batches(prompt_ids, lengths, SCORING_TOKENS) if share else plain
         with self.inference():
-            for rows in micro_batches(lengths, SCORING_TOKENS):
-                values = compute(rows).split([len(completion_ids[i]) for i in rows])
-                for i, value in zip(rows, values, strict=True):
-                    results[i] = value
+            for batches in groups:
+                own = [prompt_ids[i] for rows in batches for i in rows]
+                with self.sharing(own, gradient=False) if share else contextlib.nullcontext():
+                    for rows in batches:
+                        values = compute(rows).split([lengths[i] for i in rows])
+                        for i, value in zip(rows, values, strict=True):
+                            results[i] = value
         return results
 
     # -- weights
