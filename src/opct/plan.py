@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from opct.accumulation import accumulate, shares_prompts
 from opct.config import TrainConfig
 from opct.config_file import dump_config
 from opct.data.training import anchors_per_step
@@ -161,12 +162,11 @@ def _probe(setup: Setup) -> _Probe:
     rollout_s = time.perf_counter() - started
     weights = step_weights(rollouts, config.loss.reduction)
     lengths = [max(len(r.prompt_ids), len(r.teacher_ids)) + len(r.ids) for r in rollouts]
+    budget, teacher = config.optim.micro_batch_tokens, setup.teacher
+    tokens = max(len(rows) * max(lengths[i] for i in rows) for rows in micro_batches(lengths, budget))
+    share = shares_prompts(setup.policy, teacher, rollouts)
     started = time.perf_counter()
-    tokens = 1
-    for rows in micro_batches(lengths, config.optim.micro_batch_tokens):
-        tokens = max(tokens, len(rows) * max(lengths[i] for i in rows))
-        micro = method.loss([rollouts[i] for i in rows], [weights[i] for i in rows])
-        micro.loss.backward()
+    accumulate(method, setup.policy, teacher, rollouts, weights, budget, share=share)
     setup.policy.model.zero_grad(set_to_none=True)
     loss_s = time.perf_counter() - started
     cut = sum(r.truncated for r in rollouts)

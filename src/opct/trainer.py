@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from opct.accumulation import accumulate, shares_prompts
+from opct.accumulation import accumulate, shares_prompts, sharing_fault
 from opct.checkpoint_state import SavedState, load_checkpoint, refuse_other_run, write_checkpoint
 from opct.config import TrainConfig
 from opct.config_file import dump_config
@@ -88,8 +88,8 @@ def train(
             run.clear()  # not before: what cannot begin replaces nothing
         for line in describe(setup):
             progress.log(line)
-        if config.rollout.num_generations > 1 and setup.policy.branching_fault:
-            progress.log(f"each prompt is computed with each of its completions: {setup.policy.branching_fault}")
+        if config.rollout.num_generations > 1 and (fault := sharing_fault(setup.policy, setup.teacher)):
+            progress.log(f"each prompt is computed with each of its completions: {fault}")
         torch.manual_seed(sample_seed(config.seed, "start"))
         state = _begin(run, setup, resume=resume)
         if setup.config.method != "opct":
@@ -221,7 +221,7 @@ class _Loop:
                 rollouts,
                 weights,
                 self.config.optim.micro_batch_tokens,
-                share=shares_prompts(self.policy, rollouts),
+                share=shares_prompts(self.policy, self.setup.teacher, rollouts),
             )
         except NonFiniteError as error:
             raise NonFiniteError(f"Step {step}: {error}. {self._advice()}") from error

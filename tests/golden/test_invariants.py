@@ -304,7 +304,7 @@ def test_06_prompts_computed_once_give_the_gradient_of_the_plain_path(
         result = accumulate(method, setup.policy, setup.teacher, rollouts, weights, budget, share=share)
         found.append((*result, oracles.gradients(setup.policy)))
     (loss_plain, kl_plain, plain), (loss_shared, kl_shared, shared) = found
-    assert shares_prompts(setup.policy, rollouts)
+    assert shares_prompts(setup.policy, setup.teacher, rollouts)
     assert loss_shared == pytest.approx(loss_plain, rel=1e-4, abs=1e-6)
     assert [len(row) for row in kl_shared] == [len(r.ids) for r in rollouts]
     for a, b in zip(kl_shared, kl_plain, strict=True):
@@ -334,7 +334,7 @@ def test_06_a_step_computes_each_prompt_and_teacher_prompt_once(make_config, mon
         seen.append(kwargs["input_ids"])
         return forward(*args, **kwargs)
 
-    assert shares_prompts(setup.policy, rollouts)
+    assert shares_prompts(setup.policy, setup.teacher, rollouts)
     monkeypatch.setattr(setup.policy.decoder, "forward", watch)
     weights = step_weights(rollouts, "token_mean")
     accumulate(method, setup.policy, setup.teacher, rollouts, weights, 10_000, share=True)

@@ -10,27 +10,30 @@ that of computing every prompt with every completion, to rounding.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from opct.models.scoring import micro_batches
+from opct.models.scoring import completion_hidden, micro_batches
 
 if TYPE_CHECKING:
     from transformers import DynamicCache, PreTrainedModel
 
 ATTENTION = ("sdpa", "eager")  # those that take a mask of any shape
+LENGTH_ROPES = {"dynamic", "longrope"}  # rotate by frequencies that depend on how long the whole text is
+ROW_TOKENS = (
+    512  # completions are put one after another into a row up to so many tokens; the mask grows with the square
+)
 PREFIX_SHARE = 1 / 8  # of the memory of a token in training: one of a prompt that a row branches off (keys and values)
 
 
 def can_branch(decoder: PreTrainedModel) -> str | None:
     """Why completions cannot branch off this model's cache; None where they can.
 
-    The model is asked: two completions of one prompt, branched and each by itself.
+    The model is asked: three completions of two prompts, branched and each by itself.
     """
     from transformers import DynamicCache
     from transformers.cache_utils import DynamicLayer
@@ -41,68 +44,95 @@ def can_branch(decoder: PreTrainedModel) -> str | None:
     kinds = {type(layer) for layer in DynamicCache(config=decoder.config).layers} - {DynamicLayer}
     if kinds:
         return f"its cache has layers of the kind {', '.join(sorted(kind.__name__ for kind in kinds))}"
-    device = next(decoder.parameters()).device
-    ids = torch.arange(8, device=device) % decoder.config.vocab_size
-    prompt, ends = ids[:4].tolist(), (ids[4:].tolist(), ids[5:8].tolist())
-    with torch.no_grad():
-        expected = [
-            decoder(input_ids=torch.tensor([[*prompt, *end]], device=device), use_cache=False).last_hidden_state[
-                0, 3:-1
-            ]
-            for end in ends
-        ]
-        found = Prefixes(decoder, [prompt]).hidden([prompt, prompt], ends)
-    difference = float((torch.cat(expected) - found).abs().max())
-    if difference > 0.02 * float(torch.cat(expected).abs().max()):
+    ropes = LENGTH_ROPES & set(_rope_types(decoder.config.get_text_config().to_dict()))
+    if ropes:
+        return f"its rotary embedding ({', '.join(sorted(ropes))}) turns a prompt otherwise where the text is longer"
+    ids = [i % decoder.config.get_text_config().vocab_size for i in range(1, 12)]
+    prompts, ends = [ids[:4], ids[4:6], ids[:4]], [ids[6:10], ids[7:10], ids[9:11]]
+    try:
+        with torch.no_grad():
+            expected = completion_hidden(decoder, prompts, ends, decoder.device)
+            found = Prefixes(decoder, prompts).hidden(prompts, ends)
+    except (RuntimeError, ValueError, TypeError, AttributeError, IndexError, NotImplementedError) as error:
+        return f"branched off, it fails: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
+    difference = float((expected - found).abs().max())
+    if not difference <= 0.02 * float(expected.abs().max()):  # NaN is no less
         return f"branched off, its hidden states differ by {difference:.3g}"
     return None
 
 
-def shared_batches(prompts: Sequence[Sequence[int]], lengths: Sequence[int], budget: int) -> list[list[list[int]]]:
+def _rope_types(value: Any) -> Iterator[str]:
+    """Every `rope_type` in a model's configuration, which may have one for each kind of layer."""
+    for name, inner in value.items():
+        if name in ("rope_type", "type") and isinstance(inner, str):
+            yield inner
+        elif isinstance(inner, dict):
+            yield from _rope_types(inner)
+
+
+def shared_batches(
+    prompts: Sequence[Sequence[int]], widths: Sequence[int], lengths: Sequence[int], budget: int
+) -> list[list[list[int]]]:
     """Groups of micro-batches of indices: a group's prompts are computed together, its micro-batches one by one.
 
-    Neither a group's prompts nor a micro-batch's rows, padding included, exceed `budget` tokens, unless a single prompt
-    or completion does.
+    A group's prompts have at most half of `budget` tokens, padding included, and so has each of its micro-batches: they
+    are in memory together. A single prompt or completion may have more.
 
     Args:
         prompts: of each completion; equal ones are one prompt.
+        widths: tokens of each completion's prompt, or of the longest of those that are computed for it.
         lengths: tokens of each completion.
     """
     members: dict[tuple[int, ...], list[int]] = {}
     for i, prompt in enumerate(prompts):
         members.setdefault(tuple(prompt), []).append(i)
-    ordered = list(members.values())
-    groups = micro_batches([len(prompt) for prompt in members], budget)
-    return [_batches([ordered[k] for k in group], [len(p) for p in prompts], lengths, budget) for group in groups]
+    own = list(members.values())
+    groups = micro_batches([max(widths[i] for i in rows) for rows in own], budget // 2)
+    return [_batches([own[k] for k in group], widths, lengths, budget // 2) for group in groups]
 
 
 def _batches(
-    members: Sequence[Sequence[int]], prompt_lengths: Sequence[int], lengths: Sequence[int], budget: int
+    members: Sequence[Sequence[int]], widths: Sequence[int], lengths: Sequence[int], budget: int
 ) -> list[list[int]]:
     """Completions in the order of their prompts, a new micro-batch where the next one would exceed the budget."""
     batches: list[list[int]] = []
-    rows: dict[int, int] = {}  # tokens of each row, by the place of its prompt
-    widest = 0
+    packing, widest = _Packing(), 0
     for place, own in enumerate(members):
         for i in own:
-            row = rows.get(place, 0) + lengths[i]
-            longest, width = max([row, *rows.values()]), max(widest, prompt_lengths[i])
-            cost = len(rows | {place: 0}) * (longest + PREFIX_SHARE * width)
-            if batches and cost <= budget:
+            packing.add(place, lengths[i])
+            widest = max(widest, widths[i])
+            if batches and packing.tokens + len(packing.rows) * PREFIX_SHARE * widest <= budget:
                 batches[-1].append(i)
             else:
                 batches.append([i])
-                rows, row, width = {}, lengths[i], prompt_lengths[i]
-            rows[place], widest = row, width
+                packing, widest = _Packing(), widths[i]
+                packing.add(place, lengths[i])
     return batches
 
 
-@dataclass(frozen=True)
-class _Row:
-    """Completions of one prompt (its index), in the order in which they stand in the row."""
+class _Packing:
+    """Which row each completion stands in, and from where: after others of its prompt, while there is room."""
 
-    prompt: int
-    completions: list[int]
+    def __init__(self) -> None:
+        self.rows: list[int] = []  # the prompt of each
+        self.filled: list[int] = []
+        self._last: dict[int, int] = {}
+
+    def add(self, prompt: int, n: int) -> tuple[int, int]:
+        """(row, first place in it) of a completion of n tokens."""
+        row = self._last.get(prompt)
+        if row is None or (self.filled[row] and self.filled[row] + n > ROW_TOKENS):
+            row = self._last[prompt] = len(self.rows)
+            self.rows.append(prompt)
+            self.filled.append(0)
+        start = self.filled[row]
+        self.filled[row] += n
+        return row, start
+
+    @property
+    def tokens(self) -> int:
+        """Of all rows, padding included."""
+        return len(self.rows) * max(self.filled)
 
 
 class Prefixes:
@@ -126,11 +156,12 @@ class Prefixes:
         if not self._computed:
             self._compute()
         *layers, last = self._leaves
-        rows, place = self._rows(prompts, completions)
-        branched = self._branch(rows, completions, layers) if any(len(c) > 1 for c in completions) else None
+        packing = _Packing()
+        owners = [self._places[tuple(prompt)] for prompt in prompts]
+        place = [packing.add(own, _inner(c)) for own, c in zip(owners, completions, strict=True)]
+        branched = self._branch(packing, owners, place, completions, layers) if packing.tokens else None
         parts = [last[:0]]
-        for prompt, completion, (row, start) in zip(prompts, completions, place, strict=True):
-            own = self._places[tuple(prompt)]
+        for own, completion, (row, start) in zip(owners, completions, place, strict=True):
             parts.append(last[own : own + min(len(completion), 1)])
             if branched is not None:
                 parts.append(branched[row, start : start + _inner(completion)])
@@ -163,46 +194,30 @@ class Prefixes:
     def _device(self) -> torch.device:
         return self._decoder.device
 
-    def _rows(
-        self, prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[int]]
-    ) -> tuple[list[_Row], list[tuple[int, int]]]:
-        """The rows, and for each completion (its row, where it begins there); the last token predicts nothing."""
-        row_of: dict[int, int] = {}
-        rows: list[_Row] = []
-        filled: list[int] = []
-        place = []
-        for i, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
-            own = self._places[tuple(prompt)]
-            if own not in row_of:
-                row_of[own] = len(rows)
-                rows.append(_Row(own, []))
-                filled.append(0)
-            row = row_of[own]
-            rows[row].completions.append(i)
-            place.append((row, filled[row]))
-            filled[row] += _inner(completion)
-        return rows, place
-
-    def _branch(self, rows: list[_Row], completions: Sequence[Sequence[int]], layers: list[Tensor]) -> Tensor:
+    def _branch(
+        self,
+        packing: _Packing,
+        owners: Sequence[int],
+        place: Sequence[tuple[int, int]],
+        completions: Sequence[Sequence[int]],
+        layers: list[Tensor],
+    ) -> Tensor:
         """Hidden states of the completions in their rows; [rows, longest row, hidden]."""
-        lengths = [[_inner(completions[i]) for i in row.completions] for row in rows]
-        shape = len(rows), max(map(sum, lengths))
+        shape = len(packing.rows), max(packing.filled)
         ids, positions = torch.zeros(shape, dtype=torch.long), torch.zeros(shape, dtype=torch.long)
         block = torch.full(shape, -1)
-        for r, row in enumerate(rows):
-            at = 0
-            for i, n in zip(row.completions, lengths[r], strict=True):
-                ids[r, at : at + n] = torch.tensor(completions[i][:n], dtype=torch.long)
-                positions[r, at : at + n] = torch.arange(n) + self._lengths[row.prompt]
-                block[r, at : at + n] = i
-                at += n
-        own = torch.tensor([row.prompt for row in rows])
-        mask = branch_mask(self._lengths[own], layers[0].shape[-2], block).to(self._device)
+        for i, (own, (row, start)) in enumerate(zip(owners, place, strict=True)):
+            end = start + _inner(completions[i])
+            ids[row, start:end] = torch.tensor(completions[i][: end - start], dtype=torch.long)
+            positions[row, start:end] = torch.arange(end - start) + self._lengths[own]
+            block[row, start:end] = i
+        rows = torch.tensor(packing.rows)
+        mask = branch_mask(self._lengths[rows], layers[0].shape[-2], block).to(self._device)
         return self._decoder(
             input_ids=ids.to(self._device),
             position_ids=positions.to(self._device),
             attention_mask=self._as_the_attention_takes_it(mask, layers[0].dtype),
-            past_key_values=self._cache(layers, own.to(self._device)),
+            past_key_values=self._cache(layers, rows.to(self._device)),
             use_cache=True,
         ).last_hidden_state
 

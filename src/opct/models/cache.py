@@ -27,10 +27,10 @@ def with_room(cache: DynamicCache, rows: Tensor, extra: int) -> DynamicCache:
 
     layers: list[Any] = cache.layers
     for i, layer in enumerate(layers):
-        if type(layer) is DynamicLayer:
+        if type(layer) is DynamicLayer and layer.is_initialized:
             layers[i] = _roomy_class()(layer.keys, layer.values, rows, extra)
         else:
-            layer.batch_select_indices(rows)
+            layer.reorder_cache(rows)
     return cache
 
 
@@ -57,7 +57,8 @@ def _roomy_class() -> type:
             self._show(end)
             return self.keys, self.values
 
-        def batch_select_indices(self, indices: Tensor) -> None:
+        def reorder_cache(self, beam_idx: Tensor) -> None:
+            indices = beam_idx.to(self.device)
             for i, whole in enumerate(self._all):
                 whole[: len(indices), :, : self._written] = whole[indices, :, : self._written]
                 self._all[i] = whole[: len(indices)]

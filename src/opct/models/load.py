@@ -218,6 +218,18 @@ def find_head(model: PreTrainedModel, compute_dtype: torch.dtype) -> Head:
     return head
 
 
+def stop_ids(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> frozenset[int]:
+    """Tokens that end an answer: the tokenizer's, and those that the model's own configuration names."""
+    named = [tokenizer.eos_token_id, model.config.eos_token_id, getattr(model.generation_config, "eos_token_id", None)]
+    ids = {i for value in named for i in (value if isinstance(value, list | tuple) else [value]) if i is not None}
+    if not ids:
+        raise ModelError(
+            f"{tokenizer.name_or_path}: neither tokenizer nor model names an end-of-sequence token, so no answer could "
+            "ever stop."
+        )
+    return frozenset(ids)
+
+
 def autocast(device: torch.device, compute_dtype: torch.dtype):
     """Matrix products in the compute dtype; float32 runs as it is."""
     return torch.autocast(device.type, compute_dtype, enabled=compute_dtype != torch.float32)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -43,16 +44,23 @@ def _fused_class() -> type:
             return _LoraLinear.apply(x.to(dtype), base.weight, base.bias, a, b, self.scaling[name])
 
         def _covered(self) -> str | None:
-            """The one adapter that is on, if it is a plain one that is not trained with dropout."""
+            """The one adapter that is on, if it is a plain one on frozen weights, not trained with dropout."""
             names = self.active_adapters
             if self.disable_adapters or self.merged or len(names) != 1 or names[0] not in self.lora_A:
                 return None
             [name] = names
             drops = self.training and not isinstance(self.lora_dropout[name], torch.nn.Identity)
-            biased = self.lora_B[name].bias is not None
+            biased = self.lora_B[name].bias is not None or any(p.requires_grad for p in self.base_layer.parameters())
             return None if drops or biased or name in self.lora_variant else name
 
+    FusedLinear.__qualname__ = "FusedLinear"  # of this module, where unpickling looks for it
     return FusedLinear
+
+
+def __getattr__(name: str) -> type:
+    if name == "FusedLinear":
+        return _fused_class()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 class _LoraLinear(torch.autograd.Function):
@@ -77,9 +85,10 @@ class _LoraLinear(torch.autograd.Function):
         out = torch.nn.functional.linear(rows, weight, bias).addmm_(down, b.T)
         ctx.save_for_backward(rows, weight, a, b, down)
         ctx.shape, ctx.scaling = x.shape, scaling
-        return out.view(*x.shape[:-1], -1)
+        return out.view(*x.shape[:-1], out.shape[-1])
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, grad):
         rows, weight, a, b, down = ctx.saved_tensors
         grad = grad.reshape(-1, grad.shape[-1])

@@ -63,10 +63,11 @@ class Policy:
         self.dtype_reason = dtype_reason
         self.decoder = base.get_decoder()
         self.head = load.find_head(base, self.dtype)
-        self.stop_ids = _stop_ids(tokenizer, base)
+        self.stop_ids = load.stop_ids(tokenizer, base)
         self.context_length = int(getattr(base.config.get_text_config(), "max_position_embeddings", 0) or 2**31)
         self._base_hash: str | None = None
-        self._shared: dict[bool, Prefixes] = {}  # by whether there is gradient
+        self._shared: dict[tuple[bool, str | None], Prefixes] = {}  # by whether there is gradient, and the adapter
+        self._adapter_off = False
 
     @classmethod
     def load(
@@ -123,8 +124,17 @@ class Policy:
     @contextlib.contextmanager
     def adapter_off(self) -> Iterator[Policy]:
         """The model without its adapter; the model itself where it has none."""
-        with self.model.disable_adapter() if self.has_adapter else contextlib.nullcontext():
-            yield self
+        was_off, self._adapter_off = self._adapter_off, True
+        try:
+            with self.model.disable_adapter() if self.has_adapter else contextlib.nullcontext():
+                yield self
+        finally:
+            self._adapter_off = was_off
+
+    @property
+    def _adapter(self) -> str | None:
+        """Which adapter is on."""
+        return self.model.active_adapter if self.has_adapter and not self._adapter_off else None
 
     @property
     def has_base(self) -> bool:
@@ -205,7 +215,7 @@ class Policy:
 
     def score(self, prompt_ids: Sequence[Sequence[int]], completion_ids: Sequence[Sequence[int]]) -> Scores:
         """The hidden states that predict each completion token after its prompt; gradient as the caller has it."""
-        shared = self._shared.get(torch.is_grad_enabled())
+        shared = self._shared.get((torch.is_grad_enabled(), self._adapter))
         with self.autocast():
             if shared is not None and shared.covers(prompt_ids):
                 hidden = shared.hidden(prompt_ids, completion_ids)
@@ -220,19 +230,15 @@ class Policy:
 
         Args:
             gradient: whether it is for calls with gradient, whose part in the prompts comes with `Prefixes.backward`
-                after the last of them, or for calls without. Weights and adapter must stay as they are inside.
+                after the last of them, or for calls without. Calls with another adapter than now are not meant, and
+                weights must stay as they are.
         """
-        self._shared[gradient] = Prefixes(self.decoder, prompt_ids)
+        key, former = (gradient, self._adapter), self._shared.copy()
+        self._shared[key] = Prefixes(self.decoder, prompt_ids)
         try:
-            yield self._shared[gradient]
+            yield self._shared[key]
         finally:
-            del self._shared[gradient]
-
-    @property
-    def has_dropout(self) -> bool:
-        """True where training draws anew for each completion which values to drop."""
-        modules = any(isinstance(m, torch.nn.Dropout) and m.p > 0 for m in self.model.modules())
-        return modules or bool(getattr(_without_adapter(self.model).config, "attention_dropout", 0))
+            self._shared = former
 
     @functools.cached_property
     def branching_fault(self) -> str | None:
@@ -310,7 +316,7 @@ class Policy:
         results: list[Tensor] = [torch.empty(0)] * len(prompt_ids)
         lengths = [len(c) for c in completion_ids]
         plain = [micro_batches([len(p) + n for p, n in zip(prompt_ids, lengths, strict=True)], SCORING_TOKENS)]
-        groups = shared_batches(prompt_ids, lengths, SCORING_TOKENS) if share else plain
+        groups = shared_batches(prompt_ids, list(map(len, prompt_ids)), lengths, SCORING_TOKENS) if share else plain
         with self.inference():
             for batches in groups:
                 own = [prompt_ids[i] for rows in batches for i in rows]
@@ -383,15 +389,3 @@ def _name_base(folder: Path, name: str) -> None:
     config.write_text(json.dumps(written, indent=2, sort_keys=True), encoding="utf-8")
     if place and card.is_file():
         card.write_text(card.read_text(encoding="utf-8").replace(place, name), encoding="utf-8")
-
-
-def _stop_ids(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> frozenset[int]:
-    """Tokens that end an answer: the tokenizer's, and those that the model's own configuration names."""
-    named = [tokenizer.eos_token_id, model.config.eos_token_id, getattr(model.generation_config, "eos_token_id", None)]
-    ids = {i for value in named for i in (value if isinstance(value, list | tuple) else [value]) if i is not None}
-    if not ids:
-        raise ModelError(
-            f"{tokenizer.name_or_path}: neither tokenizer nor model names an end-of-sequence token, so no answer could "
-            "ever stop."
-        )
-    return frozenset(ids)

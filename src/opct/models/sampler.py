@@ -251,7 +251,7 @@ class _State:
 
     def take(self, rows: Tensor) -> _State:
         index = rows.nonzero().squeeze(-1).to(self.hidden.device)
-        self.cache.batch_select_indices(index)
+        self.cache.reorder_cache(index)
         return _State(self.hidden[index], self.cache, self.attention_mask[index], self.positions[index])
 
 

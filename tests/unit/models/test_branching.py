@@ -6,14 +6,19 @@ import pytest
 import torch
 from tests import oracles
 from tests.tiny import tiny_adapter_policy, tiny_model, tiny_tokenizer
-from transformers import MistralConfig, MistralForCausalLM
+from transformers import AutoModelForCausalLM, BloomConfig, LlamaConfig, MistralConfig
 
+from opct.models import branching
 from opct.models.branching import Prefixes, branch_mask, can_branch, shared_batches
 from opct.models.policy import Policy
 from opct.models.scoring import completion_hidden
 
 PROMPTS = [[1, 40, 50, 60], [1, 70], [1, 80, 81, 82, 83, 84, 85]]
 GROUPS = [0, 0, 0, 1, 2, 2]  # whose completion each is
+SMALL = {
+    **{"vocab_size": 64, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1},
+    **{"num_attention_heads": 2, "num_key_value_heads": 1},
+}
 COMPLETIONS = [[10, 11, 12, 13, 2], [20, 21, 2], [30], [31, 32, 2], [33, 34, 35, 36, 37, 2], [38]]
 
 
@@ -83,15 +88,12 @@ def test_each_prompt_is_computed_once_and_the_longest_forward_holds_no_prompt_tw
     assert seen == [(3, 7), (1, 6), (2, 5)]
 
 
-def test_nothing_is_kept_where_no_gradient_is_asked_for():
-    policy = tiny_adapter_policy()
-    shared = Prefixes(policy.decoder, PROMPTS)
+def test_no_graph_is_kept_where_no_gradient_is_asked_for():
+    shared = Prefixes(tiny_adapter_policy().decoder, PROMPTS)
     with torch.no_grad():
         hidden = shared.hidden(PROMPTS, COMPLETIONS[3:])
     assert not hidden.requires_grad
-    shared.backward()  # nothing to do
-    assert oracles.gradients(policy).keys()
-    assert not any(float(g.abs().max()) for g in oracles.gradients(policy).values())
+    assert not any(x.requires_grad for x in [*shared._computed, *shared._leaves])
 
 
 def test_covers_is_about_the_prompts_alone():
@@ -100,19 +102,9 @@ def test_covers_is_about_the_prompts_alone():
     assert not shared.covers([PROMPTS[1], [1, 2]])
 
 
-def test_models_that_can_and_cannot_branch():
+def test_a_plain_llama_can_branch_and_an_attention_without_masks_cannot():
     policy = full_policy()
     assert can_branch(policy.decoder) is None
-    config = MistralConfig(
-        vocab_size=64,
-        hidden_size=16,
-        intermediate_size=32,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        sliding_window=4,
-    )
-    assert "DynamicSlidingWindowLayer" in can_branch(MistralForCausalLM(config).eval().model)
     policy.decoder.config._attn_implementation = "flash_attention_2"
     assert "flash_attention_2" in can_branch(policy.decoder)
 
@@ -125,19 +117,69 @@ def test_a_model_whose_branches_differ_is_found_out(monkeypatch):
     assert "differ" in can_branch(policy.decoder)
 
 
-def test_prompts_and_completions_stay_within_the_budget():
+def test_prompts_and_completions_stay_within_half_the_budget():
     """Prompts of 40, 30 and 10 tokens, three completions of 20 each; a row costs its tokens and 1/8 of the prompt's.
 
-    Budget 70: prompts 40 and 30 are no group (2 x 40 > 70), 30 and 10 are (2 x 30). Of the first prompt, rows of 20, 40
-    and 60 tokens cost 25, 45 and 65. Of the group, three completions cost 60 + 30/8 = 63.75; with the first of the next
-    prompt it would be two rows, 2 (60 + 30/8)."""
+    Of 140, half is 70: prompts 40 and 30 are no group (2 x 40 > 70), 30 and 10 are (2 x 30). Of the first prompt, rows
+    of 20, 40 and 60 tokens cost 25, 45 and 65. Of the group, three completions cost 60 + 30/8 = 63.75; with the first
+    of the next prompt it would be two rows, 2 (60 + 30/8).
+    """
     prompts = [[1] * 40, [2] * 30, [3] * 10]
     rows = [prompts[i // 3] for i in range(9)]
-    assert shared_batches(rows, [20] * 9, 70) == [[[0, 1, 2]], [[3, 4, 5], [6, 7, 8]]]
-    assert shared_batches(rows, [20] * 9, 10_000) == [[[0, 1, 2, 3, 4, 5, 6, 7, 8]]]
-    alone = shared_batches(rows, [20] * 9, 1)
+    widths = [len(prompt) for prompt in rows]
+    assert shared_batches(rows, widths, [20] * 9, 140) == [[[0, 1, 2]], [[3, 4, 5], [6, 7, 8]]]
+    assert shared_batches(rows, widths, [20] * 9, 20_000) == [[[0, 1, 2, 3, 4, 5, 6, 7, 8]]]
+    alone = shared_batches(rows, widths, [20] * 9, 1)
     assert alone == [[[0], [1], [2]], [[3], [4], [5]], [[6], [7], [8]]]
 
 
+def test_a_long_teacher_prompt_counts_as_much_as_a_long_prompt():
+    prompts = [[i, i] for i in range(4)]
+    assert shared_batches(prompts, [2] * 4, [5] * 4, 100) == [[[0, 1, 2, 3]]]
+    assert shared_batches(prompts, [40] * 4, [5] * 4, 100) == [[[0]], [[1]], [[2]], [[3]]]
+
+
 def test_completions_of_one_prompt_are_one_group_wherever_they_stand():
-    assert shared_batches([[1, 2], [3], [1, 2]], [5, 5, 5], 1000) == [[[0, 2, 1]]]
+    assert shared_batches([[1, 2], [3], [1, 2]], [2, 1, 2], [5, 5, 5], 1000) == [[[0, 2, 1]]]
+
+
+def test_a_row_takes_completions_of_a_prompt_up_to_its_length(monkeypatch):
+    """Rows of at most 6: inner lengths 4, 2 and 0 of the first prompt fill one; the others have a row each."""
+    monkeypatch.setattr(branching, "ROW_TOKENS", 6)
+    policy = tiny_adapter_policy()
+    shapes = []
+    forward = policy.decoder.forward
+    monkeypatch.setattr(policy.decoder, "forward", lambda **k: shapes.append(k["input_ids"].shape) or forward(**k))
+    order = [0, 1, 2, 0]  # 4 + 2 + 0 tokens, and 4 more
+    prompts, completions = [PROMPTS[0]] * 4, [COMPLETIONS[i] for i in order]
+    found = Prefixes(policy.decoder, PROMPTS[:1]).hidden(prompts, completions)
+    assert shapes == [(1, 4), (2, 6)]
+    torch.testing.assert_close(found, completion_hidden(policy.decoder, prompts, completions, policy.device))
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        (LlamaConfig(**SMALL, rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}), "dynamic"),
+        (BloomConfig(vocab_size=64, hidden_size=16, n_layer=1, n_head=2), "it fails"),
+        (MistralConfig(**SMALL, sliding_window=4), "DynamicSlidingWindowLayer"),
+    ],
+)
+def test_models_that_cannot_branch_say_why(config, words: str):
+    reason = can_branch(AutoModelForCausalLM.from_config(config).eval().get_decoder())
+    assert reason is not None
+    assert words in reason
+
+
+def test_a_model_that_gives_no_numbers_cannot_branch(monkeypatch):
+    policy = full_policy()
+    forward = policy.decoder.forward
+
+    def nan(**keywords):
+        out = forward(**keywords)
+        if keywords.get("past_key_values") is not None:
+            out.last_hidden_state = out.last_hidden_state * torch.nan
+        return out
+
+    monkeypatch.setattr(policy.decoder, "forward", nan)
+    assert "differ by nan" in can_branch(policy.decoder)

@@ -5,10 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 from tests.tiny import tiny_model, tiny_tokenizer
-from transformers import DynamicCache
+from transformers import DynamicCache, Lfm2Config, Lfm2ForCausalLM
 from transformers.cache_utils import DynamicLayer
 
+from opct.models.branching import can_branch
 from opct.models.cache import with_room
+from opct.models.policy import Policy
+from opct.models.sampler import Sampling
 
 ROWS = torch.tensor([1, 0, 1])
 
@@ -24,13 +27,13 @@ def test_rows_tokens_and_selections_are_those_of_the_cache_that_grows():
     growing, roomy = DynamicCache(), DynamicCache()
     for cache in (growing, roomy):
         cache.update(*prompts, 0)
-    growing.batch_select_indices(ROWS)
+    growing.reorder_cache(ROWS)
     with_room(roomy, ROWS, 3)
     found = []
     for cache in (growing, roomy):
         seen = [tuple(x.clone() for x in cache.update(*second, 0))]
         assert cache.get_seq_length() == 6
-        cache.batch_select_indices(torch.tensor([2, 0]))
+        cache.reorder_cache(torch.tensor([2, 0]))
         seen.append(cache.update(*third, 0))
         found.append(seen)
     for one, other in zip(*found, strict=True):
@@ -64,15 +67,52 @@ def test_layers_of_other_kinds_keep_their_own_way():
     assert cache.layers[0].keys.shape == (3, 2, 4, 3)
 
 
+def test_a_layer_that_was_never_written_is_left_alone():
+    """As in models whose last layers use the keys of others."""
+    cache = DynamicCache()
+    cache.update(*state(torch.Generator().manual_seed(0), 2, 4), 0)
+    cache.layers.append(DynamicLayer())
+    with_room(cache, ROWS, 2)
+    assert cache.layers[1].keys is None
+    assert cache.layers[0].keys.shape == (3, 2, 4, 3)
+
+
+def test_a_model_with_states_beside_keys_samples_as_it_does_alone():
+    """Lfm2: convolutions and attention in turn. Rows that share a prompt, and a batch that shrinks."""
+    tokenizer = tiny_tokenizer()
+    config = Lfm2Config(
+        vocab_size=len(tokenizer),
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        layer_types=["conv", "full_attention"],
+        eos_token_id=tokenizer.eos_token_id,
+    )
+    torch.manual_seed(0)
+    policy = Policy(Lfm2ForCausalLM(config).eval(), tokenizer)
+    seeds, sampling = [[0, 1, 2, 3, 4], [5]], Sampling(8)
+    prompts = [[1, 5, 6], [1, 7, 8]]
+    together = policy.sample(prompts, seeds, sampling)
+    for prompt, own, found in zip(prompts, seeds, together, strict=True):
+        for seed, completion in zip(own, found, strict=True):
+            [[alone]] = policy.sample([prompt], [[seed]], sampling)
+            assert alone.token_ids == completion.token_ids
+    reason = can_branch(policy.decoder)
+    assert reason is not None
+    assert "LinearAttentionLayer" in reason
+
+
 def test_a_model_decodes_alike():
-    """Hidden states of three tokens after two prompts, row by row the same bits."""
+    """Hidden states of three tokens after two prompts, row by row."""
     decoder = tiny_model(tiny_tokenizer()).get_decoder()
     found = []
     for room in (False, True):
         cache = DynamicCache(config=decoder.config)
         with torch.no_grad():
             decoder(input_ids=torch.tensor([[1, 5, 6], [1, 7, 8]]), past_key_values=cache, use_cache=True)
-            with_room(cache, ROWS, 3) if room else cache.batch_select_indices(ROWS)
+            with_room(cache, ROWS, 3) if room else cache.reorder_cache(ROWS)
             hidden = [
                 decoder(input_ids=torch.full((3, 1), 10 + t), past_key_values=cache, use_cache=True).last_hidden_state
                 for t in range(3)

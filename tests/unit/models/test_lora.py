@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 
 import torch
 from peft.tuners.lora import Linear
@@ -77,7 +78,7 @@ def test_adapter_off_is_the_base_bit_for_bit():
 
 
 def test_what_it_does_not_cover_is_left_to_peft(monkeypatch):
-    """Dropout while training; two adapters at once; an adapter that is merged."""
+    """Dropout while training; an adapter that is merged; two adapters at once; base weights that are trained."""
     called = []
     forward = Linear.forward
     monkeypatch.setattr(Linear, "forward", lambda self, x, *a, **k: called.append(1) or forward(self, x, *a, **k))
@@ -96,6 +97,24 @@ def test_what_it_does_not_cover_is_left_to_peft(monkeypatch):
     merged.score(PROMPTS, COMPLETIONS)
     assert len(called) == layers
 
+    called.clear()
+    two = tiny_adapter_policy()
+    two.model.add_adapter("second", two.model.peft_config["default"])
+    two.model.base_model.set_adapter(["default", "second"])
+    two.score(PROMPTS, COMPLETIONS)
+    assert len(called) == layers
+
+    called.clear()
+    trained = tiny_adapter_policy()
+    for module in trained.model.modules():
+        if isinstance(module, Linear):
+            module.base_layer.bias = torch.nn.Parameter(torch.zeros(module.out_features))
+    trained.score(PROMPTS, COMPLETIONS).hidden.sum().backward()
+    assert len(called) == layers
+    biases = [p for name, p in trained.model.named_parameters() if name.endswith("base_layer.bias")]
+    assert biases
+    assert all(p.grad is not None for p in biases)
+
 
 def test_an_adapter_without_the_input_gradient_of_the_first_layer():
     """The first layer's input comes from frozen embeddings: it gets no gradient, its adapter does."""
@@ -111,3 +130,12 @@ def test_fusing_again_changes_nothing():
     before = fused_layers(policy)
     fuse_lora(policy.model)
     assert fused_layers(policy) == before
+
+
+def test_a_swapped_layer_can_be_pickled_and_takes_no_rows():
+    layer = next(m for m in tiny_adapter_policy().model.modules() if isinstance(m, Linear))
+    again = pickle.loads(pickle.dumps(layer))
+    assert type(again) is type(layer)
+    x = torch.randn(2, layer.in_features)
+    assert torch.equal(again(x), layer(x))
+    assert layer(x[:0]).shape == (0, layer.out_features)
