@@ -55,7 +55,8 @@ def _roomy_class() -> type:
             for whole, new in zip(self._all, (key_states, value_states), strict=True):
                 whole[:, :, start:end] = new
             self._show(end)
-            return self.keys, self.values
+            keys, values = (whole[:, :, :end] for whole in self._all)
+            return keys, values
 
         def reorder_cache(self, beam_idx: Tensor) -> None:
             indices = beam_idx.to(self.device)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import torch
 from torch import Tensor
@@ -251,7 +251,7 @@ class _State:
 
     def take(self, rows: Tensor) -> _State:
         index = rows.nonzero().squeeze(-1).to(self.hidden.device)
-        self.cache.reorder_cache(index)
+        self.cache.reorder_cache(cast("torch.LongTensor", index))
         return _State(self.hidden[index], self.cache, self.attention_mask[index], self.positions[index])
 
 
