@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from opct.data.training import TrainingPairs, batch_of, load_training_pairs, ste
 from opct.errors import ConfigError, DataError, ModelError
 from opct.methods import Method
 from opct.models.policy import Policy
+from opct.models.saved import read_adapter_config
 from opct.models.teacher import Teacher, make_teacher
 from opct.runs import RunDir
 
@@ -150,8 +150,9 @@ def _refuse_other_lora(adapter: Path, lora: LoraSettings) -> None:
 
     Raises:
         ConfigError: they do.
+        ModelError: the adapter's own settings cannot be read.
     """
-    saved = json.loads((adapter / "adapter_config.json").read_text(encoding="utf-8"))
+    saved = read_adapter_config(adapter)
     names = {"r": "r", "alpha": "lora_alpha", "dropout": "lora_dropout"}
     own = {name: saved[key] for name, key in names.items() if key in saved}
     other = [f"lora.{name} is {getattr(lora, name)}" for name in own if getattr(lora, name) != own[name]]

@@ -57,6 +57,12 @@ def test_settings_that_the_adapter_to_continue_from_does_not_have_are_refused(ma
         prepare(make_config(model=adapter, lora={"r": 64, "dropout": 0.5}))
 
 
+def test_an_adapter_to_continue_from_whose_settings_cannot_be_read_is_named(make_config, tmp_path: Path):
+    (tmp_path / "adapter_config.json").write_text("{")
+    with pytest.raises(ModelError, match=r"adapter_config\.json is not JSON"):
+        prepare(make_config(model={"adapter": str(tmp_path)}))
+
+
 def test_pairs_that_are_all_too_long_are_refused(make_config):
     with pytest.raises(DataError, match="training pairs are longer than the model's context of 2048"):
         prepare(make_config(rollout={"max_completion_tokens": 2048}))

@@ -36,13 +36,7 @@ def load_policy(path: str, **settings: Any) -> Policy:
     if not folder.exists() and _means_a_folder(path):
         raise ModelError(f"There is no folder {path}: check the path. A model on the hub is `owner/name`.")
     if (folder / "adapter_config.json").is_file():
-        try:
-            written = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise ModelError(
-                f"{folder / 'adapter_config.json'} is not JSON: {error}. Take the adapter anew."
-            ) from error
-        base = written.get("base_model_name_or_path") if isinstance(written, dict) else None
+        base = read_adapter_config(folder).get("base_model_name_or_path")
         if not base:
             raise ModelError(
                 f"{folder / 'adapter_config.json'} does not say which model the adapter is for: give its name as "
@@ -50,6 +44,22 @@ def load_policy(path: str, **settings: Any) -> Policy:
             )
         return Policy.load(_with({"name_or_path": base, "adapter": path}, settings))
     return Policy.load(_with({"name_or_path": path}, settings))
+
+
+def read_adapter_config(folder: Path) -> dict[str, Any]:
+    """What PEFT wrote about the adapter in a folder.
+
+    Raises:
+        ModelError: it is not a JSON object.
+    """
+    path = folder / "adapter_config.json"
+    try:
+        written = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ModelError(f"{path} is not JSON: {error}. Take the adapter anew.") from error
+    if not isinstance(written, dict):
+        raise ModelError(f"{path} is no JSON object with settings. Take the adapter anew.")
+    return written
 
 
 def _means_a_folder(path: str) -> bool:
