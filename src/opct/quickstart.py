@@ -54,6 +54,7 @@ class Parts:
         self._progress, self._part = progress, 0
         self._began_s = self._took_s = 0.0
         self._skipped, self._share = False, 0
+        self._estimate = ""
 
     def next(self) -> None:
         """Begin the next part; it may have several stages."""
@@ -63,7 +64,7 @@ class Parts:
             self._took_s, self._share = self._took_s + now - self._began_s, self._share + share
         left = sum(SHARES[self._part :])
         if self._share and left:
-            self.log(f"about {duration(self._took_s / self._share * left)} left to the report")
+            self._estimate = f"about {duration(self._took_s / self._share * left)} left to the report"
         self._began_s, self._skipped = now, False
         self._part += 1
 
@@ -74,6 +75,9 @@ class Parts:
 
     def stage(self, name: str, total: int | None = None) -> None:
         self._progress.stage(f"[{self._part}/{len(SHARES)}] {name}", total)
+        if self._estimate:  # not before: the stage before has its last line first
+            self.log(self._estimate)
+            self._estimate = ""
 
     def advance(self, n: int = 1, **fields: Field) -> None:
         self._progress.advance(n, **fields)
@@ -186,8 +190,13 @@ def _evaluate(label: str, folder: Path, config: TrainConfig, overwrite: bool, pr
     marker = folder / "evals" / "settings.json"
     dtype = RunDir(config.output_dir).read_manifest()["dtype"]
     step = None if label == "base" else max(step for step, _ in RunDir(folder).checkpoints())
-    wanted = {"label": label, "model": config.model.model_dump() | {"dtype": dtype}, "step": step, **EVALUATION}
-    wanted["embedded"] = embedded_hash()
+    wanted = {
+        "label": label,
+        "model": config.model.model_dump() | {"dtype": dtype},
+        "step": step,
+        "embedded": embedded_hash(),
+        **EVALUATION,
+    }
     if (
         not overwrite
         and marker.exists()

@@ -133,17 +133,38 @@ def test_how_long_the_rest_takes_follows_from_the_parts_so_far(monkeypatch):
     """24 % took 60 s, so the other 76 take 190 s. The next part, 38 %, was there already: 38 % are left, 95 s. The
     base's 12 % then take 60 s: 36 % took 120 s, and 26 % are left, 86.7 s."""
     now = [0.0]
+    monkeypatch.setattr(quickstart, "SHARES", (0, 24, 38, 12, 13, 13, 0))
     monkeypatch.setattr(quickstart.time, "perf_counter", lambda: now[0])
     said = Noted()
     parts = quickstart.Parts(said)
-    for seconds in (2, 60):
+    for seconds, lines in (
+        (2, []),
+        (60, []),
+        (0, ["about 3m10s left to the report", "trained already"]),
+        (60, ["about 1m35s left to the report"]),
+        (0, ["about 1m27s left to the report"]),
+    ):
         parts.next()
+        parts.stage("work")
+        if "trained already" in lines:
+            parts.skip("trained already")
+        assert said.lines == lines
+        said.lines.clear()
         now[0] += seconds
-    parts.next()
-    parts.skip("trained already")
-    parts.next()
-    now[0] += 60
-    for _ in range(3):
+
+
+def test_the_estimate_stands_after_the_stage_that_it_follows(monkeypatch):
+    """Nothing is said between the last line of one part and the beginning of the next."""
+    now = [0.0]
+    monkeypatch.setattr(quickstart.time, "perf_counter", lambda: now[0])
+    said = Noted()
+    parts = quickstart.Parts(said)
+    for _ in range(2):
         parts.next()
-    assert said.lines[:2] == ["about 3m10s left to the report", "trained already"]
-    assert said.lines[2:4] == ["about 1m35s left to the report", "about 1m27s left to the report"]
+        now[0] += 5
+    parts.next()
+    assert said.lines == []
+    parts.stage("train opct")
+    parts.stage("another stage of it")
+    assert len(said.lines) == 1
+    assert sum(quickstart.SHARES) == 100
