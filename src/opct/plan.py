@@ -163,8 +163,12 @@ def _probe(setup: Setup) -> _Probe:
     weights = step_weights(rollouts, config.loss.reduction)
     lengths = [max(len(r.prompt_ids), len(r.teacher_ids)) + len(r.ids) for r in rollouts]
     budget, teacher = config.optim.micro_batch_tokens, setup.teacher
-    tokens = max(len(rows) * max(lengths[i] for i in rows) for rows in micro_batches(lengths, budget))
     share = shares_prompts(setup.policy, teacher, rollouts)
+    if share:  # prompts and a micro-batch of completions together
+        prompts = {tuple(r.prompt_ids) for r in rollouts}
+        tokens = min(budget, sum(map(len, prompts)) + sum(len(r.ids) for r in rollouts))
+    else:
+        tokens = max(len(rows) * max(lengths[i] for i in rows) for rows in micro_batches(lengths, budget))
     started = time.perf_counter()
     accumulate(method, setup.policy, teacher, rollouts, weights, budget, share=share)
     setup.policy.model.zero_grad(set_to_none=True)
