@@ -64,10 +64,10 @@ def accumulate(
 
 def sharing_fault(policy: Policy, teacher: Teacher) -> str | None:
     """Why a prompt is computed with each of its completions; None where it can be computed once."""
-    model = policy.model.get_base_model() if policy.has_adapter else policy.model
-    if any(isinstance(m, torch.nn.Dropout) and m.p > 0 for m in policy.model.modules()) or _drops(model.config):
+    modules = list(policy.model.modules())
+    if any(isinstance(m, torch.nn.Dropout) and m.p > 0 for m in modules) or _drops(policy.bare_model.config):
         return "dropout is on, and draws for each completion"
-    if any(getattr(m, "gradient_checkpointing", False) for m in model.modules()):
+    if any(getattr(m, "gradient_checkpointing", False) for m in modules):
         return "activations are computed again in the backward pass, which keeps no cache"
     if policy.branching_fault is not None:
         return policy.branching_fault

@@ -118,8 +118,7 @@ def _refuse_untrained_head(policy: Policy, config: TrainConfig) -> None:
     Raises:
         ModelError: an adapter sits on the output head, or every weight is trained and the head has a bias.
     """
-    model = policy.model.get_base_model() if policy.has_adapter else policy.model
-    if policy.has_adapter and any(p.requires_grad for p in model.get_output_embeddings().parameters()):
+    if policy.has_adapter and any(p.requires_grad for p in policy.bare_model.get_output_embeddings().parameters()):
         targets = "" if config.lora is None else f" (lora.target_modules={config.lora.target_modules!r})"
         raise ModelError(
             f"The adapter reaches the output head of {policy.name}{targets}, which would not be trained: name other "

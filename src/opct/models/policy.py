@@ -37,6 +37,7 @@ class Policy:
 
     Attributes:
         model: the transformers model, or the PEFT model around it.
+        bare_model: the transformers model.
         renderer: turns chat messages into token ids.
         head: the output projection.
         dtype: what matrix products run in; `dtype_reason` says why.
@@ -57,7 +58,8 @@ class Policy:
         self.tokenizer, self.name = tokenizer, name
         self.renderer = Renderer(tokenizer)
         self.has_adapter = hasattr(model, "peft_config")
-        base = _without_adapter(model)
+        base: Any = self.model.get_base_model() if self.has_adapter else model
+        self.bare_model = base
         self.device = base.get_output_embeddings().weight.device
         self.dtype = dtype or base.get_output_embeddings().weight.dtype
         self.dtype_reason = dtype_reason
@@ -191,7 +193,7 @@ class Policy:
         Raises:
             ModelError: it asks for a penalty or filter that the sampler does not have.
         """
-        return generation_defaults(_without_adapter(self.model).generation_config, self.name)
+        return generation_defaults(self.bare_model.generation_config, self.name)
 
     def sample(
         self,
@@ -230,8 +232,8 @@ class Policy:
 
         Args:
             gradient: whether it is for calls with gradient, whose part in the prompts comes with `Prefixes.backward`
-                after the last of them, or for calls without. Calls with another adapter than now are not meant, and
-                weights must stay as they are.
+                after the last of them, or for calls without. Calls with another adapter than is on now are computed
+                plainly. Weights must stay as they are.
         """
         key, former = (gradient, self._adapter), self._shared.copy()
         self._shared[key] = Prefixes(self.decoder, prompt_ids)
@@ -374,11 +376,6 @@ class Policy:
         else:
             self.model.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
-
-
-def _without_adapter(model: Any) -> Any:
-    """The transformers model itself."""
-    return model.get_base_model() if hasattr(model, "peft_config") else model
 
 
 def _name_base(folder: Path, name: str) -> None:
