@@ -83,7 +83,9 @@ def test_a_checkpoint_can_be_named(make_config):
         load_policy(str(run.checkpoint_path(1)))
 
 
-@pytest.mark.parametrize(("text", "part"), [("{", "is not JSON"), ("[]", "is no JSON object"), ("{}", "does not say which model")])
+@pytest.mark.parametrize(
+    ("text", "part"), [("{", "is not JSON"), ("[]", "is no JSON object"), ("{}", "does not say which model")]
+)
 def test_a_broken_adapter_config_is_named(tmp_path: Path, text: str, part: str):
     (tmp_path / "adapter_config.json").write_text(text)
     with pytest.raises(ModelError, match=part):
