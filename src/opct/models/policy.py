@@ -9,7 +9,7 @@ import functools
 import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
@@ -58,7 +58,7 @@ class Policy:
         self.tokenizer, self.name = tokenizer, name
         self.renderer = Renderer(tokenizer)
         self.has_adapter = hasattr(model, "peft_config")
-        base: Any = self.model.get_base_model() if self.has_adapter else model
+        base: Any = cast("Any", model).get_base_model() if self.has_adapter else model
         self.bare_model = base
         self.device = base.get_output_embeddings().weight.device
         self.dtype = dtype or base.get_output_embeddings().weight.dtype
