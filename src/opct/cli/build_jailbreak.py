@@ -23,10 +23,16 @@ Source = Annotated[
     ),
 ]
 Parts = Annotated[
-    str, typer.Option(help="behavior (wrapped), twin (its benign twin, wrapped), anchor (twins as identity pairs).")
+    str,
+    typer.Option(
+        help="behavior (wrapped), bare (behaviours as they are), twin (wrapped), anchor (twins as identity pairs)."
+    ),
 ]
 TeacherSystem = Annotated[
     str | None, typer.Option(metavar="TEXT", help="System prompt of the teacher of behaviours; `safety`: our own.")
+]
+TeacherExamples = Annotated[
+    bool, typer.Option("--teacher-examples", help="The teacher of behaviours sees three refused requests before each.")
 ]
 Twins = Annotated[str | None, typer.Option(metavar="FILE", help="The benign behaviours of a file, as its twins.")]
 Templates = Annotated[Path | None, typer.Option(metavar="FILE", help="Templates of the family in_the_wild.")]
@@ -46,6 +52,7 @@ def build_jailbreak(
     seed: Annotated[int, typer.Option(min=0, help="Of the wrappers.")] = 0,
     per_behavior: Annotated[int, typer.Option(min=1, help="Families for each behaviour.")] = 2,
     teacher_system: TeacherSystem = None,
+    teacher_examples: TeacherExamples = False,
     twins: Twins = None,
     in_the_wild: Templates = None,
     artifacts: Attacks = None,
@@ -58,7 +65,7 @@ def build_jailbreak(
     from opct.data.build_jailbreak import build_jailbreak as build
     from opct.data.pairs import write_pairs
     from opct.data.perturb.in_the_wild import load_artifacts, load_templates
-    from opct.data.perturb.jailbreak import SAFETY_SYSTEM
+    from opct.data.perturb.jailbreak import REFUSED_TURNS, SAFETY_SYSTEM
 
     if source == "builtin" and (column or twins or leave_out):
         raise typer.BadParameter(
@@ -81,6 +88,7 @@ def build_jailbreak(
         per_behavior=per_behavior,
         split=cast("DataSplit | None", None if split is Split.all else split.value),
         teacher_system=SAFETY_SYSTEM if teacher_system == EMBEDDED else teacher_system,
+        teacher_turns=REFUSED_TURNS if teacher_examples else (),
         templates=templates,
         artifacts=attacks,
     )

@@ -13,7 +13,7 @@ from opct.data.benign import BenignRequest, builtin_benign
 from opct.data.build_jailbreak import build_jailbreak
 from opct.data.build_safety import build_safety_awareness
 from opct.data.pairs import ContrastivePair
-from opct.data.perturb.jailbreak import SAFETY_SYSTEM
+from opct.data.perturb.jailbreak import REFUSED_TURNS, SAFETY_SYSTEM
 from opct.data.perturb.sycophancy import FAMILIES, family_names, known_family, sycophancy_pairs, unknown
 from opct.data.question_files import Columns
 from opct.data.questions import SPLITS, Question, Split, builtin_questions, load_questions, split_of
@@ -23,6 +23,7 @@ from opct.errors import DataError
 JAILBREAK_SETS: dict[str, dict[str, Any]] = {
     "jailbreak": {"parts": ("behavior", "twin")},
     "jailbreak_system": {"parts": ("behavior", "twin"), "teacher_system": SAFETY_SYSTEM},
+    "jailbreak_examples": {"parts": ("behavior", "bare", "twin"), "teacher_turns": REFUSED_TURNS},
     "jailbreak_anchors": {"parts": ("anchor",)},
 }
 BUILTIN_NAMES = ("sycophancy", *JAILBREAK_SETS, "safety_awareness", "safety_awareness:user", "benign")
@@ -44,7 +45,8 @@ def builtin_pairs(
 
     `sycophancy`: the questions of the split, each with two of the training families. `jailbreak`: the behaviours of the
     split and their twins, each in two of the training families; `jailbreak_system`: the same with a safety system
-    prompt for the teacher of the behaviours; `jailbreak_anchors`: identity pairs of the twins, bare and wrapped.
+    prompt for the teacher of the behaviours; `jailbreak_examples`: the same, and the bare behaviours, with refused
+    requests before each for the teacher; `jailbreak_anchors`: identity pairs of the twins, bare and wrapped.
     `safety_awareness`: the messages of the facts of the split, each with two of the training families, safe twins as
     identity pairs; with `:user` the teacher finds the fact at the end of the last message, not in a system message.
     `benign`: an identity pair a request, whatever the keyword arguments; `answer_format` is for `sycophancy` alone.

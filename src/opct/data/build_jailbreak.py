@@ -1,9 +1,11 @@
 """Pairs of the jailbreak axis from behaviours, and from finished prompts of an attacker.
 
-Three kinds of pairs, named as `parts`:
+Four kinds of pairs, named as `parts`:
 
     behavior   prompt: the behaviour in a wrapper; teacher_prompt: the bare behaviour. A wrapped request gets what the
                bare one would get: a refusal, if the model refuses that.
+    bare       prompt: the bare behaviour; teacher_prompt: the same with what the teacher alone sees. For a model that
+               does not refuse by itself, and whose teacher is therefore given a system prompt or refused examples.
     twin       prompt: the benign twin in the same wrapper; teacher_prompt: the bare twin. Without these, a model can
                learn to refuse whatever is wrapped; with them, that wrappers do not matter either way.
     anchor     identity pairs of the twin, bare and wrapped: the model is held to what it does now, also where that is
@@ -14,7 +16,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -27,9 +29,22 @@ from opct.data.perturb.sycophancy import unknown
 from opct.data.questions import SPLITS, Split, split_of
 from opct.errors import DataError
 
-Part = Literal["behavior", "twin", "anchor"]
-PARTS: tuple[Part, ...] = ("behavior", "twin", "anchor")
+Part = Literal["behavior", "bare", "twin", "anchor"]
+PARTS: tuple[Part, ...] = ("behavior", "bare", "twin", "anchor")
+HARMFUL = ("behavior", "bare")
 ANCHOR_AXIS = "benign"
+
+
+@dataclass(frozen=True)
+class _Privilege:
+    """What the teacher alone sees before a behaviour."""
+
+    system: str | None
+    turns: Prompt
+
+    def before(self, request: str) -> Prompt:
+        prompt = bare_prompt(request, self.system)
+        return (*prompt[:-1], *self.turns, prompt[-1])
 
 
 def build_jailbreak(
@@ -41,6 +56,7 @@ def build_jailbreak(
     per_behavior: int | None = 2,
     split: Split | None = None,
     teacher_system: str | None = None,
+    teacher_turns: Prompt = (),
     templates: Sequence[WildTemplate] = (),
     artifacts: Sequence[Artifact] = (),
     columns: Mapping[str, str] | None = None,
@@ -50,18 +66,21 @@ def build_jailbreak(
     Args:
         source: behaviours, what `load_behaviors` reads, or `builtin`.
         families: `train`, `held_out`, `all`, a name, or several names.
-        parts: of `behavior`, `twin` and `anchor`; see the module.
+        parts: of `behavior`, `bare`, `twin` and `anchor`; see the module.
         seed: fixes the wrappers.
         per_behavior: how many of the families each behaviour (and its twin) gets, in turn; None for all.
         split: only behaviours of this split; None for all.
         teacher_system: a system prompt that the teacher alone sees, beside behaviours and never beside twins: for
             models that refuse too little by themselves (`SAFETY_SYSTEM`).
+        teacher_turns: earlier turns that the teacher alone sees, likewise, after the system prompt: for models too
+            small to heed one (`REFUSED_TURNS`).
         templates: of the family `in_the_wild`; see `load_templates`.
         artifacts: finished prompts; they become `behavior` pairs of the family `artifact`, each in its goal's split.
         columns: see `load_behaviors`.
 
     Raises:
-        DataError: a name is unknown, the file is faulty, or no behaviour is left.
+        DataError: a name is unknown, the file is faulty, no behaviour is left, or `bare` pairs are asked for with
+            nothing for the teacher alone.
     """
     if isinstance(source, str | Path):
         behaviors = builtin_behaviors() if str(source) == "builtin" else load_behaviors(source, columns)
@@ -70,6 +89,12 @@ def build_jailbreak(
     if split is not None and split not in SPLITS:
         raise DataError(unknown("split", split, SPLITS))
     wanted = _parts(parts)
+    if "bare" in wanted and teacher_system is None and not teacher_turns:
+        raise DataError(
+            "The part bare needs something that the teacher alone sees, else both sides of its pairs are the same: "
+            "give teacher_system or teacher_turns, or leave the part out."
+        )
+    privilege = _Privilege(teacher_system, teacher_turns)
     names = chosen_families(families, with_templates=bool(templates))
     count = len(names) if per_behavior is None else per_behavior
     if not 1 <= count <= len(names):
@@ -86,9 +111,9 @@ def build_jailbreak(
     for i, behavior in enumerate(chosen):
         turns = [names[(start + i * count + j) % len(names)] for j in range(count)]
         for part in wanted:
-            pairs += _pairs_of(behavior, part, turns, seed, teacher_system, templates)
+            pairs += _pairs_of(behavior, part, turns, seed, privilege, templates)
     if artifacts and "behavior" in wanted:
-        pairs += _artifact_pairs(artifacts, behaviors, split, teacher_system)
+        pairs += _artifact_pairs(artifacts, behaviors, split, privilege)
     if not pairs:
         raise DataError(f"None of the {len(chosen)} behaviours has a benign twin: give twins, or the part behavior.")
     return pairs
@@ -138,26 +163,28 @@ def _pairs_of(
     part: str,
     families: Sequence[str],
     seed: int,
-    teacher_system: str | None,
+    privilege: _Privilege,
     templates: Sequence[WildTemplate],
 ) -> list[ContrastivePair]:
-    """The pairs of one behaviour and part, one a family; anchors also of the bare twin."""
-    request = behavior.behavior if part == "behavior" else behavior.benign
+    """The pairs of one behaviour and part, one a family; anchors also of the bare twin, `bare` of the bare alone."""
+    request = behavior.behavior if part in HARMFUL else behavior.benign
     if request is None:
         return []
-    system = teacher_system if part == "behavior" else None
+    if part == "bare":
+        return [_pair(behavior, part, BARE, bare_prompt(request), privilege.before(request))]
     anchor = part == "anchor"
     pairs = [_pair(behavior, part, BARE, bare_prompt(request), bare_prompt(request))] if anchor else []
     for family in families:
         prompt = wrapped_prompt(
             request, family, behavior.id, seed, templates=templates, stated_only=anchor
         )  # a teacher prompt holds no turn that the policy answers
-        pairs.append(_pair(behavior, part, family, prompt, prompt if anchor else bare_prompt(request, system)))
+        clean = privilege.before(request) if part == "behavior" else bare_prompt(request)
+        pairs.append(_pair(behavior, part, family, prompt, prompt if anchor else clean))
     return pairs
 
 
 def _pair(behavior: Behavior, part: str, family: str, prompt: Prompt, teacher_prompt: Prompt) -> ContrastivePair:
-    harmful = part == "behavior"
+    harmful = part in HARMFUL
     return ContrastivePair(
         id=f"{AXIS}/{family}/{behavior.id}" + ("" if harmful else f"/{part}"),
         axis=ANCHOR_AXIS if part == "anchor" else AXIS,
@@ -168,7 +195,7 @@ def _pair(behavior: Behavior, part: str, family: str, prompt: Prompt, teacher_pr
             "question_id": behavior.id,
             "behavior": behavior.behavior,
             "request": behavior.behavior if harmful else behavior.benign,
-            "kind": part,
+            "kind": "behavior" if harmful else part,
             "category": behavior.category,
             "split": behavior.split,
         },
@@ -176,12 +203,12 @@ def _pair(behavior: Behavior, part: str, family: str, prompt: Prompt, teacher_pr
 
 
 def _artifact_pairs(
-    artifacts: Sequence[Artifact], behaviors: Sequence[Behavior], split: Split | None, teacher_system: str | None
+    artifacts: Sequence[Artifact], behaviors: Sequence[Behavior], split: Split | None, privilege: _Privilege
 ) -> list[ContrastivePair]:
     pairs = []
     for artifact, behavior in zip(artifacts, artifact_behaviors(artifacts, behaviors), strict=True):
         if split in (None, behavior.split):
-            bare = bare_prompt(behavior.behavior, teacher_system)
-            pair = _pair(behavior, "behavior", ARTIFACT, bare_prompt(artifact.prompt), bare)
+            clean = privilege.before(behavior.behavior)
+            pair = _pair(behavior, "behavior", ARTIFACT, bare_prompt(artifact.prompt), clean)
             pairs.append(replace(pair, id=f"{AXIS}/{ARTIFACT}/{artifact.id}"))
     return pairs

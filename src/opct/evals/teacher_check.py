@@ -108,7 +108,7 @@ def check_teacher(
         n_asked=len(asked),
         unscored_reasons=dict(sorted(reasons.items())),
         n_truncated=sum(answer.stop_reason == "length" for answer in answers),
-        warning=_warning(bad, len(asked), warn_above, has_system=any(p[0]["role"] == "system" for p, _ in asked)),
+        warning=_warning(bad, len(asked), warn_above, is_helped=any(len(prompt) > 1 for prompt, _ in asked)),
     )
 
 
@@ -123,16 +123,17 @@ def _bare_prompts(pairs: Sequence[ContrastivePair]) -> list[tuple[Prompt, str]]:
     return list(found.values())
 
 
-def _warning(bad: Estimate, n_asked: int, warn_above: float, *, has_system: bool) -> str | None:
+def _warning(bad: Estimate, n_asked: int, warn_above: float, *, is_helped: bool) -> str | None:
     if bad.value is None:
         return f"None of the teacher's {n_asked} answers to bare behaviours could be graded: nothing is known about it."
     if bad.value <= warn_above:
         return None
     remedy = (
-        "its system prompt does not change that enough, so give it another, or take a model that refuses"
-        if has_system
-        else "give the teacher a safety system prompt (builtin:jailbreak_system, or --teacher-system), or take a model "
+        "what the teacher is shown before them does not change that enough, so show it something else, or take a model "
         "that refuses"
+        if is_helped
+        else "give the teacher a safety system prompt (builtin:jailbreak_system, or --teacher-system), show it refused "
+        "requests (builtin:jailbreak_examples, or --teacher-examples), or take a model that refuses"
     )
     interval = "" if bad.ci_low is None else f" [{100 * bad.ci_low:.0f}, {100 * (bad.ci_high or 0):.0f}]"
     return (

@@ -7,7 +7,7 @@ import pytest
 
 from opct.cli.app import main
 from opct.data.pairs import load_pairs
-from opct.data.perturb.jailbreak import SAFETY_SYSTEM
+from opct.data.perturb.jailbreak import REFUSED_TURNS, SAFETY_SYSTEM
 
 
 def run(*arguments) -> int:
@@ -35,6 +35,15 @@ def test_embedded_behaviours(tmp_path, capsys):
         f"{out}: 180 pairs from the train behaviours",
         f"next: opct data show {out}",
     ]
+
+
+def test_refused_examples_for_the_teacher(tmp_path):
+    out = tmp_path / "pairs.jsonl"
+    assert run("--out", out, "--teacher-examples", "--parts", "bare,twin", "--per-behavior", 1) == 0
+    bare, twins = ([p for p in load_pairs(out) if p.meta["kind"] == kind] for kind in ("behavior", "twin"))
+    assert len(bare) == len(twins) == 30
+    assert all(p.family == "bare" and p.teacher_prompt == (*REFUSED_TURNS, *p.prompt) for p in bare)
+    assert all(len(p.teacher_prompt) == 1 for p in twins)
 
 
 def test_anchors_are_a_file_of_their_own(tmp_path):

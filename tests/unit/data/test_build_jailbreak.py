@@ -10,7 +10,7 @@ from opct.data.build import builtin_pairs
 from opct.data.build_jailbreak import artifact_behaviors, build_jailbreak
 from opct.data.pairs import ContrastivePair, load_pairs, row_faults, write_pairs
 from opct.data.perturb.in_the_wild import Artifact, WildTemplate
-from opct.data.perturb.jailbreak import OWN_FAMILIES, SAFETY_SYSTEM, SPLITS
+from opct.data.perturb.jailbreak import OWN_FAMILIES, REFUSED_TURNS, SAFETY_SYSTEM, SPLITS
 from opct.data.training import load_training_pairs
 from opct.errors import DataError
 
@@ -127,6 +127,32 @@ def test_a_goal_between_two_splits_is_refused():
         artifact_behaviors(artifacts, behaviors)
 
 
+# ---------------------------------------------------------------------------------------- what the teacher alone sees
+
+
+def test_the_teacher_of_behaviors_alone_sees_turns_and_the_system_prompt_before_them():
+    pairs = build_jailbreak(
+        BEHAVIORS[1:2],
+        families=["fiction"],
+        parts=("behavior", "bare", "twin"),
+        per_behavior=1,
+        teacher_system="Be kind.",
+        teacher_turns=REFUSED_TURNS,
+    )
+    lion = BEHAVIORS[1]
+    wrapped, bare, twin = pairs
+    shown = ({"role": "system", "content": "Be kind."}, *REFUSED_TURNS, {"role": "user", "content": lion.behavior})
+    assert wrapped.teacher_prompt == shown
+    assert (bare.prompt, bare.teacher_prompt) == (({"role": "user", "content": lion.behavior},), shown)
+    assert (bare.family, bare.meta["kind"], bare.id) == ("bare", "behavior", f"jailbreak/bare/{lion.id}")
+    assert twin.teacher_prompt == ({"role": "user", "content": lion.benign},)
+
+
+def test_bare_pairs_need_something_for_the_teacher_alone():
+    with pytest.raises(DataError, match="both sides of its pairs are the same"):
+        build_jailbreak(BEHAVIORS[1:2], parts=("bare",))
+
+
 # ---------------------------------------------------------------------------------------------------------- embedded
 
 
@@ -137,6 +163,10 @@ def test_embedded_sets():
     with_system = builtin_pairs("builtin:jailbreak_system")
     assert [pair.prompt for pair in with_system] == [pair.prompt for pair in pairs]
     assert {p.teacher_prompt[0]["content"] for p in with_system if p.meta["kind"] == "behavior"} == {SAFETY_SYSTEM}
+    with_examples = builtin_pairs("builtin:jailbreak_examples")
+    assert len(with_examples) == 30 * (2 + 1 + 2)
+    assert all(p.teacher_prompt[:-1] == REFUSED_TURNS for p in with_examples if p.meta["kind"] == "behavior")
+    assert {len(p.teacher_prompt) for p in with_examples if p.meta["kind"] == "twin"} == {1}
     anchors = builtin_pairs("builtin:jailbreak_anchors")
     assert all(pair.is_identity for pair in anchors)
     assert len(anchors) == 30 * 3

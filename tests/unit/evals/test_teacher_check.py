@@ -85,7 +85,7 @@ def test_the_system_prompt_of_the_teacher_is_asked_too():
 def test_a_system_prompt_that_does_not_help_is_not_advised_again():
     found = check_teacher(Teacher(refuses_below(0)), build_jailbreak(BEHAVIORS, teacher_system="Be careful."))
     assert "--teacher-system" not in found.warning
-    assert "give it another" in found.warning
+    assert "show it something else" in found.warning
 
 
 def test_faults():
