@@ -80,6 +80,11 @@ class DataConfig(Section):
     )
     anchor_fraction: Fraction = Field(0.25, description="Share of identity pairs in every step.")
     max_pairs: int | None = Field(None, ge=1, description="Use at most so many pairs (a seeded choice).")
+    balance_axes: bool = Field(
+        False,
+        description="Where `pairs` are of several axes, each step holds equally many of each, however many there are; "
+        "those of a small axis come again sooner.",
+    )
 
 
 class RolloutConfig(Section):

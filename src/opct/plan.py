@@ -103,7 +103,13 @@ def _sizes(setup: Setup) -> Iterator[tuple[str, str]]:
     yield "prompt tokens", f"median {median}, longest {longest} of {setup.policy.context_length}"
     yield "steps", f"{steps} of {per_step} pairs x {n} completions"
     fresh = per_step - anchors_per_step(per_step, config.data.anchor_fraction if setup.anchors else 0.0)
-    yield "passes", f"each pair is seen {steps * fresh / len(setup.pairs):.1f} times"
+    share = fresh // len(setup.streams)
+    of_axis = "" if len(setup.streams) == 1 else " of {}"
+    passes = [
+        f"each pair{of_axis.format(name.partition('/')[2])} is seen {steps * share / len(pairs):.1f} times"
+        for name, pairs in setup.streams.items()
+    ]
+    yield "passes", ", ".join(passes)
     yield "completion tokens", f"at most {steps * per_step * n * config.rollout.max_completion_tokens:,} in all"
 
 

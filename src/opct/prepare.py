@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from opct import distributed
 from opct.config import LoraSettings, TrainConfig
 from opct.data.pairs import ContrastivePair
 from opct.data.render import Overlong, RenderedPair, render_pairs
-from opct.data.training import TrainingPairs, batch_of, load_training_pairs, steps_per_epoch
+from opct.data.training import TrainingPairs, batch_of, load_training_pairs, steps_per_epoch, streams_of
 from opct.errors import ConfigError, DataError, EngineError, ModelError
 from opct.methods import Method
 from opct.methods.make import ANSWERING, make
@@ -63,8 +64,14 @@ class Setup:
         if self.config.max_steps is not None:
             return self.config.max_steps
         fraction = data.anchor_fraction if self.anchors else 0.0
-        per_epoch = steps_per_epoch(len(self.pairs), optim.prompts_per_step, fraction)
+        per_epoch = steps_per_epoch(self.streams, optim.prompts_per_step, fraction)
         return max(1, round(per_epoch * self.config.num_train_epochs))
+
+    @cached_property
+    def streams(self) -> dict[str, list[RenderedPair]]:
+        """The pairs by what they are drawn together with; see `streams_of`."""
+        places = streams_of([rendered.pair.axis for rendered in self.pairs], self.config.data.balance_axes)
+        return {name: [self.pairs[i] for i in chosen] for name, chosen in places.items()}
 
     @property
     def models(self) -> list[Policy]:
@@ -76,7 +83,7 @@ class Setup:
         """The pairs of a step."""
         return batch_of(
             step,
-            self.pairs,
+            self.streams,
             self.anchors,
             prompts_per_step=self.config.optim.prompts_per_step,
             anchor_fraction=self.config.data.anchor_fraction,

@@ -69,6 +69,7 @@ def test_the_defaults_are_pinned():
         "data.anchors": ["builtin:benign"],
         "data.anchor_fraction": 0.25,
         "data.max_pairs": None,
+        "data.balance_axes": False,
         "rollout.engine": "in_process",
         "rollout.num_generations": 1,
         "rollout.max_completion_tokens": 24,

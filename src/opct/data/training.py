@@ -6,7 +6,7 @@ import hashlib
 import json
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeVar
@@ -40,7 +40,7 @@ def load_training_pairs(config: TrainConfig) -> TrainingPairs:
 
     Raises:
         DataError: a source is faulty, an id stands in two sources, a question is trained on and held out,
-            anchors are not identity pairs, or nothing is left.
+            anchors are not identity pairs, nothing is left, or the axes cannot share a step equally.
     """
     data, seed = config.data, config.seed
     trained, held_out = _read(data.pairs, 0.0 if data.validation_pairs else data.validation_fraction, seed)
@@ -68,10 +68,15 @@ def load_training_pairs(config: TrainConfig) -> TrainingPairs:
             "No training pairs are left after holding out validation pairs: give more pairs, "
             "or lower data.validation_fraction."
         )
+    pairs_of_each(
+        streams_of([pair.axis for pair in trained], data.balance_axes),
+        config.optim.prompts_per_step,
+        data.anchor_fraction,
+    )
     parts = {
         "pairs": trained,
         "anchors": anchors,
-        "validation": _choose(held_out, data.validation_size, seed),
+        "validation": _choose_validation(held_out, data.validation_size, seed, data.balance_axes),
         "validation_anchors": _choose(held_out_anchors, data.validation_size // 2, seed),
     }
     return TrainingPairs(**parts, hashes={name: pairs_hash(part) for name, part in parts.items()})
@@ -138,31 +143,75 @@ def _choose(pairs: Sequence[Item], at_most: int | None, seed: int) -> list[Item]
     return [pairs[i] for i in sorted(random.Random(f"choose/{seed}").sample(range(len(pairs)), at_most))]
 
 
+def _choose_validation(
+    pairs: Sequence[ContrastivePair], at_most: int, seed: int, balanced: bool
+) -> list[ContrastivePair]:
+    """A seeded choice; of each axis equally many where axes are balanced, so that each one's KL is measured."""
+    streams = streams_of([pair.axis for pair in pairs], balanced)
+    return [
+        pair
+        for places in streams.values()
+        for pair in _choose([pairs[i] for i in places], at_most // len(streams), seed)
+    ]
+
+
 def anchors_per_step(prompts_per_step: int, anchor_fraction: float) -> int:
     """How many of a step's pairs are identity pairs."""
     return min(round(prompts_per_step * anchor_fraction), prompts_per_step - 1) if prompts_per_step > 1 else 0
 
 
-def steps_per_epoch(n_pairs: int, prompts_per_step: int, anchor_fraction: float) -> int:
-    """Steps until every pair was seen once; the last one is filled up from the next epoch."""
-    return -(-n_pairs // (prompts_per_step - anchors_per_step(prompts_per_step, anchor_fraction)))
+def streams_of(axes: Sequence[str], balanced: bool) -> dict[str, list[int]]:
+    """Places of the pairs that are drawn from together, by name: all, or those of each axis where axes are balanced.
+
+    Args:
+        axes: of each pair.
+    """
+    names = list(dict.fromkeys(axes)) if balanced else []
+    if len(names) < 2:
+        return {"pairs": list(range(len(axes)))}
+    return {f"pairs/{name}": [i for i, axis in enumerate(axes) if axis == name] for name in names}
+
+
+def pairs_of_each(streams: Collection[object], prompts_per_step: int, anchor_fraction: float) -> int:
+    """How many pairs a step draws from each stream.
+
+    Raises:
+        DataError: they cannot be equally many.
+    """
+    n_fresh = prompts_per_step - anchors_per_step(prompts_per_step, anchor_fraction)
+    share, rest = divmod(n_fresh, len(streams))
+    if rest:
+        raise DataError(
+            f"data.balance_axes shares the {n_fresh} pairs of a step (optim.prompts_per_step is {prompts_per_step}, "
+            f"some are identity pairs) among {len(streams)} axes: set optim.prompts_per_step or data.anchor_fraction so "
+            f"that they are a multiple of {len(streams)}."
+        )
+    return share
+
+
+def steps_per_epoch(streams: Mapping[str, Sequence[object]], prompts_per_step: int, anchor_fraction: float) -> int:
+    """Steps until every pair was seen once; the last one is filled up from the next epoch, as are smaller streams."""
+    return -(-max(map(len, streams.values())) // pairs_of_each(streams, prompts_per_step, anchor_fraction))
 
 
 def batch_of(
     step: int,
-    pairs: Sequence[Item],
+    streams: Mapping[str, Sequence[Item]],
     anchors: Sequence[Item],
     *,
     prompts_per_step: int,
     anchor_fraction: float,
     seed: int,
 ) -> list[Item]:
-    """The pairs of a step (from 1), anchors last; from its arguments alone, so a resumed run goes on alike."""
-    n_anchors = anchors_per_step(prompts_per_step, anchor_fraction) if anchors else 0
-    return [
-        *_window(pairs, step, prompts_per_step - n_anchors, f"pairs/{seed}"),
-        *_window(anchors, step, n_anchors, f"anchors/{seed}"),
-    ]
+    """The pairs of a step (from 1), anchors last; from its arguments alone, so a resumed run goes on alike.
+
+    Args:
+        streams: pairs by the name that fixes their order, with `seed`; a step takes equally many of each.
+    """
+    fraction = anchor_fraction if anchors else 0.0
+    share = pairs_of_each(streams, prompts_per_step, fraction)
+    fresh = [item for name, pairs in streams.items() for item in _window(pairs, step, share, f"{name}/{seed}")]
+    return [*fresh, *_window(anchors, step, prompts_per_step - len(fresh), f"anchors/{seed}")]
 
 
 def _window(items: Sequence[Item], step: int, size: int, key: str) -> list[Item]:
@@ -188,7 +237,7 @@ def _order(n: int, size: int, epoch: int, key: str) -> list[int]:
     return orders[epoch]
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=16)
 def _orders(n: int, size: int, key: str) -> list[list[int]]:
     """Orders of the epochs so far, for `_order` to go on with: each depends on the one before."""
     return []

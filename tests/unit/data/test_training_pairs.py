@@ -12,7 +12,7 @@ from tests.tiny import tiny_anchors, tiny_pairs
 from opct.config import DataConfig, TrainConfig
 from opct.data.build import builtin_pairs
 from opct.data.pairs import ContrastivePair, write_pairs
-from opct.data.training import anchors_per_step, batch_of, load_training_pairs, pairs_hash, steps_per_epoch
+from opct.data.training import anchors_per_step, batch_of, load_training_pairs, pairs_hash, steps_per_epoch, streams_of
 from opct.errors import DataError
 
 
@@ -167,14 +167,15 @@ def test_anchors_per_step(prompts: int, fraction: float, anchors: int):
 
 
 def test_steps_per_epoch_by_hand():
-    """16 a step with a quarter anchors leaves 12 pairs a step: 24 pairs are 2 steps, 25 are 3."""
-    assert [steps_per_epoch(n, 16, 0.25) for n in (1, 12, 24, 25)] == [1, 1, 2, 3]
+    """16 a step with a quarter anchors leaves 12 pairs a step: 24 pairs are 2 steps, 25 are 3; of two axes 6 each."""
+    assert [steps_per_epoch({"pairs": range(n)}, 16, 0.25) for n in (1, 12, 24, 25)] == [1, 1, 2, 3]
+    assert steps_per_epoch({"pairs/a": range(19), "pairs/b": range(5)}, 16, 0.25) == 4
 
 
 def batches(n_pairs: int, n_anchors: int, steps: int, *, size: int = 4, fraction: float = 0.25, seed: int = 0):
     pairs, anchors = [f"p{i}" for i in range(n_pairs)], [f"a{i}" for i in range(n_anchors)]
     return [
-        batch_of(step, pairs, anchors, prompts_per_step=size, anchor_fraction=fraction, seed=seed)
+        batch_of(step, {"pairs": pairs}, anchors, prompts_per_step=size, anchor_fraction=fraction, seed=seed)
         for step in range(1, steps + 1)
     ]
 
@@ -207,3 +208,36 @@ def test_more_places_than_pairs_repeats_them():
     [step] = batches(2, 0, 1, size=5, fraction=0.0)
     assert len(step) == 5
     assert set(step) == {"p0", "p1"}
+
+
+def test_balanced_axes_share_every_step_whatever_their_sizes():
+    """8 places, 2 anchors: 3 of each axis. In 4 steps each of the 12 pairs of `a` comes once, each of `b` 4 times."""
+    axes = ["a"] * 12 + ["b"] * 3
+    streams = {name: [(name, i) for i in places] for name, places in streams_of(axes, balanced=True).items()}
+    steps = [
+        batch_of(n, streams, [("anchor", 0)], prompts_per_step=8, anchor_fraction=0.25, seed=0) for n in range(1, 5)
+    ]
+    assert all([name for name, _ in step] == ["pairs/a"] * 3 + ["pairs/b"] * 3 + ["anchor"] * 2 for step in steps)
+    seen = Counter(item for step in steps for item in step)
+    assert {seen["pairs/a", i] for i in range(12)} == {1}
+    assert {seen["pairs/b", i] for i in range(12, 15)} == {4}
+
+
+def test_one_axis_or_no_balance_is_one_stream():
+    assert streams_of(["a", "b", "a"], balanced=False) == {"pairs": [0, 1, 2]}
+    assert streams_of(["a", "a"], balanced=True) == {"pairs": [0, 1]}
+
+
+def mixed(**optim) -> TrainConfig:
+    pairs = ["builtin:sycophancy", "builtin:jailbreak", "builtin:safety_awareness"]
+    return TrainConfig.model_validate({"data": {"pairs": pairs, "balance_axes": True}, "optim": optim})
+
+
+def test_axes_that_cannot_share_a_step_are_refused():
+    with pytest.raises(DataError, match=r"the 14 pairs of a step .* among 3 axes: set optim.prompts_per_step"):
+        load_training_pairs(mixed(prompts_per_step=19))
+
+
+def test_balanced_axes_are_validated_alike():
+    data = load_training_pairs(mixed(prompts_per_step=16))
+    assert Counter(pair.axis for pair in data.validation) == {"sycophancy": 16, "jailbreak": 16, "safety_awareness": 16}
