@@ -183,7 +183,7 @@ def pairs_of_each(streams: Collection[object], prompts_per_step: int, anchor_fra
     if rest:
         raise DataError(
             f"data.balance_axes shares the {n_fresh} pairs of a step (optim.prompts_per_step is {prompts_per_step}, "
-            f"some are identity pairs) among {len(streams)} axes: set optim.prompts_per_step or data.anchor_fraction so "
+            f"some are identity pairs) among {len(streams)} axes: set prompts_per_step or data.anchor_fraction so "
             f"that they are a multiple of {len(streams)}."
         )
     return share

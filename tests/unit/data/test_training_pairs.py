@@ -234,7 +234,7 @@ def mixed(**optim) -> TrainConfig:
 
 
 def test_axes_that_cannot_share_a_step_are_refused():
-    with pytest.raises(DataError, match=r"the 14 pairs of a step .* among 3 axes: set optim.prompts_per_step"):
+    with pytest.raises(DataError, match=r"the 14 pairs of a step .* among 3 axes: set prompts_per_step"):
         load_training_pairs(mixed(prompts_per_step=19))
 
 
