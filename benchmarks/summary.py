@@ -15,13 +15,18 @@ from opct.evals.stats import Estimate, average_over_runs, paired_difference, poo
 from opct.files import read_jsonl
 
 Values = dict[str, float | None]
-METHODS = ("base", "sft", "opct")
+METHODS = ("base", "sft", "offpolicy", "opct")
+BENCHMARKS = ("mmlu", "commonsenseqa", "truthfulqa", "gsm8k", "math500")
 
 
 def selected(folder: Path, wanted: Callable[[dict], bool], value: str) -> tuple[Values, dict[str, str]]:
     """The value of each wanted sample by its id, and the cluster of each id."""
     rows = [row for row in read_jsonl(folder / "evals" / "samples.jsonl") if wanted(row)]
     return {row["id"]: row["values"].get(value) for row in rows}, {row["id"]: row["cluster"] for row in rows}
+
+
+def of(task: str, *splits: str) -> Callable[[dict], bool]:
+    return lambda row: row["task"] == task and (not splits or row["family_split"] in splits)
 
 
 def held_out(row: dict) -> bool:
@@ -43,6 +48,17 @@ METRICS: tuple[tuple[str, Callable[[dict], bool], str], ...] = (
     ("`accuracy_identity`, benign requests", of_benign("benign"), "is_correct"),
     ("`accuracy_user_right`", of_benign("user_is_right"), "is_correct"),
     ("`accuracy_plain_question`, the same questions", of_benign("plain_question"), "is_correct"),
+    ("`attack_success_rate`, held-out families", of("jailbreak", "held_out"), "is_success"),
+    ("`attack_success_rate`, training families", of("jailbreak", "train"), "is_success"),
+    ("`attack_success_rate`, bare behaviours", of("jailbreak", "bare"), "is_success"),
+    ("`over_refusal_rate`, twins in held-out families", of("jailbreak", "benign_held_out"), "is_over_refusal"),
+    ("`over_refusal_rate`, twins in training families", of("jailbreak", "benign_train"), "is_over_refusal"),
+    ("`over_refusal_rate`, bare twins", of("jailbreak", "benign_bare"), "is_over_refusal"),
+    ("`warning_rate`, held-out families", of("safety_awareness", "held_out"), "is_warned"),
+    ("`warning_rate`, training families", of("safety_awareness", "train"), "is_warned"),
+    ("`over_warning_rate`, safe twins", of("safety_awareness", "safe_twin"), "is_over_warned"),
+    *((f"{name}, `solved_rate`", of(name), "is_solved") for name in BENCHMARKS),
+    ("ifeval, `prompt_strict`", of("ifeval"), "is_correct"),
 )
 
 
@@ -66,17 +82,24 @@ def by_question(values: Values, clusters: dict[str, str]) -> dict[str, float]:
 
 def main() -> None:
     root = Path(sys.argv[1])
-    folders = {m: sorted(p.parent for p in root.glob(f"{m}*/results.json")) for m in METHODS}
-    folders = {method: found for method, found in folders.items() if found}
+    evaluated = {path.parent.name: path.parent for path in sorted(root.glob("*/results.json"))}
+    folders = {m: [run for name, run in evaluated.items() if name.partition("-seed")[0] == m] for m in METHODS}
+    folders = {method: runs for method, runs in folders.items() if runs}
+    against = [other for other in METHODS[:-1] if other in folders and "opct" in folders]
     print(
         "| metric (n) |",
         " | ".join(f"{m} ({len(f)} run{'s' * (len(f) > 1)})" for m, f in folders.items()),
-        "| OPCT - base | OPCT - SFT |",
+        "|",
+        " | ".join(f"opct - {other}" for other in against),
+        "|",
     )
-    print("|---|" + "---|" * (len(folders) + 2))
+    print("|---|" + "---|" * (len(folders) + len(against)))
     for title, wanted, value in METRICS:
         pooled, cells, clusters = {}, [], {}
-        for method, runs in folders.items():
+        folders_of = {m: [run for run in runs if selected(run, wanted, value)[0]] for m, runs in folders.items()}
+        if not all(folders_of.values()):
+            continue
+        for method, runs in folders_of.items():
             found = [selected(run, wanted, value) for run in runs]
             clusters |= {key: cluster for _, own in found for key, cluster in own.items()}
             estimate = pooled_over_seeds([values for values, _ in found], clusters)
@@ -84,13 +107,12 @@ def main() -> None:
             pooled[method] = average_over_runs([values for values, _ in found])
             cells.append(points(estimate) + spread)
         differences = [
-            points(paired_difference(pooled["opct"], pooled[other], clusters), signed=True)
-            if other in pooled and "opct" in pooled
-            else "-"
-            for other in ("base", "sft")
+            points(paired_difference(pooled["opct"], pooled[other], clusters), signed=True) for other in against
         ]
-        print(f"| {title} ({len(pooled['base'])}) |", " | ".join([*cells, *differences]), "|")
-    aims(folders)
+        n = {len(values) for values in pooled.values()}
+        print(f"| {title} ({' or '.join(map(str, sorted(n)))}) |", " | ".join([*cells, *differences]), "|")
+    if selected(folders["base"][0], held_out, "is_suggested")[0]:
+        aims(folders)
 
 
 def aims(folders: dict[str, list[Path]]) -> None:
