@@ -78,32 +78,33 @@ def evaluate(
         label: what the report calls it: by default the run's method; of what is not a run, "base" where it has no
             adapter and "trained" where it has one.
         dtype: to load the target in; by default that of the run, else what a probe of this machine chooses.
-        options: of `opct.evals.run.evaluate` (n_questions, families, seed, max_completion_tokens, greedy ...); None is
-            left out. An Inspect task takes n_questions, seed and max_completion_tokens.
+        options: of `opct.evals.run.prepare` (n_questions, families, seed, max_completion_tokens, greedy ...) and
+            `measure` (kl_samples, browser_questions, batch_size); None is left out. An Inspect task takes n_questions,
+            seed and max_completion_tokens.
 
     Raises:
-        EvaluationError: an unknown suite or task, an option that a task does not take, or a run without weights.
+        EvaluationError: an unknown suite, task or option, an option that a task does not take, or a run without
+            weights.
+        DataError: suites cannot be asked for want of data; said before a model is loaded.
     """
-    from opct.evals.run import asked_questions, check_task, families_by_suite, known_suites, run_task
-    from opct.evals.run import evaluate as evaluate_suites
+    from opct.evals.run import check_task, measure, parted, prepare, run_task
 
     progress = progress or NullProgress()
     options = {name: value for name, value in options.items() if value is not None}
     task_options = _task_options(options) if tasks else {}
     names = tuple(suites or (() if tasks else DEFAULT_SUITES))
-    if names:  # a wrong name or file is said before a model is loaded
-        families_by_suite(known_suites(names), options.get("families", "all"))
-        asked_questions(options.get("questions"), options.get("split", "test"), options.get("columns"))
     for task in tasks or ():
         check_task(task)
+    asking, measuring = parted(options)
+    prepared = prepare(names, **asking) if names else None  # what is wrong or missing is said before a model loads
     policy, run = _policy_and_run(target, progress, {} if dtype is None else {"dtype": dtype})
     if out is None:
         out = run.path if run and run.path == Path(str(target)) else Path("runs") / f"eval-{_own_name(target, policy)}"
     result = EvalResult(Path(out))
-    if names:
+    if prepared is not None:
         described = _described(target, policy, run) | ({"label": label} if label else {})
         bar = _Bar(progress, f"evaluate {described['label']}")
-        result.results = evaluate_suites(policy, out_dir=out, suites=names, progress=bar, **described, **options)
+        result.results = measure(policy, prepared, out_dir=out, progress=bar, **described, **measuring)
     for task in tasks or ():
         result.tasks[task] = run_task(policy, task, out_dir=out, progress=_Bar(progress, task), **task_options)
     return result

@@ -15,7 +15,7 @@ from rich.console import Console
 from opct import api
 from opct.config import TrainConfig
 from opct.config_file import dump_config
-from opct.errors import EvaluationError
+from opct.errors import DataError, EvaluationError
 from opct.files import atomic_write
 from opct.progress import NullProgress
 from opct.runs import RunDir
@@ -49,12 +49,16 @@ def calls(monkeypatch) -> list[tuple[str, tuple, dict[str, Any]]]:
 
         return call
 
+    def parted(options):
+        return {name: value for name, value in options.items() if name != "kl_samples"}, {
+            name: value for name, value in options.items() if name == "kl_samples"
+        }
+
     module = SimpleNamespace(
-        evaluate=fake("suites", results()),
+        prepare=lambda suites, **asking: {"suites": suites, **asking},
+        measure=fake("suites", results()),
         run_task=fake("task", [summary()]),
-        known_suites=list,
-        families_by_suite=lambda *_: {},
-        asked_questions=lambda *_: ((), ""),
+        parted=parted,
         check_task=str,
     )
     monkeypatch.setitem(sys.modules, "opct.evals.run", module)
@@ -83,12 +87,9 @@ def test_a_model_is_the_base_and_has_a_folder_of_its_own(calls, policy, monkeypa
     monkeypatch.chdir(tmp_path)
     found = api.evaluate("owner/tiny model")
     [(which, arguments, keywords)] = calls
-    assert (which, arguments) == ("suites", (policy,))
-    assert keywords == {
-        "out_dir": Path("runs/eval-owner-tiny-model"),
-        "suites": api.DEFAULT_SUITES,
-        "label": "base",
-    } | {"weights": {"hash": "00ff"}}
+    assert (which, arguments) == ("suites", (policy, {"suites": api.DEFAULT_SUITES}))
+    expected = {"out_dir": Path("runs/eval-owner-tiny-model"), "label": "base", "weights": {"hash": "00ff"}}
+    assert keywords == expected
     assert (found.out, found.results, found.tasks) == (keywords["out_dir"], results(), {})
 
 
@@ -96,7 +97,6 @@ def test_a_run_is_described_by_its_config_and_measured_in_its_folder(calls, poli
     api.evaluate(str(trained.path))
     assert calls[0][2] == {
         "out_dir": trained.path,
-        "suites": api.DEFAULT_SUITES,
         "label": "sft",
         "method": "sft",
         "train_seed": 3,
@@ -161,14 +161,15 @@ def test_a_loaded_policy_is_not_loaded_again(calls, monkeypatch, tmp_path: Path)
     monkeypatch.setattr(api, "load_policy", lambda target: pytest.fail("loaded"))
     policy = SimpleNamespace(name="mine", has_adapter=False, weights_hash=lambda: "00ff")
     api.evaluate(policy, out=tmp_path)
-    assert calls[0][1] == (policy,)
+    assert calls[0][1][0] is policy
 
 
 def test_options_are_handed_on_and_those_left_out_are_not(calls, policy, tmp_path: Path):
-    api.evaluate("m", out=tmp_path, suites=["benign"], n_benign=4, greedy=False, n_questions=None, seed=None)
-    keywords = calls[0][2]
-    assert keywords.pop("weights") == {"hash": "00ff"}
-    assert keywords == {"out_dir": tmp_path, "suites": ("benign",), "label": "base", "n_benign": 4, "greedy": False}
+    options = {"n_benign": 4, "greedy": False, "n_questions": None, "seed": None, "kl_samples": 3}
+    api.evaluate("m", out=tmp_path, suites=["benign"], **options)
+    [(_, arguments, keywords)] = calls
+    assert arguments[1] == {"suites": ("benign",), "n_benign": 4, "greedy": False}
+    assert keywords == {"out_dir": tmp_path, "label": "base", "weights": {"hash": "00ff"}, "kl_samples": 3}
 
 
 def test_tasks_alone_leave_our_suites_out_and_take_options_by_their_own_names(calls, policy, tmp_path: Path):
@@ -180,10 +181,8 @@ def test_tasks_alone_leave_our_suites_out_and_take_options_by_their_own_names(ca
 
 def test_suites_and_tasks_together(calls, policy, tmp_path: Path):
     api.evaluate("m", out=tmp_path, suites=["benign"], tasks=["pkg/a"], n_questions=5)
-    assert [(which, keywords.get("n_questions"), keywords.get("limit")) for which, _, keywords in calls] == [
-        ("suites", 5, None),
-        ("task", None, 5),
-    ]
+    [(first, (_, prepared), _), (second, _, keywords)] = calls
+    assert (first, prepared["n_questions"], second, keywords["limit"]) == ("suites", 5, "task", 5)
 
 
 def test_an_option_that_a_task_does_not_take_is_refused_before_anything_is_done(calls, monkeypatch, tmp_path: Path):
@@ -242,8 +241,35 @@ def test_a_result_as_tables():
     assert "logs: runs/x/evals (open them with `inspect view --log-dir runs/x/evals`)" in text
 
 
-@pytest.mark.parametrize(("options", "named"), [({"families": "mojority"}, "mojority"), ({"suites": ["nope"]}, "nope")])
-def test_a_wrong_name_is_said_before_a_model_is_loaded(monkeypatch, options: dict[str, Any], named: str):
+@pytest.fixture
+def nothing_loads(monkeypatch) -> None:
     monkeypatch.setattr(api, "load_policy", lambda target, **settings: pytest.fail("loaded a model first"))
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"families": "mojority"}, "mojority"),
+        ({"suites": ["nope"]}, "nope"),
+        ({"kl_sample": 3}, "Unknown option of an evaluation 'kl_sample'. Did you mean 'kl_samples'"),
+        ({"n_questions": 0}, "n_questions is 0"),
+    ],
+)
+def test_a_wrong_name_is_said_before_a_model_is_loaded(nothing_loads, options: dict[str, Any], named: str):
     with pytest.raises(EvaluationError, match=named):
         api.evaluate("m", **options)
+
+
+def test_data_that_cannot_be_had_is_said_before_a_model_is_loaded(nothing_loads, monkeypatch, tmp_path: Path):
+    """One suite without a file, one with a file that is none, one whose data is embedded: the first two, at once."""
+    monkeypatch.delenv("OPCT_CAPABILITY_DATA", raising=False)
+    missing = tmp_path / "mmlu.jsonl"
+    with pytest.raises(DataError, match="2 of the 3 suites cannot be asked") as error:
+        api.evaluate("m", suites=["truthfulqa", "mmlu", "benign"], data={"mmlu": str(missing)}, out=tmp_path / "out")
+    first, second = error.value.faults
+    assert first.startswith(
+        "truthfulqa: There is no data for truthfulqa (no file is named, and OPCT_CAPABILITY_DATA is not set): give a "
+        "file (--data truthfulqa=FILE"
+    )
+    assert second == f"mmlu: No mmlu problem file at {missing}: check the path."
+    assert not (tmp_path / "out").exists()

@@ -7,11 +7,12 @@ can be read without the data it was made from.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from opct.data.pairs import Message, Prompt
+from opct.errors import DataError, OpctError
 from opct.evals.graders import Verdict
 
 if TYPE_CHECKING:
@@ -177,3 +178,30 @@ def make_task(
         ),
         metadata=settings,
     )
+
+
+def made_tasks(makers: Mapping[str, Callable[[], Task]]) -> list[Task]:
+    """The tasks of several suites, by suite how its task is made; all that keeps any from being asked is said at once.
+
+    Raises:
+        OpctError: where one thing is wrong, its own error.
+        DataError: several are; each is a fault, with the suites that it is of.
+    """
+    tasks: list[Task] = []
+    errors: list[OpctError] = []
+    suites: dict[str, list[str]] = {}
+    for name, make in makers.items():
+        try:
+            tasks.append(make())
+        except OpctError as error:
+            errors.append(error)
+            suites.setdefault(str(error), []).append(name)
+    if len(suites) == 1:
+        raise errors[0]
+    if suites:
+        faults = [f"{', '.join(names)}: {said}".replace("\n", "\n  ") for said, names in suites.items()]
+        raise DataError(
+            f"{len(errors)} of the {len(makers)} suites cannot be asked; give what they need, or leave them out:",
+            tuple(faults),
+        )
+    return tasks
