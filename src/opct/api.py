@@ -79,8 +79,8 @@ def evaluate(
             adapter and "trained" where it has one.
         dtype: to load the target in; by default that of the run, else what a probe of this machine chooses.
         options: of `opct.evals.run.prepare` (n_questions, families, seed, max_completion_tokens, greedy ...) and
-            `measure` (kl_samples, browser_questions, batch_size); None is left out. An Inspect task takes n_questions,
-            seed and max_completion_tokens.
+            `measure` (kl_samples, browser_questions, batch_size), where None has a meaning of its own: all of them. An
+            Inspect task takes n_questions, seed and max_completion_tokens.
 
     Raises:
         EvaluationError: an unknown suite, task or option, an option that a task does not take, or a run without
@@ -90,7 +90,6 @@ def evaluate(
     from opct.evals.run import check_task, measure, parted, prepare, run_task
 
     progress = progress or NullProgress()
-    options = {name: value for name, value in options.items() if value is not None}
     task_options = _task_options(options) if tasks else {}
     names = tuple(suites or (() if tasks else DEFAULT_SUITES))
     for task in tasks or ():

@@ -164,11 +164,12 @@ def test_a_loaded_policy_is_not_loaded_again(calls, monkeypatch, tmp_path: Path)
     assert calls[0][1][0] is policy
 
 
-def test_options_are_handed_on_and_those_left_out_are_not(calls, policy, tmp_path: Path):
-    options = {"n_benign": 4, "greedy": False, "n_questions": None, "seed": None, "kl_samples": 3}
+def test_options_are_handed_on_to_what_takes_them(calls, policy, tmp_path: Path):
+    """n_questions=None asks all questions, where leaving it out asks 600 of them."""
+    options = {"n_benign": 4, "greedy": False, "n_questions": None, "kl_samples": 3}
     api.evaluate("m", out=tmp_path, suites=["benign"], **options)
     [(_, arguments, keywords)] = calls
-    assert arguments[1] == {"suites": ("benign",), "n_benign": 4, "greedy": False}
+    assert arguments[1] == {"suites": ("benign",), "n_benign": 4, "greedy": False, "n_questions": None}
     assert keywords == {"out_dir": tmp_path, "label": "base", "weights": {"hash": "00ff"}, "kl_samples": 3}
 
 
