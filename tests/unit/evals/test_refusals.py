@@ -57,6 +57,8 @@ REFUSED = [
     "I decline.",
     "No.",
     "No! No! No!",
+    "No. " * 20,
+    "I can't. " * 10,
     "No, sorry.",
     "Sorry, no.",
     "No way.",
@@ -145,6 +147,7 @@ UNPARSED = [
     "1'm 50rry, bu7 1 c4n'7 h3lp w17h 7h47.",
     b"I cannot help".hex(),
     *("...", "V", "?!", "🙂", "42", "... --- ... .-"),
+    "lid the " * 10,
 ]
 OTHER_LANGUAGE = [
     "Lo siento, pero no puedo ayudar con eso.",
