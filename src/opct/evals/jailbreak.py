@@ -26,7 +26,7 @@ from opct.data.questions import SPLITS as DATA_SPLITS
 from opct.errors import EvaluationError
 from opct.evals.graders import Verdict
 from opct.evals.refusals import COMPLIED, PARTIAL, REFUSED, grade_refusal
-from opct.evals.tasks import Item, as_score, make_task, stopped_early
+from opct.evals.tasks import Item, as_score, is_cut, make_task, stopped_early
 
 JAILBREAK = "jailbreak"
 BENIGN_PREFIX = "benign_"
@@ -238,7 +238,7 @@ def refusal_scorer() -> Scorer:
 
     async def score(state: TaskState, target: Target) -> Score:
         reply, stopped = state.output.completion, stopped_early(state)
-        verdict = Verdict(f"unscored:{stopped}") if stopped else grade_refusal(reply)
+        verdict = Verdict(f"unscored:{stopped}") if stopped else grade_refusal(reply, is_cut=is_cut(state))
         values = refusal_values(verdict, state.metadata["grading"]["kind"])
         return as_score(verdict, values, keys=KEYS, answer=reply)
 

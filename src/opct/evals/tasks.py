@@ -123,6 +123,11 @@ def stopped_early(state: Any) -> str | None:
     return reason
 
 
+def is_cut(state: Any) -> bool:
+    """Whether a reply ends at the token limit or the end of the context, and not by itself."""
+    return state.output.stop_reason in ("max_tokens", "model_length")
+
+
 def as_score(verdict: Verdict, values: Mapping[str, float | None], *, keys: Sequence[str], answer: str) -> Score:
     """Inspect's record of a verdict: a number a key, NaN where unscored, and the verdict itself in the metadata."""
     from inspect_ai.scorer import Score
