@@ -21,9 +21,8 @@ from opct.data.build_jailbreak import artifact_behaviors
 from opct.data.pairs import Prompt
 from opct.data.perturb.in_the_wild import WildTemplate, load_artifacts, load_templates
 from opct.data.perturb.jailbreak import ARTIFACT, AXIS, BARE, SPLITS, bare_prompt, chosen_families, wrapped_prompt
-from opct.data.perturb.sycophancy import unknown
 from opct.data.questions import SPLITS as DATA_SPLITS
-from opct.errors import EvaluationError
+from opct.errors import EvaluationError, unknown
 from opct.evals.graders import Verdict
 from opct.evals.refusals import COMPLIED, PARTIAL, REFUSED, grade_refusal
 from opct.evals.tasks import Item, as_score, is_cut, make_task, stopped_early

@@ -12,10 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
-from opct.data.perturb.sycophancy import unknown
 from opct.data.question_files import Columns
 from opct.data.questions import Question
-from opct.errors import EvaluationError
+from opct.errors import EvaluationError, unknown
 from opct.evals.any_task import check_task, run_task
 from opct.evals.benign import BENIGN
 from opct.evals.earlier import SCHEMA, earlier_suites, joined_settings
