@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from opct.errors import EvaluationError
 from opct.files import file_sha256
 from opct.progress import NullProgress, Progress
-from opct.runs import RunDir, run_of
+from opct.runs import RunDir, run_behind, run_of
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -141,18 +141,31 @@ def _described(target: str | Path | Policy, policy: Policy, run: RunDir | None) 
     if run is None:
         files = _weight_hashes(Path(target)) if isinstance(target, str | Path) else {}
         label = "trained" if policy.has_adapter else "base"
-        return {"label": label, "weights": {"sha256": files} if files else {"hash": policy.weights_hash()}}
+        weights = {"sha256": files} if files else {"hash": policy.weights_hash()}
+        return {"label": label, "weights": weights, **_trained_on(target, policy)}
     from opct.config_file import load_config
 
-    config, manifest = load_config(run.config_path), run.read_manifest()
+    config = load_config(run.config_path)
     described = {"label": config.method, "method": config.method, "train_seed": config.seed, "name": run.path.name}
-    described |= {key: manifest[key] for key in ("trained_families", "trained_questions") if key in manifest}
+    described |= _trained_on(target, policy)
     checkpoint = run.checkpoint_named(str(target))
     if checkpoint is None:
         return described
     state = json.loads((checkpoint / "state.json").read_text(encoding="utf-8"))
     hashes = {name: file["sha256"] for name, file in state["files"].items() if name.endswith(".safetensors")}
     return described | {"weights": {"step": state["step"], "sha256": hashes}}
+
+
+def _trained_on(target: str | Path | Policy, policy: Policy) -> dict[str, Any]:
+    """What the weights were trained on, as their run says; of an adapter without a run, that it is not known."""
+    from opct.data.trained_on import read_trained_texts
+
+    run = run_behind(target) if isinstance(target, str | Path) else None
+    if run is None:
+        return {"trained_texts": None} if policy.has_adapter else {}
+    manifest = run.read_manifest()
+    names = {key: manifest[key] for key in ("trained_families", "trained_questions") if key in manifest}
+    return {**names, "trained_texts": read_trained_texts(run)}
 
 
 def _weight_hashes(folder: Path) -> dict[str, str]:

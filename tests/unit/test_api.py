@@ -13,8 +13,10 @@ import pytest
 from rich.console import Console
 
 from opct import api
-from opct.config import TrainConfig
+from opct.config import ModelConfig, TrainConfig
 from opct.config_file import dump_config
+from opct.data.pairs import ContrastivePair
+from opct.data.trained_on import TrainedTexts, write_trained_texts
 from opct.errors import DataError, EvaluationError
 from opct.files import atomic_write
 from opct.progress import NullProgress
@@ -101,6 +103,7 @@ def test_a_run_is_described_by_its_config_and_measured_in_its_folder(calls, poli
         "method": "sft",
         "train_seed": 3,
         "name": "mine",
+        "trained_texts": None,
     }
 
 
@@ -122,6 +125,7 @@ def test_two_adapters_of_one_base_are_not_the_base_and_have_folders_and_hashes_o
     hashes = [k["weights"]["sha256"]["adapter_model.safetensors"] for k in keywords[:3]]
     assert hashes[0] != hashes[1] == hashes[2]
     assert keywords[3]["weights"] == {"hash": "00ff"}
+    assert all(k["trained_texts"] is None for k in keywords)  # no run says what they were trained on
 
 
 def test_a_run_hands_on_its_checkpoint_and_what_it_was_trained_on(calls, policy, tmp_path: Path):
@@ -135,6 +139,18 @@ def test_a_run_hands_on_its_checkpoint_and_what_it_was_trained_on(calls, policy,
     assert {name: keywords[name] for name in known} == known
     sha256 = hashlib.sha256(b"weights").hexdigest()
     assert keywords["weights"] == {"step": 7, "sha256": {"adapter_model.safetensors": sha256}}
+
+
+@pytest.mark.parametrize("inside", ["", "checkpoints/step-000007", "checkpoints/step-000007/adapter"])
+def test_the_texts_of_a_run_are_handed_on_with_any_of_its_weights(calls, policy, trained, tmp_path: Path, inside: str):
+    pair = ContrastivePair(
+        "p", "jailbreak", "f", ({"role": "user", "content": "x"},), ({"role": "user", "content": "y"},)
+    )
+    write_trained_texts(trained, [pair], ModelConfig(name_or_path="m"))
+    trained.save_checkpoint(7, lambda folder: atomic_write(folder / "adapter" / "adapter_config.json", b"{}"))
+    policy.has_adapter = True
+    api.evaluate(trained.path / inside, out=tmp_path / "out")
+    assert calls[0][2]["trained_texts"] == TrainedTexts(behaviors=("y",))
 
 
 def test_a_named_checkpoint_is_described_by_its_run_and_has_a_folder_of_its_own(

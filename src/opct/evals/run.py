@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -14,14 +14,16 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from opct.data.question_files import Columns
 from opct.data.questions import Question
+from opct.data.trained_on import TrainedTexts
 from opct.errors import EvaluationError, unknown
 from opct.evals.any_task import check_task, run_task
 from opct.evals.benign import BENIGN
 from opct.evals.earlier import SCHEMA, earlier_suites, joined_settings
+from opct.evals.held_in import held_in_warnings
 from opct.evals.inspecting import Counter, ProgressCallback, run_inspect
 from opct.evals.kl import add_kl
 from opct.evals.provider import DEFAULT_BATCH_SIZE, EvaluatedPolicy
-from opct.evals.records import Record, Row, read_records, warnings_of
+from opct.evals.records import Record, read_records, warnings_of
 from opct.evals.suites import (
     SUITES,
     Asked,
@@ -59,7 +61,8 @@ class About(TypedDict, total=False):
 
     label, name, method, train_seed: what the report calls this run.
     weights: what tells these weights from others of the model: step and hashes of a checkpoint, say.
-    trained_families, trained_questions: what training used; evaluating on it is a warning.
+    trained_families, trained_questions, trained_texts: what training used; evaluating on it is a warning. Texts that
+        are None were not kept; left out, there was no training.
     """
 
     label: str
@@ -69,6 +72,7 @@ class About(TypedDict, total=False):
     weights: Mapping[str, Any] | None
     trained_families: Sequence[str]
     trained_questions: Sequence[str]
+    trained_texts: TrainedTexts | None
 
 
 @dataclass(frozen=True)
@@ -218,15 +222,22 @@ def _write(
         earlier = earlier_suites(run, measured, list(by_task))
         samples = sorted_by_suite([*earlier.samples, *(record.row for record in records)], "task")
         kept = [Record(sample, None, ()) for sample in earlier.samples]
+        settings = joined_settings(earlier, settings)
         results = {
             "schema": SCHEMA,
             "run": measured,
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
-            "settings": joined_settings(earlier, settings),
+            "settings": settings,
             "warnings": [
                 *earlier.warnings,
                 *warnings_of([*kept, *records]),
-                *_trained_on_warnings(samples, about.get("trained_families", ()), about.get("trained_questions", ())),
+                *held_in_warnings(
+                    samples,
+                    settings,
+                    families=about.get("trained_families", ()),
+                    questions=about.get("trained_questions", ()),
+                    texts=about.get("trained_texts", TrainedTexts()),
+                ),
             ],
             "rows": sorted_by_suite([*earlier.rows, *metric_rows(records, by_task)], "suite"),
         }
@@ -278,23 +289,3 @@ def asked_questions(
     if columns:
         raise EvaluationError("Columns are those of a question file, and none is given: name it with --questions.")
     return (split_questions(split), f"builtin:{split}") if questions is None else (questions, "given")
-
-
-def _trained_on_warnings(samples: Sequence[Row], families: Collection[str], questions: Collection[str]) -> list[str]:
-    """Where "held out" is not true of the weights that were measured.
-
-    Args:
-        families, questions: names and ids of those that training used, as the run's manifest has them.
-    """
-    asked = {sample["cluster"] for sample in samples}
-    seen = asked & set(questions)
-    shown = {sample["family"] for sample in samples if sample["family_split"] == "held_out"} & set(families)
-    found = []
-    if seen:
-        found.append(
-            f"{len(seen)} of the {len(asked)} questions were trained on: their rates do not show what holds for "
-            "other questions."
-        )
-    if shown:
-        found.append(f"Families shown as held out were trained on: {', '.join(sorted(shown))}.")
-    return found
