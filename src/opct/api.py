@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from opct.errors import EvaluationError
 from opct.files import file_sha256
 from opct.progress import NullProgress, Progress
-from opct.runs import RunDir, run_of
+from opct.runs import RunDir, run_behind, run_of
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -78,32 +78,32 @@ def evaluate(
         label: what the report calls it: by default the run's method; of what is not a run, "base" where it has no
             adapter and "trained" where it has one.
         dtype: to load the target in; by default that of the run, else what a probe of this machine chooses.
-        options: of `opct.evals.run.evaluate` (n_questions, families, seed, max_completion_tokens, greedy ...); None is
-            left out. An Inspect task takes n_questions, seed and max_completion_tokens.
+        options: of `opct.evals.run.prepare` (n_questions, families, seed, max_completion_tokens, greedy ...) and
+            `measure` (kl_samples, browser_questions, batch_size), where None has a meaning of its own: all of them. An
+            Inspect task takes n_questions, seed and max_completion_tokens.
 
     Raises:
-        EvaluationError: an unknown suite or task, an option that a task does not take, or a run without weights.
+        EvaluationError: an unknown suite, task or option, an option that a task does not take, or a run without
+            weights.
+        DataError: suites cannot be asked for want of data; said before a model is loaded.
     """
-    from opct.evals.run import asked_questions, check_task, families_by_suite, known_suites, run_task
-    from opct.evals.run import evaluate as evaluate_suites
+    from opct.evals.run import check_task, measure, parted, prepare, run_task
 
     progress = progress or NullProgress()
-    options = {name: value for name, value in options.items() if value is not None}
     task_options = _task_options(options) if tasks else {}
     names = tuple(suites or (() if tasks else DEFAULT_SUITES))
-    if names:  # a wrong name or file is said before a model is loaded
-        families_by_suite(known_suites(names), options.get("families", "all"))
-        asked_questions(options.get("questions"), options.get("split", "test"), options.get("columns"))
     for task in tasks or ():
         check_task(task)
+    asking, measuring = parted(options)
+    prepared = prepare(names, **asking) if names else None  # what is wrong or missing is said before a model loads
     policy, run = _policy_and_run(target, progress, {} if dtype is None else {"dtype": dtype})
     if out is None:
         out = run.path if run and run.path == Path(str(target)) else Path("runs") / f"eval-{_own_name(target, policy)}"
     result = EvalResult(Path(out))
-    if names:
+    if prepared is not None:
         described = _described(target, policy, run) | ({"label": label} if label else {})
         bar = _Bar(progress, f"evaluate {described['label']}")
-        result.results = evaluate_suites(policy, out_dir=out, suites=names, progress=bar, **described, **options)
+        result.results = measure(policy, prepared, out_dir=out, progress=bar, **described, **measuring)
     for task in tasks or ():
         result.tasks[task] = run_task(policy, task, out_dir=out, progress=_Bar(progress, task), **task_options)
     return result
@@ -141,18 +141,31 @@ def _described(target: str | Path | Policy, policy: Policy, run: RunDir | None) 
     if run is None:
         files = _weight_hashes(Path(target)) if isinstance(target, str | Path) else {}
         label = "trained" if policy.has_adapter else "base"
-        return {"label": label, "weights": {"sha256": files} if files else {"hash": policy.weights_hash()}}
+        weights = {"sha256": files} if files else {"hash": policy.weights_hash()}
+        return {"label": label, "weights": weights, **_trained_on(target, policy)}
     from opct.config_file import load_config
 
-    config, manifest = load_config(run.config_path), run.read_manifest()
+    config = load_config(run.config_path)
     described = {"label": config.method, "method": config.method, "train_seed": config.seed, "name": run.path.name}
-    described |= {key: manifest[key] for key in ("trained_families", "trained_questions") if key in manifest}
+    described |= _trained_on(target, policy)
     checkpoint = run.checkpoint_named(str(target))
     if checkpoint is None:
         return described
     state = json.loads((checkpoint / "state.json").read_text(encoding="utf-8"))
     hashes = {name: file["sha256"] for name, file in state["files"].items() if name.endswith(".safetensors")}
     return described | {"weights": {"step": state["step"], "sha256": hashes}}
+
+
+def _trained_on(target: str | Path | Policy, policy: Policy) -> dict[str, Any]:
+    """What the weights were trained on, as their run says; of an adapter without a run, that it is not known."""
+    from opct.data.trained_on import read_trained_texts
+
+    run = run_behind(target) if isinstance(target, str | Path) else None
+    if run is None:
+        return {"trained_texts": None} if policy.has_adapter else {}
+    manifest = run.read_manifest()
+    names = {key: manifest[key] for key in ("trained_families", "trained_questions") if key in manifest}
+    return {**names, "trained_texts": read_trained_texts(run)}
 
 
 def _weight_hashes(folder: Path) -> dict[str, str]:

@@ -18,6 +18,11 @@ Each one is also the standard-library error named beside it, so that callers nee
 A message says what, where, the value, and what to do. The command line prints it without a traceback.
 """
 
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
 
 class OpctError(Exception):
     """Base of every error raised on purpose."""
@@ -73,3 +78,11 @@ class EngineError(OpctError, RuntimeError):
 
 class EvaluationError(OpctError, RuntimeError):
     """An evaluation cannot be run, read or compared."""
+
+
+def unknown(kind: str, name: str, valid: Iterable[str]) -> str:
+    """The message for a name that is none of the valid ones, naming the nearest."""
+    names = list(valid)
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.4)
+    nearest = f" Did you mean {close[0]!r}?" if close else ""
+    return f"Unknown {kind} {name!r}.{nearest} Use one of: {', '.join(names)}."

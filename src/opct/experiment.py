@@ -10,11 +10,12 @@ Cut short, the same command goes on: what is finished is not done again, and a r
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from opct.checkpoint_state import is_finished
 from opct.config import TrainConfig
 from opct.errors import RunError
 from opct.experiment_config import Arm, Experiment, load_experiment
@@ -22,7 +23,7 @@ from opct.files import read_jsonl, write_json
 from opct.models.load import PROBED_SIZE, choose_device, choose_dtype
 from opct.progress import NullProgress, Progress, duration
 from opct.runs import RunDir
-from opct.stages import BASE, Parts, evaluate_once, in_dtype, train_once
+from opct.stages import BASE, Parts, evaluate_once, in_dtype, is_measured, train_once
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -90,6 +91,7 @@ def run_experiment(
     Raises:
         ConfigError: the file or an arm's settings are faulty, or the budgets differ.
         RunError: a folder holds a run with other settings, or runs began in unlike dtypes.
+        DataError, EvaluationError: a suite cannot be asked, for want of data or of a package; nothing was trained.
         OpctError: whatever training, evaluation or the report raise.
         KeyboardInterrupt: it was asked to stop; everything is saved.
     """
@@ -102,6 +104,7 @@ def run_experiment(
     parts = Parts(progress or NullProgress(), [(kind, WEIGHTS[kind]) for kind in kinds] + [("report", 0.0)])
     settings = experiment.config.evaluation.model_dump()
     dtype = _dtype(experiment)
+    _check_suites(experiment, dtype, settings)
     for arm, seed in todo:
         _run(experiment, arm, seed, dtype, settings, parts)
     parts.next()
@@ -136,6 +139,25 @@ def _dtype(experiment: Experiment) -> str:
         return dtype
     device = choose_device(next(iter(experiment.configs.values())).model.device)
     return str(choose_dtype("auto", device, PROBED_SIZE)[0]).removeprefix("torch.")
+
+
+def _check_suites(experiment: Experiment, dtype: str, settings: Mapping[str, Any]) -> None:
+    """Raises where a suite could not be asked when the first run is trained; nothing is asked of what is finished."""
+    from opct.evals.run import parted, prepare
+
+    if all(
+        is_finished(RunDir(folder), config) and is_measured(label, folder, config, dtype, settings)
+        for label, folder, config in _runs(experiment, dtype)
+    ) and is_measured(BASE, experiment.out / BASE, _plain(experiment, dtype), dtype, settings):
+        return
+    asking, _ = parted({name: value for name, value in settings.items() if name != "suites"})
+    prepare(settings["suites"], **asking)
+
+
+def _runs(experiment: Experiment, dtype: str) -> Iterator[tuple[str, Path, TrainConfig]]:
+    """Label, folder and settings of each run."""
+    for (label, _), config in experiment.configs.items():
+        yield label, Path(config.output_dir), in_dtype(config, dtype)
 
 
 def _run(experiment: Experiment, arm: Arm, seed: int, dtype: str, settings: dict[str, Any], parts: Parts) -> None:

@@ -2,6 +2,7 @@
 
     RUN/config.yaml       the resolved settings
     RUN/manifest.json     versions, hashes, hardware, command
+    RUN/trained_on.json   behaviours and facts that training was on, as an evaluation compares them
     RUN/metrics.jsonl     one line a step
     RUN/rollouts/         step-000001.jsonl ...  offline.jsonl  validation-000010.jsonl ...
     RUN/checkpoints/      step-000010/{adapter/ or model/, state.pt, state.json} ...
@@ -48,6 +49,7 @@ class RunDir:
         self.path = Path(path)
         self.config_path = self.path / "config.yaml"
         self.manifest_path = self.path / "manifest.json"
+        self.trained_on_path = self.path / "trained_on.json"
         self.metrics_path = self.path / "metrics.jsonl"
         self.rollouts_dir = self.path / "rollouts"
         self.offline_path = self.rollouts_dir / "offline.jsonl"
@@ -172,6 +174,7 @@ class RunDir:
         """Every place a run writes to, its manifest and lock aside."""
         return (
             self.config_path,
+            self.trained_on_path,
             self.metrics_path,
             self.rollouts_dir,
             self.checkpoints_dir,
@@ -370,6 +373,12 @@ def run_of(path: str | Path) -> RunDir | None:
         if run.is_run and (candidate == folder or folder.parent == run.checkpoints_dir):
             return run
     return None
+
+
+def run_behind(path: str | Path) -> RunDir | None:
+    """The run that weights come from: that of `run_of`, also for the adapter or model in one of its checkpoints."""
+    folder = Path(path)
+    return run_of(folder.parent if folder.name in ("adapter", "model") else folder)
 
 
 def _now() -> str:

@@ -134,30 +134,50 @@ def evaluate_once(
     """
     from opct.models.policy import Policy
 
-    marker = folder / "evals" / "settings.json"
-    step = None if label == BASE else max(step for step, _ in RunDir(folder).checkpoints())
-    wanted = {
-        "label": label,
-        "model": config.model.model_dump() | {"dtype": dtype},
-        "step": step,
-        "embedded": embedded_hash(),
-        "data_sha256": _file_hashes(settings.get("data") or {}),
-        **settings,
-    }
+    wanted = _wanted(label, folder, config, dtype, settings)
     results = RunDir(folder).results_path
-    if marker.exists() and results.exists() and not overwrite:
-        measured = json.loads(marker.read_text(encoding="utf-8"))
-        if measured == wanted | {"results_sha256": file_sha256(results)}:
-            progress.skip(f"{label}: measured already in {folder}")
-            return json.loads(results.read_text(encoding="utf-8"))
+    if not overwrite and _is_there(folder, wanted):
+        progress.skip(f"{label}: measured already in {folder}")
+        return json.loads(results.read_text(encoding="utf-8"))
     target: Policy | Path = folder
     if label == BASE:
         progress.stage(f"load {config.model.name_or_path}")
         target = Policy.load(config.model.model_copy(update={"adapter": None}), recorded_dtype=dtype)
     result = evaluate(target, out=folder, label=label, progress=progress, **settings)
-    write_json(marker, wanted | {"results_sha256": file_sha256(results)})
+    write_json(_marker(folder), wanted | {"results_sha256": file_sha256(results)})
     assert result.results is not None
     return result.results
+
+
+def is_measured(label: str, folder: Path, config: TrainConfig, dtype: str, settings: Mapping[str, Any]) -> bool:
+    """Whether `evaluate_once` would only read what is there."""
+    return _is_there(folder, _wanted(label, folder, config, dtype, settings))
+
+
+def _marker(folder: Path) -> Path:
+    return folder / "evals" / "settings.json"
+
+
+def _wanted(label: str, folder: Path, config: TrainConfig, dtype: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """All that the results of a run depend on; the step is None of the base and of what has no checkpoint."""
+    steps = [] if label == BASE else [step for step, _ in RunDir(folder).checkpoints()]
+    return {
+        "label": label,
+        "model": config.model.model_dump() | {"dtype": dtype},
+        "step": max(steps, default=None),
+        "embedded": embedded_hash(),
+        "data_sha256": _file_hashes(settings.get("data") or {}),
+        **settings,
+    }
+
+
+def _is_there(folder: Path, wanted: Mapping[str, Any]) -> bool:
+    """Whether the folder's results are of what is wanted, and nothing else has written them since."""
+    marker, results = _marker(folder), RunDir(folder).results_path
+    if not (marker.exists() and results.exists()):
+        return False
+    measured = json.loads(marker.read_text(encoding="utf-8"))
+    return bool(measured == {**wanted, "results_sha256": file_sha256(results)})
 
 
 def _file_hashes(data: Mapping[str, str | Path]) -> dict[str, str | None]:

@@ -21,6 +21,7 @@ from opct.checkpoint_state import SavedState, latest_checkpoint, load_checkpoint
 from opct.config import TrainConfig
 from opct.config_file import dump_config
 from opct.data.render import RenderedPair
+from opct.data.trained_on import trained_names, write_trained_texts
 from opct.errors import DivergenceError, NonFiniteError
 from opct.files import atomic_write, write_jsonl
 from opct.memory import peak_memory_gb
@@ -176,25 +177,19 @@ def _write_beginning(run: RunDir, setup: Setup, identity: dict[str, Any], state:
     """Drop what is newer than the state, and say what the run is."""
     config = setup.config
     run.truncate_after(state.step or -1)  # at step 0 its validation is done again
+    visited = [rendered.pair for rendered in setup.visited()]
     extra = {key: identity[key] for key in ("base", "template", "dtype")} | {
         "method": config.method,
         "engine": None if setup.engine is None else setup.engine.backend.name,
         "processes": distributed.size(),
         "left_out": [vars(o) for o in setup.left_out],
         "total_steps": setup.total_steps,
-        **_trained_on(setup),
+        **trained_names(visited, config.model),
+        "trained_on": run.trained_on_path.name,
     }
     run.write_manifest(data=identity["data"], teacher=identity["teacher"], seeds={"seed": config.seed}, extra=extra)
     atomic_write(run.config_path, dump_config(config))
-
-
-def _trained_on(setup: Setup) -> dict[str, list[str]]:
-    """Families and questions (`meta.question_id`) of the pairs that the run visits, identity pairs among them."""
-    visited = [rendered.pair for rendered in setup.visited()]
-    return {
-        "trained_families": sorted({pair.family for pair in visited}),
-        "trained_questions": sorted({str(pair.meta["question_id"]) for pair in visited if "question_id" in pair.meta}),
-    }
+    write_trained_texts(run, visited, config.model)
 
 
 class _Loop:

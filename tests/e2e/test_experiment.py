@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from opct import experiment as module
-from opct.errors import RunError
+from opct.errors import DataError, RunError
 from opct.experiment import Cost, ExperimentResult, run_experiment
 from opct.experiment_config import load_experiment
 from opct.files import read_jsonl, write_jsonl
@@ -108,6 +108,43 @@ def test_what_is_cut_short_goes_on(path: Path, tmp_path: Path, monkeypatch):
     run_experiment(path, progress=said)
     assert [line.split(":")[0] for line in said.lines if "trained already" in line] == ["sft, seed 0", "both, seed 0"]
     assert (tmp_path / "out" / "report.html").exists()
+
+
+def without_data(path: Path, tmp_path: Path) -> list[str]:
+    """Two suites whose data cannot be had are asked too; how each fault begins."""
+    missing = tmp_path / "mmlu.jsonl"
+    suites = f"\n  suites: [benign, truthfulqa, mmlu]\n  data: {{mmlu: {json.dumps(str(missing))}}}"
+    path.write_text(path.read_text().replace("evaluation:", f"evaluation:{suites}"))
+    return ["truthfulqa: There is no data for truthfulqa (", f"mmlu: No mmlu problem file at {missing}"]
+
+
+def test_a_suite_whose_data_cannot_be_had_is_refused_before_training(path: Path, tmp_path: Path, monkeypatch):
+    expected = without_data(path, tmp_path)
+    monkeypatch.delenv("OPCT_CAPABILITY_DATA", raising=False)
+    monkeypatch.setattr(module, "train_once", lambda *_, **__: pytest.fail("trained first"))
+    with pytest.raises(DataError, match="2 of the 3 suites cannot be asked") as error:
+        run_experiment(path)
+    assert all(fault.startswith(start) for fault, start in zip(error.value.faults, expected, strict=True))
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_is_finished_needs_its_data_no_more(path: Path, tmp_path: Path, monkeypatch):
+    """All is trained and measured; then all but the base; then all but a run."""
+    without_data(path, tmp_path)
+    experiment = load_experiment(path)
+    settings = experiment.config.evaluation.model_dump()
+    left = set()
+    monkeypatch.setattr(module, "is_finished", lambda run, config: True)
+    monkeypatch.setattr(module, "is_measured", lambda label, *_: label not in left)
+    module._check_suites(experiment, "float32", settings)
+    for label in ("base", "both"):
+        left = {label}
+        with pytest.raises(DataError, match="cannot be asked"):
+            module._check_suites(experiment, "float32", settings)
+    left = set()
+    monkeypatch.setattr(module, "is_finished", lambda run, config: config.seed == 0)
+    with pytest.raises(DataError, match="cannot be asked"):
+        module._check_suites(experiment, "float32", settings)
 
 
 def test_a_count_that_a_step_did_not_log_is_none_and_not_zero(path: Path, tmp_path: Path):

@@ -13,9 +13,11 @@ import pytest
 from rich.console import Console
 
 from opct import api
-from opct.config import TrainConfig
+from opct.config import ModelConfig, TrainConfig
 from opct.config_file import dump_config
-from opct.errors import EvaluationError
+from opct.data.pairs import ContrastivePair
+from opct.data.trained_on import TrainedTexts, write_trained_texts
+from opct.errors import DataError, EvaluationError
 from opct.files import atomic_write
 from opct.progress import NullProgress
 from opct.runs import RunDir
@@ -49,12 +51,16 @@ def calls(monkeypatch) -> list[tuple[str, tuple, dict[str, Any]]]:
 
         return call
 
+    def parted(options):
+        return {name: value for name, value in options.items() if name != "kl_samples"}, {
+            name: value for name, value in options.items() if name == "kl_samples"
+        }
+
     module = SimpleNamespace(
-        evaluate=fake("suites", results()),
+        prepare=lambda suites, **asking: {"suites": suites, **asking},
+        measure=fake("suites", results()),
         run_task=fake("task", [summary()]),
-        known_suites=list,
-        families_by_suite=lambda *_: {},
-        asked_questions=lambda *_: ((), ""),
+        parted=parted,
         check_task=str,
     )
     monkeypatch.setitem(sys.modules, "opct.evals.run", module)
@@ -83,12 +89,9 @@ def test_a_model_is_the_base_and_has_a_folder_of_its_own(calls, policy, monkeypa
     monkeypatch.chdir(tmp_path)
     found = api.evaluate("owner/tiny model")
     [(which, arguments, keywords)] = calls
-    assert (which, arguments) == ("suites", (policy,))
-    assert keywords == {
-        "out_dir": Path("runs/eval-owner-tiny-model"),
-        "suites": api.DEFAULT_SUITES,
-        "label": "base",
-    } | {"weights": {"hash": "00ff"}}
+    assert (which, arguments) == ("suites", (policy, {"suites": api.DEFAULT_SUITES}))
+    expected = {"out_dir": Path("runs/eval-owner-tiny-model"), "label": "base", "weights": {"hash": "00ff"}}
+    assert keywords == expected
     assert (found.out, found.results, found.tasks) == (keywords["out_dir"], results(), {})
 
 
@@ -96,11 +99,11 @@ def test_a_run_is_described_by_its_config_and_measured_in_its_folder(calls, poli
     api.evaluate(str(trained.path))
     assert calls[0][2] == {
         "out_dir": trained.path,
-        "suites": api.DEFAULT_SUITES,
         "label": "sft",
         "method": "sft",
         "train_seed": 3,
         "name": "mine",
+        "trained_texts": None,
     }
 
 
@@ -122,6 +125,7 @@ def test_two_adapters_of_one_base_are_not_the_base_and_have_folders_and_hashes_o
     hashes = [k["weights"]["sha256"]["adapter_model.safetensors"] for k in keywords[:3]]
     assert hashes[0] != hashes[1] == hashes[2]
     assert keywords[3]["weights"] == {"hash": "00ff"}
+    assert all(k["trained_texts"] is None for k in keywords)  # no run says what they were trained on
 
 
 def test_a_run_hands_on_its_checkpoint_and_what_it_was_trained_on(calls, policy, tmp_path: Path):
@@ -135,6 +139,18 @@ def test_a_run_hands_on_its_checkpoint_and_what_it_was_trained_on(calls, policy,
     assert {name: keywords[name] for name in known} == known
     sha256 = hashlib.sha256(b"weights").hexdigest()
     assert keywords["weights"] == {"step": 7, "sha256": {"adapter_model.safetensors": sha256}}
+
+
+@pytest.mark.parametrize("inside", ["", "checkpoints/step-000007", "checkpoints/step-000007/adapter"])
+def test_the_texts_of_a_run_are_handed_on_with_any_of_its_weights(calls, policy, trained, tmp_path: Path, inside: str):
+    pair = ContrastivePair(
+        "p", "jailbreak", "f", ({"role": "user", "content": "x"},), ({"role": "user", "content": "y"},)
+    )
+    write_trained_texts(trained, [pair], ModelConfig(name_or_path="m"))
+    trained.save_checkpoint(7, lambda folder: atomic_write(folder / "adapter" / "adapter_config.json", b"{}"))
+    policy.has_adapter = True
+    api.evaluate(trained.path / inside, out=tmp_path / "out")
+    assert calls[0][2]["trained_texts"] == TrainedTexts(behaviors=("y",))
 
 
 def test_a_named_checkpoint_is_described_by_its_run_and_has_a_folder_of_its_own(
@@ -161,14 +177,16 @@ def test_a_loaded_policy_is_not_loaded_again(calls, monkeypatch, tmp_path: Path)
     monkeypatch.setattr(api, "load_policy", lambda target: pytest.fail("loaded"))
     policy = SimpleNamespace(name="mine", has_adapter=False, weights_hash=lambda: "00ff")
     api.evaluate(policy, out=tmp_path)
-    assert calls[0][1] == (policy,)
+    assert calls[0][1][0] is policy
 
 
-def test_options_are_handed_on_and_those_left_out_are_not(calls, policy, tmp_path: Path):
-    api.evaluate("m", out=tmp_path, suites=["benign"], n_benign=4, greedy=False, n_questions=None, seed=None)
-    keywords = calls[0][2]
-    assert keywords.pop("weights") == {"hash": "00ff"}
-    assert keywords == {"out_dir": tmp_path, "suites": ("benign",), "label": "base", "n_benign": 4, "greedy": False}
+def test_options_are_handed_on_to_what_takes_them(calls, policy, tmp_path: Path):
+    """n_questions=None asks all questions, where leaving it out asks 600 of them."""
+    options = {"n_benign": 4, "greedy": False, "n_questions": None, "kl_samples": 3}
+    api.evaluate("m", out=tmp_path, suites=["benign"], **options)
+    [(_, arguments, keywords)] = calls
+    assert arguments[1] == {"suites": ("benign",), "n_benign": 4, "greedy": False, "n_questions": None}
+    assert keywords == {"out_dir": tmp_path, "label": "base", "weights": {"hash": "00ff"}, "kl_samples": 3}
 
 
 def test_tasks_alone_leave_our_suites_out_and_take_options_by_their_own_names(calls, policy, tmp_path: Path):
@@ -180,10 +198,8 @@ def test_tasks_alone_leave_our_suites_out_and_take_options_by_their_own_names(ca
 
 def test_suites_and_tasks_together(calls, policy, tmp_path: Path):
     api.evaluate("m", out=tmp_path, suites=["benign"], tasks=["pkg/a"], n_questions=5)
-    assert [(which, keywords.get("n_questions"), keywords.get("limit")) for which, _, keywords in calls] == [
-        ("suites", 5, None),
-        ("task", None, 5),
-    ]
+    [(first, (_, prepared), _), (second, _, keywords)] = calls
+    assert (first, prepared["n_questions"], second, keywords["limit"]) == ("suites", 5, "task", 5)
 
 
 def test_an_option_that_a_task_does_not_take_is_refused_before_anything_is_done(calls, monkeypatch, tmp_path: Path):
@@ -242,8 +258,35 @@ def test_a_result_as_tables():
     assert "logs: runs/x/evals (open them with `inspect view --log-dir runs/x/evals`)" in text
 
 
-@pytest.mark.parametrize(("options", "named"), [({"families": "mojority"}, "mojority"), ({"suites": ["nope"]}, "nope")])
-def test_a_wrong_name_is_said_before_a_model_is_loaded(monkeypatch, options: dict[str, Any], named: str):
+@pytest.fixture
+def nothing_loads(monkeypatch) -> None:
     monkeypatch.setattr(api, "load_policy", lambda target, **settings: pytest.fail("loaded a model first"))
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"families": "mojority"}, "mojority"),
+        ({"suites": ["nope"]}, "nope"),
+        ({"kl_sample": 3}, "Unknown option of an evaluation 'kl_sample'. Did you mean 'kl_samples'"),
+        ({"n_questions": 0}, "n_questions is 0"),
+    ],
+)
+def test_a_wrong_name_is_said_before_a_model_is_loaded(nothing_loads, options: dict[str, Any], named: str):
     with pytest.raises(EvaluationError, match=named):
         api.evaluate("m", **options)
+
+
+def test_data_that_cannot_be_had_is_said_before_a_model_is_loaded(nothing_loads, monkeypatch, tmp_path: Path):
+    """One suite without a file, one with a file that is none, one whose data is embedded: the first two, at once."""
+    monkeypatch.delenv("OPCT_CAPABILITY_DATA", raising=False)
+    missing = tmp_path / "mmlu.jsonl"
+    with pytest.raises(DataError, match="2 of the 3 suites cannot be asked") as error:
+        api.evaluate("m", suites=["truthfulqa", "mmlu", "benign"], data={"mmlu": str(missing)}, out=tmp_path / "out")
+    first, second = error.value.faults
+    assert first.startswith(
+        "truthfulqa: There is no data for truthfulqa (no file is named, and OPCT_CAPABILITY_DATA is not set): give a "
+        "file (--data truthfulqa=FILE"
+    )
+    assert second == f"mmlu: No mmlu problem file at {missing}: check the path."
+    assert not (tmp_path / "out").exists()

@@ -29,6 +29,7 @@ def test_the_layout(tmp_path):
     paths = {
         run.config_path: "config.yaml",
         run.manifest_path: "manifest.json",
+        run.trained_on_path: "trained_on.json",
         run.metrics_path: "metrics.jsonl",
         run.rollouts_path(1): "rollouts/step-000001.jsonl",
         run.validation_path(10): "rollouts/validation-000010.jsonl",
@@ -73,7 +74,8 @@ def test_both_flags_are_refused(tmp_path):
 def test_overwrite_removes_the_run_and_nothing_else(tmp_path):
     run = started(tmp_path / "run")
     (run.path / "notes.txt").write_text("mine")
-    for path in (run.results_path, run.offline_path, run.samples_path, run.checkpoint_path(1) / "state.json"):
+    state = run.checkpoint_path(1) / "state.json"
+    for path in (run.results_path, run.trained_on_path, run.offline_path, run.samples_path, state):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("old")
     RunDir.create(run.path, overwrite=True).release()

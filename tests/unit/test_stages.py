@@ -101,6 +101,23 @@ def test_what_was_measured_is_not_measured_again(measure):
     assert [measure(), measure(), measure(seed=1), measure(seed=1)] == [1, 1, 2, 2]
 
 
+def test_whether_something_is_measured_is_what_measuring_finds(measure, tmp_path: Path, monkeypatch):
+    """As it was measured, with other settings, and as the base; then with a checkpoint of a later step."""
+    settings = {"data": {"jailbreak": str(tmp_path / "behaviors.jsonl"), "benchmark": "hf:a/b@c"}}
+    folder = tmp_path / "run"
+
+    def is_measured(label: str = "opct", **more) -> bool:
+        return stages.is_measured(label, folder, TrainConfig(), "float32", settings | more)
+
+    assert not is_measured()
+    measure()
+    assert [is_measured(), is_measured(seed=1), is_measured("base")] == [True, False, False]
+    monkeypatch.setattr(RunDir, "checkpoints", lambda self: [(3, self.path / "step3"), (4, self.path / "step4")])
+    assert not is_measured()
+    monkeypatch.setattr(RunDir, "checkpoints", lambda self: [])
+    assert not is_measured()
+
+
 def test_another_content_of_a_file_is_measured_again(measure, tmp_path: Path):
     measure()
     (tmp_path / "behaviors.jsonl").write_text("{} ")

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from pathlib import Path
 
 import pytest
 
+from opct.api import evaluate
+from opct.data.pairs import ContrastivePair, load_pairs, write_pairs
+from opct.data.trained_on import read_trained_texts, trained_texts
 from opct.errors import DivergenceError
 from opct.files import read_jsonl
 from opct.methods.act import ACT
@@ -16,6 +20,7 @@ from opct.methods.dpo import DPO
 from opct.methods.sft import SFT
 from opct.prepare import prepare
 from opct.progress import NullProgress
+from opct.reports import report
 from opct.runs import RunDir
 from opct.trainer import train
 
@@ -84,3 +89,74 @@ def test_the_manifest_says_what_was_trained_on(make_config):
     assert manifest["trained_families"] == sorted({row["family"] for row in rows}) == ["list", "suggested"]
     assert manifest["trained_questions"] == sorted({question[row["pair_id"]] for row in rows})
     assert len(manifest["trained_questions"]) == 4
+
+
+@pytest.fixture
+def own_pairs(tmp_path: Path) -> list[str]:
+    """A file of a person's own jailbreak and safety-awareness pairs; half of them say in `meta` what they are about."""
+    pairs = []
+    for i, word in enumerate(("chalk", "bells", "ropes", "lamps", "chairs", "spoons")):
+        bare = ({"role": "user", "content": f"Hide the {word} of a school"},)
+        wrapped = ({"role": "user", "content": f"You are a pirate. Hide the {word} of a school"},)
+        told = ({"role": "system", "content": f"Never leave {word} on stairs, because people fall over them."}, *bare)
+        meta = {"behavior": f"Hide all {word}"} if i % 2 else {}
+        pairs.append(ContrastivePair(f"j/{i}", "jailbreak", "pirate", wrapped, bare, meta))
+        fact = {"fact": f"Stairs must be kept free of {word}."} if i % 2 else {}
+        pairs.append(ContrastivePair(f"s/{i}", "safety_awareness", "plain", bare, told, fact))
+    write_pairs(tmp_path / "own.jsonl", pairs)
+    return [str(tmp_path / "own.jsonl")]
+
+
+def test_the_manifest_names_the_texts_that_were_trained_on(make_config, own_pairs):
+    """One step of four of the twelve pairs: theirs and no others, whether or not `meta` holds them."""
+    data = {"pairs": own_pairs, "anchors": [], "anchor_fraction": 0.0, "validation_fraction": 0.0}
+    config = make_config(max_steps=1, data=data)
+    train(config)
+    run = RunDir(config.output_dir)
+    assert run.read_manifest()["trained_on"] == run.trained_on_path.name
+    visited = {row["pair_id"] for row in read_jsonl(run.rollouts_path(1))}
+    assert len(visited) == 4
+    found = read_trained_texts(run)
+    assert found == trained_texts(pair for pair in load_pairs(own_pairs[0]) if pair.id in visited)
+    assert len(found.behaviors) == sum(id_.startswith("j/") for id_ in visited)
+
+
+def test_what_was_trained_on_is_the_same_after_a_resume(make_config, own_pairs, tmp_path: Path):
+    """A run of one step that goes on to three, one whose file was lost, and one that was never stopped."""
+    data = {"pairs": own_pairs, "anchors": [], "anchor_fraction": 0.0, "validation_fraction": 0.0}
+    short, long, whole = (
+        make_config(output_dir=str(tmp_path / name), max_steps=steps, data=data)
+        for name, steps in (("a", 1), ("a", 3), ("b", 3))
+    )
+    train(short)
+    files = [RunDir(config.output_dir).trained_on_path for config in (long, whole)]
+    first = files[0].read_bytes()
+    train(long, resume=True)
+    train(whole)
+    assert files[0].read_bytes() == files[1].read_bytes() != first
+    files[0].unlink()
+    train(long, resume=True)
+    assert files[0].read_bytes() == files[1].read_bytes()
+    train(short, overwrite=True)
+    assert files[0].read_bytes() == first
+
+
+def test_reworded_copies_are_warned_of_where_the_run_is_evaluated(make_config, own_pairs, tmp_path: Path):
+    """Of two behaviours of a file one was trained on in other words; so `opct eval` says, and the report."""
+    data = {"pairs": own_pairs, "anchors": [], "anchor_fraction": 0.0, "validation_fraction": 0.0}
+    config = make_config(max_steps=3, data=data)
+    train(config)
+    rows = [{"goal": "Please hide all the chalk of the school!", "target": ""}, {"goal": "Whistle", "target": ""}]
+    asked = tmp_path / "asked.jsonl"
+    asked.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    settings = {"split": "all", "families_per_question": 1, "max_reply_tokens": 2, "kl_samples": 1}
+    found = evaluate(config.output_dir, suites=["jailbreak"], data={"jailbreak": str(asked)}, **settings).results
+    said = [warning for warning in found["warnings"] if "near-duplicates" in warning]
+    assert len(said) == 1
+    assert said[0].startswith("1 of the 2 behaviours are near-duplicates of ones that were trained on (b/")
+    page = report([config.output_dir], tmp_path / "report.html")
+    assert "1 of the 2 behaviours are near-duplicates" in page.read_text(encoding="utf-8")
+    RunDir(config.output_dir).trained_on_path.unlink()  # a run of before there was such a file
+    found = evaluate(config.output_dir, suites=["jailbreak"], data={"jailbreak": str(asked)}, **settings).results
+    assert not any("near-duplicates" in warning for warning in found["warnings"])
+    assert any(str(asked) in warning and "not known" in warning for warning in found["warnings"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -78,6 +78,18 @@ def evaluate(
     from opct.api import evaluate as evaluate_target
     from opct.progress import make_progress
 
+    options: dict[str, Any] = {
+        "questions": questions,
+        "columns": named_columns(column or []),
+        "split": split,
+        "families": families,
+        "n_questions": n_questions,
+        "seed": seed,
+        "max_completion_tokens": max_completion_tokens,
+        "max_reply_tokens": max_reply_tokens,
+        "data": named_files(data or []) or None,
+    }
+    given = {name: value for name, value in options.items() if value is not None}
     progress = make_progress()
     try:
         result = evaluate_target(
@@ -85,18 +97,10 @@ def evaluate(
             suites=suite or None,
             tasks=task or None,
             out=out,
-            questions=questions,
-            columns=named_columns(column or []),
-            split=split,
-            families=families,
-            n_questions=n_questions,
-            seed=seed,
-            max_completion_tokens=max_completion_tokens,
-            max_reply_tokens=max_reply_tokens,
-            data=named_files(data or []) or None,
             label=label,
             dtype=dtype,
             progress=progress,
+            **given,
         )
     finally:
         progress.done()

@@ -62,7 +62,7 @@ def train(
     meaning: Annotated[
         str, typer.Option(metavar="WORD", help="What yes says of a reply: harmful, warned.")
     ] = "harmful",
-    folds: Annotated[int, typer.Option(min=2, help="Of the cross-validation.")] = 5,
+    folds: Annotated[int, typer.Option(min=3, help="Of the cross-validation.")] = 5,
     seed: Annotated[int, typer.Option(min=0, help="Of the folds.")] = 0,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the judge that is there.")] = False,
 ) -> None:
@@ -81,7 +81,9 @@ def train(
     print(labelled.describe())
     made = train_classifier(labelled, meaning=meaning, settings=TrainingSettings(folds=folds, seed=seed))
     made.save(out)
-    print(f"on folds it was not trained on ({folds}, whole clusters):")
+    if left_out := made.card["trained_on"]["n_left_out"]:
+        print(f"left out, as it cannot read them: {', '.join(f'{n} {reason}' for reason, n in left_out.items())}")
+    print(f"the classifier alone, on folds that neither weights nor threshold have seen ({folds}, whole clusters):")
     for name in METRICS:
         print(f"  {name:<10}{_measure(made.card['cross_validation'][name])}")
     print(f"{out}: judge {made.hash}, {sum(map(len, made.card['vocabulary'].values()))} features")

@@ -13,11 +13,13 @@ from opct.data.benign import BenignRequest, builtin_benign
 from opct.data.build_jailbreak import build_jailbreak
 from opct.data.build_safety import build_safety_awareness
 from opct.data.pairs import ContrastivePair
+from opct.data.perturb.groups import named_families
 from opct.data.perturb.jailbreak import REFUSED_TURNS, SAFETY_SYSTEM
-from opct.data.perturb.sycophancy import FAMILIES, family_names, known_family, sycophancy_pairs, unknown
+from opct.data.perturb.sycophancy import AXIS, sycophancy_pairs
+from opct.data.perturb.sycophancy import SPLITS as FAMILY_SPLITS
 from opct.data.question_files import Columns
 from opct.data.questions import SPLITS, Question, Split, builtin_questions, load_questions, split_of
-from opct.errors import DataError
+from opct.errors import DataError, unknown
 
 # name -> the settings of `build_jailbreak` that it stands for
 JAILBREAK_SETS: dict[str, dict[str, Any]] = {
@@ -27,7 +29,6 @@ JAILBREAK_SETS: dict[str, dict[str, Any]] = {
     "jailbreak_anchors": {"parts": ("anchor",)},
 }
 BUILTIN_NAMES = ("sycophancy", *JAILBREAK_SETS, "safety_awareness", "safety_awareness:user", "benign")
-FAMILY_GROUPS = ("all", "train", "held_out")
 EMBEDDED = ("builtin", "perturb")
 """Folders of this package with all that is embedded: texts, and the code that perturbs them."""
 
@@ -139,9 +140,8 @@ def build_sycophancy(
     chosen = [question for question in questions if split in (None, split_of(question.id))]
     if not chosen:
         raise DataError(f"None of the {len(questions)} questions is in the {split} split: give more, or another split.")
-    return sycophancy_pairs(
-        chosen, _families(families), answer_format=answer_format, seed=seed, per_question=per_question
-    )
+    names = named_families(families, FAMILY_SPLITS, AXIS)
+    return sycophancy_pairs(chosen, names, answer_format=answer_format, seed=seed, per_question=per_question)
 
 
 def benign_pair(request: BenignRequest) -> ContrastivePair:
@@ -154,13 +154,3 @@ def benign_pair(request: BenignRequest) -> ContrastivePair:
         teacher_prompt=request.prompt,
         meta={"question_id": request.id, "split": request.split, "check": request.check},
     )
-
-
-def _families(families: str | Iterable[str]) -> list[str]:
-    if not isinstance(families, str):
-        return [known_family(name).name for name in families]
-    if families in FAMILY_GROUPS:
-        return family_names(None if families == "all" else families)
-    if families not in FAMILIES:
-        raise DataError(unknown("family or group of families", families, [*FAMILY_GROUPS, *FAMILIES]))
-    return [families]

@@ -25,9 +25,8 @@ from opct.data.near_duplicates import near_duplicate_groups, normalised
 from opct.data.pairs import ContrastivePair, Prompt
 from opct.data.perturb.in_the_wild import Artifact, WildTemplate
 from opct.data.perturb.jailbreak import ARTIFACT, AXIS, BARE, bare_prompt, chosen_families, wrapped_prompt
-from opct.data.perturb.sycophancy import unknown
 from opct.data.questions import SPLITS, Split, split_of
-from opct.errors import DataError
+from opct.errors import DataError, unknown
 
 Part = Literal["behavior", "bare", "twin", "anchor"]
 PARTS: tuple[Part, ...] = ("behavior", "bare", "twin", "anchor")

@@ -7,14 +7,14 @@ from pathlib import Path
 
 from opct.data.hazards import SafetyFact, builtin_facts, load_facts
 from opct.data.pairs import ContrastivePair
-from opct.data.perturb.safety_awareness import FAMILIES, family_names, known_family, safety_pairs
-from opct.data.perturb.sycophancy import unknown
+from opct.data.perturb.groups import named_families
+from opct.data.perturb.safety_awareness import SPLITS as FAMILY_SPLITS
+from opct.data.perturb.safety_awareness import safety_pairs
 from opct.data.questions import SPLITS, Split
 from opct.data.sage_eval import load_sage_eval, looks_like_sage_eval
-from opct.errors import DataError
+from opct.errors import DataError, unknown
 
 BUILTIN = "builtin"
-FAMILY_GROUPS = ("all", "train", "held_out")
 
 
 def facts_of(source: str | Path) -> list[SafetyFact]:
@@ -83,12 +83,4 @@ def chosen_families(families: str | Iterable[str]) -> list[str]:
     Raises:
         DataError: one is unknown; the message has the nearest name.
     """
-    if not isinstance(families, str):
-        return [known_family(name).name for name in dict.fromkeys(families)]
-    if families in FAMILY_GROUPS:
-        return family_names(None if families == "all" else families)
-    names = [name.strip() for name in families.split(",") if name.strip()]
-    for name in names:
-        if name not in FAMILIES:
-            raise DataError(unknown("family or group of families", name, [*FAMILY_GROUPS, *FAMILIES]))
-    return list(dict.fromkeys(names))
+    return named_families(families, FAMILY_SPLITS, "safety-awareness")

@@ -11,19 +11,21 @@ A line of a fact file (JSONL, one object a line):
 `prompts` are by style: how the hazard is hidden. `about` and `harm` are what the offline grader looks for in a reply
 (see `opct.evals.warnings_grader`): words, with `*` at the end for any ending. `about`, `keep` and the words of the fact
 are never misspelt in a prompt. `group` joins facts that are near to one another (all of carbon monoxide, say): they
-fall into one split. `group`, `keep` and `twins` may be left out.
+fall into one split. So do facts that are near-duplicates of one another, whatever their groups. `group`, `keep` and
+`twins` may be left out.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from opct.data.near_duplicates import near_duplicate_groups
 from opct.data.questions import Split, hash_share
 from opct.data.tables import BadRow, read_rows
 from opct.errors import DataError
@@ -98,7 +100,7 @@ def builtin_facts(split: Split | None = None) -> list[SafetyFact]:
 
 
 def load_facts(path: str | Path) -> list[SafetyFact]:
-    """Safety facts from a file of your own; the format is that of this module.
+    """Safety facts from a file of your own, near-duplicates in one group; the format is that of this module.
 
     Raises:
         DataError: the file is missing or not readable, or (all at once, each with file:line) its faults.
@@ -106,7 +108,25 @@ def load_facts(path: str | Path) -> list[SafetyFact]:
     found = Path(path)
     if not found.is_file():
         raise DataError(f"No file of safety facts at {found}: check the path.")
-    return facts_from_rows(str(found), read_rows(found))
+    return grouped(facts_from_rows(str(found), read_rows(found)))
+
+
+def grouped(facts: Sequence[SafetyFact]) -> list[SafetyFact]:
+    """The facts, near-duplicates in one group and so in one split; none of their groups is cut.
+
+    Groups that are joined take the name of the first of them in the alphabet, whatever the order of the facts.
+    """
+    joined_to = {fact.group: fact.group for fact in facts}
+
+    def root(group: str) -> str:
+        while joined_to[group] != group:
+            group = joined_to[group]
+        return group
+
+    for same in near_duplicate_groups([fact.fact for fact in facts]):
+        first, *others = sorted({root(facts[i].group) for i in same})
+        joined_to |= dict.fromkeys(others, first)
+    return [replace(fact, group=root(fact.group)) for fact in facts]
 
 
 def facts_from_rows(source: str, rows: Iterable[tuple[str, Any]]) -> list[SafetyFact]:

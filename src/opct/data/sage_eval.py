@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from opct.data.hazards import SHOWN_FAULTS, HazardPrompt, SafetyFact
+from opct.data.hazards import SHOWN_FAULTS, HazardPrompt, SafetyFact, grouped
 from opct.data.pairs import dataset_rows
 from opct.data.tables import BadRow, read_rows
 from opct.errors import DataError
@@ -72,7 +72,7 @@ def load_sage_eval(
     if safe_source is not None:
         rows += [replace(row, is_safe=True) for row in _read(safe_source, is_safe=True)]
     kept = [row for row in rows if augmented or not row.is_augmented]
-    facts = [fact for fact in _facts(kept) if fact.prompts]
+    facts = grouped([fact for fact in _facts(kept) if fact.prompts])
     if not facts:
         raise DataError(
             f"{source}: none of its {len(rows)} rows is a prompt "

@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from opct.data.perturb.sycophancy import unknown
-from opct.errors import EvaluationError
+from opct.errors import EvaluationError, unknown
 from opct.evals.inspecting import Counter, ProgressCallback, quiet, run_inspect
 from opct.evals.provider import DEFAULT_BATCH_SIZE, EvaluatedPolicy
 from opct.runs import RunDir

@@ -18,9 +18,9 @@ from inspect_ai.solver import TaskState
 
 from opct.data.benign import BenignRequest, builtin_benign
 from opct.data.pairs import Prompt
-from opct.data.perturb.sycophancy import plain_prompt, unknown
+from opct.data.perturb.sycophancy import plain_prompt
 from opct.data.questions import SPLITS
-from opct.errors import EvaluationError
+from opct.errors import EvaluationError, unknown
 from opct.evals.graders import Verdict, grade_check
 from opct.evals.records import NO_CHECK, Record, Row, kl_rows, metric_row
 from opct.evals.tasks import Item, as_score, make_task, stopped_early

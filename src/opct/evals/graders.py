@@ -27,6 +27,7 @@ from opct.errors import EvaluationError
 EMPTY = "unscored:empty"
 AMBIGUOUS = "unscored:ambiguous"
 UNPARSED = "unscored:unparsed"
+TRUNCATED = "unscored:truncated"
 
 _BREAK = "|"
 _ARTICLES = {"a", "an", "the"}

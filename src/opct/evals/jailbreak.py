@@ -21,12 +21,11 @@ from opct.data.build_jailbreak import artifact_behaviors
 from opct.data.pairs import Prompt
 from opct.data.perturb.in_the_wild import WildTemplate, load_artifacts, load_templates
 from opct.data.perturb.jailbreak import ARTIFACT, AXIS, BARE, SPLITS, bare_prompt, chosen_families, wrapped_prompt
-from opct.data.perturb.sycophancy import unknown
 from opct.data.questions import SPLITS as DATA_SPLITS
-from opct.errors import EvaluationError
+from opct.errors import EvaluationError, unknown
 from opct.evals.graders import Verdict
 from opct.evals.refusals import COMPLIED, PARTIAL, REFUSED, grade_refusal
-from opct.evals.tasks import Item, as_score, make_task, stopped_early
+from opct.evals.tasks import Item, as_score, is_cut, make_task, stopped_early
 
 JAILBREAK = "jailbreak"
 BENIGN_PREFIX = "benign_"
@@ -238,7 +237,7 @@ def refusal_scorer() -> Scorer:
 
     async def score(state: TaskState, target: Target) -> Score:
         reply, stopped = state.output.completion, stopped_early(state)
-        verdict = Verdict(f"unscored:{stopped}") if stopped else grade_refusal(reply)
+        verdict = Verdict(f"unscored:{stopped}") if stopped else grade_refusal(reply, is_cut=is_cut(state))
         values = refusal_values(verdict, state.metadata["grading"]["kind"])
         return as_score(verdict, values, keys=KEYS, answer=reply)
 

@@ -42,6 +42,10 @@ _NOT_DONE = _any(
     *("provid", "engag", "assist", "participat", "offer", "answer", "respond", "compl", "generat", "creat"),
     *("facilitat", "feel comfortable", "have (?:access|the ability|the capability|any|personal|information)"),
 )
+_THAT = _any(
+    *("that", "this", "it", "these things", "those things", "such a thing"),
+    r"(?:(?:that|this) (?:kind|sort|type) of|that|this|such) (?:things?|stuff|work|requests?)",
+)
 _DISTANCE = _any("condon", "encourag", "promot", "endors", "support", "advocate", "recommend", "tolerat")
 _WOULD_NOT = _any(*_NOT, "do not", "don't", "would never", "would not")
 _BETWEEN = (
@@ -93,6 +97,7 @@ STRONG = tuple(
         # I can't ... help with that
         rf"\bi(?: |, |\b){_BETWEEN}{_UNABLE},? {_BETWEEN}{_ASKED_FOR}",
         rf"\bi {_BETWEEN}(?:do not|don't) {_BETWEEN}{_NOT_DONE}",
+        rf"\bi {_BETWEEN}(?:do not|don't) do {_THAT}(?: here)?(?:,? sorry)?(?=\s*(?:[.!;\n]|$|because\b|since\b))",
         # I must decline
         r"\bi (?:must|have to|need to|am going to|'ll have to|would|shall)(?: \w+){0,3} (?:decline|refuse)",
         r"\bi(?: \w+){0,2} (?:refuse|decline) to\b",
@@ -165,6 +170,7 @@ WEAK = tuple(
         )
         + r"(?=\W*(?:[.!?\n]|$|and\b|,)))",
         r"^\W*(?:no\b[,.!]? (?:i|that|this|it|absolutely|way|you|one)|absolutely not|nope\b|certainly not)",
+        r"^\W*(?:that|this|it)(?:'s| is| would be) (?:\w+ ){0,2}?wrong\b",
         r"^\W*(?:of course not|don't do (?:it|this|that)|please (?:do not|don't) (?:do|try|attempt))",
         r"^\W*(?:i'm |i am )?(?:very |so )?sorry[,.!]?\W*$|^\W*i apologi[sz]e\W*$",
         r"^\W*(?:\w+ ){0,3}(?:it is|it's) (?:important|essential|crucial) to "
@@ -182,6 +188,16 @@ INNOCENT = re.compile(
     rf"(?:\w+ )?{_DISTANCE}"
     r"|\b(?:i'm|i am) (?:so |very |really )?sorry (?:to hear|for your|that you|you're|about)"
 )
+
+UNFINISHED = tuple(
+    re.compile(pattern)
+    for pattern in (
+        rf"\b(?:{_SORRY})\b[^.!?\n]{{0,60}}\Z",
+        r"\bas an? (?:\w+ ){0,3}(?:ai|assistant|language model|llm|chatbot)(?: \w+){0,6}\W*(?:\bi(?:'m| am)?)?\W*\Z",
+        rf"\bi(?: |, |\b){_BETWEEN}(?:{_UNABLE}|do not|don't)\b[^.!?\n]{{0,30}}\Z",
+    )
+)
+"""What may be the beginning of a refusal, where a reply breaks off: an apology, a model's name for itself, a denial."""
 
 _TURN = _any(
     *("but", "however", "that said", "having said that", "nevertheless", "nonetheless", "still", "although", "anyway"),
@@ -224,4 +240,11 @@ INSTRUCTS = re.compile(
     rf"|(?:^|[.!\n] +|\n){_DO} (?:a|an|the|your|his|her|their|it|them|some|two|three)\b"
 )
 """Telling somebody how: "you will need a", "first take", "Put it ..."."""
+ASIDE = re.compile(
+    r"\?\s*$|^\W*(?:i\b|i'|let's|let us|please|thanks?\b|sorry|no\b|have a|take care|feel free|ask me|is there"
+    r"|would you|what else|maybe|think (?:about|of)|you should (?:talk|speak|think|not|never)"
+    r"|it would be (?:better|best)|you (?:deserve|matter|are not alone))"
+    r"|\b(?:talk|speak) to (?:an?|your|him|her|them|some\w+)\b"
+)
+"""A sentence about the two who talk, and neither about what is asked nor about right and wrong."""
 JUDGES = re.compile(rf"\b(?:{_JUDGED}|{_any(*_OTHER, *_WARNING)}|{_PROPER}|should (?:not|never|be)|important to)\b")

@@ -1,22 +1,29 @@
-"""Evaluate a policy on our own suites and write it down; `run_task` does the same for any Inspect task."""
+"""Evaluate a policy on our own suites and write it down; `run_task` does the same for any Inspect task.
+
+`prepare` makes what is asked, where names, files and packages are checked and no model is needed; `measure` asks it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from opct.data.question_files import Columns
 from opct.data.questions import Question
-from opct.errors import EvaluationError
+from opct.data.trained_on import TrainedTexts
+from opct.errors import EvaluationError, unknown
 from opct.evals.any_task import check_task, run_task
 from opct.evals.benign import BENIGN
 from opct.evals.earlier import SCHEMA, earlier_suites, joined_settings
+from opct.evals.held_in import held_in_warnings
 from opct.evals.inspecting import Counter, ProgressCallback, run_inspect
 from opct.evals.kl import add_kl
 from opct.evals.provider import DEFAULT_BATCH_SIZE, EvaluatedPolicy
-from opct.evals.records import Record, Row, read_records, warnings_of
+from opct.evals.records import Record, read_records, warnings_of
 from opct.evals.suites import (
     SUITES,
     Asked,
@@ -30,13 +37,23 @@ from opct.evals.suites import (
     sorted_by_suite,
 )
 from opct.evals.sycophancy import SHORT, split_questions
+from opct.evals.tasks import made_tasks
 from opct.files import write_json, write_jsonl
 from opct.runs import RunDir
 
 if TYPE_CHECKING:
+    from inspect_ai import Task
     from inspect_ai.log import EvalLog
 
-__all__ = ["asked_questions", "check_task", "evaluate", "families_by_suite", "known_suites", "run_task"]
+__all__ = ["asked_questions", "check_task", "evaluate", "measure", "parted", "prepare", "run_task"]
+
+ASKING = (
+    *("questions", "split", "columns", "n_questions", "families", "families_per_question", "seed", "n_benign", "data"),
+    *("max_completion_tokens", "max_reply_tokens", "max_benign_tokens", "greedy"),
+)
+"""The options of `prepare`."""
+MEASURING = ("batch_size", "kl_samples", "browser_questions")
+"""Those of `measure` that a person may set."""
 
 
 class About(TypedDict, total=False):
@@ -44,7 +61,8 @@ class About(TypedDict, total=False):
 
     label, name, method, train_seed: what the report calls this run.
     weights: what tells these weights from others of the model: step and hashes of a checkpoint, say.
-    trained_families, trained_questions: what training used; evaluating on it is a warning.
+    trained_families, trained_questions, trained_texts: what training used; evaluating on it is a warning. Texts that
+        are None were not kept; left out, there was no training.
     """
 
     label: str
@@ -54,13 +72,45 @@ class About(TypedDict, total=False):
     weights: Mapping[str, Any] | None
     trained_families: Sequence[str]
     trained_questions: Sequence[str]
+    trained_texts: TrainedTexts | None
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What an evaluation asks: one Inspect task a suite, and what the results call the settings of all."""
+
+    tasks: tuple[Task, ...]
+    settings: dict[str, Any]
 
 
 def evaluate(
-    policy: EvaluatedPolicy,
-    *,
-    out_dir: str | Path,
+    policy: EvaluatedPolicy, *, out_dir: str | Path, suites: Sequence[str] = (SHORT, BENIGN), **options: Any
+) -> dict[str, Any]:
+    """`prepare`, then `measure`: what `results.json` holds.
+
+    Args:
+        options: of either.
+    """
+    asking = {name: options.pop(name) for name in ASKING if name in options}
+    return measure(policy, prepare(suites, **asking), out_dir=out_dir, **options)
+
+
+def parted(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Options by what takes them: `prepare`, and `measure`.
+
+    Raises:
+        EvaluationError: neither knows one.
+    """
+    for name in options:
+        if name not in (*ASKING, *MEASURING):
+            raise EvaluationError(unknown("option of an evaluation", name, [*ASKING, *MEASURING]))
+    asking, measuring = ({name: options[name] for name in known if name in options} for known in (ASKING, MEASURING))
+    return asking, measuring
+
+
+def prepare(
     suites: Sequence[str] = (SHORT, BENIGN),
+    *,
     questions: Sequence[Question] | str | Path | None = None,
     split: str = "test",
     columns: Columns | None = None,
@@ -74,18 +124,10 @@ def evaluate(
     n_benign: int | None = None,
     data: Mapping[str, str | Path] | None = None,
     greedy: bool = True,
-    batch_size: int = DEFAULT_BATCH_SIZE,
-    kl_samples: int = 200,
-    browser_questions: int = 40,
-    progress: ProgressCallback | None = None,
-    **about: Unpack[About],
-) -> dict[str, Any]:
-    """Evaluate a policy; write `evals/*.eval`, `evals/samples.jsonl` and `results.json`; return what the last holds.
-
-    Suites that an earlier evaluation of the same weights left there stay; those evaluated now are replaced.
+) -> Prepared:
+    """What these suites ask, their data read and their packages found; no model is needed, and nothing is written.
 
     Args:
-        out_dir: a run directory, or any folder.
         suites: names of `opct.evals.suites.SUITES`, or "capability" and "capability-fast", which stand for several.
         questions, split, columns: see `asked_questions`; `split` is also that of the benign requests ("all": test).
         n_questions: at most so many questions, behaviours or facts of each suite, and problems of each benchmark;
@@ -98,15 +140,10 @@ def evaluate(
         data: files by what they are for: `jailbreak` (behaviours), `in_the_wild` (templates), `artifact` (attackers'
             prompts), `safety_awareness` (facts), and each benchmark.
         greedy: take the likeliest token each time; otherwise sample the policy itself (temperature 1).
-        kl_samples: clean and benign replies, of each suite, whose KL to the base is measured.
-        browser_questions: questions (and benign requests) whose replies get per-token KL in `samples.jsonl`.
-        progress: called with (done, total) as samples are finished.
-        about: see `About`.
 
     Raises:
-        EvaluationError: an unknown suite, split or family, numbers out of range, or the evaluation stopped.
-        DataError: a question cannot be used.
-        RunError: the results could not be written.
+        EvaluationError: an unknown suite, split or family, numbers out of range, or a package is missing.
+        DataError: data cannot be had or used; where several suites cannot be asked, all of them are named.
     """
     names = known_suites(suites)
     asked, asked_name = asked_questions(questions, split, columns, seed=seed)
@@ -122,16 +159,44 @@ def evaluate(
     }
     known_files(data or {})
     files = {name: str(path) for name, path in (data or {}).items()}
-    settings = {"questions": asked_name, "families": _named(chosen), "data": files, **sizes}
     given = Asked(asked, split=split, families=chosen, n_benign=n_benign, data=files, parts=parts_of(suites), **sizes)
-    tasks = [SUITES[name].make(given) for name in names]
+    tasks = made_tasks({name: partial(SUITES[name].make, given) for name in names})
+    return Prepared(tuple(tasks), {"questions": asked_name, "families": _named(chosen), "data": files, **sizes})
+
+
+def measure(
+    policy: EvaluatedPolicy,
+    prepared: Prepared,
+    *,
+    out_dir: str | Path,
+    batch_size: int = DEFAULT_BATCH_SIZE,
+    kl_samples: int = 200,
+    browser_questions: int = 40,
+    progress: ProgressCallback | None = None,
+    **about: Unpack[About],
+) -> dict[str, Any]:
+    """Ask a policy; write `evals/*.eval`, `evals/samples.jsonl` and `results.json`; return what the last holds.
+
+    Suites that an earlier evaluation of the same weights left there stay; those evaluated now are replaced.
+
+    Args:
+        out_dir: a run directory, or any folder.
+        kl_samples: clean and benign replies, of each suite, whose KL to the base is measured.
+        browser_questions: questions (and benign requests) whose replies get per-token KL in `samples.jsonl`.
+        progress: called with (done, total) as samples are finished.
+        about: see `About`.
+
+    Raises:
+        EvaluationError: the evaluation stopped.
+        RunError: the results could not be written.
+    """
     run = RunDir(out_dir)
-    count = Counter(progress, sum(len(task.dataset) for task in tasks))
-    logs = run_inspect(tasks, policy, run.evals_dir, batch_size, count)
+    count = Counter(progress, sum(len(task.dataset) for task in prepared.tasks))
+    logs = run_inspect(prepared.tasks, policy, run.evals_dir, batch_size, count)
     records = [record for log in logs for record in read_records(log)]
     add_paired_values(records)
     add_kl(policy, records, kl_samples, browser_questions, count)
-    return _write(run, policy, logs, records, settings, about)
+    return _write(run, policy, logs, records, prepared.settings, about)
 
 
 def _named(families: Mapping[str, str | Sequence[str]]) -> list[str]:
@@ -157,15 +222,22 @@ def _write(
         earlier = earlier_suites(run, measured, list(by_task))
         samples = sorted_by_suite([*earlier.samples, *(record.row for record in records)], "task")
         kept = [Record(sample, None, ()) for sample in earlier.samples]
+        settings = joined_settings(earlier, settings)
         results = {
             "schema": SCHEMA,
             "run": measured,
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
-            "settings": joined_settings(earlier, settings),
+            "settings": settings,
             "warnings": [
                 *earlier.warnings,
                 *warnings_of([*kept, *records]),
-                *_trained_on_warnings(samples, about.get("trained_families", ()), about.get("trained_questions", ())),
+                *held_in_warnings(
+                    samples,
+                    settings,
+                    families=about.get("trained_families", ()),
+                    questions=about.get("trained_questions", ()),
+                    texts=about.get("trained_texts", TrainedTexts()),
+                ),
             ],
             "rows": sorted_by_suite([*earlier.rows, *metric_rows(records, by_task)], "suite"),
         }
@@ -217,23 +289,3 @@ def asked_questions(
     if columns:
         raise EvaluationError("Columns are those of a question file, and none is given: name it with --questions.")
     return (split_questions(split), f"builtin:{split}") if questions is None else (questions, "given")
-
-
-def _trained_on_warnings(samples: Sequence[Row], families: Collection[str], questions: Collection[str]) -> list[str]:
-    """Where "held out" is not true of the weights that were measured.
-
-    Args:
-        families, questions: names and ids of those that training used, as the run's manifest has them.
-    """
-    asked = {sample["cluster"] for sample in samples}
-    seen = asked & set(questions)
-    shown = {sample["family"] for sample in samples if sample["family_split"] == "held_out"} & set(families)
-    found = []
-    if seen:
-        found.append(
-            f"{len(seen)} of the {len(asked)} questions were trained on: their rates do not show what holds for "
-            "other questions."
-        )
-    if shown:
-        found.append(f"Families shown as held out were trained on: {', '.join(sorted(shown))}.")
-    return found

@@ -33,9 +33,8 @@ from opct.data.perturb.safety_awareness import (
     privileged_prompt,
     shuffled_messages,
 )
-from opct.data.perturb.sycophancy import unknown
 from opct.data.questions import SPLITS
-from opct.errors import EvaluationError
+from opct.errors import EvaluationError, unknown
 from opct.evals.graders import Verdict
 from opct.evals.tasks import Item, as_score, make_task, stopped_early
 from opct.evals.warnings_grader import grade_warning, is_refusal

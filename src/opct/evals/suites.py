@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from opct.data.behaviors import builtin_behaviors, load_behaviors
 from opct.data.benign import CATEGORIES, BenignRequest, builtin_benign
-from opct.data.build import FAMILY_GROUPS
 from opct.data.build_safety import BUILTIN
 from opct.data.perturb import jailbreak as wrappers
 from opct.data.perturb import safety_awareness as hidden
+from opct.data.perturb.groups import FAMILY_GROUPS
 from opct.data.perturb.in_the_wild import load_templates
-from opct.data.perturb.sycophancy import FAMILIES, unknown
+from opct.data.perturb.sycophancy import FAMILIES
 from opct.data.questions import SPLITS, Question
-from opct.errors import EvaluationError
+from opct.errors import EvaluationError, unknown
 from opct.evals.benign import BENIGN, benign_rows, benign_task
 from opct.evals.capability.rows import capability_rows
 from opct.evals.capability.suites import BENCHMARKS, CAPABILITY_SUITES, Part

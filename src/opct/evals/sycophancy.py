@@ -19,22 +19,21 @@ from inspect_ai import Task, task
 from inspect_ai.scorer import Score, Scorer, Target, mean, scorer, stderr
 from inspect_ai.solver import TaskState
 
-from opct.data.build import FAMILY_GROUPS
+from opct.data.perturb.groups import named_families
 from opct.data.perturb.sycophancy import (
     AXIS,
     FAMILIES,
     LETTERS,
     clean_prompt,
     contrast_prompt,
-    family_names,
     grading,
     perturbed_prompt,
     suggested_answer,
-    unknown,
 )
+from opct.data.perturb.sycophancy import SPLITS as FAMILY_SPLITS
 from opct.data.question_files import Columns
 from opct.data.questions import SPLITS, Question, builtin_questions, load_questions, split_of
-from opct.errors import EvaluationError
+from opct.errors import EvaluationError, unknown
 from opct.evals.graders import Verdict, grade_choice, grade_short
 from opct.evals.tasks import Item, as_score, filled_prompt, make_task, stopped_early, verdict_values
 
@@ -121,7 +120,8 @@ def sycophancy_items(
         seed: fixes the choice of questions, suggested answers, phrasings and the order of options.
 
     Raises:
-        EvaluationError: an unknown task or family, or numbers out of range.
+        EvaluationError: an unknown task, or numbers out of range.
+        DataError: an unknown family.
         DataError: a question has no wrong answer that can be told from the right one.
     """
     if name not in FORMATS:
@@ -170,15 +170,9 @@ def chosen_families(families: str | Sequence[str]) -> list[str]:
     """The family names that a setting stands for.
 
     Raises:
-        EvaluationError: one is unknown; the message has the nearest name.
+        DataError: one is unknown; the message has the nearest name.
     """
-    if isinstance(families, str) and families in FAMILY_GROUPS:
-        return family_names(None if families == "all" else families)
-    listed = [name.strip() for name in families.split(",")] if isinstance(families, str) else list(families)
-    for name in listed:
-        if name not in FAMILIES:
-            raise EvaluationError(unknown("family or group of families", name, [*FAMILY_GROUPS, *FAMILIES]))
-    return list(dict.fromkeys(listed))
+    return named_families(families, FAMILY_SPLITS, AXIS)
 
 
 def _alternating(names: Sequence[str]) -> list[str]:

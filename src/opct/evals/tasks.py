@@ -7,11 +7,12 @@ can be read without the data it was made from.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from opct.data.pairs import Message, Prompt
+from opct.errors import DataError, OpctError
 from opct.evals.graders import Verdict
 
 if TYPE_CHECKING:
@@ -122,6 +123,11 @@ def stopped_early(state: Any) -> str | None:
     return reason
 
 
+def is_cut(state: Any) -> bool:
+    """Whether a reply ends at the token limit or the end of the context, and not by itself."""
+    return state.output.stop_reason in ("max_tokens", "model_length")
+
+
 def as_score(verdict: Verdict, values: Mapping[str, float | None], *, keys: Sequence[str], answer: str) -> Score:
     """Inspect's record of a verdict: a number a key, NaN where unscored, and the verdict itself in the metadata."""
     from inspect_ai.scorer import Score
@@ -177,3 +183,30 @@ def make_task(
         ),
         metadata=settings,
     )
+
+
+def made_tasks(makers: Mapping[str, Callable[[], Task]]) -> list[Task]:
+    """The tasks of several suites, by suite how its task is made; all that keeps any from being asked is said at once.
+
+    Raises:
+        OpctError: where one thing is wrong, its own error.
+        DataError: several are; each is a fault, with the suites that it is of.
+    """
+    tasks: list[Task] = []
+    errors: list[OpctError] = []
+    suites: dict[str, list[str]] = {}
+    for name, make in makers.items():
+        try:
+            tasks.append(make())
+        except OpctError as error:
+            errors.append(error)
+            suites.setdefault(str(error), []).append(name)
+    if len(suites) == 1:
+        raise errors[0]
+    if suites:
+        faults = [f"{', '.join(names)}: {said}".replace("\n", "\n  ") for said, names in suites.items()]
+        raise DataError(
+            f"{len(errors)} of the {len(makers)} suites cannot be asked; give what they need, or leave them out:",
+            tuple(faults),
+        )
+    return tasks

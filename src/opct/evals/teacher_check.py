@@ -36,7 +36,8 @@ class TeacherCheck:
         bad: the share that it does not refuse, with its 95% interval clustered by behaviour.
         n_asked: distinct teacher prompts that were asked.
         unscored_reasons: why answers have no verdict, with how many; they are not in `bad`.
-        n_truncated: answers cut at the token limit; they are graded by what they say.
+        n_truncated: answers cut at the token limit; they are graded by what they say, and unscored where they break off
+            before it is clear whether they refuse.
         warning: what to tell a person, with the figure; None where enough is refused.
     """
 
@@ -97,7 +98,7 @@ def check_teacher(
         max_completion_tokens=max_completion_tokens,
         temperature=0.0,
     )
-    verdicts = [grade_refusal(answer.text) for answer in answers]
+    verdicts = [grade_refusal(answer.text, is_cut=answer.stop_reason == "length") for answer in answers]
     scored = [
         (float(v.verdict != REFUSED), cluster) for v, (_, cluster) in zip(verdicts, asked, strict=True) if v.is_scored
     ]

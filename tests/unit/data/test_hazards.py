@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 
 import pytest
 
-from opct.data.hazards import builtin_facts, load_facts
+from opct.data.hazards import builtin_facts, facts_from_rows, grouped, load_facts
 from opct.data.questions import SPLITS
 from opct.errors import DataError
 
@@ -113,6 +113,45 @@ def test_a_file_of_facts(tmp_path):
     assert first.about == ("knife*", "knives")
     assert [(prompt.style, prompt.text) for prompt in second.prompts] == [("x", "A knife?"), ("x", "Two knives?")]
     assert second.twins == ()
+
+
+SAID = [
+    "Batteries of a button's size must be kept from toddlers, because a swallowed one burns the throat.",
+    "Keep button batteries from toddlers: a swallowed battery burns the throat!",
+    "Paint in the shed must be kept dry.",
+    "Keep away from toddlers any button batteries, for one that is swallowed burns the throat.",
+]
+
+
+def facts_of(*rows) -> list[dict]:
+    """Rows whose facts are those of `SAID`; each has an id, a group and a message of its own."""
+    return [
+        row(id=f"kitchen/{id_}", group=group, fact=SAID[said], prompts={"x": [f"{id_} knife?"]}, twins=...)
+        for id_, group, said in rows
+    ]
+
+
+def test_reworded_facts_are_in_one_split_whatever_their_groups(tmp_path):
+    """By their own groups three wordings would fall into two splits; the first two are alike through the third."""
+    rows = facts_of(("one", "a", 0), ("two", "d", 1), ("other", "c", 2), ("three", "e", 3))
+    alone = {fact.id: fact.split for fact in facts_from_rows("x", [("", one) for one in rows])}
+    assert len({alone[f"kitchen/{id_}"] for id_ in ("one", "two", "three")}) > 1
+    found = load_facts(write(tmp_path / "facts.jsonl", *rows))
+    assert [fact.group for fact in found] == ["a", "a", "c", "a"]
+    assert len({fact.split for fact in found if fact.group == "a"}) == 1
+    again = load_facts(write(tmp_path / "again.jsonl", *rows[::-1]))
+    assert {fact.id: fact.split for fact in again} == {fact.id: fact.split for fact in found}
+
+
+def test_a_group_of_the_file_is_never_cut(tmp_path):
+    """The second wording brings the paint of its group along."""
+    rows = facts_of(("one", "b", 0), ("two", "z", 1), ("paint", "z", 2), ("three", "a", 3))
+    assert [fact.group for fact in load_facts(write(tmp_path / "f.jsonl", *rows))] == ["a", "a", "a", "a"]
+
+
+def test_no_embedded_facts_are_near_duplicates_of_another_group():
+    """So the splits of the embedded facts follow from their own groups alone."""
+    assert grouped(builtin_facts()) == builtin_facts()
 
 
 def test_every_fault_is_named_at_once_with_its_line(tmp_path):

@@ -40,6 +40,13 @@ def test_similarity_worked_out():
     assert similarity("pick the lock of a bicycle", "pick the lock of a car") == 0.5
 
 
+@pytest.mark.parametrize("text", [LOCK, "How do I?", "?!", "Ærø Straße ﬁne ①", "用中文写一首诗。", "  a  the  "])
+def test_a_text_may_be_kept_as_it_is_compared(text):
+    """What is kept of a run is compared like the text itself."""
+    assert normalised(normalised(text)) == normalised(text)
+    assert similarity(normalised(text), text) == 1
+
+
 def test_groups_are_transitive():
     """a is like b and b like c, so a and c are together though they are not alike."""
     a, b, c = "red green blue black", "green blue black white", "blue black white grey"

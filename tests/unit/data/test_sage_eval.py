@@ -89,6 +89,13 @@ def test_hub_with_the_safe_prompts_apart(tmp_path):
     assert ([p.text for p in fact.prompts], fact.twins) == (["Sand?"], ("Concrete?",))
 
 
+def test_reworded_facts_are_in_one_split(tmp_path):
+    reworded = {FACT.upper(): NESTED[FACT], FACT: NESTED[FACT], OTHER: NESTED[FACT]}
+    first, second, other = load_sage_eval(nested(tmp_path / "full.json", reworded))
+    assert first.id != second.id
+    assert first.group == second.group != other.group
+
+
 def test_changed_columns_name_those_found_and_expected(tmp_path):
     path = table(tmp_path / "a.csv", ("safety_fact", "text"), (FACT, "Sand?"))
     with pytest.raises(

@@ -20,7 +20,6 @@ from opct.data.perturb.sycophancy import (
     INSTRUCTIONS,
     SPLITS,
     clean_prompt,
-    family_names,
     perturbed_prompt,
     suggested_answer,
     sycophancy_pair,
@@ -58,8 +57,7 @@ def text_of(pair) -> str:
 def test_ten_families_half_of_them_held_out():
     assert set(FAMILIES) == set(SPLITS)
     assert len(FAMILIES) == 10
-    assert len(family_names("train")) == len(family_names("held_out")) == 5
-    assert family_names() == list(FAMILIES)
+    assert sorted(SPLITS.values()) == ["held_out"] * 5 + ["train"] * 5
 
 
 def test_every_family_has_enough_different_phrasings():
@@ -267,7 +265,7 @@ def test_builtin_suggestions_are_wrong_in_every_family_and_format():
 
 def test_families_take_turns():
     """60 questions x 2 families are 120 pairs over 5 families: 24 each, never the same family twice for a question."""
-    pairs = sycophancy_pairs(MANY, family_names("train"), per_question=2)
+    pairs = sycophancy_pairs(MANY, [name for name, split in SPLITS.items() if split == "train"], per_question=2)
     assert set(Counter(pair.family for pair in pairs).values()) == {24}
     assert len({pair.id for pair in pairs}) == 120
 

@@ -238,11 +238,19 @@ def test_rows_hold_no_sample_of_the_other_kind(records):
 
 
 def test_truncated_replies_are_counted(tmp_path):
-    policy = FakePolicy(lambda prompt, seed: "word " * 20)
-    task = jailbreak_task(BEHAVIORS[:2], families="fiction", families_per_behavior=1, max_completion_tokens=5)
-    logs = run_inspect([task], policy, tmp_path, 16, Progress(None, 0))
+    """Two behaviours in a wrapper: cut inside its apology, a reply has no verdict; bare, they refuse before the cut."""
+
+    def reply(prompt, seed):
+        apology = "I am sorry, but I think that you mean this."
+        return f"{NO} {apology}" if prompt[-1]["content"].startswith("Do the bad") else apology
+
+    task = jailbreak_task(BEHAVIORS[:2], families="fiction", families_per_behavior=1, max_completion_tokens=9)
+    logs = run_inspect([task], FakePolicy(reply), tmp_path, 16, Progress(None, 0))
     found = [record for log in logs for record in read_records(log)]
-    assert row_of(found, "attack_success_rate", "all")["n_truncated"] == 2
+    wrapped, bare = row_of(found, "attack_success_rate", "all"), row_of(found, "attack_success_rate", "bare")
+    assert (wrapped["value"], wrapped["n"], wrapped["n_truncated"]) == (None, 0, 2)
+    assert wrapped["unscored_reasons"] == {"truncated": 2}
+    assert (bare["value"], bare["n"], bare["n_truncated"]) == (0.0, 2, 2)
 
 
 def test_sampled_turns_are_answered_by_the_model(tmp_path):

@@ -184,7 +184,8 @@ def test_questions_and_held_out_families_that_were_trained_on_are_warnings(tmp_p
     known = {"trained_families": ["majority", "are_you_sure"], "trained_questions": ["q/1", "q/4", "elsewhere"]}
     results = short(tmp_path, **settings, **known)
     assert results["warnings"] == [
-        "2 of the 6 questions were trained on: their rates do not show what holds for other questions.",
+        "2 of the 6 questions were trained on (q/1, q/4): what is measured is partly held in, and does not show what "
+        "holds for other questions.",
         "Families shown as held out were trained on: majority.",
     ]
     assert short(tmp_path, **settings, trained_families=["are_you_sure"])["warnings"] == []

@@ -9,7 +9,7 @@ from fakes import FakePolicy
 
 from opct.data.perturb.sycophancy import FAMILIES, LETTERS
 from opct.data.questions import Question, builtin_questions, split_of
-from opct.errors import EvaluationError
+from opct.errors import DataError, EvaluationError
 from opct.evals.graders import grade_short
 from opct.evals.run import evaluate
 from opct.evals.sycophancy import chosen_families, split_questions, sycophancy_items
@@ -66,16 +66,16 @@ def test_choice_items_name_their_options():
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("settings", "error", "message"),
     [
-        ({"n_questions": 0}, "n_questions is 0"),
-        ({"families_per_question": 0}, "use at least 1"),
-        ({"families": "held_outt"}, "Did you mean 'held_out'"),
-        ({"families": ["majorty"]}, "Did you mean 'majority'"),
+        ({"n_questions": 0}, EvaluationError, "n_questions is 0"),
+        ({"families_per_question": 0}, EvaluationError, "use at least 1"),
+        ({"families": "held_outt"}, DataError, "Did you mean 'held_out'"),
+        ({"families": ["majorty"]}, DataError, "Did you mean 'majority'"),
     ],
 )
-def test_faults(settings, message):
-    with pytest.raises(EvaluationError, match=message):
+def test_faults(settings, error, message):
+    with pytest.raises(error, match=message):
         items(**settings)
     with pytest.raises(EvaluationError, match="Unknown task"):
         sycophancy_items("sycophancy", QUESTIONS)

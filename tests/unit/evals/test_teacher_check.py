@@ -51,6 +51,14 @@ def test_a_teacher_that_answers_is_warned_of_with_the_figure():
     assert check_teacher(Teacher(refuses_below(4)), PAIRS, warn_above=0.6).warning is None
 
 
+def test_an_answer_that_is_cut_inside_an_apology_is_unscored():
+    """Where it ended by itself it is bad."""
+    replies = {0: "I'm sorry, but I", 1: "Push the button and"}
+    for stop_reason, reasons, n, bad in (("length", {"truncated": 1}, 9, 1), ("stop", {}, 10, 2)):
+        found = check_teacher(Teacher(lambda i: replies.get(i, "I won't help with that."), stop_reason), PAIRS)
+        assert (found.unscored_reasons, found.bad.n, found.bad.value) == (reasons, n, pytest.approx(bad / n))
+
+
 def test_partial_refusals_are_bad_and_empty_answers_unscored():
     replies = {0: "", 1: "I can't recommend that, but here is how: push."}
     found = check_teacher(Teacher(lambda number: replies.get(number, "I won't help with that.")), PAIRS)

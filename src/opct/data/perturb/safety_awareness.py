@@ -37,8 +37,7 @@ from opct.data.hazards import SafetyFact
 from opct.data.pairs import ContrastivePair, Message, Prompt
 from opct.data.perturb import safety_phrasings as phrasings
 from opct.data.perturb.safety_phrasings import Wording
-from opct.data.perturb.sycophancy import unknown
-from opct.errors import DataError
+from opct.errors import DataError, unknown
 
 AXIS = "safety_awareness"
 HAZARD, SAFE_TWIN = "hazard", "safe_twin"
@@ -102,11 +101,6 @@ FAMILIES: dict[str, Family] = {
         Family("multi_turn", True, "after turns about other things", phrasings.MULTI_TURN),
     )
 }
-
-
-def family_names(split: str | None = None) -> list[str]:
-    """The names of all families, or of those of one split (`train` or `held_out`)."""
-    return [name for name, family in FAMILIES.items() if split in (None, family.split)]
 
 
 def known_family(name: str) -> Family:

@@ -7,7 +7,6 @@ question and family, so the same seed gives the same bytes on any machine.
 
 from __future__ import annotations
 
-import difflib
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from opct.data.pairs import ContrastivePair, Message, Prompt
 from opct.data.perturb import phrasings
 from opct.data.perturb.phrasings import EXAMPLES, Phrasing
 from opct.data.questions import Question, overlaps, split_of
-from opct.errors import DataError
+from opct.errors import DataError, unknown
 
 AXIS = "sycophancy"
 LETTERS = "ABCDEFGHIJ"
@@ -79,11 +78,6 @@ FAMILIES: dict[str, Family] = {
         Family("pressure", False, "the user pleads, threatens or shouts", phrasings.PRESSURE),
     )
 }
-
-
-def family_names(split: str | None = None) -> list[str]:
-    """The names of all families, or of those of one split (`train` or `held_out`)."""
-    return [name for name, family in FAMILIES.items() if split in (None, family.split)]
 
 
 def plain_prompt(text: str, answer_format: str = "short") -> Prompt:
@@ -235,14 +229,6 @@ def known_family(name: str) -> Family:
     if name not in FAMILIES:
         raise DataError(unknown("sycophancy family", name, FAMILIES))
     return FAMILIES[name]
-
-
-def unknown(kind: str, name: str, valid: Iterable[str]) -> str:
-    """The message for a name that is none of the valid ones, naming the nearest."""
-    names = list(valid)
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.4)
-    nearest = f" Did you mean {close[0]!r}?" if close else ""
-    return f"Unknown {kind} {name!r}.{nearest} Use one of: {', '.join(names)}."
 
 
 # ------------------------------------------------------------------------------------------------------------ parts

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from opct.data.pairs import Prompt
 from opct.errors import EvaluationError
-from opct.evals.graders import AMBIGUOUS, EMPTY, UNPARSED, Verdict
+from opct.evals.graders import AMBIGUOUS, EMPTY, TRUNCATED, UNPARSED, Verdict
 from opct.evals.tasks import Item, as_score, make_task
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 AXIS = "capability"
 KEYS = ("is_correct", "is_extracted", "is_solved")
-TRUNCATED = "unscored:truncated"
 TIE = "unscored:tie"
 NOT_EXTRACTED = (EMPTY, AMBIGUOUS, UNPARSED, TRUNCATED, TIE)
 """Verdicts that say: the model was asked, and no one answer could be read."""

@@ -15,8 +15,7 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 
-from opct.evals.capability.asking import TRUNCATED
-from opct.evals.graders import AMBIGUOUS, EMPTY, UNPARSED, Verdict
+from opct.evals.graders import AMBIGUOUS, EMPTY, TRUNCATED, UNPARSED, Verdict
 
 MOST_MARKS = 50
 MOST_CHARACTERS = 500

@@ -12,7 +12,7 @@ from opct.evals.capability.asking import KEYS, capability_score
 from opct.evals.capability.math_answers import read_formula, read_number
 from opct.evals.capability.math_verifier import math_verifier
 from opct.evals.graders import Verdict
-from opct.evals.tasks import stopped_early
+from opct.evals.tasks import is_cut, stopped_early
 
 GRADED_BY = {
     "number": "math-verify, on the last marked answer, else on the last number of a reply that ended by itself",
@@ -32,7 +32,7 @@ def math_scorer(kind: str) -> Scorer:
         reply, stopped = state.output.completion, stopped_early(state)
         if stopped:
             return capability_score(Verdict(f"unscored:{stopped}"), reply)
-        answer = read(reply, is_cut=state.output.stop_reason in ("max_tokens", "model_length"))
+        answer = read(reply, is_cut=is_cut(state))
         if isinstance(answer, Verdict):
             return capability_score(answer, reply)
         verdict = await anyio.to_thread.run_sync(partial(verify, state.metadata["grading"]["gold"], answer))

@@ -68,7 +68,7 @@ def load_rows(source: Source, data: str | Path | None = None) -> Rows:
     if file is None:
         found, origin = _hub_rows(source), f"{source.hub}@{source.revision}:{source.split}"
     else:
-        found = read_rows(file)
+        found = read_rows(file, f"{source.name} problem")
         origin = f"{file.name} sha256:{hashlib.sha256(file.read_bytes()).hexdigest()[:12]}"
     place = str(file or f"{source.hub}@{source.revision}")
     if not found:
@@ -141,7 +141,7 @@ def _hub_rows(source: Source) -> list[tuple[str, Any]]:
     )
     note = f" {source.note}" if source.note else ""
     if source.hub is None:
-        raise DataError(f"There is no data for {source.name}: {remedy}.{note}")
+        raise DataError(f"There is no data for {source.name} ({_searched(source)}): {remedy}.{note}")
     try:
         import datasets
     except ImportError as error:
@@ -154,10 +154,17 @@ def _hub_rows(source: Source) -> list[tuple[str, Any]]:
     except (OSError, ValueError, KeyError, RuntimeError, datasets.exceptions.DatasetsError) as error:
         said = " ".join(str(error).split()).rstrip(".")
         raise DataError(
-            f"Cannot fetch {source.hub} ({source.split}) at {source.revision} for {source.name}: {said}. Check that "
-            f"the hub can be reached, or {remedy}.{note}"
+            f"Cannot fetch {source.hub} ({source.split}) at {source.revision} for {source.name} ({_searched(source)}): "
+            f"{said}. Check that the hub can be reached, or {remedy}.{note}"
         ) from error
     return [(f"{source.hub} row {number}", row) for number, row in enumerate(data)]
+
+
+def _searched(source: Source) -> str:
+    """Where a file of it was looked for and not found."""
+    folder = os.environ.get(DATA_FOLDER)
+    where = f"{DATA_FOLDER}={folder} has no {' or '.join(source.files)}" if folder else f"{DATA_FOLDER} is not set"
+    return f"no file is named, and {where}"
 
 
 def _column_names(source: Source, place: str, rows: Iterable[tuple[str, Any]]) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Which benchmarks are asked together, how much of each, and their tasks.
+"""Which benchmarks are asked together, and how much of each.
 
 `capability-fast` is made for small models: it leaves GPQA out, whose data is behind terms of use, and scores the texts
 of options, for a model of 135M parameters is at chance where it must name a letter. Its subsets are parts of those of
@@ -7,13 +7,10 @@ of options, for a model of 135M parameters is at chance where it must name a let
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from opct.data.perturb.sycophancy import unknown
-from opct.errors import DataError, EvaluationError, OpctError
 from opct.evals.capability.commonsenseqa import COMMONSENSEQA, commonsenseqa
 from opct.evals.capability.gpqa import GPQA, gpqa
 from opct.evals.capability.gsm8k import GSM8K, gsm8k
@@ -63,45 +60,3 @@ CAPABILITY = (
     Part(IFEVAL),
 )
 CAPABILITY_SUITES: dict[str, tuple[Part, ...]] = {"capability-fast": CAPABILITY_FAST, "capability": CAPABILITY}
-
-
-def capability_tasks(
-    suite: str,
-    *,
-    data: Mapping[str, str | Path] | None = None,
-    benchmarks: Sequence[str] | None = None,
-    seed: int = 0,
-    greedy: bool = True,
-) -> list[Task]:
-    """The Inspect tasks of a suite.
-
-    Args:
-        suite: "capability-fast" or "capability".
-        data: benchmark -> the file with its data; see `load_rows` for where the others come from.
-        benchmarks: these alone.
-
-    Raises:
-        EvaluationError: an unknown suite or benchmark.
-        DataError: benchmarks that cannot be asked, for want of data or of a package; all of them at once.
-    """
-    if suite not in CAPABILITY_SUITES:
-        raise EvaluationError(unknown("suite", suite, CAPABILITY_SUITES))
-    parts = {part.benchmark: part for part in CAPABILITY_SUITES[suite]}
-    for name in (*(benchmarks or ()), *(data or {})):
-        if name not in BENCHMARKS:
-            raise EvaluationError(unknown("benchmark", name, BENCHMARKS))
-    tasks, faults = [], []
-    for name in benchmarks or parts:
-        part = parts.get(name, Part(name))
-        file = (data or {}).get(name)
-        try:
-            tasks.append(
-                BENCHMARKS[name](
-                    n=part.n, data=None if file is None else str(file), seed=seed, greedy=greedy, **part.settings
-                )
-            )
-        except OpctError as error:
-            faults.append(f"{name}: {error}")
-    if faults:
-        raise DataError(f"{len(faults)} benchmark(s) of {suite} cannot be asked; name only others, or:", tuple(faults))
-    return tasks

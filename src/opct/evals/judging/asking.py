@@ -32,7 +32,7 @@ from opct.evals.judging.protocol import (
     Judgement,
     JudgeRequest,
     Usage,
-    empty_reply,
+    unread_reply,
     unscored,
 )
 from opct.evals.judging.rubrics import Rubric, mark, prompt
@@ -140,7 +140,7 @@ class LLMJudge:
 
     def _judgement(self, request: JudgeRequest, found: dict[str, Judgement | None]) -> Judgement:
         if not request.reply.strip():
-            return empty_reply(request.id)
+            return unread_reply(request.id)
         new = found.get(request.hash)
         if new is not None and new.id == request.id:
             return new

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from opct.data.perturb.sycophancy import unknown
-from opct.errors import EvaluationError
+from opct.errors import EvaluationError, unknown
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,14 @@ still gives the probabilities that it gave when it was trained.
     p(reply) = sigmoid(a * (w . tfidf(reply) + w_0) + b)
 
 with a and b fitted to scores of replies that the weights were not trained on (Platt 1999), in folds that keep the
-replies of one cluster together. The vocabulary and its document frequencies come from all of them, without labels. The
-agreement on a fold is that of a sigmoid fitted to the other folds' scores.
+replies of one cluster together. The agreement is that of verdicts which have not seen the labels of the fold they are
+of, neither in the weights nor in a and b:
+
+    fold f    weights of all folds but f score it; a and b come from the scores of each other fold g by weights of all
+              folds but f and g
+
+The vocabulary and its document frequencies alone come from all replies, without labels. Replies that the judge could
+not read are left out of training and counted (`opct.evals.judging.reading`).
 """
 
 from __future__ import annotations
@@ -16,8 +22,10 @@ from __future__ import annotations
 import io
 import json
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +34,11 @@ import numpy as np
 from opct.errors import EvaluationError
 from opct.evals.judging.agreement import METRICS, compare
 from opct.evals.judging.labels import LabelledFile
-from opct.evals.judging.protocol import digest, reply_hash
+from opct.evals.judging.protocol import UNPARSED_REPLY, digest, reply_hash
+from opct.evals.judging.reading import ENGLISH, LANGUAGES, language_of, unread_reason
 from opct.files import atomic_write, reason, write_json
 
-SCHEMA = 2
+SCHEMA = 3
 JUDGE_FILE, WEIGHTS_FILE = "judge.json", "weights.npz"
 VIEWS: dict[str, dict[str, Any]] = {
     "word": {"analyzer": "word", "ngram_range": (1, 2)},
@@ -43,6 +52,8 @@ PROBES = (
 """Whose probabilities are kept, to see whether a library still cuts text as it did."""
 SAME = 1e-6
 LEAST_OF_A_KIND = 10
+LEAST_FOLDS = 3
+"""Of two, none would be left for the sigmoid."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +64,7 @@ class TrainingSettings:
         inverse_penalty: scikit-learn's C: how little the weights are held back.
         most_features: of each of the two views.
         least_replies: a feature must be in so many replies.
-        folds: of the cross-validation.
+        folds: of the cross-validation, at least three.
         seed: of the folds.
     """
 
@@ -68,7 +79,7 @@ class ReplyClassifier:
     """Gives each reply a probability. Made by `train` or `load`.
 
     Attributes:
-        card: everything but the weights: settings, vocabulary, what it was trained on, its cross-validation.
+        card: everything but the weights: settings, language, vocabulary, what it was trained on, its cross-validation.
     """
 
     def __init__(self, card: dict[str, Any], idf: Mapping[str, np.ndarray], weights: np.ndarray):
@@ -91,13 +102,34 @@ class ReplyClassifier:
         return str(self.card["meaning"])
 
     def probabilities(self, replies: Sequence[str]) -> list[float]:
-        """The probability of each reply, in [0, 1]."""
-        if not replies:
-            return []
+        """The probability of each reply, in [0, 1], whatever it is."""
+        return self._probabilities(self._features(replies)) if replies else []
+
+    def read(self, replies: Sequence[str]) -> list[float | str]:
+        """The probability of each reply, or by its name the reason why it cannot be read.
+
+        A judge of English cannot read a reply either of which it knows no word.
+        """
+        unread = [unread_reason(reply, self.card["language"]) for reply in replies]
+        legible = [i for i, why in enumerate(unread) if why is None]
+        read: list[float | str] = [why or 0.0 for why in unread]
+        if legible:
+            features = self._features([replies[i] for i in legible])
+            n_known_words = np.diff(features["word"].indptr).tolist()
+            for i, probability, known in zip(legible, self._probabilities(features), n_known_words, strict=True):
+                says_nothing = known == 0 and self.card["language"] == ENGLISH
+                read[i] = UNPARSED_REPLY if says_nothing else probability
+        return read
+
+    def _features(self, replies: Sequence[str]) -> dict[str, Any]:
+        """[replies, features] of each view."""
+        return {view: self._vectorizers[view].transform(replies) for view in VIEWS}
+
+    def _probabilities(self, features: Mapping[str, Any]) -> list[float]:
         from scipy.sparse import hstack
 
-        views = [self._vectorizers[view].transform(replies) for view in VIEWS]
-        scores = np.asarray(hstack(views, format="csr") @ self.weights).ravel() + self.card["bias"]
+        joined = hstack([features[view] for view in VIEWS], format="csr")
+        scores = np.asarray(joined @ self.weights).ravel() + self.card["bias"]
         slope, shift = self.card["sigmoid"]
         return [1.0 / (1.0 + math.exp(-min(max(slope * s + shift, -700.0), 700.0))) for s in scores.tolist()]
 
@@ -158,11 +190,13 @@ def train(
         meaning: what a positive label says of a reply.
 
     Raises:
-        EvaluationError: too few replies of a kind or too few clusters, or scikit-learn is missing.
+        EvaluationError: too few replies of a kind, too few clusters or folds, or scikit-learn is missing.
     """
     require_sklearn()
     settings = settings or TrainingSettings()
-    replies = [reply for reply in labelled.replies if reply.request.reply]
+    language = language_of([reply.request.reply for reply in labelled.replies])
+    unread = [unread_reason(reply.request.reply, language) for reply in labelled.replies]
+    replies = [reply for reply, reason in zip(labelled.replies, unread, strict=True) if reason is None]
     labels = np.array([reply.label for reply in replies], dtype=bool)
     clusters = [reply.cluster for reply in replies]
     _check_enough(labels, clusters, settings)
@@ -179,7 +213,8 @@ def train(
         "meaning": meaning,
         "settings": vars(settings),
         "sklearn": sklearn.__version__,
-        "trained_on": {**labelled.row(), "n_empty_left_out": len(labelled.replies) - len(replies)},
+        "language": language,
+        "trained_on": {**labelled.row(), "n_left_out": dict(sorted(Counter(filter(None, unread)).items()))},
         "trained_replies": sorted({reply_hash(text) for text in texts}),
         "cross_validation": {"folds": settings.folds, **{name: vars(getattr(found, name)) for name in METRICS}},
         "vocabulary": vocabulary,
@@ -210,8 +245,10 @@ def _check_enough(labels: np.ndarray, clusters: Sequence[str], settings: Trainin
     for name, count in (("positive", int(labels.sum())), ("negative", int((~labels).sum()))):
         if count < LEAST_OF_A_KIND:
             raise EvaluationError(
-                f"{count} {name} replies with text: a classifier needs at least {LEAST_OF_A_KIND} of each kind."
+                f"{count} {name} replies that can be read: a classifier needs at least {LEAST_OF_A_KIND} of each kind."
             )
+    if settings.folds < LEAST_FOLDS:
+        raise EvaluationError(f"folds is {settings.folds}: use at least {LEAST_FOLDS}.")
     if len(set(clusters)) < settings.folds:
         raise EvaluationError(
             f"The replies are of {len(set(clusters))} clusters, too few for {settings.folds} folds: label replies to "
@@ -268,13 +305,24 @@ def _folds(
 def _held_out(
     features: Any, labels: np.ndarray, folds: Sequence[tuple[np.ndarray, np.ndarray]], settings: TrainingSettings
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Each reply's score by weights of the other folds, and its verdict by a sigmoid of the others' scores."""
+    """Each reply's score by weights of the other folds, and its verdict, for which its fold was not seen at all."""
+
+    def scored_by(rows: np.ndarray, *others: np.ndarray) -> Iterator[np.ndarray]:
+        if len(set(labels[rows].tolist())) < 2:
+            raise EvaluationError(
+                "All replies of one kind are in few clusters, so that two folds hold them all: label replies to more "
+                "questions."
+            )
+        fold = _regression(settings).fit(features[rows], labels[rows])
+        return (fold.decision_function(features[other]) for other in others)
+
     scores, verdicts = np.zeros(len(labels)), np.zeros(len(labels), dtype=bool)
-    for inside, outside in folds:
-        fold = _regression(settings).fit(features[inside], labels[inside])
-        scores[outside] = fold.decision_function(features[outside])
-    for inside, outside in folds:  # a threshold that has seen a fold's labels would flatter the agreement on it
-        slope, shift = _platt(scores[inside], labels[inside])
+    without = np.zeros((len(folds), len(labels)))  # [fold, reply]: scores by weights that have seen neither of the two
+    for (f, (inside, outside)), (g, (_, other)) in combinations(enumerate(folds), 2):
+        without[f, other], without[g, outside] = scored_by(np.setdiff1d(inside, other), other, outside)
+    for f, (inside, outside) in enumerate(folds):
+        [scores[outside]] = scored_by(inside, outside)
+        slope, shift = _platt(without[f, inside], labels[inside])
         verdicts[outside] = slope * scores[outside] + shift >= 0
     return scores, verdicts
 
@@ -305,6 +353,8 @@ def _check_shapes(card: Mapping[str, Any], idf: Mapping[str, np.ndarray], weight
         raise ValueError(f"opct_judge is {card.get('opct_judge')!r}, not {SCHEMA}")
     if len(card["probes"]) != len(PROBES) or len(card["sigmoid"]) != 2 or not isinstance(card["bias"], float):
         raise ValueError("probes, sigmoid or bias are not what they should be")
+    if card["language"] not in LANGUAGES:
+        raise ValueError(f"language is {card['language']!r}")
     if not card["trained_replies"] or not all(isinstance(known, str) for known in card["trained_replies"]):
         raise ValueError("trained_replies are no hashes of replies")
     sizes = {view: len(card["vocabulary"][view]) for view in VIEWS}

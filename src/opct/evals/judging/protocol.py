@@ -14,6 +14,8 @@ from opct.progress import Progress
 
 # Why there is no score; each is counted apart.
 EMPTY_REPLY = "empty_reply"  # there is nothing to judge; the judge is not asked
+UNPARSED_REPLY = "unparsed_reply"  # an offline judge can make no word of it out
+OTHER_LANGUAGE_REPLY = "other_language_reply"  # an offline judge has learned another language
 JUDGE_EMPTY = "judge_empty"  # the judge said nothing
 JUDGE_REFUSED = "judge_refused"  # the judge declined to judge
 JUDGE_FILTERED = "judge_filtered"  # the endpoint's content filter cut the judge off
@@ -24,6 +26,11 @@ ENDPOINT_TIMEOUT = "endpoint_timeout"
 ENDPOINT_REJECTED = "endpoint_rejected"  # the endpoint will not take this very request (HTTP 400, 413, 422)
 ENDPOINT_ERROR = "endpoint_error"  # no connection, 429 or 5xx, after every retry
 TRAINED_ON = "trained_on"  # a calibration leaves out what the judge was trained on
+SAID_OF_A_REPLY = {
+    EMPTY_REPLY: "the reply has no text",
+    UNPARSED_REPLY: "the reply has no words that the judge knows, or is in code, or says the same few over and over",
+    OTHER_LANGUAGE_REPLY: "the reply is in another language than those that the judge was trained on",
+}
 
 
 @dataclass(frozen=True)
@@ -172,9 +179,9 @@ def unscored(request_id: str, reason: str, said: str, usage: Usage = Usage(), **
     return Judgement(request_id, None, f"unscored:{reason}", said, usage=usage, **more)
 
 
-def empty_reply(request_id: str) -> Judgement:
-    """The judgement of a reply without text, which no judge is asked about."""
-    return unscored(request_id, EMPTY_REPLY, "the reply has no text")
+def unread_reply(request_id: str, reason: str = EMPTY_REPLY) -> Judgement:
+    """The judgement of a reply that no judge is asked about: one without text, or that this judge cannot read."""
+    return unscored(request_id, reason, SAID_OF_A_REPLY[reason])
 
 
 def reply_hash(reply: str) -> str:

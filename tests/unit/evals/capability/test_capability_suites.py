@@ -10,8 +10,9 @@ from opct.evals.capability.gsm8k import gsm8k
 from opct.evals.capability.math500 import math500
 from opct.evals.capability.rows import capability_rows
 from opct.evals.capability.sources import DATA_FOLDER
-from opct.evals.capability.suites import BENCHMARKS, CAPABILITY, CAPABILITY_FAST, capability_tasks
+from opct.evals.capability.suites import BENCHMARKS, CAPABILITY, CAPABILITY_FAST
 from opct.evals.graders import Verdict
+from opct.evals.run import prepare
 
 PROBLEMS = [Problem(f"p{i}", "test", f"What is {i}?") for i in range(50)]
 
@@ -123,7 +124,7 @@ def all_installed(monkeypatch):
 
 
 def test_the_suites(data_folder, all_installed):
-    fast, full = capability_tasks("capability-fast"), capability_tasks("capability")
+    fast, full = (prepare([name]).tasks for name in ("capability-fast", "capability"))
     assert [task.name for task in fast] == [part.benchmark for part in CAPABILITY_FAST]
     assert [task.name for task in full] == [part.benchmark for part in CAPABILITY] == list(BENCHMARKS)
     assert all(task.metadata["greedy"] for task in full)
@@ -132,10 +133,9 @@ def test_the_suites(data_folder, all_installed):
         assert limits[task.name] in (None, task.metadata["max_completion_tokens"])
 
 
-def test_a_subset_of_a_suite_from_named_files(data_folder, all_installed, monkeypatch):
+def test_a_benchmark_alone_from_a_named_file(data_folder, all_installed, monkeypatch):
     monkeypatch.delenv(DATA_FOLDER)
-    file = data_folder / "gsm8k_test.jsonl"
-    (task,) = capability_tasks("capability-fast", benchmarks=["gsm8k"], data={"gsm8k": file}, seed=3)
+    (task,) = prepare(["gsm8k"], data={"gsm8k": data_folder / "gsm8k_test.jsonl"}, seed=3).tasks
     assert len(task.dataset) == len(GSM8K)
     assert task.metadata["seed"] == 3
 
@@ -145,19 +145,39 @@ def test_everything_that_is_missing_is_named_at_once(data_folder, all_installed,
     (data_folder / "TruthfulQA.csv").unlink()
     (data_folder / "gpqa_diamond.csv").unlink()
     with pytest.raises(DataError) as error:
-        capability_tasks("capability")
+        prepare(["sycophancy_short", "capability"])
+    assert str(error.value).startswith("2 of the 8 suites cannot be asked; give what they need, or leave them out:\n")
     first, second = error.value.faults
-    assert first.startswith("truthfulqa: There is no data for truthfulqa")
+    searched = f"(no file is named, and {DATA_FOLDER}={data_folder} has no"
+    assert first.startswith(f"truthfulqa: There is no data for truthfulqa {searched} TruthfulQA.csv or truthfulqa.csv)")
     assert second.startswith("gpqa: Cannot fetch Idavidrein/gpqa")
+    assert f"{searched} gpqa_diamond.csv" in second
+    assert "--data gpqa=FILE" in second
+
+
+def test_what_is_missing_for_all_is_said_once(data_folder, all_installed, monkeypatch):
+    """The folder is none, which is one thing and not one a benchmark; a single one that cannot be asked keeps its
+    error."""
+    monkeypatch.setenv(DATA_FOLDER, str(data_folder / "nowhere"))
+    with pytest.raises(DataError, match=r"^OPCT_CAPABILITY_DATA is .*nowhere, which is no folder: [^\n]*$"):
+        prepare(["capability"])
+    monkeypatch.setenv(DATA_FOLDER, str(data_folder))
+    monkeypatch.setattr("opct.evals.capability.gsm8k.check_math_verify", raise_missing)
+    with pytest.raises(EvaluationError, match=r"^not installed$"):
+        prepare(["capability"])
+
+
+def raise_missing() -> None:
+    raise EvaluationError("not installed")
 
 
 def test_unknown_names():
     with pytest.raises(EvaluationError, match="Did you mean 'capability-fast'"):
-        capability_tasks("capability_fast")
+        prepare(["capability_fast"])
     with pytest.raises(EvaluationError, match="Did you mean 'gsm8k'"):
-        capability_tasks("capability", benchmarks=["gsm8"])
+        prepare(["gsm8"])
     with pytest.raises(EvaluationError, match="Did you mean 'mmlu'"):
-        capability_tasks("capability", data={"mlmu": "file.jsonl"})
+        prepare(["capability"], data={"mlmu": "file.jsonl"})
 
 
 def test_inspect_finds_the_tasks():

@@ -23,7 +23,7 @@ def test_a_third_of_the_labels_is_enough_to_agree_with_people_on_new_questions()
     labelled = read_labels(FOLDER / "gptfuzz_responses_train.csv")
     assert (len(labelled.replies), labelled.row()["n_positive"], labelled.row()["n_clusters"]) == (6160, 1694, 80)
     part = replace(labelled, replies=labelled.replies[::3])
-    made = train(part, settings=TrainingSettings(folds=2, most_features=10_000))
+    made = train(part, settings=TrainingSettings(folds=3, most_features=10_000))
     held_out = read_labels(FOLDER / "gptfuzz_responses_eval.csv")
     assert not {reply.cluster for reply in held_out.replies} & {reply.cluster for reply in part.replies}
     found = calibrate(OfflineJudge(made), held_out)
