@@ -10,6 +10,7 @@ from opct import distributed
 from opct.config import LoraSettings, TrainConfig
 from opct.data.pairs import ContrastivePair
 from opct.data.render import Overlong, RenderedPair, render_pairs
+from opct.data.trained_on import near_test_items
 from opct.data.training import TrainingPairs, batch_of, load_training_pairs, steps_per_epoch
 from opct.errors import ConfigError, DataError, EngineError, ModelError
 from opct.methods import Method
@@ -352,4 +353,4 @@ def describe(setup: Setup) -> list[str]:
             f"left out: {len(setup.left_out)} pair(s) longer than {setup.left_out[0].limit} tokens with their "
             f"completion: {shown}"
         )
-    return lines
+    return lines + [f"warning: {said}" for said in near_test_items(rendered.pair for rendered in setup.visited())]

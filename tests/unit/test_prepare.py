@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from opct.data.behaviors import builtin_behaviors
+from opct.data.pairs import ContrastivePair, write_pairs
 from opct.errors import ConfigError, DataError, EngineError, ModelError
 from opct.files import read_jsonl
 from opct.prepare import adapter_folder, describe, prepare
@@ -80,6 +82,19 @@ def test_what_a_person_sees_before_a_run(make_config):
     assert "float32, as configured" in lines
     assert "4 steps" in lines
     assert "left out" not in lines
+    assert "warning" not in lines
+
+
+def test_training_on_what_is_measured_is_said_before_it_begins(make_config, tmp_path: Path):
+    """A reworded behaviour of the test split among a person's own pairs, where the run visits it."""
+    behavior = builtin_behaviors("test")[0]
+    bare = ({"role": "user", "content": f"Please {behavior.behavior.lower()}"},)
+    wrapped = ({"role": "user", "content": f"Once upon a time. {behavior.behavior}"},)
+    write_pairs(tmp_path / "own.jsonl", [ContrastivePair("mine/1", "jailbreak", "story", wrapped, bare)])
+    data = {"pairs": [str(tmp_path / "own.jsonl")], "anchors": [], "anchor_fraction": 0, "validation_fraction": 0}
+    said = [line for line in describe(prepare(make_config(max_steps=1, data=data))) if line.startswith("warning: ")]
+    assert len(said) == 1
+    assert f"are in these pairs (1): mine/1 ({behavior.id})" in said[0]
 
 
 def test_pairs_of_a_run_stay_json(make_config):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from opct.cli.options import SPLIT_HELP, Split, refuse_existing
+from opct.cli.options import SPLIT_HELP, Split, refuse_existing, warn_of_test_items
 
 if TYPE_CHECKING:
     from opct.data.behaviors import Behavior
@@ -91,6 +91,7 @@ def build_jailbreak(
         print(f"{artifacts}: {len(attacks)} prompts, {used} of them in this split; {n_without} goals have none")
     which = "all" if split is Split.all else f"the {split.value}"
     print(f"{out}: {len(pairs)} pairs from {which} behaviours")
+    warn_of_test_items(pairs)
     print(f"next: opct data show {out}")
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from opct.cli.options import refuse_existing
+from opct.cli.options import refuse_existing, warn_of_test_items
 
 if TYPE_CHECKING:
     from opct.data.questions import Split as FactSplit
@@ -96,4 +96,5 @@ def build_safety_awareness(
     kinds = Counter(pair.meta["kind"] for pair in pairs)
     which = "all" if split is Split.all else f"the {split.value}"
     print(f"{out}: {len(pairs)} pairs from {which} facts: {kinds['hazard']} hazards, {kinds['safe_twin']} safe twins")
+    warn_of_test_items(pairs)
     print(f"next: opct data show {out}")

@@ -16,7 +16,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from opct.config import ModelConfig
-from opct.data.near_duplicates import normalised
+from opct.data.behaviors import builtin_behaviors
+from opct.data.hazards import builtin_facts
+from opct.data.near_duplicates import crossing, normalised
 from opct.data.pairs import ContrastivePair
 from opct.data.perturb.jailbreak import AXIS as JAILBREAK
 from opct.data.perturb.safety_awareness import AXIS as SAFETY_AWARENESS
@@ -24,6 +26,7 @@ from opct.files import write_json
 from opct.runs import RunDir, run_behind
 
 KINDS = ("behaviors", "twins", "facts")
+SHOWN = 3
 _SENTENCE_ENDS = re.compile(r"(?<=[.!?])\s+")
 _LABEL = re.compile(r"^\w[\w ]{0,24}:\s+")  # "Safety fact: ..."
 
@@ -99,6 +102,42 @@ def read_trained_texts(run: RunDir) -> TrainedTexts | None:
 def _of_kinds(texts: Mapping[str, Iterable[str]], *, is_complete: bool = True) -> TrainedTexts:
     behaviors, twins, facts = (tuple(sorted(texts[kind])) for kind in KINDS)
     return TrainedTexts(behaviors, twins, facts, is_complete)
+
+
+def near_test_items(pairs: Iterable[ContrastivePair]) -> list[str]:
+    """A warning for behaviours, and one for facts, that are near-duplicates of embedded ones of the test split.
+
+    Each names the first few by `meta.question_id` (else by the pair's id), with the embedded one in brackets.
+    """
+    names: dict[str, dict[str, str]] = {kind: {} for kind in KINDS}
+    for pair in pairs:
+        for kind, text in _texts(pair):
+            names[kind].setdefault(normalised(text), str(pair.meta.get("question_id", pair.id)))
+    behaviors, facts = builtin_behaviors("test"), builtin_facts("test")
+    like = _like(names["behaviors"], {b.id: b.behavior for b in behaviors})
+    for name, id_ in _like(names["twins"], {b.id: b.benign for b in behaviors if b.benign is not None}).items():
+        like.setdefault(name, id_)
+    found = {"behaviours": like, "safety facts": _like(names["facts"], {fact.id: fact.fact for fact in facts})}
+    return [_near_test_words(what, own) for what, own in found.items() if own]
+
+
+def _like(names: Mapping[str, str], measured: Mapping[str, str]) -> dict[str, str]:
+    """Name of each text that is a near-duplicate of one that is measured, with the id of the nearest."""
+    ids, own = list(measured), list(names)
+    near = crossing(own, list(measured.values()))
+    found: dict[str, str] = {}
+    for i, j in near.items():
+        found.setdefault(names[own[i]], ids[j])
+    return found
+
+
+def _near_test_words(what: str, like: Mapping[str, str]) -> str:
+    shown = ", ".join(name if name == id_ else f"{name} ({id_})" for name, id_ in list(like.items())[:SHOWN])
+    more = ", ..." if len(like) > SHOWN else ""
+    return (
+        f"Embedded {what} of the test split, or near-duplicates of them, are in these pairs ({len(like)}): "
+        f"{shown}{more}. What `opct eval` measures of a run that trains on them is partly held in: leave them out."
+    )
 
 
 def _texts(pair: ContrastivePair) -> Iterator[tuple[str, str]]:

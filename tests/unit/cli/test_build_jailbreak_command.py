@@ -44,6 +44,12 @@ def test_anchors_are_a_file_of_their_own(tmp_path):
     assert all(pair.is_identity for pair in built)
 
 
+def test_behaviours_of_the_test_split_are_named(tmp_path, capsys):
+    assert run("--out", tmp_path / "a.jsonl", "--split", "test", "--per-behavior", 1) == 0
+    said = capsys.readouterr().out
+    assert "warning: Embedded behaviours of the test split, or near-duplicates of them, are in these pairs (30)" in said
+
+
 def test_a_file_with_templates_and_artifacts(tmp_path, capsys):
     source = behaviors(tmp_path / "b.jsonl")
     wild = tmp_path / "wild.json"

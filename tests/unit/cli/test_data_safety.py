@@ -37,6 +37,25 @@ def test_embedded_facts(tmp_path, capsys):
     assert {pair.meta["kind"] for pair in load_pairs(out)} == {"hazard"}
 
 
+def test_facts_that_the_embedded_evaluation_asks_are_named(tmp_path, capsys):
+    """A rewording in a file, and the test split itself; not where the training split alone is built."""
+    out, own = tmp_path / "pairs.jsonl", next(fact for fact in builtin_facts("test") if fact.id == "fire/generator")
+    row = {"category": "x", "about": ["thing"], "harm": []}
+    rows = [
+        row | {"id": "x/mine", "fact": f"Please note: {own.fact.upper()}", "prompts": {"a": ["My thing?"]}},
+        row | {"id": "x/other", "fact": "Ladders must stand on firm ground.", "prompts": {"a": ["Your thing?"]}},
+    ]
+    path = tmp_path / "facts.jsonl"
+    path.write_text("".join(json.dumps(one) + "\n" for one in rows), encoding="utf-8")
+    assert build("--from", path, "--out", out, "--split", "all") == 0
+    said = "warning: Embedded safety facts of the test split, or near-duplicates of them, are in these pairs "
+    assert f"{said}(1): x/mine (fire/generator). What" in capsys.readouterr().out
+    assert build("--out", out, "--overwrite", "--split", "all") == 0
+    assert f"{said}({len(builtin_facts('test'))}): " in capsys.readouterr().out
+    assert build("--out", out, "--overwrite") == 0
+    assert "warning" not in capsys.readouterr().out
+
+
 def test_embedded_pairs_are_a_source(capsys):
     assert run("check", "builtin:safety_awareness") == 0
     assert "safety_aware" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""What is kept of the pairs that a run trains on."""
+"""What is kept of the pairs that a run trains on, and what is said of pairs made of what is only measured on."""
 
 import json
 from pathlib import Path
@@ -17,6 +17,7 @@ from opct.data.perturb.safety_awareness import privileged_prompt
 from opct.data.trained_on import (
     KINDS,
     TrainedTexts,
+    near_test_items,
     read_trained_texts,
     trained_names,
     trained_texts,
@@ -170,3 +171,36 @@ def test_weights_of_unknown_training_leave_a_run_incomplete(tmp_path: Path):
         assert found is not None
         assert found.is_complete is is_complete
         assert found.behaviors == ("hide all chalk school",)
+
+
+def test_the_embedded_training_pairs_hold_nothing_of_the_test_split():
+    for name in ("jailbreak", "jailbreak_anchors", "safety_awareness", "safety_awareness:user", "benign"):
+        assert near_test_items(builtin_pairs(name)) == [], name
+
+
+def test_pairs_of_what_is_measured_are_named():
+    """Two facts of five and one behaviour, one of them an embedded one under its own id."""
+    [own, other] = [fact for fact in builtin_facts("test") if fact.id in ("fire/generator", "infants/water")]
+    reworded = SafetyFact(
+        **{**vars(ice()), "id": "winter/mine", "fact": "Remember, please: " + other.fact.rstrip(".").upper() + "!"}
+    )
+    pairs = build_safety_awareness([ice(), own, reworded, *builtin_facts("train")[:2]])
+    behavior = builtin_behaviors("test")[0]
+    mine = Behavior("mine/b", "c", f"Please {behavior.behavior.lower()}", None, "train")
+    said = near_test_items([*pairs, *build_jailbreak([CHALK, mine])])
+    assert said == [
+        "Embedded behaviours of the test split, or near-duplicates of them, are in these pairs (1): "
+        f"mine/b ({behavior.id}). What `opct eval` measures of a run that trains on them is partly held in: leave them "
+        "out.",
+        "Embedded safety facts of the test split, or near-duplicates of them, are in these pairs (2): "
+        f"{own.id}, winter/mine ({other.id}). What `opct eval` measures of a run that trains on them is partly held "
+        "in: leave them out.",
+    ]
+
+
+def test_a_twin_of_what_is_measured_is_named_once_with_its_behaviour():
+    behaviors = builtin_behaviors("test")[:5]
+    [said] = near_test_items(build_jailbreak(behaviors, parts=("twin", "behavior")))
+    assert f"(5): {', '.join(b.id for b in behaviors[:3])}, ..." in said
+    [said] = near_test_items(build_jailbreak(behaviors[:1], parts=("twin",)))
+    assert f"(1): {behaviors[0].id}." in said
