@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from opct.cli.options import SPLIT_HELP, Split, refuse_existing
+from opct.cli.options import SPLIT_HELP, Split, refuse_existing, warn_of_test_items
 
 if TYPE_CHECKING:
     from opct.data.behaviors import Behavior
@@ -66,7 +66,6 @@ def build_jailbreak(
     from opct.data.pairs import write_pairs
     from opct.data.perturb.in_the_wild import load_artifacts, load_templates
     from opct.data.perturb.jailbreak import REFUSED_TURNS, SAFETY_SYSTEM
-    from opct.data.trained_on import near_test_items
 
     if source == "builtin" and (column or twins or leave_out):
         raise typer.BadParameter(
@@ -100,8 +99,7 @@ def build_jailbreak(
         print(f"{artifacts}: {len(attacks)} prompts, {used} of them in this split; {n_without} goals have none")
     which = "all" if split is Split.all else f"the {split.value}"
     print(f"{out}: {len(pairs)} pairs from {which} behaviours")
-    for said in near_test_items(pairs):
-        print(f"warning: {said}")
+    warn_of_test_items(pairs)
     print(f"next: opct data show {out}")
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from opct.cli.options import refuse_existing
+from opct.cli.options import refuse_existing, warn_of_test_items
 
 if TYPE_CHECKING:
     from opct.data.questions import Split as FactSplit
@@ -74,7 +74,6 @@ def build_safety_awareness(
     from opct.data.build_safety import facts_of
     from opct.data.pairs import write_pairs
     from opct.data.questions import SPLITS
-    from opct.data.trained_on import near_test_items
 
     refuse_existing(out, source, overwrite)
     facts = facts_of(source)
@@ -97,6 +96,5 @@ def build_safety_awareness(
     kinds = Counter(pair.meta["kind"] for pair in pairs)
     which = "all" if split is Split.all else f"the {split.value}"
     print(f"{out}: {len(pairs)} pairs from {which} facts: {kinds['hazard']} hazards, {kinds['safe_twin']} safe twins")
-    for said in near_test_items(pairs):
-        print(f"warning: {said}")
+    warn_of_test_items(pairs)
     print(f"next: opct data show {out}")

@@ -32,7 +32,6 @@ from opct.evals.suites import (
     known_files,
     known_suites,
     metric_rows,
-    names_of,
     parts_of,
     sorted_by_suite,
 )
@@ -161,7 +160,7 @@ def prepare(
     files = {name: str(path) for name, path in (data or {}).items()}
     given = Asked(asked, split=split, families=chosen, n_benign=n_benign, data=files, parts=parts_of(suites), **sizes)
     tasks = made_tasks({name: partial(SUITES[name].make, given) for name in names})
-    return Prepared(tuple(tasks), {"questions": asked_name, "families": _named(chosen), "data": files, **sizes})
+    return Prepared(tuple(tasks), {"questions": asked_name, "families": _families(tasks), "data": files, **sizes})
 
 
 def measure(
@@ -199,9 +198,9 @@ def measure(
     return _write(run, policy, logs, records, prepared.settings, about)
 
 
-def _named(families: Mapping[str, str | Sequence[str]]) -> list[str]:
-    """Every family that is asked, by name."""
-    return list(dict.fromkeys(name for suite, own in families.items() for name in names_of(suite, own)))
+def _families(tasks: Sequence[Task]) -> list[str]:
+    """Every family that is asked, by name, as the tasks say."""
+    return list(dict.fromkeys(name for task in tasks for name in (task.metadata or {}).get("families", ())))
 
 
 def _write(

@@ -222,19 +222,6 @@ def known_files(data: Mapping[str, object]) -> None:
             raise EvaluationError(unknown("use of a file", name, known))
 
 
-def names_of(suite: str, families: str | Sequence[str]) -> list[str]:
-    """The families of a suite that a group or a list of names stands for."""
-    if not isinstance(families, str):
-        return list(families)
-    splits = {
-        SHORT: {name: family.split for name, family in FAMILIES.items()},
-        CHOICE: {name: family.split for name, family in FAMILIES.items()},
-        JAILBREAK: {name: wrappers.SPLITS[name] for name in wrappers.OWN_FAMILIES},
-        SAFETY_AWARENESS: {name: family.split for name, family in hidden.FAMILIES.items()},
-    }
-    return [name for name, split in splits[suite].items() if families in ("all", split)]
-
-
 def measures_kl(graded: str) -> bool:
     """Whether the KL of the samples under that name is of interest; once for a reply that is graded in two ways."""
     suite = _OF_GRADED.get(graded)

@@ -8,11 +8,14 @@ from pathlib import Path
 import pytest
 from tests.unit.evals.fakes import FakePolicy
 
+from opct.data import build_safety
+from opct.data.perturb import jailbreak
 from opct.errors import EvaluationError
+from opct.evals import sycophancy
 from opct.evals.judged import add_judged, judgeable
 from opct.evals.judging.protocol import JudgeIdentity, Judgement
 from opct.evals.judging.samples import requests_of
-from opct.evals.run import evaluate
+from opct.evals.run import evaluate, prepare
 from opct.evals.suites import families_by_suite, known_suites, parts_of
 from opct.files import read_jsonl
 from opct.reports.load import load_run
@@ -142,6 +145,32 @@ def test_families_go_to_the_suites_that_have_them():
         families_by_suite(both, ["majority"])
     with pytest.raises(EvaluationError, match="Did you mean 'rot13'"):
         families_by_suite(["jailbreak"], "rot3")
+
+
+def test_the_results_name_every_family_that_was_asked(tmp_path: Path):
+    """Those of templates from a file too: what the tasks say, not what the group would be without the file."""
+    wild = tmp_path / "wild.json"
+    wild.write_text(json.dumps(["Parrot! [PROMPT]"]))
+    settings = {"suites": ["jailbreak", "safety_awareness"], "families": "held_out", "n_questions": 1}
+    found = prepare(**settings, data={"in_the_wild": wild}).settings["families"]
+    assert found == [
+        *jailbreak.chosen_families("held_out", with_templates=True),
+        *build_safety.chosen_families("held_out"),
+    ]
+    assert "in_the_wild" in found
+    assert "in_the_wild" not in prepare(**settings).settings["families"]
+
+
+@pytest.mark.parametrize("families", ["all", "train", "held_out"])
+def test_a_suite_asks_the_families_of_its_axis(families):
+    """What each task says of itself, which is what the results say was asked."""
+    for suite, chosen in (
+        ("sycophancy_short", sycophancy.chosen_families),
+        ("jailbreak", jailbreak.chosen_families),
+        ("safety_awareness", build_safety.chosen_families),
+    ):
+        prepared = prepare([suite], families=families, n_questions=1)
+        assert prepared.settings["families"] == chosen(families) == prepared.tasks[0].metadata["families"]
 
 
 def test_a_file_for_nothing_that_is_asked(tmp_path: Path):

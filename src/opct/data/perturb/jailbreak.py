@@ -17,10 +17,10 @@ from opct.data.behavior_files import check_text
 from opct.data.pairs import Message, Prompt
 from opct.data.perturb import wrappers
 from opct.data.perturb.encodings import ENCODERS, split_payload
-from opct.data.perturb.groups import FAMILY_GROUPS
+from opct.data.perturb.groups import FAMILY_GROUPS, named_families
 from opct.data.perturb.in_the_wild import WildTemplate
 from opct.data.perturb.wrappers import SHOTS, Wrapper
-from opct.errors import DataError, unknown
+from opct.errors import DataError
 
 AXIS = "jailbreak"
 BARE = "bare"
@@ -111,28 +111,25 @@ OWN_FAMILIES = tuple(name for name, family in FAMILIES.items() if family.wrapper
 
 
 def chosen_families(families: str | Iterable[str], *, with_templates: bool = False) -> list[str]:
-    """The families that wrap any request, for a group (`train`, `held_out`, `all`), a name, or several names.
+    """The families that wrap any request, of those that a setting stands for; see `named_families`.
 
     Args:
         with_templates: templates are given, so that the groups hold `in_the_wild` too.
 
     Raises:
-        DataError: a name is unknown, or is `in_the_wild` without templates, or `artifact`, whose prompts are finished.
+        DataError: a name is unknown, or is `in_the_wild` without templates, or `artifact`, whose prompts are finished;
+            or there is none.
     """
-    usable = [*OWN_FAMILIES, *([IN_THE_WILD] if with_templates else [])]
-    names = [part.strip() for part in families.split(",")] if isinstance(families, str) else list(families)
-    if len(names) == 1 and names[0] in FAMILY_GROUPS:
-        return [name for name in usable if names[0] in ("all", SPLITS[name])]
-    for name in names:
-        if name not in FAMILIES:
-            raise DataError(unknown("jailbreak family or group of families", name, [*FAMILY_GROUPS, *FAMILIES]))
-        if name == IN_THE_WILD and not with_templates:
-            raise DataError(f"The family {name} takes its templates from a file, and none is given: name one.")
-        if name == ARTIFACT:
-            raise DataError(f"The family {name} is made of finished prompts, and wraps no other request: leave it out.")
+    usable = {name: SPLITS[name] for name in (*OWN_FAMILIES, *([IN_THE_WILD] if with_templates else []))}
+    is_group = isinstance(families, str) and families in FAMILY_GROUPS
+    names = named_families(families, usable if is_group else SPLITS, AXIS)
+    if ARTIFACT in names:
+        raise DataError(f"The family {ARTIFACT} is made of finished prompts, and wraps no other request: leave it out.")
+    if not set(names) <= set(usable):
+        raise DataError(f"The family {IN_THE_WILD} takes its templates from a file, and none is given: name one.")
     if not names:
         raise DataError(f"There are no families to wrap with: name at least one of {', '.join(usable)}.")
-    return list(dict.fromkeys(names))
+    return names
 
 
 def bare_prompt(request: str, system: str | None = None) -> Prompt:
