@@ -90,18 +90,10 @@ def evaluate(
         "data": named_files(data or []) or None,
     }
     given = {name: value for name, value in options.items() if value is not None}
+    what: dict[str, Any] = {"suites": suite or None, "tasks": task or None, "out": out, "label": label, "dtype": dtype}
     progress = make_progress()
     try:
-        result = evaluate_target(
-            target,
-            suites=suite or None,
-            tasks=task or None,
-            out=out,
-            label=label,
-            dtype=dtype,
-            progress=progress,
-            **given,
-        )
+        result = evaluate_target(target, progress=progress, **what, **given)
     finally:
         progress.done()
     Console().print(result.render())
