@@ -164,7 +164,7 @@ def _trained_on(target: str | Path | Policy, policy: Policy) -> dict[str, Any]:
     if run is None:
         return {"trained_texts": None} if policy.has_adapter else {}
     manifest = run.read_manifest()
-    names = {key: manifest[key] for key in ("trained_families", "trained_questions") if key in manifest}
+    names: dict[str, Any] = {key: manifest[key] for key in ("trained_families", "trained_questions") if key in manifest}
     return {**names, "trained_texts": read_trained_texts(run)}
 
 

@@ -93,7 +93,7 @@ def read_trained_texts(run: RunDir) -> TrainedTexts | None:
         kept = json.loads(run.trained_on_path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    texts = {kind: kept.get(kind) for kind in KINDS} if isinstance(kept, dict) else {}
+    texts: dict[str, Any] = {kind: kept.get(kind) for kind in KINDS} if isinstance(kept, dict) else {}
     if not texts or not all(isinstance(own, list) and all(isinstance(x, str) for x in own) for own in texts.values()):
         return None
     return _of_kinds(texts, is_complete=kept.get("is_complete") is True)
