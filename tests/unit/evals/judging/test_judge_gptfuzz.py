@@ -27,7 +27,7 @@ def test_a_third_of_the_labels_is_enough_to_agree_with_people_on_new_questions()
     held_out = read_labels(FOLDER / "gptfuzz_responses_eval.csv")
     assert not {reply.cluster for reply in held_out.replies} & {reply.cluster for reply in part.replies}
     found = calibrate(OfflineJudge(made), held_out)
-    assert found["n"] + found["unscored_reasons"]["trained_on"] == 1540
+    assert found["n"] + sum(found["unscored_reasons"].values()) == 1540
     assert found["n"] >= 1241
     assert found["kappa"]["value"] > 0.8
     assert found["agreement"]["value"] > 0.9
