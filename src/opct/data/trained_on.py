@@ -28,7 +28,6 @@ from opct.runs import RunDir, run_behind
 KINDS = ("behaviors", "twins", "facts")
 SHOWN = 3
 _SENTENCE_ENDS = re.compile(r"(?<=[.!?])\s+")
-_LABEL = re.compile(r"^\w[\w ]{0,24}:\s+")  # "Safety fact: ..."
 
 
 @dataclass(frozen=True)
@@ -167,8 +166,8 @@ def _told(pair: ContrastivePair) -> Iterator[str]:
         if content is None or content in shown:
             continue
         told = content.replace(shown[-1], "\n") if shown[-1] else content
-        pieces = [piece for line in told.splitlines() for piece in (line, *_SENTENCE_ENDS.split(line))]
-        yield from filter(None, (_LABEL.sub("", piece.strip()) for piece in pieces))
+        pieces = (piece for line in told.splitlines() for piece in (line, *_SENTENCE_ENDS.split(line)))
+        yield from filter(None, map(str.strip, pieces))
 
 
 def _text(value: Any) -> str | None:

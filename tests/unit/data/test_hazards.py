@@ -144,8 +144,8 @@ def test_reworded_facts_are_in_one_split_whatever_their_groups(tmp_path):
 
 
 def test_a_group_of_the_file_is_never_cut(tmp_path):
-    """The second wording brings the paint of its group along."""
-    rows = facts_of(("one", "b", 0), ("two", "z", 1), ("paint", "z", 2), ("three", "a", 3))
+    """The second battery brings the paint of its group along, and that the other paint."""
+    rows = facts_of(("one", "b", 0), ("two", "z", 3), ("paint", "z", 2), ("dry", "a", 2))
     assert [fact.group for fact in load_facts(write(tmp_path / "f.jsonl", *rows))] == ["a", "a", "a", "a"]
 
 
