@@ -12,7 +12,7 @@ from opct.config import TrainConfig
 from opct.config_file import load_config
 from opct.errors import ConfigError, EngineError, MismatchError, RunError
 from opct.files import read_jsonl
-from opct.methods import rollouts
+from opct.methods import dpo, rollouts
 from opct.methods.opct import OPCT
 from opct.methods.rollouts import step_weights
 from opct.models.engine import Drawn
@@ -45,9 +45,10 @@ def backends(monkeypatch) -> list[PolicyBackend]:
 def counted_up(monkeypatch) -> None:
     """In this process too, the seeds of a pair's samples are counted up from the first, as an engine has them."""
     hashed = rollouts.seeds_of
-    monkeypatch.setattr(
-        rollouts, "seeds_of", lambda *asked: [[own[0] + i for i in range(len(own))] for own in hashed(*asked)]
-    )
+    for module in (rollouts, dpo):
+        monkeypatch.setattr(
+            module, "seeds_of", lambda *asked: [[own[0] + i for i in range(len(own))] for own in hashed(*asked)]
+        )
 
 
 def rows(config) -> list[dict]:
@@ -57,7 +58,10 @@ def rows(config) -> list[dict]:
 def samples(config) -> dict[str, list]:
     folder = RunDir(config.output_dir).rollouts_dir
     return {
-        path.name: [(row["pair_id"], row["token_ids"], row["seed"]) for row in read_jsonl(path)]
+        path.name: [
+            (row["pair_id"], row["token_ids"], row["seed"], row.get("rejected", {}).get("token_ids"))
+            for row in read_jsonl(path)
+        ]
         for path in sorted(folder.iterdir())
     }
 
@@ -139,19 +143,27 @@ def test_the_engine_as_teacher_gives_the_same_run_without_a_teacher_here(
     assert len(backends[0].asked("score")) == 1 + 4  # the probe, and each step
 
 
-@pytest.mark.parametrize("method", ["sft", "offpolicy"])
+@pytest.mark.parametrize("method", ["sft", "offpolicy", "dpo", "act"])
 def test_offline_answers_are_those_of_the_model_without_the_adapter(
     make_config, backends, counted_up, tmp_path, method
 ):
+    """All that the engine draws before the first step: for dpo the rejected answers as well, and nothing for act. The
+    runs are the same whoever samples."""
     here = make_config(output_dir=str(tmp_path / "here"), method=method)
     there = make_config(output_dir=str(tmp_path / "there"), method=method, rollout=ENGINE)
     train(here)
     train(there)
     assert samples(there) == samples(here)
-    probe, offline, *validations = [name for name, _ in backends[0].asked("draw")]
-    assert (probe, offline) == (None, None)
-    assert all(name is not None for name in validations)
-    assert "rollout/mismatch_kl" not in rows(there)[1]
+    drawn = [name for name, _ in backends[0].asked("draw")]
+    of_the_base = 1 + {"dpo": 2, "act": 0}.get(method, 1)  # the probe first
+    assert drawn[:of_the_base] == [None] * of_the_base
+    assert len(drawn) > of_the_base  # of the validation
+    assert all(name is not None for name in drawn[of_the_base:])
+    for found, expected in zip(rows(there), rows(here), strict=True):
+        assert found.keys() == expected.keys()
+        assert "rollout/mismatch_kl" not in found
+        for key in (key for key in found if not key.startswith(("time/", "memory/"))):
+            assert found[key] == pytest.approx(expected[key], rel=1e-3, abs=1e-5), key
 
 
 def test_a_plan_asks_the_engine_and_stops_it(make_config, backends, tmp_path):

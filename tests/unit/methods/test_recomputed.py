@@ -1,0 +1,57 @@
+"""Every method on a model that computes its activations again in the backward pass: the same loss and gradient."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from tests import oracles
+from tests.tiny import tiny_adapter_policy, tiny_anchors, tiny_pairs
+
+from opct.accumulation import accumulate, shares_prompts
+from opct.data.render import render_pairs
+from opct.methods.make import ANSWERING, make
+from opct.methods.offline import offline_answers
+from opct.methods.rollouts import step_weights
+from opct.models.teacher import make_teacher
+from opct.runs import RunDir
+
+
+def step(config, folder: Path, *, recompute: bool) -> tuple[float, dict[str, torch.Tensor], int, bool]:
+    """(loss, gradients, how often the first layer's MLP ran for them, whether prompts were shared)."""
+    policy = tiny_adapter_policy()
+    if recompute:
+        policy.bare_model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    teacher = make_teacher(policy, config.teacher, continued=False)
+    pairs = [*tiny_pairs(3), *tiny_anchors(1)]
+    rendered, _ = render_pairs(pairs, policy.renderer, max_completion_tokens=6, context_length=2048)
+    answers = None
+    if config.method != "opct":
+        run = RunDir(folder)
+        answers = offline_answers(policy, teacher, rendered, config, run, answering=ANSWERING[config.method])
+    method = make(policy, teacher, config, answers)
+    rollouts = method.collect(rendered, 1)
+    share = shares_prompts(policy, teacher, rollouts)
+    runs: list[int] = []
+    # what stands inside of a layer runs again with it; the layer's own hooks, which `act` reads, do not
+    handle = policy.decoder.layers[0].mlp.register_forward_hook(lambda *_: runs.append(int(torch.is_grad_enabled())))
+    policy.model.train()
+    weights = step_weights(rollouts, config.loss.reduction)
+    loss, _ = accumulate(method, policy, teacher, rollouts, weights, 10_000, share=share)
+    handle.remove()
+    return loss, oracles.gradients(policy), sum(runs), share
+
+
+@pytest.mark.parametrize("method", ["opct", "sft", "offpolicy", "dpo", "act"])
+def test_loss_and_gradient_are_those_of_a_model_that_keeps_its_activations(make_config, tmp_path: Path, method: str):
+    """One micro-batch: the layer runs twice with gradient instead of once, and no prompt is shared, which needs a
+    cache."""
+    config = make_config(method=method)
+    loss, gradient, _, shared = step(config, tmp_path / "kept", recompute=False)
+    again, found, runs, shared_again = step(config, tmp_path / "recomputed", recompute=True)
+    assert (shared, shared_again) == (method != "act", False)
+    assert runs == 2
+    assert again == pytest.approx(loss, rel=1e-5)
+    assert oracles.largest_difference(found, gradient) < 1e-4
+    assert max(float(g.abs().max()) for g in gradient.values()) > 0
