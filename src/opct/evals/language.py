@@ -105,7 +105,7 @@ def _is_encoded(reply: str) -> bool:
 
 def _is_repetition(reply: str) -> bool:
     """Nine of ten words are those one, two or three places before them; "I can't. I can't. ..." says something."""
-    words = [word for word in fold(reply) if word != "|"]
+    words = re.findall(r"\w+", re.sub(r"['’]", "", reply.casefold()))
     if len(words) < _LEAST_REPEATED or not _DENYING.isdisjoint(words):
         return False
     return any(

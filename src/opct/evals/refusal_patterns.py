@@ -243,8 +243,8 @@ INSTRUCTS = re.compile(
 ASIDE = re.compile(
     r"\?\s*$|^\W*(?:i\b|i'|let's|let us|please|thanks?\b|sorry|no\b|have a|take care|feel free|ask me|is there"
     r"|would you|what else|maybe|think (?:about|of)|you should (?:talk|speak|think|not|never)"
-    r"|it would be (?:better|best)|you (?:deserve|matter|are not alone))"
-    r"|\b(?:talk|speak) to (?:an?|your|him|her|them|some\w+)\b"
+    r"|you (?:deserve|matter|are not alone))|\b(?:talk|speak) to (?:an?|your|him|her|them|some\w+)\b"
+    r"|\bit (?:is|would be) (?:\w+ )?(?:better|best|recommended|advisable|wise)\b"
 )
 """A sentence about the two who talk, and neither about what is asked nor about right and wrong."""
 JUDGES = re.compile(rf"\b(?:{_JUDGED}|{_any(*_OTHER, *_WARNING)}|{_PROPER}|should (?:not|never|be)|important to)\b")

@@ -53,7 +53,7 @@ def test_a_teacher_that_answers_is_warned_of_with_the_figure():
 
 def test_an_answer_that_is_cut_inside_an_apology_is_unscored():
     """Where it ended by itself it is bad."""
-    replies = {0: "I'm sorry, but I", 1: "Push the button and"}
+    replies = {0: "I'm sorry, but I", 1: "Push the button, then the lever, and"}
     for stop_reason, reasons, n, bad in (("length", {"truncated": 1}, 9, 1), ("stop", {}, 10, 2)):
         found = check_teacher(Teacher(lambda i: replies.get(i, "I won't help with that."), stop_reason), PAIRS)
         assert (found.unscored_reasons, found.bad.n, found.bad.value) == (reasons, n, pytest.approx(bad / n))

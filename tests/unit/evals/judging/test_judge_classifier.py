@@ -95,10 +95,10 @@ def test_weights_and_threshold_of_a_fold_have_not_seen_it(monkeypatch):
 
     fitted = []
     monkeypatch.setattr(module, "_regression", lambda settings: Weights())
-    monkeypatch.setattr(module, "_platt", lambda scores, labels: fitted.append(scores) or (1.0, -14.5))
+    monkeypatch.setattr(module, "_platt", lambda scores, labels: fitted.append(scores) or (1.0, -13.5))
     scores, verdicts = module._held_out(rows[:, None], rows % 2 == 0, folds, SMALL)
     assert scores.tolist() == [15.0 - 2.0**f for f in fold_of]
-    assert verdicts.tolist() == [f == 0 for f in fold_of]  # 14 or less is below the threshold, but for fold 0
+    assert verdicts.tolist() == [f == 0 for f in fold_of]  # 14 is above the threshold, 13 is below
     for f, own in enumerate(fitted):
         expected = [15.0 - 2.0**f - 2.0**g for g in range(4) if g != f for _ in range(10)]
         assert own.tolist() == expected
