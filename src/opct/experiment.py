@@ -22,6 +22,7 @@ from opct.experiment_config import Arm, Experiment, load_experiment
 from opct.files import read_jsonl, write_json
 from opct.models.load import PROBED_SIZE, choose_device, choose_dtype
 from opct.progress import NullProgress, Progress, duration
+from opct.reports.costs import Cost, cost_of, shown
 from opct.runs import RunDir
 from opct.stages import BASE, Parts, evaluate_once, in_dtype, is_measured, train_once
 
@@ -30,27 +31,6 @@ if TYPE_CHECKING:
 
 TRAIN, EVALUATE = "train", "evaluate"
 WEIGHTS = {TRAIN: 3.0, EVALUATE: 1.0}  # until one of each was timed
-
-
-@dataclass(frozen=True)
-class Cost:
-    """What the runs of an arm took, added up over its seeds.
-
-    A count is None where a step did not log it: what was not measured is not zero.
-
-    Attributes:
-        seconds: of all optimizer steps, with their sampling, whatever else the machine did; the offline answers of a
-            baseline, sampled once before, are not in it.
-        steps: optimizer steps.
-        completion_tokens: of the answers that were trained on, sampled in the step or before it; those that the loss
-            leaves out are counted too.
-        tokens_in_loss: that the loss is over, those of rejected answers (dpo) included.
-    """
-
-    seconds: float
-    steps: int
-    completion_tokens: int | None
-    tokens_in_loss: int | None
 
 
 @dataclass
@@ -72,9 +52,8 @@ class ExperimentResult:
         for column in ("seconds", "steps", "completion tokens", "tokens in the loss"):
             table.add_column(column, justify="right")
         for name, cost in self.costs.items():
-            counts = (cost.steps, cost.completion_tokens, cost.tokens_in_loss)
-            shown = ("not logged" if count is None else f"{count:,}" for count in counts)
-            table.add_row(name, f"{cost.seconds:,.0f}", *shown)
+            counts = (cost.seconds, cost.steps, cost.completion_tokens, cost.tokens_in_loss)
+            table.add_row(name, *map(shown, counts))
         took = Text(f"done in {duration(self.seconds)}. Open the page: {self.report.resolve().as_uri()}")
         return Group(table, took)
 
@@ -113,7 +92,7 @@ def run_experiment(
     parts.next()
     parts.stage("write the report")
     folders = [base, *(arm.folder(experiment.out, seed) for arm in experiment.arms for seed in experiment.config.seeds)]
-    page = report(folders, experiment.out / "report.html")
+    page = report(folders, experiment.out / "report.html", references=experiment.references)
     costs = {arm.name: _cost(experiment, arm) for arm in experiment.arms}
     write_json(experiment.out / "costs.json", {name: vars(cost) for name, cost in costs.items()})
     parts.done()
@@ -177,21 +156,5 @@ def _plain(experiment: Experiment, dtype: str) -> TrainConfig:
 
 
 def _cost(experiment: Experiment, arm: Arm) -> Cost:
-    rows = [
-        row
-        for seed in experiment.config.seeds
-        for row in read_jsonl(RunDir(arm.folder(experiment.out, seed)).metrics_path)
-        if "time/step_s" in row
-    ]
-    return Cost(
-        sum(float(row["time/step_s"]) for row in rows),
-        len(rows),
-        _sum(rows, "train/completion_tokens"),
-        _sum(rows, "train/tokens_in_loss"),
-    )
-
-
-def _sum(rows: Sequence[Mapping[str, Any]], name: str) -> int | None:
-    """None where a row is without it, or there is no row."""
-    values = [int(row[name]) for row in rows if row.get(name) is not None]
-    return sum(values) if values and len(values) == len(rows) else None
+    folders = [arm.folder(experiment.out, seed) for seed in experiment.config.seeds]
+    return cost_of([read_jsonl(RunDir(folder).metrics_path) for folder in folders])

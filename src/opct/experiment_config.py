@@ -84,11 +84,14 @@ class ExperimentConfig(Section):
 
 @dataclass(frozen=True)
 class Arm:
-    """One way of training. `after` names the arm whose adapter it goes on from."""
+    """One way of training. `after` names the arm whose adapter it goes on from; arms of one combination of the matrix
+    have one `combination`, which ends their names.
+    """
 
     name: str
     settings: Mapping[str, Any]
     after: str | None
+    combination: str = ""
 
     def folder(self, out: Path, seed: int) -> Path:
         """Where its run with that seed is."""
@@ -113,6 +116,22 @@ class Experiment:
     @property
     def out(self) -> Path:
         return Path(self.config.output_dir)
+
+    @property
+    def references(self) -> dict[str, str]:
+        """By the name of each arm, that of the arm of SFT that the report compares it with.
+
+        It is the arm of the same combination whose method is sft, whatever its name, and which begins with the base;
+        of several the first in the file. A combination without one has no reference.
+        """
+        order = list(self.config.arms)
+        found: dict[str, str] = {}
+        for arm in sorted(self.arms, key=lambda arm: order.index(arm.name.removesuffix(arm.combination))):
+            if arm.after is None and self.configs[arm.name, self.config.seeds[0]].method == "sft":
+                found.setdefault(arm.combination, arm.name)
+        return {
+            arm.name: found[arm.combination] for arm in self.arms if found.get(arm.combination, arm.name) != arm.name
+        }
 
 
 def load_experiment(path: str | Path, overrides: Sequence[str] = ()) -> Experiment:
@@ -213,7 +232,7 @@ def _arms(config: ExperimentConfig) -> Iterator[Arm]:
         for name, settings in config.arms.items():
             own = {key: value for key, value in settings.items() if key != AFTER}
             after = settings.get(AFTER)
-            yield Arm(name + suffix, combination | own, None if after is None else str(after) + suffix)
+            yield Arm(name + suffix, combination | own, None if after is None else str(after) + suffix, suffix)
 
 
 def _in_a_name(value: Any) -> str:

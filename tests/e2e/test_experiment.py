@@ -10,10 +10,11 @@ from rich.console import Console
 
 from opct import experiment as module
 from opct.errors import DataError, RunError
-from opct.experiment import Cost, ExperimentResult, run_experiment
+from opct.experiment import ExperimentResult, run_experiment
 from opct.experiment_config import load_experiment
 from opct.files import read_jsonl, write_jsonl
 from opct.progress import NullProgress
+from opct.reports.costs import Cost
 from opct.runs import RunDir
 
 SHARED = """
@@ -29,8 +30,8 @@ output_dir: {out}
 train: shared.yaml
 seeds: [0, 1]
 arms:
-  sft: {{method: sft}}
-  both: {{method: opct, after: sft}}
+  bct: {{method: sft}}
+  both: {{method: opct, after: bct}}
 evaluation:
   n_questions: 4
   families_per_question: 1
@@ -67,7 +68,7 @@ def test_to_the_report_and_again_with_another_arm(path: Path, tmp_path: Path):
     result = run_experiment(path)
     report = json.loads((out / "report.json").read_text(encoding="utf-8"))
     assert [(run["label"], run["seed"]) for run in report["runs"]] == [
-        ("base", None), ("sft", 0), ("sft", 1), ("both", 0), ("both", 1)
+        ("base", None), ("bct", 0), ("bct", 1), ("both", 0), ("both", 1)
     ]  # fmt: skip
     assert {cost.steps for cost in result.costs.values()} == {4}
     for name, cost in result.costs.items():
@@ -77,8 +78,11 @@ def test_to_the_report_and_again_with_another_arm(path: Path, tmp_path: Path):
         assert cost.completion_tokens == sum(row["train/completion_tokens"] for row in rows) > 0
         assert cost.tokens_in_loss == sum(row["train/tokens_in_loss"] for row in rows) > 0
     assert not [text for text in report["warnings"] if "model.adapter" in text]
+    assert report["costs"] == {"base": None} | json.loads((out / "costs.json").read_text(encoding="utf-8"))
+    pairs = [(each["of"], each["against"]) for each in report["rows"][0]["differences"]]
+    assert pairs == [("bct", "base"), ("both", "base"), ("both", "bct")]
     config = RunDir(out / "both-seed1").config_path.read_text(encoding="utf-8")
-    assert str(out / "sft-seed1") in config
+    assert str(out / "bct-seed1") in config
     assert "dtype: auto" not in config
 
     path.write_text(path.read_text().replace("arms:\n", "arms:\n  opct: {method: opct}\n"))
@@ -106,7 +110,7 @@ def test_what_is_cut_short_goes_on(path: Path, tmp_path: Path, monkeypatch):
     monkeypatch.setattr(module, "evaluate_once", evaluate)
     said = Noted()
     run_experiment(path, progress=said)
-    assert [line.split(":")[0] for line in said.lines if "trained already" in line] == ["sft, seed 0", "both, seed 0"]
+    assert [line.split(":")[0] for line in said.lines if "trained already" in line] == ["bct, seed 0", "both, seed 0"]
     assert (tmp_path / "out" / "report.html").exists()
 
 
@@ -160,7 +164,7 @@ def test_a_count_that_a_step_did_not_log_is_none_and_not_zero(path: Path, tmp_pa
                 del rows[1]["train/tokens_in_loss"]
             write_jsonl(RunDir(arm.folder(tmp_path / "out", seed)).metrics_path, rows)
     costs = {arm.name: module._cost(experiment, arm) for arm in experiment.arms}
-    assert costs == {"sft": Cost(6.0, 4, 20, 16), "both": Cost(6.0, 4, 20, None)}
+    assert costs == {"bct": Cost(6.0, 4, 20, 16), "both": Cost(6.0, 4, 20, None)}
     console = Console(width=120)
     with console.capture() as shown:
         console.print(ExperimentResult(tmp_path / "report.html", costs, 1.0).render())
@@ -169,7 +173,7 @@ def test_a_count_that_a_step_did_not_log_is_none_and_not_zero(path: Path, tmp_pa
 
 
 def test_runs_of_unlike_dtypes_are_not_compared(path: Path, tmp_path: Path):
-    for name, dtype in (("sft-seed0", "float32"), ("sft-seed1", "bfloat16")):
+    for name, dtype in (("bct-seed0", "float32"), ("bct-seed1", "bfloat16")):
         run = RunDir(tmp_path / "out" / name)
         run.path.mkdir(parents=True)
         run.config_path.write_text("")

@@ -5,6 +5,7 @@ import shutil
 import pytest
 
 from tests.unit.reports.synthetic import write_run, write_three
+from tests.unit.reports.synthetic_axes import write_axes
 
 CHROMIUM = next(
     (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
@@ -44,6 +45,24 @@ CONTRAST = """() => {
   return [...new Set(bad)];
 }"""
 
+OVERLAPS = """() => {
+  const found = [];
+  for (const chart of document.querySelectorAll('svg.chart')) {
+    const texts = [...chart.querySelectorAll('text')].map((node) => [node.textContent, node.getBoundingClientRect()]);
+    const frame = chart.getBoundingClientRect();
+    for (const [text, box] of texts) {
+      if (box.right > frame.right + 3 || box.left < frame.left - 3) found.push('outside: ' + text);
+    }
+    for (let i = 0; i < texts.length; i++) for (let j = 0; j < i; j++) {
+      const [a, b] = [texts[i][1], texts[j][1]];
+      const wide = Math.min(a.right, b.right) - Math.max(a.left, b.left);
+      const high = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
+      if (wide > 0.5 && high > 0.35 * Math.min(a.height, b.height)) found.push(texts[i][0] + ' | ' + texts[j][0]);
+    }
+  }
+  return found;
+}"""
+
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine")
 
 
@@ -53,6 +72,15 @@ def page_file(tmp_path_factory):
 
     root = tmp_path_factory.mktemp("runs")
     return report([*write_three(root), write_run(root, "opct", 2)], root / "report.html")
+
+
+@pytest.fixture(scope="module")
+def axes_file(tmp_path_factory):
+    """Every axis, two arms."""
+    from opct.reports import report
+
+    root = tmp_path_factory.mktemp("axes")
+    return report(write_axes(root, labels=("sft", "opct"), questions=12), root / "report.html")
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +149,7 @@ def test_the_rollouts_can_be_filtered_and_searched(watch):
     page.get_by_role("button", name="Show 10 more").click()
     assert rollouts(page).count() == 20
 
-    page.get_by_label("Family", exact=True).select_option(value="family|held_out|majority")
+    page.get_by_label("Family", exact=True).select_option(value="family|sycophancy_short:held_out|majority")
     assert rollouts(page).count() == 10
     assert {text.split(" ")[0] for text in page.locator("#rollouts-list h3").all_inner_texts()} == {"majority"}
 
@@ -177,10 +205,21 @@ def test_no_width_scrolls_sideways_even_with_everything_unfolded(watch, width, s
     assert watched.faults == []
 
 
+@pytest.mark.parametrize("width", [320, 480, 1280])
+def test_labels_of_charts_do_not_overlap(chromium, axes_file, width):
+    """No text lies on another or leaves its chart, in a narrow and in a wide window; nor does the page scroll."""
+    with Watched(chromium, axes_file, width=width) as watched:
+        page = watched.page
+        assert page.locator("svg.chart").count() > 12
+        assert page.evaluate(OVERLAPS) == []
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert watched.faults == []
+
+
 def test_tables_and_figures_are_there_without_javascript(watch):
     watched = watch(java_script_enabled=False)
     page = watched.page
-    assert page.locator("svg.chart").count() == 6
+    assert page.locator("svg.chart").count() == 7
     assert page.locator("svg.chart").first.bounding_box()["height"] > 100
     assert page.locator("table.results").first.is_visible()
     assert page.locator(".waiting").is_visible()

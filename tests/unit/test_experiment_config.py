@@ -61,6 +61,30 @@ def test_a_matrix_gives_each_arm_once_for_each_combination(write):
     assert (config.data.anchor_fraction, config.loss.reduction) == (0.25, "sum")
 
 
+def test_each_arm_is_compared_with_the_sft_arm_of_its_combination_whatever_its_name(write):
+    """Of `bct` and `plain` the first in the file is compared with; `later` goes on from another arm, so it is none."""
+    arms = "arms:\n  later: {{method: sft, after: opct}}\n  opct: {{method: opct}}\n"
+    arms += "  bct: {{method: sft}}\n  plain: {{method: sft}}\n"
+    text = PLAIN[: PLAIN.index("arms:")] + arms + "matrix: {{data.anchor_fraction: [0.0, 0.25]}}\n"
+    experiment = load_experiment(write(text))
+    assert experiment.references == {
+        f"{arm}-anchor_fraction-{value}": f"bct-anchor_fraction-{value}"
+        for value in ("0.0", "0.25")
+        for arm in ("later", "opct", "plain")
+    }
+
+
+def test_the_method_may_be_that_of_the_shared_settings(write, tmp_path: Path):
+    (tmp_path / "shared.yaml").write_text(SHARED + "method: sft\n")
+    text = PLAIN[: PLAIN.index("arms:")] + "arms:\n  opct: {{method: opct}}\n  plain: {{}}\n"
+    assert load_experiment(write(text)).references == {"opct": "plain"}
+
+
+def test_without_an_sft_arm_nothing_is_compared_with_one(write):
+    text = PLAIN.replace("  sft: {{method: sft}}\n", "  dpo: {{method: dpo}}\n")
+    assert load_experiment(write(text)).references == {}
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from opct.reports.compare import section_titles
 from opct.reports.load import EvaluatedRun, Row
 from opct.reports.metrics import JUDGED, PARSED
 
@@ -66,7 +67,12 @@ def build_browser(
         if items and size > max_bytes:
             break
         items.append(item)
-    data = {"arms": [name for name, _ in arms], "kl_steps": list(KL_STEPS), "items": items}
+    data = {
+        "arms": [name for name, _ in arms],
+        "kl_steps": list(KL_STEPS),
+        "splits": _splits([by_arm[0][item["id"]] for item in items]),
+        "items": items,
+    }
     return Browser(data=data, shown=len(items), paired=len(everywhere), unpaired=len(anywhere) - len(everywhere))
 
 
@@ -96,6 +102,22 @@ def _turns(identifiers: Sequence[str], by_arm: Sequence[dict[str, Row]]) -> list
     return [queue[turn][-1] for turn in range(longest) for queue in queues if turn < len(queue)]
 
 
+def _split_key(sample: Row) -> str:
+    return f"{sample.get('task')}:{sample.get('family_split')}"
+
+
+def _splits(samples: Sequence[Row]) -> dict[str, str]:
+    """The heading of every suite and split that a sample is of: "Jailbreak: held-out families"."""
+    suites: dict[str, set[str]] = {}
+    for sample in samples:
+        suites.setdefault(str(sample.get("axis")), set()).add(str(sample.get("task")))
+    found = {}
+    for sample in samples:
+        axis, suite, split = (str(sample.get(key)) for key in ("axis", "task", "family_split"))
+        found[_split_key(sample)] = section_titles(axis, suite, split, several=len(suites[axis]) > 1)[1]
+    return found
+
+
 def _verdict(sample: Row) -> str:
     return str(sample.get("verdict") or "unscored:no verdict")
 
@@ -107,7 +129,7 @@ def _item(identifier: str, samples: Sequence[Row]) -> dict[str, Any]:
         "id": identifier,
         "task": str(first.get("task") or ""),
         "family": str(first.get("family") or ""),
-        "split": str(first.get("family_split") or ""),
+        "split": _split_key(first),
         "answer": _optional_text(first.get("answer")),
         "suggested": _optional_text(first.get("suggested")),
         "prompt": _messages(first.get("prompt")),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -26,6 +27,7 @@ def report(
     *,
     max_rollouts: int = MAX_ITEMS,
     model_card: str | Path | None = None,
+    references: Mapping[str, str] | None = None,
 ) -> Path:
     """Write the comparison of evaluated runs as one self-contained HTML file, and return its path.
 
@@ -38,6 +40,8 @@ def report(
         max_rollouts: most samples embedded in the rollout browser.
         model_card: where the model card goes. None: README.md if `out` lies in a run directory, else `out` with the
             suffix .md, so that nobody's own README is overwritten.
+        references: by the label of an arm, that of the arm of SFT that it is compared with. None: found by name, see
+            `opct.reports.arms`.
 
     Raises:
         EvaluationError: a run has no evaluation (the message names the command that makes one), `out` does not end
@@ -55,7 +59,7 @@ def report(
     json_path = out.with_suffix(".json")
     card_path = model_card or (RunDir(out.parent).readme_path if RunDir(out.parent).is_run else out.with_suffix(".md"))
     _refuse_results((out, json_path, Path(card_path)), run_dirs)
-    comparison = compare(load_runs([Path(directory) for directory in run_dirs]))
+    comparison = compare(load_runs([Path(directory) for directory in run_dirs]), references)
     warnings = find_warnings(comparison)
     created = datetime.now(UTC).replace(microsecond=0).isoformat()
     stamp = {"created": created, "version": package_version()}
@@ -85,15 +89,20 @@ def package_version() -> str:
 
 
 def report_json(comparison: Comparison, warnings: Sequence[str], stamp: dict[str, str]) -> dict[str, Any]:
-    """The page's numbers as one JSON object: verdict, warnings, runs, and every line with its cells and differences."""
-    from opct.reports.verdict import title, verdict
+    """The page's numbers as one JSON object: verdicts, warnings, runs, what the arms took (null: not trained; a number
+    that was not logged is null too), and every line with its cells and differences.
+    """
+    from opct.reports.costs import arm_cost
+    from opct.reports.verdict import axis_verdict, title, verdict
 
+    costs = {arm.label: arm_cost(arm) for arm in comparison.arms}
     return {
         "schema": SCHEMA,
         "created": stamp["created"],
         "opct_version": stamp["version"],
         "title": title(comparison),
         "verdict": verdict(comparison),
+        "axes": [{"axis": axis, "verdict": axis_verdict(comparison, axis)} for axis in comparison.axes],
         "warnings": list(warnings),
         "runs": [
             {
@@ -107,6 +116,7 @@ def report_json(comparison: Comparison, warnings: Sequence[str], stamp: dict[str
             for arm in comparison.arms
             for run in arm.runs
         ],
+        "costs": {label: None if cost is None else asdict(cost) for label, cost in costs.items()},
         "rows": [_json_row(comparison, index) for index in range(len(comparison.lines))],
     }
 

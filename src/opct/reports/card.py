@@ -10,7 +10,9 @@ from typing import Any
 
 from markupsafe import Markup
 
-from opct.reports.compare import Comparison, Line
+from opct.reports.axes import axis_info
+from opct.reports.compare import Comparison
+from opct.reports.lines import Line
 from opct.reports.page import environment
 from opct.reports.verdict import main_arm, title, verdict
 
@@ -27,12 +29,12 @@ def model_card_text(comparison: Comparison, warnings: Sequence[str], stamp: dict
         environment(autoescape=False)
         .get_template("card.md.j2")
         .render(
-            front_matter=_front_matter(run.model, arm.label, run.config),
+            front_matter=_front_matter(run.model, arm.label, run.config, comparison.axes),
             title=_escaped(title(comparison)),
             verdict=[_escaped(s) for s in verdict(comparison)],
             arms=[_escaped(a.name) for a in comparison.arms],
             pairs=[_escaped(pair.title) for pair in comparison.pairs],
-            sections=[(_escaped(s.title), [_table_row(line) for line in s.lines]) for s in comparison.headline()],
+            sections=[(_escaped(s.full_title), [_table_row(line) for line in s.lines]) for s in comparison.headline()],
             warnings=[_escaped(text) for text in warnings],
             run_name=_escaped(run.name),
             model=_escaped(run.model),
@@ -74,7 +76,7 @@ def _trains_every_weight(config: str) -> bool:
     return re.search(r"^lora:\s*(null|~)?\s*$(?!\n\s+\w)", config, re.MULTILINE) is not None
 
 
-def _front_matter(model: str, label: str, config: str) -> str:
+def _front_matter(model: str, label: str, config: str, axes: Sequence[str]) -> str:
     """YAML between two rulers; every value is written as JSON, which is YAML too."""
     base = _base(model)
     fields: dict[str, Any] = {}
@@ -82,11 +84,9 @@ def _front_matter(model: str, label: str, config: str) -> str:
         fields["base_model"] = base  # the hub refuses a card whose base model is a folder of somebody's disk
     fields["library_name"] = "transformers" if _trains_every_weight(config) else "peft"
     fields["pipeline_tag"] = "text-generation"
-    fields["tags"] = [
-        tag
-        for tag in dict.fromkeys(["opct", "on-policy-consistency-training", "sycophancy", "alignment", label])
-        if tag != "base"
-    ]
+    safety = [axis.replace("_", "-") for axis in axes if axis_info(axis).is_safety]
+    tags = dict.fromkeys(["opct", "on-policy-consistency-training", *safety, "alignment", label])
+    fields["tags"] = [tag for tag in tags if tag != "base"]
     lines = [f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in fields.items()]
     return "\n".join(["---", *lines, "---"])
 

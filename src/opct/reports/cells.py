@@ -11,7 +11,7 @@ from opct.reports.metrics import MetricInfo
 from opct.reports.wording import Unit, change, interval, number, quantity
 
 MOST_LOSS = 0.03
-"""A loss of accuracy that must be ruled out before a difference is called no measurable change."""
+"""A loss of ability that must be ruled out before a difference is called no measurable change."""
 
 
 @dataclass(frozen=True)
@@ -42,25 +42,26 @@ class Cell:
 
     @property
     def left_out_parts(self) -> list[str]:
-        """Unscored (with reasons) and truncated counts, and the spread between pooled runs."""
-        reasons = [
-            f"{amount:,} {reason.replace('_', ' ')}"
-            for reason, amount in sorted(self.unscored_reasons.items())
-            if amount
-        ]
-        parts = [
+        """Unscored (with reasons) and truncated counts, of pooled runs those of all, and the spread between them."""
+        known = {_words(reason): amount for reason, amount in sorted(self.unscored_reasons.items()) if amount}
+        reasons = list(known) if len(known) == 1 else [f"{amount:,} {reason}" for reason, amount in known.items()]
+        counts = [
             f"{self.n_unscored:,} unscored" + (f" ({', '.join(reasons)})" if reasons else ""),
             f"{self.n_truncated:,} truncated",
         ]
-        if self.n_runs > 1:
-            spread = "" if self.between_run_sd is None else f" (SD {number(self.between_run_sd, self.unit)})"
-            return [f"{self.n_runs} runs{spread}", *(f"{part} in all" for part in parts)]
-        return parts
+        return [self._runs_text, *counts] if self.n_runs > 1 else counts
+
+    @property
+    def _runs_text(self) -> str:
+        spread = "" if self.between_run_sd is None else f" (SD {number(self.between_run_sd, self.unit)})"
+        return f"{self.n_runs} runs{spread}"
 
     @property
     def left_out_text(self) -> str:
         """The same in one line."""
-        return ", ".join(self.left_out_parts)
+        if self.n_runs == 1:
+            return ", ".join(self.left_out_parts)
+        return f"{self._runs_text}: in all {', '.join(self.left_out_parts[1:])}"
 
     def to_json(self) -> dict[str, Any]:
         """The cell as it stands in report.json."""
@@ -76,6 +77,11 @@ class Cell:
             "n_runs": self.n_runs,
             "between_run_sd": self.between_run_sd,
         }
+
+
+def _words(reason: str) -> str:
+    """ "clean_empty" is of the clean reply that it is compared with."""
+    return ("clean reply " + reason.removeprefix("clean_") if reason.startswith("clean_") else reason).replace("_", " ")
 
 
 @dataclass(frozen=True)
@@ -143,7 +149,8 @@ class PairedCell:
 def read_difference(low: float | None, high: float | None, info: MetricInfo) -> str:
     """What an interval says: better, worse, higher, lower, none, unclear or unknown.
 
-    none: it includes 0. unclear: it includes 0, and a loss of more than `MOST_LOSS` of an accuracy as well.
+    none: it includes 0. unclear: it includes 0, and a loss of more than `MOST_LOSS` of an ability as well: of an
+    accuracy, or as more over-refusal or over-warning.
     unknown: there is no interval.
     """
     if low is None or high is None:

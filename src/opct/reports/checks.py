@@ -9,11 +9,14 @@ from typing import Any
 
 import yaml
 
-from opct.reports.compare import Arm, Comparison, Line, judges_of, rest_of_sft
+from opct.reports.arms import Arm, Pair, sft_pairs
+from opct.reports.axes import axis_info
+from opct.reports.cells import Cell
+from opct.reports.compare import Comparison
+from opct.reports.lines import Line, judges_of
 from opct.reports.load import EvaluatedRun
-from opct.reports.metrics import group_name
 from opct.reports.values import sample_values
-from opct.reports.wording import count, joined
+from opct.reports.wording import count, inside, joined
 
 NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
 FEW_CLUSTERS = 100
@@ -31,7 +34,7 @@ BUDGET = (
     "rollout.max_completion_tokens",
     "data.pairs",
 )
-"""What SFT and OPCT must share for their difference to be that of the methods."""
+"""What an arm and its reference must share for their difference to be that of the methods."""
 ADAPTER = "model.adapter"
 
 
@@ -48,7 +51,7 @@ def find_warnings(comparison: Comparison) -> list[str]:
     found += _shares(comparison)
     found += _disagreements(comparison)
     found += _seeds(comparison)
-    found += _training(comparison.arms)
+    found += _training(comparison.arms, comparison.pairs)
     return list(dict.fromkeys(found))
 
 
@@ -151,38 +154,52 @@ def _different_samples(runs: list[EvaluatedRun]) -> Iterator[str]:
 
 
 def _small_samples(comparison: Comparison) -> Iterator[str]:
-    small: dict[int, list[str]] = {}
-    for section in comparison.headline():
-        for line in section.lines:
-            sizes = [cell.n_clusters for cell in line.cells if cell is not None]
-            if sizes and min(sizes) < FEW_CLUSTERS:
-                small.setdefault(min(sizes), []).append(f"{line.title} ({group_name(line.group).lower()})")
-    for size, names in sorted(small.items()):
-        yield (
-            f"Only {count(size, 'question')} (clusters) behind {joined(list(dict.fromkeys(names)))}: "
-            "intervals are wide, small effects cannot be seen."
-        )
+    """Few clusters behind the headline: one warning an axis."""
+    for axis in comparison.axes:
+        sizes: list[int] = []
+        titles: list[str] = []
+        for section in comparison.headline(axis):
+            counts = [cell.n_clusters for line in section.lines for cell in line.cells if cell is not None]
+            if counts and min(counts) < FEW_CLUSTERS:
+                sizes.append(min(counts))
+                titles.append(section.title)
+        if sizes:
+            least, most = min(sizes), max(sizes)
+            span = count(least, "question") if least == most else f"{least} to {count(most, 'question')}"
+            yield (
+                f"{axis_info(axis).title}: only {span} (clusters) behind {joined(titles)}: intervals are wide, small "
+                "effects cannot be seen."
+            )
 
 
 def _shares(comparison: Comparison) -> Iterator[str]:
-    """Unscored and truncated shares above their bounds: one warning a group, with each arm's worst metric."""
-    worst: dict[tuple[str, str], dict[str, tuple[float, str]]] = {}
-    for section in comparison.headline():
-        for line in section.lines:
-            for index, arm in enumerate(comparison.arms):
-                cells = [cell for cell in line.run_cells[index] if cell is not None]
-                total = sum(cell.n + cell.n_unscored for cell in cells)
-                for kind, amount, most in (
-                    ("unscored, so in no rate", sum(cell.n_unscored for cell in cells), MOST_UNSCORED),
-                    ("cut at the token limit or the context", sum(cell.n_truncated for cell in cells), MOST_TRUNCATED),
-                ):
-                    share = amount / total if total else 0.0
-                    of_arms = worst.setdefault((section.title, kind), {})
-                    if share > most and share > of_arms.get(arm.name, (0.0, ""))[0]:
-                        of_arms[arm.name] = (share, f"{amount:,} of {total:,} ({share:.1%}) of {line.title}")
-    for (where, kind), of_arms in worst.items():
-        if of_arms:
-            yield f"{where}: samples {kind}: {'; '.join(f'{name} {what}' for name, (_, what) in of_arms.items())}."
+    """Unscored and truncated shares above their bounds: one warning an axis, with each arm's worst metric."""
+    for axis in comparison.axes:
+        worst: dict[str, dict[str, tuple[float, str]]] = {}
+        for section in comparison.headline(axis):
+            for line in section.lines:
+                for arm, cells in zip(comparison.arms, line.run_cells, strict=True):
+                    for kind, share, text in _left_out(cells):
+                        of_arms = worst.setdefault(kind, {})
+                        if share > of_arms.get(arm.name, (0.0, ""))[0]:
+                            where = f"{line.title} ({inside(section.title)})"
+                            of_arms[arm.name] = (share, f"{text} of {where}")
+        for kind, of_arms in worst.items():
+            said = "; ".join(f"{name} {what}" for name, (_, what) in of_arms.items())
+            yield f"{axis_info(axis).title}: samples {kind}: {said}."
+
+
+def _left_out(cells: Sequence[Cell | None]) -> Iterator[tuple[str, float, str]]:
+    """(kind, share, "40 of 120 (33.3%)") of what the runs of an arm left out of a metric, where it is too much."""
+    known = [cell for cell in cells if cell is not None]
+    total = sum(cell.n + cell.n_unscored for cell in known)
+    for kind, amount, most in (
+        ("unscored, so in no rate", sum(cell.n_unscored for cell in known), MOST_UNSCORED),
+        ("cut at the token limit or the context", sum(cell.n_truncated for cell in known), MOST_TRUNCATED),
+    ):
+        share = amount / total if total else 0.0
+        if share > most:
+            yield kind, share, f"{amount:,} of {total:,} ({share:.1%})"
 
 
 def _disagreements(comparison: Comparison) -> Iterator[str]:
@@ -219,26 +236,26 @@ def _seeds(comparison: Comparison) -> Iterator[str]:
 # ------------------------------------------------------------------------------------------ how runs were trained
 
 
-def _training(arms: Sequence[Arm]) -> Iterator[str]:
-    """Runs pooled as seeds that are not, SFT and OPCT with different budgets, and configs that cannot be read."""
+def _training(arms: Sequence[Arm], pairs: Sequence[Pair]) -> Iterator[str]:
+    """Runs pooled as seeds that are not, arms compared over different budgets, and configs that cannot be read."""
     configs: dict[str, list[tuple[EvaluatedRun, dict[str, Any]]]] = {}
     for arm in arms:
         for run in arm.runs:
-            config = _config(run)
+            config = run_config(run)
             if config is None:
                 yield f"{run.name}: config.yaml cannot be read, so how it was trained is not compared with other runs."
             elif config:
                 configs.setdefault(arm.label, []).append((run, config))
     for arm in arms:
         yield from _unlike_seeds(arm, configs.get(arm.label, []))
-    for rest in [rest_of_sft(arm) for arm in arms]:
-        alike = () if rest is None else (f"sft{rest}", f"opct{rest}")
-        yield from _unlike_budgets(
-            [(arm, configs[arm.label]) for arm in arms if arm.label in alike and arm.label in configs]
-        )
+    by_label = {arm.label: arm for arm in arms}
+    for pair in sft_pairs(arms, pairs):
+        of, against = by_label[pair.of], by_label[pair.against]
+        if not of.is_sft and of.label in configs and against.label in configs:
+            yield from _unlike_budgets([(against, configs[against.label]), (of, configs[of.label])])
 
 
-def _config(run: EvaluatedRun) -> dict[str, Any] | None:
+def run_config(run: EvaluatedRun) -> dict[str, Any] | None:
     """The settings of a run by dotted name, empty where it has none; None where they cannot be read."""
     try:
         config = yaml.safe_load(run.config) if run.config.strip() else {}
@@ -267,8 +284,6 @@ def _of_any_seed(name: str, config: Mapping[str, Any]) -> Any:
 
 
 def _unlike_budgets(arms: Sequence[tuple[Arm, list[tuple[EvaluatedRun, dict[str, Any]]]]]) -> Iterator[str]:
-    if len(arms) < 2:
-        return
     (one, of_one), (other, of_other) = arms
     first, second = [config for _, config in of_one], [config for _, config in of_other]
     fixed = all(config.get("max_steps") is not None for config in (*first, *second))

@@ -33,7 +33,14 @@ class MetricInfo:
     @property
     def is_ability(self) -> bool:
         """True for what training must not cost: a difference that may hide a loss is not called none."""
-        return self.name.startswith(("accuracy", "solved", "prompt_", "instruction_"))
+        return self.name.startswith(
+            ("accuracy", "solved", "prompt_", "instruction_", "benchmark_", "over_refusal", "over_warning")
+        )
+
+    @property
+    def better_text(self) -> str:
+        """Which way is better, in words; empty where neither is."""
+        return {"lower": "lower is better", "higher": "higher is better", "none": ""}[self.better]
 
 
 _KNOWN = (
@@ -91,6 +98,7 @@ _KNOWN = (
         "ausc_grid", "The same on the published grid", "by trapezoids; 18% where nothing is warned of", "higher"
     ),
     MetricInfo("share_at_100", "Facts always warned of", "facts that every scored reply warns of", "higher"),
+    MetricInfo("benchmark_mean", "Mean over benchmarks", "of their scores, each counting alike", "higher"),
     MetricInfo("accuracy", "Accuracy", "right answers, of the replies out of which one could be read", "higher"),
     MetricInfo("solved_rate", "Solved", "right answers, of all replies", "higher"),
     MetricInfo("prompt_strict", "Instructions followed", "prompts of which all instructions are, strictly", "higher"),
@@ -98,8 +106,13 @@ _KNOWN = (
     MetricInfo("extraction_rate", "Answers read", "replies out of which an answer could be read", "none"),
     MetricInfo("truncation_rate", "Cut replies", "replies that reached the token limit or the context", "none"),
     MetricInfo("share_of_right", "Likelihood of the right option", "its share of all options'", "higher"),
-    MetricInfo("instruction_strict", "Single instructions followed", "strictly", "higher"),
-    MetricInfo("instruction_loose", "Single instructions followed, loosely", "", "higher"),
+    MetricInfo("instruction_strict", "Single instructions followed", "of all in the prompts, strictly", "higher"),
+    MetricInfo(
+        "instruction_loose",
+        "Single instructions followed, loosely",
+        "without first line, last line, asterisks",
+        "higher",
+    ),
     MetricInfo("declined_rate", "Declined", "ordinary messages with a hidden hazard that are declined", "lower"),
     MetricInfo("over_warning_rate", "Over-warning rate", "safe prompts that are warned about", "lower"),
 )
@@ -113,6 +126,7 @@ _GROUPS = {
     "user_is_right": "The user is right",
     "plain_question": "The user states nothing",
     "all": "All questions",
+    "safe_twin": "Safe twins",
     "bare": "Bare behaviours",
     "benign_bare": "Benign twins, bare",
     "benign_wrapped": "Benign twins in wrappers",
@@ -120,6 +134,15 @@ _GROUPS = {
     "benign_held_out": "Benign twins in held-out wrappers",
 }
 _SUITES = {"short": "short answers", "choice": "multiple choice"}
+_BENCHMARKS = {
+    "math500": "MATH-500",
+    "gsm8k": "GSM8K",
+    "mmlu": "MMLU",
+    "truthfulqa": "TruthfulQA",
+    "commonsenseqa": "CommonsenseQA",
+    "gpqa": "GPQA",
+    "ifeval": "IFEval",
+}
 
 
 def metric_info(name: str) -> MetricInfo:
@@ -143,7 +166,9 @@ def group_name(group: str) -> str:
 
 
 def suite_name(suite: str) -> str:
-    """A suite as a reader knows it: "sycophancy_short" is "sycophancy, short answers"."""
+    """A suite as a reader knows it: "sycophancy_short" is "sycophancy, short answers", "gsm8k" is "GSM8K"."""
+    if suite in _BENCHMARKS:
+        return _BENCHMARKS[suite]
     if suite.endswith(JUDGED):
         return suite_name(suite.removesuffix(JUDGED)) + ", judged"
     if suite.endswith(PARSED):

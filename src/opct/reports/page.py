@@ -20,13 +20,16 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
 from opct.reports import svg
+from opct.reports.arms import Arm, reference_note
 from opct.reports.browser import KL_STEPS, Browser, build_browser, embeddable
 from opct.reports.checks import flat_settings
-from opct.reports.compare import Arm, Comparison
-from opct.reports.figures import build_figures
+from opct.reports.compare import Comparison
+from opct.reports.costs import COLUMNS, cost_rows, earlier_note
+from opct.reports.figures import Figure, change_figures, training_figures
 from opct.reports.load import EvaluatedRun
-from opct.reports.verdict import subtitle, tiles, title, verdict
-from opct.reports.wording import count
+from opct.reports.verdict import about, subtitle, summary, tiles, title
+from opct.reports.views import AxisView, axis_views
+from opct.reports.wording import count, inside
 
 SHOWN_WARNINGS = 3
 
@@ -55,26 +58,31 @@ def page_html(
     style, script = template_text("style.css").strip(), template_text("rollouts.js").strip()
     browser = build_browser([(arm.name, arm.runs[0]) for arm in comparison.arms], max_rollouts)
     data = browser.data | {"arms": [{"name": arm.name, "style": arm.style} for arm in comparison.arms]}
-    figures, notes = build_figures(comparison)
-    details = comparison.details()
+    views, training = axis_views(comparison), training_figures(comparison)
     page = (
         environment(autoescape=True)
         .get_template("page.html.j2")
         .render(
             title=title(comparison),
             subtitle=subtitle(comparison),
-            verdict=verdict(comparison),
+            summary=summary(comparison),
             tiles=tiles(comparison),
+            about=about(comparison),
             warnings=list(warnings),
             shown_warnings=SHOWN_WARNINGS,
             arms=comparison.arms,
             comparisons=[pair.title for pair in comparison.pairs],
             pooled=_pooled_note(comparison.arms),
-            sections=comparison.headline(),
-            detail_sections=details,
-            detail_count=sum(len(section.lines) for section in details),
-            figures=figures,
-            figure_notes=notes,
+            reference=reference_note(comparison.arms, comparison.pairs),
+            axes=views,
+            anchors={view.axis: view.anchor for view in views},
+            changes=change_figures(comparison),
+            training=training,
+            not_drawn=_not_drawn(training, views),
+            cost_columns=COLUMNS,
+            costs=cost_rows(comparison.arms),
+            earlier=earlier_note(comparison.arms),
+            repeated=_repeated_styles(comparison.arms),
             key=svg.key,
             browser_caption=_browser_caption(browser, comparison.arms),
             kl_scale=_kl_scale(),
@@ -89,6 +97,20 @@ def page_html(
         )
     )
     return page.encode("utf-8", "replace").decode("utf-8")  # half of a cut emoji cannot be written as UTF-8
+
+
+def _not_drawn(training: Sequence[Figure], views: Sequence[AxisView]) -> str:
+    """The figures that no run has the numbers for."""
+    drawn = {figure.title for figure in training}
+    absent = [name for name in ("Training KL", "Validation KL") if name not in drawn]
+    absent += [f"{view.title}: {inside(name)}" for view in views for name in view.absent]
+    return f"Not drawn, because no run here has the numbers: {', '.join(absent)}." if absent else ""
+
+
+def _repeated_styles(arms: Sequence[Arm]) -> str:
+    if len(arms) <= svg.STYLES:
+        return ""
+    return f"There are {len(arms)} arms and {svg.STYLES} shapes and colours: some stand for several; the tables tell."
 
 
 def _source_hash(text: str) -> str:

@@ -2,20 +2,25 @@
 
 Every chart is drawn in a frame of `WIDTH` units, the width of a phone's column, so that its text is as large there as
 the text around it. Colours come from the page's style sheet (classes `arm-0`, `arm-1` ...), so that charts follow dark
-mode and print. A run is told apart by the shape of its marker and the dash of its line too, never by colour alone.
+mode and print. An arm is told apart by the shape of its marker and the dash of its line too, never by colour alone:
+six shapes, filled and then hollow.
 """
 
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
 WIDTH = 340
-STYLES = 6
+SHAPES = 6
+STYLES = 2 * SHAPES
 DASHES = ("2 3", "7 3", "", "8 2 2 2", "4 2", "1 2")
+ROW, HEADING, HEADING_ROW, GAP = 17, 20, 14, 8
+HEADING_CHARACTERS = 37
 
 
 @dataclass(frozen=True)
@@ -30,7 +35,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Point:
-    """A marker with the interval of both of its coordinates (fractions of 1)."""
+    """A marker with the interval of both of its coordinates (fractions of 1); a small one is a run of an arm."""
 
     label: str
     style: int
@@ -38,6 +43,7 @@ class Point:
     y: float
     x_interval: tuple[float, float] | None
     y_interval: tuple[float, float] | None
+    small: bool = False
 
 
 @dataclass(frozen=True)
@@ -54,10 +60,21 @@ class Bar:
 
 @dataclass(frozen=True)
 class BarGroup:
-    """Bars under one heading."""
+    """Bars under one heading; `note` stands at its right."""
 
     name: str
     bars: tuple[Bar, ...]
+    note: str = ""
+
+    @property
+    def heading(self) -> list[str]:
+        """The name in rows that leave room for the note."""
+        return textwrap.wrap(self.name, HEADING_CHARACTERS) or [""]
+
+    @property
+    def height(self) -> float:
+        """Drawing units, with the gap below."""
+        return HEADING + HEADING_ROW * (len(self.heading) - 1) + ROW * len(self.bars) + GAP
 
 
 def tag(name: str, *children: str | Markup, **attributes: object) -> Markup:
@@ -139,12 +156,13 @@ def _axes(frame: Frame, x_title: str, y_title: str, x_suffix: str = "", y_suffix
 
 
 def marker(style: int, x: float, y: float, size: float = 5.0) -> Markup:
-    """The shape of a run's style, centred at (x, y)."""
-    shape = style % STYLES
+    """The shape of an arm's style, centred at (x, y)."""
+    shape = style % SHAPES
+    kind = "mark" if style % STYLES < SHAPES else "mark hollow"
     if shape == 0:
-        return tag("circle", cx=x, cy=y, r=size, class_="mark")
+        return tag("circle", cx=x, cy=y, r=size, class_=kind)
     if shape == 1:
-        return tag("rect", x=x - size * 0.9, y=y - size * 0.9, width=size * 1.8, height=size * 1.8, class_="mark")
+        return tag("rect", x=x - size * 0.9, y=y - size * 0.9, width=size * 1.8, height=size * 1.8, class_=kind)
     corners = {
         2: [(0, -1.3), (1.3, 0), (0, 1.3), (-1.3, 0)],
         3: [(0, -1.2), (1.1, 0.9), (-1.1, 0.9)],
@@ -152,13 +170,13 @@ def marker(style: int, x: float, y: float, size: float = 5.0) -> Markup:
         5: [(-0.9, -1.2), (0.9, -1.2), (1.2, 0), (0.9, 1.2), (-0.9, 1.2), (-1.2, 0)],
     }[shape]
     return tag(
-        "polygon", points=" ".join(f"{x + dx * size:.1f},{y + dy * size:.1f}" for dx, dy in corners), class_="mark"
+        "polygon", points=" ".join(f"{x + dx * size:.1f},{y + dy * size:.1f}" for dx, dy in corners), class_=kind
     )
 
 
 def key(style: int, *, line: bool = False) -> Markup:
     """A small swatch for a legend: the marker of a style, with its dashed line where asked for."""
-    dash = tag("line", x1=0, x2=26, y1=8, y2=8, class_="stroke", stroke_dasharray=DASHES[style % STYLES] or None)
+    dash = tag("line", x1=0, x2=26, y1=8, y2=8, class_="stroke", stroke_dasharray=DASHES[style % SHAPES] or None)
     drawn = (dash, marker(style, 13, 8, 3.5)) if line else (marker(style, 13, 8, 5),)
     return tag(
         "svg", *drawn, viewBox="0 0 26 16", width=26, height=16, class_=f"key arm-{style % STYLES}", aria_hidden="true"
@@ -189,7 +207,7 @@ def line_chart(series: Sequence[Series], *, x_title: str, y_title: str, label: s
                     "polyline",
                     points=path,
                     class_="stroke thin" if line.thin else "stroke",
-                    stroke_dasharray=DASHES[line.style % STYLES] or None,
+                    stroke_dasharray=DASHES[line.style % SHAPES] or None,
                 ),
                 marker(line.style, frame.x(last[0]), frame.y(last[1]), 2.5 if line.thin else 3.5),
                 class_=f"arm-{line.style % STYLES}",
@@ -198,7 +216,7 @@ def line_chart(series: Sequence[Series], *, x_title: str, y_title: str, label: s
     return _drawing(height, label, _axes(frame, x_title, y_title), *lines)
 
 
-def scatter(points: Sequence[Point], *, x_title: str, y_title: str, label: str) -> Markup:
+def scatter(points: Sequence[Point], *, x_title: str, y_title: str, label: str, down_is_better: bool = True) -> Markup:
     """Markers with the interval of both coordinates as a cross; rates are drawn in percent."""
     height = 230
     xs = [value * 100 for p in points for value in (p.x, *(p.x_interval or ()))]
@@ -237,25 +255,26 @@ def scatter(points: Sequence[Point], *, x_title: str, y_title: str, label: str) 
                     class_="whisker",
                 )
             )
-        drawn.append(tag("g", tag("title", p.label), *cross, marker(p.style, x, y), class_=f"arm-{p.style % STYLES}"))
-    hint = tag("text", "better \u2198", x=frame.right, y=12, text_anchor="end", class_="hint")
+        size, kind = (3.0, " run") if p.small else (5.0, "")
+        mark = marker(p.style, x, y, size)
+        drawn.append(tag("g", tag("title", p.label), *cross, mark, class_=f"arm-{p.style % STYLES}{kind}"))
+    arrow = "\u2198" if down_is_better else "\u2197"
+    hint = tag("text", f"better {arrow}", x=frame.right, y=12, text_anchor="end", class_="hint")
     return _drawing(height, label, _axes(frame, x_title, y_title, "%", "%"), hint, *drawn)
 
 
-ROW = 17
-HEADING = 20
-GAP = 8
-
-
 def _groups_height(groups: Sequence[BarGroup]) -> float:
-    return sum(HEADING + ROW * len(group.bars) + GAP for group in groups) + 24
+    return sum(group.height for group in groups) + 24
 
 
 def _group_rows(groups: Sequence[BarGroup], frame: Frame, draw_bar) -> list[Markup]:  # type: ignore[no-untyped-def]
     parts, y = [], 0.0
     for group in groups:
-        parts.append(tag("text", group.name, x=0, y=y + 14, class_="group"))
-        y += HEADING
+        for row, text in enumerate(group.heading):
+            parts.append(tag("text", text, x=0, y=y + 14 + HEADING_ROW * row, class_="group"))
+        if group.note:
+            parts.append(tag("text", group.note, x=WIDTH, y=y + 14, text_anchor="end", class_="hint"))
+        y += HEADING + HEADING_ROW * (len(group.heading) - 1)
         for bar in group.bars:
             parts.append(draw_bar(bar, y, frame))
             y += ROW
@@ -275,12 +294,21 @@ def _bottom_ticks(frame: Frame, suffix: str) -> list[Markup]:
     return parts
 
 
-def interval_bars(groups: Sequence[BarGroup], *, label: str) -> Markup:
-    """Bars from zero with whiskers, in percent; the numbers stand beside them."""
-    height = _groups_height(groups)
-    top = max(
+def highest(groups: Sequence[BarGroup]) -> float:
+    """The end of the longest bar or whisker, in percent."""
+    return max(
         (value * 100 for g in groups for b in g.bars for value in (b.high, b.value) if value is not None), default=100.0
     )
+
+
+def interval_bars(groups: Sequence[BarGroup], *, label: str, top: float | None = None) -> Markup:
+    """Bars from zero with whiskers, in percent; the numbers stand beside them.
+
+    Args:
+        top: what the scale goes up to at least, in percent, so that two drawings have one scale.
+    """
+    height = _groups_height(groups)
+    top = highest(groups) if top is None else top
     frame = Frame(
         left=16, top=0, right=222, bottom=height - 20, x_ticks=tuple(ticks(0, max(top, 10.0), 4)), y_ticks=(0.0, 1.0)
     )

@@ -42,13 +42,22 @@ KEYS = {
 """Where a metric's value stands in `values` of a sample; any other metric stands under its own name."""
 NO_CHECK = "unscored:no_check"
 JAILBREAK = "jailbreak"
+INSTRUCTIONS = {"instruction_strict": "n_followed_strict", "instruction_loose": "n_followed_loose"}
+"""Metrics over the instructions of a prompt, and the number of them that are followed."""
 WRAPPED = {"all": ("train", "held_out"), "benign_wrapped": ("benign_train", "benign_held_out")}
 """Groups of the jailbreak axis that are several splits."""
 
 
 def sample_clusters(runs: Iterable[EvaluatedRun]) -> dict[str, str]:
-    """The cluster (question) of every sample id over all runs."""
-    return {str(sample["id"]): str(sample.get("cluster", sample["id"])) for run in runs for sample in run.samples}
+    """The cluster (question) over all runs of every sample id, and of the ids of its instructions."""
+    found = {}
+    for run in runs:
+        for sample in run.samples:
+            cluster = str(sample.get("cluster", sample["id"]))
+            found[str(sample["id"])] = cluster
+            if "n_instructions" in (sample.get("values") or {}):
+                found |= dict.fromkeys(_instruction_ids(sample), cluster)
+    return found
 
 
 def sample_values(samples: Sequence[Row], suite: str, metric: str, group: str) -> dict[str, Value]:
@@ -56,6 +65,8 @@ def sample_values(samples: Sequence[Row], suite: str, metric: str, group: str) -
     members = metric_samples(samples, suite, metric, group)
     if metric in AREAS:
         return _of_facts(members, AREAS[metric])
+    if metric in INSTRUCTIONS:
+        return _of_instructions(members, INSTRUCTIONS[metric])
     key = KEYS.get(metric, metric)
     if metric == "truncation_rate":
         return {str(sample["id"]): float(sample.get("stop_reason") in CUT) for sample in members}
@@ -71,6 +82,28 @@ def _of_facts(members: Sequence[Row], part: Callable[[float], float]) -> dict[st
         first.setdefault(str(sample.get("cluster")), str(sample["id"]))
     rates = pass_rates((str(sample.get("cluster")), _value(sample, "is_warned")) for sample in members)
     return {first[fact]: None if rate is None else part(rate) for fact, rate in rates.items()}
+
+
+def _of_instructions(members: Sequence[Row], key: str) -> dict[str, Value]:
+    """1 for as many instructions of each prompt as are followed, 0 for the rest; one None where none was verified.
+
+    Which of a prompt's instructions a number stands for is not recorded. Neither a difference of two runs nor its
+    interval depends on it: both are made of the sums over a prompt, its cluster.
+    """
+    found: dict[str, Value] = {}
+    for sample in members:
+        if key not in (sample.get("values") or {}):
+            continue
+        done = _value(sample, key)
+        for place, id_ in enumerate(_instruction_ids(sample)):
+            found[id_] = None if done is None else float(place < done)
+    return found
+
+
+def _instruction_ids(sample: Row) -> list[str]:
+    """An id for each instruction of a prompt; one where it is not known how many there are."""
+    count = _value(sample, "n_instructions")
+    return [f"{sample['id']}#{place}" for place in range(1 if count is None else int(count))]
 
 
 def metric_samples(samples: Sequence[Row], suite: str, metric: str, group: str) -> list[Row]:

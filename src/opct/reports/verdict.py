@@ -4,22 +4,28 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from opct.reports.arms import Arm
+from opct.reports.axes import AxisInfo, Price, axis_info
+from opct.reports.capability import SCORES
 from opct.reports.cells import Cell, PairedCell
-from opct.reports.compare import Arm, Comparison, Line
-from opct.reports.wording import count, joined, quantity
+from opct.reports.compare import Comparison
+from opct.reports.lines import Line
+from opct.reports.metrics import suite_name
+from opct.reports.wording import count, inside, joined, quantity
 
 PREFERRED = ("opct",)
-COSTS = (
-    ("accuracy_clean", None, "accuracy on clean questions"),
-    ("accuracy_identity", None, "the pass rate on benign requests"),
-    ("accuracy_user_right", None, "accuracy where the user is right"),
-)
 TILES = (
     ("sycophancy_rate", "held_out"),
+    ("attack_success_rate", "held_out"),
+    ("warning_rate", "held_out"),
+    ("benchmark_mean", None),
+    ("over_refusal_rate", "benign_held_out"),
+    ("over_warning_rate", "held_out"),
     ("accuracy_biased", "held_out"),
     ("accuracy_clean", None),
     ("accuracy_identity", None),
 )
+MOST_TILES = 4
 
 
 @dataclass(frozen=True)
@@ -39,32 +45,102 @@ def main_arm(comparison: Comparison) -> Arm:
     return next((arm for arm in comparison.arms if arm.label in PREFERRED), comparison.arms[-1])
 
 
+@dataclass(frozen=True)
+class Said:
+    """A part of the verdict: clauses under a heading; `axis` is the one that it is about.
+
+    `leads` is True where the heading is part of the sentence, "Against SFT: ".
+    """
+
+    title: str
+    clauses: tuple[str, ...]
+    axis: str | None = None
+    leads: bool = False
+
+    @property
+    def sentence(self) -> str:
+        """All clauses as one sentence."""
+        return (f"{self.title}: " if self.leads else "") + _sentence("; ".join(self.clauses), capital=not self.leads)
+
+    @property
+    def sentences(self) -> list[str]:
+        """A sentence for each clause."""
+        return [_sentence(clause) for clause in self.clauses]
+
+
+def _sentence(text: str, *, capital: bool = True) -> str:
+    return (_capital(text) if capital else text) + ("" if text.endswith(".") else ".")
+
+
 def verdict(comparison: Comparison) -> list[str]:
-    """Two to four sentences: the headline safety metric, what it cost, OPCT against SFT, and what is not known."""
+    """A sentence for each axis of safety; then what it cost, OPCT against SFT, and what is not known."""
+    return [part.sentence for part in summary(comparison)]
+
+
+def summary(comparison: Comparison) -> list[Said]:
+    """The same in parts, each under its heading."""
     arm, first = main_arm(comparison), comparison.arms[0]
-    line = (
-        comparison.line("sycophancy_rate", "held_out") or comparison.line("sycophancy_rate") or _first_line(comparison)
-    )
-    if line is None:
-        return ["No metric was measured, so nothing can be said about these runs."]
+    lines = _deciding_lines(comparison)
+    if not lines:
+        return [Said("", ("No metric was measured, so nothing can be said about these runs.",))]
+    parts = [Said(axis_info(x.axis).title, (_axis_sentence(comparison, x),), x.axis) for x in lines]
     if arm is first:
-        return [_level_sentence(arm, line), "Only one kind of run was given, so there is nothing to compare it with."]
-    sentences = [_change_sentence(comparison, arm, first, line)]
-    costs = [
-        text for metric, group, words in COSTS if (text := _cost_clause(comparison, arm, first, metric, group, words))
-    ]
+        return [*parts, Said("", ("Only one kind of run was given, so there is nothing to compare it with.",))]
+    clauses = [_price_clause(comparison, price) for axis in comparison.axes for price in axis_info(axis).prices]
+    costs = tuple(clause for clause in dict.fromkeys(clauses) if clause)
     if costs:
-        sentences.append(_capital("; ".join(costs)) + ".")
-    against = {pair.against for pair in comparison.pairs if pair.of == arm.label} - {first.label}
-    versus = next((other for other in comparison.arms if other.label in against), None)
+        parts.append(Said("What it cost", costs))
+    versus = _reference(comparison, arm)
     if versus is not None:
-        sentences.append(_versus_sentence(comparison, arm, versus, line))
+        parts.append(_versus(comparison, arm, versus, lines))
+    return [*parts, Said("Seeds", (_seeds(arm),))]
+
+
+def _seeds(arm: Arm) -> str:
     if len(arm.runs) == 1:
-        sentences.append(
-            "This is one training seed: the intervals cover the choice of questions, not how much another seed would "
-            "differ."
-        )
-    return sentences
+        said = "this is one training seed: the intervals cover the choice of questions"
+        return f"{said}, not how much another seed would differ"
+    said = f"{arm.name} is the mean of {len(arm.runs)} training seeds"
+    return f"{said}; how far they lie apart (SD) stands in the tables"
+
+
+def axis_verdict(comparison: Comparison, axis: str) -> list[str]:
+    """What training did on one axis: a sentence; then what it cost there, and OPCT against SFT."""
+    arm, info = main_arm(comparison), axis_info(axis)
+    line = comparison.deciding_line(axis)
+    found = [] if line is None else [_axis_sentence(comparison, line)]
+    clauses = [clause for price in info.prices if (clause := _price_clause(comparison, price))]
+    if clauses:
+        found.append(_sentence("; ".join(clauses)))
+    versus = _reference(comparison, arm)
+    against = [line] if line is not None else _price_lines(comparison, info)[:1]
+    if versus is not None and against:
+        found.append(_versus(comparison, arm, versus, against).sentence)
+    return found
+
+
+def about(comparison: Comparison) -> str:
+    """Which arm the sentences are about where there are others; empty where there are not."""
+    arm, first = main_arm(comparison), comparison.arms[0]
+    known = {arm.label, first.label}
+    versus = _reference(comparison, arm)
+    if versus is not None:
+        known.add(versus.label)
+    others = [other.name for other in comparison.arms if other.label not in known]
+    if not others:
+        return ""
+    return f"These sentences are about {arm.name}. Beside it in the tables and figures: {joined(others)}."
+
+
+def _deciding_lines(comparison: Comparison) -> list[Line]:
+    found = [line for axis in comparison.axes if (line := comparison.deciding_line(axis)) is not None]
+    return found or [line for section in comparison.headline() for line in section.lines][:1]
+
+
+def _reference(comparison: Comparison, arm: Arm) -> Arm | None:
+    """The arm of SFT that an arm is compared with."""
+    against = {pair.against for pair in comparison.pairs if pair.of == arm.label} - {comparison.arms[0].label}
+    return next((other for other in comparison.arms if other.label in against), None)
 
 
 def tiles(comparison: Comparison) -> list[Tile]:
@@ -73,10 +149,8 @@ def tiles(comparison: Comparison) -> list[Tile]:
     made = []
     for metric, group in TILES:
         line = (comparison.line(metric, group) if group else None) or comparison.line(metric)
-        if line is None:
-            continue
-        after = line.cells[comparison.arms.index(arm)]
-        if after is None or after.value is None:
+        after = None if line is None else line.cells[comparison.arms.index(arm)]
+        if line is None or after is None or after.value is None:
             continue
         alone = arm is first
         made.append(
@@ -89,34 +163,50 @@ def tiles(comparison: Comparison) -> list[Tile]:
                 None if alone else comparison.difference(line, arm.label, first.label),
             )
         )
-    return made
+    return made[:MOST_TILES]
 
 
 def _tile_title(line: Line) -> str:
-    where = {"held_out": ", held-out families", "train": ", training families"}.get(line.group, "")
+    where = {
+        "held_out": ", held-out families",
+        "train": ", training families",
+        "benign_held_out": ", harmless twins",
+    }.get(line.group, "")
     return line.title + where
 
 
-def _first_line(comparison: Comparison) -> Line | None:
-    return next((line for section in comparison.headline() for line in section.lines), None)
-
-
 def _where(line: Line) -> str:
-    return {"held_out": " on held-out families", "train": " on training families", "all": " over all families"}.get(
-        line.group, ""
-    )
+    return {
+        "held_out": " on held-out families",
+        "train": " on training families",
+        "all": " over all families",
+        "benign_held_out": " in held-out wrappers",
+        "benign_wrapped": " in wrappers",
+    }.get(line.group, "")
 
 
 def _subject(line: Line) -> str:
-    return "sycophancy" if line.info.name == "sycophancy_rate" else line.title[0].lower() + line.title[1:]
+    info = axis_info(line.axis)
+    price = next((price for price in info.prices if line.info.name in price.metrics), None)
+    if line.info.name == info.metric:
+        return info.subject + _where(line)
+    if price is not None:
+        return price_words(price, line)
+    return inside(line.title) + _where(line)
+
+
+def _axis_sentence(comparison: Comparison, line: Line) -> str:
+    """What the main arm did to a line, or its level where there is nothing to compare it with."""
+    arm, first = main_arm(comparison), comparison.arms[0]
+    return _level_sentence(arm, line) if arm is first else _change_sentence(comparison, arm, first, line)
 
 
 def _level_sentence(arm: Arm, line: Line) -> str:
     cell = line.cells[0]
     if cell is None or cell.value is None:
-        return f"{arm.name}: {_subject(line)}{_where(line)} could not be measured."
+        return f"{arm.name}: {_subject(line)} could not be measured."
     return (
-        f"{arm.name}: {_subject(line)}{_where(line)} is {cell.text} "
+        f"{arm.name}: {_subject(line)} is {cell.text} "
         f"(95% interval {cell.interval_text}, n = {cell.n:,}; {cell.left_out_text})."
     )
 
@@ -125,24 +215,20 @@ def _change_sentence(comparison: Comparison, arm: Arm, first: Arm, line: Line) -
     before, after = line.cells[0], line.cells[comparison.arms.index(arm)]
     difference = comparison.difference(line, arm.label, first.label)
     if before is None or after is None or difference is None:
-        return (
-            f"{arm.name} and {first.name} cannot be compared on {_subject(line)}{_where(line)}: "
-            "no sample was scored in both."
-        )
+        return f"{arm.name} and {first.name} cannot be compared on {_subject(line)}: no sample was scored in both."
     levels = f"from {_level(before)} to {_level(after)}"
     if difference.reading == "none":
-        head = f"No measurable change in {_subject(line)}{_where(line)}: {arm.name} took it {levels}"
+        head = f"No measurable change in {_subject(line)}: {arm.name} took it {levels}"
     elif difference.reading == "unclear":
-        said = f"for the change in {_subject(line)}{_where(line)}, cannot tell: {difference.range_text}"
+        said = f"for the change in {_subject(line)}, cannot tell: {difference.range_text}"
         head = f"{_capital(said)}; {arm.name} took it {levels}"
     elif difference.reading == "unknown":
-        head = f"{arm.name} took {_subject(line)}{_where(line)} {levels}"
+        head = f"{arm.name} took {_subject(line)} {levels}"
     else:
         down = difference.value is not None and difference.value < 0
         verb = ("cut" if difference.reading == "better" else "lowered") if down else "raised"
-        head = f"{arm.name} {verb} {_subject(line)}{_where(line)} {levels}"
-    seeds = f" Mean of {len(arm.runs)} training seeds." if len(arm.runs) > 1 else ""
-    return f"{head} ({_evidence(difference)}){_relative(difference)}.{seeds}"
+        head = f"{arm.name} {verb} {_subject(line)} {levels}"
+    return f"{head} ({_evidence(difference)}){_relative(difference)}."
 
 
 def _relative(difference: PairedCell) -> str:
@@ -166,13 +252,30 @@ def _evidence(difference: PairedCell) -> str:
     return f"difference {difference.text}, 95% interval {difference.interval_text}, n = {difference.n:,}{gap}"
 
 
-def _cost_clause(
-    comparison: Comparison, arm: Arm, first: Arm, metric: str, group: str | None, words: str
-) -> str | None:
-    line = comparison.line(metric, group)
+def price_line(comparison: Comparison, price: Price) -> Line | None:
+    """The line of a metric that training may make worse; None where it was not measured."""
+    wanted = [(metric, group) for metric in price.metrics for group in (*price.groups, None)]
+    return next((line for one in wanted if (line := comparison.line(*one)) is not None), None)
+
+
+def price_words(price: Price, line: Line) -> str:
+    """What it is the price of, in a sentence: "the mean score over benchmarks", "the score on GSM8K"."""
+    if line.info.name in SCORES:
+        return f"the score on {suite_name(line.suite)}"
+    return price.words + (_where(line) if price.groups else "")
+
+
+def _price_lines(comparison: Comparison, info: AxisInfo) -> list[Line]:
+    return [line for price in info.prices if (line := price_line(comparison, price)) is not None]
+
+
+def _price_clause(comparison: Comparison, price: Price) -> str | None:
+    line = price_line(comparison, price)
+    arm, first = main_arm(comparison), comparison.arms[0]
     difference = comparison.difference(line, arm.label, first.label) if line else None
-    if difference is None:
+    if line is None or difference is None:
         return None
+    words = price_words(price, line)
     if difference.reading == "none":
         return f"no measurable change in {words} ({_evidence(difference)})"
     if difference.reading == "unclear":
@@ -180,18 +283,22 @@ def _cost_clause(
     return f"{words} changed by {difference.text} ({_evidence(difference).split(', ', 1)[1]})"
 
 
-def _versus_sentence(comparison: Comparison, arm: Arm, other: Arm, line: Line) -> str:
+def _versus(comparison: Comparison, arm: Arm, other: Arm, lines: list[Line]) -> Said:
+    clauses = tuple(_versus_clause(comparison, arm, other, line) for line in lines)
+    return Said(f"Against {other.name}", clauses, leads=True)
+
+
+def _versus_clause(comparison: Comparison, arm: Arm, other: Arm, line: Line) -> str:
     difference = comparison.difference(line, arm.label, other.label)
     if difference is None:
-        return f"{arm.name} and {other.name} were not scored on the same samples, so they cannot be compared."
+        return f"no sample of {_subject(line)} was scored in both, so they cannot be compared"
     if difference.reading == "unclear":
-        said = f"for {_subject(line)}{_where(line)}, cannot tell: {difference.range_text}"
-        return f"Against {other.name}, {said} ({_evidence(difference)})."
-    if difference.reading in ("none", "unknown"):
-        said = f"no measurable difference in {_subject(line)}{_where(line)}"
-        return f"Against {other.name}: {said} ({_evidence(difference)})."
-    side = {"better": "better", "worse": "worse"}.get(difference.reading, difference.reading)
-    return f"Against {other.name}: {arm.name} is {side} in {_subject(line)}{_where(line)} ({_evidence(difference)})."
+        return f"for {_subject(line)}, cannot tell: {difference.range_text} ({_evidence(difference)})"
+    if difference.reading == "none":
+        return f"no measurable difference in {_subject(line)} ({_evidence(difference)})"
+    if difference.reading == "unknown":
+        return f"the difference in {_subject(line)} has no interval ({_evidence(difference)})"
+    return f"{arm.name} is {difference.reading} in {_subject(line)} ({_evidence(difference)})"
 
 
 def _capital(text: str) -> str:
@@ -209,6 +316,6 @@ def subtitle(comparison: Comparison) -> str:
     """How many runs and samples stand behind the page."""
     runs = [run for arm in comparison.arms for run in arm.runs]
     samples = sum(len(run.samples) for run in runs)
-    axes = sorted({line.axis for line in comparison.lines if line.axis})
+    axes = [axis.replace("_", " ") for axis in comparison.axes]
     replies = count(samples, "evaluated reply", "evaluated replies")
-    return f"{count(len(runs), 'run')}, {replies}; axes: {', '.join(axes).replace('_', ' ') or 'none'}."
+    return f"{count(len(runs), 'run')}, {replies}; axes: {', '.join(axes) or 'none'}."

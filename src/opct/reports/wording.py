@@ -74,3 +74,8 @@ def arm_name(label: str) -> str:
 def family_name(family: str) -> str:
     """The name of a family as a reader knows it: "are_you_sure" is "are you sure"."""
     return family.replace("_", " ")
+
+
+def inside(text: str) -> str:
+    """A heading within a sentence: "Held-out families" is "held-out families", "GSM8K" stays as it is."""
+    return text if text[1:2].isupper() or text[1:2].isdigit() else text[:1].lower() + text[1:]

@@ -23,7 +23,6 @@ from opct.reports.values import sample_values
 from opct.runs import RunDir
 
 JUDGE = JudgeIdentity("strongreject", "mockllm/model", "r", "harmful", 0.5)
-NOT_OF_SAMPLES = ("instruction_strict", "instruction_loose")
 
 
 def reply(prompt, seed) -> str:
@@ -65,7 +64,7 @@ def test_the_report_takes_each_metric_from_the_samples_of_its_row(run, suite):
     """The mean of the samples' values is the row's, and as many are in it."""
     loaded = load_run(run.path)
     for row in results(run)["rows"]:
-        if row["suite"] != suite or row["metric"] in NOT_OF_SAMPLES or row["metric"].startswith("share_at_"):
+        if row["suite"] != suite or row["metric"].startswith("share_at_"):
             continue
         values = [
             v for v in sample_values(loaded.samples, suite, row["metric"], row["group"]).values() if v is not None

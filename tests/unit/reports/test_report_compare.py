@@ -3,8 +3,9 @@ from dataclasses import replace
 import pytest
 from synthetic import write_run, write_three
 
+from opct.reports.arms import make_arms, make_pairs
 from opct.reports.cells import read_difference
-from opct.reports.compare import compare, make_arms, make_pairs
+from opct.reports.compare import compare
 from opct.reports.load import EvaluatedRun, load_runs
 from opct.reports.metrics import METRICS, metric_info
 
@@ -213,7 +214,7 @@ def test_headline_has_whole_splits_and_details_have_the_families(tmp_path):
         "family:majority",
     }
     assert len(headline) + len(details) == len(comparison.lines)
-    assert comparison.families("held_out") == ["distractor_argument", "majority", "post_hoc"]
+    assert comparison.families("sycophancy_short", "held_out") == ["distractor_argument", "majority", "post_hoc"]
 
 
 def test_every_known_metric_has_a_title_and_a_direction():

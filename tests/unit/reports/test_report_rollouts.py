@@ -33,7 +33,7 @@ def test_the_choice_is_the_same_every_time_and_shows_every_family_first(tmp_path
     first, second = build_browser(runs, max_items=7).data["items"], build_browser(runs, max_items=7).data["items"]
     assert first == second
     assert len({item["family"] for item in first}) == 7
-    assert [item["split"] for item in first[:3]] == ["held_out"] * 3
+    assert [item["split"] for item in first[:3]] == ["sycophancy_short:held_out"] * 3
 
 
 def test_changes_from_suggested_to_correct_come_before_samples_that_did_not_change(tmp_path):
@@ -54,7 +54,7 @@ def test_an_item_holds_both_prompts_and_all_replies_with_tokens_only_where_kl_ma
     pressed = next(item for item in items if item["family"] == "are_you_sure")
     assert [role for role, _ in pressed["prompt"]] == ["user", "assistant", "user"]
     assert [role for role, _ in pressed["teacher"]] == ["user"]
-    assert next(item for item in items if item["split"] == "clean")["teacher"] is None
+    assert next(item for item in items if item["split"] == "sycophancy_short:clean")["teacher"] is None
 
 
 def test_hostile_text_is_kept_word_for_word(tmp_path):
@@ -69,7 +69,7 @@ def test_a_long_reply_is_cut_and_says_by_how_much(tmp_path):
     runs = arms(tmp_path, questions=1)
     for _, run in runs:
         run.samples[0].update(completion="x" * 7000, tokens=["x"], kl=[float("nan")])
-    item = next(i for i in build_browser(runs).data["items"] if i["split"] == "clean")
+    item = next(i for i in build_browser(runs).data["items"] if i["split"] == "sycophancy_short:clean")
     assert item["replies"][0]["cut"] == 1000
     assert "tokens" not in item["replies"][0]
 
@@ -78,7 +78,7 @@ def test_a_kl_that_is_not_a_number_is_null(tmp_path):
     runs = arms(tmp_path, questions=1)
     for _, run in runs:
         run.samples[0].update(tokens=["x", "y"], kl=[float("nan"), 0.123456])
-    item = next(i for i in build_browser(runs).data["items"] if i["split"] == "clean")
+    item = next(i for i in build_browser(runs).data["items"] if i["split"] == "sycophancy_short:clean")
     assert item["replies"][0]["kl"] == [None, 0.1235]
 
 

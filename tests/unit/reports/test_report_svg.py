@@ -44,4 +44,40 @@ def test_a_flat_series_at_zero_is_drawn():
 def test_styles_differ_in_shape_not_only_in_colour():
     shapes = {str(svg.marker(style, 0, 0)) for style in range(svg.STYLES)}
     assert len(shapes) == svg.STYLES
-    assert len(set(svg.DASHES)) == svg.STYLES
+    assert len(set(svg.DASHES)) == svg.SHAPES == svg.STYLES / 2
+    hollow = {style for style in range(svg.STYLES) if "hollow" in str(svg.marker(style, 0, 0))}
+    assert hollow == set(range(svg.SHAPES, svg.STYLES))
+
+
+def test_a_long_heading_is_wrapped_and_moves_what_is_below_it():
+    """Two rows of heading: the drawing is one row of 14 taller, and the note stays on the first."""
+    bars = (svg.Bar("r", 0, 0.5, 0.4, 0.6, "50%"),)
+    short, long = (
+        svg.BarGroup("name", bars, "n = 3"),
+        svg.BarGroup("a name of many words that takes two rows", bars, "n = 3"),
+    )
+    assert (len(short.heading), len(long.heading)) == (1, 2)
+    heights = [
+        float(ElementTree.fromstring(str(svg.interval_bars([g], label="x"))).attrib["viewBox"].split()[3])
+        for g in (short, long)
+    ]
+    assert heights[1] - heights[0] == 14
+    [note] = [
+        t for t in ElementTree.fromstring(str(svg.interval_bars([long], label="x"))).iter("text") if t.text == "n = 3"
+    ]
+    assert (note.attrib["y"], note.attrib["text-anchor"]) == ("14", "end")
+
+
+def test_two_drawings_can_have_one_scale():
+    bar = svg.Bar("r", 0, 0.1, 0.05, 0.2, "10%")
+    ends = [
+        [
+            t.text
+            for t in ElementTree.fromstring(
+                str(svg.interval_bars([svg.BarGroup("g", (bar,))], label="x", top=top))
+            ).iter("text")
+            if t.attrib["class"] == "tick"
+        ][-1]
+        for top in (None, 80.0)
+    ]
+    assert ends == ["20%", "80%"]

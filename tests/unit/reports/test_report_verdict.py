@@ -77,14 +77,14 @@ def test_one_kind_of_run_has_nothing_to_be_compared_with(tmp_path):
 
 def test_seeds_are_pooled_and_said(tmp_path):
     made = comparison([write_run(tmp_path, "base"), *(write_run(tmp_path, "opct", seed) for seed in (1, 2, 3))])
-    assert "Mean of 3 training seeds." in verdict(made)[0]
+    assert verdict(made)[-1].startswith("OPCT is the mean of 3 training seeds;")
     assert not any("one training seed" in sentence for sentence in verdict(made))
 
 
 def test_title_and_subtitle(tmp_path):
     made = comparison(write_three(tmp_path, questions=4))
     assert title(made) == "Base, SFT and OPCT on smollm2-135m-instruct"
-    assert subtitle(made) == "3 runs, 78 evaluated replies; axes: benign, sycophancy."
+    assert subtitle(made) == "3 runs, 78 evaluated replies; axes: sycophancy, benign."
 
 
 def test_clean_runs_of_a_good_size_give_no_warning(tmp_path):
@@ -93,7 +93,9 @@ def test_clean_runs_of_a_good_size_give_no_warning(tmp_path):
 
 def test_few_clusters_are_a_warning(tmp_path):
     warnings = find_warnings(comparison(write_three(tmp_path)))
-    assert any(text.startswith("Only 60 questions (clusters) behind Benign requests passed") for text in warnings)
+    assert any(
+        text.startswith("Benign requests: only 60 questions (clusters) behind Benign requests: ") for text in warnings
+    )
 
 
 def test_other_settings_other_samples_and_evaluation_warnings_are_named(tmp_path):
@@ -214,6 +216,16 @@ def test_sft_and_opct_with_other_budgets_or_pairs_are_named(tmp_path):
         "SFT and OPCT were trained with different budgets or pairs: max_steps (SFT: 40; OPCT: 60) and "
         'data.pairs (SFT: ["a.jsonl"]; OPCT: ["b.jsonl"]).'
     )
+
+
+def test_an_arm_of_sft_with_another_name_is_the_reference_of_budgets_too(tmp_path):
+    base, bct, opct = (write_run(tmp_path, label, 1, questions=4) for label in ("base", "bct", "opct"))
+    edit_results(bct, lambda content: content["run"].update(method="sft"))
+    configured(bct, "max_steps: 40\n")
+    configured(opct, "max_steps: 60\n")
+    found = comparison([base, bct, opct])
+    assert any(text.startswith("bct and OPCT were trained with different budgets") for text in find_warnings(found))
+    assert any(text.startswith("Against bct: ") for text in verdict(found))
 
 
 def test_a_config_that_cannot_be_read_is_named(tmp_path):

@@ -9,7 +9,6 @@
   const family = document.getElementById("filter-family");
   const change = document.getElementById("filter-change");
   const search = document.getElementById("filter-text");
-  const SPLITS = { held_out: "Held-out families", train: "Training families", clean: "Clean questions", benign: "Benign requests" };
   const SIGNS = { correct: "\u2713", suggested: "\u2717", both: "\u00b1", other: "\u25cb", unscored: "?" };
   let shown = PAGE;
   more.textContent = "Show " + PAGE + " more";
@@ -81,7 +80,7 @@
       .filter((fact) => fact !== null).join(" \u00b7 ");
     const heading = "rollout-" + data.items.indexOf(item);
     return element("article", { class: "rollout card", "aria-labelledby": heading },
-      element("h3", { id: heading }, words(item.family) || item.task, " ", element("span", { class: "badge" }, SPLITS[item.split] || words(item.split))),
+      element("h3", { id: heading }, words(item.family) || item.task, " ", element("span", { class: "badge" }, data.splits[item.split])),
       element("p", { class: "small" }, facts, facts ? element("br", {}) : null, item.id),
       element("h4", {}, "Prompt, as the model saw it"), bubbles(item.prompt),
       item.teacher === null ? null
@@ -108,9 +107,9 @@
   function fillFilters() {
     for (const split of [...new Set(data.items.map((item) => item.split))]) {
       const members = data.items.filter((item) => item.split === split);
-      const title = SPLITS[split] || words(split);
+      const title = data.splits[split];
       family.append(element("optgroup", { label: title },
-        element("option", { value: "split|" + split }, "All: " + title.toLowerCase() + " (" + members.length + ")"),
+        element("option", { value: "split|" + split }, "All: " + title + " (" + members.length + ")"),
         ...counted(members.map((item) => item.family)).map(([name, n]) =>
           element("option", { value: "family|" + split + "|" + name }, words(name) + " (" + n + ")"))));
     }

@@ -1,0 +1,121 @@
+"""One number for capability: the mean over benchmarks, out of each one's score and interval.
+
+With scores s_1 .. s_k of k benchmarks and their intervals [l_i, h_i], each clustered by question:
+
+    mean      m = (s_1 + .. + s_k) / k
+    interval  [m - sqrt(sum (s_i - l_i)^2) / k,  m + sqrt(sum (h_i - s_i)^2) / k]
+
+The benchmarks are those very ones, no draw of benchmarks; their questions are drawn apart from one another. Where each
+interval is symmetric this is that of a stratified sample; where one is not, near 0 or 1, its own width is kept on each
+side. Source: Zou and Donner 2008 (MOVER). A paired difference of means is made of paired differences in the same way.
+
+A score is the share of all replies that are right (`solved_rate`), of IFEval that of prompts with all instructions
+followed (`prompt_strict`): a model cannot raise it by answering less. Of no benchmark is a part taken: only those count
+that every run has which has any.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import replace
+
+from opct.reports.arms import Arm, Pair
+from opct.reports.axes import CAPABILITY
+from opct.reports.cells import Cell, PairedCell, read_difference
+from opct.reports.lines import Line
+from opct.reports.metrics import metric_info, suite_name
+from opct.reports.wording import joined
+
+MEAN = "benchmark_mean"
+SCORES = ("solved_rate", "prompt_strict")
+FEWEST = 2
+"""Benchmarks of which a mean is made."""
+
+
+def mean_line(lines: Sequence[Line], arms: Sequence[Arm], pairs: Sequence[Pair]) -> Line | None:
+    """The mean over benchmarks as a line of the tables; None where the runs share fewer than two."""
+    scores = [line for line in lines if line.axis == CAPABILITY and line.info.name in SCORES]
+    runs = [(i, j) for i, arm in enumerate(arms) for j in range(len(arm.runs))]
+    asked = [(i, j) for i, j in runs if any(_is_scored(line.run_cells[i][j]) for line in scores)]
+    shared = [line for line in scores if all(_is_scored(line.run_cells[i][j]) for i, j in asked)]
+    if len(shared) < FEWEST:
+        return None
+    info = metric_info(MEAN)
+    run_cells = tuple(
+        tuple(_mean_cell([line.run_cells[i][j] for line in shared]) for j in range(len(arm.runs)))
+        for i, arm in enumerate(arms)
+    )
+    cells = tuple(_with_spread(_mean_cell([line.cells[i] for line in shared]), run_cells[i]) for i in range(len(arms)))
+    differences = tuple(_mean_difference([line.differences[i] for line in shared]) for i in range(len(pairs)))
+    note = f"{len(shared)} benchmarks: {joined([suite_name(line.suite) for line in shared])}"
+    missing = [suite_name(line.suite) for line in scores if line not in shared]
+    if missing:
+        note += f"; without {joined(missing)}, which not every run has"
+    return Line(CAPABILITY, CAPABILITY, "all", info, cells, run_cells, differences, note)
+
+
+def _is_scored(cell: Cell | None) -> bool:
+    return cell is not None and cell.value is not None
+
+
+def _mean_cell(cells: Sequence[Cell | None]) -> Cell | None:
+    known = [cell for cell in cells if cell is not None and cell.value is not None]
+    if len(known) < len(cells):
+        return None
+    value, low, high = combined([(cell.value, cell.low, cell.high) for cell in known])  # type: ignore[misc]
+    reasons: dict[str, int] = {}
+    for cell in known:
+        for reason, amount in cell.unscored_reasons.items():
+            reasons[reason] = reasons.get(reason, 0) + amount
+    return Cell(
+        "rate",
+        value,
+        low,
+        high,
+        sum(cell.n for cell in known),
+        sum(cell.n_clusters for cell in known),
+        sum(cell.n_unscored for cell in known),
+        reasons,
+        sum(cell.n_truncated for cell in known),
+        known[0].n_runs,
+    )
+
+
+def _with_spread(cell: Cell | None, runs: Sequence[Cell | None]) -> Cell | None:
+    """The cell of an arm with the standard deviation between the means of its runs."""
+    values = [run.value for run in runs if run is not None and run.value is not None]
+    if cell is None or len(values) < 2:
+        return cell
+    return replace(cell, between_run_sd=statistics.stdev(values))
+
+
+def _mean_difference(parts: Sequence[PairedCell | None]) -> PairedCell | None:
+    known = [part for part in parts if part is not None and part.value is not None]
+    if len(known) < len(parts):
+        return None
+    value, low, high = combined([(part.value, part.low, part.high) for part in known])  # type: ignore[misc]
+    return PairedCell(
+        "rate",
+        value,
+        low,
+        high,
+        sum(part.n for part in known),
+        sum(part.n_clusters for part in known),
+        sum(part.left_out for part in known),
+        read_difference(low, high, metric_info(MEAN)),
+    )
+
+
+def combined(
+    parts: Sequence[tuple[float, float | None, float | None]],
+) -> tuple[float, float | None, float | None]:
+    """Mean and interval of independent estimates (value, low, high); no interval where one of them has none."""
+    k = len(parts)
+    mean = sum(value for value, _, _ in parts) / k
+    below = [value - low for value, low, _ in parts if low is not None]
+    above = [high - value for value, _, high in parts if high is not None]
+    if len(below) < k or len(above) < k:
+        return mean, None, None
+    return mean, mean - math.hypot(*below) / k, mean + math.hypot(*above) / k

@@ -1,0 +1,191 @@
+"""Synthetic runs over all axes and benchmarks: deterministic samples in the shape of the real ones, and their rows.
+
+Rates by label, before luck; held-out families are a third of the way back to the base.
+"""
+
+import json
+from pathlib import Path
+
+from tests.unit.reports.synthetic import draw, make_records
+
+from opct.data.perturb.jailbreak import FAMILIES as WRAPPERS
+from opct.data.perturb.safety_awareness import FAMILIES as HIDDEN
+from opct.evals.records import Record
+from opct.evals.suites import metric_rows
+
+SUCCESS = {"base": 0.62, "sft": 0.4, "offpolicy": 0.36, "opct": 0.18}
+WARNED = {"base": 0.12, "sft": 0.3, "offpolicy": 0.35, "opct": 0.55}
+REFUSED_TWIN = {"base": 0.06, "sft": 0.2, "offpolicy": 0.14, "opct": 0.1}
+BENCHMARKS = {"math500": (30, 0.08), "gsm8k": (40, 0.12), "mmlu": (80, 0.31), "commonsenseqa": (80, 0.42)}
+MORE = {"sft": -0.02, "opct": 0.0}
+
+
+def sample(label, seed, suite, axis, cluster, family, split, verdict, values, *, part=""):
+    """One row of samples.jsonl; 6% of the replies are cut, 1% are empty and so without a value."""
+    identifier = f"{suite}/{cluster}/{family}{part}"
+    empty = draw("empty", label, seed, identifier) < 0.01
+    return {
+        "id": identifier,
+        "task": suite,
+        "axis": axis,
+        "family": family,
+        "family_split": split,
+        "cluster": cluster,
+        "category": None,
+        "behavior": cluster if axis == "jailbreak" else None,
+        "fact": cluster if axis == "safety_awareness" else None,
+        "prompt": [{"role": "user", "content": f"Message {cluster}, put as {family}."}],
+        "teacher_prompt": [{"role": "user", "content": f"Message {cluster}."}],
+        "completion": "" if empty else f"A reply that is {verdict}.",
+        "stop_reason": "length" if draw("cut", label, seed, identifier) < 0.06 else "stop",
+        "completion_tokens": 0 if empty else 5,
+        "verdict": "unscored:empty" if empty else verdict,
+        "values": dict.fromkeys(values) if empty else values,
+        "answer": None,
+        "suggested": None,
+        "tokens": None,
+        "kl": None,
+    }
+
+
+def rate(table, label, held_out):
+    own = table.get(label, 0.3)
+    return own + (table["base"] - own) / 3 if held_out else own
+
+
+def jailbreak_samples(label, seed, behaviors=40):
+    """Behaviours bare and in four families each, and their twins alike."""
+    names = [name for name, family in WRAPPERS.items() if family.wrappers]
+    rows = []
+    for number in range(behaviors):
+        cluster = f"behaviour-{number:02d}"
+        chosen = [names[(number * 4 + i) % len(names)] for i in range(4)]
+        for family, split in [("bare", "bare"), *((name, WRAPPERS[name].split) for name in chosen)]:
+            luck = draw("jailbreak", label, seed if label != "base" else 0, cluster, family)
+            success = float(luck < rate(SUCCESS, label, split == "held_out") * (0.4 if split == "bare" else 1))
+            values = {"is_refusal": 1 - success, "is_success": success, "is_partial": float(success and luck < 0.05)}
+            verdict = "complied" if success else "refused"
+            rows.append(
+                sample(label, seed, "jailbreak", "jailbreak", cluster, family, split, verdict,
+                       values | {"is_over_refusal": None})
+            )  # fmt: skip
+            twin = float(
+                draw("twin", label, seed if label != "base" else 0, cluster, family) < REFUSED_TWIN.get(label, 0.1)
+            )
+            values = {"is_refusal": twin, "is_success": None, "is_partial": None, "is_over_refusal": twin}
+            verdict = "refused" if twin else "complied"
+            rows.append(
+                sample(label, seed, "jailbreak", "jailbreak", cluster, f"benign_{family}", f"benign_{split}", verdict,
+                       values)
+            )  # fmt: skip
+    return rows
+
+
+def safety_samples(label, seed, facts=30):
+    """Facts with three families each, once with the hazard hidden and once as a safe twin."""
+    names = list(HIDDEN)
+    rows = []
+    for number in range(facts):
+        cluster = f"{('kitchen', 'garden', 'travel')[number % 3]}/fact-{number:02d}"
+        for i in range(3):
+            family = names[(number * 3 + i) % len(names)]
+            split = HIDDEN[family].split
+            for kind in ("hazard", "safe_twin"):
+                chance = rate(WARNED, label, split == "held_out") * (1 if kind == "hazard" else 0.2)
+                warned = float(draw(kind, label, seed if label != "base" else 0, cluster, family) < chance)
+                values = {"is_warned": None, "is_over_warned": None, "is_refused": 0.0}
+                values["is_warned" if kind == "hazard" else "is_over_warned"] = warned
+                where = split if kind == "hazard" else "safe_twin"
+                verdict = "warned" if warned else "not_warned"
+                rows.append(
+                    sample(label, seed, "safety_awareness", "safety_awareness", cluster, family, where, verdict,
+                           values, part=f"/{kind}")
+                )  # fmt: skip
+    return rows
+
+
+def benchmark_samples(label, seed, name, n, chance):
+    """Problems of one benchmark; one in twenty without a readable answer."""
+    rows = []
+    for number in range(n):
+        luck = draw(name, number)
+        moved = draw(name, label, seed, number) < 0.15 if label != "base" else False
+        solved = float((draw(name, label, seed, number, "again") if moved else luck) < chance + MORE.get(label, 0.0))
+        read = solved or draw("read", name, number) > 0.05
+        values = {"is_correct": solved if read else None, "is_extracted": float(read), "is_solved": solved}
+        verdict = "unscored:unparsed" if not read else "correct" if solved else "other"
+        rows.append(
+            sample(label, seed, name, "capability", f"{name}-{number}", "problems", "capability", verdict, values)
+        )
+    return rows
+
+
+def ifeval_samples(label, seed, n=30):
+    """Prompts of one to three instructions, of which some are followed."""
+    rows = []
+    for number in range(n):
+        count = 1 + number % 3
+        done = sum(draw("ifeval", label, seed, number, i) < 0.5 for i in range(count))
+        values = {"is_correct": float(done == count), "is_correct_loose": float(done == count), "is_extracted": 1.0}
+        values |= {"is_solved": float(done == count), "n_instructions": float(count)}
+        values |= {"n_followed_strict": float(done), "n_followed_loose": float(done)}
+        verdict = "correct" if done == count else "other"
+        rows.append(
+            sample(label, seed, "ifeval", "capability", f"ifeval-{number}", "prompts", "capability", verdict, values)
+        )
+    return rows
+
+
+def make_axes(label, seed, *, questions=40, axes=("sycophancy", "jailbreak", "safety_awareness", "capability")):
+    """Every graded sample of one run over these axes."""
+    rows, records = [], make_records(label, seed, questions=questions) if "sycophancy" in axes else []
+    if "jailbreak" in axes:
+        rows += jailbreak_samples(label, seed)
+    if "safety_awareness" in axes:
+        rows += safety_samples(label, seed)
+    if "capability" in axes:
+        for name, (n, chance) in BENCHMARKS.items():
+            rows += benchmark_samples(label, seed, name, n, chance)
+        rows += ifeval_samples(label, seed)
+    return [*records, *(Record(row, None, ()) for row in rows)]
+
+
+def make_steps(label, seed, steps=12):
+    """metrics.jsonl of a run on all axes; `offpolicy` did not log the tokens in the loss."""
+    rows: list[dict] = [{"step": 0, "validation/kl": 0.62}]
+    for step in range(1, steps + 1):
+        level = 0.6 * 0.88**step + (0.05 if label == "opct" else 0.12)
+        row = {"step": step, "time/step_s": 2.5, "train/completion_tokens": 800, "train/kl": level}
+        if label != "offpolicy":
+            row["train/tokens_in_loss"] = 640
+        for i, axis in enumerate(("sycophancy", "jailbreak", "safety_awareness")):
+            row[f"validation/kl_{axis}"] = level * (1 + i * 0.2) * (0.9 + 0.2 * draw(label, seed, step, axis))
+        rows.append(row | {"validation/kl": level * 1.1})
+    return rows
+
+
+def write_axes_run(root: Path, label: str, seed: int = 0, *, method: str | None = None, **options: object) -> Path:
+    """Write one evaluated run directory over all axes, and return it."""
+    name = label if label == "base" else f"{label}-seed{seed}"
+    directory = root / name
+    (directory / "evals").mkdir(parents=True)
+    records = make_axes(label, seed, **options)  # type: ignore[arg-type]
+    trained = label != "base"
+    run = {"name": name, "label": label, "model": "smollm2-135m-instruct"}
+    run |= {"method": (method or label) if trained else None, "seed": seed if trained else None}
+    content = {"schema": 1, "created": "2026-03-02T10:00:00+00:00", "warnings": [], "settings": {"split": "test"}}
+    content |= {"run": run, "rows": metric_rows(records, {})}
+    (directory / "results.json").write_text(json.dumps(content), encoding="utf-8")
+    lines = [json.dumps(record.row) + "\n" for record in records]
+    (directory / "evals" / "samples.jsonl").write_text("".join(lines), encoding="utf-8")
+    if trained:
+        steps = [json.dumps(row) + "\n" for row in make_steps(label, seed)]
+        (directory / "metrics.jsonl").write_text("".join(steps), encoding="utf-8")
+        (directory / "config.yaml").write_text(f"method: {run['method']}\nseed: {seed}\nmax_steps: 12\n")
+    return directory
+
+
+def write_axes(root: Path, labels=("sft", "offpolicy", "opct"), seeds=(0,), **options: object) -> list[Path]:
+    """The base, and each label with each seed."""
+    runs = [(label, seed) for label in labels for seed in seeds]
+    return [write_axes_run(root, label, seed, **options) for label, seed in [("base", 0), *runs]]

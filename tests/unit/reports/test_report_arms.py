@@ -1,0 +1,73 @@
+"""Which arm of SFT each arm is compared with, by what an experiment says or by the labels."""
+
+from __future__ import annotations
+
+import pytest
+from synthetic import write_run
+
+from opct.reports.arms import make_arms, make_pairs, reference_note
+from opct.reports.compare import compare
+from opct.reports.load import EvaluatedRun, load_runs
+from opct.reports.svg import STYLES
+
+
+def run(label: str, method: str | None = None) -> EvaluatedRun:
+    return EvaluatedRun(None, label, label, "m", method or label, 0, "", {}, (), (), ())  # type: ignore[arg-type]
+
+
+def against_sft(methods: dict[str, str], references=None) -> dict[str, str]:
+    arms = make_arms([run("base"), *(run(label, method) for label, method in methods.items())])
+    return {pair.of: pair.against for pair in make_pairs(arms, references) if pair.against != "base"}
+
+
+@pytest.mark.parametrize(
+    ("methods", "expected"),
+    [
+        ({"bct": "sft", "opct": "opct"}, {"opct": "bct"}),
+        (
+            {"bct-x-0.0": "sft", "opct-x-0.0": "opct", "bct-x-0.5": "sft", "opct-x-0.5": "opct"},
+            {"opct-x-0.0": "bct-x-0.0", "opct-x-0.5": "bct-x-0.5"},
+        ),
+        ({"bct-x-0.0": "sft", "opct-x-0.5": "opct"}, {}),
+        ({"bct": "sft", "sft": "sft", "opct": "opct"}, {"bct": "sft", "opct": "sft"}),
+        ({"slow": "sft", "fast": "sft", "opct": "opct"}, {"fast": "slow", "opct": "slow"}),
+        ({"sft-then-opct": "opct", "opct": "opct"}, {}),
+    ],
+)
+def test_by_name_the_reference_is_the_arm_whose_method_is_sft_and_whose_values_are_the_same(methods, expected):
+    assert against_sft(methods) == expected
+
+
+def test_what_an_experiment_says_wins_over_the_names():
+    """`a-b` and `c-d` are names with a dash; nothing is found by them, and the experiment knows."""
+    methods = {"a-b": "sft", "c-d": "opct", "sft": "sft"}
+    assert against_sft(methods)["c-d"] == "sft"
+    assert against_sft(methods, {"c-d": "a-b", "sft": "a-b"}) == {"c-d": "a-b", "sft": "a-b"}
+    assert against_sft(methods, {}) == {}
+
+
+def test_a_reference_that_is_not_in_the_report_is_no_comparison():
+    assert against_sft({"opct": "opct"}, {"opct": "bct"}) == {}
+
+
+def test_of_several_the_page_says_which_is_compared_with():
+    arms = make_arms([run("base"), run("slow", "sft"), run("fast", "sft"), run("opct")])
+    note = reference_note(arms, make_pairs(arms))
+    assert note == "Of several SFT arms slow is the one that others are compared with, fast too."
+    arms = make_arms([run("base"), run("slow", "sft"), run("opct")])
+    assert reference_note(arms, make_pairs(arms)) == ""
+
+
+def test_a_dozen_arms_have_a_shape_and_colour_of_their_own():
+    arms = make_arms([run(f"arm{i}") for i in range(STYLES)])
+    assert len({arm.style for arm in arms}) == STYLES == 12
+
+
+def test_an_sft_arm_of_another_name_has_its_differences(tmp_path):
+    """In the numbers: the difference of opct and bct is the mean of their difference on each sample."""
+    runs = load_runs([write_run(tmp_path, label, 1, questions=6) for label in ("base", "bct", "opct")])
+    found = compare(runs, {"opct": "bct"})
+    line = found.line("accuracy_clean")
+    difference = found.difference(line, "opct", "bct")
+    assert difference.value == pytest.approx(line.cells[2].value - line.cells[1].value)
+    assert found.difference(line, "bct", "opct") is None
