@@ -8,6 +8,7 @@ from opct.reports.arms import Arm
 from opct.reports.axes import AxisInfo, Price, axis_info
 from opct.reports.capability import SCORES
 from opct.reports.cells import Cell, PairedCell
+from opct.reports.checks import ADAPTER, run_config
 from opct.reports.compare import Comparison
 from opct.reports.lines import Line
 from opct.reports.metrics import suite_name
@@ -26,6 +27,8 @@ TILES = (
     ("accuracy_identity", None),
 )
 MOST_TILES = 4
+MOST_NAMED = 6
+"""Arms that a title names."""
 
 
 @dataclass(frozen=True)
@@ -41,35 +44,48 @@ class Tile:
 
 
 def main_arm(comparison: Comparison) -> Arm:
-    """The arm the page is about: OPCT where there is one, else the last one given."""
-    return next((arm for arm in comparison.arms if arm.label in PREFERRED), comparison.arms[-1])
+    """The arm the page is about: OPCT where there is one, else the last whose method it is and that began with the base
+    (in a matrix there are several), else the last one given.
+    """
+    named = [arm for arm in comparison.arms if arm.label in PREFERRED]
+    return (named or [arm for arm in comparison.arms if _is_plain_opct(arm)] or list(comparison.arms))[-1]
+
+
+def _is_plain_opct(arm: Arm) -> bool:
+    return all(run.method in PREFERRED and not (run_config(run) or {}).get(ADAPTER) for run in arm.runs)
 
 
 @dataclass(frozen=True)
 class Said:
     """A part of the verdict: clauses under a heading; `axis` is the one that it is about.
 
-    `leads` is True where the heading is part of the sentence, "Against SFT: ".
+    `leads` is True where the heading is part of the sentence, "Against SFT: ". A clause that begins with the name of
+    the `arm` it is about begins no sentence with a capital: "opct-x-0.5 is better".
     """
 
     title: str
     clauses: tuple[str, ...]
+    arm: str
     axis: str | None = None
     leads: bool = False
 
     @property
     def sentence(self) -> str:
         """All clauses as one sentence."""
-        return (f"{self.title}: " if self.leads else "") + _sentence("; ".join(self.clauses), capital=not self.leads)
+        text = "; ".join(self.clauses)
+        return f"{self.title}: {_ended(text)}" if self.leads else self._begun(text)
 
     @property
     def sentences(self) -> list[str]:
         """A sentence for each clause."""
-        return [_sentence(clause) for clause in self.clauses]
+        return [self._begun(clause) for clause in self.clauses]
+
+    def _begun(self, clause: str) -> str:
+        return _ended(clause if clause.startswith(self.arm) else _capital(clause))
 
 
-def _sentence(text: str, *, capital: bool = True) -> str:
-    return (_capital(text) if capital else text) + ("" if text.endswith(".") else ".")
+def _ended(text: str) -> str:
+    return text if text.endswith(".") else text + "."
 
 
 def verdict(comparison: Comparison) -> list[str]:
@@ -82,18 +98,19 @@ def summary(comparison: Comparison) -> list[Said]:
     arm, first = main_arm(comparison), comparison.arms[0]
     lines = _deciding_lines(comparison)
     if not lines:
-        return [Said("", ("No metric was measured, so nothing can be said about these runs.",))]
-    parts = [Said(axis_info(x.axis).title, (_axis_sentence(comparison, x),), x.axis) for x in lines]
+        return [Said("", ("No metric was measured, so nothing can be said about these runs.",), arm.name)]
+    parts = [Said(axis_info(x.axis).title, (_axis_sentence(comparison, x),), arm.name, x.axis) for x in lines]
     if arm is first:
-        return [*parts, Said("", ("Only one kind of run was given, so there is nothing to compare it with.",))]
+        alone = "Only one kind of run was given, so there is nothing to compare it with."
+        return [*parts, Said("", (alone,), arm.name)]
     clauses = [_price_clause(comparison, price) for axis in comparison.axes for price in axis_info(axis).prices]
     costs = tuple(clause for clause in dict.fromkeys(clauses) if clause)
     if costs:
-        parts.append(Said("What it cost", costs))
+        parts.append(Said("What it cost", costs, arm.name))
     versus = _reference(comparison, arm)
     if versus is not None:
         parts.append(_versus(comparison, arm, versus, lines))
-    return [*parts, Said("Seeds", (_seeds(arm),))]
+    return [*parts, Said("Seeds", (_seeds(arm),), arm.name)]
 
 
 def _seeds(arm: Arm) -> str:
@@ -111,7 +128,7 @@ def axis_verdict(comparison: Comparison, axis: str) -> list[str]:
     found = [] if line is None else [_axis_sentence(comparison, line)]
     clauses = [clause for price in info.prices if (clause := _price_clause(comparison, price))]
     if clauses:
-        found.append(_sentence("; ".join(clauses)))
+        found.append(Said("", tuple(clauses), arm.name).sentence)
     versus = _reference(comparison, arm)
     against = [line] if line is not None else _price_lines(comparison, info)[:1]
     if versus is not None and against:
@@ -285,7 +302,7 @@ def _price_clause(comparison: Comparison, price: Price) -> str | None:
 
 def _versus(comparison: Comparison, arm: Arm, other: Arm, lines: list[Line]) -> Said:
     clauses = tuple(_versus_clause(comparison, arm, other, line) for line in lines)
-    return Said(f"Against {other.name}", clauses, leads=True)
+    return Said(f"Against {other.name}", clauses, arm.name, leads=True)
 
 
 def _versus_clause(comparison: Comparison, arm: Arm, other: Arm, line: Line) -> str:
@@ -309,7 +326,10 @@ def title(comparison: Comparison) -> str:
     """The page's title: which arms, on which model."""
     models = list(dict.fromkeys(run.model for arm in comparison.arms for run in arm.runs))
     names = [model.rstrip("/").rsplit("/", 1)[-1] for model in models]
-    return f"{joined([arm.name for arm in comparison.arms])} on {joined(names)}"
+    arms = [arm.name for arm in comparison.arms]
+    if len(arms) > MOST_NAMED:
+        arms = [arms[0], count(len(arms) - 1, "arm")]
+    return f"{joined(arms)} on {joined(names)}"
 
 
 def subtitle(comparison: Comparison) -> str:

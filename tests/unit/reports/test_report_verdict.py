@@ -7,7 +7,7 @@ from opct.reports.cells import PairedCell
 from opct.reports.checks import find_warnings, flat_settings
 from opct.reports.compare import compare
 from opct.reports.load import load_runs
-from opct.reports.verdict import subtitle, tiles, title, verdict
+from opct.reports.verdict import Said, main_arm, subtitle, tiles, title, verdict
 
 
 def comparison(directories):
@@ -85,6 +85,23 @@ def test_title_and_subtitle(tmp_path):
     made = comparison(write_three(tmp_path, questions=4))
     assert title(made) == "Base, SFT and OPCT on smollm2-135m-instruct"
     assert subtitle(made) == "3 runs, 78 evaluated replies; axes: sycophancy, benign."
+
+
+def test_of_a_matrix_the_page_is_about_the_last_arm_of_opct_that_began_with_the_base(tmp_path):
+    """Its label keeps its small letter at the beginning of a sentence; seven arms are counted in the title."""
+    made = [write_run(tmp_path, "base", questions=4)]
+    for label in ("opct-x-0.0", "opct-x-0.5", "sft-then-opct-x-0.5", "dpo-x-0.0", "dpo-x-0.5", "act-x-0.5"):
+        run = write_run(tmp_path, label, 1, questions=4)
+        method = label.removeprefix("sft-then-").split("-")[0]
+        edit_results(run, lambda content, method=method: content["run"].update(method=method))
+        adapter = "runs/sft-seed1" if "then" in label else "null"
+        made.append(configured(run, f"model:\n  adapter: {adapter}\n"))
+    found = comparison(made)
+    assert main_arm(found).label == "opct-x-0.5"
+    assert title(found) == "Base and 6 arms on smollm2-135m-instruct"
+    assert Said("", ("opct-x-0.5 is better",), "opct-x-0.5").sentences == ["opct-x-0.5 is better."]
+    assert Said("", ("no change", "opct is better"), "opct").sentence == "No change; opct is better."
+    assert Said("Against SFT", ("no change",), "opct", leads=True).sentence == "Against SFT: no change."
 
 
 def test_clean_runs_of_a_good_size_give_no_warning(tmp_path):
