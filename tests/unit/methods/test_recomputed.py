@@ -22,7 +22,7 @@ def step(config, folder: Path, *, recompute: bool) -> tuple[float, dict[str, tor
     """(loss, gradients, how often the first layer's MLP ran for them, whether prompts were shared)."""
     policy = tiny_adapter_policy()
     if recompute:
-        policy.bare_model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        policy.bare_model.activation_checkpointing_enable(activation_checkpointing_kwargs={"use_reentrant": False})
     teacher = make_teacher(policy, config.teacher, continued=False)
     pairs = [*tiny_pairs(3), *tiny_anchors(1)]
     rendered, _ = render_pairs(pairs, policy.renderer, max_completion_tokens=6, context_length=2048)
@@ -34,8 +34,10 @@ def step(config, folder: Path, *, recompute: bool) -> tuple[float, dict[str, tor
     rollouts = method.collect(rendered, 1)
     share = shares_prompts(policy, teacher, rollouts)
     runs: list[int] = []
-    # what stands inside of a layer runs again with it; the layer's own hooks, which `act` reads, do not
-    handle = policy.decoder.layers[0].mlp.register_forward_hook(lambda *_: runs.append(int(torch.is_grad_enabled())))
+    # what stands inside of a layer begins again with it (torch stops once it has the last tensor it needs, which is
+    # before the MLP's end); the layer's own hooks, which `act` reads, are not called again
+    mlp = policy.decoder.layers[0].mlp
+    handle = mlp.register_forward_pre_hook(lambda *_: runs.append(int(torch.is_grad_enabled())))
     policy.model.train()
     weights = step_weights(rollouts, config.loss.reduction)
     loss, _ = accumulate(method, policy, teacher, rollouts, weights, 10_000, share=share)
