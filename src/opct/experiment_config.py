@@ -54,6 +54,8 @@ class Evaluation(Section):
     split: str = Field("test", description="Which of them.")
     families: str = Field("all", description="`all`, `train`, `held_out`, or names with commas.")
     families_per_question: int | None = Field(2, ge=1, description="Families that each is asked in; null: all.")
+    prompts_per_fact: int | None = Field(None, ge=1, description="Messages of each safety fact; null: all.")
+    twins_per_fact: int | None = Field(None, ge=0, description="Harmless messages beside them; null: all.")
     max_completion_tokens: int = Field(32, ge=1, description="Longest answer.")
     max_reply_tokens: int = Field(96, ge=1, description="Longest reply in jailbreak and safety_awareness.")
     max_benign_tokens: int = Field(64, ge=1, description="Longest answer to a benign request.")

@@ -48,6 +48,7 @@ __all__ = ["asked_questions", "check_task", "evaluate", "measure", "parted", "pr
 
 ASKING = (
     *("questions", "split", "columns", "n_questions", "families", "families_per_question", "seed", "n_benign", "data"),
+    *("prompts_per_fact", "twins_per_fact"),
     *("max_completion_tokens", "max_reply_tokens", "max_benign_tokens", "greedy"),
 )
 """The options of `prepare`."""
@@ -116,6 +117,8 @@ def prepare(
     n_questions: int | None = 600,
     families: str | Sequence[str] = "all",
     families_per_question: int | None = 2,
+    prompts_per_fact: int | None = None,
+    twins_per_fact: int | None = None,
     seed: int = 0,
     max_completion_tokens: int = 32,
     max_reply_tokens: int = 96,
@@ -131,8 +134,8 @@ def prepare(
         questions, split, columns: see `asked_questions`; `split` is also that of the benign requests ("all": test).
         n_questions: at most so many questions, behaviours or facts of each suite, and problems of each benchmark;
             `capability` and `capability-fast` have sizes of their own.
-        families, families_per_question, seed: see `sycophancy_items`, `jailbreak_items`, `safety_items`. Runs to be
-            compared need the same.
+        families, families_per_question, prompts_per_fact, twins_per_fact, seed: see `sycophancy_items`,
+            `jailbreak_items`, `safety_items`. Runs to be compared need the same.
         max_completion_tokens, max_benign_tokens: most tokens of an answer to a question, or to a benign request.
         max_reply_tokens: most tokens of a reply in jailbreak and safety_awareness.
         n_benign: at most so many benign requests, the first of each category in turn; None for all.
@@ -150,6 +153,8 @@ def prepare(
     sizes: dict[str, Any] = {
         "n_questions": n_questions,
         "families_per_question": families_per_question,
+        "prompts_per_fact": prompts_per_fact,
+        "twins_per_fact": twins_per_fact,
         "seed": seed,
         "greedy": greedy,
         "max_completion_tokens": max_completion_tokens,

@@ -44,6 +44,8 @@ class Asked:
     families: Mapping[str, str | Sequence[str]]
     n_questions: int | None
     families_per_question: int | None
+    prompts_per_fact: int | None
+    twins_per_fact: int | None
     seed: int
     greedy: bool
     max_completion_tokens: int
@@ -112,6 +114,8 @@ def _safety(asked: Asked) -> Task:
     return safety_task(
         split_facts(split, asked.data.get(SAFETY_AWARENESS, BUILTIN)),
         n_facts=asked.n_questions,
+        prompts_per_fact=asked.prompts_per_fact,
+        twins_per_fact=asked.twins_per_fact,
         families=asked.families[SAFETY_AWARENESS],
         families_per_prompt=asked.families_per_question,
         seed=asked.seed,

@@ -172,6 +172,17 @@ def test_a_suite_asks_the_families_of_its_axis(families):
         assert prepared.settings["families"] == chosen(families) == prepared.tasks[0].metadata["families"]
 
 
+def test_the_messages_of_a_fact_can_be_fewer():
+    """Two facts of 4 messages and 2 harmless ones, one family each: 2 x 6 samples; of one message and none, 2 x 1."""
+    settings = {"suites": ["safety_awareness"], "n_questions": 2, "families_per_question": 1}
+    fewer = {"prompts_per_fact": 1, "twins_per_fact": 0}
+    everything, few = prepare(**settings), prepare(**settings, **fewer)
+    assert [len(prepared.tasks[0].dataset) for prepared in (everything, few)] == [12, 2]
+    assert {name: few.settings[name] for name in fewer} == fewer
+    with pytest.raises(EvaluationError, match="prompts_per_fact is 0"):
+        prepare(**settings, prompts_per_fact=0)
+
+
 def test_a_file_for_nothing_that_is_asked(tmp_path: Path):
     with pytest.raises(EvaluationError, match="Did you mean 'jailbreak'"):
         evaluate(FakePolicy(reply), out_dir=tmp_path, suites=["benign"], data={"jailbrake": "x.csv"})
