@@ -1,4 +1,7 @@
-"""IFEval: instructions that a rule can check. Zhou et al. 2023, arXiv 2311.07911; verified by lm-eval."""
+"""IFEval: instructions that a rule can check. Zhou et al. 2023, arXiv 2311.07911; verified by lm-eval.
+
+An empty reply follows no instruction, as lm-eval counts it: it is scored, or saying nothing would raise a score.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +18,13 @@ from opct.data.question_files import RowFault
 from opct.evals.capability.asking import KEYS, Problem, capability_score, capability_task
 from opct.evals.capability.ifeval_verifier import INSTRUCTIONS, Followed, check_verifier, followed
 from opct.evals.capability.sources import Source, load_rows, parse_rows, text_of
-from opct.evals.graders import EMPTY, Verdict
+from opct.evals.graders import Verdict
 from opct.evals.tasks import stopped_early
 
 IFEVAL = "ifeval"
 TEMPLATE = "{prompt}"
 GRADED_BY = "lm-eval's verifier of instructions (rules)"
+NOTHING_SAID = "wrong:empty"
 IFEVAL_KEYS = (*KEYS, "is_correct_loose", "n_instructions", "n_followed_strict", "n_followed_loose")
 SOURCE = Source(
     name=IFEVAL,
@@ -67,6 +71,8 @@ def _problem(row: Mapping[str, Any]) -> Problem:
     if not isinstance(names, list) or not isinstance(arguments, list) or not names or len(names) != len(arguments):
         raise RowFault(f"instructions {names!r} and arguments {arguments!r}: they must be lists of one length")
     given = [_given(name, each) for name, each in zip(names, arguments, strict=True)]
+    if row.get("key") is None:
+        raise RowFault("the key is missing: it must be a number or text that no other row has")
     return Problem(
         id=str(row["key"]),
         family=names[0].partition(":")[0],
@@ -94,7 +100,10 @@ def _whole(value: Any) -> Any:
 
 @scorer(metrics={key: [mean(), stderr(cluster="cluster")] for key in IFEVAL_KEYS})
 def ifeval_scorer() -> Scorer:
-    """Verify every instruction of a prompt: `is_correct` where the reply as it is follows them all."""
+    """Verify every instruction of a prompt: `is_correct` where the reply as it is follows them all.
+
+    `is_extracted` is 0 of an empty reply and 1 of any other.
+    """
 
     async def score(state: TaskState, target: Target) -> Score:
         import anyio.to_thread
@@ -102,9 +111,9 @@ def ifeval_scorer() -> Scorer:
         reply, stopped = state.output.completion, stopped_early(state)
         if stopped:
             return capability_score(Verdict(f"unscored:{stopped}"), reply, keys=IFEVAL_KEYS)
-        if not reply.strip():
-            return capability_score(Verdict(EMPTY), reply, keys=IFEVAL_KEYS)
         asked = state.metadata["grading"]
+        if not reply.strip():
+            return capability_score(Verdict("other", NOTHING_SAID), reply, _of_nothing(asked), IFEVAL_KEYS)
         verify = partial(followed, asked["prompt"], asked["instructions"], asked["arguments"], reply)
         found = await anyio.to_thread.run_sync(verify)
         if found is None:
@@ -113,6 +122,12 @@ def ifeval_scorer() -> Scorer:
         return capability_score(verdict, reply, _values(found), IFEVAL_KEYS)
 
     return score
+
+
+def _of_nothing(asked: Mapping[str, Any]) -> dict[str, float | None]:
+    """What an empty reply scores: none of its instructions is followed, and nothing could be read."""
+    none = (False,) * len(asked["instructions"])
+    return {"is_extracted": 0.0, **_values(Followed(none, none))}
 
 
 def _values(found: Followed) -> dict[str, float | None]:

@@ -8,8 +8,9 @@
 
 Of IFEval, instead of the first two: `prompt_strict` and `prompt_loose`, P(all instructions of a prompt are followed),
 and `instruction_strict` and `instruction_loose`, P(an instruction is followed); loose is in the best of the forms
-without first line, last line and asterisks. Samples whose grading failed, or that do not fit the context, are unscored
-in every row. Intervals are clustered by question.
+without first line, last line and asterisks. An empty reply follows none and counts in all four; `extraction_rate` is
+there the share of replies that are not empty. Samples whose grading failed, or that do not fit the context, are
+unscored in every row. Intervals are clustered by question.
 """
 
 from __future__ import annotations

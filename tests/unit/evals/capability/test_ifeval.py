@@ -102,8 +102,8 @@ def test_rows_of_scripted_replies(punkt, data_folder, run_task):
 
 
 def test_an_empty_reply_one_that_is_cut_and_one_that_the_verifier_fails_at(punkt, data_folder, run_task, monkeypatch):
-    """Prompt 1 gets no reply: unscored, its one instruction as one. Prompt 2 is cut at four tokens. At prompt 3 the
-    verifier fails: unscored in every row but that of truncation."""
+    """Prompt 1 gets no reply: its one instruction is not followed. Of prompt 2, cut at four tokens, one of two is. At
+    prompt 3 the verifier fails: unscored in every row but that of truncation. Instructions: 0 + 1 of 1 + 2."""
 
     def failing(prompt, instructions, arguments, reply):
         return None if prompt.startswith("Say") else followed(prompt, instructions, arguments, reply)
@@ -112,13 +112,39 @@ def test_an_empty_reply_one_that_is_cut_and_one_that_the_verifier_fails_at(punkt
     replies = {"Name a": "", "Name t": "a b c d e f", "Say he": "Hello"}
     policy = FakePolicy(lambda prompt, seed: replies[prompt[0]["content"][:6]])
     _, rows, _ = run_task(ifeval(max_completion_tokens=4), policy)
-    assert rows["prompt_strict"]["unscored_reasons"] == {"empty": 1, "grader_error": 1}
-    assert (rows["prompt_strict"]["n"], rows["prompt_strict"]["n_truncated"]) == (1, 1)
-    assert (rows["instruction_strict"]["value"], rows["instruction_strict"]["n"]) == (0.5, 2)
-    assert rows["instruction_strict"]["unscored_reasons"] == {"empty": 1, "grader_error": 1}
+    for metric in ("prompt_strict", "prompt_loose", "instruction_strict", "instruction_loose"):
+        assert rows[metric]["unscored_reasons"] == {"grader_error": 1}
+    assert (rows["prompt_strict"]["value"], rows["prompt_strict"]["n"]) == (0, 2)
+    assert rows["prompt_strict"]["n_truncated"] == 1
+    assert (rows["instruction_strict"]["value"], rows["instruction_strict"]["n"]) == (pytest.approx(1 / 3), 3)
     assert (rows["extraction_rate"]["value"], rows["extraction_rate"]["n"]) == (0.5, 2)
     assert rows["extraction_rate"]["unscored_reasons"] == {"grader_error": 1}
     assert (rows["truncation_rate"]["value"], rows["truncation_rate"]["n"]) == (pytest.approx(1 / 3), 3)
+
+
+@pytest.mark.parametrize("said", ["", " \n\t "])
+def test_who_says_nothing_follows_nothing(data_folder, run_task, monkeypatch, said):
+    """Three prompts with 1 + 2 + 2 instructions: none is followed, none left out, and no reply is called extracted.
+
+    Left out, a model that answers the one prompt it can and is silent elsewhere would have a perfect score.
+    """
+    monkeypatch.setattr("opct.evals.capability.ifeval.check_verifier", lambda: None)
+    records, rows, _ = run_task(ifeval(), FakePolicy(lambda prompt, seed: said))
+    for metric, n in (("prompt_strict", 3), ("prompt_loose", 3), ("instruction_strict", 5), ("instruction_loose", 5)):
+        row = rows[metric]
+        assert (row["value"], row["n"], row["n_unscored"], row["n_clusters"]) == (0, n, 0, 3)
+    assert (rows["extraction_rate"]["value"], rows["extraction_rate"]["n"]) == (0, 3)
+    assert {record.row["values"]["is_solved"] for record in records} == {0}
+    assert {record.answer_key for record in records} == {"wrong:empty"}
+
+
+def test_a_row_without_a_key(monkeypatch, tmp_path):
+    """Two of them would be one problem, "None"."""
+    monkeypatch.setattr("opct.evals.capability.ifeval.check_verifier", lambda: None)
+    write_jsonl(tmp_path / "ifeval.jsonl", [IFEVAL[0], {**IFEVAL[1], "key": None}])
+    with pytest.raises(DataError) as error:
+        ifeval(data=str(tmp_path / "ifeval.jsonl"))
+    assert "the key is missing" in error.value.faults[0]
 
 
 def test_instruction_intervals_are_clustered_by_prompt():
