@@ -6,29 +6,41 @@
    none.
 3. A reply that ended by itself without a mark: its last number, or for formulas what math-verify finds in its end.
 
-A marked line of prose that names two different numbers is ambiguous; of an equation the right side counts. All of it is
-linear in the length of the reply, and what is handed on is short.
+An answer that the reply takes back ("not 18", "18 is wrong") is none: `denials`. Which number a line gives is for
+`number_answers`. All of it is linear in the length of the reply, and what is handed on is short.
 """
 
 from __future__ import annotations
 
 import re
-from fractions import Fraction
+from dataclasses import dataclass
 
-from opct.evals.graders import AMBIGUOUS, EMPTY, TRUNCATED, UNPARSED, Verdict
+from opct.evals.capability.denials import begins_with_denial, is_denied, is_denied_after, is_doubted
+from opct.evals.capability.number_answers import last_number, one_number, with_whole_powers
+from opct.evals.graders import EMPTY, TRUNCATED, UNPARSED, Verdict
 
 MOST_MARKS = 50
 MOST_CHARACTERS = 500
 TAIL_CHARACTERS = 1000
 
-_MARK = re.compile(r"\banswers?\b(?:\s+(?:is|are))?[ \t*]*[:=]|\banswers?\s+(?:is|are)\b|####", re.I)
+_MARK = re.compile(
+    r"\banswers?\b(?:\s+(?:is|are))?[ \t*]*[:=]|\banswers?\s+(?:is|are)\b|####"
+    r"|\banswers?\s+(?P<denial>(?:is|are|was)n['’]t|can(?:no|['’])t\s+be)\b",
+    re.I,
+)
 _BOX = re.compile(r"\\f?box(?:ed)?\s*\{")
-_NUMBER = re.compile(r"(?<![\w.,])[-−]?\s?[$€£]?-?(\d[\d,]*(?:\.\d+)?|\.\d+)")
-_FRACTION = re.compile(r"[-−]?\d+\s*/\s*\d+")
 _JOINS = re.compile(r"(?:[\s,;.$]|\\\]|\\\[|\\\(|\\\)|\band\b|\bor\b)*", re.I)
-_SENTENCE_END = re.compile(r"[.!?](?:\s|$)")
 _PROSE = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")
 _MATHS = re.compile(r"\$|\\\(|\\\[")
+_EXPRESSION = re.compile(r"\$[^$]+\$|\\\([^)]*\\\)|-?\d[\d.,/]*")
+
+
+@dataclass(frozen=True)
+class Marked:
+    """What stands at a mark, and whether the reply takes it back around the mark."""
+
+    text: str
+    is_denied: bool
 
 
 def read_number(reply: str, *, is_cut: bool) -> str | Verdict:
@@ -40,15 +52,12 @@ def read_number(reply: str, *, is_cut: bool) -> str | Verdict:
     if not reply.strip():
         return Verdict(EMPTY)
     marked = _marked(reply, is_cut)
-    for text in marked:
-        if re.search(r"\d", text):
-            return _one_number(text)
+    for answer in marked:
+        if re.search(r"\d", answer.text):
+            return Verdict(UNPARSED) if answer.is_denied else one_number(answer.text)
     if marked:
         return Verdict(UNPARSED)
-    if is_cut:
-        return Verdict(TRUNCATED)
-    numbers = _numbers(reply[-TAIL_CHARACTERS:])
-    return _in_dollars(numbers[-1]) if numbers else Verdict(UNPARSED)
+    return Verdict(TRUNCATED) if is_cut else last_number(reply[-TAIL_CHARACTERS:])
 
 
 def read_formula(reply: str, *, is_cut: bool) -> str | Verdict:
@@ -59,27 +68,41 @@ def read_formula(reply: str, *, is_cut: bool) -> str | Verdict:
     """
     if not reply.strip():
         return Verdict(EMPTY)
+    reply = reply.replace("\N{MINUS SIGN}", "-")
     marked = _marked(reply, is_cut)
-    for text in marked:
-        if re.search(r"\d|\\|\$", text) or not _PROSE.search(text):
-            return _one_formula(text)
+    for answer in marked:
+        if re.search(r"\d|\\|\$", answer.text) or not _PROSE.search(answer.text):
+            return Verdict(UNPARSED) if answer.is_denied else _one_formula(answer.text)
     if marked:
-        words = _PROSE.findall(marked[0])
-        return rf"$\text{{{marked[0]}}}$" if len(words) <= 2 else Verdict(UNPARSED)
+        words, last = _PROSE.findall(marked[0].text), marked[0]
+        return Verdict(UNPARSED) if last.is_denied or len(words) > 2 else rf"$\text{{{last.text}}}$"
     if is_cut:
         return Verdict(TRUNCATED)
     tail = reply[-TAIL_CHARACTERS:]
+    spots = [match.span() for match in _EXPRESSION.finditer(tail)]
+    if spots and is_denied(tail, *spots[-1]):
+        return Verdict(UNPARSED)
     return tail if re.search(r"\d", tail) or _MATHS.search(tail) else Verdict(UNPARSED)
 
 
-def _marked(reply: str, is_cut: bool) -> list[str]:
+def _marked(reply: str, is_cut: bool) -> list[Marked]:
     """What stands at each mark that holds anything, the last one first: of the boxes, in dollars; else of the lines.
 
-    A line in which the reply was cut holds nothing: its number may go on.
+    A box that the reply takes back counts only where there is no other. A line in which the reply was cut holds
+    nothing: its number may go on.
     """
-    boxes = [_in_dollars(text) for _, _, text in _joined(_boxes(reply), reply)]
-    lines = [_clean(_first_line(reply, match.end(), is_cut)) for match in list(_MARK.finditer(reply))[-MOST_MARKS:]]
-    return boxes[::-1] or [line for line in lines[::-1] if line and not _BOX.search(line)]
+    boxes = _joined(_boxes(reply), reply)
+    denied = {text for start, end, text in boxes if is_denied(reply, start, end)}
+    if boxes:
+        kept = [Marked(_in_dollars(text), is_denied=False) for _, _, text in boxes if text not in denied]
+        return kept[::-1] or [Marked(_in_dollars(boxes[-1][2]), is_denied=True)]
+    lines = []
+    for match in reversed(list(_MARK.finditer(reply))[-MOST_MARKS:]):
+        line = _clean(_first_line(reply, match.end(), is_cut))
+        if line and not _BOX.search(line):
+            before = reply[max(0, match.start() - MOST_CHARACTERS) : match.start()]
+            lines.append(Marked(line, is_denied=bool(match["denial"]) or is_doubted(before)))
+    return lines
 
 
 def _first_line(reply: str, start: int, is_cut: bool) -> str:
@@ -126,30 +149,10 @@ def _joined(boxes: list[tuple[int, int, str]], reply: str) -> list[tuple[int, in
     return joined
 
 
-def _one_number(text: str) -> str | Verdict:
-    text = _SENTENCE_END.split(text, maxsplit=1)[0] if not text.startswith("$") else text
-    text = text.rsplit("=", 1)[-1]
-    plain = text.strip(" $")
-    if "\\" in plain.replace("\\$", "").replace("\\%", "").replace("\\,", "") or _FRACTION.fullmatch(plain):
-        return _in_dollars(plain)
-    numbers = _numbers(text.replace("\\$", "").replace("\\,", "").replace("\\%", ""))
-    if not numbers:
-        return Verdict(UNPARSED)
-    return _in_dollars(numbers[0]) if len({Fraction(number) for number in numbers}) == 1 else Verdict(AMBIGUOUS)
-
-
-def _numbers(text: str) -> list[str]:
-    """The numbers in a text, with a minus sign and without separators of thousands."""
-    found = []
-    for match in _NUMBER.finditer(text):
-        digits = match.group(1).rstrip(",")
-        sign = "-" if re.match(r"[-−]\S", match.group()) or re.match(r"[$€£]-", match.group()) else ""
-        parts = [digits.replace(",", "")] if re.fullmatch(r"\d{1,3}(,\d{3})+(\.\d+)?", digits) else digits.split(",")
-        found += [sign + part for part in parts if part]
-    return found
-
-
 def _one_formula(text: str) -> str | Verdict:
+    text = with_whole_powers(text)
+    if begins_with_denial(text) or is_denied_after(text, _end_of_first(text)):
+        return Verdict(UNPARSED)
     if _MATHS.search(text):
         return text
     listed = re.sub(r"\s+(?:or|and)\s+", ", ", text)
@@ -157,7 +160,13 @@ def _one_formula(text: str) -> str | Verdict:
         return _in_dollars(listed)
     if "\\" in text:
         return _in_dollars(text)
-    return _one_number(text)
+    return one_number(text)
+
+
+def _end_of_first(text: str) -> int:
+    """Where the mathematics that a line begins with ends; the whole line where it begins with none."""
+    first = _EXPRESSION.match(text)
+    return first.end() if first else len(text)
 
 
 def _in_dollars(text: str) -> str:
