@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from opct.data.pairs import Prompt
-from opct.errors import EvaluationError
+from opct.errors import DataError, EvaluationError
 from opct.evals.graders import AMBIGUOUS, EMPTY, TRUNCATED, UNPARSED, Verdict
 from opct.evals.tasks import Item, as_score, make_task
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from inspect_ai.scorer import Score
 
 AXIS = "capability"
+SHOWN_FAULTS = 20
 KEYS = ("is_correct", "is_extracted", "is_solved")
 TIE = "unscored:tie"
 NOT_EXTRACTED = (EMPTY, AMBIGUOUS, UNPARSED, TRUNCATED, TIE)
@@ -50,17 +51,49 @@ def template_hash(template: str) -> str:
     return hashlib.sha256(template.encode()).hexdigest()[:12]
 
 
+def distinct(problems: Sequence[Problem], origin: str) -> list[Problem]:
+    """Every problem once, however often its row is repeated.
+
+    Args:
+        origin: where they came from, for the message.
+
+    Raises:
+        DataError: two problems have one id and are not the same.
+    """
+    found: dict[str, Problem] = {}
+    faults = []
+    for problem in problems:
+        first = found.setdefault(problem.id, problem)
+        if first != problem:
+            faults.append(f"{problem.id}: {_shown(first)} and {_shown(problem)}")
+    if faults:
+        shown = faults[:SHOWN_FAULTS]
+        if len(faults) > len(shown):
+            shown.append(f"... and {len(faults) - len(shown)} more")
+        raise DataError(
+            f"{origin} has {len(faults)} problem(s) with the id of another one that is not the same (without a column "
+            "of ids the question is the id): give each an id of its own, or leave one out.",
+            tuple(shown),
+        )
+    return list(found.values())
+
+
+def _shown(problem: Problem) -> str:
+    return f"{' '.join(problem.text.split())[:60]!r} (answer {str(problem.grading.get('answer'))[:40]!r})"
+
+
 def chosen(problems: Sequence[Problem], n: int | None, seed: int) -> list[Problem]:
-    """At most `n` problems, ordered by a hash of seed and id, so that fewer are a part of more; equal ones once.
+    """At most `n` problems, ordered by a hash of seed and id, so that fewer are a part of more.
+
+    Args:
+        problems: each with an id of its own; see `distinct`.
 
     Raises:
         EvaluationError: n is below 1.
     """
     if n is not None and n < 1:
         raise EvaluationError(f"n is {n}: use at least 1, or null for all problems.")
-    unique = {problem.id: problem for problem in reversed(problems)}
-    order = {id_: hashlib.sha256(f"{seed}/{id_}".encode()).hexdigest() for id_ in unique}
-    return [unique[id_] for id_ in sorted(unique, key=order.__getitem__)][:n]
+    return sorted(problems, key=lambda problem: hashlib.sha256(f"{seed}/{problem.id}".encode()).hexdigest())[:n]
 
 
 def capability_task(
@@ -85,15 +118,20 @@ def capability_task(
         graded_by: how a reply is graded, in words.
         n: at most so many problems; see `chosen`.
         solver: instead of a generated reply.
+
+    Raises:
+        DataError: see `distinct`.
     """
-    asked = chosen(problems, n, seed)
+    each = distinct(problems, origin)
+    asked = chosen(each, n, seed)
     settings = {
         "shots": 0,
         "prompt_hash": template_hash(template),
         "graded_by": graded_by,
         "data": origin,
         "n_asked": len(asked),
-        "n_available": len({problem.id for problem in problems}),
+        "n_available": len(each),
+        "n_repeated": len(problems) - len(each),
     }
     return make_task(
         name,

@@ -83,13 +83,13 @@ def choice_task(
 
 
 def choice_problem(
-    question: str, options: Sequence[str], correct: int, graded_by: str, *, family: str = "test", id_: str | None = None
+    question: str, options: Sequence[str], correct: int, graded_by: str, *, family: str = "test", id_: object = None
 ) -> Problem:
     """One problem of multiple choice.
 
     Args:
         correct: index of the right option.
-        id_: where the benchmark has ids of its own.
+        id_: where the benchmark has ids of its own, text or numbers.
 
     Raises:
         RowFault: there are too few or too many options, one is empty, or none of them is the right one.
@@ -102,7 +102,7 @@ def choice_problem(
         raise RowFault(f"the right option is number {correct}, but the options are 0 to {len(options) - 1}")
     listed = "\n".join(f"{letter}. {text.strip()}" for letter, text in zip(LETTERS, options, strict=False))
     return Problem(
-        id=id_ or problem_id(family, question, *options, str(correct)),
+        id=problem_id(family, question, *options, str(correct)) if id_ in (None, "") else str(id_),
         family=family,
         text=TEMPLATES[graded_by].format(question=question, options=listed),
         grading={

@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from tests.unit.evals.capability.conftest import write_csv, write_jsonl
+from tests.unit.evals.capability.conftest import COMMONSENSEQA, write_csv, write_jsonl
 from tests.unit.evals.fakes import FakePolicy
 
 from opct.data.question_files import RowFault
@@ -164,6 +164,15 @@ def test_labels_of_the_file_are_read(data_folder):
     assert [grading["correct_option"] for grading in gradings] == ["C", "C"]
     assert gradings[0]["options"][2] == gradings[0]["answer"]
     assert len(task.dataset[0].metadata["cluster"]) == 32
+
+
+def test_ids_that_are_numbers(tmp_path):
+    """0 is an id as 1 is; a row without one is named by what it says."""
+    rows = [{**COMMONSENSEQA[i], "id": id_} for i, id_ in enumerate((0, 1, None))]
+    write_jsonl(tmp_path / "csqa.jsonl", rows)
+    ids = {sample.metadata["cluster"] for sample in commonsenseqa(data=str(tmp_path / "csqa.jsonl")).dataset}
+    assert {"0", "1"} < ids
+    assert {len(id_) for id_ in ids} == {1, 16}
 
 
 def test_faulty_rows(tmp_path):

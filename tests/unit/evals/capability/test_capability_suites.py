@@ -1,13 +1,16 @@
 """Which problems are asked, the suites, and mathematics end to end on a scripted model."""
 
 import pytest
-from tests.unit.evals.capability.conftest import GSM8K
+from tests.unit.evals.capability.conftest import COMMONSENSEQA, GSM8K, IFEVAL, MATH500, MMLU, write_jsonl
 from tests.unit.evals.fakes import FakePolicy
 
 from opct.errors import DataError, EvaluationError
-from opct.evals.capability.asking import Problem, capability_score, chosen, template_hash
+from opct.evals.capability.asking import Problem, capability_score, chosen, distinct, template_hash
+from opct.evals.capability.commonsenseqa import commonsenseqa
 from opct.evals.capability.gsm8k import gsm8k
+from opct.evals.capability.ifeval import ifeval
 from opct.evals.capability.math500 import math500
+from opct.evals.capability.mmlu import mmlu
 from opct.evals.capability.rows import capability_rows
 from opct.evals.capability.sources import DATA_FOLDER
 from opct.evals.capability.suites import BENCHMARKS, CAPABILITY, CAPABILITY_FAST
@@ -17,15 +20,56 @@ from opct.evals.run import prepare
 PROBLEMS = [Problem(f"p{i}", "test", f"What is {i}?") for i in range(50)]
 
 
+@pytest.fixture
+def all_installed(monkeypatch):
+    for name in ("gsm8k.check_math_verify", "math500.check_math_verify", "ifeval.check_verifier"):
+        monkeypatch.setattr(f"opct.evals.capability.{name}", lambda: None)
+
+
 def test_fewer_problems_are_a_part_of_more():
     few, many = chosen(PROBLEMS, 10, 0), chosen(PROBLEMS, 30, 0)
     assert few == many[:10]
     assert chosen(PROBLEMS[::-1], 10, 0) == few  # the order of the file does not matter
     assert chosen(PROBLEMS, 10, 1) != few
     assert len(chosen(PROBLEMS, None, 0)) == 50
-    assert len(chosen([*PROBLEMS, *PROBLEMS], None, 0)) == 50  # equal ones once
     with pytest.raises(EvaluationError, match="n is 0"):
         chosen(PROBLEMS, 0, 0)
+
+
+def test_a_repeated_problem_is_asked_once_and_counted(data_folder):
+    """Eight test questions of the fixture, two of them written twice."""
+    write_jsonl(data_folder / "mmlu.jsonl", [*MMLU, MMLU[-1], MMLU[-2]])
+    task = mmlu(n=5, data=str(data_folder / "mmlu.jsonl"))
+    counts = {key: task.metadata[key] for key in ("n_asked", "n_available", "n_repeated")}
+    assert counts == {"n_asked": 5, "n_available": 8, "n_repeated": 2}
+    assert distinct([*PROBLEMS, *PROBLEMS], "file") == PROBLEMS
+
+
+@pytest.mark.parametrize(
+    ("make", "rows"),
+    [
+        (gsm8k, [GSM8K[0], {**GSM8K[0], "answer": "#### 99"}]),
+        (math500, [MATH500[0], {**MATH500[1], "unique_id": MATH500[0]["unique_id"]}]),
+        (commonsenseqa, [COMMONSENSEQA[0], {**COMMONSENSEQA[0], "answerKey": "D"}]),
+        (ifeval, [IFEVAL[0], {**IFEVAL[1], "key": IFEVAL[0]["key"]}]),
+    ],
+)
+def test_two_problems_of_one_id_are_told(all_installed, tmp_path, make, rows):
+    """Merged, one of them would have been asked without a word, and which one hung on the order of the file."""
+    write_jsonl(tmp_path / "rows.jsonl", [*rows, rows[0]])
+    with pytest.raises(DataError, match=r"rows\.jsonl sha256:\w+ has 1 problem.*an id of its own") as error:
+        make(data=str(tmp_path / "rows.jsonl"))
+    (fault,) = error.value.faults
+    assert " and " in fault
+    assert "(answer " in fault
+
+
+def test_many_problems_of_one_id_are_not_all_shown():
+    with pytest.raises(DataError) as error:
+        distinct([Problem("p", "test", f"What is {i}?", {"answer": str(i)}) for i in range(40)], "file")
+    assert len(error.value.faults) == 21
+    assert error.value.faults[0] == "p: 'What is 0?' (answer '0') and 'What is 1?' (answer '1')"
+    assert error.value.faults[-1] == "... and 19 more"
 
 
 def test_the_hash_of_a_prompt_changes_with_its_wording():
@@ -115,12 +159,6 @@ def test_math500_end_to_end(data_folder, run_task):
 
 def test_no_records_no_rows():
     assert capability_rows("gsm8k", []) == []
-
-
-@pytest.fixture
-def all_installed(monkeypatch):
-    for name in ("gsm8k.check_math_verify", "math500.check_math_verify", "ifeval.check_verifier"):
-        monkeypatch.setattr(f"opct.evals.capability.{name}", lambda: None)
 
 
 def test_the_suites(data_folder, all_installed):
