@@ -79,8 +79,9 @@ def evaluate(
             adapter and "trained" where it has one.
         dtype: to load the target in; by default that of the run, else what a probe of this machine chooses.
         options: of `opct.evals.run.prepare` (n_questions, families, seed, max_completion_tokens, greedy ...) and
-            `measure` (kl_samples, browser_questions, batch_size), where None has a meaning of its own: all of them. An
-            Inspect task takes n_questions, seed and max_completion_tokens.
+            `measure` (kl_samples, browser_questions, batch_size), where None has a meaning of its own: all of them.
+            An n_questions that is given is n_problems too, where that is not given. An Inspect task takes n_questions,
+            seed and max_completion_tokens.
 
     Raises:
         EvaluationError: an unknown suite, task or option, an option that a task does not take, or a run without
@@ -95,6 +96,8 @@ def evaluate(
     for task in tasks or ():
         check_task(task)
     asking, measuring = parted(options)
+    if asking.get("n_questions") is not None:
+        asking.setdefault("n_problems", asking["n_questions"])  # a plan's own sizes give way to what was asked for
     prepared = prepare(names, **asking) if names else None  # what is wrong or missing is said before a model loads
     policy, run = _policy_and_run(target, progress, {} if dtype is None else {"dtype": dtype})
     if out is None:

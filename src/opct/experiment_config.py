@@ -51,6 +51,9 @@ class Evaluation(Section):
     n_questions: int | None = Field(
         200, ge=1, description="At most so many questions, behaviours or facts in each suite; null: all."
     )
+    n_problems: int | None = Field(
+        None, ge=1, description="At most so many problems of each benchmark; null: as many as its suite asks."
+    )
     split: str = Field("test", description="Which of them.")
     families: str = Field("all", description="`all`, `train`, `held_out`, or names with commas.")
     families_per_question: int | None = Field(2, ge=1, description="Families that each is asked in; null: all.")

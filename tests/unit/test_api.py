@@ -189,6 +189,23 @@ def test_options_are_handed_on_to_what_takes_them(calls, policy, tmp_path: Path)
     assert keywords == {"out_dir": tmp_path, "label": "base", "weights": {"hash": "00ff"}, "kl_samples": 3}
 
 
+@pytest.mark.parametrize(
+    ("given", "n_problems"),
+    [
+        ({}, "unset"),
+        ({"n_questions": 5}, 5),
+        ({"n_questions": 5, "n_problems": 9}, 9),
+        ({"n_questions": 5, "n_problems": None}, None),
+        ({"n_questions": None}, "unset"),
+    ],
+)
+def test_a_number_of_questions_that_is_given_is_of_problems_too(calls, policy, tmp_path: Path, given, n_problems):
+    """Left out, it is 600, to which the sizes of `capability` are not cut."""
+    api.evaluate("m", out=tmp_path, suites=["capability"], **given)
+    [(_, (_, prepared), _)] = calls
+    assert prepared.get("n_problems", "unset") == n_problems
+
+
 def test_tasks_alone_leave_our_suites_out_and_take_options_by_their_own_names(calls, policy, tmp_path: Path):
     found = api.evaluate("m", out=tmp_path, tasks=["pkg/a", "b.py@c"], n_questions=5, seed=1, max_completion_tokens=9)
     options = {"out_dir": tmp_path, "limit": 5, "seed": 1, "max_completion_tokens": 9}

@@ -48,6 +48,12 @@ def test_an_arm_goes_on_from_the_adapter_of_another_with_the_same_seed(write, tm
     assert (config.teacher.kind, config.teacher.include_adapter) == ("base", False)
 
 
+def test_benchmarks_are_of_their_own_size_whatever_the_number_of_questions(write):
+    """The experiment says n_problems even where it is null, so that `evaluate` does not take n_questions for it."""
+    said = load_experiment(write(PLAIN + "evaluation: {{n_questions: 60}}\n")).config.evaluation.model_dump()
+    assert (said["n_questions"], said["n_problems"]) == (60, None)
+
+
 def test_a_matrix_gives_each_arm_once_for_each_combination(write):
     text = PLAIN + "  both: {{method: opct, after: sft}}\n"
     text += "matrix:\n  data.anchor_fraction: [0.0, 0.25]\n  data.anchors: [[], ['builtin:benign']]\n"
@@ -91,6 +97,7 @@ def test_without_an_sft_arm_nothing_is_compared_with_one(write):
         (PLAIN + "sedes: [1]\n", ":7: sedes: unknown setting; did you mean seeds?"),
         (PLAIN + "evaluation: {{suite: [benign]}}\n", "suite: unknown setting; did you mean suites?"),
         (PLAIN + "evaluation: {{n_questions: 0}}\n", "n_questions: 0 is not valid"),
+        (PLAIN + "evaluation: {{n_problems: 0}}\n", "n_problems: 0 is not valid"),
         (PLAIN.replace("train: shared.yaml\n", ""), "train: missing"),
         (PLAIN.replace("seeds: [0, 3]", "seeds: [1, 1]"), "seeds: 1 is given twice"),
         (PLAIN.replace("  sft:", "  SFT/x:"), "arms.SFT/x: a name is of small letters"),

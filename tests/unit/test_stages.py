@@ -101,6 +101,10 @@ def test_what_was_measured_is_not_measured_again(measure):
     assert [measure(), measure(), measure(seed=1), measure(seed=1)] == [1, 1, 2, 2]
 
 
+def test_a_setting_that_came_later_measures_again_only_where_it_says_something(measure):
+    assert [measure(), measure(n_problems=None), measure(n_problems=5), measure()] == [1, 1, 2, 3]
+
+
 def test_whether_something_is_measured_is_what_measuring_finds(measure, tmp_path: Path, monkeypatch):
     """As it was measured, with other settings, and as the base; then with a checkpoint of a later step."""
     settings = {"data": {"jailbreak": str(tmp_path / "behaviors.jsonl"), "benchmark": "hf:a/b@c"}}

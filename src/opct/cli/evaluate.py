@@ -37,6 +37,10 @@ Suites = Annotated[
 MaxReply = Annotated[
     int | None, typer.Option(metavar="N", min=1, help="Longest reply in jailbreak and safety_awareness; by default 96.")
 ]
+Problems = Annotated[
+    int | None,
+    typer.Option(metavar="N", min=1, help="At most so many problems of each benchmark; by default as --n-questions."),
+]
 Files = Annotated[
     list[str] | None,
     typer.Option(metavar="NAME=FILE", help="Behaviours (jailbreak=FILE), facts, a benchmark's problems; repeatable."),
@@ -59,11 +63,13 @@ def evaluate(
     n_questions: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="At most so many questions in each suite; by default 600.")
     ] = None,
+    n_problems: Problems = None,
     seed: Annotated[
         int | None, typer.Option(metavar="N", min=0, help="Of the choice of questions, phrasings and samples; 0.")
     ] = None,
     max_completion_tokens: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Longest answer to a question; by default 32.")
+        int | None,
+        typer.Option(metavar="N", min=1, help="Longest answer to a question; by default 32. Not of benchmarks."),
     ] = None,
     max_reply_tokens: MaxReply = None,
     data: Files = None,
@@ -84,6 +90,7 @@ def evaluate(
         "split": split,
         "families": families,
         "n_questions": n_questions,
+        "n_problems": n_problems,
         "seed": seed,
         "max_completion_tokens": max_completion_tokens,
         "max_reply_tokens": max_reply_tokens,

@@ -18,6 +18,7 @@ from opct.data.trained_on import TrainedTexts
 from opct.errors import EvaluationError, unknown
 from opct.evals.any_task import check_task, run_task
 from opct.evals.benign import BENIGN
+from opct.evals.capability.suites import BENCHMARKS
 from opct.evals.earlier import SCHEMA, earlier_suites, joined_settings
 from opct.evals.held_in import held_in_warnings
 from opct.evals.inspecting import Counter, ProgressCallback, run_inspect
@@ -48,7 +49,7 @@ __all__ = ["asked_questions", "check_task", "evaluate", "measure", "parted", "pr
 
 ASKING = (
     *("questions", "split", "columns", "n_questions", "families", "families_per_question", "seed", "n_benign", "data"),
-    *("prompts_per_fact", "twins_per_fact"),
+    *("n_problems", "prompts_per_fact", "twins_per_fact"),
     *("max_completion_tokens", "max_reply_tokens", "max_benign_tokens", "greedy"),
 )
 """The options of `prepare`."""
@@ -115,6 +116,7 @@ def prepare(
     split: str = "test",
     columns: Columns | None = None,
     n_questions: int | None = 600,
+    n_problems: int | None = None,
     families: str | Sequence[str] = "all",
     families_per_question: int | None = 2,
     prompts_per_fact: int | None = None,
@@ -132,11 +134,13 @@ def prepare(
     Args:
         suites: names of `opct.evals.suites.SUITES`, or "capability" and "capability-fast", which stand for several.
         questions, split, columns: see `asked_questions`; `split` is also that of the benign requests ("all": test).
-        n_questions: at most so many questions, behaviours or facts of each suite, and problems of each benchmark;
-            `capability` and `capability-fast` have sizes of their own.
+        n_questions: at most so many questions, behaviours or facts of each suite.
+        n_problems: at most so many problems of each benchmark. None: as many as `capability` or `capability-fast` ask,
+            and of a benchmark that is named by itself n_questions.
         families, families_per_question, prompts_per_fact, twins_per_fact, seed: see `sycophancy_items`,
             `jailbreak_items`, `safety_items`. Runs to be compared need the same.
         max_completion_tokens, max_benign_tokens: most tokens of an answer to a question, or to a benign request.
+            Benchmarks have limits of their own, which the results say.
         max_reply_tokens: most tokens of a reply in jailbreak and safety_awareness.
         n_benign: at most so many benign requests, the first of each category in turn; None for all.
         data: files by what they are for: `jailbreak` (behaviours), `in_the_wild` (templates), `artifact` (attackers'
@@ -152,6 +156,7 @@ def prepare(
     chosen = families_by_suite(names, families)
     sizes: dict[str, Any] = {
         "n_questions": n_questions,
+        "n_problems": n_problems,
         "families_per_question": families_per_question,
         "prompts_per_fact": prompts_per_fact,
         "twins_per_fact": twins_per_fact,
@@ -165,7 +170,8 @@ def prepare(
     files = {name: str(path) for name, path in (data or {}).items()}
     given = Asked(asked, split=split, families=chosen, n_benign=n_benign, data=files, parts=parts_of(suites), **sizes)
     tasks = made_tasks({name: partial(SUITES[name].make, given) for name in names})
-    return Prepared(tuple(tasks), {"questions": asked_name, "families": _families(tasks), "data": files, **sizes})
+    settings = {"questions": asked_name, "families": _families(tasks), "data": files, **sizes, **_benchmarks(tasks)}
+    return Prepared(tuple(tasks), settings)
 
 
 def measure(
@@ -206,6 +212,14 @@ def measure(
 def _families(tasks: Sequence[Task]) -> list[str]:
     """Every family that is asked, by name, as the tasks say."""
     return list(dict.fromkeys(name for task in tasks for name in (task.metadata or {}).get("families", ())))
+
+
+def _benchmarks(tasks: Sequence[Task]) -> dict[str, Any]:
+    """What is asked of each benchmark and how, under "benchmarks", as the tasks say; empty where none is asked."""
+    told = ("n_asked", "n_available", "max_completion_tokens", "graded_by")
+    asked = {task.name: task.metadata for task in tasks if task.name in BENCHMARKS and task.metadata}
+    found = {name: {key: settings[key] for key in told} for name, settings in asked.items()}
+    return {"benchmarks": found} if found else {}
 
 
 def _write(

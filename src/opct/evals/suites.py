@@ -43,6 +43,7 @@ class Asked:
     split: str
     families: Mapping[str, str | Sequence[str]]
     n_questions: int | None
+    n_problems: int | None
     families_per_question: int | None
     prompts_per_fact: int | None
     twins_per_fact: int | None
@@ -126,12 +127,23 @@ def _safety(asked: Asked) -> Task:
 
 def _benchmark(name: str) -> Callable[[Asked], Task]:
     def make(asked: Asked) -> Task:
-        part = asked.parts.get(name, Part(name, asked.n_questions))
+        part = asked.parts.get(name)
         return BENCHMARKS[name](
-            n=part.n, data=asked.data.get(name), seed=asked.seed, greedy=asked.greedy, **part.settings
+            n=_n_problems(part, asked),
+            data=asked.data.get(name),
+            seed=asked.seed,
+            greedy=asked.greedy,
+            **(part.settings if part else {}),
         )
 
     return make
+
+
+def _n_problems(part: Part | None, asked: Asked) -> int | None:
+    """At most so many of a benchmark: the fewer of what its plan and the user say; without a plan the user alone."""
+    if part is None:
+        return asked.n_questions if asked.n_problems is None else asked.n_problems
+    return min((n for n in (part.n, asked.n_problems) if n is not None), default=None)
 
 
 def _benign(asked: Asked) -> Task:

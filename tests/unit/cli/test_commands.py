@@ -84,7 +84,7 @@ def test_train_shows_every_fault_of_the_settings(fake, tmp_path, capsys):
 def test_eval_passes_everything(fake, capsys):
     evaluate = fake("opct.api", "evaluate")
     options = ["--suite", "sycophancy_short", "--suite", "benign", "--task", "pkg/name", "--out", "o"]
-    more = ["--n-questions", "5", "--seed", "2", "--max-completion-tokens", "9", "--label", "base"]
+    more = ["--n-questions", "5", "--n-problems", "4", "--seed", "2", "--max-completion-tokens", "9", "--label", "base"]
     more += ["--questions", "q.csv", "--column", "wrong=a", "--column", "wrong=b", "--split", "all"]
     more += ["--families", "held_out", "--dtype", "float32"]
     more += ["--max-reply-tokens", "7", "--data", "mmlu=m.csv", "--data", "jailbreak=b.jsonl"]
@@ -101,6 +101,7 @@ def test_eval_passes_everything(fake, capsys):
         "families": "held_out",
         "dtype": "float32",
         "n_questions": 5,
+        "n_problems": 4,
         "seed": 2,
         "max_completion_tokens": 9,
         "max_reply_tokens": 7,

@@ -13,7 +13,7 @@ from opct.evals.capability.math500 import math500
 from opct.evals.capability.mmlu import mmlu
 from opct.evals.capability.rows import capability_rows
 from opct.evals.capability.sources import DATA_FOLDER
-from opct.evals.capability.suites import BENCHMARKS, CAPABILITY, CAPABILITY_FAST
+from opct.evals.capability.suites import BENCHMARKS, CAPABILITY, CAPABILITY_FAST, CAPABILITY_SUITES, Part
 from opct.evals.graders import Verdict
 from opct.evals.run import prepare
 
@@ -176,6 +176,35 @@ def test_a_benchmark_alone_from_a_named_file(data_folder, all_installed, monkeyp
     (task,) = prepare(["gsm8k"], data={"gsm8k": data_folder / "gsm8k_test.jsonl"}, seed=3).tasks
     assert len(task.dataset) == len(GSM8K)
     assert task.metadata["seed"] == 3
+
+
+@pytest.mark.parametrize(("n_problems", "asked"), [(None, 4), (3, 3), (5, 4)])
+def test_a_plan_asks_the_fewer_of_its_own_number_and_the_users(
+    data_folder, all_installed, monkeypatch, n_problems, asked
+):
+    """A plan of four of GSM8K's six problems and all eight of TruthfulQA's; what is asked is in the settings."""
+    plan = (Part("gsm8k", 4, {"max_completion_tokens": 256}), Part("truthfulqa"))
+    monkeypatch.setitem(CAPABILITY_SUITES, "capability-fast", plan)
+    prepared = prepare(["capability-fast"], n_questions=1, n_problems=n_problems, max_completion_tokens=9)
+    assert [len(task.dataset) for task in prepared.tasks] == [asked, n_problems or 8]
+    told = prepared.settings["benchmarks"]
+    assert list(told) == ["gsm8k", "truthfulqa"]
+    counts = [(each["n_asked"], each["n_available"], each["max_completion_tokens"]) for each in told.values()]
+    assert counts == [(asked, 6, 256), (n_problems or 8, 8, 16)]
+    assert (prepared.settings["n_questions"], prepared.settings["n_problems"]) == (1, n_problems)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "asked"),
+    [({}, 6), ({"n_questions": 2}, 2), ({"n_questions": 2, "n_problems": 3}, 3), ({"n_questions": None}, 6)],
+)
+def test_a_benchmark_by_itself_has_no_number_of_its_own(data_folder, all_installed, sizes, asked):
+    (task,) = prepare(["gsm8k"], **sizes).tasks
+    assert len(task.dataset) == asked
+
+
+def test_without_benchmarks_none_is_told():
+    assert "benchmarks" not in prepare(["benign"], n_benign=3).settings
 
 
 def test_everything_that_is_missing_is_named_at_once(data_folder, all_installed, monkeypatch):
