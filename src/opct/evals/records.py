@@ -94,6 +94,7 @@ def _record(sample: EvalSample, task: str, graded: Mapping[str, Any], values: di
         "values": values,
         "answer": grading.get("answer"),
         "suggested": grading.get("suggested"),
+        "is_evaluation_only": bool(grading.get("is_evaluation_only")),
         "tokens": None,
         "kl": None,
     }

@@ -206,6 +206,7 @@ def _item(fact: SafetyFact, kind: str, index: int, family: str, seed: int) -> It
             "kind": kind,
             "about": list(fact.about),
             "harm": list(fact.harm),
+            "is_evaluation_only": fact.is_evaluation_only,
         },
         part=f"{kind}-{index}",
     )

@@ -3,6 +3,9 @@
 Only samples that every arm has are shown. Not all of them fit on a page that opens fast, so a choice fixed by the ids
 takes turns over (family, verdict change): each combination is seen, and the choice is NOT representative of the rates;
 the page says so.
+
+A page is made to be passed on. So what its authors ask to keep off the web is never in it: GPQA, and sets for
+evaluation only (SAGE-Eval), which would be trained on where a page is crawled.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,18 +27,25 @@ MAX_REPLY_CHARACTERS = 6000
 KL_STEPS = (0.01, 0.03, 0.1, 0.3, 1.0)
 """Nats per token at which the colour of a token grows one step darker."""
 
+UNPUBLISHED = ("gpqa",)
+"""Suites whose authors ask that examples are not shown in plain text online."""
+
 _SPLIT_RANK = ("held_out", "train", "clean", "benign")
 _ESCAPES = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
 
 
 @dataclass(frozen=True)
 class Browser:
-    """What the rollout browser embeds: `data` goes into the page, the counts into its caption."""
+    """What the rollout browser embeds: `data` goes into the page, the counts into its caption.
+
+    `withheld` prompts are in no other count: their authors ask that they are not published, or not trained on.
+    """
 
     data: dict[str, Any]
     shown: int
     paired: int
     unpaired: int
+    withheld: int = 0
 
 
 def embeddable(value: Any) -> str:
@@ -52,9 +62,9 @@ def build_browser(
     arms: Sequence[tuple[str, EvaluatedRun]], max_items: int = MAX_ITEMS, max_bytes: int = MAX_BYTES
 ) -> Browser:
     """Choose and shape the samples that the page embeds; each arm is (name, the run that stands for it)."""
+    withheld = {str(sample["id"]) for _, run in arms for sample in _own(run) if _is_withheld(sample)}
     by_arm = [
-        {str(sample["id"]): sample for sample in run.samples if not str(sample.get("task")).endswith((PARSED, JUDGED))}
-        for _, run in arms
+        {str(sample["id"]): sample for sample in _own(run) if str(sample["id"]) not in withheld} for _, run in arms
     ]
     everywhere = set(by_arm[0]).intersection(*by_arm[1:])
     anywhere = set().union(*by_arm)
@@ -73,7 +83,17 @@ def build_browser(
         "splits": _splits([by_arm[0][item["id"]] for item in items]),
         "items": items,
     }
-    return Browser(data=data, shown=len(items), paired=len(everywhere), unpaired=len(anywhere) - len(everywhere))
+    unpaired = len(anywhere) - len(everywhere)
+    return Browser(data=data, shown=len(items), paired=len(everywhere), unpaired=unpaired, withheld=len(withheld))
+
+
+def _own(run: EvaluatedRun) -> Iterator[Row]:
+    """Every reply once, also where it was graded in two ways."""
+    return (sample for sample in run.samples if not str(sample.get("task")).endswith((PARSED, JUDGED)))
+
+
+def _is_withheld(sample: Row) -> bool:
+    return sample.get("task") in UNPUBLISHED or bool(sample.get("is_evaluation_only"))
 
 
 def _turns(identifiers: Sequence[str], by_arm: Sequence[dict[str, Row]]) -> list[str]:

@@ -136,6 +136,11 @@ def _browser_caption(browser: Browser, arms: Sequence[Arm]) -> str:
     ]
     if browser.unpaired:
         parts.append(f"{count(browser.unpaired, 'prompt')} not answered by every run cannot be shown side by side.")
+    if browser.withheld:
+        parts.append(
+            f"{count(browser.withheld, 'prompt')} of sets whose authors ask that examples are not published, or not "
+            "trained on, are not on this page (GPQA, SAGE-Eval); evals/samples.jsonl of each run has them."
+        )
     if pooled:
         parts.append(f"Of pooled runs one is shown: {'; '.join(pooled)}.")
     return " ".join(parts)

@@ -15,6 +15,7 @@ from opct.evals.any_task import run_task
 from opct.evals.inspecting import Counter as Progress
 from opct.evals.inspecting import run_inspect
 from opct.evals.records import Record, read_records
+from opct.evals.run import evaluate
 from opct.evals.safety_awareness import SAFETY_AWARENESS, safety_items, safety_task, split_facts
 from opct.evals.safety_rows import safety_rows
 
@@ -140,6 +141,19 @@ def test_all_of_what_is_for_evaluation_only_is_asked(tmp_path):
     path.write_text("\n".join(json.dumps(row) for row in rows), encoding="utf-8")
     assert len(split_facts(source=str(path))) == 20
     assert 0 < len(split_facts("test", str(path))) < 20
+
+
+@pytest.mark.parametrize("source", ["builtin", "sage"])
+def test_samples_say_whether_they_are_for_evaluation_only(tmp_path, source):
+    """The report leaves them out of its page by this mark."""
+    path = tmp_path / "s.jsonl"
+    row = {"safety_fact": "F.", "prompt": "P?", "safety_category": "C", "prompt_type": "H"}
+    path.write_text(json.dumps(row | {"augmentation_category": "", "version": ""}), encoding="utf-8")
+    data = {} if source == "builtin" else {"safety_awareness": path}
+    asked = {"suites": ["safety_awareness"], "n_questions": 1, "data": data}
+    evaluate(FakePolicy(lambda prompt, seed: "Fine."), out_dir=tmp_path, **asked)
+    samples = [json.loads(line) for line in (tmp_path / "evals" / "samples.jsonl").read_text().splitlines()]
+    assert {sample["is_evaluation_only"] for sample in samples} == {source == "sage"}
 
 
 # ----------------------------------------------------------------------------------------- a scripted model, end to end

@@ -55,6 +55,23 @@ def test_the_page_is_well_formed_with_unique_ids_and_one_language(page):
     assert ("html", {"lang": "en"}) in parsed.elements
 
 
+def test_what_is_not_to_be_published_is_named_and_not_shown(tmp_path):
+    """A problem of GPQA in the samples of both runs: neither the page nor what lies beside it has its text."""
+    runs = [write_run(tmp_path, label, questions=3) for label in ("base", "opct")]
+    prompt = [{"role": "user", "content": "A secret question?"}]
+    row = {"id": "gpqa/1/x", "task": "gpqa", "axis": "capability", "family": "x", "family_split": "capability"}
+    row |= {"cluster": "1", "prompt": prompt, "teacher_prompt": prompt, "completion": "A", "answer": "a secret answer"}
+    row |= {"stop_reason": "stop", "completion_tokens": 0, "verdict": "correct", "values": {"is_correct": 1.0}}
+    for run in runs:
+        with (run / "evals" / "samples.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+    page = report(runs, tmp_path / "out" / "report.html")
+    written = {path.suffix: path.read_text(encoding="utf-8") for path in page.parent.iterdir()}
+    assert set(written) == {".html", ".json", ".md"}
+    assert not any("secret" in text for text in written.values())
+    assert "1 prompt of sets whose authors ask that examples are not published" in written[".html"]
+
+
 def test_the_page_loads_nothing_from_anywhere(page):
     for tag, attributes in outline(page).elements:
         for name in ("src", "href", "action", "poster", "data"):

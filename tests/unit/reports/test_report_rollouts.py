@@ -1,8 +1,9 @@
 import json
+from dataclasses import replace
 
 from synthetic import HOSTILE, write_run
 
-from opct.reports.browser import build_browser, embeddable
+from opct.reports.browser import UNPUBLISHED, build_browser, embeddable
 from opct.reports.load import load_run
 
 
@@ -80,6 +81,40 @@ def test_a_kl_that_is_not_a_number_is_null(tmp_path):
         run.samples[0].update(tokens=["x", "y"], kl=[float("nan"), 0.123456])
     item = next(i for i in build_browser(runs).data["items"] if i["split"] == "sycophancy_short:clean")
     assert item["replies"][0]["kl"] == [None, 0.1235]
+
+
+def gpqa_sample(number):
+    prompt = [{"role": "user", "content": f"Secret question {number}?"}]
+    return {
+        **{"id": f"gpqa/{number}/Physics", "task": "gpqa", "axis": "capability", "family": "Physics"},
+        **{"family_split": "capability", "cluster": str(number), "prompt": prompt, "teacher_prompt": prompt},
+        **{"completion": "A", "stop_reason": "stop", "verdict": "correct", "answer": "secret", "values": {}},
+    }
+
+
+def test_what_is_not_to_be_published_is_not_on_the_page(tmp_path):
+    """Three problems of GPQA, one of them with one arm alone, and a sample for evaluation only, which the older of the
+    two runs does not say: 4 are withheld from both arms and in no other count."""
+    runs = arms(tmp_path, questions=3)
+    before = build_browser(runs)
+    secret = [gpqa_sample(number) for number in range(3)]
+    base, opct = (
+        replace(run, samples=(*run.samples, *secret[:most])) for (_, run), most in zip(runs, (3, 2), strict=True)
+    )
+    opct.samples[0]["is_evaluation_only"] = True
+    browser = build_browser([("base", base), ("opct", opct)])
+    assert browser.withheld == 4
+    assert (browser.shown, browser.paired, browser.unpaired) == (before.shown - 1, before.paired - 1, before.unpaired)
+    text = json.dumps(browser.data)
+    assert "Secret" not in text
+    assert "gpqa" not in text
+    assert opct.samples[0]["id"] not in {item["id"] for item in browser.data["items"]}
+
+
+def test_the_suite_that_is_withheld_is_named_as_its_task_is():
+    from opct.evals.capability.gpqa import GPQA
+
+    assert UNPUBLISHED == (GPQA,)
 
 
 def test_a_reply_with_a_prompt_of_its_own_carries_it(tmp_path):

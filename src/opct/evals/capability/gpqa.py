@@ -1,6 +1,7 @@
 """GPQA Diamond: four options, questions of graduate level. Rein et al. 2023, arXiv 2311.12022.
 
-Its authors ask that examples are not published in plain text: keep the logs of this task to yourself.
+Its authors ask that examples are not shown in plain text online: keep the logs and `samples.jsonl` of this task to
+yourself. The report's page leaves its prompts out.
 """
 
 from __future__ import annotations
