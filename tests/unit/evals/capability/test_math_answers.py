@@ -237,13 +237,17 @@ def test_a_cut_reply_has_no_unmarked_answer(read):
     assert said(read("", is_cut=True)) == "unscored:empty"
 
 
-@pytest.mark.parametrize("piece", ["x", "1 ", "1,", "Answer: ", "\\boxed{", "\\boxed{1}", "$", "{", "- ", "-", "\\"])
+PIECES = ["x", "1 ", "1,", "Answer: ", "\\boxed{", "\\boxed{1}", "$", "{", "- ", "-", "\\", "\\("]
+PIECES += ["not ", "not 1 ", "1 is ", "Answer: 1 not ", "answer is ", "1/", "1e", "x = 1, "]
+
+
+@pytest.mark.parametrize("piece", PIECES)
 def test_long_replies_are_read_fast_and_give_short_answers(piece):
-    """50,000 characters of anything take well under a second; what is handed to math-verify is at most a page."""
+    """50,000 characters of anything take well under a second of CPU; what is handed to math-verify is at most a page."""
     reply = (piece * 50_000)[:50_000]
-    start = time.perf_counter()
+    start = time.process_time()
     answers = [said(read(reply, is_cut=False)) for read in (read_number, read_formula)]
-    assert time.perf_counter() - start < 2
+    assert time.process_time() - start < 2
     assert all(len(answer) <= 1010 for answer in answers)
 
 
