@@ -243,7 +243,7 @@ PIECES += ["not ", "not 1 ", "1 is ", "Answer: 1 not ", "answer is ", "1/", "1e"
 
 @pytest.mark.parametrize("piece", PIECES)
 def test_long_replies_are_read_fast_and_give_short_answers(piece):
-    """50,000 characters of anything take well under a second of CPU; what is handed to math-verify is at most a page."""
+    """50,000 characters of anything take well under a second of CPU; what goes to math-verify is at most a page."""
     reply = (piece * 50_000)[:50_000]
     start = time.process_time()
     answers = [said(read(reply, is_cut=False)) for read in (read_number, read_formula)]
