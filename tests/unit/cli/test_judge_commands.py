@@ -106,7 +106,7 @@ def test_the_cost_comes_first_and_a_dry_run_asks_nothing(tmp_path: Path, capsys)
         (["run", "none", "--judge", "strongreject"], 1, "evaluate first, with `opct eval none`"),
         (["calibrate", "strongrejct", "--labels", "labels.csv"], 1, "Did you mean 'strongreject'"),
         (["calibrate", "strongreject", "--labels", "labels.csv"], 1, "name the model with --model"),
-        (["calibrate", "strongreject", "--labels", "none.csv"], 1, "No question file at none.csv"),
+        (["calibrate", "strongreject", "--labels", "none.csv"], 1, "No label file at none.csv"),
         (["calibrate", "x", "--labels", "labels.csv", "--price", "1"], 2, "not two numbers"),
         (["calibrate", "x", "--labels", "labels.csv", "--set", "retries"], 2, "not NAME=VALUE"),
         (["calibrate", "x", "--labels", "labels.csv", "--set", "retrys=1"], 1, "Did you mean 'retries'"),
