@@ -121,9 +121,7 @@ def calibrate(
 
     from opct.evals.judging.calibration import calibrate as measure
     from opct.evals.judging.calibration import calibrations_folder, render, store
-    from opct.evals.judging.costs import describe_usage
     from opct.evals.judging.labels import read_labels
-    from opct.evals.judging.protocol import Usage
     from opct.progress import make_progress
 
     prices = _prices(price)
@@ -141,10 +139,9 @@ def calibrate(
         found = measure(opened, labelled, progress=progress)
     finally:
         progress.done()
+        _tell_cost(opened, prices)
     path = store(found, folder)
     Console().print(render(found))
-    if found["usage"]["calls"]:
-        print(f"used: {describe_usage(Usage(**found['usage']), prices)}")
     print(f"kept: {path}")
 
 
@@ -184,12 +181,14 @@ def run(
         judgements = opened.judge(requests, progress)
     finally:
         progress.done()
+        _tell_cost(opened, prices)
     write_judgements(folder.judgements_path, judgement_rows(opened.identity, axis, requests, judgements))
-    _tell(opened, judgements, prices)
+    _tell(opened, judgements)
     print(f"kept: {folder.judgements_path}")
     if axis in SUITE_OF_AXIS and folder.results_path.is_file():
         calibration = calibration_of(opened.identity, _own_folders(opened))
-        rows = add_judged(folder, axis, opened.identity, requests, judgements, calibration)
+        own = getattr(opened, "folder", None)
+        rows = add_judged(folder, axis, opened.identity, requests, judgements, calibration, own)
         for row in rows:
             if row["group"] in ("held_out", "train", "all", "bare") and row["value"] is not None:
                 interval = "no interval" if row["ci_low"] is None else f"{row['ci_low']:.3f} to {row['ci_high']:.3f}"
@@ -197,19 +196,23 @@ def run(
                 print(f"  {row['suite']}/{row['metric']} {row['group']}: {row['value']:.3f} ({interval}), {counts}")
 
 
-def _tell(judge: LLMJudge | OfflineJudge, judgements: list[Any], prices: Prices | None) -> None:
-    """The verdicts counted, what they took, and how far the judge can be trusted."""
+def _tell_cost(judge: LLMJudge | OfflineJudge, prices: Prices | None) -> None:
+    """What was paid for until now, also where judging ended in an error or was interrupted."""
+    from opct.evals.judging.asking import LLMJudge
+    from opct.evals.judging.costs import describe_usage
+
+    if isinstance(judge, LLMJudge) and judge.spent.calls:
+        print(f"used: {describe_usage(judge.spent, prices)}", flush=True)
+
+
+def _tell(judge: LLMJudge | OfflineJudge, judgements: list[Any]) -> None:
+    """The verdicts counted, and how far the judge can be trusted."""
     from collections import Counter
 
     from opct.evals.judging.calibration import calibration_of, weakness
-    from opct.evals.judging.costs import describe_usage
-    from opct.evals.judging.protocol import used
 
     for verdict, count in sorted(Counter(judgement.verdict for judgement in judgements).items()):
         print(f"  {verdict:<28}{count:>6}")
-    usage = used(judgements)
-    if usage.calls:
-        print(f"used: {describe_usage(usage, prices)}")
     found = calibration_of(judge.identity, _own_folders(judge))
     if found is not None:
         print(f"kappa against {found['n']} labels of {found['data']['file']}: {_measure(found['kappa'])}")
@@ -261,18 +264,24 @@ def _opened(
 
 
 def _assigned(assignments: list[str], option: str) -> dict[str, Any]:
-    """`name=value` assignments, the values read as YAML."""
+    """`name=value` assignments, the values read as YAML; dates stay text. A message names no value: it may be a key."""
+    import datetime
+
     import yaml
 
     found: dict[str, Any] = {}
-    for assignment in assignments:
-        name, equals, value = assignment.partition("=")
-        try:
-            found[name] = yaml.safe_load(value)
-        except yaml.YAMLError as error:
-            raise typer.BadParameter(f"{assignment!r}: the value is not YAML", param_hint=option) from error
+    for number, assignment in enumerate(assignments, start=1):
+        name, equals, text = assignment.partition("=")
         if not (name and equals):
-            raise typer.BadParameter(f"{assignment!r} is not NAME=VALUE", param_hint=option)
+            raise typer.BadParameter(f"number {number} of these is not NAME=VALUE", param_hint=option)
+        if name in found:
+            raise typer.BadParameter(f"{name} is given twice", param_hint=option)
+        try:
+            value = yaml.safe_load(text)
+        except (yaml.YAMLError, ValueError):  # a date that there is not is a ValueError
+            wanted = f"the value of {name} is not YAML: write {name}='\"...\"'"
+            raise typer.BadParameter(wanted, param_hint=option) from None
+        found[name] = text if isinstance(value, datetime.date) else value
     return found
 
 

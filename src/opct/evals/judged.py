@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from opct.errors import EvaluationError
@@ -48,12 +49,14 @@ def add_judged(
     requests: Sequence[JudgeRequest],
     judgements: Sequence[Judgement],
     calibration: Mapping[str, Any] | None,
+    judge_folder: str | Path | None = None,
 ) -> list[Row]:
     """Write the judged samples and their metrics beside those of the evaluation; returns the metrics' rows.
 
     Args:
         requests: what was judged, one for each of the judgements.
         calibration: how far the judge agreed with people, as `calibration_of` gives it.
+        judge_folder: of an offline judge, where later calibrations of it will lie.
 
     Raises:
         EvaluationError: the axis has no suite of ours, the judge says something else than its metrics need, or the
@@ -72,6 +75,8 @@ def add_judged(
     graded = suite + JUDGED
     of_sample = {request.id: judgement for request, judgement in zip(requests, judgements, strict=True)}
     settings = {"judge": identity.row(), "judge_calibration": calibration, "judge_warning": weakness(calibration)}
+    if judge_folder is not None:
+        settings["judge_folder"] = str(Path(judge_folder).resolve())
     with run.results_lock():
         samples = read_jsonl(run.samples_path)
         _check_unchanged(samples, axis, requests, str(run.samples_path))
