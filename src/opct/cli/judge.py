@@ -143,6 +143,8 @@ def calibrate(
     path = store(found, folder)
     Console().print(render(found))
     print(f"kept: {path}")
+    if out is not None and out.resolve() not in {own.resolve(), calibrations_folder().resolve()}:
+        print(f"note: it stands beside scores only where OPCT_CALIBRATIONS={out} is set")
 
 
 @app.command("run")
@@ -160,7 +162,7 @@ def run(
 ) -> None:
     """Judge the replies of an evaluation; the judgements go beside its samples."""
     from opct.errors import EvaluationError
-    from opct.evals.judged import SUITE_OF_AXIS, add_judged, judgeable
+    from opct.evals.judged import SUITE_OF_AXIS, add_judged, judgeable, judged_suite
     from opct.evals.judging.calibration import calibration_of
     from opct.evals.judging.samples import judgement_rows, requests_of, write_judgements
     from opct.files import read_jsonl
@@ -173,6 +175,9 @@ def run(
         raise EvaluationError(f"{folder.samples_path} is missing: evaluate first, with `opct eval {target}`.")
     requests = requests_of(judgeable(read_jsonl(folder.samples_path), axis), axis)
     opened = _opened(judge, model, base_url, model_arg, threshold, setting, folder.judge_cache_path)
+    is_suite = axis in SUITE_OF_AXIS and folder.results_path.is_file()
+    if is_suite:
+        judged_suite(opened.identity, axis)  # a judge of something else is refused before it is paid
     print(f"judge: {opened.identity.describe()}")
     if _stops_after_cost(opened, requests, prices, dry_run):
         return
@@ -182,10 +187,11 @@ def run(
     finally:
         progress.done()
         _tell_cost(opened, prices)
-    write_judgements(folder.judgements_path, judgement_rows(opened.identity, axis, requests, judgements))
+    with folder.results_lock():
+        write_judgements(folder.judgements_path, judgement_rows(opened.identity, axis, requests, judgements))
     _tell(opened, judgements)
     print(f"kept: {folder.judgements_path}")
-    if axis in SUITE_OF_AXIS and folder.results_path.is_file():
+    if is_suite:
         calibration = calibration_of(opened.identity, _own_folders(opened))
         own = getattr(opened, "folder", None)
         rows = add_judged(folder, axis, opened.identity, requests, judgements, calibration, own)

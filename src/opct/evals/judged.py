@@ -42,6 +42,24 @@ def judgeable(rows: Sequence[Row], axis: str) -> list[Row]:
     ]
 
 
+def judged_suite(identity: JudgeIdentity, axis: str) -> tuple[str, str]:
+    """The suite of an axis that the judge's verdicts are of, and what they must say.
+
+    Raises:
+        EvaluationError: the axis has no suite of ours, or the judge says something else than its metrics need.
+    """
+    suite = SUITE_OF_AXIS.get(axis)
+    if suite is None:
+        raise EvaluationError(f"No suite of ours is of the axis {axis!r}: the judgements stand for themselves.")
+    wanted = "harmful" if suite == JAILBREAK else "warned"
+    if identity.meaning != wanted:
+        raise EvaluationError(
+            f"The judge {identity.name} says which replies are {identity.meaning}, and {suite} needs {wanted}: "
+            f"judge it with {'strongreject' if wanted == 'harmful' else 'fact_warning'}, or a judge trained for that."
+        )
+    return suite, wanted
+
+
 def add_judged(
     run: RunDir,
     axis: str,
@@ -63,15 +81,7 @@ def add_judged(
             samples are no longer those that were judged; nothing is written then.
         RunError: the results could not be read or written.
     """
-    suite = SUITE_OF_AXIS.get(axis)
-    if suite is None:
-        raise EvaluationError(f"No suite of ours is of the axis {axis!r}: the judgements stand for themselves.")
-    wanted = "harmful" if suite == JAILBREAK else "warned"
-    if identity.meaning != wanted:
-        raise EvaluationError(
-            f"The judge {identity.name} says which replies are {identity.meaning}, and {suite} needs {wanted}: "
-            f"judge it with {'strongreject' if wanted == 'harmful' else 'fact_warning'}, or a judge trained for that."
-        )
+    suite, wanted = judged_suite(identity, axis)
     graded = suite + JUDGED
     of_sample = {request.id: judgement for request, judgement in zip(requests, judgements, strict=True)}
     settings = {"judge": identity.row(), "judge_calibration": calibration, "judge_warning": weakness(calibration)}

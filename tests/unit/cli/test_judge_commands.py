@@ -101,6 +101,29 @@ def test_the_cost_comes_first_and_a_dry_run_asks_nothing(tmp_path: Path, capsys)
     assert not (run / "evals" / "judgements.jsonl").exists()
 
 
+def test_a_judge_of_something_else_is_refused_before_it_is_asked(tmp_path: Path, capsys):
+    run = tmp_path / "run"
+    (run / "evals").mkdir(parents=True)
+    row = {"id": "safety_awareness/f/0", "axis": "safety_awareness", "behavior": "b", "fact": "f", "completion": "r"}
+    (run / "evals" / "samples.jsonl").write_text(json.dumps(row) + "\n")
+    (run / "results.json").write_text('{"rows": []}')
+    arguments = ("--axis", "safety_awareness", "--judge", "strongreject", "--model", "mockllm/model")
+    assert code("judge", "run", run, *arguments) == 1
+    said = capsys.readouterr()
+    assert "safety_awareness needs warned" in said.err
+    assert "cost" not in said.out
+    assert not (run / "evals" / "judge_cache.jsonl").exists()
+
+
+def test_a_calibration_in_another_folder_says_how_it_is_found(tmp_path: Path, capsys):
+    pytest.importorskip("sklearn", reason="scikit-learn is not installed: pip install 'opct[judge]'")
+    labels = write(tmp_path / "labels.csv", [{**row, "Response": f"{row['Response']} Right?"} for row in rows(60)])
+    assert code("judge", "train", "--data", write(tmp_path / "train.csv", rows(120)), "--out", "own") == 0
+    for out, noted in (("own/calibrations", False), ("kept", False), ("there", True)):
+        assert code("judge", "calibrate", "own", "--labels", labels, "--out", out) == 0
+        assert ("only where OPCT_CALIBRATIONS=there is set" in capsys.readouterr().out) is noted
+
+
 @pytest.mark.parametrize(
     ("arguments", "exit_code", "said"),
     [

@@ -339,6 +339,30 @@ def test_from_the_command_line(monkeypatch, tmp_path, capsys):
     assert [(row["id"], row["score"], row["kept"]) for row in found] == [(f"s{i}", 0.625, True) for i in range(3)]
 
 
+def test_the_cost_is_said_where_judging_ends_in_an_error(monkeypatch, tmp_path, capsys):
+    """Two answers of 11 tokens at 1,000 and 7 at 2,000 a million, then the key is refused: .05 paid; also where labels
+    are compared."""
+    pytest.importorskip("openai", reason="openai is not installed: pip install 'opct[judge]'")
+    monkeypatch.setenv("JUDGED_API_KEY", KEY)
+    monkeypatch.setenv("OPCT_CALIBRATIONS", str(tmp_path / "kept"))
+    rows = [
+        {"id": f"s{i}", "axis": "jailbreak", "behavior": f"behaviour {i}", "completion": f"reply {i}"} for i in range(3)
+    ]
+    (tmp_path / "run" / "evals").mkdir(parents=True)
+    (tmp_path / "run" / "evals" / "samples.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    labels = tmp_path / "labels.csv"
+    labels.write_text("question,reply,label\n" + "".join(f"q{i},r{i},{i % 2}\n" for i in range(3)))
+    for command in (["run", str(tmp_path / "run"), "--judge"], ["calibrate", "--labels", str(labels)]):
+        with Server(lambda n, headers: (200, GOOD, {}) if n <= 2 else (401, refusal_of(401, "no"), {})) as server:
+            arguments = ["--model", "openai-api/judged/m", "--base-url", server.url, "--price", "1000,2000"]
+            with pytest.raises(SystemExit) as ended:
+                main(["judge", *command, "strongreject", *arguments, "--set", "concurrency=1"])
+        said = capsys.readouterr()
+        assert ended.value.code == 1
+        assert "it refuses the key" in said.err
+        assert "used: 2 calls, 22 tokens in, 14 out; 0.0500 paid by the given prices" in said.out
+
+
 # --------------------------------------------------------------------------------------------------- without a server
 
 
