@@ -164,7 +164,7 @@ def with_calibrations(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]
         EvaluationError: a file that should be the calibration of one of the judges is none.
     """
     found: dict[tuple[str, str], list[Calibration]] = {}
-    told = []
+    told: list[dict[str, Any]] = []
     for row in rows:
         settings = row.get("settings") or {}
         judge, folder = settings.get("judge"), settings.get("judge_folder")
@@ -180,8 +180,10 @@ def with_calibrations(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]
 
 def _newest(kept: Calibration | None, found: Sequence[Calibration]) -> Calibration | None:
     labels = [calibration["data"]["sha256"] for calibration in found]
-    is_replaced = kept is None or (kept.get("data") or {}).get("sha256") in labels
-    return min([*found, *([] if is_replaced else [kept])], key=_kappa_or_lowest, default=None)
+    known = list(found)
+    if kept is not None and (kept.get("data") or {}).get("sha256") not in labels:
+        known.append(kept)
+    return min(known, key=_kappa_or_lowest, default=None)
 
 
 def _found(wanted: str, folders: Sequence[str | Path]) -> list[Calibration]:
