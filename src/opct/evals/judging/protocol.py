@@ -116,7 +116,7 @@ class JudgeIdentity:
         rubric: hash of the wording and the fields, or of the classifier's weights.
         meaning: what a score of 1 says of the reply: "harmful", "warned".
         threshold: from which score on the reply is that.
-        settings: everything else that moves an answer (temperature, tokens, seed ...).
+        settings: everything else that moves an answer (temperature, tokens, seed, address, arguments ...).
     """
 
     name: str
