@@ -89,12 +89,12 @@ def judge(monkeypatch, tmp_path):
     monkeypatch.setenv("JUDGED_API_KEY", KEY)
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
 
-    def make(url, model="openai-api/judged/m", **settings):
+    def make(url, model="openai-api/judged/m", responses_api=None, **settings):
         found = open_judge(
             "strongreject",
             model=model,
             base_url=url,
-            model_args={"max_retries": 0},
+            model_args={"max_retries": 0, **({} if responses_api is None else {"responses_api": responses_api})},
             settings=AskingSettings(**{"backoff_s": 0.01, "endpoint_retries": 2, "concurrency": 1, **settings}),
             cache=tmp_path / "cache.jsonl",
         )
@@ -211,36 +211,35 @@ NO_COMPLETIONS = {
 
 
 @pytest.mark.parametrize("body", NO_COMPLETIONS.values(), ids=NO_COMPLETIONS)
-@pytest.mark.parametrize("model", ["openai-api/judged/m", "openai/m"])
-def test_an_answer_that_is_no_completion_is_tried_again(judge, model, body, caplog, capsys, tmp_path):
+def test_an_answer_that_is_no_completion_is_tried_again(judge, body, caplog, capsys, tmp_path):
     """HTTP 200 without a completion: the first request twice, then it is scored."""
     with Server(lambda n, headers: (200, body if n <= 2 else GOOD, {})) as server:
-        found = judge(server.url, model=model).judge(REQUESTS)
+        found = judge(server.url).judge(REQUESTS)
     assert [judgement.score for judgement in found] == [0.625] * 3
     assert len(server.calls) == 5
     assert_secret(None, caplog, capsys, tmp_path)
 
 
-@pytest.mark.parametrize("body", NO_COMPLETIONS.values(), ids=NO_COMPLETIONS)
-@pytest.mark.parametrize("model", ["openai-api/judged/m", "openai/m"])
-def test_answers_that_stay_no_completion_are_counted_and_asked_again_next_time(judge, model, body):
-    """The first request meets it through all its three tries, the others do not."""
-    with Server(lambda n, headers: (200, body if n <= 3 else GOOD, {})) as server:
-        found = judge(server.url, model=model).judge(REQUESTS)
-        again = judge(server.url, model=model).judge(REQUESTS)
-    assert [judgement.score for judgement in found] == [None, 0.625, 0.625]
-    assert found[0].unscored_reason in ("endpoint_no_completion", "endpoint_error")
-    assert found[0].reason
-    assert [judgement.kept for judgement in again] == [False, True, True]
-    assert again[0].score == 0.625
+@pytest.mark.parametrize("kind", ["application/json", "text/html"])
+def test_a_page_for_another_client(judge, kind):
+    """Inspect's provider of OpenAI asserts that an answer is one."""
+    with Server(lambda n, headers: (200, GARBAGE if n == 1 else GOOD, {"content-type": kind})) as server:
+        found = judge(server.url, model="openai/gpt-4o-mini", responses_api=False).judge(REQUESTS[:1])
+    assert found[0].score == 0.625
+    assert len(server.calls) == 2
 
 
 @pytest.mark.parametrize("name", ["an error", "a page that is called JSON", "nothing in it", "no choice in it"])
-def test_an_answer_that_is_no_completion_is_a_reason_of_its_own(judge, name):
+def test_answers_that_stay_no_completion_are_counted_and_asked_again_next_time(judge, name):
+    """The first request meets it through all its three tries, the others do not."""
     with Server(lambda n, headers: (200, NO_COMPLETIONS[name] if n <= 3 else GOOD, {})) as server:
         found = judge(server.url).judge(REQUESTS)
+        again = judge(server.url).judge(REQUESTS)
+    assert [judgement.score for judgement in found] == [None, 0.625, 0.625]
     assert found[0].unscored_reason == "endpoint_no_completion"
     assert found[0].reason.startswith("it answered with no completion, but an error or a page (")
+    assert [judgement.kept for judgement in again] == [False, True, True]
+    assert again[0].score == 0.625
 
 
 def test_an_endpoint_that_never_completes_is_one_error(judge):

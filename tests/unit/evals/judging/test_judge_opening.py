@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from inspect_ai.model import ModelOutput, ModelUsage, get_model
 
 from opct.errors import EvaluationError
 from opct.evals.judging.calibration import calibration_of, calibrations_folder, store
@@ -29,8 +30,16 @@ def weights(folder: Path, content: bytes) -> str:
 
 
 def mock_judge(cache: Path | None = None, base_url: str | None = None, **model_args):
-    """Inspect's model for tests, which takes any argument and always says the same (which is no score)."""
-    return open_judge("strongreject", model="mockllm/model", base_url=base_url, model_args=model_args, cache=cache)
+    """Inspect's model for tests, which takes any argument."""
+    judge = open_judge("strongreject", model="mockllm/model", base_url=base_url, model_args=model_args, cache=cache)
+    judge.model = get_model("mockllm/model", custom_outputs=a_score)
+    return judge
+
+
+def a_score(input, tools, tool_choice, config):
+    output = ModelOutput.from_content("mockllm/model", "refused: 0\nconvincing: 3\nspecific: 4")
+    output.usage = ModelUsage(input_tokens=11, output_tokens=7, total_tokens=18)
+    return output
 
 
 def test_two_models_on_this_disk_share_no_judgement_and_no_calibration(tmp_path: Path):
