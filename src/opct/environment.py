@@ -26,8 +26,13 @@ PACKAGES = (
     "pydantic",
 )
 
-_NAMED_SECRET = re.compile(r"(?i)((?:token|secret|password|passwd|api[_-]?key)[=:\s]\s*)\S+")
-_SECRET_SHAPES = re.compile(r"\b(?:hf_|sk-|ghp_|github_pat_|glpat-|AKIA)[A-Za-z0-9_-]{8,}")
+_NAMED_SECRET = re.compile(
+    r"(?i)((?:token|secret|password|passwd|(?:api|access|private|account)[_-]?key|credentials?|authorization)"
+    r"[=:\s]\s*(?:bearer\s+)?)\S+"
+)
+_SECRET_SHAPES = re.compile(
+    r"\b(?:hf_|sk-|gsk_|xai-|ghp_|github_pat_|glpat-|AKIA)[A-Za-z0-9_-]{8,}|(?<=//)[^/@\s]+(?=@)"
+)
 
 
 def package_versions() -> dict[str, str | None]:

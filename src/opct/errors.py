@@ -21,7 +21,10 @@ A message says what, where, the value, and what to do. The command line prints i
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+
+SHOWN_FAULTS = 50
+"""So many faults of one file are listed; of the others there is a count."""
 
 
 class OpctError(Exception):
@@ -86,3 +89,9 @@ def unknown(kind: str, name: str, valid: Iterable[str]) -> str:
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.4)
     nearest = f" Did you mean {close[0]!r}?" if close else ""
     return f"Unknown {kind} {name!r}.{nearest} Use one of: {', '.join(names)}."
+
+
+def shown_faults(faults: Sequence[str]) -> tuple[str, ...]:
+    """The first `SHOWN_FAULTS` of them, and how many there are besides."""
+    more = len(faults) - SHOWN_FAULTS
+    return (*faults[:SHOWN_FAULTS], *([f"... and {more} more"] if more > 0 else []))

@@ -204,6 +204,10 @@ def test_the_manifest(tmp_path, monkeypatch):
         ("opct eval hf_abcdefghij12", "opct eval ***"),
         ("x --api-key sk-abcdefgh123", "x --api-key ***"),
         ("x password=p seed=1", "x password=*** seed=1"),
+        ("x vllm.server_url=http://me:pass@host/v1 seed=1", "x vllm.server_url=http://***@host/v1 seed=1"),
+        ("x aws_secret_access_key=abc seed=1", "x aws_secret_access_key=*** seed=1"),
+        ("x Authorization: Bearer abc seed=1", "x Authorization: Bearer *** seed=1"),
+        ("x --data https://host/a@b", "x --data https://host/a@b"),
     ],
 )
 def test_secrets_are_not_kept(text, shown):

@@ -121,9 +121,7 @@ def calibrate(
 
     from opct.evals.judging.calibration import calibrate as measure
     from opct.evals.judging.calibration import calibrations_folder, render, store
-    from opct.evals.judging.costs import describe_usage
     from opct.evals.judging.labels import read_labels
-    from opct.evals.judging.protocol import Usage
     from opct.progress import make_progress
 
     prices = _prices(price)
@@ -141,11 +139,12 @@ def calibrate(
         found = measure(opened, labelled, progress=progress)
     finally:
         progress.done()
+        _tell_cost(opened, prices)
     path = store(found, folder)
     Console().print(render(found))
-    if found["usage"]["calls"]:
-        print(f"used: {describe_usage(Usage(**found['usage']), prices)}")
     print(f"kept: {path}")
+    if out is not None and out.resolve() not in {own.resolve(), calibrations_folder().resolve()}:
+        print(f"note: it stands beside scores only where OPCT_CALIBRATIONS={out} is set")
 
 
 @app.command("run")
@@ -163,7 +162,7 @@ def run(
 ) -> None:
     """Judge the replies of an evaluation; the judgements go beside its samples."""
     from opct.errors import EvaluationError
-    from opct.evals.judged import SUITE_OF_AXIS, add_judged, judgeable
+    from opct.evals.judged import SUITE_OF_AXIS, add_judged, judgeable, judged_suite
     from opct.evals.judging.calibration import calibration_of
     from opct.evals.judging.samples import judgement_rows, requests_of, write_judgements
     from opct.files import read_jsonl
@@ -176,6 +175,9 @@ def run(
         raise EvaluationError(f"{folder.samples_path} is missing: evaluate first, with `opct eval {target}`.")
     requests = requests_of(judgeable(read_jsonl(folder.samples_path), axis), axis)
     opened = _opened(judge, model, base_url, model_arg, threshold, setting, folder.judge_cache_path)
+    is_suite = axis in SUITE_OF_AXIS and folder.results_path.is_file()
+    if is_suite:
+        judged_suite(opened.identity, axis)  # a judge of something else is refused before it is paid
     print(f"judge: {opened.identity.describe()}")
     if _stops_after_cost(opened, requests, prices, dry_run):
         return
@@ -184,12 +186,15 @@ def run(
         judgements = opened.judge(requests, progress)
     finally:
         progress.done()
-    write_judgements(folder.judgements_path, judgement_rows(opened.identity, axis, requests, judgements))
-    _tell(opened, judgements, prices)
+        _tell_cost(opened, prices)
+    with folder.results_lock():
+        write_judgements(folder.judgements_path, judgement_rows(opened.identity, axis, requests, judgements))
+    _tell(opened, judgements)
     print(f"kept: {folder.judgements_path}")
-    if axis in SUITE_OF_AXIS and folder.results_path.is_file():
+    if is_suite:
         calibration = calibration_of(opened.identity, _own_folders(opened))
-        rows = add_judged(folder, axis, opened.identity, requests, judgements, calibration)
+        own = getattr(opened, "folder", None)
+        rows = add_judged(folder, axis, opened.identity, requests, judgements, calibration, own)
         for row in rows:
             if row["group"] in ("held_out", "train", "all", "bare") and row["value"] is not None:
                 interval = "no interval" if row["ci_low"] is None else f"{row['ci_low']:.3f} to {row['ci_high']:.3f}"
@@ -197,19 +202,23 @@ def run(
                 print(f"  {row['suite']}/{row['metric']} {row['group']}: {row['value']:.3f} ({interval}), {counts}")
 
 
-def _tell(judge: LLMJudge | OfflineJudge, judgements: list[Any], prices: Prices | None) -> None:
-    """The verdicts counted, what they took, and how far the judge can be trusted."""
+def _tell_cost(judge: LLMJudge | OfflineJudge, prices: Prices | None) -> None:
+    """What was paid for until now, also where judging ended in an error or was interrupted."""
+    from opct.evals.judging.asking import LLMJudge
+    from opct.evals.judging.costs import describe_usage
+
+    if isinstance(judge, LLMJudge) and judge.spent.calls:
+        print(f"used: {describe_usage(judge.spent, prices)}", flush=True)
+
+
+def _tell(judge: LLMJudge | OfflineJudge, judgements: list[Any]) -> None:
+    """The verdicts counted, and how far the judge can be trusted."""
     from collections import Counter
 
     from opct.evals.judging.calibration import calibration_of, weakness
-    from opct.evals.judging.costs import describe_usage
-    from opct.evals.judging.protocol import used
 
     for verdict, count in sorted(Counter(judgement.verdict for judgement in judgements).items()):
         print(f"  {verdict:<28}{count:>6}")
-    usage = used(judgements)
-    if usage.calls:
-        print(f"used: {describe_usage(usage, prices)}")
     found = calibration_of(judge.identity, _own_folders(judge))
     if found is not None:
         print(f"kappa against {found['n']} labels of {found['data']['file']}: {_measure(found['kappa'])}")
@@ -261,18 +270,24 @@ def _opened(
 
 
 def _assigned(assignments: list[str], option: str) -> dict[str, Any]:
-    """`name=value` assignments, the values read as YAML."""
+    """`name=value` assignments, the values read as YAML; dates stay text. A message names no value: it may be a key."""
+    import datetime
+
     import yaml
 
     found: dict[str, Any] = {}
-    for assignment in assignments:
-        name, equals, value = assignment.partition("=")
-        try:
-            found[name] = yaml.safe_load(value)
-        except yaml.YAMLError as error:
-            raise typer.BadParameter(f"{assignment!r}: the value is not YAML", param_hint=option) from error
+    for number, assignment in enumerate(assignments, start=1):
+        name, equals, text = assignment.partition("=")
         if not (name and equals):
-            raise typer.BadParameter(f"{assignment!r} is not NAME=VALUE", param_hint=option)
+            raise typer.BadParameter(f"number {number} of these is not NAME=VALUE", param_hint=option)
+        if name in found:
+            raise typer.BadParameter(f"{name} is given twice", param_hint=option)
+        try:
+            value = yaml.safe_load(text)
+        except (yaml.YAMLError, ValueError):  # a date that there is not is a ValueError
+            wanted = f"the value of {name} is not YAML: write {name}='\"...\"'"
+            raise typer.BadParameter(wanted, param_hint=option) from None
+        found[name] = text if isinstance(value, datetime.date) else value
     return found
 
 

@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from opct.data.pairs import SHOWN_FAULTS, ContrastivePair
-from opct.errors import DataError
+from opct.data.pairs import ContrastivePair
+from opct.errors import DataError, shown_faults
 from opct.files import atomic_write, write_jsonl
 
 Format = Literal["verl", "prime-rl"]
@@ -41,7 +41,7 @@ def export_pairs(pairs: Sequence[ContrastivePair], format: Format, path: Path) -
         raise DataError(
             f"`meta.answer` becomes the ground truth, one text; in {len(faults)} pair(s) it is neither text nor a "
             "number, nothing was written. Put one of the answers there, or leave the key out:",
-            tuple(faults[:SHOWN_FAULTS]),
+            shown_faults(faults),
         )
     left_out = [pair.id for pair in pairs if not can_say(pair)]
     if not kept:

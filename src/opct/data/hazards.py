@@ -28,11 +28,10 @@ from typing import Any
 from opct.data.near_duplicates import near_duplicate_groups
 from opct.data.questions import Split, hash_share
 from opct.data.tables import BadRow, read_rows
-from opct.errors import DataError
+from opct.errors import DataError, shown_faults
 
 REQUIRED = ("id", "category", "fact", "about", "harm", "prompts")
 OPTIONAL = ("group", "keep", "twins")
-SHOWN_FAULTS = 50
 
 _STEM = re.compile(r"[a-z0-9]+\*?(?: [a-z0-9]+\*?)*")
 
@@ -146,10 +145,7 @@ def facts_from_rows(source: str, rows: Iterable[tuple[str, Any]]) -> list[Safety
             facts.append(fact)
         faults += [f"{where}: {fault}" for fault in found]
     if faults:
-        shown = faults[:SHOWN_FAULTS]
-        if len(faults) > len(shown):
-            shown.append(f"... and {len(faults) - len(shown)} more")
-        raise DataError(f"{source} has {len(faults)} fault(s); nothing was read:", tuple(shown))
+        raise DataError(f"{source} has {len(faults)} fault(s); nothing was read:", shown_faults(faults))
     if not facts:
         raise DataError(f"{source} holds no safety facts: it needs at least one.")
     return facts

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from opct.errors import DataError, RunError
+from opct.errors import DataError, RunError, shown_faults
 from opct.files import atomic_write, reason
 
 Message = dict[str, str | None]
@@ -26,7 +26,6 @@ Prompt = tuple[Message, ...]
 
 COLUMNS = ("id", "axis", "family", "prompt", "teacher_prompt", "meta")
 ROLES = ("system", "user", "assistant", "tool")
-SHOWN_FAULTS = 50
 
 
 @dataclass(frozen=True)
@@ -257,10 +256,7 @@ def _checked(source: str, rows: Iterable[tuple[str, Any]]) -> list[ContrastivePa
         if not row_problems:
             pairs.append(ContrastivePair.from_json(row))
     if faults:
-        shown = faults[:SHOWN_FAULTS]
-        if len(faults) > len(shown):
-            shown.append(f"... and {len(faults) - len(shown)} more")
-        raise DataError(f"{source} has {len(faults)} fault(s); nothing was read:", tuple(shown))
+        raise DataError(f"{source} has {len(faults)} fault(s); nothing was read:", shown_faults(faults))
     if not pairs:
         raise DataError(f"{source} holds no pairs: it needs at least one row.")
     return pairs

@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 from opct.data.question_files import Columns, RowFault, RowParts, find_columns, parse_row
 from opct.data.tables import BadRow, file_stem, read_rows
-from opct.errors import DataError
+from opct.errors import DataError, shown_faults
 
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
@@ -28,7 +28,6 @@ SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 FACT_COLUMNS = ("id", "question", "answer", "aliases", "wrong")
 MAX_OPTIONS = 10
 DRAWN_WRONG_ANSWERS = 3
-SHOWN_FAULTS = 50
 
 
 @dataclass(frozen=True)
@@ -167,10 +166,7 @@ def load_questions(path: str | Path, columns: Columns | None = None, *, seed: in
     questions, more = _distinct(parsed, "id" in found)
     faults += more
     if faults:
-        shown = faults[:SHOWN_FAULTS]
-        if len(faults) > len(shown):
-            shown.append(f"... and {len(faults) - len(shown)} more")
-        raise DataError(f"{path} has {len(faults)} fault(s); nothing was read:", tuple(shown))
+        raise DataError(f"{path} has {len(faults)} fault(s); nothing was read:", shown_faults(faults))
     return questions
 
 

@@ -23,10 +23,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from opct.data.hazards import SHOWN_FAULTS, HazardPrompt, SafetyFact, grouped
+from opct.data.hazards import HazardPrompt, SafetyFact, grouped
 from opct.data.pairs import dataset_rows
 from opct.data.tables import BadRow, read_rows
-from opct.errors import DataError
+from opct.errors import DataError, shown_faults
 
 HUB = ("safety_fact", "category", "prompt_type", "augmentation", "augmentation_type", "prompt")
 FLAT = ("safety_fact", "safety_category", "prompt_type", "augmentation_category", "version", "prompt")
@@ -106,10 +106,7 @@ def _read(source: str | Path, *, is_safe: bool) -> Iterator[_Row]:
         except _Fault as fault:
             faults.append(f"{where}: {fault}")
     if faults:
-        shown = faults[:SHOWN_FAULTS]
-        if len(faults) > len(shown):
-            shown.append(f"... and {len(faults) - len(shown)} more")
-        raise DataError(f"{source} has {len(faults)} fault(s); nothing was read:", tuple(shown))
+        raise DataError(f"{source} has {len(faults)} fault(s); nothing was read:", shown_faults(faults))
 
 
 def _raw_rows(source: str) -> list[tuple[str, Any]]:

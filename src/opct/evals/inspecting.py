@@ -116,6 +116,8 @@ def quiet() -> Iterator[None]:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", category=DeprecationWarning, module=r"(inspect_ai|tenacity)\b")
             warnings.filterwarnings("ignore", category=ResourceWarning, module=r"anyio\b")
+            # of an endpoint's answer that is no completion, which is told by whoever asked
+            warnings.filterwarnings("ignore", "Pydantic serializer warnings", category=UserWarning)
             yield
             gc.collect()  # streams that Inspect leaves open would otherwise warn at any later moment
     finally:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from opct.errors import EvaluationError
@@ -41,24 +42,11 @@ def judgeable(rows: Sequence[Row], axis: str) -> list[Row]:
     ]
 
 
-def add_judged(
-    run: RunDir,
-    axis: str,
-    identity: JudgeIdentity,
-    requests: Sequence[JudgeRequest],
-    judgements: Sequence[Judgement],
-    calibration: Mapping[str, Any] | None,
-) -> list[Row]:
-    """Write the judged samples and their metrics beside those of the evaluation; returns the metrics' rows.
-
-    Args:
-        requests: what was judged, one for each of the judgements.
-        calibration: how far the judge agreed with people, as `calibration_of` gives it.
+def judged_suite(identity: JudgeIdentity, axis: str) -> tuple[str, str]:
+    """The suite of an axis that the judge's verdicts are of, and what they must say.
 
     Raises:
-        EvaluationError: the axis has no suite of ours, the judge says something else than its metrics need, or the
-            samples are no longer those that were judged; nothing is written then.
-        RunError: the results could not be read or written.
+        EvaluationError: the axis has no suite of ours, or the judge says something else than its metrics need.
     """
     suite = SUITE_OF_AXIS.get(axis)
     if suite is None:
@@ -69,9 +57,36 @@ def add_judged(
             f"The judge {identity.name} says which replies are {identity.meaning}, and {suite} needs {wanted}: "
             f"judge it with {'strongreject' if wanted == 'harmful' else 'fact_warning'}, or a judge trained for that."
         )
+    return suite, wanted
+
+
+def add_judged(
+    run: RunDir,
+    axis: str,
+    identity: JudgeIdentity,
+    requests: Sequence[JudgeRequest],
+    judgements: Sequence[Judgement],
+    calibration: Mapping[str, Any] | None,
+    judge_folder: str | Path | None = None,
+) -> list[Row]:
+    """Write the judged samples and their metrics beside those of the evaluation; returns the metrics' rows.
+
+    Args:
+        requests: what was judged, one for each of the judgements.
+        calibration: how far the judge agreed with people, as `calibration_of` gives it.
+        judge_folder: of an offline judge, where later calibrations of it will lie.
+
+    Raises:
+        EvaluationError: the axis has no suite of ours, the judge says something else than its metrics need, or the
+            samples are no longer those that were judged; nothing is written then.
+        RunError: the results could not be read or written.
+    """
+    suite, wanted = judged_suite(identity, axis)
     graded = suite + JUDGED
     of_sample = {request.id: judgement for request, judgement in zip(requests, judgements, strict=True)}
     settings = {"judge": identity.row(), "judge_calibration": calibration, "judge_warning": weakness(calibration)}
+    if judge_folder is not None:
+        settings["judge_folder"] = str(Path(judge_folder).resolve())
     with run.results_lock():
         samples = read_jsonl(run.samples_path)
         _check_unchanged(samples, axis, requests, str(run.samples_path))

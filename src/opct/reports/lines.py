@@ -92,6 +92,8 @@ def _judge(rows: Sequence[Row]) -> str | None:
         if isinstance(judge, Mapping):
             kappa = ((measured or {}).get("kappa") or {}).get("value")
             agreement = "agreement with people unknown" if kappa is None else f"kappa against people {kappa:.2f}"
+            if when := (measured or {}).get("calibrated"):
+                agreement += f", calibrated on {str(when)[:10]}"
             said.append(f"judged by {judge.get('name')} ({judge.get('model')}), {agreement}")
     return "; ".join(dict.fromkeys(said)) or None
 

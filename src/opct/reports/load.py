@@ -2,6 +2,7 @@
 
 `results.json` and `evals/samples.jsonl` must be there: without them there is nothing to compare, and the error says
 which command makes them. `metrics.jsonl`, `manifest.json` and `config.yaml` are optional: a base was never trained.
+Beside the scores of a judge stands what is known of it when the report is made.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from opct.errors import EvaluationError
+from opct.evals.judging.calibration import with_calibrations
 from opct.files import read_jsonl
 from opct.runs import RunDir
 
@@ -91,7 +93,7 @@ def load_run(directory: Path, taken: set[str] | None = None) -> EvaluatedRun:
         created=str(results.get("created") or ""),
         settings=dict(results.get("settings") or {}),
         warnings=tuple(str(w) for w in results.get("warnings") or ()),
-        rows=tuple(results["rows"]),
+        rows=tuple(with_calibrations(results["rows"])),
         samples=tuple(samples),
         metrics=tuple(read_jsonl(run_dir.metrics_path)),
         manifest=_json_object(run_dir.manifest_path, "it is written by `opct train`")

@@ -7,6 +7,7 @@ import pytest
 from tests.labelled import rows, write
 
 from opct.cli.app import main
+from opct.cli.judge import _assigned
 from opct.files import read_jsonl
 
 
@@ -100,15 +101,39 @@ def test_the_cost_comes_first_and_a_dry_run_asks_nothing(tmp_path: Path, capsys)
     assert not (run / "evals" / "judgements.jsonl").exists()
 
 
+def test_a_judge_of_something_else_is_refused_before_it_is_asked(tmp_path: Path, capsys):
+    run = tmp_path / "run"
+    (run / "evals").mkdir(parents=True)
+    row = {"id": "safety_awareness/f/0", "axis": "safety_awareness", "behavior": "b", "fact": "f", "completion": "r"}
+    (run / "evals" / "samples.jsonl").write_text(json.dumps(row) + "\n")
+    (run / "results.json").write_text('{"rows": []}')
+    arguments = ("--axis", "safety_awareness", "--judge", "strongreject", "--model", "mockllm/model")
+    assert code("judge", "run", run, *arguments) == 1
+    said = capsys.readouterr()
+    assert "safety_awareness needs warned" in said.err
+    assert "cost" not in said.out
+    assert not (run / "evals" / "judge_cache.jsonl").exists()
+
+
+def test_a_calibration_in_another_folder_says_how_it_is_found(tmp_path: Path, capsys):
+    pytest.importorskip("sklearn", reason="scikit-learn is not installed: pip install 'opct[judge]'")
+    labels = write(tmp_path / "labels.csv", [{**row, "Response": f"{row['Response']} Right?"} for row in rows(60)])
+    assert code("judge", "train", "--data", write(tmp_path / "train.csv", rows(120)), "--out", "own") == 0
+    for out, noted in (("own/calibrations", False), ("kept", False), ("there", True)):
+        assert code("judge", "calibrate", "own", "--labels", labels, "--out", out) == 0
+        assert ("only where OPCT_CALIBRATIONS=there is set" in capsys.readouterr().out) is noted
+
+
 @pytest.mark.parametrize(
     ("arguments", "exit_code", "said"),
     [
         (["run", "none", "--judge", "strongreject"], 1, "evaluate first, with `opct eval none`"),
         (["calibrate", "strongrejct", "--labels", "labels.csv"], 1, "Did you mean 'strongreject'"),
         (["calibrate", "strongreject", "--labels", "labels.csv"], 1, "name the model with --model"),
-        (["calibrate", "strongreject", "--labels", "none.csv"], 1, "No question file at none.csv"),
+        (["calibrate", "strongreject", "--labels", "none.csv"], 1, "No label file at none.csv"),
         (["calibrate", "x", "--labels", "labels.csv", "--price", "1"], 2, "not two numbers"),
-        (["calibrate", "x", "--labels", "labels.csv", "--set", "retries"], 2, "not NAME=VALUE"),
+        (["calibrate", "x", "--labels", "labels.csv", "--set", "retries"], 2, "number 1 of these is not NAME=VALUE"),
+        (["calibrate", "x", "--labels", "labels.csv", "--set", "retries=1", "--set", "retries=2"], 2, "given twice"),
         (["calibrate", "x", "--labels", "labels.csv", "--set", "retrys=1"], 1, "Did you mean 'retries'"),
         (["calibrate", "x", "--labels", "labels.csv", "--column", "label"], 2, "not ROLE=NAME"),
     ],
@@ -117,3 +142,31 @@ def test_wrong_usage(tmp_path: Path, capsys, arguments, exit_code, said):
     write(tmp_path / "labels.csv", rows(12))
     assert code("judge", *arguments) == exit_code
     assert said in " ".join(capsys.readouterr().err.replace("│", " ").split())
+
+
+@pytest.mark.parametrize(
+    "assignment",
+    [
+        "api_key=@sk-live-0123456789",
+        "extra=@sk-live-0123456789",
+        "extra=a: b: sk-live-0123456789",
+        "sk-live-0123456789",
+        "=sk-live-0123456789",
+        "api_key=sk-live-0123456789",
+    ],
+)
+def test_no_value_of_an_argument_is_echoed(tmp_path: Path, capsys, assignment):
+    write(tmp_path / "labels.csv", rows(12))
+    arguments = ("calibrate", "strongreject", "--labels", "labels.csv", "--model", "mockllm/model")
+    assert code("judge", *arguments, "--model-arg", assignment) in (1, 2)
+    said = capsys.readouterr()
+    assert "0123456789" not in said.out + said.err
+    assert "arg" in said.err
+
+
+def test_a_date_stays_text():
+    assert _assigned(["api_version=2024-02-01", "at=2024-02-01T10:00:00", "n=3"], "--model-arg") == {
+        "api_version": "2024-02-01",
+        "at": "2024-02-01T10:00:00",
+        "n": 3,
+    }

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from opct.data.pairs import SHOWN_FAULTS, ContrastivePair, load_pairs, row_faults, write_pairs
-from opct.errors import DataError, OpctError
+from opct.data.pairs import ContrastivePair, load_pairs, row_faults, write_pairs
+from opct.errors import SHOWN_FAULTS, DataError, OpctError
 
 USER = {"role": "user", "content": "Is the sky blue?"}
 BIASED = {"role": "user", "content": "Is the sky blue? I think not."}

@@ -85,7 +85,7 @@ def test_a_judge_adds_samples_and_rows_of_its_own(run):
     judgements = [Judgement(first, None, "unscored:judge_refused", "it declined")]
     judgements += [Judgement(id_, 0.75, "harmful") for id_ in others]
     for _ in range(2):  # again in the place of the first time
-        rows = add_judged(run, "jailbreak", JUDGE, requests, judgements, None)
+        rows = add_judged(run, "jailbreak", JUDGE, requests, judgements, None, "own")
     found = {(row["metric"], row["group"]): row for row in rows}
     assert {metric for metric, _ in found} == {"attack_success_rate"}
     groups = [found["attack_success_rate", group] for group in ("bare", "all")]
@@ -93,6 +93,7 @@ def test_a_judge_adds_samples_and_rows_of_its_own(run):
     assert sum(group["n"] for group in groups) == len(others)
     assert sum(group["n_unscored"] for group in groups) == 1
     assert groups[0]["settings"]["judge"]["hash"] == JUDGE.hash
+    assert groups[0]["settings"]["judge_folder"] == str(Path("own").resolve())
     assert "never" in groups[0]["settings"]["judge_warning"]
     after = results(run)["rows"]
     assert [row for row in after if row["suite"] != "jailbreak_judged"] == before

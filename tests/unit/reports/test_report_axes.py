@@ -9,6 +9,7 @@ import pytest
 from tests.unit.evals.fakes import FakePolicy
 
 from opct.evals.judged import add_judged, judgeable
+from opct.evals.judging.calibration import store
 from opct.evals.judging.protocol import JudgeIdentity, Judgement
 from opct.evals.judging.samples import requests_of
 from opct.evals.run import evaluate
@@ -74,6 +75,21 @@ def test_a_judge_stands_beside_its_scores_and_a_weak_one_is_warned_of(folders):
     [line] = [x for x in comparison.lines if x.suite == "jailbreak_judged" and x.group == "held_out"]
     assert line.explanation.endswith("judged by strongreject (mockllm/model), kappa against people 0.41")
     assert any(text.startswith("jailbreak_judged: This judge is weak") for text in find_warnings(comparison))
+
+
+def test_a_judge_that_was_calibrated_after_it_judged(folders, tmp_path, monkeypatch):
+    """The report finds it by the judge, says when, and warns by it."""
+    monkeypatch.setenv("OPCT_CALIBRATIONS", str(tmp_path))
+    later = {
+        "kappa": {"value": 0.25, "ci_low": 0.2, "ci_high": 0.3},
+        "n": 50,
+        "calibrated": "2026-03-04T05:06:07+00:00",
+    }
+    store({"opct_calibration": 1, "judge": JUDGE.row(), "data": {"sha256": "f" * 64}, **later}, tmp_path)
+    comparison = compare(load_runs(folders))
+    [line] = [x for x in comparison.lines if x.suite == "jailbreak_judged" and x.group == "held_out"]
+    assert line.explanation.endswith("kappa against people 0.25, calibrated on 2026-03-04")
+    assert any("against 50 labels of people its kappa is 0.25" in text for text in find_warnings(comparison))
 
 
 def test_a_judge_that_nobody_calibrated(folders, tmp_path):

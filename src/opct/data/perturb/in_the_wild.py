@@ -15,11 +15,10 @@ from typing import Any
 
 from opct.data.behavior_files import text_fault
 from opct.data.tables import BadRow, file_stem, read_rows
-from opct.errors import DataError
+from opct.errors import DataError, shown_faults
 
 TEXT_COLUMNS = ("text", "prompt", "template", "jailbreak")
 ARTIFACT_KEYS = ("goal", "prompt")
-SHOWN_FAULTS = 50
 _GAP = re.compile(
     r"[\[{<](?:(?:insert|put|enter|type|write|your|my|user|any|the|a)[ _])*"
     r"(?:prompt|question|request|query|instruction|behavior|goal)(?:[ _]here)?\\?[\]}>]",
@@ -117,10 +116,7 @@ def load_artifacts(path: str | Path) -> tuple[list[Artifact], int]:
 
 def _refuse(path: Path, faults: Sequence[str]) -> None:
     if faults:
-        shown = list(faults[:SHOWN_FAULTS])
-        if len(faults) > len(shown):
-            shown.append(f"... and {len(faults) - len(shown)} more")
-        raise DataError(f"{path} has {len(faults)} fault(s); nothing was read:", tuple(shown))
+        raise DataError(f"{path} has {len(faults)} fault(s); nothing was read:", shown_faults(faults))
 
 
 def _texts(path: Path) -> list[tuple[str, str | BadRow]]:

@@ -16,11 +16,10 @@ from opct.data.pairs import ContrastivePair, Message, Prompt
 from opct.data.perturb import phrasings
 from opct.data.perturb.phrasings import EXAMPLES, Phrasing
 from opct.data.questions import Question, overlaps, split_of
-from opct.errors import DataError, unknown
+from opct.errors import DataError, shown_faults, unknown
 
 AXIS = "sycophancy"
 LETTERS = "ABCDEFGHIJ"
-SHOWN_FAULTS = 50
 
 # answer format -> the last line of every user turn
 INSTRUCTIONS = {
@@ -179,10 +178,7 @@ def sycophancy_pairs(
             except DataError as error:
                 faults.append(str(error))
     if faults:
-        shown = faults[:SHOWN_FAULTS]
-        if len(faults) > len(shown):
-            shown.append(f"... and {len(faults) - len(shown)} more")
-        raise DataError(f"{len(faults)} pair(s) cannot be made from these questions:", tuple(shown))
+        raise DataError(f"{len(faults)} pair(s) cannot be made from these questions:", shown_faults(faults))
     return pairs
 
 

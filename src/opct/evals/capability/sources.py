@@ -15,10 +15,9 @@ from typing import Any, TypeVar
 
 from opct.data.question_files import RowFault
 from opct.data.tables import BadRow, read_rows
-from opct.errors import DataError
+from opct.errors import DataError, shown_faults
 
 DATA_FOLDER = "OPCT_CAPABILITY_DATA"
-SHOWN_FAULTS = 20
 
 Parsed = TypeVar("Parsed")
 
@@ -100,10 +99,7 @@ def parse_rows(source: Source, rows: Rows, parse: Callable[[Mapping[str, Any]], 
         if one is not None:
             parsed.append(one)
     if faults:
-        shown = faults[:SHOWN_FAULTS]
-        if len(faults) > len(shown):
-            shown.append(f"... and {len(faults) - len(shown)} more")
-        raise DataError(f"{rows.origin} has {len(faults)} fault(s) as data of {source.name}:", tuple(shown))
+        raise DataError(f"{rows.origin} has {len(faults)} fault(s) as data of {source.name}:", shown_faults(faults))
     if not parsed:
         raise DataError(f"{rows.origin} holds no sample that {source.name} asks: check that it is the right file.")
     return parsed

@@ -7,7 +7,7 @@ is given time, and where it goes on failing, everything stops with one error; wh
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -39,7 +39,7 @@ from opct.evals.judging.rubrics import Rubric, mark, prompt
 from opct.progress import NullProgress, Progress
 
 if TYPE_CHECKING:
-    from inspect_ai.model import Model, ModelOutput
+    from inspect_ai.model import GenerateConfig, Model, ModelOutput
 
 STOPPED = {  # stop reasons of an answer that is not whole
     "max_tokens": (JUDGE_TRUNCATED, "the judge's answer was cut at max_completion_tokens"),
@@ -57,9 +57,13 @@ class LLMJudge:
         model: of Inspect, as `inspect_ai.model.get_model` gives it.
         model_name: what the identity calls it; by default its own name. Of a model on this disk it should say which
             weights these are (`opct.evals.judging.opening` does).
+        model_settings: what besides the name says which model answers, without secrets; part of the identity.
         threshold: from which score on the verdict is the rubric's meaning; by default the rubric's own.
         cache: where judgements are kept.
         sleep: waits between two tries.
+
+    Attributes:
+        spent: what all calls took that were answered until now, also those whose judgement never came about.
     """
 
     trained_on: frozenset[str] = frozenset()
@@ -70,6 +74,7 @@ class LLMJudge:
         model: Model,
         *,
         model_name: str | None = None,
+        model_settings: Mapping[str, Any] | None = None,
         threshold: float | None = None,
         settings: AskingSettings | None = None,
         cache: JudgementCache | None = None,
@@ -77,6 +82,7 @@ class LLMJudge:
     ):
         self.rubric, self.model, self.settings = rubric, model, settings or AskingSettings()
         self.cache = cache or JudgementCache(None)
+        self.spent = Usage()
         self._sleep = sleep
         settings = self.settings
         self.identity = JudgeIdentity(
@@ -90,6 +96,7 @@ class LLMJudge:
                 "max_completion_tokens": settings.max_completion_tokens,
                 "seed": settings.seed,
                 "retries": settings.retries,
+                **(model_settings or {}),
             },
         )
 
@@ -194,7 +201,8 @@ class _Round:
         self.settings = judge.settings
         self.judgements: list[Judgement | None] = [None] * len(groups)
         self.secrets = endpoint.known_secrets(judge.model)
-        self.timeout_s = None if str(judge.model).startswith(IN_PROCESS) else self.settings.timeout_s
+        self.in_process = str(judge.model).startswith(IN_PROCESS)
+        self.timeout_s = None if self.in_process else self.settings.timeout_s
         self.n_unscored = self.n_answered = 0
         self.row: list[endpoint.Fault] = []  # requests in a row that got no answer, those rejected aside
         self.proven = proven
@@ -233,7 +241,7 @@ class _Round:
         request = self.groups[i][0]
         found = await self._ask(request)
         if isinstance(found, endpoint.Fault):
-            self.judgements[i] = unscored(request.id, found.reason, found.said)
+            self.judgements[i] = _unanswered(request, found, found.said)
             if found.kind == endpoint.REQUEST:
                 self.rejected.append((request, found))
             else:
@@ -254,7 +262,7 @@ class _Round:
         """Keep them once the endpoint takes other requests: before that it may be our settings that it rejects."""
         while self.proven and self.rejected:
             request, fault = self.rejected.pop()
-            found = unscored(request.id, fault.reason, "the endpoint does not take this request")
+            found = _unanswered(request, fault, "the endpoint does not take this request")
             self.judge.cache.put(self.judge.identity, request, found)
 
     def _gives_up(self) -> EvaluationError:
@@ -270,13 +278,14 @@ class _Round:
 
     async def _ask(self, request: JudgeRequest) -> Judgement | endpoint.Fault:
         """The judgement on one reply after as many attempts as it needs, or why the endpoint gave no answer."""
-        usage, reason, said = Usage(), "", ""
+        paid: list[Usage] = []
+        reason, said = "", ""
         failed: list[str] = []
         for attempt in range(1 + self.settings.retries):
-            output = await self._call(request, attempt)
+            output = await self._call(request, attempt, paid)
+            usage = sum(paid, Usage())
             if isinstance(output, endpoint.Fault):
-                return output
-            usage += _usage(output)
+                return replace(output, usage=usage, failed_attempts=tuple(failed))
             values, reason, said = self._read(output)
             if values is not None:
                 score = self.judge.rubric.score(values)
@@ -301,19 +310,35 @@ class _Round:
             return None, JUDGE_REFUSED, "the judge declined"
         return None, MALFORMED, endpoint.shortened(parsed.problem or "", self.secrets)
 
-    async def _call(self, request: JudgeRequest, attempt: int) -> ModelOutput | endpoint.Fault:
+    async def _call(self, request: JudgeRequest, attempt: int, paid: list[Usage]) -> ModelOutput | endpoint.Fault:
         """One answer of the model; a call that fails is made again after a pause, a bounded number of times.
+
+        Args:
+            paid: gets what each call took that was answered.
 
         Raises:
             EvaluationError: the endpoint refuses the key, or does not know the model.
         """
-        errors = endpoint.known_errors()
+        errors, config = endpoint.known_errors(), self._config(attempt)
+        text = prompt(self.judge.rubric, request, mark(request, self.settings.seed, attempt))
         for turn in range(1 + self.settings.endpoint_retries):
             try:
                 with anyio.fail_after(self.timeout_s):
-                    return await self._generate(request, attempt)
+                    output = await self.judge.model.generate(text, config=config)
             except errors as error:
                 fault = endpoint.fault_of(error, self.secrets)
+            except endpoint.NOT_AS_EXPECTED as error:
+                if self.in_process:  # nothing came from outside: a bug
+                    raise
+                fault = endpoint.no_completion(
+                    endpoint.shortened(f"{type(error).__name__}: {error}", self.secrets, most=100)
+                )
+            else:
+                paid.append(_usage(output))
+                self.judge.spent += paid[-1]
+                if output.choices:
+                    return output
+                fault = endpoint.no_completion("no choice in it")
             if fault.kind in (endpoint.KEY, endpoint.MODEL):
                 raise EvaluationError(
                     f"The judge's model {self.judge.identity.model} cannot be asked: {fault.said}. "
@@ -327,19 +352,20 @@ class _Round:
                 await self.judge._sleep(max(pause, min(fault.wait_s or 0.0, self.settings.most_backoff_s)))
         return fault
 
-    async def _generate(self, request: JudgeRequest, attempt: int) -> ModelOutput:
+    def _config(self, attempt: int) -> GenerateConfig:
         from inspect_ai.model import GenerateConfig
 
-        settings = self.settings
-        config = GenerateConfig(
-            temperature=settings.temperature,
-            max_tokens=settings.max_completion_tokens,
-            seed=settings.seed + attempt,
+        return GenerateConfig(
+            temperature=self.settings.temperature,
+            max_tokens=self.settings.max_completion_tokens,
+            seed=self.settings.seed + attempt,
             max_retries=0,  # counted and spaced here
-            max_connections=settings.concurrency,
+            max_connections=self.settings.concurrency,
         )
-        text = prompt(self.judge.rubric, request, mark(request, settings.seed, attempt))
-        return await self.judge.model.generate(text, config=config)
+
+
+def _unanswered(request: JudgeRequest, fault: endpoint.Fault, said: str) -> Judgement:
+    return unscored(request.id, fault.reason, said, fault.usage, failed_attempts=fault.failed_attempts)
 
 
 def _usage(output: ModelOutput) -> Usage:

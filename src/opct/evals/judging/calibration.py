@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -62,6 +63,7 @@ def calibrate(
     )
     return {
         "opct_calibration": SCHEMA,
+        "calibrated": datetime.now(UTC).isoformat(timespec="seconds"),
         "judge": identity.row(),
         "data": labelled.row(),
         "n": found.n,
@@ -149,14 +151,49 @@ def calibration_of(judge: JudgeIdentity | str, folders: Sequence[str | Path] = (
     Raises:
         EvaluationError: a file that should be this judge's calibration is none.
     """
-    wanted = judge if isinstance(judge, str) else judge.hash
+    return min(_found(judge if isinstance(judge, str) else judge.hash, folders), key=_kappa_or_lowest, default=None)
+
+
+def with_calibrations(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Rows of metrics with what is known of their judges now: one may have been calibrated after it judged.
+
+    Of what was kept with a row and what is found now (also in the row's `judge_folder`) the lowest kappa counts, as in
+    `calibration_of`; on the same labels what is found now.
+
+    Raises:
+        EvaluationError: a file that should be the calibration of one of the judges is none.
+    """
+    found: dict[tuple[str, str], list[Calibration]] = {}
+    told: list[dict[str, Any]] = []
+    for row in rows:
+        settings = row.get("settings") or {}
+        judge, folder = settings.get("judge"), settings.get("judge_folder")
+        if isinstance(judge, Mapping) and isinstance(judge.get("hash"), str):
+            key = judge["hash"], str(folder)
+            if key not in found:
+                found[key] = _found(judge["hash"], [] if folder is None else [Path(folder) / "calibrations"])
+            known = _newest(settings.get("judge_calibration"), found[key])
+            settings = {**settings, "judge_calibration": known, "judge_warning": weakness(known)}
+        told.append({**row, "settings": settings} if "settings" in row else dict(row))
+    return told
+
+
+def _newest(kept: Calibration | None, found: Sequence[Calibration]) -> Calibration | None:
+    labels = [calibration["data"]["sha256"] for calibration in found]
+    known = list(found)
+    if kept is not None and (kept.get("data") or {}).get("sha256") not in labels:
+        known.append(kept)
+    return min(known, key=_kappa_or_lowest, default=None)
+
+
+def _found(wanted: str, folders: Sequence[str | Path]) -> list[Calibration]:
+    """The calibrations of a judge on this disk, in an order that depends on their names alone."""
     paths = {
         path.resolve(): None
         for folder in (*folders, calibrations_folder())
         for path in Path(folder).glob(f"{wanted}-*.json")
     }
-    found = [_read(path, wanted) for path in sorted(paths)]
-    return min(found, key=_kappa_or_lowest, default=None)
+    return [_read(path, wanted) for path in sorted(paths)]
 
 
 def _kappa_or_lowest(calibration: Calibration) -> float:
@@ -172,7 +209,9 @@ def _read(path: Path, wanted: str) -> Calibration:
             f"{path} is not readable as a calibration ({error}): calibrate the judge again."
         ) from error
     whole = (
-        isinstance(found, dict) and found.get("opct_calibration") == SCHEMA and {"kappa", "n", "judge"} <= set(found)
+        isinstance(found, dict)
+        and found.get("opct_calibration") == SCHEMA
+        and {"kappa", "n", "judge", "data"} <= set(found)
     )
     if not whole or found["judge"].get("hash") != wanted:
         raise EvaluationError(f"{path} is no calibration of the judge {wanted}: delete it, and calibrate again.")

@@ -22,12 +22,14 @@ from __future__ import annotations
 import io
 import json
 import math
+import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -164,7 +166,7 @@ class ReplyClassifier:
                 weights = arrays["weights"]
             said = card.pop("hash")
             _check_shapes(card, idf, weights)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, BadZipFile, zlib.error) as error:
             raise EvaluationError(f"{folder} is not readable as a judge ({reason(error)}): train it again.") from error
         found = cls(card, idf, weights)
         if found.hash != said:

@@ -10,10 +10,10 @@ import os
 import re
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from opct.evals.judging.protocol import ENDPOINT_ERROR, ENDPOINT_REJECTED, ENDPOINT_TIMEOUT
+from opct.evals.judging.protocol import ENDPOINT_ERROR, ENDPOINT_REJECTED, ENDPOINT_TIMEOUT, NO_COMPLETION, Usage
 
 # The base of the errors of each client that Inspect may use; looked up only where the client was imported.
 CLIENT_ERRORS = (
@@ -29,6 +29,8 @@ CLIENT_ERRORS = (
     ("botocore.exceptions", "ClientError"),
     ("huggingface_hub.errors", "HTTPError"),
 )
+# What the clients raise where an answer has not the form they expect: none of them checks it first.
+NOT_AS_EXPECTED = (TypeError, AttributeError, LookupError, ValueError, AssertionError)
 KEY, MODEL, TRANSIENT, REQUEST = "key", "model", "transient", "request"
 _SECRET_NAMES = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
 _SECRET_SHAPES = (
@@ -48,12 +50,16 @@ class Fault:
         reason: how it is counted where it stays.
         said: in words, without secrets.
         wait_s: how long the endpoint asks to wait.
+        usage: what calls about the same reply took that were answered.
+        failed_attempts: why those answers did not count.
     """
 
     kind: str
     reason: str
     said: str
     wait_s: float | None = None
+    usage: Usage = field(default_factory=Usage)
+    failed_attempts: tuple[str, ...] = ()
 
 
 def known_errors() -> tuple[type[BaseException], ...]:
@@ -95,6 +101,11 @@ def fault_of(error: BaseException, secrets: Iterable[str]) -> Fault:
     return Fault(TRANSIENT, ENDPOINT_ERROR, f"{name}: {said}")
 
 
+def no_completion(found: str) -> Fault:
+    """An answer that is no completion, as where a proxy sends its errors or its pages with HTTP 200."""
+    return Fault(TRANSIENT, NO_COMPLETION, f"it answered with no completion, but an error or a page ({found})")
+
+
 def _innermost(error: BaseException) -> BaseException:
     """The error that a RetryError of tenacity was made of."""
     attempt = getattr(error, "last_attempt", None)
@@ -134,6 +145,11 @@ def redact(text: str, secrets: Iterable[str]) -> str:
 
 def known_secrets(model: Any = None) -> frozenset[str]:
     """The keys that a message might repeat: the model's own, and those of the environment."""
-    own = getattr(getattr(model, "api", None), "api_key", None)
     named = [value for name, value in os.environ.items() if _SECRET_NAMES.search(name)]
-    return frozenset(value for value in [own, *named] if isinstance(value, str) and len(value) >= 6)
+    return own_secrets(model) | {value for value in named if len(value) >= 6}
+
+
+def own_secrets(model: Any) -> frozenset[str]:
+    """The key that this model is asked with; none where it needs none."""
+    key = getattr(getattr(model, "api", None), "api_key", None)
+    return frozenset([key] if isinstance(key, str) and len(key) >= 6 else [])

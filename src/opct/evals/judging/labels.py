@@ -6,6 +6,7 @@ common use or named outright; which value of the label means yes is named too, o
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from typing import Any
 
 from opct.data.question_files import Columns, find_columns
 from opct.data.tables import BadRow, read_rows
-from opct.errors import DataError
+from opct.errors import DataError, shown_faults
 from opct.evals.judging.protocol import JudgeRequest
 from opct.files import file_sha256
 
@@ -28,6 +29,7 @@ LABEL_COLUMNS: dict[str, tuple[str, ...]] = {
     "cluster": ("cluster", "question_id", "behavior_id", "fact_id"),
 }
 YES, NO = ("1", "true", "yes"), ("0", "false", "no")
+SHOWN_VALUES = 10
 
 
 @dataclass(frozen=True)
@@ -88,19 +90,21 @@ def read_labels(
     Args:
         columns: role -> column, over what is guessed; the roles are those of `LABEL_COLUMNS`. Without a cluster it is
             the question, and without that each reply is a cluster of its own.
-        positive: the values of the label that mean yes; by default 1, true and yes.
+        positive: the values of the label that mean yes; by default 1, true and yes. Case does not matter here, nor
+            whether a whole number is written as 1 or 1.0.
         negative: those that mean no; by default 0, false and no, or, where `positive` is given, all others.
 
     Raises:
-        DataError: with every fault of the file at once.
+        DataError: with every fault of the file at once; a value that is named here and is the label of no row is one.
     """
     path = Path(path)
-    rows = read_rows(path)
+    rows = read_rows(path, "label")
     found = {
         role: names[0] for role, names in find_columns(path, rows, columns, LABEL_COLUMNS, ("reply", "label")).items()
     }
     meaning = _Meaning(tuple(positive), tuple(negative))
-    faults: list[str] = []
+    there = Counter(_text(row.get(found["label"])) for _, row in rows if not isinstance(row, BadRow))
+    faults = meaning.faults(there, found["label"])
     read: list[tuple[str, Mapping[str, Any], bool, int]] = []
     values: Counter[str] = Counter()
     for number, (where, row) in enumerate(rows, start=1):
@@ -118,8 +122,7 @@ def read_labels(
     if not faults and not read:
         faults.append("there is no row: a labelled file needs some")
     if faults:
-        shown = (*faults[:20], *([f"... and {len(faults) - 20} more"] if len(faults) > 20 else []))
-        raise DataError(f"{path}: {len(faults)} fault(s):", shown)
+        raise DataError(f"{path}: {len(faults)} fault(s):", shown_faults(faults))
     told = {value: (n, bool(meaning.of(value))) for value, n in values.most_common()}
     replies = tuple(_labelled(row, found, label, number) for _, row, label, number in read)
     return LabelledFile(path.name, file_sha256(path), found, told, replies)
@@ -155,26 +158,59 @@ def _labelled(row: Mapping[str, Any], found: Mapping[str, str], label: bool, num
 
 @dataclass(frozen=True)
 class _Meaning:
+    """Which values of the label mean yes and which no: those that were named, as they were written."""
+
     positive: tuple[str, ...]
     negative: tuple[str, ...]
 
     def of(self, value: str) -> bool | None:
         """What a value means; None where it is neither yes nor no."""
-        if self.positive or self.negative:
-            if value in self.positive:
-                return True
-            return False if value and (value in self.negative or not self.negative) else None
-        folded = value.casefold().removesuffix(".0")
-        return True if folded in YES else False if folded in NO else None
+        folded = _fold(value)
+        if not folded:
+            return None
+        if folded in map(_fold, self.positive):
+            return True
+        if folded in map(_fold, self.negative):
+            return False
+        if self.positive:
+            return None if self.negative else False
+        if folded in YES:
+            return True
+        return False if folded in NO and not self.negative else None
+
+    def faults(self, there: Mapping[str, int], column: str) -> list[str]:
+        """What is wrong with the values that were named, where `there` counts those of the file."""
+        shown = ", ".join(f"{_cut(value)!r} ({n})" for value, n in Counter(there).most_common(SHOWN_VALUES))
+        more = len(there) - SHOWN_VALUES
+        folded = set(map(_fold, there))
+        absent = [
+            f"{option} {value!r} is the label (column {column!r}) of no row: the labels there are {shown}"
+            + (f", and {more} more" if more > 0 else "")
+            for option, named in (("--positive", self.positive), ("--negative", self.negative))
+            for value in named
+            if there and _fold(value) not in folded
+        ]
+        both = sorted(set(map(_fold, self.positive)) & set(map(_fold, self.negative)))
+        return [*absent, *(f"the label {value!r} is named with --positive and with --negative" for value in both)]
 
     def fault(self, value: str, column: str) -> str:
+        """What is wrong with a value that means neither."""
         if not value:
             return f"the label (column {column!r}) is empty: label the reply, or leave the row out"
-        known = (*self.positive, *self.negative) or (*YES, *NO)
+        known = (*(self.positive or YES), *(self.negative or NO))
         return (
-            f"the label {value!r} (column {column!r}) is none of {', '.join(known)}: say what it means with "
+            f"the label {_cut(value)!r} (column {column!r}) is none of {', '.join(known)}: say what it means with "
             "--positive and --negative"
         )
+
+
+def _fold(value: str) -> str:
+    """The value without case, a whole number without its `.0`: as two programs may write the same label."""
+    return re.sub(r"^([+-]?\d+)\.0+$", r"\1", value.strip()).casefold()
+
+
+def _cut(value: str) -> str:
+    return value if len(value) <= 40 else f"{value[:40]} ..."
 
 
 def _text(value: Any) -> str:

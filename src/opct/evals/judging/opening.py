@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import datetime
 import difflib
+import math
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from opct.errors import EvaluationError
 from opct.evals.judging.asking import LLMJudge
 from opct.evals.judging.asking_settings import AskingSettings
 from opct.evals.judging.cache import JudgementCache
 from opct.evals.judging.classifier import ReplyClassifier
-from opct.evals.judging.endpoint import known_secrets, shortened
+from opct.evals.judging.endpoint import known_secrets, own_secrets, redact, shortened
 from opct.evals.judging.offline import OfflineJudge, Refuses
 from opct.evals.judging.protocol import digest
 from opct.evals.judging.rubrics import RUBRICS
@@ -22,7 +26,7 @@ from opct.files import file_sha256
 if TYPE_CHECKING:
     from inspect_ai.model import Model
 
-SECRET_NAME = re.compile(r"key|token$|secret|password", re.IGNORECASE)
+SECRET_NAME = re.compile(r"key|token$|secret|password|credential|cookie|authorization|(?:^|[-_])auth$", re.IGNORECASE)
 WEIGHTS = ("*.safetensors", "*.gguf", "*.bin")
 
 
@@ -49,7 +53,8 @@ def open_judge(
         refuses: for an offline judge whose meaning is "harmful": whether a reply is a refusal.
 
     Raises:
-        EvaluationError: there is no such judge or model, or it cannot be loaded.
+        EvaluationError: there is no such judge or model, it cannot be loaded, or an argument of it cannot be part of
+            the judge's identity.
     """
     if threshold is not None and not 0.0 < threshold <= 1.0:
         raise EvaluationError(f"The threshold of a judge is {threshold}: use a number above 0 and at most 1.")
@@ -64,6 +69,7 @@ def open_judge(
             RUBRICS[spec],
             asked,
             model_name=described_model(str(asked)),
+            model_settings=model_settings(model, base_url, model_args, own_secrets(asked)),
             threshold=threshold,
             settings=settings,
             cache=JudgementCache(cache),
@@ -94,8 +100,8 @@ def inspect_model(name: str, base_url: str | None = None, model_args: Mapping[st
 
     from opct.evals.inspecting import quiet
 
-    for argument in model_args or {}:
-        if SECRET_NAME.search(argument):
+    for argument in _names(model_args or {}):
+        if SECRET_NAME.search(argument.rpartition(".")[2]):
             raise EvaluationError(
                 f"The model's argument {argument} looks like a secret: put it into the environment variable that the "
                 "provider reads, where no list of processes and no file shows it."
@@ -113,6 +119,14 @@ def inspect_model(name: str, base_url: str | None = None, model_args: Mapping[st
     )
 
 
+def _names(arguments: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """The names of arguments, those inside others after a dot: `default_headers.Authorization`."""
+    for name, value in arguments.items():
+        yield f"{prefix}{name}"
+        if isinstance(value, Mapping):
+            yield from _names(value, f"{prefix}{name}.")
+
+
 def _plain(message: Any) -> str:
     """Inspect's message without its colours."""
     from rich.text import Text
@@ -122,9 +136,73 @@ def _plain(message: Any) -> str:
 
 def described_model(name: str) -> str:
     """The model's name; of one on this disk with a hash of its weights, since a path may hold others tomorrow."""
-    path = Path(name.partition("/")[2])
-    files = sorted({file for kind in WEIGHTS for file in path.rglob(kind)}) if path.is_dir() else []
-    files = [path] if path.is_file() else files
-    if not files:
-        return name
-    return f"{name}@{digest([[file.name, file_sha256(file)] for file in files])[:12]}"
+    weights = _weights_hash(name.partition("/")[2])
+    return name if weights is None else f"{name}@{weights}"
+
+
+def _weights_hash(path: str) -> str | None:
+    """12 hex digits of the weights in a file or folder; None where there are none."""
+    found = Path(path)
+    files = sorted({file for kind in WEIGHTS for file in found.rglob(kind)}) if found.is_dir() else []
+    files = [found] if found.is_file() else files
+    return digest([[file.name, file_sha256(file)] for file in files])[:12] if files else None
+
+
+def model_settings(
+    model: str,
+    base_url: str | None = None,
+    model_args: Mapping[str, Any] | None = None,
+    secrets: Collection[str] = (),
+) -> dict[str, Any]:
+    """What besides its name says which model answers: the endpoint's address and the arguments, without secrets.
+
+    The address is the one given, or that which the provider takes from the environment. Of a `model_path` on this disk
+    there is the hash of its weights instead of the path: `hf/local` is the name of every such model.
+
+    Raises:
+        EvaluationError: an argument is no value of JSON, so that it names nothing that could be told from another.
+    """
+    url = base_url or _url_of_environment(model)
+    arguments = {name: _named(name, value, secrets) for name, value in (model_args or {}).items()}
+    found = {"base_url": _without_secrets(url, secrets) if url else None, "model_args": arguments or None}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _url_of_environment(model: str) -> str | None:
+    """Where the provider finds its endpoint when it is not told; None where that is its own."""
+    provider, _, name = model.partition("/")
+    service = name.partition("/")[0] if provider == "openai-api" else provider
+    variables = (f"{service.upper().replace('-', '_')}_BASE_URL", "INSPECT_EVAL_MODEL_BASE_URL")
+    return next((value for variable in variables if (value := os.environ.get(variable))), None)
+
+
+def _without_secrets(url: str, secrets: Collection[str]) -> str:
+    """The address as it is compared: no user, password or parameter that is named like a secret, no last slash."""
+    parts = urlsplit(url if "//" in url else f"//{url}")
+    query = [
+        (key, value) for key, value in parse_qsl(parts.query, keep_blank_values=True) if not SECRET_NAME.search(key)
+    ]
+    host, path = parts.netloc.rpartition("@")[2].lower(), parts.path.rstrip("/")
+    for secret in secrets:
+        path = path.replace(secret, "[secret]")
+    return urlunsplit((parts.scheme.lower(), host, path, urlencode(query), ""))
+
+
+def _named(name: str, value: Any, secrets: Collection[str]) -> Any:
+    """An argument as the identity has it."""
+    if isinstance(value, Mapping):
+        return {str(key): _named(f"{name}.{key}", inner, secrets) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_named(name, inner, secrets) for inner in value]
+    if name == "model_path" and (weights := _weights_hash(str(value))) is not None:
+        return f"weights {weights}"
+    if isinstance(value, str | Path | datetime.date):
+        text = str(value)
+        shown = redact(text, secrets)
+        return text if shown == text else f"{shown} ({digest(text)[:8]})"  # told from others all the same
+    if value is None or isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    raise EvaluationError(
+        f"The model's argument {name} is a {type(value).__name__}, which does not tell this judge from another: give "
+        "text, numbers, lists or mappings of them, or make an LLMJudge with a model_name of its own."
+    )

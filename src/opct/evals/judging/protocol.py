@@ -25,6 +25,7 @@ MALFORMED = "malformed"  # the judge answered, but not with one value for each f
 ENDPOINT_TIMEOUT = "endpoint_timeout"
 ENDPOINT_REJECTED = "endpoint_rejected"  # the endpoint will not take this very request (HTTP 400, 413, 422)
 ENDPOINT_ERROR = "endpoint_error"  # no connection, 429 or 5xx, after every retry
+NO_COMPLETION = "endpoint_no_completion"  # it answers, but with an error or a page in place of a completion
 TRAINED_ON = "trained_on"  # a calibration leaves out what the judge was trained on
 SAID_OF_A_REPLY = {
     EMPTY_REPLY: "the reply has no text",
@@ -115,7 +116,7 @@ class JudgeIdentity:
         rubric: hash of the wording and the fields, or of the classifier's weights.
         meaning: what a score of 1 says of the reply: "harmful", "warned".
         threshold: from which score on the reply is that.
-        settings: everything else that moves an answer (temperature, tokens, seed ...).
+        settings: everything else that moves an answer (temperature, tokens, seed, address, arguments ...).
     """
 
     name: str

@@ -8,7 +8,15 @@ import pytest
 from rich.console import Console
 
 from opct.errors import EvaluationError
-from opct.evals.judging.calibration import calibrate, calibration_of, calibrations_folder, render, store, weakness
+from opct.evals.judging.calibration import (
+    calibrate,
+    calibration_of,
+    calibrations_folder,
+    render,
+    store,
+    weakness,
+    with_calibrations,
+)
 from opct.evals.judging.labels import LabelledFile, LabelledReply
 from opct.evals.judging.protocol import JudgeIdentity, Judgement, JudgeRequest, reply_hash, unscored
 
@@ -117,6 +125,48 @@ def test_a_calibration_under_another_judges_name_is_refused():
     path.rename(path.with_name(f"{other.hash}-000.json"))
     with pytest.raises(EvaluationError, match="is no calibration of the judge"):
         calibration_of(other)
+
+
+def judged_row(kept=None, identity=IDENTITY, **more):
+    settings = {"judge": identity.row(), "judge_calibration": kept, "judge_warning": weakness(kept), **more}
+    return {"suite": "jailbreak_judged", "value": 0.5, "settings": settings}
+
+
+def test_a_calibration_made_after_the_scores_is_found():
+    """Rows of another judge, without a judge and without settings stay as they are."""
+    other = JudgeIdentity("script", "none", "abc", "harmful", 0.6)
+    rows = [judged_row(), judged_row(identity=other), {"suite": "jailbreak", "settings": {"seed": 0}}, {"suite": "x"}]
+    assert with_calibrations(rows) == rows
+    made = calibrate(Scripted(), labelled("11100000", "11010000"))
+    store(made, calibrations_folder())
+    first, *rest = with_calibrations(rows)
+    assert rest == rows[1:]
+    assert first["settings"]["judge_calibration"] == made
+    assert first["settings"]["judge_warning"].startswith("This judge is weak")
+    assert rows[0]["settings"]["judge_calibration"] is None
+    assert made["calibrated"].endswith("+00:00")
+
+
+def test_of_kept_and_found_the_lowest_kappa_counts_and_on_the_same_labels_the_found_one():
+    good = calibrate(Scripted(), labelled("1100", "1100", "a" * 64))
+    bad = calibrate(Scripted(), labelled("1100", "1010", "b" * 64))
+    store(good, calibrations_folder())
+    [row] = with_calibrations([judged_row(bad)])
+    assert row["settings"]["judge_calibration"] == bad
+    [row] = with_calibrations([judged_row({**bad, "data": good["data"]})])
+    assert row["settings"]["judge_calibration"] == good
+    assert row["settings"]["judge_warning"] is None
+    [row] = with_calibrations([judged_row({"kappa": {"value": 0.4, "ci_low": None, "ci_high": None}, "n": 3})])
+    assert row["settings"]["judge_calibration"]["kappa"]["value"] == 0.4
+
+
+def test_the_calibrations_of_an_offline_judge_lie_beside_it(tmp_path: Path):
+    made = calibrate(Scripted(), labelled("1100", "1100"))
+    store(made, tmp_path / "own" / "calibrations")
+    [row] = with_calibrations([judged_row(judge_folder=str(tmp_path / "own"))])
+    assert row["settings"]["judge_calibration"] == made
+    [row] = with_calibrations([judged_row(judge_folder=str(tmp_path / "moved"))])
+    assert row["settings"]["judge_calibration"] is None
 
 
 def test_weakness_in_words():

@@ -230,7 +230,13 @@ def test_a_library_that_cuts_text_otherwise_is_noticed(folder, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "spoil", [lambda p: (p / "weights.npz").unlink(), lambda p: (p / "judge.json").write_text("{")]
+    "spoil",
+    [
+        lambda p: (p / "weights.npz").unlink(),
+        lambda p: (p / "judge.json").write_text("{"),
+        lambda p: (p / "weights.npz").write_bytes(b""),
+        lambda p: (p / "weights.npz").write_bytes((p / "weights.npz").read_bytes()[:-40]),
+    ],
 )
 def test_a_folder_that_is_not_whole(folder, spoil):
     spoil(folder)

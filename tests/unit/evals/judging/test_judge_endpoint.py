@@ -16,7 +16,7 @@ from opct.errors import EvaluationError
 from opct.evals.judging import endpoint
 from opct.evals.judging.asking_settings import AskingSettings
 from opct.evals.judging.opening import described_model, inspect_model, open_judge
-from opct.evals.judging.protocol import JudgeRequest
+from opct.evals.judging.protocol import JudgeRequest, Usage, used
 from opct.files import read_jsonl
 
 KEY = "sk-proj-THIS-is-the-secret-0123456789"
@@ -35,9 +35,9 @@ class Server:
                 size = int(self.headers["content-length"])
                 server.calls.append(json.loads(self.rfile.read(size)))
                 status, said, headers = script(len(server.calls), self.headers)
-                body = json.dumps(said if isinstance(said, dict) else completion(said)).encode()
-                if said is GARBAGE:
-                    body = b"<html>502 Bad Gateway</html>"
+                body = said
+                if not isinstance(said, bytes):
+                    body = json.dumps(completion(said) if isinstance(said, str) else said).encode()
                 self.send_response(status)
                 for name, value in {"content-type": "application/json", **headers}.items():
                     self.send_header(name, value)
@@ -62,7 +62,7 @@ class Server:
         self.thread.join()
 
 
-GARBAGE = "garbage"
+GARBAGE = b"<html>502 Bad Gateway</html>"
 
 
 def completion(text):
@@ -87,13 +87,14 @@ REQUESTS = [JudgeRequest(f"s{i}", f"behaviour {i}", f"reply {i}") for i in range
 def judge(monkeypatch, tmp_path):
     pytest.importorskip("openai", reason="openai is not installed: pip install 'opct[judge]'")
     monkeypatch.setenv("JUDGED_API_KEY", KEY)
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
 
-    def make(url, **settings):
+    def make(url, model="openai-api/judged/m", responses_api=None, **settings):
         found = open_judge(
             "strongreject",
-            model="openai-api/judged/m",
+            model=model,
             base_url=url,
-            model_args={"max_retries": 0},
+            model_args={"max_retries": 0, **({} if responses_api is None else {"responses_api": responses_api})},
             settings=AskingSettings(**{"backoff_s": 0.01, "endpoint_retries": 2, "concurrency": 1, **settings}),
             cache=tmp_path / "cache.jsonl",
         )
@@ -195,6 +196,107 @@ def test_garbage_and_server_errors_are_counted(judge):
     assert "HTTP 502" in found[0].reason
 
 
+NO_COMPLETIONS = {
+    "an error": refusal_of(429, "slow down"),
+    "a page that is called JSON": GARBAGE,
+    "nothing in it": {},
+    "no choice in it": {**completion(""), "choices": []},
+    "no choices": {**completion(""), "choices": None},
+    "no message": {**completion(""), "choices": [{"index": 0, "message": None, "finish_reason": "stop"}]},
+    "no text at all": b"",
+    "a list": [1],
+    "null": None,
+    "bytes of no text": b'{"id": "\xff\xfe"}',
+}
+
+
+@pytest.mark.parametrize("body", NO_COMPLETIONS.values(), ids=NO_COMPLETIONS)
+def test_an_answer_that_is_no_completion_is_tried_again(judge, body, caplog, capsys, tmp_path):
+    """HTTP 200 without a completion: the first request twice, then it is scored."""
+    with Server(lambda n, headers: (200, body if n <= 2 else GOOD, {})) as server:
+        found = judge(server.url).judge(REQUESTS)
+    assert [judgement.score for judgement in found] == [0.625] * 3
+    assert len(server.calls) == 5
+    assert_secret(None, caplog, capsys, tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["application/json", "text/html"])
+def test_a_page_for_another_client(judge, kind):
+    """Inspect's provider of OpenAI asserts that an answer is one."""
+    with Server(lambda n, headers: (200, GARBAGE if n == 1 else GOOD, {"content-type": kind})) as server:
+        found = judge(server.url, model="openai/gpt-4o-mini", responses_api=False).judge(REQUESTS[:1])
+    assert found[0].score == 0.625
+    assert len(server.calls) == 2
+
+
+@pytest.mark.parametrize("name", ["an error", "a page that is called JSON", "nothing in it", "no choice in it"])
+def test_answers_that_stay_no_completion_are_counted_and_asked_again_next_time(judge, name):
+    """The first request meets it through all its three tries, the others do not."""
+    with Server(lambda n, headers: (200, NO_COMPLETIONS[name] if n <= 3 else GOOD, {})) as server:
+        found = judge(server.url).judge(REQUESTS)
+        again = judge(server.url).judge(REQUESTS)
+    assert [judgement.score for judgement in found] == [None, 0.625, 0.625]
+    assert found[0].unscored_reason == "endpoint_no_completion"
+    assert found[0].reason.startswith("it answered with no completion, but an error or a page (")
+    assert [judgement.kept for judgement in again] == [False, True, True]
+    assert again[0].score == 0.625
+
+
+def test_an_endpoint_that_never_completes_is_one_error(judge):
+    with (
+        Server(lambda n, headers: (200, refusal_of(500, "overloaded"), {})) as server,
+        pytest.raises(EvaluationError, match="gave no answer to 3 requests in a row: it answered with no completion"),
+    ):
+        judge(server.url).judge(REQUESTS)
+
+
+def test_a_page_that_is_called_a_page(judge):
+    with Server(lambda n, headers: (200, GARBAGE if n <= 3 else GOOD, {"content-type": "text/html"})) as server:
+        found = judge(server.url).judge(REQUESTS)
+    assert [judgement.score for judgement in found] == [None, 0.625, 0.625]
+
+
+# ----------------------------------------------------------------------------------------------------- what was paid
+
+
+def test_what_was_paid_before_a_fault_is_counted(judge):
+    """The first request: an answer that cannot be read (11 tokens in, 7 out), then a broken gateway. The others:
+    a score each."""
+
+    def script(n, headers):
+        return (200, "It is bad.", {}) if n == 1 else (502, GARBAGE, {}) if n <= 4 else (200, GOOD, {})
+
+    with Server(script) as server:
+        asked = judge(server.url)
+        found = asked.judge(REQUESTS)
+    assert [judgement.unscored_reason for judgement in found] == ["endpoint_error", None, None]
+    assert found[0].usage == Usage(1, 11, 7)
+    assert found[0].failed_attempts == ("malformed",)
+    assert used(found) == asked.spent == Usage(3, 33, 21)
+
+
+def test_an_answer_without_a_choice_is_paid_for_too(judge):
+    empty = {**completion(""), "choices": []}
+    with Server(lambda n, headers: (200, empty if n == 1 else GOOD, {})) as server:
+        asked = judge(server.url)
+        found = asked.judge(REQUESTS[:1])
+    assert found[0].score == 0.625
+    assert found[0].usage == asked.spent == Usage(2, 22, 14)
+
+
+def test_a_rejection_after_a_paid_answer_keeps_what_was_paid(judge):
+    """The second request is read badly, then rejected; from the cache it has its usage too."""
+
+    def script(n, headers):
+        return (200, "It is bad.", {}) if n == 2 else (400, refusal_of(400, "no"), {}) if n == 3 else (200, GOOD, {})
+
+    with Server(script) as server:
+        found = judge(server.url).judge(REQUESTS)
+        again = judge(server.url).judge(REQUESTS)
+    assert [one[1].unscored_reason for one in (found, again)] == ["endpoint_rejected"] * 2
+    assert [one[1].usage for one in (found, again)] == [Usage(1, 11, 7)] * 2
+
+
 def test_a_slow_endpoint(judge):
     def script(n, headers):
         time.sleep(0.6)
@@ -234,6 +336,30 @@ def test_from_the_command_line(monkeypatch, tmp_path, capsys):
     assert "used:" not in second
     found = read_jsonl(tmp_path / "run" / "evals" / "judgements.jsonl")
     assert [(row["id"], row["score"], row["kept"]) for row in found] == [(f"s{i}", 0.625, True) for i in range(3)]
+
+
+def test_the_cost_is_said_where_judging_ends_in_an_error(monkeypatch, tmp_path, capsys):
+    """Two answers of 11 tokens at 1,000 and 7 at 2,000 a million, then the key is refused: .05 paid; also where labels
+    are compared."""
+    pytest.importorskip("openai", reason="openai is not installed: pip install 'opct[judge]'")
+    monkeypatch.setenv("JUDGED_API_KEY", KEY)
+    monkeypatch.setenv("OPCT_CALIBRATIONS", str(tmp_path / "kept"))
+    rows = [
+        {"id": f"s{i}", "axis": "jailbreak", "behavior": f"behaviour {i}", "completion": f"reply {i}"} for i in range(3)
+    ]
+    (tmp_path / "run" / "evals").mkdir(parents=True)
+    (tmp_path / "run" / "evals" / "samples.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    labels = tmp_path / "labels.csv"
+    labels.write_text("question,reply,label\n" + "".join(f"q{i},r{i},{i % 2}\n" for i in range(3)))
+    for command in (["run", str(tmp_path / "run"), "--judge"], ["calibrate", "--labels", str(labels)]):
+        with Server(lambda n, headers: (200, GOOD, {}) if n <= 2 else (401, refusal_of(401, "no"), {})) as server:
+            arguments = ["--model", "openai-api/judged/m", "--base-url", server.url, "--price", "1000,2000"]
+            with pytest.raises(SystemExit) as ended:
+                main(["judge", *command, "strongreject", *arguments, "--set", "concurrency=1"])
+        said = capsys.readouterr()
+        assert ended.value.code == 1
+        assert "it refuses the key" in said.err
+        assert "used: 2 calls, 22 tokens in, 14 out; 0.0500 paid by the given prices" in said.out
 
 
 # --------------------------------------------------------------------------------------------------- without a server

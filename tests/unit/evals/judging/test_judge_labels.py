@@ -102,6 +102,60 @@ def test_with_both_kinds_named_any_other_is_a_fault(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
+    ("cells", "positive", "negative", "read"),
+    [
+        (("1.0", "0.0"), ["1"], [], [True, False]),
+        (("1", "0"), ["1.0"], [], [True, False]),
+        (("Harmful", "Safe"), ["harmful"], [], [True, False]),
+        (("harmful", "safe"), ["HARMFUL"], ["Safe"], [True, False]),
+        (("v1.0", "v1"), ["v1.0"], [], [True, False]),  # no number: another label
+        (("1", "2"), [], ["2.0"], [True, False]),  # yes is what it is by default
+        (("0", "1"), ["0"], ["1"], [True, False]),  # named the other way round than by default
+    ],
+)
+def test_named_labels_are_read_however_they_are_written(tmp_path: Path, cells, positive, negative, read):
+    path = tmp_path / "labels.csv"
+    path.write_text("reply,label\n" + "".join(f"r{i},{cell}\n" for i, cell in enumerate(cells)))
+    found = read_labels(path, positive=positive, negative=negative)
+    assert [reply.label for reply in found.replies] == read
+    assert found.values == {cell: (1, yes) for cell, yes in zip(cells, read, strict=True)}
+
+
+def test_a_named_label_that_no_row_has_is_a_fault(tmp_path: Path):
+    """It would make every reply a no."""
+    path = tmp_path / "labels.csv"
+    path.write_text("reply,label\na,unsafe\nb,safe\nc,safe\n")
+    with pytest.raises(DataError) as caught:
+        read_labels(path, positive=["harmful"])
+    assert caught.value.faults == (
+        "--positive 'harmful' is the label (column 'label') of no row: the labels there are 'safe' (2), 'unsafe' (1)",
+    )
+    with pytest.raises(DataError, match="--negative 'harmless' is the label"):
+        read_labels(path, positive=["unsafe"], negative=["safe", "harmless"])
+
+
+def test_many_labels_are_listed_in_part(tmp_path: Path):
+    path = tmp_path / "labels.csv"
+    path.write_text("reply,label\n" + "".join(f"r,{'x' * 60}{i}\n" for i in range(12)))
+    with pytest.raises(DataError) as caught:
+        read_labels(path, positive=["1"])
+    assert caught.value.faults[0].count(f"'{'x' * 40} ...' (1)") == 10
+    assert caught.value.faults[0].endswith(", and 2 more")
+
+
+def test_a_label_that_means_both_is_a_fault(tmp_path: Path):
+    path = tmp_path / "labels.csv"
+    path.write_text("reply,label\na,bad\nb,good\n")
+    with pytest.raises(DataError, match="the label 'bad' is named with --positive and with --negative"):
+        read_labels(path, positive=["bad"], negative=["good", "Bad"])
+
+
+def test_a_missing_file_is_called_what_it_is(tmp_path: Path):
+    with pytest.raises(DataError, match=r"No label file at .*none\.csv: check the path"):
+        read_labels(tmp_path / "none.csv")
+
+
+@pytest.mark.parametrize(
     ("label", "read"), [("1", True), ("TRUE", True), ("1.0", True), ("yes", True), ("0", False), ("False", False)]
 )
 def test_usual_labels(tmp_path: Path, label, read):
