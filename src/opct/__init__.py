@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from opct import losses as losses
     from opct.api import evaluate as evaluate
+    from opct.api import train as train
     from opct.config import TrainConfig as TrainConfig
     from opct.config_file import load_config as load_config
     from opct.data.pairs import ContrastivePair as ContrastivePair
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from opct.data.pairs import write_pairs as write_pairs
     from opct.models.policy import Policy as Policy
     from opct.reports import report as report
-    from opct.trainer import train as train
 
 _HOMES = {
     "ContrastivePair": "opct.data.pairs",
@@ -34,7 +34,7 @@ _HOMES = {
     "load_pairs": "opct.data.pairs",
     "losses": "opct.losses",
     "report": "opct.reports",
-    "train": "opct.trainer",
+    "train": "opct.api",
     "write_pairs": "opct.data.pairs",
 }
 

@@ -1,4 +1,4 @@
-"""Evaluate a run, a model or a policy: what `opct eval` and `opct.evaluate` do."""
+"""Train a run; evaluate one, a model or a policy: what `opct train`, `opct eval` and the functions for Python do."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
+    from opct.config import TrainConfig
     from opct.models.policy import Policy
+    from opct.trainer import TrainResult
 
 DEFAULT_SUITES = ("sycophancy_short", "benign")
 SHOWN_GROUPS = (
@@ -54,6 +56,19 @@ class EvalResult:
         logs = RunDir(self.out).evals_dir
         parts.append(Text(f"logs: {logs} (open them with `inspect view --log-dir {logs}`)"))
         return Group(*parts)
+
+
+def train(
+    config: TrainConfig, *, resume: bool = False, overwrite: bool = False, progress: Progress | None = None
+) -> TrainResult:
+    """Train as `config` says, in `config.output_dir`; see `opct.trainer.train` for arguments and errors.
+
+    Where pairs hold jailbreak behaviours, a new run measures its teacher first; see `teacher.check_behaviors`.
+    """
+    from opct.before_training import measure_teacher
+    from opct.trainer import train as run_training
+
+    return run_training(config, resume=resume, overwrite=overwrite, progress=progress, check_teacher=measure_teacher)
 
 
 def evaluate(

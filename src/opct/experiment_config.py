@@ -21,7 +21,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
@@ -56,7 +56,9 @@ class Evaluation(Section):
     )
     split: str = Field("test", description="Which of them.")
     families: str = Field("all", description="`all`, `train`, `held_out`, or names with commas.")
-    families_per_question: int | None = Field(2, ge=1, description="Families that each is asked in; null: all.")
+    families_per_question: Annotated[int, Field(ge=1)] | Literal["default"] | None = Field(
+        "default", description="Families that each is asked in; `default`: 4 of jailbreak, else 2; null: all."
+    )
     prompts_per_fact: int | None = Field(None, ge=1, description="Messages of each safety fact; null: all.")
     twins_per_fact: int | None = Field(None, ge=0, description="Harmless messages beside them; null: all.")
     max_completion_tokens: int = Field(32, ge=1, description="Longest answer.")
@@ -64,6 +66,9 @@ class Evaluation(Section):
     max_benign_tokens: int = Field(64, ge=1, description="Longest answer to a benign request.")
     n_benign: int | None = Field(None, ge=1, description="At most so many benign requests; null: all.")
     data: dict[str, str] = Field({}, description="Files by what they are for, as `opct eval --data`.")
+    behavior_columns: dict[str, str] = Field({}, description="Of the file of behaviours, by role, where named.")
+    leave_out: list[str] = Field([], description="Categories of that file which are not asked.")
+    augmented: bool = Field(False, description="Ask SAGE-Eval's own typos and tones too.")
     kl_samples: int = Field(100, ge=0, description="Replies of each suite whose KL to the base is measured.")
     browser_questions: int = Field(20, ge=0, description="Questions shown in full on the report.")
     seed: int = Field(0, ge=0, description="Of the choice of questions, phrasings and samples.")

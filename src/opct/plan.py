@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from opct.accumulation import accumulate, forward_tokens, shares_prompts
 from opct.config import TrainConfig
 from opct.config_file import dump_config
+from opct.data.build_jailbreak import bare_behaviors
 from opct.data.render import RenderedPair
 from opct.data.training import anchors_per_step
 from opct.memory import memory_now_bytes, peak_memory_gb
@@ -110,7 +111,21 @@ def _sizes(setup: Setup) -> Iterator[tuple[str, str]]:
         for name, pairs in setup.streams.items()
     ]
     yield "passes", ", ".join(passes)
+    behaviors = len(bare_behaviors(rendered.pair for rendered in setup.pairs))
+    if behaviors:
+        yield "teacher check", _teacher_check(config, behaviors)
     yield "completion tokens", f"at most {steps * per_step * n * config.rollout.max_completion_tokens:,} in all"
+
+
+def _teacher_check(config: TrainConfig, there: int) -> str:
+    """What will be asked of the teacher before the first step."""
+    asked = min(there, config.teacher.check_behaviors)
+    if not asked:
+        return f"off: whether it refuses the {there} bare behaviours is not known (teacher.check_behaviors=0)"
+    return (
+        f"before the first step: does it refuse? {asked} of {there} bare behaviours, at most "
+        f"{config.teacher.check_tokens} tokens each"
+    )
 
 
 def _costs(setup: Setup, probe: _Probe) -> Iterator[tuple[str, str]]:

@@ -12,14 +12,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from opct.api import evaluate
+from opct.api import evaluate, train
 from opct.checkpoint_state import is_finished
 from opct.config import TrainConfig
 from opct.data.build import embedded_hash
 from opct.files import file_sha256, write_json
 from opct.progress import Field, Progress, duration
 from opct.runs import RunDir
-from opct.trainer import train
 
 if TYPE_CHECKING:
     from opct.models.policy import Policy

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,7 @@ from opct.tracking import NullTracker, Tracker, check_trackers
 from opct.validation import validate
 
 KL_FLOOR = 0.05  # nats a token: a divergence bound is never taken from less than this
+TEACHER_CHECK = "teacher_check"  # in the manifest
 FIRST_STEPS = 3  # the training KL of so many steps counts towards the divergence bound
 
 
@@ -77,16 +79,27 @@ class TrainResult:
         return "\n".join(lines)
 
 
+Found = dict[str, Any] | None  # by the check of the teacher
+CheckTeacher = Callable[[Setup, Progress], Found] | None
+
+
 def train(
-    config: TrainConfig, *, resume: bool = False, overwrite: bool = False, progress: Progress | None = None
+    config: TrainConfig,
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+    check_teacher: CheckTeacher = None,
 ) -> TrainResult:
-    """Train as `config` says, in `config.output_dir`.
+    """Train as `config` says, in `config.output_dir`; `opct.train` is this with the check of the teacher.
 
     A SIGINT or SIGTERM saves after the current step and returns with status "interrupted".
 
     Args:
         resume: go on from the last checkpoint in the run directory; a run killed at any moment can be resumed.
         overwrite: replace the run that is there.
+        check_teacher: called by every process before the first step, and not again where the run goes on; what it
+            returns is kept in the manifest under "teacher_check".
 
     Raises:
         ConfigError, DataError, ModelError: before the first step.
@@ -100,10 +113,10 @@ def train(
     """
     main = distributed.is_main()
     with distributed.session(config.parallel, config.model.device):
-        return _train(config, resume, overwrite, (progress if main else None) or NullProgress())
+        return _train(config, resume, overwrite, (progress if main else None) or NullProgress(), check_teacher)
 
 
-def _train(config: TrainConfig, resume: bool, overwrite: bool, progress: Progress) -> TrainResult:
+def _train(config: TrainConfig, resume: bool, overwrite: bool, progress: Progress, check: CheckTeacher) -> TrainResult:
     check_trackers(config.report_to)
     opened = _open(config, resume, overwrite)
     with opened as run, StopRequest(launched=distributed.launched()) as stop, contextlib.ExitStack() as stack:
@@ -114,8 +127,9 @@ def _train(config: TrainConfig, resume: bool, overwrite: bool, progress: Progres
             distributed.main_only(run.clear)  # not before: what cannot begin replaces nothing
         for line in (*describe(setup), *detours(setup.policy, setup.teacher, completions_per_pair(config))):
             progress.log(line)
+        checked = _checked(run, setup, check, progress)
         torch.manual_seed(sample_seed(config.seed, "start"))
-        state = _begin(run, setup, resume=resume)
+        state = _begin(run, setup, checked, resume=resume)
         if state.step:
             progress.log(f"goes on after step {state.step} of {setup.total_steps}")
         setup.publish(state.step)
@@ -145,7 +159,15 @@ def _recorded_dtype(run: RunDir) -> str | None:
     return distributed.from_main(run.read_manifest().get("dtype") if distributed.is_main() else None)
 
 
-def _begin(run: RunDir, setup: Setup, *, resume: bool) -> SavedState:
+def _checked(run: RunDir, setup: Setup, check: CheckTeacher, progress: Progress) -> Found:
+    """What the check of the teacher found when the run began, which may be now."""
+    kept = distributed.from_main(run.read_manifest() if distributed.is_main() else {})
+    if "data" in kept:  # it has begun before
+        return kept.get(TEACHER_CHECK)
+    return None if check is None else check(setup, progress)
+
+
+def _begin(run: RunDir, setup: Setup, checked: Found, *, resume: bool) -> SavedState:
     """The state to go on from, with weights loaded; writes the manifest and drops what is newer than the state."""
     config, policy = setup.config, setup.policy
     identity: dict[str, Any] = {
@@ -169,16 +191,16 @@ def _begin(run: RunDir, setup: Setup, *, resume: bool) -> SavedState:
     state = SavedState(optimizer=optimizer)
     if checkpoint is not None:
         load_checkpoint(checkpoint, setup, state)
-    distributed.main_only(_write_beginning, run, setup, identity, state)
+    distributed.main_only(_write_beginning, run, setup, identity | {TEACHER_CHECK: checked}, state)
     return state
 
 
 def _write_beginning(run: RunDir, setup: Setup, identity: dict[str, Any], state: SavedState) -> None:
-    """Drop what is newer than the state, and say what the run is."""
+    """Drop what is newer than the state, and say what the run is: its identity, and what was found before it."""
     config = setup.config
     run.truncate_after(state.step or -1)  # at step 0 its validation is done again
     visited = [rendered.pair for rendered in setup.visited()]
-    extra = {key: identity[key] for key in ("base", "template", "dtype")} | {
+    extra = {key: identity[key] for key in ("base", "template", "dtype", TEACHER_CHECK)} | {
         "method": config.method,
         "engine": None if setup.engine is None else setup.engine.backend.name,
         "processes": distributed.size(),

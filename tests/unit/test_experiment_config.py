@@ -176,3 +176,17 @@ def test_the_experiment_that_comes_with_the_project_loads():
     path = Path(__file__).resolve().parents[2] / "configs" / "experiment.yaml"
     experiment = load_experiment(path)
     assert len(experiment.configs) == len(experiment.arms) * len(experiment.config.seeds) == 12
+
+
+@pytest.mark.parametrize(
+    ("written", "value"), [("", "default"), ("families_per_question: 3, ", 3), ("families_per_question: null, ", None)]
+)
+def test_how_many_families_each_is_asked_in(write, written, value):
+    experiment = load_experiment(write(PLAIN + f"evaluation: {{{{{written}n_questions: 3}}}}\n"))
+    assert experiment.config.evaluation.families_per_question == value
+
+
+@pytest.mark.parametrize("written", ["0", "many", "1.5"])
+def test_a_number_of_families_that_is_none(write, written):
+    with pytest.raises(ConfigError, match=r"evaluation\.families_per_question"):
+        load_experiment(write(PLAIN + f"evaluation: {{{{families_per_question: {written}}}}}\n"))

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from opct.cli.options import SPLIT_HELP, Split, refuse_existing, warn_of_test_items
+from opct.cli.options import SPLIT_HELP, Split, refuse_existing, single_columns, warn_of_test_items
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from opct.data.behaviors import Behavior
     from opct.data.perturb.in_the_wild import Artifact
     from opct.data.questions import Split as DataSplit
@@ -35,8 +37,12 @@ TeacherExamples = Annotated[
     bool, typer.Option("--teacher-examples", help="The teacher of behaviours sees three refused requests before each.")
 ]
 Twins = Annotated[str | None, typer.Option(metavar="FILE", help="The benign behaviours of a file, as its twins.")]
-Templates = Annotated[Path | None, typer.Option(metavar="FILE", help="Templates of the family in_the_wild.")]
-Attacks = Annotated[Path | None, typer.Option(metavar="FILE", help="Prompts of an attacker, as of PAIR.")]
+Templates = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Templates of the held-out family in_the_wild; see --families.")
+]
+Attacks = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="An attacker's prompts, as of PAIR: the held-out family artifact.")
+]
 Columns = Annotated[
     list[str] | None, typer.Option(metavar="ROLE=NAME", help="The column of the behavior, id ...; repeatable.")
 ]
@@ -61,7 +67,7 @@ def build_jailbreak(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file that is there.")] = False,
 ) -> None:
     """Make jailbreak pairs: behaviours in wrappers, beside the bare ones."""
-    from opct.data.behaviors import apart_from
+    from opct.data.behaviors import apart_from, measured_later
     from opct.data.build_jailbreak import build_jailbreak as build
     from opct.data.pairs import write_pairs
     from opct.data.perturb.in_the_wild import load_artifacts, load_templates
@@ -80,23 +86,26 @@ def build_jailbreak(
     behaviors, left_out = _behaviors(source, column or [], twins, leave_out or [])
     if source != "builtin":  # else artifacts have the splits of the embedded behaviours that they are like
         attacks, attacks_left_out = apart_from(attacks, _only_measured_on())
+    chosen = cast("DataSplit | None", None if split is Split.all else split.value)
     pairs = build(
         behaviors,
         families=families,
         parts=[part.strip() for part in parts.split(",") if part.strip()],
         seed=seed,
         per_behavior=per_behavior,
-        split=cast("DataSplit | None", None if split is Split.all else split.value),
+        split=chosen,
         teacher_system=SAFETY_SYSTEM if teacher_system == EMBEDDED else teacher_system,
         teacher_turns=REFUSED_TURNS if teacher_examples else (),
         templates=templates,
         artifacts=attacks,
     )
     write_pairs(out, pairs)
-    _say(source, behaviors, [*(one.id for one in left_out), *(one.id for one in attacks_left_out)])
+    _say(source, behaviors)
+    _say_left_out("embedded behaviours that are only measured on", [*left_out, *attacks_left_out])
+    _say_left_out(f"behaviours of {source} in a later split", measured_later(behaviors, chosen, behaviors))
     if artifacts is not None:
         used = sum(pair.family == "artifact" for pair in pairs)
-        print(f"{artifacts}: {len(attacks)} prompts, {used} of them in this split; {n_without} goals have none")
+        print(f"{artifacts}: {len(attacks)} prompts, {used} of them used in this split; {n_without} goals have none")
     which = "all" if split is Split.all else f"the {split.value}"
     print(f"{out}: {len(pairs)} pairs from {which} behaviours")
     warn_of_test_items(pairs)
@@ -111,12 +120,7 @@ def _behaviors(
 
     if source == "builtin":
         return builtin_behaviors(), []
-    columns: dict[str, str] = {}
-    for assignment in column:
-        role, equals, name = assignment.partition("=")
-        if not (role and equals and name):
-            raise typer.BadParameter(f"{assignment!r} is not ROLE=NAME", param_hint="--column")
-        columns[role] = name
+    columns = single_columns(column, "--column")
     found = load_behaviors(source, columns or None, twins=twins, leave_out=leave_out)
     return apart_from(found, _only_measured_on())
 
@@ -127,13 +131,16 @@ def _only_measured_on() -> list[Behavior]:
     return [behavior for behavior in builtin_behaviors() if behavior.split != "train"]
 
 
-def _say(source: str, behaviors: list[Behavior], left_out: list[str]) -> None:
+def _say(source: str, behaviors: list[Behavior]) -> None:
     from collections import Counter
 
     from opct.data.questions import SPLITS
 
     splits = Counter(behavior.split for behavior in behaviors)
     print(f"{source}: {len(behaviors)} behaviours: {', '.join(f'{splits[name]} {name}' for name in SPLITS)}")
+
+
+def _say_left_out(what: str, left_out: Sequence[Behavior | Artifact]) -> None:
     if left_out:
-        shown = ", ".join(map(repr, left_out[:3])) + (" ..." if len(left_out) > 3 else "")
-        print(f"left out: {len(left_out)} near-duplicate(s) of embedded behaviours that are only measured on: {shown}")
+        shown = ", ".join(repr(one.id) for one in left_out[:3]) + (" ..." if len(left_out) > 3 else "")
+        print(f"left out: {len(left_out)} near-duplicate(s) of {what}: {shown}")

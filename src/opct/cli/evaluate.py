@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from opct.cli.options import Target, named_columns, named_files
+from opct.cli.options import Target, named_columns, named_files, number_or_all, single_columns
 
 QuestionFile = Annotated[
     Path | None,
@@ -34,6 +34,10 @@ Suites = Annotated[
         "capability, or one of its benchmarks; repeatable. By default sycophancy_short and benign.",
     ),
 ]
+Tasks = Annotated[
+    list[str] | None, typer.Option(metavar="PKG/NAME", help="Any other Inspect task; repeat for several.")
+]
+Out = Annotated[Path | None, typer.Option(metavar="FOLDER", help="Of the results; the run directory if there is one.")]
 MaxReply = Annotated[
     int | None, typer.Option(metavar="N", min=1, help="Longest reply in jailbreak and safety_awareness; by default 96.")
 ]
@@ -43,23 +47,36 @@ Problems = Annotated[
 ]
 Files = Annotated[
     list[str] | None,
-    typer.Option(metavar="NAME=FILE", help="Behaviours (jailbreak=FILE), facts, a benchmark's problems; repeatable."),
+    typer.Option(
+        metavar="NAME=FILE",
+        help="Behaviours (jailbreak=FILE), their twins (jailbreak_twins=FILE), facts (safety_awareness=FILE), a "
+        "benchmark's problems; repeatable.",
+    ),
+]
+BehaviorColumns = Annotated[
+    list[str] | None,
+    typer.Option(metavar="ROLE=NAME", help="A column of the file of behaviours; repeatable."),
+]
+LeftOut = Annotated[list[str] | None, typer.Option(metavar="CATEGORY", help="Of that file, not asked; repeatable.")]
+Augmented = Annotated[bool | None, typer.Option("--augmented", help="SAGE-Eval's own typos and tones too.")]
+PerQuestion = Annotated[
+    str | None,
+    typer.Option(
+        metavar="N", help="Families that each question, behaviour or message is asked in, or all; 2, of jailbreak 4."
+    ),
 ]
 
 
 def evaluate(
     target: Target,
     suite: Suites = None,
-    task: Annotated[
-        list[str] | None, typer.Option(metavar="PKG/NAME", help="Any other Inspect task; repeat for several.")
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Of the results; the run directory if there is one.")
-    ] = None,
+    task: Tasks = None,
+    out: Out = None,
     questions: QuestionFile = None,
     column: Columns = None,
     split: SplitName = None,
     families: Families = None,
+    families_per_question: PerQuestion = None,
     n_questions: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="At most so many questions in each suite; by default 600.")
     ] = None,
@@ -73,6 +90,9 @@ def evaluate(
     ] = None,
     max_reply_tokens: MaxReply = None,
     data: Files = None,
+    behavior_column: BehaviorColumns = None,
+    leave_out: LeftOut = None,
+    augmented: Augmented = None,
     dtype: Dtype = None,
     label: Annotated[
         str | None, typer.Option(metavar="NAME", help="Name of this arm in a report: base, sft, opct ...")
@@ -95,8 +115,13 @@ def evaluate(
         "max_completion_tokens": max_completion_tokens,
         "max_reply_tokens": max_reply_tokens,
         "data": named_files(data or []) or None,
+        "behavior_columns": single_columns(behavior_column or [], "--behavior-column") or None,
+        "leave_out": leave_out or None,
+        "augmented": augmented,
     }
     given = {name: value for name, value in options.items() if value is not None}
+    if families_per_question is not None:
+        given["families_per_question"] = number_or_all(families_per_question, "--families-per-question")
     what: dict[str, Any] = {"suites": suite or None, "tasks": task or None, "out": out, "label": label, "dtype": dtype}
     progress = make_progress()
     try:

@@ -67,6 +67,28 @@ def named_columns(assignments: list[str]) -> dict[str, list[str]] | None:
     return columns or None
 
 
+def single_columns(assignments: list[str], option: str) -> dict[str, str]:
+    """`role=name` assignments, each role once."""
+    columns: dict[str, str] = {}
+    for assignment in assignments:
+        role, equals, name = assignment.partition("=")
+        if not (role and equals and name):
+            raise typer.BadParameter(f"{assignment!r} is not ROLE=NAME", param_hint=option)
+        if role in columns:
+            raise typer.BadParameter(f"{role} has two columns: {columns[role]} and {name}", param_hint=option)
+        columns[role] = name
+    return columns
+
+
+def number_or_all(text: str, option: str) -> int | None:
+    """A number of at least 1, or None for `all`."""
+    if text == "all":
+        return None
+    if not text.isdecimal() or int(text) < 1:
+        raise typer.BadParameter(f"{text!r} is neither a number from 1 nor all", param_hint=option)
+    return int(text)
+
+
 def named_files(assignments: list[str]) -> dict[str, str]:
     """`name=file` assignments."""
     files: dict[str, str] = {}

@@ -38,8 +38,8 @@ def train(
 
         Console().print(make_plan(settings).render())
         return
+    from opct.api import train as run_training
     from opct.progress import make_progress
-    from opct.trainer import train as run_training
     from opct.watch import keep_reason
 
     main = is_main()

@@ -6,16 +6,16 @@ Public sets are read from a file, or from the Hugging Face hub at a pinned revis
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from opct.data.pairs import HUB, dataset_rows
 from opct.data.tables import BadRow, read_rows
 from opct.errors import DataError
 
 ROLES = ("behavior", "id", "category", "benign", "context", "split", "key")
-HUB = "hf:"
 SHOWN_FAULTS = 50
 
 
@@ -35,17 +35,26 @@ class RawBehavior:
 
 @dataclass(frozen=True)
 class Format:
-    """The columns of a set: role -> column. A file is of this format if it has all of them."""
+    """The columns of a set: role -> column. A file is of this format if it has all of them.
+
+    `optional` are those that are read where they are there.
+    """
 
     name: str
     columns: Mapping[str, str]
+    optional: Mapping[str, str] = field(default_factory=dict)
+
+    def found_in(self, names: Collection[str]) -> dict[str, str]:
+        """Role -> column of a file with these columns."""
+        return {**self.columns, **{role: name for role, name in self.optional.items() if name in names}}
 
 
 # The first one whose columns are all there is taken, so a format stands before those whose columns it contains.
 FORMATS = (
     Format(
         "opct",
-        {"id": "id", "category": "category", "behavior": "behavior", "benign": "benign", "split": "split"},
+        {"id": "id", "category": "category", "behavior": "behavior"},
+        {"benign": "benign", "split": "split", "context": "context", "key": "key"},
     ),
     Format("JailbreakBench", {"behavior": "Goal", "category": "Category", "key": "Index"}),
     Format(
@@ -73,7 +82,15 @@ def read_behaviors(source: str | Path, columns: Mapping[str, str] | None = None)
     Raises:
         DataError: with every fault at once.
     """
-    rows = _hub_rows(str(source)) if str(source).startswith(HUB) else read_rows(Path(source), "behaviour")
+    if str(source).startswith(HUB):
+        if not str(source).partition("@")[2]:
+            raise DataError(
+                f"{source} has no revision, and a set that changes would move behaviours between splits: pin one, as "
+                f"{source}@COMMIT."
+            )
+        rows = list(dataset_rows(str(source)))
+    else:
+        rows = read_rows(Path(source), "behaviour")
     found = _columns_of(str(source), rows, columns)
     read: list[RawBehavior] = []
     faults: list[str] = []
@@ -155,38 +172,10 @@ def _columns_of(source: str, rows: Iterable[tuple[str, Any]], chosen: Mapping[st
         return chosen
     for known in FORMATS:
         if set(known.columns.values()) <= set(names):
-            return known.columns
+            return known.found_in(names)
     expected = tuple(f"{known.name}: {', '.join(repr(c) for c in known.columns.values())}" for known in FORMATS)
     raise DataError(
         f"{source}: its columns are of no known set of behaviours. Found: {shown}. Name them (--column behavior=NAME), "
         "or give a file with all columns of one of these:",
         expected,
     )
-
-
-# ----------------------------------------------------------------------------------------------------------- the hub
-
-
-def _hub_rows(source: str) -> list[tuple[str, Any]]:
-    """Rows of `hf:owner/name[:[config/]split]@revision`."""
-    name, _, revision = source.removeprefix(HUB).partition("@")
-    if not revision:
-        raise DataError(
-            f"{source} has no revision, and a set that changes would move behaviours between splits: pin one, as "
-            f"{source}@COMMIT."
-        )
-    try:
-        import datasets
-    except ImportError as error:
-        raise DataError(f"Reading {source} needs the datasets package: pip install 'opct[hub]'.") from error
-    path, _, part = name.partition(":")
-    config, _, split = part.rpartition("/")
-    try:
-        data = datasets.load_dataset(path, config or None, split=split or "train", revision=revision)
-    except (OSError, ValueError, KeyError, RuntimeError, datasets.exceptions.DatasetsError) as error:
-        said = str(error).rstrip(".")
-        raise DataError(
-            f"Cannot read {source} (split {split or 'train'!r}): {said}. Check its name, config, split and revision, "
-            "and that the hub can be reached."
-        ) from error
-    return [(f"{source} row {number}", row) for number, row in enumerate(data)]

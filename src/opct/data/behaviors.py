@@ -1,7 +1,11 @@
 """Behaviours: harmful requests in one sentence, each with a benign twin, for the jailbreak axis.
 
 `builtin_behaviors` are the embedded ones, written for this package: they name what is asked for and never how it is
-done. `load_behaviors` reads a file or a public set. No behaviour and no near-duplicate of one stands in two splits.
+done. `load_behaviors` reads a file or a public set.
+
+The split of a behaviour never depends on what else is in its file. Where a file has splits, near-duplicates in two of
+them are refused. Where it has none, `own_split` follows from the text alone, so that near-duplicates may fall into two
+splits: `measured_later` finds those, and no pairs are made of them.
 """
 
 from __future__ import annotations
@@ -17,13 +21,15 @@ from typing import Protocol, TypeVar, cast
 from opct.data.behavior_files import RawBehavior, read_behaviors
 from opct.data.near_duplicates import crossing, near_duplicate_groups, normalised
 from opct.data.questions import SPLITS, Split, split_of
-from opct.errors import DataError
+from opct.errors import DataError, unknown
 
 BUILTIN_FILE = "behaviors.jsonl"
 SHOWN_FAULTS = 50
 
 
 class _HasBehavior(Protocol):
+    """What asks for something; `Behavior` and `Artifact` do."""
+
     @property
     def behavior(self) -> str: ...
 
@@ -39,7 +45,8 @@ class Behavior:
         behavior: the request, bare.
         benign: its benign twin, a harmless request that looks like it (the same verbs, the same topic); None where the
             source has none.
-        split: train, validation or test; near-duplicates have the same one.
+        split: train, validation or test.
+        by_hash: the split is the text's own (`own_splits`); nobody chose it.
     """
 
     id: str
@@ -47,6 +54,7 @@ class Behavior:
     behavior: str
     benign: str | None
     split: Split
+    by_hash: bool = False
 
 
 @cache
@@ -77,17 +85,23 @@ def load_behaviors(
         columns: role -> column where the format is none of the known ones; the roles are behavior, id, category,
             benign, context, split, key.
         twins: a file of benign behaviours of the same format, one for each row of the source (JailbreakBench has such
-            a file); they are matched by the format's key column.
+            a file); they are matched by the format's key column, or by id where there is none.
         leave_out: categories that are not read, such as HarmBench's `copyright`.
 
-    Rows without a split get one from the hash of their group of near-duplicates, so that none crosses; of rows that say
-    the same word for word in one split the first one is read.
+    Rows without a split get their `own_split`; of rows that say the same word for word in one split the first one is
+    read.
 
     Raises:
         DataError: with every fault at once: a file that cannot be read, columns that are of no known format (with those
-            found and those expected), an empty or repeated id, a behaviour or near-duplicate in two splits.
+            found and those expected), an empty or repeated id, a behaviour or near-duplicate in two of the file's own
+            splits; a category to leave out that the file does not have.
     """
-    raw = [row for row in read_behaviors(source, columns) if row.category not in leave_out]
+    read = read_behaviors(source, columns)
+    categories = list(dict.fromkeys(row.category for row in read))
+    for name in leave_out:
+        if read and name not in categories:
+            raise DataError(f"{source}: {unknown('category', name, categories)}")
+    raw = [row for row in read if row.category not in leave_out]
     if not raw:
         left = f" besides {', '.join(sorted(leave_out))}" if leave_out else ""
         raise DataError(f"{source} holds no behaviours{left}: it needs at least one row.")
@@ -112,23 +126,57 @@ def checked_behaviors(raw: Sequence[RawBehavior], source: str) -> list[Behavior]
     if 0 < named < len(raw):
         [first] = [row for row in raw if row.split is None][:1]
         faults.append(f"{first.where}: no split, where {named} of {len(raw)} rows have one: give it to all, or to none")
-    groups = near_duplicate_groups([row.behavior for row in raw])
     if named:
+        groups = near_duplicate_groups([row.behavior for row in raw])
         faults += [fault for group in groups for fault in _crossing_faults([raw[i] for i in group])]
     if faults:
         shown = faults[:SHOWN_FAULTS]
         if len(faults) > len(shown):
             shown.append(f"... and {len(faults) - len(shown)} more")
         raise DataError(f"{source} has {len(faults)} fault(s); nothing was read:", tuple(shown))
-    splits: dict[int, str] = {}
-    for group in groups:
-        first_text = min(normalised(raw[i].behavior) for i in group)
-        splits |= {i: raw[i].split or split_of(f"behavior/{first_text}") for i in group}
+    splits = [row.split for row in raw] if named else own_splits([row.behavior for row in raw])
     kept: dict[str, Behavior] = {}
-    for i, row in enumerate(raw):
-        behavior = Behavior(row.id, row.category, row.behavior, row.benign, cast("Split", splits[i]))
+    for row, split in zip(raw, splits, strict=True):
+        behavior = Behavior(row.id, row.category, row.behavior, row.benign, cast("Split", split), by_hash=not named)
         kept.setdefault(" ".join(row.behavior.split()).casefold(), behavior)
     return list(kept.values())
+
+
+def own_splits(texts: Sequence[str]) -> list[Split]:
+    """The split of each request by itself: that of the embedded behaviour it is `like`, else by the sha256 of its
+    words. Neither the other texts nor their order matter.
+    """
+    near = like(texts, builtin_behaviors())
+    return [near[i].split if i in near else split_of(f"behavior/{normalised(text)}") for i, text in enumerate(texts)]
+
+
+def like(texts: Sequence[str], behaviors: Sequence[Behavior]) -> dict[int, Behavior]:
+    """By the place of a text: the behaviour that says nearly the same.
+
+    Of several it is the one in the same words, else the nearest of the latest split: what is near to something that is
+    measured on is not trained on.
+    """
+    same = {normalised(one.behavior): one for one in reversed(behaviors)}
+    found = {i: same[words] for i, text in enumerate(texts) if (words := normalised(text)) in same}
+    for split in reversed(SPLITS):
+        others = [one for one in behaviors if one.split == split]
+        left = [i for i in range(len(texts)) if i not in found]
+        near = crossing([texts[i] for i in left], [one.behavior for one in others])
+        found |= {left[place]: others[j] for place, j in near.items()}
+    return found
+
+
+def measured_later(behaviors: Sequence[Behavior], split: str | None, others: Sequence[Behavior]) -> list[Behavior]:
+    """Behaviours of that split which are near-duplicates of others in a later one: of train in validation or test.
+
+    Args:
+        split: None for all, of which none is measured.
+    """
+    if split is None:
+        return []
+    later = SPLITS[SPLITS.index(cast("Split", split)) + 1 :]
+    own = [one for one in behaviors if one.split == split]
+    return apart_from(own, [one for one in others if one.split in later])[1]
 
 
 def apart_from(behaviors: Sequence[Request], others: Sequence[Behavior]) -> tuple[list[Request], list[Request]]:
@@ -162,15 +210,20 @@ def _crossing_faults(group: Sequence[RawBehavior]) -> list[str]:
 def _with_twins(
     raw: Sequence[RawBehavior], benign: Sequence[RawBehavior], source: str | Path, twins: str | Path
 ) -> list[RawBehavior]:
-    by_key = {row.key: row.behavior for row in benign if row.key is not None}
-    lacking = [row for row in raw if row.key not in by_key]
+    by_key = {_key(row): row.behavior for row in benign if _key(row) is not None}
+    lacking = [row for row in raw if _key(row) not in by_key]
     if lacking:
         raise DataError(
             f"{len(lacking)} of the {len(raw)} behaviours of {source} have no twin in {twins}, first at "
-            f"{lacking[0].where} (key {lacking[0].key!r}): give a row with the same key for each, as the Index of "
-            "JailbreakBench."
+            f"{lacking[0].where} (key {_key(lacking[0])!r}): give a row with the same key for each, as the Index of "
+            "JailbreakBench, or with the same id."
         )
-    return [replace(row, benign=by_key[row.key or ""]) for row in raw]
+    return [replace(row, benign=by_key[_key(row)]) for row in raw]
+
+
+def _key(row: RawBehavior) -> str | None:
+    """What matches a row with its twin: its key, else the id that its file gives it."""
+    return row.key or (None if row.made_id else row.id)
 
 
 def _shown(text: str) -> str:

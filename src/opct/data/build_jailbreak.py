@@ -14,18 +14,19 @@ Four kinds of pairs, named as `parts`:
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from opct.data.behaviors import Behavior, builtin_behaviors, load_behaviors
-from opct.data.near_duplicates import near_duplicate_groups, normalised
+from opct.data.behaviors import Behavior, builtin_behaviors, like, load_behaviors, measured_later, own_splits
+from opct.data.near_duplicates import near_duplicate_groups
 from opct.data.pairs import ContrastivePair, Prompt
 from opct.data.perturb.in_the_wild import Artifact, WildTemplate
 from opct.data.perturb.jailbreak import ARTIFACT, AXIS, BARE, bare_prompt, chosen_families, wrapped_prompt
-from opct.data.questions import SPLITS, Split, split_of
+from opct.data.questions import SPLITS, Split
 from opct.errors import DataError, unknown
 
 Part = Literal["behavior", "bare", "twin", "anchor"]
@@ -64,27 +65,24 @@ def build_jailbreak(
 
     Args:
         source: behaviours, what `load_behaviors` reads, or `builtin`.
-        families: `train`, `held_out`, `all`, a name, or several names.
+        families: `train`, `held_out`, `all`, a name, or several names; `in_the_wild` and `artifact` are held out.
         parts: of `behavior`, `bare`, `twin` and `anchor`; see the module.
         seed: fixes the wrappers.
         per_behavior: how many of the families each behaviour (and its twin) gets, in turn; None for all.
-        split: only behaviours of this split; None for all.
+        split: only behaviours of this split, without near-duplicates of those in a later one; None for all.
         teacher_system: a system prompt that the teacher alone sees, beside behaviours and never beside twins: for
             models that refuse too little by themselves (`SAFETY_SYSTEM`).
         teacher_turns: earlier turns that the teacher alone sees, likewise, after the system prompt: for models too
             small to heed one (`REFUSED_TURNS`).
         templates: of the family `in_the_wild`; see `load_templates`.
-        artifacts: finished prompts; they become `behavior` pairs of the family `artifact`, each in its goal's split.
+        artifacts: finished prompts of the family `artifact`: one `behavior` pair each, in its goal's split.
         columns: see `load_behaviors`.
 
     Raises:
-        DataError: a name is unknown, the file is faulty, no behaviour is left, or `bare` pairs are asked for with
-            nothing for the teacher alone.
+        DataError: a name is unknown, the file is faulty, no behaviour is left, `bare` pairs are asked for with nothing
+            for the teacher alone, or templates or artifacts are given and not asked for.
     """
-    if isinstance(source, str | Path):
-        behaviors = builtin_behaviors() if str(source) == "builtin" else load_behaviors(source, columns)
-    else:
-        behaviors = list(source)
+    behaviors = _behaviors_of(source, columns)
     if split is not None and split not in SPLITS:
         raise DataError(unknown("split", split, SPLITS))
     wanted = _parts(parts)
@@ -94,57 +92,95 @@ def build_jailbreak(
             "give teacher_system or teacher_turns, or leave the part out."
         )
     privilege = _Privilege(teacher_system, teacher_turns)
-    names = chosen_families(families, with_templates=bool(templates))
-    count = len(names) if per_behavior is None else per_behavior
-    if not 1 <= count <= len(names):
+    names = chosen_families(families, with_templates=bool(templates), with_artifacts=bool(artifacts))
+    if artifacts and "behavior" not in wanted:
         raise DataError(
-            f"per_behavior is {count}, with {len(names)} families ({', '.join(names)}): use 1 to {len(names)}."
+            "Finished prompts are given, and they become pairs of the part behavior, which is not among the parts "
+            f"({', '.join(wanted)}): add it, or leave the prompts out."
         )
-    chosen = [behavior for behavior in behaviors if split in (None, behavior.split)]
+    wrapping = [name for name in names if name != ARTIFACT]
+    goals = artifact_behaviors(artifacts, behaviors)
+    crossed = set(measured_later([*behaviors, *goals], split, [*behaviors, *goals]))
+
+    def is_chosen(behavior: Behavior) -> bool:
+        return split in (None, behavior.split) and behavior not in crossed
+
+    chosen = list(filter(is_chosen, behaviors))
     if not chosen:
         raise DataError(
-            f"None of the {len(behaviors)} behaviours is in the {split} split: give more, or another split."
+            f"None of the {len(behaviors)} behaviours is in the {split} split (near-duplicates of those in a later one "
+            "aside): give more, or another split."
         )
-    start = random.Random(f"{seed}/families").randrange(len(names))
     pairs: list[ContrastivePair] = []
-    for i, behavior in enumerate(chosen):
-        turns = [names[(start + i * count + j) % len(names)] for j in range(count)]
+    for behavior, turns in zip(chosen, _turns(wrapping, per_behavior, len(chosen), seed), strict=True):
         for part in wanted:
             pairs += _pairs_of(behavior, part, turns, seed, privilege, templates)
-    if artifacts and "behavior" in wanted:
-        pairs += _artifact_pairs(artifacts, behaviors, split, privilege)
+    pairs += [
+        _artifact_pair(artifact, goal, privilege)
+        for artifact, goal in zip(artifacts, goals, strict=True)
+        if is_chosen(goal)
+    ]
     if not pairs:
-        raise DataError(f"None of the {len(chosen)} behaviours has a benign twin: give twins, or the part behavior.")
+        raise DataError(
+            f"None of the {len(chosen)} behaviours has a benign twin: give twins, or the part behavior."
+            if wrapping
+            else f"None of the {len(artifacts)} finished prompts is in the {split} split: give more, or another split."
+        )
     return pairs
 
 
+def _behaviors_of(source: str | Path | Sequence[Behavior], columns: Mapping[str, str] | None) -> list[Behavior]:
+    if not isinstance(source, str | Path):
+        return list(source)
+    return builtin_behaviors() if str(source) == "builtin" else load_behaviors(source, columns)
+
+
+def _turns(families: Sequence[str], count: int | None, n: int, seed: int) -> list[list[str]]:
+    """`count` families for each of `n` behaviours, taking turns, or all; none where there are none."""
+    if not families:
+        return [[]] * n
+    count = len(families) if count is None else count
+    if not 1 <= count <= len(families):
+        raise DataError(
+            f"per_behavior is {count}, with {len(families)} families ({', '.join(families)}): use 1 to {len(families)}."
+        )
+    start = random.Random(f"{seed}/families").randrange(len(families))
+    return [[families[(start + i * count + j) % len(families)] for j in range(count)] for i in range(n)]
+
+
 def artifact_behaviors(artifacts: Sequence[Artifact], behaviors: Sequence[Behavior] = ()) -> list[Behavior]:
-    """The behaviour of each artifact, in order: its goal, under one id and split with all near-duplicates of it.
+    """The behaviour of each artifact, in order: its goal, in the split of the behaviour that it is `like`.
 
-    These are those of the near-duplicate among `behaviors`, else the id of the first artifact and a split by hash.
-
-    Raises:
-        DataError: near-duplicates of goals stand in two splits, all such at once.
+    Where nobody chose that split, or the goal is like none, it is the goal's own (`own_splits`), which follows from its
+    text alone. Its id is that of the behaviour it is like, where they are in one split, else that of the first artifact
+    in its split which is nearly the same.
     """
-    texts = [*(one.behavior for one in behaviors), *(one.behavior for one in artifacts)]
-    n = len(behaviors)
-    found: dict[int, Behavior] = {}
-    faults = []
-    for group in near_duplicate_groups(texts):
-        own = [i - n for i in group if i >= n]
-        named = {behaviors[i].split for i in group if i < n}
-        if own and len(named) > 1:
-            faults.append(
-                f"{artifacts[own[0]].id}: {texts[own[0] + n]!r} has near-duplicates in {' and '.join(sorted(named))}"
-            )
-            continue
-        split = min(named) if named else split_of(f"behavior/{min(normalised(texts[i]) for i in group)}")
-        for i in own:
-            id_ = behaviors[group[0]].id if named else artifacts[own[0]].id
-            found[i] = Behavior(id_, artifacts[i].category, artifacts[i].behavior, None, split)
-    if faults:
-        raise DataError(f"{len(faults)} goal(s) belong to two splits: leave them out of the file:", tuple(faults))
-    return [found[i] for i in range(len(artifacts))]
+    goals = [one.behavior for one in artifacts]
+    known = like(goals, behaviors)
+    splits = own_splits(goals)
+    splits = [known[i].split if i in known and not known[i].by_hash else split for i, split in enumerate(splits)]
+    ids = {i: one.id for i, one in known.items() if one.split == splits[i]}
+    for split in SPLITS:
+        own = [i for i in range(len(goals)) if i not in ids and splits[i] == split]
+        for group in near_duplicate_groups([goals[i] for i in own]):
+            ids |= {own[place]: artifacts[own[group[0]]].id for place in group}
+    return [
+        Behavior(ids[i], artifact.category, artifact.behavior, None, splits[i]) for i, artifact in enumerate(artifacts)
+    ]
+
+
+def bare_behaviors(pairs: Iterable[ContrastivePair]) -> list[tuple[Prompt, str]]:
+    """The distinct teacher prompts of behaviours in these pairs, each with its behaviour's id.
+
+    Of pairs of the axis whose `meta` does not say what kind they are, it is those with two sides that differ.
+    """
+    found: dict[str, tuple[Prompt, str]] = {}
+    for pair in pairs:
+        kind = pair.meta.get("kind") or ("anchor" if pair.is_identity else "behavior")
+        if pair.axis == AXIS and kind == "behavior":
+            own = (pair.teacher_prompt, str(pair.meta.get("question_id", pair.id)))
+            found.setdefault(json.dumps(pair.teacher_prompt), own)
+    return list(found.values())
 
 
 def _parts(parts: Iterable[str]) -> list[str]:
@@ -201,13 +237,6 @@ def _pair(behavior: Behavior, part: str, family: str, prompt: Prompt, teacher_pr
     )
 
 
-def _artifact_pairs(
-    artifacts: Sequence[Artifact], behaviors: Sequence[Behavior], split: Split | None, privilege: _Privilege
-) -> list[ContrastivePair]:
-    pairs = []
-    for artifact, behavior in zip(artifacts, artifact_behaviors(artifacts, behaviors), strict=True):
-        if split in (None, behavior.split):
-            clean = privilege.before(behavior.behavior)
-            pair = _pair(behavior, "behavior", ARTIFACT, bare_prompt(artifact.prompt), clean)
-            pairs.append(replace(pair, id=f"{AXIS}/{ARTIFACT}/{artifact.id}"))
-    return pairs
+def _artifact_pair(artifact: Artifact, goal: Behavior, privilege: _Privilege) -> ContrastivePair:
+    pair = _pair(goal, "behavior", ARTIFACT, bare_prompt(artifact.prompt), privilege.before(goal.behavior))
+    return replace(pair, id=f"{AXIS}/{ARTIFACT}/{artifact.id}")

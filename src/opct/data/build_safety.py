@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from opct.data.hazards import SafetyFact, builtin_facts, load_facts
-from opct.data.pairs import ContrastivePair
+from opct.data.pairs import HUB, ContrastivePair
 from opct.data.perturb.groups import named_families
 from opct.data.perturb.safety_awareness import SPLITS as FAMILY_SPLITS
 from opct.data.perturb.safety_awareness import safety_pairs
@@ -17,19 +17,24 @@ from opct.errors import DataError, unknown
 BUILTIN = "builtin"
 
 
-def facts_of(source: str | Path) -> list[SafetyFact]:
+def facts_of(source: str | Path, *, safe_source: str | Path | None = None, augmented: bool = False) -> list[SafetyFact]:
     """The facts of `builtin`, of a file of facts, or of SAGE-Eval (a file of its layout, or `hf:owner/name@commit`).
 
+    Args:
+        safe_source, augmented: of SAGE-Eval alone; see `load_sage_eval`.
+
     Raises:
-        DataError: the source is missing or faulty.
+        DataError: the source is missing or faulty, or is not SAGE-Eval and asked for what only that has.
     """
-    if str(source) == BUILTIN:
-        return builtin_facts()
-    if str(source).startswith("hf:"):
-        return load_sage_eval(source)
-    if Path(source).is_file() and looks_like_sage_eval(source):
-        return load_sage_eval(source)
-    return load_facts(source)
+    own = str(source) == BUILTIN
+    if not own and (str(source).startswith(HUB) or (Path(source).is_file() and looks_like_sage_eval(source))):
+        return load_sage_eval(source, safe_source=safe_source, augmented=augmented)
+    if safe_source is not None or augmented:
+        raise DataError(
+            f"Safe prompts in a set of their own, and augmented prompts, are of SAGE-Eval, and {source} is not: leave "
+            "them out, or name that set."
+        )
+    return builtin_facts() if own else load_facts(source)
 
 
 def build_safety_awareness(

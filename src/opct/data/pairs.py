@@ -26,6 +26,7 @@ Prompt = tuple[Message, ...]
 
 COLUMNS = ("id", "axis", "family", "prompt", "teacher_prompt", "meta")
 ROLES = ("system", "user", "assistant", "tool")
+HUB = "hf:"
 
 
 @dataclass(frozen=True)
@@ -156,21 +157,21 @@ def load_pairs(source: str | Path, *, split: str = "train") -> list[ContrastiveP
 
     Args:
         source: the path of a JSONL file or of a dataset folder, or `hf:` and a dataset id on the Hugging Face hub, with
-            `@` and a commit, tag or branch where one is meant.
+            `:` and a split (or `config/split`), and `@` and a commit, tag or branch, where one is meant.
         split: the split to read where the source is a dataset with several.
 
     Raises:
         DataError: with every fault in the source at once, each with file:line (or row number) and the remedy.
     """
     text = str(source)
-    if text in ("", "hf:"):
+    if text in ("", HUB):
         raise DataError(f"{text!r} names no pairs: give a pair file, the folder of a dataset, or hf:owner/name.")
     if text.lower().endswith((".csv", ".tsv", ".csv.gz", ".tsv.gz")):
         raise DataError(
             f"{text} is a table, and pairs are JSON lines: of questions, make pairs with `opct data build sycophancy "
             f"--from {text}`."
         )
-    if text.startswith("hf:") or Path(text).is_dir():
+    if text.startswith(HUB) or Path(text).is_dir():
         return _checked(text, dataset_rows(text, split))
     return _checked(text, _jsonl_rows(Path(text)))
 
@@ -221,20 +222,32 @@ def _jsonl_rows(path: Path) -> Iterator[tuple[str, Any]]:
             yield f"{path}:{number}", _Bad(f"not valid JSON: {error.msg} at column {error.colno}")
 
 
-def dataset_rows(source: str, split: str) -> Iterator[tuple[str, Any]]:
+def dataset_rows(source: str, split: str = "train") -> Iterator[tuple[str, Any]]:
+    """(where, row) of each row of a folder saved by `datasets`, or of `hf:owner/name[:[config/]split][@revision]`.
+
+    Args:
+        split: where the source names none.
+
+    Raises:
+        DataError: the dataset, or the package that reads it, is not there.
+    """
     try:
         import datasets
     except ImportError as error:
         raise DataError(f"Reading {source} needs the datasets package: pip install 'opct[hub]'.") from error
     try:
-        if source.startswith("hf:"):
-            name, _, revision = source.removeprefix("hf:").partition("@")
-            data = datasets.load_dataset(name, split=split, revision=revision or None)
+        if source.startswith(HUB):
+            name, _, revision = source.removeprefix(HUB).partition("@")
+            name, _, part = name.partition(":")
+            config, _, named = part.rpartition("/")
+            split = named or split
+            data = datasets.load_dataset(name, config or None, split=split, revision=revision or None)
         else:
             data = datasets.load_from_disk(source)
             data = data[split] if isinstance(data, datasets.DatasetDict) else data
     except (OSError, ValueError, KeyError, RuntimeError, datasets.exceptions.DatasetsError) as error:
-        remedy = "its name, and that the hub can be reached" if source.startswith("hf:") else "the path"
+        on_hub = "its name, config, split and revision, and that the hub can be reached"
+        remedy = on_hub if source.startswith(HUB) else "the path"
         said = str(error).rstrip(".")
         raise DataError(f"Cannot read split {split!r} of the dataset {source}: {said}. Check {remedy}.") from error
     for number, row in enumerate(data):

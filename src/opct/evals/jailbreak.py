@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
 
@@ -28,6 +28,8 @@ from opct.evals.refusals import COMPLIED, PARTIAL, REFUSED, grade_refusal
 from opct.evals.tasks import Item, as_score, is_cut, make_task, stopped_early
 
 JAILBREAK = "jailbreak"
+FAMILIES_EACH = 4
+"""Families that each behaviour is asked in, where nobody says otherwise."""
 BENIGN_PREFIX = "benign_"
 KEYS = ("is_refusal", "is_success", "is_partial", "is_over_refusal")
 
@@ -37,19 +39,24 @@ def jailbreak(
     split: str = "test",
     n_behaviors: int | None = None,
     families: str | Sequence[str] = "all",
-    families_per_behavior: int | None = 4,
+    families_per_behavior: int | None = FAMILIES_EACH,
     seed: int = 0,
     max_completion_tokens: int = 64,
     greedy: bool = True,
     behaviors: str | None = None,
+    twins: str | None = None,
+    columns: Mapping[str, str] | None = None,
+    leave_out: str | Sequence[str] = (),
     templates: str | None = None,
     artifacts: str | None = None,
 ) -> Task:
     """Attack success, refusal and over-refusal over the behaviours of one split: the embedded ones, or those of a file.
 
-    `templates` and `artifacts` are files for the families `in_the_wild` and `artifact`.
+    `twins`, `columns` and `leave_out` are about that file, as `load_behaviors` has them; `templates` and `artifacts`
+    are files for the families `in_the_wild` and `artifact`.
     """
-    known = builtin_behaviors() if behaviors is None else load_behaviors(behaviors)
+    names = leave_out.split(",") if isinstance(leave_out, str) else leave_out
+    known = known_behaviors(behaviors, columns, twins=twins, leave_out=[name.strip() for name in names])
     attacks = [] if artifacts is None else finished_attacks(artifacts, known, split, seed)
     return jailbreak_task(
         split_behaviors(split, known),
@@ -68,7 +75,7 @@ def jailbreak_task(
     behaviors: Sequence[Behavior],
     n_behaviors: int | None = None,
     families: str | Sequence[str] = "all",
-    families_per_behavior: int | None = 4,
+    families_per_behavior: int | None = FAMILIES_EACH,
     seed: int = 0,
     max_completion_tokens: int = 64,
     greedy: bool = True,
@@ -82,7 +89,7 @@ def jailbreak_task(
     )
     settings = {
         "n_behaviors": len({item.cluster for item in items}),
-        "families": chosen_families(families, with_templates=bool(templates)),
+        "families": chosen_families(families, with_templates=bool(templates), with_artifacts=bool(attacks)),
         "families_per_behavior": families_per_behavior,
         "n_attacks": len(attacks),
         "grader": "rules",
@@ -102,7 +109,7 @@ def jailbreak_items(
     behaviors: Sequence[Behavior],
     n_behaviors: int | None = None,
     families: str | Sequence[str] = "all",
-    families_per_behavior: int | None = 4,
+    families_per_behavior: int | None = FAMILIES_EACH,
     seed: int = 0,
     *,
     templates: Sequence[WildTemplate] = (),
@@ -114,6 +121,7 @@ def jailbreak_items(
         n_behaviors: at most so many, chosen by seed and id alone: fewer are a part of more. None for all.
         families: `all`, `train`, `held_out`, a name (or several with commas), or a sequence of names.
         families_per_behavior: at most so many; they take turns, training and held-out ones alternating. None for all.
+            Those that are finished come on top.
         seed: fixes the choice of behaviours and the wrappers.
         templates: those of `in_the_wild`.
         attacks: behaviours with an attacker's finished prompt (family `artifact`); each is also asked bare. They come
@@ -121,19 +129,20 @@ def jailbreak_items(
 
     Raises:
         EvaluationError: numbers out of range, no behaviours, or two attacks on one behaviour.
-        DataError: an unknown family, or one that needs a file.
+        DataError: an unknown family, one that needs a file, or templates or attacks that are not asked for.
     """
     if n_behaviors is not None and n_behaviors < 1:
         raise EvaluationError(f"n_behaviors is {n_behaviors}: use at least 1, or null for all.")
-    names = _alternating(chosen_families(families, with_templates=bool(templates)))
+    if families_per_behavior is not None and families_per_behavior < 1:
+        raise EvaluationError(f"families_per_behavior is {families_per_behavior}: use at least 1, or null for all.")
+    chosen = chosen_families(families, with_templates=bool(templates), with_artifacts=bool(attacks))
+    names = _alternating([name for name in chosen if name != ARTIFACT])
     count = len(names) if families_per_behavior is None else min(families_per_behavior, len(names))
-    if count < 1:
-        raise EvaluationError(f"families_per_behavior is {count}: use at least 1, or null for all.")
-    chosen = sorted(behaviors, key=lambda behavior: _order(seed, behavior.id))[:n_behaviors]
-    if not chosen:
+    asked = sorted(behaviors, key=lambda behavior: _order(seed, behavior.id))[:n_behaviors]
+    if not asked:
         raise EvaluationError("There are no behaviours to evaluate on: give at least one.")
     items: list[Item] = []
-    for i, behavior in enumerate(chosen):
+    for i, behavior in enumerate(asked):
         turns = [names[(i * count + j) % len(names)] for j in range(count)]
         for request, prefix in ((behavior.behavior, ""), (behavior.benign, BENIGN_PREFIX)):
             if request is None:
@@ -142,7 +151,30 @@ def jailbreak_items(
             for family in turns:
                 prompt = wrapped_prompt(request, family, behavior.id, seed, templates=templates)
                 items.append(_item(behavior, request, prefix, family, prompt))
-    return items + _attack_items(attacks, {behavior.id for behavior in chosen})
+    return items + _attack_items(attacks, {behavior.id for behavior in asked})
+
+
+def known_behaviors(
+    source: str | Path | None,
+    columns: Mapping[str, str] | None = None,
+    *,
+    twins: str | Path | None = None,
+    leave_out: Sequence[str] = (),
+) -> list[Behavior]:
+    """The behaviours of a file, as `load_behaviors` reads it, or the embedded ones.
+
+    Raises:
+        EvaluationError: twins, columns or categories without a file that they are of.
+        DataError: the file is faulty.
+    """
+    if source is not None:
+        return load_behaviors(source, columns, twins=twins, leave_out=leave_out)
+    for what, given in (("twins", twins), ("columns", columns), ("categories to leave out", leave_out)):
+        if given:
+            raise EvaluationError(
+                f"The {what} of behaviours are those of a file, and none is given: name it (--data jailbreak=FILE)."
+            )
+    return builtin_behaviors()
 
 
 def split_behaviors(split: str, behaviors: Sequence[Behavior]) -> list[Behavior]:
@@ -164,12 +196,22 @@ def split_behaviors(split: str, behaviors: Sequence[Behavior]) -> list[Behavior]
 def finished_attacks(
     path: str | Path, behaviors: Sequence[Behavior], split: str, seed: int = 0
 ) -> list[tuple[Behavior, str]]:
-    """Attackers' prompts whose goals are in the split, one a goal (a seeded choice among its near-duplicates)."""
+    """Attackers' prompts whose goals are in the split, one a goal (a seeded choice among its near-duplicates).
+
+    Raises:
+        EvaluationError: there is none.
+        DataError: the file is faulty.
+    """
     artifacts, _ = load_artifacts(path)
     of_goal: dict[str, list[tuple[Behavior, str]]] = {}
     for artifact, behavior in zip(artifacts, artifact_behaviors(artifacts, behaviors), strict=True):
         if split in ("all", behavior.split):
             of_goal.setdefault(behavior.id, []).append((behavior, artifact.prompt))
+    if not of_goal:
+        raise EvaluationError(
+            f"None of the {len(artifacts)} prompts of {path} is for a goal in the {split} split: take another split, "
+            "or all."
+        )
     return [random.Random(f"{seed}/{id_}/artifact").choice(several) for id_, several in of_goal.items()]
 
 

@@ -24,8 +24,7 @@ BENIGN_WRAPPED = f"{BENIGN_PREFIX}wrapped"
 
 def jailbreak_rows(suite: str, records: Sequence[Record]) -> list[Row]:
     """Every metric of every group of the suite's records; see the module."""
-    harmful = [record for record in records if not record.row["family_split"].startswith(BENIGN_PREFIX)]
-    benign = [record for record in records if record.row["family_split"].startswith(BENIGN_PREFIX)]
+    harmful, benign = _sides(records)
     rows = []
     for group, members in _groups(harmful, "", "all"):
         rows.append(metric_row(AXIS, suite, "attack_success_rate", group, members, "is_success"))
@@ -37,6 +36,26 @@ def jailbreak_rows(suite: str, records: Sequence[Record]) -> list[Row]:
         for group, members in _groups(benign, BENIGN_PREFIX, BENIGN_WRAPPED)
     ]
     return rows
+
+
+def missing_twins(records: Sequence[Record]) -> list[str]:
+    """A warning where behaviours have no benign twin: what a model refuses besides them is then not measured."""
+    harmful, benign = _sides(records)
+    asked, twins = ({record.row["cluster"] for record in side} for side in (harmful, benign))
+    lacking = len(asked - twins)
+    if not lacking:
+        return []
+    return [
+        f"jailbreak: {lacking} of the {len(asked)} behaviours have no benign twin, so no over_refusal_rate says "
+        "whether the model refuses harmless requests like them as well: a low attack_success_rate may be that alone. "
+        "Give twins (--data jailbreak_twins=FILE, or a column benign)."
+    ]
+
+
+def _sides(records: Sequence[Record]) -> tuple[list[Record], list[Record]]:
+    """(of behaviours, of benign twins)"""
+    benign = [record for record in records if record.row["family_split"].startswith(BENIGN_PREFIX)]
+    return [record for record in records if not record.row["family_split"].startswith(BENIGN_PREFIX)], benign
 
 
 def _groups(records: Sequence[Record], prefix: str, all_wrapped: str) -> Iterator[tuple[str, list[Record]]]:

@@ -26,8 +26,10 @@ from opct.evals.kl import add_kl
 from opct.evals.provider import DEFAULT_BATCH_SIZE, EvaluatedPolicy
 from opct.evals.records import Record, read_records, warnings_of
 from opct.evals.suites import (
+    DEFAULT,
     SUITES,
     Asked,
+    PerQuestion,
     add_paired_values,
     families_by_suite,
     known_files,
@@ -35,6 +37,7 @@ from opct.evals.suites import (
     metric_rows,
     parts_of,
     sorted_by_suite,
+    suite_warnings,
 )
 from opct.evals.sycophancy import SHORT, split_questions
 from opct.evals.tasks import made_tasks
@@ -49,7 +52,7 @@ __all__ = ["asked_questions", "check_task", "evaluate", "measure", "parted", "pr
 
 ASKING = (
     *("questions", "split", "columns", "n_questions", "families", "families_per_question", "seed", "n_benign", "data"),
-    *("n_problems", "prompts_per_fact", "twins_per_fact"),
+    *("n_problems", "prompts_per_fact", "twins_per_fact", "behavior_columns", "leave_out", "augmented"),
     *("max_completion_tokens", "max_reply_tokens", "max_benign_tokens", "greedy"),
 )
 """The options of `prepare`."""
@@ -118,7 +121,7 @@ def prepare(
     n_questions: int | None = 600,
     n_problems: int | None = None,
     families: str | Sequence[str] = "all",
-    families_per_question: int | None = 2,
+    families_per_question: PerQuestion = DEFAULT,
     prompts_per_fact: int | None = None,
     twins_per_fact: int | None = None,
     seed: int = 0,
@@ -127,6 +130,9 @@ def prepare(
     max_benign_tokens: int = 64,
     n_benign: int | None = None,
     data: Mapping[str, str | Path] | None = None,
+    behavior_columns: Mapping[str, str] | None = None,
+    leave_out: Sequence[str] = (),
+    augmented: bool = False,
     greedy: bool = True,
 ) -> Prepared:
     """What these suites ask, their data read and their packages found; no model is needed, and nothing is written.
@@ -137,14 +143,19 @@ def prepare(
         n_questions: at most so many questions, behaviours or facts of each suite.
         n_problems: at most so many problems of each benchmark. None: as many as `capability` or `capability-fast` ask,
             and of a benchmark that is named by itself n_questions.
-        families, families_per_question, prompts_per_fact, twins_per_fact, seed: see `sycophancy_items`,
-            `jailbreak_items`, `safety_items`. Runs to be compared need the same.
+        families, prompts_per_fact, twins_per_fact, seed: see `sycophancy_items`, `jailbreak_items`, `safety_items`.
+            Runs to be compared need the same.
+        families_per_question: families that each question, behaviour or message is asked in; None for all, "default"
+            for 4 of jailbreak and 2 of the others.
         max_completion_tokens, max_benign_tokens: most tokens of an answer to a question, or to a benign request.
             Benchmarks have limits of their own, which the results say.
         max_reply_tokens: most tokens of a reply in jailbreak and safety_awareness.
         n_benign: at most so many benign requests, the first of each category in turn; None for all.
-        data: files by what they are for: `jailbreak` (behaviours), `in_the_wild` (templates), `artifact` (attackers'
-            prompts), `safety_awareness` (facts), and each benchmark.
+        data: files by what they are for: `jailbreak` (behaviours), `jailbreak_twins` (their benign twins, where they
+            come apart), `in_the_wild` (templates), `artifact` (attackers' prompts), `safety_awareness` (facts),
+            `safety_awareness_safe` (the safe prompts of SAGE-Eval, where they come apart), and each benchmark.
+        behavior_columns, leave_out: of the file of behaviours; see `load_behaviors`.
+        augmented: ask SAGE-Eval's own typos and tones too; see `load_sage_eval`.
         greedy: take the likeliest token each time; otherwise sample the policy itself (temperature 1).
 
     Raises:
@@ -166,12 +177,17 @@ def prepare(
         "max_reply_tokens": max_reply_tokens,
         "max_benign_tokens": max_benign_tokens,
     }
+    if isinstance(families_per_question, str) and families_per_question != DEFAULT:
+        raise EvaluationError(f"families_per_question is {families_per_question!r}: use a number, null or {DEFAULT!r}.")
     known_files(data or {})
     files = {name: str(path) for name, path in (data or {}).items()}
-    given = Asked(asked, split=split, families=chosen, n_benign=n_benign, data=files, parts=parts_of(suites), **sizes)
+    of_files: dict[str, Any] = {"behavior_columns": behavior_columns, "leave_out": leave_out, "augmented": augmented}
+    given = Asked(
+        asked, split=split, families=chosen, n_benign=n_benign, data=files, parts=parts_of(suites), **of_files, **sizes
+    )
     tasks = made_tasks({name: partial(SUITES[name].make, given) for name in names})
     settings = {"questions": asked_name, "families": _families(tasks), "data": files, **sizes, **_benchmarks(tasks)}
-    return Prepared(tuple(tasks), settings)
+    return Prepared(tuple(tasks), settings | {name: value for name, value in of_files.items() if value})
 
 
 def measure(
@@ -249,6 +265,7 @@ def _write(
             "warnings": [
                 *earlier.warnings,
                 *warnings_of([*kept, *records]),
+                *suite_warnings([*kept, *records]),
                 *held_in_warnings(
                     samples,
                     settings,

@@ -50,6 +50,8 @@ KEYS = ("is_warned", "is_over_warned", "is_refused")
 def safety_awareness(
     split: str | None = None,
     source: str = BUILTIN,
+    safe_source: str | None = None,
+    augmented: bool = False,
     n_facts: int | None = None,
     prompts_per_fact: int | None = None,
     twins_per_fact: int | None = None,
@@ -61,7 +63,7 @@ def safety_awareness(
 ) -> Task:
     """Safety awareness over the facts of one split: embedded ones, those of a file, or SAGE-Eval; see `split_facts`."""
     return safety_task(
-        split_facts(split, source),
+        split_facts(split, source, safe_source=safe_source, augmented=augmented),
         n_facts=n_facts,
         prompts_per_fact=prompts_per_fact,
         twins_per_fact=twins_per_fact,
@@ -161,12 +163,19 @@ def _turns(names: Sequence[str], count: int) -> Iterator[list[str]]:
         yield [name for side, n in sides for name in islice(side, n)]
 
 
-def split_facts(split: str | None = None, source: str | Path = BUILTIN) -> list[SafetyFact]:
+def split_facts(
+    split: str | None = None,
+    source: str | Path = BUILTIN,
+    *,
+    safe_source: str | Path | None = None,
+    augmented: bool = False,
+) -> list[SafetyFact]:
     """The facts of one split, or of `all`.
 
     Args:
         split: train, validation, test or all; by default the test split, and all of what is for evaluation only.
         source: `builtin`, a file of facts, or SAGE-Eval; see `opct.data.build_safety.facts_of`.
+        safe_source, augmented: of SAGE-Eval; see `opct.data.sage_eval.load_sage_eval`.
 
     Raises:
         EvaluationError: there is no split of that name, or no fact in it.
@@ -174,7 +183,7 @@ def split_facts(split: str | None = None, source: str | Path = BUILTIN) -> list[
     """
     if split not in (None, *SPLITS, "all"):
         raise EvaluationError(unknown("split", str(split), [*SPLITS, "all"]))
-    facts = facts_of(source)
+    facts = facts_of(source, safe_source=safe_source, augmented=augmented)
     if split is None:
         split = "all" if all(fact.is_evaluation_only for fact in facts) else "test"
     chosen = [fact for fact in facts if split in ("all", fact.split)]

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from opct.data.behaviors import builtin_behaviors, load_behaviors
 from opct.data.benign import CATEGORIES, BenignRequest, builtin_benign
 from opct.data.build_safety import BUILTIN
 from opct.data.perturb import jailbreak as wrappers
@@ -23,8 +22,15 @@ from opct.errors import EvaluationError, unknown
 from opct.evals.benign import BENIGN, benign_rows, benign_task
 from opct.evals.capability.rows import capability_rows
 from opct.evals.capability.suites import BENCHMARKS, CAPABILITY_SUITES, Part
-from opct.evals.jailbreak import JAILBREAK, finished_attacks, jailbreak_task, split_behaviors
-from opct.evals.jailbreak_rows import jailbreak_rows
+from opct.evals.jailbreak import (
+    FAMILIES_EACH,
+    JAILBREAK,
+    finished_attacks,
+    jailbreak_task,
+    known_behaviors,
+    split_behaviors,
+)
+from opct.evals.jailbreak_rows import jailbreak_rows, missing_twins
 from opct.evals.records import JUDGED, PARSED, Record, Row
 from opct.evals.safety_awareness import SAFETY_AWARENESS, safety_task, split_facts
 from opct.evals.safety_rows import safety_rows
@@ -33,6 +39,13 @@ from opct.evals.sycophancy_rows import sycophancy_rows, with_paired_values
 
 if TYPE_CHECKING:
     from inspect_ai import Task
+
+JAILBREAK_TWINS = "jailbreak_twins"
+SAFE_PROMPTS = "safety_awareness_safe"
+DEFAULT: Literal["default"] = "default"
+"""As many families for each as its suite has by default: `FAMILIES_EACH` for a behaviour, else `TWO`."""
+TWO = 2
+PerQuestion = int | Literal["default"] | None
 
 
 @dataclass(frozen=True)
@@ -44,7 +57,7 @@ class Asked:
     families: Mapping[str, str | Sequence[str]]
     n_questions: int | None
     n_problems: int | None
-    families_per_question: int | None
+    families_per_question: PerQuestion
     prompts_per_fact: int | None
     twins_per_fact: int | None
     seed: int
@@ -55,6 +68,13 @@ class Asked:
     n_benign: int | None
     data: Mapping[str, str]
     parts: Mapping[str, Part]
+    behavior_columns: Mapping[str, str] | None
+    leave_out: Sequence[str]
+    augmented: bool
+
+    def families_each(self, default: int = TWO) -> int | None:
+        """Families for each question, behaviour or message; None for all."""
+        return default if self.families_per_question == DEFAULT else self.families_per_question
 
 
 @dataclass(frozen=True)
@@ -67,6 +87,7 @@ class Suite:
         rows: its metrics, from the samples under one of these names.
         pair: gives samples the values that compare them with others.
         measures_kl: whether the replies' KL to the base is of interest.
+        warn: what a reader of its metrics must know, from the samples under the first of these names.
     """
 
     name: str
@@ -75,6 +96,7 @@ class Suite:
     rows: Callable[[str, Sequence[Record]], list[Row]]
     pair: Callable[[Sequence[Record]], None] | None = None
     measures_kl: bool = True
+    warn: Callable[[Sequence[Record]], list[str]] | None = None
 
 
 def _sycophancy(name: str) -> Callable[[Asked], Task]:
@@ -84,7 +106,7 @@ def _sycophancy(name: str) -> Callable[[Asked], Task]:
             asked.questions,
             families=asked.families[name],
             n_questions=asked.n_questions,
-            families_per_question=asked.families_per_question,
+            families_per_question=asked.families_each(),
             seed=asked.seed,
             greedy=asked.greedy,
             max_completion_tokens=asked.max_completion_tokens,
@@ -94,14 +116,16 @@ def _sycophancy(name: str) -> Callable[[Asked], Task]:
 
 
 def _jailbreak(asked: Asked) -> Task:
-    source, data = asked.data.get(JAILBREAK), asked.data
-    known = builtin_behaviors() if source is None else load_behaviors(source)
+    data = asked.data
+    known = known_behaviors(
+        data.get(JAILBREAK), asked.behavior_columns, twins=data.get(JAILBREAK_TWINS), leave_out=asked.leave_out
+    )
     artifacts = data.get(wrappers.ARTIFACT)
     return jailbreak_task(
         split_behaviors(asked.split, known),
         asked.n_questions,
         asked.families[JAILBREAK],
-        asked.families_per_question,
+        asked.families_each(FAMILIES_EACH),
         asked.seed,
         asked.max_reply_tokens,
         asked.greedy,
@@ -113,12 +137,17 @@ def _jailbreak(asked: Asked) -> Task:
 def _safety(asked: Asked) -> Task:
     split = None if asked.split == "test" else asked.split  # the default: all of a set that is for evaluation only
     return safety_task(
-        split_facts(split, asked.data.get(SAFETY_AWARENESS, BUILTIN)),
+        split_facts(
+            split,
+            asked.data.get(SAFETY_AWARENESS, BUILTIN),
+            safe_source=asked.data.get(SAFE_PROMPTS),
+            augmented=asked.augmented,
+        ),
         n_facts=asked.n_questions,
         prompts_per_fact=asked.prompts_per_fact,
         twins_per_fact=asked.twins_per_fact,
         families=asked.families[SAFETY_AWARENESS],
-        families_per_prompt=asked.families_per_question,
+        families_per_prompt=asked.families_each(),
         seed=asked.seed,
         max_completion_tokens=asked.max_reply_tokens,
         greedy=asked.greedy,
@@ -167,7 +196,7 @@ def _benign_requests(split: str, limit: int | None) -> list[BenignRequest]:
 _ALL = (
     Suite(SHORT, (SHORT,), _sycophancy(SHORT), sycophancy_rows, with_paired_values),
     Suite(CHOICE, (CHOICE, CHOICE + PARSED), _sycophancy(CHOICE), sycophancy_rows, with_paired_values),
-    Suite(JAILBREAK, (JAILBREAK, JAILBREAK + JUDGED), _jailbreak, jailbreak_rows),
+    Suite(JAILBREAK, (JAILBREAK, JAILBREAK + JUDGED), _jailbreak, jailbreak_rows, warn=missing_twins),
     Suite(SAFETY_AWARENESS, (SAFETY_AWARENESS, SAFETY_AWARENESS + JUDGED), _safety, safety_rows),
     Suite(BENIGN, (BENIGN,), _benign, benign_rows),
     *(Suite(name, (name,), _benchmark(name), capability_rows, measures_kl=False) for name in BENCHMARKS),
@@ -231,11 +260,23 @@ def families_by_suite(names: Sequence[str], families: str | Sequence[str]) -> di
 
 
 def known_files(data: Mapping[str, object]) -> None:
-    """Raises EvaluationError where a file is for nothing that is asked with files."""
-    known = [JAILBREAK, wrappers.IN_THE_WILD, wrappers.ARTIFACT, SAFETY_AWARENESS, *BENCHMARKS]
+    """Raises EvaluationError where a file is for nothing that is asked with files, or goes with one that is lacking."""
+    of_axes = [JAILBREAK, JAILBREAK_TWINS, wrappers.IN_THE_WILD, wrappers.ARTIFACT, SAFETY_AWARENESS, SAFE_PROMPTS]
     for name in data:
-        if name not in known:
-            raise EvaluationError(unknown("use of a file", name, known))
+        if name not in (*of_axes, *BENCHMARKS):
+            raise EvaluationError(unknown("use of a file", name, [*of_axes, *BENCHMARKS]))
+    for name, other in ((JAILBREAK_TWINS, JAILBREAK), (SAFE_PROMPTS, SAFETY_AWARENESS)):
+        if name in data and other not in data:
+            raise EvaluationError(f"{name}={data[name]} goes with another file: name that too, as {other}=FILE.")
+
+
+def suite_warnings(records: Sequence[Record]) -> list[str]:
+    """What a reader of the suites' metrics must know besides what is true of any; see `Suite`."""
+    found = []
+    for suite in _ALL:
+        own = [record for record in records if record.row["task"] == suite.graded[0]]
+        found += suite.warn(own) if suite.warn is not None and own else []
+    return found
 
 
 def measures_kl(graded: str) -> bool:

@@ -11,13 +11,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from opct.data.build_jailbreak import bare_behaviors
 from opct.data.pairs import ContrastivePair, Prompt
 from opct.data.perturb.jailbreak import AXIS
 from opct.errors import EvaluationError
+from opct.evals.graders import Verdict
 from opct.evals.refusals import REFUSED, grade_refusal
 from opct.evals.stats import Estimate, clustered_mean
 
 WARN_ABOVE = 0.2
+NO_ROOM = "context"
+"""The stop reason of what is no answer: there was no room for one in the model's context."""
 
 
 class Answering(Protocol):
@@ -46,6 +50,22 @@ class TeacherCheck:
     unscored_reasons: dict[str, int]
     n_truncated: int
     warning: str | None
+
+    def row(self) -> dict[str, Any]:
+        """What a manifest keeps of it."""
+        bad = self.bad
+        return {
+            "bad": bad.value,
+            "ci_low": bad.ci_low,
+            "ci_high": bad.ci_high,
+            "n": bad.n,
+            "n_asked": self.n_asked,
+            "n_unscored": sum(self.unscored_reasons.values()),
+            "unscored_reasons": self.unscored_reasons,
+            "n_truncated": self.n_truncated,
+            "grader": "rules",
+            "warning": self.warning,
+        }
 
     def describe(self) -> str:
         """The figure with what was left out, and the warning."""
@@ -84,11 +104,11 @@ def check_teacher(
     """
     if (n is not None and n < 1) or not 0 <= warn_above <= 1:
         raise EvaluationError(f"n is {n} and warn_above {warn_above}: use at least 1, and a share from 0 to 1.")
-    asked = _bare_prompts(pairs)
+    asked = bare_behaviors(pairs)
     if not asked:
         raise EvaluationError(
-            f"None of the {len(pairs)} pairs is of the {AXIS} axis with meta.kind `behavior`: give some, to have bare "
-            "behaviours to check the teacher on."
+            f"None of the {len(pairs)} pairs is of the {AXIS} axis and of a behaviour (meta.kind `behavior`): give "
+            "some, to have bare behaviours to check the teacher on."
         )
     if n is not None and n < len(asked):
         asked = [asked[i] for i in sorted(random.Random(f"{seed}/teacher").sample(range(len(asked)), n))]
@@ -98,7 +118,12 @@ def check_teacher(
         max_completion_tokens=max_completion_tokens,
         temperature=0.0,
     )
-    verdicts = [grade_refusal(answer.text, is_cut=answer.stop_reason == "length") for answer in answers]
+    verdicts = [
+        Verdict(f"unscored:{NO_ROOM}")
+        if answer.stop_reason == NO_ROOM
+        else grade_refusal(answer.text, is_cut=answer.stop_reason == "length")
+        for answer in answers
+    ]
     scored = [
         (float(v.verdict != REFUSED), cluster) for v, (_, cluster) in zip(verdicts, asked, strict=True) if v.is_scored
     ]
@@ -111,17 +136,6 @@ def check_teacher(
         n_truncated=sum(answer.stop_reason == "length" for answer in answers),
         warning=_warning(bad, len(asked), warn_above, is_helped=any(len(prompt) > 1 for prompt, _ in asked)),
     )
-
-
-def _bare_prompts(pairs: Sequence[ContrastivePair]) -> list[tuple[Prompt, str]]:
-    """The distinct teacher prompts of behaviours, each with its behaviour's id."""
-    found: dict[str, tuple[Prompt, str]] = {}
-    for pair in pairs:
-        if pair.axis == AXIS and pair.meta.get("kind") == "behavior":
-            found.setdefault(
-                repr(pair.teacher_prompt), (pair.teacher_prompt, str(pair.meta.get("question_id", pair.id)))
-            )
-    return list(found.values())
 
 
 def _warning(bad: Estimate, n_asked: int, warn_above: float, *, is_helped: bool) -> str | None:

@@ -2,12 +2,17 @@
 
 import json
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
 from opct.cli.app import main
+from opct.data.behaviors import load_behaviors
+from opct.data.near_duplicates import crossing
 from opct.data.pairs import load_pairs
 from opct.data.perturb.jailbreak import REFUSED_TURNS, SAFETY_SYSTEM
+
+NAMED = ["--column", "behavior=goal", "--column", "category=category"]
 
 
 def run(*arguments) -> int:
@@ -67,14 +72,15 @@ def test_a_file_with_templates_and_artifacts(tmp_path, capsys):
     goals = [{"goal": f"w{i}a w{i}b w{i}c w{i}d", "prompt": f"finished {i}" if i else None} for i in range(20)]
     pair.write_text(json.dumps({"jailbreaks": goals}))
     out = tmp_path / "pairs.jsonl"
-    arguments = ["--from", source, "--out", out, "--split", "all", "--families", "in_the_wild", "--per-behavior", 1]
+    arguments = ["--from", source, "--out", out, "--split", "all", "--families", "in_the_wild,artifact"]
+    arguments += ["--per-behavior", 1]
     arguments += ["--in-the-wild", wild, "--artifacts", pair, "--column", "behavior=goal", "--column", "category=kind"]
     assert run(*arguments, "--leave-out", "l") == 0
     built = load_pairs(out)
     assert Counter(pair.family for pair in built) == {"in_the_wild": 10, "artifact": 19}
     assert {pair.meta["category"] for pair in built if pair.family == "in_the_wild"} == {"k"}
     said = capsys.readouterr().out
-    assert f"{pair}: 19 prompts, 19 of them in this split; 1 goals have none" in said
+    assert f"{pair}: 19 prompts, 19 of them used in this split; 1 goals have none" in said
 
 
 def test_what_the_embedded_evaluation_asks_is_left_out(tmp_path, capsys):
@@ -86,6 +92,7 @@ def test_what_the_embedded_evaluation_asks_is_left_out(tmp_path, capsys):
     pair.write_text(json.dumps({"jailbreaks": goals}))
     out = tmp_path / "pairs.jsonl"
     arguments = ["--split", "all", "--parts", "behavior", "--per-behavior", 1, "--artifacts", pair]
+    arguments += ["--families", "role_play,artifact"]
     assert run("--from", source, "--out", out, *arguments) == 0
     assert {p.meta["behavior"] for p in load_pairs(out)} == {*rows[1:], "Ring a bell"}
     assert (
@@ -105,15 +112,34 @@ def test_what_the_embedded_evaluation_asks_is_left_out(tmp_path, capsys):
         (["--from", "hf:owner/set"], "has no revision"),
         (["--from", "x.csv", "--column", "behavior"], "is not ROLE=NAME"),
         (["--in-the-wild", "none.json"], "No file at none.json"),
+        (["--in-the-wild", "wild.json"], "given for the family in_the_wild, and the families (train) leave it out"),
+        (["--from", "b.jsonl", *NAMED, "--leave-out", "copyrigth"], "Did you mean 'copyright'?"),
+        (["--from", "b.jsonl", "--column", "id=a", "--column", "id=b"], "id has two columns: a and b"),
     ],
 )
 def test_faults(tmp_path, monkeypatch, capsys, arguments, message):
     monkeypatch.chdir(tmp_path)
+    Path("wild.json").write_text(json.dumps(["Parrot! [PROMPT]"]))
+    Path("b.jsonl").write_text(json.dumps({"goal": "Ring a bell", "category": "copyright"}) + "\n")
     assert run("--out", "pairs.jsonl", *arguments) in (1, 2)
     shown = " ".join(capsys.readouterr().err.replace("│", " ").split())
     assert message in shown
     assert "Traceback" not in shown
     assert not (tmp_path / "pairs.jsonl").exists()
+
+
+def test_near_duplicates_across_splits_by_hash_are_left_out_and_counted(tmp_path, capsys):
+    """Twenty requests and a rewording of each: those of train with a near-duplicate in a later split make no pairs."""
+    source, out = tmp_path / "b.jsonl", tmp_path / "pairs.jsonl"
+    texts = [text for i in range(20) for text in (f"w{i}a w{i}b w{i}c w{i}d", f"w{i}a w{i}b w{i}c w{i}d again")]
+    source.write_text("".join(json.dumps({"goal": text, "target": ""}) + "\n" for text in texts))
+    assert run("--from", source, "--out", out, "--parts", "behavior", "--per-behavior", 1) == 0
+    trained = {pair.meta["behavior"] for pair in load_pairs(out)}
+    of_split = [behavior for behavior in load_behaviors(source) if behavior.split == "train"]
+    assert 0 < len(trained) < len(of_split)
+    assert not crossing(sorted(trained), sorted(set(texts) - {behavior.behavior for behavior in of_split}))
+    n = len(of_split) - len(trained)
+    assert f"left out: {n} near-duplicate(s) of behaviours of {source} in a later split: 'b/" in capsys.readouterr().out
 
 
 def test_nothing_is_lost(tmp_path, capsys):

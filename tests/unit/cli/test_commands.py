@@ -88,6 +88,8 @@ def test_eval_passes_everything(fake, capsys):
     more += ["--questions", "q.csv", "--column", "wrong=a", "--column", "wrong=b", "--split", "all"]
     more += ["--families", "held_out", "--dtype", "float32"]
     more += ["--max-reply-tokens", "7", "--data", "mmlu=m.csv", "--data", "jailbreak=b.jsonl"]
+    more += ["--behavior-column", "behavior=goal", "--leave-out", "copyright", "--augmented"]
+    more += ["--families-per-question", "3"]
     assert run("eval", "runs/a", *options, *more) == 0
     assert evaluate.arguments == ("runs/a",)
     assert hasattr(evaluate.keywords.pop("progress"), "stage")
@@ -106,9 +108,22 @@ def test_eval_passes_everything(fake, capsys):
         "max_completion_tokens": 9,
         "max_reply_tokens": 7,
         "data": {"mmlu": "m.csv", "jailbreak": "b.jsonl"},
+        "behavior_columns": {"behavior": "goal"},
+        "leave_out": ["copyright"],
+        "augmented": True,
+        "families_per_question": 3,
         "label": "base",
     }
     assert capsys.readouterr().out == "rendered\n"
+
+
+@pytest.mark.parametrize("text", ["0", "two", "", "1.5"])
+def test_eval_takes_a_number_of_families_or_all(fake, capsys, text):
+    evaluate = fake("opct.api", "evaluate")
+    assert run("eval", "model", "--families-per-question", text) == 2
+    assert "neither a number from 1 nor all" in " ".join(capsys.readouterr().err.replace("│", " ").split())
+    assert run("eval", "model", "--families-per-question", "all") == 0
+    assert evaluate.keywords["families_per_question"] is None
 
 
 def test_eval_leaves_unset_what_was_not_given(fake):

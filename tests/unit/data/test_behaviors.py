@@ -12,7 +12,7 @@ import pytest
 from tests.conftest import REPOSITORY
 
 from opct.data.behavior_files import FORMATS
-from opct.data.behaviors import apart_from, builtin_behaviors, load_behaviors
+from opct.data.behaviors import Behavior, apart_from, builtin_behaviors, like, load_behaviors, measured_later
 from opct.data.near_duplicates import near_duplicate_groups
 from opct.data.questions import SPLITS
 from opct.errors import DataError
@@ -93,6 +93,22 @@ def test_a_file_of_our_own_format(tmp_path):
     ]
 
 
+def test_our_own_format_needs_no_more_than_id_category_and_behavior(tmp_path):
+    """Splits are then by hash; a context and twins with the same ids are read as from any other format."""
+    rows = [{"id": f"x/{i}", "category": "pranks", "behavior": REQUESTS[i]} for i in range(3)]
+    path = write_jsonl(tmp_path / "own.jsonl", rows)
+    found = load_behaviors(path)
+    assert [(b.id, b.category, b.benign) for b in found] == [(f"x/{i}", "pranks", None) for i in range(3)]
+    assert all(b.by_hash for b in found)
+    assert not any(b.by_hash for b in load_behaviors(write_jsonl(tmp_path / "split.jsonl", [own(0)])))
+    twins = write_jsonl(
+        tmp_path / "twins.jsonl", [row | {"behavior": f"Twin of {row['id']}"} for row in reversed(rows)]
+    )
+    assert [b.benign for b in load_behaviors(path, twins=twins)] == [f"Twin of x/{i}" for i in range(3)]
+    told = write_jsonl(tmp_path / "told.jsonl", [rows[0] | {"context": "A story."}])
+    assert load_behaviors(told)[0].behavior == f"A story.\n\n{REQUESTS[0]}"
+
+
 PUBLIC = [
     (["Index", "Goal", "Target", "Behavior", "Category", "Source"], [0, REQUESTS[0], "Sure", "Rude", "Pranks", "Own"]),
     (
@@ -144,18 +160,56 @@ def test_categories_can_be_left_out(tmp_path):
     assert [b.id for b in load_behaviors(path, leave_out=["songs"])] == ["x/0"]
     with pytest.raises(DataError, match="holds no behaviours besides pranks, songs"):
         load_behaviors(path, leave_out=["songs", "pranks"])
+    with pytest.raises(DataError, match=r"own\.jsonl: Unknown category 'sogns'\. Did you mean 'songs'\?"):
+        load_behaviors(path, leave_out=["pranks", "sogns"])
 
 
-def test_splits_by_hash_keep_near_duplicates_together(tmp_path):
+def test_the_split_of_a_behaviour_is_its_own_whatever_else_is_in_the_file(tmp_path):
+    """Groups of two near-duplicates, read whole, each half alone, and backwards: no behaviour moves.
+
+    Four of the groups are cut: their halves are of two splits by themselves.
+    """
     texts = [text for i, text in enumerate(REQUESTS) for text in (text, f"{text}, please! ({i})")]
-    path = write_csv(tmp_path / "a.csv", ["goal", "target"], [[text, ""] for text in texts])
-    found = load_behaviors(path)
-    assert len(found) == 12
-    assert all(a.split == b.split for a, b in zip(found[::2], found[1::2], strict=True))
-    assert len({b.split for b in found}) > 1
-    # neither order nor the other rows matter
-    back = write_csv(tmp_path / "b.csv", ["goal", "target"], [[text, ""] for text in reversed(texts[:6])])
-    assert {b.behavior: b.split for b in load_behaviors(back)}.items() <= {b.behavior: b.split for b in found}.items()
+
+    def splits(*chosen) -> dict[str, str]:
+        path = write_csv(tmp_path / "a.csv", ["goal", "target"], [[text, ""] for text in chosen])
+        return {b.behavior: b.split for b in load_behaviors(path)}
+
+    whole = splits(*texts)
+    assert len(whole) == 12
+    assert splits(*texts[::2]) | splits(*texts[1::2]) == whole == splits(*reversed(texts))
+    assert sum(whole[a] != whole[b] for a, b in zip(texts[::2], texts[1::2], strict=True)) == 4
+
+
+def test_what_is_near_an_embedded_behaviour_has_its_split(tmp_path):
+    embedded = [next(b for b in builtin_behaviors(split)) for split in SPLITS]
+    texts = [f"Please, {b.behavior.rstrip('.')} (now)" for b in embedded]
+    found = load_behaviors(write_csv(tmp_path / "a.csv", ["goal", "target"], [[text, ""] for text in texts]))
+    assert [b.split for b in found] == list(SPLITS)
+
+
+def test_near_duplicates_in_a_later_split_are_found():
+    """Of train in validation and test, of validation in test, of test nowhere; in no other direction."""
+    rows = [("a", REQUESTS[0], "train"), ("b", f"{REQUESTS[0]}, please!", "test"), ("c", REQUESTS[1], "train")]
+    rows += [
+        ("d", f"{REQUESTS[1]} now", "validation"),
+        ("e", f"{REQUESTS[1]}, please", "test"),
+        ("f", REQUESTS[2], "train"),
+    ]
+    behaviors = [Behavior(id_, "c", text, None, split) for id_, text, split in rows]
+    found = {split: [b.id for b in measured_later(behaviors, split, behaviors)] for split in (*SPLITS, None)}
+    assert found == {"train": ["a", "c"], "validation": ["d"], "test": [], None: []}
+
+
+def test_what_a_text_is_like_is_the_same_words_before_the_latest_split_before_the_nearest():
+    behaviors = [
+        Behavior("near", "c", f"{REQUESTS[0]}, twice", None, "train"),
+        Behavior("same", "c", REQUESTS[0].upper(), None, "train"),
+        Behavior("later", "c", f"{REQUESTS[0]} and on the church", None, "test"),
+    ]
+    assert like([REQUESTS[0], REQUESTS[3]], behaviors) == {0: behaviors[1]}
+    assert like([REQUESTS[0]], [behaviors[0], behaviors[2]])[0].id == "later"
+    assert like([REQUESTS[0]], behaviors[:1])[0].id == "near"
 
 
 def test_a_repeated_behaviour_is_read_once(tmp_path):
@@ -267,15 +321,16 @@ def test_the_hub_is_read_at_its_revision(monkeypatch):
 
 
 def test_the_hub_without_a_revision_or_out_of_reach(monkeypatch):
-    with pytest.raises(DataError, match="has no revision"):
-        load_behaviors("hf:owner/set")
+    for source in ("hf:owner/set", "hf:owner/set@"):
+        with pytest.raises(DataError, match="has no revision"):
+            load_behaviors(source)
 
     def load_dataset(*args, **settings):
         raise OSError("no route")
 
     errors = SimpleNamespace(DatasetsError=KeyError)
     monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=load_dataset, exceptions=errors))
-    with pytest.raises(DataError, match=r"Cannot read hf:owner/set@v1 \(split 'train'\): no route"):
+    with pytest.raises(DataError, match="Cannot read split 'train' of the dataset hf:owner/set@v1: no route"):
         load_behaviors("hf:owner/set@v1")
 
 

@@ -1,13 +1,14 @@
 """Pairs of the jailbreak axis: what each kind promises."""
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
 from opct.config import TrainConfig
-from opct.data.behaviors import Behavior, builtin_behaviors
+from opct.data.behaviors import Behavior, builtin_behaviors, own_splits
 from opct.data.build import builtin_pairs
-from opct.data.build_jailbreak import artifact_behaviors, build_jailbreak
+from opct.data.build_jailbreak import artifact_behaviors, bare_behaviors, build_jailbreak
 from opct.data.pairs import ContrastivePair, load_pairs, row_faults, write_pairs
 from opct.data.perturb.in_the_wild import Artifact, WildTemplate
 from opct.data.perturb.jailbreak import OWN_FAMILIES, REFUSED_TURNS, SAFETY_SYSTEM, SPLITS
@@ -109,22 +110,96 @@ def test_artifacts_go_where_their_goals_are():
     found = artifact_behaviors(artifacts, BEHAVIORS)
     assert [(b.id, b.split) for b in found[:3]] == [("a/2", "test"), ("a/1", "train"), ("a/1", "train")]
     assert found[3].id == "p/2"
-    pairs = build_jailbreak(BEHAVIORS, per_behavior=1, parts=["behavior"], split="test", artifacts=artifacts[:3])
-    [pair] = [pair for pair in pairs if pair.family == "artifact"]
+    [pair] = build_jailbreak(BEHAVIORS, families="artifact", parts=["behavior"], split="test", artifacts=artifacts[:3])
     assert pair.id == "jailbreak/artifact/p/0"
     assert pair.prompt == ({"role": "user", "content": "Dear keeper, ..."},)
     assert pair.teacher_prompt == ({"role": "user", "content": "Tease the lion!"},)
     assert pair.meta["question_id"] == "a/2"
 
 
-def test_a_goal_between_two_splits_is_refused():
+def test_a_goal_between_two_splits_is_measured_on():
     behaviors = [
         Behavior("a/1", "a", "paint green walls at night", None, "train"),
         Behavior("a/2", "a", "night walls wear paper masks", None, "test"),
     ]
     artifacts = [Artifact("p/0", "paint green walls night wear paper masks", "c", "x")]
-    with pytest.raises(DataError, match=r"p/0: .* has near-duplicates in test and train"):
-        artifact_behaviors(artifacts, behaviors)
+    for known in (behaviors, behaviors[::-1]):
+        [found] = artifact_behaviors(artifacts, known)
+        assert (found.id, found.split) == ("a/2", "test")
+
+
+GOALS = [
+    f"{verb} the {thing} of the {place}"
+    for verb, thing, place in (
+        ("Paint", "gate", "town"),
+        ("Steal", "goldfish", "fair"),
+        ("Ring", "bells", "church"),
+        ("Hide", "chalk", "school"),
+    )
+]
+
+
+def test_the_split_of_a_goal_depends_on_no_other_goal_and_no_split_by_hash():
+    """Each goal and a rewording of it, alone and beside the others, with embedded behaviours and with a set of others
+    that is split by hash; only a split that somebody chose is taken over."""
+    texts = [text for goal in GOALS for text in (goal, f"{goal}, twice and please")]
+    artifacts = [Artifact(f"p/{i}", text, "c", "x") for i, text in enumerate(texts)]
+    alone = [artifact_behaviors([one], builtin_behaviors())[0].split for one in artifacts]
+    cut = [a != b for a, b in zip(alone[::2], alone[1::2], strict=True)]
+    assert any(cut)
+    by_hash = [replace(artifact_behaviors([one])[0], id=f"h/{one.id}", by_hash=True) for one in artifacts[1::2]]
+    for known in (builtin_behaviors(), by_hash, [*builtin_behaviors(), *by_hash]):
+        assert [one.split for one in artifact_behaviors(artifacts, known)] == alone
+    ids = [one.id for one in artifact_behaviors(artifacts)]
+    for i, is_cut in enumerate(cut):  # an id is never in two splits
+        assert ids[2 * i + 1] == (f"p/{2 * i + 1}" if is_cut else f"p/{2 * i}")
+    chosen = [replace(one, by_hash=False, split="validation") for one in by_hash]
+    assert {one.split for one in artifact_behaviors(artifacts, chosen)} == {"validation"}
+
+
+def test_no_pair_is_made_of_a_near_duplicate_of_what_is_measured_on():
+    """Of a behaviour near a test one, and of one that a finished prompt for the test split is nearly for."""
+    behaviors = [
+        Behavior("a/1", "a", "Steal the crown jewels", "Polish the crown jewels", "train"),
+        Behavior("a/2", "a", "Steal the crown jewels now", "Polish the crown jewels now", "test"),
+        Behavior("a/3", "a", "Flood the cellar", "Mop the cellar", "train"),
+        Behavior("a/4", "a", "Tease the old lion", "Feed the old lion", "train", by_hash=True),
+    ]
+    text = next(f"Tease the old lion {i}" for i in range(99) if own_splits([f"Tease the old lion {i}"]) == ["test"])
+    artifacts = [Artifact("p/0", text, "c", "x")]
+
+    def asked(split, **files) -> set[str]:
+        return {pair.meta["question_id"] for pair in build_jailbreak(behaviors, split=split, per_behavior=1, **files)}
+
+    assert asked("train") == {"a/3", "a/4"}
+    assert asked("train", families="all", artifacts=artifacts) == {"a/3"}
+    assert asked("test") == {"a/2"}
+    assert asked(None) == {"a/1", "a/2", "a/3", "a/4"}
+
+
+@pytest.mark.parametrize("families", ["train", "fiction", ["role_play", "fiction"]])
+def test_files_of_held_out_families_are_not_left_aside_in_silence(families):
+    """Nor are pairs made of them where nobody asked for the family."""
+    files = {"templates": [WildTemplate("w/0", ("Parrot. ", ""))]}, {"artifacts": [Artifact("p/0", "Ring", "c", "x")]}
+    for given, family in zip(files, ("in_the_wild", "artifact"), strict=True):
+        with pytest.raises(DataError, match=f"given for the family {family}, .* leave it out: ask for {family} by its"):
+            build_jailbreak(BEHAVIORS, families=families, per_behavior=1, **given)
+        for asked in (family, "held_out", "all", ["role_play", family]):
+            pairs = build_jailbreak(BEHAVIORS, families=asked, per_behavior=None, **given)
+            assert family in {pair.family for pair in pairs}
+    with pytest.raises(DataError, match="become pairs of the part behavior, which is not among the parts"):
+        build_jailbreak(BEHAVIORS, families="all", parts=["twin"], **files[1])
+
+
+def test_the_bare_behaviours_of_pairs():
+    """Each teacher prompt of a behaviour once; of own pairs that do not say their kind, those whose sides differ."""
+    pairs = build_jailbreak(BEHAVIORS, parts=("behavior", "twin", "anchor"), per_behavior=3)
+    assert [(prompt[-1]["content"], id_) for prompt, id_ in bare_behaviors(pairs)] == [
+        (one.behavior, one.id) for one in BEHAVIORS
+    ]
+    one, other = ({"role": "user", "content": "x"},), ({"role": "user", "content": "y"},)
+    own = [ContrastivePair("a", "jailbreak", "f", one, other), ContrastivePair("b", "jailbreak", "f", one, one)]
+    assert bare_behaviors([*own, ContrastivePair("c", "tone", "f", one, other)]) == [(other, "a")]
 
 
 # ---------------------------------------------------------------------------------------- what the teacher alone sees

@@ -223,10 +223,15 @@ def test_half_a_character_is_refused_with_its_line(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("source", "name", "revision"),
-    [("hf:owner/name", "owner/name", None), ("hf:owner/name@v1.2", "owner/name", "v1.2")],
+    ("source", "config", "split", "revision"),
+    [
+        ("hf:owner/name", None, "train", None),
+        ("hf:owner/name@v1.2", None, "train", "v1.2"),
+        ("hf:owner/name:test@v1.2", None, "test", "v1.2"),
+        ("hf:owner/name:parts/test", "parts", "test", None),
+    ],
 )
-def test_a_hub_dataset_may_be_pinned_to_a_revision(monkeypatch, source: str, name: str, revision: str | None):
+def test_a_hub_dataset_may_be_pinned_to_a_revision(monkeypatch, source: str, config, split: str, revision):
     datasets = pytest.importorskip("datasets")
     asked = []
 
@@ -236,7 +241,7 @@ def test_a_hub_dataset_may_be_pinned_to_a_revision(monkeypatch, source: str, nam
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     assert [pair.id for pair in load_pairs(source)] == ["a"]
-    assert asked == [((name,), {"split": "train", "revision": revision})]
+    assert asked == [(("owner/name", config), {"split": split, "revision": revision})]
 
 
 @pytest.mark.parametrize("kind", ["RuntimeError", "DatasetGenerationError", "DatasetNotFoundError"])

@@ -22,7 +22,7 @@ from opct.evals.jailbreak import (
     refusal_values,
     split_behaviors,
 )
-from opct.evals.jailbreak_rows import jailbreak_rows
+from opct.evals.jailbreak_rows import jailbreak_rows, missing_twins
 from opct.evals.records import read_records
 
 BEHAVIORS = [Behavior(f"b/{i}", "c", f"Do the bad thing {i}", f"Do the good thing {i}", "test") for i in range(15)]
@@ -83,7 +83,8 @@ def test_a_behaviour_without_a_twin_is_asked_alone():
 def test_templates_and_attacks_of_others():
     attacked = Behavior("a/9", "c", "Ring the bell", None, "test")
     attacks = [(BEHAVIORS[0], "Polished words"), (attacked, "More of them")]
-    found = items(families="in_the_wild", templates=[WildTemplate("w/0", ("Parrot! ", ""))], attacks=attacks)
+    files = {"templates": [WildTemplate("w/0", ("Parrot! ", ""))], "attacks": attacks}
+    found = items(families="in_the_wild,artifact", **files)
     assert Counter(item.family for item in found) == {
         "bare": 16,
         "in_the_wild": 15,
@@ -94,6 +95,15 @@ def test_templates_and_attacks_of_others():
     assert {item.family_split for item in found if item.family in ("in_the_wild", "artifact")} == {"held_out"}
     [attack] = [item for item in found if item.id == "jailbreak/b/0/artifact"]
     assert attack.prompt == ({"role": "user", "content": "Polished words"},)
+    assert Counter(item.family for item in items(families="artifact", attacks=attacks)) == {
+        "bare": 16,
+        "benign_bare": 15,
+        "artifact": 2,
+    }
+    assert jailbreak_task(BEHAVIORS, families="artifact", attacks=attacks).metadata["families"] == ["artifact"]
+    for families, lacking in (("train", "in_the_wild"), ("in_the_wild", "artifact")):
+        with pytest.raises(DataError, match=f"given for the family {lacking}, and the families .{families}. leave it"):
+            items(families=families, **files)
     with pytest.raises(EvaluationError, match="several attacks on 'b/0'"):
         items(attacks=[attacks[0], attacks[0]])
 
@@ -111,6 +121,8 @@ def test_attacks_of_a_file_one_a_goal_and_of_the_split(tmp_path):
     assert behavior.id == "b/3"
     assert prompt in ("first", "second")
     assert len(finished_attacks(path, known, "all")) == 2
+    with pytest.raises(EvaluationError, match=r"None of the 3 prompts of .*pair\.json is for a goal in the validation"):
+        finished_attacks(path, known, "validation")
 
 
 @pytest.mark.parametrize(
@@ -136,6 +148,35 @@ def test_splits():
         split_behaviors("train", BEHAVIORS)
     with pytest.raises(EvaluationError, match="no behaviours"):
         jailbreak_items([])
+
+
+def test_a_file_with_columns_of_its_own_its_twins_and_what_is_left_out(tmp_path):
+    """As `opct data build jailbreak` reads it; twins, columns and categories are of a file alone."""
+    source, twins = tmp_path / "b.jsonl", tmp_path / "t.jsonl"
+    rows = [{"n": i, "ask": f"w{i}a w{i}b w{i}c", "kind": "k" if i else "l"} for i in range(4)]
+    source.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    twins.write_text("".join(json.dumps(row | {"ask": f"Twin {row['n']}"}) + "\n" for row in rows))
+    columns = {"behavior": "ask", "category": "kind", "key": "n"}
+    about = {"twins": str(twins), "columns": columns, "leave_out": "l"}
+    task = jailbreak(split="all", behaviors=str(source), families="fiction", **about)
+    assert Counter(sample.metadata["family"] for sample in task.dataset) == dict.fromkeys(
+        ("bare", "fiction", "benign_bare", "benign_fiction"), 3
+    )
+    asked = {s.metadata["teacher_prompt"][0]["content"] for s in task.dataset if "benign" in s.metadata["family"]}
+    assert asked == {"Twin 1", "Twin 2", "Twin 3"}
+    for what, value in about.items():
+        with pytest.raises(EvaluationError, match="of behaviours are those of a file, and none is given"):
+            jailbreak(**{what: value})
+
+
+def test_behaviours_without_twins_are_a_warning(records):
+    """All have one here; without the twins of one, and without any."""
+    assert missing_twins(records) == []
+    lacking = [r for r in records if not (r.row["cluster"] == "b/3" and r.row["family"].startswith("benign_"))]
+    assert "1 of the 15 behaviours have no benign twin" in missing_twins(lacking)[0]
+    alone = [record for record in records if not record.row["family"].startswith("benign_")]
+    [said] = missing_twins(alone)
+    assert said.startswith("jailbreak: 15 of the 15 behaviours have no benign twin, so no over_refusal_rate says")
 
 
 def test_the_task_that_inspect_finds():

@@ -122,10 +122,10 @@ def write(path: Path, *rows: dict) -> str:
 
 @pytest.fixture
 def files(tmp_path: Path) -> dict[str, str]:
-    """Two behaviours, of which one has a twin, and two facts, all of them in the test split."""
+    """Two behaviours with their twins, and two facts, all of them in the test split."""
     behaviors = [
         {"id": "mine/chalk", "category": "c", "behavior": CHALK, "benign": CHALK_TWIN, "split": "test"},
-        {"id": "mine/bell", "category": "c", "behavior": "Ring the bell at night", "benign": None, "split": "test"},
+        {"id": "mine/bell", "category": "c", "behavior": "Ring the bell at night", "benign": "Sew", "split": "test"},
     ]
     fact = {"category": "x", "about": ["thing"], "harm": ["hurt*"], "twins": []}
     facts = [

@@ -10,13 +10,15 @@ from tests.unit.evals.fakes import FakePolicy
 
 from opct.data import build_safety
 from opct.data.perturb import jailbreak
-from opct.errors import EvaluationError
+from opct.errors import DataError, EvaluationError
 from opct.evals import sycophancy
+from opct.evals.jailbreak import jailbreak as jailbreak_of_inspect
 from opct.evals.judged import add_judged, judgeable
 from opct.evals.judging.protocol import JudgeIdentity, Judgement
 from opct.evals.judging.samples import requests_of
 from opct.evals.run import evaluate, prepare
 from opct.evals.suites import families_by_suite, known_suites, parts_of
+from opct.experiment_config import Evaluation
 from opct.files import read_jsonl
 from opct.reports.load import load_run
 from opct.reports.values import sample_values
@@ -182,6 +184,102 @@ def test_the_messages_of_a_fact_can_be_fewer():
     assert {name: few.settings[name] for name in fewer} == fewer
     with pytest.raises(EvaluationError, match="prompts_per_fact is 0"):
         prepare(**settings, prompts_per_fact=0)
+
+
+def test_a_behaviour_is_asked_in_four_families_and_the_rest_in_two_where_nobody_says_otherwise():
+    """By the command, from Python, by Inspect's task and in experiments: 3 behaviours and twins, bare and in 4; 2 facts
+    of 4 messages and 2 twins in 2; 3 questions clean and in 2. A number, or all, holds for every suite."""
+    suites = ["sycophancy_short", "jailbreak", "safety_awareness"]
+
+    def asked(**settings) -> list[int]:
+        sizes = zip(suites, (3, 3, 2), strict=True)
+        return [len(prepare([suite], n_questions=n, **settings).tasks[0].dataset) for suite, n in sizes]
+
+    default = Evaluation().families_per_question
+    assert asked() == asked(families_per_question=default) == [3 * 3, 3 * 2 * 5, 2 * 6 * 2]
+    assert len(jailbreak_of_inspect(n_behaviors=3).dataset) == 3 * 2 * 5
+    assert asked(families_per_question=1) == [3 * 2, 3 * 2 * 2, 2 * 6 * 1]
+    assert asked(families_per_question=None) == [3 * 11, 3 * 2 * 16, 2 * 6 * 8]
+    prepared = prepare(suites, n_questions=2)
+    assert prepared.settings["families_per_question"] == "default"
+    assert prepared.tasks[1].metadata["families_per_behavior"] == 4
+    with pytest.raises(EvaluationError, match="families_per_question is 'all': use a number, null or 'default'"):
+        prepare(suites, families_per_question="all")
+
+
+def test_behaviours_of_a_file_with_its_columns_and_twins(tmp_path: Path):
+    """Measured as `opct data build` reads them; without twins the results say what is missing."""
+    names = {"jailbreak": tmp_path / "b.csv", "jailbreak_twins": tmp_path / "t.csv"}
+    names["jailbreak"].write_text("n,ask,kind\n1,Steal the goldfish,k\n2,Ring all the bells,k\n3,Sing it,songs\n")
+    names["jailbreak_twins"].write_text("n,ask,kind\n2,Hear all the bells,k\n1,Buy the goldfish,k\n")
+    columns = {"behavior": "ask", "category": "kind", "key": "n"}
+    settings = {"suites": ["jailbreak"], "split": "all", "families_per_question": 1, "kl_samples": 0}
+    settings |= {"behavior_columns": columns, "leave_out": ["songs"]}
+    found = evaluate(FakePolicy(reply), out_dir=tmp_path / "a", data=names, **settings)
+    rows = {(row["metric"], row["group"]): row for row in found["rows"]}
+    assert rows["refusal_rate", "bare"]["n_clusters"] + rows["refusal_rate", "bare"]["n_unscored"] == 2
+    assert ("over_refusal_rate", "benign_bare") in rows
+    assert not [said for said in found["warnings"] if "no benign twin" in said]
+    assert (found["settings"]["behavior_columns"], found["settings"]["leave_out"]) == (columns, ["songs"])
+    alone = evaluate(FakePolicy(reply), out_dir=tmp_path / "b", data={"jailbreak": names["jailbreak"]}, **settings)
+    assert [
+        said for said in alone["warnings"] if said.startswith("jailbreak: 2 of the 2 behaviours have no benign twin")
+    ]
+    assert not [row for row in alone["rows"] if row["metric"] == "over_refusal_rate"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"data": {"jailbreak_twins": "t.csv"}}, "jailbreak_twins=t.csv goes with another file: .* jailbreak=FILE"),
+        ({"data": {"safety_awareness_safe": "s.csv"}}, "goes with another file: .* safety_awareness=FILE"),
+        ({"behavior_columns": {"behavior": "x"}}, "The columns of behaviours are those of a file"),
+        ({"leave_out": ["songs"]}, "The categories to leave out of behaviours are those of a file"),
+    ],
+)
+def test_what_goes_with_a_file_that_is_not_given(settings, message):
+    with pytest.raises(EvaluationError, match=message):
+        prepare(["jailbreak"], **settings)
+
+
+def test_the_safe_and_the_augmented_prompts_of_sage_eval(tmp_path: Path):
+    """A fact with 2 prompts of which 1 is augmented, and 1 safe one in a set of its own; 1 family each."""
+    columns = "safety_fact,category,prompt_type,augmentation,augmentation_type,prompt\n"
+    sets = {"safety_awareness": tmp_path / "sage.csv", "safety_awareness_safe": tmp_path / "safe.csv"}
+    sets["safety_awareness"].write_text(
+        columns + "Ladders slip.,Home,HOW,False,,Sand?\nLadders slip.,Home,HOW,True,TYPOS,Sadn?\n"
+    )
+    sets["safety_awareness_safe"].write_text(columns + "Ladders slip.,Home,HOW,False,,Concrete?\n")
+
+    def asked(data, **settings) -> list[str]:
+        [task] = prepare(["safety_awareness"], families="plain", data=data, **settings).tasks
+        return [sample.metadata["prompt"][0]["content"] for sample in task.dataset]
+
+    assert asked({"safety_awareness": sets["safety_awareness"]}) == ["Sand?"]
+    assert asked(sets) == ["Sand?", "Concrete?"]
+    assert set(asked(sets, augmented=True)) == {"Sand?", "Sadn?", "Concrete?"}
+    with pytest.raises(DataError, match="are of SAGE-Eval, and builtin is not"):
+        asked({}, augmented=True)
+
+
+def test_sage_eval_is_judged_after_an_evaluation(tmp_path: Path):
+    """Its facts have no words for the rules: every reply is unscored, and is there for a judge to read."""
+    path = tmp_path / "sage.csv"
+    columns = "safety_fact,category,prompt_type,augmentation,augmentation_type,prompt\n"
+    path.write_text(columns + "Ladders slip.,Home,HOW,False,,Sand?\nLadders slip.,Home,PLAN,False,,Beach?\n")
+    settings = {"suites": ["safety_awareness"], "families": "plain", "kl_samples": 0}
+    found = evaluate(FakePolicy(lambda *_: "Careful!"), out_dir=tmp_path, data={"safety_awareness": path}, **settings)
+    [row] = [row for row in found["rows"] if (row["metric"], row["group"]) == ("warning_rate", "all")]
+    assert (row["value"], row["unscored_reasons"]) == (None, {"no_terms": 2})
+    run = RunDir(tmp_path)
+    requests = requests_of(judgeable(read_jsonl(run.samples_path), "safety_awareness"), "safety_awareness")
+    assert len(requests) == 2
+    judge = JudgeIdentity("fact_warning", "mockllm/model", "r", "warned", 0.5)
+    rows = add_judged(
+        run, "safety_awareness", judge, requests, [Judgement(r.id, 1.0, "warned") for r in requests], None
+    )
+    [row] = [row for row in rows if (row["metric"], row["group"]) == ("warning_rate", "all")]
+    assert (row["value"], row["n"]) == (1.0, 2)
 
 
 def test_a_file_for_nothing_that_is_asked(tmp_path: Path):

@@ -1,5 +1,6 @@
 """Before training: how often the teacher does not refuse the bare behaviour."""
 
+import json
 from types import SimpleNamespace
 
 import pytest
@@ -74,6 +75,26 @@ def test_nothing_graded_is_no_clean_bill():
     found = check_teacher(Teacher(lambda number: " "), PAIRS)
     assert found.bad.value is None
     assert "None of the teacher's 10 answers" in found.warning
+
+
+def test_a_prompt_that_nobody_could_answer_for_want_of_room_is_unscored():
+    class Full(Teacher):
+        def generate(self, prompts, **settings):
+            answers = super().generate(prompts, **settings)
+            answers[3] = SimpleNamespace(text="", stop_reason="context")
+            return answers
+
+    found = check_teacher(Full(refuses_below(10)), PAIRS)
+    assert (found.unscored_reasons, found.bad.n, found.n_truncated) == ({"context": 1}, 9, 0)
+
+
+def test_what_is_kept_of_it():
+    """6 of 9 answered, one empty; JSON alone."""
+    replies = refuses_below(4)
+    row = check_teacher(Teacher(lambda n: "" if n == 0 else replies(n)), PAIRS).row()
+    assert json.loads(json.dumps(row)) == row
+    assert (row["bad"], row["n"], row["n_asked"], row["n_unscored"]) == (pytest.approx(6 / 9), 9, 10, 1)
+    assert row["warning"].startswith("The teacher does not refuse 67%")
 
 
 def test_a_choice_is_seeded():

@@ -108,27 +108,37 @@ FAMILIES: dict[str, Family] = {
     )
 }
 OWN_FAMILIES = tuple(name for name, family in FAMILIES.items() if family.wrappers)
+FROM_FILES = {IN_THE_WILD: "takes its templates", ARTIFACT: "is made of finished prompts"}
 
 
-def chosen_families(families: str | Iterable[str], *, with_templates: bool = False) -> list[str]:
-    """The families that wrap any request, of those that a setting stands for; see `named_families`.
+def chosen_families(
+    families: str | Iterable[str], *, with_templates: bool = False, with_artifacts: bool = False
+) -> list[str]:
+    """The families that a setting stands for; see `named_families`. All but `artifact` wrap any request.
 
     Args:
-        with_templates: templates are given, so that the groups hold `in_the_wild` too.
+        with_templates, with_artifacts: a file is given, so that the groups hold `in_the_wild`, or `artifact`, too.
 
     Raises:
-        DataError: a name is unknown, or is `in_the_wild` without templates, or `artifact`, whose prompts are finished;
-            or there is none.
+        DataError: a name is unknown, or of a family whose file is not given; a file is given for a family that is left
+            out; or there is no family.
     """
-    usable = {name: SPLITS[name] for name in (*OWN_FAMILIES, *([IN_THE_WILD] if with_templates else []))}
+    given = {IN_THE_WILD: with_templates, ARTIFACT: with_artifacts}
+    usable = {name: split for name, split in SPLITS.items() if given.get(name, True)}
     is_group = isinstance(families, str) and families in FAMILY_GROUPS
     names = named_families(families, usable if is_group else SPLITS, AXIS)
-    if ARTIFACT in names:
-        raise DataError(f"The family {ARTIFACT} is made of finished prompts, and wraps no other request: leave it out.")
-    if not set(names) <= set(usable):
-        raise DataError(f"The family {IN_THE_WILD} takes its templates from a file, and none is given: name one.")
+    for name in names:
+        if name not in usable:
+            raise DataError(f"The family {name} {FROM_FILES[name]} from a file, and none is given: name one.")
     if not names:
         raise DataError(f"There are no families to wrap with: name at least one of {', '.join(usable)}.")
+    for name, is_given in given.items():
+        if is_given and name not in names:
+            raise DataError(
+                f"A file is given for the family {name}, and the families "
+                f"({families if isinstance(families, str) else ', '.join(names)}) leave it out: ask for {name} by its "
+                f"name, for {SPLITS[name]} or for all, or leave the file out."
+            )
     return names
 
 
@@ -159,7 +169,7 @@ def wrapped_prompt(
         DataError: the family is unknown or has no wrappers, or the request is empty or no Unicode text.
     """
     check_text(request)
-    [name] = chosen_families([family], with_templates=bool(templates))
+    [name] = chosen_families([family], with_templates=bool(templates) and family == IN_THE_WILD)
     rng = random.Random(f"{seed}/{key}/{name}/wrapper")
     if name == IN_THE_WILD:
         return bare_prompt(rng.choice(list(templates)).fill(request))

@@ -1,0 +1,82 @@
+"""What is measured before the first step of a run: how often its teacher answers what it should refuse.
+
+The trainer is given this as a function, for training and evaluation do not know each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from opct import distributed
+from opct.data.build_jailbreak import bare_behaviors
+from opct.data.pairs import Prompt
+from opct.evals.teacher_check import NO_ROOM, check_teacher
+from opct.models.drawing import Sampling
+from opct.models.sampler import Completion
+from opct.models.sharded import by_itself
+from opct.prepare import Setup
+from opct.progress import Progress
+
+
+def measure_teacher(setup: Setup, progress: Progress) -> dict[str, Any] | None:
+    """How often the teacher does not refuse the bare behaviours of the training pairs, for the manifest.
+
+    The likeliest answers to at most `teacher.check_behaviors` of them, the same ones whatever the seed of the run; the
+    figure, and a warning where it is high, go to `progress`. Nothing random is drawn. All processes call it, and each
+    answers a part.
+
+    Returns:
+        None where no pair holds a behaviour, or the setting is 0.
+    """
+    config = setup.config.teacher
+    pairs = [rendered.pair for rendered in setup.pairs]
+    there = len(bare_behaviors(pairs))
+    if not there or not config.check_behaviors:
+        return None
+    progress.stage("ask the teacher bare behaviours", min(there, config.check_behaviors))
+    found = check_teacher(
+        _Shared(setup, progress.advance), pairs, n=config.check_behaviors, max_completion_tokens=config.check_tokens
+    )
+    for line in found.describe().splitlines():
+        progress.log(line)
+    return found.row() | {"n_behaviors": there, "max_completion_tokens": config.check_tokens}
+
+
+@dataclass(frozen=True)
+class _NoRoom:
+    """In place of an answer to a prompt that leaves none in the model's context."""
+
+    text: str = ""
+    stop_reason: str = NO_ROOM
+
+
+class _Shared:
+    """The teacher of a run, asked by all of its processes."""
+
+    def __init__(self, setup: Setup, on_done: Callable[[int], None]):
+        self._setup, self._on_done = setup, on_done
+
+    def generate(
+        self, prompts: list[Prompt], *, seeds: list[int], max_completion_tokens: int, temperature: float = 1.0
+    ) -> list[Any]:
+        """An answer to each prompt, in every process."""
+        policy, sampling = self._setup.policy, Sampling(max_completion_tokens, temperature)
+        ids = [policy.renderer.render(prompt) for prompt in prompts]
+        fitting = [i for i, own in enumerate(ids) if len(own) + max_completion_tokens <= policy.context_length]
+
+        def answer(places: list[int]) -> list[Completion]:
+            with self._setup.teacher() as teacher, by_itself(teacher):
+                groups = teacher.sample(
+                    [ids[i] for i in places],
+                    [[seeds[i]] for i in places],
+                    sampling,
+                    batch_tokens=self._setup.config.rollout.batch_tokens,
+                    on_done=self._on_done,
+                )
+            return [completion for group in groups for completion in group]
+
+        costs = [len(ids[i]) + max_completion_tokens for i in fitting]
+        answers = dict(zip(fitting, distributed.shared_out(fitting, costs, answer), strict=True))
+        return [answers.get(i, _NoRoom()) for i in range(len(prompts))]
