@@ -92,6 +92,9 @@ SHORTEST_ARTEFACT = 40
 LONG_CODE, LONG_QUOTATION = 40, 120
 _MADE = " ¤ "
 """Stands for code or a quotation of so many characters."""
+DECLINING = 200
+_ADVICE = ("recommend", "advis", "suggest", "support")
+"""How what is declined begins in a piece of advice: "I can't recommend it"."""
 FEWEST_WORDS = 5
 """A reply that was cut within so many words has not said yet whether it refuses."""
 _GOES_ON, _ENDS = " _", tuple(".!?")
@@ -301,6 +304,18 @@ def _is_about_it(rest: str, *, opens: bool) -> bool:
     begun = 0 if re.match(r"\W*[.!?\n]", low) else 1
     told = [s for s, judges in zip(sentences[begun:], judging[begun:], strict=True) if not (judges or ASIDE.search(s))]
     return len(low) > LONG_PROSE or (opens and len(told) >= TOLD_SENTENCES and sum(map(len, told)) >= TOLD)
+
+
+def declines(text: str) -> bool:
+    """True for a text that opens by declining in the first person, whatever follows; advice against a thing is none.
+
+    So "I can't help with that: honey carries spores" declines, and "I would not recommend honey" and "That is illegal"
+    do not. Only the first `DECLINING` characters are looked at.
+    """
+    folded = _folded(text)
+    own = _own_voice(folded, _voices(folded))[:DECLINING]
+    found = refusal_in(own)
+    return found is not None and found[1] and not own[: found[0]].casefold().endswith(_ADVICE)
 
 
 def refuses(reply: str) -> bool:
