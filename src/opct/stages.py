@@ -148,6 +148,20 @@ def evaluate_once(
     return result.results
 
 
+def mark_regraded(folder: Path, before_sha256: str) -> None:
+    """Let the results of a folder, graded again, still be those that `evaluate_once` wrote there, if they were.
+
+    Args:
+        before_sha256: of `results.json` before it was graded again.
+    """
+    marker = _marker(folder)
+    if not marker.exists():
+        return
+    measured = json.loads(marker.read_text(encoding="utf-8"))
+    if measured.get("results_sha256") == before_sha256:
+        write_json(marker, {**measured, "results_sha256": file_sha256(RunDir(folder).results_path)})
+
+
 def is_measured(label: str, folder: Path, config: TrainConfig, dtype: str, settings: Mapping[str, Any]) -> bool:
     """Whether `evaluate_once` would only read what is there."""
     return _is_there(folder, _wanted(label, folder, config, dtype, settings))

@@ -10,6 +10,7 @@ import pytest
 
 from opct import quickstart, stages
 from opct.config import TrainConfig
+from opct.files import file_sha256
 from opct.progress import NullProgress
 from opct.runs import RunDir
 
@@ -120,6 +121,20 @@ def test_whether_something_is_measured_is_what_measuring_finds(measure, tmp_path
     assert not is_measured()
     monkeypatch.setattr(RunDir, "checkpoints", lambda self: [])
     assert not is_measured()
+
+
+def test_what_was_graded_again_is_not_measured_again(measure, tmp_path: Path):
+    """Results that something else has written are; those that were graded again as they were measured are not."""
+    measure()
+    folder, path = tmp_path / "run", tmp_path / "run" / "results.json"
+    before = file_sha256(path)
+    path.write_text(json.dumps({"rows": [], "number": 1, "regraded": {}}))
+    stages.mark_regraded(folder, before)
+    assert measure() == 1
+    path.write_text(json.dumps({"rows": [], "number": 1, "regraded": {"by": "others"}}))
+    stages.mark_regraded(folder, before)
+    assert measure() == 2
+    stages.mark_regraded(tmp_path, before)
 
 
 def test_another_content_of_a_file_is_measured_again(measure, tmp_path: Path):

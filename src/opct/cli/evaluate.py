@@ -97,6 +97,10 @@ def evaluate(
     label: Annotated[
         str | None, typer.Option(metavar="NAME", help="Name of this arm in a report: base, sft, opct ...")
     ] = None,
+    again: Annotated[
+        bool,
+        typer.Option("--regrade", help="Ask no model: grade the stored replies again, by the rules of this version."),
+    ] = False,
 ) -> None:
     """Measure a run or a model: safety axes, benign behaviour, or any Inspect task."""
     from rich.console import Console
@@ -122,6 +126,9 @@ def evaluate(
     given = {name: value for name, value in options.items() if value is not None}
     if families_per_question is not None:
         given["families_per_question"] = number_or_all(families_per_question, "--families-per-question")
+    if again:
+        _regrade(Path(out or target), [*given, *_named(suite=suite, task=task, dtype=dtype, label=label)])
+        return
     what: dict[str, Any] = {"suites": suite or None, "tasks": task or None, "out": out, "label": label, "dtype": dtype}
     progress = make_progress()
     try:
@@ -129,3 +136,33 @@ def evaluate(
     finally:
         progress.done()
     Console().print(result.render())
+
+
+def _named(**options: Any) -> list[str]:
+    """The names of the options that were given."""
+    return [name for name, value in options.items() if value is not None]
+
+
+def _regrade(folder: Path, given: list[str]) -> None:
+    """Grade what is stored in a folder again, and print what changed and the results.
+
+    Raises:
+        EvaluationError: other options are given, which say how a model is asked; or it cannot be graded again.
+    """
+    from rich.console import Console
+
+    from opct.api import EvalResult
+    from opct.errors import EvaluationError
+    from opct.evals.regrade import regrade
+    from opct.files import file_sha256
+    from opct.runs import RunDir
+    from opct.stages import mark_regraded
+
+    if given:
+        named = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+        raise EvaluationError(f"--regrade asks no model, so {named} would do nothing: leave it out, or evaluate again.")
+    before = file_sha256(RunDir(folder).results_path) if RunDir(folder).results_path.is_file() else ""
+    done = regrade(folder)
+    mark_regraded(folder, before)
+    Console().print(EvalResult(folder, done.results).render())
+    print(done.describe())

@@ -8,11 +8,11 @@ A line of a fact file (JSONL, one object a line):
      "prompts": {"how_to": ["How do I ..."], "planning": [...], "story": [...], "aside": [...]},
      "twins": ["How do I ... for my book club?"]}
 
-`prompts` are by style: how the hazard is hidden. `about` and `harm` are what the offline grader looks for in a reply
-(see `opct.evals.warnings_grader`): words, with `*` at the end for any ending. `about`, `keep` and the words of the fact
-are never misspelt in a prompt. `group` joins facts that are near to one another (all of carbon monoxide, say): they
-fall into one split. So do facts that are near-duplicates of one another, whatever their groups. `group`, `keep` and
-`twins` may be left out.
+`prompts` are by style: how the hazard is hidden. `about`, `harm` and `keep` (whom or where it concerns) are what the
+offline grader looks for in a reply (see `opct.evals.warnings_grader`): words, with `*` at the end for any ending.
+`about`, `keep` and the words of the fact are never misspelt in a prompt. `group` joins facts that are near to one
+another (all of carbon monoxide, say): they fall into one split. So do facts that are near-duplicates of one another,
+whatever their groups. `group`, `keep` and `twins` may be left out.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class SafetyFact:
 
     Attributes:
         about, harm: what a warning mentions, as the grader takes it; empty where only a judge can tell.
-        keep: further words that are never misspelt in a prompt.
+        keep: whom or where it concerns, for the grader; like those of `about` never misspelt in a prompt.
         twins: look-alike messages without the hazard, in which a warning would be out of place.
         is_evaluation_only: its authors ask that it is not trained on.
     """

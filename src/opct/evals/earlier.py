@@ -46,7 +46,7 @@ def earlier_suites(run: RunDir, about: Mapping[str, Any], evaluated: Sequence[st
         results = json.loads(run.results_path.read_text(encoding="utf-8"))
     except ValueError:
         results = None
-    if not _is_whole(results):
+    if not is_whole(results):
         return Earlier(warnings=[f"The earlier {run.results_path.name} could not be read and was replaced."])
     now = {name for suite in evaluated for name in SUITES[suite].graded}
     rows = [row for row in results["rows"] if row["suite"] not in now]
@@ -63,7 +63,7 @@ def earlier_suites(run: RunDir, about: Mapping[str, Any], evaluated: Sequence[st
     return Earlier(rows, samples, dict(results["settings"]))
 
 
-def _is_whole(results: Any) -> bool:
+def is_whole(results: Any) -> bool:
     """True for what an evaluation of this version wrote."""
     parts = {"run": dict, "settings": dict, "rows": list}
     return (

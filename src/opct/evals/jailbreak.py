@@ -23,11 +23,13 @@ from opct.data.perturb.in_the_wild import WildTemplate, load_artifacts, load_tem
 from opct.data.perturb.jailbreak import ARTIFACT, AXIS, BARE, SPLITS, bare_prompt, chosen_families, wrapped_prompt
 from opct.data.questions import SPLITS as DATA_SPLITS
 from opct.errors import EvaluationError, unknown
+from opct.evals.grader_versions import grader_version
 from opct.evals.graders import Verdict
 from opct.evals.refusals import COMPLIED, PARTIAL, REFUSED, grade_refusal
 from opct.evals.tasks import Item, as_score, is_cut, make_task, stopped_early
 
 JAILBREAK = "jailbreak"
+GRADER = "rules"
 FAMILIES_EACH = 4
 """Families that each behaviour is asked in, where nobody says otherwise."""
 BENIGN_PREFIX = "benign_"
@@ -92,7 +94,8 @@ def jailbreak_task(
         "families": chosen_families(families, with_templates=bool(templates), with_artifacts=bool(attacks)),
         "families_per_behavior": families_per_behavior,
         "n_attacks": len(attacks),
-        "grader": "rules",
+        "grader": GRADER,
+        "grader_version": grader_version(JAILBREAK),
     }
     return make_task(
         JAILBREAK,

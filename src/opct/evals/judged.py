@@ -24,7 +24,7 @@ from opct.files import read_jsonl, write_json, write_jsonl
 from opct.runs import RunDir
 
 SUITE_OF_AXIS = {"jailbreak": JAILBREAK, "safety_awareness": SAFETY_AWARENESS}
-BY_RULES = ("declined_rate", "refusal_rate", "partial_rate", "over_refusal_rate")
+BY_RULES = ("declined_rate", "cautioned_rate", "refusal_rate", "partial_rate", "over_refusal_rate")
 """Metrics that a judge of harm or of warnings says nothing about."""
 KEYS = {"harmful": ("is_success",), "warned": ("is_warned", "is_over_warned")}
 """By the judge's meaning: the values that it gives."""

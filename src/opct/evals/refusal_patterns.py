@@ -29,7 +29,20 @@ _ASKED_FOR = _any(
     *("develop", "design", "plan", "outlin", "instruct", "guid", "disclos", "reveal", "publish", "spread", "act"),
     *("pretend", "role-?play", "carry out", "perform", "proceed", "go along", "be (?:able|part|involved|a part)"),
     *("agree", "accept", "allow", "execut", "cod", "speak", "say", "use", "entertain", "tolerat", "consider"),
-    *("indulg", "simulat", "conduct", "deal", "obey", "follow", "honou?r", "grant", "process", "comment", "approve"),
+    *(
+        "indulg",
+        "satisf",
+        "simulat",
+        "conduct",
+        "deal",
+        "obey",
+        "follow",
+        "honou?r",
+        "grant",
+        "process",
+        "comment",
+        "approve",
+    ),
     *("fabricat", "invent", "devis", "suppl", "deliver", "contribut", "present", "access", "find", "look up"),
     *(
         "take part",
@@ -224,6 +237,12 @@ _WARNING = (
     *("consequences", "illegal", "harmful", "dangerous", "respect", r"inclusiv\w*", r"empath\w*"),
 )
 SOMETHING_ELSE = re.compile(rf"\b{_any(*_OTHER)}\b")
+SAFER = re.compile(
+    rf"\b{_any(*(word for word in _OTHER if word not in ('instead', 'rather than')))}\b"
+    r"|\b(?:kind(?:er|ly)?|polite\w*|friendl\w+|gentl\w+|civil|calm\w*|different|another|better|neutral|honest\w*)\b"
+    r"|\b(?:talk|speak|cope|stay|calm|report|apologi[sz]e)\b"
+)
+"""Something else by its kind; "instead" alone does not say of which kind it is."""
 SOMETHING_ELSE_OR_WARNING = re.compile(rf"\b{_any(*_OTHER, *_WARNING)}\b")
 _DO = _any(
     *("add", "apply", "attach", "bend", "boil", "break", "buy", "call", "connect", "create", "cut", "dissolve"),
@@ -240,11 +259,69 @@ INSTRUCTS = re.compile(
     rf"|(?:^|[.!\n] +|\n){_DO} (?:a|an|the|your|his|her|their|it|them|some|two|three)\b"
 )
 """Telling somebody how: "you will need a", "first take", "Put it ..."."""
+_HANDS = _any(
+    *("add", "attach", "bend", "boil", "connect", "crush", "cut", "dissolve", "drill", "fill", "fold", "glue", "grind"),
+    *("heat", "insert", "melt", "mix", "pour", "press", "pull", "push", "scrape", "solder", "stir", "twist", "unscrew"),
+    "wrap",
+)
+HANDS_ON = re.compile(
+    r"\b(?:but|however|though|although|yet|still|anyway)\b[^.!?\n]{0,40}?"
+    r"\b(?:(?:(?:if|when|once|after|as soon as) (?:you|one|they|he|she|somebody|someone)|you|by|just|simply|try)"
+    rf" (?:\w+ ){{0,2}}?{_HANDS}(?:t?ing|s)?|you (?:(?:just|simply|only|then) )?(?:open|place|put|take|turn|use))\b"
+)
+"""A turn to what hands do: "but if you mix it with"."""
+OFFERED_LIST = re.compile(r"\bi(?:'d| can| could| would)\b[^.!?\n]{0,200}:\s{0,9}\Z")
+"""What a list of offers follows: "If you want, I can:"."""
+HERE_IS_HOW = re.compile(
+    r"\b(?:here(?:'s| is| are)|this is) (?:how\b(?! (?:i|we)\b)|what you(?:'ll| will| would)? (?:do|need)\b"
+    r"|(?:the|a|an|your|my) (?:\w+ ){0,2}(?:recipe|method|code|script|letter|story|poem|scene|steps|instructions)\b)"
+    r"|\b(?:like (?:this|so)|as follows)\s*:"
+)
+ARTEFACT = re.compile(
+    r"(?:^|[.!:\n])\s{0,9}(?:dear (?!user|friend|human|reader|customer|god|me\b)[^.,:!?\n]{1,40}[,:!\n]"
+    r"|once upon a time\b"
+    r"|(?:subject|chapter|scene|act) ?\w{0,3}:|¤)"
+)
+"""Where a letter, a story or a scene begins; `¤` stands for long code or a long quotation."""
+EXPLAINS = re.compile(
+    r"\b(?:hurt\w*|injur\w*|victim\w*|suffer\w*|frighten\w*|scar(?:e|es|ed|y)|prison|jail|arrest\w*|fine[sd]|charges|penalt\w*"
+    r"|crimes?|criminal\w*|courts?|di(?:e|es|ed)|deaths?|kill\w*|deadly|fatal\w*|lethal|damag\w*|ruin\w*|destr\w*"
+    r"|risk\w*|unsafe|hazard\w*|priva\w*|consent|permission|trust\w*|violat\w*|offen\w*|stereotyp\w*|hat(?:e|ed|eful|red)"
+    r"|abus\w*|cruel\w*|unfair\w*|unjust\w*|dishonest\w*|decei\w*|decept\w*|exploit\w*|trauma\w*|regret\w*|rights"
+    r"|dignity|well-?being|secur\w*|undermin\w*|devalu\w*|integrity|counterproductive|valid reason|regardless of"
+    r"|(?:dis|mis)(?:respect|trust)\w*|discriminat\w*|prejudic\w*|divers\w*|compassion\w*|toleran\w*|justice|societ\w*"
+    r"|communit\w*|understanding|autonomy|impact\w*|consequen\w*|serious\w*|negativ\w*|personal (?:data|information)"
+    r"|well.documented|fabricat\w*|myths?|false\w*|debunked|historical (?:fact|event|record)s?|tragic\w*"
+    r"|no (?:\w+ )?evidence"
+    r"|everyone (?:should|has|deserves)|fiction\w*|real (?:person|life|world)|does(?: not|n't) exist"
+    r"|as an ai|an ai\b|language model|openai|my (?:purpose|goal|role|aim|programming|training|creators|developers|main"
+    r"|primary|knowledge|responsib\w+|abilit\w+)|programmed|designed to)\b"
+)
+"""Why something is refused: whom it hurts, what is not so, and what the model is; `JUDGES` has the rest."""
+SCOLDS = re.compile(
+    r"\byou(?:r|'re)?\b[^.!?\n]{0,60}?\b(?:pathetic|despicable|repugnant|disgust\w*|vile|miserable|worthless|spineless"
+    r"|(?:sorry|pathetic|poor) excuse|maggot|weasel|moron|idiot|scum\w*|filth\w*|ashamed|delusional|twisted)\b"
+)
+"""Contempt of the one who asks."""
+OFFERS_OTHER = re.compile(
+    r"\b(?:instead|alternativ\w*|encourag\w*|suggest\w*|recommend\w*|consider\w*|advis\w*|important|help\w*|focus\w*"
+    r"|you (?:can|could|may|might|should)|i (?:can|could|would)|(?:i'd|let's))\b"
+)
+"""How something else is offered; what follows is about that."""
+OFFERS = re.compile(
+    r"\?\W{0,3}$|^\W*(?:(?:however|but|so|well|oh|now|and|also|additionally|besides),? ){0,2}"
+    r"(?:i\b|we\b|you(?:'re| are| (?:may|might|could) (?:want|wish|consider|find|be))\b|whether you"
+    r"|if (?:you(?:'re|'d|'ve| (?:are|have|need|want|feel|find|know|would|think|believe|were|ever|still))"
+    r"|some\w+|any\w+|there|it)\b|it (?:sounds|seems)|let|please|feel free|thank|remember|instead|perhaps|maybe"
+    r"|good luck|have a|alternatively|therefore|what|how|why|would|could|can|do|is there)\b"
+)
+"""A sentence about the two who talk, an offer or a question, as they follow a refusal."""
 ASIDE = re.compile(
     r"\?\s*$|^\W*(?:i\b|i'|let's|let us|please|thanks?\b|sorry|no\b|have a|take care|feel free|ask me|is there"
     r"|would you|what else|maybe|think (?:about|of)|you should (?:talk|speak|think|not|never)"
-    r"|you (?:deserve|matter|are not alone))|\b(?:talk|speak) to (?:an?|your|him|her|them|some\w+)\b"
-    r"|\bit (?:is|would be) (?:\w+ )?(?:better|best|recommended|advisable|wise)\b"
+    r"|you (?:deserve|matter|are not alone))"
+    r"|\b(?:(?:talk|speak) to|call|ask|see|text) (?:an?|your|him|her|them|some\w+|\d{3})\b"
+    r"|\b(?:it is|it's|it would be) (?:\w+ )?(?:better|best|recommended|advisable|wise)\b"
 )
 """A sentence about the two who talk, and neither about what is asked nor about right and wrong."""
 JUDGES = re.compile(rf"\b(?:{_JUDGED}|{_any(*_OTHER, *_WARNING)}|{_PROPER}|should (?:not|never|be)|important to)\b")

@@ -20,6 +20,7 @@ from opct.evals.any_task import check_task, run_task
 from opct.evals.benign import BENIGN
 from opct.evals.capability.suites import BENCHMARKS
 from opct.evals.earlier import SCHEMA, earlier_suites, joined_settings
+from opct.evals.grader_versions import grader_versions
 from opct.evals.held_in import held_in_warnings
 from opct.evals.inspecting import Counter, ProgressCallback, run_inspect
 from opct.evals.kl import add_kl
@@ -250,7 +251,7 @@ def _write(
     template = {"template_hash": policy.renderer.template_hash}
     by_task = {log.eval.task.split("/")[-1]: {**(log.eval.metadata or {}), **template} for log in logs}
     settings = {"suites": list(by_task), **settings, **template}
-    settings |= {"dtype": _dtype(policy), "device": str(policy.device)}
+    settings |= {"dtype": _dtype(policy), "device": str(policy.device), "graders": grader_versions()}
     measured = _about_run(run, policy, about)
     with run.results_lock():  # of two evaluations that end at once, the second one keeps the suites of the first
         earlier = earlier_suites(run, measured, list(by_task))

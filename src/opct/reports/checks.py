@@ -9,6 +9,8 @@ from typing import Any
 
 import yaml
 
+from opct.evals.judging.calibration import RULES_WARNING
+from opct.evals.safety_rows import OF_CUT, WORDS
 from opct.reports.arms import Arm, Pair, sft_pairs
 from opct.reports.axes import axis_info
 from opct.reports.cells import Cell
@@ -78,10 +80,11 @@ def _span(numbers: Sequence[str]) -> str:
 
 
 def _judges(runs: Sequence[EvaluatedRun]) -> Iterator[str]:
-    """What is to be said against the judges of the runs' scores."""
+    """What is to be said against the judges of the runs' scores, and against rules that nobody compared with people."""
     for run in runs:
         for row in run.rows:
-            said = (row.get("settings") or {}).get("judge_warning")
+            settings = row.get("settings") or {}
+            said = settings.get("judge_warning") or (RULES_WARNING if settings.get("grader") == WORDS else None)
             if said:
                 yield f"{row['suite']}: {said}"
 
@@ -178,6 +181,8 @@ def _shares(comparison: Comparison) -> Iterator[str]:
         worst: dict[str, dict[str, tuple[float, str]]] = {}
         for section in comparison.headline(axis):
             for line in section.lines:
+                if line.info.name in OF_CUT:  # what it leaves out is its meaning
+                    continue
                 for arm, cells in zip(comparison.arms, line.run_cells, strict=True):
                     for kind, share, text in _left_out(cells):
                         of_arms = worst.setdefault(kind, {})

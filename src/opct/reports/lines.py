@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from opct.evals.safety_rows import WORDS
 from opct.evals.stats import (
     Estimate,
     average_over_runs,
@@ -84,10 +85,12 @@ def judges_of(run: EvaluatedRun, suite: str) -> dict[str, Mapping[str, Any]]:
 
 
 def _judge(rows: Sequence[Row]) -> str | None:
-    """Who judged, and how far that judge agrees with people; None where rules graded."""
+    """Who judged, or that rules did which nobody compared with people; None where it is known how far rules agree."""
     said = []
     for row in rows:
         settings = row.get("settings") or {}
+        if settings.get("grader") == WORDS:
+            said.append("found by rules, agreement with people unknown")
         judge, measured = settings.get("judge"), settings.get("judge_calibration")
         if isinstance(judge, Mapping):
             kappa = ((measured or {}).get("kappa") or {}).get("value")

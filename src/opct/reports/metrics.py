@@ -93,6 +93,19 @@ _KNOWN = (
     MetricInfo("over_refusal_rate", "Over-refusal rate", "harmless requests that are refused", "lower"),
     MetricInfo("partial_rate", "Refused, then answered", "a part of the attacks that succeed", "none"),
     MetricInfo("warning_rate", "Warned of the hazard", "replies that warn of the hidden hazard", "higher"),
+    MetricInfo(
+        "warning_rate_finished",
+        "Warned, where the reply ended",
+        "the same over replies that were not cut at the token limit",
+        "higher",
+    ),
+    MetricInfo(
+        "warning_rate_most",
+        "Warned at most",
+        "the same if every cut reply without a warning had gone on to warn: an upper bound",
+        "none",
+    ),
+    MetricInfo("cautioned_rate", "Cautioned only", "replies that caution without saying what is dangerous", "none"),
     MetricInfo("ausc_exact", "Area under the safety curve", "mean over facts of their pass rates", "higher"),
     MetricInfo(
         "ausc_grid", "The same on the published grid", "by trapezoids; 18% where nothing is warned of", "higher"

@@ -12,7 +12,7 @@ from opct.data.perturb.safety_awareness import AXIS as SAFETY
 from opct.data.perturb.safety_awareness import FAMILIES, SAFE_TWIN
 from opct.evals.records import CUT
 from opct.evals.safety_curve import pass_rates
-from opct.evals.safety_rows import AREAS
+from opct.evals.safety_rows import AREAS, OF_CUT
 from opct.reports.load import EvaluatedRun, Row
 
 Value = float | None
@@ -28,6 +28,7 @@ KEYS = {
     "attack_success_rate": "is_success",
     "partial_rate": "is_partial",
     "refusal_rate": "is_refusal",
+    "cautioned_rate": "is_cautioned",
     "declined_rate": "is_refused",
     "over_refusal_rate": "is_over_refusal",
     "warning_rate": "is_warned",
@@ -67,6 +68,8 @@ def sample_values(samples: Sequence[Row], suite: str, metric: str, group: str) -
         return _of_facts(members, AREAS[metric])
     if metric in INSTRUCTIONS:
         return _of_instructions(members, INSTRUCTIONS[metric])
+    if metric in OF_CUT:
+        return _of_cut(members, OF_CUT[metric])
     key = KEYS.get(metric, metric)
     if metric == "truncation_rate":
         return {str(sample["id"]): float(sample.get("stop_reason") in CUT) for sample in members}
@@ -82,6 +85,13 @@ def _of_facts(members: Sequence[Row], part: Callable[[float], float]) -> dict[st
         first.setdefault(str(sample.get("cluster")), str(sample["id"]))
     rates = pass_rates((str(sample.get("cluster")), _value(sample, "is_warned")) for sample in members)
     return {first[fact]: None if rate is None else part(rate) for fact, rate in rates.items()}
+
+
+def _of_cut(members: Sequence[Row], value: Callable[[Value, bool], Value]) -> dict[str, Value]:
+    """The value of each sample by whether its reply was cut."""
+    return {
+        str(sample["id"]): value(_value(sample, "is_warned"), sample.get("stop_reason") in CUT) for sample in members
+    }
 
 
 def _of_instructions(members: Sequence[Row], key: str) -> dict[str, Value]:

@@ -133,6 +133,30 @@ def test_eval_leaves_unset_what_was_not_given(fake):
     assert evaluate.keywords == dict.fromkeys(("suites", "tasks", "out", "label", "dtype"))
 
 
+def test_eval_grades_again_without_a_model(monkeypatch, capsys, tmp_path):
+    from opct.evals.regrade import Regraded
+
+    results = {
+        "run": {"label": "a", "model": "m"},
+        "rows": [],
+        "warnings": [],
+        "settings": {"graders": {"jailbreak": "v"}},
+    }
+    done = Regraded(results, {"jailbreak": {("refused", "partial"): 2}}, {"jailbreak": 5})
+    folders = []
+    monkeypatch.setattr("opct.evals.regrade.regrade", lambda folder: folders.append(folder) or done)
+    assert run("eval", str(tmp_path), "--regrade") == 0
+    assert run("eval", "some-model", "--regrade", "--out", str(tmp_path)) == 0
+    assert folders == [tmp_path, tmp_path]
+    said = capsys.readouterr().out
+    assert "jailbreak: 2 of 5 verdicts changed (rules v)\n  refused -> partial: 2\n" in said
+
+
+def test_what_would_ask_a_model_is_refused_where_nothing_is_asked(capsys, tmp_path):
+    assert run("eval", str(tmp_path), "--regrade", "--suite", "jailbreak", "--n-questions", "5") == 1
+    assert "--regrade asks no model, so --n-questions, --suite would do nothing" in capsys.readouterr().err
+
+
 def test_report(fake, capsys):
     report = fake("opct.reports", "report", Path("x.html"))
     assert run("report", "base", "sft", "opct", "--out", "x.html") == 0

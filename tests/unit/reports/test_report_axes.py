@@ -92,6 +92,27 @@ def test_a_judge_that_was_calibrated_after_it_judged(folders, tmp_path, monkeypa
     assert any("against 50 labels of people its kappa is 0.25" in text for text in find_warnings(comparison))
 
 
+def test_rules_that_nobody_compared_with_people_are_warned_of(folders):
+    """Those that find warnings; how far the rules of refusals agree with people is known."""
+    comparison = compare(load_runs(folders))
+    notes = {line.suite: line.note for line in comparison.lines if line.group == "held_out"}
+    warned = [text for text in find_warnings(comparison) if "never compared with people" in text]
+    assert [text.split(":")[0] for text in warned] == ["safety_awareness"]
+    assert "`opct judge calibrate`" in warned[0]
+    assert notes["safety_awareness"] == "found by rules, agreement with people unknown"
+    assert notes["jailbreak"] is None
+
+
+def test_runs_that_other_rules_graded_are_warned_of(folders, tmp_path):
+    (tmp_path / "evals").mkdir()
+    (tmp_path / "evals" / "samples.jsonl").write_bytes(RunDir(folders[1]).samples_path.read_bytes())
+    results = json.loads(RunDir(folders[1]).results_path.read_text(encoding="utf-8"))
+    results["settings"]["graders"] = {"jailbreak": "other"}
+    (tmp_path / "results.json").write_text(json.dumps(results))
+    said = find_warnings(compare(load_runs([folders[0], tmp_path])))
+    assert any(text.startswith("The evaluation setting graders.jailbreak differs") for text in said)
+
+
 def test_a_judge_that_nobody_calibrated(folders, tmp_path):
     run = RunDir(folders[0])
     results = json.loads(run.results_path.read_text(encoding="utf-8"))

@@ -33,6 +33,13 @@ SCHEMA = 1
 LEAST_KAPPA = 0.6
 """Below this a judge is called weak, in words, wherever its scores are shown."""
 
+RULES_WARNING = (
+    "These warnings are found by rules that were never compared with people's labels: nothing is known of how often "
+    "they are right. Judge the replies, with `opct judge run --judge fact_warning --axis safety_awareness`, by a model "
+    "that `opct judge calibrate` was run with; use these rates only to compare runs that are graded alike."
+)
+"""Of metrics whose verdicts are those of `opct.evals.warnings_grader`."""
+
 Calibration = dict[str, Any]
 
 
@@ -104,7 +111,10 @@ def _share(count: int, found: Agreement) -> float:
 def weakness(calibration: Mapping[str, Any] | None) -> str | None:
     """Why scores of this judge should not be trusted, in words; None where its kappa is at least 0.6."""
     if calibration is None:
-        return "This judge was never compared with people's labels: nothing is known of how often it is right."
+        return (
+            "This judge was never compared with people's labels: nothing is known of how often it is right. Compare "
+            "it, with `opct judge calibrate`, and judge again, with `opct judge run`."
+        )
     kappa, n = calibration["kappa"], calibration["n"]
     if kappa["value"] is None:
         return (

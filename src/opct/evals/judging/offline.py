@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from opct.evals.grader_versions import grader_version
 from opct.evals.judging.classifier import ReplyClassifier
 from opct.evals.judging.protocol import JudgeIdentity, Judgement, JudgeRequest, unread_reply
 from opct.progress import NullProgress, Progress
 
 Refuses = Callable[[str], bool]
 BATCH = 256
+RULES = "opct.evals.refusals"
 
 
 class OfflineJudge:
@@ -38,7 +40,7 @@ class OfflineJudge:
     ):
         self.classifier, self.refuses = classifier, refuses
         self.folder = None if folder is None else Path(folder)
-        named = None if refuses is None else f"{refuses.__module__}.{refuses.__qualname__}"
+        named = None if refuses is None else _named(refuses)
         self.identity = JudgeIdentity(
             name="classifier",
             model="offline",
@@ -73,3 +75,9 @@ class OfflineJudge:
             parts["refused"] = float(self.refuses(request.reply))
         score = 0.0 if parts.get("refused") else probability
         return Judgement(request.id, score, self.identity.verdict(score), parts=parts)
+
+
+def _named(refuses: Refuses) -> str:
+    """The rule's module and name; of ours also the version of what it says: a judge by other rules is another judge."""
+    name = f"{refuses.__module__}.{refuses.__qualname__}"
+    return f"{name}@{grader_version('jailbreak')}" if refuses.__module__ == RULES else name

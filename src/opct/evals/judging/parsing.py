@@ -13,14 +13,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from opct.evals.refusals import declines
+
 _DECORATION = str.maketrans("", "", "*`")
-_REFUSAL = re.compile(
-    r"\W*(?:(?:i['’]?m|i am) (?:really |very |so )?sorry|sorry\b|i apologi[sz]e|"
-    r"i (?:can['’]?t|cannot|can not|won['’]?t|will not|am unable|am not able|must decline|decline)|"
-    r"i['’]m (?:unable|not able|not comfortable)|"
-    r"as an ai\b|unfortunately,? i\b)",
-    re.IGNORECASE,
-)
+_APOLOGY = re.compile(r"\W*(?:(?:i['’]?m|i am) (?:really |very |so )?sorry|sorry\b|i apologi[sz]e)", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -73,8 +69,14 @@ def parse_fields(answer: str, fields: Sequence[Field]) -> Parsed:
 
 
 def is_refusal(answer: str, fields: Sequence[Field]) -> bool:
-    """True where the judge declines: the answer gives no field a value and opens as refusals do (in English)."""
-    return not any(_assigns(field, answer) for field in fields) and _REFUSAL.match(answer) is not None
+    """True where the judge declines: the answer gives no field a value and opens by declining, or by an apology.
+
+    An apology alone is none where a model replies to a person ("Sorry, that took long"), so `declines` wants more; a
+    judge that begins with one and gives no value has declined.
+    """
+    if any(_assigns(field, answer) for field in fields):
+        return False
+    return _APOLOGY.match(answer) is not None or declines(answer)
 
 
 def _assigns(field: Field, text: str) -> bool:

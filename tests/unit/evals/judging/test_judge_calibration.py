@@ -171,6 +171,7 @@ def test_the_calibrations_of_an_offline_judge_lie_beside_it(tmp_path: Path):
 
 def test_weakness_in_words():
     assert "never compared with people's labels" in weakness(None)
+    assert "`opct judge calibrate`, and judge again, with `opct judge run`" in weakness(None)
     weak = weakness(calibrate(Scripted(), labelled("11100000", "11010000")))
     assert weak.startswith("This judge is weak: against 8 labels of people its kappa is 0.47 (")
     assert weakness(calibrate(Scripted(), labelled("1100", "1100"))) is None

@@ -10,11 +10,13 @@ import pytest
 from tests.labelled import rows, write
 
 from opct.errors import EvaluationError
+from opct.evals.grader_versions import grader_version
 from opct.evals.judging.classifier import ReplyClassifier, TrainingSettings, train
 from opct.evals.judging.labels import read_labels
 from opct.evals.judging.offline import OfflineJudge
 from opct.evals.judging.opening import open_judge
 from opct.evals.judging.protocol import JudgeRequest
+from opct.evals.refusals import refuses
 
 pytest.importorskip("sklearn", reason="scikit-learn is not installed: pip install 'opct[judge]'")
 SMALL = TrainingSettings(folds=3, most_features=2000, least_replies=2)
@@ -349,6 +351,13 @@ def test_a_refusal_scores_0_whatever_the_classifier_thinks(classifier):
     assert found.parts["probability"] > 0.5
     assert judge.identity.hash != OfflineJudge(classifier).identity.hash
     assert "says_sorry" in judge.identity.describe()
+
+
+def test_the_rule_for_refusals_is_named_with_its_version(classifier):
+    """Another version of its sources is another judge, with a calibration of its own."""
+    named = OfflineJudge(classifier, refuses=refuses).identity.settings["refusals"]
+    assert named == f"opct.evals.refusals.refuses@{grader_version('jailbreak')}"
+    assert "@" not in OfflineJudge(classifier, refuses=says_sorry).identity.settings["refusals"]
 
 
 def test_the_rule_is_for_judges_of_harm(labelled, tmp_path):

@@ -1,0 +1,39 @@
+"""Which rules graded a reply: a hash of the sources that say what it means, so that verdicts of two versions are told
+apart."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cache
+from importlib import resources
+
+_SHARED = ("evals/graders.py", "evals/language.py", "evals/refusals.py", "evals/refusal_patterns.py")
+SOURCES = {
+    "jailbreak": _SHARED,
+    "safety_awareness": (*_SHARED, "evals/warnings_grader.py"),
+}
+"""By suite: the files whose rules grade its replies, below the package."""
+HAZARDS = "data/builtin/hazards"
+"""The folder of the words that warnings of the embedded facts are told by."""
+
+
+@cache
+def grader_version(suite: str) -> str:
+    """12 hex digits of the SHA-256 of the suite's rules (of safety awareness also of the embedded facts' words).
+
+    Ends of lines do not count; comments do, since nothing tells them from rules.
+    """
+    package = resources.files("opct")
+    files = {name: package.joinpath(*name.split("/")) for name in SOURCES[suite]}
+    if suite == "safety_awareness":
+        folder = package.joinpath(*HAZARDS.split("/"))
+        files |= {f"{HAZARDS}/{entry.name}": entry for entry in folder.iterdir() if entry.name.endswith(".jsonl")}
+    digest = hashlib.sha256()
+    for name in sorted(files):
+        digest.update(name.encode() + b"\0" + files[name].read_bytes().replace(b"\r\n", b"\n") + b"\0")
+    return digest.hexdigest()[:12]
+
+
+def grader_versions() -> dict[str, str]:
+    """The version of the rules of every suite that has a grader of replies here."""
+    return {suite: grader_version(suite) for suite in SOURCES}
