@@ -47,9 +47,7 @@ class Cost:
 NOT_KNOWN = Cost(*[None] * len(fields(Cost)))
 
 
-def cost_of(
-    rows: Sequence[Mapping[str, Any]], method: str | None, earlier: Mapping[str, Any] | None = None
-) -> Cost:
+def cost_of(rows: Sequence[Mapping[str, Any]], method: str | None, earlier: Mapping[str, Any] | None = None) -> Cost:
     """The cost of a run.
 
     Args:
