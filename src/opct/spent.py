@@ -7,8 +7,9 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from opct.checkpoints import STEP_FOLDER
-from opct.config_file import load_config
 from opct.files import read_jsonl
 from opct.runs import run_behind
 
@@ -99,11 +100,13 @@ def spent_before(adapter: Path) -> dict[str, Any]:
     Steps and seconds are in all, those of still earlier runs included; None where no run is known behind the adapter.
     """
     run, found = run_behind(adapter), STEP_FOLDER.fullmatch(adapter.parent.name)
-    if run is None or found is None:
+    if run is None or found is None or not run.config_path.exists():
         return dict(UNKNOWN)
-    config, step = load_config(run.config_path), int(found[1])
+    # as plain YAML: a run of an earlier version may have settings that are not known any more
+    config, step = yaml.safe_load(run.config_path.read_text(encoding="utf-8")) or {}, int(found[1])
     rows = [row for row in read_jsonl(run.metrics_path) if row["step"] <= step]
-    cost = cost_of(rows, config.method, earlier_of(run.read_manifest(), config.model.adapter))
+    earlier = earlier_of(run.read_manifest(), (config.get("model") or {}).get("adapter"))
+    cost = cost_of(rows, config.get("method"), earlier)
     is_whole = cost.steps == step
     return {
         "run": str(run.path),

@@ -210,11 +210,5 @@ def _wanted(label: str, folder: Path, config: TrainConfig, dtype: str, settings:
         "weights": weight_hashes(checkpoints[-1][1]) if checkpoints else None,
         "embedded": embedded_hash(),
         "grading": grading_hash(),
-        "data_sha256": _file_hashes(settings.get("data") or {}),
         **settings,
     }
-
-
-def _file_hashes(data: Mapping[str, str | Path]) -> dict[str, str | None]:
-    """SHA-256 of each file by what it is for; None for what is no file: a public set, whose name has its revision."""
-    return {name: file_sha256(path) if Path(path).is_file() else None for name, path in data.items()}

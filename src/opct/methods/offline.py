@@ -16,7 +16,7 @@ from opct.errors import RunError
 from opct.files import read_jsonl, write_json, write_jsonl
 from opct.methods.rollouts import Rollout, by_pair, completions_per_pair, cost, rollout_row, teacher_rollouts
 from opct.models.engine import OnDone, Sampler
-from opct.models.policy import Policy
+from opct.models.policy import ROLLOUT_TOKENS, Policy
 from opct.models.sampler import Completion, Sampling
 from opct.models.sharded import by_itself
 from opct.models.teacher import Teacher
@@ -112,7 +112,7 @@ class _Counting:
         seeds: Sequence[Sequence[int]],
         sampling: Sampling,
         *,
-        batch_tokens: int,
+        batch_tokens: int = ROLLOUT_TOKENS,
         on_done: OnDone = lambda n: None,
     ) -> list[list[Completion]]:
         found = self._sampler.sample(prompt_ids, seeds, sampling, batch_tokens=batch_tokens, on_done=on_done)

@@ -105,6 +105,10 @@ def _hash_at(file: Path, size: int, mtime_ns: int) -> str:
 def _commit_of(name: str, revision: str | None) -> str | None:
     """The commit of a hub's model as this machine has it; None where it does not."""
     from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
 
-    found = try_to_load_from_cache(name, "config.json", revision=revision)
+    try:
+        found = try_to_load_from_cache(name, "config.json", revision=revision)
+    except HFValidationError:  # it is a path
+        return None
     return Path(found).parent.name if isinstance(found, str) else None
