@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,12 @@ from opct.data.training import load_training_pairs
 from opct.errors import CheckpointError, RunError
 from opct.models.load import TRAINED_ADAPTER
 from opct.models.policy import Policy
+from opct.models.saved import adapter_now
 from opct.models.sharded import placed
+from opct.models.weight_files import Noted, differences, note_adapter, note_model
 from opct.prepare import Setup
 from opct.runs import RunDir
+from opct.spent import spent_before
 
 # settings that may differ between a run and its resumption: they change when it ends and what it writes, not its steps
 FREE_SETTINGS = {"save_steps", "save_total_limit", "report_to", "output_dir", "stop", "vllm", "parallel"}
@@ -138,8 +141,35 @@ def load_weights(policy: Policy, checkpoint: Path) -> None:
         raise CheckpointError(f"{checkpoint} was made by another model: {', '.join(unexpected[:5])} do not match.")
 
 
+def origin(run: RunDir, config: TrainConfig) -> dict[str, Any]:
+    """What a run begins with, for its manifest.
+
+    weights: the files of the base and of the adapter that it goes on from, so that it can be told later, without a
+        model, whether they are the same.
+    earlier: where it goes on from an adapter, the steps and seconds that this took until the run began; else None.
+    """
+    manifest = run.read_manifest()
+    before = manifest.get("weights")
+    weights = _weights_now(config, before or {})
+    adapter = None if config.model.adapter is None else adapter_now(config.model.adapter)
+    if "data" not in manifest:  # it begins
+        return {"weights": weights, "earlier": None if adapter is None else spent_before(adapter)}
+    if before is None:  # it began before this was noted: whether the adapter is still the same is not known
+        weights["adapter"] = {}
+    return {"weights": weights, "earlier": manifest.get("earlier")}
+
+
+def _weights_now(config: TrainConfig, before: Mapping[str, Noted]) -> dict[str, Noted]:
+    """The files of the base and of the adapter to go on from; none of what is not there any more."""
+    folder = None if config.model.adapter is None else adapter_now(config.model.adapter)
+    return {
+        "base": note_model(config.model, before.get("base")),
+        "adapter": {} if folder is None else note_adapter(folder, before.get("adapter")),
+    }
+
+
 def refuse_other_run(run: RunDir, config: TrainConfig, identity: Mapping[str, Any]) -> None:
-    """Refuse to resume with other data, another model, another teacher or other settings.
+    """Refuse to resume with other data, another model, another adapter, another teacher or other settings.
 
     Raises:
         RunError: names everything that differs.
@@ -157,6 +187,7 @@ def refuse_other_run(run: RunDir, config: TrainConfig, identity: Mapping[str, An
     ):
         if manifest.get(name) != identity[name]:
             faults.append(f"{what} changed ({manifest.get(name)} then, {identity[name]} now)")
+    faults += _weight_faults(manifest, config, ("adapter",))  # the base was loaded, and is compared above
     faults += _setting_faults(run, config)
     if faults:
         raise RunError(
@@ -166,13 +197,18 @@ def refuse_other_run(run: RunDir, config: TrainConfig, identity: Mapping[str, An
         )
 
 
-def is_finished(run: RunDir, config: TrainConfig) -> bool:
+def is_finished(run: RunDir, config: TrainConfig, *, remedy: str = "replace the run with --overwrite") -> bool:
     """True if the run in that folder has trained all the steps that `config` asks for; False if there is none.
 
-    Where the number of steps follows from the pairs (`max_steps: null`), it is the one that the run wrote down.
+    Where the number of steps follows from the pairs (`max_steps: null`), it is the one that the run wrote down. Files
+    of the base or of the adapter that are not there any more are not compared, nor those of a run that noted none.
+
+    Args:
+        remedy: what a person can do where it is another run, in words.
 
     Raises:
-        RunError: the run in that folder was made with other settings or other data, or has trained for longer.
+        RunError: the run in that folder was made with other settings, other data, another base model or another
+            adapter to go on from, or has trained for longer.
         DataError: the data are not there any more, or faulty.
     """
     if not run.is_run or not run.config_path.exists():
@@ -181,6 +217,7 @@ def is_finished(run: RunDir, config: TrainConfig) -> bool:
     faults = _setting_faults(run, config)
     if not faults and "data" in manifest:
         faults = _data_faults(manifest["data"], load_training_pairs(config).hashes)
+        faults += _weight_faults(manifest, config)
     total = config.max_steps or manifest.get("total_steps")
     steps = [step for step, _ in run.checkpoints()]
     last = max(steps, default=0)
@@ -188,11 +225,25 @@ def is_finished(run: RunDir, config: TrainConfig) -> bool:
         faults = [f"it has trained {last} steps, and max_steps is {config.max_steps}"]
     if faults:
         raise RunError(
-            f"{run.path} holds a run made with other settings or data:\n  "
+            f"{run.path} holds a run made with other settings, data or weights:\n  "
             + "\n  ".join(faults)
-            + "\nPut them back, replace the run with --overwrite, or choose another folder."
+            + f"\nPut them back, {remedy}, or choose another output_dir."
         )
     return total is not None and last >= total
+
+
+def _weight_faults(
+    manifest: Mapping[str, Any], config: TrainConfig, of: Sequence[str] = ("base", "adapter")
+) -> list[str]:
+    """Which of the files that a run began with are other ones now."""
+    before = manifest.get("weights") or {}
+    now = _weights_now(config, before)
+    names = {
+        "base": f"the base model {config.model.name_or_path}",
+        "adapter": f"the adapter that it went on from, {config.model.adapter},",
+    }
+    found = {part: differences(before.get(part) or {}, now[part]) for part in of}
+    return [f"{names[part]} changed ({'; '.join(files)})" for part, files in found.items() if files]
 
 
 def _data_faults(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:

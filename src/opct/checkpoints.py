@@ -110,6 +110,16 @@ def read_state(checkpoint: Path) -> dict[str, Any]:
     return _sealed(checkpoint)["state"]
 
 
+def weight_hashes(checkpoint: Path) -> dict[str, str]:
+    """SHA-256 of each file of weights in a checkpoint, by its place there, as they were written beside them.
+
+    Raises:
+        CheckpointError: `state.json` is missing or unreadable.
+    """
+    files = _sealed(checkpoint)["files"]
+    return {name: file["sha256"] for name, file in files.items() if name.endswith(".safetensors")}
+
+
 def fault(path: Path) -> str | None:
     """What is wrong with a checkpoint's files, compared with the hashes written beside them; None if nothing is."""
     try:

@@ -10,7 +10,7 @@ Cut short, the same command goes on: what is finished is not done again, and a r
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,9 +22,10 @@ from opct.experiment_config import Arm, Experiment, load_experiment
 from opct.files import read_jsonl, write_json
 from opct.models.load import PROBED_SIZE, choose_device, choose_dtype
 from opct.progress import NullProgress, Progress, duration
-from opct.reports.costs import Cost, cost_of, shown
+from opct.reports.costs import COST_COLUMNS, cost_texts
 from opct.runs import RunDir
-from opct.stages import BASE, Parts, evaluate_once, in_dtype, is_measured, train_once
+from opct.spent import Cost, cost_of, earlier_of, together
+from opct.stages import BASE, Parts, asked_now, evaluate_once, in_dtype, is_measured, train_once
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -49,11 +50,10 @@ class ExperimentResult:
 
         table = Table(title="training, all seeds together")
         table.add_column("arm")
-        for column in ("seconds", "steps", "completion tokens", "tokens in the loss"):
+        for column in COST_COLUMNS:
             table.add_column(column, justify="right")
         for name, cost in self.costs.items():
-            counts = (cost.seconds, cost.steps, cost.completion_tokens, cost.tokens_in_loss)
-            table.add_row(name, *map(shown, counts))
+            table.add_row(name, *cost_texts(cost))
         took = Text(f"done in {duration(self.seconds)}. Open the page: {self.report.resolve().as_uri()}")
         return Group(table, took)
 
@@ -69,7 +69,8 @@ def run_experiment(
 
     Raises:
         ConfigError: the file or an arm's settings are faulty, or the budgets differ.
-        RunError: a folder holds a run with other settings, or runs began in unlike dtypes.
+        RunError: a folder holds a run with other settings, data or weights to begin with; or the arms of one budget
+            have unlike numbers of steps; or runs began in unlike dtypes.
         DataError, EvaluationError: a suite cannot be asked, for want of data or of a package; nothing was trained.
         OpctError: whatever training, evaluation or the report raise.
         KeyboardInterrupt: it was asked to stop; everything is saved.
@@ -83,12 +84,14 @@ def run_experiment(
     parts = Parts(progress or NullProgress(), [(kind, WEIGHTS[kind]) for kind in kinds] + [("report", 0.0)])
     settings = experiment.config.evaluation.model_dump()
     dtype = _dtype(experiment)
-    _check_suites(experiment, dtype, settings)
+    _refuse_other_runs(experiment, dtype)
+    asked = _check_suites(experiment, dtype, settings)
     for arm, seed in todo:
-        _run(experiment, arm, seed, dtype, settings, parts)
+        _run(experiment, arm, seed, dtype, settings, asked, parts)
     parts.next()
     base = experiment.out / BASE
-    evaluate_once(BASE, base, _plain(experiment, dtype), dtype, settings, overwrite=False, progress=parts)
+    plain = _plain(experiment, dtype)
+    evaluate_once(BASE, base, plain, dtype, settings, overwrite=False, asked=asked, progress=parts)
     parts.next()
     parts.stage("write the report")
     folders = [base, *(arm.folder(experiment.out, seed) for arm in experiment.arms for seed in experiment.config.seeds)]
@@ -120,33 +123,86 @@ def _dtype(experiment: Experiment) -> str:
     return str(choose_dtype("auto", device, PROBED_SIZE)[0]).removeprefix("torch.")
 
 
-def _check_suites(experiment: Experiment, dtype: str, settings: Mapping[str, Any]) -> None:
-    """Raises where a suite could not be asked when the first run is trained; nothing is asked of what is finished."""
+def _refuse_other_runs(experiment: Experiment, dtype: str) -> None:
+    """Raises RunError where a run that is there is another one than the experiment's, before anything is trained."""
+    for name, seed in experiment.configs:
+        _is_finished(experiment, name, seed, dtype)
+
+
+def _is_finished(experiment: Experiment, name: str, seed: int, dtype: str) -> bool:
+    config = in_dtype(experiment.configs[name, seed], dtype)
+    return is_finished(RunDir(config.output_dir), config, remedy=_remedy(experiment, name, seed))
+
+
+def _remedy(experiment: Experiment, name: str, seed: int) -> str:
+    """What a person can do about a run that is another one: delete it, and those that went on from it."""
+    doomed = [name]
+    for arm in experiment.arms:  # each after the one that it goes on from
+        if arm.after in doomed:
+            doomed.append(arm.name)
+    folders = [experiment.configs[each, seed].output_dir for each in doomed]
+    also = f" and those of the arms after it ({', '.join(folders[1:])})" if folders[1:] else ""
+    return f"delete the folder {folders[0]}{also} and run the experiment again"
+
+
+def _check_suites(experiment: Experiment, dtype: str, settings: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What the suites ask; None where it cannot be asked any more, and need not be, for all is trained and measured.
+
+    Raises:
+        DataError, EvaluationError: a suite cannot be asked, and is needed.
+    """
     from opct.evals.run import parted, prepare
 
+    asked = asked_now(settings)
+    if asked is not None:
+        return asked
     if all(
-        is_finished(RunDir(folder), config) and is_measured(label, folder, config, dtype, settings)
-        for label, folder, config in _runs(experiment, dtype)
-    ) and is_measured(BASE, experiment.out / BASE, _plain(experiment, dtype), dtype, settings):
-        return
+        _is_finished(experiment, name, seed, dtype)
+        and is_measured(name, Path(config.output_dir), in_dtype(config, dtype), dtype, settings, None)
+        for (name, seed), config in experiment.configs.items()
+    ) and is_measured(BASE, experiment.out / BASE, _plain(experiment, dtype), dtype, settings, None):
+        return None
     asking, _ = parted({name: value for name, value in settings.items() if name != "suites"})
     prepare(settings["suites"], **asking)
+    return None
 
 
-def _runs(experiment: Experiment, dtype: str) -> Iterator[tuple[str, Path, TrainConfig]]:
-    """Label, folder and settings of each run."""
-    for (label, _), config in experiment.configs.items():
-        yield label, Path(config.output_dir), in_dtype(config, dtype)
-
-
-def _run(experiment: Experiment, arm: Arm, seed: int, dtype: str, settings: dict[str, Any], parts: Parts) -> None:
+def _run(
+    experiment: Experiment,
+    arm: Arm,
+    seed: int,
+    dtype: str,
+    settings: dict[str, Any],
+    asked: Mapping[str, Any] | None,
+    parts: Parts,
+) -> None:
     """Train and measure one run."""
     own = in_dtype(experiment.configs[arm.name, seed], dtype)
     parts.next()
-    train_once(own, f"{arm.name}, seed {seed}", overwrite=False, progress=parts)
+    remedy = _remedy(experiment, arm.name, seed)
+    train_once(own, f"{arm.name}, seed {seed}", overwrite=False, remedy=remedy, progress=parts)
+    if experiment.config.same_budget:
+        _refuse_other_lengths(experiment, arm, seed)
     parts.next()
     folder = arm.folder(experiment.out, seed)
-    evaluate_once(arm.name, folder, own, dtype, settings, overwrite=False, progress=parts)
+    evaluate_once(arm.name, folder, own, dtype, settings, overwrite=False, asked=asked, progress=parts)
+
+
+def _refuse_other_lengths(experiment: Experiment, arm: Arm, seed: int) -> None:
+    """Raises RunError where an arm has another number of steps than one of its combination has with the same seed:
+    without `max_steps` it follows from the pairs that fit the model, which their settings alone do not tell."""
+    lengths: dict[str, int] = {}
+    for other in experiment.arms:
+        run = RunDir(other.folder(experiment.out, seed))
+        total = run.read_manifest().get("total_steps") if run.is_run else None
+        if other.combination == arm.combination and total is not None:
+            lengths[other.name] = total
+    if len(set(lengths.values())) > 1:
+        shown = ", ".join(f"{name}: {total}" for name, total in lengths.items())
+        raise RunError(
+            f"The arms of {experiment.out} with seed {seed} have unlike numbers of steps ({shown}), so their "
+            "difference is not that of the methods: set max_steps for all of them, or same_budget: false."
+        )
 
 
 def _plain(experiment: Experiment, dtype: str) -> TrainConfig:
@@ -156,5 +212,10 @@ def _plain(experiment: Experiment, dtype: str) -> TrainConfig:
 
 
 def _cost(experiment: Experiment, arm: Arm) -> Cost:
-    folders = [arm.folder(experiment.out, seed) for seed in experiment.config.seeds]
-    return cost_of([read_jsonl(RunDir(folder).metrics_path) for folder in folders])
+    return together([_cost_of_run(experiment.configs[arm.name, seed]) for seed in experiment.config.seeds])
+
+
+def _cost_of_run(config: TrainConfig) -> Cost:
+    run = RunDir(config.output_dir)
+    manifest = run.read_manifest() if run.is_run else {}
+    return cost_of(read_jsonl(run.metrics_path), config.method, earlier_of(manifest, config.model.adapter))

@@ -20,27 +20,20 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
+from opct.budget import BUDGET, budget_of
 from opct.config import Section, TrainConfig
-from opct.config_file import load_config, setting_names
+from opct.config_file import load_config
 from opct.errors import ConfigError
 from opct.yaml_tree import Fault, read_file
 
 AFTER = "after"
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
-BUDGET = (
-    "max_steps",
-    "num_train_epochs",
-    "optim.prompts_per_step",
-    "rollout.num_generations",
-    "rollout.max_completion_tokens",
-    "data.max_pairs",
-)
-"""What the arms share, so that their difference is that of the methods."""
 OWN = ("output_dir", "seed")
 
 
@@ -87,7 +80,9 @@ class ExperimentConfig(Section):
     )
     matrix: dict[str, list[Any]] = Field({}, description="Dotted settings with several values: every combination.")
     same_budget: bool = Field(
-        True, description="Refuse arms that differ in steps, pairs a step, completions or tokens."
+        True,
+        description="Refuse arms of one combination of the matrix that differ in model, adapter, pairs, steps, pairs a "
+        "step, completions or tokens.",
     )
     evaluation: Evaluation = Evaluation()
 
@@ -338,24 +333,24 @@ def _config_of(
 
 
 def _refuse_other_budgets(path: Path, experiment: Experiment) -> None:
-    """Raises ConfigError where two arms of the same seed differ in what they may spend."""
-    names = [name for name in BUDGET if name in setting_names()]
+    """Raises ConfigError where two arms of one combination of the matrix differ in what they may spend."""
+    seed = experiment.config.seeds[0]  # of every other it is the same
     lines = []
-    for name in names:
-        values = {arm: _value(config, name) for (arm, _), config in experiment.configs.items()}
-        if len(set(map(json.dumps, values.values()))) > 1:
-            shown = ", ".join(f"{arm}: {json.dumps(value)}" for arm, value in values.items())
-            lines.append(f"{name}: {shown}")
+    for combination in dict.fromkeys(arm.combination for arm in experiment.arms):
+        names = [arm.name for arm in experiment.arms if arm.combination == combination]
+        budgets = {name: _budget(experiment.configs[name, seed]) for name in names}
+        for setting in BUDGET:
+            shown = {name: json.dumps(budget[setting]) for name, budget in budgets.items()}
+            if len(set(shown.values())) > 1:
+                lines.append(f"{setting}: {', '.join(f'{name}: {value}' for name, value in shown.items())}")
     if lines:
         raise _error(
             f"The arms of {path} have other budgets, so their difference is not that of the methods; make them equal, "
-            "or set same_budget: false:",
+            "or, where they are to differ, set same_budget: false:",
             lines,
         )
 
 
-def _value(config: TrainConfig, name: str) -> Any:
-    found: Any = config
-    for part in name.split("."):
-        found = getattr(found, part)
-    return found
+def _budget(config: TrainConfig) -> dict[str, Any]:
+    settings = config.model_dump(mode="json")
+    return budget_of({name: reduce(lambda section, part: section[part], name.split("."), settings) for name in BUDGET})

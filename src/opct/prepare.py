@@ -24,7 +24,7 @@ from opct.models.engine import Engine, check_engine
 from opct.models.load import PROBED_SIZE, choose_device, choose_dtype
 from opct.models.policy import Policy
 from opct.models.prompt_cache import GB, PromptCache, visits_of
-from opct.models.saved import read_adapter_config
+from opct.models.saved import adapter_folder, read_adapter_config
 from opct.models.sharded import shard, wants_shards
 from opct.models.teacher import Teacher, make_teacher, sharing_fault
 from opct.runs import RunDir
@@ -277,19 +277,6 @@ def _refuse_untrained_head(policy: Policy, config: TrainConfig) -> None:
             f"The output head of {policy.name} has a bias, which full fine-tuning here would not train: train an "
             "adapter instead (lora: {r: 16, alpha: 32})."
         )
-
-
-def adapter_folder(adapter: str | None) -> Path | None:
-    """The folder of a PEFT adapter: the path itself, or in the last checkpoint of a run directory."""
-    if adapter is None:
-        return None
-    checkpoint = RunDir(adapter).latest_checkpoint()
-    for path in (Path(adapter), *([checkpoint / "adapter"] if checkpoint else [])):
-        if (path / "adapter_config.json").is_file():
-            return path
-    raise ModelError(
-        f"model.adapter={adapter!r} is neither a PEFT adapter (no adapter_config.json) nor a run that trained one."
-    )
 
 
 def _refuse_other_lora(adapter: Path, lora: LoraSettings) -> None:

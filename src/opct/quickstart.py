@@ -17,7 +17,7 @@ from opct.config_file import load_config, packaged_config
 from opct.errors import RunError
 from opct.progress import NullProgress, Progress
 from opct.runs import RunDir
-from opct.stages import BASE, Parts, evaluate_once, in_dtype, train_once
+from opct.stages import BASE, Parts, asked_now, evaluate_once, in_dtype, train_once
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -92,15 +92,16 @@ def run_quickstart(
     resolve_model(model)
     for method in METHODS:
         parts.next()
-        train_once(configs[method], method, overwrite=overwrite, progress=parts)
+        remedy = "replace the run with --overwrite"
+        train_once(configs[method], method, overwrite=overwrite, remedy=remedy, progress=parts)
         dtype = RunDir(configs[method].output_dir).read_manifest()["dtype"]  # what `auto` stood for holds for all
         configs = {name: in_dtype(config, dtype) for name, config in configs.items()}
     runs = {BASE: out / "base"} | {method: Path(config.output_dir) for method, config in configs.items()}
-    results = {}
+    results, config, asked = {}, configs["opct"], asked_now(EVALUATION)
     for label, folder in runs.items():
         parts.next()
         results[label] = evaluate_once(
-            label, folder, configs["opct"], dtype, EVALUATION, overwrite=overwrite, progress=parts
+            label, folder, config, dtype, EVALUATION, overwrite=overwrite, asked=asked, progress=parts
         )
     parts.next()
     parts.stage("write the report")

@@ -4,6 +4,7 @@
     RUN/manifest.json     versions, hashes, hardware, command
     RUN/trained_on.json   behaviours and facts that training was on, as an evaluation compares them
     RUN/metrics.jsonl     one line a step
+    RUN/offline_cost.json what the answers in rollouts/offline.jsonl took
     RUN/rollouts/         step-000001.jsonl ...  offline.jsonl  validation-000010.jsonl ...
     RUN/checkpoints/      step-000010/{adapter/ or model/, state.pt, state.json} ...
     RUN/trackers/         files of the trackers
@@ -53,6 +54,7 @@ class RunDir:
         self.metrics_path = self.path / "metrics.jsonl"
         self.rollouts_dir = self.path / "rollouts"
         self.offline_path = self.rollouts_dir / "offline.jsonl"
+        self.offline_cost_path = self.path / "offline_cost.json"
         self.checkpoints_dir = self.path / "checkpoints"
         self.trackers_dir = self.path / "trackers"
         self.evals_dir = self.path / "evals"
@@ -176,6 +178,7 @@ class RunDir:
             self.config_path,
             self.trained_on_path,
             self.metrics_path,
+            self.offline_cost_path,
             self.rollouts_dir,
             self.checkpoints_dir,
             self.trackers_dir,

@@ -14,9 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from opct.api import evaluate, train
 from opct.checkpoint_state import is_finished
+from opct.checkpoints import weight_hashes
 from opct.config import TrainConfig
 from opct.data.build import embedded_hash
+from opct.errors import DataError, EvaluationError
 from opct.files import file_sha256, write_json
+from opct.models.weight_files import differences, note_model
 from opct.progress import Field, Progress, duration
 from opct.runs import RunDir
 
@@ -85,19 +88,20 @@ class Parts:
         self._progress.done()
 
 
-def train_once(config: TrainConfig, name: str, *, overwrite: bool, progress: Parts) -> None:
+def train_once(config: TrainConfig, name: str, *, overwrite: bool, remedy: str, progress: Parts) -> None:
     """Train a run, go on with it, or leave it as it is.
 
     Args:
         name: what to call it.
+        remedy: what a person can do where another run is in its folder, in words.
 
     Raises:
         KeyboardInterrupt: training was asked to stop; it is saved, and what comes after it waits as well.
-        RunError: the folder holds a run with other settings or data.
+        RunError: the folder holds a run with other settings, data or weights to begin with.
     """
     run = RunDir(config.output_dir)
     there = run.is_run and not overwrite
-    if there and is_finished(run, config):
+    if there and is_finished(run, config, remedy=remedy):
         progress.skip(f"{name}: trained already in {run.path}")
         return
     result = train(config, resume=there, overwrite=run.is_run and overwrite, progress=progress)
@@ -111,6 +115,17 @@ def in_dtype(config: TrainConfig, dtype: str) -> TrainConfig:
     return config.model_copy(update={"model": config.model.model_copy(update={"dtype": dtype})})
 
 
+def asked_now(settings: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What an evaluation with these settings of `opct.evaluate` would ask, see `opct.evals.fingerprint`; None where it
+    cannot be asked, for want of data or of a package."""
+    from opct.evals.fingerprint import fingerprint
+
+    try:
+        return fingerprint(settings)
+    except (DataError, EvaluationError):
+        return None
+
+
 def evaluate_once(
     label: str,
     folder: Path,
@@ -119,31 +134,38 @@ def evaluate_once(
     settings: Mapping[str, Any],
     *,
     overwrite: bool,
+    asked: Mapping[str, Any] | None,
     progress: Parts,
 ) -> dict[str, Any]:
     """Results of a run's last checkpoint, or of the base; read where the same was measured there before.
 
-    The same is: the same weights and settings, the same content of the embedded data and of every file of
-    `settings["data"]`, and a `results.json` that nothing else has written since.
+    The same is: the same weights and settings, the same samples of every suite, graded by the same code, and a
+    `results.json` that nothing else has written since.
 
     Args:
         label: what the report calls it; "base" is the model of `config` without the run's adapter.
         dtype: of the base: what `auto` stood for in the runs it is compared with.
         settings: of `opct.evaluate`.
+        asked: what `asked_now` says of them; where it is None the samples are not compared.
     """
     from opct.models.policy import Policy
 
-    wanted = _wanted(label, folder, config, dtype, settings)
     results = RunDir(folder).results_path
-    if not overwrite and _is_there(folder, wanted):
-        progress.skip(f"{label}: measured already in {folder}")
+    if not overwrite and is_measured(label, folder, config, dtype, settings, asked):
+        unseen = "" if asked is not None else "; what its suites ask cannot be had now, and was not compared"
+        progress.skip(f"{label}: measured already in {folder}{unseen}")
         return json.loads(results.read_text(encoding="utf-8"))
     target: Policy | Path = folder
     if label == BASE:
         progress.stage(f"load {config.model.name_or_path}")
         target = Policy.load(config.model.model_copy(update={"adapter": None}), recorded_dtype=dtype)
     result = evaluate(target, out=folder, label=label, progress=progress, **settings)
-    write_json(_marker(folder), wanted | {"results_sha256": file_sha256(results)})
+    measured = _wanted(label, folder, config, dtype, settings) | {
+        "base": note_model(config.model),
+        "asked": asked_now(settings),  # again: a file may be another one since the experiment began
+        "results_sha256": file_sha256(results),
+    }
+    write_json(_marker(folder), measured)
     assert result.results is not None
     return result.results
 
@@ -162,9 +184,26 @@ def mark_regraded(folder: Path, before_sha256: str) -> None:
         write_json(marker, {**measured, "results_sha256": file_sha256(RunDir(folder).results_path)})
 
 
-def is_measured(label: str, folder: Path, config: TrainConfig, dtype: str, settings: Mapping[str, Any]) -> bool:
+def is_measured(
+    label: str,
+    folder: Path,
+    config: TrainConfig,
+    dtype: str,
+    settings: Mapping[str, Any],
+    asked: Mapping[str, Any] | None,
+) -> bool:
     """Whether `evaluate_once` would only read what is there."""
-    return _is_there(folder, _wanted(label, folder, config, dtype, settings))
+    marker, results = _marker(folder), RunDir(folder).results_path
+    if not (marker.exists() and results.exists()):
+        return False
+    measured = json.loads(marker.read_text(encoding="utf-8"))
+    base, before = measured.pop("base", None), measured.pop("asked", None)
+    if base is None or (asked is not None and before != asked):
+        return False
+    wanted = _wanted(label, folder, config, dtype, settings) | {"results_sha256": file_sha256(results)}
+    # A setting that came later is null where it changes nothing: what was measured before it is not measured again.
+    later = {name: None for name, value in wanted.items() if value is None}
+    return bool(later | measured == wanted) and not differences(base, note_model(config.model, base))
 
 
 def _marker(folder: Path) -> Path:
@@ -172,29 +211,19 @@ def _marker(folder: Path) -> Path:
 
 
 def _wanted(label: str, folder: Path, config: TrainConfig, dtype: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """All that the results of a run depend on; the step is None of the base and of what has no checkpoint."""
-    steps = [] if label == BASE else [step for step, _ in RunDir(folder).checkpoints()]
+    """What the results of a run depend on and what is compared as it is: neither the files of the base nor the samples.
+
+    The checkpoint is None of the base and of what has none.
+    """
+    from opct.evals.fingerprint import grading_hash
+
+    checkpoints = [] if label == BASE else RunDir(folder).checkpoints()
     return {
         "label": label,
         "model": config.model.model_dump() | {"dtype": dtype},
-        "step": max(steps, default=None),
+        "step": checkpoints[-1][0] if checkpoints else None,
+        "weights": weight_hashes(checkpoints[-1][1]) if checkpoints else None,
         "embedded": embedded_hash(),
-        "data_sha256": _file_hashes(settings.get("data") or {}),
+        "grading": grading_hash(),
         **settings,
     }
-
-
-def _is_there(folder: Path, wanted: Mapping[str, Any]) -> bool:
-    """Whether the folder's results are of what is wanted, and nothing else has written them since."""
-    marker, results = _marker(folder), RunDir(folder).results_path
-    if not (marker.exists() and results.exists()):
-        return False
-    measured = json.loads(marker.read_text(encoding="utf-8"))
-    # A setting that came later is null where it changes nothing: what was measured before it is not measured again.
-    later = {name: None for name, value in wanted.items() if value is None}
-    return bool(later | measured == {**wanted, "results_sha256": file_sha256(results)})
-
-
-def _file_hashes(data: Mapping[str, str | Path]) -> dict[str, str | None]:
-    """SHA-256 of each file by what it is for; None for what is no file: a public set, whose name has its revision."""
-    return {name: file_sha256(path) if Path(path).is_file() else None for name, path in data.items()}

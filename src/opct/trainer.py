@@ -18,17 +18,24 @@ import torch
 
 from opct import distributed
 from opct.accumulation import accumulate_shared_out, detours, shares_prompts
-from opct.checkpoint_state import SavedState, latest_checkpoint, load_checkpoint, refuse_other_run, write_checkpoint
+from opct.checkpoint_state import (
+    SavedState,
+    latest_checkpoint,
+    load_checkpoint,
+    origin,
+    refuse_other_run,
+    write_checkpoint,
+)
 from opct.config import TrainConfig
 from opct.config_file import dump_config
 from opct.data.render import RenderedPair
 from opct.data.trained_on import trained_names, write_trained_texts
 from opct.errors import DivergenceError, NonFiniteError
-from opct.files import atomic_write, write_jsonl
+from opct.files import atomic_write, read_jsonl, write_jsonl
 from opct.memory import peak_memory_gb
 from opct.methods import Method
 from opct.methods.mismatch import MismatchMeter, refuse_mismatch
-from opct.methods.offline import answers_to
+from opct.methods.offline import answers_to, offline_cost
 from opct.methods.rollouts import (
     Rollout,
     by_pair,
@@ -206,6 +213,7 @@ def _write_beginning(run: RunDir, setup: Setup, identity: dict[str, Any], state:
         "processes": distributed.size(),
         "left_out": [vars(o) for o in setup.left_out],
         "total_steps": setup.total_steps,
+        **origin(run, config),
         **trained_names(visited, config.model),
         "trained_on": run.trained_on_path.name,
     }
@@ -236,8 +244,11 @@ class _Loop:
         """The loop."""
         self.progress.stage(f"train {self.config.method}", self.total)
         self.progress.advance(self.state.step)
+        first = self._offline_cost()
         if self.state.step == 0 and self._validates_at(0) and not self._stopping():
-            self.tracker.log(0, self._validation(0))
+            first |= self._validation(0)
+        if first:
+            self.tracker.log(self.state.step, first)
         metrics: dict[str, float] = {}
         while self.state.step < self.total and not self._stopping():
             step = self.state.step + 1
@@ -268,6 +279,14 @@ class _Loop:
         status = "finished" if self.state.step >= self.total else "interrupted"
         shown = {key: value for key, value in metrics.items() if key.startswith(("train/", "validation/"))}
         return TrainResult(self.run.path, status, self.state.step, self.total, shown, self.state.best_step)
+
+    def _offline_cost(self) -> dict[str, float]:
+        """What offline answers took that the log does not have yet: of those that were made now, or before a kill."""
+        if not (self.method.offline and distributed.is_main()):
+            return {}
+        rows = read_jsonl(self.run.metrics_path)
+        new = {name: n - sum(row.get(name, 0) for row in rows) for name, n in offline_cost(self.run).items()}
+        return new if any(n > 1e-6 for n in new.values()) else {}  # of a sum of seconds, rounding is left
 
     def _stopping(self) -> bool:
         """True in all processes at the same step, whichever of them was asked to stop."""

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from opct import experiment as module
+from opct.config_file import dump_config
 from opct.errors import DataError, RunError
 from opct.experiment import ExperimentResult, run_experiment
 from opct.experiment_config import load_experiment
 from opct.files import read_jsonl, write_jsonl
 from opct.progress import NullProgress
-from opct.reports.costs import Cost
 from opct.runs import RunDir
+from opct.spent import Cost
+from opct.trainer import train
+from tests.tiny import save_tiny
 
 SHARED = """
 max_steps: 2
@@ -71,6 +75,13 @@ def test_to_the_report_and_again_with_another_arm(path: Path, tmp_path: Path):
         ("base", None), ("bct", 0), ("bct", 1), ("both", 0), ("both", 1)
     ]  # fmt: skip
     assert {cost.steps for cost in result.costs.values()} == {4}
+    assert {name: cost.steps_in_all for name, cost in result.costs.items()} == {"bct": 4, "both": 8}
+    bct, both = result.costs["bct"], result.costs["both"]
+    assert (bct.offline_tokens > 0, both.offline_tokens) == (True, 0)
+    assert bct.seconds_in_all == pytest.approx(bct.seconds + bct.offline_seconds)
+    assert both.seconds_in_all == pytest.approx(both.seconds + bct.seconds_in_all)
+    [said] = [text for text in report["warnings"] if "went on from" in text]
+    assert said.startswith("both went on from the adapter of another run: it took 4 optimizer steps in all, and bct 2.")
     for name, cost in result.costs.items():
         rows = [row for seed in (0, 1) for row in read_jsonl(RunDir(out / f"{name}-seed{seed}").metrics_path)]
         rows = [row for row in rows if "time/step_s" in row]
@@ -138,15 +149,16 @@ def test_what_is_finished_needs_its_data_no_more(path: Path, tmp_path: Path, mon
     experiment = load_experiment(path)
     settings = experiment.config.evaluation.model_dump()
     left = set()
-    monkeypatch.setattr(module, "is_finished", lambda run, config: True)
+    monkeypatch.delenv("OPCT_CAPABILITY_DATA", raising=False)
+    monkeypatch.setattr(module, "is_finished", lambda run, config, **_: True)
     monkeypatch.setattr(module, "is_measured", lambda label, *_: label not in left)
-    module._check_suites(experiment, "float32", settings)
+    assert module._check_suites(experiment, "float32", settings) is None
     for label in ("base", "both"):
         left = {label}
         with pytest.raises(DataError, match="cannot be asked"):
             module._check_suites(experiment, "float32", settings)
     left = set()
-    monkeypatch.setattr(module, "is_finished", lambda run, config: config.seed == 0)
+    monkeypatch.setattr(module, "is_finished", lambda run, config, **_: config.seed == 0)
     with pytest.raises(DataError, match="cannot be asked"):
         module._check_suites(experiment, "float32", settings)
 
@@ -164,12 +176,16 @@ def test_a_count_that_a_step_did_not_log_is_none_and_not_zero(path: Path, tmp_pa
                 del rows[1]["train/tokens_in_loss"]
             write_jsonl(RunDir(arm.folder(tmp_path / "out", seed)).metrics_path, rows)
     costs = {arm.name: module._cost(experiment, arm) for arm in experiment.arms}
-    assert costs == {"bct": Cost(6.0, 4, 20, 16), "both": Cost(6.0, 4, 20, None)}
-    console = Console(width=120)
+    assert costs == {  # neither what bct sampled before nor what `both` went on from was written down
+        "bct": Cost(6.0, 4, 20, 16, None, None, 4, None),
+        "both": Cost(6.0, 4, 20, None, 0, 0.0, None, None),
+    }
+    console = Console(width=200)
     with console.capture() as shown:
         console.print(ExperimentResult(tmp_path / "report.html", costs, 1.0).render())
     [line] = [line for line in shown.get().splitlines() if "both" in line]
-    assert line.replace("│", " ").split() == ["both", "6", "4", "20", "not", "logged"]
+    numbers = ["4", "6", "1.50", "20", "not logged", "0", "0", "not logged", "not logged"]
+    assert " ".join(line.replace("│", " ").split()) == " ".join(["both", *numbers])
 
 
 def test_runs_of_unlike_dtypes_are_not_compared(path: Path, tmp_path: Path):
@@ -180,3 +196,47 @@ def test_runs_of_unlike_dtypes_are_not_compared(path: Path, tmp_path: Path):
         run.manifest_path.write_text(json.dumps({"opct_run": 1, "dtype": dtype}))
     with pytest.raises(RunError, match=r"float32 .*bfloat16 .*model\.dtype=float32"):
         run_experiment(path)
+
+
+def test_an_arm_is_refused_where_the_one_that_it_goes_on_from_was_trained_anew(path: Path, tmp_path: Path, monkeypatch):
+    """With other answers, though by the settings of now; until the folder is gone that the error names."""
+    out, overrides = tmp_path / "out", ["model.dtype=float32"]
+    configs = load_experiment(path, overrides).configs
+    for name in ("bct", "both"):
+        train(configs[name, 0])
+    other = load_experiment(path, [*overrides, "rollout.max_completion_tokens=3"]).configs["bct", 0]
+    train(other, overwrite=True)
+    RunDir(other.output_dir).config_path.write_text(dump_config(configs["bct", 0]), encoding="utf-8")
+    monkeypatch.setattr(module, "train_once", lambda *_, **__: pytest.fail("trained first"))
+    with pytest.raises(RunError, match="the adapter that it went on from") as error:
+        run_experiment(path)
+    assert str(error.value).startswith(f"{out / 'both-seed0'} holds a run made with other settings, data or weights")
+    assert f"delete the folder {out / 'both-seed0'} and run the experiment again" in str(error.value)
+    shutil.rmtree(out / "both-seed0")
+    module._refuse_other_runs(load_experiment(path, overrides), "float32")
+
+
+def test_another_base_model_is_refused_before_anything_is_trained(path: Path, tmp_path: Path, monkeypatch):
+    """Of all runs the first is named, with those of the arms after it."""
+    model, out = save_tiny(tmp_path / "model"), tmp_path / "out"
+    (tmp_path / "shared.yaml").write_text(SHARED.format(model=json.dumps(str(model))))
+    train(load_experiment(path, ["model.dtype=float32"]).configs["bct", 0])
+    save_tiny(model, seed=1)
+    monkeypatch.setattr(module, "train_once", lambda *_, **__: pytest.fail("trained first"))
+    with pytest.raises(RunError, match=r"the base model .* changed") as error:
+        run_experiment(path)
+    folders = f"delete the folder {out / 'bct-seed0'} and those of the arms after it ({out / 'both-seed0'})"
+    assert f"{folders} and run the experiment again" in str(error.value)
+
+
+def test_arms_of_one_budget_that_came_out_as_unlike_numbers_of_steps_are_refused(path: Path, tmp_path: Path):
+    """As the pairs that fit the model decide; where budgets may differ it is not asked."""
+    experiment = load_experiment(path)
+    arm = experiment.arms[-1]
+    for name, total in (("bct-seed0", 4), ("both-seed0", 3), ("bct-seed1", 3), ("both-seed1", 3)):
+        run = RunDir(tmp_path / "out" / name)
+        run.path.mkdir(parents=True)
+        run.manifest_path.write_text(json.dumps({"opct_run": 1, "total_steps": total}))
+    module._refuse_other_lengths(experiment, arm, 1)
+    with pytest.raises(RunError, match=r"seed 0 have unlike numbers of steps \(bct: 4, both: 3\).*same_budget: false"):
+        module._refuse_other_lengths(experiment, arm, 0)

@@ -8,8 +8,10 @@ import pytest
 
 from opct.checkpoint_state import is_finished
 from opct.errors import RunError
+from opct.files import write_json
 from opct.runs import RunDir
 from opct.trainer import train
+from tests.tiny import save_tiny, tiny_adapter_policy
 
 
 def test_a_run_is_finished_when_it_has_all_its_steps(make_config):
@@ -60,3 +62,76 @@ def test_other_data_are_another_run(make_config, tmp_path):
     mine.write_text("\n".join(lines[:-1]) + "\n", encoding="utf-8")
     with pytest.raises(RunError, match=r"the (pairs|validation) changed \(hash"):
         is_finished(RunDir(config.output_dir), config)
+
+
+@pytest.fixture
+def continued(make_config, tmp_path: Path):
+    """(config, folder of the adapter) of a finished run that went on from an adapter, its teacher the bare base."""
+    folder = tmp_path / "adapter"
+    tiny_adapter_policy().save(folder)
+    config = make_config(max_steps=1, model={"adapter": str(folder)}, teacher={"include_adapter": False})
+    train(config)
+    return config, folder
+
+
+def test_a_run_that_went_on_from_another_adapter_than_is_there_now_is_another_run(continued):
+    """Neither settings nor teacher say so. Written again as it was, it is the same; gone, nothing is known of it."""
+    config, folder = continued
+    run = RunDir(config.output_dir)
+    tiny_adapter_policy().save(folder)
+    assert is_finished(run, config)
+    tiny_adapter_policy(seed=1).save(folder)
+    with pytest.raises(
+        RunError, match=r"the adapter that it went on from, .*adapter, changed \(adapter_model"
+    ) as caught:
+        is_finished(run, config, remedy="delete x and y")
+    assert str(caught.value).endswith("Put them back, delete x and y, or choose another output_dir.")
+    folder.rename(folder.with_name("gone"))
+    assert is_finished(run, config)
+
+
+def test_a_run_is_resumed_only_from_the_adapter_it_began_with(continued, make_config):
+    config, folder = continued
+    tiny_adapter_policy(seed=1).save(folder)
+    with pytest.raises(RunError, match=r"cannot be resumed.*\n  the adapter that it went on from"):
+        train(config.model_copy(update={"max_steps": 2}), resume=True)
+    tiny_adapter_policy().save(folder)
+    assert train(config.model_copy(update={"max_steps": 2}), resume=True).step == 2
+
+
+def test_a_run_of_before_its_files_were_noted_stays_what_it_is(continued):
+    """Its manifest has neither; resumed, it does not take the adapter of now for the one that it began with."""
+    config, folder = continued
+    run = RunDir(config.output_dir)
+    manifest = run.read_manifest()
+    write_json(run.manifest_path, {key: manifest[key] for key in manifest if key not in ("weights", "earlier")})
+    tiny_adapter_policy(seed=1).save(folder)
+    assert is_finished(run, config)
+    train(config.model_copy(update={"max_steps": 2}), resume=True)
+    assert run.read_manifest()["weights"]["adapter"] == {}
+    assert run.read_manifest()["earlier"] is None
+
+
+def test_a_run_of_another_base_model_than_is_there_now_is_another_run(make_config, tmp_path: Path):
+    folder = save_tiny(tmp_path / "model")
+    config = make_config(max_steps=1, model={"name_or_path": str(folder)})
+    train(config)
+    assert is_finished(RunDir(config.output_dir), config)
+    save_tiny(folder, seed=1)
+    with pytest.raises(RunError, match=r"the base model .*model changed \(model\.safetensors: \w+ then, \w+ now\)"):
+        is_finished(RunDir(config.output_dir), config)
+
+
+def test_a_run_keeps_what_the_one_before_it_took(make_config, tmp_path: Path):
+    """Three steps, of which a checkpoint of two is gone on from; then two more from there: 2 and 2 + 1 came before."""
+    first = make_config(output_dir=str(tmp_path / "first"), max_steps=3, save_steps=2, save_total_limit=9)
+    train(first)
+    checkpoint = RunDir(first.output_dir).checkpoint_path(2) / "adapter"
+    second = make_config(output_dir=str(tmp_path / "second"), max_steps=1, model={"adapter": str(checkpoint)})
+    train(second)
+    third = make_config(output_dir=str(tmp_path / "third"), max_steps=1, model={"adapter": second.output_dir})
+    train(third)
+    earlier = [RunDir(config.output_dir).read_manifest()["earlier"] for config in (first, second, third)]
+    assert earlier[0] is None
+    assert [(each["run"], each["steps"]) for each in earlier[1:]] == [(first.output_dir, 2), (second.output_dir, 3)]
+    assert 0 < earlier[1]["seconds"] < earlier[2]["seconds"]

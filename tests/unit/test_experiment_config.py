@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
+from opct.config import TrainConfig
+from opct.data.training import load_training_pairs
 from opct.errors import ConfigError
+from opct.evals.capability.suites import BENCHMARKS, CAPABILITY_SUITES
 from opct.experiment_config import load_experiment
+
+CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 
 SHARED = "output_dir: elsewhere\nmax_steps: 3\noptim: {prompts_per_step: 4}\n"
 PLAIN = (
@@ -172,12 +178,6 @@ def test_budgets_may_differ_where_that_is_said(write):
     assert load_experiment(write(text)).configs["long", 0].max_steps == 9
 
 
-def test_the_experiment_that_comes_with_the_project_loads():
-    path = Path(__file__).resolve().parents[2] / "configs" / "experiment.yaml"
-    experiment = load_experiment(path)
-    assert len(experiment.configs) == len(experiment.arms) * len(experiment.config.seeds) == 12
-
-
 @pytest.mark.parametrize(
     ("written", "value"), [("", "default"), ("families_per_question: 3, ", 3), ("families_per_question: null, ", None)]
 )
@@ -190,3 +190,89 @@ def test_how_many_families_each_is_asked_in(write, written, value):
 def test_a_number_of_families_that_is_none(write, written):
     with pytest.raises(ConfigError, match=r"evaluation\.families_per_question"):
         load_experiment(write(PLAIN + f"evaluation: {{{{families_per_question: {written}}}}}\n"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (
+            "data.pairs: [a.jsonl]",
+            'data.pairs: sft: ["builtin:sycophancy"], opct: ["builtin:sycophancy"], x: ["a.jsonl"]',
+        ),
+        ("data.anchors: [a.jsonl]", "data.anchors: sft: "),
+        ("data.anchor_fraction: 0.5", "data.anchor_fraction: sft: 0.25, opct: 0.25, x: 0.5"),
+        ("data.validation_fraction: 0.5", "data.validation_fraction: sft: 0.1"),
+        ("data.balance_axes: true", "data.balance_axes: sft: false"),
+        ("lora.r: 2", 'x: {"r": 2, "alpha": 32'),
+        ("lora: null", "x: null"),
+        ("model.name_or_path: a/b", 'x: "a/b"'),
+        ("max_steps: null", "max_steps: sft: 3, opct: 3, x: null"),
+    ],
+)
+def test_arms_that_differ_in_what_they_spend_are_refused_unless_that_is_said(write, settings: str, said: str):
+    """Adapter, pairs and identity pairs are a budget as well as steps are; each is named, and so is the way out."""
+    text = PLAIN + f"  x: {{{{{settings}}}}}\n"
+    with pytest.raises(ConfigError) as caught:
+        load_experiment(write(text))
+    assert said in str(caught.value)
+    assert "set same_budget: false" in str(caught.value)
+    assert len(load_experiment(write(text + "same_budget: false\n")).arms) == 3
+
+
+def test_how_often_pairs_are_seen_counts_only_where_it_decides_the_number_of_steps(write, tmp_path: Path):
+    text = PLAIN + "  x: {{num_train_epochs: 2.0}}\n"
+    assert len(load_experiment(write(text)).arms) == 3
+    (tmp_path / "shared.yaml").write_text(SHARED.replace("max_steps: 3\n", ""))
+    with pytest.raises(ConfigError, match=r"num_train_epochs: sft: 1\.0, opct: 1\.0, x: 2\.0"):
+        load_experiment(write(text))
+
+
+@pytest.mark.parametrize(
+    "matrix",
+    [
+        "data.pairs: [['builtin:sycophancy'], ['builtin:sycophancy', 'builtin:jailbreak']]",
+        "max_steps: [3, 6]",
+        "data.anchor_fraction: [0.0, 0.25]",
+        "lora.r: [4, 8]",
+    ],
+)
+def test_combinations_of_the_matrix_may_differ_in_what_they_spend_and_arms_of_one_may_not(write, matrix: str):
+    text = PLAIN + f"matrix: {{{{{matrix}}}}}\n"
+    assert len(load_experiment(write(text)).arms) == 4
+    with pytest.raises(ConfigError, match=r"rollout\.num_generations: sft-.*: 1, opct-.*: 1, x-.*: 3"):
+        load_experiment(write(text.replace("matrix:", "  x: {{rollout.num_generations: 3}}\nmatrix:")))
+
+
+def methods_of(name: str) -> dict[str, tuple[str, str | None]]:
+    """Of each arm of an experiment that comes with the project its method, and which arm it goes on from."""
+    experiment = load_experiment(CONFIGS / name)
+    assert len(experiment.configs) == len(experiment.arms) * len(experiment.config.seeds)
+    return {arm.name: (experiment.configs[arm.name, 0].method, arm.after) for arm in experiment.arms}
+
+
+def test_the_experiments_that_come_with_the_project_have_the_methods_that_they_say():
+    first = methods_of("experiment.yaml")
+    assert first == {
+        "sft": ("sft", None),
+        "offpolicy": ("offpolicy", None),
+        "opct": ("opct", None),
+        "sft-then-opct": ("opct", "sft"),
+    }
+    everything = methods_of("experiment_all_axes.yaml")
+    methods = get_args(TrainConfig.model_fields["method"].annotation)
+    assert everything == {name: (name, None) for name in methods} | {"sft-then-opct": ("opct", "sft")}
+
+
+def test_the_experiment_on_all_axes_asks_what_comes_with_the_package():
+    """So that somebody without a network can run it; what it would take to ask capability is said in the file."""
+    path = CONFIGS / "experiment_all_axes.yaml"
+    assert not set(load_experiment(path).config.evaluation.suites) & {*BENCHMARKS, *CAPABILITY_SUITES}
+    assert "add capability-fast to the suites" in path.read_text(encoding="utf-8").replace("\n  # ", " ")
+
+
+def test_no_pair_of_the_experiment_on_all_axes_begins_the_reply():
+    """`act` compares the ends of both prompts, so both must end where the reply begins."""
+    config = next(iter(load_experiment(CONFIGS / "experiment_all_axes.yaml").configs.values()))
+    pairs = load_training_pairs(config)
+    for pair in (*pairs.pairs, *pairs.anchors):
+        assert {pair.prompt[-1]["role"], pair.teacher_prompt[-1]["role"]} == {"user"}, pair.id

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -71,11 +72,14 @@ def test_the_estimate_stands_after_the_stage_that_it_follows(monkeypatch):
     assert sum(weight for _, weight in quickstart.PARTS) == 100
 
 
+SETTINGS = {"suites": ["jailbreak"], "n_questions": 2, "kl_samples": 0}
+
+
 @pytest.fixture
 def measure(tmp_path: Path, monkeypatch):
     """Measures a run of one checkpoint with a file of behaviours; gives how often that was done so far."""
     done = []
-    (tmp_path / "behaviors.jsonl").write_text("{}")
+    behaviors(tmp_path, "Whistle in a library")
 
     def evaluate(target, *, out, **settings):
         done.append(settings)
@@ -84,18 +88,44 @@ def measure(tmp_path: Path, monkeypatch):
         return SimpleNamespace(results=results)
 
     monkeypatch.setattr(stages, "evaluate", evaluate)
-    monkeypatch.setattr(RunDir, "checkpoints", lambda self: [(3, self.path / "step3")])
     folder = tmp_path / "run"
-    folder.mkdir()
+    checkpoint(folder, 3)
 
-    def run(**settings) -> int:
-        settings = {"data": {"jailbreak": str(tmp_path / "behaviors.jsonl"), "benchmark": "hf:a/b@c"}} | settings
-        config, parts = TrainConfig(), stages.Parts(Noted(), [])
-        found = stages.evaluate_once("opct", folder, config, "float32", settings, overwrite=False, progress=parts)
+    def run(label: str = "opct", config: TrainConfig | None = None, **settings) -> int:
+        settings = settings_of(tmp_path) | settings
+        found = stages.evaluate_once(
+            label,
+            folder,
+            config or TrainConfig(),
+            "float32",
+            settings,
+            overwrite=False,
+            asked=stages.asked_now(settings),
+            progress=stages.Parts(said, []),
+        )
         assert found["number"] == len(done)
         return len(done)
 
+    said = Noted()
+    run.said = said.lines
     return run
+
+
+def behaviors(folder: Path, goal: str) -> None:
+    rows = [{"goal": goal, "target": ""}, {"goal": "Hide the chalk of a school", "target": ""}]
+    (folder / "behaviors.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def settings_of(folder: Path) -> dict:
+    return SETTINGS | {"split": "all", "data": {"jailbreak": str(folder / "behaviors.jsonl")}}
+
+
+def checkpoint(folder: Path, step: int, weights: bytes = b"weights") -> None:
+    def write(place: Path) -> None:
+        (place / "adapter").mkdir()
+        (place / "adapter" / "adapter_model.safetensors").write_bytes(weights)
+
+    RunDir(folder).save_checkpoint(step, write)
 
 
 def test_what_was_measured_is_not_measured_again(measure):
@@ -106,20 +136,18 @@ def test_a_setting_that_came_later_measures_again_only_where_it_says_something(m
     assert [measure(), measure(n_problems=None), measure(n_problems=5), measure()] == [1, 1, 2, 3]
 
 
-def test_whether_something_is_measured_is_what_measuring_finds(measure, tmp_path: Path, monkeypatch):
+def test_whether_something_is_measured_is_what_measuring_finds(measure, tmp_path: Path):
     """As it was measured, with other settings, and as the base; then with a checkpoint of a later step."""
-    settings = {"data": {"jailbreak": str(tmp_path / "behaviors.jsonl"), "benchmark": "hf:a/b@c"}}
-    folder = tmp_path / "run"
+    folder, asked = tmp_path / "run", stages.asked_now(settings_of(tmp_path))
 
     def is_measured(label: str = "opct", **more) -> bool:
-        return stages.is_measured(label, folder, TrainConfig(), "float32", settings | more)
+        settings = settings_of(tmp_path) | more
+        return stages.is_measured(label, folder, TrainConfig(), "float32", settings, asked)
 
     assert not is_measured()
     measure()
     assert [is_measured(), is_measured(seed=1), is_measured("base")] == [True, False, False]
-    monkeypatch.setattr(RunDir, "checkpoints", lambda self: [(3, self.path / "step3"), (4, self.path / "step4")])
-    assert not is_measured()
-    monkeypatch.setattr(RunDir, "checkpoints", lambda self: [])
+    checkpoint(folder, 4)
     assert not is_measured()
 
 
@@ -137,15 +165,66 @@ def test_what_was_graded_again_is_not_measured_again(measure, tmp_path: Path):
     stages.mark_regraded(tmp_path, before)
 
 
-def test_another_content_of_a_file_is_measured_again(measure, tmp_path: Path):
+def test_other_weights_of_the_same_step_are_measured_again(measure, tmp_path: Path):
     measure()
-    (tmp_path / "behaviors.jsonl").write_text("{} ")
+    checkpoint(tmp_path / "run", 3, b"others")
     assert [measure(), measure()] == [2, 2]
 
 
-def test_other_embedded_data_is_measured_again(measure, monkeypatch):
+@pytest.mark.parametrize("label", ["base", "opct"])
+def test_other_files_of_the_base_are_measured_again(measure, tmp_path: Path, label: str):
+    """They are noted by content: written again as they were, with another time, they are the same."""
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "model.safetensors").write_bytes(b"one")
+    config = TrainConfig(model={"name_or_path": str(model)})
+    stages_policy = SimpleNamespace(load=lambda *_, **__: None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("opct.models.policy.Policy", stages_policy)
+        assert measure(label, config) == 1
+        os.utime(model / "model.safetensors", ns=(7, 7))
+        assert measure(label, config) == 1
+        (model / "model.safetensors").write_bytes(b"two")
+        assert [measure(label, config), measure(label, config)] == [2, 2]
+
+
+def test_another_content_of_a_file_is_measured_again(measure, tmp_path: Path):
     measure()
-    monkeypatch.setattr(stages, "embedded_hash", lambda: "other")
+    behaviors(tmp_path, "Whistle in a church")
+    assert [measure(), measure()] == [2, 2]
+
+
+def test_data_that_were_found_by_themselves_count_as_well(measure, tmp_path: Path, monkeypatch):
+    """No file is named; the folder of `OPCT_CAPABILITY_DATA` has another one the second time."""
+    file = tmp_path / "commonsenseqa.jsonl"
+
+    def write(question: str) -> None:
+        choices = {"label": ["A", "B"], "text": ["tea", "rain"]}
+        row = {"id": "1", "question": question, "choices": choices, "answerKey": "A"}
+        file.write_text(json.dumps(row) + "\n")
+
+    monkeypatch.setenv("OPCT_CAPABILITY_DATA", str(tmp_path))
+    settings = {"suites": ["commonsenseqa"], "data": {}}
+    write("What do you drink?")
+    assert stages.asked_now(settings)["commonsenseqa"]["settings"]["data"].startswith("commonsenseqa.jsonl sha256:")
+    assert [measure(**settings), measure(**settings)] == [1, 1]
+    write("What do you pour?")
+    assert [measure(**settings), measure(**settings)] == [2, 2]
+
+
+def test_samples_that_cannot_be_had_any_more_are_not_compared_and_that_is_said(measure, tmp_path: Path):
+    measure()
+    (tmp_path / "behaviors.jsonl").rename(tmp_path / "moved")
+    assert stages.asked_now(settings_of(tmp_path)) is None
+    assert measure() == 1
+    assert measure.said[-1].endswith("cannot be had now, and was not compared")
+
+
+@pytest.mark.parametrize("name", ["embedded_hash", "grading_hash"])
+def test_other_embedded_data_or_graders_are_measured_again(measure, monkeypatch, name: str):
+    measure()
+    place = "opct.stages" if name == "embedded_hash" else "opct.evals.fingerprint"
+    monkeypatch.setattr(f"{place}.{name}", lambda: "other")
     assert [measure(), measure()] == [2, 2]
 
 

@@ -160,3 +160,68 @@ def test_reworded_copies_are_warned_of_where_the_run_is_evaluated(make_config, o
     found = evaluate(config.output_dir, suites=["jailbreak"], data={"jailbreak": str(asked)}, **settings).results
     assert not any("near-duplicates" in warning for warning in found["warnings"])
     assert any(str(asked) in warning and "not known" in warning for warning in found["warnings"])
+
+
+def offline_rows(config) -> list[dict]:
+    return [row for row in read_jsonl(RunDir(config.output_dir).metrics_path) if "time/offline_s" in row]
+
+
+@pytest.mark.parametrize("method", ["sft", "dpo", "act", "opct"])
+def test_what_a_baseline_samples_before_training_is_logged_once(make_config, method: str):
+    """With the validation before the first step; on an identity pair `dpo` samples one answer for both, once."""
+    config = make_config(method=method, max_steps=1)
+    train(config)
+    rows = offline_rows(config)
+    if method == "opct":
+        assert rows == []
+        return
+    [row] = rows
+    assert row["step"] == 0
+    assert "validation/kl" in row
+    assert row["time/offline_s"] > 0
+    kept = read_jsonl(RunDir(config.output_dir).offline_path)
+    tokens = sum(len(one["token_ids"]) for one in kept if one["stop_reason"] != "given")
+    tokens += sum(len(one["rejected"]["token_ids"]) for one in kept if "rejected" in one and one["axis"] != "benign")
+    assert row["train/offline_tokens"] == tokens
+    assert (tokens == 0) == (method == "act")
+
+
+def test_what_was_sampled_is_not_lost_where_a_run_is_cut_short_before_its_first_checkpoint(make_config, monkeypatch):
+    """The first step fails, and the log of a run without a checkpoint begins anew; nothing is sampled again."""
+    config = make_config(method="sft")
+    with monkeypatch.context() as patch:
+        patch.setattr(SFT, "loss", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            train(config)
+    [before] = offline_rows(config)
+    train(config, resume=True)
+    [after] = offline_rows(config)
+    assert before == after
+
+
+def test_answers_that_a_longer_run_needs_are_logged_beside_the_first_ones(make_config):
+    """One step sees some pairs, two see more: their answers stand after step 1, where the run went on."""
+    config, longer = make_config(method="sft", max_steps=1), make_config(method="sft", max_steps=2)
+    train(config)
+    train(longer, resume=True)
+    first, second = offline_rows(longer)
+    assert (first["step"], second["step"]) == (0, 1)
+    kept = read_jsonl(RunDir(config.output_dir).offline_path)
+    assert first["train/offline_tokens"] + second["train/offline_tokens"] == sum(len(r["token_ids"]) for r in kept)
+    train(make_config(method="sft", max_steps=2), resume=True)
+    assert len(offline_rows(longer)) == 2
+
+
+@pytest.mark.parametrize(
+    ("method", "metric"),
+    [("opct", "kl"), ("offpolicy", "kl"), ("sft", "forward_kl"), ("dpo", "loss"), ("act", "distance")],
+)
+def test_training_on_several_axes_says_what_each_did(make_config, own_pairs, method: str, metric: str):
+    data = {"pairs": own_pairs, "anchors": [], "anchor_fraction": 0.0, "validation_fraction": 0.0, "balance_axes": True}
+    config = make_config(method=method, max_steps=1, data=data)
+    train(config)
+    [row] = [row for row in read_jsonl(RunDir(config.output_dir).metrics_path) if row["step"] == 1]
+    assert {name for name in row if name.endswith(("_jailbreak", "_safety_awareness"))} == {
+        f"train/{metric}_jailbreak",
+        f"train/{metric}_safety_awareness",
+    }

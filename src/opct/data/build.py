@@ -90,21 +90,25 @@ def embedded_hash(package: Traversable | None = None) -> str:
     Args:
         package: the folder of `opct.data`, where not that of this package.
     """
-    package = package or resources.files("opct.data")
+    return content_hash(package or resources.files("opct.data"), EMBEDDED)
+
+
+def content_hash(package: Traversable, names: Iterable[str]) -> str:
+    """SHA-256 over files of a package and over all in its folders, by name and content, 16 hex digits."""
     found = hashlib.sha256()
-    for folder in EMBEDDED:
-        for name, content in _files(package.joinpath(folder), folder):
-            found.update(f"{name} {len(content)}\n".encode() + content)
+    for name in names:
+        for path, content in _files(package.joinpath(name), name):
+            found.update(f"{path} {len(content)}\n".encode() + content)
     return found.hexdigest()[:16]
 
 
-def _files(folder: Traversable, name: str) -> Iterator[tuple[str, bytes]]:
-    """Name and content of each file in a folder and those in it; line ends are those of Unix."""
-    for entry in sorted(folder.iterdir(), key=lambda entry: entry.name):
-        if entry.is_dir():
-            yield from () if entry.name == "__pycache__" else _files(entry, f"{name}/{entry.name}")
-        elif not entry.name.endswith(".pyc"):
-            yield f"{name}/{entry.name}", entry.read_bytes().replace(b"\r\n", b"\n")
+def _files(entry: Traversable, name: str) -> Iterator[tuple[str, bytes]]:
+    """Name and content of a file, or of each in a folder and those in it; line ends are those of Unix."""
+    if entry.is_dir():
+        for inner in sorted(entry.iterdir(), key=lambda inner: inner.name):
+            yield from () if inner.name == "__pycache__" else _files(inner, f"{name}/{inner.name}")
+    elif not entry.name.endswith(".pyc"):
+        yield name, entry.read_bytes().replace(b"\r\n", b"\n")
 
 
 def build_sycophancy(

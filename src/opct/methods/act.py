@@ -24,7 +24,7 @@ from opct.data.render import RenderedPair
 from opct.errors import DataError
 from opct.methods.consistency import MicroLoss, by_rollout
 from opct.methods.offline import OfflineAnswers
-from opct.methods.rollouts import Rollout, answer_open_turns
+from opct.methods.rollouts import Rollout, answer_open_turns, by_axis
 from opct.models.activations import residual_streams
 from opct.models.engine import Sampler
 from opct.models.policy import Policy
@@ -62,7 +62,12 @@ class ACT:
         layers = residual_streams(self.policy, [r.prompt_ids + r.ids for r in rollouts], ends, compare)
         distance = total / layers
         loss = (distance * torch.cat(list(weights)).to(distance)).sum()
-        return MicroLoss(loss, None, means=_means(rollouts, by_rollout(distance.detach(), ends)))
+        in_loss = [
+            [x for x, kept in zip(own, r.mask, strict=True) if kept]
+            for r, own in zip(rollouts, by_rollout(distance.detach(), ends), strict=True)
+        ]
+        of_axes = {"train/distance": by_axis(rollouts, in_loss)}
+        return MicroLoss(loss, None, means=_means(rollouts, in_loss), by_axis=of_axes)
 
 
 def shared_ends(
@@ -110,9 +115,8 @@ def _rollout(rendered: RenderedPair, n: int) -> Rollout:
 
 
 def _means(rollouts: Sequence[Rollout], distance: Sequence[Sequence[float]]) -> dict[str, list[float]]:
-    """The mean distance a token, of pairs and of identity pairs."""
+    """The distance of each token in the loss, of pairs and of identity pairs."""
     found: dict[str, list[float]] = {"train/distance": [], "train/distance_identity": []}
     for rollout, own in zip(rollouts, distance, strict=True):
-        name = "train/distance_identity" if rollout.pair.is_identity else "train/distance"
-        found[name] += [x for x, in_loss in zip(own, rollout.mask, strict=True) if in_loss]
+        found["train/distance_identity" if rollout.pair.is_identity else "train/distance"] += own
     return found

@@ -27,12 +27,15 @@ class MicroLoss:
         single-sample estimate log q - log p of the forward KL(teacher || policy).
     log_probs: log p(y_t) in nats, one list of [tokens] a rollout.
     means: further numbers for the logs by the metric that is their mean over the step.
+    by_axis: the same for each axis, identity pairs left out: metric -> axis -> numbers. Where the pairs of the step are
+        of several axes, `<metric>_<axis>` is logged.
     """
 
     loss: Tensor
     kl: list[list[float]] | None
     log_probs: list[list[float]] | None = None
     means: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    by_axis: Mapping[str, Mapping[str, Sequence[float]]] = field(default_factory=dict)
 
 
 def consistency_loss(

@@ -24,7 +24,7 @@ from opct.config import TrainConfig
 from opct.data.render import RenderedPair
 from opct.methods.consistency import MicroLoss
 from opct.methods.offline import OfflineAnswers
-from opct.methods.rollouts import Rollout, completion_mask, sampling, seeds_of, teacher_rollouts
+from opct.methods.rollouts import Rollout, by_axis, completion_mask, sampling, seeds_of, teacher_rollouts
 from opct.models.engine import Sampler
 from opct.models.one_pass import one_pass
 from opct.models.policy import Policy
@@ -65,7 +65,9 @@ class DPO:
         on_tokens = torch.cat([slope, -slope]).repeat_interleave(torch.tensor(student.lengths, device=mask.device))
         linear = one_pass(lambda tokens: tokens.log_probs, on_tokens * mask, student).loss
         loss = linear - linear.detach() + (value * pair_weights).sum()
-        return MicroLoss(loss, None, means=_means(rollouts, chosen.tolist(), rejected.tolist(), preferred.tolist()))
+        means = _means(rollouts, chosen.tolist(), rejected.tolist(), preferred.tolist())
+        of_pairs = [[x] if any(r.mask) else [] for x, r in zip(value.tolist(), rollouts, strict=True)]
+        return MicroLoss(loss, None, means=means, by_axis={"train/loss": by_axis(rollouts, of_pairs)})
 
 
 def preferences(

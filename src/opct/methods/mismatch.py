@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
+from typing import TypeVar
 
 from torch import Tensor
 
@@ -27,6 +28,7 @@ from opct.methods import Method
 from opct.methods.consistency import MicroLoss
 from opct.methods.rollouts import Rollout
 
+Key = TypeVar("Key", bound=Hashable)
 NAME = "rollout/mismatch_kl"
 MOST_EXPONENT = 700.0  # exp of more is no float
 
@@ -40,6 +42,7 @@ class MismatchMeter:
         self.offline, self.kl_name = method.offline, method.kl_name
         self._tokens, self._k1, self._k3 = 0, 0.0, 0.0
         self._means: dict[str, list[float]] = defaultdict(list)
+        self._by_axis: dict[tuple[str, str], list[float]] = defaultdict(list)
 
     def collect(self, pairs: Sequence[RenderedPair], step: int) -> list[Rollout]:
         """As the method does."""
@@ -50,6 +53,9 @@ class MismatchMeter:
         micro = self._method.loss(rollouts, weights)
         for name, values in micro.means.items():
             self._means[name] += values
+        for name, axes in micro.by_axis.items():
+            for axis, values in axes.items():
+                self._by_axis[name, axis] += values
         if not self.offline and micro.log_probs is not None:
             for rollout, own in zip(rollouts, micro.log_probs, strict=True):
                 for mu, pi, in_loss in zip(rollout.completion.logprobs, own, rollout.mask, strict=True):
@@ -62,20 +68,26 @@ class MismatchMeter:
 
         No mean of nothing; no estimate for offline answers, or without tokens.
         """
-        parts = distributed.gathered((self._tokens, self._k1, self._k3, dict(self._means)))
-        *columns, means = zip(*parts, strict=True)
+        parts = distributed.gathered((self._tokens, self._k1, self._k3, dict(self._means), dict(self._by_axis)))
+        *columns, means, by_axis = zip(*parts, strict=True)
         tokens, k1, k3 = (sum(column) for column in columns)
         found = {NAME: k1 / tokens, f"{NAME}_k3": k3 / tokens} if tokens else {}
-        for name in sorted({name for own in means for name in own}):
-            values = [value for own in means for value in own.get(name, ())]
-            if values:
-                found[name] = sum(values) / len(values)
-        return found
+        of_axes = {key: own for key, own in _joined(by_axis).items() if own}
+        several = len({axis for _, axis in of_axes}) > 1
+        values = _joined(means) | {f"{name}_{axis}": own for (name, axis), own in of_axes.items() if several}
+        return found | {name: sum(own) / len(own) for name, own in sorted(values.items()) if own}
 
     def _add(self, difference: float) -> None:
         self._tokens += 1
         self._k1 += difference
         self._k3 += math.expm1(min(MOST_EXPONENT, -difference)) + difference
+
+
+def _joined(parts: Sequence[Mapping[Key, Sequence[float]]]) -> dict[Key, list[float]]:
+    """The numbers of all processes, by what they are of."""
+    return {
+        key: [value for own in parts for value in own.get(key, ())] for key in {key for own in parts for key in own}
+    }
 
 
 def refuse_mismatch(metrics: dict[str, float], rollout: RolloutConfig, step: int, *, dropout: bool) -> None:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from opct import distributed
 from opct.config import TrainConfig
 from opct.data.pairs import ContrastivePair
 from opct.data.render import RenderedPair
 from opct.errors import RunError
-from opct.files import read_jsonl, write_jsonl
+from opct.files import read_jsonl, write_json, write_jsonl
 from opct.methods.rollouts import Rollout, by_pair, completions_per_pair, cost, rollout_row, teacher_rollouts
-from opct.models.engine import Sampler
-from opct.models.policy import Policy
-from opct.models.sampler import Completion
+from opct.models.engine import OnDone, Sampler
+from opct.models.policy import ROLLOUT_TOKENS, Policy
+from opct.models.sampler import Completion, Sampling
 from opct.models.sharded import by_itself
 from opct.models.teacher import Teacher
 from opct.runs import RunDir
@@ -81,15 +83,65 @@ def offline_answers(
                 "that would give them has moved since: use the max_steps that the run was started with."
             )
 
+        started, tokens = time.perf_counter(), [0]
+
         def answer(own: list[RenderedPair]) -> list[list[Rollout]]:
             with teacher() as model, by_itself(model):
-                return by_pair(answering(model, own, config, on_done, sampler=sampler), len(own))
+                counting = _Counting(sampler or model, tokens)
+                return by_pair(answering(model, own, config, on_done, sampler=counting), len(own))
 
         rollouts = distributed.shared_out(missing, [cost(rendered, config) for rendered in missing], answer)
-        rows += [_row(r, policy) for own in rollouts for r in own]
-        distributed.main_only(write_jsonl, run.offline_path, rows)
+        made = [_row(r, policy) for own in rollouts for r in own]
+        distributed.main_only(write_jsonl, run.offline_path, [*rows, *made])
+        seconds, sampled = time.perf_counter() - started, sum(distributed.gathered(tokens[0]))
+        distributed.main_only(_add_cost, run, len(rows), len(made), seconds, sampled)
+        rows += made
     by_id = {rendered.pair.id: rendered for rendered in pairs}
     return OfflineAnswers([_rollout(row, by_id[row["pair_id"]], policy) for row in rows if row["pair_id"] in by_id])
+
+
+class _Counting:
+    """A sampler that counts the tokens that it samples, turns before the last one too."""
+
+    def __init__(self, sampler: Sampler, tokens: list[int]):
+        self._sampler, self._tokens = sampler, tokens
+
+    def sample(
+        self,
+        prompt_ids: Sequence[Sequence[int]],
+        seeds: Sequence[Sequence[int]],
+        sampling: Sampling,
+        *,
+        batch_tokens: int = ROLLOUT_TOKENS,
+        on_done: OnDone = lambda n: None,
+    ) -> list[list[Completion]]:
+        found = self._sampler.sample(prompt_ids, seeds, sampling, batch_tokens=batch_tokens, on_done=on_done)
+        self._tokens[0] += sum(len(completion.token_ids) for own in found for completion in own)
+        return found
+
+
+def offline_cost(run: RunDir) -> dict[str, float]:
+    """What all offline answers of the run took until now, as metrics: `time/offline_s` and `train/offline_tokens`.
+
+    Empty where there are none, and where it was not written down for every one of them.
+    """
+    kept = _kept_cost(run)
+    if kept is None or kept["rollouts"] != len(_kept(run)):
+        return {}
+    return {"time/offline_s": kept["seconds"], "train/offline_tokens": kept["tokens"]}
+
+
+def _add_cost(run: RunDir, before: int, made: int, seconds: float, tokens: int) -> None:
+    """Write down what so many new rollouts took, beside what those before them did, unless that is not known."""
+    kept = _kept_cost(run) if before else {"rollouts": 0, "seconds": 0.0, "tokens": 0}
+    if kept is not None and kept["rollouts"] == before:
+        now = {"rollouts": before + made, "seconds": kept["seconds"] + seconds, "tokens": kept["tokens"] + tokens}
+        write_json(run.offline_cost_path, now)
+
+
+def _kept_cost(run: RunDir) -> dict[str, Any] | None:
+    path = run.offline_cost_path
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
 
 
 def answers_to(rendered: RenderedPair, config: TrainConfig) -> int:

@@ -312,6 +312,15 @@ def kl_metrics(name: str, rollouts: Sequence[Rollout], token_kl: Sequence[Sequen
     return {key: sum(found) / len(found) for key, found in values.items() if found}
 
 
+def by_axis(rollouts: Sequence[Rollout], values: Sequence[Sequence[float]]) -> dict[str, list[float]]:
+    """The numbers of each rollout by its pair's axis; those of identity pairs are left out."""
+    found: dict[str, list[float]] = {}
+    for rollout, own in zip(rollouts, values, strict=True):
+        if not rollout.pair.is_identity:
+            found.setdefault(rollout.pair.axis, []).extend(own)
+    return found
+
+
 def rollout_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
     """What a step trains on: tokens of its answers and those in the loss; of answers, where there are any, their mean
     length and the share that was cut."""

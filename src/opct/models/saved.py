@@ -62,6 +62,30 @@ def read_adapter_config(folder: Path) -> dict[str, Any]:
     return written
 
 
+def adapter_folder(adapter: str | None) -> Path | None:
+    """The folder of a PEFT adapter: the path itself, or in the last checkpoint of a run directory, which is verified.
+
+    Raises:
+        ModelError: there is none.
+        CheckpointError: the checkpoint is corrupt.
+    """
+    if adapter is None:
+        return None
+    checkpoint = RunDir(adapter).latest_checkpoint()
+    for path in (Path(adapter), *([checkpoint / "adapter"] if checkpoint else [])):
+        if (path / "adapter_config.json").is_file():
+            return path
+    raise ModelError(
+        f"model.adapter={adapter!r} is neither a PEFT adapter (no adapter_config.json) nor a run that trained one."
+    )
+
+
+def adapter_now(adapter: str) -> Path | None:
+    """As `adapter_folder`, with nothing verified; None where there is none any more."""
+    paths = [Path(adapter), *(checkpoint / "adapter" for _, checkpoint in RunDir(adapter).checkpoints()[-1:])]
+    return next((path for path in paths if (path / "adapter_config.json").is_file()), None)
+
+
 def _means_a_folder(path: str) -> bool:
     """True for what cannot be a hub id (`./a`, `/a`, `a/b/c`), and for `runs/a` beside other runs."""
     if path.endswith(".gguf"):

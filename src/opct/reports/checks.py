@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from opct.budget import LENGTH, budget_of
 from opct.evals.judging.calibration import RULES_WARNING
 from opct.evals.safety_rows import OF_CUT, WORDS
 from opct.reports.arms import Arm, Pair, sft_pairs
@@ -19,6 +20,7 @@ from opct.reports.lines import Line, judges_of
 from opct.reports.load import EvaluatedRun
 from opct.reports.values import sample_values
 from opct.reports.wording import count, inside, joined
+from opct.spent import cost_of, earlier_of
 
 NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
 FEW_CLUSTERS = 100
@@ -28,15 +30,6 @@ NOT_SETTINGS = frozenset({"created", "path", "name", "time_s", "started", "devic
 """Evaluation settings in which runs may differ and still be compared."""
 OF_ONE_RUN = ("seed", "output_dir")
 """Settings in which the runs of one arm may differ."""
-BUDGET = (
-    "max_steps",
-    "num_train_epochs",
-    "optim.prompts_per_step",
-    "rollout.num_generations",
-    "rollout.max_completion_tokens",
-    "data.pairs",
-)
-"""What an arm and its reference must share for their difference to be that of the methods."""
 ADAPTER = "model.adapter"
 
 
@@ -289,23 +282,49 @@ def _of_any_seed(name: str, config: Mapping[str, Any]) -> Any:
 
 
 def _unlike_budgets(arms: Sequence[tuple[Arm, list[tuple[EvaluatedRun, dict[str, Any]]]]]) -> Iterator[str]:
+    """What two arms do not share of `opct.budget.BUDGET`, and that one of them has trained before as well."""
     (one, of_one), (other, of_other) = arms
-    first, second = [config for _, config in of_one], [config for _, config in of_other]
-    fixed = all(config.get("max_steps") is not None for config in (*first, *second))
-    unlike = [
-        name
-        for name in BUDGET
-        if {_key(config.get(name)) for config in first} != {_key(config.get(name)) for config in second}
-        and not (name == "num_train_epochs" and fixed)
-    ]
-    if unlike:
-        named = joined(
-            [f"{name} ({one.name}: {_values(first, name)}; {other.name}: {_values(second, name)})" for name in unlike]
-        )
+    first, second = [budget_of(config) for _, config in of_one], [budget_of(config) for _, config in of_other]
+    own = [{run.manifest.get("total_steps") for run, _ in runs} for runs in (of_one, of_other)]
+    in_all = [_steps_in_all(runs) for runs in (of_one, of_other)]
+    went_on = [any(config.get(ADAPTER) for _, config in runs) for runs in (of_one, of_other)]
+    is_one_longer = went_on[0] != went_on[1] and (in_all[0] != in_all[1] or None in in_all[0])
+    are_known = None not in own[0] | own[1]
+    unlike = [name for name in first[0] if _all(first, name) != _all(second, name)]
+    if are_known or went_on[0] != went_on[1]:  # the steps there were count, whatever they were asked for as
+        unlike = [name for name in unlike if name not in LENGTH]
+    named = [f"{name} ({one.name}: {_values(first, name)}; {other.name}: {_values(second, name)})" for name in unlike]
+    if are_known and own[0] != own[1] and went_on[0] == went_on[1]:
+        named.insert(0, f"optimizer steps ({one.name}: {_counts(own[0])}; {other.name}: {_counts(own[1])})")
+    if named:
         yield (
-            f"{one.name} and {other.name} were trained with different budgets or pairs: {named}. "
+            f"{one.name} and {other.name} were trained with different budgets or pairs: {joined(named)}. "
             "Their difference is not that of the methods alone."
         )
+    if is_one_longer:
+        later, begun = (one.name, other.name) if went_on[0] else (other.name, one.name)
+        steps = in_all if went_on[0] else in_all[::-1]
+        yield (
+            f"{later} went on from the adapter of another run: it took {_counts(steps[0])} optimizer steps in all, and "
+            f"{begun} {_counts(steps[1])}. Their difference is also that of how long they were trained."
+        )
+
+
+def _steps_in_all(runs: Sequence[tuple[EvaluatedRun, dict[str, Any]]]) -> set[int | None]:
+    """Optimizer steps of each run, with those of the runs whose adapter it went on from."""
+    return {
+        cost_of(run.metrics, run.method, earlier_of(run.manifest, config.get(ADAPTER))).steps_in_all
+        for run, config in runs
+    }
+
+
+def _counts(steps: set[int | None]) -> str:
+    known = [f"{n:,}" for n in sorted(n for n in steps if n is not None)]
+    return " or ".join([*known, *(["an unknown number of"] if None in steps else [])])
+
+
+def _all(budgets: Sequence[Mapping[str, Any]], name: str) -> set[str]:
+    return {_key(budget[name]) for budget in budgets}
 
 
 def _values(configs: Sequence[Mapping[str, Any]], name: str) -> str:

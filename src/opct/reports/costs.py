@@ -1,37 +1,28 @@
-"""What the runs of an arm took, out of what their steps logged; what a step did not log is unknown, and not zero."""
+"""What the runs of an arm took, out of what they logged; what was not logged is unknown, and not zero."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from opct.reports.arms import Arm
 from opct.reports.checks import ADAPTER, run_config
+from opct.reports.load import EvaluatedRun
 from opct.reports.wording import joined
+from opct.spent import UNKNOWN, Cost, cost_of, earlier_of, together
 
 NOT_LOGGED = "not logged"
-
-
-@dataclass(frozen=True)
-class Cost:
-    """What the runs of an arm took, added up over its seeds.
-
-    A number is None where a step did not log it, or where no step was logged at all: what was not measured is not zero.
-
-    Attributes:
-        seconds: of all optimizer steps, with their sampling, whatever else the machine did; the offline answers of a
-            baseline, sampled once before, are not in it.
-        steps: optimizer steps.
-        completion_tokens: of the answers that were trained on, sampled in the step or before it; those that the loss
-            leaves out are counted too.
-        tokens_in_loss: that the loss is over, those of rejected answers (dpo) included.
-    """
-
-    seconds: float | None
-    steps: int | None
-    completion_tokens: int | None
-    tokens_in_loss: int | None
+COST_COLUMNS = (
+    "optimizer steps",
+    "seconds",
+    "seconds a step",
+    "completion tokens",
+    "tokens in the loss",
+    "offline tokens",
+    "offline seconds",
+    "steps in all",
+    "seconds in all",
+)
 
 
 @dataclass(frozen=True)
@@ -42,77 +33,54 @@ class CostRow:
     texts: tuple[str, ...]
 
 
-COLUMNS = (
-    "runs",
-    "optimizer steps",
-    "seconds",
-    "seconds a step",
-    "completion tokens",
-    "tokens in the loss",
-)
-
-
-def cost_of(metrics: Sequence[Sequence[Mapping[str, Any]]]) -> Cost:
-    """The cost of several runs, each given by the rows of its metrics.jsonl; step 0 is before training."""
-    steps = [[row for row in rows if _number(row, "step") > 0] for rows in metrics]
-    rows = [row for own in steps for row in own]
-    if not all(steps):  # a run without any: how long it was is unknown
-        return Cost(None, None, None, None)
-    seconds = _sum(rows, "time/step_s")
-    tokens, in_loss = _sum(rows, "train/completion_tokens"), _sum(rows, "train/tokens_in_loss")
-    return Cost(
-        seconds,
-        len(rows) or None,
-        None if tokens is None else int(tokens),
-        None if in_loss is None else int(in_loss),
-    )
-
-
-def _number(row: Mapping[str, Any], name: str) -> float:
-    value = row.get(name)
-    return float(value) if isinstance(value, int | float) else 0.0
-
-
-def _sum(rows: Sequence[Mapping[str, Any]], name: str) -> float | None:
-    """None where a row is without it, or there is no row."""
-    values = [float(row[name]) for row in rows if row.get(name) is not None]
-    return sum(values) if values and len(values) == len(rows) else None
+COLUMNS = ("runs", *COST_COLUMNS)
 
 
 def arm_cost(arm: Arm) -> Cost | None:
-    """What an arm took; None of one that was not trained."""
+    """What an arm took, all its runs together; None of one that was not trained."""
     if arm.label == "base" or all(run.method is None and not run.metrics for run in arm.runs):
         return None
-    return cost_of([run.metrics for run in arm.runs])
+    return together([_cost_of_run(run) for run in arm.runs])
+
+
+def _cost_of_run(run: EvaluatedRun) -> Cost:
+    config = run_config(run)
+    # where it cannot be read, whether the run went on from another one is not known
+    earlier = UNKNOWN if config is None else earlier_of(run.manifest, config.get(ADAPTER))
+    return cost_of(run.metrics, run.method, earlier)
 
 
 def cost_rows(arms: Sequence[Arm]) -> list[CostRow]:
     """The table of costs: every arm that was trained."""
-    return [CostRow(arm, _texts(len(arm.runs), cost)) for arm in arms if (cost := arm_cost(arm)) is not None]
+    costs = [(arm, arm_cost(arm)) for arm in arms]
+    return [CostRow(arm, (f"{len(arm.runs):,}", *cost_texts(cost))) for arm, cost in costs if cost is not None]
 
 
-def shown(value: float | None, digits: int = 0) -> str:
-    """A count or seconds: "12,000", or that it was not logged."""
-    return NOT_LOGGED if value is None else f"{value:,.{digits}f}"
-
-
-def _texts(n_runs: int, cost: Cost) -> tuple[str, ...]:
+def cost_texts(cost: Cost) -> tuple[str, ...]:
+    """A cost as texts, in the order of `COST_COLUMNS`."""
     a_step = cost.seconds / cost.steps if cost.seconds is not None and cost.steps else None
     return (
-        f"{n_runs:,}",
-        shown(cost.steps),
-        shown(cost.seconds),
-        shown(a_step, 2),
-        shown(cost.completion_tokens),
-        shown(cost.tokens_in_loss),
+        _shown(cost.steps),
+        _shown(cost.seconds),
+        _shown(a_step, 2),
+        _shown(cost.completion_tokens),
+        _shown(cost.tokens_in_loss),
+        _shown(cost.offline_tokens),
+        _shown(cost.offline_seconds),
+        _shown(cost.steps_in_all),
+        _shown(cost.seconds_in_all),
     )
 
 
+def _shown(value: float | None, digits: int = 0) -> str:
+    return NOT_LOGGED if value is None else f"{value:,.{digits}f}"
+
+
 def earlier_note(arms: Sequence[Arm]) -> str:
-    """Which arms went on from the adapter of another run, whose cost is not in theirs; empty where none did."""
+    """Which arms went on from the adapter of another run, and where its cost is; empty where none did."""
     parts = []
     for arm in arms:
         found = [str(adapter) for run in arm.runs if (adapter := (run_config(run) or {}).get(ADAPTER))]
         if found:
             parts.append(f"{arm.name} went on from {joined(list(dict.fromkeys(found)))}")
-    return f"{'; '.join(parts)}: what that took is not in its row." if parts else ""
+    return f"{'; '.join(parts)}: what that took is in no column but those of all." if parts else ""

@@ -199,3 +199,21 @@ def test_a_frozen_copy_is_the_teacher_of_full_fine_tuning(make_config):
     train(config)
     rows = [row for row in read_jsonl(RunDir(config.output_dir).metrics_path) if row["step"] > 0]
     assert rows[-1]["train/grad_norm"] > 0
+
+
+def test_each_axis_has_its_own_mean_distance_and_identity_pairs_have_none(make_config):
+    """Two pairs of one axis, one of another, an identity pair of a third; by the definition, one axis at a time."""
+    pairs = suffixed_pairs(3)
+    pairs[2] = dataclasses.replace(pairs[2], axis="jailbreak")
+    method, rollouts = setting(make_config, [*pairs, *tiny_anchors(1)])
+    meter = MismatchMeter(method)
+    weights = step_weights(rollouts, "token_mean")
+    for i in range(len(rollouts)):
+        meter.loss(rollouts[i : i + 1], weights[i : i + 1])
+    found = {name: value for name, value in meter.metrics().items() if name.startswith("train/distance_")}
+    del found["train/distance_identity"]
+    expected = {
+        f"train/distance_{axis}": slow_loss(method, [r for r in rollouts if r.pair.axis == axis]).item()
+        for axis in ("sycophancy", "jailbreak")
+    }
+    assert found == pytest.approx(expected, rel=1e-4)

@@ -171,6 +171,23 @@ def test_rewards_are_named_as_in_trl_and_are_means_over_the_step(make_config):
     assert 0 <= found["rewards/accuracies"] <= 1
 
 
+def test_each_axis_has_its_own_mean_loss_and_identity_pairs_have_none(make_config):
+    """Two pairs of one axis, one of another, an identity pair of a third; by the definition, one axis at a time."""
+    pairs = tiny_pairs(3)
+    pairs[2] = dataclasses.replace(pairs[2], axis="jailbreak")
+    method, rollouts = setting(make_config, [*pairs, *tiny_anchors(1)])
+    meter = MismatchMeter(method)
+    weights = step_weights(rollouts, "token_mean")
+    for i in range(len(rollouts)):
+        meter.loss(rollouts[i : i + 1], weights[i : i + 1])
+    found = {name: value for name, value in meter.metrics().items() if name.startswith("train/loss_")}
+    expected = {
+        f"train/loss_{axis}": slow_loss(method, [r for r in rollouts if r.pair.axis == axis]).item()
+        for axis in ("sycophancy", "jailbreak")
+    }
+    assert found == pytest.approx(expected, rel=1e-4)
+
+
 def test_turns_that_the_base_answered_stand_before_both_answers(make_config):
     user = {"role": "user", "content": "a"}
     pair = ContrastivePair("multi", "a", "f", (user, {"role": "assistant", "content": None}, user), (user,))

@@ -16,7 +16,7 @@ from opct.data.pairs import ContrastivePair
 from opct.data.render import render_pairs
 from opct.errors import RunError
 from opct.files import read_jsonl
-from opct.methods.offline import offline_answers
+from opct.methods.offline import offline_answers, offline_cost
 from opct.methods.rollouts import sampling, step_weights
 from opct.methods.sft import SFT
 from opct.models.teacher import make_teacher
@@ -50,6 +50,28 @@ def test_the_base_answers_the_clean_prompts_once(setting):
     assert [r.pair.id for r in answers.of(rendered[::-1])] == ["sum/2", "sum/2", "sum/1", "sum/1", "sum/0", "sum/0"]
 
 
+def test_what_the_answers_took_is_kept_with_them(setting):
+    """Answers to two pairs, then to a third: seconds and tokens of both times, and of reading nothing."""
+    policy, teacher, rendered, config, run = setting
+    assert offline_cost(run) == {}
+    seconds = [0.0]
+    for n in (2, 3, 3):
+        offline_answers(policy, teacher, rendered[:n], config, run)
+        found = offline_cost(run)
+        assert found["train/offline_tokens"] == sum(len(row["token_ids"]) for row in read_jsonl(run.offline_path))
+        seconds.append(found["time/offline_s"])
+    assert seconds[0] < seconds[1] < seconds[2] == seconds[3]
+
+
+def test_what_answers_took_is_not_known_where_some_were_made_without_a_record(setting):
+    policy, teacher, rendered, config, run = setting
+    offline_answers(policy, teacher, rendered[:1], config, run)
+    run.offline_cost_path.unlink()
+    assert offline_cost(run) == {}
+    offline_answers(policy, teacher, rendered, config, run)
+    assert offline_cost(run) == {}
+
+
 def test_the_answers_are_kept_in_the_run(setting):
     policy, teacher, rendered, config, run = setting
     offline_answers(policy, teacher, rendered, config, run)
@@ -65,6 +87,9 @@ def test_turns_that_the_policy_answered_come_back(setting):
     rendered, _ = render_pairs([pair], policy.renderer, max_completion_tokens=6, context_length=2048)
     first = offline_answers(policy, teacher, rendered, config, run).of(rendered)
     assert first[0].pair.prompt[1]["content"]
+    answers = sum(len(r.ids) for r in first)
+    turn = first[0].pair.prompt[1]["content"]
+    assert offline_cost(run)["train/offline_tokens"] > answers, f"the turn {turn!r} was sampled, too"
     assert offline_answers(policy, teacher, rendered, config, run).of(rendered) == first
 
 

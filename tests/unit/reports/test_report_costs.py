@@ -9,11 +9,12 @@ from synthetic import write_run
 from opct.reports.arms import make_arms
 from opct.reports.build import report_json
 from opct.reports.compare import compare
-from opct.reports.costs import COLUMNS, Cost, arm_cost, cost_of, cost_rows, earlier_note
+from opct.reports.costs import COLUMNS, arm_cost, cost_rows, earlier_note
 from opct.reports.load import EvaluatedRun, load_runs
+from opct.spent import NOT_KNOWN, Cost
 
 
-def step(number: int, seconds: float = 1.5, **more: int) -> dict:
+def step(number: int, seconds: float = 1.5, **more: float) -> dict:
     return {"step": number, "time/step_s": seconds, "train/completion_tokens": 1000, "train/tokens_in_loss": 800} | more
 
 
@@ -24,27 +25,21 @@ def run(label: str, metrics, method: str | None = "opct", config: str = "") -> E
 def test_two_runs_of_two_steps_are_added_up():
     """Step 0 is the validation before training, and no step."""
     rows = [{"step": 0, "validation/kl": 0.5}, step(1), step(2)]
-    assert cost_of([rows, rows]) == Cost(6.0, 4, 4000, 3200)
-
-
-def test_what_one_step_did_not_log_is_not_known():
-    """The seconds of one step and the tokens in the loss of another are missing; a sum of the rest would be too low."""
-    first, second = step(1), step(2)
-    del first["time/step_s"], second["train/tokens_in_loss"]
-    assert cost_of([[first, second]]) == Cost(None, 2, 2000, None)
+    [arm] = make_arms([run("opct", rows), replace(run("opct", rows), name="opct2")])
+    assert arm_cost(arm) == Cost(6.0, 4, 4000, 3200, 0, 0.0, 4, 6.0)
 
 
 def test_a_run_without_any_step_makes_nothing_of_the_arm_known():
-    assert cost_of([[step(1)], []]) == Cost(None, None, None, None)
-    assert cost_of([[{"step": 0, "validation/kl": 0.5}]]) == Cost(None, None, None, None)
+    [arm] = make_arms([run("opct", [step(1)]), replace(run("opct", [{"step": 0}]), name="opct2")])
+    assert arm_cost(arm) == NOT_KNOWN
 
 
 def test_the_base_has_no_cost_and_a_trained_run_without_a_log_has_an_unknown_one():
     base, lost = make_arms([run("base", (), None), run("opct", ())])
     assert arm_cost(base) is None
-    assert arm_cost(lost) == Cost(None, None, None, None)
+    assert arm_cost(lost) == NOT_KNOWN
     [row] = cost_rows([base, lost])
-    assert row.texts == ("1", *["not logged"] * 5)
+    assert row.texts == ("1", *["not logged"] * 9)
 
 
 def test_the_table_has_seconds_a_step_and_says_what_was_not_logged():
@@ -60,14 +55,40 @@ def test_the_table_has_seconds_a_step_and_says_what_was_not_logged():
         "seconds a step": "1.50",
         "completion tokens": "4,000",
         "tokens in the loss": "not logged",
+        "offline tokens": "0",
+        "offline seconds": "0",
+        "steps in all": "4",
+        "seconds in all": "6",
     }
+
+
+def test_what_an_arm_went_on_from_and_sampled_before_is_in_its_totals():
+    """SFT: 20 s and 500 tokens of offline answers before a step of 1.5 s. What went on from it has both in its totals;
+    what went on from something that was not written down has none."""
+    sampled = {"step": 0, "time/offline_s": 20.0, "train/offline_tokens": 500}
+    config = "model:\n  adapter: runs/sft-seed0\n"
+    both = replace(run("both", [step(1)], config=config), manifest={"earlier": {"steps": 1, "seconds": 21.5}})
+    arms = make_arms([run("sft", [sampled, step(1)], "sft"), both, run("lost", [step(1)], config=config)])
+    columns = [COLUMNS.index(name) for name in ("offline tokens", "offline seconds", "steps in all", "seconds in all")]
+    shown = {row.arm.label: [row.texts[i] for i in columns] for row in cost_rows(arms)}
+    assert shown == {
+        "sft": ["500", "20", "1", "22"],
+        "both": ["0", "0", "2", "23"],
+        "lost": ["0", "0", "not logged", "not logged"],
+    }
+
+
+def test_of_a_config_that_cannot_be_read_the_totals_are_not_known():
+    [arm] = make_arms([run("opct", [step(1)], config="a: [")])
+    assert arm_cost(arm) == Cost(1.5, 1, 1000, 800, 0, 0.0, None, None)
 
 
 def test_an_arm_that_went_on_from_another_is_named():
     """A config that cannot be read names no adapter; its warning is another's business."""
     configs = {"sft": "model:\n  adapter: null\n", "both": "model:\n  adapter: runs/sft-seed0\n", "bad": "a: ["}
     arms = make_arms([run(label, [step(1)], config=config) for label, config in configs.items()])
-    assert earlier_note(arms) == "both went on from runs/sft-seed0: what that took is not in its row."
+    note = "both went on from runs/sft-seed0: what that took is in no column but those of all."
+    assert earlier_note(arms) == note
     assert earlier_note(arms[:1]) == ""
 
 
@@ -77,5 +98,14 @@ def test_the_json_has_null_for_what_is_not_known(tmp_path):
     made = report_json(compare(load_runs(runs)), [], {"created": "", "version": ""})
     assert made["costs"] == {
         "base": None,
-        "opct": {"seconds": None, "steps": 20, "completion_tokens": None, "tokens_in_loss": None},
+        "opct": {
+            "seconds": None,
+            "steps": 20,
+            "completion_tokens": None,
+            "tokens_in_loss": None,
+            "offline_tokens": 0,
+            "offline_seconds": 0.0,
+            "steps_in_all": 20,
+            "seconds_in_all": None,
+        },
     }

@@ -1,0 +1,78 @@
+"""What an evaluation asks and how it grades, so that an earlier one can be told to be the same. No model is needed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from importlib import metadata, resources
+from typing import TYPE_CHECKING, Any
+
+from opct.data.build import content_hash
+from opct.evals.capability.gsm8k import GSM8K
+from opct.evals.capability.ifeval import IFEVAL
+from opct.evals.capability.math500 import MATH500
+from opct.evals.run import parted, prepare
+
+if TYPE_CHECKING:
+    from inspect_ai import Task
+
+NO_GRADING = frozenset(
+    {
+        "any_task.py",
+        "fingerprint.py",
+        "judged.py",
+        "judging",
+        "registry.py",
+        "regrading.py",
+        "teacher_check.py",
+        "__pycache__",
+    }
+)
+"""What of `opct.evals` no result of our suites depends on; the rest asks, grades or counts."""
+GRADED_WITH = {
+    MATH500: ("math-verify",),
+    GSM8K: ("math-verify",),
+    IFEVAL: ("lm_eval", "langdetect", "nltk"),
+}
+"""Packages of others that grade."""
+
+
+def fingerprint(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """By task: its own settings (where its data come from, the hash of its prompt ...), the hash of all its samples
+    with what they are graded by, and the versions of packages that grade them.
+
+    Args:
+        settings: of `opct.evaluate`, its suites among them.
+
+    Raises:
+        EvaluationError, DataError: it cannot be asked; see `opct.evals.run.prepare`.
+    """
+    asking, _ = parted({name: value for name, value in settings.items() if name != "suites"})
+    if settings.get("suites"):
+        asking["suites"] = settings["suites"]
+    return {task.name: _of_task(task) for task in prepare(**asking).tasks}
+
+
+def grading_hash() -> str:
+    """A hash of the code that asks and grades, 16 hex digits."""
+    package = resources.files("opct.evals")
+    return content_hash(package, sorted(entry.name for entry in package.iterdir() if entry.name not in NO_GRADING))
+
+
+def _of_task(task: Task) -> dict[str, Any]:
+    digest = hashlib.sha256()
+    for sample in task.dataset:
+        digest.update(json.dumps(sample.metadata, sort_keys=True, ensure_ascii=False, default=str).encode() + b"\n")
+    return {
+        "settings": json.loads(json.dumps(task.metadata, default=str)),
+        "samples": digest.hexdigest()[:16],
+        "graded_with": {name: _version(name) for name in GRADED_WITH.get(task.name, ())},
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None

@@ -1,0 +1,100 @@
+"""What the report says of an arm and its reference that were not trained on the same budget."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from synthetic import write_run
+
+from opct.reports.checks import find_warnings
+from opct.reports.compare import compare
+from opct.reports.load import load_runs
+
+WENT_ON = "model: {adapter: runs/sft-seed1}\n"
+SHARED = "max_steps: 20\ndata: {pairs: [a.jsonl], anchors: [b.jsonl]}\n"
+
+
+@pytest.fixture
+def said(tmp_path: Path):
+    """What is said of budgets of SFT and OPCT, 20 steps each in their logs, with these configs and manifests."""
+
+    def make(sft: str, opct: str, /, **manifests: dict) -> list[str]:
+        runs = [write_run(tmp_path, "base", questions=4)]
+        for label, config in (("sft", sft), ("opct", opct)):
+            run = write_run(tmp_path, label, 1, questions=4)
+            (run / "config.yaml").write_text(config)
+            manifest = json.loads((run / "manifest.json").read_text()) | manifests.get(label, {})
+            (run / "manifest.json").write_text(json.dumps(manifest))
+            runs.append(run)
+        texts = find_warnings(compare(load_runs(runs)))
+        return [text for text in texts if "budgets" in text or "went on from" in text]
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("more", "named"),
+    [
+        ("lora: {r: 4}\n", 'lora (SFT: null; OPCT: {"r": 4})'),
+        ("rollout: {num_generations: 2}\n", "rollout.num_generations (SFT: null; OPCT: 2)"),
+        ("method: opct\noptim: {learning_rate: 1}\n", None),
+    ],
+)
+def test_the_same_settings_are_compared_as_by_an_experiment(said, more: str, named: str | None):
+    found = said(SHARED, SHARED + more)
+    if named is None:
+        assert found == []
+    else:
+        assert len(found) == 1
+        assert f"with different budgets or pairs: {named}. " in found[0]
+
+
+def test_identity_pairs_are_part_of_what_is_trained_on(said):
+    [text] = said(SHARED, SHARED.replace("b.jsonl", "c.jsonl"))
+    assert 'data.anchors (SFT: ["b.jsonl"]; OPCT: ["c.jsonl"])' in text
+
+
+def test_the_steps_that_there_were_count_and_not_how_they_were_asked_for(said):
+    """One epoch came out as 20 steps, which another arm asked for by number."""
+    epochs = SHARED.replace("max_steps: 20", "max_steps: null\nnum_train_epochs: 1.0")
+    assert said(SHARED, epochs, sft={"total_steps": 20}, opct={"total_steps": 20}) == []
+
+
+def test_one_number_of_epochs_that_came_out_as_other_steps_is_another_budget(said):
+    epochs = SHARED.replace("max_steps: 20", "max_steps: null\nnum_train_epochs: 1.0")
+    [text] = said(epochs, epochs, sft={"total_steps": 1020}, opct={"total_steps": 30})
+    assert "with different budgets or pairs: optimizer steps (SFT: 1,020; OPCT: 30). " in text
+
+
+def test_an_arm_that_went_on_from_another_run_has_its_steps_in_all_named(said):
+    """20 steps of its own after 20 of SFT, against 20: nothing in the settings of a budget says so."""
+    [text] = said(SHARED, SHARED + WENT_ON, opct={"earlier": {"steps": 20, "seconds": 9.0}})
+    assert text == (
+        "OPCT went on from the adapter of another run: it took 40 optimizer steps in all, and SFT 20. Their difference "
+        "is also that of how long they were trained."
+    )
+
+
+def test_so_does_the_reference(said):
+    [text] = said(SHARED + WENT_ON, SHARED, sft={"earlier": {"steps": 5, "seconds": 9.0}})
+    assert text.startswith(
+        "SFT went on from the adapter of another run: it took 25 optimizer steps in all, and OPCT 20."
+    )
+
+
+def test_how_long_the_other_run_was_may_not_be_known(said):
+    [text] = said(SHARED, SHARED + WENT_ON)
+    assert "it took an unknown number of optimizer steps in all, and SFT 20." in text
+
+
+def test_one_budget_in_two_parts_is_one_budget(said):
+    """40 steps asked for against 20 after 20; both logs have what they took in all: 20 of SFT, and 0 + 20."""
+    whole, parts = SHARED.replace("max_steps: 20", "max_steps: 40"), SHARED + WENT_ON
+    assert said(whole, parts, opct={"earlier": {"steps": 0, "seconds": 0.0}}) == []
+
+
+def test_two_arms_that_both_went_on_are_compared_by_their_own_steps(said):
+    earlier = {"earlier": {"steps": 20, "seconds": 9.0}}
+    assert said(SHARED + WENT_ON, SHARED + WENT_ON, sft=earlier, opct=earlier) == []
