@@ -77,7 +77,7 @@ def test_one_kind_of_run_has_nothing_to_be_compared_with(tmp_path):
 
 def test_seeds_are_pooled_and_said(tmp_path):
     made = comparison([write_run(tmp_path, "base"), *(write_run(tmp_path, "opct", seed) for seed in (1, 2, 3))])
-    assert verdict(made)[-1].startswith("OPCT is the mean of 3 training seeds;")
+    assert verdict(made)[-1].startswith("OPCT is the mean of 3 training seeds: the intervals cover")
     assert not any("one training seed" in sentence for sentence in verdict(made))
 
 
@@ -155,7 +155,7 @@ def test_stale_results_truncation_and_unscored_are_named(tmp_path):
         "opct-1: 1 row of results.json (first sycophancy_rate, held_out) do not follow from evals/samples.jsonl" in text
     )
     assert "40 of " in text
-    assert "samples unscored, so in no rate: " in text
+    assert "samples unscored, so not in the number: " in text
     assert "samples cut at the token limit or the context: " in text
 
 
