@@ -38,8 +38,8 @@ def first(k: int, n: int) -> dict[str, float | None]:
 
 
 def test_pooled_over_seeds_by_hand():
-    """Per id over two runs 1/2, 1/2, 1: m = 2/3, se^2 = 1/36 with 2 degrees of freedom. Run means 1 and 1/3: sd^2 = 2/9,
-    which adds 4/36 with 1. SE^2 = 5/36, df = 25 / (1/2 + 16) = 50/33."""
+    """Per id over two runs 1/2, 1/2, 1: m = 2/3, se^2 = 1/36 with 2 degrees of freedom. Run means 1 and 1/3: sd^2 is
+    2/9, which adds 4/36 with 1. SE^2 = 5/36, df = 25 / (1/2 + 16) = 50/33."""
     pooled = pooled_over_seeds([ids([1, 1, 1]), ids([0, 0, 1])], own(3), bounds=None)
     assert (pooled.value, pooled.run_means) == (pytest.approx(2 / 3), pytest.approx((1.0, 1 / 3)))
     assert pooled.between_run_sd == pytest.approx(math.sqrt(2 / 9))
@@ -73,8 +73,8 @@ def test_a_run_without_a_scored_sample_is_not_left_out_in_silence():
 
 
 def test_seeds_that_lie_far_apart_are_in_the_interval():
-    """Rates of 7.5, 23.5 and 44.5% against a base at 46%: the seeds' own standard error is 18.6 / sqrt(3) = 10.7 points,
-    so that a difference of -20.8 is not told from 0, however many questions were asked."""
+    """Rates of 7.5, 23.5 and 44.5% against a base at 46%: the seeds' own standard error is 18.6 / sqrt(3) = 10.7
+    points, so that a difference of -20.8 is not told from 0, however many questions were asked."""
     found = difference_over_seeds(
         [first(k, 200) for k in (15, 47, 89)], [first(92, 200)], own(200), seeds_a=[0, 1, 2], seeds_b=[None]
     )
@@ -125,8 +125,8 @@ def test_what_a_part_of_the_seeds_scored_is_counted_in_a_difference_too():
 
 
 def test_the_relative_cut_is_over_seeds_too():
-    """20 of 40 before; 10 and 2 of 40 after: cuts of 50% and 90%, in the mean 70%, SD 28.3 points: t(1) * 0.283 / sqrt(2)
-    = 2.54 is joined with the width over questions."""
+    """20 of 40 before; 10 and 2 of 40 after: cuts of 50% and 90%, in the mean 70%, SD 28.3 points: t(1) * 0.283 /
+    sqrt(2) = 2.54 is joined with the width over questions."""
     a, b = [first(10, 40), first(2, 40)], [first(20, 40)]
     cut = ratio_over_seeds(a, b, own(40), seeds_a=[0, 1], seeds_b=[None])
     plain = ratio_reduction(average_over_runs(a), b[0], own(40))

@@ -8,6 +8,7 @@ from math import hypot, sqrt
 
 import pytest
 from synthetic import write_run
+from tests.unit.reports.test_report_capability import run as benchmarks
 
 from opct.evals.stats import t_quantile
 from opct.reports import report
@@ -16,7 +17,6 @@ from opct.reports.checks import find_warnings
 from opct.reports.compare import Comparison, compare
 from opct.reports.load import EvaluatedRun, load_runs
 from opct.reports.verdict import verdict
-from tests.unit.reports.test_report_capability import run as benchmarks
 
 RATE = "sycophancy_rate"
 
