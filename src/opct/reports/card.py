@@ -103,7 +103,8 @@ def table_row(line: Line) -> list[Markup]:
         (line.reasons[index] if line.reasons else None) or "not paired" if d is None else _difference(d)
         for index, d in enumerate(line.differences)
     ]
-    return [_escaped(text) for text in (line.title, *cells, *differences)]
+    title = line.title if line.note is None else f"{line.title} ({line.note})"
+    return [_escaped(text) for text in (title, *cells, *differences)]
 
 
 def _difference(d: PairedCell) -> str:

@@ -238,8 +238,8 @@ def test_data_of_the_same_content_may_have_another_name(runs):
 
 
 def test_seeds_are_the_same_in_all_benchmarks():
-    """GSM8K: 4 and 0 of 4, MMLU: 4 and 2 of 4; the base none of either. Means of the seeds 1 and 1/4: SD 0.530, which is
-    joined, as t(1) SD / sqrt(2), with the width over questions of both."""
+    """GSM8K: 4 and 0 of 4, MMLU: 4 and 2 of 4; the base none of either. Means of the seeds 1 and 1/4: SD 0.530, which
+    is joined, as t(1) SD / sqrt(2), with the width over questions of both."""
     runs = [benchmarks("base", {"gsm8k": [0, 0, 0, 0], "mmlu": [0, 0, 0, 0]})]
     runs += [benchmarks("opct", {"gsm8k": [1, 1, 1, 1], "mmlu": [1, 1, 1, 1]}, 1)]
     runs += [benchmarks("opct", {"gsm8k": [0, 0, 0, 0], "mmlu": [1, 1, 0, 0]}, 2)]
