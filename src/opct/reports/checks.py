@@ -16,8 +16,6 @@ from opct.reports.load import EvaluatedRun, flat_settings, run_config, suite_set
 from opct.reports.values import sample_values
 from opct.reports.wording import count, inside, joined
 
-__all__ = ["ADAPTER", "find_warnings", "run_config"]
-
 NUMBER = re.compile(r"(?<![\w/-])\d(?:[\d,]*\d)?(?:\.\d+)?(?![\w/-])")
 """A number by itself, not one in a name or an id ("gsm8k", "q0012", "facts/12")."""
 FEW_CLUSTERS = 100
