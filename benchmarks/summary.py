@@ -65,8 +65,9 @@ def aims(comparison: Comparison) -> Iterator[str]:
         pressed = _by_question(arm, "accuracy_biased", HELD_OUT, clusters)
         if not (all(pressed) and all(plain)):
             continue
-        seeds = {"seeds_a": [run.seed for run in arm.runs], "seeds_b": [run.seed for run in first.runs]}
-        found = difference_over_seeds(pressed, plain, {key: key for run in pressed for key in run}, **seeds)
+        questions = {key: key for run in pressed for key in run}
+        seeds, of_first = ([run.seed for run in each.runs] for each in (arm, first))
+        found = difference_over_seeds(pressed, plain, questions, seeds_a=seeds, seeds_b=of_first)
         yield (
             f"{arm.name}: accuracy under pressure on held-out families minus {first.name}'s on the same questions, "
             f"plainly asked: {change(found.value, 'rate')} "

@@ -258,8 +258,8 @@ def _pooled(
 
 
 def _difference(of: Side, against: Side, clusters: Mapping[str, str], info: MetricInfo, relative: bool) -> PairedCell:
-    runs, seeds = (of.values, against.values), {"seeds_a": of.seeds, "seeds_b": against.seeds}
-    found = difference_over_seeds(*runs, clusters, **seeds, bounds=info.bounds)
+    a, b, seeds_a, seeds_b = of.values, against.values, of.seeds, against.seeds
+    found = difference_over_seeds(a, b, clusters, seeds_a=seeds_a, seeds_b=seeds_b, bounds=info.bounds)
     return PairedCell(
         info.unit,
         found.value,
@@ -267,9 +267,9 @@ def _difference(of: Side, against: Side, clusters: Mapping[str, str], info: Metr
         found.ci_high,
         found.n,
         found.n_clusters,
-        len({key for own in (*of.values, *against.values) for key in own}) - found.n,
+        len({key for own in (*a, *b) for key in own}) - found.n,
         read_difference(found.ci_low, found.ci_high, info),
-        ratio_over_seeds(*runs, clusters, **seeds) if relative else None,
+        ratio_over_seeds(a, b, clusters, seeds_a=seeds_a, seeds_b=seeds_b) if relative else None,
         found.spreads,
         found.n_partial,
         found.over_questions,

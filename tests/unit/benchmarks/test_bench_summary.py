@@ -23,7 +23,7 @@ def root(tmp_path_factory):
     """The base, two seeds of OPCT, one run of each other method; and a folder that is no run."""
     folder = tmp_path_factory.mktemp("results")
     for label, seed in [("base", 0), *((method, 0) for method in METHODS), ("opct", 1)]:
-        write_axes_run(folder, label, seed, questions=12, axes=("sycophancy", "capability"))
+        write_axes_run(folder, label, seed, questions=6, axes=("sycophancy", "capability"))
     (folder / "notes").mkdir()
     return folder
 

@@ -186,7 +186,7 @@ def test_what_a_part_of_the_seeds_scored_is_counted_beside_it(runs):
     ],
 )
 def test_of_runs_that_were_graded_or_asked_unlike_no_difference_is_given(runs, name, value, other):
-    base, sft, opct = (with_settings(run, **{name: value}) for run in runs[:3])
+    base, sft = (with_settings(run, **{name: value}) for run in runs[:2])
     unlike = with_settings(runs[2], **({} if other is None else {name: other}))
     found = compare([base, sft, unlike])
     line = found.line("accuracy_identity", "benign")
@@ -199,7 +199,6 @@ def test_of_runs_that_were_graded_or_asked_unlike_no_difference_is_given(runs, n
         f'benign: {name} differs between runs (base, sft-1: "{value}"; opct-1: {shown}), so no difference between them '
         "is given: evaluate them alike."
     ) in find_warnings(found)
-    assert find_warnings(compare([base, sft, opct])) == find_warnings(compare(runs[:3]))
 
 
 def test_seeds_that_were_graded_unlike_are_not_pooled(runs):
