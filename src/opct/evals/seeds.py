@@ -25,6 +25,7 @@ from opct.evals.stats import (
     Difference,
     Estimate,
     Part,
+    average_over_runs,
     clustered_mean,
     clusters_of,
     paired_difference,
@@ -190,16 +191,6 @@ def widened(value: float, low: float, high: float, spreads: Sequence[SeedSpread]
         max(value - math.hypot(value - low, *widths), bounds[0]),
         min(value + math.hypot(high - value, *widths), bounds[1]),
     )
-
-
-def average_over_runs(runs: Sequence[Values]) -> dict[str, float]:
-    """The mean value of each sample id over the runs that scored it."""
-    values: dict[str, list[float]] = {}
-    for run in runs:
-        for key, value in run.items():
-            if value is not None:
-                values.setdefault(key, []).append(value)
-    return {key: math.fsum(numbers) / len(numbers) for key, numbers in values.items()}
 
 
 def _spreads(

@@ -224,6 +224,16 @@ def clusters_of(ids: Sequence[str], clusters: Mapping[str, Hashable]) -> list[Ha
     return [clusters[key] for key in ids]
 
 
+def average_over_runs(runs: Sequence[Mapping[str, float | None]]) -> dict[str, float]:
+    """The mean value of each sample id over the runs that scored it."""
+    values: dict[str, list[float]] = {}
+    for run in runs:
+        for key, value in run.items():
+            if value is not None:
+                values.setdefault(key, []).append(value)
+    return {key: math.fsum(numbers) / len(numbers) for key, numbers in values.items()}
+
+
 def ratio_reduction(
     a: Mapping[str, float | None],
     b: Mapping[str, float | None],

@@ -11,13 +11,12 @@ from scipy.stats import t as student
 from opct.errors import EvaluationError
 from opct.evals.seeds import (
     SeedSpread,
-    average_over_runs,
     difference_over_seeds,
     pooled_over_seeds,
     ratio_over_seeds,
     widened,
 )
-from opct.evals.stats import clustered_mean, paired_difference, ratio_reduction
+from opct.evals.stats import average_over_runs, clustered_mean, paired_difference, ratio_reduction
 
 T1, T2 = 12.706204736, 4.302652730  # 97.5% quantiles of Student's t with 1 and 2 degrees of freedom
 
