@@ -28,6 +28,7 @@ from opct.evals.stats import (
     average_over_runs,
     clustered_mean,
     clusters_of,
+    joined,
     paired_difference,
     ratio_reduction,
     t_quantile,
@@ -53,11 +54,6 @@ class SeedSpread:
     def part(self) -> Part:
         """What it adds to the variance of the mean over seeds."""
         return Part(self.sd**2 / len(self.values), len(self.values) - 1)
-
-    @property
-    def half_width(self) -> float:
-        """Of the 95% interval of the mean over seeds alone."""
-        return t_quantile(len(self.values) - 1) * self.sd / math.sqrt(len(self.values))
 
 
 @dataclass(frozen=True)
@@ -179,18 +175,30 @@ def ratio_over_seeds(
         spreads = _spreads(a, b, seeds_a, seeds_b, _cut)
     except ZeroDivisionError:
         return Estimate(cut.value, None, None, cut.n, cut.n_clusters)
-    low, high = widened(cut.value, cut.ci_low, cut.ci_high, spreads, (-math.inf, 1.0))
+    low, high = widened(cut.value, (cut.ci_low, cut.ci_high), cut.n_clusters - 1, spreads, (-math.inf, 1.0))
     return Estimate(cut.value, low, high, cut.n, cut.n_clusters)
 
 
-def widened(value: float, low: float, high: float, spreads: Sequence[SeedSpread], bounds: Bounds) -> Bounds:
-    """An interval over questions joined with those over seeds: on each side the root of the summed squares of their
-    widths, cut to the bounds. For estimates whose variance is not at hand. Source: Zou and Donner 2008 (MOVER)."""
-    widths = [spread.half_width for spread in spreads]
-    return (
-        max(value - math.hypot(value - low, *widths), bounds[0]),
-        min(value + math.hypot(high - value, *widths), bounds[1]),
-    )
+def widened(value: float, questions: Bounds, df: int, spreads: Sequence[SeedSpread], bounds: Bounds) -> Bounds:
+    """An interval over questions made one over seeds too, for estimates that are no mean over samples.
+
+    On each side the width w stands for a standard error of w / t(0.975, df), to which the seeds' parts are added as in
+    `clustered_mean`; no side becomes narrower.
+
+    Args:
+        questions: the interval over questions alone.
+        df: its degrees of freedom.
+        spreads: how far the seeds lie apart.
+        bounds: what the interval is cut to.
+    """
+    parts = [spread.part for spread in spreads]
+
+    def wide(width: float) -> float:
+        se, joint_df = joined([Part((width / t_quantile(df)) ** 2, df), *parts])
+        return max(width, t_quantile(joint_df) * se) if se else width
+
+    low, high = questions
+    return max(value - wide(value - low), bounds[0]), min(value + wide(high - value), bounds[1])
 
 
 def _spreads(

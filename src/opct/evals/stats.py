@@ -74,7 +74,7 @@ def clustered_mean(
     1 in (0, 1) that is Clopper-Pearson with G trials. Never a zero-width interval from luck.
 
     Further parts v_i of the mean's variance, with d_i degrees of freedom, are added, and t has those of Welch 1947 and
-    Satterthwaite 1946; neither side becomes narrower than without them:
+    Satterthwaite 1946; neither side becomes narrower than without them, and there is no score interval of them:
 
         SE^2 = se^2 + sum_i v_i,      df = SE^4 / (se^4 / (G - 1) + sum_i v_i^2 / d_i).
 
@@ -133,19 +133,26 @@ def _interval(
 ) -> tuple[float | None, float | None]:
     if own is None or (own == 0.0 and bounds is None):
         return None, None
-    terms = [(own, count - 1), *((part.variance, part.df) for part in parts)]
-    terms = [(variance, df) for variance, df in terms if variance > 0]
-    if not terms:
+    se, df = joined([Part(own, count - 1), *parts])
+    if se == 0.0:
         return _unanimous(mean, count, bounds)  # type: ignore[arg-type]
-    square = sum(variance for variance, _ in terms)
-    se, t = math.sqrt(square), t_quantile(square**2 / sum(variance**2 / df for variance, df in terms))
+    t = t_quantile(df)
     wald = (mean - t * se, mean + t * se)
     if bounds is None:
         return wald
     sides = [wald, _unanimous(mean, count, bounds)]
-    if bounds[0] == 0:  # a share; a difference can be negative
+    if bounds[0] == 0 and not parts:  # a share; a difference can be negative
         sides.append(_wilson(mean, se, t, bounds[1]))
     return max(min(low for low, _ in sides), bounds[0]), min(max(high for _, high in sides), bounds[1])
+
+
+def joined(parts: Sequence[Part]) -> tuple[float, float]:
+    """(standard error, degrees of freedom) of a mean whose variance has these parts; (0, 0) where all are 0."""
+    known = [part for part in parts if part.variance > 0]
+    if not known:
+        return 0.0, 0.0
+    square = sum(part.variance for part in known)
+    return math.sqrt(square), square**2 / sum(part.variance**2 / part.df for part in known)
 
 
 def _wilson(mean: float, se: float, z: float, most: float) -> tuple[float, float]:

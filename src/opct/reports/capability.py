@@ -10,8 +10,7 @@ interval is symmetric this is that of a stratified sample; where one is not, nea
 side. Source: Zou and Donner 2008 (MOVER). A paired difference of means is made of paired differences in the same way.
 
 Of several training seeds these are the intervals for those very seeds. A seed is the same in all benchmarks, so what
-seeds add is not that of each benchmark but that of the means of each seed: t(0.975, S - 1) * sd / sqrt(S) is one more
-width under the root.
+seeds add is not that of each benchmark but that of the means of each seed (`opct.evals.seeds.widened`).
 
 A score is the share of all replies that are right (`solved_rate`), of IFEval that of prompts with all instructions
 followed (`prompt_strict`): a model cannot raise it by answering less. Of no benchmark is a part taken: only those count
@@ -94,30 +93,31 @@ def _with_spread(cell: Cell | None, runs: Sequence[Cell | None]) -> Cell | None:
     values = tuple(run.value for run in runs if run is not None and run.value is not None)
     if cell is None or len(values) < 2:
         return cell
-    spread = SeedSpread(values)
-    low, high = _over_seeds(cell.value, cell.questions, [spread], (0.0, 1.0))
-    return replace(cell, low=low, high=high, between_run_sd=spread.sd, run_values=values, over_questions=cell.questions)
+    spread, questions = SeedSpread(values), (cell.low, cell.high)
+    low, high = _over_seeds(cell.value, questions, cell.n_clusters, [spread], (0.0, 1.0))
+    return replace(cell, low=low, high=high, between_run_sd=spread.sd, run_values=values, over_questions=questions)
 
 
 def _mean_difference(parts: Sequence[PairedCell | None]) -> PairedCell | None:
     known = [part for part in parts if part is not None and part.value is not None]
     if len(known) < len(parts):
         return None
-    value, *questions = combined([(part.value, *part.questions) for part in known])  # type: ignore[misc]
+    value, *bounds = combined([(part.value, *part.questions) for part in known])  # type: ignore[misc]
+    questions, n_clusters = (bounds[0], bounds[1]), sum(part.n_clusters for part in known)
     spreads = tuple(_mean_spread(own) for own in zip(*(part.spreads for part in known), strict=True))
-    low, high = _over_seeds(value, (questions[0], questions[1]), spreads, (-1.0, 1.0))
+    low, high = _over_seeds(value, questions, n_clusters, spreads, (-1.0, 1.0))
     return PairedCell(
         "rate",
         value,
         low,
         high,
         sum(part.n for part in known),
-        sum(part.n_clusters for part in known),
+        n_clusters,
         sum(part.left_out for part in known),
         read_difference(low, high, metric_info(MEAN)),
         spreads=spreads,
         n_partial=sum(part.n_partial for part in known),
-        over_questions=(questions[0], questions[1]),
+        over_questions=questions,
     )
 
 
@@ -127,11 +127,13 @@ def _mean_spread(benchmarks: Sequence[SeedSpread]) -> SeedSpread:
     return SeedSpread(tuple(sum(values) / len(values) for values in by_seed))
 
 
-def _over_seeds(value: float | None, questions: Interval, spreads: Sequence[SeedSpread], bounds: Bounds) -> Interval:
+def _over_seeds(
+    value: float | None, questions: Interval, n_clusters: int, spreads: Sequence[SeedSpread], bounds: Bounds
+) -> Interval:
     low, high = questions
     if value is None or low is None or high is None or not spreads:
         return questions
-    return widened(value, low, high, spreads, bounds)
+    return widened(value, (low, high), n_clusters - 1, spreads, bounds)
 
 
 def _reason(lines: Sequence[Line], pair: int) -> str | None:

@@ -11,7 +11,7 @@ from opct.reports.cells import Cell, PairedCell
 from opct.reports.compare import Comparison
 from opct.reports.lines import Line
 from opct.reports.metrics import suite_name
-from opct.reports.wording import count, inside, joined, quantity
+from opct.reports.wording import count, inside, joined, number, quantity
 
 TILES = (
     ("sycophancy_rate", "held_out"),
@@ -243,7 +243,8 @@ def _relative(difference: PairedCell) -> str:
     cut = difference.relative_cut
     if cut is None or cut.value is None or cut.ci_low is None or cut.ci_high is None or difference.reading != "better":
         return ""
-    return f", a relative cut of {cut.value:.0%} ({cut.ci_low * 100:.0f} to {cut.ci_high * 100:.0f})"
+    low, high = (number(bound, "rate", digits=0) for bound in (cut.ci_low, cut.ci_high))
+    return f", a relative cut of {cut.value:.0%} ({low} to {high})"
 
 
 def _level(cell: Cell) -> str:

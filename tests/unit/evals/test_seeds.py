@@ -18,7 +18,7 @@ from opct.evals.seeds import (
 )
 from opct.evals.stats import average_over_runs, clustered_mean, paired_difference, ratio_reduction
 
-T1, T2 = 12.706204736, 4.302652730  # 97.5% quantiles of Student's t with 1 and 2 degrees of freedom
+T2 = 4.302652730  # the 97.5% quantile of Student's t with 2 degrees of freedom
 
 
 def ids(values) -> dict[str, float | None]:
@@ -124,14 +124,17 @@ def test_what_a_part_of_the_seeds_scored_is_counted_in_a_difference_too():
 
 
 def test_the_relative_cut_is_over_seeds_too():
-    """20 of 40 before; 10 and 2 of 40 after: cuts of 50% and 90%, in the mean 70%, SD 28.3 points: t(1) * 0.283 /
-    sqrt(2) = 2.54 is joined with the width over questions."""
-    a, b = [first(10, 40), first(2, 40)], [first(20, 40)]
+    """20 of 40 before; 10 and 8 of 40 after: cuts of 50% and 60%, in the mean 55%; their SD is 7.07 points, and s^2 / S
+    = 0.0025 is joined with the width over questions, whose standard error is that over t(39)."""
+    a, b = [first(10, 40), first(8, 40)], [first(20, 40)]
     cut = ratio_over_seeds(a, b, own(40), seeds_a=[0, 1], seeds_b=[None])
     plain = ratio_reduction(average_over_runs(a), b[0], own(40))
-    assert cut.value == plain.value == pytest.approx(0.7)
-    assert cut.ci_low == pytest.approx(0.7 - math.hypot(0.7 - plain.ci_low, T1 * 0.2))
-    assert cut.ci_high == 1.0
+    assert cut.value == plain.value == pytest.approx(0.55)
+    own_part = ((0.55 - plain.ci_low) / float(student.ppf(0.975, 39))) ** 2
+    df = (own_part + 0.0025) ** 2 / (own_part**2 / 39 + 0.0025**2)
+    width = float(student.ppf(0.975, df)) * math.sqrt(own_part + 0.0025)
+    assert width > 0.55 - plain.ci_low
+    assert cut.ci_low == pytest.approx(0.55 - width)
     assert ratio_over_seeds(a[:1], b, own(40), seeds_a=[0], seeds_b=[None]) == ratio_reduction(a[0], b[0], own(40))
 
 
@@ -142,10 +145,22 @@ def test_against_a_seed_without_any_there_is_no_interval_of_a_cut():
 
 
 def test_widened_by_hand():
-    """0.4 [0.3, 0.6] and seeds at 0.39 and 0.41: t(1) * 0.01 = 0.127 under the root on both sides."""
-    low, high = widened(0.4, 0.3, 0.6, [SeedSpread((0.39, 0.41))], (0.0, 0.5))
-    assert low == pytest.approx(0.4 - math.hypot(0.1, T1 * 0.01))
-    assert high == 0.5
+    """0.4 [0.3, 0.6] with 4 degrees of freedom, t = 2.776, and seeds at 0.35 and 0.45: s^2 / S = 0.0025. Below, (0.1 /
+    t)^2 = 0.0013; above, (0.2 / t)^2 = 0.0052, cut to 0.62. Seeds that are alike change nothing."""
+    t4 = float(student.ppf(0.975, 4))
+    low, high = widened(0.4, (0.3, 0.6), 4, [SeedSpread((0.35, 0.45))], (0.0, 0.62))
+    square = (0.1 / t4) ** 2 + 0.0025
+    df = square**2 / ((0.1 / t4) ** 4 / 4 + 0.0025**2)
+    assert low == pytest.approx(max(0.4 - float(student.ppf(0.975, df)) * math.sqrt(square), 0.0))
+    assert 0.0 < low < 0.3
+    assert high == 0.62
+    assert widened(0.4, (0.3, 0.6), 4, [SeedSpread((0.4, 0.4))], (0.0, 0.7)) == pytest.approx((0.3, 0.6))
+
+
+def test_near_a_bound_seeds_have_no_score_interval():
+    """None and 4 of 40: 5%. With one degree of freedom between two seeds a score interval would end above 70%."""
+    pooled = pooled_over_seeds([first(0, 40), first(4, 40)], own(40))
+    assert pooled.over_questions[1] < pooled.ci_high < 0.5
 
 
 # --------------------------------------------------------------------------------------------------------- coverage

@@ -10,7 +10,7 @@ import pytest
 from synthetic import write_run
 from tests.unit.reports.test_report_capability import run as benchmarks
 
-from opct.evals.stats import t_quantile
+from opct.evals.seeds import SeedSpread, widened
 from opct.reports import report
 from opct.reports.capability import MEAN
 from opct.reports.checks import find_warnings
@@ -237,8 +237,8 @@ def test_data_of_the_same_content_may_have_another_name(runs):
 
 
 def test_seeds_are_the_same_in_all_benchmarks():
-    """GSM8K: 4 and 0 of 4, MMLU: 4 and 2 of 4; the base none of either. Means of the seeds 1 and 1/4: SD 0.530, which
-    is joined, as t(1) SD / sqrt(2), with the width over questions of both."""
+    """GSM8K: 4 and 0 of 4, MMLU: 4 and 2 of 4; the base none of either. The means of the seeds are 1 and 1/4, SD 0.530,
+    which is more than the 0.395 that SDs of 0.707 and 0.354, taken for independent, would make."""
     runs = [benchmarks("base", {"gsm8k": [0, 0, 0, 0], "mmlu": [0, 0, 0, 0]})]
     runs += [benchmarks("opct", {"gsm8k": [1, 1, 1, 1], "mmlu": [1, 1, 1, 1]}, 1)]
     runs += [benchmarks("opct", {"gsm8k": [0, 0, 0, 0], "mmlu": [1, 1, 0, 0]}, 2)]
@@ -246,15 +246,12 @@ def test_seeds_are_the_same_in_all_benchmarks():
     difference, cell = line.differences[0], line.cells[1]
     assert (cell.run_values, difference.spreads[0].values) == ((1.0, 0.25), (1.0, 0.25))
     assert cell.between_run_sd == pytest.approx(0.75 / sqrt(2))
-    low, high = difference.over_questions
-    assert low < difference.value < high
-    width = t_quantile(1) * (0.75 / sqrt(2)) / sqrt(2)
-    assert difference.low == max(-1.0, difference.value - hypot(difference.value - low, width)) == -1.0
-    assert (cell.low, cell.high) == (0.0, 1.0)
-    near = [benchmarks("opct", {"gsm8k": [1] * 30, "mmlu": [1] * 28 + [0] * n + [1] * (2 - n)}, n) for n in (0, 1)]
-    found = compare([benchmarks("base", {"gsm8k": [0] * 30, "mmlu": [0] * 30}), *near]).line(MEAN).differences[0]
-    width = t_quantile(1) * (1 / 60 / sqrt(2)) / sqrt(2)
-    assert found.low == pytest.approx(found.value - hypot(found.value - found.questions[0], width))
+    spread = SeedSpread((1.0, 0.25))
+    assert (difference.low, difference.high) == widened(0.625, difference.questions, 7, [spread], (-1.0, 1.0))
+    assert (cell.low, cell.high) == widened(0.625, cell.questions, 7, [spread], (0.0, 1.0)) == (0.0, 1.0)
+    parts = [found.line("solved_rate", "all", suite) for found in [compare(runs)] for suite in ("gsm8k", "mmlu")]
+    below = [each.differences[0].value - each.differences[0].questions[0] for each in parts]
+    assert difference.questions[0] == pytest.approx(0.625 - hypot(*below) / 2)
 
 
 def test_a_benchmark_without_a_difference_leaves_the_mean_without_one():
