@@ -216,7 +216,7 @@ def test_other_settings_of_a_suite_are_a_warning_and_said_once(runs):
         rows = [row | {"settings": {"n_asked": n, "tokens": n, "judge": judge}} for row in run.rows]
         return replace(run, rows=tuple(rows), settings={"tokens": n})
 
-    found = compare([asked(base, 5, {"hash": "a"}), asked(opct, 6, {"hash": "a", "name": "b"})])
+    found = compare([asked(base, 5, {"hash": "a"}), asked(opct, 6, {"hash": "a", "threshold": 0.5})])
     said = [text for text in find_warnings(found) if "differs between runs" in text]
     assert said == [
         "The evaluation setting tokens differs between runs (base: 5; opct-1: 6), so they are not strictly comparable: "
@@ -252,6 +252,8 @@ def test_seeds_are_the_same_in_all_benchmarks():
     parts = [found.line("solved_rate", "all", suite) for found in [compare(runs)] for suite in ("gsm8k", "mmlu")]
     below = [each.differences[0].value - each.differences[0].questions[0] for each in parts]
     assert difference.questions[0] == pytest.approx(0.625 - hypot(*below) / 2)
+    own = [each.cells[1].value - each.cells[1].questions[0] for each in parts]
+    assert cell.questions[0] == pytest.approx(0.625 - hypot(*own) / 2)
 
 
 def test_a_benchmark_without_a_difference_leaves_the_mean_without_one():

@@ -145,16 +145,18 @@ def test_warnings_of_evaluations_that_differ_in_numbers_alone_are_one(tmp_path):
 def test_of_one_run_too_they_are_one_and_ids_are_no_numbers(tmp_path):
     """A span of ids would name questions that nobody spoke of; a sign for numbers in a text is a text."""
     texts = ["a # of 3 was cut", "a 4 of 3 was cut", "gsm8k: 7 left", "gsm8k: 12, left", "gsm8k: 9 left"]
-    base = write_run(tmp_path, "base", questions=110, warnings=[*texts, "ids q01, facts/02"])
-    opct = write_run(tmp_path, "opct", 1, questions=110, warnings=["ids q07, facts/09", "gsm8k: 1 left"])
+    base = write_run(tmp_path, "base", questions=110, warnings=[*texts, "ids q01, facts/02", "id 12-a"])
+    opct = write_run(tmp_path, "opct", 1, questions=110, warnings=["ids q07, facts/09", "gsm8k: 1 left", "id 13-a"])
     found = find_warnings(comparison([base, opct]))
-    assert found[:6] == [
+    assert found[:8] == [
         "base: a # of 3 was cut",
         "base: a 4 of 3 was cut",
         "base, opct-1: gsm8k: 1 to 9 left",
         "base: gsm8k: 12, left",
         "base: ids q01, facts/02",
+        "base: id 12-a",
         "opct-1: ids q07, facts/09",
+        "opct-1: id 13-a",
     ]
 
 
