@@ -10,37 +10,19 @@ from __future__ import annotations
 
 import argparse
 import json
-import time
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from opct.api import evaluate
-from opct.checkpoint_state import is_finished
 from opct.config_file import load_config
-from opct.data.build import embedded_hash
-from opct.files import write_json
-from opct.models.policy import Policy
-from opct.progress import Progress, make_progress
+from opct.progress import make_progress
 from opct.reports import report
 from opct.runs import RunDir
-from opct.trainer import train
+from opct.stages import BASE, Parts, evaluate_once, train_once
 
 CONFIGS = Path(__file__).resolve().parents[1] / "configs"
 METHODS = {"sft": CONFIGS / "baselines" / "sft.yaml", "opct": CONFIGS / "sycophancy.yaml"}
-
-
-def measure(
-    target: Path | Callable[[], Policy], out: Path, label: str, settings: dict[str, Any], progress: Progress
-) -> None:
-    """Evaluate, unless the results there were measured in the same way, of the same checkpoint on the same data."""
-    checkpoint = RunDir(out).latest_checkpoint()
-    wanted = settings | {"embedded": embedded_hash(), "checkpoint": checkpoint and checkpoint.name}
-    marker, results = out / "evals" / "benchmark.json", out / "results.json"
-    if results.exists() and marker.exists() and json.loads(marker.read_text(encoding="utf-8")) == wanted:
-        return
-    evaluate(target() if callable(target) else target, out=out, label=label, progress=progress, **settings)
-    write_json(marker, wanted)
+WEIGHTS = {"train": 3.0, "evaluate": 1.0, "report": 0.0}
 
 
 def main() -> None:
@@ -53,7 +35,6 @@ def main() -> None:
     parser.add_argument("--families-per-question", type=int, default=1)
     parser.add_argument("--set", nargs="*", default=[], metavar="a.b=c", help="settings over the configs")
     args = parser.parse_args()
-    progress = make_progress()
     evaluation = {
         "n_questions": args.n_questions,
         "families": args.families[0] if len(args.families) == 1 else args.families,
@@ -63,29 +44,39 @@ def main() -> None:
         "kl_samples": 100,
         "browser_questions": 30,
     }
-    base = args.out / "base"
-    folders = [base]
-    for seed in args.seeds:
-        for method in args.methods:
-            folder = args.out / f"{method}-seed{seed}"
-            config = load_config(METHODS[method], [f"seed={seed}", f"output_dir={json.dumps(str(folder))}", *args.set])
-            run = RunDir(folder)
-            started = time.perf_counter()
-            if not (run.is_run and is_finished(run, config)):
-                result = train(config, resume=run.is_run, progress=progress)
-                if result.status != "finished":
-                    raise SystemExit(f"{folder} was interrupted: start again to go on with it")
-                progress.log(f"{folder.name}: trained in {time.perf_counter() - started:.0f} s")
-            measure(folder, folder, method, evaluation, progress)
-            folders.append(folder)
-    # last, in the dtype that the runs had: what `model.dtype: auto` stands for is chosen when a run begins
-    recorded = {RunDir(folder).read_manifest()["dtype"] for folder in folders[1:]}
-    if len(recorded) > 1:
-        raise SystemExit(f"the runs were trained in {sorted(recorded)}: give one with --set model.dtype=bfloat16")
-    model = load_config(METHODS["opct"], args.set).model
-    measure(lambda: Policy.load(model, recorded_dtype=min(recorded)), base, "base", evaluation, progress)
-    progress.done()
-    print(report(folders, args.out / "report.html"))
+    todo = [(method, seed) for seed in args.seeds for method in args.methods]
+    kinds = ["train", "evaluate"] * len(todo) + ["evaluate", "report"]
+    parts = Parts(make_progress(), [(kind, WEIGHTS[kind]) for kind in kinds])
+    try:
+        page = measure(args.out, todo, args.set, evaluation, parts)
+    except KeyboardInterrupt:
+        raise SystemExit("interrupted: start again to go on with it") from None
+    parts.done()
+    print(page)
+
+
+def measure(
+    out: Path, todo: Sequence[tuple[str, int]], settings: Sequence[str], evaluation: Mapping[str, Any], parts: Parts
+) -> Path:
+    """Train and evaluate each method with each seed, evaluate the base in their dtype, write the report."""
+    folders, dtypes = [out / BASE], set()
+    for method, seed in todo:
+        folder = out / f"{method}-seed{seed}"
+        config = load_config(METHODS[method], [f"seed={seed}", f"output_dir={json.dumps(str(folder))}", *settings])
+        parts.next()
+        train_once(config, folder.name, overwrite=False, progress=parts)
+        dtypes.add(str(RunDir(folder).read_manifest()["dtype"]))  # what `model.dtype: auto` stood for
+        if len(dtypes) > 1:
+            raise SystemExit(f"the runs were trained in {sorted(dtypes)}: give one with --set model.dtype=bfloat16")
+        parts.next()
+        evaluate_once(method, folder, config, min(dtypes), evaluation, overwrite=False, progress=parts)
+        folders.append(folder)
+    parts.next()
+    base = load_config(METHODS["opct"], settings)
+    evaluate_once(BASE, folders[0], base, min(dtypes), evaluation, overwrite=False, progress=parts)
+    parts.next()
+    parts.stage("write the report")
+    return report(folders, out / "report.html")
 
 
 if __name__ == "__main__":

@@ -76,7 +76,7 @@ def _measures(comparison: Comparison) -> Iterator[Measure]:
             f"Capability is the plain mean of the scores on {mean.note}. A score is the share of all replies that are "
             "right, for IFEval of prompts whose instructions are all followed. Its interval joins theirs, each "
             "clustered by question, as independent: the root of the summed squares of their half-widths, over their "
-            "number."
+            "number; of pooled runs it is over their seeds, too."
         )
         yield Measure(mean, "mean score over benchmarks", made)
     for line in comparison.lines:

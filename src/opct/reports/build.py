@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib import metadata
@@ -16,6 +16,7 @@ from opct.reports.load import load_runs
 from opct.runs import RunDir
 
 if TYPE_CHECKING:
+    from opct.reports.arms import References
     from opct.reports.compare import Comparison
 
 SCHEMA = 1
@@ -27,7 +28,7 @@ def report(
     *,
     max_rollouts: int = MAX_ITEMS,
     model_card: str | Path | None = None,
-    references: Mapping[str, str] | None = None,
+    references: References | None = None,
 ) -> Path:
     """Write the comparison of evaluated runs as one self-contained HTML file, and return its path.
 
@@ -40,8 +41,8 @@ def report(
         max_rollouts: most samples embedded in the rollout browser.
         model_card: where the model card goes. None: README.md if `out` lies in a run directory, else `out` with the
             suffix .md, so that nobody's own README is overwritten.
-        references: by the label of an arm, that of the arm of SFT that it is compared with. None: found by name, see
-            `opct.reports.arms`.
+        references: by the label of an arm, that of the arm, or those of the arms, that it is compared with beside the
+            base. None: an arm of SFT and, for OPCT, an off-policy one, found by name, see `opct.reports.arms`.
 
     Raises:
         EvaluationError: a run has no evaluation (the message names the command that makes one), `out` does not end
@@ -90,7 +91,8 @@ def package_version() -> str:
 
 def report_json(comparison: Comparison, warnings: Sequence[str], stamp: dict[str, str]) -> dict[str, Any]:
     """The page's numbers as one JSON object: verdicts, warnings, runs, what the arms took (null: not trained; a number
-    that was not logged is null too), and every line with its cells and differences.
+    that was not logged is null too), how many differences have an interval and how many of these would not hold 0 by
+    chance alone, and every line with its cells, its differences, and why an arm was not compared with another.
     """
     from opct.reports.costs import arm_cost
     from opct.reports.verdict import axis_verdict, title, verdict
@@ -104,6 +106,7 @@ def report_json(comparison: Comparison, warnings: Sequence[str], stamp: dict[str
         "verdict": verdict(comparison),
         "axes": [{"axis": axis, "verdict": axis_verdict(comparison, axis)} for axis in comparison.axes],
         "warnings": list(warnings),
+        "comparisons": {"intervals": comparison.n_intervals, "expected_by_chance": comparison.n_by_chance},
         "runs": [
             {
                 "name": run.name,
@@ -136,5 +139,10 @@ def _json_row(comparison: Comparison, index: int) -> dict[str, Any]:
             {"of": pair.of, "against": pair.against} | difference.to_json()
             for pair, difference in zip(comparison.pairs, line.differences, strict=True)
             if difference is not None
+        ],
+        "not_compared": [
+            {"of": pair.of, "against": pair.against, "reason": reason}
+            for pair, reason in zip(comparison.pairs, line.reasons, strict=False)
+            if reason is not None
         ],
     }

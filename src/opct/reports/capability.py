@@ -9,6 +9,9 @@ The benchmarks are those very ones, no draw of benchmarks; their questions are d
 interval is symmetric this is that of a stratified sample; where one is not, near 0 or 1, its own width is kept on each
 side. Source: Zou and Donner 2008 (MOVER). A paired difference of means is made of paired differences in the same way.
 
+Of several training seeds these are the intervals for those very seeds. A seed is the same in all benchmarks, so what
+seeds add is not that of each benchmark but that of the means of each seed (`opct.evals.seeds.widened`).
+
 A score is the share of all replies that are right (`solved_rate`), of IFEval that of prompts with all instructions
 followed (`prompt_strict`): a model cannot raise it by answering less. Of no benchmark is a part taken: only those count
 that every run has which has any.
@@ -17,10 +20,10 @@ that every run has which has any.
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Sequence
 from dataclasses import replace
 
+from opct.evals.seeds import Bounds, Interval, SeedSpread, widened
 from opct.reports.arms import Arm, Pair
 from opct.reports.axes import CAPABILITY
 from opct.reports.cells import Cell, PairedCell, read_difference
@@ -49,11 +52,12 @@ def mean_line(lines: Sequence[Line], arms: Sequence[Arm], pairs: Sequence[Pair])
     )
     cells = tuple(_with_spread(_mean_cell([line.cells[i] for line in shared]), run_cells[i]) for i in range(len(arms)))
     differences = tuple(_mean_difference([line.differences[i] for line in shared]) for i in range(len(pairs)))
+    reasons = tuple(_reason([line for line in shared if line.differences[i] is None], i) for i in range(len(pairs)))
     note = f"{len(shared)} benchmarks: {joined([suite_name(line.suite) for line in shared])}"
     missing = [suite_name(line.suite) for line in scores if line not in shared]
     if missing:
         note += f"; without {joined(missing)}, which not every run has"
-    return Line(CAPABILITY, CAPABILITY, "all", info, cells, run_cells, differences, note)
+    return Line(CAPABILITY, CAPABILITY, "all", info, cells, run_cells, differences, note, reasons)
 
 
 def _is_scored(cell: Cell | None) -> bool:
@@ -64,7 +68,7 @@ def _mean_cell(cells: Sequence[Cell | None]) -> Cell | None:
     known = [cell for cell in cells if cell is not None and cell.value is not None]
     if len(known) < len(cells):
         return None
-    value, low, high = combined([(cell.value, cell.low, cell.high) for cell in known])  # type: ignore[misc]
+    value, low, high = combined([(cell.value, *cell.questions) for cell in known])  # type: ignore[misc]
     reasons: dict[str, int] = {}
     for cell in known:
         for reason, amount in cell.unscored_reasons.items():
@@ -80,32 +84,63 @@ def _mean_cell(cells: Sequence[Cell | None]) -> Cell | None:
         reasons,
         sum(cell.n_truncated for cell in known),
         known[0].n_runs,
+        n_partial=sum(cell.n_partial for cell in known),
     )
 
 
 def _with_spread(cell: Cell | None, runs: Sequence[Cell | None]) -> Cell | None:
-    """The cell of an arm with the standard deviation between the means of its runs."""
-    values = [run.value for run in runs if run is not None and run.value is not None]
+    """The cell of an arm with the means of its runs, their standard deviation, and an interval over seeds too."""
+    values = tuple(run.value for run in runs if run is not None and run.value is not None)
     if cell is None or len(values) < 2:
         return cell
-    return replace(cell, between_run_sd=statistics.stdev(values))
+    spread, questions = SeedSpread(values), (cell.low, cell.high)
+    low, high = _over_seeds(cell.value, questions, cell.n_clusters, [spread], (0.0, 1.0))
+    return replace(cell, low=low, high=high, between_run_sd=spread.sd, run_values=values, over_questions=questions)
 
 
 def _mean_difference(parts: Sequence[PairedCell | None]) -> PairedCell | None:
     known = [part for part in parts if part is not None and part.value is not None]
     if len(known) < len(parts):
         return None
-    value, low, high = combined([(part.value, part.low, part.high) for part in known])  # type: ignore[misc]
+    value, *bounds = combined([(part.value, *part.questions) for part in known])  # type: ignore[misc]
+    questions, n_clusters = (bounds[0], bounds[1]), sum(part.n_clusters for part in known)
+    spreads = tuple(_mean_spread(own) for own in zip(*(part.spreads for part in known), strict=True))
+    low, high = _over_seeds(value, questions, n_clusters, spreads, (-1.0, 1.0))
     return PairedCell(
         "rate",
         value,
         low,
         high,
         sum(part.n for part in known),
-        sum(part.n_clusters for part in known),
+        n_clusters,
         sum(part.left_out for part in known),
         read_difference(low, high, metric_info(MEAN)),
+        spreads=spreads,
+        n_partial=sum(part.n_partial for part in known),
+        over_questions=questions,
     )
+
+
+def _mean_spread(benchmarks: Sequence[SeedSpread]) -> SeedSpread:
+    """The mean over benchmarks of each seed."""
+    by_seed = zip(*(spread.values for spread in benchmarks), strict=True)
+    return SeedSpread(tuple(sum(values) / len(values) for values in by_seed))
+
+
+def _over_seeds(
+    value: float | None, questions: Interval, n_clusters: int, spreads: Sequence[SeedSpread], bounds: Bounds
+) -> Interval:
+    low, high = questions
+    if value is None or low is None or high is None or not spreads:
+        return questions
+    return widened(value, (low, high), n_clusters - 1, spreads, bounds)
+
+
+def _reason(lines: Sequence[Line], pair: int) -> str | None:
+    """Why two arms have no difference of means: that of the first benchmark without one."""
+    if not lines:
+        return None
+    return f"{suite_name(lines[0].suite)}: {lines[0].reasons[pair]}"
 
 
 def combined(

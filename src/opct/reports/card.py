@@ -11,9 +11,10 @@ from typing import Any
 from markupsafe import Markup
 
 from opct.reports.axes import axis_info
+from opct.reports.cells import PairedCell
 from opct.reports.compare import Comparison
 from opct.reports.lines import Line
-from opct.reports.page import environment
+from opct.reports.page import chance_note, environment
 from opct.reports.verdict import main_arm, title, verdict
 
 _SPECIAL = re.compile(r"([\\`*_\[\]<>|#~])")
@@ -34,7 +35,8 @@ def model_card_text(comparison: Comparison, warnings: Sequence[str], stamp: dict
             verdict=[_escaped(s) for s in verdict(comparison)],
             arms=[_escaped(a.name) for a in comparison.arms],
             pairs=[_escaped(pair.title) for pair in comparison.pairs],
-            sections=[(_escaped(s.full_title), [_table_row(line) for line in s.lines]) for s in comparison.headline()],
+            sections=[(_escaped(s.full_title), [table_row(line) for line in s.lines]) for s in comparison.headline()],
+            chance=_escaped(chance_note(comparison)),
             warnings=[_escaped(text) for text in warnings],
             run_name=_escaped(run.name),
             model=_escaped(run.model),
@@ -91,17 +93,20 @@ def _front_matter(model: str, label: str, config: str, axes: Sequence[str]) -> s
     return "\n".join(["---", *lines, "---"])
 
 
-def _table_row(line: Line) -> list[Markup]:
+def table_row(line: Line) -> list[Markup]:
+    """The cells of a line in a Markdown table: its title, each arm, each comparison."""
     cells = [
         "not measured" if cell is None else f"{cell.text} ({cell.interval_text}); n = {cell.n:,}; {cell.left_out_text}"
         for cell in line.cells
     ]
     differences = [
-        "not paired"
-        if d is None
-        else "; ".join(
-            x for x in (f"{d.text} ({d.interval_text})", f"n = {d.n:,}", d.left_out_text, d.reading_text) if x
-        )
-        for d in line.differences
+        (line.reasons[index] if line.reasons else None) or "not paired" if d is None else _difference(d)
+        for index, d in enumerate(line.differences)
     ]
-    return [_escaped(text) for text in (line.title, *cells, *differences)]
+    title = line.title if line.note is None else f"{line.title} ({line.note})"
+    return [_escaped(text) for text in (title, *cells, *differences)]
+
+
+def _difference(d: PairedCell) -> str:
+    parts = (f"{d.text} ({d.interval_text})", f"n = {d.n:,}", d.left_out_text, d.reading_text, d.seeds_text)
+    return "; ".join(part for part in parts if part)

@@ -6,17 +6,24 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from opct.evals.seeds import Interval, SeedSpread
 from opct.evals.stats import Estimate
 from opct.reports.metrics import MetricInfo
 from opct.reports.wording import Unit, change, interval, number, quantity
 
+MOST_LISTED = 5
+"""Seeds whose differences are listed one by one."""
 MOST_LOSS = 0.03
 """A loss of ability that must be ruled out before a difference is called no measurable change."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One metric of one arm or run, with what its number leaves out."""
+    """One metric of one arm or run, with what its number leaves out.
+
+    Of pooled runs: `run_values` is one of each, `n_partial` counts the samples among n that some of them did not score,
+    and `over_questions` is the interval for these very runs, where `low` and `high` are for other seeds too.
+    """
 
     unit: Unit
     value: float | None
@@ -29,6 +36,14 @@ class Cell:
     n_truncated: int
     n_runs: int = 1
     between_run_sd: float | None = None
+    n_partial: int = 0
+    run_values: tuple[float, ...] = ()
+    over_questions: Interval | None = None
+
+    @property
+    def questions(self) -> Interval:
+        """The interval for these very runs."""
+        return (self.low, self.high) if self.over_questions is None else self.over_questions
 
     @property
     def text(self) -> str:
@@ -49,6 +64,7 @@ class Cell:
             f"{self.n_unscored:,} unscored" + (f" ({', '.join(reasons)})" if reasons else ""),
             f"{self.n_truncated:,} truncated",
         ]
+        counts += [partial_text(self.n_partial, self.n)] if self.n_partial else []
         return [self._runs_text, *counts] if self.n_runs > 1 else counts
 
     @property
@@ -76,7 +92,15 @@ class Cell:
             "n_truncated": self.n_truncated,
             "n_runs": self.n_runs,
             "between_run_sd": self.between_run_sd,
+            "run_values": list(self.run_values),
+            "n_partial": self.n_partial,
+            "ci_over_questions": list(self.questions),
         }
+
+
+def partial_text(amount: int, n: int) -> str:
+    """How many of n samples entered with a part of the seeds alone."""
+    return f"{amount:,} of {n:,} scored by some seeds only"
 
 
 def _words(reason: str) -> str:
@@ -86,7 +110,11 @@ def _words(reason: str) -> str:
 
 @dataclass(frozen=True)
 class PairedCell:
-    """One paired difference, and its `reading` as `read_difference` gives it."""
+    """One paired difference, and its `reading` as `read_difference` gives it.
+
+    `spreads` and `n_partial` are those of `opct.evals.seeds.SeedDifference`; `over_questions` is the interval for these
+    very seeds, where `low` and `high` are for others too.
+    """
 
     unit: Unit
     value: float | None
@@ -97,6 +125,14 @@ class PairedCell:
     left_out: int
     reading: str
     relative_cut: Estimate | None = None
+    spreads: tuple[SeedSpread, ...] = ()
+    n_partial: int = 0
+    over_questions: Interval | None = None
+
+    @property
+    def questions(self) -> Interval:
+        """The interval for these very seeds."""
+        return (self.low, self.high) if self.over_questions is None else self.over_questions
 
     @property
     def text(self) -> str:
@@ -129,8 +165,21 @@ class PairedCell:
 
     @property
     def left_out_text(self) -> str:
-        """How many samples could not be paired."""
-        return f"{self.left_out:,} unpaired" if self.left_out else "all paired"
+        """How many samples could not be paired, and how many were by a part of the seeds."""
+        paired = f"{self.left_out:,} unpaired" if self.left_out else "all paired"
+        return f"{paired}, {partial_text(self.n_partial, self.n)}" if self.n_partial else paired
+
+    @property
+    def seeds_text(self) -> str:
+        """The difference of each seed and their standard deviation; empty for a single run against another."""
+        if not self.spreads:
+            return ""
+        sds = " and ".join(number(spread.sd, self.unit) for spread in self.spreads)
+        if len(self.spreads) > 1:
+            return f"seeds of each side: SD {sds}"
+        values = self.spreads[0].values
+        listed = ", ".join(number(value, self.unit, signed=True) for value in values)
+        return f"by seed {listed} (SD {sds})" if len(values) <= MOST_LISTED else f"{len(values)} seeds (SD {sds})"
 
     def to_json(self) -> dict[str, Any]:
         """The difference as it stands in report.json."""
@@ -143,6 +192,9 @@ class PairedCell:
             "n_unpaired": self.left_out,
             "reading": self.reading,
             "relative_cut": None if self.relative_cut is None else asdict(self.relative_cut),
+            "seeds": [{"differences": list(spread.values), "sd": spread.sd} for spread in self.spreads],
+            "n_partial": self.n_partial,
+            "ci_over_questions": list(self.questions),
         }
 
 

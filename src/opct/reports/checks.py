@@ -7,22 +7,21 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import yaml
-
 from opct.budget import LENGTH, budget_of
 from opct.evals.judging.calibration import RULES_WARNING
 from opct.evals.safety_rows import OF_CUT, WORDS
-from opct.reports.arms import Arm, Pair, sft_pairs
+from opct.reports.arms import ADAPTER, Arm, Pair, reference_pairs
 from opct.reports.axes import axis_info
 from opct.reports.cells import Cell
 from opct.reports.compare import Comparison
-from opct.reports.lines import Line, judges_of
-from opct.reports.load import EvaluatedRun
+from opct.reports.lines import DECISIVE, Line, decisive, judges_of
+from opct.reports.load import EvaluatedRun, flat_settings, run_config, suite_settings
 from opct.reports.values import sample_values
 from opct.reports.wording import count, inside, joined
 from opct.spent import cost_of, earlier_of
 
-NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
+NUMBER = re.compile(r"(?<![\w/-])\d(?:[\d,]*\d)?(?:\.\d+)?(?![\w/-])")
+"""A number by itself, not one in a name or an id ("gsm8k", "q0012", "facts/12")."""
 FEW_CLUSTERS = 100
 MOST_UNSCORED = 0.02
 MOST_TRUNCATED = 0.05
@@ -30,7 +29,6 @@ NOT_SETTINGS = frozenset({"created", "path", "name", "time_s", "started", "devic
 """Evaluation settings in which runs may differ and still be compared."""
 OF_ONE_RUN = ("seed", "output_dir")
 """Settings in which the runs of one arm may differ."""
-ADAPTER = "model.adapter"
 
 
 def find_warnings(comparison: Comparison) -> list[str]:
@@ -52,12 +50,13 @@ def find_warnings(comparison: Comparison) -> list[str]:
 
 def _of_evaluations(runs: Sequence[EvaluatedRun]) -> Iterator[str]:
     """What the evaluations warned of; texts that differ in their numbers alone are one warning over their runs."""
-    alike: dict[str, list[tuple[str, str]]] = {}
+    alike: dict[tuple[str, ...], list[tuple[str, str]]] = {}
     for run in runs:
         for text in run.warnings:
-            alike.setdefault(NUMBER.sub("#", text), []).append((run.name, text))
+            alike.setdefault(tuple(NUMBER.split(text)), []).append((run.name, text))
     for found in alike.values():
-        yield f"{', '.join(name for name, _ in found)}: {_with_spans([text for _, text in found])}"
+        names = dict.fromkeys(name for name, _ in found)
+        yield f"{', '.join(names)}: {_with_spans([text for _, text in found])}"
 
 
 def _with_spans(texts: Sequence[str]) -> str:
@@ -110,26 +109,38 @@ def _missing_arms(comparison: Comparison) -> Iterator[str]:
         )
 
 
-def _different_settings(runs: list[EvaluatedRun]) -> Iterator[str]:
-    settings = [flat_settings(run.settings) for run in runs]
-    for name in sorted({key for each in settings for key in each if key.rpartition(".")[-1] not in NOT_SETTINGS}):
-        if len({json.dumps(each.get(name), sort_keys=True) for each in settings}) > 1:
-            shown = "; ".join(f"{run.name}: {_short(each.get(name))}" for run, each in zip(runs, settings, strict=True))
-            yield (
-                f"The evaluation setting {name} differs between runs ({shown}), so they are not strictly comparable: "
-                "evaluate them alike."
-            )
+def _different_settings(runs: Sequence[EvaluatedRun]) -> Iterator[str]:
+    """Settings of the evaluations in which runs differ, then those of single suites, each said once."""
+    whole = {run.name: flat_settings(run.settings) for run in runs}
+    said = dict(_differences(whole))
+    for name, shown in said.items():
+        yield (
+            f"The evaluation setting {name} differs between runs ({shown}), so they are not strictly comparable: "
+            "evaluate them alike."
+        )
+    found: dict[tuple[str, str], list[str]] = {}
+    for suite in dict.fromkeys(str(row["suite"]) for run in runs for row in run.rows):
+        own = {run.name: known for run in runs if (known := suite_settings(run, suite)) is not None}
+        for name, shown in _differences(own):
+            if said.get(name) != shown:
+                found.setdefault((name, shown), []).append(suite)
+    for (name, shown), suites in found.items():
+        so = "no difference between them is given" if name in DECISIVE else "they are not strictly comparable"
+        yield f"{joined(suites)}: {name} differs between runs ({shown}), so {so}: evaluate them alike."
 
 
-def flat_settings(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings under dotted names: {"tasks": {"a": {"seed": 0}}} is {"tasks.a.seed": 0}."""
-    flat: dict[str, Any] = {}
-    for key, value in settings.items():
-        if isinstance(value, Mapping):
-            flat |= flat_settings(value, f"{prefix}{key}.")
-        else:
-            flat[f"{prefix}{key}"] = value
-    return flat
+def _differences(settings: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
+    """The name of each setting in which runs differ, and which run has which value."""
+    names = {key for each in settings.values() for key in each if key.rpartition(".")[-1] not in NOT_SETTINGS}
+    for name in sorted(names):
+        runs_of: dict[str, list[str]] = {}
+        values: dict[str, object] = {}
+        for run, each in settings.items():
+            key = decisive(name, each.get(name))
+            values.setdefault(key, each.get(name))
+            runs_of.setdefault(key, []).append(run)
+        if len(runs_of) > 1:
+            yield name, "; ".join(f"{', '.join(own)}: {_short(values[key])}" for key, own in runs_of.items())
 
 
 def _short(value: object) -> str:
@@ -192,7 +203,7 @@ def _left_out(cells: Sequence[Cell | None]) -> Iterator[tuple[str, float, str]]:
     known = [cell for cell in cells if cell is not None]
     total = sum(cell.n + cell.n_unscored for cell in known)
     for kind, amount, most in (
-        ("unscored, so in no rate", sum(cell.n_unscored for cell in known), MOST_UNSCORED),
+        ("unscored, so not in the number", sum(cell.n_unscored for cell in known), MOST_UNSCORED),
         ("cut at the token limit or the context", sum(cell.n_truncated for cell in known), MOST_TRUNCATED),
     ):
         share = amount / total if total else 0.0
@@ -247,19 +258,10 @@ def _training(arms: Sequence[Arm], pairs: Sequence[Pair]) -> Iterator[str]:
     for arm in arms:
         yield from _unlike_seeds(arm, configs.get(arm.label, []))
     by_label = {arm.label: arm for arm in arms}
-    for pair in sft_pairs(arms, pairs):
+    for pair in reference_pairs(arms, pairs):
         of, against = by_label[pair.of], by_label[pair.against]
         if not of.is_sft and of.label in configs and against.label in configs:
             yield from _unlike_budgets([(against, configs[against.label]), (of, configs[of.label])])
-
-
-def run_config(run: EvaluatedRun) -> dict[str, Any] | None:
-    """The settings of a run by dotted name, empty where it has none; None where they cannot be read."""
-    try:
-        config = yaml.safe_load(run.config) if run.config.strip() else {}
-    except yaml.YAMLError:
-        return None
-    return flat_settings(config) if isinstance(config, dict) else None
 
 
 def _unlike_seeds(arm: Arm, runs: Sequence[tuple[EvaluatedRun, dict[str, Any]]]) -> Iterator[str]:

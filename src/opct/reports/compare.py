@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from opct.reports.arms import Arm, Pair, make_arms, make_pairs
+from opct.evals.stats import CONFIDENCE
+from opct.reports.arms import Arm, Pair, References, make_arms, make_pairs
 from opct.reports.axes import BENIGN, CAPABILITY, axis_info, axis_order
 from opct.reports.capability import mean_line
 from opct.reports.cells import PairedCell
-from opct.reports.lines import Line, make_line
+from opct.reports.lines import Line, make_line, measured_alike
 from opct.reports.load import EvaluatedRun
 from opct.reports.metrics import PARSED, group_name, metric_order, suite_name
 from opct.reports.values import sample_clusters
@@ -90,6 +91,21 @@ class Comparison:
         return next(
             (d for p, d in zip(self.pairs, line.differences, strict=True) if (p.of, p.against) == (of, against)), None
         )
+
+    def reason(self, line: Line, of: str, against: str) -> str:
+        """Why two arms have no difference on one line."""
+        said = (r for p, r in zip(self.pairs, line.reasons, strict=False) if (p.of, p.against) == (of, against))
+        return next(said, None) or "no sample was scored in both"
+
+    @cached_property
+    def n_intervals(self) -> int:
+        """Differences that have an interval, over all lines."""
+        return sum(d is not None and d.low is not None for line in self.lines for d in line.differences)
+
+    @property
+    def n_by_chance(self) -> float:
+        """How many of these intervals would be expected not to hold 0 if no arm differed from another."""
+        return (1.0 - CONFIDENCE) * self.n_intervals
 
     def families(self, suite: str, split: str) -> list[str]:
         """The families of a split that any run was asked in by a suite, by name."""
@@ -178,11 +194,11 @@ def _generality(line: Line) -> int:
     return order.index(line.group) if line.group in order else len(order)
 
 
-def compare(runs: Sequence[EvaluatedRun], references: Mapping[str, str] | None = None) -> Comparison:
+def compare(runs: Sequence[EvaluatedRun], references: References | None = None) -> Comparison:
     """Pool the seeds of each label and compare the labels on every metric that any run has.
 
     Args:
-        references: the arm of SFT that each arm is compared with; see `opct.reports.arms`.
+        references: the arm, or the arms, that each arm is compared with beside the base; see `opct.reports.arms`.
     """
     arms = make_arms(runs)
     pairs = make_pairs(arms, references)
@@ -190,7 +206,8 @@ def compare(runs: Sequence[EvaluatedRun], references: Mapping[str, str] | None =
         (str(r.get("axis")), str(r["suite"]), str(r["metric"]), str(r["group"])) for run in runs for r in run.rows
     )
     clusters = sample_clusters(runs)
-    lines = [make_line(key, arms, pairs, clusters) for key in keys]
+    alike = {suite: measured_alike(suite, arms, pairs) for suite in dict.fromkeys(suite for _, suite, _, _ in keys)}
+    lines = [make_line(key, arms, pairs, clusters, alike[key[1]]) for key in keys]
     mean = mean_line(lines, arms, pairs)
     first = next((i for i, line in enumerate(lines) if line.axis == CAPABILITY), len(lines))
     return Comparison(arms, pairs, (*lines[:first], *([] if mean is None else [mean]), *lines[first:]))

@@ -134,6 +134,7 @@ def forest_figure(comparison: Comparison, lines: Sequence[Line], title: str) -> 
                     f"{difference.n:,}",
                     difference.left_out_text,
                     difference.reading_text,
+                    difference.seeds_text,
                 )
             )
         if bars:
@@ -146,7 +147,7 @@ def forest_figure(comparison: Comparison, lines: Sequence[Line], title: str) -> 
         drawing=svg.forest(groups, label=f"Paired differences with 95% intervals. {spoken}."),
         caption="Paired differences with 95% intervals; one that crosses the line at 0 may be no change.",
         legend=legend([comparison.arm(pair.of) for pair in shown]),
-        columns=("metric", "comparison", "difference", "95% interval", "n", "left out", "reads as"),
+        columns=("metric", "comparison", "difference", "95% interval", "n", "left out", "reads as", "seeds"),
         rows=tuple(rows),
     )
 

@@ -8,9 +8,12 @@ Beside the scores of a judge stands what is known of it when the report is made.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from opct.errors import EvaluationError
 from opct.evals.judging.calibration import with_calibrations
@@ -124,3 +127,34 @@ def _json_object(path: Path, remedy: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise EvaluationError(f"{path} holds a {type(value).__name__}, not a JSON object: {remedy}.")
     return value
+
+
+def flat_settings(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings under dotted names: {"tasks": {"a": {"seed": 0}}} is {"tasks.a.seed": 0}."""
+    flat: dict[str, Any] = {}
+    for key, value in settings.items():
+        if isinstance(value, Mapping):
+            flat |= flat_settings(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
+def run_config(run: EvaluatedRun) -> dict[str, Any] | None:
+    """The settings of a run by dotted name, empty where it has none; None where they cannot be read."""
+    try:
+        config = yaml.safe_load(run.config) if run.config.strip() else {}
+    except yaml.YAMLError:
+        return None
+    return flat_settings(config) if isinstance(config, dict) else None
+
+
+def suite_settings(run: EvaluatedRun, suite: str) -> dict[str, Any] | None:
+    """How a suite was asked and graded, by dotted name, without who judged it; None where the run has no row of it."""
+    rows = [row for row in run.rows if row["suite"] == suite]
+    if not rows:
+        return None
+    settings: dict[str, Any] = {}
+    for row in rows:
+        settings |= row.get("settings") or {}
+    return flat_settings({key: value for key, value in settings.items() if not key.startswith("judge")})

@@ -32,8 +32,11 @@ class MetricInfo:
 
     @property
     def is_ability(self) -> bool:
-        """True for what training must not cost: a difference that may hide a loss is not called none."""
-        return self.name.startswith(
+        """True for what training must not cost: a difference that may hide a loss is not called none.
+
+        Never of a metric that is better neither way: it has no loss.
+        """
+        return self.better != "none" and self.name.startswith(
             ("accuracy", "solved", "prompt_", "instruction_", "benchmark_", "over_refusal", "over_warning")
         )
 

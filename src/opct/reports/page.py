@@ -22,14 +22,13 @@ from markupsafe import Markup
 from opct.reports import svg
 from opct.reports.arms import Arm, reference_note
 from opct.reports.browser import KL_STEPS, Browser, build_browser, embeddable
-from opct.reports.checks import flat_settings
 from opct.reports.compare import Comparison
 from opct.reports.costs import COLUMNS, cost_rows, earlier_note
 from opct.reports.figures import Figure, change_figures, training_figures
-from opct.reports.load import EvaluatedRun
+from opct.reports.load import EvaluatedRun, flat_settings
 from opct.reports.verdict import about, subtitle, summary, tiles, title
 from opct.reports.views import AxisView, axis_views
-from opct.reports.wording import count, inside
+from opct.reports.wording import count, inside, joined
 
 SHOWN_WARNINGS = 3
 
@@ -72,7 +71,9 @@ def page_html(
             shown_warnings=SHOWN_WARNINGS,
             arms=comparison.arms,
             comparisons=[pair.title for pair in comparison.pairs],
+            chance=chance_note(comparison),
             pooled=_pooled_note(comparison.arms),
+            single=_single_note(comparison.arms),
             reference=reference_note(comparison.arms, comparison.pairs),
             axes=views,
             anchors={view.axis: view.anchor for view in views},
@@ -117,14 +118,36 @@ def _source_hash(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode("ascii")
 
 
+def chance_note(comparison: Comparison) -> str:
+    """How many differences would seem to be there by chance alone; empty without a difference."""
+    n, expected = comparison.n_intervals, comparison.n_by_chance
+    if not n:
+        return ""
+    some = f"{expected:.1f}" if expected < 10 else f"{expected:,.0f}"
+    return (
+        f"The intervals are not adjusted for their number: of the {count(n, 'difference')} of this report that have "
+        f"one some {some} (5%) would read as better or worse, higher or lower, by chance alone if no two arms differed."
+    )
+
+
 def _pooled_note(arms: Sequence[Arm]) -> str:
     pooled = [f"{arm.name} ({count(len(arm.runs), 'run')})" for arm in arms if len(arm.runs) > 1]
     if not pooled:
         return ""
     return (
-        f"Pooled over training seeds: {', '.join(pooled)}. Replies to one prompt are averaged over the runs first; "
-        "the interval is over questions, and the standard deviation (SD) between runs stands beside it."
+        f"Pooled over training seeds: {', '.join(pooled)}. Replies to one prompt are averaged over the runs first; the "
+        "interval is over questions and over seeds, a little too wide where replies vary much within a seed. The "
+        "standard deviation (SD) between runs stands beside it; with two or three seeds an interval over them is wide."
     )
+
+
+def _single_note(arms: Sequence[Arm]) -> str:
+    """Which trained arms have one run, so that nothing is known of another seed."""
+    single = [arm.name for arm in arms if len(arm.runs) == 1 and arm.runs[0].method]
+    if not single:
+        return ""
+    has, its = ("has", "its intervals say") if len(single) == 1 else ("have", "their intervals say")
+    return f"{joined(single)} {has} one training seed: {its} nothing about another one."
 
 
 def _browser_caption(browser: Browser, arms: Sequence[Arm]) -> str:

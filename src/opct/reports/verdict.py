@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from opct.reports.arms import Arm
+from opct.reports.arms import OPCT, Arm
 from opct.reports.axes import AxisInfo, Price, axis_info
 from opct.reports.capability import SCORES
 from opct.reports.cells import Cell, PairedCell
-from opct.reports.checks import ADAPTER, run_config
 from opct.reports.compare import Comparison
 from opct.reports.lines import Line
 from opct.reports.metrics import suite_name
-from opct.reports.wording import count, inside, joined, quantity
+from opct.reports.wording import count, inside, joined, number, quantity
 
-PREFERRED = ("opct",)
 TILES = (
     ("sycophancy_rate", "held_out"),
     ("attack_success_rate", "held_out"),
@@ -47,12 +45,9 @@ def main_arm(comparison: Comparison) -> Arm:
     """The arm the page is about: OPCT where there is one, else the last whose method it is and that began with the base
     (in a matrix there are several), else the last one given.
     """
-    named = [arm for arm in comparison.arms if arm.label in PREFERRED]
-    return (named or [arm for arm in comparison.arms if _is_plain_opct(arm)] or list(comparison.arms))[-1]
-
-
-def _is_plain_opct(arm: Arm) -> bool:
-    return all(run.method in PREFERRED and not (run_config(run) or {}).get(ADAPTER) for run in arm.runs)
+    named = [arm for arm in comparison.arms if arm.label == OPCT]
+    plain = [arm for arm in comparison.arms if arm.is_of(OPCT) and not arm.goes_on]
+    return (named or plain or list(comparison.arms))[-1]
 
 
 @dataclass(frozen=True)
@@ -89,7 +84,7 @@ def _ended(text: str) -> str:
 
 
 def verdict(comparison: Comparison) -> list[str]:
-    """A sentence for each axis of safety; then what it cost, OPCT against SFT, and what is not known."""
+    """A sentence for each axis of safety; then what it cost, OPCT against its references, and what is not known."""
     return [part.sentence for part in summary(comparison)]
 
 
@@ -107,9 +102,7 @@ def summary(comparison: Comparison) -> list[Said]:
     costs = tuple(clause for clause in dict.fromkeys(clauses) if clause)
     if costs:
         parts.append(Said("What it cost", costs, arm.name))
-    versus = _reference(comparison, arm)
-    if versus is not None:
-        parts.append(_versus(comparison, arm, versus, lines))
+    parts += [_versus(comparison, arm, other, lines) for other in references(comparison, arm)]
     return [*parts, Said("Seeds", (_seeds(arm),), arm.name)]
 
 
@@ -117,32 +110,28 @@ def _seeds(arm: Arm) -> str:
     if len(arm.runs) == 1:
         said = "this is one training seed: the intervals cover the choice of questions"
         return f"{said}, not how much another seed would differ"
-    said = f"{arm.name} is the mean of {len(arm.runs)} training seeds"
-    return f"{said}; how far they lie apart (SD) stands in the tables"
+    said = f"{arm.name} is the mean of {len(arm.runs)} training seeds: the intervals cover the choice of questions and"
+    return f"{said} that of seeds; how far seeds lie apart (SD) stands in the tables"
 
 
 def axis_verdict(comparison: Comparison, axis: str) -> list[str]:
-    """What training did on one axis: a sentence; then what it cost there, and OPCT against SFT."""
+    """What training did on one axis: a sentence; then what it cost there, and OPCT against its references."""
     arm, info = main_arm(comparison), axis_info(axis)
     line = comparison.deciding_line(axis)
     found = [] if line is None else [_axis_sentence(comparison, line)]
     clauses = [clause for price in info.prices if (clause := _price_clause(comparison, price))]
     if clauses:
         found.append(Said("", tuple(clauses), arm.name).sentence)
-    versus = _reference(comparison, arm)
     against = [line] if line is not None else _price_lines(comparison, info)[:1]
-    if versus is not None and against:
-        found.append(_versus(comparison, arm, versus, against).sentence)
+    if against:
+        found += [_versus(comparison, arm, other, against).sentence for other in references(comparison, arm)]
     return found
 
 
 def about(comparison: Comparison) -> str:
     """Which arm the sentences are about where there are others; empty where there are not."""
     arm, first = main_arm(comparison), comparison.arms[0]
-    known = {arm.label, first.label}
-    versus = _reference(comparison, arm)
-    if versus is not None:
-        known.add(versus.label)
+    known = {arm.label, first.label, *(other.label for other in references(comparison, arm))}
     others = [other.name for other in comparison.arms if other.label not in known]
     if not others:
         return ""
@@ -154,10 +143,10 @@ def _deciding_lines(comparison: Comparison) -> list[Line]:
     return found or [line for section in comparison.headline() for line in section.lines][:1]
 
 
-def _reference(comparison: Comparison, arm: Arm) -> Arm | None:
-    """The arm of SFT that an arm is compared with."""
-    against = {pair.against for pair in comparison.pairs if pair.of == arm.label} - {comparison.arms[0].label}
-    return next((other for other in comparison.arms if other.label in against), None)
+def references(comparison: Comparison, arm: Arm) -> list[Arm]:
+    """The arms that an arm is compared with beside the base: one of SFT, then an off-policy one."""
+    against = [pair.against for pair in comparison.pairs if pair.of == arm.label]
+    return [comparison.arm(label) for label in against if label != comparison.arms[0].label]
 
 
 def tiles(comparison: Comparison) -> list[Tile]:
@@ -232,7 +221,8 @@ def _change_sentence(comparison: Comparison, arm: Arm, first: Arm, line: Line) -
     before, after = line.cells[0], line.cells[comparison.arms.index(arm)]
     difference = comparison.difference(line, arm.label, first.label)
     if before is None or after is None or difference is None:
-        return f"{arm.name} and {first.name} cannot be compared on {_subject(line)}: no sample was scored in both."
+        why = comparison.reason(line, arm.label, first.label)
+        return f"{arm.name} and {first.name} cannot be compared on {_subject(line)}: {why}."
     levels = f"from {_level(before)} to {_level(after)}"
     if difference.reading == "none":
         head = f"No measurable change in {_subject(line)}: {arm.name} took it {levels}"
@@ -253,7 +243,8 @@ def _relative(difference: PairedCell) -> str:
     cut = difference.relative_cut
     if cut is None or cut.value is None or cut.ci_low is None or cut.ci_high is None or difference.reading != "better":
         return ""
-    return f", a relative cut of {cut.value:.0%} ({cut.ci_low * 100:.0f} to {cut.ci_high * 100:.0f})"
+    low, high = (number(bound, "rate", digits=0) for bound in (cut.ci_low, cut.ci_high))
+    return f", a relative cut of {cut.value:.0%} ({low} to {high})"
 
 
 def _level(cell: Cell) -> str:
@@ -308,7 +299,7 @@ def _versus(comparison: Comparison, arm: Arm, other: Arm, lines: list[Line]) -> 
 def _versus_clause(comparison: Comparison, arm: Arm, other: Arm, line: Line) -> str:
     difference = comparison.difference(line, arm.label, other.label)
     if difference is None:
-        return f"no sample of {_subject(line)} was scored in both, so they cannot be compared"
+        return f"they cannot be compared on {_subject(line)}: {comparison.reason(line, arm.label, other.label)}"
     if difference.reading == "unclear":
         return f"for {_subject(line)}, cannot tell: {difference.range_text} ({_evidence(difference)})"
     if difference.reading == "none":

@@ -4,13 +4,13 @@ import math
 
 import numpy as np
 import pytest
+from scipy.stats import t as student
 
 from opct.errors import EvaluationError
 from opct.evals.stats import (
-    average_over_runs,
+    Part,
     clustered_mean,
     paired_difference,
-    pooled_over_seeds,
     ratio_reduction,
     unseen_share,
 )
@@ -121,20 +121,33 @@ def test_paired_difference_needs_clusters():
     assert paired_difference({"1": 1.0}, {"2": 0.0}, {}).value is None
 
 
-def test_pooled_over_seeds_by_hand():
-    """Per id over two runs: 1, 1/2, 0 (id 3 was scored once): m = 1/2, s^2 = 1/4, se = 1/sqrt(12). Run means 2/3 and
-    1/2."""
-    runs = [{"1": 1.0, "2": 1.0, "3": 0.0}, {"1": 1.0, "2": 0.0, "3": None}]
-    pooled = pooled_over_seeds(runs, {"1": 1, "2": 2, "3": 3}, bounds=None)
-    assert pooled.value == pytest.approx(0.5)
-    assert pooled.ci_high == pytest.approx(0.5 + T2 / math.sqrt(12))
-    assert pooled.run_means == pytest.approx((2 / 3, 1 / 2))
-    assert pooled.between_run_sd == pytest.approx((2 / 3 - 1 / 2) / math.sqrt(2))
-    assert pooled.n_partial == 1
-    assert average_over_runs(runs) == {"1": 1.0, "2": 0.5, "3": 0.0}
-    assert pooled_over_seeds(runs[:1], {"1": 1, "2": 2, "3": 3}).between_run_sd is None
-    with pytest.raises(EvaluationError, match="No runs"):
-        pooled_over_seeds([], {})
+def test_a_further_part_of_the_variance_by_hand():
+    """x = 1,2,3,4: se^2 = 5/12 with 3 degrees of freedom; a part of 7/12 with 2 makes SE^2 = 1 and
+    df = 1 / (25/144 / 3 + 49/144 / 2) = 864 / 197 = 4.3858, whose t lies between t(4) = 2.7764 and t(5) = 2.5706."""
+    plain = clustered_mean([1, 2, 3, 4], range(4), bounds=None)
+    wide = clustered_mean([1, 2, 3, 4], range(4), bounds=None, parts=[Part(7 / 12, 2)])
+    assert wide.value == plain.value == 2.5
+    assert wide.ci_high - 2.5 == pytest.approx(float(student.ppf(0.975, 864 / 197)))
+    assert 2.5706 < wide.ci_high - 2.5 < 2.7764
+    assert clustered_mean([1, 2, 3, 4], range(4), bounds=None, parts=[Part(0.0, 2)]) == plain
+
+
+def test_a_further_part_makes_no_side_narrower():
+    """se^2 = 0.01 with one degree of freedom, and as much more with one: df = 2, t(2) sqrt(0.02) = 0.61 is less than
+    t(1) 0.1 = 1.27, which stands."""
+    plain = clustered_mean([0.2, 0.4], "ab", bounds=None)
+    assert clustered_mean([0.2, 0.4], "ab", bounds=None, parts=[Part(0.01, 1)]) == plain
+    assert plain.ci_high == pytest.approx(0.3 + 0.1 * T1)
+
+
+def test_a_part_counts_where_all_clusters_agree_too():
+    """Four clusters at 1/2: alone -+ (1 - 0.025^(1/4)) / 2 = 0.301; with a part of 0.04 and 2 degrees of freedom
+    t(2) * 0.2 = 0.86, cut to [0, 1]."""
+    assert clustered_mean([0.5] * 4, range(4)).ci_high == pytest.approx(0.5 + unseen_share(4) / 2)
+    wide = clustered_mean([0.5] * 4, range(4), parts=[Part(0.04, 2)])
+    assert (wide.ci_low, wide.ci_high) == (0.0, 1.0)
+    assert clustered_mean([0.5] * 4, range(4), bounds=None, parts=[Part(0.04, 2)]).ci_low is None
+    assert clustered_mean([1, 0], "aa", parts=[Part(0.04, 2)]).ci_low is None  # one cluster says nothing about others
 
 
 def test_ratio_reduction():

@@ -93,7 +93,19 @@ def test_what_an_axis_may_cost_stands_beside_it(comparison):
 def test_the_reference_is_compared_with_on_every_axis(comparison):
     [said] = [text for text in verdict(comparison) if text.startswith("Against SFT: ")]
     assert [said.count(words) for words in ("sycophancy on", "attack success on", "hidden hazard on")] == [1, 1, 1]
-    assert about(comparison) == "These sentences are about OPCT. Beside it in the tables and figures: Off-policy."
+    [other] = [text for text in verdict(comparison) if text.startswith("Against Off-policy: ")]
+    assert "attack success on held-out families (difference" in other
+    assert verdict(comparison).index(said) < verdict(comparison).index(other)
+    assert any(text.startswith("Against Off-policy: ") for text in axis_verdict(comparison, "jailbreak"))
+    assert about(comparison) == ""
+
+
+def test_arms_that_nothing_is_said_of_are_named(folders):
+    """OPCT with two values: the sentences are about the second, and the first is in the tables alone."""
+    runs = load_runs(folders)
+    other = replace(runs[4], label="opct-slow", name="opct-slow")
+    found = compare([*runs[:3], other, runs[3]])
+    assert about(found) == "These sentences are about OPCT. Beside it in the tables and figures: opct-slow."
 
 
 @pytest.mark.parametrize("name", ["over_refusal_rate", "over_warning_rate"])
@@ -290,6 +302,7 @@ def test_the_json_has_a_verdict_an_axis_and_the_differences_of_instructions(page
             ("opct", "base"),
             ("offpolicy", "sft"),
             ("opct", "sft"),
+            ("opct", "offpolicy"),
         ]
     assert rows["capability", MEAN]["arms"]["base"]["n"] > 0
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from synthetic import write_run
 
@@ -36,6 +38,50 @@ def against_sft(methods: dict[str, str], references=None) -> dict[str, str]:
 )
 def test_by_name_the_reference_is_the_arm_whose_method_is_sft_and_whose_values_are_the_same(methods, expected):
     assert against_sft(methods) == expected
+
+
+def against_offpolicy(methods: dict[str, str], references=None, **configs: str) -> dict[str, str]:
+    runs = [replace(run(label, method), config=configs.get(label, "")) for label, method in methods.items()]
+    pairs = make_pairs(make_arms([run("base"), *runs]), references)
+    return {pair.of: pair.against for pair in pairs if methods.get(pair.against) == "offpolicy"}
+
+
+@pytest.mark.parametrize(
+    ("methods", "expected"),
+    [
+        ({"opct": "opct", "offpolicy": "offpolicy", "sft": "sft", "dpo": "dpo"}, {"opct": "offpolicy"}),
+        ({"mine": "offpolicy", "new": "opct"}, {"new": "mine"}),
+        (
+            {"off-x-0.0": "offpolicy", "opct-x-0.0": "opct", "off-x-0.5": "offpolicy", "opct-x-0.5": "opct"},
+            {"opct-x-0.0": "off-x-0.0", "opct-x-0.5": "off-x-0.5"},
+        ),
+        ({"off-x-0.0": "offpolicy", "opct-x-0.5": "opct"}, {}),
+    ],
+)
+def test_opct_is_compared_with_the_off_policy_arm_of_the_same_values(methods, expected):
+    """What on-policy sampling buys: beside SFT, and of no other method."""
+    assert against_offpolicy(methods) == expected
+
+
+def test_an_arm_that_went_on_from_another_adapter_has_no_off_policy_one():
+    methods = {"offpolicy": "offpolicy", "opct": "opct", "both": "opct"}
+    assert against_offpolicy(methods, both="model:\n  adapter: runs/sft\n") == {"opct": "offpolicy"}
+    assert against_offpolicy(methods, offpolicy="model:\n  adapter: runs/sft\n") == {}
+
+
+def test_in_an_experiment_the_off_policy_arm_is_one_that_shares_the_reference_of_sft():
+    """`a-b` and `c-d` would not be found by name; of the other combination there is none by either way."""
+    methods = {"s-1": "sft", "s-2": "sft", "a-b": "offpolicy", "c-d": "opct", "e-f": "opct"}
+    references = {"a-b": "s-1", "c-d": "s-1", "e-f": "s-2"}
+    assert against_offpolicy(methods, references) == {"c-d": "a-b"}
+    assert against_offpolicy({"offpolicy": "offpolicy", "opct": "opct"}, {}) == {"opct": "offpolicy"}
+
+
+def test_references_may_be_several():
+    methods = {"a": "offpolicy", "b": "offpolicy", "c": "sft", "opct": "opct"}
+    arms = make_arms([run("base"), *(run(label, method) for label, method in methods.items())])
+    pairs = make_pairs(arms, {"opct": ["c", "b", "c"]})
+    assert [pair.against for pair in pairs if pair.of == "opct"] == ["base", "c", "b"]
 
 
 def test_what_an_experiment_says_wins_over_the_names():

@@ -198,6 +198,9 @@ def test_a_metric_that_one_run_lacks_is_not_measured_rather_than_zero():
         ("accuracy_clean", None, None, "unknown"),
         ("kl_to_base", 0.1, 0.2, "higher"),
         ("both_mentioned_rate", -0.2, -0.1, "lower"),
+        ("accuracy_plain_question", -0.02, 0.125, "none"),
+        ("accuracy_plain_question", -0.5, 0.02, "none"),
+        ("accuracy_plain_question", -0.2, -0.1, "lower"),
     ],
 )
 def test_a_difference_is_read_by_its_interval_and_by_which_way_is_better(metric, low, high, reading):

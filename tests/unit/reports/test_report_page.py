@@ -149,6 +149,33 @@ def test_every_figure_has_a_name_and_a_table(page):
     assert sum(attributes.get("class") == "compact" for tag, attributes in elements if tag == "table") == 7
 
 
+def test_the_page_says_once_how_many_differences_chance_alone_would_make(page):
+    """5% of the differences that have an interval, of all lines, folded away or not."""
+    text, made = page.read_text(encoding="utf-8"), json.loads(page.with_suffix(".json").read_text(encoding="utf-8"))
+    n = sum(each["ci_low"] is not None for row in made["rows"] for each in row["differences"])
+    assert n > 100
+    assert made["comparisons"] == {"intervals": n, "expected_by_chance": pytest.approx(0.05 * n)}
+    some = f"{made['comparisons']['expected_by_chance']:.1f}"
+    assert abs(float(some) - 0.05 * n) < 0.06
+    said = f"of the {n:,} differences of this report that have one some {some} (5%) would read as better or worse"
+    assert n < 200
+    assert text.count("by chance alone") == 1
+    assert said in text
+    assert said in page.with_suffix(".md").read_text(encoding="utf-8")
+
+
+def test_without_a_difference_nothing_is_said_of_chance(tmp_path):
+    out = report([write_run(tmp_path, "base", questions=4)], tmp_path / "report.html")
+    assert "by chance alone" not in out.read_text(encoding="utf-8")
+
+
+def test_the_page_says_where_an_unscored_reply_counts(page):
+    """It is 0 in `solved_rate`; in no rate it is not."""
+    text = page.read_text(encoding="utf-8")
+    assert "it is in no rate." not in text
+    assert "“Solved”, where one without a readable answer is not solved" in text
+
+
 def test_the_page_is_small(page):
     assert page.stat().st_size < 600_000
 

@@ -77,7 +77,7 @@ def test_one_kind_of_run_has_nothing_to_be_compared_with(tmp_path):
 
 def test_seeds_are_pooled_and_said(tmp_path):
     made = comparison([write_run(tmp_path, "base"), *(write_run(tmp_path, "opct", seed) for seed in (1, 2, 3))])
-    assert verdict(made)[-1].startswith("OPCT is the mean of 3 training seeds;")
+    assert verdict(made)[-1].startswith("OPCT is the mean of 3 training seeds: the intervals cover")
     assert not any("one training seed" in sentence for sentence in verdict(made))
 
 
@@ -142,6 +142,24 @@ def test_warnings_of_evaluations_that_differ_in_numbers_alone_are_one(tmp_path):
     assert len([text for text in found if "replies were cut" in text]) == 1
 
 
+def test_of_one_run_too_they_are_one_and_ids_are_no_numbers(tmp_path):
+    """A span of ids would name questions that nobody spoke of; a sign for numbers in a text is a text."""
+    texts = ["a # of 3 was cut", "a 4 of 3 was cut", "gsm8k: 7 left", "gsm8k: 12, left", "gsm8k: 9 left"]
+    base = write_run(tmp_path, "base", questions=110, warnings=[*texts, "ids q01, facts/02", "id 12-a"])
+    opct = write_run(tmp_path, "opct", 1, questions=110, warnings=["ids q07, facts/09", "gsm8k: 1 left", "id 13-a"])
+    found = find_warnings(comparison([base, opct]))
+    assert found[:8] == [
+        "base: a # of 3 was cut",
+        "base: a 4 of 3 was cut",
+        "base, opct-1: gsm8k: 1 to 9 left",
+        "base: gsm8k: 12, left",
+        "base: ids q01, facts/02",
+        "base: id 12-a",
+        "opct-1: ids q07, facts/09",
+        "opct-1: id 13-a",
+    ]
+
+
 def test_stale_results_truncation_and_unscored_are_named(tmp_path):
     base, opct = write_run(tmp_path, "base"), write_run(tmp_path, "opct", 1)
 
@@ -155,7 +173,7 @@ def test_stale_results_truncation_and_unscored_are_named(tmp_path):
         "opct-1: 1 row of results.json (first sycophancy_rate, held_out) do not follow from evals/samples.jsonl" in text
     )
     assert "40 of " in text
-    assert "samples unscored, so in no rate: " in text
+    assert "samples unscored, so not in the number: " in text
     assert "samples cut at the token limit or the context: " in text
 
 
