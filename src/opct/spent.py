@@ -63,7 +63,7 @@ def cost_of(rows: Sequence[Mapping[str, Any]], method: str | None, earlier: Mapp
         return NOT_KNOWN
     nothing = 0.0 if method == "opct" else None
     offline_s = _sum(offline, "time/offline_s") if offline else nothing
-    offline_tokens = _sum(offline, "train/offline_tokens") if offline else nothing
+    offline_tokens = _sum(offline, "rollout/offline_tokens") if offline else nothing
     seconds = _sum(steps, "time/step_s")
     before = {"steps": 0, "seconds": 0.0} if earlier is None else earlier
     return Cost(

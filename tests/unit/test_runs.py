@@ -34,6 +34,7 @@ def test_the_layout(tmp_path):
         run.rollouts_path(1): "rollouts/step-000001.jsonl",
         run.validation_path(10): "rollouts/validation-000010.jsonl",
         run.offline_path: "rollouts/offline.jsonl",
+        run.offline_cost_path: "offline_cost.json",
         run.checkpoint_path(20): "checkpoints/step-000020",
         run.samples_path: "evals/samples.jsonl",
         run.results_path: "results.json",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from opct.spent import NOT_KNOWN, UNKNOWN, Cost, cost_of, earlier_of, spent_before, together
 
-OFFLINE = {"step": 0, "time/offline_s": 4.0, "train/offline_tokens": 30, "validation/kl": 0.5}
+OFFLINE = {"step": 0, "time/offline_s": 4.0, "rollout/offline_tokens": 30, "validation/kl": 0.5}
 
 
 def step(number: int, **more: float) -> dict:
@@ -31,7 +31,7 @@ def test_a_baseline_samples_before_its_first_step():
 
 def test_answers_that_a_longer_run_needed_are_no_step():
     """They stand in a row of their own after the step that the run had come to; 5 s and 35 tokens in all."""
-    rows = [OFFLINE, step(1), {"step": 1, "time/offline_s": 1.0, "train/offline_tokens": 5}, step(2)]
+    rows = [OFFLINE, step(1), {"step": 1, "time/offline_s": 1.0, "rollout/offline_tokens": 5}, step(2)]
     found = cost_of(rows, "sft")
     assert (found.steps, found.seconds, found.offline_seconds, found.offline_tokens) == (2, 3.0, 5.0, 35)
 

@@ -182,7 +182,7 @@ def test_what_a_baseline_samples_before_training_is_logged_once(make_config, met
     kept = read_jsonl(RunDir(config.output_dir).offline_path)
     tokens = sum(len(one["token_ids"]) for one in kept if one["stop_reason"] != "given")
     tokens += sum(len(one["rejected"]["token_ids"]) for one in kept if "rejected" in one and one["axis"] != "benign")
-    assert row["train/offline_tokens"] == tokens
+    assert row["rollout/offline_tokens"] == tokens
     assert (tokens == 0) == (method == "act")
 
 
@@ -207,7 +207,7 @@ def test_answers_that_a_longer_run_needs_are_logged_beside_the_first_ones(make_c
     first, second = offline_rows(longer)
     assert (first["step"], second["step"]) == (0, 1)
     kept = read_jsonl(RunDir(config.output_dir).offline_path)
-    assert first["train/offline_tokens"] + second["train/offline_tokens"] == sum(len(r["token_ids"]) for r in kept)
+    assert first["rollout/offline_tokens"] + second["rollout/offline_tokens"] == sum(len(r["token_ids"]) for r in kept)
     train(make_config(method="sft", max_steps=2), resume=True)
     assert len(offline_rows(longer)) == 2
 

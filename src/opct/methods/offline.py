@@ -121,14 +121,14 @@ class _Counting:
 
 
 def offline_cost(run: RunDir) -> dict[str, float]:
-    """What all offline answers of the run took until now, as metrics: `time/offline_s` and `train/offline_tokens`.
+    """What all offline answers of the run took until now, as metrics: `time/offline_s` and `rollout/offline_tokens`.
 
     Empty where there are none, and where it was not written down for every one of them.
     """
     kept = _kept_cost(run)
     if kept is None or kept["rollouts"] != len(_kept(run)):
         return {}
-    return {"time/offline_s": kept["seconds"], "train/offline_tokens": kept["tokens"]}
+    return {"time/offline_s": kept["seconds"], "rollout/offline_tokens": kept["tokens"]}
 
 
 def _add_cost(run: RunDir, before: int, made: int, seconds: float, tokens: int) -> None:

@@ -58,7 +58,7 @@ def test_what_the_answers_took_is_kept_with_them(setting):
     for n in (2, 3, 3):
         offline_answers(policy, teacher, rendered[:n], config, run)
         found = offline_cost(run)
-        assert found["train/offline_tokens"] == sum(len(row["token_ids"]) for row in read_jsonl(run.offline_path))
+        assert found["rollout/offline_tokens"] == sum(len(row["token_ids"]) for row in read_jsonl(run.offline_path))
         seconds.append(found["time/offline_s"])
     assert seconds[0] < seconds[1] < seconds[2] == seconds[3]
 
@@ -89,7 +89,7 @@ def test_turns_that_the_policy_answered_come_back(setting):
     assert first[0].pair.prompt[1]["content"]
     answers = sum(len(r.ids) for r in first)
     turn = first[0].pair.prompt[1]["content"]
-    assert offline_cost(run)["train/offline_tokens"] > answers, f"the turn {turn!r} was sampled, too"
+    assert offline_cost(run)["rollout/offline_tokens"] > answers, f"the turn {turn!r} was sampled, too"
     assert offline_answers(policy, teacher, rendered, config, run).of(rendered) == first
 
 

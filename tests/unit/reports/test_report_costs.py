@@ -65,7 +65,7 @@ def test_the_table_has_seconds_a_step_and_says_what_was_not_logged():
 def test_what_an_arm_went_on_from_and_sampled_before_is_in_its_totals():
     """SFT: 20 s and 500 tokens of offline answers before a step of 1.5 s. What went on from it has both in its totals;
     what went on from something that was not written down has none."""
-    sampled = {"step": 0, "time/offline_s": 20.0, "train/offline_tokens": 500}
+    sampled = {"step": 0, "time/offline_s": 20.0, "rollout/offline_tokens": 500}
     config = "model:\n  adapter: runs/sft-seed0\n"
     both = replace(run("both", [step(1)], config=config), manifest={"earlier": {"steps": 1, "seconds": 21.5}})
     arms = make_arms([run("sft", [sampled, step(1)], "sft"), both, run("lost", [step(1)], config=config)])
