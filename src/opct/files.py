@@ -47,19 +47,19 @@ def write_jsonl(path: str | Path, rows: Iterable[Mapping[str, Any]]) -> None:
     atomic_write(path, b"".join(_line(path, row) for row in rows))
 
 
-def append_jsonl(path: str | Path, row: Mapping[str, Any], *, fsync: bool = False) -> None:
-    """Append one row as one line, in one write. A torn last line (left by a kill) is removed first.
+def append_jsonl(path: str | Path, *rows: Mapping[str, Any], fsync: bool = False) -> None:
+    """Append rows as lines, all in one write. A torn last line (left by a kill) is removed first.
 
     Raises:
-        RunError: the row holds a number that JSON does not know (NaN, infinite), or the file cannot be written.
+        RunError: a row holds a number that JSON does not know (NaN, infinite), or the file cannot be written.
     """
     path = Path(path)
-    line = _line(path, row)
+    lines = b"".join(_line(path, row) for row in rows)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(path, "a+b", buffering=0) as file:
             start = _repair_end(file)
-            if file.write(line) != len(line):  # a full disk may take a part
+            if file.write(lines) != len(lines):  # a full disk may take a part
                 file.truncate(start)
                 raise RunError(f"Cannot write {path}: the disk took only a part of a line. Free some space.")
             if fsync:

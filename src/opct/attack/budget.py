@@ -75,7 +75,7 @@ class Ledger:
         self,
         budget: Budget,
         most_tokens: int,
-        spent: Spent = Spent(),  # noqa: B008 - frozen
+        spent: Spent = Spent(),
         clock: Callable[[], float] = time.monotonic,
     ):
         self.budget, self.most_tokens, self.spent = budget, most_tokens, spent
@@ -107,12 +107,10 @@ class Ledger:
         self._reserved -= n
         self.spent = self.spent.plus(tries, self.seconds())
 
-    def exhausted(self) -> str | None:
-        """Which limit one more try would break, or None."""
+    def exhausted(self) -> str:
+        """Which limit one more try would break, where there is one: "queries", "tokens" or "seconds"."""
         if self.budget.queries is not None and self.spent.queries >= self.budget.queries:
             return "queries"
         if self.budget.tokens is not None and self.spent.tokens + self.most_tokens > self.budget.tokens:
             return "tokens"
-        if self.budget.seconds is not None and self.seconds() >= self.budget.seconds:
-            return "seconds"
-        return None
+        return "seconds"

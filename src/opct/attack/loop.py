@@ -146,7 +146,7 @@ class _Round:
                 self._settle_one()  # it may have taken less than was set aside
                 continue
             if fits == 0:
-                return self.ledger.exhausted() or COMPLETE
+                return self.ledger.exhausted()
             batch = [waiting.popleft() for _ in range(fits)]
             self.ledger.reserve(len(batch))
             self.under_way.append((len(batch), self.stages.submit(self.kind, batch, rules)))

@@ -110,4 +110,6 @@ def _unanswered(reply: Reply) -> str:
         return f"unscored:{ends[reply.stop_reason]}"
     if reply.is_unfinished:
         return f"unscored:{UNFINISHED_THINKING}"
-    return "" if reply.text.strip() else f"unscored:{EMPTY_ANSWER}"
+    if reply.text.strip():
+        return ""
+    return f"unscored:{TARGET_CONTEXT if reply.stop_reason == 'context' else EMPTY_ANSWER}"
