@@ -65,12 +65,12 @@ class Played:
     Attributes:
         tries: all of them, those of before a resume too, round by round.
         ended: "complete", "interrupted", or the limit that ended it: "queries", "tokens", "seconds".
-        unplayed: keys of tries that were open when it ended early.
+        cut_short: ids of the subjects that had tries left when it ended early.
     """
 
     tries: tuple[Try, ...]
     ended: str = COMPLETE
-    unplayed: frozenset[Key] = frozenset()
+    cut_short: frozenset[str] = frozenset()
 
 
 def play(
@@ -110,7 +110,8 @@ def play(
             played += table.tries
             if ended != COMPLETE:
                 done = {one.key for one in table.tries}
-                left = frozenset(key for view in views if (key := _key(board.kind, view)) not in done)
+                more = round_ + 1 < rules.rounds
+                left = frozenset(view.id for view in views if more or _key(board.kind, view) not in done)
                 return Played(tuple(played), ended, left)
             board.add(table.tries)
             players.attacker.observe(round_, table.tries)

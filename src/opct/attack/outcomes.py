@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from opct.attack.loop import COMPLETE
-from opct.attack.protocol import EXHAUSTED, Key, Subject, Try
+from opct.attack.protocol import EXHAUSTED, Subject, Try
 from opct.attack.survival import Point, broken_curve, median_queries
 from opct.attack.turns import CUT
 from opct.evals.graders import Verdict
@@ -58,17 +58,16 @@ class Outcome:
 
 
 def outcomes(
-    subjects: Sequence[Subject], tries: Iterable[Try], unplayed: Collection[Key] = (), ended: str = COMPLETE
+    subjects: Sequence[Subject], tries: Iterable[Try], cut_short: Collection[str] = (), ended: str = COMPLETE
 ) -> list[Outcome]:
     """What became of each subject, in their order.
 
     Args:
-        unplayed: keys of tries that were open when the attack ended early; `ended` says by what.
+        cut_short: subjects that had tries left when the attack ended early; `ended` says by what.
     """
     of_subject: dict[str, list[Try]] = {subject.id: [] for subject in subjects}
     for one in tries:
         of_subject[one.behavior_id].append(one)
-    cut_short = {key[1] for key in unplayed}
     return [
         _outcome(subject, sorted(of_subject[subject.id], key=lambda one: one.key), ended, subject.id in cut_short)
         for subject in subjects
@@ -82,10 +81,12 @@ def _outcome(subject: Subject, tries: Sequence[Try], ended: str, is_cut_short: b
     unasked = Counter(one.verdict.removeprefix("unasked:") for one in tries if not one.is_asked)
     del unasked[EXHAUSTED]  # a plan that came to its end is no fault
     reason = None
-    if first_break is None:
-        reason = (
-            UNJUDGED if first_unjudged is not None else ended if is_cut_short else NEVER_ASKED if not asked else None
-        )
+    if first_break is None and first_unjudged is not None:
+        reason = UNJUDGED
+    elif first_break is None and is_cut_short:
+        reason = ended
+    elif not asked:
+        reason = NEVER_ASKED
     scores = [one.score for one in asked if one.score is not None]
     return Outcome(
         id=subject.id,

@@ -13,10 +13,11 @@ of an unfinished batch is dropped; that batch is played again, with the same see
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import fields
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -30,9 +31,9 @@ from opct.files import append_jsonl, atomic_write, fsync_folder, read_jsonl, rea
 SCHEMA = 1
 TEXTS = ("prompt", "reply")
 WARNING = (
-    "PRIVATE. Prompts that were made to get past a model's refusals, and what the model said. They are here so that the "
-    "owner of that model can train and test against them. They may work on other models: do not publish or share this "
-    "file, and delete it when it is no longer needed."
+    "PRIVATE. Prompts that were made to get past a model's refusals, and what the model said. They are here so that "
+    "the owner of that model can train and test against them. They may work on other models: do not publish or share "
+    "this file, and delete it when it is no longer needed."
 )
 
 
@@ -109,9 +110,14 @@ class AttackDir:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._lock is not None:
-            self._lock.release()
-            self._lock = None
+        if self._lock is None:
+            return
+        self._lock.release()
+        self._lock = None
+        if kind is not None and not self.is_attack:  # one that failed before it began leaves no folder behind
+            with contextlib.suppress(OSError):
+                (self.path / ".lock").unlink(missing_ok=True)
+                self.path.rmdir()
 
     def begin(self, identity: Mapping[str, Any]) -> None:
         """Write who attacks whom, or check that it is the same as before, and read what was tried.
@@ -191,8 +197,8 @@ def _names(one: Try) -> dict[str, Any]:
 
 
 def _numbers(one: Try) -> dict[str, Any]:
-    row = asdict(one)
-    return {name: value for name, value in row.items() if name not in (*_names(one), *TEXTS, "proposal")}
+    left_out = {*_names(one), *TEXTS, "proposal"}
+    return {field.name: getattr(one, field.name) for field in fields(one) if field.name not in left_out}
 
 
 def _try(row: Mapping[str, Any], text: Mapping[str, Any]) -> Try:

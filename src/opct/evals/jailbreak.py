@@ -129,7 +129,7 @@ def jailbreak_items(
     count = len(names) if families_per_behavior is None else min(families_per_behavior, len(names))
     if count < 1:
         raise EvaluationError(f"families_per_behavior is {count}: use at least 1, or null for all.")
-    chosen = sorted(behaviors, key=lambda behavior: _order(seed, behavior.id))[:n_behaviors]
+    chosen = first_behaviors(behaviors, n_behaviors, seed)
     if not chosen:
         raise EvaluationError("There are no behaviours to evaluate on: give at least one.")
     items: list[Item] = []
@@ -143,6 +143,11 @@ def jailbreak_items(
                 prompt = wrapped_prompt(request, family, behavior.id, seed, templates=templates)
                 items.append(_item(behavior, request, prefix, family, prompt))
     return items + _attack_items(attacks, {behavior.id for behavior in chosen})
+
+
+def first_behaviors(behaviors: Sequence[Behavior], n: int | None, seed: int = 0) -> list[Behavior]:
+    """At most `n` of them, in an order by seed and id alone: fewer are a part of more."""
+    return sorted(behaviors, key=lambda behavior: _order(seed, behavior.id))[:n]
 
 
 def split_behaviors(split: str, behaviors: Sequence[Behavior]) -> list[Behavior]:
