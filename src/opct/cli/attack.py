@@ -88,8 +88,8 @@ def attack(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the attack in the folder.")] = False,
 ) -> None:
     """Attack your own model, and measure what its defence holds; nobody else's."""
-    given = {name: value for name, value in locals().items() if value is not None}
-    _attack(given)
+    given = dict(locals())
+    _attack({name: value for name, value in given.items() if value is not None})
 
 
 def _attack(given: dict[str, Any]) -> None:
