@@ -4,13 +4,7 @@ import threading
 from collections import Counter
 
 import pytest
-
-from opct.attack.board import Board, Rules
-from opct.attack.budget import Budget, Ledger, Spent
-from opct.attack.loop import play
-from opct.attack.protocol import Proposal, Reply, Shot
-from opct.errors import EvaluationError
-from tests.unit.attack.fakes import (
+from scripted import (
     ATTACKER_TOKENS,
     TARGET_TOKENS,
     ScriptedAttacker,
@@ -24,6 +18,12 @@ from tests.unit.attack.fakes import (
     user,
 )
 
+from opct.attack.board import Board, Rules
+from opct.attack.budget import Budget, Ledger, Spent
+from opct.attack.loop import play
+from opct.attack.protocol import Proposal, Reply, Shot
+from opct.errors import EvaluationError
+
 
 def run(own=None, rules=None, ids="abc", **more):
     own = own or players()
@@ -34,14 +34,15 @@ def run(own=None, rules=None, ids="abc", **more):
 
 
 def test_every_episode_of_every_behaviour_has_every_round_in_one_batch_a_round():
-    """3 behaviours x 2 episodes x 3 rounds: three batches of 6; the first of each behaviour before the second of any."""
+    """3 behaviours x 2 episodes x 3 rounds: three batches of 6, the first of each behaviour before a second."""
     played, own = run()
     assert [len(batch) for batch in own.attacker.batches] == [6, 6, 6]
     assert [(view.id, view.episode) for view in own.attacker.batches[0]] == [
         ("a", 0), ("b", 0), ("c", 0), ("a", 1), ("b", 1), ("c", 1),
     ]  # fmt: skip
     assert len(played.tries) == len({one.key for one in played.tries}) == 18
-    assert played.ended == "complete" and not played.cut_short
+    assert played.ended == "complete"
+    assert not played.cut_short
     assert all(one.is_broken is False for one in played.tries)
 
 
@@ -179,7 +180,8 @@ def test_no_batch_begins_after_the_seconds_are_over():
 
 def test_seconds_of_earlier_sessions_count():
     book = Ledger(Budget(seconds=10.0), 1, Spent(seconds=10.0), clock=lambda: 5.0)
-    assert book.fitting(3) == 0 and book.exhausted() == "seconds"
+    assert book.fitting(3) == 0
+    assert book.exhausted() == "seconds"
 
 
 def test_a_budget_that_ends_in_the_middle_says_which_behaviours_had_tries_left():
@@ -203,7 +205,7 @@ def test_it_stops_between_batches_when_asked_to():
 
 
 def test_stages_behind_endpoints_work_at_the_same_time():
-    """The target's first reply waits until the attacker was asked for the second batch: one by one, that never comes."""
+    """The first reply waits until the attacker was asked for the second batch: one by one, that never comes."""
     second = threading.Event()
 
     def write(view):
@@ -294,7 +296,8 @@ def test_what_fails_is_raised_after_what_was_made_is_kept():
     journal = Kept()
     with pytest.raises(EvaluationError, match="gone"):
         run(players(target=ScriptedTarget(reply)), Rules(episodes=2, rounds=3, batch_size=6), journal=journal)
-    assert {one.round for one in journal.tries} == {0} and len(journal.tries) == 6
+    assert {one.round for one in journal.tries} == {0}
+    assert len(journal.tries) == 6
 
 
 def test_an_attacker_with_the_wrong_number_of_proposals_is_refused():

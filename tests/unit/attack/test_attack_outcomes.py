@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
+from scripted import made, subjects
 
 from opct.attack.outcomes import curve, curve_rows, defence, outcomes, refusals
 from opct.attack.survival import broken_curve, median_queries
 from opct.evals.stats import binomial_bounds
-from tests.unit.attack.fakes import made, subjects
 
 
 def found(tries, ids="a", **more):
@@ -128,7 +128,9 @@ def test_the_median_is_where_the_curve_reaches_one_half():
     """Breaks at 1 to 5 of 8: half are broken by the 4th; with 3 breaks of 8 it is never reached."""
     half = median_queries(broken_curve([1, 2, 3, 4, 5, 6, 6, 6], [True] * 5 + [False] * 3))
     assert half.value == 4
-    assert half.ci_low is not None and half.ci_low < 4 and half.ci_high is None
+    assert half.ci_low is not None
+    assert half.ci_low < 4
+    assert half.ci_high is None
     never = median_queries(broken_curve([1, 2, 3, 6, 6, 6, 6, 6], [True] * 3 + [False] * 5))
     assert never.value is None
 
@@ -140,7 +142,8 @@ def test_a_behaviour_counts_in_the_curve_until_its_first_reply_without_a_score()
     assert [(point.at_risk, point.breaks) for point in curve(two)] == [(2, 0), (1, 0), (1, 0)]
     assert [(point.at_risk, point.breaks) for point in curve(two, unjudged_broke=True)] == [(2, 0), (2, 1), (1, 0)]
     rows = curve_rows(two)
-    assert rows["if_unjudged_broke"] is not None and rows["n_left_out"] == 0
+    assert rows["if_unjudged_broke"] is not None
+    assert rows["n_left_out"] == 0
     assert curve_rows(found([made("b", 0, 0)], "b"))["if_unjudged_broke"] is None
 
 

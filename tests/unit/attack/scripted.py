@@ -6,10 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from opct.attack.board import Rules
 from opct.attack.budget import Budget, Ledger
 from opct.attack.loop import Players
-from opct.attack.protocol import NO_PROMPT, TWIN, Proposal, Reply, Subject, Try, View
+from opct.attack.protocol import NO_PROMPT, Proposal, Reply, Subject, Try, View
 from opct.attack.scoring import Scorer
 from opct.data.pairs import Prompt
 from opct.evals.judging.protocol import JudgeIdentity, Judgement, JudgeRequest
