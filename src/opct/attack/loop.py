@@ -22,7 +22,6 @@ from opct.attack.scoring import Scorer
 from opct.attack.turns import answered, asked_tries
 from opct.progress import NullProgress, Progress
 
-IN_FLIGHT = 3  # batches under way: one in each stage
 INTERRUPTED = "interrupted"
 COMPLETE = "complete"
 
@@ -124,7 +123,7 @@ def _key(kind: Kind, view: View) -> Key:
 
 @dataclass
 class _Round:
-    """The batches of one round, at most `IN_FLIGHT` of them at once."""
+    """The batches of one round; as many are under way as there are threads for stages."""
 
     kind: Kind
     players: Players
@@ -151,7 +150,7 @@ class _Round:
             batch = [waiting.popleft() for _ in range(fits)]
             self.ledger.reserve(len(batch))
             self.under_way.append((len(batch), self.stages.submit(self.kind, batch, rules)))
-            while len(self.under_way) >= IN_FLIGHT:
+            while len(self.under_way) >= len(self.stages.threads):
                 self._settle_one()
         self._settle_all()
         return COMPLETE
@@ -178,13 +177,14 @@ class _Stages:
         self._attacker = self._here if players.attacker.is_local else ThreadPoolExecutor(1, "opct-attack-attacker")
         self._target = self._here if players.target.is_local else ThreadPoolExecutor(1, "opct-attack-target")
         self._judge = self._here if players.scorer.is_local else ThreadPoolExecutor(1, "opct-attack-judge")
+        self.threads = {self._attacker, self._target, self._judge}
 
     def __enter__(self) -> _Stages:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for pool in {self._here, self._attacker, self._target, self._judge}:
-            pool.shutdown(wait=True, cancel_futures=True)
+        for thread in self.threads:
+            thread.shutdown(wait=True, cancel_futures=True)
 
     def submit(self, kind: Kind, views: Sequence[View], rules: Rules) -> Future[list[Try]]:
         """Begin a batch; each stage waits for the one before it, and for its turn."""

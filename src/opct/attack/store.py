@@ -136,8 +136,9 @@ class AttackDir:
                 )
             self._read()
             return
-        write_json(self.identity_path, now)
         _new_private(self.transcripts_path, {"opct_warning": WARNING, "kind": "opct_transcripts", "schema": SCHEMA})
+        self.tries_path.unlink(missing_ok=True)
+        write_json(self.identity_path, now)  # last: from here on there is an attack
 
     def _read(self) -> None:
         """The tries of whole batches; what is left of another one is removed from both files."""

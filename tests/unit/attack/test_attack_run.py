@@ -47,7 +47,7 @@ def test_a_resumed_attack_is_the_one_that_was_not_interrupted(tiny_policy, tmp_p
     straight = run_attack(tiny_policy, out=tmp_path / "b", attacker="best_of_n", **SMALL)
     for name in ("rows", "curve", "behaviors"):
         assert second.result[name] == straight.result[name]
-    with pytest.raises(RunError, match="attacker.sigma was 0.4 and is 0.2"):
+    with pytest.raises(RunError, match=r"attacker\.sigma was 0\.4 and is 0\.2"):
         run_attack(tiny_policy, out=tmp_path / "a", attacker="best_of_n", sigma=0.2, resume=True, **SMALL)
 
 

@@ -29,17 +29,19 @@ def test_without_noise_nothing_changes():
 
 
 def test_words_keep_their_ends_and_their_letters():
-    """At sigma 0.4 noise is rare (0.064): seeds are looked for in which no character moved."""
-    quiet = 0
+    """Noise is rare (0.064): in 200 seeds hundreds of words have all their letters, some of them in another order."""
+    same, shuffled = 0, 0
     for seed in range(200):
         text = augmented(TEXT, random.Random(seed), 0.4)
         assert len(text) == len(TEXT)
-        if sorted(text.lower()) == sorted(TEXT.lower()):
-            quiet += 1
-            for own, was in zip(text.lower().split(), TEXT.lower().split(), strict=True):
-                assert (own[0], own[-1], sorted(own)) == (was[0], was[-1], sorted(was))
+        for own, was in zip(text.lower().split(), TEXT.lower().split(), strict=True):
+            if sorted(own) == sorted(was):
+                same += 1
+                shuffled += own != was
+                assert (own[0], own[-1]) == (was[0], was[-1])
                 assert len(was) > 3 or own == was
-    assert quiet > 3
+    assert same > 1000
+    assert shuffled > 200
 
 
 def test_noise_moves_a_character_to_its_neighbour():
