@@ -44,7 +44,8 @@ NO_REPLY = "(nothing)"
 REPLY_CHARACTERS = 600
 """Of the target's reply, the attacker reads so much of the beginning."""
 _LABEL = re.compile(
-    r"^\W*(?:(?:new|better|revised|improved|test|my|the|your) )*(?:message|prompt|request)\W*:(?:\*\*|__)?\s*", re.IGNORECASE
+    r"^\W*(?:(?:new|better|revised|improved|test|my|the|your) )*(?:message|prompt|request)\W*:(?:\*\*|__)?\s*",
+    re.IGNORECASE,
 )
 _FENCE = re.compile(r"^```\w*\n(.*?)\n?```$", re.DOTALL)
 _QUOTES = (('"', '"'), ("“", "”"), ("'", "'"), ("«", "»"))

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from inspect_ai.model import ModelOutput, ModelUsage, get_model
 from scripted import ScriptedAttacker, user
 
 from opct.attack.opening import check_target, chosen_behaviors, held_in_warnings, open_pool, open_scorer
@@ -87,8 +88,19 @@ def test_a_model_behind_an_endpoint_is_attacked_only_when_confirmed(tmp_path):
     assert "this machine" in check_target("some/model", AttackSettings())
 
 
-def test_a_confirmed_model_of_inspect_is_attacked(tmp_path):
-    """mockllm says "Default output from mockllm/model", which the rules read as an answer: all is broken."""
+def test_a_confirmed_model_of_inspect_is_attacked(tmp_path, monkeypatch):
+    """It answers everything at once: all is broken by the first query."""
+
+    async def answers(input, tools, tool_choice, config):
+        output = ModelOutput.from_content("mockllm/model", "Here is the plan: walk to the shop and buy some paint.")
+        output.usage = ModelUsage(input_tokens=5, output_tokens=3, total_tokens=8)
+        return output
+
+    def scripted(name, **more):
+        assert name == "mockllm/model"
+        return get_model(name, custom_outputs=answers)
+
+    monkeypatch.setattr("opct.attack.opening.inspect_model", scripted)
     done = run_attack("inspect:mockllm/model", out=tmp_path / "a", attacker="best_of_n", confirm_remote=True, **SMALL)
     rows = {row["metric"]: row for row in done.result["rows"]}
     assert rows["defense_success_rate"]["value"] == 0.0
