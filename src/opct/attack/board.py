@@ -108,6 +108,7 @@ class Board:
         own = normalised(subject.text)
         others = [shot for shot in shots if shot.behavior_id != subject.id and normalised(shot.behavior) != own]
         seed = sample_seed(self.rules.seed, "attacker", subject.id, episode, round_)
-        chosen = random.Random(f"{seed}/shots").sample(others, min(self.rules.shots, len(others)))
+        draw = random.Random(f"{self.rules.seed}/{subject.id}/{round_}/shots")  # the same for all episodes
+        chosen = draw.sample(others, min(self.rules.shots, len(others)))
         history = tuple(self._history.get((subject.id, episode), ()))
         return View(subject.id, subject.text, episode, round_, seed, history, tuple(chosen))
