@@ -129,6 +129,8 @@ def remedy(error: BaseException) -> str:
 def _line(path: str | Path, row: Mapping[str, Any]) -> bytes:
     try:
         return (json.dumps(row, ensure_ascii=False, allow_nan=False, separators=(", ", ": ")) + "\n").encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise RunError(f"A row for {path} holds text that is no Unicode: {error.reason} at {error.start}.") from error
     except ValueError as error:
         bad = [key for key, value in row.items() if isinstance(value, float) and not math.isfinite(value)]
         where = ", ".join(bad) or "in a nested value"
