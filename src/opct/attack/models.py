@@ -11,7 +11,7 @@ import anyio
 from opct.attack.protocol import Reply
 from opct.data.pairs import Prompt
 from opct.data.render import final_answer, without_thinking
-from opct.errors import EvaluationError
+from opct.errors import EvaluationError, OpctError
 from opct.evals.judging import endpoint
 from opct.evals.judging.asking import IN_PROCESS
 from opct.evals.tasks import as_chat
@@ -148,6 +148,8 @@ class InspectModel:
         asking = _Asking(self, prompts, seeds)
         with quiet():
             anyio.run(asking.run)
+        if asking.error is not None:
+            raise asking.error
         if asking.fault is not None:
             raise EvaluationError(
                 f"The model {self.name} {asking.fault}. What was tried until now is kept: see to it, and go on with "
@@ -172,6 +174,7 @@ class _Asking:
         self.replies = [Reply("", "rejected")] * len(prompts)
         self.secrets = endpoint.known_secrets(owner.model)
         self.fault: str | None = None
+        self.error: OpctError | None = None  # of a model of ours, asked through Inspect
         self.rejected = ""
 
     async def run(self) -> None:
@@ -183,7 +186,12 @@ class _Asking:
 
     async def _work(self, turns: Any, scope: anyio.CancelScope) -> None:
         for i in turns:
-            found = await self._call(i)
+            try:
+                found = await self._call(i)
+            except OpctError as error:
+                self.error = error
+                scope.cancel()
+                return
             if isinstance(found, Reply):
                 self.replies[i] = found
             elif found.kind == endpoint.REQUEST:

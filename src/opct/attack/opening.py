@@ -20,7 +20,7 @@ from opct.errors import DataError, EvaluationError
 from opct.evals.jailbreak import first_behaviors, split_behaviors
 from opct.evals.judging.asking import IN_PROCESS, LLMJudge
 from opct.evals.judging.asking_settings import asking_settings
-from opct.evals.judging.opening import inspect_model, open_judge
+from opct.evals.judging.opening import described_model, inspect_model, open_judge
 from opct.evals.refusals import refuses
 from opct.models.saved import load_policy
 from opct.progress import Progress
@@ -53,7 +53,7 @@ class Models:
         name = str(spec)
         if name.startswith(INSPECT):
             asked = inspect_model(name.removeprefix(INSPECT), what=f"The {role}'s model")
-            return InspectModel(asked, sampling)
+            return InspectModel(asked, sampling, name=described_model(str(asked)))
         if name not in self._policies:
             self._progress.stage(f"load {name}")
             self._policies[name] = load_policy(name, **self._settings)

@@ -9,7 +9,7 @@ from scripted import user
 
 from opct.attack.models import InspectModel, LocalModel, Sampling
 from opct.data.render import final_answer, without_thinking
-from opct.errors import EvaluationError
+from opct.errors import DataError, EvaluationError
 from opct.evals.inspecting import quiet
 
 
@@ -157,6 +157,11 @@ def test_a_refused_key_is_not_tried_again():
     with pytest.raises(EvaluationError, match="refuses the key"):
         inspected(script).answer([user("a")], [0])
     assert len(script.asked) == 1
+
+
+def test_an_error_of_ours_comes_through_as_it_is():
+    with pytest.raises(DataError, match="of ours"):
+        inspected(Script(lambda text: DataError("one of ours"))).answer([user("a"), user("b")], [0, 1])
 
 
 def test_sampling_out_of_range_is_refused():
