@@ -28,8 +28,9 @@ def called(monkeypatch):
 
 
 def test_options_become_settings(called, capsys):
-    assert run("attack", "runs/x", "--n", "4", "--judge", "strongreject", "--judge-model", "openai/m", "--base-url", "u",
-               "--set", "retries=1", "--model-arg", "a=b", "--split", "train", "--max-queries", "9") == 0  # fmt: skip
+    judge = ("--judge", "strongreject", "--judge-model", "m", "--base-url", "u", "--set", "retries=1")
+    rest = ("--n", "4", "--model-arg", "a=b", "--split", "train", "--max-queries", "9")
+    assert run("attack", "runs/x", *judge, *rest) == 0
     assert capsys.readouterr().out == "rendered\n"
     assert called.arguments == ("runs/x",)
     given = called.keywords
