@@ -24,6 +24,19 @@ AttackerModel = Annotated[
 JudgeName = Annotated[
     str, typer.Option(metavar="JUDGE", help="refusals, strongreject, or a folder made by `opct judge train`.")
 ]
+Families = Annotated[
+    str | None, typer.Option(metavar="NAMES", help="Of transfer: held_out (default), train, all, or names.")
+]
+Prompts = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Of transfer: finished prompts instead of families.")
+]
+Sigma = Annotated[
+    float | None, typer.Option(metavar="X", help="Of best_of_n: how strongly letters are disturbed; 0.4.")
+]
+Pool = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Successes on other behaviours that an attacker is shown.")
+]
+JudgeModel = Annotated[str | None, typer.Option(metavar="NAME", help="Who is asked by a rubric: any model of Inspect.")]
 Behaviors = Annotated[str, typer.Option(metavar="FILE", help="builtin, a file or hub set of behaviours.")]
 
 
@@ -31,22 +44,12 @@ def attack(
     target: AttackTarget,
     attacker: Annotated[str, typer.Option(metavar="NAME", help="transfer, best_of_n or refine.")] = "refine",
     attacker_model: AttackerModel = None,
-    families: Annotated[
-        str | None, typer.Option(metavar="NAMES", help="Of transfer: held_out (default), train, all, or names.")
-    ] = None,
-    prompts: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Of transfer: finished prompts instead of families.")
-    ] = None,
-    sigma: Annotated[
-        float | None, typer.Option(metavar="X", help="Of best_of_n: how strongly letters are disturbed; 0.4.")
-    ] = None,
-    pool: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Successes on other behaviours that an attacker is shown.")
-    ] = None,
+    families: Families = None,
+    prompts: Prompts = None,
+    sigma: Sigma = None,
+    pool: Pool = None,
     judge: JudgeName = "refusals",
-    judge_model: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Who is asked by a rubric: any model of Inspect.")
-    ] = None,
+    judge_model: JudgeModel = None,
     base_url: BaseUrl = None,
     model_arg: ModelArg = None,
     setting: Setting = None,
