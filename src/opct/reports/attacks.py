@@ -25,6 +25,7 @@ SCHEMA, KIND = 1, "opct_attack"
 RESULT, SUCCESSES = "result.json", "successful_prompts.jsonl"
 BROKEN, HELD, UNDECIDED = "broken", "held", "undecided"
 MOST_WITH_BOUNDS = 3
+WORST = "if every reply without a score had broken its behaviour"
 SHOWN_PROMPTS = 3
 COLUMNS = (
     "defence rate",
@@ -175,6 +176,8 @@ def curve_figure(name: str, attacks: Sequence[tuple[Arm, Attack]]) -> Figure | N
         if len(drawn) <= MOST_WITH_BOUNDS:
             for bound, words in (("ci_low", "lower"), ("ci_high", "upper")):
                 series.append(svg.Series(f"{label}, {words} bound", arm.style, _steps(points, bound), thin=True))
+            if worst := one.result["curve"]["if_unjudged_broke"]:
+                series.append(svg.Series(f"{label}, {WORST}", arm.style, _steps(worst, "broken"), thin=True))
         rows += [
             (
                 arm.name,
@@ -187,7 +190,10 @@ def curve_figure(name: str, attacks: Sequence[tuple[Arm, Attack]]) -> Figure | N
             for point in points
         ]
     ends = "; ".join(f"{arm.name}: {one.run} at {points[-1]['broken']:.0%}" for arm, one, points in drawn)
-    bounds = " Thin lines are its 95% interval at each point." if len(drawn) <= MOST_WITH_BOUNDS else ""
+    bounds = ""
+    if len(drawn) <= MOST_WITH_BOUNDS:
+        bounds = " Thin lines are its 95% interval at each point"
+        bounds += f", and the curve {WORST}." if any(line.label.endswith(WORST) for line in series) else "."
     return Figure(
         title=f"Broken by {name}",
         drawing=svg.line_chart(
