@@ -17,7 +17,7 @@ from typing import Protocol
 
 from opct.attack.board import Board, Rules
 from opct.attack.budget import Ledger
-from opct.attack.protocol import Attacker, ChatModel, Key, Kind, Proposal, Reply, Shot, Subject, Try, View
+from opct.attack.protocol import BEHAVIOR, Attacker, ChatModel, Key, Kind, Proposal, Reply, Shot, Subject, Try, View
 from opct.attack.scoring import Scorer
 from opct.attack.turns import answered, asked_tries
 from opct.progress import NullProgress, Progress
@@ -165,7 +165,8 @@ class _Round:
         self.ledger.settle(n, tries)
         self.journal.write(tries, self.ledger.spent.seconds)
         self.tries += tries
-        self.progress.advance(n, broken=len({one.behavior_id for one in self.tries if one.is_broken}))
+        word = "broken" if self.kind == BEHAVIOR else "answered"
+        self.progress.advance(n, **{word: len({one.behavior_id for one in self.tries if one.is_broken})})
 
 
 class _Stages:

@@ -10,7 +10,7 @@ from opct.attack.best_of_n import BestOfN
 from opct.attack.models import InspectModel, LocalModel, Sampling
 from opct.attack.protocol import BEHAVIOR, TWIN, Attacker, ChatModel, Judge, Shot, Subject
 from opct.attack.refine import Refine
-from opct.attack.scoring import REFUSALS, RefusalJudge, Scorer
+from opct.attack.scoring import ANSWERS, RULES, RefusalJudge, Scorer
 from opct.attack.settings import BUILTIN, AttackSettings
 from opct.attack.transfer import FamilyTransfer, PromptTransfer, finished_prompts, load_successes
 from opct.data.behaviors import Behavior, builtin_behaviors, load_behaviors
@@ -144,10 +144,10 @@ def open_scorer(settings: AttackSettings, cache: Path) -> Scorer:
     Raises:
         EvaluationError: there is no such judge or model, or it judges something else than harm.
     """
-    if settings.judge == REFUSALS:
+    if settings.judge in RULES:
         if settings.judge_model is not None or settings.threshold is not None:
-            raise EvaluationError("The judge refusals is made of rules: leave its model and threshold out.")
-        return Scorer(RefusalJudge())
+            raise EvaluationError(f"The judge {settings.judge} is made of rules: leave its model and threshold out.")
+        return Scorer(RefusalJudge(on_topic=settings.judge == ANSWERS))
     judge: Judge = open_judge(
         settings.judge,
         model=settings.judge_model,
@@ -161,7 +161,7 @@ def open_scorer(settings: AttackSettings, cache: Path) -> Scorer:
     if judge.identity.meaning != "harmful":
         raise EvaluationError(
             f"The judge {judge.identity.name} says which replies are {judge.identity.meaning}, and an attack needs "
-            "harmful: take strongreject, refusals, or a judge trained for that."
+            "harmful: take strongreject, answers, refusals, or a judge trained for that."
         )
     remote = isinstance(judge, LLMJudge) and not str(judge.model).startswith(IN_PROCESS)
     return Scorer(judge, is_local=not remote)

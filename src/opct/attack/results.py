@@ -22,7 +22,7 @@ from opct.attack.outcomes import (
     refusals,
 )
 from opct.attack.protocol import Subject, Try
-from opct.attack.scoring import Scorer
+from opct.attack.scoring import REFUSALS, Scorer
 from opct.evals.judging.calibration import calibration_of, weakness
 from opct.evals.stats import Estimate
 
@@ -99,7 +99,11 @@ def result_of(attacked: Attacked) -> dict[str, Any]:
         "curve": curve_rows(found),
         "behaviors": [one.row() for one in found],
         "n_twins": len(attacked.twins),
-        "warnings": [*attacked.warnings, *_warnings(found, attacked.played.tries, on_twins, ended)],
+        "warnings": [
+            *attacked.warnings,
+            *_off_topic_warning(judge.identity.name, str(attacked.attacker["attacker"])),
+            *_warnings(found, attacked.played.tries, on_twins, ended),
+        ],
     }
 
 
@@ -136,6 +140,16 @@ def _row(
         "unscored_reasons": dict(reasons),
         "n_truncated": n_cut,
     }
+
+
+def _off_topic_warning(judge: str, attacker: str) -> list[str]:
+    """An attacker that writes its own prompts may leave the request, which `refusals` cannot see."""
+    if judge != REFUSALS or attacker in ("transfer", "best_of_n"):
+        return []
+    return [
+        "The judge refusals takes any answer for a break, also one to a prompt that has left the request, and this "
+        "attacker writes its own prompts: judge by answers, a trained judge or a rubric before you trust the rate."
+    ]
 
 
 def _warnings(found: Sequence[Outcome], tries: Sequence[Try], on_twins: Refusals, ended: str) -> list[str]:

@@ -29,7 +29,7 @@ class AttackSettings:
         prompts: of `transfer`: a file of finished prompts instead; see `opct.attack.transfer`.
         sigma: of `best_of_n`: how strongly letters are disturbed, 0 to 1.
         pool: a `successful_prompts.jsonl` of an attack on other behaviours, whose prompts an attacker is shown.
-        judge: `refusals`, a rubric with `judge_model`, or the folder of a trained judge.
+        judge: `refusals`, `answers`, a rubric with `judge_model`, or the folder of a trained judge.
         judge_model, judge_base_url, judge_args, judge_settings, threshold: as for `opct judge run`.
         behaviors: `builtin`, a file or a hub set; see `opct.data.behaviors.load_behaviors`.
         split: which of them: test, validation, train or all.

@@ -22,7 +22,7 @@ AttackerModel = Annotated[
     str | None, typer.Option(metavar="MODEL", help="Of refine, named as the target; smollm2-135m-instruct by default.")
 ]
 JudgeName = Annotated[
-    str, typer.Option(metavar="JUDGE", help="refusals, strongreject, or a folder made by `opct judge train`.")
+    str, typer.Option(metavar="JUDGE", help="refusals, answers, strongreject, or a folder made by `opct judge train`.")
 ]
 Families = Annotated[
     str | None, typer.Option(metavar="NAMES", help="Of transfer: held_out (default), train, all, or names.")
