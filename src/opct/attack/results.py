@@ -22,7 +22,7 @@ from opct.attack.outcomes import (
     refusals,
 )
 from opct.attack.protocol import Subject, Try
-from opct.attack.scoring import REFUSALS, Scorer
+from opct.attack.scoring import REFUSALS, RULES, Scorer
 from opct.evals.judging.calibration import calibration_of, weakness
 from opct.evals.stats import Estimate
 
@@ -90,7 +90,11 @@ def result_of(attacked: Attacked) -> dict[str, Any]:
         "label": attacked.label,
         "target": dict(attacked.target),
         "attacker": dict(attacked.attacker),
-        "judge": {**judge.identity.row(), "calibration": calibration, "warning": weakness(calibration)},
+        "judge": {
+            **judge.identity.row(),
+            "calibration": calibration,
+            "warning": _weakness(judge.identity.name, calibration),
+        },
         "settings": dict(attacked.settings),
         "budget": {"limits": asdict(attacked.budget), "spent": attacked.spent.row()},
         "judge_usage_of_this_session": asdict(attacked.scorer.usage),
@@ -140,6 +144,15 @@ def _row(
         "unscored_reasons": dict(reasons),
         "n_truncated": n_cut,
     }
+
+
+def _weakness(judge: str, calibration: Mapping[str, Any] | None) -> str | None:
+    if judge in RULES:
+        return (
+            f"The judge {judge} is made of rules: what it takes for an answer need not be of use to anyone. How often "
+            "it agrees with people is in the documentation of attacks."
+        )
+    return weakness(calibration)
 
 
 def _off_topic_warning(judge: str, attacker: str) -> list[str]:

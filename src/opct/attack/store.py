@@ -62,7 +62,6 @@ class AttackDir:
         return (
             self.result_path,
             self.successes_path,
-            self.judge_cache_path,
             self.tries_path,
             self.transcripts_path,
             self.identity_path,
@@ -76,7 +75,8 @@ class AttackDir:
     # -- open
 
     def open(self, *, resume: bool = False, overwrite: bool = False) -> AttackDir:
-        """Lock the folder; with `overwrite`, remove the attack in it. Close it with `with`."""
+        """Lock the folder; with `overwrite`, remove the attack in it, but not what a judge was paid for. Close it with
+        `with`."""
         from filelock import FileLock, Timeout
 
         if resume and overwrite:

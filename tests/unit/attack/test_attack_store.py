@@ -155,8 +155,10 @@ def test_a_folder_is_not_overwritten_unasked_nor_used_twice(whole, tmp_path):
         AttackDir(tmp_path / "a").open(resume=True, overwrite=True)
     with AttackDir(tmp_path / "a").open(resume=True), pytest.raises(RunError, match="in use"):
         AttackDir(tmp_path / "a").open(resume=True)
+    (tmp_path / "a" / "judge_cache.jsonl").write_text("")
     with AttackDir(tmp_path / "a").open(overwrite=True) as anew:
         assert not anew.is_attack
+        assert anew.judge_cache_path.exists()  # it was paid for
         anew.begin(IDENTITY)
         assert anew.kept("behavior", 0) == {}
 
