@@ -206,7 +206,7 @@ class _Asking:
         for turn in range(1 + self.owner.endpoint_retries):
             try:
                 with anyio.fail_after(self.owner.timeout_s):
-                    return _reply(await self._generate(i))
+                    return _reply(await self._generate(i), self.owner.max_tokens)
             except errors as error:
                 fault = endpoint.fault_of(error, self.secrets)
             if fault.kind != endpoint.TRANSIENT:
@@ -230,13 +230,14 @@ class _Asking:
         return await self.owner.model.generate(as_chat(self.prompts[i]), config=config)
 
 
-def _reply(output: ModelOutput) -> Reply:
+def _reply(output: ModelOutput, most_tokens: int) -> Reply:
+    """Where the endpoint counts no tokens, the reply counts as one of `most_tokens`: a budget must hold."""
     text, unfinished = without_thinking(output.completion.encode("utf-8", "replace").decode("utf-8"))
     used = output.usage
     return Reply(
         text,
         STOP_REASONS.get(output.stop_reason, "stop"),
         0 if used is None else used.input_tokens,
-        0 if used is None else used.output_tokens,
+        most_tokens if used is None else used.output_tokens,
         is_unfinished=unfinished,
     )

@@ -68,11 +68,12 @@ class Attack:
 
 @dataclass(frozen=True)
 class AttackRow:
-    """A line of the table: an attack on a run of an arm, its texts in the order of `COLUMNS`."""
+    """A line of the table: an attack on a run of an arm, its texts in the order of `COLUMNS`; `numbers` for JSON."""
 
     arm: Arm
     run: str
     texts: tuple[str, ...]
+    numbers: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -157,7 +158,7 @@ def _view(name: str, attacks: Sequence[tuple[Arm, Sequence[Attack]]], pairs: Seq
     return AttackView(
         name,
         curve_figure(name, there),
-        tuple(AttackRow(arm, one.run, _texts(one)) for arm, one in there),
+        tuple(AttackRow(arm, one.run, _texts(one), _numbers(one)) for arm, one in there),
         differences,
         tuple(_broken(arm, one) for arm, one in there),
         (*_warnings(there), *apart),
@@ -234,6 +235,10 @@ def _texts(one: Attack) -> tuple[str, ...]:
         f"{spent['queries']:,}, {spent['tokens']:,}",
         f"{judge['name']} ({judge['model']})",
     )
+
+
+def _numbers(one: Attack) -> dict[str, Any]:
+    return {name: one.result[name] for name in ("rows", "curve", "budget", "ended")}
 
 
 def _broken(arm: Arm, one: Attack) -> BrokenList:
@@ -313,14 +318,11 @@ def _warnings(attacks: Sequence[tuple[Arm, Attack]]) -> list[str]:
 
 
 def attacks_json(views: Sequence[AttackView]) -> list[dict[str, Any]]:
-    """The tables as JSON; no prompt is in it."""
+    """The numbers as JSON; no prompt is in it."""
     return [
         {
             "attacker": view.name,
-            "attacks": [
-                {"arm": row.arm.label, "run": row.run, **dict(zip(COLUMNS, row.texts, strict=True))}
-                for row in view.rows
-            ],
+            "attacks": [{"arm": row.arm.label, "run": row.run, **row.numbers} for row in view.rows],
             "differences": list(view.differences),
             "broken": [
                 {"arm": own.arm.label, "run": own.run, "behaviors": [one.text for one in own.behaviors]}

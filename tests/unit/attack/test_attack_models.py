@@ -122,6 +122,27 @@ def test_a_model_of_inspect_is_asked_with_the_seed_and_the_limits():
     assert {config.max_tokens for config in script.configs} == {8}
 
 
+def test_a_reply_whose_tokens_nobody_counted_counts_as_the_longest():
+    async def uncounted(input, tools, tool_choice, config):
+        output = ModelOutput.from_content("mockllm/model", "x")
+        output.usage = None
+        return output
+
+    class Silent:
+        """mockllm counts by itself, and asks the network how."""
+
+        api = None
+
+        def __str__(self):
+            return "some/model"
+
+        async def generate(self, messages, config):
+            return await uncounted(messages, [], None, config)
+
+    [reply] = InspectModel(Silent(), Sampling(8)).answer([user("a")], [0])
+    assert reply.completion_tokens == 8
+
+
 @pytest.mark.parametrize(
     ("stop_reason", "told"), [("max_tokens", "length"), ("content_filter", "filtered"), ("model_length", "context")]
 )

@@ -141,6 +141,7 @@ def test_the_json_has_the_tables(runs):
     found, comparison = views(runs)
     [one] = report_json(comparison, [], {"created": "now", "version": "0"}, found)["attacks"]
     assert [row["arm"] for row in one["attacks"]] == ["base", "opct"]
+    assert [row["rows"][0]["value"] for row in one["attacks"]] == [0.25, 2 / 3]
     assert len(one["broken"][0]["behaviors"]) == 3
     json.dumps(one)
 
