@@ -9,6 +9,7 @@ what would have come without the interruption.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -117,6 +118,11 @@ def play(
     return Played(tuple(played))
 
 
+def _even(n: int, most: int) -> int:
+    """The size of the next batch of n tries in as few batches as may be, none much smaller than another."""
+    return math.ceil(n / math.ceil(n / most))
+
+
 def _key(kind: Kind, view: View) -> Key:
     return (kind, view.id, view.round, view.episode)
 
@@ -140,7 +146,7 @@ class _Round:
             if should_stop():
                 self._settle_all()
                 return INTERRUPTED
-            size = min(rules.batch_size, len(waiting))
+            size = _even(len(waiting), rules.batch_size)
             fits = self.ledger.fitting(size)
             if fits < size and self.under_way:
                 self._settle_one()  # it may have taken less than was set aside

@@ -46,6 +46,12 @@ def test_every_episode_of_every_behaviour_has_every_round_in_one_batch_a_round()
     assert all(one.is_broken is False for one in played.tries)
 
 
+def test_a_round_is_cut_into_even_batches():
+    """9 tries, at most 4 at once: three batches of 3, and not 4, 4 and 1."""
+    _, own = run(rules=Rules(episodes=3, rounds=1, batch_size=4))
+    assert [len(batch) for batch in own.attacker.batches] == [3, 3, 3]
+
+
 def test_the_judge_sees_the_bare_behaviour_and_the_target_the_prompt():
     _, own = run(ids="a", rules=Rules(episodes=1, rounds=1))
     assert own.target.asked == ["a e0 r0"]

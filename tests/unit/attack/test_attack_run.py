@@ -11,9 +11,11 @@ from opct.attack.run import default_out, run_attack
 from opct.attack.scoring import RefusalJudge
 from opct.attack.settings import AttackSettings, attack_settings
 from opct.data.behaviors import builtin_behaviors
+from opct.data.near_duplicates import normalised
 from opct.errors import DataError, EvaluationError, RunError
 from opct.evals.judging.protocol import JudgeRequest
-from opct.files import read_jsonl
+from opct.files import read_jsonl, write_json
+from opct.runs import RunDir
 
 SMALL = {"n_behaviors": 3, "episodes": 2, "rounds": 2, "max_reply_tokens": 6}
 
@@ -200,3 +202,25 @@ def test_what_the_target_was_trained_on_is_said(tiny_policy):
     assert held_in_warnings("m", tiny_policy, behaviors) == []
     [said] = held_in_warnings("m", None, behaviors)
     assert "not known" in said
+
+
+def test_attacked_behaviours_that_the_target_was_trained_on_are_said(tiny_policy, tmp_path):
+    """One of two, in other case; an adapter whose run kept nothing is not known."""
+    behaviors = builtin_behaviors("test")[:2]
+    with RunDir.create(tmp_path / "run") as run:
+        texts = {"behaviors": [normalised(behaviors[1].behavior)], "twins": [], "facts": [], "is_complete": True}
+        write_json(run.trained_on_path, texts)
+        [said] = held_in_warnings(tmp_path / "run", tiny_policy, behaviors)
+        assert said.startswith("1 of the 2 attacked behaviours")
+        assert behaviors[1].id in said
+        run.trained_on_path.unlink()
+        [unknown] = held_in_warnings(tmp_path / "run", tiny_policy, behaviors)
+    assert "not known" in unknown
+
+
+def test_an_attack_on_a_run_is_kept_in_it(tmp_path):
+    with RunDir.create(tmp_path / "run") as run:
+        assert default_out(tmp_path / "run", "refine") == run.attacks_dir / "refine"
+        run.attacks_dir.mkdir()  # and goes with it
+    RunDir.create(tmp_path / "run", overwrite=True).release()
+    assert not run.attacks_dir.exists()
