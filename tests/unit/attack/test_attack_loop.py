@@ -105,6 +105,27 @@ def test_a_shot_from_the_pool_is_never_of_the_behaviour_itself_in_other_case():
     assert [said(shot.prompt) for shot in view.shots] == ["fine"]
 
 
+def test_all_episodes_of_a_behaviour_are_shown_the_same_and_another_seed_shows_others():
+    pool = [Shot(f"s{i}", f"other request number {i}", user(f"m{i}")) for i in range(30)]
+
+    def shown(seed, round_=0):
+        views = Board(subjects("a", "b"), Rules(episodes=3, rounds=2, shots=2, seed=seed), pool).views(round_)
+        return {id_: {view.shots for view in views if view.id == id_} for id_ in "ab"}
+
+    first = shown(0)
+    assert [len(found) for found in first.values()] == [1, 1]
+    assert first["a"] != first["b"]
+    assert shown(0) == first != shown(1)
+    assert shown(0, 1) != first
+
+
+def test_the_target_is_not_sampled_by_the_attackers_seed():
+    """With the same model on both sides, the same seed would tie what one says to what the other said."""
+    _, own = run(ids="a")
+    assert not set(own.target.seeds) & {view.seed for batch in own.attacker.batches for view in batch}
+    assert len(set(own.target.seeds)) == 6
+
+
 def test_a_try_depends_on_behaviour_episode_and_round_and_not_on_the_batch():
     """Batches of 1, 4 and 100; one behaviour alone: the same seeds, so the same replies."""
     alone, _ = run(rules=Rules(episodes=2, rounds=3, batch_size=4), ids="b")
