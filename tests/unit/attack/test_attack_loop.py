@@ -110,7 +110,7 @@ def test_all_episodes_of_a_behaviour_are_shown_the_same_and_another_seed_shows_o
 
     def shown(seed, round_=0):
         views = Board(subjects("a", "b"), Rules(episodes=3, rounds=2, shots=2, seed=seed), pool).views(round_)
-        return {id_: {view.shots for view in views if view.id == id_} for id_ in "ab"}
+        return {id_: {str(view.shots) for view in views if view.id == id_} for id_ in "ab"}
 
     first = shown(0)
     assert [len(found) for found in first.values()] == [1, 1]
