@@ -18,7 +18,7 @@ from opct.config_file import load_config
 from opct.progress import make_progress
 from opct.reports import report
 from opct.runs import RunDir
-from opct.stages import BASE, Parts, evaluate_once, train_once
+from opct.stages import BASE, Parts, asked_now, evaluate_once, train_once
 
 CONFIGS = Path(__file__).resolve().parents[1] / "configs"
 METHODS = {"sft": CONFIGS / "baselines" / "sft.yaml", "opct": CONFIGS / "sycophancy.yaml"}
@@ -59,21 +59,22 @@ def measure(
     out: Path, todo: Sequence[tuple[str, int]], settings: Sequence[str], evaluation: Mapping[str, Any], parts: Parts
 ) -> Path:
     """Train and evaluate each method with each seed, evaluate the base in their dtype, write the report."""
-    folders, dtypes = [out / BASE], set()
+    folders, dtypes, asked = [out / BASE], set(), asked_now(evaluation)
     for method, seed in todo:
         folder = out / f"{method}-seed{seed}"
         config = load_config(METHODS[method], [f"seed={seed}", f"output_dir={json.dumps(str(folder))}", *settings])
         parts.next()
-        train_once(config, folder.name, overwrite=False, progress=parts)
+        remedy = f"delete {folder}, or name another --out"
+        train_once(config, folder.name, overwrite=False, remedy=remedy, progress=parts)
         dtypes.add(str(RunDir(folder).read_manifest()["dtype"]))  # what `model.dtype: auto` stood for
         if len(dtypes) > 1:
             raise SystemExit(f"the runs were trained in {sorted(dtypes)}: give one with --set model.dtype=bfloat16")
         parts.next()
-        evaluate_once(method, folder, config, min(dtypes), evaluation, overwrite=False, progress=parts)
+        evaluate_once(method, folder, config, min(dtypes), evaluation, overwrite=False, asked=asked, progress=parts)
         folders.append(folder)
     parts.next()
     base = load_config(METHODS["opct"], settings)
-    evaluate_once(BASE, folders[0], base, min(dtypes), evaluation, overwrite=False, progress=parts)
+    evaluate_once(BASE, folders[0], base, min(dtypes), evaluation, overwrite=False, asked=asked, progress=parts)
     parts.next()
     parts.stage("write the report")
     return report(folders, out / "report.html")

@@ -10,8 +10,6 @@ import contextlib
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -54,36 +52,12 @@ from opct.progress import NullProgress, Progress
 from opct.runs import RunDir
 from opct.signals import StopRequest
 from opct.tracking import NullTracker, Tracker, check_trackers
+from opct.train_result import TrainResult
 from opct.validation import validate
 
 KL_FLOOR = 0.05  # nats a token: a divergence bound is never taken from less than this
 TEACHER_CHECK = "teacher_check"  # in the manifest
 FIRST_STEPS = 3  # the training KL of so many steps counts towards the divergence bound
-
-
-@dataclass
-class TrainResult:
-    """How a run ended."""
-
-    run_dir: Path
-    status: str
-    step: int
-    total_steps: int
-    metrics: dict[str, float] = field(default_factory=dict)
-    best_step: int | None = None
-
-    def render(self) -> str:
-        """The result in a few lines for a terminal."""
-        numbers = ", ".join(f"{name} {value:.4g}" for name, value in self.metrics.items())
-        lines = [f"{self.status} after step {self.step} of {self.total_steps}: {numbers}"]
-        if self.best_step is not None:
-            lines.append(f"lowest validation KL after step {self.best_step}")
-        lines.append(f"run: {self.run_dir}")
-        if self.status == "interrupted":
-            lines.append("everything is saved; go on with --resume")
-        else:
-            lines.append(f"next: opct eval {self.run_dir}")
-        return "\n".join(lines)
 
 
 Found = dict[str, Any] | None  # by the check of the teacher

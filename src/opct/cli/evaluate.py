@@ -65,6 +65,20 @@ PerQuestion = Annotated[
         metavar="N", help="Families that each question, behaviour or message is asked in, or all; 2, of jailbreak 4."
     ),
 ]
+Questions = Annotated[
+    int | None, typer.Option(metavar="N", min=1, help="At most so many questions in each suite; by default 600.")
+]
+Seed = Annotated[
+    int | None, typer.Option(metavar="N", min=0, help="Of the choice of questions, phrasings and samples; 0.")
+]
+MaxCompletion = Annotated[
+    int | None,
+    typer.Option(metavar="N", min=1, help="Longest answer to a question; by default 32. Not of benchmarks."),
+]
+Label = Annotated[str | None, typer.Option(metavar="NAME", help="Name of this arm in a report: base, sft, opct ...")]
+Again = Annotated[
+    bool, typer.Option("--regrade", help="Ask no model: grade the stored replies again, by the rules of this version.")
+]
 
 
 def evaluate(
@@ -77,30 +91,18 @@ def evaluate(
     split: SplitName = None,
     families: Families = None,
     families_per_question: PerQuestion = None,
-    n_questions: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="At most so many questions in each suite; by default 600.")
-    ] = None,
+    n_questions: Questions = None,
     n_problems: Problems = None,
-    seed: Annotated[
-        int | None, typer.Option(metavar="N", min=0, help="Of the choice of questions, phrasings and samples; 0.")
-    ] = None,
-    max_completion_tokens: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=1, help="Longest answer to a question; by default 32. Not of benchmarks."),
-    ] = None,
+    seed: Seed = None,
+    max_completion_tokens: MaxCompletion = None,
     max_reply_tokens: MaxReply = None,
     data: Files = None,
     behavior_column: BehaviorColumns = None,
     leave_out: LeftOut = None,
     augmented: Augmented = None,
     dtype: Dtype = None,
-    label: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Name of this arm in a report: base, sft, opct ...")
-    ] = None,
-    again: Annotated[
-        bool,
-        typer.Option("--regrade", help="Ask no model: grade the stored replies again, by the rules of this version."),
-    ] = False,
+    label: Label = None,
+    again: Again = False,
 ) -> None:
     """Measure a run or a model: safety axes, benign behaviour, or any Inspect task."""
     from rich.console import Console

@@ -161,7 +161,7 @@ def _update(results: dict[str, Any], new: Mapping[str, list[Row]], old: Sequence
     """Put rows, warnings and the version of the rules into the results."""
     rows = [row for row in results["rows"] if row["suite"] not in new]
     for suite, samples in new.items():
-        before = next((row for row in results["rows"] if row["suite"] == suite), {})
+        before: Row = next((row for row in results["rows"] if row["suite"] == suite), {})
         settings = {**before.get("settings", {}), "grader_version": grader_version(suite)}
         records = [Record(sample, None, ()) for sample in samples]
         rows += [{**row, "settings": settings} for row in SUITES[suite].rows(suite, records)]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
+from inspect import signature
 from pathlib import Path
 
 import pytest
 from benchmarks import sycophancy
 
+from opct import stages
 from opct.files import write_json
 from opct.progress import NullProgress
 from opct.runs import RunDir
@@ -19,11 +21,13 @@ def done(monkeypatch, tmp_path):
     said: list[tuple] = []
     dtypes = {"sft-seed1": "float32"}
 
-    def train(config, name, *, overwrite, progress):
+    def train(*args, **options):
+        config, name = signature(stages.train_once).bind(*args, **options).args
         said.append(("train", name, config.method, config.seed, config.max_steps))
         write_json(RunDir(config.output_dir).manifest_path, {"opct_run": 1, "dtype": dtypes.get(name, "bfloat16")})
 
-    def evaluate(label, folder, config, dtype, settings, *, overwrite, progress):
+    def evaluate(*args, **options):
+        label, folder, _, dtype, settings = signature(stages.evaluate_once).bind(*args, **options).args
         said.append(("evaluate", label, folder.name, dtype, settings["n_questions"]))
 
     monkeypatch.setattr(sycophancy, "train_once", train)

@@ -285,8 +285,8 @@ def test_the_page_has_the_cost_of_each_arm_and_says_what_was_not_logged(page):
         name = re.search(r"</span> ([^<]+)</th>", row)[1]
         cells[name] = re.findall(r"<td[^>]*>(.*?)</td>", row)
     assert "Base" not in cells
-    assert cells["OPCT"] == ["2", "24", "60", "2.50", "19,200", "15,360"]
-    assert cells["Off-policy"] == ["1", "12", "30", "2.50", "9,600", "not logged"]
+    assert cells["OPCT"] == ["2", "24", "60", "2.50", "19,200", "15,360", "0", "0", "24", "60"]
+    assert cells["Off-policy"] == ["1", "12", "30", "2.50", "9,600", *["not logged"] * 3, "12", "not logged"]
 
 
 def test_the_json_has_a_verdict_an_axis_and_the_differences_of_instructions(page):

@@ -161,7 +161,8 @@ class ReplyClassifier:
             raise EvaluationError(f"{folder} is no judge: {JUDGE_FILE} is missing. `opct judge train` makes one.")
         try:
             card = json.loads(path.read_text(encoding="utf-8"))
-            with np.load(path.with_name(WEIGHTS_FILE), allow_pickle=False) as arrays:
+            whole = io.BytesIO(path.with_name(WEIGHTS_FILE).read_bytes())  # numpy leaves a damaged file open
+            with np.load(whole, allow_pickle=False) as arrays:
                 idf = {view: arrays[f"idf_{view}"] for view in VIEWS}
                 weights = arrays["weights"]
             said = card.pop("hash")
