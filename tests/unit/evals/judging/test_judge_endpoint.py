@@ -306,9 +306,8 @@ def test_a_slow_endpoint(judge):
         judge(server.url, timeout_s=0.1, endpoint_retries=0).judge(REQUESTS[:1])
 
 
-def test_from_the_command_line(monkeypatch, tmp_path, capsys):
-    """A run is judged over HTTP, its cost said before and after: 3 * 11 tokens at 1 and 3 * 7 at 2 a million. Run again
-    it asks nothing."""
+def run_to_judge(monkeypatch, tmp_path) -> None:
+    """Three replies in the folder `run`, the key of the provider `judged`, and nothing calibrated."""
     pytest.importorskip("openai", reason="openai is not installed: pip install 'opct[judge]'")
     monkeypatch.setenv("JUDGED_API_KEY", KEY)
     monkeypatch.setenv("OPCT_CALIBRATIONS", str(tmp_path / "kept"))
@@ -317,6 +316,12 @@ def test_from_the_command_line(monkeypatch, tmp_path, capsys):
     ]
     (tmp_path / "run" / "evals").mkdir(parents=True)
     (tmp_path / "run" / "evals" / "samples.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def test_from_the_command_line(monkeypatch, tmp_path, capsys):
+    """A run is judged over HTTP, its cost said before and after: 3 * 11 tokens at 1 and 3 * 7 at 2 a million. Run again
+    it asks nothing."""
+    run_to_judge(monkeypatch, tmp_path)
 
     def run(url: str) -> str:
         arguments = ["--judge", "strongreject", "--model", "openai-api/judged/m", "--base-url", url, "--price", "1,2"]
@@ -341,14 +346,7 @@ def test_from_the_command_line(monkeypatch, tmp_path, capsys):
 def test_the_cost_is_said_where_judging_ends_in_an_error(monkeypatch, tmp_path, capsys):
     """Two answers of 11 tokens at 1,000 and 7 at 2,000 a million, then the key is refused: .05 paid; also where labels
     are compared."""
-    pytest.importorskip("openai", reason="openai is not installed: pip install 'opct[judge]'")
-    monkeypatch.setenv("JUDGED_API_KEY", KEY)
-    monkeypatch.setenv("OPCT_CALIBRATIONS", str(tmp_path / "kept"))
-    rows = [
-        {"id": f"s{i}", "axis": "jailbreak", "behavior": f"behaviour {i}", "completion": f"reply {i}"} for i in range(3)
-    ]
-    (tmp_path / "run" / "evals").mkdir(parents=True)
-    (tmp_path / "run" / "evals" / "samples.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    run_to_judge(monkeypatch, tmp_path)
     labels = tmp_path / "labels.csv"
     labels.write_text("question,reply,label\n" + "".join(f"q{i},r{i},{i % 2}\n" for i in range(3)))
     for command in (["run", str(tmp_path / "run"), "--judge"], ["calibrate", "--labels", str(labels)]):
