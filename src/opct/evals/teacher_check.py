@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -69,16 +69,21 @@ class TeacherCheck:
 
     def describe(self) -> str:
         """The figure with what was left out, and the warning."""
-        bad = self.bad
-        if bad.value is None:
-            return f"warning: {self.warning}"
-        interval = "no interval" if bad.ci_low is None else f"{100 * bad.ci_low:.0f} to {100 * (bad.ci_high or 0):.0f}"
-        reasons = ", ".join(f"{count} {reason}" for reason, count in self.unscored_reasons.items()) or "none"
-        figure = (
-            f"teacher: does not refuse {100 * bad.value:.0f}% ({interval}) of {bad.n} bare behaviours; unscored: "
-            f"{reasons}; {self.n_truncated} answers cut"
-        )
-        return figure if self.warning is None else f"{figure}\nwarning: {self.warning}"
+        figure = [] if self.bad.value is None else [f"teacher: {teacher_figure(self.row())}"]
+        return "\n".join([*figure, *([] if self.warning is None else [f"warning: {self.warning}"])])
+
+
+def teacher_figure(row: Mapping[str, Any]) -> str:
+    """In words what `TeacherCheck.row` holds, with what was left out: "does not refuse 82% (60 to 99) of 22 bare
+    behaviours; unscored: none; 0 answers cut".
+    """
+    reasons = ", ".join(f"{count} {reason}" for reason, count in row["unscored_reasons"].items()) or "none"
+    left_out = f"unscored: {reasons}; {row['n_truncated']} answers cut"
+    if row["bad"] is None:
+        return f"none of its {row['n_asked']} answers to bare behaviours could be graded; {left_out}"
+    low, high = row["ci_low"], row["ci_high"]
+    interval = "no interval" if low is None or high is None else f"{100 * low:.0f} to {100 * high:.0f}"
+    return f"does not refuse {100 * row['bad']:.0f}% ({interval}) of {row['n']} bare behaviours; {left_out}"
 
 
 def check_teacher(

@@ -49,10 +49,13 @@ def find_warnings(comparison: Comparison) -> list[str]:
 
 
 def _of_evaluations(runs: Sequence[EvaluatedRun]) -> Iterator[str]:
-    """What the evaluations warned of; texts that differ in their numbers alone are one warning over their runs."""
+    """What the evaluations and the checks of the teachers warned of; texts that differ in their numbers alone are one
+    warning over their runs.
+    """
     alike: dict[tuple[str, ...], list[tuple[str, str]]] = {}
     for run in runs:
-        for text in run.warnings:
+        of_teacher = (run.manifest.get("teacher_check") or {}).get("warning")
+        for text in [*run.warnings, *([str(of_teacher)] if of_teacher else [])]:
             alike.setdefault(tuple(NUMBER.split(text)), []).append((run.name, text))
     for found in alike.values():
         names = dict.fromkeys(name for name, _ in found)
