@@ -79,7 +79,11 @@ class DataConfig(Section):
         ["builtin:benign"], description="Identity pairs (prompt == teacher_prompt), same sources as `pairs`."
     )
     anchor_fraction: Fraction = Field(0.25, description="Share of identity pairs in every step.")
-    max_pairs: int | None = Field(None, ge=1, description="Use at most so many pairs (a seeded choice).")
+    max_pairs: int | None = Field(
+        None,
+        ge=1,
+        description="Use at most so many pairs (a seeded choice, of each axis equally many with balance_axes).",
+    )
     balance_axes: bool = Field(
         False,
         description="Where `pairs` are of several axes, each step holds equally many of each, however many there are; "

@@ -68,7 +68,15 @@ def instruction_records(records: Sequence[Record], key: str) -> list[Record]:
 
 
 def _with_truncation(records: Sequence[Record]) -> list[Record]:
-    return [_with_value(record, "is_truncated", float(record.row["stop_reason"] in CUT)) for record in records]
+    """`is_truncated` of each reply; of none where the prompt left no room for one."""
+    return [
+        _with_value(record, "is_truncated", float(record.row["stop_reason"] in CUT) if _was_asked(record) else None)
+        for record in records
+    ]
+
+
+def _was_asked(record: Record) -> bool:
+    return bool(record.row["completion_tokens"]) or record.row["stop_reason"] not in CUT
 
 
 def _with_value(record: Record, key: str, value: float | None) -> Record:
