@@ -19,6 +19,7 @@ from opct.config import TrainConfig
 from opct.data.build import embedded_hash
 from opct.errors import DataError, EvaluationError
 from opct.files import file_sha256, write_json
+from opct.memory import give_back
 from opct.models.weight_files import differences, note_model
 from opct.progress import Field, Progress, duration
 from opct.runs import RunDir
@@ -105,6 +106,7 @@ def train_once(config: TrainConfig, name: str, *, overwrite: bool, remedy: str, 
         progress.skip(f"{name}: trained already in {run.path}")
         return
     result = train(config, resume=there, overwrite=run.is_run and overwrite, progress=progress)
+    give_back()
     if result.status == "interrupted":
         progress.log(f"{name}: saved after step {result.step}; the same command goes on from there")
         raise KeyboardInterrupt

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -42,3 +43,23 @@ def test_peak_memory_where_there_is_no_resource_module(monkeypatch):
     monkeypatch.setattr(psutil, "Process", Process)
     monkeypatch.setattr("opct.memory.sys.platform", "win32")
     assert peak_memory_gb(CPU) == 3.0
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library gives back by itself, or cannot")
+def test_what_was_freed_in_small_pieces_is_given_back():
+    """300 MB in pieces of 100 kB, freed but for the last one, which keeps the heap from shrinking by itself."""
+    program = (
+        "import torch\n"
+        "from opct.memory import give_back, memory_now_bytes\n"
+        "cpu = torch.device('cpu')\n"
+        "before = memory_now_bytes(cpu)\n"
+        "pieces = [torch.ones(25_000) for _ in range(3_000)]\n"
+        "pieces = pieces[-1:]\n"
+        "freed = memory_now_bytes(cpu) - before\n"
+        "give_back()\n"
+        "print(freed, memory_now_bytes(cpu) - before)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100, check=True)
+    freed, left = map(float, done.stdout.split())
+    assert freed > 250e6
+    assert left < 30e6
