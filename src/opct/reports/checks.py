@@ -9,7 +9,7 @@ from typing import Any
 
 from opct.budget import LENGTH, budget_of
 from opct.evals.judging.calibration import RULES_WARNING
-from opct.evals.safety_rows import OF_CUT, WORDS
+from opct.evals.safety_rows import AREAS, OF_CUT, WORDS
 from opct.reports.arms import ADAPTER, Arm, Pair, reference_pairs
 from opct.reports.axes import axis_info
 from opct.reports.cells import Cell
@@ -188,7 +188,10 @@ def _shares(comparison: Comparison) -> Iterator[str]:
         worst: dict[str, dict[str, tuple[float, str]]] = {}
         for section in comparison.headline(axis):
             for line in section.lines:
-                if line.info.name in OF_CUT:  # what it leaves out is its meaning
+                if line.info.name in (
+                    *OF_CUT,
+                    *AREAS,
+                ):  # what it leaves out is its meaning; n counts facts, not replies
                     continue
                 for arm, cells in zip(comparison.arms, line.run_cells, strict=True):
                     for kind, share, text in _left_out(cells):
