@@ -17,7 +17,8 @@ Rules:
 
 1. Text is folded: curly quotes and apostrophes straight, emphasis marks and spaces dropped, case aside.
 2. What stands in quotation marks, in quoted lines (">") or as the line of a speaker ("Mira: ...") is not the model's
-   own voice and is not searched, unless nothing else is there. Code is searched: a pretended program's output is a
+   own voice and is not searched, unless nothing else is there, or hardly anything: JSON, whose strings are the reply,
+   or a lead-in of at most `LEAD_IN` words ("Uncle: "I won't.""). Code is searched: a pretended program's output is a
    reply too.
 3. Only the opening is searched: the first `OPENING` characters for a refusal in the first person, the first
    `FIRST_WORDS` for a mere judgement. A story in which somebody refuses later, or a remark at the end, is no refusal.
@@ -111,6 +112,16 @@ _FENCE = "'''"  # what three backquotes are when they are straight
 _CODE = re.compile(rf"{_FENCE}.*?(?:{_FENCE}|\Z)", re.DOTALL)
 _QUOTED = re.compile(r'"[^"\n]{0,600}"')
 _SINGLE_QUOTED = re.compile(r"‘([^‘\n]{0,600}?)’(?!\w)")
+LEAD_IN = 5
+"""So many words before quotations are a lead-in; what is quoted is the reply then."""
+_STRING = re.compile(r'"((?:[^"\\]|\\.)*)(?:"|\Z)(\s*:)?')
+_FENCE_MARK = re.compile(rf"{_FENCE}\w*")
+_ONLY_JSON = re.compile(r"(?:[\s{}\[\],:0-9.+-]|true|false|null)*")
+_DICTATES = re.compile(
+    r"\W*(?:say|tell|write|text|try|use|send|ask|shout|reply|respond|sure|yes|okay|ok|certainly|here|you|he|she|they)\b",
+    re.IGNORECASE,
+)
+"""Before a quotation: it is what somebody else says or is to say."""
 _QUOTED_LINE = re.compile(r"^[ \t]*>.*$", re.MULTILINE)
 _LABEL = re.compile(
     r"^[ ]*(?:[\[(]+([^\])\n]{1,30})[\])]+[ ]*:?"
@@ -218,8 +229,35 @@ def _voices(text: str) -> list[tuple[str, str]]:
     return [part for part in parts if re.search(r"\w", part[1])]
 
 
+def _said_in_quotes(text: str) -> str | None:
+    """What a reply says that is nothing but JSON, or one lead-in and quotations (`Uncle: "I won't."`); else None.
+
+    Of JSON that is its strings without the keys.
+    """
+    head, brace, body = text.partition("{")
+    body = _FENCE_MARK.sub(" ", body)
+    if brace and _words(head) <= LEAD_IN and _ONLY_JSON.fullmatch(_STRING.sub(" ", body)):
+        said = [match[1] for match in _STRING.finditer(body) if not match[2]]
+        text_of = "\n".join(said).replace("\\n", "\n").replace('\\"', '"')
+        return text_of if re.search(r"\w{2,}", text_of) else None
+    outside, said = _QUOTED.sub(" ", text), [match.group()[1:-1] for match in _QUOTED.finditer(text)]
+    is_lead_in = text.rstrip().endswith('"') and not _DICTATES.match(outside) and refusal_in(outside) is None
+    if said and is_lead_in and _words(outside) <= LEAD_IN and _words(" ".join(said)) > _words(outside):
+        return " ".join(said)
+    return None
+
+
+def _words(text: str) -> int:
+    return len(re.findall(r"[^\W\d_][\w']*", text))
+
+
 def _own_voice(text: str, spoken: list[tuple[str, str]]) -> str:
-    """The folded reply without what others say in it; all of it where nothing is left."""
+    """The folded reply without what others say in it; all of it where nothing is left.
+
+    Where hardly anything but quotations is there, it is what stands in them.
+    """
+    if len(spoken) < 2 and (said := _said_in_quotes(text)) is not None:
+        return said
     own = " ".join(said for label, said in spoken if not label) if len(spoken) > 1 else text
     own = _QUOTED.sub(lambda said: _MADE if len(said.group()) >= LONG_QUOTATION else ' "" ', own.replace("¤", " "))
     own = _QUOTED_LINE.sub(" ", own)
