@@ -110,7 +110,8 @@ def _dtype(experiment: Experiment) -> str:
     """
     wanted = {config.model.dtype for config in experiment.configs.values()}
     runs = [RunDir(config.output_dir) for config in experiment.configs.values()]
-    found = {str(run.read_manifest()["dtype"]): run.path for run in runs if run.is_run and run.manifest_path.exists()}
+    begun = {run.read_manifest().get("dtype"): run.path for run in runs if run.is_run}
+    found = {str(dtype): path for dtype, path in begun.items() if dtype is not None}  # None: cut short before it began
     if len(wanted - {"auto"} | set(found)) > 1:
         named = ", ".join([*sorted(wanted - {"auto"}), *(f"{dtype} ({path})" for dtype, path in found.items())])
         raise RunError(
