@@ -183,21 +183,26 @@ def _run(
     remedy = _remedy(experiment, arm.name, seed)
     train_once(own, f"{arm.name}, seed {seed}", overwrite=False, remedy=remedy, progress=parts)
     if experiment.config.same_budget:
-        _refuse_other_lengths(experiment, arm, seed)
+        _refuse_other_lengths(experiment, arm, seed, dtype)
     parts.next()
     folder = arm.folder(experiment.out, seed)
     evaluate_once(arm.name, folder, own, dtype, settings, overwrite=False, asked=asked, progress=parts)
 
 
-def _refuse_other_lengths(experiment: Experiment, arm: Arm, seed: int) -> None:
+def _refuse_other_lengths(experiment: Experiment, arm: Arm, seed: int, dtype: str) -> None:
     """Raises RunError where an arm has another number of steps than one of its combination has with the same seed:
-    without `max_steps` it follows from the pairs that fit the model, which their settings alone do not tell."""
+    without `max_steps` it follows from the pairs that fit the model, which their settings alone do not tell.
+
+    Of a run that is not finished, what it wrote down is what earlier settings asked of it.
+    """
     lengths: dict[str, int] = {}
     for other in experiment.arms:
         run = RunDir(other.folder(experiment.out, seed))
         total = run.read_manifest().get("total_steps") if run.is_run else None
         if other.combination == arm.combination and total is not None:
             lengths[other.name] = total
+    if len(set(lengths.values())) > 1:
+        lengths = {name: n for name, n in lengths.items() if _is_finished(experiment, name, seed, dtype)}
     if len(set(lengths.values())) > 1:
         shown = ", ".join(f"{name}: {total}" for name, total in lengths.items())
         raise RunError(
