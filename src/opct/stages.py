@@ -173,10 +173,10 @@ def evaluate_once(
 
 
 def mark_regraded(folder: Path, before_sha256: str) -> None:
-    """Let the results of a folder, graded again, still be those that `evaluate_once` wrote there, if they were.
+    """Let the results of a folder, graded again or judged, still be those that `evaluate_once` wrote, if they were.
 
     Args:
-        before_sha256: of `results.json` before it was graded again.
+        before_sha256: of `results.json` before it was graded again or judged.
     """
     marker = _marker(folder)
     if not marker.exists():
