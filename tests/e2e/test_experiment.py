@@ -175,7 +175,7 @@ def test_a_count_that_a_step_did_not_log_is_none_and_not_zero(path: Path, tmp_pa
             if (arm.name, seed) == ("both", 1):
                 del rows[1]["train/tokens_in_loss"]
             write_jsonl(RunDir(arm.folder(tmp_path / "out", seed)).metrics_path, rows)
-    costs = {arm.name: module._cost(experiment, arm) for arm in experiment.arms}
+    costs = {arm.name: module._cost(experiment, arm, (0, 1)) for arm in experiment.arms}
     assert costs == {  # neither what bct sampled before nor what `both` went on from was written down
         "bct": Cost(6.0, 4, 20, 16, None, None, 4, None),
         "both": Cost(6.0, 4, 20, None, 0, 0.0, None, None),

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from opct import experiment as module
+from opct.cli.app import main
 from opct.config_file import dump_config
-from opct.errors import RunError
+from opct.errors import DivergenceError, NonFiniteError, RunError, TrainingError
 from opct.experiment_config import load_experiment
 from opct.runs import RunDir
 
 SHARED = "max_steps: 2\noptim: {prompts_per_step: 4}\nmodel: {device: cpu}\n"
-PLAIN = (
-    "output_dir: {out}\ntrain: shared.yaml\nseeds: [0]\narms:\n  sft: {{method: sft}}\n  opct: {{method: opct}}\n"
-)
+PLAIN = "output_dir: {out}\ntrain: shared.yaml\nseeds: [0]\narms:\n  sft: {{method: sft}}\n  opct: {{method: opct}}\n"
 
 
 @pytest.fixture
@@ -71,5 +71,79 @@ def test_arms_of_one_budget_that_came_out_as_unlike_numbers_of_steps_are_refused
     module._refuse_other_lengths(experiment, experiment.arms[0], 0, "float32")
     trained(path, "opct", 3, "max_steps=null")
     for arm in experiment.arms:
-        with pytest.raises(RunError, match=r"seed 0 have unlike numbers of steps \(sft: 4, opct: 3\).*same_budget: false"):
+        with pytest.raises(
+            RunError, match=r"seed 0 have unlike numbers of steps \(sft: 4, opct: 3\).*same_budget: false"
+        ):
             module._refuse_other_lengths(experiment, arm, 0, "float32")
+
+
+@pytest.fixture
+def faked(path: Path, monkeypatch):
+    """Three arms with two seeds, whose training and measuring are only noted; `stops` says what training raises."""
+    text = path.read_text().replace("seeds: [0]", "seeds: [0, 1]")
+    path.write_text(text + "  both: {method: opct, after: opct}\n")
+    seen = SimpleNamespace(stops={}, trained=[], measured=[], reported=None)
+
+    def train_once(config, name, **_):
+        seen.trained.append(name)
+        if name in seen.stops:
+            raise seen.stops[name]
+
+    def evaluate_once(label, folder, *_, **__):
+        seen.measured.append(folder.name)
+
+    def report(folders, out, **settings):
+        seen.reported = ([folder.name for folder in folders], settings)
+        return out
+
+    monkeypatch.setattr(module, "train_once", train_once)
+    monkeypatch.setattr(module, "evaluate_once", evaluate_once)
+    monkeypatch.setattr("opct.reports.report", report)
+    return seen
+
+
+def test_a_run_that_stops_itself_is_left_out_and_the_others_go_on(path: Path, tmp_path: Path, faked, capsys):
+    """One seed of opct diverges, so the arm after it has that seed neither. The command ends with an error; the next
+    call tries again."""
+    faked.stops["opct, seed 0"] = DivergenceError("Step 3: the KL\nleft its bound")
+    result = module.run_experiment(path)
+    assert faked.trained == ["sft, seed 0", "opct, seed 0", "sft, seed 1", "opct, seed 1", "both, seed 1"]
+    left = ["sft-seed0", "sft-seed1", "opct-seed1", "both-seed1"]
+    assert sorted(faked.measured) == sorted([*left, "base"])
+    folders, settings = faked.reported
+    assert folders == ["base", *left]
+    why = "Step 3: the KL left its bound"
+    after = "it goes on from opct, seed 0, which failed"
+    assert result.failed == {"opct, seed 0": why, "both, seed 0": after}
+    assert settings["warnings"][0] == f"opct, seed 0 failed, and is not in this report: {why}"
+    assert len(settings["warnings"]) == 2
+    assert settings["suites"] == ["sycophancy_short", "benign"]
+    with pytest.raises(SystemExit) as caught:
+        main(["experiment", str(path)])
+    assert caught.value.code == 1
+    said = capsys.readouterr()
+    assert f"error: 2 of the runs failed (opct, seed 0: {why}; both, seed 0: {after})" in said.err
+    assert "failed, and not in the report: opct, seed 0" in said.out
+    faked.stops.clear()
+    assert module.run_experiment(path).failed == {}
+    assert len(faked.reported[0]) == 7
+
+
+def test_an_arm_of_which_every_seed_failed_has_no_cost(path: Path, tmp_path: Path, faked):
+    faked.stops |= {f"both, seed {seed}": NonFiniteError("the loss is nan") for seed in (0, 1)}
+    assert list(module.run_experiment(path).costs) == ["sft", "opct"]
+    assert list(json.loads((tmp_path / "out" / "costs.json").read_text())) == ["sft", "opct"]
+
+
+def test_where_every_run_failed_there_is_no_report(path: Path, faked):
+    faked.stops |= {f"{arm}, seed {seed}": NonFiniteError("nan") for arm in ("sft", "opct") for seed in (0, 1)}
+    with pytest.raises(TrainingError, match=r"Every run of .* failed.*sft, seed 0: nan.*both, seed 1: it goes on from"):
+        module.run_experiment(path)
+    assert (faked.measured, faked.reported) == ([], None)
+
+
+def test_no_other_error_is_passed_over(path: Path, faked):
+    faked.stops["opct, seed 0"] = RunError("in use")
+    with pytest.raises(RunError, match="in use"):
+        module.run_experiment(path)
+    assert faked.trained == ["sft, seed 0", "opct, seed 0"]
