@@ -9,11 +9,14 @@ from types import SimpleNamespace
 import pytest
 
 from opct import experiment as module
+from opct import stages
 from opct.cli.app import main
 from opct.config_file import dump_config
 from opct.errors import DivergenceError, NonFiniteError, RunError, TrainingError
 from opct.experiment_config import load_experiment
+from opct.files import write_jsonl
 from opct.runs import RunDir
+from tests.unit.reports.synthetic import write_run
 
 SHARED = "max_steps: 2\noptim: {prompts_per_step: 4}\nmodel: {device: cpu}\n"
 PLAIN = "output_dir: {out}\ntrain: shared.yaml\nseeds: [0]\narms:\n  sft: {{method: sft}}\n  opct: {{method: opct}}\n"
@@ -147,3 +150,66 @@ def test_no_other_error_is_passed_over(path: Path, faked):
     with pytest.raises(RunError, match="in use"):
         module.run_experiment(path)
     assert faked.trained == ["sft, seed 0", "opct, seed 0"]
+
+
+@pytest.fixture
+def small(path: Path, tmp_path: Path, monkeypatch):
+    """Runs an experiment of two arms and two seeds into a folder, cut short before each of the parts named; gives its
+    report without the time and the place. Training writes what tells it to be finished, measuring replies by a hash."""
+    text = path.read_text().replace("seeds: [0]", "seeds: [0, 1]")
+    text += "evaluation: {suites: [sycophancy_short], n_questions: 2}\n"
+    left: list[str] = []
+    done: list[str] = []
+
+    def part(name: str) -> None:
+        if name in left:
+            left.remove(name)
+            raise KeyboardInterrupt
+        done.append(name)
+
+    def train(config, *, resume, **_):
+        folder = Path(config.output_dir)
+        part(f"train {folder.name}")
+        run = begun(folder, total_steps=2, dtype=config.model.dtype)
+        run.config_path.write_text(dump_config(config))
+        write_jsonl(run.metrics_path, [{"step": step, "time/step_s": 1.5} for step in (1, 2)])
+        run.save_checkpoint(2, adapter)
+        return SimpleNamespace(status="finished", step=2)
+
+    def adapter(place: Path) -> None:
+        (place / "adapter").mkdir()
+        (place / "adapter" / "adapter_model.safetensors").write_bytes(b"weights")
+
+    def evaluate(target, *, out, label, **_):
+        part(f"measure {out.name}")
+        seed = int(out.name[-1]) if "seed" in out.name else 0
+        made = write_run(tmp_path / f"{out.parent.name} made {len(done)}", label, seed, name=out.name, questions=4)
+        (out / "evals").mkdir(parents=True, exist_ok=True)
+        for name in ("results.json", "evals/samples.jsonl"):
+            (out / name).write_bytes((made / name).read_bytes())
+        return SimpleNamespace(results=json.loads((out / "results.json").read_text()))
+
+    monkeypatch.setattr(stages, "train", train)
+    monkeypatch.setattr(stages, "evaluate", evaluate)
+    monkeypatch.setattr("opct.models.policy.Policy", SimpleNamespace(load=lambda *_, **__: None))
+
+    def run(name: str, *cuts: str) -> tuple[str, list[str]]:
+        out = tmp_path / name
+        path.write_text(text.replace(json.dumps(str(tmp_path / "out")), json.dumps(str(out))))
+        left[:], done[:] = cuts, []
+        for _ in cuts:
+            with pytest.raises(KeyboardInterrupt):
+                module.run_experiment(path)
+        module.run_experiment(path)
+        made = json.loads((out / "report.json").read_text(encoding="utf-8"))
+        assert made.pop("created")
+        return json.dumps(made).replace(str(out), "OUT"), sorted(done)
+
+    return run
+
+
+def test_the_report_of_what_was_cut_short_is_that_of_what_was_not(small):
+    """Before a run was trained, before one was measured, and before the base was; nothing was done twice."""
+    whole, parts = small("whole")
+    assert len(parts) == len(set(parts)) == 4 + 4 + 1
+    assert small("cut", "train opct-seed0", "measure sft-seed1", "measure base") == (whole, parts)
