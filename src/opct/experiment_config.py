@@ -217,7 +217,7 @@ def _combination_faults(config: ExperimentConfig) -> Iterator[str]:
                 f"arms.{name}: a name is of small letters, digits, dots, dashes (it names a folder), and `base` is the "
                 "model before training"
             )
-        if AFTER in settings and settings[AFTER] not in config.arms:
+        if AFTER in settings and settings[AFTER] not in list(config.arms):  # a list has no hash to look up
             yield f"arms.{name}.after: there is no arm {settings[AFTER]!r}; there are {', '.join(config.arms)}"
         for own, crossed in itertools.product(settings, config.matrix):
             if _overlap(own, crossed):

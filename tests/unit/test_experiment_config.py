@@ -109,6 +109,7 @@ def test_without_an_sft_arm_nothing_is_compared_with_one(write):
         (PLAIN.replace("  sft:", "  SFT/x:"), "arms.SFT/x: a name is of small letters"),
         (PLAIN.replace("  sft:", "  base:"), "`base` is the model before training"),
         (PLAIN + "  both: {{after: stf}}\n", "there is no arm 'stf'; there are sft, opct, both"),
+        (PLAIN + "  both: {{after: [sft]}}\n", "there is no arm ['sft']; there are sft, opct, both"),
         (PLAIN + "matrix: {{seed: [1, 2]}}\n", "seed follows from the experiment"),
         (PLAIN + "matrix: {{data.anchor_fraction: []}}\n", "matrix.data.anchor_fraction: no value"),
         (PLAIN + "  x: {{after: sft, model.adapter: mine}}\n", "x: model.adapter follows from the experiment"),

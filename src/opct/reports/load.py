@@ -8,8 +8,8 @@ Beside the scores of a judge stands what is known of it when the report is made.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import yaml
 
 from opct.errors import EvaluationError
 from opct.evals.judging.calibration import with_calibrations
+from opct.evals.suites import SUITES, known_suites
 from opct.files import read_jsonl
 from opct.runs import RunDir
 
@@ -106,6 +107,27 @@ def load_run(directory: Path, taken: set[str] | None = None) -> EvaluatedRun:
         if run_dir.config_path.is_file()
         else "",
     )
+
+
+def of_suites(run: EvaluatedRun, names: Sequence[str]) -> EvaluatedRun:
+    """The run without the rows and samples of other suites than these, `capability` and `capability-fast` among them.
+
+    What is graded or judged of a suite's replies is of that suite.
+
+    Raises:
+        EvaluationError: a suite is unknown, or the run has nothing of these.
+    """
+    shown = {graded for suite in known_suites(names) for graded in SUITES[suite].graded}
+    rows = tuple(row for row in run.rows if row["suite"] in shown)
+    samples = tuple(sample for sample in run.samples if sample["task"] in shown)
+    if not (rows and samples):
+        raise EvaluationError(f"{run.path} was not evaluated on {', '.join(names)}: evaluate it on one of them first.")
+    settings = dict(run.settings)
+    if "suites" in settings:
+        settings["suites"] = [suite for suite in settings["suites"] if suite in shown]
+    if kept := {suite: own for suite, own in settings.pop("kept", {}).items() if suite in shown}:
+        settings["kept"] = kept
+    return replace(run, rows=rows, samples=samples, settings=settings)
 
 
 def _unique_name(name: str, label: str, seed: int | None, taken: set[str]) -> str:
