@@ -193,7 +193,7 @@ class _Round:
     """The calls of one `judge`: workers that take request after request, and what ends all of them.
 
     Args:
-        proven: this judge has scored replies before, so that a rejection is of the reply and not of all we ask.
+        proven: this judge has scored replies before, so the key and the model are right.
     """
 
     def __init__(self, judge: LLMJudge, groups: Sequence[Sequence[JudgeRequest]], progress: Progress, *, proven: bool):
@@ -340,7 +340,7 @@ class _Round:
                 with anyio.fail_after(self.timeout_s):
                     output = await self.judge.model.generate(text, config=config)
             except errors as error:
-                fault = endpoint.fault_of(error, self.secrets)
+                fault = endpoint.fault_of(error, self.secrets, proven=self.proven)
             except endpoint.NOT_AS_EXPECTED as error:
                 if self.in_process:  # nothing came from outside: a bug
                     raise

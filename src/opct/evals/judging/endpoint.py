@@ -32,6 +32,7 @@ CLIENT_ERRORS = (
 # What the clients raise where an answer has not the form they expect: none of them checks it first.
 NOT_AS_EXPECTED = (TypeError, AttributeError, LookupError, ValueError, AssertionError)
 KEY, MODEL, TRANSIENT, REQUEST = "key", "model", "transient", "request"
+_MODERATED = re.compile(r"moderat|\bflagged\b|policy|safety", re.IGNORECASE)
 _SECRET_NAMES = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
 _SECRET_SHAPES = (
     re.compile(r"(?i)(?<=bearer )\S+"),
@@ -81,18 +82,25 @@ def known_errors() -> tuple[type[BaseException], ...]:
     return tuple(found)
 
 
-def fault_of(error: BaseException, secrets: Iterable[str]) -> Fault:
-    """One of `known_errors` as a fault."""
+def fault_of(error: BaseException, secrets: Iterable[str], *, proven: bool = False) -> Fault:
+    """One of `known_errors` as a fault.
+
+    Args:
+        proven: the endpoint has answered with this key. Then HTTP 403 is of the request, as it is where the endpoint
+            speaks of moderation (OpenRouter); else of the key.
+    """
     error = _innermost(error)
     status = _status(error)
     name = type(error).__name__
-    said = shortened(getattr(error, "provider_message", None) or str(error), secrets)
-    if status in (401, 403):
+    told = getattr(error, "provider_message", None) or str(error)
+    said = shortened(told, secrets)
+    is_of_request = status == 403 and (proven or _MODERATED.search(told) is not None)
+    if status in (401, 403) and not is_of_request:
         return Fault(KEY, ENDPOINT_ERROR, f"it refuses the key (HTTP {status})")
     if status in (402, 404):
         what = "does not know this model or path" if status == 404 else "wants to be paid"
         return Fault(MODEL, ENDPOINT_ERROR, f"it {what} (HTTP {status}): {said}")
-    if status in (400, 413, 422):
+    if status in (400, 413, 422) or is_of_request:
         return Fault(REQUEST, ENDPOINT_REJECTED, f"HTTP {status}: {said}")
     if isinstance(error, TimeoutError) or "timeout" in name.lower():
         return Fault(TRANSIENT, ENDPOINT_TIMEOUT, "no answer in time")

@@ -137,6 +137,30 @@ def test_a_wrong_key_is_one_error_at_once_without_the_key(judge, caplog, capsys,
     assert_secret(caught, caplog, capsys, tmp_path)
 
 
+MODERATED = "The input was flagged by the provider's moderation"
+
+
+@pytest.mark.parametrize(("bad", "text"), [(1, MODERATED), (2, MODERATED), (2, "Forbidden")])
+def test_a_moderated_reply_is_a_rejection_and_no_wrong_key(judge, bad, text):
+    """HTTP 403 to the first or second of three requests; it is asked once."""
+    with Server(lambda n, headers: (403, refusal_of(403, text), {}) if n == bad else (200, GOOD, {})) as server:
+        found = judge(server.url).judge(REQUESTS)
+        again = judge(server.url).judge(REQUESTS)
+    assert len(server.calls) == 3
+    reasons = ["endpoint_rejected" if n == bad else None for n in (1, 2, 3)]
+    assert [judgement.unscored_reason for judgement in found] == reasons
+    assert [judgement.unscored_reason for judgement in again] == reasons
+    assert found[bad - 1].reason.endswith(f"403 - {text}")
+
+
+@pytest.mark.parametrize(("status", "n_good", "text"), [(403, 0, "Forbidden"), (401, 0, MODERATED), (401, 1, "No")])
+def test_what_stays_a_wrong_key(judge, status, n_good, text):
+    script = lambda n, headers: (200, GOOD, {}) if n <= n_good else (status, refusal_of(status, text), {})  # noqa: E731
+    with Server(script) as server, pytest.raises(EvaluationError, match=rf"refuses the key \(HTTP {status}\)"):
+        judge(server.url).judge(REQUESTS)
+    assert len(server.calls) == n_good + 1
+
+
 def test_an_endpoint_that_repeats_the_key_is_not_repeated(judge, caplog, capsys, tmp_path):
     """A bad request that echoes the header."""
     with (
