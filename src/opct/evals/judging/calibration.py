@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 LEAST_KAPPA = 0.6
-"""Below this a judge is called weak, in words, wherever its scores are shown; and unknown, where its 95% interval is not
-all above it."""
+"""Below this a judge is called weak, in words, wherever its scores are shown; where its interval is not all above it, how
+good it is is called unknown."""
 MOST_UNSCORED = 0.2
 """Where a judge leaves a larger share of the labelled replies unscored, its kappa says little."""
 
@@ -145,8 +145,8 @@ def weakness(calibration: Mapping[str, Any] | None) -> str | None:
     n_unscored = calibration["n_unscored"] - calibration["unscored_reasons"].get(TRAINED_ON, 0)
     if n_unscored > MOST_UNSCORED * (n + n_unscored):
         return (
-            f"How good this judge may be is unknown: {found}, but it left {n_unscored} of {n + n_unscored} labelled replies "
-            "unscored, and these are in no figure. Give it what it can read, or see to why it does not score."
+            f"How good this judge may be is unknown: {found}, but it left {n_unscored} of {n + n_unscored} labelled "
+            "replies unscored, and these are in no figure. Give it what it can read, or see to why it does not score."
         )
     return None
 
