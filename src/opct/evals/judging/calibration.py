@@ -31,8 +31,7 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 LEAST_KAPPA = 0.6
-"""Below this a judge is called weak, in words, wherever its scores are shown; where its interval is not all above it, that is
-called unknown."""
+"""Below this a judge is called weak, in words, wherever its scores are shown; unknown where its interval goes below."""
 MOST_UNSCORED = 0.2
 """Where a judge leaves a larger share of the labelled replies unscored, its kappa says little."""
 
