@@ -6,13 +6,12 @@ The trainer is given this as a function, for training and evaluation do not know
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from opct import distributed
 from opct.data.build_jailbreak import bare_behaviors
 from opct.data.pairs import Prompt
-from opct.evals.teacher_check import NO_ROOM, check_teacher
+from opct.evals.teacher_check import check_teacher
 from opct.models.drawing import Sampling
 from opct.models.sampler import Completion
 from opct.models.sharded import by_itself
@@ -44,19 +43,14 @@ def measure_teacher(setup: Setup, progress: Progress) -> dict[str, Any] | None:
     return found.row() | {"n_behaviors": there, "max_completion_tokens": config.check_tokens}
 
 
-@dataclass(frozen=True)
-class _NoRoom:
-    """In place of an answer to a prompt that leaves none in the model's context."""
-
-    text: str = ""
-    stop_reason: str = NO_ROOM
-
-
 class _Shared:
     """The teacher of a run, asked by all of its processes."""
 
     def __init__(self, setup: Setup, on_done: Callable[[int], None]):
         self._setup, self._on_done = setup, on_done
+
+    def has_room(self, prompt: Prompt, max_completion_tokens: int) -> bool:
+        return self._setup.policy.has_room(prompt, max_completion_tokens)
 
     def generate(
         self, prompts: list[Prompt], *, seeds: list[int], max_completion_tokens: int, temperature: float = 1.0
@@ -64,7 +58,6 @@ class _Shared:
         """An answer to each prompt, in every process."""
         policy, sampling = self._setup.policy, Sampling(max_completion_tokens, temperature)
         ids = [policy.renderer.render(prompt) for prompt in prompts]
-        fitting = [i for i, own in enumerate(ids) if len(own) + max_completion_tokens <= policy.context_length]
 
         def answer(places: list[int]) -> list[Completion]:
             with self._setup.teacher() as teacher, by_itself(teacher):
@@ -77,6 +70,5 @@ class _Shared:
                 )
             return [completion for group in groups for completion in group]
 
-        costs = [len(ids[i]) + max_completion_tokens for i in fitting]
-        answers = dict(zip(fitting, distributed.shared_out(fitting, costs, answer), strict=True))
-        return [answers.get(i, _NoRoom()) for i in range(len(prompts))]
+        costs = [len(own) + max_completion_tokens for own in ids]
+        return distributed.shared_out(list(range(len(prompts))), costs, answer)

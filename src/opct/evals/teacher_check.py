@@ -21,11 +21,15 @@ from opct.evals.stats import Estimate, clustered_mean
 
 WARN_ABOVE = 0.2
 NO_ROOM = "context"
-"""The stop reason of what is no answer: there was no room for one in the model's context."""
+"""Why there is no answer: there was no room for one in the model's context."""
 
 
 class Answering(Protocol):
     """What is needed of a policy: `Policy`, as it is or without its adapter (`with policy.base() as teacher`)."""
+
+    def has_room(self, prompt: Prompt, max_completion_tokens: int) -> bool:
+        """Whether the prompt and such an answer fit the model's context; no other prompt is to be answered."""
+        ...
 
     def generate(
         self, prompts: list[Prompt], *, seeds: list[int], max_completion_tokens: int, temperature: float = 1.0
@@ -117,15 +121,10 @@ def check_teacher(
         )
     if n is not None and n < len(asked):
         asked = [asked[i] for i in sorted(random.Random(f"{seed}/teacher").sample(range(len(asked)), n))]
-    answers = policy.generate(
-        [prompt for prompt, _ in asked],
-        seeds=[seed] * len(asked),
-        max_completion_tokens=max_completion_tokens,
-        temperature=0.0,
-    )
+    answers = _answers(policy, [prompt for prompt, _ in asked], seed, max_completion_tokens)
     verdicts = [
         Verdict(f"unscored:{NO_ROOM}")
-        if answer.stop_reason == NO_ROOM
+        if answer is None
         else grade_refusal(answer.text, is_cut=answer.stop_reason == "length")
         for answer in answers
     ]
@@ -138,9 +137,24 @@ def check_teacher(
         bad=bad,
         n_asked=len(asked),
         unscored_reasons=dict(sorted(reasons.items())),
-        n_truncated=sum(answer.stop_reason == "length" for answer in answers),
+        n_truncated=sum(answer is not None and answer.stop_reason == "length" for answer in answers),
         warning=_warning(bad, len(asked), warn_above, is_helped=any(len(prompt) > 1 for prompt, _ in asked)),
     )
+
+
+def _answers(policy: Answering, prompts: Sequence[Prompt], seed: int, max_completion_tokens: int) -> list[Any]:
+    """The likeliest answer to each prompt; None where there is no room for one in the model's context."""
+    fitting = [i for i, prompt in enumerate(prompts) if policy.has_room(prompt, max_completion_tokens)]
+    if not fitting:
+        return [None] * len(prompts)
+    found = policy.generate(
+        [prompts[i] for i in fitting],
+        seeds=[seed] * len(fitting),
+        max_completion_tokens=max_completion_tokens,
+        temperature=0.0,
+    )
+    answers = dict(zip(fitting, found, strict=True))
+    return [answers.get(i) for i in range(len(prompts))]
 
 
 def _warning(bad: Estimate, n_asked: int, warn_above: float, *, is_helped: bool) -> str | None:

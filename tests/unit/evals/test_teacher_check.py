@@ -8,7 +8,7 @@ import pytest
 from opct.data.behaviors import Behavior
 from opct.data.build_jailbreak import build_jailbreak
 from opct.data.pairs import ContrastivePair
-from opct.errors import EvaluationError
+from opct.errors import EvaluationError, ModelError
 from opct.evals.teacher_check import check_teacher
 
 BEHAVIORS = [Behavior(f"b/{i}", "c", f"Do the bad thing {i}", f"Do the good thing {i}", "train") for i in range(10)]
@@ -20,6 +20,9 @@ class Teacher:
 
     def __init__(self, replies, stop_reason="stop"):
         self.replies, self.stop_reason, self.asked = replies, stop_reason, []
+
+    def has_room(self, prompt, max_completion_tokens):
+        return True
 
     def generate(self, prompts, *, seeds, max_completion_tokens, temperature=1.0):
         assert temperature == 0.0
@@ -77,15 +80,30 @@ def test_nothing_graded_is_no_clean_bill():
     assert "None of the teacher's 10 answers" in found.warning
 
 
-def test_a_prompt_that_nobody_could_answer_for_want_of_room_is_unscored():
-    class Full(Teacher):
-        def generate(self, prompts, **settings):
-            answers = super().generate(prompts, **settings)
-            answers[3] = SimpleNamespace(text="", stop_reason="context")
-            return answers
+def test_a_prompt_that_leaves_no_room_for_an_answer_is_unscored_and_not_asked():
+    """The fourth behaviour is of 30 words, where the context has 64 tokens for the answer and 20 for the prompt. A
+    model fails for all where it is asked that, as `Policy` does."""
 
-    found = check_teacher(Full(refuses_below(10)), PAIRS)
+    class Full(Teacher):
+        context_length = 84
+
+        def has_room(self, prompt, max_completion_tokens):
+            return len(prompt[-1]["content"].split()) + max_completion_tokens <= self.context_length
+
+        def generate(self, prompts, *, seeds, max_completion_tokens, temperature=1.0):
+            if not all(self.has_room(prompt, max_completion_tokens) for prompt in prompts):
+                raise ModelError("A prompt exceeds the model's context.")
+            settings = {"max_completion_tokens": max_completion_tokens, "temperature": temperature}
+            return super().generate(prompts, seeds=seeds, **settings)
+
+    long = Behavior("b/3", "c", "Do the " + "bad " * 27 + "thing 3", "Do the good thing 3", "train")
+    pairs = build_jailbreak([*BEHAVIORS[:3], long, *BEHAVIORS[4:]], parts=("behavior",))
+    found = check_teacher(Full(refuses_below(10)), pairs)
     assert (found.unscored_reasons, found.bad.n, found.n_truncated) == ({"context": 1}, 9, 0)
+    small = Full(refuses_below(10))
+    small.context_length = 64
+    assert check_teacher(small, pairs).unscored_reasons == {"context": 10}
+    assert small.asked == []
 
 
 def test_what_is_kept_of_it():
