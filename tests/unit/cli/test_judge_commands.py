@@ -65,7 +65,7 @@ def test_train_calibrate_and_run_offline(tmp_path: Path, capsys):
     assert code("judge", "run", run, "--judge", "own") == 0
     said = capsys.readouterr().out
     assert "kappa against 59 labels of labels.csv: 1.000  (" in said
-    assert "warning" not in said
+    assert "warning: How good this judge may be is unknown, too few labels: against 59 labels" in said
     counts = {line.split()[0]: int(line.split()[1]) for line in said.splitlines() if line.startswith("  ")}
     unread = ["unscored:other_language_reply", "unscored:unparsed_reply"]
     assert counts == {"harmful": 2, "not_harmful": 2, **dict.fromkeys(unread, 1)}

@@ -67,10 +67,10 @@ def test_two_problems_of_one_id_are_told(all_installed, tmp_path, make, rows):
 
 def test_many_problems_of_one_id_are_not_all_shown():
     with pytest.raises(DataError) as error:
-        distinct([Problem("p", "test", f"What is {i}?", {"answer": str(i)}) for i in range(40)], "file")
-    assert len(error.value.faults) == 21
+        distinct([Problem("p", "test", f"What is {i}?", {"answer": str(i)}) for i in range(90)], "file")
+    assert len(error.value.faults) == 51
     assert error.value.faults[0] == "p: 'What is 0?' (answer '0') and 'What is 1?' (answer '1')"
-    assert error.value.faults[-1] == "... and 19 more"
+    assert error.value.faults[-1] == "... and 39 more"
 
 
 def test_the_hash_of_a_prompt_changes_with_its_wording():
