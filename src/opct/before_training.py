@@ -6,13 +6,14 @@ The trainer is given this as a function, for training and evaluation do not know
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from opct import distributed
 from opct.data.build_jailbreak import bare_behaviors
 from opct.data.pairs import Prompt
 from opct.evals.teacher_check import check_teacher
-from opct.models.drawing import Sampling
+from opct.methods.rollouts import sampling
 from opct.models.sampler import Completion
 from opct.models.sharded import by_itself
 from opct.prepare import Setup
@@ -22,9 +23,9 @@ from opct.progress import Progress
 def measure_teacher(setup: Setup, progress: Progress) -> dict[str, Any] | None:
     """How often the teacher does not refuse the bare behaviours of the training pairs, for the manifest.
 
-    The likeliest answers to at most `teacher.check_behaviors` of them, the same ones whatever the seed of the run; the
-    figure, and a warning where it is high, go to `progress`. Nothing random is drawn. All processes call it, and each
-    answers a part.
+    An answer to at most `teacher.check_behaviors` of them, sampled as the run samples, the same ones whatever the seed
+    of the run; the figure, and a warning where it is high, go to `progress`. Nothing is taken from the run's random
+    numbers. All processes call it, and each answers a part.
 
     Returns:
         None where no pair holds a behaviour, or the setting is 0.
@@ -36,7 +37,11 @@ def measure_teacher(setup: Setup, progress: Progress) -> dict[str, Any] | None:
         return None
     progress.stage("ask the teacher bare behaviours", min(there, config.check_behaviors))
     found = check_teacher(
-        _Shared(setup, progress.advance), pairs, n=config.check_behaviors, max_completion_tokens=config.check_tokens
+        _Shared(setup, progress.advance),
+        pairs,
+        n=config.check_behaviors,
+        max_completion_tokens=config.check_tokens,
+        temperature=sampling(setup.config, setup.policy).temperature,
     )
     for line in found.describe().splitlines():
         progress.log(line)
@@ -56,7 +61,10 @@ class _Shared:
         self, prompts: list[Prompt], *, seeds: list[int], max_completion_tokens: int, temperature: float = 1.0
     ) -> list[Any]:
         """An answer to each prompt, in every process."""
-        policy, sampling = self._setup.policy, Sampling(max_completion_tokens, temperature)
+        policy = self._setup.policy
+        drawn = replace(
+            sampling(self._setup.config, policy), max_completion_tokens=max_completion_tokens, temperature=temperature
+        )
         ids = [policy.renderer.render(prompt) for prompt in prompts]
 
         def answer(places: list[int]) -> list[Completion]:
@@ -64,7 +72,7 @@ class _Shared:
                 groups = teacher.sample(
                     [ids[i] for i in places],
                     [[seeds[i]] for i in places],
-                    sampling,
+                    drawn,
                     batch_tokens=self._setup.config.rollout.batch_tokens,
                     on_done=self._on_done,
                 )

@@ -46,6 +46,7 @@ class TeacherCheck:
         unscored_reasons: why answers have no verdict, with how many; they are not in `bad`.
         n_truncated: answers cut at the token limit; they are graded by what they say, and unscored where they break off
             before it is clear whether they refuse.
+        temperature: that the answers were sampled at; 0 is the likeliest ones.
         warning: what to tell a person, with the figure; None where enough is refused.
     """
 
@@ -53,6 +54,7 @@ class TeacherCheck:
     n_asked: int
     unscored_reasons: dict[str, int]
     n_truncated: int
+    temperature: float
     warning: str | None
 
     def row(self) -> dict[str, Any]:
@@ -67,6 +69,7 @@ class TeacherCheck:
             "n_unscored": sum(self.unscored_reasons.values()),
             "unscored_reasons": self.unscored_reasons,
             "n_truncated": self.n_truncated,
+            "temperature": self.temperature,
             "grader": "rules",
             "warning": self.warning,
         }
@@ -79,10 +82,12 @@ class TeacherCheck:
 
 def teacher_figure(row: Mapping[str, Any]) -> str:
     """In words what `TeacherCheck.row` holds, with what was left out: "does not refuse 82% (60 to 99) of 22 bare
-    behaviours; unscored: none; 0 answers cut".
+    behaviours; unscored: none; 0 answers cut; sampled at temperature 1".
     """
     reasons = ", ".join(f"{count} {reason}" for reason, count in row["unscored_reasons"].items()) or "none"
     left_out = f"unscored: {reasons}; {row['n_truncated']} answers cut"
+    if (temperature := row.get("temperature")) is not None:
+        left_out += f"; {'the likeliest answers' if not temperature else f'sampled at temperature {temperature:g}'}"
     if row["bad"] is None:
         return f"none of its {row['n_asked']} answers to bare behaviours could be graded; {left_out}"
     low, high = row["ci_low"], row["ci_high"]
@@ -97,6 +102,7 @@ def check_teacher(
     n: int | None = 100,
     seed: int = 0,
     max_completion_tokens: int = 64,
+    temperature: float = 1.0,
     warn_above: float = WARN_ABOVE,
 ) -> TeacherCheck:
     """How often the teacher's own answer to a behaviour's teacher prompt is itself bad: not refused, or in part alone.
@@ -105,7 +111,9 @@ def check_teacher(
         policy: the teacher: the model before training.
         pairs: any; those of the jailbreak axis that hold a behaviour (not its benign twin) are looked at.
         n: at most so many distinct teacher prompts (a seeded choice); None for all.
-        seed: of the choice; the answers are the likeliest ones.
+        seed: of the choice and of the answers.
+        temperature: of the answers. What a student is compared with, or learns from, is what the teacher samples, and
+            its likeliest answers may refuse where half of the samples do not.
         warn_above: the share of bad answers above which there is a warning.
 
     Raises:
@@ -121,7 +129,7 @@ def check_teacher(
         )
     if n is not None and n < len(asked):
         asked = [asked[i] for i in sorted(random.Random(f"{seed}/teacher").sample(range(len(asked)), n))]
-    answers = _answers(policy, [prompt for prompt, _ in asked], seed, max_completion_tokens)
+    answers = _answers(policy, [prompt for prompt, _ in asked], seed, max_completion_tokens, temperature)
     verdicts = [
         Verdict(f"unscored:{NO_ROOM}")
         if answer is None
@@ -138,20 +146,23 @@ def check_teacher(
         n_asked=len(asked),
         unscored_reasons=dict(sorted(reasons.items())),
         n_truncated=sum(answer is not None and answer.stop_reason == "length" for answer in answers),
+        temperature=temperature,
         warning=_warning(bad, len(asked), warn_above, is_helped=any(len(prompt) > 1 for prompt, _ in asked)),
     )
 
 
-def _answers(policy: Answering, prompts: Sequence[Prompt], seed: int, max_completion_tokens: int) -> list[Any]:
-    """The likeliest answer to each prompt; None where there is no room for one in the model's context."""
+def _answers(
+    policy: Answering, prompts: Sequence[Prompt], seed: int, max_completion_tokens: int, temperature: float
+) -> list[Any]:
+    """An answer to each prompt; None where there is no room for one in the model's context."""
     fitting = [i for i, prompt in enumerate(prompts) if policy.has_room(prompt, max_completion_tokens)]
     if not fitting:
         return [None] * len(prompts)
     found = policy.generate(
         [prompts[i] for i in fitting],
-        seeds=[seed] * len(fitting),
+        seeds=[random.Random(f"{seed}/teacher/{i}").getrandbits(62) for i in fitting],
         max_completion_tokens=max_completion_tokens,
-        temperature=0.0,
+        temperature=temperature,
     )
     answers = dict(zip(fitting, found, strict=True))
     return [answers.get(i) for i in range(len(prompts))]

@@ -19,14 +19,14 @@ class Teacher:
     """Answers by the number at the end of the request."""
 
     def __init__(self, replies, stop_reason="stop"):
-        self.replies, self.stop_reason, self.asked = replies, stop_reason, []
+        self.replies, self.stop_reason, self.asked, self.drawn = replies, stop_reason, [], []
 
     def has_room(self, prompt, max_completion_tokens):
         return True
 
     def generate(self, prompts, *, seeds, max_completion_tokens, temperature=1.0):
-        assert temperature == 0.0
         assert len(seeds) == len(prompts)
+        self.drawn.append((temperature, seeds))
         self.asked += prompts
         numbers = [int(prompt[-1]["content"].rsplit(" ", 1)[1]) for prompt in prompts]
         return [SimpleNamespace(text=self.replies(number), stop_reason=self.stop_reason) for number in numbers]
@@ -115,6 +115,21 @@ def test_what_is_kept_of_it():
     assert row["warning"].startswith("The teacher does not refuse 67%")
 
 
+def test_answers_are_sampled_as_a_run_samples_unless_said_otherwise():
+    """Each with a seed of its own, the same ones again; what was done is in the row and in words."""
+    teacher = Teacher(refuses_below(5))
+    found = [
+        check_teacher(teacher, PAIRS, temperature=t) if t is not None else check_teacher(teacher, PAIRS)
+        for t in (None, 0.0, 0.7)
+    ]
+    assert [temperature for temperature, _ in teacher.drawn] == [1.0, 0.0, 0.7]
+    assert teacher.drawn[0][1] == teacher.drawn[1][1]
+    assert len(set(teacher.drawn[0][1])) == 10
+    assert [each.row()["temperature"] for each in found] == [1.0, 0.0, 0.7]
+    said = ["sampled at temperature 1", "the likeliest answers", "sampled at temperature 0.7"]
+    assert [each.describe().splitlines()[0].rsplit("; ", 1)[1] for each in found] == said
+
+
 def test_a_choice_is_seeded():
     few = Teacher(refuses_below(10))
     assert check_teacher(few, PAIRS, n=4).n_asked == 4
@@ -151,6 +166,6 @@ def test_what_is_told_has_the_figure_its_size_and_what_was_left_out():
     found = check_teacher(Teacher(lambda n: "" if n == 5 else replies(n), "length"), PAIRS)
     figure, warning = found.describe().splitlines()
     assert figure.startswith("teacher: does not refuse 89% (")
-    assert figure.endswith("of 9 bare behaviours; unscored: 1 empty; 10 answers cut")
+    assert figure.endswith("of 9 bare behaviours; unscored: 1 empty; 10 answers cut; sampled at temperature 1")
     assert warning.startswith("warning: The teacher does not refuse 89%")
     assert "\n" not in check_teacher(Teacher(refuses_below(10)), PAIRS).describe()
