@@ -22,6 +22,8 @@ from opct.files import read_jsonl
 from opct.runs import RunDir
 
 SCHEMA = 1
+TEACHER_CHECK = {"bad", "ci_low", "ci_high", "n", "n_asked", "unscored_reasons", "n_truncated"}
+"""What the report says of the check of the teacher."""
 Row = dict[str, Any]
 
 
@@ -84,6 +86,7 @@ def load_run(directory: Path, taken: set[str] | None = None) -> EvaluatedRun:
     samples = read_jsonl(run_dir.samples_path)
     if not samples:
         raise EvaluationError(f"{run_dir.samples_path} is missing or empty, so no reply can be compared: {again}.")
+    manifest = _manifest(run_dir.manifest_path)
     label = str(run.get("label") or run.get("method") or directory.name)
     return EvaluatedRun(
         path=directory,
@@ -100,13 +103,23 @@ def load_run(directory: Path, taken: set[str] | None = None) -> EvaluatedRun:
         rows=tuple(with_calibrations(results["rows"])),
         samples=tuple(samples),
         metrics=tuple(read_jsonl(run_dir.metrics_path)),
-        manifest=_json_object(run_dir.manifest_path, "it is written by `opct train`")
-        if run_dir.manifest_path.is_file()
-        else {},
+        manifest=manifest,
         config=run_dir.config_path.read_text(encoding="utf-8", errors="replace")
         if run_dir.config_path.is_file()
         else "",
     )
+
+
+def _manifest(path: Path) -> dict[str, Any]:
+    """What training wrote down; empty of a run that was not trained."""
+    remedy = "it is written by `opct train`"
+    if not path.is_file():
+        return {}
+    manifest = _json_object(path, remedy)
+    checked = manifest.get("teacher_check")
+    if checked is not None and not (isinstance(checked, dict) and checked.keys() >= TEACHER_CHECK):
+        raise EvaluationError(f"{path}: teacher_check does not hold {', '.join(sorted(TEACHER_CHECK))}: {remedy}.")
+    return manifest
 
 
 def of_suites(run: EvaluatedRun, names: Sequence[str]) -> EvaluatedRun:

@@ -106,3 +106,11 @@ def test_the_report_shows_the_suites_and_the_warnings_it_is_given(tmp_path):
         return {row["suite"] for row in made["rows"]}
 
     assert suites() > suites(suites=["sycophancy_short"], warnings=["opct failed."]) == {"sycophancy_short"}
+
+
+@pytest.mark.parametrize("found", ["yes", {"bad": 0.5}])
+def test_a_check_of_the_teacher_that_is_none_is_named_with_its_file(tmp_path, found):
+    run = write_run(tmp_path, "opct")
+    (run / "manifest.json").write_text(json.dumps({"teacher_check": found}), encoding="utf-8")
+    with pytest.raises(EvaluationError, match=r"manifest\.json: teacher_check does not hold bad, ci_high"):
+        load_run(run)
