@@ -15,9 +15,15 @@ from opct.memory import peak_memory_gb
 CPU = torch.device("cpu")
 
 
+def printed(program: str) -> list[float]:
+    """The numbers that a Python program prints, in a new process, which has no memory of its own to use again."""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100, check=True)
+    return [float(number) for number in done.stdout.split()]
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="the peak is another number there")
 def test_resident_memory_grows_with_what_is_held():
-    """200 MB more, in a new process, which has no memory of its own to use again."""
+    """200 MB more."""
     program = (
         "import torch\n"
         "from opct.memory import memory_now_bytes, peak_memory_gb\n"
@@ -26,8 +32,7 @@ def test_resident_memory_grows_with_what_is_held():
         "held = torch.ones(50_000_000)\n"
         "print(memory_now_bytes(cpu) - before, peak_memory_gb(cpu) * 1e9 - before)\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100, check=True)
-    grown, most = map(float, done.stdout.split())
+    grown, most = printed(program)
     assert 190e6 < grown < 230e6
     assert 190e6 < most < 300e6
 
@@ -59,7 +64,6 @@ def test_what_was_freed_in_small_pieces_is_given_back():
         "give_back()\n"
         "print(freed, memory_now_bytes(cpu) - before)\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100, check=True)
-    freed, left = map(float, done.stdout.split())
+    freed, left = printed(program)
     assert freed > 250e6
     assert left < 30e6

@@ -11,11 +11,11 @@ from opct.evals.capability.gsm8k import gsm8k
 from opct.evals.capability.ifeval import ifeval
 from opct.evals.capability.math500 import math500
 from opct.evals.capability.mmlu import mmlu
-from opct.evals.capability.rows import _with_truncation, capability_rows
+from opct.evals.capability.rows import capability_rows
 from opct.evals.capability.sources import DATA_FOLDER
 from opct.evals.capability.suites import BENCHMARKS, CAPABILITY, CAPABILITY_FAST, CAPABILITY_SUITES, Part
 from opct.evals.graders import Verdict
-from opct.evals.records import Record
+from opct.evals.records import was_cut
 from opct.evals.run import prepare
 
 PROBLEMS = [Problem(f"p{i}", "test", f"What is {i}?") for i in range(50)]
@@ -103,12 +103,8 @@ def test_what_a_verdict_counts_as(verdict, correct, extracted, solved):
 
 def test_a_prompt_without_room_for_a_reply_is_no_cut_reply():
     """Of a reply that ended, one that was cut and a prompt that never fitted: 1 of 2 replies was cut."""
-    records = [
-        Record({"values": {}, "stop_reason": stop, "completion_tokens": n}, None, ())
-        for stop, n in [("eos", 5), ("length", 16), ("context", 0)]
-    ]
-    found = [record.row["values"]["is_truncated"] for record in _with_truncation(records)]
-    assert found == [0.0, 1.0, None]
+    replies = [("stop", 5), ("length", 16), ("context", 0)]
+    assert [was_cut({"stop_reason": stop, "completion_tokens": n}) for stop, n in replies] == [0.0, 1.0, None]
 
 
 def test_gsm8k_end_to_end(data_folder, run_task):
