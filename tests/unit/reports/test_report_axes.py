@@ -85,6 +85,8 @@ def test_a_judge_that_was_calibrated_after_it_judged(folders, tmp_path, monkeypa
     later = {
         "kappa": {"value": 0.25, "ci_low": 0.2, "ci_high": 0.3},
         "n": 50,
+        "n_unscored": 0,
+        "unscored_reasons": {},
         "calibrated": "2026-03-04T05:06:07+00:00",
     }
     store({"opct_calibration": 1, "judge": JUDGE.row(), "data": {"sha256": "f" * 64}, **later}, tmp_path)

@@ -241,7 +241,7 @@ def _read(path: Path, wanted: str) -> Calibration:
     whole = (
         isinstance(found, dict)
         and found.get("opct_calibration") == SCHEMA
-        and {"kappa", "n", "judge", "data"} <= set(found)
+        and {"kappa", "n", "n_unscored", "unscored_reasons", "judge", "data"} <= set(found)
     )
     if not whole or found["judge"].get("hash") != wanted:
         raise EvaluationError(f"{path} is no calibration of the judge {wanted}: delete it, and calibrate again.")

@@ -119,6 +119,15 @@ def test_a_broken_file_is_said(content):
         calibration_of(IDENTITY)
 
 
+@pytest.mark.parametrize("key", ["kappa", "n_unscored", "unscored_reasons"])
+def test_a_calibration_without_what_its_weakness_is_told_by_is_refused(key):
+    path = store(calibrate(Scripted(), labelled("1100", "1100")), calibrations_folder())
+    kept = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps({name: value for name, value in kept.items() if name != key}), encoding="utf-8")
+    with pytest.raises(EvaluationError, match="is no calibration of the judge"):
+        calibration_of(IDENTITY)
+
+
 def test_a_calibration_under_another_judges_name_is_refused():
     path = store(calibrate(Scripted(), labelled("1100", "1100")), calibrations_folder())
     other = JudgeIdentity("better", "none", "abc", "harmful", 0.5)
