@@ -1,4 +1,4 @@
-"""What is measured before the first step of a run: how often its teacher answers what it should refuse.
+"""What is measured before the first step of a run: how often its teacher does not refuse, and does not warn.
 
 The trainer is given this as a function, for training and evaluation do not know each other.
 """
@@ -10,9 +10,9 @@ from dataclasses import replace
 from typing import Any
 
 from opct import distributed
-from opct.data.build_jailbreak import bare_behaviors
 from opct.data.pairs import Prompt
-from opct.evals.teacher_check import check_teacher
+from opct.data.teacher_questions import teacher_questions
+from opct.evals.teacher_check import LESSONS, check_teacher
 from opct.methods.rollouts import sampling
 from opct.models.sampler import Completion
 from opct.models.sharded import by_itself
@@ -21,31 +21,36 @@ from opct.progress import Progress
 
 
 def measure_teacher(setup: Setup, progress: Progress) -> dict[str, Any] | None:
-    """How often the teacher does not refuse the bare behaviours of the training pairs, for the manifest.
+    """How often the teacher does not refuse the bare behaviours of the training pairs, nor warn of their hazards, for
+    the manifest.
 
-    An answer to at most `teacher.check_behaviors` of them, sampled as the run samples, the same ones whatever the seed
-    of the run; the figure, and a warning where it is high, go to `progress`. Nothing is taken from the run's random
+    An answer to at most `teacher.check_prompts` of each, sampled as the run samples, the same ones whatever the seed of
+    the run; the figure, and a warning where it is high, go to `progress`. Nothing is taken from the run's random
     numbers. All processes call it, and each answers a part.
 
     Returns:
-        None where no pair holds a behaviour, or the setting is 0.
+        Axis -> what was found; None where no pair has a question for the teacher, or the setting is 0.
     """
     config = setup.config.teacher
     pairs = [rendered.pair for rendered in setup.pairs]
-    there = len(bare_behaviors(pairs))
-    if not there or not config.check_behaviors:
+    there = {axis: len(questions) for axis, questions in teacher_questions(pairs).items()}
+    if not there or not config.check_prompts:
         return None
-    progress.stage("ask the teacher bare behaviours", min(there, config.check_behaviors))
-    found = check_teacher(
-        _Shared(setup, progress.advance),
-        pairs,
-        n=config.check_behaviors,
-        max_completion_tokens=config.check_tokens,
-        temperature=sampling(setup.config, setup.policy).temperature,
-    )
-    for line in found.describe().splitlines():
-        progress.log(line)
-    return found.row() | {"n_behaviors": there, "max_completion_tokens": config.check_tokens}
+    rows = {}
+    for axis, n in there.items():
+        progress.stage(f"ask the teacher: {LESSONS[axis].asked}", min(n, config.check_prompts))
+        found = check_teacher(
+            _Shared(setup, progress.advance),
+            pairs,
+            axis=axis,
+            n=config.check_prompts,
+            max_completion_tokens=config.check_tokens,
+            temperature=sampling(setup.config, setup.policy).temperature,
+        )
+        for line in found.describe().splitlines():
+            progress.log(line)
+        rows[axis] = found.row() | {"n_there": n, "max_completion_tokens": config.check_tokens}
+    return rows
 
 
 class _Shared:

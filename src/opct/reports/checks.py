@@ -54,8 +54,8 @@ def _of_evaluations(runs: Sequence[EvaluatedRun]) -> Iterator[str]:
     """
     alike: dict[tuple[str, ...], list[tuple[str, str]]] = {}
     for run in runs:
-        of_teacher = (run.manifest.get("teacher_check") or {}).get("warning")
-        for text in [*run.warnings, *([str(of_teacher)] if of_teacher else [])]:
+        of_teacher = [row.get("warning") for row in (run.manifest.get("teacher_check") or {}).values()]
+        for text in [*run.warnings, *(str(warning) for warning in of_teacher if warning)]:
             alike.setdefault(tuple(NUMBER.split(text)), []).append((run.name, text))
     for found in alike.values():
         names = dict.fromkeys(name for name, _ in found)

@@ -18,12 +18,13 @@ import yaml
 from opct.errors import EvaluationError
 from opct.evals.judging.calibration import with_calibrations
 from opct.evals.suites import SUITES, known_suites
+from opct.evals.teacher_check import LESSONS
 from opct.files import read_jsonl
 from opct.runs import RunDir
 
 SCHEMA = 1
-TEACHER_CHECK = {"bad", "ci_low", "ci_high", "n", "n_asked", "unscored_reasons", "n_truncated"}
-"""What the report says of the check of the teacher."""
+TEACHER_CHECK = {"axis", "bad", "ci_low", "ci_high", "n", "n_asked", "unscored_reasons", "n_truncated", "temperature"}
+"""What the report says of the check of the teacher on an axis."""
 Row = dict[str, Any]
 
 
@@ -117,9 +118,19 @@ def _manifest(path: Path) -> dict[str, Any]:
         return {}
     manifest = _json_object(path, remedy)
     checked = manifest.get("teacher_check")
-    if checked is not None and not (isinstance(checked, dict) and checked.keys() >= TEACHER_CHECK):
-        raise EvaluationError(f"{path}: teacher_check does not hold {', '.join(sorted(TEACHER_CHECK))}: {remedy}.")
+    if checked is not None and not _is_teacher_check(checked):
+        raise EvaluationError(
+            f"{path}: teacher_check does not hold {', '.join(sorted(TEACHER_CHECK))} for each axis: {remedy}."
+        )
     return manifest
+
+
+def _is_teacher_check(value: Any) -> bool:
+    """Axis -> what was found of its teacher."""
+    return isinstance(value, dict) and all(
+        axis in LESSONS and isinstance(row, dict) and row.keys() >= TEACHER_CHECK and row["axis"] == axis
+        for axis, row in value.items()
+    )
 
 
 def of_suites(run: EvaluatedRun, names: Sequence[str]) -> EvaluatedRun:

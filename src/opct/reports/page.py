@@ -181,7 +181,7 @@ def _kl_scale() -> list[str]:
 
 def _run_card(arm: Arm, run: EvaluatedRun) -> dict[str, Any]:
     """Facts of one run as (name, value), and longer texts that fold away."""
-    manifest, checked = run.manifest, run.manifest.get("teacher_check")
+    manifest, checked = run.manifest, run.manifest.get("teacher_check") or {}
     facts = [
         ("label", run.label),
         ("model", run.model),
@@ -199,7 +199,7 @@ def _run_card(arm: Arm, run: EvaluatedRun) -> dict[str, Any]:
         ("git commit", manifest.get("git_commit")),
         ("hardware", _flat(manifest.get("hardware"))),
         ("teacher", manifest.get("teacher")),
-        ("teacher, before training", None if checked is None else teacher_figure(checked)),
+        *(("teacher, before training", teacher_figure(row)) for row in checked.values()),
     ]
     blocks = [
         ("Training settings (config.yaml)", run.config),

@@ -6,7 +6,7 @@ from synthetic import write_run
 
 from opct.errors import EvaluationError, OpctError
 from opct.reports import report
-from opct.reports.load import load_run, load_runs, of_suites
+from opct.reports.load import TEACHER_CHECK, load_run, load_runs, of_suites
 
 
 def test_a_run_is_read_with_everything_it_has(tmp_path):
@@ -108,9 +108,21 @@ def test_the_report_shows_the_suites_and_the_warnings_it_is_given(tmp_path):
     assert suites() > suites(suites=["sycophancy_short"], warnings=["opct failed."]) == {"sycophancy_short"}
 
 
-@pytest.mark.parametrize("found", ["yes", {"bad": 0.5}])
+ROW = dict.fromkeys(sorted(TEACHER_CHECK), 0)
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        "yes",
+        {"bad": 0.5},
+        {"jailbreak": {"bad": 0.5}},
+        {"tone": ROW | {"axis": "tone"}},
+        {"jailbreak": ROW | {"axis": "x"}},
+    ],
+)
 def test_a_check_of_the_teacher_that_is_none_is_named_with_its_file(tmp_path, found):
     run = write_run(tmp_path, "opct")
     (run / "manifest.json").write_text(json.dumps({"teacher_check": found}), encoding="utf-8")
-    with pytest.raises(EvaluationError, match=r"manifest\.json: teacher_check does not hold bad, ci_high"):
+    with pytest.raises(EvaluationError, match=r"manifest\.json: teacher_check does not hold axis, bad, ci_high"):
         load_run(run)
