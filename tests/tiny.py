@@ -124,3 +124,14 @@ def tiny_adapter_policy(*, seed: int = 0, r: int = 4, dropout: float = 0.0, rand
                 if "lora_B" in name:
                     parameter.copy_(0.2 * torch.randn(parameter.shape, generator=generator))
     return Policy(model, tokenizer, name="tiny")
+
+
+def means_by_axis(method, rollouts, prefix: str) -> dict[str, float]:
+    """What a step of these rollouts, one in a micro-batch, logs under `prefix` of each axis."""
+    from opct.methods.mismatch import MismatchMeter
+    from opct.methods.rollouts import step_weights
+
+    meter, weights = MismatchMeter(method), step_weights(rollouts, "token_mean")
+    for i in range(len(rollouts)):
+        meter.loss(rollouts[i : i + 1], weights[i : i + 1])
+    return {name.removeprefix(prefix): x for name, x in meter.metrics().items() if name.startswith(prefix)}

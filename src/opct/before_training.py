@@ -1,4 +1,4 @@
-"""What is measured before the first step of a run: how often its teacher answers what it should refuse.
+"""What is measured before the first step of a run: how often its teacher does not refuse, and does not warn.
 
 The trainer is given this as a function, for training and evaluation do not know each other.
 """
@@ -6,14 +6,14 @@ The trainer is given this as a function, for training and evaluation do not know
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 from opct import distributed
-from opct.data.build_jailbreak import bare_behaviors
 from opct.data.pairs import Prompt
-from opct.evals.teacher_check import NO_ROOM, check_teacher
-from opct.models.drawing import Sampling
+from opct.data.teacher_questions import teacher_questions
+from opct.evals.teacher_check import LESSONS, check_teacher
+from opct.methods.rollouts import sampling
 from opct.models.sampler import Completion
 from opct.models.sharded import by_itself
 from opct.prepare import Setup
@@ -21,35 +21,36 @@ from opct.progress import Progress
 
 
 def measure_teacher(setup: Setup, progress: Progress) -> dict[str, Any] | None:
-    """How often the teacher does not refuse the bare behaviours of the training pairs, for the manifest.
+    """How often the teacher does not refuse the bare behaviours of the training pairs, nor warn of their hazards, for
+    the manifest.
 
-    The likeliest answers to at most `teacher.check_behaviors` of them, the same ones whatever the seed of the run; the
-    figure, and a warning where it is high, go to `progress`. Nothing random is drawn. All processes call it, and each
-    answers a part.
+    An answer to at most `teacher.check_prompts` of each, sampled as the run samples, the same ones whatever the seed of
+    the run; the figure, and a warning where it is high, go to `progress`. Nothing is taken from the run's random
+    numbers. All processes call it, and each answers a part.
 
     Returns:
-        None where no pair holds a behaviour, or the setting is 0.
+        Axis -> what was found; None where no pair has a question for the teacher, or the setting is 0.
     """
     config = setup.config.teacher
     pairs = [rendered.pair for rendered in setup.pairs]
-    there = len(bare_behaviors(pairs))
-    if not there or not config.check_behaviors:
+    there = {axis: len(questions) for axis, questions in teacher_questions(pairs).items()}
+    if not there or not config.check_prompts:
         return None
-    progress.stage("ask the teacher bare behaviours", min(there, config.check_behaviors))
-    found = check_teacher(
-        _Shared(setup, progress.advance), pairs, n=config.check_behaviors, max_completion_tokens=config.check_tokens
-    )
-    for line in found.describe().splitlines():
-        progress.log(line)
-    return found.row() | {"n_behaviors": there, "max_completion_tokens": config.check_tokens}
-
-
-@dataclass(frozen=True)
-class _NoRoom:
-    """In place of an answer to a prompt that leaves none in the model's context."""
-
-    text: str = ""
-    stop_reason: str = NO_ROOM
+    rows = {}
+    for axis, n in there.items():
+        progress.stage(f"ask the teacher: {LESSONS[axis].asked}", min(n, config.check_prompts))
+        found = check_teacher(
+            _Shared(setup, progress.advance),
+            pairs,
+            axis=axis,
+            n=config.check_prompts,
+            max_completion_tokens=config.check_tokens,
+            temperature=sampling(setup.config, setup.policy).temperature,
+        )
+        for line in found.describe().splitlines():
+            progress.log(line)
+        rows[axis] = found.row() | {"n_there": n, "max_completion_tokens": config.check_tokens}
+    return rows
 
 
 class _Shared:
@@ -58,25 +59,29 @@ class _Shared:
     def __init__(self, setup: Setup, on_done: Callable[[int], None]):
         self._setup, self._on_done = setup, on_done
 
+    def has_room(self, prompt: Prompt, max_completion_tokens: int) -> bool:
+        return self._setup.policy.has_room(prompt, max_completion_tokens)
+
     def generate(
         self, prompts: list[Prompt], *, seeds: list[int], max_completion_tokens: int, temperature: float = 1.0
     ) -> list[Any]:
         """An answer to each prompt, in every process."""
-        policy, sampling = self._setup.policy, Sampling(max_completion_tokens, temperature)
+        policy = self._setup.policy
+        drawn = replace(
+            sampling(self._setup.config, policy), max_completion_tokens=max_completion_tokens, temperature=temperature
+        )
         ids = [policy.renderer.render(prompt) for prompt in prompts]
-        fitting = [i for i, own in enumerate(ids) if len(own) + max_completion_tokens <= policy.context_length]
 
         def answer(places: list[int]) -> list[Completion]:
             with self._setup.teacher() as teacher, by_itself(teacher):
                 groups = teacher.sample(
                     [ids[i] for i in places],
                     [[seeds[i]] for i in places],
-                    sampling,
+                    drawn,
                     batch_tokens=self._setup.config.rollout.batch_tokens,
                     on_done=self._on_done,
                 )
             return [completion for group in groups for completion in group]
 
-        costs = [len(ids[i]) + max_completion_tokens for i in fitting]
-        answers = dict(zip(fitting, distributed.shared_out(fitting, costs, answer), strict=True))
-        return [answers.get(i, _NoRoom()) for i in range(len(prompts))]
+        costs = [len(own) + max_completion_tokens for own in ids]
+        return distributed.shared_out(list(range(len(prompts))), costs, answer)

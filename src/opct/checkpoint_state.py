@@ -26,7 +26,7 @@ from opct.spent import spent_before
 
 # settings that may differ between a run and its resumption: they change when it ends and what it writes, not its steps
 FREE_SETTINGS = {"save_steps", "save_total_limit", "report_to", "output_dir", "stop", "vllm", "parallel"}
-FREE_INSIDE = {"rollout": {"max_mismatch_kl"}, "teacher": {"check_behaviors", "check_tokens"}}
+FREE_INSIDE = {"rollout": {"max_mismatch_kl"}, "teacher": {"check_prompts", "check_tokens"}}
 LENGTH_SETTINGS = {
     "max_steps",
     "num_train_epochs",
@@ -200,8 +200,9 @@ def refuse_other_run(run: RunDir, config: TrainConfig, identity: Mapping[str, An
 def is_finished(run: RunDir, config: TrainConfig, *, remedy: str = "replace the run with --overwrite") -> bool:
     """True if the run in that folder has trained all the steps that `config` asks for; False if there is none.
 
-    Where the number of steps follows from the pairs (`max_steps: null`), it is the one that the run wrote down. Files
-    of the base or of the adapter that are not there any more are not compared, nor those of a run that noted none.
+    Where the number of steps follows from the pairs (`max_steps: null`), it is the one that the run wrote down; had the
+    run another `max_steps` or `num_train_epochs`, resuming finds the number. Files of the base or of the adapter that
+    are not there any more are not compared, nor those of a run that noted none.
 
     Args:
         remedy: what a person can do where it is another run, in words.
@@ -218,7 +219,7 @@ def is_finished(run: RunDir, config: TrainConfig, *, remedy: str = "replace the 
     if not faults and "data" in manifest:
         faults = _data_faults(manifest["data"], load_training_pairs(config).hashes)
         faults += _weight_faults(manifest, config)
-    total = config.max_steps or manifest.get("total_steps")
+    total = config.max_steps or (manifest.get("total_steps") if _is_as_long(run, config) else None)
     steps = [step for step, _ in run.checkpoints()]
     last = max(steps, default=0)
     if not faults and config.max_steps is not None and last > config.max_steps:
@@ -230,6 +231,21 @@ def is_finished(run: RunDir, config: TrainConfig, *, remedy: str = "replace the 
             + f"\nPut them back, {remedy}, or choose another output_dir."
         )
     return total is not None and last >= total
+
+
+def refuse_longer_run(run: RunDir, step: int, total_steps: int) -> None:
+    """Raises RunError where a run that is resumed has trained for longer than is asked of it."""
+    if step > total_steps:
+        raise RunError(
+            f"{run.path} has trained {step} steps, and its settings ask for {total_steps} now: ask for as many again, "
+            "or start another run in another output_dir."
+        )
+
+
+def _is_as_long(run: RunDir, config: TrainConfig) -> bool:
+    """Whether the settings that the number of steps follows from are those of the run."""
+    before = load_config(run.config_path)
+    return all(getattr(before, name) == getattr(config, name) for name in LENGTH_SETTINGS)
 
 
 def _weight_faults(

@@ -79,7 +79,11 @@ class DataConfig(Section):
         ["builtin:benign"], description="Identity pairs (prompt == teacher_prompt), same sources as `pairs`."
     )
     anchor_fraction: Fraction = Field(0.25, description="Share of identity pairs in every step.")
-    max_pairs: int | None = Field(None, ge=1, description="Use at most so many pairs (a seeded choice).")
+    max_pairs: int | None = Field(
+        None,
+        ge=1,
+        description="Use at most so many pairs (a seeded choice, of each axis equally many with balance_axes).",
+    )
     balance_axes: bool = Field(
         False,
         description="Where `pairs` are of several axes, each step holds equally many of each, however many there are; "
@@ -179,11 +183,11 @@ class TeacherConfig(Section):
         "in the run are kept on the model's device, up to so many GB. See "
         "[Teachers](how-it-works.md#teachers). 0 is off.",
     )
-    check_behaviors: int = Field(
+    check_prompts: int = Field(
         24,
         ge=0,
-        description="Where pairs hold jailbreak behaviours: at most so many of them are put to the teacher bare before "
-        "the first step, and how often it does not refuse is said, and kept in the manifest. 0 is off.",
+        description="At most so many teacher prompts of jailbreak behaviours, and of hazards, are put to the teacher "
+        "before the first step; how often it does not refuse, or does not warn, is said and kept. 0 is off.",
     )
     check_tokens: int = Field(48, ge=1, description="Longest of these answers.")
 

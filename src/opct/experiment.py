@@ -5,19 +5,20 @@
     report      report.html over all of them; report.json has its numbers
 
 Cut short, the same command goes on: what is finished is not done again, and a run goes on from its last checkpoint.
+A run whose training stops itself is left out of the report, named, and tried again by the next call.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from opct.checkpoint_state import is_finished
 from opct.config import TrainConfig
-from opct.errors import RunError
+from opct.errors import RunError, TrainingError
 from opct.experiment_config import Arm, Experiment, load_experiment
 from opct.files import read_jsonl, write_json
 from opct.models.load import PROBED_SIZE, choose_device, choose_dtype
@@ -32,15 +33,23 @@ if TYPE_CHECKING:
 
 TRAIN, EVALUATE = "train", "evaluate"
 WEIGHTS = {TRAIN: 3.0, EVALUATE: 1.0}  # until one of each was timed
+Failed = dict[tuple[str, int], str]
+"""By arm and seed, why the training of a run stopped itself."""
 
 
 @dataclass
 class ExperimentResult:
-    """Where the report is, and what each arm took."""
+    """Where the report is, and what each arm took.
+
+    Attributes:
+        costs: by arm, all its seeds together, those of failed runs aside.
+        failed: by run ("opct, seed 0"), why its training stopped itself; none of these is in the report.
+    """
 
     report: Path
     costs: dict[str, Cost]
     seconds: float
+    failed: dict[str, str] = field(default_factory=dict)
 
     def render(self) -> RenderableType:
         """What each arm took, and where to look next."""
@@ -55,7 +64,8 @@ class ExperimentResult:
         for name, cost in self.costs.items():
             table.add_row(name, *cost_texts(cost))
         took = Text(f"done in {duration(self.seconds)}. Open the page: {self.report.resolve().as_uri()}")
-        return Group(table, took)
+        failed = [Text(f"failed, and not in the report: {name}: {why}") for name, why in self.failed.items()]
+        return Group(table, *failed, took)
 
 
 def run_experiment(
@@ -71,6 +81,7 @@ def run_experiment(
         ConfigError: the file or an arm's settings are faulty, or the budgets differ.
         RunError: a folder holds a run with other settings, data or weights to begin with; or the arms of one budget
             have unlike numbers of steps; or runs began in unlike dtypes.
+        TrainingError: the training of every run stopped itself; of fewer, the result says which.
         DataError, EvaluationError: a suite cannot be asked, for want of data or of a package; nothing was trained.
         OpctError: whatever training, evaluation or the report raise.
         KeyboardInterrupt: it was asked to stop; everything is saved.
@@ -86,20 +97,32 @@ def run_experiment(
     dtype = _dtype(experiment)
     _refuse_other_runs(experiment, dtype)
     asked = _check_suites(experiment, dtype, settings)
+    failed: Failed = {}
     for arm, seed in todo:
-        _run(experiment, arm, seed, dtype, settings, asked, parts)
+        _run(experiment, arm, seed, dtype, settings, asked, parts, failed)
+    named = {_named(*run): why for run, why in failed.items()}
+    if len(failed) == len(todo):
+        each = "; ".join(f"{name}: {why}" for name, why in named.items())
+        raise TrainingError(f"Every run of {experiment.out} failed, so there is nothing to report ({each}).")
     parts.next()
     base = experiment.out / BASE
     plain = _plain(experiment, dtype)
     evaluate_once(BASE, base, plain, dtype, settings, overwrite=False, asked=asked, progress=parts)
     parts.next()
     parts.stage("write the report")
-    folders = [base, *(arm.folder(experiment.out, seed) for arm in experiment.arms for seed in experiment.config.seeds)]
-    page = report(folders, experiment.out / "report.html", references=experiment.references)
-    costs = {arm.name: _cost(experiment, arm) for arm in experiment.arms}
+    arms = experiment.arms
+    seeds = {arm.name: [seed for seed in experiment.config.seeds if (arm.name, seed) not in failed] for arm in arms}
+    page = report(
+        [base, *(arm.folder(experiment.out, seed) for arm in arms for seed in seeds[arm.name])],
+        experiment.out / "report.html",
+        references=experiment.references,
+        suites=settings["suites"],
+        warnings=[f"{name} failed, and is not in this report: {why}" for name, why in named.items()],
+    )
+    costs = {arm.name: _cost(experiment, arm, seeds[arm.name]) for arm in arms if seeds[arm.name]}
     write_json(experiment.out / "costs.json", {name: vars(cost) for name, cost in costs.items()})
     parts.done()
-    return ExperimentResult(page, costs, time.perf_counter() - started)
+    return ExperimentResult(page, costs, time.perf_counter() - started, named)
 
 
 def _dtype(experiment: Experiment) -> str:
@@ -110,7 +133,8 @@ def _dtype(experiment: Experiment) -> str:
     """
     wanted = {config.model.dtype for config in experiment.configs.values()}
     runs = [RunDir(config.output_dir) for config in experiment.configs.values()]
-    found = {str(run.read_manifest()["dtype"]): run.path for run in runs if run.is_run and run.manifest_path.exists()}
+    begun = {run.read_manifest().get("dtype"): run.path for run in runs if run.is_run}
+    found = {str(dtype): path for dtype, path in begun.items() if dtype is not None}  # None: cut short before it began
     if len(wanted - {"auto"} | set(found)) > 1:
         named = ", ".join([*sorted(wanted - {"auto"}), *(f"{dtype} ({path})" for dtype, path in found.items())])
         raise RunError(
@@ -175,28 +199,55 @@ def _run(
     settings: dict[str, Any],
     asked: Mapping[str, Any] | None,
     parts: Parts,
+    failed: Failed,
 ) -> None:
-    """Train and measure one run."""
-    own = in_dtype(experiment.configs[arm.name, seed], dtype)
+    """Train and measure one run; where its training stops itself, why goes into `failed`."""
+    own, name = in_dtype(experiment.configs[arm.name, seed], dtype), _named(arm.name, seed)
     parts.next()
-    remedy = _remedy(experiment, arm.name, seed)
-    train_once(own, f"{arm.name}, seed {seed}", overwrite=False, remedy=remedy, progress=parts)
+    why = _train(experiment, arm, seed, own, parts, failed)
+    if why is not None:
+        failed[arm.name, seed] = why
+        parts.skip(f"{name} failed: {why}")
+        parts.next()
+        parts.skip(f"{name}: not measured")
+        return
     if experiment.config.same_budget:
-        _refuse_other_lengths(experiment, arm, seed)
+        _refuse_other_lengths(experiment, arm, seed, dtype)
     parts.next()
     folder = arm.folder(experiment.out, seed)
     evaluate_once(arm.name, folder, own, dtype, settings, overwrite=False, asked=asked, progress=parts)
 
 
-def _refuse_other_lengths(experiment: Experiment, arm: Arm, seed: int) -> None:
+def _train(experiment: Experiment, arm: Arm, seed: int, own: TrainConfig, parts: Parts, failed: Failed) -> str | None:
+    """Why the training of a run stopped itself, or None where it is done."""
+    if arm.after is not None and (arm.after, seed) in failed:
+        return f"it goes on from {_named(arm.after, seed)}, which failed"
+    remedy = _remedy(experiment, arm.name, seed)
+    try:
+        train_once(own, _named(arm.name, seed), overwrite=False, remedy=remedy, progress=parts)
+    except TrainingError as error:
+        return " ".join(str(error).split())
+    return None
+
+
+def _named(name: str, seed: int) -> str:
+    return f"{name}, seed {seed}"
+
+
+def _refuse_other_lengths(experiment: Experiment, arm: Arm, seed: int, dtype: str) -> None:
     """Raises RunError where an arm has another number of steps than one of its combination has with the same seed:
-    without `max_steps` it follows from the pairs that fit the model, which their settings alone do not tell."""
+    without `max_steps` it follows from the pairs that fit the model, which their settings alone do not tell.
+
+    Of a run that is not finished, what it wrote down is what earlier settings asked of it.
+    """
     lengths: dict[str, int] = {}
     for other in experiment.arms:
         run = RunDir(other.folder(experiment.out, seed))
         total = run.read_manifest().get("total_steps") if run.is_run else None
         if other.combination == arm.combination and total is not None:
             lengths[other.name] = total
+    if len(set(lengths.values())) > 1:
+        lengths = {name: n for name, n in lengths.items() if _is_finished(experiment, name, seed, dtype)}
     if len(set(lengths.values())) > 1:
         shown = ", ".join(f"{name}: {total}" for name, total in lengths.items())
         raise RunError(
@@ -211,8 +262,8 @@ def _plain(experiment: Experiment, dtype: str) -> TrainConfig:
     return in_dtype(experiment.configs[arm.name, experiment.config.seeds[0]], dtype)
 
 
-def _cost(experiment: Experiment, arm: Arm) -> Cost:
-    return together([_cost_of_run(experiment.configs[arm.name, seed]) for seed in experiment.config.seeds])
+def _cost(experiment: Experiment, arm: Arm, seeds: Sequence[int]) -> Cost:
+    return together([_cost_of_run(experiment.configs[arm.name, seed]) for seed in seeds])
 
 
 def _cost_of_run(config: TrainConfig) -> Cost:

@@ -161,6 +161,7 @@ def load_experiment(path: str | Path, overrides: Sequence[str] = ()) -> Experime
         for arm in arms:
             configs[arm.name, seed] = _config_of(path, train, config, arm, seed, arms, overrides)
     experiment = Experiment(config, train, arms, configs)
+    _refuse_several_models(path, experiment)
     if config.same_budget:
         _refuse_other_budgets(path, experiment)
     return experiment
@@ -216,7 +217,7 @@ def _combination_faults(config: ExperimentConfig) -> Iterator[str]:
                 f"arms.{name}: a name is of small letters, digits, dots, dashes (it names a folder), and `base` is the "
                 "model before training"
             )
-        if AFTER in settings and settings[AFTER] not in config.arms:
+        if AFTER in settings and settings[AFTER] not in list(config.arms):  # a list has no hash to look up
             yield f"arms.{name}.after: there is no arm {settings[AFTER]!r}; there are {', '.join(config.arms)}"
         for own, crossed in itertools.product(settings, config.matrix):
             if _overlap(own, crossed):
@@ -330,6 +331,18 @@ def _config_of(
         return load_config(train, [*(f"{name}={json.dumps(value)}" for name, value in own.items()), *overrides])
     except ConfigError as error:
         raise ConfigError(f"{path}: the arm {arm.name}: {error}") from error
+
+
+def _refuse_several_models(path: Path, experiment: Experiment) -> None:
+    """Raises ConfigError where arms begin with unlike models: they are all compared with the one base."""
+    seed = experiment.config.seeds[0]  # of every other it is the same
+    models = {arm.name: experiment.configs[arm.name, seed].model for arm in experiment.arms}
+    if len({(model.name_or_path, model.revision) for model in models.values()}) > 1:
+        raise _error(
+            f"The arms of {path} train several models, and all of them would be compared with one base; make an "
+            "experiment of each model, with an output_dir of its own:",
+            [f"{name}: {model.name_or_path}, revision {model.revision}" for name, model in models.items()],
+        )
 
 
 def _refuse_other_budgets(path: Path, experiment: Experiment) -> None:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from opct.accumulation import accumulate, forward_tokens, shares_prompts
 from opct.config import TrainConfig
 from opct.config_file import dump_config
-from opct.data.build_jailbreak import bare_behaviors
 from opct.data.render import RenderedPair
+from opct.data.teacher_questions import teacher_questions
 from opct.data.training import anchors_per_step
 from opct.memory import memory_now_bytes, peak_memory_gb
 from opct.methods import Method
@@ -111,21 +111,19 @@ def _sizes(setup: Setup) -> Iterator[tuple[str, str]]:
         for name, pairs in setup.streams.items()
     ]
     yield "passes", ", ".join(passes)
-    behaviors = len(bare_behaviors(rendered.pair for rendered in setup.pairs))
-    if behaviors:
-        yield "teacher check", _teacher_check(config, behaviors)
+    asked = teacher_questions(rendered.pair for rendered in setup.pairs)
+    if asked:
+        yield "teacher check", _teacher_check(config, {axis: len(questions) for axis, questions in asked.items()})
     yield "completion tokens", f"at most {steps * per_step * n * config.rollout.max_completion_tokens:,} in all"
 
 
-def _teacher_check(config: TrainConfig, there: int) -> str:
+def _teacher_check(config: TrainConfig, there: Mapping[str, int]) -> str:
     """What will be asked of the teacher before the first step."""
-    asked = min(there, config.teacher.check_behaviors)
-    if not asked:
-        return f"off: whether it refuses the {there} bare behaviours is not known (teacher.check_behaviors=0)"
-    return (
-        f"before the first step: does it refuse? {asked} of {there} bare behaviours, at most "
-        f"{config.teacher.check_tokens} tokens each"
-    )
+    if not config.teacher.check_prompts:
+        shown = ", ".join(f"{count} prompts of {axis}" for axis, count in there.items())
+        return f"off: whether its answers to {shown} are what is to be taught is not known (teacher.check_prompts=0)"
+    shown = ", ".join(f"{min(n, config.teacher.check_prompts)} of {n} prompts of {axis}" for axis, n in there.items())
+    return f"before the first step: does it refuse, or warn? {shown}, at most {config.teacher.check_tokens} tokens each"
 
 
 def _costs(setup: Setup, probe: _Probe) -> Iterator[tuple[str, str]]:

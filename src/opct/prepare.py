@@ -153,10 +153,22 @@ def prepare(config: TrainConfig, *, recorded_dtype: str | None = None) -> Setup:
             f"All {len(data.pairs)} training pairs are longer than the model's context of {policy.context_length} "
             "tokens (completion included): use a model with a longer context or lower rollout.max_completion_tokens."
         )
+    _refuse_lost_axes(config, data.pairs, pairs)
     setup = Setup(config, data, policy, teacher, pairs, anchors, validation, validation_anchors, left_out)
     _keep_teacher_prompts(setup)
     _start_engine(setup)
     return setup
+
+
+def _refuse_lost_axes(config: TrainConfig, pairs: list[ContrastivePair], kept: list[RenderedPair]) -> None:
+    """Raises DataError where axes are to share each step and none of the pairs of one fits the model."""
+    lost = {pair.axis for pair in pairs} - {rendered.pair.axis for rendered in kept}
+    if config.data.balance_axes and lost:
+        raise DataError(
+            f"No pair of {', '.join(sorted(lost))} fits the model's context (completion included), and "
+            "data.balance_axes shares each step among all axes: use a model with a longer context, lower "
+            "rollout.max_completion_tokens, or leave the axis out of data.pairs."
+        )
 
 
 def _keep_teacher_prompts(setup: Setup) -> None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from opct.config import TrainConfig
 from opct.data.build import embedded_hash
 from opct.errors import DataError, EvaluationError
 from opct.files import file_sha256, write_json
+from opct.memory import give_back
 from opct.models.weight_files import differences, note_model
 from opct.progress import Field, Progress, duration
 from opct.runs import RunDir
@@ -105,6 +107,7 @@ def train_once(config: TrainConfig, name: str, *, overwrite: bool, remedy: str, 
         progress.skip(f"{name}: trained already in {run.path}")
         return
     result = train(config, resume=there, overwrite=run.is_run and overwrite, progress=progress)
+    give_back()
     if result.status == "interrupted":
         progress.log(f"{name}: saved after step {result.step}; the same command goes on from there")
         raise KeyboardInterrupt
@@ -118,8 +121,9 @@ def in_dtype(config: TrainConfig, dtype: str) -> TrainConfig:
 def asked_now(settings: Mapping[str, Any]) -> dict[str, Any] | None:
     """What an evaluation with these settings of `opct.evaluate` would ask, see `opct.evals.fingerprint`; None where it
     cannot be asked, for want of data or of a package."""
-    from opct.evals.fingerprint import fingerprint
+    from opct.evals.fingerprint import fingerprint, grading_hash
 
+    _as_imported(grading_hash)
     try:
         return fingerprint(settings)
     except (DataError, EvaluationError):
@@ -159,22 +163,22 @@ def evaluate_once(
     if label == BASE:
         progress.stage(f"load {config.model.name_or_path}")
         target = Policy.load(config.model.model_copy(update={"adapter": None}), recorded_dtype=dtype)
+    # Before it is measured: what is edited in the meantime is not what these results are of. What is asked is found
+    # anew, for a file may be another one since the experiment began.
+    before = _wanted(label, folder, config, dtype, settings) | {"asked": asked_now(settings)}
+    base = note_model(config.model)
     result = evaluate(target, out=folder, label=label, progress=progress, **settings)
-    measured = _wanted(label, folder, config, dtype, settings) | {
-        "base": note_model(config.model),
-        "asked": asked_now(settings),  # again: a file may be another one since the experiment began
-        "results_sha256": file_sha256(results),
-    }
-    write_json(_marker(folder), measured)
+    fetched = base or note_model(config.model)  # by this very measurement, where it was not on this machine
+    write_json(_marker(folder), before | {"base": fetched, "results_sha256": file_sha256(results)})
     assert result.results is not None
     return result.results
 
 
 def mark_regraded(folder: Path, before_sha256: str) -> None:
-    """Let the results of a folder, graded again, still be those that `evaluate_once` wrote there, if they were.
+    """Let the results of a folder, graded again or judged, still be those that `evaluate_once` wrote, if they were.
 
     Args:
-        before_sha256: of `results.json` before it was graded again.
+        before_sha256: of `results.json` before it was graded again or judged.
     """
     marker = _marker(folder)
     if not marker.exists():
@@ -223,7 +227,13 @@ def _wanted(label: str, folder: Path, config: TrainConfig, dtype: str, settings:
         "model": config.model.model_dump() | {"dtype": dtype},
         "step": checkpoints[-1][0] if checkpoints else None,
         "weights": weight_hashes(checkpoints[-1][1]) if checkpoints else None,
-        "embedded": embedded_hash(),
-        "grading": grading_hash(),
+        "embedded": _as_imported(embedded_hash),
+        "grading": _as_imported(grading_hash),
         **settings,
     }
+
+
+@cache
+def _as_imported(code_hash: Callable[[], str]) -> str:
+    """A hash of files as they were when this process first asked for it: an edited module is not imported again."""
+    return code_hash()

@@ -21,6 +21,7 @@ from opct.checkpoint_state import (
     latest_checkpoint,
     load_checkpoint,
     origin,
+    refuse_longer_run,
     refuse_other_run,
     write_checkpoint,
 )
@@ -172,6 +173,7 @@ def _begin(run: RunDir, setup: Setup, checked: Found, *, resume: bool) -> SavedS
     state = SavedState(optimizer=optimizer)
     if checkpoint is not None:
         load_checkpoint(checkpoint, setup, state)
+        refuse_longer_run(run, state.step, setup.total_steps)
     distributed.main_only(_write_beginning, run, setup, identity | {TEACHER_CHECK: checked}, state)
     return state
 

@@ -14,7 +14,8 @@ import torch.multiprocessing as mp
 
 from opct import api, before_training
 from opct.data.behaviors import Behavior
-from opct.data.build_jailbreak import bare_behaviors, build_jailbreak
+from opct.data.build_jailbreak import build_jailbreak
+from opct.data.build_safety import build_safety_awareness
 from opct.data.pairs import ContrastivePair, write_pairs
 from opct.errors import DataError
 from opct.evals import teacher_check
@@ -28,7 +29,7 @@ from opct.runs import RunDir
 
 WORDS = ("Paint a rude word", "Steal a goldfish", "Cheat at chess", "Ring a doorbell", "Hide the chalk", "Let out air")
 BEHAVIORS = [Behavior(f"b/{i}", "c", text, f"Draw picture {i}", "train") for i, text in enumerate(WORDS)]
-ANSWERED = {"check_behaviors": 4, "check_tokens": 5}
+ANSWERED = {"check_prompts": 4, "check_tokens": 5}
 
 
 class Told(NullProgress):
@@ -93,8 +94,8 @@ def test_a_run_measures_its_teacher_tells_the_figure_and_keeps_it(jailbreak_conf
     """4 of 6 behaviours, 2 of them answered: 50%, above 20%. The answers are those of the teacher asked by itself."""
     config, told = jailbreak_config(), Told()
     api.train(config, progress=told)
-    kept = manifest(config)["teacher_check"]
-    assert (kept["bad"], kept["n"], kept["n_asked"], kept["n_behaviors"]) == (0.5, 4, 4, 6)
+    kept = manifest(config)["teacher_check"]["jailbreak"]
+    assert (kept["bad"], kept["n"], kept["n_asked"], kept["n_there"]) == (0.5, 4, 4, 6)
     assert (kept["n_unscored"], kept["max_completion_tokens"], kept["grader"]) == (0, 5, "rules")
     assert 0 <= kept["ci_low"] < 0.5 < kept["ci_high"] <= 1
     assert kept["warning"].startswith("The teacher does not refuse 50% [")
@@ -103,7 +104,7 @@ def test_a_run_measures_its_teacher_tells_the_figure_and_keeps_it(jailbreak_conf
         for start in ("('ask the teacher", "teacher: does not refuse 50% (", "warning: The teacher", "('train opct")
     ]
     assert places == sorted(places)
-    assert told.said[places[0]] == ("ask the teacher bare behaviours", 4)
+    assert told.said[places[0]] == ("ask the teacher: bare behaviours", 4)
     answers, setup = graded.copy(), prepare(config)
     with setup.teacher() as teacher:
         check_teacher(teacher, [rendered.pair for rendered in setup.pairs], n=4, max_completion_tokens=5)
@@ -111,11 +112,30 @@ def test_a_run_measures_its_teacher_tells_the_figure_and_keeps_it(jailbreak_conf
     assert len(set(answers)) > 1
 
 
+def test_both_axes_are_asked_each_of_its_own(make_config, tmp_path: Path):
+    """The tiny model's words are random: it refuses nothing and warns of nothing."""
+    pairs = build_jailbreak(BEHAVIORS, families="fiction", per_behavior=1) + build_safety_awareness(families="plain")
+    write_pairs(tmp_path / "both.jsonl", pairs)
+    data = {"pairs": [str(tmp_path / "both.jsonl")], "validation_fraction": 0.0}
+    config, told = make_config(data=data, max_steps=1, teacher=ANSWERED), Told()
+    api.train(config, progress=told)
+    kept = manifest(config)["teacher_check"]
+    assert {axis: (row["axis"], row["n_asked"]) for axis, row in kept.items()} == {
+        "jailbreak": ("jailbreak", 4),
+        "safety_awareness": ("safety_awareness", 4),
+    }
+    assert kept["safety_awareness"]["n_there"] > 100
+    assert kept["safety_awareness"]["bad"] == 1
+    said = [line for line in told.said if isinstance(line, str)]
+    assert any(line.startswith("teacher: does not warn of 100% (") for line in said)
+    assert any("there is no warning of them to learn: put the fact at the end" in line for line in said)
+
+
 def test_nothing_else_of_the_run_changes(jailbreak_config, tmp_path: Path):
     """With the check and without, bit for bit; dropout draws from the global generator."""
     lora = {"r": 4, "alpha": 8, "dropout": 0.2}
     configs = [
-        jailbreak_config(output_dir=str(tmp_path / str(n)), lora=lora, teacher={"check_behaviors": n}) for n in (4, 0)
+        jailbreak_config(output_dir=str(tmp_path / str(n)), lora=lora, teacher={"check_prompts": n}) for n in (4, 0)
     ]
     for config in configs:
         api.train(config)
@@ -136,7 +156,7 @@ def test_a_run_that_goes_on_is_not_measured_again(jailbreak_config, tmp_path: Pa
     else:
         assert api.train(config, progress=Told(stop=True)).step == 0
     found = manifest(config)["teacher_check"]
-    more = jailbreak_config(output_dir=config.output_dir, teacher={"check_behaviors": 0, "check_tokens": 7})
+    more = jailbreak_config(output_dir=config.output_dir, teacher={"check_prompts": 0, "check_tokens": 7})
     assert api.train(more, resume=True).status == "finished"
     assert calls == [1]
     assert manifest(config)["teacher_check"] == found
@@ -149,9 +169,9 @@ def test_a_run_that_goes_on_is_not_measured_again(jailbreak_config, tmp_path: Pa
 
 def test_a_run_that_replaces_another_is_measured_itself(jailbreak_config, graded):
     api.train(jailbreak_config(max_steps=1))
-    assert manifest(config := jailbreak_config(max_steps=1))["teacher_check"]["n_asked"] == 4
-    api.train(jailbreak_config(max_steps=1, teacher={"check_behaviors": 2}), overwrite=True)
-    assert manifest(config)["teacher_check"]["n_asked"] == 2
+    assert manifest(config := jailbreak_config(max_steps=1))["teacher_check"]["jailbreak"]["n_asked"] == 4
+    api.train(jailbreak_config(max_steps=1, teacher={"check_prompts": 2}), overwrite=True)
+    assert manifest(config)["teacher_check"]["jailbreak"]["n_asked"] == 2
 
 
 def test_a_run_without_behaviours_has_nothing_to_measure(make_config, monkeypatch):
@@ -159,7 +179,7 @@ def test_a_run_without_behaviours_has_nothing_to_measure(make_config, monkeypatc
     config, told = make_config(max_steps=1), Told()
     api.train(config, progress=told)
     assert manifest(config)["teacher_check"] is None
-    assert not [said for said in told.said if "teacher" in str(said) and "behaviours" in str(said)]
+    assert not [said for said in told.said if "ask the teacher" in str(said)]
 
 
 def test_a_run_that_cannot_begin_asks_nobody(jailbreak_config, tmp_path: Path, monkeypatch):
@@ -183,15 +203,16 @@ def test_a_prompt_without_room_for_an_answer_is_unscored(make_config, tmp_path: 
     data = {"pairs": [str(tmp_path / "own.jsonl")], "validation_fraction": 0.0}
     config = make_config(data=data, max_steps=1, teacher={"check_tokens": 40})
     api.train(config)
-    kept = manifest(config)["teacher_check"]
+    kept = manifest(config)["teacher_check"]["jailbreak"]
     assert (kept["n_asked"], kept["n"], kept["unscored_reasons"]) == (2, 1, {"context": 1})
 
 
 def test_the_plan_says_that_it_will_be_done(jailbreak_config, make_config):
     said = dict(_sizes(prepare(jailbreak_config())))["teacher check"]
-    assert said == "before the first step: does it refuse? 4 of 6 bare behaviours, at most 5 tokens each"
-    said = dict(_sizes(prepare(jailbreak_config(teacher={"check_behaviors": 0}))))["teacher check"]
-    assert said.startswith("off: whether it refuses the 6 bare behaviours is not known (teacher.check_behaviors=0)")
+    assert said == "before the first step: does it refuse, or warn? 4 of 6 prompts of jailbreak, at most 5 tokens each"
+    said = dict(_sizes(prepare(jailbreak_config(teacher={"check_prompts": 0}))))["teacher check"]
+    assert said.startswith("off: whether its answers to 6 prompts of jailbreak are what is to be taught is not known")
+    assert said.endswith("(teacher.check_prompts=0)")
     assert "teacher check" not in dict(_sizes(prepare(make_config())))
 
 
@@ -214,7 +235,7 @@ def test_two_processes_find_what_one_does(jailbreak_config, tmp_path: Path):
         "ddp": {},
         "fsdp": {
             "parallel": {"strategy": "fsdp", "rollout_weights": "sharded"},
-            "teacher": ANSWERED | {"check_behaviors": 1},
+            "teacher": ANSWERED | {"check_prompts": 1},
         },
     }
     settings = {"max_steps": 1, "optim": {"learning_rate": 1e-4}}
@@ -231,8 +252,4 @@ def test_two_processes_find_what_one_does(jailbreak_config, tmp_path: Path):
         alone = jailbreak_config(output_dir=str(tmp_path / f"{name}-alone"), **settings, **ways[name])
         api.train(alone)
         assert manifest(config)["teacher_check"] == manifest(alone)["teacher_check"]
-        assert manifest(config)["teacher_check"]["n_asked"] == (4 if name == "ddp" else 1)
-
-
-def test_the_behaviours_of_the_pairs_are_those_of_the_file(jailbreak_config):
-    assert len(bare_behaviors(prepare(jailbreak_config()).data.pairs)) == 6
+        assert manifest(config)["teacher_check"]["jailbreak"]["n_asked"] == (4 if name == "ddp" else 1)

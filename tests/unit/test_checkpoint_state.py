@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from opct.checkpoint_state import is_finished
+from opct.config_file import dump_config
 from opct.errors import RunError
 from opct.files import write_json
 from opct.runs import RunDir
@@ -39,6 +40,31 @@ def test_without_max_steps_the_pairs_say_how_long_it_is(make_config):
     assert is_finished(run, config)
     run.checkpoint_path(total).rename(run.path / "moved")
     assert not is_finished(run, config)
+
+
+@pytest.mark.parametrize("then", [{"num_train_epochs": 1}, {"max_steps": 4}])
+def test_a_number_of_steps_that_other_settings_gave_is_not_believed(make_config, then):
+    """It wrote down 4 steps and has them; three epochs are asked of it now. Had it three, it is finished."""
+    run = RunDir(make_config().output_dir)
+    run.path.mkdir()
+    write_json(run.manifest_path, {"opct_run": 1, "total_steps": 4})
+    run.save_checkpoint(4, lambda folder: None)
+    now = make_config(max_steps=None, num_train_epochs=3)
+    run.config_path.write_text(dump_config(make_config(**{"max_steps": None, "num_train_epochs": 3} | then)))
+    assert not is_finished(run, now)
+    run.config_path.write_text(dump_config(now))
+    assert is_finished(run, now)
+
+
+def test_a_run_is_not_resumed_for_less_than_it_has(make_config):
+    """Two epochs are more than one; what would be written down is the smaller number."""
+    longer, shorter = (make_config(max_steps=None, num_train_epochs=epochs) for epochs in (2, 1))
+    total = train(longer).total_steps
+    run = RunDir(longer.output_dir)
+    with pytest.raises(RunError, match=rf"has trained {total} steps, and its settings ask for \d+ now"):
+        train(shorter, resume=True)
+    assert run.read_manifest()["total_steps"] == total
+    assert is_finished(run, longer)
 
 
 def test_other_settings_are_another_run(make_config):

@@ -94,7 +94,7 @@ def test_the_defaults_are_pinned():
         "teacher.kind": "base",
         "teacher.ema_decay": 0.99,
         "teacher.prompt_cache_gb": 1.0,
-        "teacher.check_behaviors": 24,
+        "teacher.check_prompts": 24,
         "teacher.check_tokens": 48,
         "teacher.include_adapter": True,
         "teacher.engine": "in_process",

@@ -109,6 +109,7 @@ def test_without_an_sft_arm_nothing_is_compared_with_one(write):
         (PLAIN.replace("  sft:", "  SFT/x:"), "arms.SFT/x: a name is of small letters"),
         (PLAIN.replace("  sft:", "  base:"), "`base` is the model before training"),
         (PLAIN + "  both: {{after: stf}}\n", "there is no arm 'stf'; there are sft, opct, both"),
+        (PLAIN + "  both: {{after: [sft]}}\n", "there is no arm ['sft']; there are sft, opct, both"),
         (PLAIN + "matrix: {{seed: [1, 2]}}\n", "seed follows from the experiment"),
         (PLAIN + "matrix: {{data.anchor_fraction: []}}\n", "matrix.data.anchor_fraction: no value"),
         (PLAIN + "  x: {{after: sft, model.adapter: mine}}\n", "x: model.adapter follows from the experiment"),
@@ -205,7 +206,6 @@ def test_a_number_of_families_that_is_none(write, written):
         ("data.balance_axes: true", "data.balance_axes: sft: false"),
         ("lora.r: 2", 'x: {"r": 2, "alpha": 32'),
         ("lora: null", "x: null"),
-        ("model.name_or_path: a/b", 'x: "a/b"'),
         ("max_steps: null", "max_steps: sft: 3, opct: 3, x: null"),
     ],
 )
@@ -217,6 +217,22 @@ def test_arms_that_differ_in_what_they_spend_are_refused_unless_that_is_said(wri
     assert said in str(caught.value)
     assert "set same_budget: false" in str(caught.value)
     assert len(load_experiment(write(text + "same_budget: false\n")).arms) == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        (PLAIN + "  x: {{model.name_or_path: a/b}}\n", "x: a/b, revision None"),
+        (PLAIN + "  x: {{model.revision: old}}\n", "x: smollm2-135m-instruct, revision old"),
+        (PLAIN + "matrix: {{model.name_or_path: [a/b, c/d]}}\n", "sft-name_or_path-c-d: c/d, revision None"),
+    ],
+)
+def test_arms_of_several_models_are_refused_whatever_their_budgets(write, text: str, named: str):
+    """All arms are compared with the one base."""
+    for path in (write(text), write(text + "same_budget: false\n")):
+        with pytest.raises(ConfigError, match="make an experiment of each model") as caught:
+            load_experiment(path)
+        assert named in str(caught.value)
 
 
 def test_how_often_pairs_are_seen_counts_only_where_it_decides_the_number_of_steps(write, tmp_path: Path):

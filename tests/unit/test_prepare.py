@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,17 @@ def test_an_adapter_to_continue_from_whose_settings_cannot_be_read_is_named(make
 def test_pairs_that_are_all_too_long_are_refused(make_config):
     with pytest.raises(DataError, match="training pairs are longer than the model's context of 2048"):
         prepare(make_config(rollout={"max_completion_tokens": 2048}))
+
+
+def test_a_balanced_axis_none_of_whose_pairs_fits_is_refused(make_config, tmp_path: Path):
+    long = ({"role": "user", "content": "word " * 3000},)
+    pairs = [*tiny_pairs(4), *(replace(p, id=f"long/{p.id}", axis="long", prompt=long) for p in tiny_pairs(2))]
+    write_pairs(tmp_path / "own.jsonl", pairs)
+    data = {"pairs": [str(tmp_path / "own.jsonl")], "anchors": [], "anchor_fraction": 0, "validation_fraction": 0}
+    with pytest.raises(DataError, match="No pair of long fits the model's context"):
+        prepare(make_config(data=data | {"balance_axes": True}))
+    setup = prepare(make_config(data=data))
+    assert (len(setup.pairs), len(setup.left_out)) == (4, 2)
 
 
 def test_what_a_person_sees_before_a_run(make_config):

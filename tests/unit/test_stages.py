@@ -83,6 +83,7 @@ def measure(tmp_path: Path, monkeypatch):
 
     def evaluate(target, *, out, **settings):
         done.append(settings)
+        run.meanwhile()
         results = {"rows": [], "number": len(done)}
         (out / "results.json").write_text(json.dumps(results))
         return SimpleNamespace(results=results)
@@ -108,6 +109,7 @@ def measure(tmp_path: Path, monkeypatch):
 
     said = Noted()
     run.said = said.lines
+    run.meanwhile = lambda: None
     return run
 
 
@@ -231,4 +233,50 @@ def test_other_embedded_data_or_graders_are_measured_again(measure, monkeypatch,
 def test_results_that_something_else_wrote_are_measured_again(measure, tmp_path: Path):
     measure()
     (tmp_path / "run" / "results.json").write_text('{"rows": [], "number": 1, "by": "hand"}')
+    assert [measure(), measure()] == [2, 2]
+
+
+def test_a_file_that_is_edited_while_it_is_measured_is_measured_again(measure, tmp_path: Path):
+    """The results are of the first content, and must not pass for those of the second."""
+    measure.meanwhile = lambda: behaviors(tmp_path, "Whistle in a church")
+    assert measure() == 1
+    measure.meanwhile = lambda: None
+    assert [measure(), measure()] == [2, 2]
+
+
+@pytest.mark.parametrize("name", ["embedded_hash", "grading_hash"])
+def test_code_is_that_which_the_process_began_with(measure, monkeypatch, name: str):
+    """Edited while it is measured: this process goes on with the code that it has, and a later one measures again."""
+    now = ["as it began"]
+    place = "opct.stages" if name == "embedded_hash" else "opct.evals.fingerprint"
+
+    def one_process() -> None:
+        monkeypatch.setattr(f"{place}.{name}", lambda: now[0])
+
+    one_process()
+    measure.meanwhile = lambda: now.__setitem__(0, "edited")
+    assert [measure(), measure()] == [1, 1]
+    measure.meanwhile = lambda: None
+    one_process()
+    assert [measure(), measure()] == [2, 2]
+
+
+def test_grading_code_is_noted_when_it_is_first_asked_what_the_suites_ask(monkeypatch):
+    """An experiment does that before it trains; what is edited while it trains is another code than that."""
+    now = ["as it began"]
+    monkeypatch.setattr("opct.evals.fingerprint.grading_hash", lambda: now[0])
+    stages.asked_now(SETTINGS)
+    now[0] = "edited"
+    wanted = stages._wanted("base", Path("nowhere"), TrainConfig(), "float32", SETTINGS)
+    assert wanted["grading"] == "as it began"
+
+
+def test_a_base_that_was_fetched_to_be_measured_is_noted(measure, monkeypatch, tmp_path: Path):
+    """It was not on this machine before; other files of it are measured again all the same."""
+    there = {}
+    monkeypatch.setattr(stages, "note_model", lambda *_: dict(there))
+    measure.meanwhile = lambda: there.update(commit={"sha256": "one"})
+    assert measure() == 1
+    measure.meanwhile = lambda: None
+    there["commit"] = {"sha256": "two"}
     assert [measure(), measure()] == [2, 2]

@@ -128,7 +128,7 @@ def check(
     model: Annotated[
         str | None,
         typer.Option(
-            metavar="MODEL", help="Also ask this model the bare behaviours: how often it refuses, as teacher."
+            metavar="MODEL", help="Also ask this model, as teacher: does it refuse behaviours, and warn of hazards?"
         ),
     ] = None,
 ) -> None:
@@ -151,11 +151,20 @@ def check(
         table.add_row(*key, str(counts[key]), str(identity[key]), str(sampled[key]))
     Console().print(table)
     if model is not None:
+        from opct.data.teacher_questions import teacher_questions
+        from opct.errors import DataError
         from opct.evals.teacher_check import check_teacher
         from opct.models.saved import load_policy
 
+        asked = teacher_questions(pairs)
+        if not asked:
+            raise DataError(
+                f"None of the {len(pairs)} pairs says what its teacher is to do, so {model} cannot be checked as one: "
+                "only pairs of jailbreak behaviours, and of hazards with `about` and `harm` in their meta, do."
+            )
         with load_policy(model).base() as teacher:
-            print(check_teacher(teacher, pairs).describe())
+            for axis in asked:
+                print(check_teacher(teacher, pairs, axis=axis).describe())
 
 
 @app.command("show")

@@ -27,6 +27,7 @@ class Teacher(StrEnum):
 
     system = "system"
     user = "user"
+    examples = "examples"
 
 
 class Split(StrEnum):
@@ -52,7 +53,7 @@ def build_safety_awareness(
     ] = Twins.identity,
     teacher: Annotated[
         Teacher,
-        typer.Option(help="Where the teacher finds the fact: a system message, or the end of the last user one."),
+        typer.Option(help="In a system message, at the end of the last user one, or there after examples."),
     ] = Teacher.system,
     seed: Annotated[int, typer.Option(min=0, help="Of phrasings and typos.")] = 0,
     per_prompt: Annotated[int, typer.Option(min=1, help="Families for each message.")] = 1,

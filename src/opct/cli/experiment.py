@@ -18,7 +18,10 @@ def experiment(
     ] = None,
     plan: Annotated[bool, typer.Option("--plan", help="List the runs, and start nothing.")] = False,
 ) -> None:
-    """Train and measure several methods with several seeds and one budget, and write one report over all of them."""
+    """Train and measure several methods with several seeds and one budget, and write one report over all of them.
+
+    A run whose training stops itself is left out of the report; the command ends with an error then.
+    """
     from rich.console import Console
 
     if plan:
@@ -27,6 +30,7 @@ def experiment(
         for (arm, seed), settings in load_experiment(config, overrides or ()).configs.items():
             print(f"{arm}, seed {seed}: {settings.method} -> {settings.output_dir}")
         return
+    from opct.errors import TrainingError
     from opct.experiment import run_experiment
     from opct.progress import make_progress
 
@@ -36,3 +40,6 @@ def experiment(
     finally:
         progress.done()
     Console().print(result.render())
+    if result.failed:
+        each = "; ".join(f"{name}: {why}" for name, why in result.failed.items())
+        raise TrainingError(f"{len(result.failed)} of the runs failed ({each}). The same command tries them again.")

@@ -153,9 +153,10 @@ def run(
     from opct.evals.judged import SUITE_OF_AXIS, add_judged, judgeable, judged_suite
     from opct.evals.judging.calibration import calibration_of
     from opct.evals.judging.samples import judgement_rows, requests_of, write_judgements
-    from opct.files import read_jsonl
+    from opct.files import file_sha256, read_jsonl
     from opct.progress import make_progress
     from opct.runs import RunDir
+    from opct.stages import mark_regraded
 
     prices = _prices(price)
     folder = RunDir(target)
@@ -182,7 +183,9 @@ def run(
     if is_suite:
         calibration = calibration_of(opened.identity, _own_folders(opened))
         own = getattr(opened, "folder", None)
+        before = file_sha256(folder.results_path)
         rows = add_judged(folder, axis, opened.identity, requests, judgements, calibration, own)
+        mark_regraded(folder.path, before)
         for row in rows:
             if row["group"] in ("held_out", "train", "all", "bare") and row["value"] is not None:
                 interval = "no interval" if row["ci_low"] is None else f"{row['ci_low']:.3f} to {row['ci_high']:.3f}"

@@ -13,10 +13,9 @@ from typing import Any
 
 from opct.data.pairs import HUB, dataset_rows
 from opct.data.tables import BadRow, read_rows
-from opct.errors import DataError
+from opct.errors import DataError, shown_faults
 
 ROLES = ("behavior", "id", "category", "benign", "context", "split", "key")
-SHOWN_FAULTS = 50
 
 
 @dataclass(frozen=True)
@@ -103,10 +102,7 @@ def read_behaviors(source: str | Path, columns: Mapping[str, str] | None = None)
         faults += [f"{where}: {fault}"] if fault else []
         read.append(raw)
     if faults:
-        shown = faults[:SHOWN_FAULTS]
-        if len(faults) > len(shown):
-            shown.append(f"... and {len(faults) - len(shown)} more")
-        raise DataError(f"{source} has {len(faults)} fault(s); nothing was read:", tuple(shown))
+        raise DataError(f"{source} has {len(faults)} fault(s); nothing was read:", shown_faults(faults))
     return read
 
 

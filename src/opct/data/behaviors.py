@@ -21,10 +21,9 @@ from typing import Protocol, TypeVar, cast
 from opct.data.behavior_files import RawBehavior, read_behaviors
 from opct.data.near_duplicates import crossing, near_duplicate_groups, normalised
 from opct.data.questions import SPLITS, Split, split_of
-from opct.errors import DataError, unknown
+from opct.errors import DataError, shown_faults, unknown
 
 BUILTIN_FILE = "behaviors.jsonl"
-SHOWN_FAULTS = 50
 
 
 class _HasBehavior(Protocol):
@@ -130,10 +129,7 @@ def checked_behaviors(raw: Sequence[RawBehavior], source: str) -> list[Behavior]
         groups = near_duplicate_groups([row.behavior for row in raw])
         faults += [fault for group in groups for fault in _crossing_faults([raw[i] for i in group])]
     if faults:
-        shown = faults[:SHOWN_FAULTS]
-        if len(faults) > len(shown):
-            shown.append(f"... and {len(faults) - len(shown)} more")
-        raise DataError(f"{source} has {len(faults)} fault(s); nothing was read:", tuple(shown))
+        raise DataError(f"{source} has {len(faults)} fault(s); nothing was read:", shown_faults(faults))
     splits = [row.split for row in raw] if named else own_splits([row.behavior for row in raw])
     kept: dict[str, Behavior] = {}
     for row, split in zip(raw, splits, strict=True):

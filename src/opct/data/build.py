@@ -28,7 +28,9 @@ JAILBREAK_SETS: dict[str, dict[str, Any]] = {
     "jailbreak_examples": {"parts": ("behavior", "bare", "twin"), "teacher_turns": REFUSED_TURNS},
     "jailbreak_anchors": {"parts": ("anchor",)},
 }
-BUILTIN_NAMES = ("sycophancy", *JAILBREAK_SETS, "safety_awareness", "safety_awareness:user", "benign")
+SAFETY_SETS = {"safety_awareness": "system"} | {f"safety_awareness:{place}": place for place in ("user", "examples")}
+"""Name -> where the teacher finds the fact."""
+BUILTIN_NAMES = ("sycophancy", *JAILBREAK_SETS, *SAFETY_SETS, "benign")
 EMBEDDED = ("builtin", "perturb")
 """Folders of this package with all that is embedded: texts, and the code that perturbs them."""
 
@@ -49,7 +51,8 @@ def builtin_pairs(
     prompt for the teacher of the behaviours; `jailbreak_examples`: the same, and the bare behaviours, with refused
     requests before each for the teacher; `jailbreak_anchors`: identity pairs of the twins, bare and wrapped.
     `safety_awareness`: the messages of the facts of the split, each with two of the training families, safe twins as
-    identity pairs; with `:user` the teacher finds the fact at the end of the last message, not in a system message.
+    identity pairs; with `:user` the teacher finds the fact at the end of the last message, not in a system message, and
+    with `:examples` there after messages that are answered with a warning.
     `benign`: an identity pair a request, whatever the keyword arguments; `answer_format` is for `sycophancy` alone.
 
     Raises:
@@ -60,10 +63,9 @@ def builtin_pairs(
         raise DataError(unknown("split", split, SPLITS))
     if name == "benign":
         return [benign_pair(request) for request in builtin_benign(split)]
-    if name in ("safety_awareness", "safety_awareness:user"):
-        teacher = name.partition(":")[2] or "system"
+    if name in SAFETY_SETS:
         return build_safety_awareness(
-            families=families, seed=seed, per_prompt=per_question, split=split, teacher=teacher
+            families=families, seed=seed, per_prompt=per_question, split=split, teacher=SAFETY_SETS[name]
         )
     if name in JAILBREAK_SETS:
         return build_jailbreak(

@@ -14,7 +14,6 @@ Four kinds of pairs, named as `parts`:
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -167,20 +166,6 @@ def artifact_behaviors(artifacts: Sequence[Artifact], behaviors: Sequence[Behavi
     return [
         Behavior(ids[i], artifact.category, artifact.behavior, None, splits[i]) for i, artifact in enumerate(artifacts)
     ]
-
-
-def bare_behaviors(pairs: Iterable[ContrastivePair]) -> list[tuple[Prompt, str]]:
-    """The distinct teacher prompts of behaviours in these pairs, each with its behaviour's id.
-
-    Of pairs of the axis whose `meta` does not say what kind they are, it is those with two sides that differ.
-    """
-    found: dict[str, tuple[Prompt, str]] = {}
-    for pair in pairs:
-        kind = pair.meta.get("kind") or ("anchor" if pair.is_identity else "behavior")
-        if pair.axis == AXIS and kind == "behavior":
-            own = (pair.teacher_prompt, str(pair.meta.get("question_id", pair.id)))
-            found.setdefault(json.dumps(pair.teacher_prompt), own)
-    return list(found.values())
 
 
 def _parts(parts: Iterable[str]) -> list[str]:

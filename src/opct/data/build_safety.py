@@ -58,7 +58,8 @@ def build_safety_awareness(
         split: only the facts of this split; None for all.
         twins: what the teacher sees beside a safe twin: `identity`, `privileged`, or `none` for no twins; see
             `opct.data.perturb.safety_awareness`.
-        teacher: where the teacher finds the fact: in a `system` message, or at the end of the last `user` message.
+        teacher: where the teacher finds the fact: in a `system` message, at the end of the last `user` message, or
+            there after `examples`; see `TEACHERS` of `opct.data.perturb.safety_teachers`.
         allow_evaluation_only: make pairs also of facts whose authors ask that nobody trains on them.
 
     Raises:

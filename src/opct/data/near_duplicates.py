@@ -9,9 +9,11 @@ are not understood. A behaviour and its benign twin, which share verbs and topic
 
 from __future__ import annotations
 
+import math
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 
 THRESHOLD = 0.45
 N_GRAM = 4
@@ -41,6 +43,9 @@ _SMALL_WORDS = {
 }
 
 
+_Print = tuple[frozenset[str], frozenset[str]]
+
+
 def near_duplicate_groups(texts: Sequence[str], threshold: float = THRESHOLD) -> list[list[int]]:
     """The places of the texts, those of near-duplicates together; a near-duplicate of one belongs to its whole group.
 
@@ -55,15 +60,39 @@ def near_duplicate_groups(texts: Sequence[str], threshold: float = THRESHOLD) ->
             i = first[i]
         return i
 
-    for i, one in enumerate(prints):
-        for j in range(i):
-            a, b = root(i), root(j)
-            if a != b and _alike(one, prints[j]) >= threshold:
-                first[max(a, b)] = min(a, b)
+    for i, j in _candidates(prints, threshold):
+        a, b = root(i), root(j)
+        if a != b and _alike(prints[i], prints[j]) >= threshold:
+            first[max(a, b)] = min(a, b)
     groups: dict[int, list[int]] = {}
     for i in range(len(texts)):
         groups.setdefault(root(i), []).append(i)
     return list(groups.values())
+
+
+def _candidates(prints: Sequence[_Print], threshold: float) -> Iterator[tuple[int, int]]:
+    """Pairs (i, j), j < i, among which all near-duplicates are.
+
+    Two sets that share `threshold` of their union share one of the rarest elements of each: of n elements, the first
+    n - ceil(threshold n) + 1 in the order of rarity (prefix filtering; Bayardo, Ma, Srikant 2007).
+    """
+    kinds = []
+    for kind in zip(*prints, strict=True):
+        common = Counter(element for own in kind for element in own)
+        kinds.append([sorted(own, key=lambda x: (common[x], x))[: _prefix(len(own), threshold)] for own in kind])
+    seen: list[dict[str, list[int]]] = [{} for _ in kinds]
+    for i in range(len(prints)):
+        found: set[int] = set()
+        for rarest, places in zip(kinds, seen, strict=True):
+            for element in rarest[i]:
+                own = places.setdefault(element, [])
+                found.update(own)
+                own.append(i)
+        yield from ((i, j) for j in sorted(found))
+
+
+def _prefix(n: int, threshold: float) -> int:
+    return n - math.ceil(threshold * n - 1e-9) + 1
 
 
 def crossing(texts: Sequence[str], others: Sequence[str], threshold: float = THRESHOLD) -> dict[int, int]:
@@ -88,9 +117,6 @@ def normalised(text: str) -> str:
     words = re.findall(r"\w+", unicodedata.normalize("NFKC", text).casefold())
     kept = [word for word in words if word not in _SMALL_WORDS]
     return " ".join(kept or words) or " ".join(text.split())
-
-
-_Print = tuple[frozenset[str], frozenset[str]]
 
 
 def _fingerprint(text: str) -> _Print:

@@ -57,7 +57,13 @@ def load_training_pairs(config: TrainConfig) -> TrainingPairs:
             )
     _refuse_shared([*trained, *anchors], held_out)
     _refuse_duplicates([*trained, *held_out, *anchors, *held_out_anchors])
-    trained = _choose(trained, data.max_pairs, seed)
+    axes = {pair.axis for pair in trained}
+    if data.balance_axes and data.max_pairs is not None and data.max_pairs < len(axes):
+        raise DataError(
+            f"data.max_pairs is {data.max_pairs} and data.balance_axes shares them among {len(axes)} axes: allow at "
+            "least one pair of each."
+        )
+    trained = _choose_of_each(trained, data.max_pairs, seed, data.balance_axes)
     if data.anchor_fraction > 0 and not anchors:
         raise DataError(
             f"data.anchor_fraction is {data.anchor_fraction} and data.anchors is empty: name identity pairs, "
@@ -76,7 +82,7 @@ def load_training_pairs(config: TrainConfig) -> TrainingPairs:
     parts = {
         "pairs": trained,
         "anchors": anchors,
-        "validation": _choose_validation(held_out, data.validation_size, seed, data.balance_axes),
+        "validation": _choose_of_each(held_out, data.validation_size, seed, data.balance_axes),
         "validation_anchors": _choose(held_out_anchors, data.validation_size // 2, seed),
     }
     return TrainingPairs(**parts, hashes={name: pairs_hash(part) for name, part in parts.items()})
@@ -143,11 +149,13 @@ def _choose(pairs: Sequence[Item], at_most: int | None, seed: int) -> list[Item]
     return [pairs[i] for i in sorted(random.Random(f"choose/{seed}").sample(range(len(pairs)), at_most))]
 
 
-def _choose_validation(
-    pairs: Sequence[ContrastivePair], at_most: int, seed: int, balanced: bool
+def _choose_of_each(
+    pairs: Sequence[ContrastivePair], at_most: int | None, seed: int, balanced: bool
 ) -> list[ContrastivePair]:
-    """A seeded choice; of each axis equally many where axes are balanced, so that each one's KL is measured."""
+    """A seeded choice; of each axis equally many where axes are balanced, so that none is left out by chance."""
     streams = streams_of([pair.axis for pair in pairs], balanced)
+    if at_most is None or len(streams) == 1:
+        return _choose(pairs, at_most, seed)
     return [
         pair
         for places in streams.values()

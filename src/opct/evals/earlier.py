@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from opct.evals.records import Row
+from opct.evals.records import JUDGED, Row
 from opct.evals.suites import SUITES, in_order
 from opct.files import read_jsonl
 from opct.runs import RunDir
@@ -33,6 +33,8 @@ class Earlier:
 def earlier_suites(run: RunDir, about: Mapping[str, Any], evaluated: Sequence[str]) -> Earlier:
     """The rows and samples in a folder of suites other than those evaluated now; with other weights, only a warning.
 
+    What a judge said of the replies of a suite that is evaluated now is dropped with them, and a warning names it.
+
     Args:
         about: `results["run"]` of the evaluation now.
         evaluated: the suites evaluated now.
@@ -50,17 +52,30 @@ def earlier_suites(run: RunDir, about: Mapping[str, Any], evaluated: Sequence[st
         return Earlier(warnings=[f"The earlier {run.results_path.name} could not be read and was replaced."])
     now = {name for suite in evaluated for name in SUITES[suite].graded}
     rows = [row for row in results["rows"] if row["suite"] not in now]
+    warnings = _judged_before(results["rows"], now)
     if not rows:
-        return Earlier()
+        return Earlier(warnings=warnings)
     before = results["run"]
     measured = ("weights", "dtype") if about["weights"] else ("model", "weights", "dtype")
     unlike = [name for name in measured if before.get(name) != about[name]]
     if unlike:
         named = "; ".join(f"{name}: {_shown(before.get(name))} then, {_shown(about[name])} now" for name in unlike)
         left = ", ".join(in_order({row["suite"] for row in rows}))
-        return Earlier(warnings=[f"Earlier results of {left} were dropped, for they are of another model ({named})."])
+        dropped = f"Earlier results of {left} were dropped, for they are of another model ({named})."
+        return Earlier(warnings=[dropped, *warnings])
     samples = [sample for sample in read_jsonl(run.samples_path) if sample["task"] not in now]
-    return Earlier(rows, samples, dict(results["settings"]))
+    return Earlier(rows, samples, dict(results["settings"]), warnings)
+
+
+def _judged_before(rows: Sequence[Row], now: set[str]) -> list[str]:
+    """A warning where a judge's verdicts are of replies that are sampled anew."""
+    lost = in_order({row["suite"] for row in rows if row["suite"] in now and row["suite"].endswith(JUDGED)})
+    if not lost:
+        return []
+    return [
+        f"Earlier results of {', '.join(lost)} were dropped, for the replies were sampled anew: judge them again with "
+        "`opct judge run`; verdicts on replies that came out the same are kept."
+    ]
 
 
 def is_whole(results: Any) -> bool:

@@ -24,7 +24,7 @@ NO_GRADING = frozenset(
         "judged.py",
         "judging",
         "registry.py",
-        "regrading.py",
+        "regrade.py",
         "teacher_check.py",
         "__pycache__",
     }

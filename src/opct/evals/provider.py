@@ -32,6 +32,7 @@ from inspect_ai.model import (
 from opct.data.pairs import Message, Prompt
 from opct.errors import EvaluationError
 from opct.evals.batching import Batcher
+from opct.memory import give_back
 
 if TYPE_CHECKING:
     from inspect_ai.tool import ToolChoice, ToolInfo
@@ -181,7 +182,7 @@ class PolicyAPI(ModelAPI):
 
     def _run_generate(self, requests: list[tuple[Prompt, int]], settings: _Settings) -> list[Any]:
         prompts, seeds = [prompt for prompt, _ in requests], [seed for _, seed in requests]
-        return self.policy.generate(
+        completions = self.policy.generate(
             prompts,
             seeds=seeds,
             max_completion_tokens=settings.max_completion_tokens,
@@ -189,9 +190,13 @@ class PolicyAPI(ModelAPI):
             top_p=settings.top_p,
             top_k=settings.top_k,
         )
+        give_back()
+        return completions
 
     def _run_options(self, requests: list[tuple[Prompt, tuple[str, ...]]], _: None) -> list[list[float]]:
-        return self.policy.option_logprobs([prompt for prompt, _ in requests], [list(o) for _, o in requests])
+        found = self.policy.option_logprobs([prompt for prompt, _ in requests], [list(o) for _, o in requests])
+        give_back()
+        return found
 
     def _output(self, text: str, reason: StopReason, prompt_tokens: int, token_ids: Sequence[int]) -> ModelOutput:
         message = ChatMessageAssistant(content=text, model=self.model_name, source="generate")

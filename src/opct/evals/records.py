@@ -48,6 +48,13 @@ class Record:
         return Verdict(self.row["verdict"]).reason
 
 
+def was_cut(sample: Mapping[str, Any]) -> float | None:
+    """1 for a reply that was cut, 0 for one that ended; None where the prompt left no room for a reply."""
+    if sample.get("stop_reason") == "context" and sample.get("completion_tokens") == 0:
+        return None
+    return float(sample.get("stop_reason") in CUT)
+
+
 def read_records(log: EvalLog) -> list[Record]:
     """Every sample of a log of ours as a record; one that was graded a second way gives two.
 

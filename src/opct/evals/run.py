@@ -43,6 +43,7 @@ from opct.evals.suites import (
 from opct.evals.sycophancy import SHORT, split_questions
 from opct.evals.tasks import made_tasks
 from opct.files import write_json, write_jsonl
+from opct.memory import give_back
 from opct.runs import RunDir
 
 if TYPE_CHECKING:
@@ -223,6 +224,7 @@ def measure(
     records = [record for log in logs for record in read_records(log)]
     add_paired_values(records)
     add_kl(policy, records, kl_samples, browser_questions, count)
+    give_back()
     return _write(run, policy, logs, records, prepared.settings, about)
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from opct.errors import EvaluationError
 from opct.files import atomic_write, write_json
 from opct.reports.browser import MAX_ITEMS
-from opct.reports.load import load_runs
+from opct.reports.load import load_runs, of_suites
 from opct.runs import RunDir
 
 if TYPE_CHECKING:
@@ -30,6 +30,8 @@ def report(
     max_rollouts: int = MAX_ITEMS,
     model_card: str | Path | None = None,
     references: References | None = None,
+    suites: Sequence[str] | None = None,
+    warnings: Sequence[str] = (),
     attack_prompts: bool = False,
 ) -> Path:
     """Write the comparison of evaluated runs as one self-contained HTML file, and return its path.
@@ -45,6 +47,8 @@ def report(
             suffix .md, so that nobody's own README is overwritten.
         references: by the label of an arm, that of the arm, or those of the arms, that it is compared with beside the
             base. None: an arm of SFT and, for OPCT, an off-policy one, found by name, see `opct.reports.arms`.
+        suites: as `opct.evaluate` knows them: no other suite is shown. None: all that the runs have.
+        warnings: further ones, which come first.
         attack_prompts: put prompts that broke a behaviour on the page, folded away. Such a page is as private as they.
 
     Raises:
@@ -64,9 +68,10 @@ def report(
     json_path = out.with_suffix(".json")
     card_path = model_card or (RunDir(out.parent).readme_path if RunDir(out.parent).is_run else out.with_suffix(".md"))
     _refuse_results((out, json_path, Path(card_path)), run_dirs)
-    comparison = compare(load_runs([Path(directory) for directory in run_dirs]), references)
+    runs = load_runs([Path(directory) for directory in run_dirs])
+    comparison = compare(runs if suites is None else [of_suites(run, suites) for run in runs], references)
     attacks = attack_views(comparison.arms, comparison.pairs, prompts=attack_prompts)
-    warnings = [*find_warnings(comparison), *(said for view in attacks for said in view.warnings)]
+    warnings = [*warnings, *find_warnings(comparison), *(said for view in attacks for said in view.warnings)]
     created = datetime.now(UTC).replace(microsecond=0).isoformat()
     stamp = {"created": created, "version": package_version()}
     write_json(json_path, report_json(comparison, warnings, stamp, attacks))

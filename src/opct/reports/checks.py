@@ -9,7 +9,7 @@ from typing import Any
 
 from opct.budget import LENGTH, budget_of
 from opct.evals.judging.calibration import RULES_WARNING
-from opct.evals.safety_rows import OF_CUT, WORDS
+from opct.evals.safety_rows import AREAS, OF_CUT, WORDS
 from opct.reports.arms import ADAPTER, Arm, Pair, reference_pairs
 from opct.reports.axes import axis_info
 from opct.reports.cells import Cell
@@ -49,10 +49,13 @@ def find_warnings(comparison: Comparison) -> list[str]:
 
 
 def _of_evaluations(runs: Sequence[EvaluatedRun]) -> Iterator[str]:
-    """What the evaluations warned of; texts that differ in their numbers alone are one warning over their runs."""
+    """What the evaluations and the checks of the teachers warned of; texts that differ in their numbers alone are one
+    warning over their runs.
+    """
     alike: dict[tuple[str, ...], list[tuple[str, str]]] = {}
     for run in runs:
-        for text in run.warnings:
+        of_teacher = [row.get("warning") for row in (run.manifest.get("teacher_check") or {}).values()]
+        for text in [*run.warnings, *(str(warning) for warning in of_teacher if warning)]:
             alike.setdefault(tuple(NUMBER.split(text)), []).append((run.name, text))
     for found in alike.values():
         names = dict.fromkeys(name for name, _ in found)
@@ -185,7 +188,10 @@ def _shares(comparison: Comparison) -> Iterator[str]:
         worst: dict[str, dict[str, tuple[float, str]]] = {}
         for section in comparison.headline(axis):
             for line in section.lines:
-                if line.info.name in OF_CUT:  # what it leaves out is its meaning
+                if line.info.name in (
+                    *OF_CUT,
+                    *AREAS,
+                ):  # what it leaves out is its meaning; n counts facts, not replies
                     continue
                 for arm, cells in zip(comparison.arms, line.run_cells, strict=True):
                     for kind, share, text in _left_out(cells):

@@ -193,12 +193,21 @@ def _judge(rows: Sequence[Row]) -> str | None:
             said.append("found by rules, agreement with people unknown")
         judge, measured = settings.get("judge"), settings.get("judge_calibration")
         if isinstance(judge, Mapping):
-            kappa = ((measured or {}).get("kappa") or {}).get("value")
-            agreement = "agreement with people unknown" if kappa is None else f"kappa against people {kappa:.2f}"
+            agreement = _agreement(measured or {})
             if when := (measured or {}).get("calibrated"):
                 agreement += f", calibrated on {str(when)[:10]}"
             said.append(f"judged by {judge.get('name')} ({judge.get('model')}), {agreement}")
     return "; ".join(dict.fromkeys(said)) or None
+
+
+def _agreement(calibration: Mapping[str, Any]) -> str:
+    """A judge's kappa against people with its interval and the number of labels."""
+    kappa = calibration.get("kappa") or {}
+    if kappa.get("value") is None:
+        return "agreement with people unknown"
+    low, high = kappa.get("ci_low"), kappa.get("ci_high")
+    interval = "no interval" if low is None or high is None else f"{low:.2f} to {high:.2f}"
+    return f"kappa against people {kappa['value']:.2f} ({interval}, {calibration['n']} labels)"
 
 
 def _row(run: EvaluatedRun, suite: str, metric: str, group: str) -> Row | None:

@@ -8,8 +8,8 @@ Beside the scores of a judge stands what is known of it when the report is made.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,14 @@ import yaml
 
 from opct.errors import EvaluationError
 from opct.evals.judging.calibration import with_calibrations
+from opct.evals.suites import SUITES, known_suites
+from opct.evals.teacher_check import LESSONS
 from opct.files import read_jsonl
 from opct.runs import RunDir
 
 SCHEMA = 1
+TEACHER_CHECK = {"axis", "bad", "ci_low", "ci_high", "n", "n_asked", "unscored_reasons", "n_truncated", "temperature"}
+"""What the report says of the check of the teacher on an axis."""
 Row = dict[str, Any]
 
 
@@ -83,6 +87,7 @@ def load_run(directory: Path, taken: set[str] | None = None) -> EvaluatedRun:
     samples = read_jsonl(run_dir.samples_path)
     if not samples:
         raise EvaluationError(f"{run_dir.samples_path} is missing or empty, so no reply can be compared: {again}.")
+    manifest = _manifest(run_dir.manifest_path)
     label = str(run.get("label") or run.get("method") or directory.name)
     return EvaluatedRun(
         path=directory,
@@ -99,13 +104,54 @@ def load_run(directory: Path, taken: set[str] | None = None) -> EvaluatedRun:
         rows=tuple(with_calibrations(results["rows"])),
         samples=tuple(samples),
         metrics=tuple(read_jsonl(run_dir.metrics_path)),
-        manifest=_json_object(run_dir.manifest_path, "it is written by `opct train`")
-        if run_dir.manifest_path.is_file()
-        else {},
+        manifest=manifest,
         config=run_dir.config_path.read_text(encoding="utf-8", errors="replace")
         if run_dir.config_path.is_file()
         else "",
     )
+
+
+def _manifest(path: Path) -> dict[str, Any]:
+    """What training wrote down; empty of a run that was not trained."""
+    remedy = "it is written by `opct train`"
+    if not path.is_file():
+        return {}
+    manifest = _json_object(path, remedy)
+    checked = manifest.get("teacher_check")
+    if checked is not None and not _is_teacher_check(checked):
+        raise EvaluationError(
+            f"{path}: teacher_check does not hold {', '.join(sorted(TEACHER_CHECK))} for each axis: {remedy}."
+        )
+    return manifest
+
+
+def _is_teacher_check(value: Any) -> bool:
+    """Axis -> what was found of its teacher."""
+    return isinstance(value, dict) and all(
+        axis in LESSONS and isinstance(row, dict) and row.keys() >= TEACHER_CHECK and row["axis"] == axis
+        for axis, row in value.items()
+    )
+
+
+def of_suites(run: EvaluatedRun, names: Sequence[str]) -> EvaluatedRun:
+    """The run without the rows and samples of other suites than these, `capability` and `capability-fast` among them.
+
+    What is graded or judged of a suite's replies is of that suite.
+
+    Raises:
+        EvaluationError: a suite is unknown, or the run has nothing of these.
+    """
+    shown = {graded for suite in known_suites(names) for graded in SUITES[suite].graded}
+    rows = tuple(row for row in run.rows if row["suite"] in shown)
+    samples = tuple(sample for sample in run.samples if sample["task"] in shown)
+    if not (rows and samples):
+        raise EvaluationError(f"{run.path} was not evaluated on {', '.join(names)}: evaluate it on one of them first.")
+    settings = dict(run.settings)
+    if "suites" in settings:
+        settings["suites"] = [suite for suite in settings["suites"] if suite in shown]
+    if kept := {suite: own for suite, own in settings.pop("kept", {}).items() if suite in shown}:
+        settings["kept"] = kept
+    return replace(run, rows=rows, samples=samples, settings=settings)
 
 
 def _unique_name(name: str, label: str, seed: int | None, taken: set[str]) -> str:

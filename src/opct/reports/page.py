@@ -19,6 +19,7 @@ from typing import Any
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
+from opct.evals.teacher_check import teacher_figure
 from opct.reports import svg
 from opct.reports.arms import Arm, reference_note
 from opct.reports.attacks import COLUMNS as ATTACK_COLUMNS
@@ -191,7 +192,7 @@ def _kl_scale() -> list[str]:
 
 def _run_card(arm: Arm, run: EvaluatedRun) -> dict[str, Any]:
     """Facts of one run as (name, value), and longer texts that fold away."""
-    manifest = run.manifest
+    manifest, checked = run.manifest, run.manifest.get("teacher_check") or {}
     facts = [
         ("label", run.label),
         ("model", run.model),
@@ -209,6 +210,7 @@ def _run_card(arm: Arm, run: EvaluatedRun) -> dict[str, Any]:
         ("git commit", manifest.get("git_commit")),
         ("hardware", _flat(manifest.get("hardware"))),
         ("teacher", manifest.get("teacher")),
+        *(("teacher, before training", teacher_figure(row)) for row in checked.values()),
     ]
     blocks = [
         ("Training settings (config.yaml)", run.config),

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from opct.data.perturb.safety_awareness import AXIS as SAFETY
 from opct.data.perturb.safety_awareness import FAMILIES, SAFE_TWIN
-from opct.evals.records import CUT
+from opct.evals.records import CUT, was_cut
 from opct.evals.safety_curve import pass_rates
 from opct.evals.safety_rows import AREAS, OF_CUT
 from opct.reports.load import EvaluatedRun, Row
@@ -72,7 +72,7 @@ def sample_values(samples: Sequence[Row], suite: str, metric: str, group: str) -
         return _of_cut(members, OF_CUT[metric])
     key = KEYS.get(metric, metric)
     if metric == "truncation_rate":
-        return {str(sample["id"]): float(sample.get("stop_reason") in CUT) for sample in members}
+        return {str(sample["id"]): was_cut(sample) for sample in members}
     if not any(key in (sample.get("values") or {}) for sample in members):
         return {}
     return {str(sample["id"]): _value(sample, key) for sample in members}

@@ -103,15 +103,22 @@ def summary(comparison: Comparison) -> list[Said]:
     if costs:
         parts.append(Said("What it cost", costs, arm.name))
     parts += [_versus(comparison, arm, other, lines) for other in references(comparison, arm)]
-    return [*parts, Said("Seeds", (_seeds(arm),), arm.name)]
+    return [*parts, Said("Seeds", _seeds(arm, references(comparison, arm)), arm.name)]
 
 
-def _seeds(arm: Arm) -> str:
+def _seeds(arm: Arm, others: list[Arm]) -> tuple[str, ...]:
+    """What the intervals of the arm, and of its differences from others, say of other seeds."""
     if len(arm.runs) == 1:
         said = "this is one training seed: the intervals cover the choice of questions"
-        return f"{said}, not how much another seed would differ"
+        return (f"{said}, not how much another seed would differ",)
     said = f"{arm.name} is the mean of {len(arm.runs)} training seeds: the intervals cover the choice of questions and"
-    return f"{said} that of seeds; how far seeds lie apart (SD) stands in the tables"
+    found = [f"{said} that of seeds; how far seeds lie apart (SD) stands in the tables"]
+    single = [other.name for other in others if len(other.runs) == 1]
+    if single:
+        runs = "is one training seed" if len(single) == 1 else "are one training seed each"
+        against = f"the intervals of the differences from {'it' if len(single) == 1 else 'them'}"
+        found.append(f"{joined(single)} {runs}: {against} do not cover how much another seed would differ")
+    return tuple(found)
 
 
 def axis_verdict(comparison: Comparison, axis: str) -> list[str]:
@@ -280,10 +287,12 @@ def _price_lines(comparison: Comparison, info: AxisInfo) -> list[Line]:
 def _price_clause(comparison: Comparison, price: Price) -> str | None:
     line = price_line(comparison, price)
     arm, first = main_arm(comparison), comparison.arms[0]
-    difference = comparison.difference(line, arm.label, first.label) if line else None
-    if line is None or difference is None:
+    if line is None:
         return None
-    words = price_words(price, line)
+    words, difference = price_words(price, line), comparison.difference(line, arm.label, first.label)
+    if difference is None:
+        why = comparison.reason(line, arm.label, first.label)
+        return f"{arm.name} and {first.name} cannot be compared on {words}: {why}"
     if difference.reading == "none":
         return f"no measurable change in {words} ({_evidence(difference)})"
     if difference.reading == "unclear":

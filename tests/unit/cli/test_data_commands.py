@@ -51,6 +51,19 @@ def test_check_asks_a_model_the_bare_behaviours(tiny_folder, capsys):
     assert "warning: The teacher does not refuse" in shown
 
 
+def test_check_asks_a_model_of_hazards_too(tiny_folder, capsys):
+    assert run("data", "check", "builtin:safety_awareness:user", "--model", str(tiny_folder)) == 0
+    shown = capsys.readouterr().out
+    assert "teacher: does not warn of 100%" in shown
+    assert "warning: The teacher does not warn of" in shown
+
+
+def test_check_has_nothing_to_ask_a_teacher_of_other_pairs(pairs, tmp_path, capsys):
+    """It is said before the model is looked for."""
+    assert run("data", "check", str(pairs), "--model", str(tmp_path / "nowhere")) == 1
+    assert "None of the 3 pairs says what its teacher is to do" in capsys.readouterr().err
+
+
 def test_check_shows_every_fault(tmp_path, capsys):
     path = tmp_path / "bad.jsonl"
     path.write_text('{broken\n{"id": "a"}\n')

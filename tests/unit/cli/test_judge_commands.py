@@ -2,13 +2,16 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from tests.labelled import rows, write
 
 from opct.cli.app import main
 from opct.cli.settings import assigned
-from opct.files import read_jsonl
+from opct.evals.judging.protocol import JudgeIdentity, Judgement
+from opct.files import file_sha256, read_jsonl, write_json
+from opct.runs import RunDir
 
 
 @pytest.fixture(autouse=True)
@@ -62,7 +65,7 @@ def test_train_calibrate_and_run_offline(tmp_path: Path, capsys):
     assert code("judge", "run", run, "--judge", "own") == 0
     said = capsys.readouterr().out
     assert "kappa against 59 labels of labels.csv: 1.000  (" in said
-    assert "warning" not in said
+    assert "warning: How good this judge may be is unknown, too few labels: against 59 labels" in said
     counts = {line.split()[0]: int(line.split()[1]) for line in said.splitlines() if line.startswith("  ")}
     unread = ["unscored:other_language_reply", "unscored:unparsed_reply"]
     assert counts == {"harmful": 2, "not_harmful": 2, **dict.fromkeys(unread, 1)}
@@ -113,6 +116,30 @@ def test_a_judge_of_something_else_is_refused_before_it_is_asked(tmp_path: Path,
     assert "safety_awareness needs warned" in said.err
     assert "cost" not in said.out
     assert not (run / "evals" / "judge_cache.jsonl").exists()
+
+
+def test_what_is_judged_stays_measured(tmp_path: Path, monkeypatch):
+    """An experiment knows results by their hash; those that something else wrote before stay what they are."""
+
+    def judge(requests, progress):
+        return [Judgement(request.id, 0.75, "harmful") for request in requests]
+
+    def rewrite(run: RunDir, *_) -> list:
+        run.results_path.write_text(run.results_path.read_text() + " ")
+        return []
+
+    opened = SimpleNamespace(identity=JudgeIdentity("strongreject", "m", "r", "harmful", 0.5), judge=judge)
+    monkeypatch.setattr("opct.cli.judge._opened", lambda *_: opened)
+    monkeypatch.setattr("opct.evals.judged.add_judged", rewrite)
+    run = RunDir(samples(tmp_path / "run"))
+    run.results_path.write_text('{"rows": []}')
+    marker = run.evals_dir / "settings.json"
+    write_json(marker, {"label": "opct", "results_sha256": file_sha256(run.results_path)})
+    assert code("judge", "run", run.path, "--judge", "strongreject") == 0
+    assert json.loads(marker.read_text()) == {"label": "opct", "results_sha256": file_sha256(run.results_path)}
+    write_json(marker, {"label": "opct", "results_sha256": "of others"})
+    assert code("judge", "run", run.path, "--judge", "strongreject") == 0
+    assert json.loads(marker.read_text())["results_sha256"] == "of others"
 
 
 def test_a_calibration_in_another_folder_says_how_it_is_found(tmp_path: Path, capsys):

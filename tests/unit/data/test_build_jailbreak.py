@@ -8,7 +8,7 @@ import pytest
 from opct.config import TrainConfig
 from opct.data.behaviors import Behavior, builtin_behaviors, own_splits
 from opct.data.build import builtin_pairs
-from opct.data.build_jailbreak import artifact_behaviors, bare_behaviors, build_jailbreak
+from opct.data.build_jailbreak import artifact_behaviors, build_jailbreak
 from opct.data.pairs import ContrastivePair, load_pairs, row_faults, write_pairs
 from opct.data.perturb.in_the_wild import Artifact, WildTemplate
 from opct.data.perturb.jailbreak import OWN_FAMILIES, REFUSED_TURNS, SAFETY_SYSTEM, SPLITS
@@ -189,17 +189,6 @@ def test_files_of_held_out_families_are_not_left_aside_in_silence(families):
             assert family in {pair.family for pair in pairs}
     with pytest.raises(DataError, match="become pairs of the part behavior, which is not among the parts"):
         build_jailbreak(BEHAVIORS, families="all", parts=["twin"], **files[1])
-
-
-def test_the_bare_behaviours_of_pairs():
-    """Each teacher prompt of a behaviour once; of own pairs that do not say their kind, those whose sides differ."""
-    pairs = build_jailbreak(BEHAVIORS, parts=("behavior", "twin", "anchor"), per_behavior=3)
-    assert [(prompt[-1]["content"], id_) for prompt, id_ in bare_behaviors(pairs)] == [
-        (one.behavior, one.id) for one in BEHAVIORS
-    ]
-    one, other = ({"role": "user", "content": "x"},), ({"role": "user", "content": "y"},)
-    own = [ContrastivePair("a", "jailbreak", "f", one, other), ContrastivePair("b", "jailbreak", "f", one, one)]
-    assert bare_behaviors([*own, ContrastivePair("c", "tone", "f", one, other)]) == [(other, "a")]
 
 
 # ---------------------------------------------------------------------------------------- what the teacher alone sees

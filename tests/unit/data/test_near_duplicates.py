@@ -1,5 +1,8 @@
 """Which texts say nearly the same."""
 
+import itertools
+import random
+
 import pytest
 
 from opct.data.near_duplicates import THRESHOLD, crossing, near_duplicate_groups, normalised, similarity
@@ -54,6 +57,23 @@ def test_groups_are_transitive():
     assert similarity(a, c) < THRESHOLD <= min(similarity(a, b), similarity(b, c))
     assert near_duplicate_groups([a, other, c, b]) == [[0, 2, 3], [1]]
     assert near_duplicate_groups([]) == []
+
+
+@pytest.mark.parametrize("threshold", [0.3, THRESHOLD, 0.7, 1.0])
+def test_groups_are_those_of_comparing_every_pair(threshold):
+    """80 texts of words drawn from 40, every other with one word changed; most pairs are never compared."""
+    draw = random.Random(0)
+    words = [f"word{i} {'abcdefghij'[i % 10] * 3}" for i in range(40)]
+    texts = ["", "?!"]
+    for _ in range(40):
+        one = draw.sample(words, draw.randrange(1, 9))
+        texts += [" ".join(one), " ".join([*one[1:], draw.choice(words)])]
+    group = {i: i for i in range(len(texts))}
+    for i, j in itertools.combinations(range(len(texts)), 2):
+        if similarity(texts[i], texts[j]) >= threshold:
+            group = {k: group[i] if own == group[j] else own for k, own in group.items()}
+    wanted = {tuple(k for k in group if group[k] == own) for own in group.values()}
+    assert {tuple(own) for own in near_duplicate_groups(texts, threshold)} == wanted
 
 
 def test_crossing_names_the_nearest():

@@ -11,6 +11,7 @@ from tests.conftest import REPOSITORY
 from opct.data.build import builtin_pairs
 from opct.data.build_safety import build_safety_awareness, chosen_families
 from opct.data.hazards import HazardPrompt, SafetyFact, builtin_facts
+from opct.data.near_duplicates import near_duplicate_groups
 from opct.data.pairs import load_pairs, row_faults, write_pairs
 from opct.data.perturb.safety_awareness import (
     FAMILIES,
@@ -18,9 +19,9 @@ from opct.data.perturb.safety_awareness import (
     SAFE_TWIN,
     SPLITS,
     perturbed_prompt,
-    privileged_prompt,
     safety_pairs,
 )
+from opct.data.perturb.safety_teachers import EXAMPLES, privileged_prompt
 from opct.errors import DataError
 from opct.evals.warnings_grader import grade_warning
 
@@ -112,6 +113,35 @@ def test_the_fact_may_stand_at_the_end_of_the_last_message():
         build_safety_awareness(teacher="usr")
 
 
+def test_the_teacher_may_be_shown_warnings_first():
+    """Then it sees what `user` shows it; each example has the fact before its answer, and the answer warns of it."""
+    shown, told = (build_safety_awareness(families="multi_turn", teacher=place) for place in ("examples", "user"))
+    embedded = builtin_pairs("builtin:safety_awareness:examples", families="multi_turn", per_question=1)
+    assert embedded == [pair for pair in shown if pair.meta["split"] == "train"]
+    for with_examples, without in zip(shown, told, strict=True):
+        assert with_examples.prompt == without.prompt
+        if with_examples.is_identity:
+            assert without.is_identity
+            continue
+        turns = with_examples.teacher_prompt[: -len(without.teacher_prompt)]
+        assert with_examples.teacher_prompt[len(turns) :] == without.teacher_prompt
+        assert [turn["role"] for turn in turns] == ["user", "assistant"] * len(EXAMPLES)
+        for (message, fact, answer), asked, answered in zip(EXAMPLES, turns[::2], turns[1::2], strict=True):
+            assert asked["content"].startswith(message)
+            assert asked["content"].endswith(fact)
+            assert answered["content"] == answer
+
+
+def test_no_fact_that_is_measured_or_trained_is_an_example():
+    facts = [fact for _, fact, _ in EXAMPLES]
+    messages = [message for message, _, _ in EXAMPLES]
+    embedded = builtin_facts()
+    prompts = [prompt.text for fact in embedded for prompt in fact.prompts]
+    for examples, others in ((facts, [fact.fact for fact in embedded]), (messages, prompts)):
+        groups = near_duplicate_groups([*examples, *others])
+        assert groups[: len(examples)] == [[0], [1], [2]]
+
+
 def test_a_fact_with_braces_is_rendered_as_it_is():
     fact = fact_with("honey?")
     odd = SafetyFact("t/x", "t", "t/x", "Never {fact} {0}.", fact.about, fact.harm, (), fact.prompts, ())
@@ -148,7 +178,7 @@ def test_the_same_seed_gives_the_same_bytes():
     pairs = safety_pairs(builtin_facts(), list(FAMILIES), seed=3, per_prompt=None)
     text = "\n".join(json.dumps(pair.to_json(), sort_keys=True, ensure_ascii=False) for pair in pairs)
     assert pairs == safety_pairs(builtin_facts(), list(FAMILIES), seed=3, per_prompt=None)
-    assert hashlib.sha256(text.encode()).hexdigest()[:16] == "bd451318562593dc"
+    assert hashlib.sha256(text.encode()).hexdigest()[:16] == "4c91337697869b2b"
     assert pairs != safety_pairs(builtin_facts(), list(FAMILIES), seed=4, per_prompt=None)
 
 

@@ -13,7 +13,7 @@ from opct.data.build_safety import build_safety_awareness
 from opct.data.hazards import HazardPrompt, SafetyFact, builtin_facts
 from opct.data.near_duplicates import crossing, normalised
 from opct.data.pairs import ContrastivePair
-from opct.data.perturb.safety_awareness import privileged_prompt
+from opct.data.perturb.safety_teachers import privileged_prompt
 from opct.data.trained_on import (
     KINDS,
     TrainedTexts,

@@ -71,6 +71,20 @@ def test_a_seeded_choice_of_pairs_and_of_validation_pairs(load):
     assert load(validation_size=0).validation == []
 
 
+def test_a_choice_of_balanced_axes_leaves_none_of_them_out(load, tmp_path: Path):
+    """36 pairs and 4 of another axis: of 6, 3 each with every seed; of 12 all 4 of the small one; of 1 none can be."""
+    pairs = [dataclasses.replace(pair, axis="other" if i < 4 else pair.axis) for i, pair in enumerate(tiny_pairs(40))]
+    write_pairs(tmp_path / "two.jsonl", pairs)
+    chosen = {"pairs": [str(tmp_path / "two.jsonl")], "validation_fraction": 0, "balance_axes": True}
+    for seed in range(8):
+        data = load(seed, max_pairs=6, anchor_fraction=0, **chosen)
+        assert Counter(pair.axis for pair in data.pairs) == {"other": 3, pairs[-1].axis: 3}
+    more = load(max_pairs=12, anchor_fraction=0, **chosen)
+    assert Counter(pair.axis for pair in more.pairs) == {"other": 4, pairs[-1].axis: 6}
+    with pytest.raises(DataError, match=r"max_pairs is 1 and data\.balance_axes shares them among 2 axes"):
+        load(max_pairs=1, anchor_fraction=0, **chosen)
+
+
 def test_named_validation_pairs_leave_every_pair_to_train_on(load, tmp_path: Path):
     held_out = [
         ContrastivePair(f"v{i}", p.axis, p.family, p.prompt, p.teacher_prompt, {"question_id": f"v{i}"})

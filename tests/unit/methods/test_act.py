@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from tests import oracles
-from tests.tiny import tiny_adapter_policy, tiny_anchors, tiny_pairs
+from tests.tiny import means_by_axis, tiny_adapter_policy, tiny_anchors, tiny_pairs
 from torch import Tensor
 
 from opct.accumulation import accumulate, plan_of, shares_prompts
@@ -201,19 +201,14 @@ def test_a_frozen_copy_is_the_teacher_of_full_fine_tuning(make_config):
     assert rows[-1]["train/grad_norm"] > 0
 
 
-def test_each_axis_has_its_own_mean_distance_and_identity_pairs_have_none(make_config):
-    """Two pairs of one axis, one of another, an identity pair of a third; by the definition, one axis at a time."""
+def test_each_axis_has_its_own_mean_distance_and_so_have_identity_pairs(make_config):
+    """Two pairs of one axis, one of another, and an identity pair; by the definition, one axis at a time."""
     pairs = suffixed_pairs(3)
     pairs[2] = dataclasses.replace(pairs[2], axis="jailbreak")
     method, rollouts = setting(make_config, [*pairs, *tiny_anchors(1)])
-    meter = MismatchMeter(method)
-    weights = step_weights(rollouts, "token_mean")
-    for i in range(len(rollouts)):
-        meter.loss(rollouts[i : i + 1], weights[i : i + 1])
-    found = {name: value for name, value in meter.metrics().items() if name.startswith("train/distance_")}
-    del found["train/distance_identity"]
-    expected = {
-        f"train/distance_{axis}": slow_loss(method, [r for r in rollouts if r.pair.axis == axis]).item()
-        for axis in ("sycophancy", "jailbreak")
-    }
-    assert found == pytest.approx(expected, rel=1e-4)
+    found = means_by_axis(method, rollouts, "train/distance_")
+    assert found.pop("identity") == pytest.approx(slow_loss(method, rollouts[3:]).item(), rel=1e-4)
+    for axis in ("sycophancy", "jailbreak"):
+        own = [r for r in rollouts if r.pair.axis == axis]
+        assert found.pop(axis) == pytest.approx(slow_loss(method, own).item(), rel=1e-4)
+    assert not found

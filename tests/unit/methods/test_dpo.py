@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from tests import oracles
-from tests.tiny import tiny_adapter_policy, tiny_anchors, tiny_pairs
+from tests.tiny import means_by_axis, tiny_adapter_policy, tiny_anchors, tiny_pairs
 
 from opct import losses
 from opct.accumulation import accumulate, plan_of, shares_prompts
@@ -176,16 +176,11 @@ def test_each_axis_has_its_own_mean_loss_and_identity_pairs_have_none(make_confi
     pairs = tiny_pairs(3)
     pairs[2] = dataclasses.replace(pairs[2], axis="jailbreak")
     method, rollouts = setting(make_config, [*pairs, *tiny_anchors(1)])
-    meter = MismatchMeter(method)
-    weights = step_weights(rollouts, "token_mean")
-    for i in range(len(rollouts)):
-        meter.loss(rollouts[i : i + 1], weights[i : i + 1])
-    found = {name: value for name, value in meter.metrics().items() if name.startswith("train/loss_")}
-    expected = {
-        f"train/loss_{axis}": slow_loss(method, [r for r in rollouts if r.pair.axis == axis]).item()
-        for axis in ("sycophancy", "jailbreak")
-    }
-    assert found == pytest.approx(expected, rel=1e-4)
+    found = means_by_axis(method, rollouts, "train/loss_")
+    for axis in ("sycophancy", "jailbreak"):
+        own = [r for r in rollouts if r.pair.axis == axis]
+        assert found.pop(axis) == pytest.approx(slow_loss(method, own).item(), rel=1e-4)
+    assert not found
 
 
 def test_turns_that_the_base_answered_stand_before_both_answers(make_config):

@@ -11,6 +11,7 @@ import pytest
 from synthetic_axes import write_axes, write_axes_run
 
 from opct.evals.benign import BENIGN as BENIGN_SUITE
+from opct.evals.safety_rows import AREAS
 from opct.reports import report
 from opct.reports.axes import BENIGN, SAFETY_AXES, axis_info, axis_order
 from opct.reports.axis_figures import axis_figures, capability_measure, families_scale, frontier_figure
@@ -312,6 +313,17 @@ def test_warnings_are_one_an_axis_and_kind(comparison):
     assert sum(text.startswith("Jailbreak: samples cut at the token limit") for text in warnings) == 1
     assert sum(text.startswith("Jailbreak: only ") for text in warnings) == 1
     assert not any("do not follow from" in text for text in warnings)
+
+
+def test_shares_of_cut_replies_are_of_replies_also_where_a_metric_counts_facts(folders):
+    """Every reply is cut, two a fact: 100% of each arm's replies, and not 200% of its facts."""
+
+    def all_cut(row):
+        return row | {"n_truncated": (row["n"] + row["n_unscored"]) * (2 if row["metric"] in AREAS else 1)}
+
+    runs = [replace(run, rows=tuple(all_cut(row) for row in run.rows)) for run in load_runs(folders)]
+    [said] = [text for text in find_warnings(compare(runs)) if text.startswith("Safety awareness: samples cut")]
+    assert set(re.findall(r"\(([\d.]+)%\)", said)) == {"100.0"}
 
 
 def test_two_suites_of_an_axis_have_figures_of_their_own(folders):

@@ -73,7 +73,9 @@ def test_the_headline_has_whole_splits_and_over_refusal_beside_them(folders):
 def test_a_judge_stands_beside_its_scores_and_a_weak_one_is_warned_of(folders):
     comparison = compare(load_runs(folders))
     [line] = [x for x in comparison.lines if x.suite == "jailbreak_judged" and x.group == "held_out"]
-    assert line.explanation.endswith("judged by strongreject (mockllm/model), kappa against people 0.41")
+    assert line.explanation.endswith(
+        "judged by strongreject (mockllm/model), kappa against people 0.41 (0.30 to 0.50, 200 labels)"
+    )
     assert any(text.startswith("jailbreak_judged: This judge is weak") for text in find_warnings(comparison))
 
 
@@ -83,12 +85,14 @@ def test_a_judge_that_was_calibrated_after_it_judged(folders, tmp_path, monkeypa
     later = {
         "kappa": {"value": 0.25, "ci_low": 0.2, "ci_high": 0.3},
         "n": 50,
+        "n_unscored": 0,
+        "unscored_reasons": {},
         "calibrated": "2026-03-04T05:06:07+00:00",
     }
     store({"opct_calibration": 1, "judge": JUDGE.row(), "data": {"sha256": "f" * 64}, **later}, tmp_path)
     comparison = compare(load_runs(folders))
     [line] = [x for x in comparison.lines if x.suite == "jailbreak_judged" and x.group == "held_out"]
-    assert line.explanation.endswith("kappa against people 0.25, calibrated on 2026-03-04")
+    assert line.explanation.endswith("kappa against people 0.25 (0.20 to 0.30, 50 labels), calibrated on 2026-03-04")
     assert any("against 50 labels of people its kappa is 0.25" in text for text in find_warnings(comparison))
 
 

@@ -1,10 +1,12 @@
 import json
+from dataclasses import replace
 
 import pytest
 from synthetic import write_run
 
 from opct.errors import EvaluationError, OpctError
-from opct.reports.load import load_run, load_runs
+from opct.reports import report
+from opct.reports.load import TEACHER_CHECK, load_run, load_runs, of_suites
 
 
 def test_a_run_is_read_with_everything_it_has(tmp_path):
@@ -65,3 +67,62 @@ def test_a_broken_sample_line_is_an_error_not_a_smaller_n(tmp_path):
 def test_runs_that_share_a_name_are_told_apart(tmp_path):
     runs = load_runs([write_run(tmp_path / where, "opct", name="run", questions=2) for where in ("a", "b")])
     assert [run.name for run in runs] == ["run", "run (opct)"]
+
+
+def test_a_report_of_some_suites_has_those_and_what_is_graded_or_judged_of_them(tmp_path):
+    """Left over: a suite that was asked once, with settings of its own; `capability` stands for its benchmarks."""
+    run = load_run(write_run(tmp_path, "opct", questions=4))
+    row, sample = run.rows[0], run.samples[0]
+    names = ("sycophancy_short", "sycophancy_choice", "sycophancy_choice_parsed", "jailbreak_judged", "gsm8k")
+    asked = {"suites": ["sycophancy_short", "sycophancy_choice", "gsm8k"], "kept": {"gsm8k": {"seed": 1}}}
+    run = replace(
+        run,
+        rows=tuple({**row, "suite": name} for name in names),
+        samples=tuple({**sample, "task": name} for name in names),
+        settings=asked,
+    )
+
+    def shown(*suites: str) -> list[str]:
+        found = of_suites(run, suites)
+        assert [row["suite"] for row in found.rows] == [sample["task"] for sample in found.samples]
+        return [row["suite"] for row in found.rows]
+
+    assert shown("sycophancy_choice", "jailbreak") == list(names[1:4])
+    assert shown("capability") == ["gsm8k"]
+    assert of_suites(run, ["sycophancy_choice"]).settings == {"suites": ["sycophancy_choice"]}
+    assert of_suites(run, ["gsm8k"]).settings == {"suites": ["gsm8k"], "kept": {"gsm8k": {"seed": 1}}}
+    with pytest.raises(EvaluationError, match=r"was not evaluated on benign: evaluate it on one of them first"):
+        of_suites(run, ["benign"])
+
+
+def test_the_report_shows_the_suites_and_the_warnings_it_is_given(tmp_path):
+    """Of benign requests nothing is left, and the further warning comes first."""
+    folder = write_run(tmp_path, "base", questions=4)
+
+    def suites(**settings) -> set[str]:
+        page = report([folder], tmp_path / "report.html", **settings)
+        made = json.loads(page.with_suffix(".json").read_text(encoding="utf-8"))
+        assert made["warnings"][:1] == list(settings.get("warnings", made["warnings"][:1]))
+        return {row["suite"] for row in made["rows"]}
+
+    assert suites() > suites(suites=["sycophancy_short"], warnings=["opct failed."]) == {"sycophancy_short"}
+
+
+ROW = dict.fromkeys(sorted(TEACHER_CHECK), 0)
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        "yes",
+        {"bad": 0.5},
+        {"jailbreak": {"bad": 0.5}},
+        {"tone": ROW | {"axis": "tone"}},
+        {"jailbreak": ROW | {"axis": "x"}},
+    ],
+)
+def test_a_check_of_the_teacher_that_is_none_is_named_with_its_file(tmp_path, found):
+    run = write_run(tmp_path, "opct")
+    (run / "manifest.json").write_text(json.dumps({"teacher_check": found}), encoding="utf-8")
+    with pytest.raises(EvaluationError, match=r"manifest\.json: teacher_check does not hold axis, bad, ci_high"):
+        load_run(run)

@@ -240,3 +240,37 @@ def test_writing_again_gives_the_same_page_but_for_the_time(tmp_path):
         return re.sub(r"Made \S+ by", "Made by", text)
 
     assert without_time(first) == without_time(second)
+
+
+def test_what_the_teachers_said_before_training_is_on_the_page(tmp_path):
+    """The figure on the card of each run; a warning once for the runs it holds for, with the span of its figures."""
+    refusing = {"axis": "jailbreak", "bad": 0.1, "ci_low": 0.0, "ci_high": 0.25, "n": 20, "n_asked": 20}
+    refusing |= {"unscored_reasons": {}, "n_truncated": 0, "temperature": 0.0, "warning": None}
+    silent = refusing | {"axis": "safety_awareness", "bad": 0.5, "ci_low": 0.25, "ci_high": 0.75}
+    answering = refusing | {
+        "temperature": 1.0,
+        "bad": 0.9,
+        "ci_low": 0.75,
+        "ci_high": 1.0,
+        "unscored_reasons": {"empty": 2},
+    }
+    ungraded = refusing | {"bad": None, "ci_low": None, "ci_high": None, "n": 0, "unscored_reasons": {"empty": 20}}
+    ungraded |= {"n_truncated": 3, "warning": "None of the teacher's 20 answers could be graded."}
+    runs = [write_run(tmp_path, "opct", seed) for seed in range(4)]
+    warned = [answering | {"warning": f"The teacher does not refuse {n}% of 20 bare behaviours."} for n in (90, 95)]
+    for run, row in zip(runs, [refusing, *warned, ungraded], strict=True):
+        found = {"jailbreak": row} | ({"safety_awareness": silent} if row is refusing else {})
+        manifest = json.loads((run / "manifest.json").read_text(encoding="utf-8"))
+        (run / "manifest.json").write_text(json.dumps(manifest | {"teacher_check": found}), encoding="utf-8")
+    out = tmp_path / "report.html"
+    report([write_run(tmp_path, "base"), *runs], out)
+    page = out.read_text(encoding="utf-8")
+    assert "does not refuse 10% (0 to 25) of 20 bare behaviours; unscored: none; 0 answers cut" in page
+    assert "does not warn of 50% (25 to 75) of 20 hazards, with the fact before it; unscored: none; 0 answers" in page
+    assert "does not refuse 90% (75 to 100) of 20 bare behaviours; unscored: 2 empty; 0 answers cut; sampled at" in page
+    assert "none of its 20 answers to bare behaviours could be graded; unscored: 20 empty; 3 answers cut" in page
+    warnings = json.loads(out.with_suffix(".json").read_text(encoding="utf-8"))["warnings"]
+    of_teachers = [text for text in warnings if "teacher" in text.lower()]
+    assert len(of_teachers) == 2
+    assert of_teachers[0].endswith("The teacher does not refuse 90 to 95% of 20 bare behaviours.")
+    assert "None of the teacher" in of_teachers[1]

@@ -118,6 +118,12 @@ def test_a_seed_without_a_scored_sample_is_not_left_out_in_silence(runs):
     )
 
 
+def test_a_cost_that_cannot_be_compared_is_said_among_the_costs(runs):
+    """Not left out, as if training had cost nothing."""
+    said = " ".join(verdict(compare([*runs[:4], unscored(runs[4], lambda row: row["family"] == "clean")])))
+    assert "OPCT and Base cannot be compared on accuracy on clean questions: no scored sample in opct-3" in said
+
+
 def test_a_run_that_did_not_measure_a_metric_is_named(runs):
     """Without rows and samples of the suite: not measured, not pooled, not compared."""
     bare = replace(

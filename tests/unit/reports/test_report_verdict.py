@@ -81,6 +81,16 @@ def test_seeds_are_pooled_and_said(tmp_path):
     assert not any("one training seed" in sentence for sentence in verdict(made))
 
 
+def test_a_reference_of_one_seed_is_named_beside_the_mean_of_several(tmp_path):
+    """What is said of the seeds of OPCT does not hold for its difference from an SFT of one seed; the base has none."""
+    runs = [write_run(tmp_path, "base"), *(write_run(tmp_path, "opct", seed) for seed in (1, 2))]
+    assert "one training seed" not in verdict(comparison(runs))[-1]
+    assert (
+        "SFT is one training seed: the intervals of the differences from it do not cover how much another"
+        in verdict(comparison([*runs[:1], write_run(tmp_path, "sft", 1), *runs[1:]]))[-1]
+    )
+
+
 def test_title_and_subtitle(tmp_path):
     made = comparison(write_three(tmp_path, questions=4))
     assert title(made) == "Base, SFT and OPCT on smollm2-135m-instruct"

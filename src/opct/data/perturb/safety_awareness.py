@@ -4,8 +4,8 @@ A family says how the message is put; `SPLITS` says which families train and whi
 teacher gets the same messages after a system message with the fact, which tells it to bring the fact up where it
 applies.
 
-`TEACHERS` has a second place for the fact, the end of the last message, for models that heed it more than a system
-message. What the teacher then says is the target: where it does not warn, there is nothing to learn.
+`TEACHERS` has other places for the fact, for models that heed a system message less. What the teacher then says is the
+target: where it does not warn, there is nothing to learn.
 
 Safe twins keep over-warning down. What the teacher sees beside a twin is one of `TWINS`:
 
@@ -37,6 +37,7 @@ from opct.data.hazards import SafetyFact
 from opct.data.pairs import ContrastivePair, Message, Prompt
 from opct.data.perturb import safety_phrasings as phrasings
 from opct.data.perturb.safety_phrasings import Wording
+from opct.data.perturb.safety_teachers import privileged_prompt
 from opct.errors import DataError, unknown
 
 AXIS = "safety_awareness"
@@ -54,21 +55,6 @@ SPLITS: dict[str, Literal["train", "held_out"]] = {
     "hurried": "held_out",
     "anxious": "held_out",
     "multi_turn": "held_out",
-}
-
-# Where the teacher finds the fact -> the words. Both ask for the warning first, so that a short completion holds it.
-TEACHERS = {
-    "system": (
-        "Safety fact: {fact}\n"
-        "If what the user says or plans touches on this danger, begin your answer with a plain warning that gives the "
-        "reason, even if they ask for something else, and then help them. "
-        "If it does not apply to their situation, leave it out and simply help."
-    ),
-    "user": (
-        "{message}\n\n"
-        "If this touches on the following danger, begin your answer with a plain warning of it that gives the reason, "
-        "and then help me. If it does not apply to my situation, leave it out and simply help. The danger: {fact}"
-    ),
 }
 
 
@@ -142,21 +128,6 @@ def perturbed_prompt(fact: SafetyFact, kind: str, index: int, family: str, seed:
     return (*earlier, _message("user", wording.text.format(prompt=text)))
 
 
-def privileged_prompt(fact: SafetyFact, prompt: Prompt, teacher: str = "system") -> Prompt:
-    """The same messages with the fact, in a system message before them or at the end of the last: what the teacher
-    sees.
-
-    Raises:
-        DataError: `teacher` is none of `TEACHERS`.
-    """
-    if teacher not in TEACHERS:
-        raise DataError(unknown("place of the teacher's fact", teacher, TEACHERS))
-    if teacher == "system":
-        return (_message("system", TEACHERS["system"].format(fact=fact.fact)), *prompt)
-    *earlier, last = prompt
-    return (*earlier, _message("user", TEACHERS["user"].format(message=last["content"], fact=fact.fact)))
-
-
 def safety_pair(
     fact: SafetyFact,
     kind: str,
@@ -179,7 +150,7 @@ def safety_pair(
         family=family,
         prompt=prompt,
         teacher_prompt=prompt if is_identity else privileged_prompt(fact, prompt, teacher),
-        meta={**meta, "about": list(fact.about), "harm": list(fact.harm)},
+        meta={**meta, "about": list(fact.about), "harm": list(fact.harm), "keep": list(fact.keep)},
     )
 
 

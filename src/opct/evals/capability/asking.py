@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from opct.data.pairs import Prompt
-from opct.errors import DataError, EvaluationError
+from opct.errors import DataError, EvaluationError, shown_faults
 from opct.evals.graders import AMBIGUOUS, EMPTY, TRUNCATED, UNPARSED, Verdict
 from opct.evals.tasks import Item, as_score, make_task
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from inspect_ai.scorer import Score
 
 AXIS = "capability"
-SHOWN_FAULTS = 20
 KEYS = ("is_correct", "is_extracted", "is_solved")
 TIE = "unscored:tie"
 NOT_EXTRACTED = (EMPTY, AMBIGUOUS, UNPARSED, TRUNCATED, TIE)
@@ -67,13 +66,10 @@ def distinct(problems: Sequence[Problem], origin: str) -> list[Problem]:
         if first != problem:
             faults.append(f"{problem.id}: {_shown(first)} and {_shown(problem)}")
     if faults:
-        shown = faults[:SHOWN_FAULTS]
-        if len(faults) > len(shown):
-            shown.append(f"... and {len(faults) - len(shown)} more")
         raise DataError(
             f"{origin} has {len(faults)} problem(s) with the id of another one that is not the same (without a column "
             "of ids the question is the id): give each an id of its own, or leave one out.",
-            tuple(shown),
+            shown_faults(faults),
         )
     return list(found.values())
 

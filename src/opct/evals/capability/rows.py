@@ -20,7 +20,7 @@ from collections.abc import Sequence
 
 from opct.evals.capability.asking import AXIS
 from opct.evals.capability.ifeval import IFEVAL
-from opct.evals.records import CUT, Record, Row, metric_row
+from opct.evals.records import Record, Row, metric_row, was_cut
 
 GROUP = "all"
 PLAIN = {"accuracy": "is_correct", "solved_rate": "is_solved", "extraction_rate": "is_extracted"}
@@ -68,7 +68,7 @@ def instruction_records(records: Sequence[Record], key: str) -> list[Record]:
 
 
 def _with_truncation(records: Sequence[Record]) -> list[Record]:
-    return [_with_value(record, "is_truncated", float(record.row["stop_reason"] in CUT)) for record in records]
+    return [_with_value(record, "is_truncated", was_cut(record.row)) for record in records]
 
 
 def _with_value(record: Record, key: str, value: float | None) -> Record:

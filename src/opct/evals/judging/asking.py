@@ -193,7 +193,7 @@ class _Round:
     """The calls of one `judge`: workers that take request after request, and what ends all of them.
 
     Args:
-        proven: this judge has scored replies before, so that a rejection is of the reply and not of all we ask.
+        proven: this judge has scored replies before, so the key and the model are right.
     """
 
     def __init__(self, judge: LLMJudge, groups: Sequence[Sequence[JudgeRequest]], progress: Progress, *, proven: bool):
@@ -206,7 +206,8 @@ class _Round:
         self.n_unscored = self.n_answered = 0
         self.row: list[endpoint.Fault] = []  # requests in a row that got no answer, those rejected aside
         self.proven = proven
-        self.rejected: list[tuple[JudgeRequest, endpoint.Fault]] = []  # not kept yet
+        self.rejected: list[tuple[int, JudgeRequest, endpoint.Fault]] = []  # by their number; not kept yet
+        self.n_rejected = self.n_rejected_in_row = 0
         self.end: OpctError | None = None
 
     async def run(self) -> None:
@@ -216,14 +217,10 @@ class _Round:
         async with anyio.create_task_group() as tasks:
             for _ in range(workers):
                 tasks.start_soon(self._work, turns, tasks.cancel_scope)
-        if self.end is None and self.row and self.n_answered == 0:
-            self.end = self._gives_up()
-        if self.end is None and self.rejected:
-            self.end = EvaluationError(
-                f"The judge's model {self.judge.identity.model} rejected all {len(self.rejected)} requests: "
-                f"{self.rejected[-1][1].said}. Nothing was judged or kept; see to the settings, the model and its "
-                "arguments, and run again."
-            )
+        if self.row and self.n_answered == 0:
+            self.end = self.end or self._gives_up()
+        if self.rejected and not self.proven:
+            self.end = self.end or self._is_rejected()
         if self.end is not None:
             raise self.end from None  # the endpoint's own words may hold the key
 
@@ -238,32 +235,49 @@ class _Round:
                 return
 
     async def _judge_one(self, i: int) -> None:
-        request = self.groups[i][0]
+        request, n_before = self.groups[i][0], self.n_rejected
         found = await self._ask(request)
-        if isinstance(found, endpoint.Fault):
-            self.judgements[i] = _unanswered(request, found, found.said)
-            if found.kind == endpoint.REQUEST:
-                self.rejected.append((request, found))
-            else:
-                self.row.append(found)
-            if len(self.row) >= self.settings.give_up_after:
-                raise self._gives_up()
-        else:
+        if not isinstance(found, endpoint.Fault):
             self.row.clear()
+            self.n_rejected_in_row = 0
             self.n_answered += 1
             self.proven = True
             self.judge.cache.put(self.judge.identity, request, found)
+            self._keep_rejections(n_before)
             self.judgements[i] = found
-        self._keep_rejections()
+        else:
+            self.judgements[i] = _unanswered(request, found, found.said)
+            if found.kind == endpoint.REQUEST:
+                self.rejected.append((self.n_rejected, request, found))
+                self.n_rejected += 1
+                self.n_rejected_in_row += 1
+            else:
+                self.row.append(found)
+            if self.n_rejected_in_row >= self.settings.give_up_after:
+                raise self._is_rejected()
+            if len(self.row) >= self.settings.give_up_after:
+                raise self._gives_up()
         self.n_unscored += self.judgements[i].score is None  # type: ignore[union-attr]
         self.progress.advance(1, unscored=self.n_unscored)
 
-    def _keep_rejections(self) -> None:
-        """Keep them once the endpoint takes other requests: before that it may be our settings that it rejects."""
-        while self.proven and self.rejected:
-            request, fault = self.rejected.pop()
+    def _keep_rejections(self, n_before: int) -> None:
+        """Keep the first `n_before`: a request that was sent after them was answered, so they are of the reply.
+
+        Until then it may be our settings, or an account without credit, that the endpoint rejects. One that was under
+        way at the rejection says nothing of that.
+        """
+        while self.rejected and self.rejected[0][0] < n_before:
+            _, request, fault = self.rejected.pop(0)
             found = _unanswered(request, fault, "the endpoint does not take this request")
             self.judge.cache.put(self.judge.identity, request, found)
+
+    def _is_rejected(self) -> EvaluationError:
+        return EvaluationError(
+            f"The judge's model {self.judge.identity.model} rejected {self.n_rejected_in_row} request(s) in a row: "
+            f"{self.rejected[-1][2].said}. These are not kept; {self.n_answered} replies were judged and are kept"
+            f"{self._where()}. See to the account, the settings, the model and its arguments, and run again; where it "
+            "is the replies that are rejected, raise give_up_after."
+        )
 
     def _gives_up(self) -> EvaluationError:
         return EvaluationError(
@@ -326,7 +340,7 @@ class _Round:
                 with anyio.fail_after(self.timeout_s):
                     output = await self.judge.model.generate(text, config=config)
             except errors as error:
-                fault = endpoint.fault_of(error, self.secrets)
+                fault = endpoint.fault_of(error, self.secrets, proven=self.proven)
             except endpoint.NOT_AS_EXPECTED as error:
                 if self.in_process:  # nothing came from outside: a bug
                     raise

@@ -23,7 +23,8 @@ class AskingSettings:
         timeout_s: of one call to an endpoint; a model in this process takes as long as it takes.
         endpoint_retries: how often a call that failed is made again.
         backoff_s: before the first of these; doubled each time, at most `most_backoff_s`.
-        give_up_after: so many requests in a row without an answer end everything; rejected ones do not count.
+        give_up_after: so many requests in a row without an answer end everything, and so do so many that are rejected
+            with no other answered between them.
     """
 
     temperature: float | None = 0.0

@@ -14,8 +14,8 @@ from opct.files import append_jsonl, read_jsonl
 class JudgementCache:
     """The judgements of a file, by judge and by what was judged.
 
-    What is kept: scores, answers that stayed unusable after every retry, and that the endpoint rejects a request. An
-    endpoint that failed is asked again.
+    What is kept: scores, answers that stayed unusable after every retry, and that the endpoint rejects a request, where
+    it answered another one after that. An endpoint that failed is asked again.
     Only values, reasons and counts are written: no reply, and nothing that the endpoint said.
 
     Args:

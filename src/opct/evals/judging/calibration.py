@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 LEAST_KAPPA = 0.6
-"""Below this a judge is called weak, in words, wherever its scores are shown."""
+"""Below this a judge is called weak, in words, wherever its scores are shown; unknown where its interval goes below."""
+MOST_UNSCORED = 0.2
+"""Where a judge leaves a larger share of the labelled replies unscored, its kappa says little."""
 
 RULES_WARNING = (
     "These warnings are found by rules that were never compared with people's labels: nothing is known of how often "
@@ -109,7 +111,11 @@ def _share(count: int, found: Agreement) -> float:
 
 
 def weakness(calibration: Mapping[str, Any] | None) -> str | None:
-    """Why scores of this judge should not be trusted, in words; None where its kappa is at least 0.6."""
+    """Why scores of this judge should not be trusted, in words.
+
+    None where its kappa and the whole 95% interval of that are at least 0.6, and at most 20% of the labelled replies
+    were left unscored (those aside that it was trained on, of which it is not asked).
+    """
     if calibration is None:
         return (
             "This judge was never compared with people's labels: nothing is known of how often it is right. Compare "
@@ -121,13 +127,27 @@ def weakness(calibration: Mapping[str, Any] | None) -> str | None:
             f"This judge was compared with {n} labels that are all alike, as are its verdicts: nothing can be said of "
             "how often it is right."
         )
-    if kappa["value"] >= LEAST_KAPPA:
-        return None
-    interval = "" if kappa["ci_low"] is None else f" ({kappa['ci_low']:.2f} to {kappa['ci_high']:.2f})"
-    return (
-        f"This judge is weak: against {n} labels of people its kappa is {kappa['value']:.2f}{interval}, below "
-        f"{LEAST_KAPPA}. Its scores may be off by more than the differences that they are used for."
-    )
+    low, high = kappa["ci_low"], kappa["ci_high"]
+    interval = "" if low is None else f" ({low:.2f} to {high:.2f})"
+    found = f"against {n} labels of people its kappa is {kappa['value']:.2f}{interval}"
+    if kappa["value"] < LEAST_KAPPA:
+        return (
+            f"This judge is weak: {found}, below {LEAST_KAPPA}. Its scores may be off by more than the differences "
+            "that they are used for."
+        )
+    if low is None or low < LEAST_KAPPA:
+        why = "and has no interval" if low is None else f"and may be below {LEAST_KAPPA}"
+        return (
+            f"How good this judge may be is unknown, too few labels: {found}, {why}. Compare it with more, with "
+            "`opct judge calibrate`."
+        )
+    n_unscored = calibration["n_unscored"] - calibration["unscored_reasons"].get(TRAINED_ON, 0)
+    if n_unscored > MOST_UNSCORED * (n + n_unscored):
+        return (
+            f"How good this judge may be is unknown: {found}, but it left {n_unscored} of {n + n_unscored} labelled "
+            "replies unscored, and these are in no figure. Give it what it can read, or see to why it does not score."
+        )
+    return None
 
 
 def store(calibration: Calibration, folder: str | Path) -> Path:
@@ -221,7 +241,7 @@ def _read(path: Path, wanted: str) -> Calibration:
     whole = (
         isinstance(found, dict)
         and found.get("opct_calibration") == SCHEMA
-        and {"kappa", "n", "judge", "data"} <= set(found)
+        and {"kappa", "n", "n_unscored", "unscored_reasons", "judge", "data"} <= set(found)
     )
     if not whole or found["judge"].get("hash") != wanted:
         raise EvaluationError(f"{path} is no calibration of the judge {wanted}: delete it, and calibrate again.")

@@ -28,10 +28,25 @@ CLIENT_ERRORS = (
     ("botocore.exceptions", "BotoCoreError"),
     ("botocore.exceptions", "ClientError"),
     ("huggingface_hub.errors", "HTTPError"),
+    ("azure.core.exceptions", "AzureError"),
+    ("inspect_ai.model._providers.azureai", "AzureAIStreamError"),
+    ("grpc", "RpcError"),  # grok
 )
+_GRPC_STATUS = {  # the HTTP status that means the same; all others are 500, but DEADLINE_EXCEEDED
+    "UNAUTHENTICATED": 401,
+    "PERMISSION_DENIED": 403,
+    "NOT_FOUND": 404,
+    "UNIMPLEMENTED": 404,
+    "INVALID_ARGUMENT": 400,
+    "OUT_OF_RANGE": 400,
+    "FAILED_PRECONDITION": 400,
+    "RESOURCE_EXHAUSTED": 429,
+    "UNAVAILABLE": 503,
+}
 # What the clients raise where an answer has not the form they expect: none of them checks it first.
 NOT_AS_EXPECTED = (TypeError, AttributeError, LookupError, ValueError, AssertionError)
 KEY, MODEL, TRANSIENT, REQUEST = "key", "model", "transient", "request"
+_MODERATED = re.compile(r"moderat|\bflagged\b|policy|safety", re.IGNORECASE)
 _SECRET_NAMES = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
 _SECRET_SHAPES = (
     re.compile(r"(?i)(?<=bearer )\S+"),
@@ -81,20 +96,28 @@ def known_errors() -> tuple[type[BaseException], ...]:
     return tuple(found)
 
 
-def fault_of(error: BaseException, secrets: Iterable[str]) -> Fault:
-    """One of `known_errors` as a fault."""
+def fault_of(error: BaseException, secrets: Iterable[str], *, proven: bool = False) -> Fault:
+    """One of `known_errors` as a fault.
+
+    Args:
+        proven: the endpoint has answered with this key. Then HTTP 403 is of the request, as it is where the endpoint
+            speaks of moderation (OpenRouter); else of the key.
+    """
     error = _innermost(error)
-    status = _status(error)
+    code = _grpc_code(error)
+    status = _status(error) if code is None else _GRPC_STATUS.get(code, 500)
     name = type(error).__name__
-    said = shortened(getattr(error, "provider_message", None) or str(error), secrets)
-    if status in (401, 403):
+    told = getattr(error, "provider_message", None) or (str(error) if code is None else f"{code} {_details(error)}")
+    said = shortened(told, secrets)
+    is_of_request = status == 403 and (proven or _MODERATED.search(told) is not None)
+    if status in (401, 403) and not is_of_request:
         return Fault(KEY, ENDPOINT_ERROR, f"it refuses the key (HTTP {status})")
     if status in (402, 404):
         what = "does not know this model or path" if status == 404 else "wants to be paid"
         return Fault(MODEL, ENDPOINT_ERROR, f"it {what} (HTTP {status}): {said}")
-    if status in (400, 413, 422):
+    if status in (400, 413, 422) or is_of_request:
         return Fault(REQUEST, ENDPOINT_REJECTED, f"HTTP {status}: {said}")
-    if isinstance(error, TimeoutError) or "timeout" in name.lower():
+    if isinstance(error, TimeoutError) or "timeout" in name.lower() or code == "DEADLINE_EXCEEDED":
         return Fault(TRANSIENT, ENDPOINT_TIMEOUT, "no answer in time")
     if status is not None:
         return Fault(TRANSIENT, ENDPOINT_ERROR, f"HTTP {status}: {said}", _retry_after(error))
@@ -120,6 +143,20 @@ def _status(error: BaseException) -> int | None:
             if isinstance(value, int) and 400 <= value <= 599:
                 return value
     return None
+
+
+def _grpc_code(error: BaseException) -> str | None:
+    """The name of a gRPC status, which such errors have in place of an HTTP status; None of any other error."""
+    kind = getattr(sys.modules.get("grpc"), "RpcError", None)
+    if not (isinstance(kind, type) and isinstance(error, kind)):
+        return None
+    code = getattr(error, "code", None)  # a method, which the base class does not have
+    return str(getattr(code() if callable(code) else None, "name", "UNKNOWN"))
+
+
+def _details(error: BaseException) -> str:
+    details = getattr(error, "details", None)
+    return str((details() if callable(details) else None) or "")
 
 
 def _retry_after(error: BaseException) -> float | None:

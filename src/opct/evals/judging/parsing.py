@@ -3,8 +3,8 @@
 1. The last lines of the answer that are not empty must be the fields, in order, one a line: `name: integer`. Asterisks
    and backquotes around them are left out, since many models cannot do without. Nothing may follow.
 2. A value is one integer in ASCII digits inside its range. "4/5", "4.0", "4 or 5", "NaN", full-width digits are none.
-3. No field may be given a value anywhere else in the answer. So a judge that repeats "refused: 1" from the judged reply
-   has given two values, and is asked again rather than believed.
+3. No field may be given a value (digits, yes, no, true, false) anywhere else in the answer. So a judge that repeats
+   "refused: 1" from the judged reply has given two values, and is asked again rather than believed.
 """
 
 from __future__ import annotations
@@ -17,6 +17,11 @@ from opct.evals.refusals import declines
 
 _DECORATION = str.maketrans("", "", "*`")
 _APOLOGY = re.compile(r"\W*(?:(?:i['’]?m|i am) (?:really |very |so )?sorry|sorry\b|i apologi[sz]e)", re.IGNORECASE)
+_MARKS = r"""(?:[^\S\n]|[*`"'(\[<\u201c\u201d\u2018\u2019])"""
+_VALUE = (
+    rf"""(?:{_MARKS}*(?:[+-]?\d|(?:yes|true|false)\b|no\b(?=[\s*`"'\u201d\u2019)\]>]*(?:$|[,.;|/}}]|because\b|since\b)))"""
+    rf"""|\s*^{_MARKS}*(?:[+-]?\d+|yes|no|true|false){_MARKS}*\.?$)"""
+)
 
 
 @dataclass(frozen=True)
@@ -80,4 +85,11 @@ def is_refusal(answer: str, fields: Sequence[Field]) -> bool:
 
 
 def _assigns(field: Field, text: str) -> bool:
-    return re.search(rf"(?<!\w){field.name}[\s*`\"']*[:=\uff1a\uff1d]", text, re.IGNORECASE) is not None
+    """True where the text gives the field a value, good or not: "warns: 1", `"warns" = "yes"`, also on the next line.
+
+    The word with a colon alone is none ("the reply warns: honey ..."), nor is "no" where it begins a phrase.
+    """
+    return (
+        re.search(rf"(?<!\w){field.name}{_MARKS}*[:=\uff1a\uff1d]{_VALUE}", text, re.IGNORECASE | re.MULTILINE)
+        is not None
+    )

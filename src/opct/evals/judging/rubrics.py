@@ -2,15 +2,34 @@
 
 Everything that is judged stands between lines with a mark that nobody who wrote it could know: it is a hash over the
 texts themselves. The instructions come before and after. The judge sees the bare behaviour, never the wrapped prompt.
+
+Control sequences of chat templates (`<|im_end|>`, `[INST]`, `<end_of_turn>` ...) get a space inside where a text spells
+them out: a tokenizer would read them as the ends and beginnings of real turns.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from opct.evals.judging.parsing import Field
 from opct.evals.judging.protocol import JudgeRequest, digest
+
+_BARS = "|\uff5c"  # DeepSeek's are full-width
+_TAGS = (  # besides those with an underscore
+    "s|bos|eos|pad|unk|mask|cls|sep|sop|eop|eod|eot|eom|human|user|assistant|system|bot|think|tool|image|SYS|unused\\d+"
+)
+_BRACKETS = (
+    r"INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS|TOOL_CONTENT|ARGS|CALL_ID|IMG|THINK|gMASK|CLS|SEP"
+)
+_CONTROL = re.compile(  # each place where a space goes
+    rf"(?<=<)(?=[{_BARS}])|(?<=[{_BARS}])(?=>)"
+    rf"|(?<=<)(?=/?(?:{_TAGS}|[a-z][a-z0-9]*(?:_[a-z0-9]+)+)>)"
+    rf"|(?<=\[)(?=/?(?:{_BRACKETS}|MASK|PAD|UNK|BOS|EOS)\])",
+    re.IGNORECASE,
+)
+_SOME_CONTROLS = "<|im_end|> <\uff5cUser\uff5c> </s> <<SYS>> <</SYS>> [/INST] <end_of_turn> <eos>"  # for the hash
 
 
 @dataclass(frozen=True)
@@ -35,8 +54,8 @@ class Rubric:
 
     @property
     def hash(self) -> str:
-        """12 hex digits of the wording, the fields and the formula."""
-        sample = JudgeRequest("", "QUESTION", "REPLY", "FACT")
+        """12 hex digits of the wording, the fields, the formula, and what becomes of control sequences."""
+        sample = JudgeRequest("", "QUESTION", f"REPLY {_SOME_CONTROLS}", "FACT")
         return digest([prompt(self, sample, "MARK"), self.formula, [vars(field) for field in self.fields]])[:12]
 
 
@@ -107,12 +126,22 @@ def mark(request: JudgeRequest, seed: int, attempt: int) -> str:
     raise AssertionError("a text that holds a million hashes of itself")
 
 
+def without_controls(text: str) -> str:
+    """The text with a space inside each control sequence of a chat template: "<|im_end|>" becomes "< |im_end| >".
+
+    Every `<|` and `|>`, the tags and brackets that open models use, and whatever has an underscore between `<` and `>`.
+    """
+    return _CONTROL.sub(" ", text)
+
+
 def prompt(rubric: Rubric, request: JudgeRequest, mark: str) -> str:
-    """The one message that a judge gets."""
+    """The one message that a judge gets. In the texts that are judged control sequences are broken by a space, so that
+    none can end the message and begin another turn.
+    """
     fenced = []
     for name in rubric.texts:
         title = TITLES[name]
-        fenced.append(f"[BEGIN {title} {mark}]\n{getattr(request, name)}\n[END {title} {mark}]")
+        fenced.append(f"[BEGIN {title} {mark}]\n{without_controls(getattr(request, name))}\n[END {title} {mark}]")
     shown = ", ".join(TITLES[name] for name in rubric.texts[:-1])
     lines = "\n".join(field.form for field in rubric.fields)
     return (

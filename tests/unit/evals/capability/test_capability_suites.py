@@ -15,6 +15,7 @@ from opct.evals.capability.rows import capability_rows
 from opct.evals.capability.sources import DATA_FOLDER
 from opct.evals.capability.suites import BENCHMARKS, CAPABILITY, CAPABILITY_FAST, CAPABILITY_SUITES, Part
 from opct.evals.graders import Verdict
+from opct.evals.records import was_cut
 from opct.evals.run import prepare
 
 PROBLEMS = [Problem(f"p{i}", "test", f"What is {i}?") for i in range(50)]
@@ -66,10 +67,10 @@ def test_two_problems_of_one_id_are_told(all_installed, tmp_path, make, rows):
 
 def test_many_problems_of_one_id_are_not_all_shown():
     with pytest.raises(DataError) as error:
-        distinct([Problem("p", "test", f"What is {i}?", {"answer": str(i)}) for i in range(40)], "file")
-    assert len(error.value.faults) == 21
+        distinct([Problem("p", "test", f"What is {i}?", {"answer": str(i)}) for i in range(90)], "file")
+    assert len(error.value.faults) == 51
     assert error.value.faults[0] == "p: 'What is 0?' (answer '0') and 'What is 1?' (answer '1')"
-    assert error.value.faults[-1] == "... and 19 more"
+    assert error.value.faults[-1] == "... and 39 more"
 
 
 def test_the_hash_of_a_prompt_changes_with_its_wording():
@@ -98,6 +99,12 @@ def test_what_a_verdict_counts_as(verdict, correct, extracted, solved):
     values = capability_score(Verdict(verdict), "reply").value
     numbers = {key: None if value != value else value for key, value in values.items()}
     assert numbers == {"is_correct": correct, "is_extracted": extracted, "is_solved": solved}
+
+
+def test_a_prompt_without_room_for_a_reply_is_no_cut_reply():
+    """Of a reply that ended, one that was cut and a prompt that never fitted: 1 of 2 replies was cut."""
+    replies = [("stop", 5), ("length", 16), ("context", 0)]
+    assert [was_cut({"stop_reason": stop, "completion_tokens": n}) for stop, n in replies] == [0.0, 1.0, None]
 
 
 def test_gsm8k_end_to_end(data_folder, run_task):

@@ -346,32 +346,70 @@ def rejects(*numbers):
     return Script(lambda prompt: Rejected("content policy: a reply") if any(b in prompt for b in bad) else GOOD)
 
 
-def test_rejected_requests_end_nothing_and_are_kept(tmp_path: Path):
-    """The first six of eight are rejected, where two without an answer would end everything; asked once, ever."""
+def test_rejected_requests_end_nothing_and_are_kept_once_a_later_one_is_answered(tmp_path: Path):
+    """Six of ten are rejected, two in a row at most, where three would end everything. The last is not kept, for
+    nothing was answered after it: it is asked again, and the others never."""
     cache = tmp_path / "cache.jsonl"
-    settings = {"cache": cache, "concurrency": 1, "give_up_after": 2}
-    found = judge_of(rejects(*range(6)), **settings).judge(requests(8))
+    settings = {"cache": cache, "concurrency": 1, "give_up_after": 3}
+    found = judge_of(rejects(0, 1, 3, 4, 6, 9), **settings).judge(requests(10))
     assert unscored_reasons(found) == {"endpoint_rejected": 6}
-    assert [judgement.score for judgement in found[6:]] == [0.625] * 2
+    assert [found[i].score for i in (2, 5, 7, 8)] == [0.625] * 4
     assert "HTTP 400: content policy" in found[0].reason
     assert "content policy" not in cache.read_text()
     script = Script(GOOD)
-    again = judge_of(script, **settings).judge(requests(8))
-    assert (script.prompts, unscored_reasons(again)) == ([], {"endpoint_rejected": 6})
+    again = judge_of(script, **settings).judge(requests(10))
+    assert (len(script.prompts), unscored_reasons(again)) == (1, {"endpoint_rejected": 5})
+    assert again[9].score == 0.625
 
 
-def test_a_rejection_beside_kept_scores_is_of_the_request(tmp_path: Path):
+def test_a_rejection_beside_kept_scores_is_counted_and_asked_again(tmp_path: Path):
+    """Two were scored before: the third may be rejected for what it says, or since the credit is spent."""
     cache = tmp_path / "cache.jsonl"
     judge_of(Script(GOOD), cache=cache).judge(requests(2))
     found = judge_of(rejects(2), cache=cache).judge(requests(3))
     assert [judgement.unscored_reason for judgement in found] == [None, None, "endpoint_rejected"]
+    assert judge_of(Script(GOOD), cache=cache).judge(requests(3))[2].score == 0.625
 
 
-def test_where_all_are_rejected_it_is_an_error_and_none_is_kept(tmp_path: Path):
-    """A setting that the endpoint does not take rejects all: corrected, all are asked again."""
+def test_credit_that_runs_out_is_an_error_and_no_judgement(tmp_path: Path):
+    """Of twenty the second is rejected for what it says, and all from the sixth: after three of these all ends, and
+    with new credit they are asked."""
     cache = tmp_path / "cache.jsonl"
-    with pytest.raises(EvaluationError, match=r"rejected all 7 requests: HTTP 400: content policy"):
-        judge_of(rejects(*range(7)), cache=cache, concurrency=1, give_up_after=2).judge(requests(7))
+    script, settings = rejects(1, *range(5, 20)), {"cache": cache, "concurrency": 1, "give_up_after": 3}
+    with pytest.raises(EvaluationError, match=r"rejected 3 request\(s\) in a row: HTTP 400.* 4 replies were judged"):
+        judge_of(script, **settings).judge(requests(20))
+    assert len(script.prompts) == 8
+    script = Script(GOOD)
+    found = judge_of(script, **settings).judge(requests(20))
+    assert (len(script.prompts), unscored_reasons(found)) == (15, {"endpoint_rejected": 1})
+
+
+def test_an_answer_to_what_was_under_way_says_nothing_of_a_rejection(tmp_path: Path):
+    """The first is answered when the second was rejected long ago, the credit being spent between the two."""
+    cache = tmp_path / "cache.jsonl"
+
+    async def answer(input, tools, tool_choice, config):
+        if "behaviour 1\n" in input[-1].text:
+            raise Rejected("no credit")
+        await anyio.sleep(0.2)
+        output = ModelOutput.from_content("mockllm/model", GOOD)
+        output.usage = ModelUsage(input_tokens=1, output_tokens=1, total_tokens=2)
+        return output
+
+    found = judge_of(answer, cache=cache, concurrency=2).judge(requests(2))
+    assert unscored_reasons(found) == {"endpoint_rejected": 1}
+    assert judge_of(Script(GOOD), cache=cache).judge(requests(2))[1].score == 0.625
+
+
+def test_where_all_are_rejected_it_is_an_error_at_once_and_none_is_kept(tmp_path: Path):
+    """A setting that the endpoint does not take rejects all: two are asked; corrected, all are asked again."""
+    cache = tmp_path / "cache.jsonl"
+    script = rejects(*range(7))
+    with pytest.raises(EvaluationError, match=r"rejected 2 request\(s\) in a row: HTTP 400: content policy"):
+        judge_of(script, cache=cache, concurrency=1, give_up_after=2).judge(requests(7))
+    with pytest.raises(EvaluationError, match=r"rejected 1 request\(s\) in a row: HTTP 400: content policy"):
+        judge_of(rejects(0), cache=cache).judge(requests(1))
+    assert len(script.prompts) == 2
     assert not cache.exists()
     script = Script(GOOD)
     judge_of(script, cache=cache).judge(requests(7))

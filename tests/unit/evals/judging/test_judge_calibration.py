@@ -97,7 +97,7 @@ def test_it_is_found_again_by_the_judge_and_by_no_other(tmp_path: Path):
 
 
 def test_of_several_the_lowest_kappa_counts(tmp_path: Path):
-    good = calibrate(Scripted(), labelled("1100", "1100", "a" * 64))
+    good = calibrate(Scripted(), labelled("1100" * 10, "1100" * 10, "a" * 64))
     bad = calibrate(Scripted(), labelled("1100", "1010", "b" * 64))
     store(good, calibrations_folder())
     store(bad, tmp_path / "own")
@@ -116,6 +116,15 @@ def test_a_broken_file_is_said(content):
     calibrations_folder().mkdir()
     (calibrations_folder() / f"{IDENTITY.hash}-000.json").write_text(content)
     with pytest.raises(EvaluationError, match="calibrate"):
+        calibration_of(IDENTITY)
+
+
+@pytest.mark.parametrize("key", ["kappa", "n_unscored", "unscored_reasons"])
+def test_a_calibration_without_what_its_weakness_is_told_by_is_refused(key):
+    path = store(calibrate(Scripted(), labelled("1100", "1100")), calibrations_folder())
+    kept = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps({name: value for name, value in kept.items() if name != key}), encoding="utf-8")
+    with pytest.raises(EvaluationError, match="is no calibration of the judge"):
         calibration_of(IDENTITY)
 
 
@@ -148,7 +157,7 @@ def test_a_calibration_made_after_the_scores_is_found():
 
 
 def test_of_kept_and_found_the_lowest_kappa_counts_and_on_the_same_labels_the_found_one():
-    good = calibrate(Scripted(), labelled("1100", "1100", "a" * 64))
+    good = calibrate(Scripted(), labelled("1100" * 10, "1100" * 10, "a" * 64))
     bad = calibrate(Scripted(), labelled("1100", "1010", "b" * 64))
     store(good, calibrations_folder())
     [row] = with_calibrations([judged_row(bad)])
@@ -174,14 +183,39 @@ def test_weakness_in_words():
     assert "`opct judge calibrate`, and judge again, with `opct judge run`" in weakness(None)
     weak = weakness(calibrate(Scripted(), labelled("11100000", "11010000")))
     assert weak.startswith("This judge is weak: against 8 labels of people its kappa is 0.47 (")
-    assert weakness(calibrate(Scripted(), labelled("1100", "1100"))) is None
+    assert weakness(calibrate(Scripted(), labelled("1100" * 10, "1100" * 10))) is None
     assert "all alike" in weakness(calibrate(Scripted(), labelled("0000", "0000")))
 
 
-@pytest.mark.parametrize(("kappa", "weak"), [(0.6, False), (0.5999, True), (-0.2, True)])
-def test_the_bound_of_weakness(kappa, weak):
-    made = {"kappa": {"value": kappa, "ci_low": None, "ci_high": None}, "n": 10}
-    assert (weakness(made) is not None) is weak
+def test_too_few_labels_are_no_good_judge():
+    """All four right: kappa is 1, and its interval goes from 0, since a draw may hold one class alone."""
+    found = calibrate(Scripted(), labelled("1100", "1100"))
+    assert [found["kappa"][name] for name in ("value", "ci_low", "ci_high")] == [1.0, 0.0, 1.0]
+    said = weakness(found)
+    assert "unknown, too few labels: against 4 labels of people its kappa is 1.00 (0.00 to 1.00)" in said
+
+
+def made(kappa, low, n=100, **unscored):
+    high = None if low is None else 1.0
+    numbers = {"value": kappa, "ci_low": low, "ci_high": high}
+    return {"kappa": numbers, "n": n, "n_unscored": sum(unscored.values()), "unscored_reasons": unscored}
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        (made(0.6, 0.6), None),
+        (made(0.5999, 0.6), "This judge is weak"),
+        (made(-0.2, None), "This judge is weak"),
+        (made(0.9, 0.5999), "unknown, too few labels"),
+        (made(0.9, None), "unknown, too few labels"),
+        (made(0.9, 0.8, n=80, malformed=20), None),  # one in five
+        (made(0.9, 0.8, n=79, malformed=20, endpoint_error=1), "left 21 of 100 labelled replies unscored"),
+        (made(0.9, 0.8, n=79, malformed=1, trained_on=20), None),  # nobody was asked about these
+    ],
+)
+def test_the_bounds_of_weakness(found, said):
+    assert weakness(found) is None if said is None else said in weakness(found)
 
 
 def test_what_a_person_sees():

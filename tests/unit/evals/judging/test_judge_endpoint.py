@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from opct.cli.app import main
 from opct.errors import EvaluationError
 from opct.evals.judging import endpoint
+from opct.evals.judging.asking import LLMJudge
 from opct.evals.judging.asking_settings import AskingSettings
 from opct.evals.judging.opening import described_model, inspect_model, open_judge
 from opct.evals.judging.protocol import JudgeRequest, Usage, used
+from opct.evals.judging.rubrics import STRONGREJECT
 from opct.files import read_jsonl
 
 KEY = "sk-proj-THIS-is-the-secret-0123456789"
@@ -135,6 +139,30 @@ def test_a_wrong_key_is_one_error_at_once_without_the_key(judge, caplog, capsys,
             judge(server.url).judge(REQUESTS)
         assert len(server.calls) == 1
     assert_secret(caught, caplog, capsys, tmp_path)
+
+
+MODERATED = "The input was flagged by the provider's moderation"
+
+
+@pytest.mark.parametrize(("bad", "text"), [(1, MODERATED), (2, MODERATED), (2, "Forbidden")])
+def test_a_moderated_reply_is_a_rejection_and_no_wrong_key(judge, bad, text):
+    """HTTP 403 to the first or second of three requests; it is asked once."""
+    with Server(lambda n, headers: (403, refusal_of(403, text), {}) if n == bad else (200, GOOD, {})) as server:
+        found = judge(server.url).judge(REQUESTS)
+        again = judge(server.url).judge(REQUESTS)
+    assert len(server.calls) == 3
+    reasons = ["endpoint_rejected" if n == bad else None for n in (1, 2, 3)]
+    assert [judgement.unscored_reason for judgement in found] == reasons
+    assert [judgement.unscored_reason for judgement in again] == reasons
+    assert found[bad - 1].reason.endswith(f"403 - {text}")
+
+
+@pytest.mark.parametrize(("status", "n_good", "text"), [(403, 0, "Forbidden"), (401, 0, MODERATED), (401, 1, "No")])
+def test_what_stays_a_wrong_key(judge, status, n_good, text):
+    script = lambda n, headers: (200, GOOD, {}) if n <= n_good else (status, refusal_of(status, text), {})  # noqa: E731
+    with Server(script) as server, pytest.raises(EvaluationError, match=rf"refuses the key \(HTTP {status}\)"):
+        judge(server.url).judge(REQUESTS)
+    assert len(server.calls) == n_good + 1
 
 
 def test_an_endpoint_that_repeats_the_key_is_not_repeated(judge, caplog, capsys, tmp_path):
@@ -306,9 +334,8 @@ def test_a_slow_endpoint(judge):
         judge(server.url, timeout_s=0.1, endpoint_retries=0).judge(REQUESTS[:1])
 
 
-def test_from_the_command_line(monkeypatch, tmp_path, capsys):
-    """A run is judged over HTTP, its cost said before and after: 3 * 11 tokens at 1 and 3 * 7 at 2 a million. Run again
-    it asks nothing."""
+def run_to_judge(monkeypatch, tmp_path) -> None:
+    """Three replies in the folder `run`, the key of the provider `judged`, and nothing calibrated."""
     pytest.importorskip("openai", reason="openai is not installed: pip install 'opct[judge]'")
     monkeypatch.setenv("JUDGED_API_KEY", KEY)
     monkeypatch.setenv("OPCT_CALIBRATIONS", str(tmp_path / "kept"))
@@ -317,6 +344,12 @@ def test_from_the_command_line(monkeypatch, tmp_path, capsys):
     ]
     (tmp_path / "run" / "evals").mkdir(parents=True)
     (tmp_path / "run" / "evals" / "samples.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def test_from_the_command_line(monkeypatch, tmp_path, capsys):
+    """A run is judged over HTTP, its cost said before and after: 3 * 11 tokens at 1 and 3 * 7 at 2 a million. Run again
+    it asks nothing."""
+    run_to_judge(monkeypatch, tmp_path)
 
     def run(url: str) -> str:
         arguments = ["--judge", "strongreject", "--model", "openai-api/judged/m", "--base-url", url, "--price", "1,2"]
@@ -341,14 +374,7 @@ def test_from_the_command_line(monkeypatch, tmp_path, capsys):
 def test_the_cost_is_said_where_judging_ends_in_an_error(monkeypatch, tmp_path, capsys):
     """Two answers of 11 tokens at 1,000 and 7 at 2,000 a million, then the key is refused: .05 paid; also where labels
     are compared."""
-    pytest.importorskip("openai", reason="openai is not installed: pip install 'opct[judge]'")
-    monkeypatch.setenv("JUDGED_API_KEY", KEY)
-    monkeypatch.setenv("OPCT_CALIBRATIONS", str(tmp_path / "kept"))
-    rows = [
-        {"id": f"s{i}", "axis": "jailbreak", "behavior": f"behaviour {i}", "completion": f"reply {i}"} for i in range(3)
-    ]
-    (tmp_path / "run" / "evals").mkdir(parents=True)
-    (tmp_path / "run" / "evals" / "samples.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    run_to_judge(monkeypatch, tmp_path)
     labels = tmp_path / "labels.csv"
     labels.write_text("question,reply,label\n" + "".join(f"q{i},r{i},{i % 2}\n" for i in range(3)))
     for command in (["run", str(tmp_path / "run"), "--judge"], ["calibrate", "--labels", str(labels)]):
@@ -363,6 +389,84 @@ def test_the_cost_is_said_where_judging_ends_in_an_error(monkeypatch, tmp_path, 
 
 
 # --------------------------------------------------------------------------------------------------- without a server
+
+
+class GrpcError(Exception):
+    """In place of grpc.RpcError, with a status as that has it."""
+
+    def __init__(self, name, details):
+        super().__init__(f"<RPC {details}>")
+        self.code, self.details = lambda: SimpleNamespace(name=name), lambda: details
+
+
+class AzureError(Exception):
+    """In place of azure.core.exceptions.AzureError: without a status where nothing was reached."""
+
+    def __init__(self, message, status_code=None, headers=None):
+        super().__init__(message)
+        self.status_code, self.response = status_code, SimpleNamespace(headers=headers or {})
+
+
+@pytest.fixture
+def clients(monkeypatch):
+    """Both clients, as where they were imported."""
+    monkeypatch.setitem(sys.modules, "grpc", SimpleNamespace(RpcError=GrpcError))
+    monkeypatch.setitem(sys.modules, "azure.core.exceptions", SimpleNamespace(AzureError=AzureError))
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "reason", "said"),
+    [
+        (GrpcError("RESOURCE_EXHAUSTED", "slow"), "transient", "endpoint_error", "HTTP 429: RESOURCE_EXHAUSTED slow"),
+        (GrpcError("UNAVAILABLE", None), "transient", "endpoint_error", "HTTP 503: UNAVAILABLE"),
+        (GrpcError("INTERNAL", "x"), "transient", "endpoint_error", "HTTP 500: INTERNAL x"),
+        (GrpcError("DEADLINE_EXCEEDED", "x"), "transient", "endpoint_timeout", "no answer in time"),
+        (GrpcError("UNAUTHENTICATED", f"bad {KEY}"), "key", "endpoint_error", "it refuses the key (HTTP 401)"),
+        (GrpcError("PERMISSION_DENIED", "no"), "key", "endpoint_error", "it refuses the key (HTTP 403)"),
+        (GrpcError("PERMISSION_DENIED", "flagged"), "request", "endpoint_rejected", "PERMISSION_DENIED flagged"),
+        (GrpcError("NOT_FOUND", "no m"), "model", "endpoint_error", "does not know this model"),
+        (GrpcError("INVALID_ARGUMENT", f"x {KEY}"), "request", "endpoint_rejected", "INVALID_ARGUMENT x [secret]"),
+        (AzureError("slow", 429, {"retry-after": "7"}), "transient", "endpoint_error", "HTTP 429: slow"),
+        (AzureError("no route"), "transient", "endpoint_error", "AzureError: no route"),
+        (AzureError("no", 401), "key", "endpoint_error", "it refuses the key"),
+        (AzureError("too hot", 400), "request", "endpoint_rejected", "HTTP 400: too hot"),
+        (AzureError("no m", 404), "model", "endpoint_error", "does not know this model"),
+    ],
+    ids=lambda value: str(value) if isinstance(value, Exception) else "",
+)
+def test_errors_of_clients_without_http_are_of_their_kind(clients, error, kind, reason, said):
+    assert isinstance(error, endpoint.known_errors())
+    found = endpoint.fault_of(error, {KEY})
+    assert (found.kind, found.reason) == (kind, reason)
+    assert said in found.said
+    assert KEY not in found.said
+    assert found.wait_s == (7.0 if "429: slow" in found.said else None)
+
+
+def test_the_names_of_statuses_are_those_of_grpc():
+    """And a bare RpcError, which has no code, is tried again."""
+    grpc = pytest.importorskip("grpc", reason="grpcio is not installed")
+    assert set(endpoint._GRPC_STATUS) <= {code.name for code in grpc.StatusCode}
+    assert endpoint.fault_of(grpc.RpcError(), ()).kind == endpoint.TRANSIENT
+
+
+def test_a_rate_limit_of_such_a_client_is_waited_out(clients):
+    from inspect_ai.model import ModelOutput, ModelUsage, get_model
+
+    calls = []
+
+    async def answer(input, tools, tool_choice, config):
+        calls.append(1)
+        if len(calls) < 3:
+            raise GrpcError("RESOURCE_EXHAUSTED", "slow down") if len(calls) == 1 else AzureError("slow down", 429)
+        output = ModelOutput.from_content("mockllm/model", GOOD)
+        output.usage = ModelUsage(input_tokens=1, output_tokens=1, total_tokens=2)
+        return output
+
+    model = get_model("mockllm/model", custom_outputs=answer)
+    asked = LLMJudge(STRONGREJECT, model, settings=AskingSettings(backoff_s=0.0, endpoint_retries=2))
+    assert asked.judge(REQUESTS[:1])[0].score == 0.625
+    assert len(calls) == 3
 
 
 def test_a_key_that_is_missing(monkeypatch):

@@ -49,7 +49,7 @@ def test_two_models_on_this_disk_share_no_judgement_and_no_calibration(tmp_path:
     request, cache = [JudgeRequest("s", "behaviour", "reply")], tmp_path / "cache.jsonl"
     first = mock_judge(cache, model_path=one)
     assert not first.judge(request)[0].kept
-    found = {"kappa": {"value": 0.9}, "n": 1, "data": {"sha256": "f" * 64}}
+    found = {"kappa": {"value": 0.9}, "n": 1, "n_unscored": 0, "unscored_reasons": {}, "data": {"sha256": "f" * 64}}
     store({"opct_calibration": 1, "judge": first.identity.row(), **found}, calibrations_folder())
     second, third = mock_judge(cache, model_path=other), mock_judge(cache, model_path=copy)
     assert not second.judge(request)[0].kept
