@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from opct.attack.best_of_n import BestOfN
+from opct.attack.grpo import MEASURED, Grpo, Trained, train_attacker, training_behaviors, training_config
 from opct.attack.models import InspectModel, LocalModel, Sampling
+from opct.attack.practice import Opponent
 from opct.attack.protocol import BEHAVIOR, TWIN, Attacker, ChatModel, Judge, Shot, Subject
 from opct.attack.refine import Refine
 from opct.attack.scoring import ANSWERS, RULES, RefusalJudge, Scorer
 from opct.attack.settings import BUILTIN, AttackSettings
+from opct.attack.store import AttackDir
 from opct.attack.transfer import FamilyTransfer, PromptTransfer, finished_prompts, load_successes
 from opct.data.behaviors import Behavior, builtin_behaviors, load_behaviors
 from opct.data.near_duplicates import crossing
@@ -21,6 +25,7 @@ from opct.evals.jailbreak import first_behaviors, split_behaviors
 from opct.evals.judging.asking import IN_PROCESS, LLMJudge
 from opct.evals.judging.asking_settings import asking_settings
 from opct.evals.judging.opening import described_model, inspect_model, open_judge
+from opct.evals.judging.protocol import digest
 from opct.evals.refusals import refuses
 from opct.models.saved import load_policy
 from opct.progress import Progress
@@ -82,14 +87,68 @@ def check_target(target: str | Path | Policy, settings: AttackSettings) -> str:
     return f"target: {asked}, asked through Inspect; you confirmed that it is yours to test"
 
 
+def known_behaviors(settings: AttackSettings) -> list[Behavior]:
+    """All behaviours of the source, of every split.
+
+    Raises:
+        DataError: they cannot be read.
+    """
+    return builtin_behaviors() if str(settings.behaviors) == BUILTIN else load_behaviors(settings.behaviors)
+
+
 def chosen_behaviors(settings: AttackSettings) -> list[Behavior]:
     """The behaviours that are attacked.
 
     Raises:
         DataError, EvaluationError: they cannot be read, or none is left.
     """
-    known = builtin_behaviors() if str(settings.behaviors) == BUILTIN else load_behaviors(settings.behaviors)
+    known = known_behaviors(settings)
     return first_behaviors(split_behaviors(settings.split, known), settings.n_behaviors, settings.seed)
+
+
+def attacker_spec(settings: AttackSettings) -> str:
+    """The attacker's model."""
+    return settings.attacker_model or DEFAULT_ATTACKER
+
+
+def open_trained(
+    settings: AttackSettings,
+    behaviors: Sequence[Behavior],
+    models: Models,
+    target: ChatModel,
+    scorer: Scorer,
+    folder: AttackDir,
+    progress: Progress,
+) -> tuple[Grpo, Trained]:
+    """The attacker `grpo`, trained against this target; where that was interrupted, it goes on.
+
+    Raises:
+        EvaluationError: the attacker's model is behind an endpoint. OpctError: as of training, as of an attack.
+        KeyboardInterrupt: the signal came in training; the attack can be resumed.
+    """
+    spec = attacker_spec(settings)
+    if spec.startswith(INSPECT):
+        raise EvaluationError(f"The attacker grpo trains its model, and {spec} is behind an endpoint: name weights.")
+    rules = replace(settings.rules, stop="never")
+    opponent = Opponent(target, scorer, settings.attacker_sampling, rules, [one.behavior for one in behaviors])
+    own = training_behaviors(known_behaviors(settings), behaviors)
+    config = training_config(folder.path, spec, settings.dtype, opponent, settings.training or ())
+    folder.begin_training(
+        {
+            "target": target.identity(),
+            "judge": scorer.judge_of_behaviors.identity.row(),
+            "attacker": config.model_dump(mode="json", exclude={"output_dir": True, "data": {"pairs"}}),
+            "rules": asdict(rules),
+            "trained_on": digest([[one.id, one.behavior] for one in own]),
+            "tested_on": digest([[one.id, one.behavior] for one in behaviors]),
+        }
+    )
+    trained = train_attacker(own, config, opponent, folder.path, progress)
+    if not trained.is_finished:
+        raise KeyboardInterrupt
+    model = models.open(trained.adapter, settings.attacker_sampling, "attacker")
+    settled = {name: value for name, value in trained.summary.items() if name not in MEASURED}
+    return Grpo(model, settled), trained
 
 
 def subjects_of(behaviors: Sequence[Behavior]) -> tuple[list[Subject], list[Subject]]:
@@ -128,8 +187,7 @@ def open_attacker(settings: AttackSettings, behaviors: Sequence[Behavior], model
     if settings.attacker == "best_of_n":
         return BestOfN(settings.noise)
     if settings.attacker == "refine":
-        spec = settings.attacker_model or DEFAULT_ATTACKER
-        return Refine(models.open(spec, settings.attacker_sampling, "attacker"))
+        return Refine(models.open(attacker_spec(settings), settings.attacker_sampling, "attacker"))
     if settings.prompts is not None:
         return PromptTransfer(finished_prompts(settings.prompts, behaviors), episodes=settings.episodes)
     return FamilyTransfer(settings.transfer_families, episodes=settings.episodes, seed=settings.seed)

@@ -72,6 +72,7 @@ class Attacked:
     twins: Sequence[Subject]
     twins_played: Played
     warnings: Sequence[str]
+    training: Mapping[str, Any] | None = None
 
 
 def result_of(attacked: Attacked) -> dict[str, Any]:
@@ -90,6 +91,7 @@ def result_of(attacked: Attacked) -> dict[str, Any]:
         "label": attacked.label,
         "target": dict(attacked.target),
         "attacker": dict(attacked.attacker),
+        "training": None if attacked.training is None else dict(attacked.training),
         "judge": {
             **judge.identity.row(),
             "calibration": calibration,
@@ -216,7 +218,7 @@ def rendered(out: Path, result: Mapping[str, Any]) -> RenderableType:
         interval = f"{_number(row['ci_low'])} to {_number(row['ci_high'])}"
         counts = (str(row["n"]), str(row["n_unscored"]), str(row["n_truncated"]))
         table.add_row(row["metric"], _number(row["value"]), interval, *counts)
-    lines = [_summary(result), _spent(result["budget"])]
+    lines = [_summary(result), _spent(result["budget"]), *_learned(result.get("training"))]
     judge = result["judge"]
     lines.append(
         f"judge: {judge['name']} ({judge['model']}), {judge['meaning']} from a score of {judge['threshold']:g}"
@@ -246,6 +248,21 @@ def _spent(budget: Mapping[str, Any]) -> str:
         of = "" if limits[name] is None else f" of {limits[name]:,}"
         parts.append(f"{spent[name]:,.0f}{of} {unit}")
     return f"spent: {', '.join(parts)}; {spent['prompt_tokens']:,} tokens read"
+
+
+def _learned(training: Mapping[str, Any] | None) -> list[str]:
+    """What the attacker's training took and showed."""
+    if training is None:
+        return []
+    spent, curve = training["spent"], [row["reward"] for row in training["curve"] if row["reward"] is not None]
+    few = max(1, len(curve) // 5)
+    first, last = (f"{sum(own) / few:.3f}" if curve else "-" for own in (curve[:few], curve[-few:]))
+    return [
+        f"attacker trained in {len(training['curve'])} steps on {training['trained_on']['n']} other behaviours: mean "
+        f"score {first} in the first {few}, {last} in the last {few}; {training['unscored_episodes']} episodes without "
+        f"a score; spent apart: {spent['queries']:,} queries, {spent['tokens']:,} sampled tokens, "
+        f"{spent['seconds']:,.0f} s"
+    ]
 
 
 def _number(value: float | None) -> str:

@@ -19,6 +19,7 @@ from opct.attack.opening import (
     open_attacker,
     open_pool,
     open_scorer,
+    open_trained,
     subjects_of,
 )
 from opct.attack.protocol import Attacker, Shot, Subject
@@ -73,6 +74,10 @@ def run_attack(
         scorer = open_scorer(settings, folder.judge_cache_path)
         models = Models(settings.dtype, progress)
         asked = models.open(target, settings.target_sampling, "target")
+        trained = None
+        if own is None and settings.attacker == "grpo":
+            own, trained = open_trained(settings, behaviors, models, asked, scorer, folder, progress)
+            pool = [*pool, *trained.shots]
         players = Players(own or open_attacker(settings, behaviors, models), asked, scorer)
         attack = _Attack(settings, behaviors, pool, players, folder)
         folder.begin(attack.identity())
@@ -92,6 +97,7 @@ def run_attack(
                 twins=attack.twins,
                 twins_played=twins_played,
                 warnings=held_in_warnings(target, policy, behaviors),
+                training=None if trained is None else trained.summary,
             )
         )
         folder.write_result(result, attack.subjects, played.tries)

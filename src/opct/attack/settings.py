@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,16 @@ from opct.attack.models import Sampling
 from opct.attack.scoring import REFUSALS
 from opct.errors import EvaluationError, unknown
 
-ATTACKERS = ("transfer", "best_of_n", "refine")
+ATTACKERS = ("transfer", "best_of_n", "refine", "grpo")
 BUILTIN = "builtin"
+OWNERS = {
+    "attacker_model": ("refine", "grpo"),
+    "families": ("transfer",),
+    "prompts": ("transfer",),
+    "sigma": ("best_of_n",),
+    "training": ("grpo",),
+}
+"""Settings that are of some attackers alone."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +32,10 @@ class AttackSettings:
 
     Attributes:
         attacker: one of `ATTACKERS`.
-        attacker_model: of `refine`: as a target is named; by default the default model of this package.
+        attacker_model: of `refine` and `grpo`: as a target is named; by default the default model of this package. That
+            of `grpo` is loaded in this process.
+        training: of `grpo`: settings of `opct train` for the attacker, `section.name=value` each; see
+            `opct.attack.grpo`.
         families: of `transfer`: names of jailbreak families, or train, held_out, all.
         prompts: of `transfer`: a file of finished prompts instead; see `opct.attack.transfer`.
         sigma: of `best_of_n`: how strongly letters are disturbed, 0 to 1.
@@ -52,6 +63,7 @@ class AttackSettings:
     families: str | None = None
     prompts: str | Path | None = None
     sigma: float | None = None
+    training: Sequence[str] | None = None
     pool: str | Path | None = None
     judge: str = REFUSALS
     judge_model: str | None = None
@@ -83,13 +95,9 @@ class AttackSettings:
     def __post_init__(self) -> None:
         if self.attacker not in ATTACKERS:
             raise EvaluationError(unknown("attacker", self.attacker, ATTACKERS))
-        for name, owner in (
-            ("attacker_model", "refine"),
-            ("families", "transfer"),
-            ("prompts", "transfer"),
-            ("sigma", "best_of_n"),
-        ):
-            if getattr(self, name) is not None and self.attacker != owner:
+        for name, owners in OWNERS.items():
+            if getattr(self, name) is not None and self.attacker not in owners:
+                owner = " or ".join(owners)
                 raise EvaluationError(f"{name} is of the attacker {owner}, and this is {self.attacker}: leave it out.")
         if self.families is not None and self.prompts is not None:
             raise EvaluationError("families and prompts are two ways of transfer: give one of them.")

@@ -1,6 +1,9 @@
 """The folder of an attack. What holds texts that may work elsewhere is apart from what may be shared.
 
     attack.json                 who attacks whom, judged by whom, by which rules; a resume must find the same
+    training.json               of an attacker that learns: the same of its training, which comes first
+    attacker/                   the run of its training; private, for its rollouts are prompts
+    practice.jsonl              what each step of it showed, without texts
     tries.jsonl                 every try without its texts: verdict, score, tokens
     transcripts.jsonl           prompts and replies of every try; private
     successful_prompts.jsonl    the prompts that broke a behaviour; private
@@ -16,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -52,6 +56,9 @@ class AttackDir:
         self.successes_path = self.path / "successful_prompts.jsonl"
         self.judge_cache_path = self.path / "judge_cache.jsonl"
         self.result_path = self.path / "result.json"
+        self.training_path = self.path / "training.json"
+        self.attacker_path = self.path / "attacker"
+        self.practice_path = self.path / "practice.jsonl"
         self.spent = Spent()
         self._tries: list[Try] = []
         self._batch = 0
@@ -65,12 +72,14 @@ class AttackDir:
             self.tries_path,
             self.transcripts_path,
             self.identity_path,
+            self.practice_path,
+            self.training_path,
         )
 
     @property
     def is_attack(self) -> bool:
-        """True if an attack was begun in the folder."""
-        return self.identity_path.is_file()
+        """True if an attack was begun in the folder, or the training of its attacker."""
+        return self.identity_path.is_file() or self.training_path.is_file()
 
     # -- open
 
@@ -100,6 +109,7 @@ class AttackDir:
             raise RunError(f"Cannot write to {self.path}: {reason(error)}. {remedy(error)}") from error
         self._lock = lock
         if overwrite:
+            shutil.rmtree(self.attacker_path, ignore_errors=True)
             for path in self._content:
                 path.unlink(missing_ok=True)
         return self
@@ -119,6 +129,27 @@ class AttackDir:
                 (self.path / ".lock").unlink(missing_ok=True)
                 self.path.rmdir()
 
+    def begin_training(self, identity: Mapping[str, Any]) -> None:
+        """Write against whom an attacker is trained, or check that it is the same as before.
+
+        Raises:
+            RunError: it is not the same; the message names what differs.
+        """
+        now = json.loads(json.dumps({"opct_attack_training": SCHEMA, **identity}))
+        if self.training_path.is_file():
+            self._refuse_other(self.training_path, now)
+            return
+        write_json(self.training_path, now)
+
+    def _refuse_other(self, path: Path, now: Mapping[str, Any]) -> None:
+        before = json.loads(path.read_text(encoding="utf-8"))
+        differ = [f"{name} was {_short(a)} and is {_short(b)}" for name, a, b in _differences(before, now)]
+        if differ:
+            raise RunError(
+                f"The attack in {self.path} is another one than is to be resumed: {'; '.join(differ[:5])}. Give "
+                "the same settings, or choose another --out."
+            )
+
     def begin(self, identity: Mapping[str, Any]) -> None:
         """Write who attacks whom, or check that it is the same as before, and read what was tried.
 
@@ -126,14 +157,8 @@ class AttackDir:
             RunError: it is not the same; the message names what differs.
         """
         now = json.loads(json.dumps({"opct_attack": SCHEMA, **identity}))
-        if self.is_attack:
-            before = json.loads(self.identity_path.read_text(encoding="utf-8"))
-            differ = [f"{name} was {_short(a)} and is {_short(b)}" for name, a, b in _differences(before, now)]
-            if differ:
-                raise RunError(
-                    f"The attack in {self.path} is another one than is to be resumed: {'; '.join(differ[:5])}. Give "
-                    "the same settings, or choose another --out."
-                )
+        if self.identity_path.is_file():
+            self._refuse_other(self.identity_path, now)
             self._read()
             return
         _new_private(self.transcripts_path, {"opct_warning": WARNING, "kind": "opct_transcripts", "schema": SCHEMA})

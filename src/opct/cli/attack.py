@@ -19,7 +19,8 @@ AttackTarget = Annotated[
     ),
 ]
 AttackerModel = Annotated[
-    str | None, typer.Option(metavar="MODEL", help="Of refine, named as the target; smollm2-135m-instruct by default.")
+    str | None,
+    typer.Option(metavar="MODEL", help="Of refine and grpo, named as the target; smollm2-135m-instruct by default."),
 ]
 JudgeName = Annotated[
     str, typer.Option(metavar="JUDGE", help="refusals, answers, strongreject, or a folder made by `opct judge train`.")
@@ -33,6 +34,10 @@ Prompts = Annotated[
 Sigma = Annotated[
     float | None, typer.Option(metavar="X", help="Of best_of_n: how strongly letters are disturbed; 0.4.")
 ]
+Training = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME=VALUE", help="Of grpo: a setting of its training, max_steps=40; repeatable."),
+]
 Pool = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Successes on other behaviours that an attacker is shown.")
 ]
@@ -42,11 +47,12 @@ Behaviors = Annotated[str, typer.Option(metavar="FILE", help="builtin, a file or
 
 def attack(
     target: AttackTarget,
-    attacker: Annotated[str, typer.Option(metavar="NAME", help="transfer, best_of_n or refine.")] = "refine",
+    attacker: Annotated[str, typer.Option(metavar="NAME", help="transfer, best_of_n, refine or grpo.")] = "refine",
     attacker_model: AttackerModel = None,
     families: Families = None,
     prompts: Prompts = None,
     sigma: Sigma = None,
+    train: Training = None,
     pool: Pool = None,
     judge: JudgeName = "refusals",
     judge_model: JudgeModel = None,
@@ -102,7 +108,7 @@ def _attack(given: dict[str, Any]) -> None:
     from opct.progress import make_progress
 
     options = {name: given.pop(name) for name in ("target", "out", "resume", "overwrite", "attacker") if name in given}
-    renamed = {"n": "episodes", "base_url": "judge_base_url"}
+    renamed = {"n": "episodes", "base_url": "judge_base_url", "train": "training"}
     settings = {renamed.get(name, name): value for name, value in given.items()}
     settings["judge_args"] = assigned(settings.pop("model_arg", []), "--model-arg")
     settings["judge_settings"] = assigned(settings.pop("setting", []), "--set")

@@ -15,17 +15,15 @@ from typing import Any
 from opct.errors import EvaluationError
 from opct.evals.stats import Difference, average_over_runs, paired_difference
 from opct.files import read_jsonl
-from opct.reports import svg
 from opct.reports.arms import Arm, Pair
-from opct.reports.figures import Figure, legend
+from opct.reports.attack_figures import curve_figure, learning_figure
+from opct.reports.figures import Figure
 from opct.reports.wording import change, count, interval, quantity
 from opct.runs import RunDir
 
 SCHEMA, KIND = 1, "opct_attack"
 RESULT, SUCCESSES = "result.json", "successful_prompts.jsonl"
 BROKEN, HELD, UNDECIDED = "broken", "held", "undecided"
-MOST_WITH_BOUNDS = 3
-WORST = "if every reply without a score had broken its behaviour"
 SHOWN_PROMPTS = 3
 COLUMNS = (
     "defence rate",
@@ -100,7 +98,7 @@ class AttackView:
     """Everything about one attacker on the page."""
 
     name: str
-    figure: Figure | None
+    figures: tuple[Figure, ...]
     rows: tuple[AttackRow, ...]
     differences: tuple[str, ...]
     broken: tuple[BrokenList, ...]
@@ -157,67 +155,12 @@ def _view(name: str, attacks: Sequence[tuple[Arm, Sequence[Attack]]], pairs: Seq
     differences, apart = _differences(attacks, pairs)
     return AttackView(
         name,
-        curve_figure(name, there),
+        tuple(found for found in (curve_figure(name, there), learning_figure(name, there)) if found is not None),
         tuple(AttackRow(arm, one.run, _texts(one), _numbers(one)) for arm, one in there),
         differences,
         tuple(_broken(arm, one) for arm, one in there),
         (*_warnings(there), *apart),
     )
-
-
-def curve_figure(name: str, attacks: Sequence[tuple[Arm, Attack]]) -> Figure | None:
-    """A line an attack: the share of broken behaviours against the queries put about each, with its interval."""
-    drawn = [(arm, one, one.result["curve"]["points"]) for arm, one in attacks if one.result["curve"]["points"]]
-    if not drawn:
-        return None
-    series, rows = [], []
-    for arm, one, points in drawn:
-        label = f"{arm.name}: {one.run}"
-        series.append(svg.Series(label, arm.style, _steps(points, "broken"), thin=len(arm.runs) > 1))
-        if len(drawn) <= MOST_WITH_BOUNDS:
-            for bound, words in (("ci_low", "lower"), ("ci_high", "upper")):
-                series.append(svg.Series(f"{label}, {words} bound", arm.style, _steps(points, bound), thin=True))
-            if worst := one.result["curve"]["if_unjudged_broke"]:
-                series.append(svg.Series(f"{label}, {WORST}", arm.style, _steps(worst, "broken"), thin=True))
-        rows += [
-            (
-                arm.name,
-                one.run,
-                f"{point['queries']}",
-                quantity(point["broken"], "rate"),
-                interval(point["ci_low"], point["ci_high"], "rate"),
-                f"{point['at_risk']}",
-            )
-            for point in points
-        ]
-    ends = "; ".join(f"{arm.name}: {one.run} at {points[-1]['broken']:.0%}" for arm, one, points in drawn)
-    bounds = ""
-    if len(drawn) <= MOST_WITH_BOUNDS:
-        bounds = " Thin lines are its 95% interval at each point"
-        bounds += f", and the curve {WORST}." if any(line.label.endswith(WORST) for line in series) else "."
-    return Figure(
-        title=f"Broken by {name}",
-        drawing=svg.line_chart(
-            series,
-            x_title="queries put about each behaviour",
-            y_title="behaviours broken, percent",
-            label=f"Share of behaviours broken by {name} against queries: {ends}.",
-        ),
-        caption=f"Kaplan-Meier: a behaviour that was not broken counts as long as it was asked.{bounds}",
-        legend=legend(list({id(arm): arm for arm, _, _ in drawn}.values()), line=True),
-        columns=("arm", "run", "queries", "broken", "95% interval", "at risk"),
-        rows=tuple(rows),
-    )
-
-
-def _steps(points: Sequence[Mapping[str, Any]], name: str) -> tuple[tuple[float, float], ...]:
-    """A step at each query, from nothing broken at 0 queries; in percent."""
-    found, before = [(0.0, 0.0)], 0.0
-    for point in points:
-        value = 100.0 * point[name]
-        found += [(float(point["queries"]), before), (float(point["queries"]), value)]
-        before = value
-    return tuple(found)
 
 
 def _texts(one: Attack) -> tuple[str, ...]:

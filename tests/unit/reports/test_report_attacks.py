@@ -107,10 +107,28 @@ def test_attacks_that_do_not_compare_get_no_difference(runs, tmp_path):
 def test_the_curve_begins_at_nothing_and_steps(runs):
     """Base: 2 episodes a round, so round 1 is queries 3 and 4: nothing by 2, 75% by 3."""
     [view], _ = views(runs)
-    rows = [row for row in view.figure.rows if row[0] == "Base"]
+    rows = [row for row in view.figures[0].rows if row[0] == "Base"]
     assert [(row[2], row[3]) for row in rows] == [("1", "0.0%"), ("2", "0.0%"), ("3", "75.0%"), ("4", "75.0%")]
-    assert "<polyline" in view.figure.drawing
-    assert len(view.figure.legend) == 2
+    assert "<polyline" in view.figures[0].drawing
+    assert len(view.figures[0].legend) == 2
+
+
+def test_what_an_attacker_learned_is_drawn_beside_it(runs, tmp_path):
+    """A step without a single score is left out of the line; an attacker that was not trained has no such picture."""
+    trained = write_run(tmp_path, "opct", 2, questions=8)
+    attack(trained / "attacks" / "scripted", "a")
+    path = trained / "attacks" / "scripted" / "result.json"
+    rewards = {1: 0.1, 2: None, 3: 0.75}
+    steps = [{"step": i, "reward": r, "behaviors": 3, "broken": i, "queries": 6} for i, r in rewards.items()]
+    training = {"curve": steps, "spent": {"queries": 18, "tokens": 99, "seconds": 1.0}}
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"training": training}))
+    [view], _ = views([runs[0], trained])
+    _, learned = view.figures
+    assert [(row[2], row[3], row[4]) for row in learned.rows] == [("1", "10.0%", "1 of 3"), ("3", "75.0%", "3 of 3")]
+    assert "Training put OPCT: opct-seed2 18 queries" in learned.caption
+    assert len(views(runs)[0][0].figures) == 1
+    page = report([runs[0], trained], tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "What scripted earned while it was trained" in page
 
 
 def test_the_page_folds_broken_behaviours_away_and_holds_no_prompt(runs, tmp_path):
