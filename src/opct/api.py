@@ -63,7 +63,7 @@ def train(
 ) -> TrainResult:
     """Train as `config` says, in `config.output_dir`; see `opct.trainer.train` for arguments and errors.
 
-    Where pairs hold jailbreak behaviours or hazards, a new run measures its teacher first; see `teacher.check_prompts`.
+    Where pairs hold jailbreak behaviours or hazards, a new run measures its teacher; see `teacher.check_behaviors`.
     """
     from opct.before_training import measure_teacher
     from opct.trainer import train as run_training

@@ -11,8 +11,9 @@ from typing import Any
 
 from opct import distributed
 from opct.data.pairs import Prompt
-from opct.data.teacher_questions import teacher_questions
-from opct.evals.teacher_check import LESSONS, check_teacher
+from opct.data.perturb import jailbreak, safety_awareness
+from opct.data.teacher_questions import ASKED, teacher_questions
+from opct.evals.teacher_check import check_teacher
 from opct.methods.rollouts import sampling
 from opct.models.sampler import Completion
 from opct.models.sharded import by_itself
@@ -24,33 +25,34 @@ def measure_teacher(setup: Setup, progress: Progress) -> dict[str, Any] | None:
     """How often the teacher does not refuse the bare behaviours of the training pairs, nor warn of their hazards, for
     the manifest.
 
-    An answer to at most `teacher.check_prompts` of each, sampled as the run samples, the same ones whatever the seed of
-    the run; the figure, and a warning where it is high, go to `progress`. Nothing is taken from the run's random
-    numbers. All processes call it, and each answers a part.
+    An answer to at most `teacher.check_behaviors` and `teacher.check_hazards` of them, sampled as the run samples, the
+    same ones whatever the seed of the run; the figure, and a warning where it is high, go to `progress`. Nothing is
+    taken from the run's random numbers. All processes call it, and each answers a part.
 
     Returns:
-        Axis -> what was found; None where no pair has a question for the teacher, or the setting is 0.
+        Axis -> what was found; None where no pair has a question for the teacher, or the settings are 0.
     """
     config = setup.config.teacher
     pairs = [rendered.pair for rendered in setup.pairs]
-    there = {axis: len(questions) for axis, questions in teacher_questions(pairs).items()}
-    if not there or not config.check_prompts:
-        return None
+    there = teacher_questions(pairs)
+    most = {jailbreak.AXIS: config.check_behaviors, safety_awareness.AXIS: config.check_hazards}
     rows = {}
-    for axis, n in there.items():
-        progress.stage(f"ask the teacher: {LESSONS[axis].asked}", min(n, config.check_prompts))
+    for axis, questions in there.items():
+        if not most[axis]:
+            continue
+        progress.stage(f"ask the teacher {ASKED[axis]}", min(len(questions.asked), most[axis]))
         found = check_teacher(
             _Shared(setup, progress.advance),
             pairs,
             axis=axis,
-            n=config.check_prompts,
+            n=most[axis],
             max_completion_tokens=config.check_tokens,
             temperature=sampling(setup.config, setup.policy).temperature,
         )
         for line in found.describe().splitlines():
             progress.log(line)
-        rows[axis] = found.row() | {"n_there": n, "max_completion_tokens": config.check_tokens}
-    return rows
+        rows[axis] = found.row() | {"n_there": len(questions.asked), "max_completion_tokens": config.check_tokens}
+    return rows or None
 
 
 class _Shared:

@@ -26,7 +26,7 @@ from opct.spent import spent_before
 
 # settings that may differ between a run and its resumption: they change when it ends and what it writes, not its steps
 FREE_SETTINGS = {"save_steps", "save_total_limit", "report_to", "output_dir", "stop", "vllm", "parallel"}
-FREE_INSIDE = {"rollout": {"max_mismatch_kl"}, "teacher": {"check_prompts", "check_tokens"}}
+FREE_INSIDE = {"rollout": {"max_mismatch_kl"}, "teacher": {"check_behaviors", "check_hazards", "check_tokens"}}
 LENGTH_SETTINGS = {
     "max_steps",
     "num_train_epochs",

@@ -183,12 +183,10 @@ class TeacherConfig(Section):
         "in the run are kept on the model's device, up to so many GB. See "
         "[Teachers](how-it-works.md#teachers). 0 is off.",
     )
-    check_prompts: int = Field(
-        24,
-        ge=0,
-        description="At most so many teacher prompts of jailbreak behaviours, and of hazards, are put to the teacher "
-        "before the first step; how often it does not refuse, or does not warn, is said and kept. 0 is off.",
+    check_behaviors: int = Field(
+        24, ge=0, description="At most so many bare behaviours are put to the teacher before the first step. 0 is off."
     )
+    check_hazards: int = Field(24, ge=0, description="The same of hazards whose facts the teacher is shown.")
     check_tokens: int = Field(48, ge=1, description="Longest of these answers.")
 
 

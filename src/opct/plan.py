@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 from opct.accumulation import accumulate, forward_tokens, shares_prompts
 from opct.config import TrainConfig
 from opct.config_file import dump_config
+from opct.data.perturb import jailbreak, safety_awareness
 from opct.data.render import RenderedPair
-from opct.data.teacher_questions import teacher_questions
+from opct.data.teacher_questions import ASKED, TeacherQuestions, teacher_questions
 from opct.data.training import anchors_per_step
 from opct.memory import memory_now_bytes, peak_memory_gb
 from opct.methods import Method
@@ -111,19 +112,23 @@ def _sizes(setup: Setup) -> Iterator[tuple[str, str]]:
         for name, pairs in setup.streams.items()
     ]
     yield "passes", ", ".join(passes)
-    asked = teacher_questions(rendered.pair for rendered in setup.pairs)
-    if asked:
-        yield "teacher check", _teacher_check(config, {axis: len(questions) for axis, questions in asked.items()})
+    questions = teacher_questions(rendered.pair for rendered in setup.pairs)
+    if questions:
+        yield "teacher check", "; ".join(_teacher_checks(config, questions))
     yield "completion tokens", f"at most {steps * per_step * n * config.rollout.max_completion_tokens:,} in all"
 
 
-def _teacher_check(config: TrainConfig, there: Mapping[str, int]) -> str:
-    """What will be asked of the teacher before the first step."""
-    if not config.teacher.check_prompts:
-        shown = ", ".join(f"{count} prompts of {axis}" for axis, count in there.items())
-        return f"off: whether its answers to {shown} are what is to be taught is not known (teacher.check_prompts=0)"
-    shown = ", ".join(f"{min(n, config.teacher.check_prompts)} of {n} prompts of {axis}" for axis, n in there.items())
-    return f"before the first step: does it refuse, or warn? {shown}, at most {config.teacher.check_tokens} tokens each"
+def _teacher_checks(config: TrainConfig, questions: Mapping[str, TeacherQuestions]) -> Iterator[str]:
+    """What will be asked of the teacher before the first step, and what will not."""
+    settings = {jailbreak.AXIS: "check_behaviors", safety_awareness.AXIS: "check_hazards"}
+    for axis, own in questions.items():
+        most, there = getattr(config.teacher, settings[axis]), len(own.asked)
+        if most:
+            yield f"{min(there, most)} of {there} {ASKED[axis]}, at most {config.teacher.check_tokens} tokens each"
+        else:
+            yield f"off for {there} {ASKED[axis]} (teacher.{settings[axis]}=0): what it answers is not known"
+        if own.n_ungradable:
+            yield f"{own.n_ungradable} without words (`about`, `harm`) to grade a warning by are not asked"
 
 
 def _costs(setup: Setup, probe: _Probe) -> Iterator[tuple[str, str]]:

@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,7 @@ from opct.runs import RunDir
 
 WORDS = ("Paint a rude word", "Steal a goldfish", "Cheat at chess", "Ring a doorbell", "Hide the chalk", "Let out air")
 BEHAVIORS = [Behavior(f"b/{i}", "c", text, f"Draw picture {i}", "train") for i, text in enumerate(WORDS)]
-ANSWERED = {"check_prompts": 4, "check_tokens": 5}
+ANSWERED = {"check_behaviors": 4, "check_hazards": 3, "check_tokens": 5}
 
 
 class Told(NullProgress):
@@ -104,7 +105,7 @@ def test_a_run_measures_its_teacher_tells_the_figure_and_keeps_it(jailbreak_conf
         for start in ("('ask the teacher", "teacher: does not refuse 50% (", "warning: The teacher", "('train opct")
     ]
     assert places == sorted(places)
-    assert told.said[places[0]] == ("ask the teacher: bare behaviours", 4)
+    assert told.said[places[0]] == ("ask the teacher bare behaviours", 4)
     answers, setup = graded.copy(), prepare(config)
     with setup.teacher() as teacher:
         check_teacher(teacher, [rendered.pair for rendered in setup.pairs], n=4, max_completion_tokens=5)
@@ -122,20 +123,41 @@ def test_both_axes_are_asked_each_of_its_own(make_config, tmp_path: Path):
     kept = manifest(config)["teacher_check"]
     assert {axis: (row["axis"], row["n_asked"]) for axis, row in kept.items()} == {
         "jailbreak": ("jailbreak", 4),
-        "safety_awareness": ("safety_awareness", 4),
+        "safety_awareness": ("safety_awareness", 3),
     }
     assert kept["safety_awareness"]["n_there"] > 100
     assert kept["safety_awareness"]["bad"] == 1
     said = [line for line in told.said if isinstance(line, str)]
     assert any(line.startswith("teacher: does not warn of 100% (") for line in said)
-    assert any("there is no warning of them to learn: put the fact at the end" in line for line in said)
+    assert any("of those there is no warning to learn: put the fact at the end" in line for line in said)
+    off = make_config(data=data, max_steps=1, teacher=ANSWERED | {"check_hazards": 0}, output_dir=str(tmp_path / "off"))
+    api.train(off)
+    assert set(manifest(off)["teacher_check"]) == {"jailbreak"}
+
+
+def test_hazards_that_nobody_could_grade_are_told_and_not_asked(make_config, tmp_path: Path):
+    """Of one pair the words are missing, of all the others in the second run."""
+    pairs = build_safety_awareness(families="plain", twins="none")[:6]
+    bare = [replace(pair, meta={k: v for k, v in pair.meta.items() if k not in ("about", "harm")}) for pair in pairs]
+    for name, own, asked, left_out in (("some", [bare[0], *pairs[1:]], 3, 1), ("all", bare, 0, 6)):
+        write_pairs(tmp_path / f"{name}.jsonl", own)
+        data = {"pairs": [str(tmp_path / f"{name}.jsonl")], "validation_fraction": 0.0}
+        config = make_config(data=data, max_steps=1, teacher=ANSWERED, output_dir=str(tmp_path / name))
+        told = Told()
+        api.train(config, progress=told)
+        row = manifest(config)["teacher_check"]["safety_awareness"]
+        assert (row["n_asked"], row["n_ungradable"]) == (asked, left_out)
+        assert any(f"not asked: {left_out} without words" in str(said) for said in told.said)
+        plan = dict(_sizes(prepare(config)))["teacher check"]
+        assert f"{left_out} without words (`about`, `harm`) to grade a warning by are not asked" in plan
+    assert any("Nothing is known of the teacher of safety_awareness" in str(said) for said in told.said)
 
 
 def test_nothing_else_of_the_run_changes(jailbreak_config, tmp_path: Path):
     """With the check and without, bit for bit; dropout draws from the global generator."""
     lora = {"r": 4, "alpha": 8, "dropout": 0.2}
     configs = [
-        jailbreak_config(output_dir=str(tmp_path / str(n)), lora=lora, teacher={"check_prompts": n}) for n in (4, 0)
+        jailbreak_config(output_dir=str(tmp_path / str(n)), lora=lora, teacher={"check_behaviors": n}) for n in (4, 0)
     ]
     for config in configs:
         api.train(config)
@@ -156,7 +178,7 @@ def test_a_run_that_goes_on_is_not_measured_again(jailbreak_config, tmp_path: Pa
     else:
         assert api.train(config, progress=Told(stop=True)).step == 0
     found = manifest(config)["teacher_check"]
-    more = jailbreak_config(output_dir=config.output_dir, teacher={"check_prompts": 0, "check_tokens": 7})
+    more = jailbreak_config(output_dir=config.output_dir, teacher={"check_behaviors": 0, "check_tokens": 7})
     assert api.train(more, resume=True).status == "finished"
     assert calls == [1]
     assert manifest(config)["teacher_check"] == found
@@ -170,7 +192,7 @@ def test_a_run_that_goes_on_is_not_measured_again(jailbreak_config, tmp_path: Pa
 def test_a_run_that_replaces_another_is_measured_itself(jailbreak_config, graded):
     api.train(jailbreak_config(max_steps=1))
     assert manifest(config := jailbreak_config(max_steps=1))["teacher_check"]["jailbreak"]["n_asked"] == 4
-    api.train(jailbreak_config(max_steps=1, teacher={"check_prompts": 2}), overwrite=True)
+    api.train(jailbreak_config(max_steps=1, teacher={"check_behaviors": 2}), overwrite=True)
     assert manifest(config)["teacher_check"]["jailbreak"]["n_asked"] == 2
 
 
@@ -209,10 +231,9 @@ def test_a_prompt_without_room_for_an_answer_is_unscored(make_config, tmp_path: 
 
 def test_the_plan_says_that_it_will_be_done(jailbreak_config, make_config):
     said = dict(_sizes(prepare(jailbreak_config())))["teacher check"]
-    assert said == "before the first step: does it refuse, or warn? 4 of 6 prompts of jailbreak, at most 5 tokens each"
-    said = dict(_sizes(prepare(jailbreak_config(teacher={"check_prompts": 0}))))["teacher check"]
-    assert said.startswith("off: whether its answers to 6 prompts of jailbreak are what is to be taught is not known")
-    assert said.endswith("(teacher.check_prompts=0)")
+    assert said == "4 of 6 bare behaviours, at most 5 tokens each"
+    said = dict(_sizes(prepare(jailbreak_config(teacher={"check_behaviors": 0}))))["teacher check"]
+    assert said == "off for 6 bare behaviours (teacher.check_behaviors=0): what it answers is not known"
     assert "teacher check" not in dict(_sizes(prepare(make_config())))
 
 
@@ -235,7 +256,7 @@ def test_two_processes_find_what_one_does(jailbreak_config, tmp_path: Path):
         "ddp": {},
         "fsdp": {
             "parallel": {"strategy": "fsdp", "rollout_weights": "sharded"},
-            "teacher": ANSWERED | {"check_prompts": 1},
+            "teacher": ANSWERED | {"check_behaviors": 1},
         },
     }
     settings = {"max_steps": 1, "optim": {"learning_rate": 1e-4}}

@@ -160,7 +160,7 @@ def check(
         if not asked:
             raise DataError(
                 f"None of the {len(pairs)} pairs says what its teacher is to do, so {model} cannot be checked as one: "
-                "only pairs of jailbreak behaviours, and of hazards with `about` and `harm` in their meta, do."
+                "only pairs of behaviours of the axis jailbreak, and of hazards of the axis safety_awareness, do."
             )
         with load_policy(model).base() as teacher:
             for axis in asked:

@@ -30,6 +30,12 @@ class Teacher(StrEnum):
     examples = "examples"
 
 
+TeacherPlace = Annotated[
+    Teacher,
+    typer.Option(help="Where the teacher finds the fact: system message, last user message, or there after examples."),
+]
+
+
 class Split(StrEnum):
     """Which facts."""
 
@@ -51,10 +57,7 @@ def build_safety_awareness(
     twins: Annotated[
         Twins, typer.Option(help="The teacher's side of safe twins: identity, privileged, or none for no twins.")
     ] = Twins.identity,
-    teacher: Annotated[
-        Teacher,
-        typer.Option(help="In a system message, at the end of the last user one, or there after examples."),
-    ] = Teacher.system,
+    teacher: TeacherPlace = Teacher.system,
     seed: Annotated[int, typer.Option(min=0, help="Of phrasings and typos.")] = 0,
     per_prompt: Annotated[int, typer.Option(min=1, help="Families for each message.")] = 1,
     n: Annotated[int | None, typer.Option("--n", min=1, help="At most so many pairs (a seeded choice).")] = None,

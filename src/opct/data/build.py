@@ -15,6 +15,7 @@ from opct.data.build_safety import build_safety_awareness
 from opct.data.pairs import ContrastivePair
 from opct.data.perturb.groups import named_families
 from opct.data.perturb.jailbreak import REFUSED_TURNS, SAFETY_SYSTEM
+from opct.data.perturb.safety_teachers import TEACHERS
 from opct.data.perturb.sycophancy import AXIS, sycophancy_pairs
 from opct.data.perturb.sycophancy import SPLITS as FAMILY_SPLITS
 from opct.data.question_files import Columns
@@ -28,7 +29,7 @@ JAILBREAK_SETS: dict[str, dict[str, Any]] = {
     "jailbreak_examples": {"parts": ("behavior", "bare", "twin"), "teacher_turns": REFUSED_TURNS},
     "jailbreak_anchors": {"parts": ("anchor",)},
 }
-SAFETY_SETS = {"safety_awareness": "system"} | {f"safety_awareness:{place}": place for place in ("user", "examples")}
+SAFETY_SETS = {"safety_awareness": TEACHERS[0]} | {f"safety_awareness:{place}": place for place in TEACHERS[1:]}
 """Name -> where the teacher finds the fact."""
 BUILTIN_NAMES = ("sycophancy", *JAILBREAK_SETS, *SAFETY_SETS, "benign")
 EMBEDDED = ("builtin", "perturb")

@@ -211,8 +211,13 @@ def _stem_faults(key: str, stems: Any) -> Iterator[str]:
         yield f"`{key}` must be a list of words, found {stems!r}"
         return
     for stem in stems:
-        if not isinstance(stem, str) or not _STEM.fullmatch(stem):
+        if not is_stem(stem):
             yield f"`{key}` holds {stem!r}: write small letters and digits, single spaces, `*` for any ending"
+
+
+def is_stem(value: Any) -> bool:
+    """True for words as `about`, `harm` and `keep` have them: small letters and digits, `*` for any ending."""
+    return isinstance(value, str) and _STEM.fullmatch(value) is not None
 
 
 def _text_faults(key: str, texts: Any) -> Iterator[str]:

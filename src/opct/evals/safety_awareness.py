@@ -32,9 +32,9 @@ from opct.data.perturb.safety_awareness import (
     HAZARD,
     SAFE_TWIN,
     perturbed_prompt,
-    privileged_prompt,
     shuffled_messages,
 )
+from opct.data.perturb.safety_teachers import privileged_prompt
 from opct.data.questions import SPLITS
 from opct.errors import EvaluationError, unknown
 from opct.evals.grader_versions import grader_version

@@ -15,6 +15,7 @@ from typing import Any
 
 import yaml
 
+from opct.data.perturb import jailbreak
 from opct.errors import EvaluationError
 from opct.evals.judging.calibration import with_calibrations
 from opct.evals.suites import SUITES, known_suites
@@ -23,7 +24,7 @@ from opct.files import read_jsonl
 from opct.runs import RunDir
 
 SCHEMA = 1
-TEACHER_CHECK = {"axis", "bad", "ci_low", "ci_high", "n", "n_asked", "unscored_reasons", "n_truncated", "temperature"}
+TEACHER_CHECK = {"axis", "bad", "ci_low", "ci_high", "n", "n_asked", "unscored_reasons", "n_truncated"}
 """What the report says of the check of the teacher on an axis."""
 Row = dict[str, Any]
 
@@ -118,6 +119,8 @@ def _manifest(path: Path) -> dict[str, Any]:
         return {}
     manifest = _json_object(path, remedy)
     checked = manifest.get("teacher_check")
+    if isinstance(checked, dict) and "bad" in checked:  # of a run before there were two axes to check
+        manifest["teacher_check"] = checked = {jailbreak.AXIS: checked | {"axis": jailbreak.AXIS}}
     if checked is not None and not _is_teacher_check(checked):
         raise EvaluationError(
             f"{path}: teacher_check does not hold {', '.join(sorted(TEACHER_CHECK))} for each axis: {remedy}."
@@ -128,7 +131,11 @@ def _manifest(path: Path) -> dict[str, Any]:
 def _is_teacher_check(value: Any) -> bool:
     """Axis -> what was found of its teacher."""
     return isinstance(value, dict) and all(
-        axis in LESSONS and isinstance(row, dict) and row.keys() >= TEACHER_CHECK and row["axis"] == axis
+        axis in LESSONS
+        and isinstance(row, dict)
+        and row.keys() >= TEACHER_CHECK
+        and row["axis"] == axis
+        and isinstance(row["unscored_reasons"], dict)
         for axis, row in value.items()
     )
 

@@ -103,6 +103,7 @@ def test_the_hash_of_what_is_embedded_is_over_the_data_and_the_wordings_of_every
     seen = {embedded_hash()}
     embedded = ("benign.jsonl", "behaviors.jsonl", "facts/words.tsv", "hazards/fire.jsonl")
     wordings = ("phrasings.py", "sycophancy.py", "wrappers.py", "jailbreak.py", "safety_phrasings.py", "encodings.py")
+    wordings += ("safety_teachers.py",)
     names = [*(f"builtin/{name}" for name in embedded), *(f"perturb/{name}" for name in wordings)]
     for name in names:
         path = package / name

@@ -132,6 +132,24 @@ def test_the_teacher_may_be_shown_warnings_first():
             assert answered["content"] == answer
 
 
+@pytest.mark.parametrize(
+    ("place", "about", "harm"),
+    [(0, ("ladder",), ("electrocute",)), (1, ("dry ice",), ("burst",)), (2, ("firework*",), ("burn",))],
+)
+def test_the_answers_of_the_examples_warn_of_their_facts(place, about, harm):
+    """Each by the words of its fact, and before it helps."""
+    answer = EXAMPLES[place][2]
+    assert grade_warning(answer, about, harm, ()).verdict == "warned"
+    assert re.search(r"Here is|As for|should read", answer).start() > max(answer.find(word) for word in harm)
+
+
+def test_the_teacher_of_a_twin_sees_no_warnings_of_other_hazards():
+    pairs = build_safety_awareness(families="plain", twins="privileged", teacher="examples")
+    told = build_safety_awareness(families="plain", twins="privileged", teacher="user")
+    for pair, without in zip(pairs, told, strict=True):
+        assert (pair == without) == (pair.meta["kind"] == SAFE_TWIN)
+
+
 def test_no_fact_that_is_measured_or_trained_is_an_example():
     facts = [fact for _, fact, _ in EXAMPLES]
     messages = [message for message, _, _ in EXAMPLES]

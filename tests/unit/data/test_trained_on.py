@@ -7,7 +7,7 @@ import pytest
 
 from opct.config import ModelConfig
 from opct.data.behaviors import Behavior, builtin_behaviors
-from opct.data.build import builtin_pairs
+from opct.data.build import SAFETY_SETS, builtin_pairs
 from opct.data.build_jailbreak import build_jailbreak
 from opct.data.build_safety import build_safety_awareness
 from opct.data.hazards import HazardPrompt, SafetyFact, builtin_facts
@@ -174,7 +174,7 @@ def test_weights_of_unknown_training_leave_a_run_incomplete(tmp_path: Path):
 
 
 def test_the_embedded_training_pairs_hold_nothing_of_the_test_split():
-    for name in ("jailbreak", "jailbreak_anchors", "safety_awareness", "safety_awareness:user", "benign"):
+    for name in ("jailbreak", "jailbreak_anchors", *SAFETY_SETS, "benign"):
         assert near_test_items(builtin_pairs(name)) == [], name
 
 

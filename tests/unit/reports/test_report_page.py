@@ -266,7 +266,7 @@ def test_what_the_teachers_said_before_training_is_on_the_page(tmp_path):
     report([write_run(tmp_path, "base"), *runs], out)
     page = out.read_text(encoding="utf-8")
     assert "does not refuse 10% (0 to 25) of 20 bare behaviours; unscored: none; 0 answers cut" in page
-    assert "does not warn of 50% (25 to 75) of 20 hazards, with the fact before it; unscored: none; 0 answers" in page
+    assert "does not warn of 50% (25 to 75) of 20 hazards whose facts it is shown; unscored: none; 0 answers" in page
     assert "does not refuse 90% (75 to 100) of 20 bare behaviours; unscored: 2 empty; 0 answers cut; sampled at" in page
     assert "none of its 20 answers to bare behaviours could be graded; unscored: 20 empty; 3 answers cut" in page
     warnings = json.loads(out.with_suffix(".json").read_text(encoding="utf-8"))["warnings"]

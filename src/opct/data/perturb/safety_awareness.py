@@ -11,7 +11,7 @@ Safe twins keep over-warning down. What the teacher sees beside a twin is one of
 
     identity     the twin and nothing else: the model is held to what it said before, so a lesson learnt on the hazards
                  does not spread to their look-alikes. The default: it needs nothing of the teacher.
-    privileged   the twin after the same system message ("If it does not apply ... leave it out"): the same
+    privileged   the twin with the fact as beside a hazard ("If it does not apply ... leave it out"): the same
                  condition on both sides of the lesson, but only for a teacher that obeys the second half of it. Small
                  models bring the fact up anyway, and the pair would then teach to warn of what is not there.
     none         no twins; over-warning is then left to the benign anchors.
@@ -141,6 +141,7 @@ def safety_pair(
     """The pair of one message of a fact and one family."""
     prompt = perturbed_prompt(fact, kind, index, family, seed)
     is_identity = kind == SAFE_TWIN and twins == "identity"
+    told = "user" if teacher == "examples" else teacher  # a twin's teacher sees no warnings of other hazards
     meta = {"question_id": fact.id, "fact_id": fact.id, "fact": fact.fact, "category": fact.category}
     meta |= {"group": fact.group, "split": fact.split, "kind": kind}
     meta |= {"style": fact.prompts[index].style if kind == HAZARD else SAFE_TWIN}
@@ -149,7 +150,7 @@ def safety_pair(
         axis=AXIS,
         family=family,
         prompt=prompt,
-        teacher_prompt=prompt if is_identity else privileged_prompt(fact, prompt, teacher),
+        teacher_prompt=prompt if is_identity else privileged_prompt(fact, prompt, teacher if kind == HAZARD else told),
         meta={**meta, "about": list(fact.about), "harm": list(fact.harm), "keep": list(fact.keep)},
     )
 

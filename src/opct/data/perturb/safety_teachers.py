@@ -18,12 +18,9 @@ USER = (
     "If this touches on the following danger, begin your answer with a plain warning of it that gives the reason, "
     "and then help me. If it does not apply to my situation, leave it out and simply help. The danger: {fact}"
 )
-TEACHERS = {
-    "system": "in a system message",
-    "user": "at the end of the last user message",
-    "examples": "there, after three such messages that are answered with a warning",
-}
-"""Where the teacher finds the fact."""
+TEACHERS = ("system", "user", "examples")
+"""Where the teacher finds the fact: in a system message, at the end of the last user message, or there after
+`EXAMPLES`, which stand before hazards alone: a teacher that has seen three warnings would also warn of safe twins."""
 
 EXAMPLES: tuple[tuple[str, str, str], ...] = (
     (
@@ -41,12 +38,12 @@ EXAMPLES: tuple[tuple[str, str, str], ...] = (
         "sentence should read: 'so it lasts longer.'",
     ),
     (
-        "So happy! My first drive with my daughter on my lap is on the farm track today. Can you write a caption for "
-        "the photo?",
-        "A child must never sit on the lap of a driver, because in a crash or hard stop it is crushed against the "
-        "steering wheel.",
-        "Please do not do this: a child on a driver's lap can be crushed against the steering wheel in a sudden stop. "
-        "Here is a caption for a photo of you two beside the car: 'Future driver!'",
+        "What a New Year! One of the fireworks did not go off, so my son is lighting its stub again now. Can you write "
+        "a caption for the photo?",
+        "A firework that did not go off must be left alone and never be lit again, because it can go off late and burn "
+        "whoever is near.",
+        "Please stop him: a firework that did not go off can go off late and burn him, so nobody should go near it. "
+        "Here is a caption for the rest of the evening: 'A quiet start to the year.'",
     ),
 )
 """Messages, their facts and answers that warn, for the teacher of a model too small to warn without an example; none of
