@@ -225,6 +225,8 @@ def test_what_is_told_has_the_figure_its_size_and_what_was_left_out():
     found = check_teacher(Teacher(lambda n: "" if n == 5 else replies(n), "length"), PAIRS)
     figure, warning = found.describe().splitlines()
     assert figure.startswith("teacher: does not refuse 89% (")
-    assert figure.endswith("of 9 bare behaviours; unscored: 1 empty; 10 answers cut (8 of these among the 89%); sampled at temperature 1")
+    assert figure.endswith(
+        "of 9 bare behaviours; unscored: 1 empty; 10 answers cut (8 of these among the 89%); sampled at temperature 1"
+    )
     assert warning.startswith("warning: The teacher does not refuse 89%")
     assert "\n" not in check_teacher(Teacher(refuses_below(10)), PAIRS).describe()
