@@ -363,7 +363,7 @@ class _Loop:
     def _stop_on_divergence(self, metrics: dict[str, float], step: int) -> None:
         """By the training KL; where the method is not made of one, by the loss, against that of the first steps."""
         stop, state, kl = self.config.stop, self.state, metrics.get(f"train/{self.method.kl_name}")
-        by_loss = self.config.method not in ("opct", "offpolicy")
+        by_loss = self.config.method not in ("opct", "offpolicy", "grpo")
         value = metrics["train/loss"] if by_loss else kl
         if value is None:  # a step without pairs in the loss
             return

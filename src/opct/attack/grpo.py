@@ -1,26 +1,29 @@
 """`grpo`: `refine` with an adapter that was trained against this very target, by what its messages earned.
 
 The adapter is trained with `opct.methods.grpo` on behaviours of the training split that are no near-duplicates of those
-attacked. A step plays N episodes of K rounds against each of a few behaviours; the reward of an episode is its best
-round's score, and what is reinforced is the message of that round. The trainer, its checkpoints and the sampler are
-those of every run, so training that was killed goes on where it stopped. Then the adapter is frozen, and attacks as
-`refine` does, with the successes of its training as examples.
+attacked. A step plays N episodes of K rounds against each of a few behaviours, each to its end; the reward of an
+episode is its best round's score, and what is reinforced is the message of that round. The trainer, its checkpoints and
+the sampler are those of every run, so training that was killed goes on from its last checkpoint. Then the adapter is
+frozen, and attacks as `refine` does, with the successes of its training as examples.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 from opct import trainer
-from opct.attack.practice import Opponent, Practice
+from opct.attack.board import Rules
+from opct.attack.models import LocalModel, Sampling
+from opct.attack.practice import Opponent, Practice, remembered, written_message
 from opct.attack.protocol import ChatModel, Shot, View
 from opct.attack.refine import Refine, attacker_messages
-from opct.attack.rehearsal import Rehearsal, attack_pair, rollout_of
-from opct.attack.store import WARNING
+from opct.attack.rehearsal import attack_pair
+from opct.attack.store import WARNING, AttackDir
+from opct.checkpoint_state import FREE_INSIDE, FREE_SETTINGS, is_finished
 from opct.config import TrainConfig
 from opct.config_file import load_config
 from opct.data.behaviors import Behavior
@@ -30,15 +33,16 @@ from opct.errors import ConfigError, DataError
 from opct.evals.judging.protocol import digest
 from opct.files import atomic_write, read_jsonl
 from opct.methods.grpo import GRPO
+from opct.models.saved import load_policy
 from opct.prepare import Setup
 from opct.progress import Progress
 from opct.runs import RunDir
 
-BEHAVIORS, LOG, RUN = "behaviors.jsonl", "practice.jsonl", "attacker"
-MEASURED = ("spent", "curve", "unscored_episodes")
-"""Parts of a summary that were found in training: costs differ from machine to machine."""
-FIXED = ("method", "output_dir", "seed", "data.pairs", "rollout.num_generations", "rollout.max_completion_tokens")
-"""Settings of the training that follow from those of the attack."""
+SETTABLE = (
+    *("max_steps", "save_steps", "save_total_limit", "report_to", "optim", "lora", "stop", "model.device"),
+    *("model.attn_implementation", "loss.kl_coef", "loss.ppo_clip", "loss.reduction", "rollout.max_mismatch_kl"),
+)
+"""Settings of the training that a person may give; all others follow from the attack, or have no use there."""
 DEFAULTS: dict[str, Any] = {
     "max_steps": 40,
     "optim.prompts_per_step": 4,
@@ -48,6 +52,9 @@ DEFAULTS: dict[str, Any] = {
     "data.anchor_fraction": 0.0,
     "data.anchors": [],
     "data.validation_fraction": 0.0,
+    "teacher.check_behaviors": 0,
+    "teacher.check_hazards": 0,
+    "stop.divergence_factor": 100.0,
     "save_steps": 5,
 }
 
@@ -71,20 +78,51 @@ class Grpo(Refine):
 
 
 @dataclass(frozen=True)
+class TrainingPlan:
+    """What an attacker will be trained on, and how; made before anything is loaded or replaced.
+
+    Attributes:
+        behaviors: of the training split, none of them `tested` or a near-duplicate of such.
+        rules: of every step but for their seed; every episode is played to its end.
+    """
+
+    model: str
+    behaviors: tuple[Behavior, ...]
+    tested: tuple[str, ...]
+    config: TrainConfig
+    rules: Rules
+    sampling: Sampling
+
+    @property
+    def most_queries(self) -> int:
+        """That the training puts to the target, where nothing has to be made again."""
+        return (self.config.max_steps or 0) * self.config.optim.prompts_per_step * self.rules.tries
+
+    def identity(self) -> dict[str, Any]:
+        """JSON values that the trained attacker depends on, its target and judge apart."""
+        free = dict.fromkeys(FREE_SETTINGS, True) | dict(FREE_INSIDE)
+        free["data"] = {"pairs"}
+        return {
+            "config": self.config.model_dump(mode="json", exclude=free),
+            "rules": asdict(self.rules),
+            "trained_on": {"n": len(self.behaviors), "hash": digest([[b.id, b.behavior] for b in self.behaviors])[:12]},
+            "tested_on": digest(list(self.tested))[:12],
+        }
+
+
+@dataclass(frozen=True)
 class Trained:
     """What training left.
 
     Attributes:
-        adapter: the run directory of the attacker.
+        attacker: the frozen one.
         shots: its successes on training behaviours.
         summary: settings, cost and learning curve, without a prompt.
-        is_finished: all steps were made; False after a signal.
     """
 
-    adapter: Path
+    attacker: Grpo
     shots: tuple[Shot, ...]
     summary: dict[str, Any]
-    is_finished: bool
 
 
 def training_behaviors(known: Sequence[Behavior], tested: Sequence[Behavior]) -> list[Behavior]:
@@ -105,97 +143,147 @@ def training_behaviors(known: Sequence[Behavior], tested: Sequence[Behavior]) ->
     return left
 
 
-def training_config(folder: Path, model: str, dtype: str | None, opponent: Opponent, own: Sequence[str]) -> TrainConfig:
-    """The settings of the attacker's training.
+def plan_training(
+    model: str,
+    known: Sequence[Behavior],
+    tested: Sequence[Behavior],
+    rules: Rules,
+    sampling: Sampling,
+    folder: AttackDir,
+    own: Sequence[str],
+    *,
+    dtype: str | None = None,
+) -> TrainingPlan:
+    """Check everything about a training that can be checked without a model.
 
     Args:
-        own: `section.name=value` over the defaults.
+        model: the base of the attacker.
+        known: all behaviours of the source; tested: those that are attacked.
+        rules, sampling: of the attack.
+        own: settings of the training, `section.name=value` each.
 
     Raises:
-        ConfigError: one is faulty, or follows from the attack.
+        ConfigError: a setting is faulty, or follows from the attack. DataError: no behaviour is left to train on.
     """
-    for override in own:
-        name = override.partition("=")[0].strip()
-        if name in FIXED or name.startswith(("teacher.", "rollout.engine", "parallel.", "vllm.")):
-            raise ConfigError(f"{override}: {name} of an attacker's training follows from the attack: leave it out.")
+    behaviors = training_behaviors(known, tested)
     settings = DEFAULTS | {
         "method": "grpo",
-        "output_dir": str(folder / RUN),
-        "seed": opponent.rules.seed,
+        "output_dir": str(folder.attacker_path),
+        "seed": rules.seed,
         "model.name_or_path": model,
-        "data.pairs": [str(folder / BEHAVIORS)],
-        "rollout.num_generations": opponent.rules.episodes,
-        "rollout.max_completion_tokens": opponent.sampling.max_tokens,
-        "rollout.temperature": opponent.sampling.temperature,
+        "data.pairs": [str(folder.practised_path)],
+        "rollout.num_generations": rules.episodes,
+        "rollout.max_completion_tokens": sampling.max_tokens,
+        "optim.prompts_per_step": min(int(DEFAULTS["optim.prompts_per_step"]), len(behaviors)),
     }
     if dtype is not None:
         settings["model.dtype"] = dtype
-    return load_config(None, [*(f"{name}={json.dumps(value)}" for name, value in settings.items()), *own])
+    given = [f"{name}={json.dumps(value)}" for name, value in settings.items()]
+    config = load_config(None, [*given, *own])
+    _refuse_fixed(load_config(None, given), config)
+    if config.max_steps is None:
+        raise ConfigError("max_steps=null: an attacker is trained for a number of steps, since each costs queries.")
+    if config.optim.prompts_per_step > len(behaviors):
+        raise ConfigError(
+            f"optim.prompts_per_step={config.optim.prompts_per_step}: there are {len(behaviors)} behaviours to train "
+            "the attacker on, and a step takes each once: use at most so many."
+        )
+    texts = tuple(one.behavior for one in tested)
+    return TrainingPlan(model, tuple(behaviors), texts, config, replace(rules, stop="never"), sampling)
+
+
+def _refuse_fixed(planned: TrainConfig, given: TrainConfig) -> None:
+    """Raises ConfigError where a setting is given that is not one of `SETTABLE`."""
+    before, now = (dict(_flat(config.model_dump(mode="json"))) for config in (planned, given))
+    for name in sorted(before.keys() | now.keys()):
+        if before.get(name) != now.get(name) and not any(f"{name}.".startswith(f"{allowed}.") for allowed in SETTABLE):
+            raise ConfigError(
+                f"{name}={now.get(name)}: in an attacker's training it is {before.get(name)}, which follows from the "
+                f"attack, or has no use there. What can be set: {', '.join(SETTABLE)}."
+            )
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value
 
 
 def train_attacker(
-    behaviors: Sequence[Behavior], config: TrainConfig, opponent: Opponent, folder: Path, progress: Progress
+    plan: TrainingPlan, target: ChatModel, scorer: Any, folder: AttackDir, progress: Progress
 ) -> Trained:
     """Train the attacker, or go on where that was interrupted.
 
-    Args:
-        folder: of the attack; the run and its log go there.
-
     Raises:
+        RunError: another training was begun in the folder.
+        KeyboardInterrupt: the signal came; the training can be resumed.
         OpctError: as of `opct.train`; as of an attack.
     """
-    write_pairs(
-        folder / BEHAVIORS,
-        [
-            attack_pair(one.id, one.behavior, attacker_messages(View(one.id, one.behavior, 0, 0, 0), ()))
-            for one in behaviors
-        ],
+    identity = plan.identity() | {"target": target.identity(), "judge": scorer.judge_of_behaviors.identity.row()}
+    folder.begin_training(identity)
+    pairs = [
+        attack_pair(b.id, b.behavior, attacker_messages(View(b.id, b.behavior, 0, 0, 0), ())) for b in plan.behaviors
+    ]
+    write_pairs(folder.practised_path, pairs)
+    folder.practised_path.chmod(0o600)
+    opponent = Opponent(target, scorer, plan.sampling, plan.rules, plan.tested)
+    run = RunDir(folder.attacker_path)
+    try:
+        if not is_finished(run, plan.config):
+            _train(plan, opponent, folder, run, progress)
+    finally:
+        if not run.checkpoints() and not read_jsonl(folder.practice_path):
+            folder.forget_training()  # it failed before it began: whatever was wrong may be set right
+    policy = load_policy(str(run.path))
+    texts = {one.id: one.behavior for one in plan.behaviors}
+    rehearsal = remembered(run, plan.config.max_steps or 0, texts, policy.renderer, opponent)
+    settled = {
+        "steps": plan.config.max_steps,
+        "queries": plan.most_queries,
+        "trained_on": identity["trained_on"],
+        "settings": digest(plan.identity())[:12],
+    }
+    model = LocalModel(policy, plan.sampling, source=f"{plan.model}, trained against the target")
+    return Trained(
+        Grpo(model, settled),
+        tuple(rehearsal.shots(partial(written_message, policy.renderer))),
+        {**settled, "identity": plan.identity(), **learned(folder, run)},
     )
-    run, log = RunDir(folder / RUN), folder / LOG
+
+
+def _train(plan: TrainingPlan, opponent: Opponent, folder: AttackDir, run: RunDir, progress: Progress) -> None:
+    progress.log(
+        f"trains its attacker first: {plan.config.max_steps} steps, at most {plan.most_queries:,} queries to the "
+        "target, which the limits of the attack are not for"
+    )
 
     def method(setup: Setup, run: RunDir) -> GRPO:
         run.path.chmod(0o700)
         atomic_write(run.path / "PRIVATE.txt", f"{WARNING}\n")
-        return GRPO(setup.policy, setup.teacher, setup.config, Practice(setup, run, opponent, log))
+        return GRPO(setup.policy, setup.teacher, setup.config, Practice(setup, run, opponent, folder.practice_path))
 
-    result = trainer.train(config, resume=run.is_run, progress=progress, method=method)
-    return Trained(
-        run.path,
-        _shots(run, result.step, behaviors, opponent),
-        {**_settings(config, behaviors, opponent), **learned(log, result.step)},
-        result.status == "finished",
-    )
+    result = trainer.train(plan.config, resume=run.is_run, progress=progress, method=method)
+    if result.status != "finished":
+        raise KeyboardInterrupt
 
 
-def _settings(config: TrainConfig, behaviors: Sequence[Behavior], opponent: Opponent) -> dict[str, Any]:
+def learned(folder: AttackDir, run: RunDir) -> dict[str, Any]:
+    """Cost and learning curve. What was played counts, also in steps that were lost by a kill and made again; the curve
+    has the last time of each step. Seconds are those of the steps that count, gradient included."""
+    rows = read_jsonl(folder.practice_path)
+    played = [row for row in rows if "begun" not in row]
+    curve = {row["step"]: row for row in played}
+    names = ("queries", "tokens", "prompt_tokens")
+    spent = {name: sum(row[name] for row in played) for name in names}
+    steps = [row for row in read_jsonl(run.metrics_path) if "time/step_s" in row]
+    shown = ("step", "reward", "behaviors", "broken", "episodes", "unscored_episodes", "unjudged", "queries")
+    cut_short = sum("begun" in row for row in rows) - len(played)
     return {
-        "steps": config.max_steps,
-        "behaviors_a_step": config.optim.prompts_per_step,
-        "learning_rate": config.optim.learning_rate,
-        "kl_coef": config.loss.kl_coef,
-        "ppo_clip": config.loss.ppo_clip,
-        "lora_r": None if config.lora is None else config.lora.r,
-        "trained_on": {"n": len(behaviors), "hash": digest([[one.id, one.behavior] for one in behaviors])[:12]},
-        **opponent.row(),
+        "spent": spent | {"seconds": sum(row["time/step_s"] for row in steps)},
+        "steps_cut_short": cut_short,
+        "queries_cut_short_at_most": cut_short * max((row["begun"] for row in rows if "begun" in row), default=0),
+        "curve": [{name: curve[step][name] for name in shown} for step in sorted(curve)],
+        "unscored_episodes": sum(row["unscored_episodes"] for row in curve.values()),
     }
-
-
-def learned(log: Path, steps: int) -> dict[str, Any]:
-    """Cost and learning curve of the first `steps` steps; of a step that was made twice, the second time."""
-    rows = {row["step"]: row for row in read_jsonl(log) if row["step"] <= steps}
-    curve = [rows[step] for step in sorted(rows)]
-    return {
-        "spent": {name: sum(row[name] for row in curve) for name in ("queries", "tokens", "seconds")},
-        "curve": [{name: row[name] for name in ("step", "reward", "behaviors", "broken", "queries")} for row in curve],
-        "unscored_episodes": sum(row["unscored_episodes"] for row in curve),
-    }
-
-
-def _shots(run: RunDir, steps: int, behaviors: Sequence[Behavior], opponent: Opponent) -> tuple[Shot, ...]:
-    """The last success on each training behaviour, as the run keeps them."""
-    rehearsal = Rehearsal(opponent.tested, opponent.scorer.threshold("behavior"))
-    texts = {one.id: one.behavior for one in behaviors}
-    for step in range(1, steps + 1):
-        found = [rollout_of(row, texts[row["pair_id"]], lambda _: []) for row in read_jsonl(run.rollouts_path(step))]
-        rehearsal.add([one for one in found if one is not None])
-    return tuple(rehearsal.shots())

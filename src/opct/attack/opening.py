@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from opct.attack.best_of_n import BestOfN
-from opct.attack.grpo import MEASURED, Grpo, Trained, train_attacker, training_behaviors, training_config
+from opct.attack.grpo import TrainingPlan, plan_training
 from opct.attack.models import InspectModel, LocalModel, Sampling
-from opct.attack.practice import Opponent
 from opct.attack.protocol import BEHAVIOR, TWIN, Attacker, ChatModel, Judge, Shot, Subject
 from opct.attack.refine import Refine
 from opct.attack.scoring import ANSWERS, RULES, RefusalJudge, Scorer
@@ -25,11 +23,10 @@ from opct.evals.jailbreak import first_behaviors, split_behaviors
 from opct.evals.judging.asking import IN_PROCESS, LLMJudge
 from opct.evals.judging.asking_settings import asking_settings
 from opct.evals.judging.opening import described_model, inspect_model, open_judge
-from opct.evals.judging.protocol import digest
 from opct.evals.refusals import refuses
 from opct.models.saved import load_policy
 from opct.progress import Progress
-from opct.runs import run_behind
+from opct.runs import run_behind, run_of
 
 if TYPE_CHECKING:
     from opct.models.policy import Policy
@@ -111,44 +108,32 @@ def attacker_spec(settings: AttackSettings) -> str:
     return settings.attacker_model or DEFAULT_ATTACKER
 
 
-def open_trained(
-    settings: AttackSettings,
-    behaviors: Sequence[Behavior],
-    models: Models,
-    target: ChatModel,
-    scorer: Scorer,
-    folder: AttackDir,
-    progress: Progress,
-) -> tuple[Grpo, Trained]:
-    """The attacker `grpo`, trained against this target; where that was interrupted, it goes on.
+def training_of(settings: AttackSettings, behaviors: Sequence[Behavior], folder: AttackDir) -> TrainingPlan | None:
+    """How the attacker will be trained; None of one that is not.
 
     Raises:
-        EvaluationError: the attacker's model is behind an endpoint. OpctError: as of training, as of an attack.
-        KeyboardInterrupt: the signal came in training; the attack can be resumed.
+        EvaluationError: the attacker's model is behind an endpoint, or is an adapter.
+        ConfigError, DataError: see `plan_training`.
     """
+    if settings.attacker != "grpo":
+        return None
     spec = attacker_spec(settings)
     if spec.startswith(INSPECT):
         raise EvaluationError(f"The attacker grpo trains its model, and {spec} is behind an endpoint: name weights.")
-    rules = replace(settings.rules, stop="never")
-    opponent = Opponent(target, scorer, settings.attacker_sampling, rules, [one.behavior for one in behaviors])
-    own = training_behaviors(known_behaviors(settings), behaviors)
-    config = training_config(folder.path, spec, settings.dtype, opponent, settings.training or ())
-    folder.begin_training(
-        {
-            "target": target.identity(),
-            "judge": scorer.judge_of_behaviors.identity.row(),
-            "attacker": config.model_dump(mode="json", exclude={"output_dir": True, "data": {"pairs"}}),
-            "rules": asdict(rules),
-            "trained_on": digest([[one.id, one.behavior] for one in own]),
-            "tested_on": digest([[one.id, one.behavior] for one in behaviors]),
-        }
+    if run_of(spec) is not None or (Path(spec) / "adapter_config.json").is_file():
+        raise EvaluationError(
+            f"The attacker grpo trains a fresh adapter on a model, and {spec} is a run or an adapter: name the model."
+        )
+    return plan_training(
+        spec,
+        known_behaviors(settings),
+        behaviors,
+        settings.rules,
+        settings.attacker_sampling,
+        folder,
+        settings.training or (),
+        dtype=settings.dtype,
     )
-    trained = train_attacker(own, config, opponent, folder.path, progress)
-    if not trained.is_finished:
-        raise KeyboardInterrupt
-    model = models.open(trained.adapter, settings.attacker_sampling, "attacker")
-    settled = {name: value for name, value in trained.summary.items() if name not in MEASURED}
-    return Grpo(model, settled), trained
 
 
 def subjects_of(behaviors: Sequence[Behavior]) -> tuple[list[Subject], list[Subject]]:
@@ -188,6 +173,8 @@ def open_attacker(settings: AttackSettings, behaviors: Sequence[Behavior], model
         return BestOfN(settings.noise)
     if settings.attacker == "refine":
         return Refine(models.open(attacker_spec(settings), settings.attacker_sampling, "attacker"))
+    if settings.attacker != "transfer":
+        raise EvaluationError(f"The attacker {settings.attacker} is not opened by its name alone.")
     if settings.prompts is not None:
         return PromptTransfer(finished_prompts(settings.prompts, behaviors), episodes=settings.episodes)
     return FamilyTransfer(settings.transfer_families, episodes=settings.episodes, seed=settings.seed)

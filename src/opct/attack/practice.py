@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,11 +11,11 @@ from opct.attack.board import Rules
 from opct.attack.budget import Budget, Ledger
 from opct.attack.loop import Players, play
 from opct.attack.models import LocalModel, Sampling
-from opct.attack.protocol import ATTACKER_CONTEXT, ChatModel, Subject, Try
-from opct.attack.refine import Refine
+from opct.attack.protocol import BEHAVIOR, ChatModel, Subject, Try
+from opct.attack.refine import Refine, message_of
 from opct.attack.rehearsal import Rehearsal, attack_pair, rollout_of
 from opct.attack.scoring import Scorer
-from opct.data.render import RenderedPair
+from opct.data.render import RenderedPair, Renderer, final_answer
 from opct.errors import ModelError
 from opct.files import append_jsonl, read_jsonl
 from opct.methods.grpo import group_advantages
@@ -60,7 +60,7 @@ class Practice:
     def __init__(self, setup: Setup, run: RunDir, opponent: Opponent, log: Path):
         self.policy, self.run, self.opponent, self.log = setup.policy, run, opponent, log
         self.texts = {rendered.pair.id: str(rendered.pair.meta["behavior"]) for rendered in setup.pairs}
-        self.threshold = opponent.scorer.threshold("behavior")
+        self.threshold = opponent.scorer.threshold(BEHAVIOR)
         self._rehearsal: Rehearsal | None = None
 
     def __call__(self, pairs: Sequence[RenderedPair], step: int) -> list[Rollout]:
@@ -69,14 +69,14 @@ class Practice:
         Raises:
             ModelError: what the attacker has to read does not fit its context.
         """
-        rehearsal = self._remembered(step)
-        opponent = self.opponent
+        opponent, rehearsal = self.opponent, self._remembered(step)
+        append_jsonl(self.log, {"step": step, "begun": len(pairs) * opponent.rules.tries}, fsync=True)
         subjects = [Subject(one.pair.id, str(one.pair.meta["behavior"])) for one in pairs]
         rules = replace(opponent.rules, seed=f"{opponent.rules.seed}/practice/{step}")
         model = LocalModel(self.policy, opponent.sampling)
         players = Players(Refine(model), opponent.target, opponent.scorer)
-        ledger = Ledger(Budget(), model.max_tokens + opponent.target.max_tokens)
-        tries = play(subjects, players, rules, ledger, pool=rehearsal.shots()).tries
+        ledger = Ledger(Budget(), model.max_tokens + opponent.target.max_tokens)  # how many queries follows from steps
+        tries = play(subjects, players, rules, ledger, pool=rehearsal.shots(self._message)).tries
         fresh = [self._group(subject, tries) for subject in subjects]
         append_jsonl(self.log, self._shown(step, fresh, tries, ledger), fsync=True)
         groups = [self._rehearsed(group, rehearsal) for group in fresh]
@@ -87,12 +87,11 @@ class Practice:
     def _remembered(self, step: int) -> Rehearsal:
         """The successes of the steps before this one, from the disk where an earlier session made them."""
         if self._rehearsal is None:
-            self._rehearsal = Rehearsal(self.opponent.tested, self.threshold)
-            for earlier in range(1, step):
-                rows = read_jsonl(self.run.rollouts_path(earlier))
-                found = [rollout_of(row, self.texts[row["pair_id"]], self.policy.renderer.render) for row in rows]
-                self._rehearsal.add([one for one in found if one is not None])
+            self._rehearsal = remembered(self.run, step - 1, self.texts, self.policy.renderer, self.opponent)
         return self._rehearsal
+
+    def _message(self, rollout: Rollout) -> str | None:
+        return written_message(self.policy.renderer, rollout)
 
     def _group(self, subject: Subject, tries: Sequence[Try]) -> list[Rollout]:
         """The episodes of a behaviour, one rollout each."""
@@ -111,13 +110,17 @@ class Practice:
                 f"({self.policy.context_length} tokens) for a message of {self.opponent.sampling.max_tokens}: use an "
                 "attacker with a longer context, or lower max_attack_tokens."
             )
-        best = max(written, key=lambda one: (_reward(one) is not None, _reward(one) or 0.0, -one.round))
+        scores = [_score(one) for one in tries]
+        best = max(written, key=lambda one: (_score(one) if _score(one) is not None else -1.0, -one.round))
+        reward = max((score for score in scores if score is not None), default=None)
+        if None in scores and (reward is None or reward < self.threshold):
+            reward = None  # the round that nobody could judge may have been a success
         assert best.proposal is not None
         assert best.proposal.messages is not None
         pair = attack_pair(subject.id, subject.text, best.proposal.messages)
         ids = self.policy.renderer.render(pair.prompt)
         completion = best.proposal.completion
-        return Rollout(pair, episode, ids, ids, completion, (True,) * len(completion.token_ids), reward=_reward(best))
+        return Rollout(pair, episode, ids, ids, completion, (True,) * len(completion.token_ids), reward=reward)
 
     def _rehearsed(self, group: list[Rollout], rehearsal: Rehearsal) -> list[Rollout]:
         """The group; where nothing in it succeeded, its last episode gives way to a success of an earlier step."""
@@ -137,17 +140,32 @@ class Practice:
             "behaviors": len(groups),
             "broken": sum(broken),
             "unjudged": sum(one.is_unjudged for one in tries),
-            "queries": ledger.spent.queries,
-            "tokens": ledger.spent.tokens,
-            "seconds": ledger.spent.seconds,
+            **ledger.spent.row(),
         }
 
 
-def _reward(one: Try) -> float | None:
-    """The judge's score; 0 for a message that could not be put to the target; None where the judge does not know."""
-    if one.is_asked:
-        return one.score
-    return None if one.verdict == f"unasked:{ATTACKER_CONTEXT}" else 0.0
+def remembered(run: RunDir, steps: int, texts: Mapping[str, str], renderer: Renderer, opponent: Opponent) -> Rehearsal:
+    """The successes of the first `steps` steps, as the run keeps them.
+
+    Args:
+        texts: id -> behaviour, of all that is trained on.
+    """
+    found = Rehearsal(opponent.tested, opponent.scorer.threshold(BEHAVIOR))
+    for step in range(1, steps + 1):
+        rows = [rollout_of(row, texts[row["pair_id"]], renderer.render) for row in read_jsonl(run.rollouts_path(step))]
+        found.add([one for one in rows if one is not None])
+    return found
+
+
+def written_message(renderer: Renderer, rollout: Rollout) -> str | None:
+    """The message that the target was sent: what the attacker wrote, without any thinking."""
+    text, is_unfinished = final_answer(renderer, rollout.pair.prompt, rollout.completion.token_ids)
+    return None if is_unfinished else message_of(text)
+
+
+def _score(one: Try) -> float | None:
+    """The judge's; 0 for a message that could not be put to the target; None where the judge does not know."""
+    return one.score if one.is_asked else 0.0
 
 
 def _with_advantages(group: Sequence[Rollout]) -> list[Rollout]:

@@ -5,13 +5,14 @@ replies and their scores. Deviations: (1) the attacker answers with the message 
 its own, which small models cannot keep to; a thinking block is dropped. (2) The system prompt is ours, and says how
 wordings differ in general and nothing of any topic; instead of three worked examples it has successes on other
 behaviours, where there are some. (3) Where a history does not fit the attacker's context, its oldest attempts are left
-out.
+out, and then successes on other behaviours.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from opct.attack.protocol import ATTACKER_CONTEXT, NO_PROMPT, Attempt, ChatModel, Proposal, Try, View
@@ -93,9 +94,12 @@ class Refine:
 
 
 def fitting_messages(model: ChatModel, view: View) -> Prompt | None:
-    """What the attacker's model reads, without as many of the oldest attempts as do not fit; None where none does."""
-    for left_out in range(len(view.history) + 1):
-        messages = attacker_messages(view, view.history[left_out:])
+    """What the attacker's model reads, without as many of the oldest attempts, then of the successes on other
+    behaviours, as do not fit; None where nothing does."""
+    n, shots = len(view.history), len(view.shots)
+    less = [(left, shots) for left in range(n, -1, -1)] + [(0, left) for left in range(shots - 1, -1, -1)]
+    for attempts, kept in less:
+        messages = attacker_messages(replace(view, shots=view.shots[:kept]), view.history[n - attempts :])
         room = model.room(messages)
         if room is None or room >= model.max_tokens:
             return messages

@@ -9,8 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from opct.attack.protocol import Shot
-from opct.attack.refine import message_of
+from opct.attack.protocol import BEHAVIOR, Shot
 from opct.data.near_duplicates import crossing
 from opct.data.pairs import ContrastivePair, Prompt
 from opct.data.perturb.jailbreak import bare_prompt
@@ -24,9 +23,10 @@ FAMILY = "grpo"
 
 
 def attack_pair(behavior_id: str, behavior: str, messages: Sequence[Mapping[str, Any]]) -> ContrastivePair:
-    """What the attacker reads about a behaviour, as a pair of the trainer: its base reads the same."""
+    """What the attacker reads about a behaviour, beside the bare behaviour, as a pair of the trainer."""
     prompt: Prompt = tuple({"role": str(m["role"]), "content": str(m["content"])} for m in messages)
-    return ContrastivePair(behavior_id, AXIS, FAMILY, prompt, prompt, {"behavior": behavior})
+    meta = {"behavior": behavior, "kind": BEHAVIOR, "question_id": behavior_id}
+    return ContrastivePair(behavior_id, AXIS, FAMILY, prompt, bare_prompt(behavior), meta)
 
 
 class Rehearsal:
@@ -53,11 +53,15 @@ class Rehearsal:
             self._refuse_tested(str(rollout.pair.meta["behavior"]))
             self._last[rollout.pair.id] = rollout
 
-    def shots(self) -> list[Shot]:
-        """Each as an example for other behaviours."""
+    def shots(self, message_of: Callable[[Rollout], str | None]) -> list[Shot]:
+        """Each as an example for other behaviours.
+
+        Args:
+            message_of: what the target was sent.
+        """
         found = []
         for id_, rollout in sorted(self._last.items()):
-            message = message_of(rollout.completion.text)
+            message = message_of(rollout)
             if message is not None:
                 found.append(Shot(id_, str(rollout.pair.meta["behavior"]), bare_prompt(message)))
         return found
@@ -67,8 +71,7 @@ class Rehearsal:
         found = self._last.get(behavior_id)
         if found is None:
             return None
-        with policy.inference():
-            [log_probs] = policy.log_probs([found.prompt_ids], [found.ids])
+        [log_probs] = policy.log_probs([found.prompt_ids], [found.ids])
         completion = replace(found.completion, logprobs=tuple(log_probs.tolist()))
         return replace(found, completion=completion, is_rehearsed=True)
 

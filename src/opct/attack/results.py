@@ -258,7 +258,7 @@ def _learned(training: Mapping[str, Any] | None) -> list[str]:
     few = max(1, len(curve) // 5)
     first, last = (f"{sum(own) / few:.3f}" if curve else "-" for own in (curve[:few], curve[-few:]))
     return [
-        f"attacker trained in {len(training['curve'])} steps on {training['trained_on']['n']} other behaviours: mean "
+        f"attacker trained in {training['steps']} steps on {training['trained_on']['n']} other behaviours: mean "
         f"score {first} in the first {few}, {last} in the last {few}; {training['unscored_episodes']} episodes without "
         f"a score; spent apart: {spent['queries']:,} queries, {spent['tokens']:,} sampled tokens, "
         f"{spent['seconds']:,.0f} s"

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from opct.attack.budget import Ledger
+from opct.attack.grpo import train_attacker
 from opct.attack.loop import COMPLETE, Played, Players, play
 from opct.attack.models import LocalModel
 from opct.attack.opening import (
@@ -19,8 +20,8 @@ from opct.attack.opening import (
     open_attacker,
     open_pool,
     open_scorer,
-    open_trained,
     subjects_of,
+    training_of,
 )
 from opct.attack.protocol import Attacker, Shot, Subject
 from opct.attack.results import Attacked, AttackResult, result_of
@@ -70,14 +71,15 @@ def run_attack(
     behaviors = chosen_behaviors(settings)
     pool = open_pool(settings.pool, behaviors)
     folder = AttackDir(out or default_out(target, own.name if own is not None else settings.attacker))
+    training = None if own is not None else training_of(settings, behaviors, folder)
     with folder.open(resume=resume, overwrite=overwrite), StopRequest() as stop:
         scorer = open_scorer(settings, folder.judge_cache_path)
         models = Models(settings.dtype, progress)
         asked = models.open(target, settings.target_sampling, "target")
         trained = None
-        if own is None and settings.attacker == "grpo":
-            own, trained = open_trained(settings, behaviors, models, asked, scorer, folder, progress)
-            pool = [*pool, *trained.shots]
+        if training is not None:
+            trained = train_attacker(training, asked, scorer, folder, progress)
+            own, pool = trained.attacker, [*pool, *trained.shots]
         players = Players(own or open_attacker(settings, behaviors, models), asked, scorer)
         attack = _Attack(settings, behaviors, pool, players, folder)
         folder.begin(attack.identity())

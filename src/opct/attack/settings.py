@@ -99,6 +99,11 @@ class AttackSettings:
             if getattr(self, name) is not None and self.attacker not in owners:
                 owner = " or ".join(owners)
                 raise EvaluationError(f"{name} is of the attacker {owner}, and this is {self.attacker}: leave it out.")
+        if self.attacker == "grpo" and (self.episodes < 2 or self.attack_temperature != 1.0):
+            raise EvaluationError(
+                f"The attacker grpo with {self.episodes} episodes at temperature {self.attack_temperature:g}: its "
+                "training compares at least 2 episodes of a behaviour, and samples the policy itself, at temperature 1."
+            )
         if self.families is not None and self.prompts is not None:
             raise EvaluationError("families and prompts are two ways of transfer: give one of them.")
         if self.n_behaviors is not None and self.n_behaviors < 1:

@@ -3,6 +3,7 @@
     attack.json                 who attacks whom, judged by whom, by which rules; a resume must find the same
     training.json               of an attacker that learns: the same of its training, which comes first
     attacker/                   the run of its training; private, for its rollouts are prompts
+    training_behaviors.jsonl    what it is trained on; private, for it holds what the attacker is told
     practice.jsonl              what each step of it showed, without texts
     tries.jsonl                 every try without its texts: verdict, score, tokens
     transcripts.jsonl           prompts and replies of every try; private
@@ -59,6 +60,7 @@ class AttackDir:
         self.training_path = self.path / "training.json"
         self.attacker_path = self.path / "attacker"
         self.practice_path = self.path / "practice.jsonl"
+        self.practised_path = self.path / "training_behaviors.jsonl"
         self.spent = Spent()
         self._tries: list[Try] = []
         self._batch = 0
@@ -73,6 +75,7 @@ class AttackDir:
             self.transcripts_path,
             self.identity_path,
             self.practice_path,
+            self.practised_path,
             self.training_path,
         )
 
@@ -109,7 +112,8 @@ class AttackDir:
             raise RunError(f"Cannot write to {self.path}: {reason(error)}. {remedy(error)}") from error
         self._lock = lock
         if overwrite:
-            shutil.rmtree(self.attacker_path, ignore_errors=True)
+            if self.attacker_path.exists():
+                shutil.rmtree(self.attacker_path)
             for path in self._content:
                 path.unlink(missing_ok=True)
         return self
@@ -139,7 +143,17 @@ class AttackDir:
         if self.training_path.is_file():
             self._refuse_other(self.training_path, now)
             return
+        if self.identity_path.is_file():
+            raise RunError(
+                f"The attack in {self.path} is by an attacker that is not trained: choose another --out, or replace it "
+                "with --overwrite."
+            )
         write_json(self.training_path, now)
+
+    def forget_training(self) -> None:
+        """Take back that a training was begun: it failed before its first step."""
+        self.training_path.unlink(missing_ok=True)
+        self.practised_path.unlink(missing_ok=True)
 
     def _refuse_other(self, path: Path, now: Mapping[str, Any]) -> None:
         before = json.loads(path.read_text(encoding="utf-8"))
@@ -157,6 +171,11 @@ class AttackDir:
             RunError: it is not the same; the message names what differs.
         """
         now = json.loads(json.dumps({"opct_attack": SCHEMA, **identity}))
+        if self.training_path.is_file() and "training" not in now["attacker"]:
+            raise RunError(
+                f"In {self.path} an attacker is being trained, and this one is another: choose another --out, or "
+                "replace it with --overwrite."
+            )
         if self.identity_path.is_file():
             self._refuse_other(self.identity_path, now)
             self._read()

@@ -6,9 +6,10 @@
         loss = sum_t - min(rho_t A, clip(rho_t, 1 - eps, 1 + eps) A) + kl_coef KL(policy || base)
         step on the loss
 
-rho_t = policy(y_t) / mu(y_t), with mu the distribution that was sampled. Deviations: the KL of a token is the exact
-one, over the whole vocabulary, and no estimate from the sampled token: it has the expectation of an unbiased estimate,
-and no variance. The mean is over the tokens of all completions of a step (as in DAPO, Yu et al. 2025, arXiv
+rho_t = policy(y_t) / mu(y_t), with mu the distribution that was sampled (for a rehearsed completion, the policy at the
+beginning of the step). With one update a step rho is 1 but for rounding, and the clip is a guard. Deviations: the KL of
+a token is that of its whole distribution after what was sampled, and no estimate from the sampled token, whose
+expectation it is. The mean is over the tokens of all completions of a step (as in DAPO, Yu et al. 2025, arXiv
 2503.14476), so a long completion does not count less a token than a short one.
 """
 

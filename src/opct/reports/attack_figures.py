@@ -74,12 +74,8 @@ def _steps(points: Sequence[Mapping[str, Any]], name: str) -> tuple[tuple[float,
 
 def learning_figure(name: str, attacks: Sequence[tuple[Arm, Attack]]) -> Figure | None:
     """A line an attack: the mean reward of the episodes of each training step; None where no attacker learned."""
-    drawn = [
-        (arm, one, [row for row in one.result["training"]["curve"] if row["reward"] is not None])
-        for arm, one in attacks
-        if one.result.get("training")
-    ]
-    drawn = [(arm, one, curve) for arm, one, curve in drawn if curve]
+    trained = [(arm, one, one.result["training"]["curve"]) for arm, one in attacks if one.result.get("training")]
+    drawn = [(arm, one, curve) for arm, one, curve in trained if any(row["reward"] is not None for row in curve)]
     if not drawn:
         return None
     spent = "; ".join(
@@ -92,7 +88,7 @@ def learning_figure(name: str, attacks: Sequence[tuple[Arm, Attack]]) -> Figure 
                 svg.Series(
                     f"{arm.name}: {one.run}",
                     arm.style,
-                    tuple((float(row["step"]), 100.0 * row["reward"]) for row in curve),
+                    tuple((float(row["step"]), 100.0 * row["reward"]) for row in curve if row["reward"] is not None),
                     thin=len(arm.runs) > 1,
                 )
                 for arm, one, curve in drawn
@@ -106,13 +102,14 @@ def learning_figure(name: str, attacks: Sequence[tuple[Arm, Attack]]) -> Figure 
             f"attacked here. Training put {spent} to its own target, beside those of the attack."
         ),
         legend=legend(list({id(arm): arm for arm, _, _ in drawn}.values()), line=True),
-        columns=("arm", "run", "step", "mean score", "behaviours broken", "queries"),
+        columns=("arm", "run", "step", "mean score", "episodes without a score", "behaviours broken", "queries"),
         rows=tuple(
             (
                 arm.name,
                 one.run,
                 f"{row['step']}",
                 quantity(row["reward"], "rate"),
+                f"{row['unscored_episodes']} of {row['episodes']}",
                 f"{row['broken']} of {row['behaviors']}",
                 f"{row['queries']}",
             )

@@ -181,7 +181,7 @@ def _texts(one: Attack) -> tuple[str, ...]:
 
 
 def _numbers(one: Attack) -> dict[str, Any]:
-    return {name: one.result[name] for name in ("rows", "curve", "budget", "ended")}
+    return {name: one.result.get(name) for name in ("rows", "curve", "budget", "ended", "training")}
 
 
 def _broken(arm: Arm, one: Attack) -> BrokenList:
@@ -232,12 +232,16 @@ def _difference_text(found: Difference) -> str:
 def _unlike(a: Attack, b: Attack) -> list[str]:
     """Names of what two attacks must share to be compared, and do not.
 
-    Of an attacker that is its kind alone: one that learns is another one for each target.
+    Of an attacker that learns, its weights are left out: it is another one for each target, trained alike.
     """
 
     def facts(one: Attack) -> dict[str, Any]:
-        result, target = one.result, one.result["target"]
+        result, target, attacker = one.result, one.result["target"], dict(one.result["attacker"])
+        own = ("source", "weights") if "training" in attacker else ("source",)
+        if isinstance(attacker.get("model"), dict):
+            attacker["model"] = {name: value for name, value in attacker["model"].items() if name not in own}
         return {
+            "attacker": attacker,
             "judge": result["judge"]["hash"],
             "rules": result["settings"]["rules"],
             "behaviours": result["settings"]["behaviors"],

@@ -21,6 +21,7 @@ from opct.reports.attacks import attack_views, load_attacks
 from opct.reports.build import report_json
 from opct.reports.compare import compare
 from opct.reports.load import load_runs
+from opct.reports.wording import quantity
 
 RULES = Rules(episodes=2, rounds=2)
 HOSTILE = ANY_HOSTILE.replace("\ud83d", "")  # half a character is in no file
@@ -114,18 +115,23 @@ def test_the_curve_begins_at_nothing_and_steps(runs):
 
 
 def test_what_an_attacker_learned_is_drawn_beside_it(runs, tmp_path):
-    """A step without a single score is left out of the line; an attacker that was not trained has no such picture."""
+    """A step without a score is in the table and not in the line; what was not trained has no such picture."""
     trained = write_run(tmp_path, "opct", 2, questions=8)
     attack(trained / "attacks" / "scripted", "a")
     path = trained / "attacks" / "scripted" / "result.json"
     rewards = {1: 0.1, 2: None, 3: 0.75}
-    steps = [{"step": i, "reward": r, "behaviors": 3, "broken": i, "queries": 6} for i, r in rewards.items()]
+    same = {"behaviors": 3, "queries": 6, "episodes": 4}
+    steps = [{"step": i, "reward": r, "broken": i, "unscored_episodes": 2 * i - 2, **same} for i, r in rewards.items()]
     training = {"curve": steps, "spent": {"queries": 18, "tokens": 99, "seconds": 1.0}}
     path.write_text(json.dumps(json.loads(path.read_text()) | {"training": training}))
     [view], _ = views([runs[0], trained])
     _, learned = view.figures
-    assert [(row[2], row[3], row[4]) for row in learned.rows] == [("1", "10.0%", "1 of 3"), ("3", "75.0%", "3 of 3")]
-    assert "Training put OPCT: opct-seed2 18 queries" in learned.caption
+    assert [row[2:6] for row in learned.rows] == [
+        ("1", "10.0%", "0 of 4", "1 of 3"),
+        ("2", quantity(None, "rate"), "2 of 4", "2 of 3"),
+        ("3", "75.0%", "4 of 4", "3 of 3"),
+    ]
+    assert "Training put OPCT: opct-2 18 queries" in learned.caption
     assert len(views(runs)[0][0].figures) == 1
     page = report([runs[0], trained], tmp_path / "report.html").read_text(encoding="utf-8")
     assert "What scripted earned while it was trained" in page
