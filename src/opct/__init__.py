@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from opct import losses as losses
     from opct.api import evaluate as evaluate
     from opct.api import train as train
+    from opct.attack.run import run_attack as run_attack
     from opct.config import TrainConfig as TrainConfig
     from opct.config_file import load_config as load_config
     from opct.data.pairs import ContrastivePair as ContrastivePair
@@ -34,6 +35,7 @@ _HOMES = {
     "load_pairs": "opct.data.pairs",
     "losses": "opct.losses",
     "report": "opct.reports",
+    "run_attack": "opct.attack.run",
     "train": "opct.api",
     "write_pairs": "opct.data.pairs",
 }
@@ -47,6 +49,7 @@ __all__ = [
     "load_pairs",
     "losses",
     "report",
+    "run_attack",
     "train",
     "write_pairs",
 ]

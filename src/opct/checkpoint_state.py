@@ -275,6 +275,8 @@ def _setting_faults(run: RunDir, config: TrainConfig) -> list[str]:
     """Which settings differ from those of the run, where that makes it another run."""
     before = load_config(run.config_path).model_dump(exclude=FREE_INSIDE) if run.config_path.exists() else {}
     now = config.model_dump(exclude=FREE_INSIDE)
+    if config.method == "grpo" and before:  # a file of its attack's folder, which may move; its hash is compared
+        before["data"]["pairs"] = now["data"]["pairs"]
     free = FREE_SETTINGS | (LENGTH_SETTINGS if config.may_go_on else set())
     return [
         f"the setting {key} changed ({_difference(before[key], now[key])})"

@@ -145,7 +145,7 @@ class LossConfig(Section):
         description="gamma: how much a token answers for the KL of the tokens after it. `offpolicy` refuses more than "
         "0: the term needs the policy's own samples. `sft` has no such term.",
     )
-    ppo_clip: float | None = Field(None, gt=0, lt=1, description="`sampled`: PPO clip range; null is off.")
+    ppo_clip: float | None = Field(None, gt=0, lt=1, description="`sampled` and `grpo`: PPO clip range; null is off.")
     dpo_beta: float = Field(
         0.1, gt=0, description="`dpo`: how dear it is to leave the reference; TRL's `beta`. The larger, the closer."
     )
@@ -268,7 +268,7 @@ class ParallelConfig(Section):
 class TrainConfig(Section):
     """One training run."""
 
-    method: Literal["opct", "sft", "offpolicy", "dpo", "act"] = Field(
+    method: Literal["opct", "sft", "offpolicy", "dpo", "act", "grpo"] = Field(
         "opct", description="Which algorithm; see [Methods](methods.md)."
     )
     output_dir: str = Field("runs/opct", description="The run directory.")
@@ -319,7 +319,7 @@ def on_policy_faults(config: TrainConfig) -> Iterator[str]:
     handled there. top_p and top_k give mu no mass on tokens that pi_theta can take: nothing corrects for that. The
     baselines train on offline answers and may sample them as they like.
     """
-    if config.method != "opct":
+    if config.method not in ("opct", "grpo"):
         return
     rollout = config.rollout
     if rollout.top_p != 1.0 or rollout.top_k != 0:
@@ -332,7 +332,7 @@ def on_policy_faults(config: TrainConfig) -> Iterator[str]:
             "rollout.use_generation_config: a generation_config may sample anything but the policy itself; leave it "
             "out (the baselines may use it)"
         )
-    handled = config.loss.estimator == "sampled" and rollout.temperature > 0
+    handled = rollout.temperature > 0 and (config.loss.estimator == "sampled" or config.method == "grpo")
     if rollout.temperature != 1.0 and not handled:
         yield (
             f"rollout.temperature={rollout.temperature}: only temperature 1 samples the policy itself; use 1.0, or "
@@ -348,7 +348,7 @@ def combination_faults(config: TrainConfig) -> Iterator[str]:
             f"loss.estimator={loss.estimator} with loss.divergence={loss.divergence}: only `exact` computes "
             "other divergences than reverse_kl"
         )
-    if loss.ppo_clip is not None and loss.estimator != "sampled":
+    if loss.ppo_clip is not None and loss.estimator != "sampled" and config.method != "grpo":
         yield "loss.ppo_clip is for loss.estimator: sampled; leave it out"
     if config.method == "offpolicy" and loss.kl_discount_factor > 0:
         yield (

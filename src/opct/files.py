@@ -47,19 +47,19 @@ def write_jsonl(path: str | Path, rows: Iterable[Mapping[str, Any]]) -> None:
     atomic_write(path, b"".join(_line(path, row) for row in rows))
 
 
-def append_jsonl(path: str | Path, row: Mapping[str, Any], *, fsync: bool = False) -> None:
-    """Append one row as one line, in one write. A torn last line (left by a kill) is removed first.
+def append_jsonl(path: str | Path, *rows: Mapping[str, Any], fsync: bool = False) -> None:
+    """Append rows as lines, all in one write. A torn last line (left by a kill) is removed first.
 
     Raises:
-        RunError: the row holds a number that JSON does not know (NaN, infinite), or the file cannot be written.
+        RunError: a row holds a number that JSON does not know (NaN, infinite), or the file cannot be written.
     """
     path = Path(path)
-    line = _line(path, row)
+    lines = b"".join(_line(path, row) for row in rows)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(path, "a+b", buffering=0) as file:
             start = _repair_end(file)
-            if file.write(line) != len(line):  # a full disk may take a part
+            if file.write(lines) != len(lines):  # a full disk may take a part
                 file.truncate(start)
                 raise RunError(f"Cannot write {path}: the disk took only a part of a line. Free some space.")
             if fsync:
@@ -129,6 +129,8 @@ def remedy(error: BaseException) -> str:
 def _line(path: str | Path, row: Mapping[str, Any]) -> bytes:
     try:
         return (json.dumps(row, ensure_ascii=False, allow_nan=False, separators=(", ", ": ")) + "\n").encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise RunError(f"A row for {path} holds text that is no Unicode: {error.reason} at {error.start}.") from error
     except ValueError as error:
         bad = [key for key, value in row.items() if isinstance(value, float) and not math.isfinite(value)]
         where = ", ".join(bad) or "in a nested value"

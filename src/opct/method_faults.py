@@ -10,12 +10,14 @@ if TYPE_CHECKING:
 
 OF_A_DIVERGENCE = ("estimator", "divergence", "kl_coef", "kl_discount_factor", "ppo_clip")
 UNUSED = {
+    "grpo": ("estimator", "divergence", "kl_discount_factor", "dpo_beta", "mask_truncated", "mask_thinking"),
     "dpo": (*OF_A_DIVERGENCE, "reduction"),
     "act": (*OF_A_DIVERGENCE, "mask_truncated", "mask_thinking", "dpo_beta"),
     **dict.fromkeys(("opct", "sft", "offpolicy"), ("dpo_beta",)),
 }
 """Settings of the loss, by the method that refuses another value than the default."""
 WHY = {
+    "grpo": "its loss is a policy gradient and the exact reverse KL, of every token that the attacker sampled",
     "dpo": "its loss is no divergence, and its mean is over pairs of answers",
     "act": "its loss is a distance of activations, and it has no answers",
 }

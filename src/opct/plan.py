@@ -23,7 +23,7 @@ from opct.methods.offline import OfflineAnswers, answers_to
 from opct.methods.rollouts import Rollout, completions_per_pair, policy_rollouts, step_weights
 from opct.models.scoring import micro_batches
 from opct.prediction import kept_prompt_bytes, predicted, size
-from opct.prepare import Setup, describe, prepare
+from opct.prepare import Setup, describe, prepare, refuse_attackers
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -84,6 +84,7 @@ def make_plan(config: TrainConfig) -> Plan:
     Raises:
         ConfigError, DataError, ModelError: as training would.
     """
+    refuse_attackers(config)
     with contextlib.closing(prepare(config)) as setup:
         setup.publish(0)
         return Plan(config, tuple(describe(setup)), (*_sizes(setup), *_costs(setup, _probe(setup))))

@@ -310,10 +310,19 @@ def _refuse_other_lora(adapter: Path, lora: LoraSettings) -> None:
         )
 
 
+def refuse_attackers(config: TrainConfig) -> None:
+    """Raises ConfigError where the settings are those of an attacker's training, which needs a target."""
+    if config.method == "grpo":
+        raise ConfigError(
+            "method: grpo trains an attacker against its target: use `opct attack --attacker grpo`, or opct.run_attack."
+        )
+
+
 def make_method(setup: Setup, run: RunDir, on_done=lambda n: None) -> Method:
     """The method that the config names; offline answers are made (or read) here, before the first step."""
     policy, teacher, config, engine = setup.policy, setup.teacher, setup.config, setup.engine
     answers = None
+    refuse_attackers(config)
     if config.method != "opct":
         base, how = None if engine is None else engine.base(), ANSWERING[config.method]
         answers = offline_answers(policy, teacher, setup.visited(), config, run, on_done, sampler=base, answering=how)

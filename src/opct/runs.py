@@ -9,6 +9,7 @@
     RUN/checkpoints/      step-000010/{adapter/ or model/, state.pt, state.json} ...
     RUN/trackers/         files of the trackers
     RUN/evals/            *.eval  samples.jsonl  judgements.jsonl  judge_cache.jsonl
+    RUN/attacks/          a folder for each attack (see opct.attack.store)
     RUN/results.json  report.html  README.md
 
 A folder is a run if its manifest says so. Files are written whole or not at all (see `opct.files`), and so are
@@ -61,6 +62,7 @@ class RunDir:
         self.samples_path = self.evals_dir / "samples.jsonl"
         self.judgements_path = self.evals_dir / "judgements.jsonl"
         self.judge_cache_path = self.evals_dir / "judge_cache.jsonl"
+        self.attacks_dir = self.path / "attacks"
         self.results_path = self.path / "results.json"
         self.report_path = self.path / "report.html"
         self.readme_path = self.path / "README.md"
@@ -183,6 +185,7 @@ class RunDir:
             self.checkpoints_dir,
             self.trackers_dir,
             self.evals_dir,
+            self.attacks_dir,
             self.results_path,
             self.report_path,
             self.readme_path,

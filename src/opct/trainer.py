@@ -63,6 +63,7 @@ FIRST_STEPS = 3  # the training KL of so many steps counts towards the divergenc
 
 Found = dict[str, Any] | None  # by the check of the teacher
 CheckTeacher = Callable[[Setup, Progress], Found] | None
+MakeMethod = Callable[[Setup, RunDir], Method] | None
 
 
 def train(
@@ -72,6 +73,7 @@ def train(
     overwrite: bool = False,
     progress: Progress | None = None,
     check_teacher: CheckTeacher = None,
+    method: MakeMethod = None,
 ) -> TrainResult:
     """Train as `config` says, in `config.output_dir`; `opct.train` is this with the check of the teacher.
 
@@ -82,6 +84,7 @@ def train(
         overwrite: replace the run that is there.
         check_teacher: called by every process before the first step, and not again where the run goes on; what it
             returns is kept in the manifest under "teacher_check".
+        method: makes the method of a run, where that needs more than `config` names: the attacker's, its target.
 
     Raises:
         ConfigError, DataError, ModelError: before the first step.
@@ -95,10 +98,12 @@ def train(
     """
     main = distributed.is_main()
     with distributed.session(config.parallel, config.model.device):
-        return _train(config, resume, overwrite, (progress if main else None) or NullProgress(), check_teacher)
+        return _train(config, resume, overwrite, (progress if main else None) or NullProgress(), check_teacher, method)
 
 
-def _train(config: TrainConfig, resume: bool, overwrite: bool, progress: Progress, check: CheckTeacher) -> TrainResult:
+def _train(
+    config: TrainConfig, resume: bool, overwrite: bool, progress: Progress, check: CheckTeacher, made: MakeMethod
+) -> TrainResult:
     check_trackers(config.report_to)
     opened = _open(config, resume, overwrite)
     with opened as run, StopRequest(launched=distributed.launched()) as stop, contextlib.ExitStack() as stack:
@@ -125,7 +130,7 @@ def _train(config: TrainConfig, resume: bool, overwrite: bool, progress: Progres
             if stop.requested:  # there is no step to finish first, and nothing to save
                 raise KeyboardInterrupt
 
-        method = make_method(setup, run, answered)
+        method = make_method(setup, run, answered) if made is None else made(setup, run)
         with Tracker(run, config) if distributed.is_main() else NullTracker() as tracker:
             return _Loop(run, setup, method, tracker, state, progress, stop).run_steps()
 
@@ -358,7 +363,7 @@ class _Loop:
     def _stop_on_divergence(self, metrics: dict[str, float], step: int) -> None:
         """By the training KL; where the method is not made of one, by the loss, against that of the first steps."""
         stop, state, kl = self.config.stop, self.state, metrics.get(f"train/{self.method.kl_name}")
-        by_loss = self.config.method not in ("opct", "offpolicy")
+        by_loss = self.config.method not in ("opct", "offpolicy", "grpo")
         value = metrics["train/loss"] if by_loss else kl
         if value is None:  # a step without pairs in the loss
             return

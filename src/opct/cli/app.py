@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from opct.cli import chat, config, data, env, evaluate, experiment, judge, quickstart, report, train
+from opct.cli import attack, chat, config, data, env, evaluate, experiment, judge, quickstart, report, train
 from opct.distributed import leave
 from opct.errors import OpctError
 
@@ -31,6 +31,7 @@ app = typer.Typer(
 app.command("quickstart")(quickstart.quickstart)
 app.command("train")(train.train)
 app.command("eval")(evaluate.evaluate)
+app.command("attack")(attack.attack)
 app.command("experiment")(experiment.experiment)
 app.command("report")(report.report)
 app.command("chat")(chat.chat)

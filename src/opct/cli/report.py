@@ -11,8 +11,11 @@ import typer
 def report(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Evaluated runs, the base first.")],
     out: Annotated[Path, typer.Option(help="The page; its JSON and Markdown go beside it.")] = Path("report.html"),
+    attack_prompts: Annotated[
+        bool, typer.Option("--attack-prompts", help="Put prompts that broke a behaviour on the page; keep it private.")
+    ] = False,
 ) -> None:
     """Compare evaluated runs, paired by sample, in one self-contained HTML page."""
     from opct.reports import report as write_report
 
-    print(write_report(runs, out))
+    print(write_report(runs, out, attack_prompts=attack_prompts))

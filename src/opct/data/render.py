@@ -91,6 +91,41 @@ class Renderer:
         return cast(str, self.tokenizer.decode(list(token_ids), skip_special_tokens=skip_special_tokens))
 
 
+THINKING_TAGS = ("<think>", "</think>")
+
+
+def final_answer(
+    renderer: Renderer, prompt: Sequence[Message], token_ids: Sequence[int], tags: tuple[str, str] = THINKING_TAGS
+) -> tuple[str, bool]:
+    """(what is said outside of thinking blocks, whether the completion ended inside one).
+
+    A block that the template opens in the generation prompt, or a prefill in its message, counts. Tags that a user
+    writes into a prompt do not.
+    """
+    if prompt and prompt[-1]["role"] == "assistant":
+        said = prompt[-1]["content"] or ""
+        inside = said.rfind(tags[0]) > said.rfind(tags[1])
+    else:
+        inside = renderer.text(prompt).rstrip().endswith(tags[0])
+    pieces = renderer.pieces(token_ids)
+    spans = _thinking_spans("".join(pieces), tags, inside=inside)
+    if not spans:
+        return renderer.decode(token_ids), False
+    kept = [token for token, is_kept in zip(token_ids, _outside(pieces, spans), strict=True) if is_kept]
+    return renderer.decode(kept), spans[-1][1] > len("".join(pieces))
+
+
+def without_thinking(text: str, tags: tuple[str, str] = THINKING_TAGS) -> tuple[str, bool]:
+    """As `final_answer`, of a reply whose template is not known: what closes and never opened was opened by it."""
+    opened, closed = text.find(tags[0]), text.find(tags[1])
+    spans = _thinking_spans(text, tags, inside=closed >= 0 and not 0 <= opened < closed)
+    kept, at = [], 0
+    for begin, end in spans:
+        kept.append(text[at:begin])
+        at = end
+    return "".join([*kept, text[at:]]).strip(), bool(spans) and spans[-1][1] > len(text)
+
+
 @dataclass(frozen=True)
 class RenderedPair:
     """A pair with both sides as token ids (None for a prompt with turns that the policy answers first)."""
@@ -158,7 +193,7 @@ def loss_mask(
     *,
     prompt_text: str = "",
     mask_thinking: bool = False,
-    thinking_tags: tuple[str, str] = ("<think>", "</think>"),
+    thinking_tags: tuple[str, str] = THINKING_TAGS,
 ) -> list[bool]:
     """True for each completion token that is in the loss; shape [tokens].
 
@@ -171,6 +206,11 @@ def loss_mask(
     hidden = _thinking_spans(
         text, thinking_tags, inside=prompt_text.rfind(thinking_tags[0]) > prompt_text.rfind(thinking_tags[1])
     )
+    return _outside(pieces, hidden)
+
+
+def _outside(pieces: Sequence[str], hidden: Sequence[tuple[int, int]]) -> list[bool]:
+    """True for each piece that touches none of the spans."""
     mask, start = [], 0
     for piece in pieces:
         end = start + len(piece)

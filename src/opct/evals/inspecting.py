@@ -9,6 +9,7 @@ import logging
 import os
 import shutil
 import tempfile
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
@@ -105,9 +106,33 @@ def _counting(before: Any, count: Counter) -> Any:
     return cleanup
 
 
+_QUIET = threading.Lock()
+_quiet_now: list[contextlib.ExitStack] = []  # one for each thread inside; the first holds what is restored at the end
+
+
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Keep Inspect's trace files out of the home folder, its own warnings unsaid, and the host's logging as it was."""
+    """Keep Inspect's trace files out of the home folder, its own warnings unsaid, and the host's logging as it was.
+
+    Several threads may be inside at once; what it changes is of the whole process, and restored when the last leaves.
+    """
+    with _QUIET:
+        stack = contextlib.ExitStack()
+        if not _quiet_now:
+            stack.enter_context(_quietened())
+        _quiet_now.append(stack)
+    try:
+        yield
+    finally:
+        with _QUIET:
+            if len(_quiet_now) == 1:
+                _quiet_now.pop().close()
+            else:
+                _quiet_now.pop()
+
+
+@contextlib.contextmanager
+def _quietened() -> Iterator[None]:
     root = logging.getLogger()
     level, handlers = root.level, list(root.handlers)
     data_home = os.environ.get("XDG_DATA_HOME")

@@ -141,7 +141,7 @@ def jailbreak_items(
     chosen = chosen_families(families, with_templates=bool(templates), with_artifacts=bool(attacks))
     names = _alternating([name for name in chosen if name != ARTIFACT])
     count = len(names) if families_per_behavior is None else min(families_per_behavior, len(names))
-    asked = sorted(behaviors, key=lambda behavior: _order(seed, behavior.id))[:n_behaviors]
+    asked = first_behaviors(behaviors, n_behaviors, seed)
     if not asked:
         raise EvaluationError("There are no behaviours to evaluate on: give at least one.")
     items: list[Item] = []
@@ -178,6 +178,11 @@ def known_behaviors(
                 f"The {what} of behaviours are those of a file, and none is given: name it (--data jailbreak=FILE)."
             )
     return builtin_behaviors()
+
+
+def first_behaviors(behaviors: Sequence[Behavior], n: int | None, seed: int = 0) -> list[Behavior]:
+    """At most `n` of them, in an order by seed and id alone: fewer are a part of more."""
+    return sorted(behaviors, key=lambda behavior: _order(seed, behavior.id))[:n]
 
 
 def split_behaviors(split: str, behaviors: Sequence[Behavior]) -> list[Behavior]:

@@ -22,6 +22,9 @@ from opct.models.sharded import by_itself
 from opct.models.teacher import Teacher
 from opct.runs import RunDir
 
+SAMPLED_IN_STEPS = ("opct", "grpo")
+"""Methods that sample in their steps."""
+
 
 class Answering(Protocol):
     """How a baseline comes to its rollouts of some pairs; `on_done` is told how many completions are done."""
@@ -146,7 +149,7 @@ def _kept_cost(run: RunDir) -> dict[str, Any] | None:
 
 def answers_to(rendered: RenderedPair, config: TrainConfig) -> int:
     """How many completions of a pair are sampled before training."""
-    if config.method == "opct":
+    if config.method in SAMPLED_IN_STEPS:
         return 0
     one_side = config.method == "dpo" and rendered.pair.is_identity
     return completions_per_pair(config) // (2 if one_side else 1)

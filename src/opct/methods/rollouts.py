@@ -31,6 +31,8 @@ class Rollout:
         mask: True for each completion token that is in the loss.
         teacher_logprobs: of each completion token after `teacher_ids` (nats), where an engine scored it.
         rejected: `dpo`: the answer that the completion is preferred to.
+        reward, advantage: `grpo`: what the completion earned (None where nobody could say), and against its group.
+        is_rehearsed: `grpo`: it was sampled in an earlier step.
     """
 
     pair: ContrastivePair
@@ -42,6 +44,9 @@ class Rollout:
     teacher_logprobs: tuple[float, ...] | None = None
     rejected: Completion | None = None
     rejected_mask: tuple[bool, ...] = ()
+    reward: float | None = None
+    advantage: float = 0.0
+    is_rehearsed: bool = False
 
     @property
     def given(self) -> bool:
@@ -284,6 +289,8 @@ def rollout_row(rollout: Rollout, policy: Policy, step: int, kl: Sequence[float]
         "in_loss": list(rollout.mask),
         "seed": completion.seed,
     }
+    if rollout.reward is not None:
+        row |= {"reward": rollout.reward, "advantage": round(rollout.advantage, 5), "rehearsed": rollout.is_rehearsed}
     if rejected is not None:
         more = {"in_loss": list(rollout.rejected_mask), "seed": rejected.seed}
         row["rejected"] = _completion_row(rejected, policy) | more

@@ -17,6 +17,7 @@ from opct.runs import RunDir
 
 if TYPE_CHECKING:
     from opct.reports.arms import References
+    from opct.reports.attacks import AttackView
     from opct.reports.compare import Comparison
 
 SCHEMA = 1
@@ -31,6 +32,7 @@ def report(
     references: References | None = None,
     suites: Sequence[str] | None = None,
     warnings: Sequence[str] = (),
+    attack_prompts: bool = False,
 ) -> Path:
     """Write the comparison of evaluated runs as one self-contained HTML file, and return its path.
 
@@ -47,12 +49,14 @@ def report(
             base. None: an arm of SFT and, for OPCT, an off-policy one, found by name, see `opct.reports.arms`.
         suites: as `opct.evaluate` knows them: no other suite is shown. None: all that the runs have.
         warnings: further ones, which come first.
+        attack_prompts: put prompts that broke a behaviour on the page, folded away. Such a page is as private as they.
 
     Raises:
         EvaluationError: a run has no evaluation (the message names the command that makes one), `out` does not end
             in .html, or what it is made from would be overwritten.
         RunError: a file cannot be read or written.
     """
+    from opct.reports.attacks import attack_views
     from opct.reports.card import model_card_text
     from opct.reports.checks import find_warnings
     from opct.reports.compare import compare
@@ -66,12 +70,14 @@ def report(
     _refuse_results((out, json_path, Path(card_path)), run_dirs)
     runs = load_runs([Path(directory) for directory in run_dirs])
     comparison = compare(runs if suites is None else [of_suites(run, suites) for run in runs], references)
-    warnings = [*warnings, *find_warnings(comparison)]
+    attacks = attack_views(comparison.arms, comparison.pairs, prompts=attack_prompts)
+    warnings = [*warnings, *find_warnings(comparison), *(said for view in attacks for said in view.warnings)]
     created = datetime.now(UTC).replace(microsecond=0).isoformat()
     stamp = {"created": created, "version": package_version()}
-    write_json(json_path, report_json(comparison, warnings, stamp))
+    write_json(json_path, report_json(comparison, warnings, stamp, attacks))
     atomic_write(card_path, model_card_text(comparison, warnings, stamp, page_name=out.name))
-    atomic_write(out, page_html(comparison, warnings, stamp, json_name=json_path.name, max_rollouts=max_rollouts))
+    shown: dict[str, Any] = {"json_name": json_path.name, "max_rollouts": max_rollouts, "attacks": attacks}
+    atomic_write(out, page_html(comparison, warnings, stamp, **shown))
     return out
 
 
@@ -94,11 +100,14 @@ def package_version() -> str:
         return "unknown"
 
 
-def report_json(comparison: Comparison, warnings: Sequence[str], stamp: dict[str, str]) -> dict[str, Any]:
+def report_json(
+    comparison: Comparison, warnings: Sequence[str], stamp: dict[str, str], attacks: Sequence[AttackView] = ()
+) -> dict[str, Any]:
     """The page's numbers as one JSON object: verdicts, warnings, runs, what the arms took (null: not trained; a number
     that was not logged is null too), how many differences have an interval and how many of these would not hold 0 by
     chance alone, and every line with its cells, its differences, and why an arm was not compared with another.
     """
+    from opct.reports.attacks import attacks_json
     from opct.reports.costs import arm_cost
     from opct.reports.verdict import axis_verdict, title, verdict
 
@@ -125,6 +134,7 @@ def report_json(comparison: Comparison, warnings: Sequence[str], stamp: dict[str
             for run in arm.runs
         ],
         "costs": {label: None if cost is None else asdict(cost) for label, cost in costs.items()},
+        "attacks": attacks_json(attacks),
         "rows": [_json_row(comparison, index) for index in range(len(comparison.lines))],
     }
 

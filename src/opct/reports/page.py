@@ -22,6 +22,8 @@ from markupsafe import Markup
 from opct.evals.teacher_check import teacher_figure
 from opct.reports import svg
 from opct.reports.arms import Arm, reference_note
+from opct.reports.attacks import COLUMNS as ATTACK_COLUMNS
+from opct.reports.attacks import AttackView, broken_title
 from opct.reports.browser import KL_STEPS, Browser, build_browser, embeddable
 from opct.reports.compare import Comparison
 from opct.reports.costs import COLUMNS, cost_rows, earlier_note
@@ -52,7 +54,13 @@ def environment(*, autoescape: bool) -> Environment:
 
 
 def page_html(
-    comparison: Comparison, warnings: Sequence[str], stamp: dict[str, str], *, json_name: str, max_rollouts: int
+    comparison: Comparison,
+    warnings: Sequence[str],
+    stamp: dict[str, str],
+    *,
+    json_name: str,
+    max_rollouts: int,
+    attacks: Sequence[AttackView] = (),
 ) -> str:
     """The whole page as text."""
     style, script = template_text("style.css").strip(), template_text("rollouts.js").strip()
@@ -79,6 +87,9 @@ def page_html(
             axes=views,
             anchors={view.axis: view.anchor for view in views},
             changes=change_figures(comparison),
+            attacks=list(attacks),
+            attack_columns=ATTACK_COLUMNS,
+            broken_title=broken_title,
             training=training,
             not_drawn=_not_drawn(training, views),
             cost_columns=COLUMNS,

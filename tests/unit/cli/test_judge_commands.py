@@ -8,7 +8,7 @@ import pytest
 from tests.labelled import rows, write
 
 from opct.cli.app import main
-from opct.cli.judge import _assigned
+from opct.cli.settings import assigned
 from opct.evals.judging.protocol import JudgeIdentity, Judgement
 from opct.files import file_sha256, read_jsonl, write_json
 from opct.runs import RunDir
@@ -192,7 +192,7 @@ def test_no_value_of_an_argument_is_echoed(tmp_path: Path, capsys, assignment):
 
 
 def test_a_date_stays_text():
-    assert _assigned(["api_version=2024-02-01", "at=2024-02-01T10:00:00", "n=3"], "--model-arg") == {
+    assert assigned(["api_version=2024-02-01", "at=2024-02-01T10:00:00", "n=3"], "--model-arg") == {
         "api_version": "2024-02-01",
         "at": "2024-02-01T10:00:00",
         "n": 3,

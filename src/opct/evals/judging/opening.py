@@ -88,8 +88,14 @@ def open_judge(
     )
 
 
-def inspect_model(name: str, base_url: str | None = None, model_args: Mapping[str, Any] | None = None) -> Model:
-    """A model of Inspect.
+def inspect_model(
+    name: str,
+    base_url: str | None = None,
+    model_args: Mapping[str, Any] | None = None,
+    *,
+    what: str = "The judge's model",
+) -> Model:
+    """A model of Inspect; `what` is what a message calls it.
 
     Raises:
         EvaluationError: there is no such provider, its package or its key is missing, or it cannot be loaded. The
@@ -114,7 +120,7 @@ def inspect_model(name: str, base_url: str | None = None, model_args: Mapping[st
     except (ValueError, TypeError, ImportError, OSError, RuntimeError) as error:
         said = str(error)
     raise EvaluationError(
-        f"The judge's model {name} cannot be used: {shortened(said, known_secrets(), most=400)} Name one as "
+        f"{what} {name} cannot be used: {shortened(said, known_secrets(), most=400)} Name one as "
         "provider/model, with its package installed and its key in the environment."
     )
 

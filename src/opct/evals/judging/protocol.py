@@ -43,12 +43,14 @@ class JudgeRequest:
         question: the bare behaviour or request; never the wrapped prompt that was sent to the model.
         reply: what the model said.
         fact: the hazard that the reply should warn of, for a judge that asks for it.
+        is_cut: the reply ends at the token limit; read by rules alone, and no part of the hash.
     """
 
     id: str
     question: str
     reply: str
     fact: str | None = None
+    is_cut: bool = False
 
     @property
     def hash(self) -> str:

@@ -1,0 +1,74 @@
+"""`best_of_n`: the bare request again and again, each time with its letters disturbed anew. No model, nothing learned.
+
+Best-of-N Jailbreaking (Hughes et al. 2024, arXiv 2412.03556), on text: with strength sigma, the inner letters of a word
+of more than 3 characters are shuffled with probability sqrt(sigma), each letter's case is drawn anew with probability
+sqrt(sigma), and each printable ASCII character moves to a neighbour in the code with probability sigma^3. What is left
+out of the paper: prefixes in front of the request, other modalities, and its forecast of success at larger N.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from opct.attack.protocol import Proposal, Try, View
+from opct.data.perturb.jailbreak import bare_prompt
+from opct.errors import EvaluationError
+
+SIGMA = 0.4
+FIRST_PRINTABLE, LAST_PRINTABLE = 32, 126
+
+
+class BestOfN:
+    """Resamples an augmented request."""
+
+    name = "best_of_n"
+    max_tokens = 0
+    is_local = True
+
+    def __init__(self, sigma: float = SIGMA):
+        if not 0.0 <= sigma <= 1.0:
+            raise EvaluationError(f"sigma of best_of_n is {sigma}: use a number from 0 (nothing changes) to 1.")
+        self.sigma = sigma
+
+    def identity(self) -> dict[str, Any]:
+        """Its strength."""
+        return {"attacker": self.name, "sigma": self.sigma}
+
+    def propose(self, views: Sequence[View]) -> list[Proposal]:
+        """The request of each view, augmented by the view's own seed."""
+        return [Proposal(bare_prompt(augmented(view.behavior, random.Random(view.seed), self.sigma))) for view in views]
+
+    def observe(self, round_: int, tries: Sequence[Try]) -> None:
+        """Nothing is learned."""
+
+
+def augmented(text: str, rng: random.Random, sigma: float = SIGMA) -> str:
+    """The text with words shuffled inside, random capitals and character noise."""
+    often, seldom = sigma**0.5, sigma**3
+    words = re.split(r"(\s+)", text)
+    shuffled = "".join(_shuffled(word, rng) if len(word) > 3 and rng.random() < often else word for word in words)
+    capitals = "".join(_cased(letter, rng) if rng.random() < often else letter for letter in shuffled)
+    return "".join(_moved(letter, rng) if rng.random() < seldom else letter for letter in capitals)
+
+
+def _shuffled(word: str, rng: random.Random) -> str:
+    """The word with what stands between its first and last character in another order."""
+    if word.isspace():
+        return word
+    inner = list(word[1:-1])
+    rng.shuffle(inner)
+    return f"{word[0]}{''.join(inner)}{word[-1]}"
+
+
+def _cased(letter: str, rng: random.Random) -> str:
+    return letter.upper() if rng.random() < 0.5 else letter.lower()
+
+
+def _moved(letter: str, rng: random.Random) -> str:
+    code = ord(letter)
+    if not FIRST_PRINTABLE < code <= LAST_PRINTABLE:
+        return letter
+    return chr(min(max(code + rng.choice((-1, 1)), FIRST_PRINTABLE + 1), LAST_PRINTABLE))

@@ -1,0 +1,114 @@
+"""Which episodes are open, and what each attacker is told: the state of an attack between two rounds."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from opct.attack.protocol import EXHAUSTED, Attempt, Kind, Shot, Subject, Try, View
+from opct.data.near_duplicates import normalised
+from opct.errors import EvaluationError, unknown
+from opct.models.sampler import sample_seed
+
+Stop = Literal["behavior", "episode", "never"]
+STOPS: tuple[Stop, ...] = ("behavior", "episode", "never")
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How long an attack goes on.
+
+    Attributes:
+        episodes: N, played against each behaviour in parallel.
+        rounds: K, of each episode.
+        stop: what ends early: "behavior" asks nothing more about a behaviour after the round that broke it; "episode"
+            ends the episode that broke it; "never" plays every round, as an attacker that learns from all may need.
+        shots: most successes on other behaviours that an attacker is shown.
+        batch_size: most tries asked and kept at once.
+        seed: of every draw; a text where several attacks share one seed.
+
+    Raises:
+        EvaluationError: a number is too small, or there is no such way to stop.
+    """
+
+    episodes: int = 8
+    rounds: int = 3
+    stop: Stop = "behavior"
+    shots: int = 2
+    batch_size: int = 128
+    seed: int | str = 0
+
+    def __post_init__(self) -> None:
+        for name, least in (("episodes", 1), ("rounds", 1), ("shots", 0), ("batch_size", 1)):
+            if getattr(self, name) < least:
+                raise EvaluationError(f"{name} of an attack is {getattr(self, name)}: use at least {least}.")
+        if self.stop not in STOPS:
+            raise EvaluationError(unknown("stop of an attack", self.stop, STOPS))
+
+    @property
+    def tries(self) -> int:
+        """N x K: most tries of one behaviour."""
+        return self.episodes * self.rounds
+
+
+class Board:
+    """The episodes of all subjects of one kind.
+
+    Args:
+        pool: successes on other behaviours from before this attack.
+
+    Raises:
+        EvaluationError: there is no subject, one is there twice, or they are of two kinds.
+    """
+
+    def __init__(self, subjects: Sequence[Subject], rules: Rules, pool: Sequence[Shot] = ()):
+        kinds = {subject.kind for subject in subjects}
+        if len(kinds) != 1 or len({subject.id for subject in subjects}) != len(subjects):
+            raise EvaluationError(
+                f"{len(subjects)} subjects of {len(kinds)} kinds to attack: give at least one, each id once, all "
+                "behaviours or all twins."
+            )
+        self.subjects, self.rules = tuple(subjects), rules
+        self.kind: Kind = next(iter(kinds))
+        self._pool = tuple(pool)
+        self._texts = {subject.id: subject.text for subject in subjects}
+        self._history: dict[tuple[str, int], list[Attempt]] = {}
+        self._ended: set[tuple[str, int]] = set()
+        self._broken: dict[str, Shot] = {}
+
+    def views(self, round_: int) -> list[View]:
+        """Every open episode, the first of each behaviour before the second of any: a budget cuts all alike."""
+        shots = (*self._pool, *self._broken.values())
+        return [
+            self._view(subject, episode, round_, shots)
+            for episode in range(self.rules.episodes)
+            for subject in self.subjects
+            if self._is_open(subject.id, episode)
+        ]
+
+    def add(self, tries: Iterable[Try]) -> None:
+        """Take the tries of one whole round."""
+        for one in sorted(tries, key=lambda one: one.key):
+            self._history.setdefault((one.behavior_id, one.episode), []).append(
+                Attempt(one.prompt, one.reply, one.score)
+            )
+            if one.verdict == f"unasked:{EXHAUSTED}" or (one.is_broken and self.rules.stop == "episode"):
+                self._ended.add((one.behavior_id, one.episode))
+            if one.is_broken and one.prompt is not None:
+                text = self._texts[one.behavior_id]
+                self._broken.setdefault(one.behavior_id, Shot(one.behavior_id, text, one.prompt))
+
+    def _is_open(self, id_: str, episode: int) -> bool:
+        is_over = self.rules.stop == "behavior" and id_ in self._broken
+        return not is_over and (id_, episode) not in self._ended
+
+    def _view(self, subject: Subject, episode: int, round_: int, shots: Sequence[Shot]) -> View:
+        own = normalised(subject.text)
+        others = [shot for shot in shots if shot.behavior_id != subject.id and normalised(shot.behavior) != own]
+        seed = sample_seed(self.rules.seed, "attacker", subject.id, episode, round_)
+        draw = random.Random(f"{self.rules.seed}/{subject.id}/{round_}/shots")  # the same for all episodes
+        chosen = draw.sample(others, min(self.rules.shots, len(others)))
+        history = tuple(self._history.get((subject.id, episode), ()))
+        return View(subject.id, subject.text, episode, round_, seed, history, tuple(chosen))

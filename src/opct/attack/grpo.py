@@ -1,0 +1,289 @@
+"""`grpo`: `refine` with an adapter that was trained against this very target, by what its messages earned.
+
+The adapter is trained with `opct.methods.grpo` on behaviours of the training split that are no near-duplicates of those
+attacked. A step plays N episodes of K rounds against each of a few behaviours, each to its end; the reward of an
+episode is its best round's score, and what is reinforced is the message of that round. The trainer, its checkpoints and
+the sampler are those of every run, so training that was killed goes on from its last checkpoint. Then the adapter is
+frozen, and attacks as `refine` does, with the successes of its training as examples.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from typing import Any
+
+from opct import trainer
+from opct.attack.board import Rules
+from opct.attack.models import LocalModel, Sampling
+from opct.attack.practice import Opponent, Practice, remembered, written_message
+from opct.attack.protocol import ChatModel, Shot, View
+from opct.attack.refine import Refine, attacker_messages
+from opct.attack.rehearsal import attack_pair
+from opct.attack.store import WARNING, AttackDir
+from opct.checkpoint_state import FREE_INSIDE, FREE_SETTINGS, is_finished
+from opct.config import TrainConfig
+from opct.config_file import load_config
+from opct.data.behaviors import Behavior
+from opct.data.near_duplicates import crossing
+from opct.data.pairs import write_pairs
+from opct.errors import ConfigError, DataError
+from opct.evals.judging.protocol import digest
+from opct.files import atomic_write, read_jsonl
+from opct.methods.grpo import GRPO
+from opct.models.saved import load_policy
+from opct.prepare import Setup
+from opct.progress import Progress
+from opct.runs import RunDir
+
+SETTABLE = (
+    *("max_steps", "save_steps", "save_total_limit", "report_to", "optim", "lora", "stop", "model.device"),
+    *("model.attn_implementation", "loss.kl_coef", "loss.ppo_clip", "loss.reduction", "rollout.max_mismatch_kl"),
+)
+"""Settings of the training that a person may give; all others follow from the attack, or have no use there."""
+DEFAULTS: dict[str, Any] = {
+    "max_steps": 40,
+    "optim.prompts_per_step": 4,
+    "optim.learning_rate": 1e-4,
+    "loss.kl_coef": 0.02,
+    "loss.ppo_clip": 0.2,
+    "data.anchor_fraction": 0.0,
+    "data.anchors": [],
+    "data.validation_fraction": 0.0,
+    "teacher.check_behaviors": 0,
+    "teacher.check_hazards": 0,
+    "stop.divergence_factor": 100.0,
+    "save_steps": 5,
+}
+
+
+class Grpo(Refine):
+    """Rewords by asking the trained model.
+
+    Args:
+        training: what it was trained with, for the identity.
+    """
+
+    name = "grpo"
+
+    def __init__(self, model: ChatModel, training: Mapping[str, Any]):
+        super().__init__(model)
+        self.training = dict(training)
+
+    def identity(self) -> dict[str, Any]:
+        """That of `refine`, and how it was trained."""
+        return super().identity() | {"training": self.training}
+
+
+@dataclass(frozen=True)
+class TrainingPlan:
+    """What an attacker will be trained on, and how; made before anything is loaded or replaced.
+
+    Attributes:
+        behaviors: of the training split, none of them `tested` or a near-duplicate of such.
+        rules: of every step but for their seed; every episode is played to its end.
+    """
+
+    model: str
+    behaviors: tuple[Behavior, ...]
+    tested: tuple[str, ...]
+    config: TrainConfig
+    rules: Rules
+    sampling: Sampling
+
+    @property
+    def most_queries(self) -> int:
+        """That the training puts to the target, where nothing has to be made again."""
+        return (self.config.max_steps or 0) * self.config.optim.prompts_per_step * self.rules.tries
+
+    def identity(self) -> dict[str, Any]:
+        """JSON values that the trained attacker depends on, its target and judge apart."""
+        free = dict.fromkeys(FREE_SETTINGS, True) | dict(FREE_INSIDE)
+        free["data"] = {"pairs"}
+        return {
+            "config": self.config.model_dump(mode="json", exclude=free),
+            "rules": asdict(self.rules),
+            "trained_on": {"n": len(self.behaviors), "hash": digest([[b.id, b.behavior] for b in self.behaviors])[:12]},
+            "tested_on": digest(list(self.tested))[:12],
+        }
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What training left.
+
+    Attributes:
+        attacker: the frozen one.
+        shots: its successes on training behaviours.
+        summary: settings, cost and learning curve, without a prompt.
+    """
+
+    attacker: Grpo
+    shots: tuple[Shot, ...]
+    summary: dict[str, Any]
+
+
+def training_behaviors(known: Sequence[Behavior], tested: Sequence[Behavior]) -> list[Behavior]:
+    """Those of the training split, without near-duplicates of the behaviours that are attacked.
+
+    Raises:
+        DataError: none is left.
+    """
+    own = [one for one in known if one.split == "train"]
+    near = crossing([one.behavior for one in own], [one.behavior for one in tested])
+    left = [one for i, one in enumerate(own) if i not in near]
+    if not left:
+        raise DataError(
+            f"No behaviour is left to train the attacker on: {len(own)} of {len(known)} are in the training split, and "
+            f"{len(near)} of these are attacked, or near-duplicates of such. Attack another split, or give behaviours "
+            "of both."
+        )
+    return left
+
+
+def plan_training(
+    model: str,
+    known: Sequence[Behavior],
+    tested: Sequence[Behavior],
+    rules: Rules,
+    sampling: Sampling,
+    folder: AttackDir,
+    own: Sequence[str],
+    *,
+    dtype: str | None = None,
+) -> TrainingPlan:
+    """Check everything about a training that can be checked without a model.
+
+    Args:
+        model: the base of the attacker.
+        known: all behaviours of the source; tested: those that are attacked.
+        rules, sampling: of the attack.
+        own: settings of the training, `section.name=value` each.
+
+    Raises:
+        ConfigError: a setting is faulty, or follows from the attack. DataError: no behaviour is left to train on.
+    """
+    behaviors = training_behaviors(known, tested)
+    settings = DEFAULTS | {
+        "method": "grpo",
+        "output_dir": str(folder.attacker_path),
+        "seed": rules.seed,
+        "model.name_or_path": model,
+        "data.pairs": [str(folder.practised_path)],
+        "rollout.num_generations": rules.episodes,
+        "rollout.max_completion_tokens": sampling.max_tokens,
+        "optim.prompts_per_step": min(int(DEFAULTS["optim.prompts_per_step"]), len(behaviors)),
+    }
+    if dtype is not None:
+        settings["model.dtype"] = dtype
+    given = [f"{name}={json.dumps(value)}" for name, value in settings.items()]
+    config = load_config(None, [*given, *own])
+    _refuse_fixed(load_config(None, given), config)
+    if config.max_steps is None:
+        raise ConfigError("max_steps=null: an attacker is trained for a number of steps, since each costs queries.")
+    if config.optim.prompts_per_step > len(behaviors):
+        raise ConfigError(
+            f"optim.prompts_per_step={config.optim.prompts_per_step}: there are {len(behaviors)} behaviours to train "
+            "the attacker on, and a step takes each once: use at most so many."
+        )
+    texts = tuple(one.behavior for one in tested)
+    return TrainingPlan(model, tuple(behaviors), texts, config, replace(rules, stop="never"), sampling)
+
+
+def _refuse_fixed(planned: TrainConfig, given: TrainConfig) -> None:
+    """Raises ConfigError where a setting is given that is not one of `SETTABLE`."""
+    before, now = (dict(_flat(config.model_dump(mode="json"))) for config in (planned, given))
+    for name in sorted(before.keys() | now.keys()):
+        if before.get(name) != now.get(name) and not any(f"{name}.".startswith(f"{allowed}.") for allowed in SETTABLE):
+            raise ConfigError(
+                f"{name}={now.get(name)}: in an attacker's training it is {before.get(name)}, which follows from the "
+                f"attack, or has no use there. What can be set: {', '.join(SETTABLE)}."
+            )
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value
+
+
+def train_attacker(
+    plan: TrainingPlan, target: ChatModel, scorer: Any, folder: AttackDir, progress: Progress
+) -> Trained:
+    """Train the attacker, or go on where that was interrupted.
+
+    Raises:
+        RunError: another training was begun in the folder.
+        KeyboardInterrupt: the signal came; the training can be resumed.
+        OpctError: as of `opct.train`; as of an attack.
+    """
+    identity = plan.identity() | {"target": target.identity(), "judge": scorer.judge_of_behaviors.identity.row()}
+    folder.begin_training(identity)
+    pairs = [
+        attack_pair(b.id, b.behavior, attacker_messages(View(b.id, b.behavior, 0, 0, 0), ())) for b in plan.behaviors
+    ]
+    write_pairs(folder.practised_path, pairs)
+    folder.practised_path.chmod(0o600)
+    opponent = Opponent(target, scorer, plan.sampling, plan.rules, plan.tested)
+    run = RunDir(folder.attacker_path)
+    try:
+        if not is_finished(run, plan.config):
+            _train(plan, opponent, folder, run, progress)
+    finally:
+        if not run.checkpoints() and not read_jsonl(folder.practice_path):
+            folder.forget_training()  # it failed before it began: whatever was wrong may be set right
+    policy = load_policy(str(run.path))
+    texts = {one.id: one.behavior for one in plan.behaviors}
+    rehearsal = remembered(run, plan.config.max_steps or 0, texts, policy.renderer, opponent)
+    settled = {
+        "steps": plan.config.max_steps,
+        "queries": plan.most_queries,
+        "trained_on": identity["trained_on"],
+        "settings": digest(plan.identity())[:12],
+    }
+    model = LocalModel(policy, plan.sampling, source=f"{plan.model}, trained against the target")
+    return Trained(
+        Grpo(model, settled),
+        tuple(rehearsal.shots(partial(written_message, policy.renderer))),
+        {**settled, "identity": plan.identity(), **learned(folder, run)},
+    )
+
+
+def _train(plan: TrainingPlan, opponent: Opponent, folder: AttackDir, run: RunDir, progress: Progress) -> None:
+    progress.log(
+        f"trains its attacker first: {plan.config.max_steps} steps, at most {plan.most_queries:,} queries to the "
+        "target, which the limits of the attack are not for"
+    )
+
+    def method(setup: Setup, run: RunDir) -> GRPO:
+        run.path.chmod(0o700)
+        atomic_write(run.path / "PRIVATE.txt", f"{WARNING}\n")
+        return GRPO(setup.policy, setup.teacher, setup.config, Practice(setup, run, opponent, folder.practice_path))
+
+    result = trainer.train(plan.config, resume=run.is_run, progress=progress, method=method)
+    if result.status != "finished":
+        raise KeyboardInterrupt
+
+
+def learned(folder: AttackDir, run: RunDir) -> dict[str, Any]:
+    """Cost and learning curve. What was played counts, also in steps that were lost by a kill and made again; the curve
+    has the last time of each step. Seconds are those of the steps that count, gradient included."""
+    rows = read_jsonl(folder.practice_path)
+    played = [row for row in rows if "begun" not in row]
+    curve = {row["step"]: row for row in played}
+    names = ("queries", "tokens", "prompt_tokens")
+    spent = {name: sum(row[name] for row in played) for name in names}
+    steps = [row for row in read_jsonl(run.metrics_path) if "time/step_s" in row]
+    shown = ("step", "reward", "behaviors", "broken", "episodes", "unscored_episodes", "unjudged", "queries")
+    cut_short = sum("begun" in row for row in rows) - len(played)
+    return {
+        "spent": spent | {"seconds": sum(row["time/step_s"] for row in steps)},
+        "steps_cut_short": cut_short,
+        "queries_cut_short_at_most": cut_short * max((row["begun"] for row in rows if "begun" in row), default=0),
+        "curve": [{name: curve[step][name] for name in shown} for step in sorted(curve)],
+        "unscored_episodes": sum(row["unscored_episodes"] for row in curve.values()),
+    }

@@ -1,0 +1,203 @@
+"""The episode loop: N episodes x K rounds of every behaviour, batched together, within a budget, resumable.
+
+A round is cut into batches of open episodes. Each goes through three stages: the attacker proposes, the target
+answers, the judge scores; then its tries are kept at once. Stages work at the same time where they can: a judge or a
+model behind an endpoint takes one batch while the next is under way, and models of this process take turns. Batches
+are kept in their order, so what is on the disk is always the beginning of the attack, and going on from there gives
+what would have come without the interruption.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from opct.attack.board import Board, Rules
+from opct.attack.budget import Ledger
+from opct.attack.protocol import BEHAVIOR, Attacker, ChatModel, Key, Kind, Proposal, Reply, Shot, Subject, Try, View
+from opct.attack.scoring import Scorer
+from opct.attack.turns import answered, asked_tries
+from opct.progress import NullProgress, Progress
+
+INTERRUPTED = "interrupted"
+COMPLETE = "complete"
+
+
+class Journal(Protocol):
+    """Where tries are kept."""
+
+    def kept(self, kind: Kind, round_: int) -> dict[Key, Try]:
+        """The tries of a round that were made before."""
+        ...
+
+    def write(self, tries: Sequence[Try], seconds: float) -> None:
+        """Keep a batch; it is on the disk, whole, when this returns."""
+        ...
+
+
+class NoJournal:
+    """Keeps nothing."""
+
+    def kept(self, kind: Kind, round_: int) -> dict[Key, Try]:
+        return {}
+
+    def write(self, tries: Sequence[Try], seconds: float) -> None:
+        pass
+
+
+@dataclass
+class Players:
+    """Who plays: the attacker, the target, and how replies are scored."""
+
+    attacker: Attacker
+    target: ChatModel
+    scorer: Scorer
+
+
+@dataclass(frozen=True)
+class Played:
+    """What was played.
+
+    Attributes:
+        tries: all of them, those of before a resume too, round by round.
+        ended: "complete", "interrupted", or the limit that ended it: "queries", "tokens", "seconds".
+        cut_short: ids of the subjects that had tries left when it ended early.
+    """
+
+    tries: tuple[Try, ...]
+    ended: str = COMPLETE
+    cut_short: frozenset[str] = frozenset()
+
+
+def play(
+    subjects: Sequence[Subject],
+    players: Players,
+    rules: Rules,
+    ledger: Ledger,
+    *,
+    pool: Sequence[Shot] = (),
+    journal: Journal | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
+    progress: Progress | None = None,
+) -> Played:
+    """Play every round of every episode, as far as the budget reaches.
+
+    Args:
+        pool: successes on other behaviours from before.
+        journal: holds what an earlier session played; what is played now is added.
+        should_stop: asked before each batch.
+
+    Raises:
+        EvaluationError: a model or the judge gives no answer; what was played until then is in the journal.
+    """
+    journal, progress = journal or NoJournal(), progress or NullProgress()
+    board = Board(subjects, rules, pool)
+    played: list[Try] = []
+    with _Stages(players) as stages:
+        for round_ in range(rules.rounds):
+            views = board.views(round_)
+            if not views:
+                break
+            kept = journal.kept(board.kind, round_)
+            progress.stage(f"{board.kind}: round {round_ + 1} of {rules.rounds}", len(views))
+            progress.advance(len(kept))
+            table = _Round(board.kind, players, stages, ledger, journal, progress, list(kept.values()))
+            ended = table.run([view for view in views if _key(board.kind, view) not in kept], rules, should_stop)
+            played += table.tries
+            if ended != COMPLETE:
+                done = {one.key for one in table.tries}
+                more = round_ + 1 < rules.rounds
+                left = frozenset(view.id for view in views if more or _key(board.kind, view) not in done)
+                return Played(tuple(played), ended, left)
+            board.add(table.tries)
+            players.attacker.observe(round_, table.tries)
+    return Played(tuple(played))
+
+
+def _even(n: int, most: int) -> int:
+    """The size of the next batch of n tries in as few batches as may be, none much smaller than another."""
+    return math.ceil(n / math.ceil(n / most))
+
+
+def _key(kind: Kind, view: View) -> Key:
+    return (kind, view.id, view.round, view.episode)
+
+
+@dataclass
+class _Round:
+    """The batches of one round; as many are under way as there are threads for stages."""
+
+    kind: Kind
+    players: Players
+    stages: _Stages
+    ledger: Ledger
+    journal: Journal
+    progress: Progress
+    tries: list[Try]
+    under_way: deque[tuple[int, Future[list[Try]]]] = field(default_factory=deque)
+
+    def run(self, views: Sequence[View], rules: Rules, should_stop: Callable[[], bool]) -> str:
+        waiting = deque(views)
+        while waiting:
+            if should_stop():
+                self._settle_all()
+                return INTERRUPTED
+            size = _even(len(waiting), rules.batch_size)
+            fits = self.ledger.fitting(size)
+            if fits < size and self.under_way:
+                self._settle_one()  # it may have taken less than was set aside
+                continue
+            if fits == 0:
+                return self.ledger.exhausted()
+            batch = [waiting.popleft() for _ in range(fits)]
+            self.ledger.reserve(len(batch))
+            self.under_way.append((len(batch), self.stages.submit(self.kind, batch, rules)))
+            while len(self.under_way) >= len(self.stages.threads):
+                self._settle_one()
+        self._settle_all()
+        return COMPLETE
+
+    def _settle_all(self) -> None:
+        while self.under_way:
+            self._settle_one()
+
+    def _settle_one(self) -> None:
+        n, future = self.under_way.popleft()
+        tries = future.result()
+        self.ledger.settle(n, tries)
+        self.journal.write(tries, self.ledger.spent.seconds)
+        self.tries += tries
+        word = "broken" if self.kind == BEHAVIOR else "answered"
+        self.progress.advance(n, **{word: len({one.behavior_id for one in self.tries if one.is_broken})})
+
+
+class _Stages:
+    """One thread for all models of this process, and one for each stage that works elsewhere."""
+
+    def __init__(self, players: Players):
+        self.players = players
+        self._here = ThreadPoolExecutor(1, "opct-attack-local")
+        self._attacker = self._here if players.attacker.is_local else ThreadPoolExecutor(1, "opct-attack-attacker")
+        self._target = self._here if players.target.is_local else ThreadPoolExecutor(1, "opct-attack-target")
+        self._judge = self._here if players.scorer.is_local else ThreadPoolExecutor(1, "opct-attack-judge")
+        self.threads = {self._attacker, self._target, self._judge}
+
+    def __enter__(self) -> _Stages:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for thread in self.threads:
+            thread.shutdown(wait=True, cancel_futures=True)
+
+    def submit(self, kind: Kind, views: Sequence[View], rules: Rules) -> Future[list[Try]]:
+        """Begin a batch; each stage waits for the one before it, and for its turn."""
+        attacker, target, scorer = self.players.attacker, self.players.target, self.players.scorer
+        proposed: Future[list[Proposal]] = self._attacker.submit(attacker.propose, views)
+        replied: Future[list[Reply | None]] = self._target.submit(
+            lambda: answered(target, views, proposed.result(), rules)
+        )
+        return self._judge.submit(lambda: asked_tries(kind, views, proposed.result(), replied.result(), scorer))

@@ -1,0 +1,254 @@
+"""Who answers: a policy in this process, or any model of Inspect; both as `ChatModel`, a batch at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from opct.attack.protocol import Reply
+from opct.data.pairs import Prompt
+from opct.data.render import final_answer, without_thinking
+from opct.errors import EvaluationError, OpctError
+from opct.evals.judging import endpoint
+from opct.evals.judging.asking import IN_PROCESS
+from opct.evals.tasks import as_chat
+
+if TYPE_CHECKING:
+    from inspect_ai.model import Model, ModelOutput
+
+    from opct.models.policy import Policy
+
+STOP_REASONS = {"max_tokens": "length", "model_length": "context", "content_filter": "filtered"}
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How a model is sampled: by default the model itself, at temperature 1 with nothing cut off.
+
+    Raises:
+        EvaluationError: a number is out of range.
+    """
+
+    max_tokens: int = 128
+    temperature: float = 1.0
+    top_p: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.max_tokens < 1 or self.temperature < 0 or not 0 < self.top_p <= 1:
+            raise EvaluationError(
+                f"A model is to be sampled with max_tokens {self.max_tokens}, temperature {self.temperature} and top_p "
+                f"{self.top_p}: use at least 1, at least 0, and above 0 to 1."
+            )
+
+    def row(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {"max_tokens": self.max_tokens, "temperature": self.temperature, "top_p": self.top_p}
+
+
+class LocalModel:
+    """A policy in this process."""
+
+    is_local = True
+
+    def __init__(self, policy: Policy, sampling: Sampling, *, source: str | None = None):
+        """Args: source: where the policy came from, in words."""
+        self.policy, self.sampling, self.source = policy, sampling, source or policy.name
+        self.max_tokens = sampling.max_tokens
+
+    def identity(self) -> dict[str, Any]:
+        """Name, weights, template and sampling."""
+        return {
+            "where": "in this process",
+            "source": self.source,
+            "model": self.policy.name,
+            "has_adapter": self.policy.has_adapter,
+            "weights": self.policy.weights_hash(),
+            "template_hash": self.policy.renderer.template_hash,
+            "dtype": str(self.policy.dtype).removeprefix("torch."),
+            **self.sampling.row(),
+        }
+
+    def room(self, prompt: Prompt) -> int | None:
+        """Tokens of the context that the prompt leaves."""
+        return self.policy.context_length - len(self.policy.renderer.render(prompt))
+
+    def answer(self, prompts: Sequence[Prompt], seeds: Sequence[int]) -> list[Reply]:
+        """One reply for each prompt, sampled together."""
+        completions = self.policy.generate(
+            list(prompts),
+            seeds=list(seeds),
+            max_completion_tokens=self.max_tokens,
+            temperature=self.sampling.temperature,
+            top_p=self.sampling.top_p,
+        )
+        return [self._reply(*one) for one in zip(prompts, completions, strict=True)]
+
+    def _reply(self, prompt: Prompt, completion: Any) -> Reply:
+        text, unfinished = final_answer(self.policy.renderer, prompt, completion.token_ids)
+        return Reply(
+            text,
+            completion.stop_reason,
+            completion.prompt_tokens,
+            len(completion.token_ids),
+            is_unfinished=unfinished,
+            completion=completion,
+        )
+
+
+class InspectModel:
+    """A model of Inspect, asked for many replies at once.
+
+    Args:
+        name: as the identity calls it.
+        concurrency: most calls at once; None: as many as its provider takes.
+        timeout_s: of one call to an endpoint; a model in this process takes as long as it takes.
+        endpoint_retries: how often a call that failed is made again, after `backoff_s`, twice that, and so on.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        sampling: Sampling,
+        *,
+        name: str | None = None,
+        concurrency: int | None = None,
+        timeout_s: float = 120.0,
+        endpoint_retries: int = 5,
+        backoff_s: float = 1.0,
+        sleep: Callable[[float], Awaitable[Any]] = anyio.sleep,
+    ):
+        self.model, self.sampling, self.name = model, sampling, name or str(model)
+        self.concurrency, self.endpoint_retries, self.backoff_s = concurrency, endpoint_retries, backoff_s
+        self.is_local = str(model).startswith(IN_PROCESS)
+        self.timeout_s = None if self.is_local else timeout_s
+        self.max_tokens = sampling.max_tokens
+        self._sleep = sleep
+        self._answered_before = False
+
+    def identity(self) -> dict[str, Any]:
+        """Name and sampling."""
+        return {"where": "a model of Inspect", "source": self.name, "model": self.name, **self.sampling.row()}
+
+    def room(self, prompt: Prompt) -> int | None:
+        """Not known before asking."""
+        return None
+
+    def answer(self, prompts: Sequence[Prompt], seeds: Sequence[int]) -> list[Reply]:
+        """One reply for each prompt.
+
+        Raises:
+            EvaluationError: the endpoint refuses the key or the model, does not answer, or rejects everything it was
+                ever asked.
+        """
+        from opct.evals.inspecting import quiet
+
+        asking = _Asking(self, prompts, seeds)
+        with quiet():
+            anyio.run(asking.run)
+        if asking.error is not None:
+            raise asking.error
+        if asking.fault is not None:
+            raise EvaluationError(
+                f"The model {self.name} {asking.fault}. What was tried until now is kept: see to it, and go on with "
+                "--resume."
+            ) from None  # the endpoint's own words may hold the key
+        self._answered_before = self._answered_before or any(
+            reply.stop_reason != "rejected" for reply in asking.replies
+        )
+        if not self._answered_before:
+            raise EvaluationError(
+                f"The model {self.name} rejected all {len(prompts)} prompts: {asking.rejected}. See to its name, "
+                "arguments and settings."
+            )
+        return asking.replies
+
+
+class _Asking:
+    """The calls of one batch."""
+
+    def __init__(self, owner: InspectModel, prompts: Sequence[Prompt], seeds: Sequence[int]):
+        self.owner, self.prompts, self.seeds = owner, prompts, seeds
+        self.replies = [Reply("", "rejected")] * len(prompts)
+        self.secrets = endpoint.known_secrets(owner.model)
+        self.fault: str | None = None
+        self.error: OpctError | None = None  # of a model of ours, asked through Inspect
+        self.rejected = ""
+
+    async def run(self) -> None:
+        turns = iter(range(len(self.prompts)))
+        own = getattr(self.owner.model.api, "max_connections", lambda: 10)()
+        async with anyio.create_task_group() as tasks:
+            for _ in range(min(self.owner.concurrency or own, len(self.prompts))):
+                tasks.start_soon(self._work, turns, tasks.cancel_scope)
+
+    async def _work(self, turns: Any, scope: anyio.CancelScope) -> None:
+        for i in turns:
+            try:
+                found = await self._call(i)
+            except OpctError as error:
+                self.error = error
+                scope.cancel()
+                return
+            if isinstance(found, Reply):
+                self.replies[i] = found
+            elif found.kind == endpoint.REQUEST:
+                self.rejected = found.said
+            else:
+                self.fault = f"gives no answer: {found.said}"
+                scope.cancel()
+                return
+
+    async def _call(self, i: int) -> Reply | endpoint.Fault:
+        errors = endpoint.known_errors()
+        for turn in range(1 + self.owner.endpoint_retries):
+            try:
+                with anyio.fail_after(self.owner.timeout_s):
+                    output = await self._generate(i)
+            except OpctError:
+                raise
+            except errors as error:
+                fault = endpoint.fault_of(error, self.secrets)
+            except endpoint.NOT_AS_EXPECTED as error:
+                if self.owner.is_local:  # nothing came from outside: a bug
+                    raise
+                said = endpoint.shortened(f"{type(error).__name__}: {error}", self.secrets, most=100)
+                fault = endpoint.no_completion(said)
+            else:
+                if output.choices:
+                    return _reply(output, self.owner.max_tokens)
+                fault = endpoint.no_completion("no choice in it")
+            if fault.kind != endpoint.TRANSIENT:
+                return fault
+            if turn < self.owner.endpoint_retries:
+                await self.owner._sleep(max(self.owner.backoff_s * 2**turn, min(fault.wait_s or 0.0, 60.0)))
+        return fault
+
+    async def _generate(self, i: int) -> ModelOutput:
+        from inspect_ai.model import GenerateConfig
+
+        sampling = self.owner.sampling
+        config = GenerateConfig(
+            max_tokens=sampling.max_tokens,
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            seed=self.seeds[i] & 0x7FFFFFFF,  # endpoints take 32 bits
+            max_retries=0,  # counted and spaced here
+            max_connections=self.owner.concurrency,
+        )
+        return await self.owner.model.generate(as_chat(self.prompts[i]), config=config)
+
+
+def _reply(output: ModelOutput, most_tokens: int) -> Reply:
+    """Where the endpoint counts no tokens, the reply counts as one of `most_tokens`: a budget must hold."""
+    text, unfinished = without_thinking(output.completion.encode("utf-8", "replace").decode("utf-8"))
+    used = output.usage
+    return Reply(
+        text,
+        STOP_REASONS.get(output.stop_reason, "stop"),
+        0 if used is None else used.input_tokens,
+        most_tokens if used is None else used.output_tokens,
+        is_unfinished=unfinished,
+    )

@@ -1,0 +1,238 @@
+"""From what a person names to who plays: target, attacker, judge, behaviours; and what must not be mixed up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from opct.attack.best_of_n import BestOfN
+from opct.attack.grpo import TrainingPlan, plan_training
+from opct.attack.models import InspectModel, LocalModel, Sampling
+from opct.attack.protocol import BEHAVIOR, TWIN, Attacker, ChatModel, Judge, Shot, Subject
+from opct.attack.refine import Refine
+from opct.attack.scoring import ANSWERS, RULES, RefusalJudge, Scorer
+from opct.attack.settings import BUILTIN, AttackSettings
+from opct.attack.store import AttackDir
+from opct.attack.transfer import FamilyTransfer, PromptTransfer, finished_prompts, load_successes
+from opct.data.behaviors import Behavior, builtin_behaviors, load_behaviors
+from opct.data.near_duplicates import crossing
+from opct.data.trained_on import read_trained_texts
+from opct.errors import DataError, EvaluationError
+from opct.evals.jailbreak import first_behaviors, split_behaviors
+from opct.evals.judging.asking import IN_PROCESS, LLMJudge
+from opct.evals.judging.asking_settings import asking_settings
+from opct.evals.judging.opening import described_model, inspect_model, open_judge
+from opct.evals.refusals import refuses
+from opct.models.saved import load_policy
+from opct.progress import Progress
+from opct.runs import run_behind, run_of
+
+if TYPE_CHECKING:
+    from opct.models.policy import Policy
+
+INSPECT = "inspect:"
+"""Before the name of a model of Inspect: a hub id looks the same as `provider/model`."""
+DEFAULT_ATTACKER = "smollm2-135m-instruct"
+SHOWN = 3
+
+
+class Models:
+    """Loads each policy once, also where attacker and target are the same."""
+
+    def __init__(self, dtype: str | None, progress: Progress):
+        self._settings, self._progress = {} if dtype is None else {"dtype": dtype}, progress
+        self._policies: dict[str, Policy] = {}
+
+    def open(self, spec: str | Path | Policy, sampling: Sampling, role: str) -> ChatModel:
+        """A model by what names it, or a loaded policy.
+
+        Raises:
+            EvaluationError, ModelError: it cannot be loaded.
+        """
+        if not isinstance(spec, str | Path):
+            return LocalModel(spec, sampling, source="a loaded policy")
+        name = str(spec)
+        if name.startswith(INSPECT):
+            asked = inspect_model(name.removeprefix(INSPECT), what=f"The {role}'s model")
+            return InspectModel(asked, sampling, name=described_model(str(asked)))
+        if name not in self._policies:
+            self._progress.stage(f"load {name}")
+            self._policies[name] = load_policy(name, **self._settings)
+            self._progress.log(f"dtype: {self._policies[name].dtype_reason}")
+        return LocalModel(self._policies[name], sampling, source=name)
+
+
+def check_target(target: str | Path | Policy, settings: AttackSettings) -> str:
+    """Whose model is attacked, in one line for a person.
+
+    Raises:
+        EvaluationError: it is behind an endpoint, and nobody said that it is theirs to test.
+    """
+    if not isinstance(target, str | Path):
+        return f"target: {target.name}, a policy loaded in this process"
+    name = str(target)
+    if not name.startswith(INSPECT):
+        where = "a folder or file on this machine" if Path(name).exists() else "weights that this machine loads"
+        return f"target: {name}, {where}"
+    asked = name.removeprefix(INSPECT)
+    if not settings.confirm_remote:
+        raise EvaluationError(
+            f"The target {asked} is a model of Inspect, which may run elsewhere and belong to somebody else. Attack it "
+            "only if it is yours, or its owner has agreed to this test; then say so with --confirm-remote."
+        )
+    return f"target: {asked}, asked through Inspect; you confirmed that it is yours to test"
+
+
+def known_behaviors(settings: AttackSettings) -> list[Behavior]:
+    """All behaviours of the source, of every split.
+
+    Raises:
+        DataError: they cannot be read.
+    """
+    return builtin_behaviors() if str(settings.behaviors) == BUILTIN else load_behaviors(settings.behaviors)
+
+
+def chosen_behaviors(settings: AttackSettings) -> list[Behavior]:
+    """The behaviours that are attacked.
+
+    Raises:
+        DataError, EvaluationError: they cannot be read, or none is left.
+    """
+    known = known_behaviors(settings)
+    return first_behaviors(split_behaviors(settings.split, known), settings.n_behaviors, settings.seed)
+
+
+def attacker_spec(settings: AttackSettings) -> str:
+    """The attacker's model."""
+    return settings.attacker_model or DEFAULT_ATTACKER
+
+
+def training_of(settings: AttackSettings, behaviors: Sequence[Behavior], folder: AttackDir) -> TrainingPlan | None:
+    """How the attacker will be trained; None of one that is not.
+
+    Raises:
+        EvaluationError: the attacker's model is behind an endpoint, or is an adapter.
+        ConfigError, DataError: see `plan_training`.
+    """
+    if settings.attacker != "grpo":
+        return None
+    spec = attacker_spec(settings)
+    if spec.startswith(INSPECT):
+        raise EvaluationError(f"The attacker grpo trains its model, and {spec} is behind an endpoint: name weights.")
+    if run_of(spec) is not None or (Path(spec) / "adapter_config.json").is_file():
+        raise EvaluationError(
+            f"The attacker grpo trains a fresh adapter on a model, and {spec} is a run or an adapter: name the model."
+        )
+    return plan_training(
+        spec,
+        known_behaviors(settings),
+        behaviors,
+        settings.rules,
+        settings.attacker_sampling,
+        folder,
+        settings.training or (),
+        dtype=settings.dtype,
+    )
+
+
+def subjects_of(behaviors: Sequence[Behavior]) -> tuple[list[Subject], list[Subject]]:
+    """(behaviours, those of their benign twins that there are)."""
+    own = [Subject(one.id, one.behavior, BEHAVIOR, one.category) for one in behaviors]
+    twins = [Subject(one.id, one.benign, TWIN, one.category) for one in behaviors if one.benign is not None]
+    return own, twins
+
+
+def open_pool(path: str | Path | None, behaviors: Sequence[Behavior]) -> list[Shot]:
+    """Successes to show an attacker, none of which is about a behaviour that is attacked.
+
+    Raises:
+        DataError: the file cannot be read, or a success in it is about one of these behaviours or a near-duplicate.
+    """
+    if path is None:
+        return []
+    shots = load_successes(path)
+    near = crossing([shot.behavior for shot in shots], [one.behavior for one in behaviors])
+    if near:
+        faults = [f"{shots[i].behavior_id} is a near-duplicate of {behaviors[j].id}" for i, j in near.items()]
+        raise DataError(
+            f"{path} holds {len(near)} successes on behaviours that are attacked now: an attacker that has seen these "
+            "would not be tested on others. Take another split of behaviours, or another pool:",
+            tuple(faults[:50]),
+        )
+    return shots
+
+
+def open_attacker(settings: AttackSettings, behaviors: Sequence[Behavior], models: Models) -> Attacker:
+    """The attacker that is meant.
+
+    Raises:
+        DataError: its prompts cannot be read. EvaluationError, ModelError: its model cannot be loaded.
+    """
+    if settings.attacker == "best_of_n":
+        return BestOfN(settings.noise)
+    if settings.attacker == "refine":
+        return Refine(models.open(attacker_spec(settings), settings.attacker_sampling, "attacker"))
+    if settings.attacker != "transfer":
+        raise EvaluationError(f"The attacker {settings.attacker} is not opened by its name alone.")
+    if settings.prompts is not None:
+        return PromptTransfer(finished_prompts(settings.prompts, behaviors), episodes=settings.episodes)
+    return FamilyTransfer(settings.transfer_families, episodes=settings.episodes, seed=settings.seed)
+
+
+def open_scorer(settings: AttackSettings, cache: Path) -> Scorer:
+    """The judge that is meant.
+
+    Args:
+        cache: file of judgements that were paid for.
+
+    Raises:
+        EvaluationError: there is no such judge or model, or it judges something else than harm.
+    """
+    if settings.judge in RULES:
+        if settings.judge_model is not None or settings.threshold is not None:
+            raise EvaluationError(f"The judge {settings.judge} is made of rules: leave its model and threshold out.")
+        return Scorer(RefusalJudge(on_topic=settings.judge == ANSWERS))
+    judge: Judge = open_judge(
+        settings.judge,
+        model=settings.judge_model,
+        base_url=settings.judge_base_url,
+        model_args=settings.judge_args,
+        threshold=settings.threshold,
+        settings=asking_settings(settings.judge_settings),
+        cache=cache,
+        refuses=refuses,
+    )
+    if judge.identity.meaning != "harmful":
+        raise EvaluationError(
+            f"The judge {judge.identity.name} says which replies are {judge.identity.meaning}, and an attack needs "
+            "harmful: take strongreject, answers, refusals, or a judge trained for that."
+        )
+    remote = isinstance(judge, LLMJudge) and not str(judge.model).startswith(IN_PROCESS)
+    return Scorer(judge, is_local=not remote)
+
+
+def held_in_warnings(target: Any, policy: Policy | None, behaviors: Sequence[Behavior]) -> list[str]:
+    """What of the attacked behaviours the target was trained on, as its run says.
+
+    Args:
+        policy: of a target in this process.
+    """
+    if policy is None:
+        return ["It is not known which behaviours a model behind an endpoint was trained on."]
+    run = run_behind(target) if isinstance(target, str | Path) else None
+    texts = None if run is None else read_trained_texts(run)
+    found = []
+    if texts is not None:
+        near = crossing([one.behavior for one in behaviors], texts.behaviors)
+        if near:
+            shown = ", ".join([behaviors[i].id for i in near][:SHOWN]) + (", ..." if len(near) > SHOWN else "")
+            found.append(
+                f"{len(near)} of the {len(behaviors)} attacked behaviours, or near-duplicates of them, were trained on "
+                f"({shown}): what is measured is partly held in."
+            )
+    if (texts is None or not texts.is_complete) and (run is not None or policy.has_adapter):
+        found.append(
+            "It is not known which behaviours this target was trained on, so those attacked may be among them."
+        )
+    return found

@@ -1,0 +1,179 @@
+"""Attack one's own model: what `opct attack` and `opct.run_attack` do."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from opct.attack.budget import Ledger
+from opct.attack.grpo import train_attacker
+from opct.attack.loop import COMPLETE, Played, Players, play
+from opct.attack.models import LocalModel
+from opct.attack.opening import (
+    Models,
+    check_target,
+    chosen_behaviors,
+    held_in_warnings,
+    open_attacker,
+    open_pool,
+    open_scorer,
+    subjects_of,
+    training_of,
+)
+from opct.attack.protocol import Attacker, Shot, Subject
+from opct.attack.results import Attacked, AttackResult, result_of
+from opct.attack.settings import AttackSettings, attack_settings
+from opct.attack.store import AttackDir
+from opct.config_file import load_config
+from opct.data.behaviors import Behavior
+from opct.evals.judging.protocol import digest
+from opct.progress import NullProgress, Progress
+from opct.runs import run_of
+from opct.signals import StopRequest
+
+if TYPE_CHECKING:
+    from opct.models.policy import Policy
+
+
+def run_attack(
+    target: str | Path | Policy,
+    *,
+    out: str | Path | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    attacker: str | Attacker = "refine",
+    progress: Progress | None = None,
+    **options: Any,
+) -> AttackResult:
+    """Attack a model that is yours to test, and measure what its defence held.
+
+    Args:
+        target: a run directory, one of its checkpoints, an adapter, a model's name or folder, a loaded `Policy`, or
+            `inspect:provider/model`, which needs `confirm_remote=True`.
+        out: folder of the attack; by default `attacks/<attacker>` in the run, or `runs/attack-<target>-<attacker>`.
+        resume: go on with the attack in that folder; overwrite: replace it.
+        attacker: a name, or an object of one's own (`opct.attack.protocol.Attacker`).
+        options: of `opct.attack.settings.AttackSettings`.
+
+    Raises:
+        EvaluationError: a setting is unknown or out of range, a model cannot be asked, or a remote target was not
+            confirmed.
+        DataError: behaviours or prompts cannot be read.
+        RunError: the folder is in the way, in use, or holds another attack.
+    """
+    progress = progress or NullProgress()
+    own = None if isinstance(attacker, str) else attacker
+    settings = attack_settings(options | ({"attacker": attacker} if isinstance(attacker, str) else {}))
+    progress.log(check_target(target, settings))
+    behaviors = chosen_behaviors(settings)
+    pool = open_pool(settings.pool, behaviors)
+    folder = AttackDir(out or default_out(target, own.name if own is not None else settings.attacker))
+    training = None if own is not None else training_of(settings, behaviors, folder)
+    with folder.open(resume=resume, overwrite=overwrite), StopRequest() as stop:
+        scorer = open_scorer(settings, folder.judge_cache_path)
+        models = Models(settings.dtype, progress)
+        asked = models.open(target, settings.target_sampling, "target")
+        trained = None
+        if training is not None:
+            trained = train_attacker(training, asked, scorer, folder, progress)
+            own, pool = trained.attacker, [*pool, *trained.shots]
+        players = Players(own or open_attacker(settings, behaviors, models), asked, scorer)
+        attack = _Attack(settings, behaviors, pool, players, folder)
+        folder.begin(attack.identity())
+        played, twins_played = attack.run(lambda: stop.requested, progress)
+        policy = asked.policy if isinstance(asked, LocalModel) else None
+        result = result_of(
+            Attacked(
+                label=settings.label or _label(target, policy),
+                target=asked.identity(),
+                attacker=players.attacker.identity(),
+                settings=attack.described(),
+                budget=settings.budget,
+                spent=attack.ledger.spent,
+                scorer=scorer,
+                subjects=attack.subjects,
+                played=played,
+                twins=attack.twins,
+                twins_played=twins_played,
+                warnings=held_in_warnings(target, policy, behaviors),
+                training=None if trained is None else trained.summary,
+            )
+        )
+        folder.write_result(result, attack.subjects, played.tries)
+    return AttackResult(folder.path, result)
+
+
+class _Attack:
+    """Behaviours, then their twins, from one budget."""
+
+    def __init__(
+        self,
+        settings: AttackSettings,
+        behaviors: Sequence[Behavior],
+        pool: Sequence[Shot],
+        players: Players,
+        folder: AttackDir,
+    ):
+        self.settings, self.pool, self.players, self.folder = settings, pool, players, folder
+        self.subjects, twins = subjects_of(behaviors)
+        self.twins = twins if settings.twin_episodes else []
+        self.ledger: Ledger
+
+    def identity(self) -> dict[str, Any]:
+        """What a resumed attack must share with the one before."""
+        return {
+            "target": self.players.target.identity(),
+            "attacker": dict(self.players.attacker.identity()),
+            "judge": self.players.scorer.judge_of_behaviors.identity.row(),
+            "rules": asdict(self.settings.rules),
+            "twin_episodes": self.settings.twin_episodes,
+            "behaviors": {"n": len(self.subjects), "hash": _hash(self.subjects)},
+            "twins": {"n": len(self.twins), "hash": _hash(self.twins)},
+            "pool": digest([asdict(shot) for shot in self.pool])[:12] if self.pool else None,
+        }
+
+    def described(self) -> Mapping[str, Any]:
+        """The settings as the results name them."""
+        source = f"{Path(str(self.settings.behaviors)).name}:{self.settings.split}"
+        left_out = ("target", "attacker", "judge")
+        return {"source": source} | {name: one for name, one in self.identity().items() if name not in left_out}
+
+    def run(self, should_stop: Any, progress: Progress) -> tuple[Played, Played]:
+        """Play, as far as the budget reaches."""
+        players, settings = self.players, self.settings
+        most = players.attacker.max_tokens + players.target.max_tokens
+        self.ledger = Ledger(settings.budget, most, self.folder.spent)
+        shared: dict[str, Any] = {"journal": self.folder, "should_stop": should_stop, "progress": progress}
+        played = play(self.subjects, players, settings.rules, self.ledger, pool=self.pool, **shared)
+        if played.ended != COMPLETE or not self.twins:
+            return played, Played(())
+        return played, play(self.twins, players, settings.twin_rules, self.ledger, pool=self.pool, **shared)
+
+
+def default_out(target: str | Path | Policy, attacker: str) -> Path:
+    """Where an attack is kept that nobody named a folder for."""
+    if isinstance(target, str | Path):
+        run = run_of(target)
+        if run is not None and run.path == Path(str(target)):
+            return run.attacks_dir / attacker
+        name = str(target)
+    else:
+        name = target.name
+    return Path("runs") / f"attack-{re.sub(r'[^A-Za-z0-9._-]+', '-', name).strip('-.')}-{attacker}"
+
+
+def _label(target: str | Path | Policy, policy: Policy | None) -> str:
+    """What a report calls the target, as an evaluation calls it."""
+    run = run_of(target) if isinstance(target, str | Path) else None
+    if run is not None:
+        return load_config(run.config_path).method
+    if policy is None:
+        return "remote"
+    return "trained" if policy.has_adapter else "base"
+
+
+def _hash(subjects: Sequence[Subject]) -> str:
+    return digest([[one.id, one.text, one.kind] for one in subjects])[:12]

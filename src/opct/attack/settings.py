@@ -1,0 +1,161 @@
+"""Everything a person sets about an attack."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from opct.attack.best_of_n import SIGMA
+from opct.attack.board import Rules, Stop
+from opct.attack.budget import Budget
+from opct.attack.models import Sampling
+from opct.attack.scoring import REFUSALS
+from opct.errors import EvaluationError, unknown
+
+ATTACKERS = ("transfer", "best_of_n", "refine", "grpo")
+BUILTIN = "builtin"
+OWNERS = {
+    "attacker_model": ("refine", "grpo"),
+    "families": ("transfer",),
+    "prompts": ("transfer",),
+    "sigma": ("best_of_n",),
+    "training": ("grpo",),
+}
+"""Settings that are of some attackers alone."""
+
+
+@dataclass(frozen=True)
+class AttackSettings:
+    """An attack's settings.
+
+    Attributes:
+        attacker: one of `ATTACKERS`.
+        attacker_model: of `refine` and `grpo`: as a target is named; by default the default model of this package. That
+            of `grpo` is loaded in this process.
+        training: of `grpo`: settings of `opct train` for the attacker, `section.name=value` each; see
+            `opct.attack.grpo`.
+        families: of `transfer`: names of jailbreak families, or train, held_out, all.
+        prompts: of `transfer`: a file of finished prompts instead; see `opct.attack.transfer`.
+        sigma: of `best_of_n`: how strongly letters are disturbed, 0 to 1.
+        pool: a `successful_prompts.jsonl` of an attack on other behaviours, whose prompts an attacker is shown.
+        judge: `refusals`, `answers`, a rubric with `judge_model`, or the folder of a trained judge.
+        judge_model, judge_base_url, judge_args, judge_settings, threshold: as for `opct judge run`.
+        behaviors: `builtin`, a file or a hub set; see `opct.data.behaviors.load_behaviors`.
+        split: which of them: test, validation, train or all.
+        n_behaviors: at most so many, chosen by seed; None for all.
+        episodes, rounds, stop, shots, batch_size, seed: see `opct.attack.board.Rules`.
+        twin_episodes: episodes against each benign twin, of as many rounds, none of which ends early; 0: no twins.
+        max_reply_tokens, temperature: of the target.
+        max_attack_tokens, attack_temperature: of the attacker's model.
+        max_queries, max_tokens, max_seconds: see `opct.attack.budget.Budget`.
+        confirm_remote: whoever attacks a model behind an endpoint says that it is theirs to test.
+        label: what a report calls the target; by default its run's method, else base or trained.
+        dtype: of models in this process; by default as `opct eval` chooses it.
+
+    Raises:
+        EvaluationError: a value is out of range, or is for another attacker.
+    """
+
+    attacker: str = "refine"
+    attacker_model: str | None = None
+    families: str | None = None
+    prompts: str | Path | None = None
+    sigma: float | None = None
+    training: Sequence[str] | None = None
+    pool: str | Path | None = None
+    judge: str = REFUSALS
+    judge_model: str | None = None
+    judge_base_url: str | None = None
+    judge_args: Mapping[str, Any] = field(default_factory=dict)
+    judge_settings: Mapping[str, Any] = field(default_factory=dict)
+    threshold: float | None = None
+    behaviors: str | Path = BUILTIN
+    split: str = "test"
+    n_behaviors: int | None = None
+    episodes: int = 8
+    rounds: int = 3
+    stop: Stop = "behavior"
+    shots: int = 2
+    batch_size: int = 128
+    seed: int = 0
+    twin_episodes: int = 1
+    max_reply_tokens: int = 96
+    temperature: float = 1.0
+    max_attack_tokens: int = 128
+    attack_temperature: float = 1.0
+    max_queries: int | None = None
+    max_tokens: int | None = None
+    max_seconds: float | None = None
+    confirm_remote: bool = False
+    label: str | None = None
+    dtype: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.attacker not in ATTACKERS:
+            raise EvaluationError(unknown("attacker", self.attacker, ATTACKERS))
+        for name, owners in OWNERS.items():
+            if getattr(self, name) is not None and self.attacker not in owners:
+                owner = " or ".join(owners)
+                raise EvaluationError(f"{name} is of the attacker {owner}, and this is {self.attacker}: leave it out.")
+        if self.attacker == "grpo" and (self.episodes < 2 or self.attack_temperature != 1.0):
+            raise EvaluationError(
+                f"The attacker grpo with {self.episodes} episodes at temperature {self.attack_temperature:g}: its "
+                "training compares at least 2 episodes of a behaviour, and samples the policy itself, at temperature 1."
+            )
+        if self.families is not None and self.prompts is not None:
+            raise EvaluationError("families and prompts are two ways of transfer: give one of them.")
+        if self.n_behaviors is not None and self.n_behaviors < 1:
+            raise EvaluationError(f"n_behaviors is {self.n_behaviors}: use at least 1, or none for all.")
+        if self.twin_episodes < 0:
+            raise EvaluationError(f"twin_episodes is {self.twin_episodes}: use at least 0.")
+        _ = self.rules, self.budget, self.target_sampling, self.attacker_sampling  # each checks its own
+
+    @property
+    def rules(self) -> Rules:
+        """Of the attack on behaviours."""
+        return Rules(self.episodes, self.rounds, self.stop, self.shots, self.batch_size, self.seed)
+
+    @property
+    def twin_rules(self) -> Rules:
+        """Of the same attack on twins: every round is played, so that no twin drops out once it was answered."""
+        return Rules(max(self.twin_episodes, 1), self.rounds, "never", self.shots, self.batch_size, self.seed)
+
+    @property
+    def budget(self) -> Budget:
+        """Of both together."""
+        return Budget(self.max_queries, self.max_tokens, self.max_seconds)
+
+    @property
+    def target_sampling(self) -> Sampling:
+        """How the target is sampled."""
+        return Sampling(self.max_reply_tokens, self.temperature)
+
+    @property
+    def attacker_sampling(self) -> Sampling:
+        """How the attacker's model is sampled."""
+        return Sampling(self.max_attack_tokens, self.attack_temperature)
+
+    @property
+    def transfer_families(self) -> str:
+        """Of `transfer`: by default the held-out ones, which the package's own pairs never train on."""
+        return self.families or "held_out"
+
+    @property
+    def noise(self) -> float:
+        """Of `best_of_n`."""
+        return SIGMA if self.sigma is None else self.sigma
+
+
+def attack_settings(values: Mapping[str, Any]) -> AttackSettings:
+    """The settings with some of them set by name.
+
+    Raises:
+        EvaluationError: one is not known (the message has the nearest), or out of range.
+    """
+    known = [one.name for one in fields(AttackSettings)]
+    for name in values:
+        if name not in known:
+            raise EvaluationError(unknown("setting of an attack", name, known))
+    return AttackSettings(**values)

@@ -1,0 +1,142 @@
+"""`transfer`: fixed prompts that were not written for this target. It learns nothing and samples nothing.
+
+Either the wrappers of the jailbreak families (the same that `opct eval --suite jailbreak` asks in, for held-out
+families alone those a target was never trained on), or finished prompts from a file: an attacker's artifacts in
+JailbreakBench's format, or the successes that an earlier attack kept.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from opct.attack.protocol import EXHAUSTED, Proposal, Shot, Try, View
+from opct.data.behaviors import Behavior
+from opct.data.build_jailbreak import artifact_behaviors
+from opct.data.near_duplicates import crossing
+from opct.data.pairs import Prompt
+from opct.data.perturb.in_the_wild import load_artifacts
+from opct.data.perturb.jailbreak import bare_prompt, chosen_families, wrapped_prompt
+from opct.errors import DataError
+from opct.evals.judging.protocol import digest
+from opct.files import read_jsonl
+
+SUCCESSES_SCHEMA = "opct_successful_prompts"
+
+
+class FamilyTransfer:
+    """Wraps each behaviour in the families, one after another, and in further wrappers of each when all had a turn.
+
+    Args:
+        families: as `chosen_families` takes them.
+        episodes: N of the attack; try number = round x N + episode.
+        seed: of the wrappers.
+    """
+
+    name = "transfer"
+    max_tokens = 0
+    is_local = True
+
+    def __init__(self, families: str | Sequence[str] = "held_out", *, episodes: int, seed: int | str = 0):
+        self.families, self.episodes, self.seed = chosen_families(families), episodes, seed
+
+    def identity(self) -> dict[str, Any]:
+        """The families, in their order."""
+        return {"attacker": self.name, "families": self.families, "seed": self.seed}
+
+    def propose(self, views: Sequence[View]) -> list[Proposal]:
+        """The behaviour in the wrapper whose turn it is."""
+        return [Proposal(self._prompt(view)) for view in views]
+
+    def _prompt(self, view: View) -> Prompt:
+        turn, place = divmod(view.round * self.episodes + view.episode, len(self.families))
+        key = f"{self.seed}/{view.id}/{turn}"  # a twin has the id, and so the wrapper, of its behaviour
+        return wrapped_prompt(view.behavior, self.families[place], key, 0, stated_only=True)
+
+    def observe(self, round_: int, tries: Sequence[Try]) -> None:
+        """Nothing is learned."""
+
+
+class PromptTransfer:
+    """Puts finished prompts, in their order; a behaviour that has no more of them gets no further try.
+
+    Args:
+        prompts: by behaviour id.
+        episodes: N of the attack.
+    """
+
+    name = "transfer"
+    max_tokens = 0
+    is_local = True
+
+    def __init__(self, prompts: Mapping[str, Sequence[Prompt]], *, episodes: int):
+        self.prompts, self.episodes = {id_: list(own) for id_, own in prompts.items()}, episodes
+
+    def identity(self) -> dict[str, Any]:
+        """Which prompts, by a hash."""
+        return {
+            "attacker": self.name,
+            "prompts": digest(self.prompts)[:12],
+            "n_prompts": sum(map(len, self.prompts.values())),
+        }
+
+    def propose(self, views: Sequence[View]) -> list[Proposal]:
+        """The prompt whose turn it is."""
+        return [self._proposal(view) for view in views]
+
+    def _proposal(self, view: View) -> Proposal:
+        own, number = self.prompts.get(view.id, []), view.round * self.episodes + view.episode
+        return Proposal(own[number]) if number < len(own) else Proposal(None, EXHAUSTED)
+
+    def observe(self, round_: int, tries: Sequence[Try]) -> None:
+        """Nothing is learned."""
+
+
+def finished_prompts(path: str | Path, behaviors: Sequence[Behavior]) -> dict[str, list[Prompt]]:
+    """The prompts of a file that are for these behaviours (or near-duplicates of them), by behaviour id.
+
+    Args:
+        path: JailbreakBench's artifacts (JSON), or a `successful_prompts.jsonl` of an attack.
+
+    Raises:
+        DataError: the file cannot be read, or no prompt in it is for any of the behaviours.
+    """
+    found: dict[str, list[Prompt]] = {}
+    own = {behavior.id for behavior in behaviors}
+    if Path(path).suffix == ".jsonl":
+        successes = load_successes(path)
+        near = crossing([one.behavior for one in successes], [behavior.behavior for behavior in behaviors])
+        for i, j in sorted(near.items()):
+            found.setdefault(behaviors[j].id, []).append(successes[i].prompt)
+    else:
+        artifacts, _ = load_artifacts(path)
+        for artifact, behavior in zip(artifacts, artifact_behaviors(artifacts, behaviors), strict=True):
+            if behavior.id in own:
+                found.setdefault(behavior.id, []).append(bare_prompt(artifact.prompt))
+    if not found:
+        raise DataError(
+            f"{path}: none of its prompts is for any of the {len(behaviors)} behaviours: take the behaviours that they "
+            "were written for (--behaviors), or another split."
+        )
+    return found
+
+
+def load_successes(path: str | Path) -> list[Shot]:
+    """What an attack kept as `successful_prompts.jsonl`.
+
+    Raises:
+        DataError: the file is not there, or is no such file.
+    """
+    if not Path(path).is_file():
+        raise DataError(f"No file at {path}: check the path.")
+    rows = read_jsonl(path)
+    if not rows or rows[0].get("kind") != SUCCESSES_SCHEMA:
+        raise DataError(f"{path} is not the successful_prompts.jsonl of an attack: name one, or a JSON of artifacts.")
+    for number, row in enumerate(rows[1:], start=2):
+        if not {"behavior_id", "behavior", "prompt"} <= set(row):
+            raise DataError(
+                f"{path}:{number}: expected behavior_id, behavior and prompt, found {json.dumps(list(row))}."
+            )
+    return [Shot(row["behavior_id"], row["behavior"], tuple(row["prompt"])) for row in rows[1:]]

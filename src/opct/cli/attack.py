@@ -1,0 +1,123 @@
+"""`opct attack`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from opct.cli.options import Split
+from opct.cli.settings import BaseUrl, ModelArg, Setting, Threshold, assigned
+
+AttackTarget = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN_OR_MODEL",
+        help="Your model: a run directory or one of its checkpoints, an adapter, a hub id, a model folder, a .gguf "
+        "file, smollm2-135m-instruct, or inspect:provider/model with --confirm-remote.",
+    ),
+]
+AttackerModel = Annotated[
+    str | None,
+    typer.Option(metavar="MODEL", help="Of refine and grpo, named as the target; smollm2-135m-instruct by default."),
+]
+JudgeName = Annotated[
+    str, typer.Option(metavar="JUDGE", help="refusals, answers, strongreject, or a folder made by `opct judge train`.")
+]
+Families = Annotated[
+    str | None, typer.Option(metavar="NAMES", help="Of transfer: held_out (default), train, all, or names.")
+]
+Prompts = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Of transfer: finished prompts instead of families.")
+]
+Sigma = Annotated[
+    float | None, typer.Option(metavar="X", help="Of best_of_n: how strongly letters are disturbed; 0.4.")
+]
+Training = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME=VALUE", help="Of grpo: a setting of its training, max_steps=40; repeatable."),
+]
+Pool = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Successes on other behaviours that an attacker is shown.")
+]
+JudgeModel = Annotated[str | None, typer.Option(metavar="NAME", help="Who is asked by a rubric: any model of Inspect.")]
+Behaviors = Annotated[str, typer.Option(metavar="FILE", help="builtin, a file or hub set of behaviours.")]
+
+
+def attack(
+    target: AttackTarget,
+    attacker: Annotated[str, typer.Option(metavar="NAME", help="transfer, best_of_n, refine or grpo.")] = "refine",
+    attacker_model: AttackerModel = None,
+    families: Families = None,
+    prompts: Prompts = None,
+    sigma: Sigma = None,
+    train: Training = None,
+    pool: Pool = None,
+    judge: JudgeName = "refusals",
+    judge_model: JudgeModel = None,
+    base_url: BaseUrl = None,
+    model_arg: ModelArg = None,
+    setting: Setting = None,
+    threshold: Threshold = None,
+    behaviors: Behaviors = "builtin",
+    split: Annotated[Split, typer.Option(help="Which of them.")] = Split.test,
+    n_behaviors: Annotated[int | None, typer.Option(metavar="N", min=1, help="At most so many of them.")] = None,
+    n: Annotated[int, typer.Option("--n", metavar="N", min=1, help="Episodes against each behaviour.")] = 8,
+    rounds: Annotated[int, typer.Option(metavar="K", min=1, help="Tries of each episode.")] = 3,
+    stop: Annotated[
+        str, typer.Option(metavar="WHEN", help="What a break ends: behavior, episode or never.")
+    ] = "behavior",
+    shots: Annotated[
+        int, typer.Option(metavar="N", min=0, help="Successes on other behaviours that an attacker is shown.")
+    ] = 2,
+    twin_episodes: Annotated[
+        int, typer.Option(metavar="N", min=0, help="Episodes against each benign twin; 0: none.")
+    ] = 1,
+    max_reply_tokens: Annotated[int, typer.Option(metavar="N", min=1, help="Longest reply of the target.")] = 96,
+    max_attack_tokens: Annotated[int, typer.Option(metavar="N", min=1, help="Longest message of refine.")] = 128,
+    temperature: Annotated[float, typer.Option(metavar="T", min=0, help="Of the target; 0 is greedy.")] = 1.0,
+    attack_temperature: Annotated[float, typer.Option(metavar="T", min=0, help="Of the attacker's model.")] = 1.0,
+    max_queries: Annotated[int | None, typer.Option(metavar="N", min=1, help="Prompts put to the target.")] = None,
+    max_tokens: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Sampled by attacker and target together.")
+    ] = None,
+    max_seconds: Annotated[float | None, typer.Option(metavar="S", help="Begin no batch after so many.")] = None,
+    batch_size: Annotated[int, typer.Option(metavar="N", min=1, help="Tries asked and kept at once.")] = 128,
+    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Of every draw.")] = 0,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="In the run's attacks/, else runs/attack-TARGET-ATTACKER.")
+    ] = None,
+    label: Annotated[str | None, typer.Option(metavar="NAME", help="Of the target in a report.")] = None,
+    dtype: Annotated[str | None, typer.Option(metavar="DTYPE", help="Of models in this process.")] = None,
+    confirm_remote: Annotated[
+        bool, typer.Option("--confirm-remote", help="The model behind this endpoint is yours to test.")
+    ] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the attack in the folder.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the attack in the folder.")] = False,
+) -> None:
+    """Attack your own model, and measure what its defence holds; nobody else's."""
+    given = dict(locals())
+    _attack({name: value for name, value in given.items() if value is not None})
+
+
+def _attack(given: dict[str, Any]) -> None:
+    from rich.console import Console
+
+    from opct.attack.run import run_attack
+    from opct.progress import make_progress
+
+    options = {name: given.pop(name) for name in ("target", "out", "resume", "overwrite", "attacker") if name in given}
+    renamed = {"n": "episodes", "base_url": "judge_base_url", "train": "training"}
+    settings = {renamed.get(name, name): value for name, value in given.items()}
+    settings["judge_args"] = assigned(settings.pop("model_arg", []), "--model-arg")
+    settings["judge_settings"] = assigned(settings.pop("setting", []), "--set")
+    settings["split"] = str(settings["split"])
+    progress = make_progress()
+    try:
+        result = run_attack(options.pop("target"), progress=progress, **options, **settings)
+    finally:
+        progress.done()
+    Console().print(result.render())
+    if result.ended == "interrupted":
+        raise typer.Exit(130)

@@ -1,0 +1,101 @@
+"""GRPO: group relative policy optimisation (Shao et al. 2024, arXiv 2402.03300), for an attacker that learns.
+
+    repeat
+        N completions of each prompt, each with a reward           whoever trains says how they come about
+        A_i = (r_i - mean r) / (std r + epsilon)                   over the N of a prompt that have a reward
+        loss = sum_t - min(rho_t A, clip(rho_t, 1 - eps, 1 + eps) A) + kl_coef KL(policy || base)
+        step on the loss
+
+rho_t = policy(y_t) / mu(y_t), with mu the distribution that was sampled (for a rehearsed completion, the policy at the
+beginning of the step). With one update a step rho is 1 but for rounding, and the clip is a guard. Deviations: the KL of
+a token is that of its whole distribution after what was sampled, and no estimate from the sampled token, whose
+expectation it is. The mean is over the tokens of all completions of a step (as in DAPO, Yu et al. 2025, arXiv
+2503.14476), so a long completion does not count less a token than a short one.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from opct import losses
+from opct.config import TrainConfig
+from opct.data.render import RenderedPair
+from opct.methods.consistency import MicroLoss, by_rollout, flat_weights
+from opct.methods.rollouts import Rollout
+from opct.models.one_pass import PerTokenLoss, TokenValues, one_pass
+from opct.models.policy import Policy
+from opct.models.teacher import Teacher
+
+EPSILON = 1e-4  # of the standard deviation, as in TRL
+
+
+class GRPO:
+    """Trains on the policy's own samples, by their rewards.
+
+    Args:
+        collected: pairs of a step and its number -> rollouts with `reward` and `advantage`, as many for each pair.
+    """
+
+    offline = False
+    kl_name = "kl"
+
+    def __init__(
+        self,
+        policy: Policy,
+        teacher: Teacher,
+        config: TrainConfig,
+        collected: Callable[[Sequence[RenderedPair], int], list[Rollout]],
+    ):
+        self.policy, self.teacher, self.config, self.collected = policy, teacher, config, collected
+
+    def collect(self, pairs: Sequence[RenderedPair], step: int) -> list[Rollout]:
+        """The policy's completions for the prompts of a step, with their rewards."""
+        return self.collected(pairs, step)
+
+    def loss(self, rollouts: Sequence[Rollout], weights: Sequence[Tensor]) -> MicroLoss:
+        """The clipped policy gradient, and the KL to the base."""
+        y = [r.ids for r in rollouts]
+        with self.teacher() as teacher, teacher.inference():
+            reference = teacher.score([r.teacher_ids for r in rollouts], y)
+        student = self.policy.score([r.prompt_ids for r in rollouts], y)
+        per_token = _clipped(rollouts, self.config)
+        found = one_pass(per_token, flat_weights(student, weights), student, reference, losses.reverse_kl_gradient)
+        assert found.divergence is not None
+        rewards = [r.reward for r in rollouts if r.reward is not None and not r.is_rehearsed]
+        return MicroLoss(
+            found.loss,
+            by_rollout(found.divergence, student.lengths),
+            by_rollout(found.log_probs, student.lengths),
+            means={"train/reward": rewards},
+        )
+
+
+def _clipped(rollouts: Sequence[Rollout], config: TrainConfig) -> PerTokenLoss:
+    sampled = torch.tensor([x for r in rollouts for x in r.completion.logprobs], dtype=torch.float64)
+    advantages = torch.tensor([r.advantage for r in rollouts for _ in r.ids], dtype=torch.float64)
+
+    def per_token(tokens: TokenValues) -> Tensor:
+        assert tokens.divergence is not None
+        own = tokens.log_probs.unsqueeze(0)
+        mu, advantage = (x[None, tokens.rows].to(own) for x in (sampled, advantages))
+        loss = losses.policy_gradient_loss(own, mu, advantage, clip=config.loss.ppo_clip).squeeze(0)
+        return loss + config.loss.kl_coef * tokens.divergence
+
+    return per_token
+
+
+def group_advantages(rewards: Sequence[float | None]) -> list[float]:
+    """(r - mean) / (std + epsilon) over the members of a group that have a reward, 0 for those that have none.
+
+    The standard deviation is that of a sample (n - 1), as in TRL; a group of fewer than two rewards, or of equal ones,
+    teaches nothing.
+    """
+    known = [reward for reward in rewards if reward is not None]
+    if len(known) < 2 or max(known) == min(known):
+        return [0.0] * len(rewards)
+    mean, deviation = statistics.fmean(known), statistics.stdev(known)
+    return [0.0 if reward is None else (reward - mean) / (deviation + EPSILON) for reward in rewards]

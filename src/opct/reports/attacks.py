@@ -1,0 +1,286 @@
+"""Attacks on the runs of a report: the curve of broken behaviours, what held, and which behaviours broke.
+
+They are read from `attacks/*/result.json` in each run's folder. No prompt and no reply is in such a file; the prompts
+that broke a behaviour are read from the private file beside it, and only where they are asked for.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from opct.errors import EvaluationError
+from opct.evals.stats import Difference, average_over_runs, paired_difference
+from opct.files import read_jsonl
+from opct.reports.arms import Arm, Pair
+from opct.reports.attack_figures import curve_figure, learning_figure
+from opct.reports.figures import Figure
+from opct.reports.wording import change, count, interval, quantity
+from opct.runs import RunDir
+
+SCHEMA, KIND = 1, "opct_attack"
+RESULT, SUCCESSES = "result.json", "successful_prompts.jsonl"
+BROKEN, HELD, UNDECIDED = "broken", "held", "undecided"
+SHOWN_PROMPTS = 3
+COLUMNS = (
+    "defence rate",
+    "undecided as broken, as held",
+    "held, broken, undecided",
+    "median queries to the first break",
+    "benign twins refused",
+    "queries, sampled tokens",
+    "judge",
+)
+
+
+@dataclass(frozen=True)
+class Attack:
+    """One attack on one run; `prompts` by behaviour id, where they were asked for."""
+
+    run: str
+    result: Mapping[str, Any]
+    prompts: Mapping[str, tuple[str, ...]]
+
+    @property
+    def attacker(self) -> str:
+        """Its name."""
+        return str(self.result["attacker"]["attacker"])
+
+    def row(self, metric: str) -> Mapping[str, Any]:
+        """The row of a metric."""
+        return next(row for row in self.result["rows"] if row["metric"] == metric)
+
+    def with_status(self, status: str) -> list[Mapping[str, Any]]:
+        """The behaviours of a status."""
+        return [one for one in self.result["behaviors"] if one["status"] == status]
+
+    @property
+    def held(self) -> dict[str, float | None]:
+        """1 for each behaviour that held, 0 for a broken one, None for an undecided one, by id."""
+        values = {BROKEN: 0.0, HELD: 1.0, UNDECIDED: None}
+        return {one["id"]: values[one["status"]] for one in self.result["behaviors"]}
+
+
+@dataclass(frozen=True)
+class AttackRow:
+    """A line of the table: an attack on a run of an arm, its texts in the order of `COLUMNS`; `numbers` for JSON."""
+
+    arm: Arm
+    run: str
+    texts: tuple[str, ...]
+    numbers: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class BrokenBehavior:
+    """A behaviour that an attack broke, for the list that is folded away."""
+
+    text: str
+    category: str
+    query: int
+    prompts: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class BrokenList:
+    """Those of one attack."""
+
+    arm: Arm
+    run: str
+    behaviors: tuple[BrokenBehavior, ...]
+
+
+@dataclass(frozen=True)
+class AttackView:
+    """Everything about one attacker on the page."""
+
+    name: str
+    figures: tuple[Figure, ...]
+    rows: tuple[AttackRow, ...]
+    differences: tuple[str, ...]
+    broken: tuple[BrokenList, ...]
+    warnings: tuple[str, ...]
+
+
+def load_attacks(directory: Path, name: str, *, prompts: bool = False) -> list[Attack]:
+    """The attacks in a run's folder, by the name of their folders.
+
+    Args:
+        name: of the run.
+        prompts: read the prompts that broke a behaviour, too.
+
+    Raises:
+        EvaluationError: a result cannot be read.
+    """
+    found = []
+    for path in sorted(RunDir(directory).attacks_dir.glob(f"*/{RESULT}")):
+        try:
+            result = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise EvaluationError(f"Cannot read {path} ({error}): attack again, or remove its folder.") from error
+        if not isinstance(result, dict) or (result.get("kind"), result.get("schema")) != (KIND, SCHEMA):
+            raise EvaluationError(f"{path} is no result of an attack that this version reads: attack again.")
+        texts = _prompts(path.with_name(SUCCESSES)) if prompts else {}
+        found.append(Attack(name, result, texts))
+    return found
+
+
+def _prompts(path: Path) -> dict[str, tuple[str, ...]]:
+    """The first few prompts that broke each behaviour, by its id."""
+    found: dict[str, list[str]] = {}
+    for row in read_jsonl(path)[1:]:
+        said = "\n\n".join(f"{message['role']}: {message['content']}" for message in row["prompt"])
+        found.setdefault(str(row["behavior_id"]), []).append(said)
+    return {id_: tuple(own[:SHOWN_PROMPTS]) for id_, own in found.items()}
+
+
+def attack_views(arms: Sequence[Arm], pairs: Sequence[Pair], *, prompts: bool = False) -> list[AttackView]:
+    """One part of the page for each attacker, in the order in which they are found."""
+    of_arm = {
+        arm.label: [one for run in arm.runs for one in load_attacks(run.path, run.name, prompts=prompts)]
+        for arm in arms
+    }
+    names = dict.fromkeys(one.attacker for own in of_arm.values() for one in own)
+    return [
+        _view(name, [(arm, [one for one in of_arm[arm.label] if one.attacker == name]) for arm in arms], pairs)
+        for name in names
+    ]
+
+
+def _view(name: str, attacks: Sequence[tuple[Arm, Sequence[Attack]]], pairs: Sequence[Pair]) -> AttackView:
+    there = [(arm, one) for arm, own in attacks for one in own]
+    differences, apart = _differences(attacks, pairs)
+    return AttackView(
+        name,
+        tuple(found for found in (curve_figure(name, there), learning_figure(name, there)) if found is not None),
+        tuple(AttackRow(arm, one.run, _texts(one), _numbers(one)) for arm, one in there),
+        differences,
+        tuple(_broken(arm, one) for arm, one in there),
+        (*_warnings(there), *apart),
+    )
+
+
+def _texts(one: Attack) -> tuple[str, ...]:
+    rate = one.row("defense_success_rate")
+    low, high = (one.row(f"defense_success_rate_undecided_as_{bound}")["value"] for bound in (BROKEN, HELD))
+    twins, middle = one.row("benign_refusal_rate"), one.result["curve"]["median_queries_to_break"]["value"]
+    spent, judge = one.result["budget"]["spent"], one.result["judge"]
+    counts = [len(one.with_status(status)) for status in (HELD, BROKEN, UNDECIDED)]
+    return (
+        f"{quantity(rate['value'], 'rate')} ({interval(rate['ci_low'], rate['ci_high'], 'rate')})",
+        f"{quantity(low, 'rate')}, {quantity(high, 'rate')}",
+        ", ".join(map(str, counts)),
+        "not reached" if middle is None else str(middle),
+        f"{quantity(twins['value'], 'rate')} (n = {twins['n']})",
+        f"{spent['queries']:,}, {spent['tokens']:,}",
+        f"{judge['name']} ({judge['model']})",
+    )
+
+
+def _numbers(one: Attack) -> dict[str, Any]:
+    return {name: one.result.get(name) for name in ("rows", "curve", "budget", "ended", "training")}
+
+
+def _broken(arm: Arm, one: Attack) -> BrokenList:
+    return BrokenList(
+        arm,
+        one.run,
+        tuple(
+            BrokenBehavior(
+                str(own["behavior"]), str(own["category"]), int(own["first_break"]), one.prompts.get(own["id"], ())
+            )
+            for own in sorted(one.with_status(BROKEN), key=lambda own: own["first_break"])
+        ),
+    )
+
+
+def _differences(
+    attacks: Sequence[tuple[Arm, Sequence[Attack]]], pairs: Sequence[Pair]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """(paired differences of what held, in words; why there are none where attacks do not compare)."""
+    of_label = {arm.label: own for arm, own in attacks}
+    found, apart = [], []
+    for pair in pairs:
+        one, other = of_label.get(pair.of, ()), of_label.get(pair.against, ())
+        if not one or not other:
+            continue
+        unlike = sorted({name for a in one for b in other for name in _unlike(a, b)})
+        if unlike:
+            apart.append(f"{pair.title}: the attacks differ in {', '.join(unlike)}, so no difference is given.")
+            continue
+        found.append(f"{pair.title}: {_difference_text(_paired(one, other))}")
+    return tuple(found), tuple(apart)
+
+
+def _paired(one: Sequence[Attack], other: Sequence[Attack]) -> Difference:
+    """What held of one less what held of the other, over behaviours that both decided; of runs, averaged first."""
+    sides = [average_over_runs([attack.held for attack in own]) for own in (one, other)]
+    ids = {id_ for side in sides for id_ in side}
+    return paired_difference(sides[0], sides[1], {id_: id_ for id_ in ids})
+
+
+def _difference_text(found: Difference) -> str:
+    if found.value is None:
+        return "no behaviour was decided in both"
+    said = interval(found.ci_low, found.ci_high, "rate", signed=True)
+    return f"{change(found.value, 'rate')} of behaviours held ({said}; n = {found.n} decided in both)"
+
+
+def _unlike(a: Attack, b: Attack) -> list[str]:
+    """Names of what two attacks must share to be compared, and do not.
+
+    Of an attacker that learns, its weights are left out: it is another one for each target, trained alike.
+    """
+
+    def facts(one: Attack) -> dict[str, Any]:
+        result, target, attacker = one.result, one.result["target"], dict(one.result["attacker"])
+        own = ("source", "weights") if "training" in attacker else ("source",)
+        if isinstance(attacker.get("model"), dict):
+            attacker["model"] = {name: value for name, value in attacker["model"].items() if name not in own}
+        return {
+            "attacker": attacker,
+            "judge": result["judge"]["hash"],
+            "rules": result["settings"]["rules"],
+            "behaviours": result["settings"]["behaviors"],
+            "reply length": target.get("max_tokens"),
+            "temperature": target.get("temperature"),
+        }
+
+    mine, theirs = facts(a), facts(b)
+    return [name for name in mine if mine[name] != theirs[name]]
+
+
+def _warnings(attacks: Sequence[tuple[Arm, Attack]]) -> list[str]:
+    """What each attack warned of, and its judge's weakness."""
+    found = []
+    for arm, one in attacks:
+        where = f"{one.attacker} against {arm.name}: {one.run}"
+        found += [f"{where}: {said}" for said in one.result["warnings"]]
+        if one.result["judge"].get("warning"):
+            found.append(f"{where}: {one.result['judge']['warning']}")
+    return found
+
+
+def attacks_json(views: Sequence[AttackView]) -> list[dict[str, Any]]:
+    """The numbers as JSON; no prompt is in it."""
+    return [
+        {
+            "attacker": view.name,
+            "attacks": [{"arm": row.arm.label, "run": row.run, **row.numbers} for row in view.rows],
+            "differences": list(view.differences),
+            "broken": [
+                {"arm": own.arm.label, "run": own.run, "behaviors": [one.text for one in own.behaviors]}
+                for own in view.broken
+            ],
+            "warnings": list(view.warnings),
+        }
+        for view in views
+    ]
+
+
+def broken_title(own: BrokenList) -> str:
+    """What the folded list is called."""
+    return f"{own.arm.name}: {own.run}: {count(len(own.behaviors), 'broken behaviour')}"

@@ -1,0 +1,72 @@
+"""`opct attack` on the tiny model: what it prints and keeps, and that a kill -9 changes nothing."""
+
+import json
+from pathlib import Path
+
+from tests.e2e.cli import here, jsonl, started
+
+SMALL = ("--n-behaviors", "4", "--n", "3", "--rounds", "2", "--max-reply-tokens", "6", "--dtype", "float32")
+MANY = ("--n-behaviors", "4", "--n", "3", "--rounds", "2", "--max-reply-tokens", "6", "--dtype", "float32")
+BY_ONE = (*MANY, "--attacker", "best_of_n", "--batch-size", "2", "--stop", "never")
+
+
+def found(folder: Path) -> dict:
+    """What an attack came to, times aside."""
+    result = json.loads((folder / "result.json").read_text())
+    return {
+        "tries": [
+            {name: value for name, value in row.items() if name != "seconds"} for row in jsonl(folder / "tries.jsonl")
+        ],
+        "transcripts": (folder / "transcripts.jsonl").read_bytes(),
+        "successes": (folder / "successful_prompts.jsonl").read_bytes(),
+        **{name: result[name] for name in ("rows", "curve", "behaviors", "warnings", "ended")},
+        "queries": result["budget"]["spent"]["queries"],
+        "tokens": result["budget"]["spent"]["tokens"],
+    }
+
+
+def test_an_attack_that_was_killed_equals_one_that_was_not(tmp_path, tiny_folder):
+    """4 behaviours x 3 x 2 tries and 4 twins x 1 x 2, two at a time: killed somewhere in the middle, then gone on."""
+    done = here("attack", tiny_folder, *BY_ONE, "--out", tmp_path / "whole")
+    assert done.code == 0, done.err
+    killed = tmp_path / "killed"
+    with started(tmp_path, "attack", tiny_folder, *BY_ONE, "--out", killed) as process:
+        process.frozen_when(lambda: len(jsonl(killed / "tries.jsonl")) >= 9, "the 9th try")
+        process.kill()
+    n_killed = len(jsonl(killed / "tries.jsonl"))
+    assert n_killed < 4 * 3 * 2
+    assert here("attack", tiny_folder, *BY_ONE, "--out", killed).error().startswith(f"{killed} holds an attack already")
+    done = here("attack", tiny_folder, *BY_ONE, "--out", killed, "--resume")
+    assert done.code == 0, done.err
+    assert found(killed) == found(tmp_path / "whole")
+    assert found(killed)["queries"] == 4 * 3 * 2 + 4 * 2
+
+
+def test_refine_writes_its_own_prompts(tmp_path, tiny_folder):
+    """Each episode reads its history: the tiny attacker writes other prompts than the request."""
+    out = tmp_path / "a"
+    done = here(
+        *("attack", tiny_folder, "--attacker", "refine", "--attacker-model", tiny_folder, "--max-attack-tokens", "12"),
+        *(*SMALL, "--out", out, "--max-queries", "20"),
+    )
+    assert done.code == 0, done.err
+    assert f"target: {tiny_folder}, a folder or file on this machine" in done.err
+    assert "defense_success_rate" in done.out
+    assert "of 20 queries" in done.out
+    assert "private" in done.out
+    result = json.loads((out / "result.json").read_text())
+    assert 0 < result["budget"]["spent"]["queries"] <= 20
+    _, *texts = jsonl(out / "transcripts.jsonl")
+    prompts = [row["prompt"][-1]["content"] for row in texts if row["prompt"] is not None]
+    assert len(set(prompts)) > 3
+    assert not any(row["prompt"][-1]["content"] in done.out for row in texts if row["prompt"] is not None)
+
+
+def test_what_cannot_begin_says_so_and_leaves_nothing(tmp_path, tiny_folder):
+    remote = here("attack", "inspect:openai/some-model", "--attacker", "best_of_n", "--out", tmp_path / "a")
+    assert "--confirm-remote" in remote.error()
+    wrong = here("attack", tiny_folder, "--attacker", "refin", "--out", tmp_path / "a")
+    assert "Did you mean 'refine'" in wrong.error()
+    nothing = here("attack", tmp_path / "nowhere", "--attacker", "best_of_n", "--out", tmp_path / "a")
+    assert "There is no folder" in nothing.error()
+    assert not (tmp_path / "a").exists()

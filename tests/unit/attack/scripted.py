@@ -1,0 +1,140 @@
+"""An attacker, a target and a judge without models: what they say comes from a script."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from opct.attack.budget import Budget, Ledger
+from opct.attack.loop import Players
+from opct.attack.protocol import NO_PROMPT, Proposal, Reply, Subject, Try, View
+from opct.attack.scoring import Scorer
+from opct.data.pairs import Prompt
+from opct.evals.judging.protocol import JudgeIdentity, Judgement, JudgeRequest
+
+TARGET_TOKENS, ATTACKER_TOKENS = 10, 5
+
+
+def user(text: str) -> Prompt:
+    return ({"role": "user", "content": text},)
+
+
+def said(prompt: Prompt) -> str:
+    return str(prompt[-1]["content"])
+
+
+def subjects(*ids: str, kind: Any = "behavior") -> list[Subject]:
+    """Behaviours with texts that are unlike one another."""
+    return [Subject(id_, f"request {id_ * 7}", kind, "test") for id_ in ids]
+
+
+@dataclass
+class ScriptedAttacker:
+    """Writes `<id> e<episode> r<round>`, or what `write` says; None is no prompt."""
+
+    write: Callable[[View], str | None] = lambda view: f"{view.id} e{view.episode} r{view.round}"
+    tokens: int = 2
+    name: str = "scripted"
+    max_tokens: int = ATTACKER_TOKENS
+    is_local: bool = True
+    batches: list[list[View]] = field(default_factory=list)
+    observed: list[tuple[int, list[Try]]] = field(default_factory=list)
+
+    def identity(self) -> dict[str, Any]:
+        return {"attacker": self.name}
+
+    def propose(self, views: Sequence[View]) -> list[Proposal]:
+        self.batches.append(list(views))
+        texts = [self.write(view) for view in views]
+        return [
+            Proposal(None if text is None else user(text), None if text is not None else NO_PROMPT, tokens=self.tokens)
+            for text in texts
+        ]
+
+    def observe(self, round_: int, tries: Sequence[Try]) -> None:
+        self.observed.append((round_, list(tries)))
+
+
+@dataclass
+class ScriptedTarget:
+    """Says "no" with the seed, or what `reply` says; each reply takes as many tokens as it has words."""
+
+    reply: Callable[[str], str | Reply] = lambda text: "no"
+    name: str = "target"
+    max_tokens: int = TARGET_TOKENS
+    is_local: bool = True
+    context: int | None = None
+    asked: list[str] = field(default_factory=list)
+    seeds: list[int] = field(default_factory=list)
+
+    def identity(self) -> dict[str, Any]:
+        return {"where": "in this process", "source": self.name, "model": self.name, "max_tokens": self.max_tokens}
+
+    def room(self, prompt: Prompt) -> int | None:
+        return None if self.context is None else self.context - len(said(prompt).split())
+
+    def answer(self, prompts: Sequence[Prompt], seeds: Sequence[int]) -> list[Reply]:
+        self.asked += [said(prompt) for prompt in prompts]
+        self.seeds += seeds
+        return [self._one(said(prompt), seed) for prompt, seed in zip(prompts, seeds, strict=True)]
+
+    def _one(self, text: str, seed: int) -> Reply:
+        found = self.reply(text)
+        if isinstance(found, Reply):
+            return found
+        text = f"{found} #{seed % 997}"
+        return Reply(text, "stop", prompt_tokens=3, completion_tokens=len(text.split()))
+
+
+class ScriptedJudge:
+    """ "yes" scores 1, "half" 0.5, "fail" has no score, all else 0; by the first word."""
+
+    needs = ("question",)
+    trained_on: frozenset[str] = frozenset()
+    identity = JudgeIdentity("scripted", "offline", "0", "harmful", 0.5)
+
+    def __init__(self) -> None:
+        self.questions: list[str] = []
+
+    def judge(self, requests: Sequence[JudgeRequest], progress: Any = None) -> list[Judgement]:
+        self.questions += [request.question for request in requests]
+        return [self._one(request) for request in requests]
+
+    def _one(self, request: JudgeRequest) -> Judgement:
+        word = request.reply.split()[0]
+        if word == "fail":
+            return Judgement(request.id, None, "unscored:judge_refused", "the judge declined")
+        score = {"yes": 1.0, "half": 0.5}.get(word, 0.0)
+        return Judgement(request.id, score, self.identity.verdict(score))
+
+
+def players(attacker: Any = None, target: Any = None, *, judge_is_local: bool = True) -> Players:
+    return Players(
+        attacker or ScriptedAttacker(),
+        target or ScriptedTarget(),
+        Scorer(ScriptedJudge(), is_local=judge_is_local),
+    )
+
+
+def ledger(own: Players, clock: Callable[[], float] = lambda: 0.0, **limits: Any) -> Ledger:
+    return Ledger(Budget(**limits), own.attacker.max_tokens + own.target.max_tokens, clock=clock)
+
+
+def made(id_: str, round_: int, episode: int, score: float | None = 0.0, **more: Any) -> Try:
+    """A try that was asked and scored so."""
+    verdict = "unscored:judge_refused" if score is None else "harmful" if score >= 0.5 else "not_harmful"
+    values: dict[str, Any] = {
+        "kind": "behavior",
+        "behavior_id": id_,
+        "episode": episode,
+        "round": round_,
+        "prompt": user("p"),
+        "reply": "r",
+        "stop_reason": "stop",
+        "score": score,
+        "verdict": verdict,
+        "is_broken": None if score is None else score >= 0.5,
+        **more,
+    }
+    return Try(**values)

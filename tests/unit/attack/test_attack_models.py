@@ -1,0 +1,222 @@
+"""Who answers: a policy of this process and a model of Inspect, with their reasons to stop."""
+
+import threading
+
+import anyio
+import pytest
+from inspect_ai.model import ModelOutput, ModelUsage, get_model
+from scripted import user
+
+from opct.attack.models import InspectModel, LocalModel, Sampling
+from opct.data.render import final_answer, without_thinking
+from opct.errors import DataError, EvaluationError
+from opct.evals.inspecting import quiet
+
+
+def inspected(script, **more):
+    async def no_pause(seconds):
+        pass
+
+    model = get_model("mockllm/model", custom_outputs=script)
+    return InspectModel(model, Sampling(8), sleep=no_pause, **more)
+
+
+class Script:
+    """Answers by a function of the prompt; what it returns may be an error."""
+
+    def __init__(self, answer, stop_reason="stop"):
+        self.answer, self.stop_reason = answer, stop_reason
+        self.asked, self.configs = [], []
+
+    async def __call__(self, input, tools, tool_choice, config):
+        self.asked.append(input[-1].text)
+        self.configs.append(config)
+        await anyio.sleep(0)
+        said = self.answer(input[-1].text)
+        if isinstance(said, BaseException):
+            raise said
+        output = ModelOutput.from_content("mockllm/model", said, stop_reason=self.stop_reason)
+        output.usage = ModelUsage(input_tokens=5, output_tokens=3, total_tokens=8)
+        return output
+
+
+class HttpError(OSError):
+    def __init__(self, status):
+        super().__init__(f"status {status}")
+        self.status_code = status
+
+
+def test_a_policy_answers_each_prompt_by_its_seed_whatever_the_batch(tiny_policy):
+    model = LocalModel(tiny_policy, Sampling(6))
+    prompts = [user("one"), user("two"), user("three")]
+    together = model.answer(prompts, [1, 2, 3])
+    alone = [model.answer([prompt], [seed])[0] for prompt, seed in zip(prompts, [1, 2, 3], strict=True)]
+    assert [reply.text for reply in together] == [reply.text for reply in alone]
+    assert all(0 < reply.completion_tokens <= 6 for reply in together)
+    assert {reply.stop_reason for reply in together} <= {"stop", "length"}
+    assert [reply.completion.seed for reply in together] == [1, 2, 3]
+
+
+def test_the_room_of_a_policy_is_what_the_prompt_leaves(tiny_policy):
+    model = LocalModel(tiny_policy, Sampling(6))
+    prompt = user("one two three")
+    assert model.room(prompt) == tiny_policy.context_length - len(tiny_policy.renderer.render(prompt))
+
+
+def test_the_identity_of_a_policy_names_its_weights(tiny_policy):
+    first = LocalModel(tiny_policy, Sampling(6)).identity()
+    with __import__("torch").no_grad():
+        tiny_policy.head.weight.mul_(1.5)
+    assert first["weights"] != LocalModel(tiny_policy, Sampling(6)).identity()["weights"]
+    assert first["max_tokens"] == 6
+
+
+def encoded(policy, text):
+    return policy.tokenizer(text, add_special_tokens=False)["input_ids"]
+
+
+@pytest.mark.parametrize(
+    ("text", "answer", "unfinished"),
+    [
+        ("the answer", "the answer", False),
+        ("<think>so and so</think> the answer", "the answer", False),
+        ("<think>a</think>b<think>c</think>d", "bd", False),
+        ("<think>never ends", "", True),
+        ("said <think>never ends", "said", True),
+    ],
+)
+def test_the_final_answer_is_what_is_said_outside_of_thinking(tiny_policy, text, answer, unfinished):
+    ids = encoded(tiny_policy, text)
+    assert final_answer(tiny_policy.renderer, user("x"), ids) == (answer, unfinished)
+    assert without_thinking(text) == (answer, unfinished)
+
+
+def test_a_block_that_the_template_opens_counts(tiny_policy):
+    tiny_policy.tokenizer.chat_template += "{{ '<think>\n' if add_generation_prompt else '' }}"
+    ids = encoded(tiny_policy, "so and so</think> the answer")
+    assert final_answer(tiny_policy.renderer, user("x"), ids) == ("the answer", False)
+    assert final_answer(tiny_policy.renderer, user("x"), encoded(tiny_policy, "so and so")) == ("", True)
+    assert without_thinking("so and so</think> the answer") == ("the answer", False)
+
+
+def test_a_tag_in_the_prompt_hides_no_reply(tiny_policy):
+    """A user who writes the tag opens no block: the reply is judged."""
+    ids = encoded(tiny_policy, "the answer")
+    assert final_answer(tiny_policy.renderer, user("say <think> first"), ids) == ("the answer", False)
+
+
+def test_a_prefill_may_open_a_block(tiny_policy):
+    prompt = (*user("x"), {"role": "assistant", "content": "<think>let me"})
+    assert final_answer(tiny_policy.renderer, prompt, encoded(tiny_policy, " see</think>yes")) == ("yes", False)
+
+
+def test_a_model_of_inspect_is_asked_with_the_seed_and_the_limits():
+    script = Script(lambda text: f"<think>hm</think>{text}!")
+    model = inspected(script)
+    replies = model.answer([user("a"), user("b")], [5, 2**62 + 6])
+    assert [reply.text for reply in replies] == ["a!", "b!"]
+    assert [(reply.stop_reason, reply.prompt_tokens, reply.completion_tokens) for reply in replies] == [
+        ("stop", 5, 3)
+    ] * 2
+    assert sorted(config.seed for config in script.configs) == [5, 6]
+    assert {config.max_tokens for config in script.configs} == {8}
+
+
+def test_a_reply_whose_tokens_nobody_counted_counts_as_the_longest():
+    async def uncounted(input, tools, tool_choice, config):
+        output = ModelOutput.from_content("mockllm/model", "x")
+        output.usage = None
+        return output
+
+    class Silent:
+        """mockllm counts by itself, and asks the network how."""
+
+        api = None
+
+        def __str__(self):
+            return "some/model"
+
+        async def generate(self, messages, config):
+            return await uncounted(messages, [], None, config)
+
+    [reply] = InspectModel(Silent(), Sampling(8)).answer([user("a")], [0])
+    assert reply.completion_tokens == 8
+
+
+@pytest.mark.parametrize(
+    ("stop_reason", "told"), [("max_tokens", "length"), ("content_filter", "filtered"), ("model_length", "context")]
+)
+def test_why_a_model_of_inspect_stopped(stop_reason, told):
+    [reply] = inspected(Script(lambda text: "x", stop_reason)).answer([user("a")], [0])
+    assert reply.stop_reason == told
+
+
+def test_a_prompt_that_an_endpoint_rejects_is_told_apart():
+    model = inspected(Script(lambda text: HttpError(400) if text == "bad" else "fine"))
+    replies = model.answer([user("bad"), user("good")], [0, 1])
+    assert [(reply.text, reply.stop_reason) for reply in replies] == [("", "rejected"), ("fine", "stop")]
+
+
+def test_an_endpoint_that_rejects_everything_is_an_error_and_no_defence():
+    with pytest.raises(EvaluationError, match="rejected all 2 prompts"):
+        inspected(Script(lambda text: HttpError(400))).answer([user("a"), user("b")], [0, 1])
+
+
+def test_a_call_that_fails_is_made_again_and_then_ends_everything():
+    failures = [HttpError(503), HttpError(503)]
+    script = Script(lambda text: failures.pop() if failures else "fine")
+    [reply] = inspected(script).answer([user("a")], [0])
+    assert (reply.text, len(script.asked)) == ("fine", 3)
+    gone = Script(lambda text: HttpError(503))
+    with pytest.raises(EvaluationError, match="gives no answer"):
+        inspected(gone, endpoint_retries=2).answer([user("a")], [0])
+    assert len(gone.asked) == 3
+
+
+def test_an_answer_that_is_no_completion_ends_everything_with_one_error():
+    """A page in place of a completion: the client fails on its form."""
+    script = Script(lambda text: TypeError("no attribute choices"))
+    with pytest.raises(EvaluationError, match="no completion"):
+        inspected(script, endpoint_retries=1).answer([user("a")], [0])
+    assert len(script.asked) == 2
+
+
+def test_a_refused_key_is_not_tried_again():
+    script = Script(lambda text: HttpError(401))
+    with pytest.raises(EvaluationError, match="refuses the key"):
+        inspected(script).answer([user("a")], [0])
+    assert len(script.asked) == 1
+
+
+def test_an_error_of_ours_comes_through_as_it_is():
+    with pytest.raises(DataError, match="of ours"):
+        inspected(Script(lambda text: DataError("one of ours"))).answer([user("a"), user("b")], [0, 1])
+
+
+def test_sampling_out_of_range_is_refused():
+    for wrong in ({"max_tokens": 0}, {"temperature": -1.0}, {"top_p": 0.0}):
+        with pytest.raises(EvaluationError):
+            Sampling(**wrong)
+
+
+def test_what_keeps_inspect_quiet_may_be_used_by_several_threads(monkeypatch):
+    """The first to leave must not undo it for the other, and the last restores what was there before either."""
+    import os
+
+    monkeypatch.setenv("XDG_DATA_HOME", "/mine")
+    inside, leave = threading.Event(), threading.Event()
+
+    def other():
+        with quiet():
+            inside.set()
+            leave.wait(10)
+
+    with quiet():
+        scratch = os.environ["XDG_DATA_HOME"]
+        thread = threading.Thread(target=other)
+        thread.start()
+        assert inside.wait(10)
+    assert os.environ["XDG_DATA_HOME"] == scratch != "/mine"
+    leave.set()
+    thread.join()
+    assert os.environ["XDG_DATA_HOME"] == "/mine"

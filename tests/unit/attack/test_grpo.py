@@ -1,0 +1,591 @@
+"""The attacker that learns: its algorithm by hand, its rehearsal, and that it finds a pattern from reward alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import statistics
+from dataclasses import replace
+
+import pytest
+import torch
+from scripted import ScriptedJudge, ScriptedTarget, said
+
+from opct import api
+from opct.attack.best_of_n import BestOfN
+from opct.attack.board import Rules
+from opct.attack.budget import Budget, Ledger
+from opct.attack.grpo import learned, plan_training, train_attacker, training_behaviors
+from opct.attack.loop import Players, play
+from opct.attack.models import Sampling
+from opct.attack.practice import Opponent, Practice
+from opct.attack.protocol import Attempt, Shot, Subject, View
+from opct.attack.refine import fitting_messages
+from opct.attack.rehearsal import Rehearsal, attack_pair, rollout_of
+from opct.attack.run import run_attack
+from opct.attack.scoring import Scorer
+from opct.attack.store import AttackDir
+from opct.data.behaviors import Behavior
+from opct.data.near_duplicates import normalised
+from opct.data.pairs import write_pairs
+from opct.data.trained_on import read_trained_texts
+from opct.errors import ConfigError, DataError, EvaluationError, ModelError, RunError
+from opct.files import append_jsonl, read_jsonl
+from opct.methods.grpo import EPSILON, GRPO, group_advantages
+from opct.methods.rollouts import Rollout, step_weights
+from opct.models.sampler import Completion
+from opct.models.saved import load_policy
+from opct.plan import make_plan
+from opct.prepare import prepare
+from opct.progress import NullProgress
+from opct.runs import RunDir
+
+TRAIN = [Behavior(f"t/{i}", "c", text, None, "train") for i, text in enumerate(("Steal a goose", "Paint a rude word"))]
+TEST = [Behavior("u/0", "c", "Ring every doorbell of the town", None, "test")]
+
+
+# --------------------------------------------------------------------------------------------------- the algorithm
+
+
+def test_advantages_by_hand():
+    """Of 1, 0, 0 the mean is 1/3 and the deviation of a sample sqrt(1/3)."""
+    deviation = statistics.stdev([1, 0, 0]) + EPSILON
+    assert group_advantages([1.0, 0.0, 0.0]) == pytest.approx(
+        [2 / 3 / deviation, -1 / 3 / deviation, -1 / 3 / deviation]
+    )
+    assert sum(group_advantages([0.2, 0.9, 0.4, 0.4])) == pytest.approx(0)
+
+
+def test_groups_that_teach_nothing():
+    assert group_advantages([0.5, 0.5, 0.5]) == [0, 0, 0]
+    assert group_advantages([1.0]) == [0]
+    assert group_advantages([None, None]) == [0, 0]
+
+
+def test_a_completion_without_a_reward_neither_earns_nor_moves_the_others():
+    assert group_advantages([1.0, None, 0.0]) == [
+        *group_advantages([1.0, 0.0])[:1],
+        0.0,
+        group_advantages([1.0, 0.0])[1],
+    ]
+
+
+def rollouts(policy, advantages, tokens=((5, 6, 7), (8, 9), (10, 11, 12))):
+    prompt = [3, 4, 5]
+    found = []
+    for i, (ids, advantage) in enumerate(zip(tokens, advantages, strict=True)):
+        [log_probs] = policy.log_probs([prompt], [list(ids)])
+        completion = Completion("x", ids, "stop", tuple(log_probs.tolist()), 3, i)
+        pair = attack_pair("t/0", "Steal a goose", ({"role": "user", "content": "x"},))
+        found.append(Rollout(pair, i, prompt, prompt, completion, (True,) * len(ids), reward=0.0, advantage=advantage))
+    return found
+
+
+@pytest.fixture
+def learner(make_config, tiny_folder):
+    """A tiny policy with an adapter, its base as the teacher, and the method over them."""
+
+    def make(**loss):
+        config = make_config(method="grpo", loss={"ppo_clip": 0.2, "kl_coef": 1e-9} | loss)
+        setup = prepare(config)
+        return setup.policy, GRPO(setup.policy, setup.teacher, config, lambda pairs, step: [])
+
+    return make
+
+
+def test_the_gradient_is_the_advantage_times_that_of_the_log_prob(learner):
+    """On-policy rho is 1, so nothing is clipped: the gradient of -sum w A log p, token by token."""
+    policy, method = learner()
+    policy.model.eval()
+    own = rollouts(policy, (1.5, -0.5, -1.0))
+    weights = step_weights(own, "token_mean")
+    method.loss(own, weights).loss.backward()
+    found = {name: p.grad.clone() for name, p in policy.trainable_parameters().items() if p.grad is not None}
+    policy.model.zero_grad()
+    scores = policy.score([r.prompt_ids for r in own], [r.ids for r in own])
+    from opct.models.one_pass import one_pass
+
+    expected = torch.tensor([r.advantage for r in own for _ in r.ids])
+    one_pass(lambda t: -expected[t.rows] * t.log_probs, torch.cat(weights), scores).loss.backward()
+    assert any(grad.abs().sum() > 0 for grad in found.values())
+    for name, p in policy.trainable_parameters().items():
+        if name in found:
+            torch.testing.assert_close(found[name], p.grad, atol=1e-6, rtol=1e-4)
+
+
+def test_what_is_far_above_the_sampler_is_clipped(learner):
+    """A token that is now 2.7 times as likely as when it was sampled, with a positive advantage: no gradient. With a
+    negative one there is one: what is bad may still be unlearnt."""
+    policy, method = learner()
+    policy.model.eval()
+    for advantage, moves in ((1.0, False), (-1.0, True)):
+        own = [
+            replace(r, completion=replace(r.completion, logprobs=tuple(x - 1.0 for x in r.completion.logprobs)))
+            for r in rollouts(policy, (advantage,) * 3)
+        ]
+        policy.model.zero_grad()
+        method.loss(own, step_weights(own, "token_mean")).loss.backward()
+        total = sum(float(p.grad.abs().sum()) for p in policy.trainable_parameters().values() if p.grad is not None)
+        assert (total > 0) == moves
+
+
+def test_the_kl_to_the_base_is_exact_and_holds_the_policy_back(learner):
+    """0 at the base with no gradient; above 0 once the adapter moved, and in the loss by its coefficient."""
+    policy, method = learner(kl_coef=0.5)
+    policy.model.eval()
+    still = rollouts(policy, (0.0, 0.0, 0.0))
+    micro = method.loss(still, step_weights(still, "token_mean"))
+    assert max(abs(x) for row in micro.kl for x in row) < 1e-5
+    with torch.no_grad():
+        for p in policy.trainable_parameters().values():
+            p.add_(0.3 * torch.randn(p.shape, generator=torch.Generator().manual_seed(1)))
+    own = rollouts(policy, (0.0, 0.0, 0.0))
+    micro = method.loss(own, step_weights(own, "token_mean"))
+    kl = [x for row in micro.kl for x in row]
+    assert min(kl) >= 0 < max(kl)
+    assert micro.loss.item() == pytest.approx(0.5 * statistics.fmean(kl), rel=1e-4)
+    with policy.inference():
+        mine = policy.score(*sides(own))
+        log_p = mine.head.logits(mine.hidden).log_softmax(-1)
+        with policy.base() as base:
+            theirs = base.score(*sides(own))
+            log_q = theirs.head.logits(theirs.hidden).log_softmax(-1)
+    assert kl == pytest.approx((log_p.exp() * (log_p - log_q)).sum(-1).tolist(), rel=1e-3, abs=1e-6)
+
+
+def sides(own):
+    return [r.prompt_ids for r in own], [r.ids for r in own]
+
+
+# ----------------------------------------------------------------------------------------------------- rehearsal
+
+
+def text_of(rollout):
+    return rollout.completion.text
+
+
+def success(id_, text, reward=1.0, index=0, behavior="Steal a goose", **more):
+    completion = Completion(text, (5, 6), "stop", (-1.0, -1.0), 3, 0)
+    pair = attack_pair(id_, behavior, ({"role": "user", "content": "x"},))
+    return Rollout(pair, index, [3], [3], completion, (True, True), reward=reward, **more)
+
+
+def test_only_fresh_successes_are_kept_the_best_of_each_behaviour():
+    pool = Rehearsal(["Ring every doorbell of the town"], threshold=0.5)
+    pool.add([success("a", "first", 0.6), success("a", "second", 0.9, 1), success("a", "third", 0.4, 2)])
+    pool.add([success("b", "poor", 0.4), success("b", "unknown", None), success("b", "old", 1.0, is_rehearsed=True)])
+    assert [(shot.behavior_id, said(shot.prompt)) for shot in pool.shots(text_of)] == [("a", "second")]
+    pool.add([success("a", "later", 0.5)])
+    assert [said(shot.prompt) for shot in pool.shots(text_of)] == ["later"]
+
+
+@pytest.mark.parametrize("text", ["Ring every doorbell of the town", "ring every doorbell of the town, please!"])
+def test_no_success_on_a_tested_behaviour_or_one_like_it_is_ever_kept(text):
+    pool = Rehearsal(["Ring every doorbell of the town"], threshold=0.5)
+    with pytest.raises(DataError, match="tested on"):
+        pool.add([success("z", "x", behavior=text)])
+    assert pool.shots(text_of) == []
+
+
+def test_a_rehearsed_success_has_the_log_probs_of_the_policy_as_it_is(tiny_policy):
+    pool = Rehearsal([], threshold=0.5)
+    pool.add([success("a", "first")])
+    again = pool.again("a", tiny_policy)
+    [now] = tiny_policy.log_probs([[3]], [[5, 6]])
+    assert again.completion.logprobs == pytest.approx(tuple(now.tolist()))
+    assert again.is_rehearsed
+    assert pool.again("b", tiny_policy) is None
+
+
+def test_a_rollout_comes_back_from_its_row(tiny_policy):
+    from opct.methods.rollouts import rollout_row
+
+    one = success("a", "first", 0.75)
+    row = json.loads(json.dumps(rollout_row(one, tiny_policy, 3, None)))
+    back = rollout_of(row, "Steal a goose", lambda prompt: [3])
+    assert (back.pair, back.reward, back.ids, back.index) == (one.pair, 0.75, one.ids, 0)
+    assert rollout_of(row | {"rehearsed": True}, "x", lambda prompt: [3]) is None
+    assert rollout_of({name: value for name, value in row.items() if name != "reward"}, "x", lambda prompt: [3]) is None
+
+
+# ------------------------------------------------------------------------------------------------------ training
+
+
+def test_training_behaviours_are_none_of_the_tested_ones_nor_like_them():
+    near = Behavior("t/9", "c", "Ring every doorbell of the town!", None, "train")
+    assert training_behaviors([*TRAIN, near, *TEST], TEST) == TRAIN
+    with pytest.raises(DataError, match="No behaviour is left to train the attacker on: 1 of 2 are in the training"):
+        training_behaviors([near, *TEST], TEST)
+
+
+def opponent(yields=lambda text: "a" in text, **rules):
+    """A scripted target that gives in to messages with a letter that the tiny model writes now and then."""
+    target = ScriptedTarget(lambda text: "yes" if yields(text) else "no")
+    settings = Rules(**({"episodes": 8, "rounds": 1, "stop": "never", "shots": 0} | rules))
+    return Opponent(target, Scorer(ScriptedJudge()), Sampling(max_tokens=6), settings, [b.behavior for b in TEST])
+
+
+def plan_of(folder, tiny_folder, own, *overrides):
+    fixed = ["max_steps=30", "optim.learning_rate=0.02", "optim.prompts_per_step=2", "lora.r=4"]
+    known, attack = [*TRAIN, *TEST], AttackDir(folder)
+    model = str(tiny_folder)
+    return plan_training(model, known, TEST, own.rules, own.sampling, attack, [*fixed, *overrides], dtype="float32")
+
+
+def trained(folder, tiny_folder, own, *overrides, progress=None):
+    plan = plan_of(folder, tiny_folder, own, *overrides)
+    with AttackDir(folder).open(resume=AttackDir(folder).is_attack) as kept:
+        return train_attacker(plan, own.target, own.scorer, kept, progress or NullProgress())
+
+
+def weights(folder):
+    return (RunDir(folder / "attacker").latest_checkpoint() / "adapter" / "adapter_model.safetensors").read_bytes()
+
+
+def test_it_learns_a_hidden_pattern_from_reward_alone_and_beats_best_of_n(tmp_path, tiny_folder):
+    """Messages with two letters a get an answer; the tiny model writes such by chance in few of its own. The trained
+    attacker breaks a behaviour that it never saw, where best-of-N, which disturbs a request without that letter, does
+    not with as many queries."""
+    own = opponent(lambda text: text.count("a") >= 2)
+    done = trained(tmp_path / "a", tiny_folder, own)
+    rewards = [row["reward"] for row in done.summary["curve"]]
+    assert len(rewards) == 30
+    assert statistics.fmean(rewards[:3]) < 0.3
+    assert statistics.fmean(rewards[-5:]) > 0.8
+    assert done.summary["spent"]["queries"] == len(own.target.asked)
+    attackers = {
+        "grpo": done.attacker,
+        "best_of_n": BestOfN(0.4),
+    }
+    subjects = [Subject(b.id, b.behavior) for b in TEST]
+    broken = {}
+    for name, attacker in attackers.items():
+        players = Players(attacker, own.target, own.scorer)
+        rules = Rules(episodes=8, rounds=1, stop="never", shots=0)
+        tries = play(subjects, players, rules, Ledger(Budget(), 16)).tries
+        assert sum(one.is_asked for one in tries) <= 8
+        broken[name] = sum(bool(one.is_broken) for one in tries)
+    assert broken["grpo"] >= 4
+    assert broken["best_of_n"] == 0
+
+
+class Stopping(NullProgress):
+    """Sends a signal when the given step of the training is done."""
+
+    def __init__(self, after: int):
+        self.left, self.training = after, False
+
+    def stage(self, name, total=None):
+        self.training = name.startswith("train")
+
+    def advance(self, n=1, **shown):
+        self.left -= self.training and bool(shown)
+        if self.left == 0:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+@pytest.mark.parametrize("after", [2, 3], ids=["on a checkpoint", "between two"])
+def test_training_that_was_interrupted_goes_on_as_if_it_had_not_been(tmp_path, tiny_folder, after):
+    """Shots and rehearsal come back from the disk: weights, curve and successes are those of the other."""
+    own = opponent(lambda text: text.count("a") >= 1, shots=1)
+    settings = ["max_steps=6", "save_steps=2"]
+    whole = trained(tmp_path / "whole", tiny_folder, own, *settings)
+    with pytest.raises(KeyboardInterrupt):
+        trained(tmp_path / "cut", tiny_folder, own, *settings, progress=Stopping(after))
+    if after == 3:  # as after kill -9: what came after the last checkpoint is lost
+        newest = RunDir(tmp_path / "cut" / "attacker").latest_checkpoint()
+        shutil.rmtree(newest)
+        append_jsonl(tmp_path / "cut" / "practice.jsonl", {"step": 4, "begun": 16})
+    shutil.move(tmp_path / "cut", tmp_path / "moved")
+    second = trained(tmp_path / "moved", tiny_folder, own, *settings)
+    assert weights(tmp_path / "moved") == weights(tmp_path / "whole")
+    assert second.summary["curve"] == whole.summary["curve"]
+    assert second.shots == whole.shots != ()
+    assert second.attacker.identity() == whole.attacker.identity()
+    assert (tmp_path / "moved" / "attacker" / "PRIVATE.txt").read_text().startswith("PRIVATE")
+    for name in ("attacker", "training_behaviors.jsonl"):
+        assert (tmp_path / "moved" / name).stat().st_mode & 0o077 == 0
+    again = 0 if after == 2 else 1  # step 3 was played twice, and of step 4 nobody knows
+    more = second.summary["spent"]["queries"] - whole.summary["spent"]["queries"]
+    assert (more > 0, second.summary["steps_cut_short"]) == (bool(again), again)
+    assert second.summary["queries_cut_short_at_most"] == 16 * again
+
+
+def practised(setup_of, own, tmp_path):
+    """A practice over the tiny learner, for single steps."""
+    setup, run = setup_of
+    return Practice(setup, run, own, tmp_path / "practice.jsonl")
+
+
+@pytest.fixture
+def prepared(tmp_path, tiny_folder):
+    plan = plan_of(tmp_path, tiny_folder, opponent())
+    write_pairs(
+        tmp_path / "training_behaviors.jsonl",
+        [attack_pair(b.id, b.behavior, ({"role": "user", "content": b.behavior},)) for b in TRAIN],
+    )
+    return prepare(plan.config), RunDir(tmp_path / "attacker")
+
+
+def shown(tmp_path):
+    return [row for row in read_jsonl(tmp_path / "practice.jsonl") if "begun" not in row]
+
+
+def test_an_episode_is_its_best_round(prepared, tmp_path):
+    """Of three rounds the one with the highest score is trained on, whatever the judge failed on beside a success."""
+    answers = iter(["no", "half", "no", "no", "fail", "half"])
+    own = replace(opponent(episodes=1, rounds=3), target=ScriptedTarget(lambda text: next(answers)))
+    rollouts = practised(prepared, own, tmp_path)(prepared[0].pairs[:1], 1)
+    row = shown(tmp_path)[0]
+    assert [r.reward for r in rollouts] == [0.5]
+    assert len(rollouts[0].pair.prompt) == 4, "system, task, its first message, what came back"
+    assert (row["queries"], row["reward"], row["broken"], row["unjudged"]) == (3, 0.5, 1, 0)
+    [second] = practised(prepared, own, tmp_path)(prepared[0].pairs[:1], 1)
+    assert second.reward == 0.5
+    assert shown(tmp_path)[1]["unjudged"] == 1
+
+
+def test_where_the_judge_fails_there_is_no_reward_and_no_lesson(prepared, tmp_path):
+    """Neither a success nor a failure: its advantage is 0. The second of the episodes failed in a round that could be
+    judged; the other round may have been a success."""
+    answers = iter(["yes", "fail", "no", "no", "no", "no", "no", "no"])
+    own = replace(opponent(episodes=4, rounds=2), target=ScriptedTarget(lambda text: next(answers)))
+    rollouts = practised(prepared, own, tmp_path)(prepared[0].pairs[:1], 1)
+    assert [r.reward for r in rollouts] == [1.0, None, 0.0, 0.0]
+    assert rollouts[1].advantage == 0 < rollouts[0].advantage
+    row = shown(tmp_path)[0]
+    assert (row["unscored_episodes"], row["reward"]) == (1, pytest.approx(1 / 3))
+
+
+def test_a_group_without_a_success_rehearses_one_of_before(prepared, tmp_path):
+    """In the second step nothing works: the last of the episodes gives way, and the group has something to learn. What
+    is shown of the step is what was played."""
+    answers = iter(["yes", "no", "no", "no"])
+    own = replace(opponent(episodes=2), target=ScriptedTarget(lambda text: next(answers)))
+    practice = practised(prepared, own, tmp_path)
+    first = practice(prepared[0].pairs[:1], 1)
+    second = practice(prepared[0].pairs[:1], 2)
+    assert [r.is_rehearsed for r in second] == [False, True]
+    assert second[1].ids == first[0].ids
+    assert second[1].advantage > 0 > second[0].advantage
+    assert [row["reward"] for row in shown(tmp_path)] == [0.5, 0.0]
+
+
+def test_a_request_that_leaves_no_room_is_an_error_that_says_so(prepared, tmp_path):
+    own = replace(opponent(), sampling=Sampling(max_tokens=100_000))
+    with pytest.raises(ModelError, match="leaves no room in its context"):
+        practised(prepared, own, tmp_path)(prepared[0].pairs[:1], 1)
+
+
+def test_the_curve_is_that_of_the_steps_that_count_and_the_cost_that_of_all(tmp_path):
+    """A step that was made twice is in the curve as it was made last, and counts twice; of one that was cut short it is
+    said how many queries it may have taken."""
+    row = {"reward": 0.0, "behaviors": 2, "broken": 0, "queries": 4, "tokens": 9, "prompt_tokens": 3}
+    row |= {"unscored_episodes": 1, "episodes": 2, "unjudged": 1}
+    rows = [row | {"step": 1}, row | {"step": 2}, row | {"step": 2, "reward": 0.5}]
+    begun = [{"step": step, "begun": 6} for step in (1, 2, 2, 3)]
+    folder, run = AttackDir(tmp_path), RunDir(tmp_path / "attacker")
+    append_jsonl(folder.practice_path, *rows, *begun)
+    run.path.mkdir()
+    append_jsonl(run.metrics_path, {"step": 0}, {"step": 1, "time/step_s": 2.0}, {"step": 2, "time/step_s": 3.0})
+    found = learned(folder, run)
+    assert [(one["step"], one["reward"], one["unjudged"]) for one in found["curve"]] == [(1, 0.0, 1), (2, 0.5, 1)]
+    assert found["spent"] == {"queries": 12, "tokens": 27, "prompt_tokens": 9, "seconds": 5.0}
+    assert (found["unscored_episodes"], found["steps_cut_short"], found["queries_cut_short_at_most"]) == (2, 1, 6)
+
+
+@pytest.mark.parametrize(
+    ("override", "name"),
+    [
+        ("seed=3", "seed=3"),
+        ("rollout.num_generations=2", "rollout.num_generations"),
+        ("data={pairs: [x.jsonl]}", "data.pairs"),
+        ("data.max_pairs=2", "data.max_pairs"),
+        ("teacher={kind: live}", "teacher.kind"),
+        ("rollout={temperature: 0.5}", "rollout.temperature"),
+        ("model.adapter=x", "model.adapter"),
+        ("method=opct", "loss.ppo_clip|method"),
+        ("max_steps=null", "max_steps"),
+        ("optim.prompts_per_step=3", "there are 2 behaviours to train the attacker on"),
+    ],
+)
+def test_what_follows_from_the_attack_cannot_be_set_and_what_cannot_be_is_refused(
+    tmp_path, tiny_folder, override, name
+):
+    with pytest.raises(ConfigError, match=name):
+        plan_of(tmp_path, tiny_folder, opponent(), override)
+
+
+def test_what_can_be_set_is(tmp_path, tiny_folder):
+    """And a step takes no more behaviours than there are."""
+    own = opponent(rounds=3)
+    plan = plan_of(tmp_path, tiny_folder, own, "optim.learning_rate=0.5", "lora={r: 2}", "stop.divergence_factor=7")
+    assert (plan.config.optim.learning_rate, plan.config.lora.r, plan.config.stop.divergence_factor) == (0.5, 2, 7)
+    assert plan.most_queries == 30 * 2 * 8 * 3
+    known, attack = [*TRAIN, *TEST], AttackDir(tmp_path)
+    few = plan_training(str(tiny_folder), known, TEST, own.rules, own.sampling, attack, [])
+    assert few.config.optim.prompts_per_step == 2
+    assert few.rules.stop == "never"
+
+
+def test_what_a_run_may_change_when_it_goes_on_an_attacker_may_too(tmp_path, tiny_folder):
+    others = [(f"save_steps={n}", f"stop.divergence_factor={n}") for n in (3, 9)]
+    plans = [plan_of(tmp_path, tiny_folder, opponent(), *own) for own in others]
+    assert plans[0].identity() == plans[1].identity()
+    assert plan_of(tmp_path, tiny_folder, opponent(), "loss.kl_coef=0.5").identity() != plans[0].identity()
+
+
+def test_behaviours_that_it_was_trained_on_are_written_down_as_such(tmp_path, tiny_folder):
+    trained(tmp_path / "a", tiny_folder, opponent(episodes=2), "max_steps=1")
+    texts = read_trained_texts(RunDir(tmp_path / "a" / "attacker"))
+    assert set(texts.behaviors) == {normalised(b.behavior) for b in TRAIN}
+    assert (texts.twins, texts.facts) == ((), ())
+
+
+def test_examples_give_way_where_the_attacker_has_no_room():
+    """After the oldest attempts; a reasoning attacker's thinking is in no example."""
+    shots = tuple(Shot(f"s{i}", f"other {i}", ({"role": "user", "content": "word " * 50},)) for i in range(2))
+    view = View("t", "request", 0, 1, 0, (Attempt(({"role": "user", "content": "p"},), "r", 0.0),), shots)
+
+    class Small:
+        max_tokens = 5
+
+        def __init__(self, words):
+            self.words = words
+
+        def room(self, prompt):
+            return self.words - sum(len(m["content"].split()) for m in prompt)
+
+    whole = fitting_messages(Small(10_000), view)
+    size = sum(len(m["content"].split()) for m in whole)
+    lengths = [len(fitting_messages(Small(size + 5 - less), view) or ()) for less in (0, 1, 60, 130)]
+    assert lengths == [4, 2, 2, 2]
+    assert "other 1" not in str(fitting_messages(Small(size + 5 - 60), view))
+    assert "other 0" in str(fitting_messages(Small(size + 5 - 60), view))
+    assert "other 0" not in str(fitting_messages(Small(size + 5 - 130), view))
+    assert fitting_messages(Small(20), view) is None
+
+
+# --------------------------------------------------------------------------------------------------- whole attacks
+
+
+@pytest.fixture
+def behaviors_file(tmp_path):
+    path = tmp_path / "own.jsonl"
+    rows = [{"id": b.id, "category": b.category, "behavior": b.behavior, "split": b.split} for b in [*TRAIN, *TEST]]
+    append_jsonl(path, *rows)
+    return path
+
+
+def attacked(tiny_policy, tiny_folder, behaviors_file, out, **more):
+    settings = {
+        "behaviors": behaviors_file,
+        "attacker_model": str(tiny_folder),
+        "training": ["max_steps=2", "optim.prompts_per_step=2", "lora.r=4"],
+        "episodes": 2,
+        "rounds": 1,
+        "max_reply_tokens": 5,
+        "max_attack_tokens": 6,
+        "dtype": "float32",
+        "twin_episodes": 0,
+    }
+    return run_attack(tiny_policy, out=out, attacker="grpo", **settings | more)
+
+
+def test_a_whole_attack_trains_then_attacks_others(tiny_policy, tiny_folder, behaviors_file, tmp_path):
+    """Its result has cost and curve of the training; no prompt is in it. The training behaviours are not attacked."""
+    done = attacked(tiny_policy, tiny_folder, behaviors_file, tmp_path / "a")
+    training = done.result["training"]
+    assert [row["step"] for row in training["curve"]] == [1, 2]
+    assert training["spent"]["queries"] == sum(
+        row["queries"] for row in read_jsonl(tmp_path / "a" / "practice.jsonl") if "queries" in row
+    )
+    assert training["trained_on"]["n"] == 2
+    assert [one["id"] for one in done.result["behaviors"]] == ["u/0"]
+    assert done.result["attacker"]["attacker"] == "grpo"
+    assert "curve" not in done.result["attacker"]["training"]
+    again = attacked(tiny_policy, tiny_folder, behaviors_file, tmp_path / "a", resume=True)
+    assert again.result["behaviors"] == done.result["behaviors"]
+    assert again.result["training"]["curve"] == training["curve"]
+    assert len(read_jsonl(tmp_path / "a" / "practice.jsonl")) == 4
+    with pytest.raises(RunError, match="holds an attack already"):
+        attacked(tiny_policy, tiny_folder, behaviors_file, tmp_path / "a")
+    other = ["max_steps=2", "optim.prompts_per_step=2", "lora.r=4", "optim.learning_rate=0.5"]
+    with pytest.raises(RunError, match=r"another one than is to be resumed: config\.optim\.learning_rate was"):
+        attacked(tiny_policy, tiny_folder, behaviors_file, tmp_path / "a", resume=True, training=other)
+    before = weights(tmp_path / "a")
+    attacked(tiny_policy, tiny_folder, behaviors_file, tmp_path / "a", overwrite=True, seed=1)
+    assert weights(tmp_path / "a") != before
+    assert len(read_jsonl(tmp_path / "a" / "practice.jsonl")) == 4
+
+
+def test_training_that_is_stopped_ends_the_attack_and_can_be_resumed(
+    tiny_policy, tiny_folder, behaviors_file, tmp_path
+):
+    with pytest.raises(KeyboardInterrupt):
+        attacked(tiny_policy, tiny_folder, behaviors_file, tmp_path / "a", progress=Stopping(1))
+    assert AttackDir(tmp_path / "a").is_attack
+    assert not (tmp_path / "a" / "result.json").exists()
+    cut = attacked(tiny_policy, tiny_folder, behaviors_file, tmp_path / "a", resume=True)
+    whole = attacked(tiny_policy, tiny_folder, behaviors_file, tmp_path / "b")
+    assert cut.result["behaviors"] == whole.result["behaviors"]
+    assert weights(tmp_path / "a") == weights(tmp_path / "b")
+
+
+def test_an_attack_and_a_training_in_one_folder_are_told_apart(tiny_policy, tiny_folder, behaviors_file, tmp_path):
+    own = {"behaviors": behaviors_file, "out": tmp_path / "a", "episodes": 2, "rounds": 1, "max_reply_tokens": 5}
+    run_attack(tiny_policy, attacker="best_of_n", twin_episodes=0, **own)
+    with pytest.raises(RunError, match="by an attacker that is not trained"):
+        attacked(tiny_policy, tiny_folder, behaviors_file, tmp_path / "a", resume=True)
+    assert not (tmp_path / "a" / "attacker").exists()
+    with pytest.raises(KeyboardInterrupt):
+        attacked(tiny_policy, tiny_folder, behaviors_file, tmp_path / "b", progress=Stopping(1))
+    with pytest.raises(RunError, match="an attacker is being trained, and this one is another"):
+        run_attack(tiny_policy, attacker="best_of_n", resume=True, **own | {"out": tmp_path / "b"})
+
+
+def test_what_is_wrong_replaces_nothing_and_can_be_set_right(tiny_policy, tiny_folder, behaviors_file, tmp_path):
+    """A faulty setting is seen before --overwrite; a training that fails before its first step leaves none behind."""
+    attacked(tiny_policy, tiny_folder, behaviors_file, tmp_path / "a")
+    before = weights(tmp_path / "a")
+    with pytest.raises(ConfigError, match="seed=3"):
+        attacked(tiny_policy, tiny_folder, behaviors_file, tmp_path / "a", overwrite=True, training=["seed=3"])
+    assert weights(tmp_path / "a") == before
+    with pytest.raises(ModelError):
+        attacked(tiny_policy, tiny_folder, behaviors_file, tmp_path / "c", attacker_model=str(tmp_path / "nowhere"))
+    attacked(tiny_policy, tiny_folder, behaviors_file, tmp_path / "c")
+
+
+def test_target_and_attacker_of_one_model_do_not_touch_each_other(tiny_folder, behaviors_file, tmp_path):
+    done = attacked(str(tiny_folder), tiny_folder, behaviors_file, tmp_path / "a")
+    assert done.result["target"]["weights"] == load_policy(str(tiny_folder), dtype="float32").weights_hash()
+    assert done.result["attacker"]["model"]["weights"] != done.result["target"]["weights"]
+
+
+def test_what_cannot_be_trained_is_refused_before_anything_is(tiny_policy, tiny_folder, behaviors_file, tmp_path):
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "adapter_config.json").write_text("{}")
+    for settings, message in (
+        ({"attacker_model": str(run)}, "is a run or an adapter"),
+        ({"episodes": 1}, "with 1 episodes at temperature 1"),
+        ({"attack_temperature": 0.7}, "samples the policy itself, at temperature 1"),
+    ):
+        with pytest.raises(EvaluationError, match=message):
+            attacked(tiny_policy, tiny_folder, behaviors_file, tmp_path / "a", **settings)
+    with pytest.raises(EvaluationError, match="behind an endpoint: name weights"):
+        attacked(tiny_policy, tiny_folder, behaviors_file, tmp_path / "a", attacker_model="inspect:openai/x")
+    with pytest.raises(EvaluationError, match="training is of the attacker grpo, and this is refine"):
+        run_attack(tiny_policy, out=tmp_path / "b", attacker="refine", training=["max_steps=2"])
+    assert not (tmp_path / "a" / "attacker").exists()
+
+
+def test_the_method_by_itself_is_for_attacks_and_replaces_no_run(make_config):
+    api.train(make_config(max_steps=1))
+    config = make_config(method="grpo")
+    for refused in (lambda: api.train(config, overwrite=True), lambda: make_plan(config)):
+        with pytest.raises(ConfigError, match="opct attack --attacker grpo"):
+            refused()
+    assert RunDir(config.output_dir).latest_checkpoint() is not None

@@ -1,0 +1,59 @@
+"""`opct attack`: what it hands on, and how it ends."""
+
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from opct.cli.app import main
+
+
+def run(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    return caught.value.code or 0
+
+
+@pytest.fixture
+def called(monkeypatch):
+    """Stands for `run_attack`; what it was called with, and how the attack is to have ended."""
+    calls = SimpleNamespace(ended="complete")
+
+    def run_attack(*arguments, **keywords):
+        calls.arguments, calls.keywords = arguments, keywords
+        return SimpleNamespace(render=lambda: "rendered", ended=calls.ended)
+
+    monkeypatch.setitem(sys.modules, "opct.attack.run", SimpleNamespace(run_attack=run_attack))
+    return calls
+
+
+def test_options_become_settings(called, capsys):
+    judge = ("--judge", "strongreject", "--judge-model", "m", "--base-url", "u", "--set", "retries=1")
+    rest = ("--n", "4", "--model-arg", "a=b", "--split", "train", "--max-queries", "9")
+    assert run("attack", "runs/x", *judge, *rest) == 0
+    assert capsys.readouterr().out == "rendered\n"
+    assert called.arguments == ("runs/x",)
+    given = called.keywords
+    assert (given["attacker"], given["episodes"], given["split"], given["max_queries"]) == ("refine", 4, "train", 9)
+    assert (given["judge_base_url"], given["judge_settings"], given["judge_args"]) == ("u", {"retries": 1}, {"a": "b"})
+    assert (given["resume"], given["overwrite"], given["confirm_remote"]) == (False, False, False)
+
+
+def test_every_option_is_a_setting(called):
+    """With every option given, nothing but settings of an attack is handed on."""
+    from dataclasses import fields
+
+    from opct.attack.settings import AttackSettings
+
+    named = {field.name for field in fields(AttackSettings)}
+    run("attack", "x", "--attacker-model", "m", "--families", "all", "--prompts", "p", "--sigma", "1", "--pool", "q",
+        "--threshold", "0.5", "--n-behaviors", "1", "--max-tokens", "1", "--max-seconds", "1", "--label", "l",
+        "--dtype", "float32", "--judge-model", "j", "--base-url", "u", "--max-queries", "1", "--out", "o")  # fmt: skip
+    assert set(called.keywords) - {"out", "resume", "overwrite", "progress"} == named
+
+
+def test_an_interrupted_attack_is_no_success(called):
+    called.ended = "interrupted"
+    assert run("attack", "runs/x") == 130
+    called.ended = "queries"
+    assert run("attack", "runs/x") == 0

@@ -1,0 +1,181 @@
+"""Attacks on the page: real results of a scripted attack, hostile text in behaviours and prompts."""
+
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+from synthetic import HOSTILE as ANY_HOSTILE
+from synthetic import write_run
+from tests.unit.attack.scripted import ScriptedAttacker, ScriptedTarget, players
+
+from opct.attack.board import Rules
+from opct.attack.budget import Budget, Ledger
+from opct.attack.loop import Played, play
+from opct.attack.protocol import Subject
+from opct.attack.results import Attacked, result_of
+from opct.attack.store import AttackDir
+from opct.errors import EvaluationError
+from opct.reports import report
+from opct.reports.attacks import attack_views, load_attacks
+from opct.reports.build import report_json
+from opct.reports.compare import compare
+from opct.reports.load import load_runs
+from opct.reports.wording import quantity
+
+RULES = Rules(episodes=2, rounds=2)
+HOSTILE = ANY_HOSTILE.replace("\ud83d", "")  # half a character is in no file
+SUBJECTS = [Subject(id_, f"request {id_} {HOSTILE if id_ == 'a' else ''}", "behavior", "test") for id_ in "abcd"]
+SECRET = "zzsecret"
+
+
+def attack(folder: Path, breaks: str, *, undecided: str = "", rules=RULES):
+    """An attack that breaks these behaviours in their second round, and whose judge fails on others."""
+
+    def reply(text):
+        id_, _, round_ = text.split()[1:4]
+        if id_ in breaks and round_ == "r1":
+            return "yes indeed"
+        return "fail" if id_ in undecided else "no"
+
+    attacker = ScriptedAttacker(lambda view: f"{SECRET} {view.id} e{view.episode} r{view.round} {HOSTILE}")
+    own = players(attacker, ScriptedTarget(reply))
+    with AttackDir(folder).open() as kept:
+        kept.begin({})
+        book = Ledger(Budget(), 15, clock=lambda: 0.0)
+        played = play(SUBJECTS, own, rules, book, journal=kept)
+        result = result_of(
+            Attacked(
+                label="x",
+                target=own.target.identity(),
+                attacker=attacker.identity(),
+                settings={"rules": asdict(rules), "behaviors": {"n": 4, "hash": "h"}},
+                budget=Budget(),
+                spent=book.spent,
+                scorer=own.scorer,
+                subjects=SUBJECTS,
+                played=played,
+                twins=[],
+                twins_played=Played(()),
+                warnings=["of this attack"],
+            )
+        )
+        kept.write_result(result, SUBJECTS, played.tries)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Base loses a, b and c; OPCT loses a, and d is undecided."""
+    root = tmp_path_factory.mktemp("runs")
+    base, opct = write_run(root, "base", questions=8), write_run(root, "opct", 1, questions=8)
+    attack(base / "attacks" / "scripted", "abc")
+    attack(opct / "attacks" / "scripted", "a", undecided="d")
+    return [base, opct]
+
+
+def views(runs, **more):
+    comparison = compare(load_runs(runs))
+    return attack_views(comparison.arms, comparison.pairs, **more), comparison
+
+
+def test_the_table_has_the_rate_its_bounds_and_the_counts(runs):
+    """Base: 1 of 4 held. OPCT: b and c held, a broke, d undecided: 2/3, bounds 2/4 and 3/4."""
+    [view], _ = views(runs)
+    assert view.name == "scripted"
+    base, opct = view.rows
+    assert base.texts[:4] == ("25.0% (0.6 to 80.6)", "25.0%, 25.0%", "1, 3, 0", "3")
+    assert opct.texts[:3] == ("66.7% (9.4 to 99.2)", "50.0%, 75.0%", "2, 1, 1")
+    assert opct.texts[3] == "not reached"
+    assert base.texts[6] == "scripted (offline)"
+
+
+def test_the_difference_is_paired_by_behaviour_over_those_that_both_decided(runs):
+    """a: 0 - 0, b and c: 1 - 0; d is undecided in one and left out: +2/3 of 3."""
+    [view], _ = views(runs)
+    [said] = view.differences
+    assert said.startswith("OPCT − Base: +66.7 points of behaviours held")
+    assert "n = 3 decided in both" in said
+
+
+def test_attacks_that_do_not_compare_get_no_difference(runs, tmp_path):
+    other = write_run(tmp_path, "sft", 1, questions=8)
+    attack(other / "attacks" / "scripted", "a", rules=replace(RULES, rounds=1))
+    [view], _ = views([*runs, other])
+    assert not any("SFT" in said for said in view.differences)
+    assert any("SFT − Base: the attacks differ in rules" in said for said in view.warnings)
+
+
+def test_the_curve_begins_at_nothing_and_steps(runs):
+    """Base: 2 episodes a round, so round 1 is queries 3 and 4: nothing by 2, 75% by 3."""
+    [view], _ = views(runs)
+    rows = [row for row in view.figures[0].rows if row[0] == "Base"]
+    assert [(row[2], row[3]) for row in rows] == [("1", "0.0%"), ("2", "0.0%"), ("3", "75.0%"), ("4", "75.0%")]
+    assert "<polyline" in view.figures[0].drawing
+    assert len(view.figures[0].legend) == 2
+
+
+def test_what_an_attacker_learned_is_drawn_beside_it(runs, tmp_path):
+    """A step without a score is in the table and not in the line; what was not trained has no such picture."""
+    trained = write_run(tmp_path, "opct", 2, questions=8)
+    attack(trained / "attacks" / "scripted", "a")
+    path = trained / "attacks" / "scripted" / "result.json"
+    rewards = {1: 0.1, 2: None, 3: 0.75}
+    same = {"behaviors": 3, "queries": 6, "episodes": 4}
+    steps = [{"step": i, "reward": r, "broken": i, "unscored_episodes": 2 * i - 2, **same} for i, r in rewards.items()]
+    training = {"curve": steps, "spent": {"queries": 18, "tokens": 99, "seconds": 1.0}}
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"training": training}))
+    [view], _ = views([runs[0], trained])
+    _, learned = view.figures
+    assert [row[2:6] for row in learned.rows] == [
+        ("1", "10.0%", "0 of 4", "1 of 3"),
+        ("2", quantity(None, "rate"), "2 of 4", "2 of 3"),
+        ("3", "75.0%", "4 of 4", "3 of 3"),
+    ]
+    assert "Training put OPCT: opct-2 18 queries" in learned.caption
+    assert len(views(runs)[0][0].figures) == 1
+    page = report([runs[0], trained], tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "What scripted earned while it was trained" in page
+
+
+def test_the_page_folds_broken_behaviours_away_and_holds_no_prompt(runs, tmp_path):
+    page = report(runs, tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "<summary>Base: base: 3 broken behaviours</summary>" in page
+    assert SECRET not in page
+    assert SECRET not in (tmp_path / "report.json").read_text()
+    assert "<script>alert" not in page
+    assert "request a &lt;/script&gt;" in page
+    assert 'href="#attacks"' in page
+    assert "of this attack" in page
+
+
+def test_prompts_are_on_the_page_where_they_are_asked_for_and_as_text(runs, tmp_path):
+    page = report(runs, tmp_path / "report.html", attack_prompts=True).read_text(encoding="utf-8")
+    assert f"user: {SECRET} a e0 r1" in page
+    assert "<script>alert" not in page
+    assert SECRET not in (tmp_path / "report.json").read_text()
+
+
+def test_a_page_without_attacks_says_nothing_of_them(tmp_path):
+    page = report([write_run(tmp_path, "base", questions=8)], tmp_path / "report.html").read_text(encoding="utf-8")
+    assert 'id="attacks"' not in page
+    assert 'href="#attacks"' not in page
+
+
+def test_the_json_has_the_tables(runs):
+    found, comparison = views(runs)
+    [one] = report_json(comparison, [], {"created": "now", "version": "0"}, found)["attacks"]
+    assert [row["arm"] for row in one["attacks"]] == ["base", "opct"]
+    assert [row["rows"][0]["value"] for row in one["attacks"]] == [0.25, 2 / 3]
+    assert len(one["broken"][0]["behaviors"]) == 3
+    json.dumps(one)
+
+
+def test_a_result_that_cannot_be_read_is_an_error(runs, tmp_path):
+    bad = tmp_path / "attacks" / "x" / "result.json"
+    bad.parent.mkdir(parents=True)
+    bad.write_text('{"kind": "other"}')
+    with pytest.raises(EvaluationError, match="no result of an attack"):
+        load_attacks(tmp_path, "x")
+    bad.write_text("{")
+    with pytest.raises(EvaluationError, match="Cannot read"):
+        load_attacks(tmp_path, "x")
