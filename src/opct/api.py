@@ -66,7 +66,7 @@ def train(
     Where pairs hold jailbreak behaviours or hazards, a new run measures its teacher; see `teacher.check_behaviors`.
     """
     from opct.before_training import measure_teacher
-    from opct.prepare import refuse_attackers
+    from opct.method_faults import refuse_attackers
     from opct.trainer import train as run_training
 
     refuse_attackers(config)

@@ -30,6 +30,7 @@ from opct.budget import BUDGET, budget_of
 from opct.config import Section, TrainConfig
 from opct.config_file import load_config
 from opct.errors import ConfigError
+from opct.method_faults import refuse_attackers
 from opct.yaml_tree import Fault, read_file
 
 AFTER = "after"
@@ -328,7 +329,9 @@ def _config_of(
         earlier = next(other for other in arms if other.name == arm.after)
         own |= {"model.adapter": str(earlier.folder(out, seed)), "teacher.include_adapter": False}
     try:
-        return load_config(train, [*(f"{name}={json.dumps(value)}" for name, value in own.items()), *overrides])
+        found = load_config(train, [*(f"{name}={json.dumps(value)}" for name, value in own.items()), *overrides])
+        refuse_attackers(found)
+        return found
     except ConfigError as error:
         raise ConfigError(f"{path}: the arm {arm.name}: {error}") from error
 

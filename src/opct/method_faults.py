@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from opct.errors import ConfigError
+
 if TYPE_CHECKING:
     from opct.config import TrainConfig
 
@@ -21,6 +23,14 @@ WHY = {
     "dpo": "its loss is no divergence, and its mean is over pairs of answers",
     "act": "its loss is a distance of activations, and it has no answers",
 }
+
+
+def refuse_attackers(config: TrainConfig) -> None:
+    """Raises ConfigError where the settings are those of an attacker's training, which needs a target."""
+    if config.method == "grpo":
+        raise ConfigError(
+            "method: grpo trains an attacker against its target: use `opct attack --attacker grpo`, or opct.run_attack."
+        )
 
 
 def method_faults(config: TrainConfig) -> Iterator[str]:

@@ -17,13 +17,14 @@ from opct.data.render import RenderedPair
 from opct.data.teacher_questions import ASKED, TeacherQuestions, teacher_questions
 from opct.data.training import anchors_per_step
 from opct.memory import memory_now_bytes, peak_memory_gb
+from opct.method_faults import refuse_attackers
 from opct.methods import Method
 from opct.methods.make import ANSWERING, make
 from opct.methods.offline import OfflineAnswers, answers_to
 from opct.methods.rollouts import Rollout, completions_per_pair, policy_rollouts, step_weights
 from opct.models.scoring import micro_batches
 from opct.prediction import kept_prompt_bytes, predicted, size
-from opct.prepare import Setup, describe, prepare, refuse_attackers
+from opct.prepare import Setup, describe, prepare
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -14,6 +14,7 @@ from opct.data.render import Overlong, RenderedPair, render_pairs
 from opct.data.trained_on import near_test_items
 from opct.data.training import TrainingPairs, batch_of, load_training_pairs, steps_per_epoch, streams_of
 from opct.errors import ConfigError, DataError, EngineError, ModelError
+from opct.method_faults import refuse_attackers
 from opct.methods import Method
 from opct.methods.make import ANSWERING, make
 from opct.methods.offline import offline_answers
@@ -307,14 +308,6 @@ def _refuse_other_lora(adapter: Path, lora: LoraSettings) -> None:
         raise ConfigError(
             f"{', and '.join(other)}, which the adapter at {adapter} does not have: set lora: {{{settings}}}, or leave "
             "model.adapter out."
-        )
-
-
-def refuse_attackers(config: TrainConfig) -> None:
-    """Raises ConfigError where the settings are those of an attacker's training, which needs a target."""
-    if config.method == "grpo":
-        raise ConfigError(
-            "method: grpo trains an attacker against its target: use `opct attack --attacker grpo`, or opct.run_attack."
         )
 
 

@@ -275,8 +275,14 @@ def test_the_experiments_that_come_with_the_project_have_the_methods_that_they_s
         "sft-then-opct": ("opct", "sft"),
     }
     everything = methods_of("experiment_all_axes.yaml")
-    methods = get_args(TrainConfig.model_fields["method"].annotation)
+    methods = set(get_args(TrainConfig.model_fields["method"].annotation)) - {"grpo"}
     assert everything == {name: (name, None) for name in methods} | {"sft-then-opct": ("opct", "sft")}
+
+
+def test_an_attacker_is_no_arm(write):
+    """It needs a target; said before anything is trained."""
+    with pytest.raises(ConfigError, match=r"the arm bad: method: grpo trains an attacker against its target"):
+        load_experiment(write(PLAIN + "  bad: {{method: grpo}}\n"))
 
 
 def test_the_experiment_on_all_axes_asks_what_comes_with_the_package():
