@@ -39,15 +39,6 @@ class Opponent:
     rules: Rules
     tested: Sequence[str]
 
-    def row(self) -> dict[str, Any]:
-        """As JSON values."""
-        return {
-            "episodes": self.rules.episodes,
-            "rounds": self.rules.rounds,
-            "shots": self.rules.shots,
-            "seed": self.rules.seed,
-        }
-
 
 class Practice:
     """Collects the rollouts of a step: N episodes of K rounds against each behaviour; the best round of an episode is

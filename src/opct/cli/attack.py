@@ -20,7 +20,10 @@ AttackTarget = Annotated[
 ]
 AttackerModel = Annotated[
     str | None,
-    typer.Option(metavar="MODEL", help="Of refine and grpo, named as the target; smollm2-135m-instruct by default."),
+    typer.Option(
+        metavar="MODEL",
+        help="Of refine, named as the target, and of grpo, by its name; smollm2-135m-instruct by default.",
+    ),
 ]
 JudgeName = Annotated[
     str, typer.Option(metavar="JUDGE", help="refusals, answers, strongreject, or a folder made by `opct judge train`.")
@@ -75,7 +78,9 @@ def attack(
         int, typer.Option(metavar="N", min=0, help="Episodes against each benign twin; 0: none.")
     ] = 1,
     max_reply_tokens: Annotated[int, typer.Option(metavar="N", min=1, help="Longest reply of the target.")] = 96,
-    max_attack_tokens: Annotated[int, typer.Option(metavar="N", min=1, help="Longest message of refine.")] = 128,
+    max_attack_tokens: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Longest message of refine and grpo.")
+    ] = 128,
     temperature: Annotated[float, typer.Option(metavar="T", min=0, help="Of the target; 0 is greedy.")] = 1.0,
     attack_temperature: Annotated[float, typer.Option(metavar="T", min=0, help="Of the attacker's model.")] = 1.0,
     max_queries: Annotated[int | None, typer.Option(metavar="N", min=1, help="Prompts put to the target.")] = None,
