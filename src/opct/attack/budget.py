@@ -14,7 +14,7 @@ from opct.errors import EvaluationError
 
 @dataclass(frozen=True)
 class Budget:
-    """Limits of an attack, of all its sessions together; None for no limit.
+    """Limits of an attack, what was spent before a resume included; None for no limit.
 
     Attributes:
         queries: prompts put to the target.
@@ -67,7 +67,7 @@ class Ledger:
 
     Args:
         most_tokens: that one try can sample, attacker and target together.
-        spent: by the sessions before.
+        spent: before a resume.
         clock: seconds, rising.
     """
 
@@ -83,7 +83,7 @@ class Ledger:
         self._reserved = 0
 
     def seconds(self) -> float:
-        """Of working, over all sessions."""
+        """Of working, before a resume and since."""
         return self._before + self._clock() - self._start
 
     def fitting(self, n: int) -> int:

@@ -22,6 +22,7 @@ from opct.attack.practice import Opponent, Practice, remembered, written_message
 from opct.attack.protocol import ChatModel, Shot, View
 from opct.attack.refine import Refine, attacker_messages
 from opct.attack.rehearsal import attack_pair
+from opct.attack.scoring import Scorer
 from opct.attack.store import WARNING, AttackDir
 from opct.checkpoint_state import FREE_INSIDE, FREE_SETTINGS, is_finished
 from opct.config import TrainConfig
@@ -212,7 +213,7 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
 
 
 def train_attacker(
-    plan: TrainingPlan, target: ChatModel, scorer: Any, folder: AttackDir, progress: Progress
+    plan: TrainingPlan, target: ChatModel, scorer: Scorer, folder: AttackDir, progress: Progress
 ) -> Trained:
     """Train the attacker, or go on where that was interrupted.
 

@@ -88,7 +88,7 @@ def play(
 
     Args:
         pool: successes on other behaviours from before.
-        journal: holds what an earlier session played; what is played now is added.
+        journal: holds what was played before a resume; what is played now is added.
         should_stop: asked before each batch.
 
     Raises:

@@ -76,7 +76,7 @@ class Practice:
         return [rollout for group in groups for rollout in _with_advantages(group)]
 
     def _remembered(self, step: int) -> Rehearsal:
-        """The successes of the steps before this one, from the disk where an earlier session made them."""
+        """The successes of the steps before this one, from the disk where the training was resumed."""
         if self._rehearsal is None:
             self._rehearsal = remembered(self.run, step - 1, self.texts, self.policy.renderer, self.opponent)
         return self._rehearsal

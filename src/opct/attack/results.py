@@ -99,7 +99,7 @@ def result_of(attacked: Attacked) -> dict[str, Any]:
         },
         "settings": dict(attacked.settings),
         "budget": {"limits": asdict(attacked.budget), "spent": attacked.spent.row()},
-        "judge_usage_of_this_session": asdict(attacked.scorer.usage),
+        "judge_usage_since_resume": asdict(attacked.scorer.usage),
         "ended": ended,
         "rows": [*_defence_rows(suite, found), *_twin_rows(suite, on_twins)],
         "curve": curve_rows(found),

@@ -78,7 +78,7 @@ class Scorer:
 
     Attributes:
         is_local: the judge's model works in this process.
-        usage: what the judge took in this session.
+        usage: what the judge took since the attack began or was resumed.
     """
 
     judge_of_behaviors: Judge

@@ -102,7 +102,8 @@ class AttackSettings:
         if self.attacker == "grpo" and (self.episodes < 2 or self.attack_temperature != 1.0):
             raise EvaluationError(
                 f"The attacker grpo with {self.episodes} episodes at temperature {self.attack_temperature:g}: its "
-                "training compares at least 2 episodes of a behaviour, and samples the policy itself, at temperature 1."
+                "training compares at least 2 episodes of a behaviour, and samples the policy itself, at temperature "
+                "1: use 2 episodes or more, and leave the attacker's temperature at 1."
             )
         if self.families is not None and self.prompts is not None:
             raise EvaluationError("families and prompts are two ways of transfer: give one of them.")

@@ -205,7 +205,7 @@ def test_no_batch_begins_after_the_seconds_are_over():
     assert played.cut_short == {"b", "c"}
 
 
-def test_seconds_of_earlier_sessions_count():
+def test_seconds_before_a_resume_count():
     book = Ledger(Budget(seconds=10.0), 1, Spent(seconds=10.0), clock=lambda: 5.0)
     assert book.fitting(3) == 0
     assert book.exhausted() == "seconds"

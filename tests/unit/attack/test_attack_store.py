@@ -29,8 +29,8 @@ def reply(text):
     return "fail zzreply" if "c e0 r2" in text else "no zzreply"
 
 
-def session(folder: Path, *, resume=False, **limits):
-    """One session of an attack on three behaviours; (what was played, the prompts that the target was asked now)."""
+def played_in(folder: Path, *, resume=False, **limits):
+    """One stretch of an attack on three behaviours; (what was played, the prompts that the target was asked now)."""
     attacker = ScriptedAttacker(lambda view: f"{MARK} {view.id} e{view.episode} r{view.round} {len(view.history)}")
     target = ScriptedTarget(reply)
     own = players(attacker, target)
@@ -46,7 +46,7 @@ def session(folder: Path, *, resume=False, **limits):
 def whole(tmp_path_factory):
     """(folder, tries) of an attack that nothing disturbed."""
     folder = tmp_path_factory.mktemp("whole") / "attack"
-    played, asked, spent, _ = session(folder)
+    played, asked, spent, _ = played_in(folder)
     return folder, played, asked, spent
 
 
@@ -75,7 +75,7 @@ def test_a_killed_attack_goes_on_to_what_it_would_have_been(whole, tmp_path):
         rows = (again / "tries.jsonl").read_bytes().count(b"\n")
         torn = 5 if number % 3 else 0  # of the text of one more try
         os.truncate(again / "transcripts.jsonl", min(len(texts), sum(lines[: rows + 2 + number % 3]) + torn))
-        resumed, asked_now, spent_now, _ = session(again, resume=True)
+        resumed, asked_now, spent_now, _ = played_in(again, resume=True)
         assert by_key(resumed.tries) == by_key(played.tries)
         assert spent_now == spent
         assert len(asked_now) <= len(asked)
@@ -87,21 +87,21 @@ def test_a_killed_attack_goes_on_to_what_it_would_have_been(whole, tmp_path):
 def test_a_finished_attack_asks_nothing_more(whole, tmp_path):
     folder, played, _, spent = whole
     shutil.copytree(folder, tmp_path / "again")
-    resumed, asked_now, spent_now, own = session(tmp_path / "again", resume=True)
+    resumed, asked_now, spent_now, own = played_in(tmp_path / "again", resume=True)
     assert asked_now == []
     assert by_key(resumed.tries) == by_key(played.tries)
     assert spent_now == spent
     assert [round_ for round_, _ in own.attacker.observed] == [0, 1, 2]  # an attacker that learns sees it all again
 
 
-def test_a_budget_is_over_all_sessions(tmp_path):
+def test_a_budget_is_over_all_resumes(tmp_path):
     """7 queries, then 12 in all, then no limit: 7, 5 and the rest; the same as without a limit."""
-    first, asked, spent, _ = session(tmp_path / "a", queries=7)
+    first, asked, spent, _ = played_in(tmp_path / "a", queries=7)
     assert (first.ended, len(asked), spent.queries) == ("queries", 7, 7)
-    second, asked, spent, _ = session(tmp_path / "a", resume=True, queries=12)
+    second, asked, spent, _ = played_in(tmp_path / "a", resume=True, queries=12)
     assert (second.ended, len(asked), spent.queries) == ("queries", 5, 12)
-    third, asked, _, _ = session(tmp_path / "a", resume=True)
-    straight, all_asked, _, _ = session(tmp_path / "b")
+    third, asked, _, _ = played_in(tmp_path / "a", resume=True)
+    straight, all_asked, _, _ = played_in(tmp_path / "b")
     assert by_key(third.tries) == by_key(straight.tries)
     assert len(asked) == len(all_asked) - 12
 

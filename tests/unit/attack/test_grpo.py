@@ -571,7 +571,7 @@ def test_what_cannot_be_trained_is_refused_before_anything_is(tiny_policy, tiny_
     for settings, message in (
         ({"attacker_model": str(run)}, "is a run or an adapter"),
         ({"episodes": 1}, "with 1 episodes at temperature 1"),
-        ({"attack_temperature": 0.7}, "samples the policy itself, at temperature 1"),
+        ({"attack_temperature": 0.7}, "samples the policy itself, at temperature 1: use 2"),
     ):
         with pytest.raises(EvaluationError, match=message):
             attacked(tiny_policy, tiny_folder, behaviors_file, tmp_path / "a", **settings)
