@@ -78,9 +78,7 @@ def learning_figure(name: str, attacks: Sequence[tuple[Arm, Attack]]) -> Figure 
     drawn = [(arm, one, curve) for arm, one, curve in trained if any(row["reward"] is not None for row in curve)]
     if not drawn:
         return None
-    spent = "; ".join(
-        f"{arm.name}: {one.run} {one.result['training']['spent']['queries']:,} queries" for arm, one, _ in drawn
-    )
+    spent = "; ".join(f"{arm.name}: {one.run} {one.result['training']['spent']['queries']:,}" for arm, one, _ in drawn)
     return Figure(
         title=f"What {name} earned while it was trained",
         drawing=svg.line_chart(
@@ -99,7 +97,7 @@ def learning_figure(name: str, attacks: Sequence[tuple[Arm, Attack]]) -> Figure 
         ),
         caption=(
             "The mean of each step's episodes, of which each counts with its best round; on behaviours that are not "
-            f"attacked here. Training put {spent} to its own target, beside those of the attack."
+            f"attacked here. Queries that training put to its target, apart from those of the attack: {spent}."
         ),
         legend=legend(list({id(arm): arm for arm, _, _ in drawn}.values()), line=True),
         columns=("arm", "run", "step", "mean score", "episodes without a score", "behaviours broken", "queries"),

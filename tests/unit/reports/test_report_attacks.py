@@ -131,7 +131,7 @@ def test_what_an_attacker_learned_is_drawn_beside_it(runs, tmp_path):
         ("2", quantity(None, "rate"), "2 of 4", "2 of 3"),
         ("3", "75.0%", "4 of 4", "3 of 3"),
     ]
-    assert "Training put OPCT: opct-2 18 queries" in learned.caption
+    assert "apart from those of the attack: OPCT: opct-2 18." in learned.caption
     assert len(views(runs)[0][0].figures) == 1
     page = report([runs[0], trained], tmp_path / "report.html").read_text(encoding="utf-8")
     assert "What scripted earned while it was trained" in page
