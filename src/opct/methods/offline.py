@@ -16,8 +16,8 @@ from opct.errors import RunError
 from opct.files import read_jsonl, write_json, write_jsonl
 from opct.methods.rollouts import Rollout, by_pair, completions_per_pair, cost, rollout_row, teacher_rollouts
 from opct.models.engine import OnDone, Sampler
-from opct.models.policy import ROLLOUT_TOKENS, Policy
-from opct.models.sampler import Completion, Sampling
+from opct.models.policy import Policy
+from opct.models.sampler import ROLLOUT_TOKENS, Completion, Sampling
 from opct.models.sharded import by_itself
 from opct.models.teacher import Teacher
 from opct.runs import RunDir

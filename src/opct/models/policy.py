@@ -22,7 +22,7 @@ from opct.models import load
 from opct.models.branching import Prefixes, shared_batches
 from opct.models.prefill import beginning, states
 from opct.models.prompt_cache import PromptCache
-from opct.models.sampler import Completion, Sampling, generation_defaults, sample
+from opct.models.sampler import ROLLOUT_TOKENS, Completion, Sampling, generation_defaults, sample, tokens_at_once
 from opct.models.scoring import Scores, completion_hidden, micro_batches, tokenwise
 from opct.models.shortcuts import Shortcuts
 
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from opct.models.sharded import Shards
 
 SCORING_TOKENS = 8192  # most tokens, padding included, in one forward that keeps no gradient
-ROLLOUT_TOKENS = 32768
 
 
 class Policy(Shortcuts):
@@ -175,12 +174,15 @@ class Policy(Shortcuts):
         temperature: float = 1.0,
         top_p: float = 1.0,
         top_k: int = 0,
-        batch_tokens: int = ROLLOUT_TOKENS,
+        batch_tokens: int | None = None,
         on_done: Callable[[int], None] = lambda n: None,
     ) -> list[Completion]:
         """Answer each prompt; a list of seeds for a prompt gives as many answers, one after another.
 
         The same weights, prompt and seed give the same answer in any batch, to the rounding of `dtype`.
+
+        Args:
+            batch_tokens: see `sample`; None for `tokens_at_once`.
 
         Raises:
             ModelError: a prompt does not fit the model's context.
@@ -188,7 +190,8 @@ class Policy(Shortcuts):
         ids = [self.renderer.render(prompt) for prompt in prompts]
         sampling = Sampling(max_completion_tokens, temperature, top_p, top_k)
         per_prompt = [[s] if isinstance(s, int) else list(s) for s in seeds]
-        groups = self.sample(ids, per_prompt, sampling, batch_tokens=batch_tokens, on_done=on_done)
+        most = batch_tokens or tokens_at_once(self.bare_model.config)
+        groups = self.sample(ids, per_prompt, sampling, batch_tokens=most, on_done=on_done)
         return [completion for group in groups for completion in group]
 
     def has_room(self, prompt: Sequence[Message], max_completion_tokens: int) -> bool:

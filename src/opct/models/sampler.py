@@ -14,11 +14,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from opct.cost import FLOAT32
 from opct.errors import ModelError
 from opct.models.decoding import Batch, Entry, Finished
 from opct.models.drawing import Sampling
 from opct.models.packed import packed, packed_head
 from opct.models.rows import shares
+from opct.shape import shape_of
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig
@@ -26,6 +28,11 @@ if TYPE_CHECKING:
     from opct.models.policy import Policy
 
 StopReason = Literal["stop", "length", "given"]  # given: nobody sampled it
+
+ROLLOUT_TOKENS = 32768
+"""Most prompt + completion tokens of a batch where nobody says how many."""
+CACHE_BYTES = 2.5e9
+"""What the keys and values of a batch may take where that is more tokens: those of small models take little."""
 
 UNSUPPORTED = {
     "repetition_penalty": 1.0,
@@ -124,6 +131,21 @@ def sample(
                 elif batch.running and (entries := _take(queue, batch.vacancies, most - batch.prompts)):
                     batch.admit(entries)
     return results
+
+
+def tokens_at_once(config: Any) -> int:
+    """Most prompt + completion tokens of a batch of answers that nothing else needs memory beside: as many as
+    `CACHE_BYTES` hold in float32, and `ROLLOUT_TOKENS` at least. Of a model and nothing else, so that its answers in
+    bfloat16, which depend on the batch, do not change with the machine.
+
+    Args:
+        config: of the model, as transformers has it.
+    """
+    try:
+        shape = shape_of(config)
+    except ModelError:  # a model whose sizes are not known
+        return ROLLOUT_TOKENS
+    return max(ROLLOUT_TOKENS, int(CACHE_BYTES / (2 * shape.layers * shape.kv_size * FLOAT32)))
 
 
 def rows_that_fit(

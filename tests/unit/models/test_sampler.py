@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 from tests.tiny import tiny_model, tiny_tokenizer
-from transformers import GPT2Config, GPT2LMHeadModel
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, MixtralConfig
 
 from opct.errors import ModelError
 from opct.models import decoding, rows
 from opct.models.attention import use_grouped_attention
 from opct.models.policy import Policy
-from opct.models.sampler import Completion, Sampling, rows_that_fit, sample_seed
+from opct.models.sampler import ROLLOUT_TOKENS, Completion, Sampling, rows_that_fit, sample_seed, tokens_at_once
 
 PROMPTS = [[1, 40, 50, 60], [1, 70], [1, 80, 81, 82, 83, 84, 85], [1, 90, 91]]
 SEEDS = [[100, 101, 102], [103], [104, 105], [106, 107, 108]]
@@ -263,6 +263,24 @@ def test_what_fits_into_a_batch():
     assert rows_that_fit([1] * 15 + [49], 1000, 10, 2000, shared=True) == (49, 1)
     assert rows_that_fit([8] * 2, 1000, 64, 16384, shared=True) == (16, 2)
     assert rows_that_fit([], 0, 64, 16384, shared=True) == (1, 1)
+
+
+def test_answers_of_small_models_are_sampled_in_larger_batches(tiny_policy, monkeypatch):
+    """Keys and values of 54,253 tokens of SmolLM2-135M take 2.5 GB in float32; an 8B model keeps the least."""
+    sizes = {"hidden_size": 576, "intermediate_size": 1536, "vocab_size": 49152, "num_attention_heads": 9}
+    small = LlamaConfig(num_hidden_layers=30, num_key_value_heads=3, **sizes)
+    large = LlamaConfig(
+        num_hidden_layers=32, num_key_value_heads=8, **sizes | {"num_attention_heads": 32, "hidden_size": 4096}
+    )
+    unknown = MixtralConfig(num_hidden_layers=30, num_key_value_heads=3, **sizes)
+    assert tokens_at_once(small) == int(2.5e9 / (2 * 30 * 3 * 64 * 4))
+    assert tokens_at_once(large) == tokens_at_once(unknown) == ROLLOUT_TOKENS
+    asked = []
+    monkeypatch.setattr(tiny_policy, "sample", lambda *args, batch_tokens, **more: asked.append(batch_tokens) or [])
+    prompt = [{"role": "user", "content": "x"}]
+    tiny_policy.generate([prompt], seeds=[1], max_completion_tokens=2)
+    tiny_policy.generate([prompt], seeds=[1], max_completion_tokens=2, batch_tokens=7)
+    assert asked == [tokens_at_once(tiny_policy.bare_model.config), 7]
 
 
 def test_rows_that_go_on_keep_no_prompts_beyond_the_budget(monkeypatch):
