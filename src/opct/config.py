@@ -80,14 +80,16 @@ class DataConfig(Section):
     )
     anchor_fraction: Fraction = Field(0.25, description="Share of identity pairs in every step.")
     max_pairs: int | None = Field(
-        None,
-        ge=1,
-        description="Use at most so many pairs (a seeded choice, of each axis equally many with balance_axes).",
+        None, ge=1, description="At most so many pairs (a seeded choice; with balance_axes, equally many of each axis)."
     )
     balance_axes: bool = Field(
         False,
         description="Where `pairs` are of several axes, each step holds equally many of each, however many there are; "
         "those of a small axis come again sooner.",
+    )
+    train_on_evaluation_data: bool = Field(
+        False,
+        description="Take pairs of sets that are for evaluation only (SAGE-Eval), too; report no score on these.",
     )
 
 

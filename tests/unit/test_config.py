@@ -70,6 +70,7 @@ def test_the_defaults_are_pinned():
         "data.anchor_fraction": 0.25,
         "data.max_pairs": None,
         "data.balance_axes": False,
+        "data.train_on_evaluation_data": False,
         "rollout.engine": "in_process",
         "rollout.num_generations": 1,
         "rollout.max_completion_tokens": 24,

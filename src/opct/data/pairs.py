@@ -27,6 +27,8 @@ Prompt = tuple[Message, ...]
 COLUMNS = ("id", "axis", "family", "prompt", "teacher_prompt", "meta")
 ROLES = ("system", "user", "assistant", "tool")
 HUB = "hf:"
+EVALUATION_ONLY = "is_evaluation_only"
+"""In `meta` of a pair made of a set whose authors ask that nobody trains on it."""
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,8 @@ from typing import TypeVar
 
 from opct.config import TrainConfig
 from opct.data.build import builtin_pairs
-from opct.data.pairs import ContrastivePair, load_pairs
+from opct.data.near_duplicates import near_duplicate_groups
+from opct.data.pairs import EVALUATION_ONLY, ContrastivePair, load_pairs
 from opct.data.questions import hash_share
 from opct.errors import DataError
 
@@ -36,11 +37,11 @@ def load_training_pairs(config: TrainConfig) -> TrainingPairs:
     """Read, check and split the pairs that `config.data` names. No model is needed.
 
     Held-out pairs for the validation KL come from `validation_pairs`, or from the validation split of embedded pairs,
-    or from a share of the questions (by `meta.question_id`, else by id), so that no question is on both sides.
+    or from a share of the questions (see `_held_together`), so that no question is on both sides.
 
     Raises:
-        DataError: a source is faulty, an id stands in two sources, a question is trained on and held out,
-            anchors are not identity pairs, nothing is left, or the axes cannot share a step equally.
+        DataError: a source is faulty or for evaluation only, an id stands in two sources, a question is trained on and
+            held out, anchors are not identity pairs, nothing is left, or the axes cannot share a step equally.
     """
     data, seed = config.data, config.seed
     trained, held_out = _read(data.pairs, 0.0 if data.validation_pairs else data.validation_fraction, seed)
@@ -49,6 +50,8 @@ def load_training_pairs(config: TrainConfig) -> TrainingPairs:
     anchors, held_out_anchors = (
         _read(data.anchors, data.validation_fraction, seed) if data.anchor_fraction > 0 else ([], [])
     )
+    if not data.train_on_evaluation_data:
+        _refuse_evaluation_only([*trained, *anchors])
     for pair in [*anchors, *held_out_anchors]:
         if not pair.is_identity:
             raise DataError(
@@ -107,10 +110,36 @@ def _read(
             trained += builtin_pairs(source, "train", seed=seed)
             held_out += builtin_pairs(source, "validation", seed=seed, per_question=1)
         else:
-            for pair in load_pairs(source):
-                question = str(pair.meta.get("question_id", pair.id))
-                (held_out if hash_share(f"validation/{question}") < validation_fraction else trained).append(pair)
+            pairs = load_pairs(source)
+            for pair, name in zip(pairs, _held_together(pairs), strict=True):
+                (held_out if hash_share(f"validation/{name}") < validation_fraction else trained).append(pair)
     return trained, held_out
+
+
+def _held_together(pairs: Sequence[ContrastivePair]) -> list[str]:
+    """A name for each pair; pairs of one name are trained on or held out together.
+
+    It is that of the pair's group (`meta.group`: facts that say nearly the same), else of its question
+    (`meta.question_id`), else its id. Near-duplicate behaviours (`meta.behavior`) have the least of their names.
+    """
+    names = [str(pair.meta.get("group") or pair.meta.get("question_id", pair.id)) for pair in pairs]
+    behaviors = [pair.meta.get("behavior") for pair in pairs]
+    named = {str(text): name for text, name in zip(behaviors, names, strict=True) if text is not None}
+    texts = list(named)
+    alike = [[texts[i] for i in group] for group in near_duplicate_groups(texts)]
+    least = {text: min(named[own] for own in group) for group in alike for text in group}
+    return [least.get(str(text), name) for text, name in zip(behaviors, names, strict=True)]
+
+
+def _refuse_evaluation_only(pairs: Sequence[ContrastivePair]) -> None:
+    marked = [pair.id for pair in pairs if pair.meta.get(EVALUATION_ONLY)]
+    if marked:
+        raise DataError(
+            f"{len(marked)} pairs are of a set whose authors ask that it is used for evaluation only, such as "
+            "SAGE-Eval: leave them out. To train on them all the same, and report no score on that set: "
+            "data.train_on_evaluation_data=true. First ones:",
+            tuple(marked[:10]),
+        )
 
 
 def _read_held_out(sources: Sequence[str], seed: int) -> list[ContrastivePair]:

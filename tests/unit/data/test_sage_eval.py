@@ -6,6 +6,7 @@ import json
 import pytest
 
 from opct.data.build_safety import build_safety_awareness, facts_of
+from opct.data.pairs import EVALUATION_ONLY
 from opct.data.sage_eval import FLAT, HUB, load_sage_eval
 from opct.errors import DataError
 
@@ -157,3 +158,4 @@ def test_nothing_is_trained_on_it_unless_the_user_insists(tmp_path, layout):
         build_safety_awareness(path)
     pairs = build_safety_awareness(path, allow_evaluation_only=True, families="plain")
     assert pairs[0].meta["fact"] == FACT
+    assert pairs[0].meta[EVALUATION_ONLY]

@@ -11,7 +11,7 @@ from tests.tiny import tiny_anchors, tiny_pairs
 
 from opct.config import DataConfig, TrainConfig
 from opct.data.build import builtin_pairs
-from opct.data.pairs import ContrastivePair, write_pairs
+from opct.data.pairs import EVALUATION_ONLY, ContrastivePair, write_pairs
 from opct.data.training import anchors_per_step, batch_of, load_training_pairs, pairs_hash, steps_per_epoch, streams_of
 from opct.errors import DataError
 
@@ -53,6 +53,42 @@ def test_no_question_is_on_both_sides(load, tmp_path: Path):
     sides = [Counter(p.meta["question_id"] for p in part) for part in (data.pairs, data.validation)]
     assert not sides[0].keys() & sides[1].keys()
     assert set((sides[0] + sides[1]).values()) == {3}
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_groups_and_near_duplicate_behaviours_stay_together(load, tmp_path: Path, order):
+    """Of 30 facts two each are of a group, and 30 behaviours are worded twice each: a capital and a full stop more."""
+    pairs = [
+        dataclasses.replace(p, meta={"question_id": f"fact-{i}", "group": f"group-{i // 2}"})
+        for i, p in enumerate(tiny_pairs(30))
+    ]
+    for i in range(30):
+        text = (
+            f"{['Paint', 'Steal', 'Sell', 'Hide', 'Burn'][i % 5]} the {['goose', 'gate', 'bike'][i % 3]} of house {i}"
+        )
+        for name, said in ((f"b-{i}", text), (f"other-{i}", f"{text.lower()}.")):
+            meta = {"question_id": name, "behavior": said}
+            pairs.append(dataclasses.replace(pairs[0], id=name, meta=meta))
+    write_pairs(tmp_path / "alike.jsonl", pairs[::order])
+    data = load(pairs=[str(tmp_path / "alike.jsonl")], validation_fraction=0.4, validation_size=1000)
+
+    def names(part):
+        return {p.meta.get("group") or p.meta["question_id"].split("-")[1] for p in part}
+
+    assert not names(data.pairs) & names(data.validation)
+    assert len(names(data.pairs)) > 15
+    assert len(names(data.validation)) > 5
+    assert len(data.pairs) + len(data.validation) == 90
+
+
+def test_what_its_authors_gave_for_evaluation_alone_is_not_trained_on_unless_asked(load, tmp_path: Path):
+    marked = [dataclasses.replace(p, meta=p.meta | {EVALUATION_ONLY: i == 3}) for i, p in enumerate(tiny_pairs(9))]
+    write_pairs(tmp_path / "sage.jsonl", marked)
+    own = {"pairs": [str(tmp_path / "sage.jsonl")], "validation_fraction": 0}
+    with pytest.raises(DataError, match=r"1 pairs are of a set .* data\.train_on_evaluation_data=true") as caught:
+        load(**own)
+    assert caught.value.faults == (marked[3].id,)
+    assert len(load(**own, train_on_evaluation_data=True).pairs) == 9
 
 
 def test_what_is_held_out_does_not_depend_on_seed_size_or_order(load, tmp_path: Path):

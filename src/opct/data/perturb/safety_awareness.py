@@ -34,7 +34,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from opct.data.hazards import SafetyFact
-from opct.data.pairs import ContrastivePair, Message, Prompt
+from opct.data.pairs import EVALUATION_ONLY, ContrastivePair, Message, Prompt
 from opct.data.perturb import safety_phrasings as phrasings
 from opct.data.perturb.safety_phrasings import Wording
 from opct.data.perturb.safety_teachers import privileged_prompt
@@ -145,13 +145,14 @@ def safety_pair(
     meta = {"question_id": fact.id, "fact_id": fact.id, "fact": fact.fact, "category": fact.category}
     meta |= {"group": fact.group, "split": fact.split, "kind": kind}
     meta |= {"style": fact.prompts[index].style if kind == HAZARD else SAFE_TWIN}
+    mark = {EVALUATION_ONLY: True} if fact.is_evaluation_only else {}
     return ContrastivePair(
         id=f"{AXIS}/{kind}/{family}/{fact.id}/{index}",
         axis=AXIS,
         family=family,
         prompt=prompt,
         teacher_prompt=prompt if is_identity else privileged_prompt(fact, prompt, teacher if kind == HAZARD else told),
-        meta={**meta, "about": list(fact.about), "harm": list(fact.harm), "keep": list(fact.keep)},
+        meta={**meta, "about": list(fact.about), "harm": list(fact.harm), "keep": list(fact.keep), **mark},
     )
 
 
