@@ -256,6 +256,21 @@ def dataset_rows(source: str, split: str = "train") -> Iterator[tuple[str, Any]]
         yield f"{source} row {number}", row
 
 
+def pinned_rows(source: str) -> list[tuple[str, Any]]:
+    """`dataset_rows` of a set on the hub, which must say its revision.
+
+    Raises:
+        DataError: it says none, or see `dataset_rows`.
+    """
+    name, _, revision = source.removeprefix(HUB).partition("@")
+    if not revision:
+        raise DataError(
+            f"{source} names no revision, so it may change under you, and move what is in it between splits: add the "
+            f"commit, {HUB}{name}@COMMIT (under 'History' at huggingface.co/datasets/{name.partition(':')[0]})."
+        )
+    return list(dataset_rows(source))
+
+
 def _checked(source: str, rows: Iterable[tuple[str, Any]]) -> list[ContrastivePair]:
     pairs: list[ContrastivePair] = []
     faults: list[str] = []

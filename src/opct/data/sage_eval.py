@@ -25,7 +25,7 @@ from typing import Any
 
 from opct.data.hazards import HazardPrompt, SafetyFact, grouped
 from opct.data.pairs import HUB as HUB_PREFIX
-from opct.data.pairs import dataset_rows
+from opct.data.pairs import pinned_rows
 from opct.data.tables import BadRow, read_rows
 from opct.errors import DataError, shown_faults
 
@@ -113,13 +113,7 @@ def _read(source: str | Path, *, is_safe: bool) -> Iterator[_Row]:
 def _raw_rows(source: str) -> list[tuple[str, Any]]:
     """(where, row) of each row; the nested layout gives one a fact, with the fact under `safety_fact`."""
     if source.startswith(HUB_PREFIX):
-        name, at, revision = source.removeprefix(HUB_PREFIX).partition("@")
-        if not (at and revision):
-            raise DataError(
-                f"{source} names no revision, so it may change under you: add the commit, hf:{name}@COMMIT "
-                f"(it stands under 'History' at huggingface.co/datasets/{name}/commits/main)."
-            )
-        rows = list(dataset_rows(source))
+        rows = pinned_rows(source)
     else:
         path = Path(source)
         if not path.is_file():

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from tests.conftest import REPOSITORY
 
+from opct.data import pairs
 from opct.data.perturb.in_the_wild import load_artifacts, load_templates
 from opct.errors import DataError
 
@@ -59,6 +60,17 @@ def test_tables(tmp_path):
     assert [t.parts for t in load_templates(table)] == [("Two\nlines ", ""), ("Other",)]
     named = write(tmp_path / "b.csv", ",name,prompt\n0,P1,Say it\n")
     assert [t.parts for t in load_templates(named)] == [("Say it",)]
+
+
+def test_templates_from_the_hub_at_their_revision(monkeypatch):
+    rows = [{"platform": "p", "prompt": "Be bold. [INSERT PROMPT HERE]"}, {"platform": "p", "prompt": "Play a part."}]
+    monkeypatch.setattr(
+        pairs, "dataset_rows", lambda source: [(f"{source} row {i}", row) for i, row in enumerate(rows)]
+    )
+    found = load_templates("hf:owner/set:jailbreaks/train@abc123")
+    assert [template.parts for template in found] == [("Be bold. ", ""), ("Play a part.",)]
+    with pytest.raises(DataError, match="hf:owner/set names no revision"):
+        load_templates("hf:owner/set")
 
 
 def test_template_faults(tmp_path):

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from opct.data.behavior_files import text_fault
+from opct.data.pairs import HUB, pinned_rows
 from opct.data.tables import BadRow, file_stem, read_rows
 from opct.errors import DataError, shown_faults
 
@@ -55,18 +56,20 @@ def load_templates(path: str | Path) -> list[WildTemplate]:
 
     A gap is a bracketed name such as "[INSERT PROMPT HERE]" or "{prompt}". Texts that repeat are read once.
 
+    Args:
+        path: the file, or a set on the hub at a revision: `hf:owner/name[:[config/]split]@revision`.
+
     Raises:
         DataError: with every fault of the file: not readable, no such column (with those found), empty texts.
     """
-    path = Path(path)
     found: dict[str, WildTemplate] = {}
     faults: list[str] = []
-    for where, text in _texts(path):
+    for where, text in _texts(str(path)):
         fault = text.fault if isinstance(text, BadRow) else text_fault(text)
         if fault is not None:
             faults.append(f"{where}: {fault}")
         elif not isinstance(text, BadRow):
-            name = f"{file_stem(path)}/{len(found)}"
+            name = f"{file_stem(Path(path))}/{len(found)}"
             found.setdefault(text, WildTemplate(name, tuple(_GAP.split(text))))
     _refuse(path, faults)
     if not found:
@@ -114,22 +117,25 @@ def load_artifacts(path: str | Path) -> tuple[list[Artifact], int]:
     return artifacts, n_without
 
 
-def _refuse(path: Path, faults: Sequence[str]) -> None:
+def _refuse(path: str | Path, faults: Sequence[str]) -> None:
     if faults:
         raise DataError(f"{path} has {len(faults)} fault(s); nothing was read:", shown_faults(faults))
 
 
-def _texts(path: Path) -> list[tuple[str, str | BadRow]]:
-    if path.suffix.lower() == ".json":
-        data = _json(path)
+def _texts(source: str) -> list[tuple[str, str | BadRow]]:
+    path = Path(source)
+    if source.startswith(HUB):
+        rows: Sequence[tuple[str, Any]] = pinned_rows(source)
+    else:
+        data = _json(path) if path.suffix.lower() == ".json" else None
         if isinstance(data, list) and all(isinstance(text, str) for text in data):
             return [(f"{path} row {number}", text) for number, text in enumerate(data, start=1)]
-    rows = read_rows(path, "template")
+        rows = read_rows(path, "template")
     names = list(dict.fromkeys(key for _, row in rows if isinstance(row, Mapping) for key in row))
     column = next((name for name in TEXT_COLUMNS if name in names), None)
     if column is None:
         raise DataError(
-            f"{path}: no column of templates. Found: {', '.join(map(repr, names)) or 'none'}; expected one of "
+            f"{source}: no column of templates. Found: {', '.join(map(repr, names)) or 'none'}; expected one of "
             f"{', '.join(map(repr, TEXT_COLUMNS))}, or a JSON list of texts."
         )
     return [(where, row if isinstance(row, BadRow) else str(row.get(column) or "")) for where, row in rows]
