@@ -59,6 +59,9 @@ BehaviorColumns = Annotated[
 ]
 LeftOut = Annotated[list[str] | None, typer.Option(metavar="CATEGORY", help="Of that file, not asked; repeatable.")]
 Augmented = Annotated[bool | None, typer.Option("--augmented", help="SAGE-Eval's own typos and tones too.")]
+GradedBy = Annotated[
+    str | None, typer.Option(metavar="HOW", help="Multiple choice by letters, texts or reply; by default the suite's.")
+]
 PerQuestion = Annotated[
     str | None,
     typer.Option(
@@ -100,6 +103,7 @@ def evaluate(
     behavior_column: BehaviorColumns = None,
     leave_out: LeftOut = None,
     augmented: Augmented = None,
+    graded_by: GradedBy = None,
     dtype: Dtype = None,
     label: Label = None,
     again: Again = False,
@@ -124,6 +128,7 @@ def evaluate(
         "behavior_columns": single_columns(behavior_column or [], "--behavior-column") or None,
         "leave_out": leave_out or None,
         "augmented": augmented,
+        "graded_by": graded_by,
     }
     given = {name: value for name, value in options.items() if value is not None}
     if families_per_question is not None:

@@ -32,6 +32,7 @@ from opct.evals.suites import (
     Asked,
     PerQuestion,
     add_paired_values,
+    check_graded_by,
     families_by_suite,
     known_files,
     known_suites,
@@ -55,7 +56,7 @@ __all__ = ["asked_questions", "check_task", "evaluate", "measure", "parted", "pr
 ASKING = (
     *("questions", "split", "columns", "n_questions", "families", "families_per_question", "seed", "n_benign", "data"),
     *("n_problems", "prompts_per_fact", "twins_per_fact", "behavior_columns", "leave_out", "augmented"),
-    *("max_completion_tokens", "max_reply_tokens", "max_benign_tokens", "greedy"),
+    *("graded_by", "max_completion_tokens", "max_reply_tokens", "max_benign_tokens", "greedy"),
 )
 """The options of `prepare`."""
 MEASURING = ("batch_size", "kl_samples", "browser_questions")
@@ -135,6 +136,7 @@ def prepare(
     behavior_columns: Mapping[str, str] | None = None,
     leave_out: Sequence[str] = (),
     augmented: bool = False,
+    graded_by: str | None = None,
     greedy: bool = True,
 ) -> Prepared:
     """What these suites ask, their data read and their packages found; no model is needed, and nothing is written.
@@ -158,6 +160,7 @@ def prepare(
             `safety_awareness_safe` (the safe prompts of SAGE-Eval, where they come apart), and each benchmark.
         behavior_columns, leave_out: of the file of behaviours; see `load_behaviors`.
         augmented: ask SAGE-Eval's own typos and tones too; see `load_sage_eval`.
+        graded_by: of multiple choice: letters, texts or reply; None: as each suite has it.
         greedy: take the likeliest token each time; otherwise sample the policy itself (temperature 1).
 
     Raises:
@@ -165,6 +168,7 @@ def prepare(
         DataError: data cannot be had or used; where several suites cannot be asked, all of them are named.
     """
     names = known_suites(suites)
+    check_graded_by(names, graded_by)
     asked, asked_name = asked_questions(questions, split, columns, seed=seed)
     chosen = families_by_suite(names, families)
     sizes: dict[str, Any] = {
@@ -183,13 +187,21 @@ def prepare(
         raise EvaluationError(f"families_per_question is {families_per_question!r}: use a number, null or {DEFAULT!r}.")
     known_files(data or {})
     files = {name: str(path) for name, path in (data or {}).items()}
-    of_files: dict[str, Any] = {"behavior_columns": behavior_columns, "leave_out": leave_out, "augmented": augmented}
+    chosen_alone: dict[str, Any] = {"behavior_columns": behavior_columns, "leave_out": leave_out}
+    chosen_alone |= {"augmented": augmented, "graded_by": graded_by}
     given = Asked(
-        asked, split=split, families=chosen, n_benign=n_benign, data=files, parts=parts_of(suites), **of_files, **sizes
+        asked,
+        split=split,
+        families=chosen,
+        n_benign=n_benign,
+        data=files,
+        parts=parts_of(suites),
+        **chosen_alone,
+        **sizes,
     )
     tasks = made_tasks({name: partial(SUITES[name].make, given) for name in names})
     settings = {"questions": asked_name, "families": _families(tasks), "data": files, **sizes, **_benchmarks(tasks)}
-    return Prepared(tuple(tasks), settings | {name: value for name, value in of_files.items() if value})
+    return Prepared(tuple(tasks), settings | {name: value for name, value in chosen_alone.items() if value})
 
 
 def measure(

@@ -20,8 +20,9 @@ from opct.data.perturb.sycophancy import FAMILIES
 from opct.data.questions import SPLITS, Question
 from opct.errors import EvaluationError, unknown
 from opct.evals.benign import BENIGN, benign_rows, benign_task
+from opct.evals.capability.options import GRADED_BY
 from opct.evals.capability.rows import capability_rows
-from opct.evals.capability.suites import BENCHMARKS, CAPABILITY_SUITES, Part
+from opct.evals.capability.suites import BENCHMARKS, CAPABILITY_SUITES, WITH_OPTIONS, Part
 from opct.evals.jailbreak import (
     FAMILIES_EACH,
     JAILBREAK,
@@ -71,6 +72,7 @@ class Asked:
     behavior_columns: Mapping[str, str] | None
     leave_out: Sequence[str]
     augmented: bool
+    graded_by: str | None = None
 
     def families_each(self, default: int = TWO) -> int | None:
         """Families for each question, behaviour or message; None for all."""
@@ -157,12 +159,11 @@ def _safety(asked: Asked) -> Task:
 def _benchmark(name: str) -> Callable[[Asked], Task]:
     def make(asked: Asked) -> Task:
         part = asked.parts.get(name)
+        settings = dict(part.settings) if part else {}
+        if asked.graded_by is not None and name in WITH_OPTIONS:
+            settings["graded_by"] = asked.graded_by
         return BENCHMARKS[name](
-            n=_n_problems(part, asked),
-            data=asked.data.get(name),
-            seed=asked.seed,
-            greedy=asked.greedy,
-            **(part.settings if part else {}),
+            n=_n_problems(part, asked), data=asked.data.get(name), seed=asked.seed, greedy=asked.greedy, **settings
         )
 
     return make
@@ -234,6 +235,23 @@ def parts_of(names: Sequence[str]) -> dict[str, Part]:
         for part in CAPABILITY_SUITES.get(name, ()):
             found.setdefault(part.benchmark, part)
     return found
+
+
+def check_graded_by(names: Sequence[str], graded_by: str | None) -> None:
+    """Refuse a way of grading that does not exist, or that no benchmark among these suites has.
+
+    Raises:
+        EvaluationError: either.
+    """
+    if graded_by is None:
+        return
+    if graded_by not in GRADED_BY:
+        raise EvaluationError(unknown("way of grading", graded_by, GRADED_BY))
+    if not set(names) & set(WITH_OPTIONS):
+        raise EvaluationError(
+            f"graded_by {graded_by} is of benchmarks with options ({', '.join(WITH_OPTIONS)}), and none of these is "
+            "asked: leave it out, or name one."
+        )
 
 
 def families_by_suite(names: Sequence[str], families: str | Sequence[str]) -> dict[str, str | list[str]]:

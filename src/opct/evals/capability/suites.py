@@ -32,6 +32,9 @@ BENCHMARKS: dict[str, Callable[..., Task]] = {
     IFEVAL: ifeval,
 }
 
+WITH_OPTIONS = (MMLU, TRUTHFULQA, COMMONSENSEQA, GPQA)
+"""Benchmarks of several ways to grade; see `opct.evals.capability.options`."""
+
 
 @dataclass(frozen=True)
 class Part:

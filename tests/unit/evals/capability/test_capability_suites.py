@@ -210,6 +210,22 @@ def test_a_benchmark_by_itself_has_no_number_of_its_own(data_folder, all_install
     assert len(task.dataset) == asked
 
 
+def test_multiple_choice_is_graded_as_asked(data_folder, all_installed):
+    """By itself by letters, in the fast plan by texts; as asked wherever it is asked, and that is in the settings."""
+    names, given = {"letters": "option letter", "texts": "whose text", "reply": "strict parse"}, {}
+    for suite, asked in (("mmlu", None), ("mmlu", "texts"), ("capability-fast", "reply")):
+        prepared = prepare([suite], graded_by=asked)
+        given[suite, asked] = prepared.settings["benchmarks"]["mmlu"]["graded_by"]
+        assert prepared.settings.get("graded_by") == asked
+    assert names["letters"] in given["mmlu", None]
+    assert names["texts"] in given["mmlu", "texts"]
+    assert names["reply"] in given["capability-fast", "reply"]
+    with pytest.raises(EvaluationError, match="Did you mean .texts"):
+        prepare(["mmlu"], graded_by="text")
+    with pytest.raises(EvaluationError, match="graded_by texts is of benchmarks with options"):
+        prepare(["gsm8k"], graded_by="texts")
+
+
 def test_without_benchmarks_none_is_told():
     assert "benchmarks" not in prepare(["benign"], n_benign=3).settings
 
