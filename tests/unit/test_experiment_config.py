@@ -259,7 +259,7 @@ def test_combinations_of_the_matrix_may_differ_in_what_they_spend_and_arms_of_on
         load_experiment(write(text.replace("matrix:", "  x: {{rollout.num_generations: 3}}\nmatrix:")))
 
 
-def methods_of(name: str) -> dict[str, tuple[str, str | None]]:
+def methods_of(name: str | Path) -> dict[str, tuple[str, str | None]]:
     """Of each arm of an experiment that comes with the project its method, and which arm it goes on from."""
     experiment = load_experiment(CONFIGS / name)
     assert len(experiment.configs) == len(experiment.arms) * len(experiment.config.seeds)
@@ -277,6 +277,9 @@ def test_the_experiments_that_come_with_the_project_have_the_methods_that_they_s
     everything = methods_of("experiment_all_axes.yaml")
     methods = set(get_args(TrainConfig.model_fields["method"].annotation)) - {"grpo"}
     assert everything == {name: (name, None) for name in methods} | {"sft-then-opct": ("opct", "sft")}
+    measured = CONFIGS.parent / "benchmarks" / "experiments"
+    assert set(methods_of(measured / "all_axes.yaml")) == {"sft", "opct", "offpolicy"}
+    assert set(methods_of(measured / "jailbreak_second_family.yaml")) == {"sft", "opct"}
 
 
 def test_an_attacker_is_no_arm(write):
