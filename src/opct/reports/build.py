@@ -118,7 +118,10 @@ def report_json(
         "opct_version": stamp["version"],
         "title": title(comparison),
         "verdict": verdict(comparison),
-        "axes": [{"axis": axis, "verdict": axis_verdict(comparison, axis)} for axis in comparison.axes],
+        "axes": [
+            {"axis": axis, "suite": comparison.deciding_suite(axis), "verdict": axis_verdict(comparison, axis)}
+            for axis in comparison.axes
+        ],
         "warnings": list(warnings),
         "comparisons": {"intervals": comparison.n_intervals, "expected_by_chance": comparison.n_by_chance},
         "runs": [

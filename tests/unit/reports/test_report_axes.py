@@ -74,7 +74,7 @@ def test_a_judge_stands_beside_its_scores_and_a_weak_one_is_warned_of(folders):
     comparison = compare(load_runs(folders))
     [line] = [x for x in comparison.lines if x.suite == "jailbreak_judged" and x.group == "held_out"]
     assert line.explanation.endswith(
-        "judged by strongreject (mockllm/model), kappa against people 0.41 (0.30 to 0.50, 200 labels)"
+        "judged by strongreject (mockllm/model), weak: kappa against people 0.41 (0.30 to 0.50, 200 labels)"
     )
     assert any(text.startswith("jailbreak_judged: This judge is weak") for text in find_warnings(comparison))
 
