@@ -105,7 +105,8 @@ def report_json(
 ) -> dict[str, Any]:
     """The page's numbers as one JSON object: verdicts, warnings, runs, what the arms took (null: not trained; a number
     that was not logged is null too), how many differences have an interval and how many of these would not hold 0 by
-    chance alone, and every line with its cells, its differences, and why an arm was not compared with another.
+    chance alone, and every line with who judged it (no judge: rules did), its note, cells, differences, and why an arm
+    was not compared with another.
     """
     from opct.reports.attacks import attacks_json
     from opct.reports.costs import arm_cost
@@ -150,6 +151,8 @@ def _json_row(comparison: Comparison, index: int) -> dict[str, Any]:
         "metric": line.info.name,
         "group": line.group,
         "better": line.info.better,
+        "note": line.note,
+        "judges": list(line.judges),
         "arms": {
             arm.label: cell.to_json() for arm, cell in zip(comparison.arms, line.cells, strict=True) if cell is not None
         },

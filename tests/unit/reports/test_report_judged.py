@@ -7,10 +7,13 @@ from dataclasses import replace
 import pytest
 from synthetic_axes import write_axes
 
+from opct.reports.axis_figures import axis_figures
 from opct.reports.build import report_json
 from opct.reports.compare import Comparison, compare
+from opct.reports.figures import change_figures
 from opct.reports.load import EvaluatedRun, load_runs
-from opct.reports.verdict import axis_verdict, verdict
+from opct.reports.page import page_html
+from opct.reports.verdict import axis_verdict, tiles, verdict
 
 SAFETY = "safety_awareness"
 JUDGED = SAFETY + "_judged"
@@ -100,3 +103,46 @@ def test_one_arm_alone_is_told_by_its_judge_too(runs):
     [said, *_] = verdict(of([silent(judged(runs[0], None))]))
     assert " (safety awareness, judged) is " in said
     assert "Judged by fact_warning (mockllm/model), not calibrated: agreement with people unknown." in said
+
+
+def test_the_json_has_the_judge_of_a_row_and_its_note(runs):
+    """By name, with kappa as a number; rows of the rules have no judge."""
+    rows = report_json(of(runs, judged), [], STAMP)["rows"]
+    [row] = [r for r in rows if (r["suite"], r["metric"], r["group"]) == (JUDGED, "warning_rate", "held_out")]
+    assert row["note"] == WEAK_WORDS
+    [judge] = row["judges"]
+    assert {name: judge[name] for name in JUDGE} == JUDGE
+    assert (judge["kappa"], judge["kappa_ci_low"], judge["kappa_ci_high"], judge["n_labels"]) == (0.41, 0.3, 0.5, 200)
+    assert judge["weakness"].startswith("This judge is weak")
+    assert not any(r["judges"] for r in rows if r["suite"] != JUDGED)
+
+
+def test_a_judge_that_nobody_calibrated_is_said_to_be_that(runs):
+    rows = report_json(of(runs, lambda run: judged(run, None)), [], STAMP)["rows"]
+    [row] = [r for r in rows if (r["suite"], r["metric"], r["group"]) == (JUDGED, "warning_rate", "held_out")]
+    assert row["note"] == "judged by fact_warning (mockllm/model), not calibrated: agreement with people unknown"
+    assert (row["judges"][0]["kappa"], row["judges"][0]["n_labels"]) == (None, None)
+
+
+def test_every_figure_of_a_judged_suite_says_how_good_the_judge_is(runs):
+    """In its drawing's alternative text too; one of the rules alone does not, one over both says it of the judge."""
+    found = of(runs, judged)
+    figures, _ = axis_figures(found, SAFETY)
+    note = f"Safety awareness, judged: {WEAK_WORDS}."
+    for figure in figures:
+        if not figure.title.startswith("Validation KL"):
+            is_judged = figure.title.endswith("(safety awareness, judged)")
+            assert (figure.note == note, note in str(figure.drawing)) == (is_judged, is_judged), figure.title
+    assert sum(figure.note == note for figure in figures) >= 2
+    safety, _ = change_figures(found)
+    assert safety.note == note
+
+
+def test_the_page_has_it_below_each_such_figure_and_in_its_table_and_beside_a_big_number(runs):
+    found = of(runs, judged, silent)
+    page = page_html(found, [], STAMP, json_name="report.json", max_rollouts=0)
+    n_figures = sum(bool(figure.note) for figure in [*axis_figures(found, SAFETY)[0], *change_figures(found)])
+    assert page.count(f"{WEAK_WORDS}.</figcaption>") == page.count(f"{WEAK_WORDS}.</caption>") == n_figures > 2
+    [tile, *_] = tiles(found)
+    assert tile.note == WEAK_WORDS
+    assert f'<p class="small">{WEAK_WORDS}</p></li>' in page
