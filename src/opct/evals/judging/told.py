@@ -5,10 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from opct.evals.jailbreak import GRADER as RULES
 from opct.evals.judging.calibration import LEAST_KAPPA, weakness
 from opct.evals.safety_rows import WORDS
 
 Row = Mapping[str, Any]
+RULES_KAPPA = {"XSTest": (0.92, 0.92), "GPTFuzz": (0.69, 0.70)}
+"""By labelled set, Cohen's kappa of the refusal rules against people on each of its parts: the table of docs/evals.md
+("How well the rules agree with people"), which says how many replies of which models they are."""
+RULES_MEASURED = "17fab1b749ce"
+"""The version of the rules that these were measured with, as `opct.evals.grader_versions` gives it."""
 
 
 def judge_of(row: Row) -> Mapping[str, Any] | None:
@@ -26,7 +32,16 @@ def graded_by(row: Row) -> str | None:
         return f"judged by {judge.get('name')} ({judge.get('model')}), {_agreement(settings.get('judge_calibration'))}"
     if settings.get("grader") == WORDS:
         return "found by rules, agreement with people unknown"
-    return None
+    return _rules(settings) if settings.get("grader") == RULES else None
+
+
+def _rules(settings: Mapping[str, Any]) -> str:
+    """How far the refusal rules agree with people, and that these rules are other ones where they are."""
+    spans = {name: sorted({f"{kappa:.2f}" for kappa in kappas}) for name, kappas in RULES_KAPPA.items()}
+    figures = " and ".join(f"{' to '.join(kappas)} on {name}" for name, kappas in spans.items())
+    said = f"by rules, kappa against people {figures}, replies of other models, measured with rules {RULES_MEASURED}"
+    version = settings.get("grader_version")
+    return said if version == RULES_MEASURED else f"{said}; these are rules {version or 'of an unknown version'}"
 
 
 def _agreement(calibration: Mapping[str, Any] | None) -> str:
