@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from opct.data.perturb.safety_awareness import AXIS as SAFETY
 from opct.reports import svg
 from opct.reports.axes import CAPABILITY, axis_info
 from opct.reports.capability import MEAN, SCORES
@@ -13,6 +14,8 @@ from opct.reports.compare import Comparison
 from opct.reports.figures import Figure, curve_figure, graded_note, legend, told
 from opct.reports.lines import Line
 from opct.reports.metrics import suite_name
+from opct.reports.safety_curve import TITLE as CURVE
+from opct.reports.safety_curve import safety_curve_figure
 from opct.reports.wording import MISSING, count, family_name, joined, number
 
 SPLITS = {"held_out": "Held-out families", "train": "Training families"}
@@ -41,6 +44,8 @@ def axis_figures(comparison: Comparison, axis: str) -> tuple[list[Figure], list[
             scale = families_scale(comparison, axis, suite)
             for split, title in SPLITS.items():
                 wanted[title + of] = families_figure(comparison, axis, suite, split, scale)
+            if axis == SAFETY:
+                wanted[CURVE + of] = safety_curve_figure(comparison, axis, suite)
     figures = [figure for figure in wanted.values() if figure is not None]
     if axis == CAPABILITY:
         figures += [figure for figure in (benchmarks_figure(comparison),) if figure is not None]
