@@ -30,6 +30,7 @@ def report(
     max_rollouts: int = MAX_ITEMS,
     model_card: str | Path | None = None,
     references: References | None = None,
+    also: Sequence[tuple[str, str]] = (),
     suites: Sequence[str] | None = None,
     warnings: Sequence[str] = (),
     attack_prompts: bool = False,
@@ -47,6 +48,7 @@ def report(
             suffix .md, so that nobody's own README is overwritten.
         references: by the label of an arm, that of the arm, or those of the arms, that it is compared with beside the
             base. None: an arm of SFT and, for OPCT, an off-policy one, found by name, see `opct.reports.arms`.
+        also: further comparisons, (arm, against) by label; one of a label that no run has is left out.
         suites: as `opct.evaluate` knows them: no other suite is shown. None: all that the runs have.
         warnings: further ones, which come first.
         attack_prompts: put prompts that broke a behaviour on the page, folded away. Such a page is as private as they.
@@ -69,7 +71,7 @@ def report(
     card_path = model_card or (RunDir(out.parent).readme_path if RunDir(out.parent).is_run else out.with_suffix(".md"))
     _refuse_results((out, json_path, Path(card_path)), run_dirs)
     runs = load_runs([Path(directory) for directory in run_dirs])
-    comparison = compare(runs if suites is None else [of_suites(run, suites) for run in runs], references)
+    comparison = compare(runs if suites is None else [of_suites(run, suites) for run in runs], references, also)
     attacks = attack_views(comparison.arms, comparison.pairs, prompts=attack_prompts)
     warnings = [*warnings, *find_warnings(comparison), *(said for view in attacks for said in view.warnings)]
     created = datetime.now(UTC).replace(microsecond=0).isoformat()

@@ -266,7 +266,7 @@ def _training(arms: Sequence[Arm], pairs: Sequence[Pair]) -> Iterator[str]:
     by_label = {arm.label: arm for arm in arms}
     for pair in reference_pairs(arms, pairs):
         of, against = by_label[pair.of], by_label[pair.against]
-        if not of.is_sft and of.label in configs and against.label in configs:
+        if (pair.is_asked or not of.is_sft) and of.label in configs and against.label in configs:
             yield from _unlike_budgets([(against, configs[against.label]), (of, configs[of.label])])
 
 

@@ -224,14 +224,17 @@ def _generality(line: Line) -> int:
     return order.index(line.group) if line.group in order else len(order)
 
 
-def compare(runs: Sequence[EvaluatedRun], references: References | None = None) -> Comparison:
+def compare(
+    runs: Sequence[EvaluatedRun], references: References | None = None, also: Sequence[tuple[str, str]] = ()
+) -> Comparison:
     """Pool the seeds of each label and compare the labels on every metric that any run has.
 
     Args:
         references: the arm, or the arms, that each arm is compared with beside the base; see `opct.reports.arms`.
+        also: further comparisons, (arm, against) by label.
     """
     arms = make_arms(runs)
-    pairs = make_pairs(arms, references)
+    pairs = make_pairs(arms, references, also)
     keys = dict.fromkeys(
         (str(r.get("axis")), str(r["suite"]), str(r["metric"]), str(r["group"])) for run in runs for r in run.rows
     )

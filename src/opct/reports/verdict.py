@@ -152,7 +152,7 @@ def _deciding_lines(comparison: Comparison) -> list[Line]:
 
 
 def references(comparison: Comparison, arm: Arm) -> list[Arm]:
-    """The arms that an arm is compared with beside the base: one of SFT, then an off-policy one."""
+    """The arms that an arm is compared with beside the base: one of SFT, an off-policy one, those asked for."""
     against = [pair.against for pair in comparison.pairs if pair.of == arm.label]
     return [comparison.arm(label) for label in against if label != comparison.arms[0].label]
 
