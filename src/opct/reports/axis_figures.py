@@ -16,6 +16,7 @@ from opct.reports.lines import Line
 from opct.reports.metrics import suite_name
 from opct.reports.safety_curve import TITLE as CURVE
 from opct.reports.safety_curve import safety_curve_figure
+from opct.reports.trained import families_note
 from opct.reports.wording import MISSING, count, family_name, joined, number
 
 SPLITS = {"held_out": "Held-out families", "train": "Training families"}
@@ -181,10 +182,11 @@ def families_figure(comparison: Comparison, axis: str, suite: str, split: str, s
         return None
     kept = {
         "held_out": "The built-in training pairs leave these families out.",
-        "train": "Training pairs are made of these families. Same scale as held-out.",
+        "train": "The built-in training pairs of this axis are made of these families. Same scale as held-out.",
     }[split]
     info = lines[0][1].info
-    caption = f"{_sentence(info.explanation)}; {info.better_text}. {kept} {_left_out(lines)}"
+    new = families_note(comparison, axis) if split == "train" else ""
+    caption = f"{_sentence(info.explanation)}; {info.better_text}. {kept} {_left_out(lines)} {new}".strip()
     title = f"{SPLITS[split]}: {axis_info(axis).short}{comparison.of_suite(axis, suite)}"
     return _bars_figure(comparison, title, "family", lines, caption, scale)
 

@@ -112,6 +112,7 @@ def report_json(
     """
     from opct.reports.attacks import attacks_json
     from opct.reports.costs import arm_cost
+    from opct.reports.trained import families_note
     from opct.reports.verdict import axis_verdict, title, verdict
 
     costs = {arm.label: arm_cost(arm) for arm in comparison.arms}
@@ -122,7 +123,12 @@ def report_json(
         "title": title(comparison),
         "verdict": verdict(comparison),
         "axes": [
-            {"axis": axis, "suite": comparison.deciding_suite(axis), "verdict": axis_verdict(comparison, axis)}
+            {
+                "axis": axis,
+                "suite": comparison.deciding_suite(axis),
+                "note": families_note(comparison, axis),
+                "verdict": axis_verdict(comparison, axis),
+            }
             for axis in comparison.axes
         ],
         "warnings": list(warnings),
