@@ -238,10 +238,13 @@ def _named(name: str, seed: int) -> str:
 
 def _refuse_other_lengths(experiment: Experiment, arm: Arm, seed: int, dtype: str) -> None:
     """Raises RunError where an arm has another number of steps than one of its combination has with the same seed:
-    without `max_steps` it follows from the pairs that fit the model, which their settings alone do not tell.
+    without `max_steps` it follows from the pairs that fit the model, which their settings alone do not tell. Those that
+    settings give were compared before.
 
     Of a run that is not finished, what it wrote down is what earlier settings asked of it.
     """
+    if experiment.configs[arm.name, seed].max_steps is not None:
+        return
     lengths: dict[str, int] = {}
     for other in experiment.arms:
         run = RunDir(other.folder(experiment.out, seed))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
@@ -14,6 +14,7 @@ from opct.config import TrainConfig
 from opct.errors import ConfigError, unknown
 
 BASE = "base"
+STEPS = "max_steps"
 Configs = Mapping[str, TrainConfig]
 """By the name of each arm, its settings with one seed: of every other they are the same."""
 
@@ -101,21 +102,57 @@ def refuse_several_models(path: Path, configs: Configs) -> None:
 
 
 def refuse_other_budgets(path: Path, arms: Sequence[Arm], configs: Configs) -> None:
-    """Raises ConfigError where two arms of one combination of the matrix differ in what they may spend."""
+    """Raises ConfigError where two arms of one combination of the matrix differ in what they may spend.
+
+    Args:
+        arms: in the order of the file.
+    """
     lines = []
+    compared_with = set(references(arms, configs).values())
     for combination in dict.fromkeys(arm.combination for arm in arms):
-        names = [arm.name for arm in arms if arm.combination == combination]
-        budgets = {name: _budget(configs[name]) for name in names}
+        own = [arm for arm in arms if arm.combination == combination]
+        budgets = {arm.name: _budget(configs[arm.name]) for arm in own}
         for setting in BUDGET:
             shown = {name: json.dumps(budget[setting]) for name, budget in budgets.items()}
+            if setting == STEPS and _share_steps(
+                own, {arm.name: configs[arm.name].max_steps for arm in own}, compared_with
+            ):
+                continue
             if len(set(shown.values())) > 1:
                 lines.append(f"{setting}: {', '.join(f'{name}: {value}' for name, value in shown.items())}")
     if lines:
         raise faulty(
-            f"The arms of {path} have other budgets, so their difference is not that of the methods; make them equal, "
-            "or, where they are to differ, set same_budget: false:",
+            f"The arms of {path} have other budgets, so their difference is not that of the methods; make them equal "
+            "(max_steps of an arm with `after` by itself or with those of the arms before it), or, where they are to "
+            "differ, set same_budget: false:",
             lines,
         )
+
+
+def _share_steps(arms: Sequence[Arm], steps: Mapping[str, int | None], compared_with: Collection[str]) -> bool:
+    """Whether there is a number of steps that each arm has, by itself or with those of the arms that it goes on from.
+
+    An arm that others go on from may have fewer where it is a part of that number, unless others are compared with it.
+    """
+    known = {name: n for name, n in steps.items() if n is not None}
+    if len(known) < len(steps):  # how many come out is seen when they are trained
+        return not known
+    earlier = {arm.name: _earlier(arm, arms) for arm in arms}
+    in_all = {name: n + sum(known[other] for other in earlier[name]) for name, n in known.items()}
+
+    def is_shared(budget: int) -> bool:
+        parts = {other for name, others in earlier.items() if in_all[name] == budget for other in others}
+        return all(budget in (known[name], in_all[name]) or name in parts - {*compared_with} for name in known)
+
+    return any(is_shared(budget) for budget in {*known.values(), *in_all.values()})
+
+
+def _earlier(arm: Arm, arms: Sequence[Arm]) -> list[str]:
+    """The arms that an arm goes on from, the last one first."""
+    if arm.after is None:
+        return []
+    before = next(other for other in arms if other.name == arm.after)
+    return [before.name, *_earlier(before, arms)]
 
 
 def _budget(config: TrainConfig) -> dict[str, Any]:

@@ -93,8 +93,8 @@ class ExperimentConfig(Section):
     )
     same_budget: bool = Field(
         True,
-        description="Refuse arms of one combination of the matrix that differ in model, adapter, pairs, steps, pairs a "
-        "step, completions or tokens.",
+        description="Refuse arms of one combination of the matrix that differ in model, adapter, pairs, steps (by "
+        "themselves or in all), pairs a step, completions or tokens.",
     )
     evaluation: Evaluation = Evaluation()
 

@@ -77,3 +77,44 @@ def test_faults_of_what_is_asked_for(write, compare: str, words: str):
 def test_the_name_of_an_arm_has_its_values(write):
     with pytest.raises(ConfigError, match=r"Unknown arm 'opct'.* are part of a name: 'opct-anchor_fraction-0\.0'\."):
         load_experiment(write(PLAIN + MATRIX + f"compare: [[opct, opct{LOW}]]\n"))
+
+
+# ---------------------------------------------------------------------------------------------- steps of one budget
+
+HALVES = (
+    "  half: {method: sft, max_steps: 1}\n"
+    "  more: {method: sft, after: half, max_steps: 1}\n"
+    "  both: {method: opct, after: more, max_steps: 2}\n"
+)
+"""4 steps in all of `both`: 1, 1 and 2."""
+
+
+def test_an_arm_may_share_the_steps_of_the_others_with_those_it_goes_on_from(write):
+    """`sft` and `opct` have 4, `both` 2 after 1 and 1; so may all three of `both` have 4 by themselves."""
+    experiment = load_experiment(write(PLAIN + HALVES))
+    assert [experiment.configs[arm.name, 0].max_steps for arm in experiment.arms] == [4, 4, 1, 1, 2]
+    assert experiment.references["both"] == "sft"
+    assert len(load_experiment(write(BOTH)).arms) == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            PLAIN + HALVES.replace("max_steps: 2", "max_steps: 3"),
+            "max_steps: sft: 4, opct: 4, half: 1, more: 1, both: 3",
+        ),
+        (PLAIN + HALVES[: HALVES.index("  both")], "max_steps: sft: 4, opct: 4, half: 1, more: 1"),
+        (PLAIN + HALVES.replace("max_steps: 2", "max_steps: null"), "half: 1, more: 1, both: null"),
+        (PLAIN.replace("  sft: {method: sft}\n", "") + HALVES, "max_steps: opct: 4, half: 1, more: 1, both: 2"),
+        (BOTH.replace("after: sft", "after: sft, max_steps: 8"), "max_steps: sft: 4, opct: 4, both: 8"),
+    ],
+)
+def test_arms_of_other_steps_by_themselves_and_in_all_are_refused(write, text: str, said: str):
+    """5 in all; parts of nothing that has 4; a number that is not known yet; a part that is the reference of others, as
+    the only arm of SFT that begins with the base; 8 by itself and 12 in all.
+    """
+    with pytest.raises(ConfigError) as caught:
+        load_experiment(write(text))
+    assert said in str(caught.value)
+    assert load_experiment(write(text + "same_budget: false\n"))
