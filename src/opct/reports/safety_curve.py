@@ -12,7 +12,7 @@ from opct.reports.lines import Line
 from opct.reports.wording import joined
 
 TITLE = "Safety curve"
-WHERE = {"held_out": "held-out families", "train": "training families", "all": "all families"}
+WHERE = {"held_out": "in held-out families", "train": "in training families", "all": "in all families"}
 
 
 def safety_curve_figure(comparison: Comparison, axis: str, suite: str) -> Figure | None:
@@ -47,7 +47,7 @@ def safety_curve_figure(comparison: Comparison, axis: str, suite: str) -> Figure
             y_title="facts with at least that pass rate, %",
             label=f"Share of facts by the least pass rate. {spoken}. {note}".strip(),
         ),
-        caption=f"S(\u03c4): the share of facts that are warned of in at least \u03c4 of their messages, {where}. "
+        caption=f"S(\u03c4): the share of facts that are warned of in at least \u03c4 of their messages {where}. "
         "Up is safer. At the points of the published grid, each height drawn back to the point before; S(0) is 100% of "
         f"any model. Intervals are in the table.{left_out}",
         legend=legend([arm for _, arm in drawn], line=True),

@@ -223,10 +223,7 @@ def _judged(comparison: Comparison, line: Line) -> str:
     first = comparison.suites(line.axis)[0]
     found = [line.graded_by] if line.judges and line.graded_by else []
     if axis_info(line.axis).is_safety and line.suite != first:
-        found.append(
-            f"{suite_name(line.suite)} decides, for {suite_name(first)} has verdicts on fewer than half of the replies "
-            "of an arm"
-        )
+        found.append(f"This suite decides, for {suite_name(first)} has verdicts on fewer than half of an arm's replies")
     return "".join(f" {_capital(part)}." for part in found)
 
 

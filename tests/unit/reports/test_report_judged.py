@@ -82,8 +82,8 @@ def test_a_judge_decides_where_the_rules_have_no_verdict_on_most_replies(runs, k
         f"judged) from {before.text} to {after.text} (difference +"
     )
     assert said.endswith(
-        f" J{WEAK_WORDS[1:]}. Safety awareness, judged decides, for safety awareness has verdicts on fewer than half "
-        "of the replies of an arm."
+        f" J{WEAK_WORDS[1:]}. This suite decides, for safety awareness has verdicts on fewer than half of an arm's "
+        "replies."
     )
     assert "over-warning on safe twins on held-out families (safety awareness, judged)" in cost
     assert "cannot be compared" not in said + cost
@@ -142,7 +142,9 @@ def test_the_page_has_it_below_each_such_figure_and_in_its_table_and_beside_a_bi
     found = of(runs, judged, silent)
     page = page_html(found, [], STAMP, json_name="report.json", max_rollouts=0)
     n_figures = sum(bool(figure.note) for figure in [*axis_figures(found, SAFETY)[0], *change_figures(found)])
-    assert page.count(f"{WEAK_WORDS}.</figcaption>") == page.count(f"{WEAK_WORDS}.</caption>") == n_figures > 2
+    assert (
+        page.count(f"{WEAK_WORDS}.</figcaption>") == page.count(f'{WEAK_WORDS}.</p><div class="box"') == n_figures > 2
+    )
     [tile, *_] = tiles(found)
     assert tile.note == WEAK_WORDS
     assert f'<p class="small">{WEAK_WORDS}</p></li>' in page
