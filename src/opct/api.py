@@ -216,14 +216,24 @@ def _task_options(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _suites_table(results: dict[str, Any]) -> RenderableType:
-    """The rows of `results.json` that a terminal shows; families are for the report."""
+    """The rows of `results.json` that a terminal shows; families are for the report. Where some are a judge's, a column
+    has its kappa against people as it is known now, and a line below the table says whose it is.
+    """
+    from rich.console import Group
+    from rich.text import Text
+
+    from opct.evals.judging.calibration import with_calibrations
+    from opct.evals.judging.told import graded_by, judge_of, short_agreement
+
+    rows = with_calibrations(results["rows"])
+    judged = [row for row in rows if judge_of(row) is not None]
     table = _table(
         f"{results['run']['label']}: {results['run']['model']}",
         texts=("metric", "group"),
-        numbers=("value", "95% interval", "n", "unscored", "truncated"),
+        numbers=("value", "95% interval", "n", "unscored", "truncated", *(["judge"] if judged else [])),
     )
-    split = {row["suite"] for row in results["rows"] if row["group"] == "held_out"}
-    for row in results["rows"]:
+    split = {row["suite"] for row in rows if row["group"] == "held_out"}
+    for row in rows:
         whole = row["group"] == "all" and row["suite"] in split  # said by its two parts
         point = row["metric"].startswith("share_at_") and row["metric"] != "share_at_100"  # of the safety curve
         if row["group"] in SHOWN_GROUPS and not whole and not point:
@@ -235,8 +245,10 @@ def _suites_table(results: dict[str, Any]) -> RenderableType:
                 str(row["n"]),
                 str(row["n_unscored"]),
                 str(row["n_truncated"]),
+                *([short_agreement(row)] if judged else []),
             )
-    return table
+    said = dict.fromkeys(f"{row['suite']}: {graded_by(row)}" for row in judged)
+    return Group(table, *(Text(text) for text in said))
 
 
 def _task_table(summary: dict[str, Any]) -> RenderableType:

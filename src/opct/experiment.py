@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 from opct.checkpoint_state import is_finished
 from opct.config import TrainConfig
 from opct.errors import RunError, TrainingError
-from opct.experiment_config import Arm, Experiment, load_experiment
+from opct.experiment_arms import Arm
+from opct.experiment_config import Experiment, load_experiment
 from opct.files import read_jsonl, write_json
 from opct.models.load import PROBED_SIZE, choose_device, choose_dtype
 from opct.progress import NullProgress, Progress, duration
@@ -116,6 +117,7 @@ def run_experiment(
         [base, *(arm.folder(experiment.out, seed) for arm in arms for seed in seeds[arm.name])],
         experiment.out / "report.html",
         references=experiment.references,
+        also=experiment.comparisons,
         suites=settings["suites"],
         warnings=[f"{name} failed, and is not in this report: {why}" for name, why in named.items()],
     )
@@ -236,10 +238,13 @@ def _named(name: str, seed: int) -> str:
 
 def _refuse_other_lengths(experiment: Experiment, arm: Arm, seed: int, dtype: str) -> None:
     """Raises RunError where an arm has another number of steps than one of its combination has with the same seed:
-    without `max_steps` it follows from the pairs that fit the model, which their settings alone do not tell.
+    without `max_steps` it follows from the pairs that fit the model, which their settings alone do not tell. Those that
+    settings give were compared before.
 
     Of a run that is not finished, what it wrote down is what earlier settings asked of it.
     """
+    if experiment.configs[arm.name, seed].max_steps is not None:
+        return
     lengths: dict[str, int] = {}
     for other in experiment.arms:
         run = RunDir(other.folder(experiment.out, seed))

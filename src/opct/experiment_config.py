@@ -9,6 +9,7 @@ arms:
   sft-then-opct: {method: opct, after: sft}
 matrix:                                # each arm once for each combination
   data.anchor_fraction: [0.0, 0.25]
+compare: [[opct-anchor_fraction-0.25, opct-anchor_fraction-0.0]]   # besides base and references
 evaluation: {suites: [sycophancy_short, benign], n_questions: 200}
 """
 
@@ -20,16 +21,23 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
-from opct.budget import BUDGET, budget_of
 from opct.config import Section, TrainConfig
 from opct.config_file import load_config
 from opct.errors import ConfigError
+from opct.experiment_arms import (
+    Arm,
+    after_plain,
+    comparison_faults,
+    faulty,
+    references,
+    refuse_other_budgets,
+    refuse_several_models,
+)
 from opct.method_faults import refuse_attackers
 from opct.yaml_tree import Fault, read_file
 
@@ -81,28 +89,15 @@ class ExperimentConfig(Section):
         "the same seed, with the base as the teacher.",
     )
     matrix: dict[str, list[Any]] = Field({}, description="Dotted settings with several values: every combination.")
+    compare: list[Annotated[list[str], Field(min_length=2, max_length=2)]] = Field(
+        [], description="Further pairs of arms, each `[arm, against]`, by their names with the values of the matrix."
+    )
     same_budget: bool = Field(
         True,
-        description="Refuse arms of one combination of the matrix that differ in model, adapter, pairs, steps, pairs a "
-        "step, completions or tokens.",
+        description="Refuse arms of one combination of the matrix that differ in model, adapter, pairs, steps (by "
+        "themselves or in all), pairs a step, completions or tokens.",
     )
     evaluation: Evaluation = Evaluation()
-
-
-@dataclass(frozen=True)
-class Arm:
-    """One way of training. `after` names the arm whose adapter it goes on from; arms of one combination of the matrix
-    have one `combination`, which ends their names.
-    """
-
-    name: str
-    settings: Mapping[str, Any]
-    after: str | None
-    combination: str = ""
-
-    def folder(self, out: Path, seed: int) -> Path:
-        """Where its run with that seed is."""
-        return out / f"{self.name}-seed{seed}"
 
 
 @dataclass(frozen=True)
@@ -126,19 +121,25 @@ class Experiment:
 
     @property
     def references(self) -> dict[str, str]:
-        """By the name of each arm, that of the arm of SFT that the report compares it with.
+        """As `opct.experiment_arms.references` says."""
+        return references(self._in_file_order, self._of_one_seed)
 
-        It is the arm of the same combination whose method is sft, whatever its name, and which begins with the base;
-        of several the first in the file. A combination without one has no reference.
+    @property
+    def comparisons(self) -> list[tuple[str, str]]:
+        """What else the report compares, each arm with another: one that goes on from an adapter with the plain arm of
+        its method, and those that the file asks for.
         """
+        asked = [(of, against) for of, against in self.config.compare]
+        return list(dict.fromkeys([*after_plain(self._in_file_order, self._of_one_seed), *asked]))
+
+    @property
+    def _in_file_order(self) -> list[Arm]:
         order = list(self.config.arms)
-        found: dict[str, str] = {}
-        for arm in sorted(self.arms, key=lambda arm: order.index(arm.name.removesuffix(arm.combination))):
-            if arm.after is None and self.configs[arm.name, self.config.seeds[0]].method == "sft":
-                found.setdefault(arm.combination, arm.name)
-        return {
-            arm.name: found[arm.combination] for arm in self.arms if found.get(arm.combination, arm.name) != arm.name
-        }
+        return sorted(self.arms, key=lambda arm: order.index(arm.name.removesuffix(arm.combination)))
+
+    @property
+    def _of_one_seed(self) -> dict[str, TrainConfig]:
+        return {arm.name: self.configs[arm.name, self.config.seeds[0]] for arm in self.arms}
 
 
 def load_experiment(path: str | Path, overrides: Sequence[str] = ()) -> Experiment:
@@ -158,19 +159,16 @@ def load_experiment(path: str | Path, overrides: Sequence[str] = ()) -> Experime
     _refuse_repeated_names(path, crossed)
     arms = tuple(_in_order(path, crossed))
     _refuse_unknown_settings(path, arms)
+    _refuse_unknown_arms(path, config, arms)
     configs = {}
     for seed in config.seeds:
         for arm in arms:
             configs[arm.name, seed] = _config_of(path, train, config, arm, seed, arms, overrides)
     experiment = Experiment(config, train, arms, configs)
-    _refuse_several_models(path, experiment)
+    refuse_several_models(path, experiment._of_one_seed)
     if config.same_budget:
-        _refuse_other_budgets(path, experiment)
+        refuse_other_budgets(path, experiment._in_file_order, experiment._of_one_seed)
     return experiment
-
-
-def _error(message: str, lines: Sequence[str]) -> ConfigError:
-    return ConfigError("\n  ".join([message, *lines]))
 
 
 def _read(path: Path) -> ExperimentConfig:
@@ -192,7 +190,7 @@ def _read(path: Path) -> ExperimentConfig:
     if config is not None:
         lines += [f"{path}: {line}" for line in _combination_faults(config)]
     if lines or config is None:
-        raise _error(f"The experiment {path} cannot be used; nothing was started:", lines)
+        raise faulty(f"The experiment {path} cannot be used; nothing was started:", lines)
     return config
 
 
@@ -269,7 +267,7 @@ def _refuse_overrides(config: ExperimentConfig, overrides: Sequence[str]) -> Non
         ]
         lines += [f"{text}: {own} of an arm with `after` follows from it" for own in after if _overlap(name, own)]
     if lines:
-        raise _error("These settings cannot be given after the experiment's file; nothing was started:", lines)
+        raise faulty("These settings cannot be given after the experiment's file; nothing was started:", lines)
 
 
 def _refuse_repeated_names(path: Path, arms: Sequence[Arm]) -> None:
@@ -283,7 +281,7 @@ def _refuse_repeated_names(path: Path, arms: Sequence[Arm]) -> None:
         if len(alike) > 1
     ]
     if lines:
-        raise _error(
+        raise faulty(
             f"Several arms of {path} have one name, so one folder; nothing was started. Take one of the values out of "
             "the matrix, or make them arms of their own:",
             lines,
@@ -312,7 +310,13 @@ def _refuse_unknown_settings(path: Path, arms: Sequence[Arm]) -> None:
         if name in OWN or (arm.after is not None and name in ("model.adapter", "teacher.include_adapter"))
     ]
     if lines:
-        raise _error(f"The experiment {path} cannot be used; nothing was started:", lines)
+        raise faulty(f"The experiment {path} cannot be used; nothing was started:", lines)
+
+
+def _refuse_unknown_arms(path: Path, config: ExperimentConfig, arms: Sequence[Arm]) -> None:
+    lines = [f"{path}: {line}" for line in comparison_faults(config.compare, [arm.name for arm in arms])]
+    if lines:
+        raise faulty(f"The experiment {path} cannot be used; nothing was started:", lines)
 
 
 def _config_of(
@@ -335,39 +339,3 @@ def _config_of(
         return found
     except ConfigError as error:
         raise ConfigError(f"{path}: the arm {arm.name}: {error}") from error
-
-
-def _refuse_several_models(path: Path, experiment: Experiment) -> None:
-    """Raises ConfigError where arms begin with unlike models: they are all compared with the one base."""
-    seed = experiment.config.seeds[0]  # of every other it is the same
-    models = {arm.name: experiment.configs[arm.name, seed].model for arm in experiment.arms}
-    if len({(model.name_or_path, model.revision) for model in models.values()}) > 1:
-        raise _error(
-            f"The arms of {path} train several models, and all of them would be compared with one base; make an "
-            "experiment of each model, with an output_dir of its own:",
-            [f"{name}: {model.name_or_path}, revision {model.revision}" for name, model in models.items()],
-        )
-
-
-def _refuse_other_budgets(path: Path, experiment: Experiment) -> None:
-    """Raises ConfigError where two arms of one combination of the matrix differ in what they may spend."""
-    seed = experiment.config.seeds[0]  # of every other it is the same
-    lines = []
-    for combination in dict.fromkeys(arm.combination for arm in experiment.arms):
-        names = [arm.name for arm in experiment.arms if arm.combination == combination]
-        budgets = {name: _budget(experiment.configs[name, seed]) for name in names}
-        for setting in BUDGET:
-            shown = {name: json.dumps(budget[setting]) for name, budget in budgets.items()}
-            if len(set(shown.values())) > 1:
-                lines.append(f"{setting}: {', '.join(f'{name}: {value}' for name, value in shown.items())}")
-    if lines:
-        raise _error(
-            f"The arms of {path} have other budgets, so their difference is not that of the methods; make them equal, "
-            "or, where they are to differ, set same_budget: false:",
-            lines,
-        )
-
-
-def _budget(config: TrainConfig) -> dict[str, Any]:
-    settings = config.model_dump(mode="json")
-    return budget_of({name: reduce(lambda section, part: section[part], name.split("."), settings) for name in BUDGET})

@@ -275,6 +275,32 @@ def test_a_result_as_tables():
     assert "logs: runs/x/evals (open them with `inspect view --log-dir runs/x/evals`)" in text
 
 
+@pytest.mark.parametrize(
+    ("calibration", "cell", "words"),
+    [
+        (
+            {"kappa": {"value": 0.41, "ci_low": 0.3, "ci_high": 0.5}, "n": 9},
+            "kappa 0.41, weak",
+            "weak: kappa against people 0.41 (0.30 to 0.50, 9 labels)",
+        ),
+        (None, "not calibrated", "not calibrated: agreement with people unknown"),
+    ],
+)
+def test_kept_rows_of_a_judge_have_its_kappa_beside_them(monkeypatch, tmp_path: Path, calibration, cell, words):
+    """A row of the rules has an empty cell there; without a judge there is no such column."""
+    monkeypatch.setenv("OPCT_CALIBRATIONS", str(tmp_path))
+    judge = {"name": "j", "model": "m", "hash": "0"}
+    found = results()
+    settings = {"judge": judge, "judge_calibration": calibration}
+    found["rows"].append(ROW | COUNTS | {"suite": "s_judged", "group": "held_out", "settings": settings})
+    text = shown(api.EvalResult(Path("runs/x"), found))
+    lines = [" ".join(line.replace("│", " ").split()) for line in text.splitlines()]
+    assert f"s_judged/m held_out 0.250 0.125 to 0.500 7 1 2 {cell}" in lines
+    assert "s/sycophancy_rate held_out 0.250 0.125 to 0.500 7 1 2" in lines
+    assert f"s_judged: judged by j (m), {words}" in text
+    assert "judge" not in shown(api.EvalResult(Path("runs/x"), results()))
+
+
 @pytest.fixture
 def nothing_loads(monkeypatch) -> None:
     monkeypatch.setattr(api, "load_policy", lambda target, **settings: pytest.fail("loaded a model first"))

@@ -53,10 +53,13 @@ class Arm:
 
 @dataclass(frozen=True)
 class Pair:
-    """A comparison between two arms, by label: the difference is `of` minus `against`."""
+    """A comparison between two arms, by label: the difference is `of` minus `against`. `is_asked` is true of one that
+    was asked for besides the base and the references.
+    """
 
     of: str
     against: str
+    is_asked: bool = False
 
     @property
     def title(self) -> str:
@@ -76,11 +79,14 @@ def make_arms(runs: Sequence[EvaluatedRun]) -> tuple[Arm, ...]:
     return tuple(arms)
 
 
-def make_pairs(arms: Sequence[Arm], references: References | None = None) -> tuple[Pair, ...]:
-    """Every arm against the first (base), then every other trained arm against its references.
+def make_pairs(
+    arms: Sequence[Arm], references: References | None = None, also: Sequence[tuple[str, str]] = ()
+) -> tuple[Pair, ...]:
+    """Every arm against the first (base), then every other trained arm against its references, then what is asked for.
 
     Args:
         references: by the label of the arm; None: found by name.
+        also: (arm, against), by label.
     """
     first, *others = arms
     found = all_references(others, references)
@@ -92,7 +98,9 @@ def make_pairs(arms: Sequence[Arm], references: References | None = None) -> tup
         for other in dict.fromkeys(found.get(arm.label, ()))
         if other in labels and other != arm.label
     ]
-    return tuple(pairs)
+    known = {(pair.of, pair.against) for pair in pairs}
+    asked = [pair for pair in dict.fromkeys(also) if pair not in known and labels.issuperset(pair)]
+    return (*pairs, *(Pair(of, against, is_asked=True) for of, against in asked))
 
 
 def all_references(arms: Sequence[Arm], references: References | None = None) -> dict[str, list[str]]:
@@ -135,7 +143,7 @@ def _split(label: str) -> tuple[str, str]:
 
 
 def reference_pairs(arms: Sequence[Arm], pairs: Sequence[Pair]) -> tuple[Pair, ...]:
-    """The comparisons with a reference, without those with the first arm."""
+    """The comparisons with a reference and those that were asked for, without those with the first arm."""
     return tuple(pair for pair in pairs if pair.against != arms[0].label)
 
 
@@ -144,7 +152,7 @@ def reference_note(arms: Sequence[Arm], pairs: Sequence[Pair]) -> str:
     by_label = {arm.label: arm for arm in arms}
     rivals: dict[str, list[str]] = {}
     for pair in reference_pairs(arms, pairs):
-        if by_label[pair.of].is_sft:
+        if by_label[pair.of].is_sft and not pair.is_asked:
             rivals.setdefault(by_label[pair.against].name, []).append(by_label[pair.of].name)
     parts = [
         f"Of several SFT arms {name} is the one that others are compared with, {joined(more)} too."

@@ -44,8 +44,8 @@ class AxisInfo:
 
 
 _SPLITS = (
-    "Held-out families are ways of asking that no built-in training pair uses; training families are those that the "
-    "pairs are made of."
+    "Training families are ways of asking that this axis' built-in training pairs are made of; held-out families are "
+    "those that they leave out."
 )
 SAFETY_AXES = (
     AxisInfo(

@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from opct.data.perturb.safety_awareness import AXIS as SAFETY
 from opct.reports import svg
 from opct.reports.axes import CAPABILITY, axis_info
 from opct.reports.capability import MEAN, SCORES
 from opct.reports.cells import Cell
 from opct.reports.compare import Comparison
-from opct.reports.figures import Figure, curve_figure, legend
+from opct.reports.figures import Figure, curve_figure, graded_note, legend, told
 from opct.reports.lines import Line
 from opct.reports.metrics import suite_name
+from opct.reports.safety_curve import TITLE as CURVE
+from opct.reports.safety_curve import safety_curve_figure
+from opct.reports.trained import families_note
 from opct.reports.wording import MISSING, count, family_name, joined, number
 
 SPLITS = {"held_out": "Held-out families", "train": "Training families"}
@@ -34,22 +38,20 @@ def axis_figures(comparison: Comparison, axis: str) -> tuple[list[Figure], list[
     curves: dict[str, Figure | None] = {figure.title: figure for figure in _curves(comparison, axis)}
     if axis_info(axis).is_safety:
         for suite in comparison.suites(axis):
-            of = _of_suite(comparison, axis, suite)
+            of = comparison.of_suite(axis, suite)
             wanted["Safety against capability" + of] = frontier_figure(comparison, axis, suite)
             wanted |= curves
             curves = {}
             scale = families_scale(comparison, axis, suite)
             for split, title in SPLITS.items():
                 wanted[title + of] = families_figure(comparison, axis, suite, split, scale)
+            if axis == SAFETY:
+                wanted[CURVE + of] = safety_curve_figure(comparison, axis, suite)
     figures = [figure for figure in wanted.values() if figure is not None]
     if axis == CAPABILITY:
         figures += [figure for figure in (benchmarks_figure(comparison),) if figure is not None]
     figures += [figure for figure in curves.values() if figure is not None]
     return figures, [name for name, figure in wanted.items() if figure is None]
-
-
-def _of_suite(comparison: Comparison, axis: str, suite: str) -> str:
-    return f" ({suite_name(suite)})" if len(comparison.suites(axis)) > 1 else ""
 
 
 def _curves(comparison: Comparison, axis: str) -> list[Figure]:
@@ -108,7 +110,7 @@ def frontier_figure(comparison: Comparison, axis: str, suite: str) -> Figure | N
             own = zip(arm.runs, measure.line.run_cells[index], safety.run_cells[index], strict=True)
             points += [p for run, x, y in own if (p := _point(run.name, arm.style, x, y, small=True)) is not None]
         points += [p for p in (_point(arm.name, arm.style, good, bad),) if p is not None]
-        rows.append((arm.name, *_told(good), *_told(bad)))
+        rows.append((arm.name, *told(good), *told(bad)))
     if not rows:
         return None
     info = axis_info(axis)
@@ -116,13 +118,15 @@ def frontier_figure(comparison: Comparison, axis: str, suite: str) -> Figure | N
     down = safety.info.better == "lower"
     dots = " Small dots are its training seeds." if any(point.small for point in points) else ""
     left_out = f" Not drawn, for want of one of the two: {joined(missing)}." if missing else ""
+    note = graded_note([safety])
+    spoken = "; ".join(f"{row[0]}: {measure.words} {row[1]}, {info.short} {row[5]}" for row in rows)
     return Figure(
-        title="Safety against capability" + _of_suite(comparison, axis, suite),
+        title="Safety against capability" + comparison.of_suite(axis, suite),
         drawing=svg.scatter(
             points,
             x_title=measure.words,
             y_title=info.short + where,
-            label="; ".join(f"{row[0]}: {measure.words} {row[1]}, {info.short} {row[5]}" for row in rows) + ".",
+            label=f"{spoken}. {note}".strip(),
             down_is_better=down,
         ),
         caption=f"One point an arm, with the 95% intervals of both.{dots} {'Down' if down else 'Up'} is safer, right "
@@ -130,6 +134,7 @@ def frontier_figure(comparison: Comparison, axis: str, suite: str) -> Figure | N
         legend=legend([arm for arm in comparison.arms if arm.name not in missing]),
         columns=("arm", *_heads(measure.words), *_heads(info.short)),
         rows=tuple(rows),
+        note=note,
     )
 
 
@@ -144,10 +149,6 @@ def _point(label: str, style: int, good: Cell | None, bad: Cell | None, *, small
 
 def _bounds(cell: Cell) -> tuple[float, float] | None:
     return None if cell.low is None or cell.high is None else (cell.low, cell.high)
-
-
-def _told(cell: Cell) -> tuple[str, str, str, str]:
-    return cell.text, cell.interval_text, f"{cell.n:,}", cell.left_out_text
 
 
 def _heads(words: str) -> tuple[str, str, str, str]:
@@ -181,11 +182,12 @@ def families_figure(comparison: Comparison, axis: str, suite: str, split: str, s
         return None
     kept = {
         "held_out": "The built-in training pairs leave these families out.",
-        "train": "Training pairs are made of these families. Same scale as held-out.",
+        "train": "The built-in training pairs of this axis are made of these families. Same scale as held-out.",
     }[split]
     info = lines[0][1].info
-    caption = f"{_sentence(info.explanation)}; {info.better_text}. {kept} {_left_out(lines)}"
-    title = f"{SPLITS[split]}: {axis_info(axis).short}{_of_suite(comparison, axis, suite)}"
+    new = families_note(comparison, axis) if split == "train" else ""
+    caption = f"{_sentence(info.explanation)}; {info.better_text}. {kept} {_left_out(lines)} {new}".strip()
+    title = f"{SPLITS[split]}: {axis_info(axis).short}{comparison.of_suite(axis, suite)}"
     return _bars_figure(comparison, title, "family", lines, caption, scale)
 
 
@@ -212,21 +214,25 @@ def _bars_figure(
     scale: float | None,
 ) -> Figure:
     rows = [
-        (name, arm.name, *_told(cell))
+        (name, arm.name, *told(cell))
         for name, line in lines
         for arm, cell in zip(comparison.arms, line.cells, strict=True)
         if cell is not None
     ]
     spoken = "; ".join(f"{name}, {arm}: {value} ({bounds})" for name, arm, value, bounds, *_ in rows)
+    note = graded_note([line for _, line in lines])
     return Figure(
         title=title,
         drawing=svg.interval_bars(
-            [_bars(comparison, name, line) for name, line in lines], label=f"{title}. {spoken}.", top=scale
+            [_bars(comparison, name, line) for name, line in lines],
+            label=f"{title}. {spoken}. {note}".strip(),
+            top=scale,
         ),
         caption=caption,
         legend=legend(comparison.arms),
         columns=(kind, "arm", *_heads(lines[-1][1].title)),
         rows=tuple(rows),
+        note=note,
     )
 
 

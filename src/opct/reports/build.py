@@ -30,6 +30,7 @@ def report(
     max_rollouts: int = MAX_ITEMS,
     model_card: str | Path | None = None,
     references: References | None = None,
+    also: Sequence[tuple[str, str]] = (),
     suites: Sequence[str] | None = None,
     warnings: Sequence[str] = (),
     attack_prompts: bool = False,
@@ -47,6 +48,7 @@ def report(
             suffix .md, so that nobody's own README is overwritten.
         references: by the label of an arm, that of the arm, or those of the arms, that it is compared with beside the
             base. None: an arm of SFT and, for OPCT, an off-policy one, found by name, see `opct.reports.arms`.
+        also: further comparisons, (arm, against) by label; one of a label that no run has is left out.
         suites: as `opct.evaluate` knows them: no other suite is shown. None: all that the runs have.
         warnings: further ones, which come first.
         attack_prompts: put prompts that broke a behaviour on the page, folded away. Such a page is as private as they.
@@ -69,7 +71,7 @@ def report(
     card_path = model_card or (RunDir(out.parent).readme_path if RunDir(out.parent).is_run else out.with_suffix(".md"))
     _refuse_results((out, json_path, Path(card_path)), run_dirs)
     runs = load_runs([Path(directory) for directory in run_dirs])
-    comparison = compare(runs if suites is None else [of_suites(run, suites) for run in runs], references)
+    comparison = compare(runs if suites is None else [of_suites(run, suites) for run in runs], references, also)
     attacks = attack_views(comparison.arms, comparison.pairs, prompts=attack_prompts)
     warnings = [*warnings, *find_warnings(comparison), *(said for view in attacks for said in view.warnings)]
     created = datetime.now(UTC).replace(microsecond=0).isoformat()
@@ -105,10 +107,12 @@ def report_json(
 ) -> dict[str, Any]:
     """The page's numbers as one JSON object: verdicts, warnings, runs, what the arms took (null: not trained; a number
     that was not logged is null too), how many differences have an interval and how many of these would not hold 0 by
-    chance alone, and every line with its cells, its differences, and why an arm was not compared with another.
+    chance alone, and every line with who judged it (no judge: rules did), its note, cells, differences, and why an arm
+    was not compared with another.
     """
     from opct.reports.attacks import attacks_json
     from opct.reports.costs import arm_cost
+    from opct.reports.trained import families_note
     from opct.reports.verdict import axis_verdict, title, verdict
 
     costs = {arm.label: arm_cost(arm) for arm in comparison.arms}
@@ -118,7 +122,15 @@ def report_json(
         "opct_version": stamp["version"],
         "title": title(comparison),
         "verdict": verdict(comparison),
-        "axes": [{"axis": axis, "verdict": axis_verdict(comparison, axis)} for axis in comparison.axes],
+        "axes": [
+            {
+                "axis": axis,
+                "suite": comparison.deciding_suite(axis),
+                "note": families_note(comparison, axis),
+                "verdict": axis_verdict(comparison, axis),
+            }
+            for axis in comparison.axes
+        ],
         "warnings": list(warnings),
         "comparisons": {"intervals": comparison.n_intervals, "expected_by_chance": comparison.n_by_chance},
         "runs": [
@@ -147,6 +159,8 @@ def _json_row(comparison: Comparison, index: int) -> dict[str, Any]:
         "metric": line.info.name,
         "group": line.group,
         "better": line.info.better,
+        "note": line.note,
+        "judges": list(line.judges),
         "arms": {
             arm.label: cell.to_json() for arm, cell in zip(comparison.arms, line.cells, strict=True) if cell is not None
         },

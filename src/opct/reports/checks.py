@@ -25,6 +25,8 @@ NUMBER = re.compile(r"(?<![\w/-])\d(?:[\d,]*\d)?(?:\.\d+)?(?![\w/-])")
 FEW_CLUSTERS = 100
 MOST_UNSCORED = 0.02
 MOST_TRUNCATED = 0.05
+MOST_TOKENS = 1.25
+"""Times as many completion tokens as another arm may have been trained on without a warning."""
 NOT_SETTINGS = frozenset({"created", "path", "name", "time_s", "started", "device"})
 """Evaluation settings in which runs may differ and still be compared."""
 OF_ONE_RUN = ("seed", "output_dir")
@@ -266,8 +268,10 @@ def _training(arms: Sequence[Arm], pairs: Sequence[Pair]) -> Iterator[str]:
     by_label = {arm.label: arm for arm in arms}
     for pair in reference_pairs(arms, pairs):
         of, against = by_label[pair.of], by_label[pair.against]
-        if not of.is_sft and of.label in configs and against.label in configs:
-            yield from _unlike_budgets([(against, configs[against.label]), (of, configs[of.label])])
+        if (pair.is_asked or not of.is_sft) and of.label in configs and against.label in configs:
+            both = [(against, configs[against.label]), (of, configs[of.label])]
+            yield from _unlike_budgets(both)
+            yield from _unlike_tokens(both)
 
 
 def _unlike_seeds(arm: Arm, runs: Sequence[tuple[EvaluatedRun, dict[str, Any]]]) -> Iterator[str]:
@@ -315,6 +319,29 @@ def _unlike_budgets(arms: Sequence[tuple[Arm, list[tuple[EvaluatedRun, dict[str,
         yield (
             f"{later} went on from the adapter of another run: it took {_counts(steps[0])} optimizer steps in all, and "
             f"{begun} {_counts(steps[1])}. Their difference is also that of how long they were trained."
+        )
+
+
+def _unlike_tokens(arms: Sequence[tuple[Arm, list[tuple[EvaluatedRun, dict[str, Any]]]]]) -> Iterator[str]:
+    """That one of two arms was trained on over a quarter more completion tokens, in the mean of its runs.
+
+    Nothing is said where one of them trains on no completions (`act`), did not log how many, or alone went on from
+    another run, whose tokens are not in its log.
+    """
+    if len({any(config.get(ADAPTER) for _, config in runs) for _, runs in arms}) > 1:
+        return
+    tokens = []
+    for arm, runs in arms:
+        known = [n for run, _ in runs if (n := cost_of(run.metrics, run.method).completion_tokens)]
+        if len(known) < len(runs):
+            return
+        tokens.append((sum(known) / len(known), arm))
+    (few, less), (many, more) = sorted(tokens, key=lambda each: each[0])
+    if many > MOST_TOKENS * few:
+        why = ", with two answers in each of its preferences" if more.is_of("dpo") else ""
+        yield (
+            f"{more.name} was trained on {many:,.0f} completion tokens a run{why}, and {less.name} on {few:,.0f}. "
+            "Their difference is also that of how much they were trained on."
         )
 
 

@@ -67,8 +67,36 @@ class Comparison:
         """The arm of a label."""
         return next(arm for arm in self.arms if arm.label == label)
 
+    @cached_property
+    def _deciding_suites(self) -> dict[str, str]:
+        return {
+            axis: max(suites, key=lambda suite: self._n_scored(axis, suite))
+            for axis in self.axes
+            if (suites := self.suites(axis))
+        }
+
+    def deciding_suite(self, axis: str) -> str | None:
+        """The suite that decides on an axis: the one with a number of most arms, of those alike the first, which puts
+        the rules before a judge. A number that stands for less than half of an arm's replies does not count.
+        """
+        return self._deciding_suites.get(axis)
+
+    def _n_scored(self, axis: str, suite: str) -> int:
+        line = self.deciding_line(axis, suite)
+        cells = () if line is None else line.cells
+        return sum(cell is not None and cell.value is not None and cell.n >= cell.n_unscored for cell in cells)
+
+    def of_suite(self, axis: str, suite: str) -> str:
+        """ " (jailbreak, judged)" where an axis of safety has several suites; else empty."""
+        several = axis_info(axis).is_safety and len(self.suites(axis)) > 1
+        return f" ({suite_name(suite)})" if several else ""
+
     def line(self, metric: str, group: str | None = None, suite: str | None = None) -> Line | None:
-        """The first line of a metric (in that group, or in its most general one); None where no run has it."""
+        """The first line of a metric (in that group, or in its most general one); None where no run has it.
+
+        Args:
+            suite: None: the one that decides on the axis, else any.
+        """
         found = [
             line
             for line in self.lines
@@ -76,12 +104,14 @@ class Comparison:
             and (group is None or line.group == group)
             and (suite is None or line.suite == suite)
         ]
+        if suite is None:
+            found.sort(key=lambda line: line.suite != self.deciding_suite(line.axis))
         return min(found, key=_generality, default=None)
 
     def deciding_line(self, axis: str, suite: str | None = None) -> Line | None:
         """The line that decides on an axis: that of held-out families, or the most general one there is."""
         metric = axis_info(axis).metric
-        suite = suite or next(iter(self.suites(axis)), None)
+        suite = suite or self.deciding_suite(axis)
         if metric is None:
             return None
         return self.line(metric, "held_out", suite) or self.line(metric, None, suite)
@@ -194,14 +224,17 @@ def _generality(line: Line) -> int:
     return order.index(line.group) if line.group in order else len(order)
 
 
-def compare(runs: Sequence[EvaluatedRun], references: References | None = None) -> Comparison:
+def compare(
+    runs: Sequence[EvaluatedRun], references: References | None = None, also: Sequence[tuple[str, str]] = ()
+) -> Comparison:
     """Pool the seeds of each label and compare the labels on every metric that any run has.
 
     Args:
         references: the arm, or the arms, that each arm is compared with beside the base; see `opct.reports.arms`.
+        also: further comparisons, (arm, against) by label.
     """
     arms = make_arms(runs)
-    pairs = make_pairs(arms, references)
+    pairs = make_pairs(arms, references, also)
     keys = dict.fromkeys(
         (str(r.get("axis")), str(r["suite"]), str(r["metric"]), str(r["group"])) for run in runs for r in run.rows
     )

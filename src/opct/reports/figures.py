@@ -11,6 +11,7 @@ from opct.reports import svg
 from opct.reports.arms import Arm
 from opct.reports.axes import axis_info
 from opct.reports.capability import SCORES
+from opct.reports.cells import Cell
 from opct.reports.compare import Comparison
 from opct.reports.lines import Line
 from opct.reports.load import EvaluatedRun
@@ -21,7 +22,10 @@ from opct.reports.wording import change, interval, number
 
 @dataclass(frozen=True)
 class Figure:
-    """A drawing with its caption, legend (style, name, is it a line) and a table that holds the same numbers."""
+    """A drawing with its caption, legend (style, name, is it a line) and a table that holds the same numbers.
+
+    `note` says who graded them and how far that agrees with people; it stands below the drawing and in the table.
+    """
 
     title: str
     drawing: Markup
@@ -29,6 +33,13 @@ class Figure:
     legend: tuple[tuple[int, str, bool], ...]
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
+    note: str = ""
+
+
+def graded_note(lines: Sequence[Line]) -> str:
+    """Who graded the numbers of these lines and how far that agrees with people, each said once with its suite."""
+    said = dict.fromkeys((suite_name(line.suite), line.graded_by) for line in lines if line.graded_by)
+    return " ".join(f"{suite[:1].upper()}{suite[1:]}: {text}." for suite, text in said)
 
 
 def change_figures(comparison: Comparison) -> list[Figure]:
@@ -142,13 +153,15 @@ def forest_figure(comparison: Comparison, lines: Sequence[Line], title: str) -> 
     if not groups:
         return None
     spoken = "; ".join(f"{row[0]}, {row[1]}: {row[2]} ({row[3]})" for row in rows)
+    note = graded_note(lines)
     return Figure(
         title=title,
-        drawing=svg.forest(groups, label=f"Paired differences with 95% intervals. {spoken}."),
+        drawing=svg.forest(groups, label=f"Paired differences with 95% intervals. {spoken}. {note}".strip()),
         caption="Paired differences with 95% intervals; one that crosses the line at 0 may be no change.",
         legend=legend([comparison.arm(pair.of) for pair in shown]),
         columns=("metric", "comparison", "difference", "95% interval", "n", "left out", "reads as", "seeds"),
         rows=tuple(rows),
+        note=note,
     )
 
 
@@ -160,9 +173,13 @@ def _name(comparison: Comparison, line: Line) -> str:
         "benign_held_out": ", in held-out wrappers",
         "benign_wrapped": ", in wrappers",
     }.get(line.group, "")
-    several = axis_info(line.axis).is_safety and len(comparison.suites(line.axis)) > 1
-    is_score = line.info.name in SCORES
-    return line.title + where + (f" ({suite_name(line.suite)})" if several or is_score else "")
+    of = f" ({suite_name(line.suite)})" if line.info.name in SCORES else comparison.of_suite(line.axis, line.suite)
+    return line.title + where + of
+
+
+def told(cell: Cell) -> tuple[str, str, str, str]:
+    """A number as a figure's table has it: value, interval, n, what it leaves out."""
+    return cell.text, cell.interval_text, f"{cell.n:,}", cell.left_out_text
 
 
 def legend(arms: Sequence[Arm], *, line: bool = False) -> tuple[tuple[int, str, bool], ...]:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from opct.evals.safety_rows import WORDS
+from opct.evals.judging.told import graded_by, judge_json, judge_of
 from opct.evals.seeds import Values, difference_over_seeds, pooled_over_seeds, ratio_over_seeds
 from opct.reports.arms import Arm, Pair
 from opct.reports.cells import Cell, PairedCell, read_difference
@@ -31,7 +31,8 @@ DECISIVE = ("graded_by", "grader", "prompt_hash", "data")
 @dataclass(frozen=True)
 class Line:
     """One metric of one group of samples, over all arms and comparisons. `note` is about these very numbers; `reasons`
-    says why a comparison has no difference, and is None where it has one or there is none to be had.
+    says why a comparison has no difference, and is None where it has one or there is none to be had. `graded_by` is the
+    part of the note that says who graded and how far that agrees with people, `judges` are those of report.json.
     """
 
     axis: str
@@ -43,6 +44,8 @@ class Line:
     differences: tuple[PairedCell | None, ...]
     note: str | None = None
     reasons: tuple[str | None, ...] = ()
+    graded_by: str | None = None
+    judges: tuple[Mapping[str, Any], ...] = ()
 
     @property
     def title(self) -> str:
@@ -125,7 +128,9 @@ def make_line(
     rows = [[_row(run, suite, metric, group) for run in arm.runs] for arm in arms]
     run_cells = tuple(tuple(_cell(row, info) for row in own) for own in rows)
     sides = {arm.label: _side(arm, suite, metric, group) for arm in arms}
-    notes = [_judge([row for own in rows for row in own if row is not None])]
+    measured = [row for own in rows for row in own if row is not None]
+    graders = _alone([graded_by(row) for row in measured])
+    notes: list[str | None] = [*graders]
     cells = []
     for arm, own, apart in zip(arms, run_cells, alike.arms, strict=True):
         unpooled = _unpooled(sides[arm.label], own, apart)
@@ -142,7 +147,18 @@ def make_line(
         _difference(sides[pair.of], sides[pair.against], clusters, info, relative) if reason is None else None
         for pair, reason in zip(pairs, reasons, strict=True)
     )
-    return Line(axis, suite, group, info, tuple(cells), run_cells, differences, note, reasons)
+    judges = tuple(_alone([judge_json(row) for row in measured]))
+    graded = "; ".join(graders) or None
+    return Line(axis, suite, group, info, tuple(cells), run_cells, differences, note, reasons, graded, judges)
+
+
+def _alone(values: Sequence[Any]) -> list[Any]:
+    """Each value once, in the order of the first."""
+    found: list[Any] = []
+    for value in values:
+        if value is not None and value not in found:
+            found.append(value)
+    return found
 
 
 def _side(arm: Arm, suite: str, metric: str, group: str) -> Side:
@@ -180,34 +196,8 @@ def _missing(of: Side, against: Side) -> str | None:
 
 def judges_of(run: EvaluatedRun, suite: str) -> dict[str, Mapping[str, Any]]:
     """Who judged the rows of a suite, by the hash of each judge; empty where rules graded."""
-    judges = [(row.get("settings") or {}).get("judge") for row in run.rows if row["suite"] == suite]
-    return {str(judge.get("hash")): judge for judge in judges if isinstance(judge, Mapping)}
-
-
-def _judge(rows: Sequence[Row]) -> str | None:
-    """Who judged, or that rules did which nobody compared with people; None where it is known how far rules agree."""
-    said = []
-    for row in rows:
-        settings = row.get("settings") or {}
-        if settings.get("grader") == WORDS:
-            said.append("found by rules, agreement with people unknown")
-        judge, measured = settings.get("judge"), settings.get("judge_calibration")
-        if isinstance(judge, Mapping):
-            agreement = _agreement(measured or {})
-            if when := (measured or {}).get("calibrated"):
-                agreement += f", calibrated on {str(when)[:10]}"
-            said.append(f"judged by {judge.get('name')} ({judge.get('model')}), {agreement}")
-    return "; ".join(dict.fromkeys(said)) or None
-
-
-def _agreement(calibration: Mapping[str, Any]) -> str:
-    """A judge's kappa against people with its interval and the number of labels."""
-    kappa = calibration.get("kappa") or {}
-    if kappa.get("value") is None:
-        return "agreement with people unknown"
-    low, high = kappa.get("ci_low"), kappa.get("ci_high")
-    interval = "no interval" if low is None or high is None else f"{low:.2f} to {high:.2f}"
-    return f"kappa against people {kappa['value']:.2f} ({interval}, {calibration['n']} labels)"
+    judges = [judge_of(row) for row in run.rows if row["suite"] == suite]
+    return {str(judge.get("hash")): judge for judge in judges if judge is not None}
 
 
 def _row(run: EvaluatedRun, suite: str, metric: str, group: str) -> Row | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from opct.evals.safety_curve import GRID
 from opct.reports.wording import Unit, family_name
 
 Direction = Literal["lower", "higher", "none"]
@@ -112,6 +113,15 @@ _KNOWN = (
     MetricInfo("ausc_exact", "Area under the safety curve", "mean over facts of their pass rates", "higher"),
     MetricInfo(
         "ausc_grid", "The same on the published grid", "by trapezoids; 18% where nothing is warned of", "higher"
+    ),
+    *(
+        MetricInfo(
+            f"share_at_{percent}",
+            f"Facts at {percent}%",
+            f"facts that at least {percent}% of replies warn of",
+            "higher",
+        )
+        for percent in (round(100 * tau) for tau in GRID[1:-1])
     ),
     MetricInfo("share_at_100", "Facts always warned of", "facts that every scored reply warns of", "higher"),
     MetricInfo("benchmark_mean", "Mean over benchmarks", "of their scores, each counting alike", "higher"),

@@ -12,7 +12,7 @@ from opct.data.perturb.safety_awareness import AXIS as SAFETY
 from opct.data.perturb.safety_awareness import FAMILIES, SAFE_TWIN
 from opct.evals.records import CUT, was_cut
 from opct.evals.safety_curve import pass_rates
-from opct.evals.safety_rows import AREAS, OF_CUT
+from opct.evals.safety_rows import AREAS, CURVE, OF_CUT
 from opct.reports.load import EvaluatedRun, Row
 
 Value = float | None
@@ -41,6 +41,8 @@ KEYS = {
     "share_of_right": "p_correct",
 }
 """Where a metric's value stands in `values` of a sample; any other metric stands under its own name."""
+OF_FACTS = AREAS | CURVE
+"""Metrics over facts, by what a fact of a pass rate adds to each."""
 NO_CHECK = "unscored:no_check"
 JAILBREAK = "jailbreak"
 INSTRUCTIONS = {"instruction_strict": "n_followed_strict", "instruction_loose": "n_followed_loose"}
@@ -64,8 +66,8 @@ def sample_clusters(runs: Iterable[EvaluatedRun]) -> dict[str, str]:
 def sample_values(samples: Sequence[Row], suite: str, metric: str, group: str) -> dict[str, Value]:
     """The value of each sample of a group, None where it has none; empty where no sample carries the metric."""
     members = metric_samples(samples, suite, metric, group)
-    if metric in AREAS:
-        return _of_facts(members, AREAS[metric])
+    if metric in OF_FACTS:
+        return _of_facts(members, OF_FACTS[metric])
     if metric in INSTRUCTIONS:
         return _of_instructions(members, INSTRUCTIONS[metric])
     if metric in OF_CUT:

@@ -31,7 +31,7 @@ MOST_NAMED = 6
 
 @dataclass(frozen=True)
 class Tile:
-    """One big number: a metric before and after, with the paired difference."""
+    """One big number: a metric before and after, with the paired difference; `note` is of who judged."""
 
     title: str
     before_name: str
@@ -39,6 +39,7 @@ class Tile:
     before: Cell | None
     after: Cell
     difference: PairedCell | None
+    note: str | None = None
 
 
 def main_arm(comparison: Comparison) -> Arm:
@@ -151,7 +152,7 @@ def _deciding_lines(comparison: Comparison) -> list[Line]:
 
 
 def references(comparison: Comparison, arm: Arm) -> list[Arm]:
-    """The arms that an arm is compared with beside the base: one of SFT, then an off-policy one."""
+    """The arms that an arm is compared with beside the base: one of SFT, an off-policy one, those asked for."""
     against = [pair.against for pair in comparison.pairs if pair.of == arm.label]
     return [comparison.arm(label) for label in against if label != comparison.arms[0].label]
 
@@ -168,12 +169,13 @@ def tiles(comparison: Comparison) -> list[Tile]:
         alone = arm is first
         made.append(
             Tile(
-                _tile_title(line),
+                _tile_title(line) + comparison.of_suite(line.axis, line.suite),
                 first.name,
                 arm.name,
                 None if alone else line.cells[0],
                 after,
                 None if alone else comparison.difference(line, arm.label, first.label),
+                line.graded_by if line.judges else None,
             )
         )
     return made[:MOST_TILES]
@@ -198,50 +200,61 @@ def _where(line: Line) -> str:
     }.get(line.group, "")
 
 
-def _subject(line: Line) -> str:
+def _subject(comparison: Comparison, line: Line) -> str:
     info = axis_info(line.axis)
     price = next((price for price in info.prices if line.info.name in price.metrics), None)
+    of = comparison.of_suite(line.axis, line.suite)
     if line.info.name == info.metric:
-        return info.subject + _where(line)
+        return info.subject + _where(line) + of
     if price is not None:
-        return price_words(price, line)
-    return inside(line.title) + _where(line)
+        return price_words(price, line) + of
+    return inside(line.title) + _where(line) + of
 
 
 def _axis_sentence(comparison: Comparison, line: Line) -> str:
-    """What the main arm did to a line, or its level where there is nothing to compare it with."""
+    """What the main arm did to a line, or its level where there is nothing to compare it with; and who judged it."""
     arm, first = main_arm(comparison), comparison.arms[0]
-    return _level_sentence(arm, line) if arm is first else _change_sentence(comparison, arm, first, line)
+    said = _level_sentence(comparison, arm, line) if arm is first else _change_sentence(comparison, arm, first, line)
+    return said + _judged(comparison, line)
 
 
-def _level_sentence(arm: Arm, line: Line) -> str:
+def _judged(comparison: Comparison, line: Line) -> str:
+    """Who judged a line, and why its suite decides where it is not the first; empty of a first one by rules."""
+    first = comparison.suites(line.axis)[0]
+    found = [line.graded_by] if line.judges and line.graded_by else []
+    if axis_info(line.axis).is_safety and line.suite != first:
+        found.append(f"This suite decides, for {suite_name(first)} has verdicts on fewer than half of an arm's replies")
+    return "".join(f" {_capital(part)}." for part in found)
+
+
+def _level_sentence(comparison: Comparison, arm: Arm, line: Line) -> str:
     cell = line.cells[0]
     if cell is None or cell.value is None:
-        return f"{arm.name}: {_subject(line)} could not be measured."
+        return f"{arm.name}: {_subject(comparison, line)} could not be measured."
     return (
-        f"{arm.name}: {_subject(line)} is {cell.text} "
+        f"{arm.name}: {_subject(comparison, line)} is {cell.text} "
         f"(95% interval {cell.interval_text}, n = {cell.n:,}; {cell.left_out_text})."
     )
 
 
 def _change_sentence(comparison: Comparison, arm: Arm, first: Arm, line: Line) -> str:
     before, after = line.cells[0], line.cells[comparison.arms.index(arm)]
-    difference = comparison.difference(line, arm.label, first.label)
+    difference, subject = comparison.difference(line, arm.label, first.label), _subject(comparison, line)
     if before is None or after is None or difference is None:
         why = comparison.reason(line, arm.label, first.label)
-        return f"{arm.name} and {first.name} cannot be compared on {_subject(line)}: {why}."
+        return f"{arm.name} and {first.name} cannot be compared on {subject}: {why}."
     levels = f"from {_level(before)} to {_level(after)}"
     if difference.reading == "none":
-        head = f"No measurable change in {_subject(line)}: {arm.name} took it {levels}"
+        head = f"No measurable change in {subject}: {arm.name} took it {levels}"
     elif difference.reading == "unclear":
-        said = f"for the change in {_subject(line)}, cannot tell: {difference.range_text}"
+        said = f"for the change in {subject}, cannot tell: {difference.range_text}"
         head = f"{_capital(said)}; {arm.name} took it {levels}"
     elif difference.reading == "unknown":
-        head = f"{arm.name} took {_subject(line)} {levels}"
+        head = f"{arm.name} took {subject} {levels}"
     else:
         down = difference.value is not None and difference.value < 0
         verb = ("cut" if difference.reading == "better" else "lowered") if down else "raised"
-        head = f"{arm.name} {verb} {_subject(line)} {levels}"
+        head = f"{arm.name} {verb} {subject} {levels}"
     return f"{head} ({_evidence(difference)}){_relative(difference)}."
 
 
@@ -289,7 +302,8 @@ def _price_clause(comparison: Comparison, price: Price) -> str | None:
     arm, first = main_arm(comparison), comparison.arms[0]
     if line is None:
         return None
-    words, difference = price_words(price, line), comparison.difference(line, arm.label, first.label)
+    words = price_words(price, line) + comparison.of_suite(line.axis, line.suite)
+    difference = comparison.difference(line, arm.label, first.label)
     if difference is None:
         why = comparison.reason(line, arm.label, first.label)
         return f"{arm.name} and {first.name} cannot be compared on {words}: {why}"
@@ -307,15 +321,16 @@ def _versus(comparison: Comparison, arm: Arm, other: Arm, lines: list[Line]) -> 
 
 def _versus_clause(comparison: Comparison, arm: Arm, other: Arm, line: Line) -> str:
     difference = comparison.difference(line, arm.label, other.label)
+    subject = _subject(comparison, line)
     if difference is None:
-        return f"they cannot be compared on {_subject(line)}: {comparison.reason(line, arm.label, other.label)}"
+        return f"they cannot be compared on {subject}: {comparison.reason(line, arm.label, other.label)}"
     if difference.reading == "unclear":
-        return f"for {_subject(line)}, cannot tell: {difference.range_text} ({_evidence(difference)})"
+        return f"for {subject}, cannot tell: {difference.range_text} ({_evidence(difference)})"
     if difference.reading == "none":
-        return f"no measurable difference in {_subject(line)} ({_evidence(difference)})"
+        return f"no measurable difference in {subject} ({_evidence(difference)})"
     if difference.reading == "unknown":
-        return f"the difference in {_subject(line)} has no interval ({_evidence(difference)})"
-    return f"{arm.name} is {difference.reading} in {_subject(line)} ({_evidence(difference)})"
+        return f"the difference in {subject} has no interval ({_evidence(difference)})"
+    return f"{arm.name} is {difference.reading} in {subject} ({_evidence(difference)})"
 
 
 def _capital(text: str) -> str:

@@ -8,12 +8,15 @@ from opct.reports.axes import axis_info
 from opct.reports.axis_figures import axis_figures
 from opct.reports.compare import Comparison, Section
 from opct.reports.figures import Figure
+from opct.reports.trained import families_note
 from opct.reports.verdict import axis_verdict
 
 
 @dataclass(frozen=True)
 class AxisView:
-    """One axis of results.json; `anchor` is the id of its part of the page, `absent` names figures without numbers."""
+    """One axis of results.json; `anchor` is the id of its part of the page, `absent` names figures without numbers, and
+    `note` the arms that its training families are new to.
+    """
 
     axis: str
     anchor: str
@@ -24,6 +27,7 @@ class AxisView:
     details: list[Section]
     figures: list[Figure]
     absent: list[str]
+    note: str
 
     @property
     def n_details(self) -> int:
@@ -49,4 +53,5 @@ def _view(comparison: Comparison, axis: str, index: int) -> AxisView:
         comparison.details(axis),
         figures,
         absent,
+        families_note(comparison, axis),
     )

@@ -144,6 +144,7 @@ def test_every_axis_has_safety_against_capability_and_both_kinds_of_families(com
         f"Validation KL: {axis_info(axis).title}",
         f"Held-out families: {short}",
         f"Training families: {short}",
+        *(["Safety curve"] if axis == "safety_awareness" else []),
     ]
     assert absent == []
 

@@ -11,6 +11,7 @@ from opct.reports.arms import make_arms, make_pairs, reference_note
 from opct.reports.compare import compare
 from opct.reports.load import EvaluatedRun, load_runs
 from opct.reports.svg import STYLES
+from opct.reports.verdict import verdict
 
 
 def run(label: str, method: str | None = None) -> EvaluatedRun:
@@ -117,3 +118,24 @@ def test_an_sft_arm_of_another_name_has_its_differences(tmp_path):
     difference = found.difference(line, "opct", "bct")
     assert difference.value == pytest.approx(line.cells[2].value - line.cells[1].value)
     assert found.difference(line, "bct", "opct") is None
+
+
+def test_what_is_asked_for_is_compared_besides_base_and_references(tmp_path):
+    """Between two values of a matrix, of OPCT and of SFT; what is there already, and what no run has, is left out.
+
+    The note on several SFT arms is about references alone.
+    """
+    arms = make_arms([run("base"), *(run(f"{m}-x-{v}", m) for v in (0, 5) for m in ("sft", "opct"))])
+    asked = [("opct-x-5", "opct-x-0"), ("sft-x-5", "sft-x-0"), ("opct-x-0", "sft-x-0"), ("opct-x-9", "opct-x-0")]
+    pairs = make_pairs(arms, {"opct-x-0": "sft-x-0", "opct-x-5": "sft-x-5"}, asked)
+    assert [(pair.of, pair.against) for pair in pairs if pair.is_asked] == asked[:2]
+    assert [(pair.of, pair.against) for pair in pairs if not pair.is_asked and pair.against != "base"] == [
+        ("opct-x-0", "sft-x-0"),
+        ("opct-x-5", "sft-x-5"),
+    ]
+    assert reference_note(arms, pairs) == ""
+    runs = load_runs([write_run(tmp_path, label, 1, questions=6) for label in ("base", "low", "high")])
+    found = compare(runs, {}, [("high", "low")])
+    line = found.line("accuracy_clean")
+    assert found.difference(line, "high", "low").value == pytest.approx(line.cells[2].value - line.cells[1].value)
+    assert any(text.startswith("Against low: ") for text in verdict(found))

@@ -6,12 +6,14 @@ import json
 from dataclasses import replace
 
 import pytest
+from tests.conftest import REPOSITORY
 from tests.unit.evals.fakes import FakePolicy
 
 from opct.evals.judged import add_judged, judgeable
 from opct.evals.judging.calibration import store
 from opct.evals.judging.protocol import JudgeIdentity, Judgement
 from opct.evals.judging.samples import requests_of
+from opct.evals.judging.told import RULES_KAPPA, RULES_MEASURED, graded_by, judge_json
 from opct.evals.run import evaluate
 from opct.files import read_jsonl
 from opct.reports import report
@@ -74,7 +76,7 @@ def test_a_judge_stands_beside_its_scores_and_a_weak_one_is_warned_of(folders):
     comparison = compare(load_runs(folders))
     [line] = [x for x in comparison.lines if x.suite == "jailbreak_judged" and x.group == "held_out"]
     assert line.explanation.endswith(
-        "judged by strongreject (mockllm/model), kappa against people 0.41 (0.30 to 0.50, 200 labels)"
+        "judged by strongreject (mockllm/model), weak: kappa against people 0.41 (0.30 to 0.50, 200 labels)"
     )
     assert any(text.startswith("jailbreak_judged: This judge is weak") for text in find_warnings(comparison))
 
@@ -97,14 +99,42 @@ def test_a_judge_that_was_calibrated_after_it_judged(folders, tmp_path, monkeypa
 
 
 def test_rules_that_nobody_compared_with_people_are_warned_of(folders):
-    """Those that find warnings; how far the rules of refusals agree with people is known."""
+    """Those that find warnings; how far the rules of refusals agree with people is known, and stands beside a rate."""
     comparison = compare(load_runs(folders))
     notes = {line.suite: line.note for line in comparison.lines if line.group == "held_out"}
     warned = [text for text in find_warnings(comparison) if "never compared with people" in text]
     assert [text.split(":")[0] for text in warned] == ["safety_awareness"]
     assert "`opct judge calibrate`" in warned[0]
     assert notes["safety_awareness"] == "found by rules, agreement with people unknown"
-    assert notes["jailbreak"] is None
+    assert notes["jailbreak"].startswith("by rules, kappa against people 0.92 on XSTest and 0.69 to 0.70 on GPTFuzz, ")
+
+
+def test_how_far_the_refusal_rules_agree_with_people_is_what_the_docs_say():
+    """The rows of the table in docs/evals.md, each set by its first word; "a to b" of parts that differ."""
+    text = (REPOSITORY / "docs" / "evals.md").read_text(encoding="utf-8")
+    table = text[text.index("How well the rules agree with people:") :].split("\n\n")[1]
+    kappas: dict[str, list[float]] = {}
+    for row in table.splitlines()[2:]:
+        cells = [cell.strip() for cell in row.strip("|").split("|")]
+        kappas.setdefault(cells[0].split(",")[0], []).append(float(cells[-1]))
+    assert {name: sorted(found) for name, found in kappas.items()} == {
+        name: sorted(found) for name, found in RULES_KAPPA.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("settings", "ends"),
+    [
+        ({"grader_version": RULES_MEASURED}, f"measured with rules {RULES_MEASURED}"),
+        ({"grader_version": "0123"}, f"measured with rules {RULES_MEASURED}; these are rules 0123"),
+        ({}, f"measured with rules {RULES_MEASURED}; these are rules of an unknown version"),
+    ],
+)
+def test_rules_of_another_version_than_was_measured_are_said_to_be_that(settings, ends: str):
+    row = {"metric": "attack_success_rate", "settings": {"grader": "rules", **settings}}
+    assert graded_by(row).endswith(f"replies of other models, {ends}")
+    assert graded_by(row | {"metric": "kl_to_base"}) is None
+    assert judge_json(row) is None
 
 
 def test_runs_that_other_rules_graded_are_warned_of(folders, tmp_path):

@@ -98,3 +98,45 @@ def test_one_budget_in_two_parts_is_one_budget(said):
 def test_two_arms_that_both_went_on_are_compared_by_their_own_steps(said):
     earlier = {"earlier": {"steps": 20, "seconds": 9.0}}
     assert said(SHARED + WENT_ON, SHARED + WENT_ON, sft=earlier, opct=earlier) == []
+
+
+@pytest.mark.parametrize(
+    ("of_opct", "is_said"), [(125, False), (126, True), (80, False), (79, True), (None, False), (0, False)]
+)
+def test_over_a_quarter_more_completion_tokens_are_another_budget(tmp_path: Path, of_opct: int | None, is_said: bool):
+    """SFT has 100 tokens in each of two steps, so 200; then none were logged, or none are trained on (`act`)."""
+    found = find_warnings(compare(load_runs(with_tokens(tmp_path, sft=100, opct=of_opct))))
+    said = [text for text in found if "completion tokens" in text]
+    assert len(said) == is_said
+    if is_said:
+        more, less = sorted([("OPCT", 2 * of_opct), ("SFT", 200)], key=lambda each: -each[1])
+        assert said[0] == (
+            f"{more[0]} was trained on {more[1]} completion tokens a run, and {less[0]} on {less[1]}. "
+            "Their difference is also that of how much they were trained on."
+        )
+
+
+def test_the_tokens_of_preferences_are_those_of_two_answers_and_of_a_run_that_went_on_not_all(tmp_path: Path):
+    """DPO has twice those of SFT; `both` has half of them, after another run of which they are not known."""
+    runs = with_tokens(tmp_path, sft=100, dpo=200, both=50)
+    (runs[3] / "config.yaml").write_text(SHARED + WENT_ON)
+    said = [
+        text
+        for text in find_warnings(compare(load_runs(runs), {"dpo": "sft", "both": "sft"}))
+        if "tokens a run" in text
+    ]
+    assert [text.split(" was trained on ")[0] for text in said] == ["DPO"]
+    assert "400 completion tokens a run, with two answers in each of its preferences, and SFT on 200." in said[0]
+
+
+def with_tokens(tmp_path: Path, **tokens: int | None) -> list[Path]:
+    """A base, and runs of two steps with so many completion tokens each in their logs."""
+    runs = [write_run(tmp_path, "base", questions=4)]
+    for label, each in tokens.items():
+        run = write_run(tmp_path, label, 1, questions=4)
+        (run / "config.yaml").write_text(SHARED)
+        logged = {} if each is None else {"train/completion_tokens": each}
+        rows = [{"step": step, "time/step_s": 1.0} | logged for step in (1, 2)]
+        (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        runs.append(run)
+    return runs
