@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterable, Sequence
 
 from opct.data.perturb.safety_awareness import AXIS as SAFETY
 from opct.data.perturb.safety_awareness import FAMILIES, SAFE_TWIN
+from opct.evals.cut_replies import OF_CUT
 from opct.evals.records import CUT, was_cut
 from opct.evals.safety_curve import pass_rates
-from opct.evals.safety_rows import AREAS, OF_CUT
+from opct.evals.safety_rows import AREAS
 from opct.reports.load import EvaluatedRun, Row
 
 Value = float | None
@@ -69,7 +70,7 @@ def sample_values(samples: Sequence[Row], suite: str, metric: str, group: str) -
     if metric in INSTRUCTIONS:
         return _of_instructions(members, INSTRUCTIONS[metric])
     if metric in OF_CUT:
-        return _of_cut(members, OF_CUT[metric])
+        return _of_cut(members, *OF_CUT[metric])
     key = KEYS.get(metric, metric)
     if metric == "truncation_rate":
         return {str(sample["id"]): was_cut(sample) for sample in members}
@@ -87,11 +88,9 @@ def _of_facts(members: Sequence[Row], part: Callable[[float], float]) -> dict[st
     return {first[fact]: None if rate is None else part(rate) for fact, rate in rates.items()}
 
 
-def _of_cut(members: Sequence[Row], value: Callable[[Value, bool], Value]) -> dict[str, Value]:
+def _of_cut(members: Sequence[Row], key: str, value: Callable[[Value, bool], Value]) -> dict[str, Value]:
     """The value of each sample by whether its reply was cut."""
-    return {
-        str(sample["id"]): value(_value(sample, "is_warned"), sample.get("stop_reason") in CUT) for sample in members
-    }
+    return {str(sample["id"]): value(_value(sample, key), sample.get("stop_reason") in CUT) for sample in members}
 
 
 def _of_instructions(members: Sequence[Row], key: str) -> dict[str, Value]:
