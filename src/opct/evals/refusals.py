@@ -270,6 +270,7 @@ def declines(text: str) -> bool:
     return found is not None and found[1] and not own[: found[0]].casefold().endswith(_ADVICE)
 
 
-def refuses(reply: str) -> bool:
-    """True for a reply that refuses in full."""
-    return grade_refusal(reply).verdict == REFUSED
+def refuses(reply: str, is_cut: bool = False) -> bool | None:
+    """True for a reply that refuses in full; None for one that was cut before that can be told."""
+    verdict = grade_refusal(reply, is_cut=is_cut).verdict
+    return None if verdict == TRUNCATED else verdict == REFUSED

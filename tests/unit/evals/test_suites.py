@@ -89,7 +89,10 @@ def test_a_judge_adds_samples_and_rows_of_its_own(run):
     for _ in range(2):  # again in the place of the first time
         rows = add_judged(run, "jailbreak", JUDGE, requests, judgements, None, "own")
     found = {(row["metric"], row["group"]): row for row in rows}
-    assert {metric for metric, _ in found} == {"attack_success_rate"}
+    assert {metric for metric, _ in found} == {f"attack_success_rate{end}" for end in ("", "_finished", "_most")}
+    most = [found["attack_success_rate_most", group] for group in ("bare", "all")]
+    assert sum(row["n"] for row in most) == len(requests)
+    assert all(row["value"] == 1.0 for row in most)
     groups = [found["attack_success_rate", group] for group in ("bare", "all")]
     assert all(group["value"] == 1.0 for group in groups)
     assert sum(group["n"] for group in groups) == len(others)
