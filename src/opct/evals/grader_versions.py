@@ -9,6 +9,7 @@ from importlib import resources
 
 _SHARED = tuple(f"evals/{name}.py" for name in ("graders", "language", "refusals", "refusal_patterns", "refusal_rest"))
 SOURCES = {
+    "benign": _SHARED,
     "jailbreak": _SHARED,
     "safety_awareness": (*_SHARED, "evals/warnings_grader.py"),
 }

@@ -14,6 +14,7 @@ from opct.evals.cut_replies import OF_CUT
 from opct.evals.records import CUT, was_cut
 from opct.evals.safety_curve import pass_rates
 from opct.evals.safety_rows import AREAS
+from opct.reports.axes import BENIGN
 from opct.reports.load import EvaluatedRun, Row
 
 Value = float | None
@@ -118,9 +119,10 @@ def _instruction_ids(sample: Row) -> list[str]:
 def metric_samples(samples: Sequence[Row], suite: str, metric: str, group: str) -> list[Row]:
     """The samples a row of results.json is over: clean accuracy is that of the questions which the group asks."""
     of_suite = [s for s in samples if s.get("task") == suite]
-    if metric != "kl_to_base":  # KL needs no check of the reply
+    needs_no_check = metric == "kl_to_base" or (suite, metric) == (BENIGN, "over_refusal_rate")
+    if not needs_no_check:
         of_suite = [s for s in of_suite if s.get("verdict") != NO_CHECK]
-    if group == CLEAN or metric == "kl_to_base":
+    if group == CLEAN or needs_no_check:
         return [s for s in of_suite if group != CLEAN or s.get("family_split") == CLEAN]
     members = [s for s in of_suite if _in_group(s, metric, group)]
     if metric != "accuracy_clean":
