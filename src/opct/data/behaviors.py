@@ -18,7 +18,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Protocol, TypeVar, cast
 
-from opct.data.behavior_files import RawBehavior, read_behaviors
+from opct.data.behavior_files import RawBehavior, read_behaviors, shown
 from opct.data.near_duplicates import crossing, near_duplicate_groups, normalised
 from opct.data.questions import SPLITS, Split, split_of
 from opct.errors import DataError, shown_faults, unknown
@@ -93,7 +93,7 @@ def load_behaviors(
     Raises:
         DataError: with every fault at once: a file that cannot be read, columns that are of no known format (with those
             found and those expected), an empty or repeated id, a behaviour, a twin or a near-duplicate in two of the
-            file's own splits; a category to leave out that the file does not have.
+            file's own splits; a twin that is its behaviour; a category to leave out that the file does not have.
     """
     read = read_behaviors(source, columns)
     categories = list(dict.fromkeys(row.category for row in read))
@@ -105,7 +105,7 @@ def load_behaviors(
         left = f" besides {', '.join(sorted(leave_out))}" if leave_out else ""
         raise DataError(f"{source} holds no behaviours{left}: it needs at least one row.")
     if twins is not None:
-        raw = _with_twins(raw, read_behaviors(twins, columns), source, twins)
+        raw = _with_twins(raw, read_behaviors(twins, columns, what="benign twins"), source, twins)
     return checked_behaviors(raw, str(source))
 
 
@@ -200,8 +200,8 @@ def _crossing_faults(raw: Sequence[RawBehavior], texts: Sequence[str], what: str
         texts: of each row the one that is compared; `what` it is.
     """
     return [
-        f"{raw[i].where}: {what}{_shown(texts[i])} of {raw[i].id!r} ({raw[i].split}) is a near-duplicate of "
-        f"{_shown(texts[group[0]])} of {raw[group[0]].id!r} ({raw[group[0]].split}, {raw[group[0]].where}): put both "
+        f"{raw[i].where}: {what}{shown(texts[i])} of {raw[i].id!r} ({raw[i].split}) is a near-duplicate of "
+        f"{shown(texts[group[0]])} of {raw[group[0]].id!r} ({raw[group[0]].split}, {raw[group[0]].where}): put both "
         "into one split"
         for group in near_duplicate_groups(texts)
         for i in group[1:]
@@ -220,14 +220,16 @@ def _with_twins(
             f"{lacking[0].where} (key {_key(lacking[0])!r}): give a row with the same key for each, as the Index of "
             "JailbreakBench, or with the same id."
         )
+    same = [row for row in raw if by_key[_key(row)] == row.behavior]
+    if same:
+        raise DataError(
+            f"{len(same)} of the {len(raw)} behaviours of {source} are their own benign twins in {twins}, first "
+            f"{shown(same[0].behavior)} at {same[0].where}: name the file of harmful requests for the one, and that of "
+            "benign requests for the other."
+        )
     return [replace(row, benign=by_key[_key(row)]) for row in raw]
 
 
 def _key(row: RawBehavior) -> str | None:
     """What matches a row with its twin: its key, else the id that its file gives it."""
     return row.key or (None if row.made_id else row.id)
-
-
-def _shown(text: str) -> str:
-    one_line = " ".join(text.split())
-    return repr(one_line if len(one_line) <= 60 else one_line[:57] + "...")

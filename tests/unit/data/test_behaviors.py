@@ -2,6 +2,7 @@
 
 import csv
 import json
+import logging
 import os
 import sys
 from collections import Counter
@@ -154,6 +155,32 @@ def test_twins_by_key(tmp_path):
         DataError, match=r"2 of the 3 behaviours .* have no twin in .*fewer\.csv, first at .*bad\.csv:3"
     ):
         load_behaviors(bad, twins=fewer)
+
+
+def test_behaviours_that_are_their_own_twins_are_refused(tmp_path):
+    """The same file by another path, or a copy of it backwards: its requests are harmful or benign, and not both."""
+    header = PUBLIC[0][0]
+    rows = [[i, REQUESTS[i], "", "", "c", ""] for i in range(3)]
+    source, copy = write_csv(tmp_path / "a.csv", header, rows), write_csv(tmp_path / "b.csv", header, rows[::-1])
+    for twins in (source, tmp_path / "." / ".." / tmp_path.name / "a.csv", copy):
+        with pytest.raises(DataError, match=r"3 of the 3 behaviours of .*a\.csv are their own benign twins in"):
+            load_behaviors(source, twins=twins)
+
+
+def test_the_format_and_the_first_request_are_logged(tmp_path, caplog):
+    """Harmful and benign requests of JailbreakBench have the same columns: the log shows which were read as what."""
+    caplog.set_level(logging.INFO, logger="opct")
+    header = PUBLIC[0][0]
+    bad = write_csv(tmp_path / "bad.csv", header, [[i, REQUESTS[i], "", "", "c", ""] for i in range(2)])
+    good = write_csv(tmp_path / "good.csv", header, [[i, f"Twin {i}", "", "", "c", ""] for i in range(2)])
+    load_behaviors(bad, twins=good)
+    load_behaviors(bad, {"behavior": "Goal"})
+    told = f"the first is {REQUESTS[0]!r}"
+    assert caplog.messages == [
+        f"{bad}: read as 2 behaviours, in the format JailbreakBench; {told}",
+        f"{good}: read as 2 benign twins, in the format JailbreakBench; the first is 'Twin 0'",
+        f"{bad}: read as 2 behaviours, in the format named by its columns; {told}",
+    ]
 
 
 def test_categories_can_be_left_out(tmp_path):
