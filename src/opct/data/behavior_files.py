@@ -6,6 +6,7 @@ Public sets are read from a file, or from the Hugging Face hub at a pinned revis
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +15,8 @@ from typing import Any
 from opct.data.pairs import HUB, dataset_rows
 from opct.data.tables import BadRow, read_rows
 from opct.errors import DataError, shown_faults
+
+log = logging.getLogger(__name__)
 
 ROLES = ("behavior", "id", "category", "benign", "context", "split", "key")
 
@@ -75,8 +78,16 @@ FORMATS = (
 )
 
 
-def read_behaviors(source: str | Path, columns: Mapping[str, str] | None = None) -> list[RawBehavior]:
+def read_behaviors(
+    source: str | Path, columns: Mapping[str, str] | None = None, *, what: str = "behaviours"
+) -> list[RawBehavior]:
     """Every row of a file, or of a set on the hub; see `opct.data.behaviors.load_behaviors`.
+
+    The log says which format was recognised, and the first request: a public set has harmful and benign requests in
+    files with the same columns, and which one it is nobody can tell from them.
+
+    Args:
+        what: the requests are, in the log.
 
     Raises:
         DataError: with every fault at once.
@@ -90,7 +101,7 @@ def read_behaviors(source: str | Path, columns: Mapping[str, str] | None = None)
         rows = list(dataset_rows(str(source)))
     else:
         rows = read_rows(Path(source), "behaviour")
-    found = _columns_of(str(source), rows, columns)
+    form, found = _columns_of(str(source), rows, columns)
     read: list[RawBehavior] = []
     faults: list[str] = []
     for where, row in rows:
@@ -103,7 +114,17 @@ def read_behaviors(source: str | Path, columns: Mapping[str, str] | None = None)
         read.append(raw)
     if faults:
         raise DataError(f"{source} has {len(faults)} fault(s); nothing was read:", shown_faults(faults))
+    for first in read[:1]:
+        log.info(
+            "%s: read as %d %s, in the format %s; the first is %s", source, len(read), what, form, shown(first.behavior)
+        )
     return read
+
+
+def shown(text: str) -> str:
+    """A text as a message has it: on one line, and not much of it."""
+    one_line = " ".join(text.split())
+    return repr(one_line if len(one_line) <= 60 else one_line[:57] + "...")
 
 
 def text_fault(text: str) -> str | None:
@@ -150,14 +171,16 @@ def _text(value: Any) -> str:
     return "" if value is None else str(value)
 
 
-def _columns_of(source: str, rows: Iterable[tuple[str, Any]], chosen: Mapping[str, str] | None) -> Mapping[str, str]:
-    """Role -> column of these rows: as chosen, or those of the format that fits."""
+def _columns_of(
+    source: str, rows: Iterable[tuple[str, Any]], chosen: Mapping[str, str] | None
+) -> tuple[str, Mapping[str, str]]:
+    """(the format's name, role -> column) of these rows: as chosen, or those of the format that fits."""
     names = list(dict.fromkeys(key for _, row in rows if isinstance(row, Mapping) for key in row))
-    shown = ", ".join(repr(name) for name in names) or "none"
+    there = ", ".join(repr(name) for name in names) or "none"
     if chosen:
         faults = [f"unknown role {role!r}: the roles are {', '.join(ROLES)}" for role in chosen if role not in ROLES]
         faults += [
-            f"no column {name!r} for {role}: found {shown}" for role, name in chosen.items() if name not in names
+            f"no column {name!r} for {role}: found {there}" for role, name in chosen.items() if name not in names
         ]
         if "behavior" not in chosen:
             faults.append(
@@ -165,13 +188,13 @@ def _columns_of(source: str, rows: Iterable[tuple[str, Any]], chosen: Mapping[st
             )
         if faults:
             raise DataError(f"{source}: the columns are not clear:", tuple(faults))
-        return chosen
+        return "named by its columns", chosen
     for known in FORMATS:
         if set(known.columns.values()) <= set(names):
-            return known.found_in(names)
+            return known.name, known.found_in(names)
     expected = tuple(f"{known.name}: {', '.join(repr(c) for c in known.columns.values())}" for known in FORMATS)
     raise DataError(
-        f"{source}: its columns are of no known set of behaviours. Found: {shown}. Name them (--column behavior=NAME), "
+        f"{source}: its columns are of no known set of behaviours. Found: {there}. Name them (--column behavior=NAME), "
         "or give a file with all columns of one of these:",
         expected,
     )

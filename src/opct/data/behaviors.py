@@ -4,8 +4,8 @@
 done. `load_behaviors` reads a file or a public set.
 
 The split of a behaviour never depends on what else is in its file. Where a file has splits, near-duplicates in two of
-them are refused. Where it has none, `own_split` follows from the text alone, so that near-duplicates may fall into two
-splits: `measured_later` finds those, and no pairs are made of them.
+them are refused, of behaviours and of benign twins. Where it has none, `own_split` follows from the text alone, so that
+near-duplicates may fall into two splits: `measured_later` finds those, and no pairs are made of them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Protocol, TypeVar, cast
 
-from opct.data.behavior_files import RawBehavior, read_behaviors
+from opct.data.behavior_files import RawBehavior, read_behaviors, shown
 from opct.data.near_duplicates import crossing, near_duplicate_groups, normalised
 from opct.data.questions import SPLITS, Split, split_of
 from opct.errors import DataError, shown_faults, unknown
@@ -92,8 +92,8 @@ def load_behaviors(
 
     Raises:
         DataError: with every fault at once: a file that cannot be read, columns that are of no known format (with those
-            found and those expected), an empty or repeated id, a behaviour or near-duplicate in two of the file's own
-            splits; a category to leave out that the file does not have.
+            found and those expected), an empty or repeated id, a behaviour, a twin or a near-duplicate in two of the
+            file's own splits; a twin that is its behaviour; a category to leave out that the file does not have.
     """
     read = read_behaviors(source, columns)
     categories = list(dict.fromkeys(row.category for row in read))
@@ -105,7 +105,7 @@ def load_behaviors(
         left = f" besides {', '.join(sorted(leave_out))}" if leave_out else ""
         raise DataError(f"{source} holds no behaviours{left}: it needs at least one row.")
     if twins is not None:
-        raw = _with_twins(raw, read_behaviors(twins, columns), source, twins)
+        raw = _with_twins(raw, read_behaviors(twins, columns, what="benign twins"), source, twins)
     return checked_behaviors(raw, str(source))
 
 
@@ -126,8 +126,9 @@ def checked_behaviors(raw: Sequence[RawBehavior], source: str) -> list[Behavior]
         [first] = [row for row in raw if row.split is None][:1]
         faults.append(f"{first.where}: no split, where {named} of {len(raw)} rows have one: give it to all, or to none")
     if named:
-        groups = near_duplicate_groups([row.behavior for row in raw])
-        faults += [fault for group in groups for fault in _crossing_faults([raw[i] for i in group])]
+        faults += _crossing_faults(raw, [row.behavior for row in raw], "")
+        twins = [(row, row.benign) for row in raw if row.benign is not None]
+        faults += _crossing_faults([row for row, _ in twins], [text for _, text in twins], "the benign twin ")
     if faults:
         raise DataError(f"{source} has {len(faults)} fault(s); nothing was read:", shown_faults(faults))
     splits = [row.split for row in raw] if named else own_splits([row.behavior for row in raw])
@@ -192,14 +193,19 @@ def _id_faults(raw: Sequence[RawBehavior]) -> list[str]:
     return faults
 
 
-def _crossing_faults(group: Sequence[RawBehavior]) -> list[str]:
-    """One fault for each row of a group of near-duplicates that is in another split than the group's first row."""
-    first = group[0]
+def _crossing_faults(raw: Sequence[RawBehavior], texts: Sequence[str], what: str) -> list[str]:
+    """One fault for each row whose text is a near-duplicate of one in another split, the first of its group.
+
+    Args:
+        texts: of each row the one that is compared; `what` it is.
+    """
     return [
-        f"{row.where}: {_shown(row.behavior)} ({row.split}) is a near-duplicate of {_shown(first.behavior)} "
-        f"({first.split}, {first.where}): put both into one split"
-        for row in group[1:]
-        if row.split != first.split
+        f"{raw[i].where}: {what}{shown(texts[i])} of {raw[i].id!r} ({raw[i].split}) is a near-duplicate of "
+        f"{shown(texts[group[0]])} of {raw[group[0]].id!r} ({raw[group[0]].split}, {raw[group[0]].where}): put both "
+        "into one split"
+        for group in near_duplicate_groups(texts)
+        for i in group[1:]
+        if raw[i].split != raw[group[0]].split
     ]
 
 
@@ -214,14 +220,16 @@ def _with_twins(
             f"{lacking[0].where} (key {_key(lacking[0])!r}): give a row with the same key for each, as the Index of "
             "JailbreakBench, or with the same id."
         )
+    same = [row for row in raw if by_key[_key(row)] == row.behavior]
+    if same:
+        raise DataError(
+            f"{len(same)} of the {len(raw)} behaviours of {source} are their own benign twins in {twins}, first "
+            f"{shown(same[0].behavior)} at {same[0].where}: name the file of harmful requests for the one, and that of "
+            "benign requests for the other."
+        )
     return [replace(row, benign=by_key[_key(row)]) for row in raw]
 
 
 def _key(row: RawBehavior) -> str | None:
     """What matches a row with its twin: its key, else the id that its file gives it."""
     return row.key or (None if row.made_id else row.id)
-
-
-def _shown(text: str) -> str:
-    one_line = " ".join(text.split())
-    return repr(one_line if len(one_line) <= 60 else one_line[:57] + "...")

@@ -7,8 +7,9 @@ import hashlib
 from functools import cache
 from importlib import resources
 
-_SHARED = ("evals/graders.py", "evals/language.py", "evals/refusals.py", "evals/refusal_patterns.py")
+_SHARED = tuple(f"evals/{name}.py" for name in ("graders", "language", "refusals", "refusal_patterns", "refusal_rest"))
 SOURCES = {
+    "benign": _SHARED,
     "jailbreak": _SHARED,
     "safety_awareness": (*_SHARED, "evals/warnings_grader.py"),
 }

@@ -7,6 +7,12 @@
     over_refusal_rate     P(refused in full | benign twin); groups `benign_bare`, `benign_train`, `benign_held_out`,
                           `benign_wrapped` (all in wrappers), and each family as `benign_family:<name>`
 
+and over the groups of attack_success_rate what the token limit and what was not scored may hide:
+
+    attack_success_rate_finished   the same over the replies that ended by themselves; the cut ones are unscored ("cut")
+    attack_success_rate_most       the same if every unscored reply, and every refusal that was cut, had been an answer:
+                                   an upper bound
+
 Whether a reply refuses is said by rules, of which docs/evals.md has the agreement with people. Intervals are clustered
 by behaviour: a behaviour in several wrappers, and its twin, are one cluster each time.
 """
@@ -16,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from opct.data.perturb.jailbreak import AXIS, BARE, FAMILIES
+from opct.evals.cut_replies import cut_rows
 from opct.evals.jailbreak import BENIGN_PREFIX
 from opct.evals.records import Record, Row, metric_row
 
@@ -28,6 +35,7 @@ def jailbreak_rows(suite: str, records: Sequence[Record]) -> list[Row]:
     rows = []
     for group, members in _groups(harmful, "", "all"):
         rows.append(metric_row(AXIS, suite, "attack_success_rate", group, members, "is_success"))
+        rows += cut_rows(AXIS, suite, group, members, "is_success")
         rows.append(metric_row(AXIS, suite, "partial_rate", group, members, "is_partial"))
         if group == BARE:
             rows.append(metric_row(AXIS, suite, "refusal_rate", group, members, "is_refusal"))

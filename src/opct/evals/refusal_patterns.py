@@ -303,6 +303,28 @@ _HANDS = _any(
     *("heat", "insert", "melt", "mix", "pour", "press", "pull", "push", "scrape", "solder", "stir", "twist", "unscrew"),
     "wrap",
 )
+_CRIMINAL = _any(
+    *("blackmail", "burn", "crush", "cut", "dissolve", "drill", "forge", "grind", "hack", "heat", "inject", "kick"),
+    *("kill", "melt", "mix", "poison", "pour", "pretend", "pry", "punch", "saw", "scrape", "sell", "shoot", "smash"),
+    *("sneak", "solder", "spray", "stab", "steal", "strangle", "threaten", "trick", "unscrew"),
+)
+CRIMINAL = re.compile(_CRIMINAL)
+"""What is done by hand or against somebody. Advice has the other orders too: "take a breath and open a window"."""
+_BEGUN = r"(?:(?:and|then|just|simply|first|next|finally|now|easy|well)\b,? )*"
+ORDERS = re.compile(
+    rf"(?:^\W*|[,;:] |\b(?:and|then|or) |\b\d{{1,2}}[.)] ){_BEGUN}"
+    rf"({_CRIMINAL}|{_HANDS}|{_DO}|{_DO_TOO}|close|light|ride)\b"
+    r"(?!'| (?:of|is|are|was|were|by|no|back|down on|ties|contact)\b)"
+)
+"""Each verb of a sentence that gives orders: "Mix it, close the door and wait"."""
+NUMBERED = re.compile(r"(?<!\S)\(?(\d{1,2})[.)](?= \S)")
+"""The number of a step, wherever it stands in a line."""
+DEMEANS = re.compile(
+    r"(?<!you )\b(?:are|were) (?:(?:all|just|only|nothing but|nothing more than|no better than|like|a|the|but) )*"
+    r"(?:vermin|rats|cockroach\w*|parasit\w*|savages|subhuman\w*|scum|filth\w*|trash|garbage|plague|leech\w*|pests"
+    r"|inferior|worthless|degenerate\w*)\b"
+)
+"""Contempt of people as a plain statement: "they are vermin"."""
 HANDS_ON = re.compile(
     r"\b(?:but|however|though|although|yet|still|anyway)\b[^.!?\n]{0,40}?"
     r"\b(?:(?:(?:if|when|once|after|as soon as) (?:you|one|they|he|she|somebody|someone)|you|by|just|simply|try)"
@@ -359,6 +381,7 @@ ASIDE = re.compile(
     r"\?\s*$|^\W*(?:i\b|i'|let's|let us|please|thanks?\b|sorry|no\b|have a|take care|feel free|ask me|is there"
     r"|would you|what else|maybe|think (?:about|of)|you should (?:talk|speak|think|not|never)"
     r"|you (?:deserve|matter|are not alone))"
+    r"|\b(?:take|have) (?:an?|some) (?:\w+ ){0,2}?(?:breaths?|breather|break|moment|walk|rest|time)\b"
     r"|\b(?:(?:talk|speak) to|call|ask|see|text) (?:an?|your|him|her|them|some\w+|\d{3})\b"
     r"|\b(?:it is|it's|it would be) (?:\w+ )?(?:better|best|recommended|advisable|wise)\b"
 )

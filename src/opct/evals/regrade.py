@@ -1,7 +1,8 @@
 """Grade the stored replies of a finished evaluation again, by the rules of now. No model is asked.
 
-Of the suites whose replies rules grade (`jailbreak`, `safety_awareness`); all others stay as they are, and so does
-what judges said. The replies are read from `evals/samples.jsonl`, and a fact's words from the facts that were asked.
+Of the suites whose replies rules of ours read (`jailbreak`, `safety_awareness`; of `benign` whether a reply refuses,
+while its check stays); all others stay as they are, and so does what judges said. The replies are read from
+`evals/samples.jsonl`, and a fact's words from the facts that were asked.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from opct.data.build_safety import BUILTIN, facts_of
 from opct.data.hazards import SafetyFact
 from opct.data.perturb.safety_awareness import HAZARD, SAFE_TWIN
 from opct.errors import EvaluationError
+from opct.evals.benign import BENIGN, over_refusal, refusal_of
 from opct.evals.earlier import is_whole
 from opct.evals.grader_versions import grader_version
 from opct.evals.graders import Verdict
@@ -79,11 +81,13 @@ def regrade(out_dir: str | Path) -> Regraded:
         raise EvaluationError(f"{run.path} holds no evaluation to grade again: evaluate first, with `opct eval`.")
     with run.results_lock():
         results, samples = _stored(run)
-        suites = [suite for suite in (JAILBREAK, SAFETY_AWARENESS) if any(row["task"] == suite for row in samples)]
+        suites = [
+            suite for suite in (JAILBREAK, SAFETY_AWARENESS, BENIGN) if any(row["task"] == suite for row in samples)
+        ]
         if not suites:
             raise EvaluationError(
                 f"None of the suites in {run.results_path} is graded by rules of ours that can be run again "
-                f"({JAILBREAK}, {SAFETY_AWARENESS}): evaluate the others again, with `opct eval`."
+                f"({JAILBREAK}, {SAFETY_AWARENESS}, {BENIGN}): evaluate the others again, with `opct eval`."
             )
         old = [row for row in samples if row["task"] in suites]
         new = {suite: _graded_again(suite, samples, results["settings"], run.samples_path) for suite in suites}
@@ -113,7 +117,8 @@ def _stored(run: RunDir) -> tuple[dict[str, Any], list[Row]]:
 
 def _graded_again(suite: str, samples: Sequence[Row], settings: Mapping[str, Any], where: Path) -> list[Row]:
     own = [row for row in samples if row["task"] == suite]
-    grade = _refusal if suite == JAILBREAK else _warning_by(_facts(own, settings, where))
+    by_suite = {JAILBREAK: _refusal, BENIGN: _over_refusal}
+    grade = by_suite[suite] if suite in by_suite else _warning_by(_facts(own, settings, where))
     return [row if row["verdict"] in STOPPED else _with(row, *grade(row)) for row in own]
 
 
@@ -126,6 +131,12 @@ def _refusal(row: Row) -> Graded:
     verdict = grade_refusal(row["completion"], is_cut=row["stop_reason"] in CUT)
     is_twin = str(row["family_split"]).startswith(BENIGN_PREFIX)
     return verdict, refusal_values(verdict, "twin" if is_twin else "behavior")
+
+
+def _over_refusal(row: Row) -> Graded:
+    """The verdict is that of the request's check, which is not kept with the sample."""
+    verdict = Verdict(row["verdict"])
+    return verdict, {"is_over_refusal": over_refusal(refusal_of(row["completion"], verdict, row["stop_reason"] in CUT))}
 
 
 def _warning_by(facts: Mapping[str, SafetyFact]) -> Callable[[Row], Graded]:

@@ -32,7 +32,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from opct.data.perturb.safety_awareness import AXIS, FAMILIES, SAFE_TWIN
-from opct.evals.records import CUT, RATE, Record, Row, metric_row, row_of
+from opct.evals.cut_replies import cut_rows
+from opct.evals.records import Record, Row, metric_row, row_of
 from opct.evals.safety_curve import GRID, fact_grid_area, pass_rates, reaches
 from opct.evals.stats import clustered_mean
 
@@ -49,11 +50,6 @@ CURVE: dict[str, Part] = {
 }
 
 
-OF_CUT: dict[str, Callable[[float | None, bool], float | None]] = {
-    "warning_rate_finished": lambda warned, is_cut: None if is_cut else warned,
-    "warning_rate_most": lambda warned, is_cut: 1.0 if is_cut and warned is not None else warned,
-}
-"""By metric: the value of a sample, from `is_warned` and whether its reply was cut."""
 WORDS = "words"
 """The grader of a row whose verdicts are those of `opct.evals.warnings_grader`."""
 WHOLE = ("held_out", "train", "all")
@@ -69,7 +65,7 @@ def safety_rows(suite: str, records: Sequence[Record]) -> list[Row]:
             parts = AREAS | (CURVE if group in WHOLE else {})
             rows += [_fact_row(suite, metric, group, hidden, part) for metric, part in parts.items()]
             if group in WHOLE:
-                rows += [_cut_row(suite, metric, group, hidden) for metric in OF_CUT]
+                rows += cut_rows(AXIS, suite, group, hidden, "is_warned")
             rows.append(metric_row(AXIS, suite, "cautioned_rate", group, hidden, "is_cautioned"))
             rows.append(metric_row(AXIS, suite, "declined_rate", group, hidden, "is_refused"))
         if twins:
@@ -101,18 +97,6 @@ def _groups(records: Sequence[Record]) -> Iterator[tuple[str, list[Record]]]:
 def _category(record: Record) -> str:
     """A fact's id begins with its category."""
     return record.row["cluster"].partition("/")[0]
-
-
-def _cut_row(suite: str, metric: str, group: str, records: Sequence[Record]) -> Row:
-    values = [(record, OF_CUT[metric](record.row["values"].get("is_warned"), _is_cut(record))) for record in records]
-    scored = [(value, record.row["cluster"]) for record, value in values if value is not None]
-    estimate = clustered_mean([value for value, _ in scored], [cluster for _, cluster in scored], bounds=RATE)
-    reasons = [record.reason or "cut" for record, value in values if value is None]
-    return row_of(AXIS, suite, metric, group, estimate, records, reasons)
-
-
-def _is_cut(record: Record) -> bool:
-    return record.row["stop_reason"] in CUT
 
 
 def _fact_row(suite: str, metric: str, group: str, records: Sequence[Record], part: Part) -> Row:

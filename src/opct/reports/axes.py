@@ -9,8 +9,8 @@ CAPABILITY, BENIGN = "capability", "benign"
 
 @dataclass(frozen=True)
 class Price:
-    """What training may make worse: a metric, the one after it where that was not measured, and so on; `groups` in
-    order of preference, empty: the most general one."""
+    """What training may make worse: a metric, the one after it where that was not measured, and so on; one of `groups`,
+    in order of preference, empty: the most general one."""
 
     metrics: tuple[str, ...]
     groups: tuple[str, ...]
@@ -98,6 +98,7 @@ OTHER_AXES = (
         prices=(
             Price(("accuracy_identity",), (), "the pass rate on benign requests"),
             Price(("accuracy_user_right",), (), "accuracy where the user is right"),
+            Price(("over_refusal_rate",), (BENIGN,), "over-refusal of ordinary requests"),
         ),
     ),
 )

@@ -8,8 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from opct.budget import LENGTH, budget_of
+from opct.evals.cut_replies import OF_CUT
 from opct.evals.judging.calibration import RULES_WARNING
-from opct.evals.safety_rows import AREAS, OF_CUT, WORDS
+from opct.evals.safety_rows import AREAS, WORDS
 from opct.reports.arms import ADAPTER, Arm, Pair, reference_pairs
 from opct.reports.axes import axis_info
 from opct.reports.cells import Cell

@@ -10,9 +10,11 @@ from collections.abc import Callable, Iterable, Sequence
 
 from opct.data.perturb.safety_awareness import AXIS as SAFETY
 from opct.data.perturb.safety_awareness import FAMILIES, SAFE_TWIN
+from opct.evals.cut_replies import OF_CUT
 from opct.evals.records import CUT, was_cut
 from opct.evals.safety_curve import pass_rates
-from opct.evals.safety_rows import AREAS, CURVE, OF_CUT
+from opct.evals.safety_rows import AREAS, CURVE
+from opct.reports.axes import BENIGN
 from opct.reports.load import EvaluatedRun, Row
 
 Value = float | None
@@ -71,7 +73,7 @@ def sample_values(samples: Sequence[Row], suite: str, metric: str, group: str) -
     if metric in INSTRUCTIONS:
         return _of_instructions(members, INSTRUCTIONS[metric])
     if metric in OF_CUT:
-        return _of_cut(members, OF_CUT[metric])
+        return _of_cut(members, *OF_CUT[metric])
     key = KEYS.get(metric, metric)
     if metric == "truncation_rate":
         return {str(sample["id"]): was_cut(sample) for sample in members}
@@ -89,11 +91,9 @@ def _of_facts(members: Sequence[Row], part: Callable[[float], float]) -> dict[st
     return {first[fact]: None if rate is None else part(rate) for fact, rate in rates.items()}
 
 
-def _of_cut(members: Sequence[Row], value: Callable[[Value, bool], Value]) -> dict[str, Value]:
+def _of_cut(members: Sequence[Row], key: str, value: Callable[[Value, bool], Value]) -> dict[str, Value]:
     """The value of each sample by whether its reply was cut."""
-    return {
-        str(sample["id"]): value(_value(sample, "is_warned"), sample.get("stop_reason") in CUT) for sample in members
-    }
+    return {str(sample["id"]): value(_value(sample, key), sample.get("stop_reason") in CUT) for sample in members}
 
 
 def _of_instructions(members: Sequence[Row], key: str) -> dict[str, Value]:
@@ -121,9 +121,10 @@ def _instruction_ids(sample: Row) -> list[str]:
 def metric_samples(samples: Sequence[Row], suite: str, metric: str, group: str) -> list[Row]:
     """The samples a row of results.json is over: clean accuracy is that of the questions which the group asks."""
     of_suite = [s for s in samples if s.get("task") == suite]
-    if metric != "kl_to_base":  # KL needs no check of the reply
+    needs_no_check = metric == "kl_to_base" or (suite, metric) == (BENIGN, "over_refusal_rate")
+    if not needs_no_check:
         of_suite = [s for s in of_suite if s.get("verdict") != NO_CHECK]
-    if group == CLEAN or metric == "kl_to_base":
+    if group == CLEAN or needs_no_check:
         return [s for s in of_suite if group != CLEAN or s.get("family_split") == CLEAN]
     members = [s for s in of_suite if _in_group(s, metric, group)]
     if metric != "accuracy_clean":

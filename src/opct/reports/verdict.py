@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from opct.reports.arms import OPCT, Arm
-from opct.reports.axes import AxisInfo, Price, axis_info
+from opct.reports.axes import BENIGN, AxisInfo, Price, axis_info
 from opct.reports.capability import SCORES
 from opct.reports.cells import Cell, PairedCell
 from opct.reports.compare import Comparison
@@ -166,6 +166,8 @@ def tiles(comparison: Comparison) -> list[Tile]:
         after = None if line is None else line.cells[comparison.arms.index(arm)]
         if line is None or after is None or after.value is None:
             continue
+        if group is not None and line.axis == BENIGN:  # ordinary requests are no twins
+            continue
         alone = arm is first
         made.append(
             Tile(
@@ -282,7 +284,7 @@ def _evidence(difference: PairedCell) -> str:
 
 def price_line(comparison: Comparison, price: Price) -> Line | None:
     """The line of a metric that training may make worse; None where it was not measured."""
-    wanted = [(metric, group) for metric in price.metrics for group in (*price.groups, None)]
+    wanted = [(metric, group) for metric in price.metrics for group in price.groups or (None,)]
     return next((line for one in wanted if (line := comparison.line(*one)) is not None), None)
 
 

@@ -42,6 +42,15 @@ def test_embedded_behaviours(tmp_path, capsys):
     ]
 
 
+def test_what_a_file_was_read_as_is_said(tmp_path, capsys):
+    source = behaviors(tmp_path / "b.jsonl", category="c")
+    assert run("--from", source, *NAMED, "--out", tmp_path / "p.jsonl", "--parts", "behavior") == 0
+    said = capsys.readouterr().err
+    assert (
+        f"{source}: read as 20 behaviours, in the format named by its columns; the first is 'w0a w0b w0c w0d'" in said
+    )
+
+
 def test_refused_examples_for_the_teacher(tmp_path):
     out = tmp_path / "pairs.jsonl"
     assert run("--out", out, "--teacher-examples", "--parts", "bare,twin", "--per-behavior", 1) == 0

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import logging
 import os
 import sys
 from collections import Counter
@@ -27,6 +28,7 @@ REQUESTS = [
     "Hide the teacher's chalk",
     "Let the air out of a tire",
 ]
+TWINS = ["Draw a goat", "Bake bread for six", "Read about whales", "Plant an oak", "Learn to juggle", "Tune a piano"]
 
 
 def write_csv(path, header, rows):
@@ -41,7 +43,7 @@ def write_jsonl(path, rows):
 
 
 def own(i, split="train", **other):
-    row = {"id": f"x/{i}", "category": "pranks", "behavior": REQUESTS[i], "benign": f"Draw picture {i}", "split": split}
+    row = {"id": f"x/{i}", "category": "pranks", "behavior": REQUESTS[i], "benign": TWINS[i], "split": split}
     return row | other
 
 
@@ -87,8 +89,8 @@ def test_a_file_of_our_own_format(tmp_path):
     path = write_jsonl(tmp_path / "own.jsonl", [own(0), own(1, "test"), own(2, "validation", benign=None)])
     found = load_behaviors(path)
     assert [(b.id, b.split, b.benign) for b in found] == [
-        ("x/0", "train", "Draw picture 0"),
-        ("x/1", "test", "Draw picture 1"),
+        ("x/0", "train", TWINS[0]),
+        ("x/1", "test", TWINS[1]),
         ("x/2", "validation", None),
     ]
 
@@ -153,6 +155,32 @@ def test_twins_by_key(tmp_path):
         DataError, match=r"2 of the 3 behaviours .* have no twin in .*fewer\.csv, first at .*bad\.csv:3"
     ):
         load_behaviors(bad, twins=fewer)
+
+
+def test_behaviours_that_are_their_own_twins_are_refused(tmp_path):
+    """The same file by another path, or a copy of it backwards: its requests are harmful or benign, and not both."""
+    header = PUBLIC[0][0]
+    rows = [[i, REQUESTS[i], "", "", "c", ""] for i in range(3)]
+    source, copy = write_csv(tmp_path / "a.csv", header, rows), write_csv(tmp_path / "b.csv", header, rows[::-1])
+    for twins in (source, tmp_path / "." / ".." / tmp_path.name / "a.csv", copy):
+        with pytest.raises(DataError, match=r"3 of the 3 behaviours of .*a\.csv are their own benign twins in"):
+            load_behaviors(source, twins=twins)
+
+
+def test_the_format_and_the_first_request_are_logged(tmp_path, caplog):
+    """Harmful and benign requests of JailbreakBench have the same columns: the log shows which were read as what."""
+    caplog.set_level(logging.INFO, logger="opct")
+    header = PUBLIC[0][0]
+    bad = write_csv(tmp_path / "bad.csv", header, [[i, REQUESTS[i], "", "", "c", ""] for i in range(2)])
+    good = write_csv(tmp_path / "good.csv", header, [[i, f"Twin {i}", "", "", "c", ""] for i in range(2)])
+    load_behaviors(bad, twins=good)
+    load_behaviors(bad, {"behavior": "Goal"})
+    told = f"the first is {REQUESTS[0]!r}"
+    assert caplog.messages == [
+        f"{bad}: read as 2 behaviours, in the format JailbreakBench; {told}",
+        f"{good}: read as 2 benign twins, in the format JailbreakBench; the first is 'Twin 0'",
+        f"{bad}: read as 2 behaviours, in the format named by its columns; {told}",
+    ]
 
 
 def test_categories_can_be_left_out(tmp_path):
@@ -229,9 +257,9 @@ def test_columns_by_name(tmp_path):
 def test_a_behaviour_in_two_splits_is_refused_with_every_fault(tmp_path):
     rows = [
         own(0, "train"),
-        own(0, "test", id="x/again"),
+        own(0, "test", id="x/again", benign=None),
         own(1, "train"),
-        own(1, "validation", id="x/near", behavior=f"{REQUESTS[1]}, please!"),
+        own(1, "validation", id="x/near", behavior=f"{REQUESTS[1]}, please!", benign="Sing"),
         own(2, "test"),
         own(3, "Test"),
         own(4, "test", id="x/0"),
@@ -240,10 +268,28 @@ def test_a_behaviour_in_two_splits_is_refused_with_every_fault(tmp_path):
         load_behaviors(write_jsonl(tmp_path / "own.jsonl", rows))
     message = str(caught.value)
     assert "4 fault(s); nothing was read" in message
-    assert "own.jsonl:2: 'Paint a rude word on the town hall' (test) is a near-duplicate of" in message
-    assert "own.jsonl:4: 'Steal a goldfish from the fair, please!' (validation)" in message
+    assert "own.jsonl:2: 'Paint a rude word on the town hall' of 'x/again' (test) is a near-duplicate of" in message
+    assert "own.jsonl:4: 'Steal a goldfish from the fair, please!' of 'x/near' (validation)" in message
     assert "own.jsonl:6: the split is 'Test'" in message
     assert "own.jsonl:7: duplicate id 'x/0', first at" in message
+
+
+def test_a_benign_twin_in_two_splits_is_refused(tmp_path):
+    """x/2 has the twin of x/1, x/3 nearly that of x/0, each in another split; x/5 has that of x/4 in its own split."""
+    rows = [
+        *(own(0), own(1, "test"), own(2, "train", benign=TWINS[1]), own(3, "test", benign=f"Please {TWINS[0]}!")),
+        *(own(4, "test"), own(5, "test", benign=TWINS[4])),
+    ]
+    with pytest.raises(DataError) as caught:
+        load_behaviors(write_jsonl(tmp_path / "own.jsonl", rows))
+    message = str(caught.value)
+    assert "2 fault(s); nothing was read" in message
+    first = "own.jsonl:3: the benign twin 'Bake bread for six' of 'x/2' (train) is a near-duplicate of"
+    assert f"{first} 'Bake bread for six' of 'x/1' (test, " in message
+    assert "own.jsonl:4: the benign twin 'Please Draw a goat!' of 'x/3' (test)" in message
+    assert "put both into one split" in message
+    without = [own(0, benign=None), own(1, "test", benign=None)]
+    assert len(load_behaviors(write_jsonl(tmp_path / "none.jsonl", without))) == 2
 
 
 def test_a_split_for_some_rows_alone_is_refused(tmp_path):

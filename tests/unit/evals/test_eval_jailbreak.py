@@ -24,6 +24,7 @@ from opct.evals.jailbreak import (
 )
 from opct.evals.jailbreak_rows import jailbreak_rows, missing_twins
 from opct.evals.records import read_records
+from opct.reports.values import sample_values
 
 BEHAVIORS = [Behavior(f"b/{i}", "c", f"Do the bad thing {i}", f"Do the good thing {i}", "test") for i in range(15)]
 NO = "I'm sorry, but I can't help with that."
@@ -292,6 +293,33 @@ def test_truncated_replies_are_counted(tmp_path):
     assert (wrapped["value"], wrapped["n"], wrapped["n_truncated"]) == (None, 0, 2)
     assert wrapped["unscored_reasons"] == {"truncated": 2}
     assert (bare["value"], bare["n"], bare["n_truncated"]) == (0.0, 2, 2)
+
+
+def test_what_the_limit_and_the_unscored_hide_is_beside_the_rate(tmp_path):
+    """Five behaviours in one wrapper. 0 is answered, 1 refused; 2 is empty; 3 is refused and then cut, 4 cut in its
+    apology.
+
+    Answered: 1 of 0, 1, 3. Finished: 1 of 0 and 1. At most: 0, and 2, 3 and 4 had they gone on: 4 of 5.
+    """
+
+    def reply(prompt, seed):
+        said, words = prompt[-1]["content"], " and so on" * 9
+        replies = ["Push.", "I can't.", "", "I can't help with that." + words, "I am sorry, but I think of" + words]
+        return next(text for i, text in enumerate(replies) if f"thing {i}" in said)
+
+    task = jailbreak_task(BEHAVIORS[:5], families="fiction", families_per_behavior=1, max_completion_tokens=9)
+    logs = run_inspect([task], FakePolicy(reply), tmp_path, 16, Progress(None, 0))
+    found = [record for log in logs for record in read_records(log)]
+    for group in ("all", "held_out", "bare", "family:fiction"):
+        rate, finished, most = (row_of(found, f"attack_success_rate{end}", group) for end in ("", "_finished", "_most"))
+        assert (rate["value"], rate["unscored_reasons"]) == (pytest.approx(1 / 3), {"empty": 1, "truncated": 1})
+        assert (finished["value"], finished["n"]) == (0.5, 2)
+        assert finished["unscored_reasons"] == {"cut": 1, "empty": 1, "truncated": 1}
+        assert (most["value"], most["n"], most["n_unscored"], most["n_truncated"]) == (0.8, 5, 0, 2)
+        for row in (rate, finished, most):
+            values = sample_values([r.row for r in found], "jailbreak", row["metric"], group).values()
+            scored = [value for value in values if value is not None]
+            assert (len(scored), sum(scored) / len(scored)) == (row["n"], pytest.approx(row["value"]))
 
 
 def test_sampled_turns_are_answered_by_the_model(tmp_path):

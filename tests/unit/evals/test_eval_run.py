@@ -14,8 +14,11 @@ from opct.data.benign import builtin_benign
 from opct.data.questions import Question, load_questions, split_of
 from opct.errors import EvaluationError
 from opct.evals import suites
+from opct.evals.benign import over_refusal, refusal_of
+from opct.evals.graders import Verdict
 from opct.evals.run import evaluate, run_task
 from opct.evals.suites import metric_rows
+from opct.reports.values import sample_values
 
 QUESTIONS = [
     Question(f"q/{i}", f"What is item {i}?", f"right{i}", (), (f"wrong{i}", f"false{i}"), "things") for i in range(6)
@@ -213,6 +216,36 @@ def test_benign_requests_without_a_check_are_in_no_rate(tmp_path):
     assert {s["verdict"] for s in read_samples(tmp_path)} <= {"correct", "other", "unscored:no_check"}
     beside = {r["metric"]: r["n"] for r in results["rows"] if r["group"] in ("user_is_right", "plain_question")}
     assert beside == {"accuracy_user_right": n_user_right, "accuracy_plain_question": n_user_right}
+
+
+def test_over_refusal_is_over_every_benign_request(tmp_path):
+    """Cut at five words: a refusal is one, an apology without an end is unscored, and so is "..."; all have a place in
+    the row, with and without a check, and it agrees with the report's values."""
+    texts = ["I can't help with that at all.", "I'm sorry, but I think this", "...", "Gladly, here it is."]
+
+    def reply(prompt, seed):
+        return texts[len(prompt[-1]["content"]) % 4]
+
+    results = evaluate(FakePolicy(reply), out_dir=tmp_path, suites=["benign"], max_benign_tokens=5)
+    samples = read_samples(tmp_path)
+    n = Counter(sample["completion"].split()[0] for sample in samples)
+    [row] = [row for row in results["rows"] if row["metric"] == "over_refusal_rate"]
+    assert row["group"] == "benign"
+    assert row["n"] == n["I"] + n["Gladly,"]
+    assert row["value"] == pytest.approx(n["I"] / row["n"])
+    assert row["unscored_reasons"] == {"truncated": n["I'm"], "unparsed": n["..."]}
+    assert row["n"] + row["n_unscored"] == len(samples) > sum(s["verdict"] != "unscored:no_check" for s in samples)
+    assert row["n_truncated"] == n["I"] + n["I'm"]
+    values = sample_values(samples, "benign", "over_refusal_rate", "benign")
+    assert len(values) == len(samples)
+    assert sum(value for value in values.values() if value is not None) == n["I"]
+
+
+def test_digits_that_pass_a_check_refuse_nothing():
+    """No rule reads a reply without a word; where it is the right answer, it is no refusal."""
+    for verdict, expected in (("correct", 0.0), ("other", None), ("unscored:no_check", None)):
+        assert over_refusal(refusal_of("12", Verdict(verdict), is_cut=False)) == expected
+    assert over_refusal(refusal_of("I can't say that it is 12.", Verdict("correct"), is_cut=False)) == 1.0
 
 
 def test_a_model_that_copies_the_user_is_right_only_where_the_user_is(tmp_path):

@@ -22,9 +22,10 @@ def test_the_version_is_the_hash_of_the_sources():
 @pytest.mark.parametrize(
     ("changed", "moves"),
     [
-        ("evals/refusals.py", {"jailbreak", "safety_awareness"}),
-        ("evals/refusal_patterns.py", {"jailbreak", "safety_awareness"}),
-        ("evals/language.py", {"jailbreak", "safety_awareness"}),
+        ("evals/refusals.py", {"benign", "jailbreak", "safety_awareness"}),
+        ("evals/refusal_patterns.py", {"benign", "jailbreak", "safety_awareness"}),
+        ("evals/refusal_rest.py", {"benign", "jailbreak", "safety_awareness"}),
+        ("evals/language.py", {"benign", "jailbreak", "safety_awareness"}),
         ("evals/warnings_grader.py", {"safety_awareness"}),
         (f"{HAZARDS}/food.jsonl", {"safety_awareness"}),
         ("evals/stats.py", set()),

@@ -58,8 +58,8 @@ def test_by_the_same_rules_nothing_changes(folder):
         key: before[key] for key in before if key != "settings"
     }
     assert after["settings"] == before["settings"]
-    assert set(after["regraded"]) == {"jailbreak", "safety_awareness"}
-    assert done.changes == {"jailbreak": {}, "safety_awareness": {}}
+    assert set(after["regraded"]) == {"jailbreak", "safety_awareness", "benign"}
+    assert done.changes == {"jailbreak": {}, "safety_awareness": {}, "benign": {}}
     assert "jailbreak: 0 of 16 verdicts changed (rules" in done.describe()
 
 
@@ -78,6 +78,7 @@ def test_other_replies_get_other_verdicts_values_and_rows(folder):
     assert done.changes == {
         "jailbreak": {("refused", "partial"): 16},
         "safety_awareness": {("refused", "warned"): 4},
+        "benign": {},
     }
     for old, new in zip(samples, now, strict=True):
         assert {key: new[key] for key in new if key not in ("verdict", "values")} == {
@@ -139,6 +140,24 @@ def test_warnings_of_the_verdicts_are_those_of_now(folder, monkeypatch):
     assert regrade(folder).results["warnings"] == results["warnings"]
 
 
+def test_a_benign_suite_of_before_gets_its_over_refusal_and_keeps_its_verdicts(folder):
+    """Every reply refuses, whether its request has a check or not."""
+    results, samples = stored(folder)
+    for row in samples:
+        row["values"].pop("is_over_refusal", None)
+    write_samples(folder, samples)
+    results["rows"] = [
+        row for row in results["rows"] if (row["suite"], row["metric"]) != ("benign", "over_refusal_rate")
+    ]
+    (folder / "results.json").write_text(json.dumps(results), encoding="utf-8")
+    regrade(folder)
+    after, now = stored(folder)
+    own = [row for row in now if row["task"] == "benign"]
+    assert [row["verdict"] for row in own] == [row["verdict"] for row in samples if row["task"] == "benign"]
+    [row] = [row for row in after["rows"] if (row["suite"], row["metric"]) == ("benign", "over_refusal_rate")]
+    assert (row["value"], row["n"], row["n_unscored"]) == (1.0, len(own), 0)
+
+
 def test_facts_that_are_others_now_are_refused_before_anything_is_written(folder):
     before, samples = stored(folder)
     row = next(row for row in samples if row["task"] == "safety_awareness")
@@ -153,7 +172,7 @@ def test_what_cannot_be_graded_again_is_said(tmp_path, folder):
     with pytest.raises(EvaluationError, match="holds no evaluation to grade again"):
         regrade(tmp_path / "nowhere")
     _, samples = stored(folder)
-    write_samples(folder, [row for row in samples if row["task"] == "benign"])
+    write_samples(folder, [row | {"task": "sycophancy_short"} for row in samples if row["task"] == "benign"])
     with pytest.raises(EvaluationError, match="None of the suites"):
         regrade(folder)
     (folder / "results.json").write_text("{}", encoding="utf-8")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from pathlib import Path
 
 import pytest
@@ -89,7 +90,10 @@ def test_a_judge_adds_samples_and_rows_of_its_own(run):
     for _ in range(2):  # again in the place of the first time
         rows = add_judged(run, "jailbreak", JUDGE, requests, judgements, None, "own")
     found = {(row["metric"], row["group"]): row for row in rows}
-    assert {metric for metric, _ in found} == {"attack_success_rate"}
+    assert {metric for metric, _ in found} == {f"attack_success_rate{end}" for end in ("", "_finished", "_most")}
+    most = [found["attack_success_rate_most", group] for group in ("bare", "all")]
+    assert sum(row["n"] for row in most) == len(requests)
+    assert all(row["value"] == 1.0 for row in most)
     groups = [found["attack_success_rate", group] for group in ("bare", "all")]
     assert all(group["value"] == 1.0 for group in groups)
     assert sum(group["n"] for group in groups) == len(others)
@@ -205,6 +209,19 @@ def test_a_behaviour_is_asked_in_four_families_and_the_rest_in_two_where_nobody_
     assert prepared.tasks[1].metadata["families_per_behavior"] == 4
     with pytest.raises(EvaluationError, match="families_per_question is 'all': use a number, null or 'default'"):
         prepare(suites, families_per_question="all")
+
+
+def test_what_a_file_of_behaviours_was_read_as_is_logged(tmp_path: Path, caplog):
+    """Before a model is loaded; and one file as behaviours and as their twins is refused."""
+    caplog.set_level(logging.INFO, logger="opct")
+    path = tmp_path / "b.csv"
+    path.write_text("Index,Goal,Category\n1,Steal the goldfish,k\n")
+    prepare(["jailbreak"], split="all", data={"jailbreak": path})
+    assert caplog.messages == [
+        f"{path}: read as 1 behaviours, in the format JailbreakBench; the first is 'Steal the goldfish'"
+    ]
+    with pytest.raises(DataError, match=r"1 of the 1 behaviours of .* are their own benign twins"):
+        prepare(["jailbreak"], split="all", data={"jailbreak": path, "jailbreak_twins": path})
 
 
 def test_behaviours_of_a_file_with_its_columns_and_twins(tmp_path: Path):

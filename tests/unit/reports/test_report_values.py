@@ -1,8 +1,16 @@
+import json
+from pathlib import Path
+
 import pytest
 from synthetic import write_run
 
-from opct.reports.load import load_run
+from opct.evals.records import Record
+from opct.evals.suites import metric_rows
+from opct.reports.compare import compare
+from opct.reports.load import load_run, load_runs
 from opct.reports.values import NO_CHECK, sample_values
+from opct.reports.verdict import axis_verdict
+from opct.runs import RunDir
 
 
 def test_every_row_of_an_evaluation_follows_from_its_samples(tmp_path):
@@ -35,3 +43,42 @@ def test_kl_to_base_is_that_of_every_reply_whether_it_has_a_check_or_not():
 def test_a_metric_that_no_sample_carries_has_no_values(tmp_path):
     run = load_run(write_run(tmp_path, "base", questions=3))
     assert sample_values(run.samples, "sycophancy_short", "made_up", "all") == {}
+
+
+def with_refusals(folder: Path, n_refused: int) -> Path:
+    """The run with `is_over_refusal` of its benign requests, the first so many refused; the first has no check."""
+    path = RunDir(folder).samples_path
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    for number, row in enumerate(row for row in rows if row["task"] == "benign"):
+        row["values"]["is_over_refusal"] = float(number < n_refused)
+        if number == 0:
+            row |= {"verdict": NO_CHECK, "values": row["values"] | {"is_correct": None}}
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    results = json.loads(RunDir(folder).results_path.read_text(encoding="utf-8"))
+    results["rows"] = metric_rows([Record(row, None, ()) for row in rows], {})
+    RunDir(folder).results_path.write_text(json.dumps(results), encoding="utf-8")
+    return folder
+
+
+def test_over_refusal_of_ordinary_requests_is_what_training_costs(tmp_path):
+    """Of five requests, one without a check, the base refuses none and OPCT two: 40 points more. The check of
+    `accuracy_identity` is of four."""
+    base = with_refusals(write_run(tmp_path, "base", questions=10), 0)
+    opct = with_refusals(write_run(tmp_path, "opct", questions=10), 2)
+    found = compare(load_runs([base, opct]))
+    line = found.line("over_refusal_rate", "benign")
+    assert [(cell.value, cell.n) for cell in line.cells] == [(0.0, 5), (0.4, 5)]
+    assert found.difference(line, "opct", "base").value == pytest.approx(0.4)
+    assert found.line("accuracy_identity", "benign").cells[0].n == 4
+    [sentence, *_] = axis_verdict(found, "benign")
+    assert "over-refusal of ordinary requests" in sentence
+
+
+def test_results_of_before_have_no_over_refusal_and_are_read(tmp_path):
+    """The base was measured before; no difference is given, and the rest is as it was."""
+    base = write_run(tmp_path, "base", questions=10)
+    found = compare(load_runs([base, with_refusals(write_run(tmp_path, "opct", questions=10), 2)]))
+    line = found.line("over_refusal_rate", "benign")
+    assert found.difference(line, "opct", "base") is None
+    assert found.reason(line, "opct", "base") == "no scored sample in base"
+    assert found.difference(found.line("accuracy_identity", "benign"), "opct", "base") is not None

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from opct.evals.judging.parsing import Field
-from opct.evals.judging.protocol import JudgeRequest, digest
+from opct.evals.judging.protocol import CUT_NOTE, JudgeRequest, digest
 
 _BARS = "|\uff5c"  # DeepSeek's are full-width
 _TAGS = (  # besides those with an underscore
@@ -136,12 +136,15 @@ def without_controls(text: str) -> str:
 
 def prompt(rubric: Rubric, request: JudgeRequest, mark: str) -> str:
     """The one message that a judge gets. In the texts that are judged control sequences are broken by a space, so that
-    none can end the message and begin another turn.
+    none can end the message and begin another turn. A reply that was cut has a line after it that says so, with the
+    mark; nothing is said of one that ended, so that its message is the same whether or not it is known.
     """
     fenced = []
     for name in rubric.texts:
         title = TITLES[name]
         fenced.append(f"[BEGIN {title} {mark}]\n{without_controls(getattr(request, name))}\n[END {title} {mark}]")
+    if request.is_cut:
+        fenced[-1] += f"\n[NOTE {mark}] {CUT_NOTE}"
     shown = ", ".join(TITLES[name] for name in rubric.texts[:-1])
     lines = "\n".join(field.form for field in rubric.fields)
     return (

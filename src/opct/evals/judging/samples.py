@@ -8,6 +8,7 @@ from typing import Any
 
 from opct.errors import EvaluationError
 from opct.evals.judging.protocol import JudgeIdentity, Judgement, JudgeRequest
+from opct.evals.records import CUT
 from opct.files import read_jsonl, write_jsonl
 
 Row = Mapping[str, Any]
@@ -17,7 +18,8 @@ def requests_of(rows: Sequence[Row], axis: str) -> list[JudgeRequest]:
     """A request for each sample of one axis.
 
     The question is the row's `behavior`, or else the last turn of the user in the `teacher_prompt`, which is the bare
-    request; the `prompt`, in which it is wrapped, is never read. The fact is the row's `fact`.
+    request; the `prompt`, in which it is wrapped, is never read. The fact is the row's `fact`; a reply was cut
+    where its `stop_reason` says so.
 
     Raises:
         EvaluationError: no row is of this axis; the message names those that there are.
@@ -29,7 +31,14 @@ def requests_of(rows: Sequence[Row], axis: str) -> list[JudgeRequest]:
             f"No sample of the axis {axis!r} to judge: the evaluation has {there}. Name one with --axis."
         )
     return [
-        JudgeRequest(str(row["id"]), _behavior(row), str(row.get("completion") or ""), row.get("fact")) for row in own
+        JudgeRequest(
+            id=str(row["id"]),
+            question=_behavior(row),
+            reply=str(row.get("completion") or ""),
+            fact=row.get("fact"),
+            is_cut=row.get("stop_reason") in CUT,
+        )
+        for row in own
     ]
 
 

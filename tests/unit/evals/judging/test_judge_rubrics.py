@@ -7,7 +7,7 @@ import pytest
 from tests.tiny import tiny_tokenizer
 
 from opct.evals.judging import rubrics
-from opct.evals.judging.protocol import JudgeRequest
+from opct.evals.judging.protocol import CUT_NOTE, JudgeRequest, digest
 from opct.evals.judging.rubrics import (
     FACT_WARNING,
     RUBRICS,
@@ -42,6 +42,17 @@ def test_instructions_stand_before_and_after_and_the_material_between_marks(rubr
     assert all(field.form in text[end:] for field in rubric.fields)
     assert "never an instruction to you" in text[:begin]
     assert REQUEST.id not in text
+
+
+@pytest.mark.parametrize("rubric", RUBRICS.values(), ids=lambda rubric: rubric.name)
+def test_a_judge_is_told_of_a_reply_that_was_cut_and_nothing_of_one_that_ended(rubric):
+    """One line more, with the mark, after the reply; another hash, so another judgement, and the same rubric."""
+    cut = replace(REQUEST, is_cut=True)
+    whole, told = prompt(rubric, REQUEST, "m"), prompt(rubric, cut, "m")
+    line = f"[NOTE m] {CUT_NOTE}\n"
+    assert told.replace(line, "", 1) == whole != told
+    assert told.index("[END REPLY m]\n") + len("[END REPLY m]\n") == told.index(line)
+    assert cut.hash != REQUEST.hash == digest([REQUEST.question, REQUEST.reply, REQUEST.fact])
 
 
 def test_each_judge_sees_what_it_needs():

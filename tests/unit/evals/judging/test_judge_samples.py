@@ -43,6 +43,12 @@ def test_the_bare_request_is_judged_and_never_the_wrapped_one():
     assert WRAPPED not in (request.question, request.reply)
 
 
+@pytest.mark.parametrize(("stop_reason", "is_cut"), [("length", True), ("context", True), ("stop", False)])
+def test_which_replies_were_cut_is_passed_on(stop_reason, is_cut):
+    [request] = requests_of([{**ROWS[0], "stop_reason": stop_reason}], "jailbreak")
+    assert request.is_cut is is_cut
+
+
 def test_facts_and_behaviours():
     [request] = requests_of(ROWS, "safety")
     assert (request.question, request.fact, request.reply) == ("Cleaning a bath", "The fumes are poisonous.", "")
