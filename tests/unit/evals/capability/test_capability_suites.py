@@ -220,7 +220,7 @@ def test_multiple_choice_is_graded_as_asked(data_folder, all_installed):
     assert names["letters"] in given["mmlu", None]
     assert names["texts"] in given["mmlu", "texts"]
     assert names["reply"] in given["capability-fast", "reply"]
-    with pytest.raises(EvaluationError, match="Did you mean .texts"):
+    with pytest.raises(EvaluationError, match=r"Did you mean .texts"):
         prepare(["mmlu"], graded_by="text")
     with pytest.raises(EvaluationError, match="graded_by texts is of benchmarks with options"):
         prepare(["gsm8k"], graded_by="texts")
