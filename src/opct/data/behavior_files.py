@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from opct.data.pairs import HUB, dataset_rows
+from opct.data.pairs import HUB, pinned_rows
 from opct.data.tables import BadRow, read_rows
 from opct.errors import DataError, shown_faults
 
@@ -93,12 +93,7 @@ def read_behaviors(
         DataError: with every fault at once.
     """
     if str(source).startswith(HUB):
-        if not str(source).partition("@")[2]:
-            raise DataError(
-                f"{source} has no revision, and a set that changes would move behaviours between splits: pin one, as "
-                f"{source}@COMMIT."
-            )
-        rows = list(dataset_rows(str(source)))
+        rows = pinned_rows(str(source))
     else:
         rows = read_rows(Path(source), "behaviour")
     form, found = _columns_of(str(source), rows, columns)

@@ -118,7 +118,7 @@ def test_what_the_embedded_evaluation_asks_is_left_out(tmp_path, capsys):
         (["--families", "in_the_wild"], "takes its templates from a file"),
         (["--twins", "x.csv"], "name it with --from"),
         (["--from", "none.csv"], "No behaviour file at none.csv"),
-        (["--from", "hf:owner/set"], "has no revision"),
+        (["--from", "hf:owner/set"], "names no revision"),
         (["--from", "x.csv", "--column", "behavior"], "is not ROLE=NAME"),
         (["--in-the-wild", "none.json"], "No file at none.json"),
         (["--in-the-wild", "wild.json"], "given for the family in_the_wild, and the families (train) leave it out"),

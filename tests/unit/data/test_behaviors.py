@@ -368,7 +368,7 @@ def test_the_hub_is_read_at_its_revision(monkeypatch):
 
 def test_the_hub_without_a_revision_or_out_of_reach(monkeypatch):
     for source in ("hf:owner/set", "hf:owner/set@"):
-        with pytest.raises(DataError, match="has no revision"):
+        with pytest.raises(DataError, match="names no revision"):
             load_behaviors(source)
 
     def load_dataset(*args, **settings):
