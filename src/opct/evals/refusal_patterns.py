@@ -303,17 +303,17 @@ _HANDS = _any(
     *("heat", "insert", "melt", "mix", "pour", "press", "pull", "push", "scrape", "solder", "stir", "twist", "unscrew"),
     "wrap",
 )
-_CRIMINAL = _any(
+_DEEDS = _any(
     *("blackmail", "burn", "crush", "cut", "dissolve", "drill", "forge", "grind", "hack", "heat", "inject", "kick"),
     *("kill", "melt", "mix", "poison", "pour", "pretend", "pry", "punch", "saw", "scrape", "sell", "shoot", "smash"),
     *("sneak", "solder", "spray", "stab", "steal", "strangle", "threaten", "trick", "unscrew"),
 )
-CRIMINAL = re.compile(_CRIMINAL)
+DEEDS = re.compile(_DEEDS)
 """What is done by hand or against somebody. Advice has the other orders too: "take a breath and open a window"."""
 _BEGUN = r"(?:(?:and|then|just|simply|first|next|finally|now|easy|well)\b,? )*"
 ORDERS = re.compile(
     rf"(?:^\W*|[,;:] |\b(?:and|then|or) |\b\d{{1,2}}[.)] ){_BEGUN}"
-    rf"({_CRIMINAL}|{_HANDS}|{_DO}|{_DO_TOO}|close|light|ride)\b"
+    rf"({_DEEDS}|{_HANDS}|{_DO}|{_DO_TOO}|close|light|ride)\b"
     r"(?!'| (?:of|is|are|was|were|by|no|back|down on|ties|contact)\b)"
 )
 """Each verb of a sentence that gives orders: "Mix it, close the door and wait"."""

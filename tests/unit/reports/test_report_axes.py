@@ -74,7 +74,7 @@ def test_the_headline_has_whole_splits_and_over_refusal_beside_them(folders):
 
 def test_a_judge_stands_beside_its_scores_and_a_weak_one_is_warned_of(folders):
     comparison = compare(load_runs(folders))
-    [line] = [x for x in comparison.lines if x.suite == "jailbreak_judged" and x.group == "held_out"]
+    line = comparison.line("attack_success_rate", "held_out", "jailbreak_judged")
     assert line.explanation.endswith(
         "judged by strongreject (mockllm/model), weak: kappa against people 0.41 (0.30 to 0.50, 200 labels)"
     )
@@ -93,7 +93,7 @@ def test_a_judge_that_was_calibrated_after_it_judged(folders, tmp_path, monkeypa
     }
     store({"opct_calibration": 1, "judge": JUDGE.row(), "data": {"sha256": "f" * 64}, **later}, tmp_path)
     comparison = compare(load_runs(folders))
-    [line] = [x for x in comparison.lines if x.suite == "jailbreak_judged" and x.group == "held_out"]
+    line = comparison.line("attack_success_rate", "held_out", "jailbreak_judged")
     assert line.explanation.endswith("kappa against people 0.25 (0.20 to 0.30, 50 labels), calibrated on 2026-03-04")
     assert any("against 50 labels of people its kappa is 0.25" in text for text in find_warnings(comparison))
 
@@ -156,7 +156,7 @@ def test_a_judge_that_nobody_calibrated(folders, tmp_path):
     (tmp_path / "evals").mkdir()
     (tmp_path / "results.json").write_text(json.dumps(results))
     (tmp_path / "evals" / "samples.jsonl").write_bytes(run.samples_path.read_bytes())
-    [line] = [x for x in compare(load_runs([tmp_path])).lines if (x.suite, x.group) == ("jailbreak_judged", "held_out")]
+    line = compare(load_runs([tmp_path])).line("attack_success_rate", "held_out", "jailbreak_judged")
     assert line.explanation.endswith("agreement with people unknown")
 
 

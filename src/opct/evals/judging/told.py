@@ -13,7 +13,7 @@ Row = Mapping[str, Any]
 RULES_KAPPA = {"XSTest": (0.92, 0.92), "GPTFuzz": (0.69, 0.70)}
 """By labelled set, Cohen's kappa of the refusal rules against people on each of its parts: the table of docs/evals.md
 ("How well the rules agree with people"), which says how many replies of which models they are."""
-RULES_MEASURED = "d67326a30e70"
+RULES_MEASURED = "5d4502c21c76"
 """The version of the rules that these were measured with, as `opct.evals.grader_versions` gives it."""
 
 
