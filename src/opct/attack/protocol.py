@@ -181,6 +181,8 @@ class Attacker(Protocol):
         name: as the command line and the results call it.
         max_tokens: most tokens that it samples for one proposal; 0 without a model. The token budget reserves them.
         is_local: its model runs in this process, where one model works at a time.
+        plays_twins: benign twins get the same attack; False where what it writes is not made from the text it is given.
+            An attacker need not have it, and plays them then.
     """
 
     name: str
@@ -204,6 +206,11 @@ class Attacker(Protocol):
         After a resume it is called with the rounds of before too, in order; their tries have no `proposal`.
         """
         ...
+
+
+def plays_twins(attacker: Attacker) -> bool:
+    """Whether benign twins can be attacked by it."""
+    return bool(getattr(attacker, "plays_twins", True))
 
 
 class ChatModel(Protocol):

@@ -23,7 +23,7 @@ from opct.attack.opening import (
     subjects_of,
     training_of,
 )
-from opct.attack.protocol import Attacker, Shot, Subject
+from opct.attack.protocol import Attacker, Shot, Subject, plays_twins
 from opct.attack.results import Attacked, AttackResult, result_of
 from opct.attack.settings import AttackSettings, attack_settings
 from opct.attack.store import AttackDir
@@ -119,7 +119,7 @@ class _Attack:
     ):
         self.settings, self.pool, self.players, self.folder = settings, pool, players, folder
         self.subjects, twins = subjects_of(behaviors)
-        self.twins = twins if settings.twin_episodes else []
+        self.twins = twins if settings.twin_episodes and plays_twins(players.attacker) else []
         self.ledger: Ledger
 
     def identity(self) -> dict[str, Any]:
@@ -129,7 +129,7 @@ class _Attack:
             "attacker": dict(self.players.attacker.identity()),
             "judge": self.players.scorer.judge_of_behaviors.identity.row(),
             "rules": asdict(self.settings.rules),
-            "twin_episodes": self.settings.twin_episodes,
+            "twin_rules": asdict(self.settings.twin_rules) if self.twins else None,
             "behaviors": {"n": len(self.subjects), "hash": _hash(self.subjects)},
             "twins": {"n": len(self.twins), "hash": _hash(self.twins)},
             "pool": digest([asdict(shot) for shot in self.pool])[:12] if self.pool else None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +46,8 @@ class AttackSettings:
         split: which of them: test, validation, train or all.
         n_behaviors: at most so many, chosen by seed; None for all.
         episodes, rounds, stop, shots, batch_size, seed: see `opct.attack.board.Rules`.
-        twin_episodes: episodes against each benign twin, of as many rounds, none of which ends early; 0: no twins.
+        twin_episodes: how many of the `episodes` are played against each benign twin, drawn by seed; of as many rounds,
+            none of which ends early; 0: no twins.
         max_reply_tokens, temperature: of the target.
         max_attack_tokens, attack_temperature: of the attacker's model.
         max_queries, max_tokens, max_seconds: see `opct.attack.budget.Budget`.
@@ -120,8 +121,10 @@ class AttackSettings:
 
     @property
     def twin_rules(self) -> Rules:
-        """Of the same attack on twins: every round is played, so that no twin drops out once it was answered."""
-        return Rules(max(self.twin_episodes, 1), self.rounds, "never", self.shots, self.batch_size, self.seed)
+        """Of the same attack on twins: every round is played, so that no twin drops out once it was answered, and each
+        twin gets some of the episodes, so that all twins together get every kind of episode."""
+        played = min(max(self.twin_episodes, 1), self.episodes)
+        return replace(self.rules, episodes=played, stop="never", drawn_from=self.episodes)
 
     @property
     def budget(self) -> Budget:

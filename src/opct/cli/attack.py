@@ -75,7 +75,7 @@ def attack(
         int, typer.Option(metavar="N", min=0, help="Successes on other behaviours that an attacker is shown.")
     ] = 2,
     twin_episodes: Annotated[
-        int, typer.Option(metavar="N", min=0, help="Episodes against each benign twin; 0: none.")
+        int, typer.Option(metavar="N", min=0, help="Of the episodes, for each benign twin; 0: none.")
     ] = 1,
     max_reply_tokens: Annotated[int, typer.Option(metavar="N", min=1, help="Longest reply of the target.")] = 96,
     max_attack_tokens: Annotated[

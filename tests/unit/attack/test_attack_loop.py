@@ -58,6 +58,23 @@ def test_the_judge_sees_the_bare_behaviour_and_the_target_the_prompt():
     assert own.scorer.judge_of_behaviors.questions == [subjects("a")[0].text]
 
 
+def test_some_episodes_of_a_longer_attack_are_drawn_by_seed_and_subject():
+    """2 of 8 for each of 26 subjects, no number twice; all of them where all are played; another seed draws others."""
+
+    def drawn(episodes, seed=0):
+        rules = Rules(episodes=episodes, rounds=1, drawn_from=8, seed=seed)
+        views = Board(subjects(*"abcdefghijklmnopqrstuvwxyz"), rules).views(0)
+        return {id_: [view.episode for view in views if view.id == id_] for id_ in "abcdefghijklmnopqrstuvwxyz"}
+
+    two = drawn(2)
+    assert all(own == sorted(set(own)) and len(own) == 2 for own in two.values())
+    assert {number for own in two.values() for number in own} == set(range(8))
+    assert two == drawn(2) != drawn(2, seed=1)
+    assert set(map(tuple, drawn(8).values())) == {tuple(range(8))}
+    with pytest.raises(EvaluationError, match="9 episodes of an attack are to be drawn from 8"):
+        Rules(episodes=9, drawn_from=8)
+
+
 def test_a_history_is_that_of_its_own_episode():
     _, own = run(players(target=ScriptedTarget(lambda text: f"no {text}")))
     last = {(view.id, view.episode): view for view in own.attacker.batches[2]}

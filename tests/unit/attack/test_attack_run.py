@@ -1,20 +1,32 @@
 """A whole attack on the tiny model, and what is refused before one begins."""
 
 import json
+from collections import Counter
 
 import pytest
 from inspect_ai.model import ModelOutput, ModelUsage, get_model
 from scripted import ScriptedAttacker, user
 
-from opct.attack.opening import check_target, chosen_behaviors, held_in_warnings, open_pool, open_scorer
+from opct.attack.board import Board
+from opct.attack.opening import (
+    check_target,
+    chosen_behaviors,
+    held_in_warnings,
+    open_pool,
+    open_scorer,
+    subjects_of,
+)
+from opct.attack.refine import APPROACHES
+from opct.attack.results import NO_CONTROL
 from opct.attack.run import default_out, run_attack
 from opct.attack.scoring import RefusalJudge
 from opct.attack.settings import AttackSettings, attack_settings
+from opct.attack.transfer import FamilyTransfer
 from opct.data.behaviors import builtin_behaviors
 from opct.data.near_duplicates import normalised
 from opct.errors import DataError, EvaluationError, RunError
 from opct.evals.judging.protocol import JudgeRequest
-from opct.files import read_jsonl, write_json
+from opct.files import append_jsonl, read_jsonl, write_json
 from opct.runs import RunDir
 
 SMALL = {"n_behaviors": 3, "episodes": 2, "rounds": 2, "max_reply_tokens": 6}
@@ -78,6 +90,44 @@ def test_attacker_and_target_of_one_name_are_loaded_once(tiny_folder, tmp_path):
     assert done.result["attacker"]["model"]["weights"] == done.result["target"]["weights"]
     assert done.result["n_twins"] == 0
     assert done.result["budget"]["spent"]["tokens"] > 0
+
+
+def test_finished_prompts_are_not_put_to_the_target_as_benign_twins(tiny_policy, tmp_path):
+    """A twin has the id of its behaviour, under which there are prompts that ask for harm."""
+    rows = [{"opct_warning": "PRIVATE", "kind": "opct_successful_prompts", "schema": 1}]
+    chosen = chosen_behaviors(AttackSettings(n_behaviors=3))
+    rows += [{"behavior_id": one.id, "behavior": one.behavior, "prompt": list(user("p"))} for one in chosen]
+    append_jsonl(tmp_path / "successful_prompts.jsonl", *rows)
+    done = run_attack(
+        tiny_policy, out=tmp_path / "a", attacker="transfer", prompts=tmp_path / "successful_prompts.jsonl", **SMALL
+    )
+    assert {row["kind"] for row in read_jsonl(tmp_path / "a" / "tries.jsonl")} == {"behavior"}
+    assert (done.result["n_twins"], done.result["settings"]["twin_rules"]) == (0, None)
+    assert NO_CONTROL in done.result["warnings"]
+
+
+def test_the_twins_of_the_embedded_set_meet_every_family_and_every_approach():
+    """One of the 8 episodes for each twin, in 3 rounds: try number = round x 8 + episode names the family."""
+    settings = AttackSettings(attacker="transfer")
+    _, twins = subjects_of(chosen_behaviors(settings))
+    board = Board(twins, settings.twin_rules)
+    views = [view for round_ in range(3) for view in board.views(round_)]
+    assert Counter(view.id for view in views) == {twin.id: 3 for twin in twins}
+    assert len({(view.id, view.episode) for view in views}) == len(twins)
+    families = FamilyTransfer(episodes=8).families
+    assert {families[(view.round * 8 + view.episode) % len(families)] for view in views} == set(families)
+    assert {view.episode % len(APPROACHES) for view in views} == set(range(len(APPROACHES)))
+
+
+def test_an_attack_by_another_rule_for_twins_is_not_gone_on_with(tiny_policy, tmp_path):
+    run_attack(tiny_policy, out=tmp_path / "a", attacker="best_of_n", **SMALL)
+    path = tmp_path / "a" / "attack.json"
+    before = json.loads(path.read_text())
+    assert before["twin_rules"]["drawn_from"] == 2
+    del before["twin_rules"]
+    write_json(path, before | {"twin_episodes": 1})
+    with pytest.raises(RunError, match="twin_episodes was 1 and is null"):
+        run_attack(tiny_policy, out=tmp_path / "a", attacker="best_of_n", resume=True, **SMALL)
 
 
 def test_a_model_behind_an_endpoint_is_attacked_only_when_confirmed(tmp_path):
