@@ -54,7 +54,7 @@ def run_attack(
         target: a run directory, one of its checkpoints, an adapter, a model's name or folder, a loaded `Policy`, or
             `inspect:provider/model`, which needs `confirm_remote=True`.
         out: folder of the attack; by default `attacks/<attacker>` in the run, or `runs/attack-<target>-<attacker>`.
-        resume: go on with the attack in that folder; overwrite: replace it.
+        resume: go on with the attack in that folder; overwrite: replace it, once everything was opened and checked.
         attacker: a name, or an object of one's own (`opct.attack.protocol.Attacker`).
         options: of `opct.attack.settings.AttackSettings`.
 
@@ -78,6 +78,8 @@ def run_attack(
         asked = models.open(target, settings.target_sampling, "target")
         trained = None
         if training is not None:
+            if overwrite and folder.is_attack:  # what the training would fail on must not cost the old attack
+                Models(settings.dtype, progress).open(training.model, training.sampling, "attacker")
             trained = train_attacker(training, asked, scorer, folder, progress)
             own, pool = trained.attacker, [*pool, *trained.shots]
         players = Players(own or open_attacker(settings, behaviors, models), asked, scorer)

@@ -65,6 +65,7 @@ class AttackDir:
         self._tries: list[Try] = []
         self._batch = 0
         self._lock: Any = None
+        self._replaces = False
 
     @property
     def _content(self) -> tuple[Path, ...]:
@@ -87,8 +88,8 @@ class AttackDir:
     # -- open
 
     def open(self, *, resume: bool = False, overwrite: bool = False) -> AttackDir:
-        """Lock the folder; with `overwrite`, remove the attack in it, but not what a judge was paid for. Close it with
-        `with`."""
+        """Lock the folder; close it with `with`. With `overwrite` the attack in it is removed when the new one or its
+        training begins, so one that cannot begin loses nothing; what a judge was paid for stays."""
         from filelock import FileLock, Timeout
 
         if resume and overwrite:
@@ -111,12 +112,17 @@ class AttackDir:
         except OSError as error:
             raise RunError(f"Cannot write to {self.path}: {reason(error)}. {remedy(error)}") from error
         self._lock = lock
-        if overwrite:
-            if self.attacker_path.exists():
-                shutil.rmtree(self.attacker_path)
-            for path in self._content:
-                path.unlink(missing_ok=True)
+        self._replaces = overwrite
         return self
+
+    def _clear_replaced(self) -> None:
+        if not self._replaces:
+            return
+        self._replaces = False
+        if self.attacker_path.exists():
+            shutil.rmtree(self.attacker_path)
+        for path in self._content:
+            path.unlink(missing_ok=True)
 
     def __enter__(self) -> AttackDir:
         return self
@@ -139,6 +145,7 @@ class AttackDir:
         Raises:
             RunError: it is not the same; the message names what differs.
         """
+        self._clear_replaced()
         now = json.loads(json.dumps({"opct_attack_training": SCHEMA, **identity}))
         if self.training_path.is_file():
             self._refuse_other(self.training_path, now)
@@ -170,6 +177,7 @@ class AttackDir:
         Raises:
             RunError: it is not the same; the message names what differs.
         """
+        self._clear_replaced()
         now = json.loads(json.dumps({"opct_attack": SCHEMA, **identity}))
         if self.training_path.is_file() and "training" not in now["attacker"]:
             raise RunError(

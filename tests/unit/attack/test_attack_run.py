@@ -24,7 +24,7 @@ from opct.attack.settings import AttackSettings, attack_settings
 from opct.attack.transfer import FamilyTransfer
 from opct.data.behaviors import builtin_behaviors
 from opct.data.near_duplicates import normalised
-from opct.errors import DataError, EvaluationError, RunError
+from opct.errors import DataError, EvaluationError, ModelError, RunError
 from opct.evals.judging.protocol import JudgeRequest
 from opct.files import append_jsonl, read_jsonl, write_json
 from opct.runs import RunDir
@@ -128,6 +128,20 @@ def test_an_attack_by_another_rule_for_twins_is_not_gone_on_with(tiny_policy, tm
     write_json(path, before | {"twin_episodes": 1})
     with pytest.raises(RunError, match="twin_episodes was 1 and is null"):
         run_attack(tiny_policy, out=tmp_path / "a", attacker="best_of_n", resume=True, **SMALL)
+
+
+def test_what_cannot_begin_replaces_nothing(tiny_policy, tmp_path):
+    out = tmp_path / "a"
+    run_attack(tiny_policy, out=out, attacker="best_of_n", **SMALL)
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    for target, settings, error in (
+        (tiny_policy, {"judge": "nobody"}, EvaluationError),
+        (str(tmp_path / "nowhere"), {}, ModelError),
+        (tiny_policy, {"attacker": "refine", "attacker_model": str(tmp_path / "nowhere")}, ModelError),
+    ):
+        with pytest.raises(error):
+            run_attack(target, out=out, overwrite=True, **{"attacker": "best_of_n", **SMALL, **settings})
+        assert {path.name: path.read_bytes() for path in out.iterdir()} == before
 
 
 def test_a_model_behind_an_endpoint_is_attacked_only_when_confirmed(tmp_path):

@@ -157,9 +157,10 @@ def test_a_folder_is_not_overwritten_unasked_nor_used_twice(whole, tmp_path):
         AttackDir(tmp_path / "a").open(resume=True)
     (tmp_path / "a" / "judge_cache.jsonl").write_text("")
     with AttackDir(tmp_path / "a").open(overwrite=True) as anew:
-        assert not anew.is_attack
-        assert anew.judge_cache_path.exists()  # it was paid for
+        assert anew.is_attack  # until the new one begins
         anew.begin(IDENTITY)
+        assert not anew.tries_path.exists()
+        assert anew.judge_cache_path.exists()  # it was paid for
         assert anew.kept("behavior", 0) == {}
 
 

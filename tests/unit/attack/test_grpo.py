@@ -547,12 +547,18 @@ def test_an_attack_and_a_training_in_one_folder_are_told_apart(tiny_policy, tiny
 
 
 def test_what_is_wrong_replaces_nothing_and_can_be_set_right(tiny_policy, tiny_folder, behaviors_file, tmp_path):
-    """A faulty setting is seen before --overwrite; a training that fails before its first step leaves none behind."""
+    """A faulty setting and a missing model are seen before --overwrite; a training that fails before its first step
+    leaves none behind."""
     attacked(tiny_policy, tiny_folder, behaviors_file, tmp_path / "a")
     before = weights(tmp_path / "a")
-    with pytest.raises(ConfigError, match="seed=3"):
-        attacked(tiny_policy, tiny_folder, behaviors_file, tmp_path / "a", overwrite=True, training=["seed=3"])
-    assert weights(tmp_path / "a") == before
+    for wrong, error in (
+        ({"training": ["seed=3"]}, ConfigError),
+        ({"attacker_model": str(tmp_path / "nowhere")}, ModelError),
+    ):
+        with pytest.raises(error):
+            attacked(tiny_policy, tiny_folder, behaviors_file, tmp_path / "a", overwrite=True, **wrong)
+        assert weights(tmp_path / "a") == before
+        assert (tmp_path / "a" / "result.json").exists()
     with pytest.raises(ModelError):
         attacked(tiny_policy, tiny_folder, behaviors_file, tmp_path / "c", attacker_model=str(tmp_path / "nowhere"))
     attacked(tiny_policy, tiny_folder, behaviors_file, tmp_path / "c")
