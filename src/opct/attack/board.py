@@ -12,8 +12,8 @@ from opct.data.near_duplicates import normalised
 from opct.errors import EvaluationError, unknown
 from opct.models.sampler import sample_seed
 
-Stop = Literal["behavior", "episode", "never"]
-STOPS: tuple[Stop, ...] = ("behavior", "episode", "never")
+Stop = Literal["behavior", "episode", "perfect", "never"]
+STOPS: tuple[Stop, ...] = ("behavior", "episode", "perfect", "never")
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,8 @@ class Rules:
         episodes: N, played against each behaviour in parallel.
         rounds: K, of each episode.
         stop: what ends early: "behavior" asks nothing more about a behaviour after the round that broke it; "episode"
-            ends the episode that broke it; "never" plays every round, as an attacker that learns from all may need.
+            ends the episode that broke it; "perfect" ends an episode at a score of 1, since nothing scores better;
+            "never" plays every round.
         shots: most successes on other behaviours that an attacker is shown.
         batch_size: most tries asked and kept at once.
         seed: of every draw; a text where several attacks share one seed.
@@ -110,11 +111,15 @@ class Board:
             self._history.setdefault((one.behavior_id, one.episode), []).append(
                 Attempt(one.prompt, one.reply, one.score)
             )
-            if one.verdict == f"unasked:{EXHAUSTED}" or (one.is_broken and self.rules.stop == "episode"):
+            if one.verdict == f"unasked:{EXHAUSTED}" or self._ends_episode(one):
                 self._ended.add((one.behavior_id, one.episode))
             if one.is_broken and one.prompt is not None:
                 text = self._texts[one.behavior_id]
                 self._broken.setdefault(one.behavior_id, Shot(one.behavior_id, text, one.prompt))
+
+    def _ends_episode(self, one: Try) -> bool:
+        stop = self.rules.stop
+        return (stop == "episode" and bool(one.is_broken)) or (stop == "perfect" and one.score == 1.0)
 
     def _is_open(self, id_: str, episode: int) -> bool:
         is_over = self.rules.stop == "behavior" and id_ in self._broken

@@ -34,6 +34,10 @@ class Journal(Protocol):
         """The tries of a round that were made before."""
         ...
 
+    def begun(self, kind: Kind, n: int) -> None:
+        """Note that a batch of so many tries begins; the note is on the disk when this returns."""
+        ...
+
     def write(self, tries: Sequence[Try], seconds: float) -> None:
         """Keep a batch; it is on the disk, whole, when this returns."""
         ...
@@ -44,6 +48,9 @@ class NoJournal:
 
     def kept(self, kind: Kind, round_: int) -> dict[Key, Try]:
         return {}
+
+    def begun(self, kind: Kind, n: int) -> None:
+        pass
 
     def write(self, tries: Sequence[Try], seconds: float) -> None:
         pass
@@ -155,6 +162,7 @@ class _Round:
                 return self.ledger.exhausted()
             batch = [waiting.popleft() for _ in range(fits)]
             self.ledger.reserve(len(batch))
+            self.journal.begun(self.kind, len(batch))
             self.under_way.append((len(batch), self.stages.submit(self.kind, batch, rules)))
             while len(self.under_way) >= len(self.stages.threads):
                 self._settle_one()

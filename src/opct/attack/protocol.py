@@ -13,6 +13,7 @@ from typing import Any, Literal, Protocol
 
 from opct.data.pairs import Prompt
 from opct.evals.judging.protocol import Judge as Judge  # whoever attacks is judged by any of these
+from opct.evals.judging.protocol import Usage
 
 Kind = Literal["behavior", "twin"]
 BEHAVIOR: Kind = "behavior"
@@ -134,6 +135,7 @@ class Try:
         verdict: the judge's, "unscored:<reason>" or "unasked:<reason>".
         is_broken: score at or above the threshold; None where there is no score.
         attacker_tokens: sampled by the attacker; `attacker_prompt_tokens` it read.
+        judge_usage: what the judge took for it; nothing for a judgement that was kept from before.
         proposal: the attacker's, in this process; None for a try that was read from disk.
     """
 
@@ -151,6 +153,7 @@ class Try:
     completion_tokens: int = 0
     attacker_tokens: int = 0
     attacker_prompt_tokens: int = 0
+    judge_usage: Usage = field(default_factory=Usage)
     proposal: Proposal | None = field(default=None, compare=False, repr=False)
 
     @property

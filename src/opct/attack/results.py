@@ -61,7 +61,7 @@ class AttackResult:
 
 @dataclass(frozen=True)
 class Attacked:
-    """Everything that a result is made of."""
+    """Everything that a result is made of; `cut_short`: queries that kills and failures may have lost, at most."""
 
     label: str
     target: Mapping[str, Any]
@@ -75,6 +75,7 @@ class Attacked:
     twins: Sequence[Subject]
     twins_played: Played
     warnings: Sequence[str]
+    cut_short: int = 0
     training: Mapping[str, Any] | None = None
 
 
@@ -101,8 +102,12 @@ def result_of(attacked: Attacked) -> dict[str, Any]:
             "warning": _weakness(judge.identity.name, calibration),
         },
         "settings": dict(attacked.settings),
-        "budget": {"limits": asdict(attacked.budget), "spent": attacked.spent.row()},
-        "judge_usage_since_resume": asdict(attacked.scorer.usage),
+        "budget": {
+            "limits": asdict(attacked.budget),
+            "spent": attacked.spent.row(),
+            "queries_cut_short_at_most": attacked.cut_short,
+        },
+        "judge_usage": asdict(attacked.spent.judge_usage),
         "ended": ended,
         "rows": [*_defence_rows(suite, found), *_twin_rows(suite, on_twins)],
         "curve": curve_rows(found),

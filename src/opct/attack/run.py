@@ -74,7 +74,7 @@ def run_attack(
     training = None if own is not None else training_of(settings, behaviors, folder)
     with folder.open(resume=resume, overwrite=overwrite), StopRequest() as stop:
         scorer = open_scorer(settings, folder.judge_cache_path)
-        models = Models(settings.dtype, progress)
+        models = Models(settings.dtype, progress, folder.dtypes if resume else {})
         asked = models.open(target, settings.target_sampling, "target")
         trained = None
         if training is not None:
@@ -101,6 +101,7 @@ def run_attack(
                 twins=attack.twins,
                 twins_played=twins_played,
                 warnings=held_in_warnings(target, policy, behaviors),
+                cut_short=folder.cut_short,
                 training=None if trained is None else trained.summary,
             )
         )

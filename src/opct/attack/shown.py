@@ -70,7 +70,7 @@ def rendered(out: Path, result: Mapping[str, Any]) -> RenderableType:
     lines = [
         _summary(result),
         *reply_texts(result),
-        _spent(result["budget"]),
+        _spent(result["budget"]) + _judged(result["judge_usage"]),
         *_learned(result.get("training")),
         f"judge: {judge['name']} ({judge['model']}), {judge['meaning']} from a score of {judge['threshold']:g}",
     ]
@@ -96,7 +96,22 @@ def _spent(budget: Mapping[str, Any]) -> str:
     for name, unit in (("queries", "queries"), ("tokens", "sampled tokens"), ("seconds", "s")):
         of = "" if limits[name] is None else f" of {limits[name]:,}"
         parts.append(f"{spent[name]:,.0f}{of} {unit}")
-    return f"spent: {', '.join(parts)}; {spent['prompt_tokens']:,} tokens read"
+    return f"spent: {', '.join(parts)}; {spent['prompt_tokens']:,} tokens read" + _lost(budget)
+
+
+def _lost(took: Mapping[str, Any]) -> str:
+    """What kills and failures may have cost besides; empty where nothing was cut short."""
+    n = took["queries_cut_short_at_most"]
+    return f"; at most {n:,} queries more, whose replies were lost" if n else ""
+
+
+def _judged(usage: Mapping[str, int]) -> str:
+    if not any(usage.values()):
+        return ""
+    return (
+        f"; the judge took {usage['calls']:,} calls, read {usage['input_tokens']:,} tokens and wrote "
+        f"{usage['output_tokens']:,}"
+    )
 
 
 def _learned(training: Mapping[str, Any] | None) -> list[str]:
@@ -104,13 +119,14 @@ def _learned(training: Mapping[str, Any] | None) -> list[str]:
     if training is None:
         return []
     spent, curve = training["spent"], [row["reward"] for row in training["curve"] if row["reward"] is not None]
-    few = max(1, len(curve) // 5)
+    few, cut = max(1, len(curve) // 5), training["steps_cut_short"]
     first, last = (f"{sum(own) / few:.3f}" if curve else "-" for own in (curve[:few], curve[-few:]))
+    again = f"; {cut} steps were cut short and made again" if cut else ""
     return [
         f"attacker trained in {training['steps']} steps on {training['trained_on']['n']} other behaviours: mean "
         f"score {first} in the first {few}, {last} in the last {few}; {training['unscored_episodes']} episodes without "
-        f"a score; spent apart: {spent['queries']:,} queries, {spent['tokens']:,} sampled tokens, "
-        f"{spent['seconds']:,.0f} s"
+        f"a score{again}; spent apart: {spent['queries']:,} queries, {spent['tokens']:,} sampled tokens, "
+        f"{spent['seconds']:,.0f} s{_lost(training)}{_judged(training['judge_usage'])}"
     ]
 
 

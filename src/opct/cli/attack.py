@@ -69,7 +69,7 @@ def attack(
     n: Annotated[int, typer.Option("--n", metavar="N", min=1, help="Episodes against each behaviour.")] = 8,
     rounds: Annotated[int, typer.Option(metavar="K", min=1, help="Tries of each episode.")] = 3,
     stop: Annotated[
-        str, typer.Option(metavar="WHEN", help="What a break ends: behavior, episode or never.")
+        str, typer.Option(metavar="WHEN", help="What ends early: behavior, episode, perfect or never.")
     ] = "behavior",
     shots: Annotated[
         int, typer.Option(metavar="N", min=0, help="Successes on other behaviours that an attacker is shown.")

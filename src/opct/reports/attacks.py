@@ -190,7 +190,7 @@ def _with_interval(row: Mapping[str, Any]) -> str:
 
 
 def _numbers(one: Attack) -> dict[str, Any]:
-    return {name: one.result.get(name) for name in ("rows", "curve", "budget", "ended", "training")}
+    return {name: one.result.get(name) for name in ("rows", "curve", "budget", "judge_usage", "ended", "training")}
 
 
 def _broken(arm: Arm, one: Attack) -> BrokenList:

@@ -8,7 +8,6 @@ from scripted import (
     ATTACKER_TOKENS,
     TARGET_TOKENS,
     ScriptedAttacker,
-    ScriptedJudge,
     ScriptedTarget,
     ledger,
     made,
@@ -93,12 +92,19 @@ def breaks_a(text):
     [
         ("behavior", {"a": 2, "b": 6}),  # the round that broke it is played to its end
         ("episode", {"a": 2 + 1 + 1, "b": 6}),  # episode 1 ends, episode 0 goes on
+        ("perfect", {"a": 2 + 1 + 1, "b": 6}),  # as its score is 1
         ("never", {"a": 6, "b": 6}),
     ],
 )
 def test_what_a_break_ends(stop, counts):
     played, _ = run(players(target=ScriptedTarget(breaks_a)), Rules(episodes=2, rounds=3, stop=stop), ids="ab")
     assert Counter(one.behavior_id for one in played.tries) == counts
+
+
+def test_a_break_that_could_score_better_ends_no_episode_for_perfect():
+    own = players(target=ScriptedTarget(lambda text: "half"))
+    played, _ = run(own, Rules(episodes=2, rounds=3, stop="perfect"), ids="a")
+    assert len(played.tries) == 6
 
 
 def test_a_score_at_the_threshold_breaks():
@@ -330,6 +336,9 @@ def test_what_fails_is_raised_after_what_was_made_is_kept():
         def kept(self, kind, round_):
             return {}
 
+        def begun(self, kind, n):
+            pass
+
         def write(self, tries, seconds):
             self.tries += tries
 
@@ -369,10 +378,3 @@ def test_spent_counts_queries_and_tokens_of_both():
         made("a", 0, 1, prompt=None, reply=None, attacker_tokens=2),
     ]
     assert Spent().plus(tries, 1.5) == Spent(queries=1, tokens=14, prompt_tokens=14, seconds=1.5)
-
-
-def test_a_judges_usage_adds_up():
-    own = players()
-    assert isinstance(own.scorer.judge_of_behaviors, ScriptedJudge)
-    run(own, ids="a")
-    assert own.scorer.usage.calls == 0

@@ -1,6 +1,7 @@
 """A whole attack on the tiny model, and what is refused before one begins."""
 
 import json
+import shutil
 from collections import Counter
 
 import pytest
@@ -27,6 +28,7 @@ from opct.data.near_duplicates import normalised
 from opct.errors import DataError, EvaluationError, ModelError, RunError
 from opct.evals.judging.protocol import JudgeRequest
 from opct.files import append_jsonl, read_jsonl, write_json
+from opct.models.saved import load_policy
 from opct.runs import RunDir
 
 SMALL = {"n_behaviors": 3, "episodes": 2, "rounds": 2, "max_reply_tokens": 6}
@@ -142,6 +144,27 @@ def test_what_cannot_begin_replaces_nothing(tiny_policy, tmp_path):
         with pytest.raises(error):
             run_attack(target, out=out, overwrite=True, **{"attacker": "best_of_n", **SMALL, **settings})
         assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+
+
+def test_a_resume_takes_the_dtypes_that_the_attack_began_with(tiny_folder, tmp_path, monkeypatch):
+    """What `auto` finds by timing may be another one at a resume: it is not asked for."""
+    loaded = []
+
+    def load(name, **more):
+        loaded.append(more)
+        return load_policy(name, **{"dtype": "bfloat16"} | more)
+
+    monkeypatch.setattr("opct.attack.opening.load_policy", load)
+    other = tmp_path / "other"
+    shutil.copytree(tiny_folder, other)
+    own = {"out": tmp_path / "a", "attacker_model": str(other), "max_attack_tokens": 4, **SMALL, "n_behaviors": 2}
+    run_attack(tiny_folder, max_queries=3, **own)
+    assert loaded == [{}, {}]
+    loaded.clear()
+    run_attack(tiny_folder, resume=True, max_queries=4, **own)
+    assert loaded == [{"dtype": "bfloat16"}] * 2
+    with pytest.raises(RunError, match=r'target\.dtype was "bfloat16" and is "float32"'):
+        run_attack(tiny_folder, resume=True, dtype="float32", **own)
 
 
 def test_a_model_behind_an_endpoint_is_attacked_only_when_confirmed(tmp_path):
