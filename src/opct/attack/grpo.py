@@ -33,7 +33,7 @@ from opct.data.near_duplicates import crossing
 from opct.data.pairs import write_pairs
 from opct.errors import ConfigError, DataError
 from opct.evals.judging.protocol import Usage, digest
-from opct.files import atomic_write, read_jsonl
+from opct.files import PRIVATE_MODE, atomic_write, read_jsonl
 from opct.methods.grpo import GRPO
 from opct.models.saved import load_policy
 from opct.prepare import Setup
@@ -228,8 +228,7 @@ def train_attacker(
     pairs = [
         attack_pair(b.id, b.behavior, attacker_messages(View(b.id, b.behavior, 0, 0, 0), ())) for b in plan.behaviors
     ]
-    write_pairs(folder.practised_path, pairs)
-    folder.practised_path.chmod(0o600)
+    write_pairs(folder.practised_path, pairs, mode=PRIVATE_MODE)
     opponent = Opponent(target, scorer, plan.sampling, plan.rules, plan.tested)
     run = RunDir(folder.attacker_path)
     try:
@@ -261,8 +260,9 @@ def _train(plan: TrainingPlan, opponent: Opponent, folder: AttackDir, run: RunDi
         "target, which the limits of the attack are not for"
     )
 
+    run.path.mkdir(mode=0o700, exist_ok=True)
+
     def method(setup: Setup, run: RunDir) -> GRPO:
-        run.path.chmod(0o700)
         atomic_write(run.path / "PRIVATE.txt", f"{WARNING}\n")
         return GRPO(setup.policy, setup.teacher, setup.config, Practice(setup, run, opponent, folder.practice_path))
 

@@ -34,7 +34,17 @@ from opct.attack.protocol import BEHAVIOR, Key, Kind, Subject, Try
 from opct.attack.transfer import SUCCESSES_SCHEMA
 from opct.errors import RunError
 from opct.evals.judging.protocol import Usage
-from opct.files import append_jsonl, atomic_write, fsync_folder, read_jsonl, reason, remedy, write_json, write_jsonl
+from opct.files import (
+    PRIVATE_MODE,
+    append_jsonl,
+    atomic_write,
+    fsync_folder,
+    read_jsonl,
+    reason,
+    remedy,
+    write_json,
+    write_jsonl,
+)
 
 SCHEMA = 1
 TEXTS = ("prompt", "reply")
@@ -304,13 +314,13 @@ def _key_of(row: Mapping[str, Any]) -> tuple[Any, ...]:
 def _new_private(path: Path, header: Mapping[str, Any]) -> None:
     """A file that its owner alone may read, with its warning in the first line."""
     path.unlink(missing_ok=True)
-    os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_EXCL, 0o600))
+    os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_EXCL, PRIVATE_MODE))
     append_jsonl(path, header, fsync=True)
 
 
 def _write_private(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    atomic_write(path, b"".join(json.dumps(row, ensure_ascii=False).encode() + b"\n" for row in rows))
-    path.chmod(0o600)
+    lines = b"".join(json.dumps(row, ensure_ascii=False).encode() + b"\n" for row in rows)
+    atomic_write(path, lines, mode=PRIVATE_MODE)
 
 
 def _differences(before: Any, now: Any, name: str = "") -> list[tuple[str, Any, Any]]:

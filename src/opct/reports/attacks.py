@@ -299,6 +299,11 @@ def attacks_json(views: Sequence[AttackView]) -> list[dict[str, Any]]:
     ]
 
 
+def has_prompts(views: Sequence[AttackView]) -> bool:
+    """Whether a prompt that broke a behaviour is in them."""
+    return any(one.prompts for view in views for own in view.broken for one in own.behaviors)
+
+
 def broken_title(own: BrokenList) -> str:
     """What the folded list is called."""
     return f"{own.arm.name}: {own.run}: {count(len(own.behaviors), 'broken behaviour')}"

@@ -177,6 +177,27 @@ def test_private_files_begin_with_a_warning_and_are_their_owners_alone(whole):
         assert stat.S_IMODE((folder / name).stat().st_mode) == 0o600
 
 
+def test_a_private_file_is_its_owners_alone_from_its_first_byte_on(tmp_path, monkeypatch):
+    """The temporary file, too: others could open it before the rights of the whole one are changed."""
+    seen = {}
+    replace_file = os.replace
+
+    def replacing(source, target):
+        seen[Path(target).name] = stat.S_IMODE(Path(source).stat().st_mode)
+        replace_file(source, target)
+
+    monkeypatch.setattr(os, "replace", replacing)
+    before = os.umask(0)
+    try:
+        played_in(tmp_path / "a", queries=7)
+        (tmp_path / "a" / "tries.jsonl").write_text("")  # so that the transcripts are written anew
+        played_in(tmp_path / "a", resume=True)
+    finally:
+        os.umask(before)
+    assert seen["transcripts.jsonl"] == seen["successful_prompts.jsonl"] == 0o600
+    assert seen["result.json"] == 0o666
+
+
 def test_successful_prompts_are_those_that_broke_a_behaviour(whole):
     folder, *_ = whole
     [shot] = load_successes(folder / "successful_prompts.jsonl")

@@ -2,6 +2,7 @@
 
 import json
 import re
+import stat
 from dataclasses import asdict, replace
 from io import StringIO
 from pathlib import Path
@@ -233,7 +234,14 @@ def test_the_page_folds_broken_behaviours_away_and_holds_no_prompt(runs, tmp_pat
 
 
 def test_prompts_are_on_the_page_where_they_are_asked_for_and_as_text(runs, tmp_path):
-    page = report(runs, tmp_path / "report.html", attack_prompts=True).read_text(encoding="utf-8")
+    """Such a page begins with a warning, which its card has too, and is its owner's alone; also where another was."""
+    public = report(runs, tmp_path / "report.html")
+    others = stat.S_IMODE(public.stat().st_mode)
+    assert not any("PRIVATE" in (tmp_path / name).read_text(encoding="utf-8") for name in ("report.html", "report.md"))
+    page = report(runs, public, attack_prompts=True).read_text(encoding="utf-8")
+    assert stat.S_IMODE(public.stat().st_mode) == 0o600 != others
+    assert page.index("PRIVATE. Prompts that were made") < page.index("<h1>")
+    assert "> **`report.html` holds prompts that broke a behaviour.** PRIVATE." in (tmp_path / "report.md").read_text()
     assert f"user: {SECRET} a e0 r1" in page
     assert "<script>alert" not in page
     assert SECRET not in (tmp_path / "report.json").read_text()
