@@ -41,7 +41,7 @@ class Rules:
     rounds: int = 3
     stop: Stop = "behavior"
     shots: int = 2
-    batch_size: int = 128
+    batch_size: int = 256
     seed: int | str = 0
     drawn_from: int | None = None
 

@@ -1,10 +1,10 @@
 """The episode loop: N episodes x K rounds of every behaviour, batched together, within a budget, resumable.
 
-A round is cut into batches of open episodes. Each goes through three stages: the attacker proposes, the target
-answers, the judge scores; then its tries are kept at once. Stages work at the same time where they can: a judge or a
-model behind an endpoint takes one batch while the next is under way, and models of this process take turns. Batches
-are kept in their order, so what is on the disk is always the beginning of the attack, and going on from there gives
-what would have come without the interruption.
+A round is cut into batches of open episodes, into several where stages can work side by side. Each goes through three
+stages: the attacker proposes, the target answers, the judge scores; then its tries are kept at once. Stages work at the
+same time where they can: a judge or a model behind an endpoint takes one batch while the next is under way, and models
+of this process take turns. Batches are kept in their order, so what is on the disk is always the beginning of the
+attack, and going on from there gives what would have come without the interruption.
 """
 
 from __future__ import annotations
@@ -148,12 +148,12 @@ class _Round:
     under_way: deque[tuple[int, Future[list[Try]]]] = field(default_factory=deque)
 
     def run(self, views: Sequence[View], rules: Rules, should_stop: Callable[[], bool]) -> str:
-        waiting = deque(views)
+        waiting, most = deque(views), self._most(len(views), rules)
         while waiting:
             if should_stop():
                 self._settle_all()
                 return INTERRUPTED
-            size = _even(len(waiting), rules.batch_size)
+            size = _even(len(waiting), most)
             fits = self.ledger.fitting(size)
             if fits < size and self.under_way:
                 self._settle_one()  # it may have taken less than was set aside
@@ -168,6 +168,11 @@ class _Round:
                 self._settle_one()
         self._settle_all()
         return COMPLETE
+
+    def _most(self, n: int, rules: Rules) -> int:
+        """Tries of one batch: of n, where stages have threads of their own, so few that all threads have work."""
+        threads = len(self.stages.threads)
+        return rules.batch_size if threads == 1 else min(rules.batch_size, max(1, n // (2 * threads)))
 
     def _settle_all(self) -> None:
         while self.under_way:

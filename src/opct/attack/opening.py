@@ -45,10 +45,18 @@ class Models:
         dtype: of every policy; None: as `opct eval` chooses it.
         recorded: dtypes of before a resume, by the name of the model: where none is given, they are taken again, since
             a second timing may end otherwise.
+        concurrency: most calls at once to a model behind an endpoint; None: as many as its provider takes.
     """
 
-    def __init__(self, dtype: str | None, progress: Progress, recorded: Mapping[str, str] = MappingProxyType({})):
-        self._dtype, self._progress, self._recorded = dtype, progress, recorded
+    def __init__(
+        self,
+        dtype: str | None,
+        progress: Progress,
+        recorded: Mapping[str, str] = MappingProxyType({}),
+        *,
+        concurrency: int | None = None,
+    ):
+        self._dtype, self._progress, self._recorded, self._concurrency = dtype, progress, recorded, concurrency
         self._policies: dict[str, Policy] = {}
 
     def open(self, spec: str | Path | Policy, sampling: Sampling, role: str) -> ChatModel:
@@ -62,7 +70,7 @@ class Models:
         name = str(spec)
         if name.startswith(INSPECT):
             asked = inspect_model(name.removeprefix(INSPECT), what=f"The {role}'s model")
-            return InspectModel(asked, sampling, name=described_model(str(asked)))
+            return InspectModel(asked, sampling, name=described_model(str(asked)), concurrency=self._concurrency)
         if name not in self._policies:
             self._progress.stage(f"load {name}")
             dtype = self._dtype or self._recorded.get(name)

@@ -74,7 +74,8 @@ def run_attack(
     training = None if own is not None else training_of(settings, behaviors, folder)
     with folder.open(resume=resume, overwrite=overwrite), StopRequest() as stop:
         scorer = open_scorer(settings, folder.judge_cache_path)
-        models = Models(settings.dtype, progress, folder.dtypes if resume else {})
+        recorded = folder.dtypes if resume else {}
+        models = Models(settings.dtype, progress, recorded, concurrency=settings.concurrency)
         asked = models.open(target, settings.target_sampling, "target")
         trained = None
         if training is not None:

@@ -88,7 +88,10 @@ def attack(
         int | None, typer.Option(metavar="N", min=1, help="Sampled by attacker and target together.")
     ] = None,
     max_seconds: Annotated[float | None, typer.Option(metavar="S", help="Begin no batch after so many.")] = None,
-    batch_size: Annotated[int, typer.Option(metavar="N", min=1, help="Tries asked and kept at once.")] = 128,
+    batch_size: Annotated[int, typer.Option(metavar="N", min=1, help="Tries asked and kept at once.")] = 256,
+    concurrency: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Calls at once to an endpoint of target or attacker.")
+    ] = None,
     seed: Annotated[int, typer.Option(metavar="N", min=0, help="Of every draw.")] = 0,
     out: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="In the run's attacks/, else runs/attack-TARGET-ATTACKER.")

@@ -1,5 +1,6 @@
 """The loop: what is asked, in which batches, until when, and what of it counts."""
 
+import itertools
 import threading
 from collections import Counter
 
@@ -270,6 +271,30 @@ def test_stages_behind_endpoints_work_at_the_same_time():
     own = players(ScriptedAttacker(write, is_local=False), ScriptedTarget(reply, is_local=False))
     played, _ = run(own, Rules(episodes=2, rounds=1, batch_size=1), ids="a")
     assert len(played.tries) == 2
+
+
+def test_at_default_rules_all_stages_behind_endpoints_overlap():
+    """24 tries and 3 threads: 6 batches of 4. The judge waits in its first batch until the target is in its second and
+    the attacker in its third: one batch a round, that never comes."""
+    meeting = threading.Barrier(3, timeout=10)
+
+    def meets(number, own):
+        calls = itertools.count(1)
+
+        def called(*arguments):
+            if next(calls) == number:
+                meeting.wait()
+            return own(*arguments)
+
+        return called
+
+    own = players(ScriptedAttacker(is_local=False), ScriptedTarget(is_local=False), judge_is_local=False)
+    own.attacker.propose = meets(3, own.attacker.propose)
+    own.target.answer = meets(2, own.target.answer)
+    own.scorer.judge = meets(1, own.scorer.judge)
+    played, _ = run(own, Rules(rounds=1))
+    assert len(played.tries) == 24
+    assert [len(batch) for batch in own.attacker.batches] == [4] * 6
 
 
 def test_models_of_this_process_take_turns():

@@ -3,9 +3,12 @@
 import json
 import shutil
 from collections import Counter
+from io import StringIO
 
+import anyio
 import pytest
 from inspect_ai.model import ModelOutput, ModelUsage, get_model
+from rich.console import Console
 from scripted import ScriptedAttacker, user
 
 from opct.attack.board import Board
@@ -22,6 +25,7 @@ from opct.attack.results import NO_CONTROL
 from opct.attack.run import default_out, run_attack
 from opct.attack.scoring import RefusalJudge
 from opct.attack.settings import AttackSettings, attack_settings
+from opct.attack.shown import rendered
 from opct.attack.transfer import FamilyTransfer
 from opct.data.behaviors import builtin_behaviors
 from opct.data.near_duplicates import normalised
@@ -52,8 +56,51 @@ def test_an_attack_on_a_policy_gives_its_numbers(tiny_policy, tmp_path):
         == sum(one["queries"] for one in result["behaviors"]) + sum(row["kind"] == "twin" for row in tries)
     )
     assert sum(row["kind"] == "twin" for row in tries) == 3 * 1 * 2
-    text = done.render()
-    assert text is not None
+    console = Console(width=200, record=True, file=StringIO())
+    console.print(done.render())
+    lines = [line.rstrip() for line in console.export_text().splitlines()]
+    assert "best_of_n against a loaded policy" in lines[0]
+    for row in result["rows"]:
+        assert any(row["metric"] in line and str(row["n"]) in line for line in lines)
+    spent = result["budget"]["spent"]
+    assert any(
+        line.startswith(f"spent: {len(tries)} queries, {spent['tokens']} sampled tokens, ")
+        and line.endswith(f" s; {spent['prompt_tokens']:,} tokens read")
+        for line in lines
+    ), "nothing was cut short, and the judge took nothing"
+    assert "judge: refusals (offline), answered from a score of 0.5" in lines
+    assert [line for line in lines if line.startswith("warning: ")][: len(result["warnings"])] == [
+        f"warning: {said}" for said in result["warnings"]
+    ]
+    assert any(line.startswith(f"kept: {tmp_path / 'a'} (transcripts.jsonl and") for line in lines)
+
+
+def test_what_was_lost_what_the_judge_took_and_what_training_cost_are_printed(tiny_policy, tmp_path):
+    result = run_attack(tiny_policy, out=tmp_path / "a", attacker="best_of_n", **SMALL).result
+    usage = {"calls": 12, "input_tokens": 3400, "output_tokens": 120}
+    training = {
+        "steps": 2,
+        "trained_on": {"n": 5},
+        "curve": [{"reward": 0.25}, {"reward": None}, {"reward": 0.5}],
+        "unscored_episodes": 1,
+        "spent": {"queries": 1600, "tokens": 99, "seconds": 7.0},
+        "judge_usage": usage,
+        "steps_cut_short": 2,
+        "queries_cut_short_at_most": 64,
+    }
+    result |= {"training": training, "judge_usage": usage}
+    result["budget"]["queries_cut_short_at_most"] = 3
+    console = Console(width=400, record=True, file=StringIO())
+    console.print(rendered(tmp_path, result))
+    lines = [line.rstrip() for line in console.export_text().splitlines()]
+    judged = "; the judge took 12 calls, read 3,400 tokens and wrote 120"
+    lost = f" tokens read; at most 3 queries more, whose replies were lost{judged}"
+    assert any(line.startswith("spent: ") and line.endswith(lost) for line in lines)
+    assert (
+        "attacker trained in 2 steps on 5 other behaviours: mean score 0.250 in the first 1, 0.500 in the last 1; "
+        "1 episodes without a score; 2 steps were cut short and made again; spent apart: 1,600 queries, 99 sampled "
+        f"tokens, 7 s; at most 64 queries more, whose replies were lost{judged}"
+    ) in lines
 
 
 def test_a_resumed_attack_is_the_one_that_was_not_interrupted(tiny_policy, tmp_path):
@@ -68,15 +115,31 @@ def test_a_resumed_attack_is_the_one_that_was_not_interrupted(tiny_policy, tmp_p
         run_attack(tiny_policy, out=tmp_path / "a", attacker="best_of_n", sigma=0.2, resume=True, **SMALL)
 
 
-def test_refine_and_transfer_play_on_a_policy(tiny_policy, tmp_path):
-    """The attacker's model is the same tiny policy's folder-less twin: an object of one's own works too."""
+def test_refine_transfer_and_an_attacker_of_ones_own_play_on_a_policy(tiny_policy, tiny_folder, tmp_path):
+    """`refine` writes each of its prompts with its model, whose tokens are counted; no two of 3 x 2 x 2 are alike."""
+    model = {"attacker_model": str(tiny_folder), "max_attack_tokens": 8, "dtype": "float32", "stop": "never"}
+    refined = run_attack(tiny_policy, out=tmp_path / "r", attacker="refine", **model, **SMALL)
+    assert refined.result["attacker"]["model"]["source"] == str(tiny_folder)
+    rows = [row for row in read_jsonl(tmp_path / "r" / "tries.jsonl") if row["kind"] == "behavior"]
+    assert len(rows) == 12
+    assert all(0 < row["attacker_tokens"] <= 8 for row in rows)
+    _, *texts = read_jsonl(tmp_path / "r" / "transcripts.jsonl")
+    written = [str(row["prompt"]) for row in texts if row["kind"] == "behavior" and row["prompt"] is not None]
+    assert len(set(written)) == len(written) > 6
     own = run_attack(tiny_policy, out=tmp_path / "own", attacker=ScriptedAttacker(), **SMALL)
     assert own.result["attacker"] == {"attacker": "scripted"}
     moved = run_attack(tiny_policy, out=tmp_path / "t", attacker="transfer", families="role_play", **SMALL)
     assert moved.result["attacker"]["families"] == ["role_play"]
 
 
-def test_attacker_and_target_of_one_name_are_loaded_once(tiny_folder, tmp_path):
+def test_attacker_and_target_of_one_name_are_loaded_once(tiny_folder, tmp_path, monkeypatch):
+    loaded = []
+
+    def load(name, **more):
+        loaded.append(name)
+        return load_policy(name, **more)
+
+    monkeypatch.setattr("opct.attack.opening.load_policy", load)
     done = run_attack(
         tiny_folder,
         out=tmp_path / "a",
@@ -89,6 +152,7 @@ def test_attacker_and_target_of_one_name_are_loaded_once(tiny_folder, tmp_path):
         twin_episodes=0,
         dtype="float32",
     )
+    assert loaded == [str(tiny_folder)]
     assert done.result["attacker"]["model"]["weights"] == done.result["target"]["weights"]
     assert done.result["n_twins"] == 0
     assert done.result["budget"]["spent"]["tokens"] > 0
@@ -178,9 +242,15 @@ def test_a_model_behind_an_endpoint_is_attacked_only_when_confirmed(tmp_path):
 
 
 def test_a_confirmed_model_of_inspect_is_attacked(tmp_path, monkeypatch):
-    """It answers everything at once: all is broken by the first query."""
+    """It answers everything at once: all is broken by the first query. Of 6 tries 2 are asked at once, as said."""
+    at_once, most = 0, 0
 
     async def answers(input, tools, tool_choice, config):
+        nonlocal at_once, most
+        at_once += 1
+        most = max(most, at_once)
+        await anyio.sleep(0.01)
+        at_once -= 1
         output = ModelOutput.from_content("mockllm/model", "Here is the plan: walk to the shop and buy some paint.")
         output.usage = ModelUsage(input_tokens=5, output_tokens=3, total_tokens=8)
         return output
@@ -190,7 +260,9 @@ def test_a_confirmed_model_of_inspect_is_attacked(tmp_path, monkeypatch):
         return get_model(name, custom_outputs=answers)
 
     monkeypatch.setattr("opct.attack.opening.inspect_model", scripted)
-    done = run_attack("inspect:mockllm/model", out=tmp_path / "a", attacker="best_of_n", confirm_remote=True, **SMALL)
+    own = {"attacker": "best_of_n", "confirm_remote": True, "concurrency": 2, **SMALL}
+    done = run_attack("inspect:mockllm/model", out=tmp_path / "a", **own)
+    assert most == 2
     rows = {row["metric"]: row for row in done.result["rows"]}
     assert rows["defense_success_rate"]["value"] == 0.0
     assert done.result["curve"]["median_queries_to_break"]["value"] == 1
@@ -207,6 +279,7 @@ def test_settings_that_are_of_another_attacker_or_out_of_range_are_refused():
         {"n_behaviors": 0},
         {"twin_episodes": -1},
         {"episodes": 0},
+        {"concurrency": 0},
         {"max_queries": 0},
     ):
         with pytest.raises(EvaluationError):
