@@ -242,7 +242,8 @@ def test_a_model_behind_an_endpoint_is_attacked_only_when_confirmed(tmp_path):
 
 
 def test_a_confirmed_model_of_inspect_is_attacked(tmp_path, monkeypatch):
-    """It answers everything at once: all is broken by the first query. Of 6 tries 2 are asked at once, as said."""
+    """It answers everything at once: all is broken by the first query. Of a batch of 6 (24 tries, two threads) 2 are
+    asked at once, as said."""
     at_once, most = 0, 0
 
     async def answers(input, tools, tool_choice, config):
@@ -260,7 +261,7 @@ def test_a_confirmed_model_of_inspect_is_attacked(tmp_path, monkeypatch):
         return get_model(name, custom_outputs=answers)
 
     monkeypatch.setattr("opct.attack.opening.inspect_model", scripted)
-    own = {"attacker": "best_of_n", "confirm_remote": True, "concurrency": 2, **SMALL}
+    own = {"attacker": "best_of_n", "confirm_remote": True, "concurrency": 2, "episodes": 4, "n_behaviors": 6}
     done = run_attack("inspect:mockllm/model", out=tmp_path / "a", **own)
     assert most == 2
     rows = {row["metric"]: row for row in done.result["rows"]}
