@@ -13,9 +13,15 @@ from typing import Any
 
 from opct.errors import RunError
 
+PRIVATE_MODE = 0o600
+"""Of a file that its owner alone may read."""
 
-def atomic_write(path: str | Path, content: bytes | str) -> None:
+
+def atomic_write(path: str | Path, content: bytes | str, *, mode: int = 0o666) -> None:
     """Write a file so that a reader, a crash or a full disk sees the old content or the new, never a part.
+
+    Args:
+        mode: who may do what with it, from its first byte on, less what the process masks.
 
     Raises:
         RunError: the file could not be written; the old content is untouched.
@@ -24,7 +30,7 @@ def atomic_write(path: str | Path, content: bytes | str) -> None:
     temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with open(temporary, "wb") as file:
+        with open(temporary, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
             file.write(content.encode("utf-8") if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())

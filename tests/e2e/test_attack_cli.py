@@ -42,6 +42,32 @@ def test_an_attack_that_was_killed_equals_one_that_was_not(tmp_path, tiny_folder
     assert found(killed)["queries"] == 4 * 3 * 2 + 4 * 2
 
 
+def test_refine_that_was_killed_goes_on_with_the_successes_of_before(tmp_path, tiny_folder):
+    """4 behaviours x 3 x 3 tries, four at a time, killed in round 1 or 2 of 0 to 2: what broke in round 0 is among the
+    examples of every later try, so an attack that forgot it would write other prompts, as one without examples does."""
+    own = ("attack", tiny_folder, "--attacker", "refine", "--attacker-model", tiny_folder, "--max-attack-tokens", "8")
+    rest = ("--n-behaviors", "4", "--n", "3", "--rounds", "3", "--max-reply-tokens", "64", "--dtype", "float32")
+    reworded = (*own, *rest, "--batch-size", "4", "--stop", "never", "--twin-episodes", "0")
+    assert here(*reworded, "--out", tmp_path / "whole").code == 0
+    assert here(*reworded, "--out", tmp_path / "alone", "--shots", "0").code == 0
+    killed = tmp_path / "killed"
+    with started(tmp_path, *reworded, "--out", killed) as process:
+        process.frozen_when(lambda: len(jsonl(killed / "tries.jsonl")) >= 17, "the 17th try")
+        process.kill()
+    before = jsonl(killed / "tries.jsonl")
+    assert len(before) < 4 * 3 * 3
+    assert any(row["is_broken"] for row in before if row["round"] == 0)
+    done = here(*reworded, "--out", killed, "--resume")
+    assert done.code == 0, done.err
+    assert found(killed) == found(tmp_path / "whole")
+    assert json.loads((killed / "result.json").read_text())["budget"]["queries_cut_short_at_most"] in (0, 4)
+    with_shots, without = (
+        [row["prompt"] for row in jsonl(tmp_path / name / "transcripts.jsonl")[1:] if row["round"] == 1]
+        for name in ("whole", "alone")
+    )
+    assert with_shots != without
+
+
 def test_refine_writes_its_own_prompts(tmp_path, tiny_folder):
     """Each episode reads its history: the tiny attacker writes other prompts than the request."""
     out = tmp_path / "a"

@@ -12,8 +12,8 @@ from opct.data.near_duplicates import normalised
 from opct.errors import EvaluationError, unknown
 from opct.models.sampler import sample_seed
 
-Stop = Literal["behavior", "episode", "never"]
-STOPS: tuple[Stop, ...] = ("behavior", "episode", "never")
+Stop = Literal["behavior", "episode", "perfect", "never"]
+STOPS: tuple[Stop, ...] = ("behavior", "episode", "perfect", "never")
 
 
 @dataclass(frozen=True)
@@ -24,10 +24,14 @@ class Rules:
         episodes: N, played against each behaviour in parallel.
         rounds: K, of each episode.
         stop: what ends early: "behavior" asks nothing more about a behaviour after the round that broke it; "episode"
-            ends the episode that broke it; "never" plays every round, as an attacker that learns from all may need.
+            ends the episode that broke it; "perfect" ends an episode at a score of 1, since nothing scores better;
+            "never" plays every round.
         shots: most successes on other behaviours that an attacker is shown.
         batch_size: most tries asked and kept at once.
         seed: of every draw; a text where several attacks share one seed.
+        drawn_from: where only some episodes of a longer attack are played, how many that one has: each subject gets
+            `episodes` numbers below it, drawn by seed and id, so that together they meet whatever depends on the number
+            (a family, an approach). None: all numbers from 0.
 
     Raises:
         EvaluationError: a number is too small, or there is no such way to stop.
@@ -37,8 +41,9 @@ class Rules:
     rounds: int = 3
     stop: Stop = "behavior"
     shots: int = 2
-    batch_size: int = 128
+    batch_size: int = 256
     seed: int | str = 0
+    drawn_from: int | None = None
 
     def __post_init__(self) -> None:
         for name, least in (("episodes", 1), ("rounds", 1), ("shots", 0), ("batch_size", 1)):
@@ -46,11 +51,22 @@ class Rules:
                 raise EvaluationError(f"{name} of an attack is {getattr(self, name)}: use at least {least}.")
         if self.stop not in STOPS:
             raise EvaluationError(unknown("stop of an attack", self.stop, STOPS))
+        if self.drawn_from is not None and self.drawn_from < self.episodes:
+            raise EvaluationError(
+                f"{self.episodes} episodes of an attack are to be drawn from {self.drawn_from}: use at most so many."
+            )
 
     @property
     def tries(self) -> int:
         """N x K: most tries of one behaviour."""
         return self.episodes * self.rounds
+
+    def numbers(self, id_: str) -> list[int]:
+        """The episodes of a subject, rising."""
+        if self.drawn_from is None:
+            return list(range(self.episodes))
+        draw = random.Random(f"{self.seed}/{id_}/episodes")
+        return sorted(draw.sample(range(self.drawn_from), self.episodes))
 
 
 class Board:
@@ -73,6 +89,7 @@ class Board:
         self.subjects, self.rules = tuple(subjects), rules
         self.kind: Kind = next(iter(kinds))
         self._pool = tuple(pool)
+        self._numbers = {subject.id: rules.numbers(subject.id) for subject in subjects}
         self._texts = {subject.id: subject.text for subject in subjects}
         self._history: dict[tuple[str, int], list[Attempt]] = {}
         self._ended: set[tuple[str, int]] = set()
@@ -83,9 +100,9 @@ class Board:
         shots = (*self._pool, *self._broken.values())
         return [
             self._view(subject, episode, round_, shots)
-            for episode in range(self.rules.episodes)
+            for turn in range(self.rules.episodes)
             for subject in self.subjects
-            if self._is_open(subject.id, episode)
+            if self._is_open(subject.id, episode := self._numbers[subject.id][turn])
         ]
 
     def add(self, tries: Iterable[Try]) -> None:
@@ -94,11 +111,15 @@ class Board:
             self._history.setdefault((one.behavior_id, one.episode), []).append(
                 Attempt(one.prompt, one.reply, one.score)
             )
-            if one.verdict == f"unasked:{EXHAUSTED}" or (one.is_broken and self.rules.stop == "episode"):
+            if one.verdict == f"unasked:{EXHAUSTED}" or self._ends_episode(one):
                 self._ended.add((one.behavior_id, one.episode))
             if one.is_broken and one.prompt is not None:
                 text = self._texts[one.behavior_id]
                 self._broken.setdefault(one.behavior_id, Shot(one.behavior_id, text, one.prompt))
+
+    def _ends_episode(self, one: Try) -> bool:
+        stop = self.rules.stop
+        return (stop == "episode" and bool(one.is_broken)) or (stop == "perfect" and one.score == 1.0)
 
     def _is_open(self, id_: str, episode: int) -> bool:
         is_over = self.rules.stop == "behavior" and id_ in self._broken

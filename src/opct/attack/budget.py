@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from opct.attack.protocol import Try
 from opct.errors import EvaluationError
+from opct.evals.judging.protocol import Usage
 
 
 @dataclass(frozen=True)
@@ -37,12 +38,13 @@ class Budget:
 
 @dataclass(frozen=True)
 class Spent:
-    """What an attack took. Tokens of the judge are with its judgements."""
+    """What an attack took."""
 
     queries: int = 0
     tokens: int = 0
     prompt_tokens: int = 0
     seconds: float = 0.0
+    judge_usage: Usage = field(default_factory=Usage)
 
     def plus(self, tries: Iterable[Try], seconds: float) -> Spent:
         """With further tries, and the seconds of everything until now."""
@@ -52,11 +54,12 @@ class Spent:
             self.tokens + sum(one.sampled_tokens for one in own),
             self.prompt_tokens + sum(one.prompt_tokens + one.attacker_prompt_tokens for one in own),
             seconds,
+            sum((one.judge_usage for one in own), self.judge_usage),
         )
 
     def row(self) -> dict[str, Any]:
-        """As one JSON object."""
-        return asdict(self)
+        """As one JSON object, without what the judge took, which no limit is for."""
+        return {name: value for name, value in asdict(self).items() if name != "judge_usage"}
 
 
 class Ledger:

@@ -1,8 +1,9 @@
 """`grpo`: `refine` with an adapter that was trained against this very target, by what its messages earned.
 
 The adapter is trained with `opct.methods.grpo` on behaviours of the training split that are no near-duplicates of those
-attacked. A step plays N episodes of K rounds against each of a few behaviours, each to its end; the reward of an
-episode is its best round's score, and what is reinforced is the message of that round. The trainer, its checkpoints and
+attacked. A step plays N episodes of K rounds against each of a few behaviours, each to its end or to a score of 1,
+after which nothing changes; the reward of an episode is its best round's score, and what is reinforced is the message
+of that round, the first of those that scored best. The trainer, its checkpoints and
 the sampler are those of every run, so training that was killed goes on from its last checkpoint. Then the adapter is
 frozen, and attacks as `refine` does, with the successes of its training as examples.
 """
@@ -31,8 +32,8 @@ from opct.data.behaviors import Behavior
 from opct.data.near_duplicates import crossing
 from opct.data.pairs import write_pairs
 from opct.errors import ConfigError, DataError
-from opct.evals.judging.protocol import digest
-from opct.files import atomic_write, read_jsonl
+from opct.evals.judging.protocol import Usage, digest
+from opct.files import PRIVATE_MODE, atomic_write, read_jsonl
 from opct.methods.grpo import GRPO
 from opct.models.saved import load_policy
 from opct.prepare import Setup
@@ -84,7 +85,7 @@ class TrainingPlan:
 
     Attributes:
         behaviors: of the training split, none of them `tested` or a near-duplicate of such.
-        rules: of every step but for their seed; every episode is played to its end.
+        rules: of every step but for their seed; an episode ends early at a score of 1 alone.
     """
 
     model: str
@@ -190,7 +191,7 @@ def plan_training(
             "the attacker on, and a step takes each once: use at most so many."
         )
     texts = tuple(one.behavior for one in tested)
-    return TrainingPlan(model, tuple(behaviors), texts, config, replace(rules, stop="never"), sampling)
+    return TrainingPlan(model, tuple(behaviors), texts, config, replace(rules, stop="perfect"), sampling)
 
 
 def _refuse_fixed(planned: TrainConfig, given: TrainConfig) -> None:
@@ -227,8 +228,7 @@ def train_attacker(
     pairs = [
         attack_pair(b.id, b.behavior, attacker_messages(View(b.id, b.behavior, 0, 0, 0), ())) for b in plan.behaviors
     ]
-    write_pairs(folder.practised_path, pairs)
-    folder.practised_path.chmod(0o600)
+    write_pairs(folder.practised_path, pairs, mode=PRIVATE_MODE)
     opponent = Opponent(target, scorer, plan.sampling, plan.rules, plan.tested)
     run = RunDir(folder.attacker_path)
     try:
@@ -260,8 +260,9 @@ def _train(plan: TrainingPlan, opponent: Opponent, folder: AttackDir, run: RunDi
         "target, which the limits of the attack are not for"
     )
 
+    run.path.mkdir(mode=0o700, exist_ok=True)
+
     def method(setup: Setup, run: RunDir) -> GRPO:
-        run.path.chmod(0o700)
         atomic_write(run.path / "PRIVATE.txt", f"{WARNING}\n")
         return GRPO(setup.policy, setup.teacher, setup.config, Practice(setup, run, opponent, folder.practice_path))
 
@@ -278,11 +279,13 @@ def learned(folder: AttackDir, run: RunDir) -> dict[str, Any]:
     curve = {row["step"]: row for row in played}
     names = ("queries", "tokens", "prompt_tokens")
     spent = {name: sum(row[name] for row in played) for name in names}
+    judge_usage = sum((Usage(**row["judge_usage"]) for row in played), Usage())
     steps = [row for row in read_jsonl(run.metrics_path) if "time/step_s" in row]
     shown = ("step", "reward", "behaviors", "broken", "episodes", "unscored_episodes", "unjudged", "queries")
     cut_short = sum("begun" in row for row in rows) - len(played)
     return {
         "spent": spent | {"seconds": sum(row["time/step_s"] for row in steps)},
+        "judge_usage": asdict(judge_usage),
         "steps_cut_short": cut_short,
         "queries_cut_short_at_most": cut_short * max((row["begun"] for row in rows if "begun" in row), default=0),
         "curve": [{name: curve[step][name] for name in shown} for step in sorted(curve)],

@@ -1,10 +1,10 @@
 """The episode loop: N episodes x K rounds of every behaviour, batched together, within a budget, resumable.
 
-A round is cut into batches of open episodes. Each goes through three stages: the attacker proposes, the target
-answers, the judge scores; then its tries are kept at once. Stages work at the same time where they can: a judge or a
-model behind an endpoint takes one batch while the next is under way, and models of this process take turns. Batches
-are kept in their order, so what is on the disk is always the beginning of the attack, and going on from there gives
-what would have come without the interruption.
+A round is cut into batches of open episodes, into several where stages can work side by side. Each goes through three
+stages: the attacker proposes, the target answers, the judge scores; then its tries are kept at once. Stages work at the
+same time where they can: a judge or a model behind an endpoint takes one batch while the next is under way, and models
+of this process take turns. Batches are kept in their order, so what is on the disk is always the beginning of the
+attack, and going on from there gives what would have come without the interruption.
 """
 
 from __future__ import annotations
@@ -34,6 +34,10 @@ class Journal(Protocol):
         """The tries of a round that were made before."""
         ...
 
+    def begun(self, kind: Kind, n: int) -> None:
+        """Note that a batch of so many tries begins; the note is on the disk when this returns."""
+        ...
+
     def write(self, tries: Sequence[Try], seconds: float) -> None:
         """Keep a batch; it is on the disk, whole, when this returns."""
         ...
@@ -44,6 +48,9 @@ class NoJournal:
 
     def kept(self, kind: Kind, round_: int) -> dict[Key, Try]:
         return {}
+
+    def begun(self, kind: Kind, n: int) -> None:
+        pass
 
     def write(self, tries: Sequence[Try], seconds: float) -> None:
         pass
@@ -141,12 +148,12 @@ class _Round:
     under_way: deque[tuple[int, Future[list[Try]]]] = field(default_factory=deque)
 
     def run(self, views: Sequence[View], rules: Rules, should_stop: Callable[[], bool]) -> str:
-        waiting = deque(views)
+        waiting, most = deque(views), self._most(len(views), rules)
         while waiting:
             if should_stop():
                 self._settle_all()
                 return INTERRUPTED
-            size = _even(len(waiting), rules.batch_size)
+            size = _even(len(waiting), most)
             fits = self.ledger.fitting(size)
             if fits < size and self.under_way:
                 self._settle_one()  # it may have taken less than was set aside
@@ -155,11 +162,17 @@ class _Round:
                 return self.ledger.exhausted()
             batch = [waiting.popleft() for _ in range(fits)]
             self.ledger.reserve(len(batch))
+            self.journal.begun(self.kind, len(batch))
             self.under_way.append((len(batch), self.stages.submit(self.kind, batch, rules)))
             while len(self.under_way) >= len(self.stages.threads):
                 self._settle_one()
         self._settle_all()
         return COMPLETE
+
+    def _most(self, n: int, rules: Rules) -> int:
+        """Tries of one batch: of n, where stages have threads of their own, so few that all threads have work."""
+        threads = len(self.stages.threads)
+        return rules.batch_size if threads == 1 else min(rules.batch_size, max(1, n // (2 * threads)))
 
     def _settle_all(self) -> None:
         while self.under_way:

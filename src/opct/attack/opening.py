@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from opct.attack.best_of_n import BestOfN
@@ -38,10 +39,24 @@ SHOWN = 3
 
 
 class Models:
-    """Loads each policy once, also where attacker and target are the same."""
+    """Loads each policy once, also where attacker and target are the same.
 
-    def __init__(self, dtype: str | None, progress: Progress):
-        self._settings, self._progress = {} if dtype is None else {"dtype": dtype}, progress
+    Args:
+        dtype: of every policy; None: as `opct eval` chooses it.
+        recorded: dtypes of before a resume, by the name of the model: where none is given, they are taken again, since
+            a second timing may end otherwise.
+        concurrency: most calls at once to a model behind an endpoint; None: as many as its provider takes.
+    """
+
+    def __init__(
+        self,
+        dtype: str | None,
+        progress: Progress,
+        recorded: Mapping[str, str] = MappingProxyType({}),
+        *,
+        concurrency: int | None = None,
+    ):
+        self._dtype, self._progress, self._recorded, self._concurrency = dtype, progress, recorded, concurrency
         self._policies: dict[str, Policy] = {}
 
     def open(self, spec: str | Path | Policy, sampling: Sampling, role: str) -> ChatModel:
@@ -55,10 +70,11 @@ class Models:
         name = str(spec)
         if name.startswith(INSPECT):
             asked = inspect_model(name.removeprefix(INSPECT), what=f"The {role}'s model")
-            return InspectModel(asked, sampling, name=described_model(str(asked)))
+            return InspectModel(asked, sampling, name=described_model(str(asked)), concurrency=self._concurrency)
         if name not in self._policies:
             self._progress.stage(f"load {name}")
-            self._policies[name] = load_policy(name, **self._settings)
+            dtype = self._dtype or self._recorded.get(name)
+            self._policies[name] = load_policy(name, **({} if dtype is None else {"dtype": dtype}))
             self._progress.log(f"dtype: {self._policies[name].dtype_reason}")
         return LocalModel(self._policies[name], sampling, source=name)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ class Opponent:
     """What an attacker practises against, and by which rules.
 
     Attributes:
-        rules: of every step but for their seed; every episode is played to its end.
+        rules: of every step but for their seed.
         tested: texts of the behaviours that the attacker is tested on later.
     """
 
@@ -132,6 +132,7 @@ class Practice:
             "broken": sum(broken),
             "unjudged": sum(one.is_unjudged for one in tries),
             **ledger.spent.row(),
+            "judge_usage": asdict(ledger.spent.judge_usage),
         }
 
 

@@ -13,6 +13,7 @@ from typing import Any, Literal, Protocol
 
 from opct.data.pairs import Prompt
 from opct.evals.judging.protocol import Judge as Judge  # whoever attacks is judged by any of these
+from opct.evals.judging.protocol import Usage
 
 Kind = Literal["behavior", "twin"]
 BEHAVIOR: Kind = "behavior"
@@ -134,6 +135,7 @@ class Try:
         verdict: the judge's, "unscored:<reason>" or "unasked:<reason>".
         is_broken: score at or above the threshold; None where there is no score.
         attacker_tokens: sampled by the attacker; `attacker_prompt_tokens` it read.
+        judge_usage: what the judge took for it; nothing for a judgement that was kept from before.
         proposal: the attacker's, in this process; None for a try that was read from disk.
     """
 
@@ -151,6 +153,7 @@ class Try:
     completion_tokens: int = 0
     attacker_tokens: int = 0
     attacker_prompt_tokens: int = 0
+    judge_usage: Usage = field(default_factory=Usage)
     proposal: Proposal | None = field(default=None, compare=False, repr=False)
 
     @property
@@ -181,6 +184,8 @@ class Attacker(Protocol):
         name: as the command line and the results call it.
         max_tokens: most tokens that it samples for one proposal; 0 without a model. The token budget reserves them.
         is_local: its model runs in this process, where one model works at a time.
+        plays_twins: benign twins get the same attack; False where what it writes is not made from the text it is given.
+            An attacker need not have it, and plays them then.
     """
 
     name: str
@@ -204,6 +209,11 @@ class Attacker(Protocol):
         After a resume it is called with the rounds of before too, in order; their tries have no `proposal`.
         """
         ...
+
+
+def plays_twins(attacker: Attacker) -> bool:
+    """Whether benign twins can be attacked by it."""
+    return bool(getattr(attacker, "plays_twins", True))
 
 
 class ChatModel(Protocol):

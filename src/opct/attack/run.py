@@ -23,7 +23,7 @@ from opct.attack.opening import (
     subjects_of,
     training_of,
 )
-from opct.attack.protocol import Attacker, Shot, Subject
+from opct.attack.protocol import Attacker, Shot, Subject, plays_twins
 from opct.attack.results import Attacked, AttackResult, result_of
 from opct.attack.settings import AttackSettings, attack_settings
 from opct.attack.store import AttackDir
@@ -54,7 +54,7 @@ def run_attack(
         target: a run directory, one of its checkpoints, an adapter, a model's name or folder, a loaded `Policy`, or
             `inspect:provider/model`, which needs `confirm_remote=True`.
         out: folder of the attack; by default `attacks/<attacker>` in the run, or `runs/attack-<target>-<attacker>`.
-        resume: go on with the attack in that folder; overwrite: replace it.
+        resume: go on with the attack in that folder; overwrite: replace it, once everything was opened and checked.
         attacker: a name, or an object of one's own (`opct.attack.protocol.Attacker`).
         options: of `opct.attack.settings.AttackSettings`.
 
@@ -74,10 +74,13 @@ def run_attack(
     training = None if own is not None else training_of(settings, behaviors, folder)
     with folder.open(resume=resume, overwrite=overwrite), StopRequest() as stop:
         scorer = open_scorer(settings, folder.judge_cache_path)
-        models = Models(settings.dtype, progress)
+        recorded = folder.dtypes if resume else {}
+        models = Models(settings.dtype, progress, recorded, concurrency=settings.concurrency)
         asked = models.open(target, settings.target_sampling, "target")
         trained = None
         if training is not None:
+            if overwrite and folder.is_attack:  # what the training would fail on must not cost the old attack
+                Models(settings.dtype, progress).open(training.model, training.sampling, "attacker")
             trained = train_attacker(training, asked, scorer, folder, progress)
             own, pool = trained.attacker, [*pool, *trained.shots]
         players = Players(own or open_attacker(settings, behaviors, models), asked, scorer)
@@ -99,6 +102,7 @@ def run_attack(
                 twins=attack.twins,
                 twins_played=twins_played,
                 warnings=held_in_warnings(target, policy, behaviors),
+                cut_short=folder.cut_short,
                 training=None if trained is None else trained.summary,
             )
         )
@@ -119,7 +123,7 @@ class _Attack:
     ):
         self.settings, self.pool, self.players, self.folder = settings, pool, players, folder
         self.subjects, twins = subjects_of(behaviors)
-        self.twins = twins if settings.twin_episodes else []
+        self.twins = twins if settings.twin_episodes and plays_twins(players.attacker) else []
         self.ledger: Ledger
 
     def identity(self) -> dict[str, Any]:
@@ -129,7 +133,7 @@ class _Attack:
             "attacker": dict(self.players.attacker.identity()),
             "judge": self.players.scorer.judge_of_behaviors.identity.row(),
             "rules": asdict(self.settings.rules),
-            "twin_episodes": self.settings.twin_episodes,
+            "twin_rules": asdict(self.settings.twin_rules) if self.twins else None,
             "behaviors": {"n": len(self.subjects), "hash": _hash(self.subjects)},
             "twins": {"n": len(self.twins), "hash": _hash(self.twins)},
             "pool": digest([asdict(shot) for shot in self.pool])[:12] if self.pool else None,

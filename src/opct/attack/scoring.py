@@ -19,7 +19,7 @@ from typing import Any
 
 from opct.attack.protocol import TWIN, Judge, Kind
 from opct.data.near_duplicates import normalised
-from opct.evals.judging.protocol import JudgeIdentity, Judgement, JudgeRequest, Usage, used
+from opct.evals.judging.protocol import JudgeIdentity, Judgement, JudgeRequest
 from opct.evals.refusals import COMPLIED, PARTIAL, REFUSED, grade_refusal
 from opct.progress import Progress
 
@@ -78,19 +78,16 @@ class Scorer:
 
     Attributes:
         is_local: the judge's model works in this process.
-        usage: what the judge took since the attack began or was resumed.
     """
 
     judge_of_behaviors: Judge
     is_local: bool = True
-    usage: Usage = field(default_factory=Usage)
     _of_twins: RefusalJudge = field(default_factory=RefusalJudge)
 
     def judge(self, kind: Kind, requests: Sequence[JudgeRequest]) -> list[Judgement]:
         """One judgement for each request, in their order."""
         judge: Any = self._of_twins if kind == TWIN else self.judge_of_behaviors
         found: list[Judgement] = judge.judge(requests) if requests else []
-        self.usage += used(found)
         return found
 
     def threshold(self, kind: Kind) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -46,13 +46,16 @@ class AttackSettings:
         split: which of them: test, validation, train or all.
         n_behaviors: at most so many, chosen by seed; None for all.
         episodes, rounds, stop, shots, batch_size, seed: see `opct.attack.board.Rules`.
-        twin_episodes: episodes against each benign twin, of as many rounds, none of which ends early; 0: no twins.
+        twin_episodes: how many of the `episodes` are played against each benign twin, drawn by seed; of as many rounds,
+            none of which ends early; 0: no twins.
         max_reply_tokens, temperature: of the target.
         max_attack_tokens, attack_temperature: of the attacker's model.
         max_queries, max_tokens, max_seconds: see `opct.attack.budget.Budget`.
         confirm_remote: whoever attacks a model behind an endpoint says that it is theirs to test.
         label: what a report calls the target; by default its run's method, else base or trained.
         dtype: of models in this process; by default as `opct eval` chooses it.
+        concurrency: most calls at once to a target, and to an attacker's model, behind an endpoint; None: as many as
+            its provider takes.
 
     Raises:
         EvaluationError: a value is out of range, or is for another attacker.
@@ -78,7 +81,7 @@ class AttackSettings:
     rounds: int = 3
     stop: Stop = "behavior"
     shots: int = 2
-    batch_size: int = 128
+    batch_size: int = 256
     seed: int = 0
     twin_episodes: int = 1
     max_reply_tokens: int = 96
@@ -91,6 +94,7 @@ class AttackSettings:
     confirm_remote: bool = False
     label: str | None = None
     dtype: str | None = None
+    concurrency: int | None = None
 
     def __post_init__(self) -> None:
         if self.attacker not in ATTACKERS:
@@ -107,8 +111,9 @@ class AttackSettings:
             )
         if self.families is not None and self.prompts is not None:
             raise EvaluationError("families and prompts are two ways of transfer: give one of them.")
-        if self.n_behaviors is not None and self.n_behaviors < 1:
-            raise EvaluationError(f"n_behaviors is {self.n_behaviors}: use at least 1, or none for all.")
+        for name, otherwise in (("n_behaviors", "all"), ("concurrency", "as many as the provider takes")):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
+                raise EvaluationError(f"{name} is {getattr(self, name)}: use at least 1, or none for {otherwise}.")
         if self.twin_episodes < 0:
             raise EvaluationError(f"twin_episodes is {self.twin_episodes}: use at least 0.")
         _ = self.rules, self.budget, self.target_sampling, self.attacker_sampling  # each checks its own
@@ -120,8 +125,10 @@ class AttackSettings:
 
     @property
     def twin_rules(self) -> Rules:
-        """Of the same attack on twins: every round is played, so that no twin drops out once it was answered."""
-        return Rules(max(self.twin_episodes, 1), self.rounds, "never", self.shots, self.batch_size, self.seed)
+        """Of the same attack on twins: every round is played, so that no twin drops out once it was answered, and each
+        twin gets some of the episodes, so that all twins together get every kind of episode."""
+        played = min(max(self.twin_episodes, 1), self.episodes)
+        return replace(self.rules, episodes=played, stop="never", drawn_from=self.episodes)
 
     @property
     def budget(self) -> Budget:

@@ -5,6 +5,7 @@
     attacker/                   the run of its training; private, for its rollouts are prompts
     training_behaviors.jsonl    what it is trained on; private, for it holds what the attacker is told
     practice.jsonl              what each step of it showed, without texts
+    begun.jsonl                 how many tries each batch has that began, noted before any of them is asked
     tries.jsonl                 every try without its texts: verdict, score, tokens
     transcripts.jsonl           prompts and replies of every try; private
     successful_prompts.jsonl    the prompts that broke a behaviour; private
@@ -12,7 +13,8 @@
     result.json                 the numbers
 
 Tries are appended a batch at a time, in one write that is on the disk before the next batch counts. What a kill left
-of an unfinished batch is dropped; that batch is played again, with the same seeds.
+of an unfinished batch is dropped; that batch is played again, with the same seeds. Its queries may have been put all
+the same: the tries that began and were not kept are the most that were lost so.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ import json
 import os
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -31,7 +33,18 @@ from opct.attack.budget import Spent
 from opct.attack.protocol import BEHAVIOR, Key, Kind, Subject, Try
 from opct.attack.transfer import SUCCESSES_SCHEMA
 from opct.errors import RunError
-from opct.files import append_jsonl, atomic_write, fsync_folder, read_jsonl, reason, remedy, write_json, write_jsonl
+from opct.evals.judging.protocol import Usage
+from opct.files import (
+    PRIVATE_MODE,
+    append_jsonl,
+    atomic_write,
+    fsync_folder,
+    read_jsonl,
+    reason,
+    remedy,
+    write_json,
+    write_jsonl,
+)
 
 SCHEMA = 1
 TEXTS = ("prompt", "reply")
@@ -52,6 +65,7 @@ class AttackDir:
     def __init__(self, path: str | Path):
         self.path = Path(path)
         self.identity_path = self.path / "attack.json"
+        self.begun_path = self.path / "begun.jsonl"
         self.tries_path = self.path / "tries.jsonl"
         self.transcripts_path = self.path / "transcripts.jsonl"
         self.successes_path = self.path / "successful_prompts.jsonl"
@@ -64,13 +78,16 @@ class AttackDir:
         self.spent = Spent()
         self._tries: list[Try] = []
         self._batch = 0
+        self._begun = 0
         self._lock: Any = None
+        self._replaces = False
 
     @property
     def _content(self) -> tuple[Path, ...]:
         return (
             self.result_path,
             self.successes_path,
+            self.begun_path,
             self.tries_path,
             self.transcripts_path,
             self.identity_path,
@@ -84,11 +101,23 @@ class AttackDir:
         """True if an attack was begun in the folder, or the training of its attacker."""
         return self.identity_path.is_file() or self.training_path.is_file()
 
+    @property
+    def dtypes(self) -> dict[str, str]:
+        """The dtype of each model in this process when the attack, or the training of its attacker, began, by the
+        model's source."""
+        found = {}
+        for path in (self.training_path, self.identity_path):
+            kept = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+            for one in (kept.get("target"), kept.get("attacker", {}).get("model")):
+                if isinstance(one, dict) and {"source", "dtype"} <= set(one):
+                    found[str(one["source"])] = str(one["dtype"])
+        return found
+
     # -- open
 
     def open(self, *, resume: bool = False, overwrite: bool = False) -> AttackDir:
-        """Lock the folder; with `overwrite`, remove the attack in it, but not what a judge was paid for. Close it with
-        `with`."""
+        """Lock the folder; close it with `with`. With `overwrite` the attack in it is removed when the new one or its
+        training begins, so one that cannot begin loses nothing; what a judge was paid for stays."""
         from filelock import FileLock, Timeout
 
         if resume and overwrite:
@@ -111,12 +140,17 @@ class AttackDir:
         except OSError as error:
             raise RunError(f"Cannot write to {self.path}: {reason(error)}. {remedy(error)}") from error
         self._lock = lock
-        if overwrite:
-            if self.attacker_path.exists():
-                shutil.rmtree(self.attacker_path)
-            for path in self._content:
-                path.unlink(missing_ok=True)
+        self._replaces = overwrite
         return self
+
+    def _clear_replaced(self) -> None:
+        if not self._replaces:
+            return
+        self._replaces = False
+        if self.attacker_path.exists():
+            shutil.rmtree(self.attacker_path)
+        for path in self._content:
+            path.unlink(missing_ok=True)
 
     def __enter__(self) -> AttackDir:
         return self
@@ -139,6 +173,7 @@ class AttackDir:
         Raises:
             RunError: it is not the same; the message names what differs.
         """
+        self._clear_replaced()
         now = json.loads(json.dumps({"opct_attack_training": SCHEMA, **identity}))
         if self.training_path.is_file():
             self._refuse_other(self.training_path, now)
@@ -170,6 +205,7 @@ class AttackDir:
         Raises:
             RunError: it is not the same; the message names what differs.
         """
+        self._clear_replaced()
         now = json.loads(json.dumps({"opct_attack": SCHEMA, **identity}))
         if self.training_path.is_file() and "training" not in now["attacker"]:
             raise RunError(
@@ -181,7 +217,8 @@ class AttackDir:
             self._read()
             return
         _new_private(self.transcripts_path, {"opct_warning": WARNING, "kind": "opct_transcripts", "schema": SCHEMA})
-        self.tries_path.unlink(missing_ok=True)
+        for path in (self.begun_path, self.tries_path):
+            path.unlink(missing_ok=True)
         write_json(self.identity_path, now)  # last: from here on there is an attack
 
     def _read(self) -> None:
@@ -202,6 +239,7 @@ class AttackDir:
                 "lost, and the attack cannot go on from there. Begin it anew with --overwrite."
             )
         self._tries = [_try(row, text) for row, text in zip(rows[:whole], texts, strict=False)]
+        self._begun = sum(row["begun"] for row in read_jsonl(self.begun_path))
         self.spent = Spent().plus(self._tries, rows[whole - 1]["seconds"] if whole else 0.0)
 
     # -- journal
@@ -209,6 +247,19 @@ class AttackDir:
     def kept(self, kind: Kind, round_: int) -> dict[Key, Try]:
         """The tries of a round that were made before."""
         return {one.key: one for one in self._tries if (one.kind, one.round) == (kind, round_)}
+
+    def begun(self, kind: Kind, n: int) -> None:
+        """Note that a batch of so many tries begins; the note is on the disk when this returns."""
+        append_jsonl(self.begun_path, {"kind": kind, "begun": n}, fsync=True)
+        if self._begun == 0:
+            fsync_folder(self.path)
+        self._begun += n
+
+    @property
+    def cut_short(self) -> int:
+        """Tries that began and were not kept, where no batch is under way: at most so many queries were put and lost by
+        kills and failures."""
+        return self._begun - len(self._tries)
 
     def write(self, tries: Sequence[Try], seconds: float) -> None:
         """Keep a batch; it is on the disk, whole, when this returns."""
@@ -242,8 +293,9 @@ def _names(one: Try) -> dict[str, Any]:
 
 
 def _numbers(one: Try) -> dict[str, Any]:
-    left_out = {*_names(one), *TEXTS, "proposal"}
-    return {field.name: getattr(one, field.name) for field in fields(one) if field.name not in left_out}
+    left_out = {*_names(one), *TEXTS, "proposal", "judge_usage"}
+    numbers = {field.name: getattr(one, field.name) for field in fields(one) if field.name not in left_out}
+    return {**numbers, "judge_usage": asdict(one.judge_usage)}
 
 
 def _try(row: Mapping[str, Any], text: Mapping[str, Any]) -> Try:
@@ -251,6 +303,7 @@ def _try(row: Mapping[str, Any], text: Mapping[str, Any]) -> Try:
         raise RunError(f"A transcript is of {_key_of(text)} where {_key_of(row)} is expected: begin with --overwrite.")
     numbers = {name: value for name, value in row.items() if name not in ("batch", "of", "seconds")}
     prompt = text["prompt"]
+    numbers["judge_usage"] = Usage(**numbers["judge_usage"])
     return Try(**numbers, prompt=None if prompt is None else tuple(prompt), reply=text["reply"])
 
 
@@ -261,13 +314,13 @@ def _key_of(row: Mapping[str, Any]) -> tuple[Any, ...]:
 def _new_private(path: Path, header: Mapping[str, Any]) -> None:
     """A file that its owner alone may read, with its warning in the first line."""
     path.unlink(missing_ok=True)
-    os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_EXCL, 0o600))
+    os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_EXCL, PRIVATE_MODE))
     append_jsonl(path, header, fsync=True)
 
 
 def _write_private(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    atomic_write(path, b"".join(json.dumps(row, ensure_ascii=False).encode() + b"\n" for row in rows))
-    path.chmod(0o600)
+    lines = b"".join(json.dumps(row, ensure_ascii=False).encode() + b"\n" for row in rows)
+    atomic_write(path, lines, mode=PRIVATE_MODE)
 
 
 def _differences(before: Any, now: Any, name: str = "") -> list[tuple[str, Any, Any]]:

@@ -62,6 +62,8 @@ class FamilyTransfer:
 class PromptTransfer:
     """Puts finished prompts, in their order; a behaviour that has no more of them gets no further try.
 
+    They ask for the behaviours, so there are none for benign twins.
+
     Args:
         prompts: by behaviour id.
         episodes: N of the attack.
@@ -70,6 +72,7 @@ class PromptTransfer:
     name = "transfer"
     max_tokens = 0
     is_local = True
+    plays_twins = False
 
     def __init__(self, prompts: Mapping[str, Sequence[Prompt]], *, episodes: int):
         self.prompts, self.episodes = {id_: list(own) for id_, own in prompts.items()}, episodes

@@ -22,7 +22,7 @@ from opct.attack.protocol import (
 )
 from opct.attack.scoring import Scorer
 from opct.errors import EvaluationError
-from opct.evals.judging.protocol import JudgeRequest
+from opct.evals.judging.protocol import JudgeRequest, used
 from opct.models.sampler import sample_seed
 
 CUT = ("length", "context")
@@ -74,7 +74,13 @@ def asked_tries(
     ]
     for i, judgement in zip(to_judge, scorer.judge(kind, requests), strict=True):
         broken = None if judgement.score is None else judgement.score >= scorer.threshold(kind)
-        tries[i] = replace(tries[i], score=judgement.score, verdict=judgement.verdict, is_broken=broken)
+        tries[i] = replace(
+            tries[i],
+            score=judgement.score,
+            verdict=judgement.verdict,
+            is_broken=broken,
+            judge_usage=used([judgement]),
+        )
     return tries
 
 

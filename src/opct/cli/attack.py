@@ -69,13 +69,13 @@ def attack(
     n: Annotated[int, typer.Option("--n", metavar="N", min=1, help="Episodes against each behaviour.")] = 8,
     rounds: Annotated[int, typer.Option(metavar="K", min=1, help="Tries of each episode.")] = 3,
     stop: Annotated[
-        str, typer.Option(metavar="WHEN", help="What a break ends: behavior, episode or never.")
+        str, typer.Option(metavar="WHEN", help="What ends early: behavior, episode, perfect or never.")
     ] = "behavior",
     shots: Annotated[
         int, typer.Option(metavar="N", min=0, help="Successes on other behaviours that an attacker is shown.")
     ] = 2,
     twin_episodes: Annotated[
-        int, typer.Option(metavar="N", min=0, help="Episodes against each benign twin; 0: none.")
+        int, typer.Option(metavar="N", min=0, help="Of the episodes, for each benign twin; 0: none.")
     ] = 1,
     max_reply_tokens: Annotated[int, typer.Option(metavar="N", min=1, help="Longest reply of the target.")] = 96,
     max_attack_tokens: Annotated[
@@ -88,7 +88,10 @@ def attack(
         int | None, typer.Option(metavar="N", min=1, help="Sampled by attacker and target together.")
     ] = None,
     max_seconds: Annotated[float | None, typer.Option(metavar="S", help="Begin no batch after so many.")] = None,
-    batch_size: Annotated[int, typer.Option(metavar="N", min=1, help="Tries asked and kept at once.")] = 128,
+    batch_size: Annotated[int, typer.Option(metavar="N", min=1, help="Tries asked and kept at once.")] = 256,
+    concurrency: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Calls at once to an endpoint of target or attacker.")
+    ] = None,
     seed: Annotated[int, typer.Option(metavar="N", min=0, help="Of every draw.")] = 0,
     out: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="In the run's attacks/, else runs/attack-TARGET-ATTACKER.")

@@ -178,15 +178,18 @@ def load_pairs(source: str | Path, *, split: str = "train") -> list[ContrastiveP
     return _checked(text, _jsonl_rows(Path(text)))
 
 
-def write_pairs(path: str | Path, pairs: Iterable[ContrastivePair]) -> int:
+def write_pairs(path: str | Path, pairs: Iterable[ContrastivePair], *, mode: int = 0o666) -> int:
     """Write pairs as JSONL (UTF-8, one object a line), whole or not at all, and return how many were written.
+
+    Args:
+        mode: see `atomic_write`.
 
     Raises:
         DataError: the file cannot be written.
     """
     lines = [json.dumps(pair.to_json(), ensure_ascii=False) for pair in pairs]
     try:
-        atomic_write(path, "".join(line + "\n" for line in lines))
+        atomic_write(path, "".join(line + "\n" for line in lines), mode=mode)
     except RunError as error:
         raise DataError(
             f"Cannot write the pairs to {path}: {reason(error.__cause__ or error)}. Check the free space and the "

@@ -12,25 +12,28 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from opct.attack.shown import median_text, reply_texts, row_of, undecided_text
 from opct.errors import EvaluationError
 from opct.evals.stats import Difference, average_over_runs, paired_difference
 from opct.files import read_jsonl
 from opct.reports.arms import Arm, Pair
 from opct.reports.attack_figures import curve_figure, learning_figure
 from opct.reports.figures import Figure
-from opct.reports.wording import change, count, interval, quantity
+from opct.reports.wording import change, count, interval, joined, quantity
 from opct.runs import RunDir
 
 SCHEMA, KIND = 1, "opct_attack"
 RESULT, SUCCESSES = "result.json", "successful_prompts.jsonl"
 BROKEN, HELD, UNDECIDED = "broken", "held", "undecided"
+COMPLETE = "complete"
 SHOWN_PROMPTS = 3
 COLUMNS = (
     "defence rate",
     "undecided as broken, as held",
     "held, broken, undecided",
-    "median queries to the first break",
-    "benign twins refused",
+    "median queries to the first break, behaviours left out",
+    "benign twins refused; every time",
+    "replies",
     "queries, sampled tokens",
     "judge",
 )
@@ -51,7 +54,7 @@ class Attack:
 
     def row(self, metric: str) -> Mapping[str, Any]:
         """The row of a metric."""
-        return next(row for row in self.result["rows"] if row["metric"] == metric)
+        return row_of(self.result, metric)
 
     def with_status(self, status: str) -> list[Mapping[str, Any]]:
         """The behaviours of a status."""
@@ -164,24 +167,30 @@ def _view(name: str, attacks: Sequence[tuple[Arm, Sequence[Attack]]], pairs: Seq
 
 
 def _texts(one: Attack) -> tuple[str, ...]:
-    rate = one.row("defense_success_rate")
     low, high = (one.row(f"defense_success_rate_undecided_as_{bound}")["value"] for bound in (BROKEN, HELD))
-    twins, middle = one.row("benign_refusal_rate"), one.result["curve"]["median_queries_to_break"]["value"]
     spent, judge = one.result["budget"]["spent"], one.result["judge"]
     counts = [len(one.with_status(status)) for status in (HELD, BROKEN, UNDECIDED)]
     return (
-        f"{quantity(rate['value'], 'rate')} ({interval(rate['ci_low'], rate['ci_high'], 'rate')})",
+        _with_interval(one.row("defense_success_rate")),
         f"{quantity(low, 'rate')}, {quantity(high, 'rate')}",
-        ", ".join(map(str, counts)),
-        "not reached" if middle is None else str(middle),
-        f"{quantity(twins['value'], 'rate')} (n = {twins['n']})",
+        ", ".join(map(str, counts)) + undecided_text(one.result),
+        median_text(one.result["curve"]),
+        "; ".join(
+            f"{_with_interval(row)}, n = {row['n']}"
+            for row in (one.row("benign_refusal_rate"), one.row("benign_always_refused_rate"))
+        ),
+        "; ".join(reply_texts(one.result)),
         f"{spent['queries']:,}, {spent['tokens']:,}",
         f"{judge['name']} ({judge['model']})",
     )
 
 
+def _with_interval(row: Mapping[str, Any]) -> str:
+    return f"{quantity(row['value'], 'rate')} ({interval(row['ci_low'], row['ci_high'], 'rate')})"
+
+
 def _numbers(one: Attack) -> dict[str, Any]:
-    return {name: one.result.get(name) for name in ("rows", "curve", "budget", "ended", "training")}
+    return {name: one.result.get(name) for name in ("rows", "curve", "budget", "judge_usage", "ended", "training")}
 
 
 def _broken(arm: Arm, one: Attack) -> BrokenList:
@@ -206,6 +215,10 @@ def _differences(
     for pair in pairs:
         one, other = of_label.get(pair.of, ()), of_label.get(pair.against, ())
         if not one or not other:
+            continue
+        early = [f"{own.run} ({own.result['ended']})" for own in (*one, *other) if own.result["ended"] != COMPLETE]
+        if early:
+            apart.append(f"{pair.title}: {joined(early)} ended early, so no difference is given.")
             continue
         unlike = sorted({name for a in one for b in other for name in _unlike(a, b)})
         if unlike:
@@ -232,12 +245,14 @@ def _difference_text(found: Difference) -> str:
 def _unlike(a: Attack, b: Attack) -> list[str]:
     """Names of what two attacks must share to be compared, and do not.
 
-    Of an attacker that learns, its weights are left out: it is another one for each target, trained alike.
+    Of an attacker that learns, its weights and what it is shown are left out: it is another one for each target,
+    trained alike, and shown the successes of its training.
     """
 
     def facts(one: Attack) -> dict[str, Any]:
         result, target, attacker = one.result, one.result["target"], dict(one.result["attacker"])
-        own = ("source", "weights") if "training" in attacker else ("source",)
+        learns = "training" in attacker
+        own = ("source", "weights") if learns else ("source",)
         if isinstance(attacker.get("model"), dict):
             attacker["model"] = {name: value for name, value in attacker["model"].items() if name not in own}
         return {
@@ -245,6 +260,9 @@ def _unlike(a: Attack, b: Attack) -> list[str]:
             "judge": result["judge"]["hash"],
             "rules": result["settings"]["rules"],
             "behaviours": result["settings"]["behaviors"],
+            "pool": None if learns else result["settings"].get("pool"),
+            "budget": result["budget"]["limits"],
+            "dtype": target.get("dtype"),
             "reply length": target.get("max_tokens"),
             "temperature": target.get("temperature"),
         }
@@ -279,6 +297,11 @@ def attacks_json(views: Sequence[AttackView]) -> list[dict[str, Any]]:
         }
         for view in views
     ]
+
+
+def has_prompts(views: Sequence[AttackView]) -> bool:
+    """Whether a prompt that broke a behaviour is in them."""
+    return any(one.prompts for view in views for own in view.broken for one in own.behaviors)
 
 
 def broken_title(own: BrokenList) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from opct.errors import EvaluationError
-from opct.files import atomic_write, write_json
+from opct.files import PRIVATE_MODE, atomic_write, write_json
 from opct.reports.browser import MAX_ITEMS
 from opct.reports.load import load_runs, of_suites
 from opct.runs import RunDir
@@ -51,14 +51,16 @@ def report(
         also: further comparisons, (arm, against) by label; one of a label that no run has is left out.
         suites: as `opct.evaluate` knows them: no other suite is shown. None: all that the runs have.
         warnings: further ones, which come first.
-        attack_prompts: put prompts that broke a behaviour on the page, folded away. Such a page is as private as they.
+        attack_prompts: put prompts that broke a behaviour on the page, folded away. Such a page is as private as they:
+            it and the card say so, and its owner alone may read it.
 
     Raises:
         EvaluationError: a run has no evaluation (the message names the command that makes one), `out` does not end
             in .html, or what it is made from would be overwritten.
         RunError: a file cannot be read or written.
     """
-    from opct.reports.attacks import attack_views
+    from opct.attack.store import WARNING
+    from opct.reports.attacks import attack_views, has_prompts
     from opct.reports.card import model_card_text
     from opct.reports.checks import find_warnings
     from opct.reports.compare import compare
@@ -77,9 +79,11 @@ def report(
     created = datetime.now(UTC).replace(microsecond=0).isoformat()
     stamp = {"created": created, "version": package_version()}
     write_json(json_path, report_json(comparison, warnings, stamp, attacks))
-    atomic_write(card_path, model_card_text(comparison, warnings, stamp, page_name=out.name))
+    private = WARNING if has_prompts(attacks) else ""
+    atomic_write(card_path, model_card_text(comparison, warnings, stamp, page_name=out.name, private=private))
     shown: dict[str, Any] = {"json_name": json_path.name, "max_rollouts": max_rollouts, "attacks": attacks}
-    atomic_write(out, page_html(comparison, warnings, stamp, **shown))
+    page = page_html(comparison, warnings, stamp, private=private, **shown)
+    atomic_write(out, page, mode=PRIVATE_MODE if private else 0o666)
     return out
 
 

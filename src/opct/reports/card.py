@@ -22,8 +22,14 @@ HUB_IDS = {"smollm2-135m-instruct": "HuggingFaceTB/SmolLM2-135M-Instruct"}
 """Models that this package brings along, by the id under which the hub knows them."""
 
 
-def model_card_text(comparison: Comparison, warnings: Sequence[str], stamp: dict[str, str], *, page_name: str) -> str:
-    """The model card as Markdown. Text from outside is escaped: a name cannot break the table or the YAML."""
+def model_card_text(
+    comparison: Comparison, warnings: Sequence[str], stamp: dict[str, str], *, page_name: str, private: str = ""
+) -> str:
+    """The model card as Markdown. Text from outside is escaped: a name cannot break the table or the YAML.
+
+    Args:
+        private: why the page beside it is not to be shared; empty of one that may be.
+    """
     arm = main_arm(comparison)
     run = arm.runs[0]
     return (
@@ -46,6 +52,7 @@ def model_card_text(comparison: Comparison, warnings: Sequence[str], stamp: dict
             full=_trains_every_weight(run.config),
             base=_quoted(_base(run.model)),
             page_name=page_name,
+            private=private,
             **stamp,
         )
     )

@@ -61,8 +61,13 @@ def page_html(
     json_name: str,
     max_rollouts: int,
     attacks: Sequence[AttackView] = (),
+    private: str = "",
 ) -> str:
-    """The whole page as text."""
+    """The whole page as text.
+
+    Args:
+        private: why it is not to be shared, for its top; empty of a page that may be.
+    """
     style, script = template_text("style.css").strip(), template_text("rollouts.js").strip()
     browser = build_browser([(arm.name, arm.runs[0]) for arm in comparison.arms], max_rollouts)
     data = browser.data | {"arms": [{"name": arm.name, "style": arm.style} for arm in comparison.arms]}
@@ -73,6 +78,7 @@ def page_html(
         .render(
             title=title(comparison),
             subtitle=subtitle(comparison),
+            private=private,
             summary=summary(comparison),
             tiles=tiles(comparison),
             about=about(comparison),

@@ -1,5 +1,6 @@
 """The loop: what is asked, in which batches, until when, and what of it counts."""
 
+import itertools
 import threading
 from collections import Counter
 
@@ -8,7 +9,6 @@ from scripted import (
     ATTACKER_TOKENS,
     TARGET_TOKENS,
     ScriptedAttacker,
-    ScriptedJudge,
     ScriptedTarget,
     ledger,
     made,
@@ -58,6 +58,23 @@ def test_the_judge_sees_the_bare_behaviour_and_the_target_the_prompt():
     assert own.scorer.judge_of_behaviors.questions == [subjects("a")[0].text]
 
 
+def test_some_episodes_of_a_longer_attack_are_drawn_by_seed_and_subject():
+    """2 of 8 for each of 26 subjects, no number twice; all of them where all are played; another seed draws others."""
+
+    def drawn(episodes, seed=0):
+        rules = Rules(episodes=episodes, rounds=1, drawn_from=8, seed=seed)
+        views = Board(subjects(*"abcdefghijklmnopqrstuvwxyz"), rules).views(0)
+        return {id_: [view.episode for view in views if view.id == id_] for id_ in "abcdefghijklmnopqrstuvwxyz"}
+
+    two = drawn(2)
+    assert all(own == sorted(set(own)) and len(own) == 2 for own in two.values())
+    assert {number for own in two.values() for number in own} == set(range(8))
+    assert two == drawn(2) != drawn(2, seed=1)
+    assert set(map(tuple, drawn(8).values())) == {tuple(range(8))}
+    with pytest.raises(EvaluationError, match="9 episodes of an attack are to be drawn from 8"):
+        Rules(episodes=9, drawn_from=8)
+
+
 def test_a_history_is_that_of_its_own_episode():
     _, own = run(players(target=ScriptedTarget(lambda text: f"no {text}")))
     last = {(view.id, view.episode): view for view in own.attacker.batches[2]}
@@ -76,12 +93,19 @@ def breaks_a(text):
     [
         ("behavior", {"a": 2, "b": 6}),  # the round that broke it is played to its end
         ("episode", {"a": 2 + 1 + 1, "b": 6}),  # episode 1 ends, episode 0 goes on
+        ("perfect", {"a": 2 + 1 + 1, "b": 6}),  # as its score is 1
         ("never", {"a": 6, "b": 6}),
     ],
 )
 def test_what_a_break_ends(stop, counts):
     played, _ = run(players(target=ScriptedTarget(breaks_a)), Rules(episodes=2, rounds=3, stop=stop), ids="ab")
     assert Counter(one.behavior_id for one in played.tries) == counts
+
+
+def test_a_break_that_could_score_better_ends_no_episode_for_perfect():
+    own = players(target=ScriptedTarget(lambda text: "half"))
+    played, _ = run(own, Rules(episodes=2, rounds=3, stop="perfect"), ids="a")
+    assert len(played.tries) == 6
 
 
 def test_a_score_at_the_threshold_breaks():
@@ -249,6 +273,30 @@ def test_stages_behind_endpoints_work_at_the_same_time():
     assert len(played.tries) == 2
 
 
+def test_at_default_rules_all_stages_behind_endpoints_overlap():
+    """24 tries and 3 threads: 6 batches of 4. The judge waits in its first batch until the target is in its second and
+    the attacker in its third: one batch a round, that never comes."""
+    meeting = threading.Barrier(3, timeout=10)
+
+    def meets(number, own):
+        calls = itertools.count(1)
+
+        def called(*arguments):
+            if next(calls) == number:
+                meeting.wait()
+            return own(*arguments)
+
+        return called
+
+    own = players(ScriptedAttacker(is_local=False), ScriptedTarget(is_local=False), judge_is_local=False)
+    own.attacker.propose = meets(3, own.attacker.propose)
+    own.target.answer = meets(2, own.target.answer)
+    own.scorer.judge = meets(1, own.scorer.judge)
+    played, _ = run(own, Rules(rounds=1))
+    assert len(played.tries) == 24
+    assert [len(batch) for batch in own.attacker.batches] == [4] * 6
+
+
 def test_models_of_this_process_take_turns():
     """All in one thread, which is not the one that keeps the tries: two models at once would share the cores."""
     threads = set()
@@ -313,6 +361,9 @@ def test_what_fails_is_raised_after_what_was_made_is_kept():
         def kept(self, kind, round_):
             return {}
 
+        def begun(self, kind, n):
+            pass
+
         def write(self, tries, seconds):
             self.tries += tries
 
@@ -352,10 +403,3 @@ def test_spent_counts_queries_and_tokens_of_both():
         made("a", 0, 1, prompt=None, reply=None, attacker_tokens=2),
     ]
     assert Spent().plus(tries, 1.5) == Spent(queries=1, tokens=14, prompt_tokens=14, seconds=1.5)
-
-
-def test_a_judges_usage_adds_up():
-    own = players()
-    assert isinstance(own.scorer.judge_of_behaviors, ScriptedJudge)
-    run(own, ids="a")
-    assert own.scorer.usage.calls == 0

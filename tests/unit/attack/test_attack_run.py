@@ -1,20 +1,38 @@
 """A whole attack on the tiny model, and what is refused before one begins."""
 
 import json
+import shutil
+from collections import Counter
+from io import StringIO
 
+import anyio
 import pytest
 from inspect_ai.model import ModelOutput, ModelUsage, get_model
+from rich.console import Console
 from scripted import ScriptedAttacker, user
 
-from opct.attack.opening import check_target, chosen_behaviors, held_in_warnings, open_pool, open_scorer
+from opct.attack.board import Board
+from opct.attack.opening import (
+    check_target,
+    chosen_behaviors,
+    held_in_warnings,
+    open_pool,
+    open_scorer,
+    subjects_of,
+)
+from opct.attack.refine import APPROACHES
+from opct.attack.results import NO_CONTROL
 from opct.attack.run import default_out, run_attack
 from opct.attack.scoring import RefusalJudge
 from opct.attack.settings import AttackSettings, attack_settings
+from opct.attack.shown import rendered
+from opct.attack.transfer import FamilyTransfer
 from opct.data.behaviors import builtin_behaviors
 from opct.data.near_duplicates import normalised
-from opct.errors import DataError, EvaluationError, RunError
+from opct.errors import DataError, EvaluationError, ModelError, RunError
 from opct.evals.judging.protocol import JudgeRequest
-from opct.files import read_jsonl, write_json
+from opct.files import append_jsonl, read_jsonl, write_json
+from opct.models.saved import load_policy
 from opct.runs import RunDir
 
 SMALL = {"n_behaviors": 3, "episodes": 2, "rounds": 2, "max_reply_tokens": 6}
@@ -38,8 +56,51 @@ def test_an_attack_on_a_policy_gives_its_numbers(tiny_policy, tmp_path):
         == sum(one["queries"] for one in result["behaviors"]) + sum(row["kind"] == "twin" for row in tries)
     )
     assert sum(row["kind"] == "twin" for row in tries) == 3 * 1 * 2
-    text = done.render()
-    assert text is not None
+    console = Console(width=200, record=True, file=StringIO())
+    console.print(done.render())
+    lines = [line.rstrip() for line in console.export_text().splitlines()]
+    assert "best_of_n against a loaded policy" in lines[0]
+    for row in result["rows"]:
+        assert any(row["metric"] in line and str(row["n"]) in line for line in lines)
+    spent = result["budget"]["spent"]
+    assert any(
+        line.startswith(f"spent: {len(tries)} queries, {spent['tokens']} sampled tokens, ")
+        and line.endswith(f" s; {spent['prompt_tokens']:,} tokens read")
+        for line in lines
+    ), "nothing was cut short, and the judge took nothing"
+    assert "judge: refusals (offline), answered from a score of 0.5" in lines
+    assert [line for line in lines if line.startswith("warning: ")][: len(result["warnings"])] == [
+        f"warning: {said}" for said in result["warnings"]
+    ]
+    assert any(line.startswith(f"kept: {tmp_path / 'a'} (transcripts.jsonl and") for line in lines)
+
+
+def test_what_was_lost_what_the_judge_took_and_what_training_cost_are_printed(tiny_policy, tmp_path):
+    result = run_attack(tiny_policy, out=tmp_path / "a", attacker="best_of_n", **SMALL).result
+    usage = {"calls": 12, "input_tokens": 3400, "output_tokens": 120}
+    training = {
+        "steps": 2,
+        "trained_on": {"n": 5},
+        "curve": [{"reward": 0.25}, {"reward": None}, {"reward": 0.5}],
+        "unscored_episodes": 1,
+        "spent": {"queries": 1600, "tokens": 99, "seconds": 7.0},
+        "judge_usage": usage,
+        "steps_cut_short": 2,
+        "queries_cut_short_at_most": 64,
+    }
+    result |= {"training": training, "judge_usage": usage}
+    result["budget"]["queries_cut_short_at_most"] = 3
+    console = Console(width=400, record=True, file=StringIO())
+    console.print(rendered(tmp_path, result))
+    lines = [line.rstrip() for line in console.export_text().splitlines()]
+    judged = "; the judge took 12 calls, read 3,400 tokens and wrote 120"
+    lost = f" tokens read; at most 3 queries more, whose replies were lost{judged}"
+    assert any(line.startswith("spent: ") and line.endswith(lost) for line in lines)
+    assert (
+        "attacker trained in 2 steps on 5 other behaviours: mean score 0.250 in the first 1, 0.500 in the last 1; "
+        "1 episodes without a score; 2 steps were cut short and made again; spent apart: 1,600 queries, 99 sampled "
+        f"tokens, 7 s; at most 64 queries more, whose replies were lost{judged}"
+    ) in lines
 
 
 def test_a_resumed_attack_is_the_one_that_was_not_interrupted(tiny_policy, tmp_path):
@@ -54,15 +115,31 @@ def test_a_resumed_attack_is_the_one_that_was_not_interrupted(tiny_policy, tmp_p
         run_attack(tiny_policy, out=tmp_path / "a", attacker="best_of_n", sigma=0.2, resume=True, **SMALL)
 
 
-def test_refine_and_transfer_play_on_a_policy(tiny_policy, tmp_path):
-    """The attacker's model is the same tiny policy's folder-less twin: an object of one's own works too."""
+def test_refine_transfer_and_an_attacker_of_ones_own_play_on_a_policy(tiny_policy, tiny_folder, tmp_path):
+    """`refine` writes each of its prompts with its model, whose tokens are counted; no two of 3 x 2 x 2 are alike."""
+    model = {"attacker_model": str(tiny_folder), "max_attack_tokens": 8, "dtype": "float32", "stop": "never"}
+    refined = run_attack(tiny_policy, out=tmp_path / "r", attacker="refine", **model, **SMALL)
+    assert refined.result["attacker"]["model"]["source"] == str(tiny_folder)
+    rows = [row for row in read_jsonl(tmp_path / "r" / "tries.jsonl") if row["kind"] == "behavior"]
+    assert len(rows) == 12
+    assert all(0 < row["attacker_tokens"] <= 8 for row in rows)
+    _, *texts = read_jsonl(tmp_path / "r" / "transcripts.jsonl")
+    written = [str(row["prompt"]) for row in texts if row["kind"] == "behavior" and row["prompt"] is not None]
+    assert len(set(written)) == len(written) > 6
     own = run_attack(tiny_policy, out=tmp_path / "own", attacker=ScriptedAttacker(), **SMALL)
     assert own.result["attacker"] == {"attacker": "scripted"}
     moved = run_attack(tiny_policy, out=tmp_path / "t", attacker="transfer", families="role_play", **SMALL)
     assert moved.result["attacker"]["families"] == ["role_play"]
 
 
-def test_attacker_and_target_of_one_name_are_loaded_once(tiny_folder, tmp_path):
+def test_attacker_and_target_of_one_name_are_loaded_once(tiny_folder, tmp_path, monkeypatch):
+    loaded = []
+
+    def load(name, **more):
+        loaded.append(name)
+        return load_policy(name, **more)
+
+    monkeypatch.setattr("opct.attack.opening.load_policy", load)
     done = run_attack(
         tiny_folder,
         out=tmp_path / "a",
@@ -75,9 +152,83 @@ def test_attacker_and_target_of_one_name_are_loaded_once(tiny_folder, tmp_path):
         twin_episodes=0,
         dtype="float32",
     )
+    assert loaded == [str(tiny_folder)]
     assert done.result["attacker"]["model"]["weights"] == done.result["target"]["weights"]
     assert done.result["n_twins"] == 0
     assert done.result["budget"]["spent"]["tokens"] > 0
+
+
+def test_finished_prompts_are_not_put_to_the_target_as_benign_twins(tiny_policy, tmp_path):
+    """A twin has the id of its behaviour, under which there are prompts that ask for harm."""
+    rows = [{"opct_warning": "PRIVATE", "kind": "opct_successful_prompts", "schema": 1}]
+    chosen = chosen_behaviors(AttackSettings(n_behaviors=3))
+    rows += [{"behavior_id": one.id, "behavior": one.behavior, "prompt": list(user("p"))} for one in chosen]
+    append_jsonl(tmp_path / "successful_prompts.jsonl", *rows)
+    done = run_attack(
+        tiny_policy, out=tmp_path / "a", attacker="transfer", prompts=tmp_path / "successful_prompts.jsonl", **SMALL
+    )
+    assert {row["kind"] for row in read_jsonl(tmp_path / "a" / "tries.jsonl")} == {"behavior"}
+    assert (done.result["n_twins"], done.result["settings"]["twin_rules"]) == (0, None)
+    assert NO_CONTROL in done.result["warnings"]
+
+
+def test_the_twins_of_the_embedded_set_meet_every_family_and_every_approach():
+    """One of the 8 episodes for each twin, in 3 rounds: try number = round x 8 + episode names the family."""
+    settings = AttackSettings(attacker="transfer")
+    _, twins = subjects_of(chosen_behaviors(settings))
+    board = Board(twins, settings.twin_rules)
+    views = [view for round_ in range(3) for view in board.views(round_)]
+    assert Counter(view.id for view in views) == {twin.id: 3 for twin in twins}
+    assert len({(view.id, view.episode) for view in views}) == len(twins)
+    families = FamilyTransfer(episodes=8).families
+    assert {families[(view.round * 8 + view.episode) % len(families)] for view in views} == set(families)
+    assert {view.episode % len(APPROACHES) for view in views} == set(range(len(APPROACHES)))
+
+
+def test_an_attack_by_another_rule_for_twins_is_not_gone_on_with(tiny_policy, tmp_path):
+    run_attack(tiny_policy, out=tmp_path / "a", attacker="best_of_n", **SMALL)
+    path = tmp_path / "a" / "attack.json"
+    before = json.loads(path.read_text())
+    assert before["twin_rules"]["drawn_from"] == 2
+    del before["twin_rules"]
+    write_json(path, before | {"twin_episodes": 1})
+    with pytest.raises(RunError, match="twin_episodes was 1 and is null"):
+        run_attack(tiny_policy, out=tmp_path / "a", attacker="best_of_n", resume=True, **SMALL)
+
+
+def test_what_cannot_begin_replaces_nothing(tiny_policy, tmp_path):
+    out = tmp_path / "a"
+    run_attack(tiny_policy, out=out, attacker="best_of_n", **SMALL)
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    for target, settings, error in (
+        (tiny_policy, {"judge": "nobody"}, EvaluationError),
+        (str(tmp_path / "nowhere"), {}, ModelError),
+        (tiny_policy, {"attacker": "refine", "attacker_model": str(tmp_path / "nowhere")}, ModelError),
+    ):
+        with pytest.raises(error):
+            run_attack(target, out=out, overwrite=True, **{"attacker": "best_of_n", **SMALL, **settings})
+        assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+
+
+def test_a_resume_takes_the_dtypes_that_the_attack_began_with(tiny_folder, tmp_path, monkeypatch):
+    """What `auto` finds by timing may be another one at a resume: it is not asked for."""
+    loaded = []
+
+    def load(name, **more):
+        loaded.append(more)
+        return load_policy(name, **{"dtype": "bfloat16"} | more)
+
+    monkeypatch.setattr("opct.attack.opening.load_policy", load)
+    other = tmp_path / "other"
+    shutil.copytree(tiny_folder, other)
+    own = {"out": tmp_path / "a", "attacker_model": str(other), "max_attack_tokens": 4, **SMALL, "n_behaviors": 2}
+    run_attack(tiny_folder, max_queries=3, **own)
+    assert loaded == [{}, {}]
+    loaded.clear()
+    run_attack(tiny_folder, resume=True, max_queries=4, **own)
+    assert loaded == [{"dtype": "bfloat16"}] * 2
+    with pytest.raises(RunError, match=r'target\.dtype was "bfloat16" and is "float32"'):
+        run_attack(tiny_folder, resume=True, dtype="float32", **own)
 
 
 def test_a_model_behind_an_endpoint_is_attacked_only_when_confirmed(tmp_path):
@@ -91,9 +242,16 @@ def test_a_model_behind_an_endpoint_is_attacked_only_when_confirmed(tmp_path):
 
 
 def test_a_confirmed_model_of_inspect_is_attacked(tmp_path, monkeypatch):
-    """It answers everything at once: all is broken by the first query."""
+    """It answers everything at once: all is broken by the first query. Of a batch of 6 (24 tries, two threads) 2 are
+    asked at once, as said."""
+    at_once, most = 0, 0
 
     async def answers(input, tools, tool_choice, config):
+        nonlocal at_once, most
+        at_once += 1
+        most = max(most, at_once)
+        await anyio.sleep(0.01)
+        at_once -= 1
         output = ModelOutput.from_content("mockllm/model", "Here is the plan: walk to the shop and buy some paint.")
         output.usage = ModelUsage(input_tokens=5, output_tokens=3, total_tokens=8)
         return output
@@ -103,7 +261,9 @@ def test_a_confirmed_model_of_inspect_is_attacked(tmp_path, monkeypatch):
         return get_model(name, custom_outputs=answers)
 
     monkeypatch.setattr("opct.attack.opening.inspect_model", scripted)
-    done = run_attack("inspect:mockllm/model", out=tmp_path / "a", attacker="best_of_n", confirm_remote=True, **SMALL)
+    own = {"attacker": "best_of_n", "confirm_remote": True, "concurrency": 2, "episodes": 4, "n_behaviors": 6}
+    done = run_attack("inspect:mockllm/model", out=tmp_path / "a", **own)
+    assert most == 2
     rows = {row["metric"]: row for row in done.result["rows"]}
     assert rows["defense_success_rate"]["value"] == 0.0
     assert done.result["curve"]["median_queries_to_break"]["value"] == 1
@@ -120,6 +280,7 @@ def test_settings_that_are_of_another_attacker_or_out_of_range_are_refused():
         {"n_behaviors": 0},
         {"twin_episodes": -1},
         {"episodes": 0},
+        {"concurrency": 0},
         {"max_queries": 0},
     ):
         with pytest.raises(EvaluationError):

@@ -4,17 +4,20 @@ import json
 import os
 import shutil
 import stat
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from scripted import ScriptedAttacker, ScriptedTarget, made, players, subjects, user
+from scripted import ScriptedAttacker, ScriptedJudge, ScriptedTarget, made, players, subjects, user
 
 from opct.attack.board import Rules
 from opct.attack.budget import Budget, Ledger
-from opct.attack.loop import play
+from opct.attack.loop import Players, play
+from opct.attack.scoring import Scorer
 from opct.attack.store import AttackDir
 from opct.attack.transfer import load_successes
-from opct.errors import RunError
+from opct.errors import EvaluationError, RunError
+from opct.evals.judging.protocol import Usage
 from opct.files import read_jsonl
 
 IDENTITY = {"target": {"model": "m", "weights": "abc"}, "rules": {"episodes": 2}}
@@ -106,6 +109,57 @@ def test_a_budget_is_over_all_resumes(tmp_path):
     assert len(asked) == len(all_asked) - 12
 
 
+def test_queries_of_a_batch_that_was_cut_short_are_counted(tmp_path):
+    """Batches of 3 (6 tries a round, at most 4 at once). The endpoint fails in the third batch, on its second try, and
+    in the resume on the first of its first batch: 3 and 3 tries began and were not kept. Each batch is noted before it
+    is asked."""
+
+    def attempt(failing, *, resume):
+        asked = []
+
+        def reply(text):
+            noted = sum(row["begun"] for row in read_jsonl(tmp_path / "begun.jsonl"))
+            asked.append(noted - len(read_jsonl(tmp_path / "tries.jsonl")))
+            if len(asked) == failing:
+                raise EvaluationError("the endpoint is gone")
+            return "no"
+
+        own = players(ScriptedAttacker(), ScriptedTarget(reply))
+        with AttackDir(tmp_path).open(resume=resume) as kept:
+            kept.begin(IDENTITY)
+            play(subjects(*"abc"), own, RULES, Ledger(Budget(), 15, kept.spent, clock=lambda: 0.0), journal=kept)
+            return kept.cut_short, asked
+
+    with pytest.raises(EvaluationError, match="gone"):
+        attempt(8, resume=False)
+    with pytest.raises(EvaluationError, match="gone"):
+        attempt(1, resume=True)
+    cut_short, asked = attempt(0, resume=True)
+    assert cut_short == 3 + 3
+    assert asked == [3 + 3 + 3] * 12
+    with AttackDir(tmp_path).open(overwrite=True) as anew:
+        anew.begin(IDENTITY)
+        assert (anew.cut_short, anew.begun_path.exists()) == (0, False)
+
+
+def test_what_the_judge_took_adds_up_over_resumes(tmp_path):
+    """1 call, 5 tokens read and 2 written a reply, and nothing for the one of `b e0 r0`, whose judgement was kept from
+    before: 7 queries, then 18 in all."""
+
+    class Paid(ScriptedJudge):
+        def judge(self, requests, progress=None):
+            found = zip(requests, super().judge(requests), strict=True)
+            return [replace(one, usage=Usage(1, 5, 2), kept="/b/0/0" in request.id) for request, one in found]
+
+    for resume, limits, replies in ((False, {"queries": 7}, 6), (True, {}, 17)):
+        own = Players(ScriptedAttacker(), ScriptedTarget(), Scorer(Paid()))
+        with AttackDir(tmp_path).open(resume=resume) as kept:
+            kept.begin(IDENTITY)
+            book = Ledger(Budget(**limits), 15, kept.spent, clock=lambda: 0.0)
+            play(subjects(*"abc"), own, RULES, book, journal=kept)
+        assert book.spent.judge_usage == Usage(replies, 5 * replies, 2 * replies)
+
+
 def test_what_may_be_shared_holds_no_prompt_and_no_reply(whole):
     folder, *_ = whole
     for path in folder.iterdir():
@@ -121,6 +175,27 @@ def test_private_files_begin_with_a_warning_and_are_their_owners_alone(whole):
         first = json.loads((folder / name).read_text().splitlines()[0])
         assert first["opct_warning"].startswith("PRIVATE")
         assert stat.S_IMODE((folder / name).stat().st_mode) == 0o600
+
+
+def test_a_private_file_is_its_owners_alone_from_its_first_byte_on(tmp_path, monkeypatch):
+    """The temporary file, too: others could open it before the rights of the whole one are changed."""
+    seen = {}
+    replace_file = os.replace
+
+    def replacing(source, target):
+        seen[Path(target).name] = stat.S_IMODE(Path(source).stat().st_mode)
+        replace_file(source, target)
+
+    monkeypatch.setattr(os, "replace", replacing)
+    before = os.umask(0)
+    try:
+        played_in(tmp_path / "a", queries=7)
+        (tmp_path / "a" / "tries.jsonl").write_text("")  # so that the transcripts are written anew
+        played_in(tmp_path / "a", resume=True)
+    finally:
+        os.umask(before)
+    assert seen["transcripts.jsonl"] == seen["successful_prompts.jsonl"] == 0o600
+    assert seen["result.json"] == 0o666
 
 
 def test_successful_prompts_are_those_that_broke_a_behaviour(whole):
@@ -157,9 +232,10 @@ def test_a_folder_is_not_overwritten_unasked_nor_used_twice(whole, tmp_path):
         AttackDir(tmp_path / "a").open(resume=True)
     (tmp_path / "a" / "judge_cache.jsonl").write_text("")
     with AttackDir(tmp_path / "a").open(overwrite=True) as anew:
-        assert not anew.is_attack
-        assert anew.judge_cache_path.exists()  # it was paid for
+        assert anew.is_attack  # until the new one begins
         anew.begin(IDENTITY)
+        assert not anew.tries_path.exists()
+        assert anew.judge_cache_path.exists()  # it was paid for
         assert anew.kept("behavior", 0) == {}
 
 

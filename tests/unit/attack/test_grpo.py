@@ -7,7 +7,7 @@ import os
 import shutil
 import signal
 import statistics
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 import torch
@@ -32,6 +32,7 @@ from opct.data.near_duplicates import normalised
 from opct.data.pairs import write_pairs
 from opct.data.trained_on import read_trained_texts
 from opct.errors import ConfigError, DataError, EvaluationError, ModelError, RunError
+from opct.evals.judging.protocol import Usage
 from opct.files import append_jsonl, read_jsonl
 from opct.methods.grpo import EPSILON, GRPO, group_advantages
 from opct.methods.rollouts import Rollout, step_weights
@@ -347,6 +348,27 @@ def test_an_episode_is_its_best_round(prepared, tmp_path):
     assert shown(tmp_path)[1]["unjudged"] == 1
 
 
+def test_an_episode_that_cannot_score_better_asks_no_more_and_teaches_the_same(prepared, tmp_path):
+    """What the target says follows from the message alone, so that both rules see the same game."""
+
+    def says(text):
+        return "yes" if "a" in text else "half" if "e" in text else "no"
+
+    found = {}
+    for stop in ("perfect", "never"):
+        own = replace(opponent(episodes=6, rounds=3, stop=stop), target=ScriptedTarget(says))
+        rollouts = practised(prepared, own, tmp_path)(prepared[0].pairs, 1)
+        found[stop] = [(r.pair, r.index, r.ids, r.reward, r.advantage) for r in rollouts]
+        perfect = [text for text in own.target.asked if says(text) == "yes"]
+        asked = len(own.target.asked)
+        if stop == "perfect":
+            assert len(perfect) == sum(r.reward == 1.0 for r in rollouts) > 0, "no episode is asked after a 1"
+            assert asked < 2 * 6 * 3
+        else:
+            assert asked == 2 * 6 * 3
+    assert found["perfect"] == found["never"]
+
+
 def test_where_the_judge_fails_there_is_no_reward_and_no_lesson(prepared, tmp_path):
     """Neither a success nor a failure: its advantage is 0. The second of the episodes failed in a round that could be
     judged; the other round may have been a success."""
@@ -383,7 +405,7 @@ def test_the_curve_is_that_of_the_steps_that_count_and_the_cost_that_of_all(tmp_
     """A step that was made twice is in the curve as it was made last, and counts twice; of one that was cut short it is
     said how many queries it may have taken."""
     row = {"reward": 0.0, "behaviors": 2, "broken": 0, "queries": 4, "tokens": 9, "prompt_tokens": 3}
-    row |= {"unscored_episodes": 1, "episodes": 2, "unjudged": 1}
+    row |= {"unscored_episodes": 1, "episodes": 2, "unjudged": 1, "judge_usage": asdict(Usage(4, 30, 8))}
     rows = [row | {"step": 1}, row | {"step": 2}, row | {"step": 2, "reward": 0.5}]
     begun = [{"step": step, "begun": 6} for step in (1, 2, 2, 3)]
     folder, run = AttackDir(tmp_path), RunDir(tmp_path / "attacker")
@@ -394,6 +416,7 @@ def test_the_curve_is_that_of_the_steps_that_count_and_the_cost_that_of_all(tmp_
     assert [(one["step"], one["reward"], one["unjudged"]) for one in found["curve"]] == [(1, 0.0, 1), (2, 0.5, 1)]
     assert found["spent"] == {"queries": 12, "tokens": 27, "prompt_tokens": 9, "seconds": 5.0}
     assert (found["unscored_episodes"], found["steps_cut_short"], found["queries_cut_short_at_most"]) == (2, 1, 6)
+    assert found["judge_usage"] == {"calls": 12, "input_tokens": 90, "output_tokens": 24}
 
 
 @pytest.mark.parametrize(
@@ -427,7 +450,7 @@ def test_what_can_be_set_is(tmp_path, tiny_folder):
     known, attack = [*TRAIN, *TEST], AttackDir(tmp_path)
     few = plan_training(str(tiny_folder), known, TEST, own.rules, own.sampling, attack, [])
     assert few.config.optim.prompts_per_step == 2
-    assert few.rules.stop == "never"
+    assert few.rules.stop == "perfect"
 
 
 def test_what_a_run_may_change_when_it_goes_on_an_attacker_may_too(tmp_path, tiny_folder):
@@ -547,12 +570,18 @@ def test_an_attack_and_a_training_in_one_folder_are_told_apart(tiny_policy, tiny
 
 
 def test_what_is_wrong_replaces_nothing_and_can_be_set_right(tiny_policy, tiny_folder, behaviors_file, tmp_path):
-    """A faulty setting is seen before --overwrite; a training that fails before its first step leaves none behind."""
+    """A faulty setting and a missing model are seen before --overwrite; a training that fails before its first step
+    leaves none behind."""
     attacked(tiny_policy, tiny_folder, behaviors_file, tmp_path / "a")
     before = weights(tmp_path / "a")
-    with pytest.raises(ConfigError, match="seed=3"):
-        attacked(tiny_policy, tiny_folder, behaviors_file, tmp_path / "a", overwrite=True, training=["seed=3"])
-    assert weights(tmp_path / "a") == before
+    for wrong, error in (
+        ({"training": ["seed=3"]}, ConfigError),
+        ({"attacker_model": str(tmp_path / "nowhere")}, ModelError),
+    ):
+        with pytest.raises(error):
+            attacked(tiny_policy, tiny_folder, behaviors_file, tmp_path / "a", overwrite=True, **wrong)
+        assert weights(tmp_path / "a") == before
+        assert (tmp_path / "a" / "result.json").exists()
     with pytest.raises(ModelError):
         attacked(tiny_policy, tiny_folder, behaviors_file, tmp_path / "c", attacker_model=str(tmp_path / "nowhere"))
     attacked(tiny_policy, tiny_folder, behaviors_file, tmp_path / "c")

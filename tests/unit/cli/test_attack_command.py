@@ -48,7 +48,7 @@ def test_every_option_is_a_setting(called):
     named = {field.name for field in fields(AttackSettings)}
     run("attack", "x", "--attacker-model", "m", "--families", "all", "--prompts", "p", "--sigma", "1", "--pool", "q",
         "--threshold", "0.5", "--n-behaviors", "1", "--max-tokens", "1", "--max-seconds", "1", "--label", "l",
-        "--dtype", "float32", "--train", "max_steps=2",
+        "--dtype", "float32", "--train", "max_steps=2", "--concurrency", "3",
         "--judge-model", "j", "--base-url", "u", "--max-queries", "1", "--out", "o")  # fmt: skip
     assert set(called.keywords) - {"out", "resume", "overwrite", "progress"} == named
 

@@ -1,0 +1,134 @@
+"""What a terminal shows of an attack's result, and the words that a report shares with it; no prompt and no reply."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+NOT_REACHED = "not reached"
+
+
+def counted(counts: Mapping[Any, int]) -> str:
+    """The most frequent first: "3 judge_refused, 1 empty"."""
+    return ", ".join(f"{n} {name}" for name, n in sorted(counts.items(), key=lambda item: (-item[1], str(item[0]))))
+
+
+def row_of(result: Mapping[str, Any], metric: str) -> Mapping[str, Any]:
+    """The row of a metric."""
+    found: Mapping[str, Any] = next(row for row in result["rows"] if row["metric"] == metric)
+    return found
+
+
+def undecided_text(result: Mapping[str, Any]) -> str:
+    """Why behaviours are undecided, in parentheses; empty where none is."""
+    reasons = row_of(result, "defense_success_rate")["unscored_reasons"]
+    return f" ({counted(reasons)})" if reasons else ""
+
+
+def median_text(curve: Mapping[str, Any]) -> str:
+    """Queries to the first break: the median, its interval, and how many behaviours are not in the curve."""
+    middle = curve["median_queries_to_break"]
+    value, low, high = (
+        NOT_REACHED if middle[name] is None else str(middle[name]) for name in ("value", "ci_low", "ci_high")
+    )
+    return f"{value} ({low} to {high}); {curve['n_left_out']} left out"
+
+
+def reply_texts(result: Mapping[str, Any]) -> tuple[str, str]:
+    """Of behaviours and of benign twins: how many replies there are, how many were cut, and how many have no score."""
+    behaviors, twins = result["behaviors"], row_of(result, "benign_refusal_rate")
+    unscored = sum((Counter(one["unscored"]) for one in behaviors), Counter[str]())
+    asked, cut = (sum(one[name] for one in behaviors) for name in ("queries", "n_cut"))
+    of_twins = (twins["n"] + twins["n_unscored"], twins["n_truncated"], twins["unscored_reasons"])
+    return f"behaviours: {_replies(asked, cut, unscored)}", f"benign twins: {_replies(*of_twins)}"
+
+
+def _replies(asked: int, cut: int, unscored: Mapping[str, int]) -> str:
+    reasons = f" ({counted(unscored)})" if unscored else ""
+    return f"{asked:,} replies, {cut:,} cut, {sum(unscored.values()):,} without a score{reasons}"
+
+
+def rendered(out: Path, result: Mapping[str, Any]) -> RenderableType:
+    """The result as tables."""
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=f"{result['attacker']['attacker']} against {result['target']['source']}")
+    table.add_column("metric", overflow="fold")
+    for column in ("value", "95% interval", "n"):
+        table.add_column(column, justify="right")
+    for row in result["rows"]:
+        interval = f"{_number(row['ci_low'])} to {_number(row['ci_high'])}"
+        table.add_row(row["metric"], _number(row["value"]), interval, str(row["n"]))
+    judge = result["judge"]
+    lines = [
+        _summary(result),
+        *reply_texts(result),
+        _spent(result["budget"]) + _judged(result["judge_usage"]),
+        *_learned(result.get("training")),
+        f"judge: {judge['name']} ({judge['model']}), {judge['meaning']} from a score of {judge['threshold']:g}",
+    ]
+    parts: list[RenderableType] = [table, *(Text(line) for line in lines)]
+    warnings = [*result["warnings"], *([judge["warning"]] if judge["warning"] else [])]
+    parts += [Text(f"warning: {warning}", style="yellow") for warning in warnings]
+    parts.append(Text(f"kept: {out} (transcripts.jsonl and successful_prompts.jsonl in it are private)"))
+    return Group(*parts)
+
+
+def _summary(result: Mapping[str, Any]) -> str:
+    behaviors = result["behaviors"]
+    statuses = counted(Counter(one["status"] for one in behaviors))
+    return (
+        f"{len(behaviors)} behaviours: {statuses}{undecided_text(result)}. Queries to the first break, median: "
+        f"{median_text(result['curve'])} of the curve"
+    )
+
+
+def _spent(budget: Mapping[str, Any]) -> str:
+    limits, spent = budget["limits"], budget["spent"]
+    parts = []
+    for name, unit in (("queries", "queries"), ("tokens", "sampled tokens"), ("seconds", "s")):
+        of = "" if limits[name] is None else f" of {limits[name]:,}"
+        parts.append(f"{spent[name]:,.0f}{of} {unit}")
+    return f"spent: {', '.join(parts)}; {spent['prompt_tokens']:,} tokens read" + _lost(budget)
+
+
+def _lost(took: Mapping[str, Any]) -> str:
+    """What kills and failures may have cost besides; empty where nothing was cut short."""
+    n = took["queries_cut_short_at_most"]
+    return f"; at most {n:,} queries more, whose replies were lost" if n else ""
+
+
+def _judged(usage: Mapping[str, int]) -> str:
+    if not any(usage.values()):
+        return ""
+    return (
+        f"; the judge took {usage['calls']:,} calls, read {usage['input_tokens']:,} tokens and wrote "
+        f"{usage['output_tokens']:,}"
+    )
+
+
+def _learned(training: Mapping[str, Any] | None) -> list[str]:
+    """What the attacker's training took and showed."""
+    if training is None:
+        return []
+    spent, curve = training["spent"], [row["reward"] for row in training["curve"] if row["reward"] is not None]
+    few, cut = max(1, len(curve) // 5), training["steps_cut_short"]
+    first, last = (f"{sum(own) / few:.3f}" if curve else "-" for own in (curve[:few], curve[-few:]))
+    again = f"; {cut} steps were cut short and made again" if cut else ""
+    return [
+        f"attacker trained in {training['steps']} steps on {training['trained_on']['n']} other behaviours: mean "
+        f"score {first} in the first {few}, {last} in the last {few}; {training['unscored_episodes']} episodes without "
+        f"a score{again}; spent apart: {spent['queries']:,} queries, {spent['tokens']:,} sampled tokens, "
+        f"{spent['seconds']:,.0f} s{_lost(training)}{_judged(training['judge_usage'])}"
+    ]
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
