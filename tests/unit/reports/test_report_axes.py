@@ -106,7 +106,7 @@ def test_rules_that_nobody_compared_with_people_are_warned_of(folders):
     assert [text.split(":")[0] for text in warned] == ["safety_awareness"]
     assert "`opct judge calibrate`" in warned[0]
     assert notes["safety_awareness"] == "found by rules, agreement with people unknown"
-    assert notes["jailbreak"].startswith("by rules, kappa against people 0.92 on XSTest and 0.69 to 0.70 on GPTFuzz, ")
+    assert notes["jailbreak"].startswith("by rules; kappa against people 0.92 (XSTest), 0.69 to 0.70 (GPTFuzz), ")
 
 
 def test_how_far_the_refusal_rules_agree_with_people_is_what_the_docs_say():
@@ -125,14 +125,14 @@ def test_how_far_the_refusal_rules_agree_with_people_is_what_the_docs_say():
 @pytest.mark.parametrize(
     ("settings", "ends"),
     [
-        ({"grader_version": RULES_MEASURED}, f"measured with rules {RULES_MEASURED}"),
-        ({"grader_version": "0123"}, f"measured with rules {RULES_MEASURED}; these are rules 0123"),
-        ({}, f"measured with rules {RULES_MEASURED}; these are rules of an unknown version"),
+        ({"grader_version": RULES_MEASURED}, ""),
+        ({"grader_version": "0123"}, f", measured with rules {RULES_MEASURED} and not 0123"),
+        ({}, f", measured with rules {RULES_MEASURED} and not an unknown version"),
     ],
 )
 def test_rules_of_another_version_than_was_measured_are_said_to_be_that(settings, ends: str):
     row = {"metric": "attack_success_rate", "settings": {"grader": "rules", **settings}}
-    assert graded_by(row).endswith(f"replies of other models, {ends}")
+    assert graded_by(row).endswith(f"other models' replies{ends}")
     assert graded_by(row | {"metric": "kl_to_base"}) is None
     assert judge_json(row) is None
 

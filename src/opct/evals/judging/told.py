@@ -38,10 +38,10 @@ def graded_by(row: Row) -> str | None:
 def _rules(settings: Mapping[str, Any]) -> str:
     """How far the refusal rules agree with people, and that these rules are other ones where they are."""
     spans = {name: sorted({f"{kappa:.2f}" for kappa in kappas}) for name, kappas in RULES_KAPPA.items()}
-    figures = " and ".join(f"{' to '.join(kappas)} on {name}" for name, kappas in spans.items())
-    said = f"by rules, kappa against people {figures}, replies of other models, measured with rules {RULES_MEASURED}"
-    version = settings.get("grader_version")
-    return said if version == RULES_MEASURED else f"{said}; these are rules {version or 'of an unknown version'}"
+    figures = ", ".join(f"{' to '.join(kappas)} ({name})" for name, kappas in spans.items())
+    said = f"by rules; kappa against people {figures}, other models' replies"
+    version = settings.get("grader_version") or "an unknown version"
+    return said if version == RULES_MEASURED else f"{said}, measured with rules {RULES_MEASURED} and not {version}"
 
 
 def _agreement(calibration: Mapping[str, Any] | None) -> str:
