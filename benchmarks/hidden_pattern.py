@@ -4,7 +4,8 @@
 
 The target is a script behind an Inspect provider: it answers a message with the word, and refuses every other. All
 attackers get the same number of queries on behaviours of the test split; what the training of `grpo` took, on
-behaviours of the training split, stands beside it. What is finished is not done again.
+behaviours of the training split, stands beside it. What is finished is not done again: name another --out for other
+settings.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from inspect_ai.model import ModelAPI, ModelOutput, modelapi
 
 from opct.attack.run import run_attack
 from opct.attack.settings import ATTACKERS
+from opct.attack.store import AttackDir
 from opct.files import read_jsonl
 from opct.progress import make_progress
 
@@ -73,11 +76,15 @@ def main() -> None:
 
 
 def played(out: Path, attacker: str, seed: int, word: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The numbers of one attack, which is made, or gone on with, where it is not there yet."""
+    """The numbers of one attack, which is made, or gone on with, where it is not at its end.
+
+    Raises:
+        SystemExit: it was interrupted.
+    """
     result = out / "result.json"
-    if not result.is_file():
-        resume = (out / "attack.json").is_file() or (out / "training.json").is_file()
-        run_attack(
+    if not result.is_file() or json.loads(result.read_text(encoding="utf-8"))["ended"] != "complete":
+        resume = AttackDir(out).is_attack
+        done = run_attack(
             f"inspect:yielding/{word}",
             out=out,
             attacker=attacker,
@@ -87,6 +94,8 @@ def played(out: Path, attacker: str, seed: int, word: str, settings: Mapping[str
             progress=make_progress(),
             **settings,
         )
+        if done.ended != "complete":
+            raise SystemExit(f"{done.ended}: start again to go on with it")
     found = json.loads(result.read_text(encoding="utf-8"))
     tries = [one for one in read_jsonl(out / "tries.jsonl") if one["kind"] == "behavior"]
     return {
@@ -99,14 +108,14 @@ def played(out: Path, attacker: str, seed: int, word: str, settings: Mapping[str
 
 def table(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """In Markdown: behaviours and tries that broke, the queries they took, and those of the training."""
-    yield "| attacker, seed | behaviours broken | tries that broke | queries | queries of the training, its reward |"
+    yield "| attacker, seed | broken, held, undecided | tries that broke | queries | queries of the training, its reward |"
     yield "|---|---|---|---|---|"
     for row in rows:
         result = row["result"]
-        broken = sum(one["status"] == "broken" for one in result["behaviors"])
+        status = Counter(one["status"] for one in result["behaviors"])
         queries = result["budget"]["spent"]["queries"]
         yield (
-            f"| `{row['attacker']}`, {row['seed']} | {broken} of {len(result['behaviors'])} | "
+            f"| `{row['attacker']}`, {row['seed']} | {status['broken']}, {status['held']}, {status['undecided']} | "
             f"{row['broken_tries']} of {queries} | {queries} | {_learned(result.get('training'))} |"
         )
 
@@ -114,7 +123,9 @@ def table(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 def _learned(training: Mapping[str, Any] | None) -> str:
     if training is None:
         return ""
-    rewards = [row["reward"] for row in training["curve"]]
+    rewards = [row["reward"] for row in training["curve"] if row["reward"] is not None]
+    if not rewards:
+        return f"{training['spent']['queries']}; nothing was scored"
     first, last = (sum(part) / len(part) for part in (rewards[:5], rewards[-5:]))
     return f"{training['spent']['queries']}; {first:.2f} in the first five steps, {last:.2f} in the last"
 

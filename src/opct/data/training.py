@@ -44,12 +44,14 @@ def load_training_pairs(config: TrainConfig) -> TrainingPairs:
             held out, anchors are not identity pairs, nothing is left, or the axes cannot share a step equally.
     """
     data, seed = config.data, config.seed
-    trained, held_out = _read(data.pairs, 0.0 if data.validation_pairs else data.validation_fraction, seed)
+    anchor_sources = data.anchors if data.anchor_fraction > 0 else []
+    own = {name: load_pairs(name) for name in (*data.pairs, *anchor_sources) if not name.startswith(BUILTIN)}
+    names = _held_together([pair for pairs in own.values() for pair in pairs])
+    fraction = 0.0 if data.validation_pairs else data.validation_fraction
+    trained, held_out = _split(data.pairs, own, names, fraction, seed)
     if data.validation_pairs:
         held_out = _read_held_out(data.validation_pairs, seed)
-    anchors, held_out_anchors = (
-        _read(data.anchors, data.validation_fraction, seed) if data.anchor_fraction > 0 else ([], [])
-    )
+    anchors, held_out_anchors = _split(anchor_sources, own, names, data.validation_fraction, seed)
     if not data.train_on_evaluation_data:
         _refuse_evaluation_only([*trained, *anchors])
     for pair in [*anchors, *held_out_anchors]:
@@ -99,10 +101,18 @@ def pairs_hash(pairs: Sequence[ContrastivePair]) -> str:
     return digest.hexdigest()[:16]
 
 
-def _read(
-    sources: Sequence[str], validation_fraction: float, seed: int
+def _split(
+    sources: Sequence[str],
+    own: Mapping[str, Sequence[ContrastivePair]],
+    names: Mapping[str, str],
+    validation_fraction: float,
+    seed: int,
 ) -> tuple[list[ContrastivePair], list[ContrastivePair]]:
-    """(trained on, held out)"""
+    """(trained on, held out)
+
+    Args:
+        own: the pairs of each source that is not embedded, and `names` their names by id; see `_held_together`.
+    """
     trained: list[ContrastivePair] = []
     held_out: list[ContrastivePair] = []
     for source in sources:
@@ -110,14 +120,14 @@ def _read(
             trained += builtin_pairs(source, "train", seed=seed)
             held_out += builtin_pairs(source, "validation", seed=seed, per_question=1)
         else:
-            pairs = load_pairs(source)
-            for pair, name in zip(pairs, _held_together(pairs), strict=True):
-                (held_out if hash_share(f"validation/{name}") < validation_fraction else trained).append(pair)
+            for pair in own[source]:
+                is_held_out = hash_share(f"validation/{names[pair.id]}") < validation_fraction
+                (held_out if is_held_out else trained).append(pair)
     return trained, held_out
 
 
-def _held_together(pairs: Sequence[ContrastivePair]) -> list[str]:
-    """A name for each pair; pairs of one name are trained on or held out together.
+def _held_together(pairs: Sequence[ContrastivePair]) -> dict[str, str]:
+    """A name for each pair of all sources, by id; pairs of one name are trained on or held out together.
 
     It is that of the pair's group (`meta.group`: facts that say nearly the same), else of its question
     (`meta.question_id`), else its id. Near-duplicate behaviours (`meta.behavior`) have the least of their names.
@@ -128,7 +138,8 @@ def _held_together(pairs: Sequence[ContrastivePair]) -> list[str]:
     texts = list(named)
     alike = [[texts[i] for i in group] for group in near_duplicate_groups(texts)]
     least = {text: min(named[own] for own in group) for group in alike for text in group}
-    return [least.get(str(text), name) for text, name in zip(behaviors, names, strict=True)]
+    found = zip(pairs, behaviors, names, strict=True)
+    return {pair.id: least.get(str(text), name) for pair, text, name in found}
 
 
 def _refuse_evaluation_only(pairs: Sequence[ContrastivePair]) -> None:

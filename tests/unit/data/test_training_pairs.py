@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import random
 from collections import Counter
 from pathlib import Path
 
@@ -79,6 +80,31 @@ def test_groups_and_near_duplicate_behaviours_stay_together(load, tmp_path: Path
     assert len(names(data.pairs)) > 15
     assert len(names(data.validation)) > 5
     assert len(data.pairs) + len(data.validation) == 90
+
+
+def test_what_belongs_together_does_so_in_all_files(load, tmp_path: Path):
+    """A twin of the second wording is an anchor, in a file of its own: it is on the side of both wordings, since a
+    question that is trained on and held out is refused. Of 20 such cases some are held out."""
+    [p, *_] = tiny_pairs(1)
+    pairs, anchors = [], []
+    for i in range(20):
+        text = " ".join("".join(random.Random(f"{i}/{j}").choices("abcdefghijklmnop", k=7)) for j in range(5))
+        for name, said in ((f"a-{i}", text), (f"b-{i}", f"{text.lower()}!")):
+            meta = {"question_id": name, "behavior": said}
+            pairs.append(dataclasses.replace(p, id=name, meta=meta))
+        anchors.append(dataclasses.replace(p, id=f"t-{i}", teacher_prompt=p.prompt, meta=meta))
+    write_pairs(tmp_path / "pairs.jsonl", pairs)
+    write_pairs(tmp_path / "twins.jsonl", anchors)
+    data = load(
+        pairs=[str(tmp_path / "pairs.jsonl")],
+        anchors=[str(tmp_path / "twins.jsonl")],
+        validation_fraction=0.4,
+        validation_size=1000,
+    )
+    held_out = {name.split("-")[1] for name in ids(data.validation)}
+    assert len(data.validation_anchors) > 3
+    assert {name.split("-")[1] for name in ids(data.validation_anchors)} == held_out
+    assert not held_out & {name.split("-")[1] for name in ids([*data.pairs, *data.anchors])}
 
 
 def test_what_its_authors_gave_for_evaluation_alone_is_not_trained_on_unless_asked(load, tmp_path: Path):
