@@ -108,7 +108,7 @@ def played(out: Path, attacker: str, seed: int, word: str, settings: Mapping[str
 
 def table(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """In Markdown: behaviours and tries that broke, the queries they took, and those of the training."""
-    yield "| attacker, seed | broken, held, undecided | tries that broke | queries | queries of the training, its reward |"
+    yield "| attacker, seed | broken, held, undecided | tries that broke | queries | of the training, its reward |"
     yield "|---|---|---|---|---|"
     for row in rows:
         result = row["result"]
