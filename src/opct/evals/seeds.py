@@ -76,7 +76,8 @@ class SeedDifference(Difference):
 
     Attributes:
         spreads: differences seed by seed, where both sides have the same seeds or one has a single run; of unlike
-            seeds two: those of `a`, then those of `b`, each against the mean of the other side. None of single runs.
+            seeds, or where runs of one seed have no scored id in common, two: those of `a`, then those of `b`, each
+            against the mean of the other side. None of single runs.
         n_partial: ids among those of the difference that some run of either side did not score.
         over_questions: the interval for these very seeds.
     """
@@ -211,9 +212,11 @@ def _spreads(
     """How far the seeds lie apart in what `compare` gives of two runs; see `SeedDifference.spreads`."""
     groups: list[list[tuple[Values, Values]]]
     if len(a) > 1 and len(b) > 1:
-        if None not in seeds_a and set(seeds_a) == set(seeds_b) and len(set(seeds_a)) == len(a) == len(b):
-            groups = [[(run, b[seeds_b.index(seed)]) for run, seed in zip(a, seeds_a, strict=True)]]
-        else:
+        same = None not in seeds_a and set(seeds_a) == set(seeds_b) and len(set(seeds_a)) == len(a) == len(b)
+        pairs = [(run, b[seeds_b.index(seed)]) for run, seed in zip(a, seeds_a, strict=True)] if same else []
+        if pairs and all(_scored_by_both(*pair) for pair in pairs):
+            groups = [pairs]
+        else:  # other seeds, or runs of one seed that scored no sample both
             mean_a, mean_b = average_over_runs(a), average_over_runs(b)
             groups = [[(run, mean_b) for run in a], [(mean_a, run) for run in b]]
     else:
@@ -231,9 +234,13 @@ def _cut(a: Values, b: Values) -> float:
     return 1.0 - float(left.sum()) / float(right.sum())
 
 
+def _scored_by_both(a: Values, b: Values) -> list[tuple[float, float]]:
+    return [(x, y) for key, x in a.items() if x is not None and (y := b.get(key)) is not None]
+
+
 def _shared(a: Values, b: Values) -> tuple[np.ndarray, np.ndarray]:
     """The values of both over the ids that both scored."""
-    found = [(x, y) for key, x in a.items() if x is not None and (y := b.get(key)) is not None]
+    found = _scored_by_both(a, b)
     if not found:
         raise EvaluationError("A run shares no scored sample with those it is compared with: leave it out, and say so.")
     left, right = np.array(found, dtype=np.float64).T

@@ -108,6 +108,16 @@ def test_of_unlike_seeds_each_side_adds_its_own(seeds):
     assert found.ci_high == pytest.approx(0.125 + float(student.ppf(0.975, df)) * math.sqrt(square))
 
 
+def test_runs_of_one_seed_that_scored_no_sample_both_are_not_paired_by_seed():
+    """Of seed 0 one side scored q and the other r. So each run stands against the other side's mean: of q 1 against 0,
+    of r 0 against 1/2. The first run of `a` has q alone, 1; the second (1 - 1/2) / 2; of `b` r alone, 0, and
+    (1 - 1) / 2."""
+    a, b = [{"q": 1.0, "r": None}, {"q": 1.0, "r": 0.0}], [{"q": None, "r": 0.0}, {"q": 0.0, "r": 1.0}]
+    found = difference_over_seeds(a, b, {"q": "q", "r": "r"}, seeds_a=[0, 1], seeds_b=[0, 1])
+    assert found.value == pytest.approx((1.0 + (0.0 - 0.5)) / 2)
+    assert [spread.values for spread in found.spreads] == [(1.0, 0.25), (0.0, 0.0)]
+
+
 def test_single_runs_are_compared_as_before():
     a, b = ids([1, 0, 1, 1, None]), ids([0, 0, 1, 0, 1])
     found = difference_over_seeds([a], [b], own(5), seeds_a=[0], seeds_b=[0])
