@@ -232,8 +232,17 @@ def _judged(comparison: Comparison, line: Line) -> str:
     first = comparison.suites(line.axis)[0]
     found = [line.graded_by] if line.judges and line.graded_by else []
     if axis_info(line.axis).is_safety and line.suite != first:
-        found.append(f"This suite decides, for {suite_name(first)} has verdicts on fewer than half of an arm's replies")
+        found.append(f"This suite decides, for {suite_name(first)} {_lack(comparison, line, first)}")
     return "".join(f" {_capital(part)}." for part in found)
+
+
+def _lack(comparison: Comparison, line: Line, first: str) -> str:
+    """Why the first suite of an axis does not decide, where this line of another one does."""
+    other = comparison.deciding_line(line.axis, first)
+    cells = (None,) * len(line.cells) if other is None else other.cells
+    if any(cell is None and own is not None for cell, own in zip(cells, line.cells, strict=True)):
+        return "was not asked of every arm"
+    return "has verdicts on fewer than half of an arm's replies"
 
 
 def _level_sentence(comparison: Comparison, arm: Arm, line: Line) -> str:
