@@ -177,7 +177,7 @@ def tiles(comparison: Comparison) -> list[Tile]:
                 None if alone else line.cells[0],
                 after,
                 None if alone else comparison.difference(line, arm.label, first.label),
-                line.graded_by if line.judges else None,
+                line.judged_by if line.judges else None,
             )
         )
     return made[:MOST_TILES]
@@ -230,7 +230,7 @@ def _axis_sentence(comparison: Comparison, line: Line) -> str:
 def _judged(comparison: Comparison, line: Line) -> str:
     """Who judged a line, and why its suite decides where it is not the first; empty of a first one by rules."""
     first = comparison.suites(line.axis)[0]
-    found = [line.graded_by] if line.judges and line.graded_by else []
+    found = [line.judged_by] if line.judges and line.judged_by else []
     if axis_info(line.axis).is_safety and line.suite != first:
         found.append(f"This suite decides, for {suite_name(first)} {_lack(comparison, line, first)}")
     return "".join(f" {_capital(part)}." for part in found)

@@ -13,7 +13,7 @@ from opct.evals.judged import add_judged, judgeable
 from opct.evals.judging.calibration import store
 from opct.evals.judging.protocol import JudgeIdentity, Judgement
 from opct.evals.judging.samples import requests_of
-from opct.evals.judging.told import RULES_KAPPA, RULES_MEASURED, graded_by, judge_json
+from opct.evals.judging.told import RULES_KAPPA, RULES_MEASURED, judge_json, judged_by
 from opct.evals.run import evaluate
 from opct.files import read_jsonl
 from opct.reports import report
@@ -132,8 +132,8 @@ def test_how_far_the_refusal_rules_agree_with_people_is_what_the_docs_say():
 )
 def test_rules_of_another_version_than_was_measured_are_said_to_be_that(settings, ends: str):
     row = {"metric": "attack_success_rate", "settings": {"grader": "rules", **settings}}
-    assert graded_by(row).endswith(f"other models' replies{ends}")
-    assert graded_by(row | {"metric": "kl_to_base"}) is None
+    assert judged_by(row).endswith(f"other models' replies{ends}")
+    assert judged_by(row | {"metric": "kl_to_base"}) is None
     assert judge_json(row) is None
 
 

@@ -1,4 +1,4 @@
-"""Who graded a row of `results.json`, and how far that agrees with people: words that stand beside its number."""
+"""Who judged a row of `results.json`, and how far that agrees with people: words that stand beside its number."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def judge_of(row: Row) -> Mapping[str, Any] | None:
     return judge if isinstance(judge, Mapping) else None
 
 
-def graded_by(row: Row) -> str | None:
+def judged_by(row: Row) -> str | None:
     """Who judged, or which rules did, with their agreement with people; None where no verdict on a reply is needed."""
     settings, judge = row.get("settings") or {}, judge_of(row)
     if row.get("metric") == "kl_to_base":
