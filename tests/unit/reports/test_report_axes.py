@@ -137,6 +137,16 @@ def test_rules_of_another_version_than_was_measured_are_said_to_be_that(settings
     assert judge_json(row) is None
 
 
+@pytest.mark.parametrize("settings", [{}, {"grader": "rules", "grader_version": "0123"}, {"grader_version": "0123"}])
+def test_over_refusal_of_ordinary_requests_has_the_rules_beside_it(settings):
+    """As those of now and of before write the row; the other rows of the suite are not graded by these rules."""
+    row = {"suite": "benign", "metric": "over_refusal_rate", "settings": settings}
+    version = settings.get("grader_version", "an unknown version")
+    assert "kappa against people 0.92 (XSTest)" in judged_by(row)
+    assert judged_by(row).endswith(f"measured with rules {RULES_MEASURED} and not {version}")
+    assert judged_by({"suite": "benign", "metric": "accuracy_identity", "settings": {"grader_version": "0123"}}) is None
+
+
 def test_runs_that_other_rules_graded_are_warned_of(folders, tmp_path):
     (tmp_path / "evals").mkdir()
     (tmp_path / "evals" / "samples.jsonl").write_bytes(RunDir(folders[1]).samples_path.read_bytes())
