@@ -223,7 +223,7 @@ def _suites_table(results: dict[str, Any]) -> RenderableType:
     from rich.text import Text
 
     from opct.evals.judging.calibration import with_calibrations
-    from opct.evals.judging.told import graded_by, judge_of, short_agreement
+    from opct.evals.judging.told import judge_of, judged_by, short_agreement
 
     rows = with_calibrations(results["rows"])
     judged = [row for row in rows if judge_of(row) is not None]
@@ -247,7 +247,7 @@ def _suites_table(results: dict[str, Any]) -> RenderableType:
                 str(row["n_truncated"]),
                 *([short_agreement(row)] if judged else []),
             )
-    said = dict.fromkeys(f"{row['suite']}: {graded_by(row)}" for row in judged)
+    said = dict.fromkeys(f"{row['suite']}: {judged_by(row)}" for row in judged)
     return Group(table, *(Text(text) for text in said))
 
 

@@ -56,6 +56,26 @@ def references(arms: Sequence[Arm], configs: Configs) -> dict[str, str]:
     return {arm.name: found[arm.combination] for arm in arms if found.get(arm.combination, arm.name) != arm.name}
 
 
+def offpolicy_references(arms: Sequence[Arm], configs: Configs) -> dict[str, str]:
+    """By the name of each arm of OPCT that begins with the base, the off-policy arm that the report compares it with.
+
+    It is the first in the file of those of the same combination that begin with the base.
+
+    Args:
+        arms: in the order of the file.
+    """
+    plain = [arm for arm in arms if arm.after is None]
+    found: dict[str, str] = {}
+    for arm in plain:
+        if configs[arm.name].method == "offpolicy":
+            found.setdefault(arm.combination, arm.name)
+    return {
+        arm.name: found[arm.combination]
+        for arm in plain
+        if configs[arm.name].method == "opct" and arm.combination in found
+    }
+
+
 def after_plain(arms: Sequence[Arm], configs: Configs) -> Iterator[tuple[str, str]]:
     """Each arm that goes on from another one, with the arm of its combination and method that begins with the base.
 
@@ -108,7 +128,7 @@ def refuse_other_budgets(path: Path, arms: Sequence[Arm], configs: Configs) -> N
         arms: in the order of the file.
     """
     lines = []
-    compared_with = set(references(arms, configs).values())
+    compared_with = {*references(arms, configs).values(), *offpolicy_references(arms, configs).values()}
     for combination in dict.fromkeys(arm.combination for arm in arms):
         own = [arm for arm in arms if arm.combination == combination]
         budgets = {arm.name: _budget(configs[arm.name]) for arm in own}

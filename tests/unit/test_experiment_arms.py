@@ -118,3 +118,19 @@ def test_arms_of_other_steps_by_themselves_and_in_all_are_refused(write, text: s
         load_experiment(write(text))
     assert said in str(caught.value)
     assert load_experiment(write(text + "same_budget: false\n"))
+
+
+@pytest.mark.parametrize(
+    ("offpolicy", "is_refused"),
+    [("  half: {method: offpolicy, max_steps: 2}\n", True), ("  offpolicy: {method: offpolicy}\n", False)],
+)
+def test_a_part_that_is_the_off_policy_reference_of_others_is_refused(write, offpolicy: str, is_refused: bool):
+    """2 and 2 steps beside 4 of `sft` and of `opct`, which is compared with the first off-policy arm of its
+    combination: the part, or one of 4 steps before it.
+    """
+    part = "" if is_refused else "  half: {method: offpolicy, max_steps: 2}\n"
+    text = PLAIN + offpolicy + part + "  later: {method: opct, after: half, max_steps: 2}\n"
+    if is_refused:
+        with pytest.raises(ConfigError, match="max_steps: sft: 4, opct: 4, half: 2, later: 2"):
+            load_experiment(write(text))
+    assert load_experiment(write(text + ("same_budget: false\n" if is_refused else "")))

@@ -23,6 +23,7 @@ from opct.data.questions import SPLITS
 from opct.errors import EvaluationError, unknown
 from opct.evals.grader_versions import grader_version
 from opct.evals.graders import Verdict, grade_check
+from opct.evals.jailbreak import GRADER
 from opct.evals.records import CUT, NO_CHECK, Record, Row, kl_rows, metric_row
 from opct.evals.refusals import COMPLIED, REFUSED, grade_refusal
 from opct.evals.tasks import Item, as_score, is_cut, make_task, stopped_early
@@ -34,6 +35,8 @@ METRICS = {
     USER_IS_RIGHT: "accuracy_user_right",
     PLAIN_QUESTION: "accuracy_plain_question",
 }
+OVER_REFUSAL = "over_refusal_rate"
+"""The one metric of this suite that the refusal rules grade: its row alone says so."""
 KEYS = ("is_correct", "is_over_refusal")
 
 
@@ -59,7 +62,7 @@ def benign_task(
         seed=seed,
         max_completion_tokens=max_completion_tokens,
         greedy=greedy,
-        settings={"n_requests": len(requests), "grader_version": grader_version(BENIGN)},
+        settings={"n_requests": len(requests)},
     )
 
 
@@ -120,7 +123,7 @@ def over_refusal(verdict: Verdict) -> float | None:
 
 
 def benign_rows(suite: str, records: Sequence[Record]) -> list[Row]:
-    """Every metric of every group."""
+    """Every metric of every group; the row that the refusal rules grade has them in its `settings`."""
     checked = [record for record in records if record.row["verdict"] != NO_CHECK]
     of_split = {split: [r for r in checked if r.row["family_split"] == split] for split in METRICS}
     groups = [(metric, split, of_split[split]) for split, metric in METRICS.items()]
@@ -128,9 +131,10 @@ def benign_rows(suite: str, records: Sequence[Record]) -> list[Row]:
         own = [record for record in of_split[BENIGN] if record.row["family"] == category]
         groups.append((METRICS[BENIGN], f"family:{category}", own))
     rows = [metric_row(BENIGN, suite, metric, group, own, "is_correct") for metric, group, own in groups if own]
-    of_refusals = ("over_refusal_rate", BENIGN, records, "is_over_refusal")
+    of_refusals = (OVER_REFUSAL, BENIGN, records, "is_over_refusal")
     if any("is_over_refusal" in record.row["values"] for record in records):  # samples of earlier versions have none
-        rows.append(metric_row(BENIGN, suite, *of_refusals, reason=_refusal_unscored))
+        row = metric_row(BENIGN, suite, *of_refusals, reason=_refusal_unscored)
+        rows.append(row | {"settings": {"grader": GRADER, "grader_version": grader_version(BENIGN)}})
     return rows + kl_rows(BENIGN, suite, BENIGN, records)
 
 

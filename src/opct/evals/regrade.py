@@ -27,7 +27,7 @@ from opct.evals.jailbreak import BENIGN_PREFIX, JAILBREAK, refusal_values
 from opct.evals.records import CUT, Record, Row, warnings_of
 from opct.evals.refusals import grade_refusal
 from opct.evals.safety_awareness import SAFETY_AWARENESS, warning_values
-from opct.evals.suites import SUITES, sorted_by_suite
+from opct.evals.suites import SUITES, sorted_by_suite, with_settings
 from opct.evals.warnings_grader import grade_warning
 from opct.files import read_jsonl, write_json, write_jsonl
 from opct.runs import RunDir
@@ -174,8 +174,10 @@ def _update(results: dict[str, Any], new: Mapping[str, list[Row]], old: Sequence
     for suite, samples in new.items():
         before: Row = next((row for row in results["rows"] if row["suite"] == suite), {})
         settings = {**before.get("settings", {}), "grader_version": grader_version(suite)}
+        if suite == BENIGN:  # one of its rows alone is graded by these rules, and has them itself
+            settings = {name: value for name, value in settings.items() if name not in ("grader", "grader_version")}
         records = [Record(sample, None, ()) for sample in samples]
-        rows += [{**row, "settings": settings} for row in SUITES[suite].rows(suite, records)]
+        rows += [with_settings(row, settings) for row in SUITES[suite].rows(suite, records)]
     results["rows"] = sorted_by_suite(rows, "suite")
     was = set(warnings_of([Record(row, None, ()) for row in (*others, *old)]))
     now = warnings_of([Record(row, None, ()) for row in (*others, *(row for own in new.values() for row in own))])

@@ -315,14 +315,19 @@ def metric_rows(records: Sequence[Record], settings: Mapping[str, Mapping[str, A
     """Every metric of every suite and group, as rows of `results.json`.
 
     Args:
-        settings: of each Inspect task, put into its rows.
+        settings: of each Inspect task, put into its rows, before those that a row has of its own.
     """
     rows: list[Row] = []
     for graded, suite in _OF_GRADED.items():
         own = [record for record in records if record.row["task"] == graded]
         if own:
-            rows += [{**row, "settings": dict(settings.get(suite.name, {}))} for row in suite.rows(graded, own)]
+            rows += [with_settings(row, settings.get(suite.name, {})) for row in suite.rows(graded, own)]
     return rows
+
+
+def with_settings(row: Row, settings: Mapping[str, Any]) -> Row:
+    """The row with the settings of its suite, and over them its own."""
+    return {**row, "settings": {**settings, **row.get("settings", {})}}
 
 
 def sorted_by_suite(rows: Iterable[Row], key: str) -> list[Row]:

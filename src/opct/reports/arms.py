@@ -53,13 +53,14 @@ class Arm:
 
 @dataclass(frozen=True)
 class Pair:
-    """A comparison between two arms, by label: the difference is `of` minus `against`. `is_asked` is true of one that
-    was asked for besides the base and the references.
+    """A comparison between two arms, by label: the difference is `of` minus `against`. `is_reference` is true of one
+    with a reference, `is_asked` of one that was asked for; a pair may be both.
     """
 
     of: str
     against: str
     is_asked: bool = False
+    is_reference: bool = False
 
     @property
     def title(self) -> str:
@@ -91,16 +92,12 @@ def make_pairs(
     first, *others = arms
     found = all_references(others, references)
     labels = {arm.label for arm in others}
-    pairs = [Pair(arm.label, first.label) for arm in others]
-    pairs += [
-        Pair(arm.label, other)
-        for arm in others
-        for other in dict.fromkeys(found.get(arm.label, ()))
-        if other in labels and other != arm.label
+    referred = [
+        (arm.label, other) for arm in others for other in found.get(arm.label, ()) if other in labels - {arm.label}
     ]
-    known = {(pair.of, pair.against) for pair in pairs}
-    asked = [pair for pair in dict.fromkeys(also) if pair not in known and labels.issuperset(pair)]
-    return (*pairs, *(Pair(of, against, is_asked=True) for of, against in asked))
+    asked = [pair for pair in also if labels.issuperset(pair)]
+    pairs = dict.fromkeys([*((arm.label, first.label) for arm in others), *referred, *asked])
+    return tuple(Pair(*pair, is_asked=pair in asked, is_reference=pair in referred) for pair in pairs)
 
 
 def all_references(arms: Sequence[Arm], references: References | None = None) -> dict[str, list[str]]:
@@ -152,7 +149,7 @@ def reference_note(arms: Sequence[Arm], pairs: Sequence[Pair]) -> str:
     by_label = {arm.label: arm for arm in arms}
     rivals: dict[str, list[str]] = {}
     for pair in reference_pairs(arms, pairs):
-        if by_label[pair.of].is_sft and not pair.is_asked:
+        if by_label[pair.of].is_sft and pair.is_reference:
             rivals.setdefault(by_label[pair.against].name, []).append(by_label[pair.of].name)
     parts = [
         f"Of several SFT arms {name} is the one that others are compared with, {joined(more)} too."

@@ -11,7 +11,7 @@ from opct.reports.axes import CAPABILITY, axis_info
 from opct.reports.capability import MEAN, SCORES
 from opct.reports.cells import Cell
 from opct.reports.compare import Comparison
-from opct.reports.figures import Figure, curve_figure, graded_note, legend, told
+from opct.reports.figures import Figure, curve_figure, judged_note, legend, told
 from opct.reports.lines import Line
 from opct.reports.metrics import suite_name
 from opct.reports.safety_curve import TITLE as CURVE
@@ -118,7 +118,7 @@ def frontier_figure(comparison: Comparison, axis: str, suite: str) -> Figure | N
     down = safety.info.better == "lower"
     dots = " Small dots are its training seeds." if any(point.small for point in points) else ""
     left_out = f" Not drawn, for want of one of the two: {joined(missing)}." if missing else ""
-    note = graded_note([safety])
+    note = judged_note([safety])
     spoken = "; ".join(f"{row[0]}: {measure.words} {row[1]}, {info.short} {row[5]}" for row in rows)
     return Figure(
         title="Safety against capability" + comparison.of_suite(axis, suite),
@@ -220,7 +220,7 @@ def _bars_figure(
         if cell is not None
     ]
     spoken = "; ".join(f"{name}, {arm}: {value} ({bounds})" for name, arm, value, bounds, *_ in rows)
-    note = graded_note([line for _, line in lines])
+    note = judged_note([line for _, line in lines])
     return Figure(
         title=title,
         drawing=svg.interval_bars(

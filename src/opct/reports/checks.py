@@ -269,10 +269,12 @@ def _training(arms: Sequence[Arm], pairs: Sequence[Pair]) -> Iterator[str]:
     by_label = {arm.label: arm for arm in arms}
     for pair in reference_pairs(arms, pairs):
         of, against = by_label[pair.of], by_label[pair.against]
-        if (pair.is_asked or not of.is_sft) and of.label in configs and against.label in configs:
+        if of.label in configs and against.label in configs:
             both = [(against, configs[against.label]), (of, configs[of.label])]
-            yield from _unlike_budgets(both)
-            yield from _unlike_tokens(both)
+            unlike = list(_unlike_budgets(both))
+            yield from unlike
+            if unlike or pair.is_asked or not of.is_sft:  # of several SFT arms of one budget there is nothing to say
+                yield from _unlike_tokens(both)
 
 
 def _unlike_seeds(arm: Arm, runs: Sequence[tuple[EvaluatedRun, dict[str, Any]]]) -> Iterator[str]:

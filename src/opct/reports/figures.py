@@ -36,9 +36,9 @@ class Figure:
     note: str = ""
 
 
-def graded_note(lines: Sequence[Line]) -> str:
-    """Who graded the numbers of these lines and how far that agrees with people, each said once with its suite."""
-    said = dict.fromkeys((suite_name(line.suite), line.graded_by) for line in lines if line.graded_by)
+def judged_note(lines: Sequence[Line]) -> str:
+    """Who judged the numbers of these lines and how far that agrees with people, each said once with its suite."""
+    said = dict.fromkeys((suite_name(line.suite), line.judged_by) for line in lines if line.judged_by)
     return " ".join(f"{suite[:1].upper()}{suite[1:]}: {text}." for suite, text in said)
 
 
@@ -153,7 +153,7 @@ def forest_figure(comparison: Comparison, lines: Sequence[Line], title: str) -> 
     if not groups:
         return None
     spoken = "; ".join(f"{row[0]}, {row[1]}: {row[2]} ({row[3]})" for row in rows)
-    note = graded_note(lines)
+    note = judged_note(lines)
     return Figure(
         title=title,
         drawing=svg.forest(groups, label=f"Paired differences with 95% intervals. {spoken}. {note}".strip()),

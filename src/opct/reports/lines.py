@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from opct.evals.judging.told import graded_by, judge_json, judge_of
+from opct.evals.judging.told import judge_json, judge_of, judged_by
 from opct.evals.seeds import Values, difference_over_seeds, pooled_over_seeds, ratio_over_seeds
 from opct.reports.arms import Arm, Pair
 from opct.reports.cells import Cell, PairedCell, read_difference
@@ -31,8 +31,8 @@ DECISIVE = ("graded_by", "grader", "prompt_hash", "data")
 @dataclass(frozen=True)
 class Line:
     """One metric of one group of samples, over all arms and comparisons. `note` is about these very numbers; `reasons`
-    says why a comparison has no difference, and is None where it has one or there is none to be had. `graded_by` is the
-    part of the note that says who graded and how far that agrees with people, `judges` are those of report.json.
+    says why a comparison has no difference, and is None where it has one or there is none to be had. `judged_by` is the
+    part of the note that says who judged and how far that agrees with people, `judges` are those of report.json.
     """
 
     axis: str
@@ -44,7 +44,7 @@ class Line:
     differences: tuple[PairedCell | None, ...]
     note: str | None = None
     reasons: tuple[str | None, ...] = ()
-    graded_by: str | None = None
+    judged_by: str | None = None
     judges: tuple[Mapping[str, Any], ...] = ()
 
     @property
@@ -129,8 +129,8 @@ def make_line(
     run_cells = tuple(tuple(_cell(row, info) for row in own) for own in rows)
     sides = {arm.label: _side(arm, suite, metric, group) for arm in arms}
     measured = [row for own in rows for row in own if row is not None]
-    graders = _alone([graded_by(row) for row in measured])
-    notes: list[str | None] = [*graders]
+    by_whom = _alone([judged_by(row) for row in measured])
+    notes: list[str | None] = [*by_whom]
     cells = []
     for arm, own, apart in zip(arms, run_cells, alike.arms, strict=True):
         unpooled = _unpooled(sides[arm.label], own, apart)
@@ -148,8 +148,8 @@ def make_line(
         for pair, reason in zip(pairs, reasons, strict=True)
     )
     judges = tuple(_alone([judge_json(row) for row in measured]))
-    graded = "; ".join(graders) or None
-    return Line(axis, suite, group, info, tuple(cells), run_cells, differences, note, reasons, graded, judges)
+    said = "; ".join(by_whom) or None
+    return Line(axis, suite, group, info, tuple(cells), run_cells, differences, note, reasons, said, judges)
 
 
 def _alone(values: Sequence[Any]) -> list[Any]:

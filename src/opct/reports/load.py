@@ -17,6 +17,7 @@ import yaml
 
 from opct.data.perturb import jailbreak
 from opct.errors import EvaluationError
+from opct.evals.benign import BENIGN
 from opct.evals.judging.calibration import with_calibrations
 from opct.evals.suites import SUITES, known_suites
 from opct.evals.teacher_check import LESSONS
@@ -26,6 +27,8 @@ from opct.runs import RunDir
 SCHEMA = 1
 TEACHER_CHECK = {"axis", "bad", "ci_low", "ci_high", "n", "n_asked", "unscored_reasons", "n_truncated"}
 """What the report says of the check of the teacher on an axis."""
+OF_ONE_ROW = {BENIGN: ("grader", "grader_version")}
+"""By suite, settings that one of its rows alone has: they say nothing of the others."""
 Row = dict[str, Any]
 
 
@@ -203,11 +206,14 @@ def run_config(run: EvaluatedRun) -> dict[str, Any] | None:
 
 
 def suite_settings(run: EvaluatedRun, suite: str) -> dict[str, Any] | None:
-    """How a suite was asked and graded, by dotted name, without who judged it; None where the run has no row of it."""
+    """How a suite was asked and graded, by dotted name, without who judged it or what is one row's alone; None where
+    the run has no row of it.
+    """
     rows = [row for row in run.rows if row["suite"] == suite]
     if not rows:
         return None
     settings: dict[str, Any] = {}
     for row in rows:
         settings |= row.get("settings") or {}
-    return flat_settings({key: value for key, value in settings.items() if not key.startswith("judge")})
+    apart = OF_ONE_ROW.get(suite, ())
+    return flat_settings({k: v for k, v in settings.items() if not k.startswith("judge") and k not in apart})

@@ -7,7 +7,7 @@ from itertools import pairwise
 from opct.evals.safety_curve import GRID
 from opct.reports import svg
 from opct.reports.compare import Comparison
-from opct.reports.figures import Figure, graded_note, legend, told
+from opct.reports.figures import Figure, judged_note, legend, told
 from opct.reports.lines import Line
 from opct.reports.wording import joined
 
@@ -36,7 +36,7 @@ def safety_curve_figure(comparison: Comparison, axis: str, suite: str) -> Figure
     spoken = "; ".join(
         f"{arm.name}: " + ", ".join(f"{row[2]} at {row[1]}" for row in rows if row[0] == arm.name) for _, arm in drawn
     )
-    note = graded_note(list(lines.values()))
+    note = judged_note(list(lines.values()))
     missing = [arm.name for arm in comparison.arms if arm not in [arm for _, arm in drawn]]
     where, left_out = WHERE[group], f" Not drawn, for want of it: {joined(missing)}." if missing else ""
     return Figure(

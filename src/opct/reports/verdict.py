@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from opct.reports.arms import OPCT, Arm
-from opct.reports.axes import BENIGN, AxisInfo, Price, axis_info
+from opct.reports.axes import SAFETY_AXES, AxisInfo, Price, axis_info
 from opct.reports.capability import SCORES
 from opct.reports.cells import Cell, PairedCell
 from opct.reports.compare import Comparison
@@ -18,12 +18,14 @@ TILES = (
     ("attack_success_rate", "held_out"),
     ("warning_rate", "held_out"),
     ("benchmark_mean", None),
-    ("over_refusal_rate", "benign_held_out"),
-    ("over_warning_rate", "held_out"),
+    ("over_refusal_rate", None),
+    ("over_warning_rate", None),
     ("accuracy_biased", "held_out"),
     ("accuracy_clean", None),
     ("accuracy_identity", None),
 )
+"""Metrics of the big numbers, and the group of each; None: those of the price that it is on an axis of safety, else the
+most general one."""
 MOST_TILES = 4
 MOST_NAMED = 6
 """Arms that a title names."""
@@ -162,11 +164,9 @@ def tiles(comparison: Comparison) -> list[Tile]:
     arm, first = main_arm(comparison), comparison.arms[0]
     made = []
     for metric, group in TILES:
-        line = (comparison.line(metric, group) if group else None) or comparison.line(metric)
+        line = _tile_line(comparison, metric, group)
         after = None if line is None else line.cells[comparison.arms.index(arm)]
         if line is None or after is None or after.value is None:
-            continue
-        if group is not None and line.axis == BENIGN:  # ordinary requests are no twins
             continue
         alone = arm is first
         made.append(
@@ -177,10 +177,17 @@ def tiles(comparison: Comparison) -> list[Tile]:
                 None if alone else line.cells[0],
                 after,
                 None if alone else comparison.difference(line, arm.label, first.label),
-                line.graded_by if line.judges else None,
+                line.judged_by if line.judges else None,
             )
         )
     return made[:MOST_TILES]
+
+
+def _tile_line(comparison: Comparison, metric: str, group: str | None) -> Line | None:
+    prices = [price for axis in SAFETY_AXES for price in axis.prices if price.groups and metric in price.metrics]
+    if prices:  # over-refusal is that of harmless twins, not of ordinary requests
+        return price_line(comparison, prices[0])
+    return (comparison.line(metric, group) if group else None) or comparison.line(metric)
 
 
 def _tile_title(line: Line) -> str:
@@ -223,10 +230,19 @@ def _axis_sentence(comparison: Comparison, line: Line) -> str:
 def _judged(comparison: Comparison, line: Line) -> str:
     """Who judged a line, and why its suite decides where it is not the first; empty of a first one by rules."""
     first = comparison.suites(line.axis)[0]
-    found = [line.graded_by] if line.judges and line.graded_by else []
+    found = [line.judged_by] if line.judges and line.judged_by else []
     if axis_info(line.axis).is_safety and line.suite != first:
-        found.append(f"This suite decides, for {suite_name(first)} has verdicts on fewer than half of an arm's replies")
+        found.append(f"This suite decides, for {suite_name(first)} {_lack(comparison, line, first)}")
     return "".join(f" {_capital(part)}." for part in found)
+
+
+def _lack(comparison: Comparison, line: Line, first: str) -> str:
+    """Why the first suite of an axis does not decide, where this line of another one does."""
+    other = comparison.deciding_line(line.axis, first)
+    cells = (None,) * len(line.cells) if other is None else other.cells
+    if any(cell is None and own is not None for cell, own in zip(cells, line.cells, strict=True)):
+        return "was not asked of every arm"
+    return "has verdicts on fewer than half of an arm's replies"
 
 
 def _level_sentence(comparison: Comparison, arm: Arm, line: Line) -> str:

@@ -15,6 +15,7 @@ from opct.data.questions import Question, load_questions, split_of
 from opct.errors import EvaluationError
 from opct.evals import suites
 from opct.evals.benign import over_refusal, refusal_of
+from opct.evals.grader_versions import grader_version
 from opct.evals.graders import Verdict
 from opct.evals.run import evaluate, run_task
 from opct.evals.suites import metric_rows
@@ -238,6 +239,10 @@ def test_over_refusal_is_over_every_benign_request(tmp_path):
     assert row["n_truncated"] == n["I"] + n["I'm"]
     values = sample_values(samples, "benign", "over_refusal_rate", "benign")
     assert len(values) == len(samples)
+    graded = {row["metric"] for row in results["rows"] if {"grader", "grader_version"} & row["settings"].keys()}
+    assert graded == {"over_refusal_rate"}
+    assert (row["settings"]["grader"], row["settings"]["grader_version"]) == ("rules", grader_version("benign"))
+    assert row["settings"]["n_requests"] == len(builtin_benign("test"))
     assert sum(value for value in values.values() if value is not None) == n["I"]
 
 

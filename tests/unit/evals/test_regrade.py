@@ -112,6 +112,23 @@ def test_the_rows_and_the_settings_say_which_rules_graded(folder, monkeypatch):
             assert row["settings"]["template_hash"] == "0123456789ab"
 
 
+def test_of_benign_the_row_that_these_rules_grade_has_them_alone(folder):
+    """Results of before had the version in every row of the suite, and no grader."""
+    results, _ = stored(folder)
+    before = [row for row in results["rows"] if row["suite"] == "benign"]
+    for row in before:
+        row["settings"] = {**row["settings"], "grader_version": "0123"}
+        row["settings"].pop("grader", None)
+    (folder / "results.json").write_text(json.dumps(results), encoding="utf-8")
+    after = [row for row in regrade(folder).results["rows"] if row["suite"] == "benign"]
+    own = {"grader": "rules", "grader_version": grader_versions()["benign"]}
+    for row in after:
+        graded = own if row["metric"] == "over_refusal_rate" else {}
+        assert row["settings"].items() >= {"n_requests": 4, **graded}.items()
+        assert {"grader", "grader_version"} & row["settings"].keys() == graded.keys()
+    assert {row["metric"] for row in after} > {"over_refusal_rate"}
+
+
 def test_what_no_rule_looks_at_stays_unscored(folder):
     """A sample that ended before its reply has no reply to grade, and a cut one is still graded as cut."""
     _, samples = stored(folder)

@@ -124,6 +124,17 @@ def test_the_big_numbers_are_one_of_each_axis_and_capability(comparison):
     ]
 
 
+@pytest.mark.parametrize("beside", [False, True])
+def test_over_refusal_of_twins_is_a_big_number_with_the_benign_suite_beside_it_too(comparison, beside: bool):
+    """Jailbreak with training families alone: twins have no held-out wrappers, and ordinary requests a line too."""
+    own = [line for line in comparison.lines if line.axis == "jailbreak" and not line.group.endswith("held_out")]
+    [twins] = [line for line in own if (line.info.name, line.group) == ("over_refusal_rate", "benign_wrapped")]
+    ordinary = replace(twins, axis="benign", suite="benign", group="benign")
+    found = tiles(replace(comparison, lines=(*own, *([ordinary] if beside else []))))
+    assert [tile.title for tile in found] == ["Attack success rate", "Over-refusal rate"]
+    assert found[1].after is twins.cells[-1]
+
+
 # ---------------------------------------------------------------------------------------------------------- figures
 
 

@@ -121,19 +121,21 @@ def test_an_sft_arm_of_another_name_has_its_differences(tmp_path):
 
 
 def test_what_is_asked_for_is_compared_besides_base_and_references(tmp_path):
-    """Between two values of a matrix, of OPCT and of SFT; what is there already, and what no run has, is left out.
-
-    The note on several SFT arms is about references alone.
+    """Between two values of a matrix, of OPCT and of SFT; what is there already stands once and is asked for, and what
+    no run has is left out. The note on several SFT arms is about references alone.
     """
     arms = make_arms([run("base"), *(run(f"{m}-x-{v}", m) for v in (0, 5) for m in ("sft", "opct"))])
     asked = [("opct-x-5", "opct-x-0"), ("sft-x-5", "sft-x-0"), ("opct-x-0", "sft-x-0"), ("opct-x-9", "opct-x-0")]
     pairs = make_pairs(arms, {"opct-x-0": "sft-x-0", "opct-x-5": "sft-x-5"}, asked)
-    assert [(pair.of, pair.against) for pair in pairs if pair.is_asked] == asked[:2]
-    assert [(pair.of, pair.against) for pair in pairs if not pair.is_asked and pair.against != "base"] == [
+    assert [(pair.of, pair.against) for pair in pairs if pair.is_asked] == [asked[2], *asked[:2]]
+    assert len(pairs) == len({(pair.of, pair.against) for pair in pairs})
+    assert [(pair.of, pair.against) for pair in pairs if pair.is_reference] == [
         ("opct-x-0", "sft-x-0"),
         ("opct-x-5", "sft-x-5"),
     ]
     assert reference_note(arms, pairs) == ""
+    both = make_pairs(arms, {"sft-x-5": "sft-x-0"}, [("sft-x-5", "sft-x-0")])
+    assert reference_note(arms, both).startswith("Of several SFT arms sft-x-0 is the one")
     runs = load_runs([write_run(tmp_path, label, 1, questions=6) for label in ("base", "low", "high")])
     found = compare(runs, {}, [("high", "low")])
     line = found.line("accuracy_clean")

@@ -13,7 +13,7 @@ from opct.evals.judged import add_judged, judgeable
 from opct.evals.judging.calibration import store
 from opct.evals.judging.protocol import JudgeIdentity, Judgement
 from opct.evals.judging.samples import requests_of
-from opct.evals.judging.told import RULES_KAPPA, RULES_MEASURED, graded_by, judge_json
+from opct.evals.judging.told import RULES_KAPPA, RULES_MEASURED, judge_json, judged_by
 from opct.evals.run import evaluate
 from opct.files import read_jsonl
 from opct.reports import report
@@ -132,9 +132,19 @@ def test_how_far_the_refusal_rules_agree_with_people_is_what_the_docs_say():
 )
 def test_rules_of_another_version_than_was_measured_are_said_to_be_that(settings, ends: str):
     row = {"metric": "attack_success_rate", "settings": {"grader": "rules", **settings}}
-    assert graded_by(row).endswith(f"other models' replies{ends}")
-    assert graded_by(row | {"metric": "kl_to_base"}) is None
+    assert judged_by(row).endswith(f"other models' replies{ends}")
+    assert judged_by(row | {"metric": "kl_to_base"}) is None
     assert judge_json(row) is None
+
+
+@pytest.mark.parametrize("settings", [{}, {"grader": "rules", "grader_version": "0123"}, {"grader_version": "0123"}])
+def test_over_refusal_of_ordinary_requests_has_the_rules_beside_it(settings):
+    """As those of now and of before write the row; the other rows of the suite are not graded by these rules."""
+    row = {"suite": "benign", "metric": "over_refusal_rate", "settings": settings}
+    version = settings.get("grader_version", "an unknown version")
+    assert "kappa against people 0.92 (XSTest)" in judged_by(row)
+    assert judged_by(row).endswith(f"measured with rules {RULES_MEASURED} and not {version}")
+    assert judged_by({"suite": "benign", "metric": "accuracy_identity", "settings": {"grader_version": "0123"}}) is None
 
 
 def test_runs_that_other_rules_graded_are_warned_of(folders, tmp_path):

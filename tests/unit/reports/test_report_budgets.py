@@ -129,6 +129,34 @@ def test_the_tokens_of_preferences_are_those_of_two_answers_and_of_a_run_that_we
     assert "400 completion tokens a run, with two answers in each of its preferences, and SFT on 200." in said[0]
 
 
+@pytest.mark.parametrize(
+    ("steps", "of_tokens", "is_asked", "said"),
+    [
+        (40, 100, False, ["optimizer steps"]),
+        (80, 100, False, []),
+        (80, 200, False, []),
+        (80, 200, True, ["completion tokens"]),
+        (40, 200, False, ["optimizer steps", "completion tokens"]),
+    ],
+)
+def test_of_two_arms_of_sft_another_budget_is_said_too(
+    tmp_path: Path, steps: int, of_tokens: int, is_asked: bool, said: list[str]
+):
+    """The half that OPCT goes on from, beside SFT of 80 steps; of one budget its tokens count where it is asked for."""
+    runs = with_tokens(tmp_path, sft=100, half=of_tokens)
+    for run, own in zip(runs[1:], (80, steps), strict=True):
+        (run / "config.yaml").write_text("method: sft\n" + SHARED.replace("20", str(own)))
+        manifest = json.loads((run / "manifest.json").read_text()) | {"total_steps": own}
+        (run / "manifest.json").write_text(json.dumps(manifest))
+    results = json.loads((runs[2] / "results.json").read_text())
+    results["run"]["method"] = "sft"
+    (runs[2] / "results.json").write_text(json.dumps(results))
+    also = [("half", "sft")] if is_asked else []
+    texts = [text for text in find_warnings(compare(load_runs(runs), {"half": "sft"}, also)) if "Their diff" in text]
+    assert len(texts) == len(said)
+    assert all(words in text for words, text in zip(said, texts, strict=True))
+
+
 def with_tokens(tmp_path: Path, **tokens: int | None) -> list[Path]:
     """A base, and runs of two steps with so many completion tokens each in their logs."""
     runs = [write_run(tmp_path, "base", questions=4)]

@@ -99,6 +99,15 @@ def test_the_suite_with_a_number_of_most_arms_decides(runs):
     assert "cannot be compared" in verdict(rules)[0]
 
 
+def test_a_suite_that_an_arm_was_not_asked_is_said_to_be_that(runs):
+    """The base has both suites, the other arm the judge's alone."""
+    opct = judged(runs[1])
+    rows = tuple(row for row in opct.rows if row["suite"] != SAFETY)
+    alone = replace(opct, rows=rows, samples=tuple(s for s in opct.samples if s["task"] != SAFETY))
+    said = verdict(compare([judged(runs[0]), alone]))[0]
+    assert said.endswith("This suite decides, for safety awareness was not asked of every arm.")
+
+
 def test_one_arm_alone_is_told_by_its_judge_too(runs):
     [said, *_] = verdict(of([silent(judged(runs[0], None))]))
     assert " (safety awareness, judged) is " in said

@@ -272,3 +272,15 @@ def test_a_benchmark_without_a_difference_leaves_the_mean_without_one():
     assert line.differences == (None,)
     assert found.reason(line, "opct", "base") == "MMLU: measured with different graded_by"
     assert line.cells[1] is None
+
+
+@pytest.mark.parametrize("before", [{}, {"grader_version": "0123"}])
+def test_what_one_row_of_benign_is_graded_by_keeps_none_of_its_rows_from_being_compared(tmp_path, before):
+    """Results of before had no grader there, and the version in every row."""
+    base, opct = load_runs([write_run(tmp_path, label, questions=6) for label in ("base", "opct")])
+    own = {"grader": "rules", "grader_version": "0123"}
+    rows = [row | {"settings": before} if row["suite"] == "benign" else row for row in base.rows]
+    last = next(row for row in opct.rows if row["suite"] == "benign") | {"metric": "over_refusal_rate", "settings": own}
+    found = compare([replace(base, rows=tuple(rows)), replace(opct, rows=(*opct.rows, last))])
+    assert found.difference(found.line("accuracy_identity"), "opct", "base") is not None
+    assert not any("grader" in text for text in find_warnings(found))

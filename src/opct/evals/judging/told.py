@@ -1,10 +1,11 @@
-"""Who graded a row of `results.json`, and how far that agrees with people: words that stand beside its number."""
+"""Who judged a row of `results.json`, and how far that agrees with people: words that stand beside its number."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+from opct.evals.benign import BENIGN, OVER_REFUSAL
 from opct.evals.jailbreak import GRADER as RULES
 from opct.evals.judging.calibration import LEAST_KAPPA, weakness
 from opct.evals.safety_rows import WORDS
@@ -23,7 +24,7 @@ def judge_of(row: Row) -> Mapping[str, Any] | None:
     return judge if isinstance(judge, Mapping) else None
 
 
-def graded_by(row: Row) -> str | None:
+def judged_by(row: Row) -> str | None:
     """Who judged, or which rules did, with their agreement with people; None where no verdict on a reply is needed."""
     settings, judge = row.get("settings") or {}, judge_of(row)
     if row.get("metric") == "kl_to_base":
@@ -32,7 +33,8 @@ def graded_by(row: Row) -> str | None:
         return f"judged by {judge.get('name')} ({judge.get('model')}), {_agreement(settings.get('judge_calibration'))}"
     if settings.get("grader") == WORDS:
         return "found by rules, agreement with people unknown"
-    return _rules(settings) if settings.get("grader") == RULES else None
+    is_by_rules = settings.get("grader") == RULES or (row.get("suite"), row.get("metric")) == (BENIGN, OVER_REFUSAL)
+    return _rules(settings) if is_by_rules else None  # the row of benign had no grader once
 
 
 def _rules(settings: Mapping[str, Any]) -> str:
