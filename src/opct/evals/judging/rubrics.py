@@ -54,8 +54,8 @@ class Rubric:
 
     @property
     def hash(self) -> str:
-        """12 hex digits of the wording, of whole and of cut replies, the fields, the formula, and what becomes of control
-        sequences."""
+        """12 hex digits of the wording, for whole and cut replies, the fields, the formula, and what becomes of
+        control sequences."""
         whole = JudgeRequest("", "QUESTION", f"REPLY {_SOME_CONTROLS}", "FACT")
         prompts = [prompt(self, request, "MARK") for request in (whole, replace(whole, is_cut=True))]
         return digest([*prompts, self.formula, [vars(field) for field in self.fields]])[:12]
