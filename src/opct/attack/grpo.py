@@ -11,9 +11,11 @@ frozen, and attacks as `refine` does, with the successes of its training as exam
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from opct import trainer
@@ -30,15 +32,16 @@ from opct.config import TrainConfig
 from opct.config_file import load_config
 from opct.data.behaviors import Behavior
 from opct.data.near_duplicates import crossing
-from opct.data.pairs import write_pairs
+from opct.data.pairs import ContrastivePair, write_pairs
 from opct.errors import ConfigError, DataError
 from opct.evals.judging.protocol import Usage, digest
 from opct.files import PRIVATE_MODE, atomic_write, read_jsonl
 from opct.methods.grpo import GRPO
 from opct.models.saved import load_policy
-from opct.prepare import Setup
+from opct.prepare import Setup, prepare
 from opct.progress import Progress
 from opct.runs import RunDir
+from opct.tracking import check_trackers
 
 SETTABLE = (
     *("max_steps", "save_steps", "save_total_limit", "report_to", "optim", "lora", "stop", "model.device"),
@@ -213,6 +216,26 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
             yield prefix + name, value
 
 
+def check_training(plan: TrainingPlan, progress: Progress) -> None:
+    """Open and check all that the training would, apart from the attack's folder, and let go of it again.
+
+    Raises:
+        OpctError: as of `opct.train` before its first step.
+    """
+    progress.stage(f"check {plan.model}")
+    check_trackers(plan.config.report_to)
+    with tempfile.TemporaryDirectory() as folder:
+        pairs = Path(folder) / "pairs.jsonl"
+        write_pairs(pairs, _pairs(plan), mode=PRIVATE_MODE)
+        data = plan.config.data.model_copy(update={"pairs": [str(pairs)]})
+        prepare(plan.config.model_copy(update={"data": data})).close()
+
+
+def _pairs(plan: TrainingPlan) -> list[ContrastivePair]:
+    views = [View(b.id, b.behavior, 0, 0, 0) for b in plan.behaviors]
+    return [attack_pair(view.id, view.behavior, attacker_messages(view, ())) for view in views]
+
+
 def train_attacker(
     plan: TrainingPlan, target: ChatModel, scorer: Scorer, folder: AttackDir, progress: Progress
 ) -> Trained:
@@ -225,10 +248,7 @@ def train_attacker(
     """
     identity = plan.identity() | {"target": target.identity(), "judge": scorer.judge_of_behaviors.identity.row()}
     folder.begin_training(identity)
-    pairs = [
-        attack_pair(b.id, b.behavior, attacker_messages(View(b.id, b.behavior, 0, 0, 0), ())) for b in plan.behaviors
-    ]
-    write_pairs(folder.practised_path, pairs, mode=PRIVATE_MODE)
+    write_pairs(folder.practised_path, _pairs(plan), mode=PRIVATE_MODE)
     opponent = Opponent(target, scorer, plan.sampling, plan.rules, plan.tested)
     run = RunDir(folder.attacker_path)
     try:

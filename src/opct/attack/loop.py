@@ -148,7 +148,8 @@ class _Round:
     under_way: deque[tuple[int, Future[list[Try]]]] = field(default_factory=deque)
 
     def run(self, views: Sequence[View], rules: Rules, should_stop: Callable[[], bool]) -> str:
-        waiting, most = deque(views), self._most(len(views), rules)
+        """Play these views; `tries` holds what was kept of the round, so that its batches are as large as they were."""
+        waiting, most = deque(views), self._most(len(self.tries) + len(views), rules)
         while waiting:
             if should_stop():
                 self._settle_all()
@@ -170,7 +171,7 @@ class _Round:
         return COMPLETE
 
     def _most(self, n: int, rules: Rules) -> int:
-        """Tries of one batch: of n, where stages have threads of their own, so few that all threads have work."""
+        """Tries of one batch: of a round's n, where stages have threads of their own, so few that all have work."""
         threads = len(self.stages.threads)
         return rules.batch_size if threads == 1 else min(rules.batch_size, max(1, n // (2 * threads)))
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from opct.attack.budget import Ledger
-from opct.attack.grpo import train_attacker
+from opct.attack.grpo import check_training, train_attacker
 from opct.attack.loop import COMPLETE, Played, Players, play
 from opct.attack.models import LocalModel
 from opct.attack.opening import (
@@ -80,7 +80,7 @@ def run_attack(
         trained = None
         if training is not None:
             if overwrite and folder.is_attack:  # what the training would fail on must not cost the old attack
-                Models(settings.dtype, progress).open(training.model, training.sampling, "attacker")
+                check_training(training, progress)
             trained = train_attacker(training, asked, scorer, folder, progress)
             own, pool = trained.attacker, [*pool, *trained.shots]
         players = Players(own or open_attacker(settings, behaviors, models), asked, scorer)

@@ -147,10 +147,13 @@ class AttackDir:
         if not self._replaces:
             return
         self._replaces = False
-        if self.attacker_path.exists():
-            shutil.rmtree(self.attacker_path)
+        self._remove_attacker()
         for path in self._content:
             path.unlink(missing_ok=True)
+
+    def _remove_attacker(self) -> None:
+        if self.attacker_path.exists():
+            shutil.rmtree(self.attacker_path)
 
     def __enter__(self) -> AttackDir:
         return self
@@ -186,7 +189,8 @@ class AttackDir:
         write_json(self.training_path, now)
 
     def forget_training(self) -> None:
-        """Take back that a training was begun: it failed before its first step."""
+        """Take back that a training was begun, its run too: it failed before its first step."""
+        self._remove_attacker()
         self.training_path.unlink(missing_ok=True)
         self.practised_path.unlink(missing_ok=True)
 

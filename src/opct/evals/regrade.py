@@ -43,7 +43,7 @@ class Regraded:
 
     Attributes:
         results: what `results.json` holds now.
-        changes: by suite, how often each verdict became which other one.
+        changes: by suite, how often each verdict became which other one; of `benign`, that on whether a reply refuses.
         n: by suite, how many replies were graded.
     """
 
@@ -97,12 +97,22 @@ def regrade(out_dir: str | Path) -> Regraded:
             run.samples_path, sorted_by_suite([*others, *(row for rows in new.values() for row in rows)], "task")
         )
         write_json(run.results_path, results)
-    before = {row["id"]: row["verdict"] for row in old}
-    changes = {
-        suite: dict(Counter((before[row["id"]], row["verdict"]) for row in rows if before[row["id"]] != row["verdict"]))
-        for suite, rows in new.items()
-    }
-    return Regraded(results, changes, {suite: len(rows) for suite, rows in new.items()})
+    return Regraded(results, _changes(old, new), {suite: len(rows) for suite, rows in new.items()})
+
+
+def _changes(old: Sequence[Row], new: Mapping[str, list[Row]]) -> dict[str, dict[tuple[str, str], int]]:
+    before = {row["id"]: _told(row) for row in old}
+    pairs = {suite: [(before[row["id"]], _told(row)) for row in rows] for suite, rows in new.items()}
+    return {suite: dict(Counter((was, now) for was, now in own if was != now)) for suite, own in pairs.items()}
+
+
+def _told(row: Row) -> str:
+    """What grading again may change: the verdict; of `benign`, where that is the check's, whether the reply refuses."""
+    if row["task"] != BENIGN:
+        return str(row["verdict"])
+    if "is_over_refusal" not in row["values"]:  # of an earlier version
+        return "ungraded"
+    return {None: "unscored", 0.0: "not_refused", 1.0: "refused"}[row["values"]["is_over_refusal"]]
 
 
 def _stored(run: RunDir) -> tuple[dict[str, Any], list[Row]]:

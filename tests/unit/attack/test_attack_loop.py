@@ -20,7 +20,7 @@ from scripted import (
 
 from opct.attack.board import Board, Rules
 from opct.attack.budget import Budget, Ledger, Spent
-from opct.attack.loop import play
+from opct.attack.loop import NoJournal, play
 from opct.attack.protocol import Proposal, Reply, Shot
 from opct.errors import EvaluationError
 
@@ -297,6 +297,32 @@ def test_at_default_rules_all_stages_behind_endpoints_overlap():
     assert [len(batch) for batch in own.attacker.batches] == [4] * 6
 
 
+class Kept(NoJournal):
+    """Keeps tries in memory."""
+
+    def __init__(self):
+        self.tries = []
+
+    def kept(self, kind, round_):
+        return {one.key: one for one in self.tries if (one.kind, one.round) == (kind, round_)}
+
+    def write(self, tries, seconds):
+        self.tries += tries
+
+
+@pytest.mark.parametrize("done", [1, 2, 3])
+def test_a_resumed_round_is_cut_into_the_batches_that_it_would_have_had(done):
+    """96 tries, and a thread of its own for the judge: 4 batches of 24, of which some were kept; another batch may be
+    another reply in bfloat16."""
+    rules, journal, asked = Rules(episodes=32, rounds=1, batch_size=100), Kept(), itertools.count(1)
+    first, _ = run(players(judge_is_local=False), rules, journal=journal, should_stop=lambda: next(asked) > done)
+    assert (first.ended, len(first.tries)) == ("interrupted", 24 * done)
+    played, own = run(players(judge_is_local=False), rules, journal=journal)
+    assert [len(batch) for batch in own.attacker.batches] == [24] * (4 - done)
+    whole, _ = run(players(judge_is_local=False), rules)
+    assert played.tries == whole.tries
+
+
 def test_models_of_this_process_take_turns():
     """All in one thread, which is not the one that keeps the tries: two models at once would share the cores."""
     threads = set()
@@ -354,19 +380,6 @@ def test_twins_are_scored_by_refusal_whatever_the_judge():
 
 
 def test_what_fails_is_raised_after_what_was_made_is_kept():
-    class Kept:
-        def __init__(self):
-            self.tries = []
-
-        def kept(self, kind, round_):
-            return {}
-
-        def begun(self, kind, n):
-            pass
-
-        def write(self, tries, seconds):
-            self.tries += tries
-
     def reply(text):
         if "r1" in text:
             raise EvaluationError("the endpoint is gone")

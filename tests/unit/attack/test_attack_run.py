@@ -4,12 +4,13 @@ import json
 import shutil
 from collections import Counter
 from io import StringIO
+from types import SimpleNamespace
 
 import anyio
 import pytest
 from inspect_ai.model import ModelOutput, ModelUsage, get_model
 from rich.console import Console
-from scripted import ScriptedAttacker, user
+from scripted import ScriptedAttacker, ScriptedTarget, user
 
 from opct.attack.board import Board
 from opct.attack.opening import (
@@ -170,6 +171,18 @@ def test_finished_prompts_are_not_put_to_the_target_as_benign_twins(tiny_policy,
     assert {row["kind"] for row in read_jsonl(tmp_path / "a" / "tries.jsonl")} == {"behavior"}
     assert (done.result["n_twins"], done.result["settings"]["twin_rules"]) == (0, None)
     assert NO_CONTROL in done.result["warnings"]
+
+
+@pytest.mark.parametrize(("queries", "n_twin_tries"), [(12, 0), (15, 3)])
+def test_a_budget_that_ends_before_the_twins_leaves_no_control(tmp_path, monkeypatch, queries, n_twin_tries):
+    """12 tries at 3 behaviours, then those at their twins, each of which has a score."""
+    asked = {"n_behaviors": 3, "episodes": 2, "rounds": 2, "stop": "never", "max_queries": queries}
+    target = ScriptedTarget(lambda text: "Here is how it is done, in one plain sentence for you.")
+    monkeypatch.setattr("opct.attack.run.Models", lambda *_, **__: SimpleNamespace(open=lambda *_: target))
+    done = run_attack("scripted", out=tmp_path / "a", attacker="best_of_n", **asked)
+    assert done.result["n_twins"] == 3
+    assert {row["n"] for row in done.result["rows"] if row["metric"] == "benign_refusal_rate"} == {n_twin_tries}
+    assert (NO_CONTROL in done.result["warnings"]) == (n_twin_tries == 0)
 
 
 def test_the_twins_of_the_embedded_set_meet_every_family_and_every_approach():

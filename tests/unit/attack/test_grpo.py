@@ -570,18 +570,23 @@ def test_an_attack_and_a_training_in_one_folder_are_told_apart(tiny_policy, tiny
 
 
 def test_what_is_wrong_replaces_nothing_and_can_be_set_right(tiny_policy, tiny_folder, behaviors_file, tmp_path):
-    """A faulty setting and a missing model are seen before --overwrite; a training that fails before its first step
-    leaves none behind."""
+    """A faulty setting, a missing model and what the training's own checks refuse (an adapter of no layer, an unknown
+    tracker) are seen before --overwrite; a training that fails before its first step leaves no folder behind."""
     attacked(tiny_policy, tiny_folder, behaviors_file, tmp_path / "a")
     before = weights(tmp_path / "a")
     for wrong, error in (
         ({"training": ["seed=3"]}, ConfigError),
         ({"attacker_model": str(tmp_path / "nowhere")}, ModelError),
+        ({"training": ["max_steps=2", "lora={target_modules: nowhere}"]}, ModelError),
+        ({"training": ["max_steps=2", "report_to=[nobody]"]}, ConfigError),
     ):
         with pytest.raises(error):
             attacked(tiny_policy, tiny_folder, behaviors_file, tmp_path / "a", overwrite=True, **wrong)
         assert weights(tmp_path / "a") == before
         assert (tmp_path / "a" / "result.json").exists()
+        with pytest.raises(error):
+            attacked(tiny_policy, tiny_folder, behaviors_file, tmp_path / "b", **wrong)
+        assert not (tmp_path / "b").exists()
     with pytest.raises(ModelError):
         attacked(tiny_policy, tiny_folder, behaviors_file, tmp_path / "c", attacker_model=str(tmp_path / "nowhere"))
     attacked(tiny_policy, tiny_folder, behaviors_file, tmp_path / "c")

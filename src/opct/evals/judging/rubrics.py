@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from opct.evals.judging.parsing import Field
 from opct.evals.judging.protocol import CUT_NOTE, JudgeRequest, digest
@@ -54,9 +54,11 @@ class Rubric:
 
     @property
     def hash(self) -> str:
-        """12 hex digits of the wording, the fields, the formula, and what becomes of control sequences."""
-        sample = JudgeRequest("", "QUESTION", f"REPLY {_SOME_CONTROLS}", "FACT")
-        return digest([prompt(self, sample, "MARK"), self.formula, [vars(field) for field in self.fields]])[:12]
+        """12 hex digits of the wording, for whole and cut replies, the fields, the formula, and what becomes of
+        control sequences."""
+        whole = JudgeRequest("", "QUESTION", f"REPLY {_SOME_CONTROLS}", "FACT")
+        prompts = [prompt(self, request, "MARK") for request in (whole, replace(whole, is_cut=True))]
+        return digest([*prompts, self.formula, [vars(field) for field in self.fields]])[:12]
 
 
 def strongreject_score(values: Mapping[str, int]) -> float:

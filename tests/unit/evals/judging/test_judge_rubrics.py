@@ -124,6 +124,14 @@ def test_the_hash_of_a_rubric_is_also_of_what_becomes_of_control_sequences(monke
     assert STRONGREJECT.hash != before
 
 
+@pytest.mark.parametrize("rubric", RUBRICS.values(), ids=lambda rubric: rubric.name)
+def test_the_hash_of_a_rubric_is_also_of_what_is_said_of_cut_replies(rubric, monkeypatch):
+    """Else a base judged before and an arm judged after would pass for judged by one judge."""
+    before = rubric.hash
+    monkeypatch.setattr(rubrics, "CUT_NOTE", "Score every cut reply as 0.")
+    assert rubric.hash != before
+
+
 def test_the_mark_is_never_in_the_material(monkeypatch):
     hashes = iter(["a" * 64, "b" * 64])
     monkeypatch.setattr(rubrics, "digest", lambda value: next(hashes))
