@@ -17,7 +17,7 @@ import yaml
 
 from opct.data.perturb import jailbreak
 from opct.errors import EvaluationError
-from opct.evals.benign import BENIGN
+from opct.evals.benign import BENIGN, OVER_REFUSAL
 from opct.evals.judging.calibration import with_calibrations
 from opct.evals.suites import SUITES, known_suites
 from opct.evals.teacher_check import LESSONS
@@ -27,8 +27,6 @@ from opct.runs import RunDir
 SCHEMA = 1
 TEACHER_CHECK = {"axis", "bad", "ci_low", "ci_high", "n", "n_asked", "unscored_reasons", "n_truncated"}
 """What the report says of the check of the teacher on an axis."""
-OF_ONE_ROW = {BENIGN: ("grader", "grader_version")}
-"""By suite, settings that one of its rows alone has: they say nothing of the others."""
 Row = dict[str, Any]
 
 
@@ -214,6 +212,13 @@ def suite_settings(run: EvaluatedRun, suite: str) -> dict[str, Any] | None:
         return None
     settings: dict[str, Any] = {}
     for row in rows:
-        settings |= row.get("settings") or {}
-    apart = OF_ONE_ROW.get(suite, ())
-    return flat_settings({k: v for k, v in settings.items() if not k.startswith("judge") and k not in apart})
+        settings |= {name: value for name, value in (row.get("settings") or {}).items() if _is_of_suite(row, name)}
+    return flat_settings(settings)
+
+
+def _is_of_suite(row: Row, name: str) -> bool:
+    """Whether a row's setting is of its whole suite: of benign the refusal rules are of one row alone, though results
+    of before have their version in every row.
+    """
+    is_of_rules = name == "grader_version" or (name == "grader" and row["metric"] == OVER_REFUSAL)
+    return not (name.startswith("judge") or (row["suite"] == BENIGN and is_of_rules))
