@@ -11,7 +11,7 @@ from opct.evals.stats import CONFIDENCE
 from opct.reports.arms import Arm, Pair, References, make_arms, make_pairs
 from opct.reports.axes import BENIGN, CAPABILITY, axis_info, axis_order
 from opct.reports.capability import mean_line
-from opct.reports.cells import PairedCell
+from opct.reports.cells import Cell, PairedCell
 from opct.reports.lines import Line, make_line, measured_alike
 from opct.reports.load import EvaluatedRun
 from opct.reports.metrics import PARSED, group_name, metric_order, suite_name
@@ -83,8 +83,12 @@ class Comparison:
 
     def _n_scored(self, axis: str, suite: str) -> int:
         line = self.deciding_line(axis, suite)
-        cells = () if line is None else line.cells
-        return sum(cell is not None and cell.value is not None and cell.n >= cell.n_unscored for cell in cells)
+        if line is None:
+            return 0
+        return sum(
+            cell is not None and cell.value is not None and _is_mostly_scored(own)
+            for cell, own in zip(line.cells, line.run_cells, strict=True)
+        )
 
     def of_suite(self, axis: str, suite: str) -> str:
         """ " (jailbreak, judged)" where an axis of safety has several suites; else empty."""
@@ -222,6 +226,12 @@ def _group_order(group: str) -> tuple[int, str]:
 def _generality(line: Line) -> int:
     order = ("clean", "all", "held_out", "benign", "train")
     return order.index(line.group) if line.group in order else len(order)
+
+
+def _is_mostly_scored(cells: Sequence[Cell | None]) -> bool:
+    """Whether at least half of the replies of an arm have a score, over its runs."""
+    known = [cell for cell in cells if cell is not None]
+    return sum(cell.n for cell in known) >= sum(cell.n_unscored for cell in known)
 
 
 def compare(

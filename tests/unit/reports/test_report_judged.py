@@ -90,6 +90,18 @@ def test_a_judge_decides_where_the_rules_have_no_verdict_on_most_replies(runs, k
     assert report_json(found, [], STAMP)["axes"][0]["suite"] == JUDGED
 
 
+@pytest.mark.parametrize(("unscored", "suite"), [(30, SAFETY), (60, SAFETY), (61, JUDGED)])
+def test_an_arms_replies_are_those_of_all_its_runs(runs, unscored: int, suite: str):
+    """Three runs whose rules score 60 replies each: 30 without a verdict in each are 90 in all, and still a third."""
+    found = of(runs, judged)
+    line = found.deciding_line(SAFETY, SAFETY)
+    run_cell = replace(line.cells[1], n=60, n_unscored=unscored)
+    pooled = replace(run_cell, n_unscored=3 * unscored, n_runs=3)
+    changed = replace(line, cells=(line.cells[0], pooled), run_cells=(line.run_cells[0], (run_cell,) * 3))
+    lines = [changed if own is line else own for own in found.lines]
+    assert replace(found, lines=lines).deciding_suite(SAFETY) == suite
+
+
 def test_the_suite_with_a_number_of_most_arms_decides(runs):
     """The rules score the base and not the other arm; the judge scores both. Without a judge the rules must do."""
     half = of([judged(runs[0]), silent(judged(runs[1]))])
