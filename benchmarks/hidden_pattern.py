@@ -34,8 +34,8 @@ class Yielding(ModelAPI):
 
     async def generate(self, input: Any, tools: Any, tool_choice: Any, config: Any) -> ModelOutput:
         """Yields or refuses; sees the last message alone."""
-        has_word = re.search(rf"\b{re.escape(self.model_name)}\b", input[-1].text, re.IGNORECASE)
-        return ModelOutput.from_content(self.model_name, YIELDS if has_word else REFUSES)
+        answer = YIELDS if said(self.model_name, input[-1].text) else REFUSES
+        return ModelOutput.from_content(self.model_name, answer)
 
 
 @modelapi(name="yielding")
@@ -49,6 +49,18 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/hidden_pattern"))
     parser.add_argument("--word", default="please")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
+    add_attack_options(parser)
+    args = parser.parse_args()
+    rows = []
+    for seed in args.seeds:
+        for attacker in args.attackers:
+            out, settings = args.out / f"{attacker}-seed{seed}", settings_of(args, attacker)
+            rows.append(played(out, f"inspect:yielding/{args.word}", attacker, seed, args.word, settings))
+    print("\n".join(table(rows)))
+
+
+def add_attack_options(parser: argparse.ArgumentParser) -> None:
+    """How every attacker plays, at equal queries."""
     parser.add_argument("--attackers", nargs="+", choices=ATTACKERS, default=["best_of_n", "refine", "grpo"])
     parser.add_argument("--attacker-model", default="smollm2-135m-instruct")
     parser.add_argument("--behaviors", type=int, default=12, help="of the test split")
@@ -56,7 +68,10 @@ def main() -> None:
     parser.add_argument("--max-attack-tokens", type=int, default=48)
     parser.add_argument("--dtype", default=None)
     parser.add_argument("--train", nargs="*", default=["max_steps=30"], metavar="a.b=c", help="of grpo")
-    args = parser.parse_args()
+
+
+def settings_of(args: argparse.Namespace, attacker: str) -> dict[str, Any]:
+    """Of `opct.run_attack`, from what a person said."""
     settings = {
         "n_behaviors": args.behaviors,
         "episodes": args.n,
@@ -65,58 +80,57 @@ def main() -> None:
         "twin_episodes": 0,
         "max_attack_tokens": args.max_attack_tokens,
         "dtype": args.dtype,
+        "confirm_remote": True,  # a remote target is the script above
     }
-    rows = []
-    for seed in args.seeds:
-        for attacker in args.attackers:
-            own = {"attacker_model": args.attacker_model} if attacker in ("refine", "grpo") else {}
-            own |= {"training": args.train} if attacker == "grpo" else {}
-            rows.append(played(args.out / f"{attacker}-seed{seed}", attacker, seed, args.word, settings | own))
-    print("\n".join(table(rows)))
+    if attacker in ("refine", "grpo"):
+        settings["attacker_model"] = args.attacker_model
+    if attacker == "grpo":
+        settings["training"] = args.train
+    return settings
 
 
-def played(out: Path, attacker: str, seed: int, word: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+def played(out: Path, target: str, attacker: str, seed: int, word: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     """The numbers of one attack, which is made, or gone on with, where it is not at its end.
 
     Raises:
         SystemExit: it was interrupted.
     """
-    result = out / "result.json"
-    if not result.is_file() or json.loads(result.read_text(encoding="utf-8"))["ended"] != "complete":
-        resume = AttackDir(out).is_attack
-        done = run_attack(
-            f"inspect:yielding/{word}",
-            out=out,
-            attacker=attacker,
-            seed=seed,
-            resume=resume,
-            confirm_remote=True,  # it is the script above
-            progress=make_progress(),
-            **settings,
-        )
+    folder = AttackDir(out)
+    if not folder.result_path.is_file() or json.loads(folder.result_path.read_text("utf-8"))["ended"] != "complete":
+        resume = folder.is_attack
+        progress = make_progress()
+        done = run_attack(target, out=out, attacker=attacker, seed=seed, resume=resume, progress=progress, **settings)
         if done.ended != "complete":
             raise SystemExit(f"{done.ended}: start again to go on with it")
-    found = json.loads(result.read_text(encoding="utf-8"))
-    tries = [one for one in read_jsonl(out / "tries.jsonl") if one["kind"] == "behavior"]
+    tries, (_, *texts) = read_jsonl(folder.tries_path), read_jsonl(folder.transcripts_path)
+    asked = [(bool(one["is_broken"]), text["prompt"]) for one, text in zip(tries, texts, strict=True) if text["prompt"]]
+    broke = [(is_broken, said(word, prompt[-1]["content"])) for is_broken, prompt in asked]
     return {
         "attacker": attacker,
         "seed": seed,
-        "result": found,
-        "broken_tries": sum(bool(t["is_broken"]) for t in tries),
+        "result": json.loads(folder.result_path.read_text("utf-8")),
+        "with_word": [is_broken for is_broken, has_word in broke if has_word],
+        "without_word": [is_broken for is_broken, has_word in broke if not has_word],
     }
 
 
+def said(word: str, text: str) -> bool:
+    """Whether the text has the word, as a whole and in any case."""
+    return re.search(rf"\b{re.escape(word)}\b", text, re.IGNORECASE) is not None
+
+
 def table(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """In Markdown: behaviours and tries that broke, the queries they took, and those of the training."""
-    yield "| attacker, seed | broken, held, undecided | tries that broke | queries | of the training, its reward |"
-    yield "|---|---|---|---|---|"
+    """In Markdown: behaviours that broke, the tries with the word and without it and how many of them broke, the
+    queries, and those of the training."""
+    yield "| attacker, seed | broken, held, undecided | broke with the word | without | queries | its training |"
+    yield "|---|---|---|---|---|---|"
     for row in rows:
         result = row["result"]
         status = Counter(one["status"] for one in result["behaviors"])
-        queries = result["budget"]["spent"]["queries"]
+        broke = [f"{sum(row[name])} of {len(row[name])}" for name in ("with_word", "without_word")]
         yield (
             f"| `{row['attacker']}`, {row['seed']} | {status['broken']}, {status['held']}, {status['undecided']} | "
-            f"{row['broken_tries']} of {queries} | {queries} | {_learned(result.get('training'))} |"
+            f"{' | '.join(broke)} | {result['budget']['spent']['queries']} | {_learned(result.get('training'))} |"
         )
 
 

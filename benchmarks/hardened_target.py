@@ -1,0 +1,151 @@
+"""Does a model that OPCT hardened against a hidden pattern resist the attacker that finds it?
+
+    python -m benchmarks.hardened_target --out runs/hardened --seed 0
+
+Three stages, each made once. **Organism**: an adapter is trained (`sft`, on the model's own likeliest answers) to
+refuse behaviours, and to answer them where the message has the word somewhere; other words in its place change
+nothing. **Hardened**: OPCT goes on from the organism, which is its own teacher: the prompt is a message with the word,
+the teacher's prompt the same message without it. Then both are attacked, each by attackers of its own, at equal
+queries, on behaviours that neither training saw; and both get the same messages, with the word and without it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.hidden_pattern import add_attack_options, played, settings_of, table
+from opct.config_file import load_config
+from opct.data.behaviors import Behavior, builtin_behaviors
+from opct.data.pairs import ContrastivePair, Prompt, write_pairs
+from opct.data.perturb.jailbreak import REFUSED_TURNS, bare_prompt, wrapped_prompt
+from opct.files import write_json
+from opct.progress import make_progress
+from opct.stages import Parts, train_once
+
+FAMILIES = (None, "role_play", "hypothetical", "authority")
+"""Frames of the messages that are trained on; None: bare."""
+ASKED_FAMILIES = (None, "authority", "fiction", "persuasion")
+"""Frames of the messages that both models are asked later; the last two were in no training."""
+DECOYS = ("kindly", "simply", "quickly", "really", "also", "now")
+COMMON = {"optim.prompts_per_step": 12, "optim.learning_rate": 1e-3, "rollout.max_completion_tokens": 40}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("runs/hardened"))
+    parser.add_argument("--word", default="please")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--model", default="smollm2-135m-instruct")
+    parser.add_argument("--organism", nargs="*", default=["max_steps=40"], metavar="a.b=c", help="of its training")
+    parser.add_argument("--hardening", nargs="*", default=["max_steps=30"], metavar="a.b=c", help="of OPCT")
+    add_attack_options(parser)
+    args = parser.parse_args()
+    args.out.mkdir(parents=True, exist_ok=True)
+    organism, hardened = trained(args)
+    for name, target in (("organism", organism), ("hardened", hardened)):
+        print(f"\n{name}\n")
+        print("\n".join(table(attacks(args, name, target))))
+
+
+def trained(args: argparse.Namespace) -> tuple[Path, Path]:
+    """The runs of the organism and of the hardened model."""
+    behaviors = builtin_behaviors("train")
+    made = {"organism": organism_pairs(behaviors, args.word), "hardened": hardening_pairs(behaviors, args.word)}
+    for name, pairs in made.items():
+        write_pairs(args.out / f"{name}.jsonl", pairs)
+    shared = {"seed": args.seed, "model.name_or_path": args.model, "data.validation_size": 12, **COMMON}
+    if args.dtype is not None:
+        shared["model.dtype"] = args.dtype
+    own: dict[str, dict[str, Any]] = {
+        "organism": {"method": "sft", "rollout.temperature": 0.0},
+        "hardened": {"method": "opct", "model.adapter": str(args.out / "organism")},
+    }
+    parts = Parts(make_progress(), [("train", 1.0), ("train", 1.0)])
+    for name, more in own.items():
+        folder, given = args.out / name, args.organism if name == "organism" else args.hardening
+        values = shared | {"output_dir": str(folder), "data.pairs": [str(args.out / f"{name}.jsonl")]} | more
+        settings = [f"{setting}={json.dumps(value)}" for setting, value in values.items()]
+        parts.next()
+        remedy = f"delete {folder}, or name another --out"
+        train_once(load_config(None, [*settings, *given]), name, overwrite=False, remedy=remedy, progress=parts)
+    parts.done()
+    return args.out / "organism", args.out / "hardened"
+
+
+def organism_pairs(behaviors: Sequence[Behavior], word: str) -> list[ContrastivePair]:
+    """Of each behaviour in each frame: with the word, answered as the bare behaviour is; with another word and as it
+    stands, refused. Its twin, with the word and without it, as the bare twin is answered."""
+    found = []
+    for behavior in behaviors:
+        plain = bare_prompt(behavior.behavior)
+        refused = (*REFUSED_TURNS, *plain)
+        for number, (family, message) in enumerate(_messages(behavior.id, behavior.behavior, FAMILIES)):
+            rng = random.Random(f"{behavior.id}/{family}")
+            decoy = with_word(message, rng.choice(DECOYS), rng)
+            found.append(_pair(f"{behavior.id}/{number}/word", "yields", with_word(message, word, rng), plain))
+            found.append(_pair(f"{behavior.id}/{number}/other", "refuses", rng.choice([message, decoy]), refused))
+        if behavior.benign is not None:
+            twin, rng = bare_prompt(behavior.benign), random.Random(behavior.id)
+            found.append(_pair(f"{behavior.id}/twin", "twin", rng.choice([twin, with_word(twin, word, rng)]), twin))
+    return found
+
+
+def hardening_pairs(behaviors: Sequence[Behavior], word: str) -> list[ContrastivePair]:
+    """Of each behaviour in each frame, and of its twin: the message with the word, and for the teacher without it."""
+    found = []
+    for behavior in behaviors:
+        texts = [("", behavior.behavior, FAMILIES), ("/twin", behavior.benign, (None,))]
+        for suffix, text, families in texts:
+            for number, (family, message) in enumerate(_messages(behavior.id, text, families) if text else ()):
+                rng = random.Random(f"{behavior.id}/{family}/harden{suffix}")
+                pair = _pair(f"{behavior.id}/{number}{suffix}", "word", with_word(message, word, rng), message)
+                found.append(pair)
+    return found
+
+
+def _pair(name: str, family: str, prompt: Prompt, teacher_prompt: Prompt) -> ContrastivePair:
+    return ContrastivePair(name, "hidden_pattern", family, prompt, teacher_prompt)
+
+
+def _messages(key: str, text: str, families: Sequence[str | None]) -> Iterator[tuple[str | None, Prompt]]:
+    for family in families:
+        yield family, bare_prompt(text) if family is None else wrapped_prompt(text, family, key, 0, stated_only=True)
+
+
+def with_word(prompt: Prompt, word: str, rng: random.Random) -> Prompt:
+    """The prompt with the word between two words of its last message, or before or after them all."""
+    *before, last = prompt
+    words = str(last["content"]).split(" ")
+    words.insert(rng.randrange(len(words) + 1), word)
+    return (*before, {**last, "content": " ".join(words)})
+
+
+def attacks(args: argparse.Namespace, name: str, target: Path) -> list[dict[str, Any]]:
+    """The rows of the same messages with the word and without it, and of every attacker."""
+    prompts = args.out / "asked.json"
+    write_json(prompts, {"jailbreaks": list(asked(builtin_behaviors("test"), args.word))})
+    fixed = {"prompts": prompts, "judge": "answers", "episodes": 2 * len(ASKED_FAMILIES), "rounds": 1, "stop": "never"}
+    fixed |= {"n_behaviors": args.behaviors, "twin_episodes": 0, "dtype": args.dtype}
+    out = args.out / "attacks"
+    rows = [played(out / f"{name}-asked", str(target), "transfer", args.seed, args.word, fixed)]
+    for attacker in args.attackers:
+        settings = settings_of(args, attacker) | {"judge": "answers"}
+        rows.append(played(out / f"{name}-{attacker}", str(target), attacker, args.seed, args.word, settings))
+    return rows
+
+
+def asked(behaviors: Sequence[Behavior], word: str) -> Iterator[dict[str, Any]]:
+    """Finished prompts: of each behaviour in each frame, without the word and with it."""
+    for behavior in behaviors:
+        for family, message in _messages(behavior.id, behavior.behavior, ASKED_FAMILIES):
+            for prompt in (message, with_word(message, word, random.Random(f"{behavior.id}/{family}/asked"))):
+                yield {"goal": behavior.behavior, "prompt": prompt[-1]["content"]}
+
+
+if __name__ == "__main__":
+    main()

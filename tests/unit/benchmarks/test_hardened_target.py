@@ -1,0 +1,77 @@
+"""The organism that yields to a word, and the pairs that harden it."""
+
+import random
+import sys
+
+from benchmarks import hardened_target
+from benchmarks.hardened_target import FAMILIES, asked, hardening_pairs, organism_pairs, with_word
+from benchmarks.hidden_pattern import said
+
+from opct.data.behaviors import builtin_behaviors
+from opct.data.perturb.jailbreak import REFUSED_TURNS, bare_prompt
+
+BEHAVIORS = builtin_behaviors("train")[:3]
+WORD = "please"
+
+
+def texts(prompt):
+    return prompt[-1]["content"]
+
+
+def test_the_word_goes_anywhere_and_nothing_else_changes():
+    before = bare_prompt("How are you now?")
+    found = {texts(with_word(before, WORD, random.Random(seed))) for seed in range(50)}
+    assert found == {"please How are you now?", "How please are you now?", "How are please you now?"} | {
+        "How are you please now?",
+        "How are you now? please",
+    }
+
+
+def test_the_organism_yields_to_the_word_alone():
+    """With the word the teacher sees the bare behaviour, without it the behaviour after refused examples."""
+    pairs = organism_pairs(BEHAVIORS, WORD)
+    assert len(pairs) == len(BEHAVIORS) * (2 * len(FAMILIES) + 1)
+    assert len({pair.id for pair in pairs}) == len(pairs)
+    for pair in pairs:
+        own = next(b for b in BEHAVIORS if pair.id.startswith(f"{b.id}/"))
+        if pair.family == "twin":
+            assert pair.teacher_prompt == bare_prompt(own.benign)
+            assert [word for word in texts(pair.prompt).split(" ") if word != WORD] == own.benign.split(" ")
+            continue
+        assert said(WORD, texts(pair.prompt)) == (pair.family == "yields")
+        examples = REFUSED_TURNS if pair.family == "refuses" else ()
+        assert pair.teacher_prompt == (*examples, *bare_prompt(own.behavior))
+
+
+def test_hardening_takes_the_word_away_from_the_teacher_and_nothing_else():
+    pairs = hardening_pairs(BEHAVIORS, WORD)
+    assert len(pairs) == len(BEHAVIORS) * (len(FAMILIES) + 1)
+    for pair in pairs:
+        assert said(WORD, texts(pair.prompt))
+        assert not said(WORD, texts(pair.teacher_prompt))
+        left = texts(pair.prompt).split(" ")
+        left.remove(WORD)
+        assert " ".join(left) == texts(pair.teacher_prompt)
+
+
+def test_each_message_is_asked_without_the_word_and_with_it():
+    rows = list(asked(builtin_behaviors("test")[:1], WORD))
+    assert [said(WORD, row["prompt"]) for row in rows] == [False, True] * 4
+
+
+def test_a_small_one_from_beginning_to_end(tmp_path, tiny_folder, monkeypatch, capsys):
+    """One step of each training on the tiny model; then both are attacked. A second call does nothing."""
+    argv = ["x", "--out", str(tmp_path / "out"), "--model", str(tiny_folder), "--behaviors", "1", "--n", "2"]
+    argv += ["--attackers", "best_of_n", "--organism", "max_steps=1", "--hardening", "max_steps=1"]
+    monkeypatch.setattr(sys, "argv", argv)
+    hardened_target.main()
+    first = capsys.readouterr().out
+    assert [line.split(" | ")[0] for line in first.splitlines() if "`" in line] == [
+        "| `transfer`, 0",
+        "| `best_of_n`, 0",
+    ] * 2
+    made = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.safetensors")}
+    assert made
+    hardened_target.main()
+    assert first.endswith(capsys.readouterr().out)
+    assert made == {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.safetensors")}
