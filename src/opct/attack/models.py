@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -46,6 +46,24 @@ class Sampling:
     def row(self) -> dict[str, Any]:
         """As JSON values."""
         return {"max_tokens": self.max_tokens, "temperature": self.temperature, "top_p": self.top_p}
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """How a model of Inspect is reached, where that is not as its provider would have it.
+
+    Attributes:
+        base_url: of its endpoint, such as that of a vLLM server.
+        model_args: of its provider; no secrets, which belong into the environment.
+    """
+
+    base_url: str | None = None
+    model_args: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_given(self) -> bool:
+        """Whether anything was said."""
+        return self.base_url is not None or bool(self.model_args)
 
 
 class LocalModel:
@@ -103,6 +121,7 @@ class InspectModel:
 
     Args:
         name: as the identity calls it.
+        reached: what else says which model answers, without secrets (`opct.evals.judging.opening.model_settings`).
         concurrency: most calls at once; None: as many as its provider takes.
         timeout_s: of one call to an endpoint; a model in this process takes as long as it takes.
         endpoint_retries: how often a call that failed is made again, after `backoff_s`, twice that, and so on.
@@ -114,6 +133,7 @@ class InspectModel:
         sampling: Sampling,
         *,
         name: str | None = None,
+        reached: Mapping[str, Any] | None = None,
         concurrency: int | None = None,
         timeout_s: float = 120.0,
         endpoint_retries: int = 5,
@@ -121,6 +141,7 @@ class InspectModel:
         sleep: Callable[[float], Awaitable[Any]] = anyio.sleep,
     ):
         self.model, self.sampling, self.name = model, sampling, name or str(model)
+        self.reached = dict(reached or {})
         self.concurrency, self.endpoint_retries, self.backoff_s = concurrency, endpoint_retries, backoff_s
         self.is_local = str(model).startswith(IN_PROCESS)
         self.timeout_s = None if self.is_local else timeout_s
@@ -129,8 +150,9 @@ class InspectModel:
         self._answered_before = False
 
     def identity(self) -> dict[str, Any]:
-        """Name and sampling."""
-        return {"where": "a model of Inspect", "source": self.name, "model": self.name, **self.sampling.row()}
+        """Name, endpoint and sampling."""
+        named = {"where": "a model of Inspect", "source": self.name, "model": self.name}
+        return named | ({"reached": self.reached} if self.reached else {}) | self.sampling.row()
 
     def room(self, prompt: Prompt) -> int | None:
         """Not known before asking."""

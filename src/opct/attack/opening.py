@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from opct.attack.best_of_n import BestOfN
 from opct.attack.grpo import TrainingPlan, plan_training
-from opct.attack.models import InspectModel, LocalModel, Sampling
+from opct.attack.models import Endpoint, InspectModel, LocalModel, Sampling
 from opct.attack.protocol import BEHAVIOR, TWIN, Attacker, ChatModel, Judge, Shot, Subject
 from opct.attack.refine import Refine
 from opct.attack.scoring import ANSWERS, RULES, RefusalJudge, Scorer
@@ -23,7 +24,8 @@ from opct.errors import DataError, EvaluationError
 from opct.evals.jailbreak import first_behaviors, split_behaviors
 from opct.evals.judging.asking import IN_PROCESS, LLMJudge
 from opct.evals.judging.asking_settings import asking_settings
-from opct.evals.judging.opening import described_model, inspect_model, open_judge
+from opct.evals.judging.endpoint import own_secrets
+from opct.evals.judging.opening import described_model, inspect_model, model_settings, open_judge
 from opct.evals.refusals import refuses
 from opct.models.saved import load_policy
 from opct.progress import Progress
@@ -59,18 +61,29 @@ class Models:
         self._dtype, self._progress, self._recorded, self._concurrency = dtype, progress, recorded, concurrency
         self._policies: dict[str, Policy] = {}
 
-    def open(self, spec: str | Path | Policy, sampling: Sampling, role: str) -> ChatModel:
+    def open(
+        self, spec: str | Path | Policy, sampling: Sampling, role: str, endpoint: Endpoint | None = None
+    ) -> ChatModel:
         """A model by what names it, or a loaded policy.
 
         Raises:
-            EvaluationError, ModelError: it cannot be loaded.
+            EvaluationError, ModelError: it cannot be loaded, or an endpoint is given of what has none.
         """
-        if not isinstance(spec, str | Path):
+        endpoint, name = endpoint or Endpoint(), str(spec)
+        is_policy = not isinstance(spec, str | Path)
+        if endpoint.is_given and (is_policy or not name.startswith(INSPECT)):
+            raise EvaluationError(
+                f"The {role} is loaded in this process, and so has no address and no arguments of a provider: leave "
+                f"{role}_base_url and {role}_args out, or name a model as inspect:provider/model."
+            )
+        if is_policy:
             return LocalModel(spec, sampling, source="a loaded policy")
-        name = str(spec)
         if name.startswith(INSPECT):
-            asked = inspect_model(name.removeprefix(INSPECT), what=f"The {role}'s model")
-            return InspectModel(asked, sampling, name=described_model(str(asked)), concurrency=self._concurrency)
+            named, given = name.removeprefix(INSPECT), asdict(endpoint)
+            asked = inspect_model(named, what=f"The {role}'s model", **given)
+            reached = model_settings(named, secrets=own_secrets(asked), **given)
+            described = described_model(str(asked))
+            return InspectModel(asked, sampling, name=described, reached=reached, concurrency=self._concurrency)
         if name not in self._policies:
             self._progress.stage(f"load {name}")
             dtype = self._dtype or self._recorded.get(name)
@@ -188,7 +201,8 @@ def open_attacker(settings: AttackSettings, behaviors: Sequence[Behavior], model
     if settings.attacker == "best_of_n":
         return BestOfN(settings.noise)
     if settings.attacker == "refine":
-        return Refine(models.open(attacker_spec(settings), settings.attacker_sampling, "attacker"))
+        endpoint = settings.attacker_endpoint
+        return Refine(models.open(attacker_spec(settings), settings.attacker_sampling, "attacker", endpoint))
     if settings.attacker != "transfer":
         raise EvaluationError(f"The attacker {settings.attacker} is not opened by its name alone.")
     if settings.prompts is not None:

@@ -10,7 +10,7 @@ from typing import Any
 from opct.attack.best_of_n import SIGMA
 from opct.attack.board import Rules, Stop
 from opct.attack.budget import Budget
-from opct.attack.models import Sampling
+from opct.attack.models import Endpoint, Sampling
 from opct.attack.scoring import REFUSALS
 from opct.errors import EvaluationError, unknown
 
@@ -18,6 +18,8 @@ ATTACKERS = ("transfer", "best_of_n", "refine", "grpo")
 BUILTIN = "builtin"
 OWNERS = {
     "attacker_model": ("refine", "grpo"),
+    "attacker_base_url": ("refine",),
+    "attacker_args": ("refine",),
     "families": ("transfer",),
     "prompts": ("transfer",),
     "sigma": ("best_of_n",),
@@ -34,6 +36,8 @@ class AttackSettings:
         attacker: one of `ATTACKERS`.
         attacker_model: of `refine` and `grpo`: as a target is named; by default the default model of this package. That
             of `grpo` is loaded in this process.
+        attacker_base_url, attacker_args: see `opct.attack.models.Endpoint`; of a model behind an endpoint.
+        target_base_url, target_args: the same of the target.
         training: of `grpo`: settings of `opct train` for the attacker, `section.name=value` each; see
             `opct.attack.grpo`.
         families: of `transfer`: names of jailbreak families, or train, held_out, all.
@@ -63,6 +67,10 @@ class AttackSettings:
 
     attacker: str = "refine"
     attacker_model: str | None = None
+    attacker_base_url: str | None = None
+    attacker_args: Mapping[str, Any] | None = None
+    target_base_url: str | None = None
+    target_args: Mapping[str, Any] | None = None
     families: str | None = None
     prompts: str | Path | None = None
     sigma: float | None = None
@@ -134,6 +142,16 @@ class AttackSettings:
     def budget(self) -> Budget:
         """Of both together."""
         return Budget(self.max_queries, self.max_tokens, self.max_seconds)
+
+    @property
+    def target_endpoint(self) -> Endpoint:
+        """How a target behind an endpoint is reached."""
+        return Endpoint(self.target_base_url, self.target_args or {})
+
+    @property
+    def attacker_endpoint(self) -> Endpoint:
+        """How an attacker's model behind an endpoint is reached."""
+        return Endpoint(self.attacker_base_url, self.attacker_args or {})
 
     @property
     def target_sampling(self) -> Sampling:

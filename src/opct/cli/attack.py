@@ -25,6 +25,16 @@ AttackerModel = Annotated[
         help="Of refine, named as the target, and of grpo, by its name; smollm2-135m-instruct by default.",
     ),
 ]
+TargetUrl = Annotated[
+    str | None, typer.Option(metavar="URL", help="Of the target's endpoint, such as that of a vLLM server.")
+]
+TargetArg = Annotated[
+    list[str] | None, typer.Option(metavar="NAME=VALUE", help="Of the target's provider; repeatable.")
+]
+AttackerUrl = Annotated[str | None, typer.Option(metavar="URL", help="Of the endpoint of the attacker's model.")]
+AttackerArg = Annotated[
+    list[str] | None, typer.Option(metavar="NAME=VALUE", help="Of the provider of the attacker's model; repeatable.")
+]
 JudgeName = Annotated[
     str, typer.Option(metavar="JUDGE", help="refusals, answers, strongreject, or a folder made by `opct judge train`.")
 ]
@@ -52,6 +62,10 @@ def attack(
     target: AttackTarget,
     attacker: Annotated[str, typer.Option(metavar="NAME", help="transfer, best_of_n, refine or grpo.")] = "refine",
     attacker_model: AttackerModel = None,
+    attacker_base_url: AttackerUrl = None,
+    attacker_arg: AttackerArg = None,
+    target_base_url: TargetUrl = None,
+    target_arg: TargetArg = None,
     families: Families = None,
     prompts: Prompts = None,
     sigma: Sigma = None,
@@ -118,6 +132,9 @@ def _attack(given: dict[str, Any]) -> None:
     options = {name: given.pop(name) for name in ("target", "out", "resume", "overwrite", "attacker") if name in given}
     renamed = {"n": "episodes", "base_url": "judge_base_url", "train": "training"}
     settings = {renamed.get(name, name): value for name, value in given.items()}
+    for role in ("attacker", "target"):
+        if f"{role}_arg" in settings:
+            settings[f"{role}_args"] = assigned(settings.pop(f"{role}_arg"), f"--{role}-arg")
     settings["judge_args"] = assigned(settings.pop("model_arg", []), "--model-arg")
     settings["judge_settings"] = assigned(settings.pop("setting", []), "--set")
     settings["split"] = str(settings["split"])

@@ -13,7 +13,9 @@ from rich.console import Console
 from scripted import ScriptedAttacker, ScriptedTarget, user
 
 from opct.attack.board import Board
+from opct.attack.models import Endpoint, Sampling
 from opct.attack.opening import (
+    Models,
     check_target,
     chosen_behaviors,
     held_in_warnings,
@@ -34,6 +36,7 @@ from opct.errors import DataError, EvaluationError, ModelError, RunError
 from opct.evals.judging.protocol import JudgeRequest
 from opct.files import append_jsonl, read_jsonl, write_json
 from opct.models.saved import load_policy
+from opct.progress import NullProgress
 from opct.runs import RunDir
 
 SMALL = {"n_behaviors": 3, "episodes": 2, "rounds": 2, "max_reply_tokens": 6}
@@ -284,8 +287,36 @@ def test_a_confirmed_model_of_inspect_is_attacked(tmp_path, monkeypatch):
     assert any("endpoint was trained on" in warning for warning in done.result["warnings"])
 
 
+def test_a_model_is_reached_where_it_is_said_to_be_and_that_is_who_it_is(monkeypatch):
+    """The address and the arguments come to the provider, and into the identity without a key."""
+    monkeypatch.setenv("LOCAL_API_KEY", "sk-secret-of-mine")
+    models, sampling = Models(None, NullProgress()), Sampling()
+    endpoint = Endpoint("http://user:sk-secret-of-mine@localhost:8000/v1", {"organization": "ours"})
+    asked = models.open("inspect:openai-api/local/mine", sampling, "target", endpoint)
+    assert str(asked.model.api.client.base_url).endswith("@localhost:8000/v1/")
+    assert asked.identity()["reached"] == {
+        "base_url": "http://localhost:8000/v1",
+        "model_args": {"organization": "ours"},
+    }
+    assert "secret" not in json.dumps(asked.identity())
+    other = models.open("inspect:openai-api/local/mine", sampling, "target", Endpoint("http://localhost:8001/v1"))
+    assert other.identity() != asked.identity()
+    with pytest.raises(EvaluationError, match="looks like a secret"):
+        models.open("inspect:openai-api/local/mine", sampling, "target", Endpoint("http://x/v1", {"api_key": "k"}))
+
+
+def test_an_address_of_a_model_in_this_process_is_refused(tmp_path, tiny_folder, tiny_policy):
+    with pytest.raises(EvaluationError, match="leave target_base_url and target_args out"):
+        run_attack(tiny_policy, out=tmp_path / "a", attacker="best_of_n", target_base_url="http://localhost/v1")
+    with pytest.raises(EvaluationError, match="leave attacker_base_url and attacker_args out"):
+        run_attack(tiny_policy, out=tmp_path / "a", attacker_model=str(tiny_folder), attacker_args={"timeout": 1})
+    assert not (tmp_path / "a").exists()
+
+
 def test_settings_that_are_of_another_attacker_or_out_of_range_are_refused():
     for wrong in (
+        {"attacker": "grpo", "attacker_base_url": "http://localhost/v1"},
+        {"attacker": "transfer", "attacker_args": {"timeout": 1}},
         {"attacker": "grpoo"},
         {"attacker": "best_of_n", "attacker_model": "x"},
         {"attacker": "refine", "sigma": 0.1},
