@@ -15,6 +15,8 @@ Handler = Callable[[int, FrameType | None], Any] | int | signal.Handlers | None
 class StopRequest:
     """While it is open, the first signal sets `requested`; the next raises KeyboardInterrupt.
 
+    Inside another one, `requested` of both is set: whatever began the inner work stops too when that has ended.
+
     In a thread that is not the main one, where Python allows no handlers, it does nothing.
     """
 
@@ -36,13 +38,21 @@ class StopRequest:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
+    def request(self) -> None:
+        """As the first signal does."""
+        self.requested = True
+        for handler in self._before.values():
+            outer = getattr(handler, "__self__", None)
+            if isinstance(outer, StopRequest):
+                outer.request()
+
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self._launched:
-            self.requested = True
+            self.request()
             return
         if self.requested:
             raise KeyboardInterrupt
-        self.requested = True
+        self.request()
         name = signal.Signals(number).name
         sys.stderr.write(f"{name}: saving when the step at hand is done; once more to stop at once\n")
         sys.stderr.flush()

@@ -1,0 +1,26 @@
+"""Signals that ask for an end."""
+
+import os
+import signal
+
+import pytest
+
+from opct.signals import StopRequest
+
+
+def test_what_began_the_inner_work_stops_too():
+    """Of three, one inside another, the signal reaches the innermost, and all are asked; the handlers come back."""
+    before = signal.getsignal(signal.SIGTERM)
+    with StopRequest() as outer:
+        with StopRequest() as middle, StopRequest() as inner:
+            os.kill(os.getpid(), signal.SIGTERM)
+        assert (outer.requested, middle.requested, inner.requested) == (True, True, True)
+        with pytest.raises(KeyboardInterrupt):  # the second one
+            os.kill(os.getpid(), signal.SIGTERM)
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_an_inner_one_that_is_not_asked_asks_nobody():
+    with StopRequest() as outer, StopRequest() as inner:
+        pass
+    assert (outer.requested, inner.requested) == (False, False)
