@@ -2,6 +2,7 @@
 
     base        measured once, in the dtype of the runs
     arm, seed   trained, then measured: `<arm>-seed<n>` in the experiment's folder
+    attackers   of `attacks`, each against the base and every run
     report      report.html over all of them; report.json has its numbers
 
 Cut short, the same command goes on: what is finished is not done again, and a run goes on from its last checkpoint.
@@ -20,6 +21,7 @@ from opct.checkpoint_state import is_finished
 from opct.config import TrainConfig
 from opct.errors import RunError, TrainingError
 from opct.experiment_arms import Arm
+from opct.experiment_attacks import attack_once, check_attacks
 from opct.experiment_config import Experiment, load_experiment
 from opct.files import read_jsonl, write_json
 from opct.models.load import PROBED_SIZE, choose_device, choose_dtype
@@ -32,8 +34,8 @@ from opct.stages import BASE, Parts, asked_now, evaluate_once, in_dtype, is_meas
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-TRAIN, EVALUATE = "train", "evaluate"
-WEIGHTS = {TRAIN: 3.0, EVALUATE: 1.0}  # until one of each was timed
+TRAIN, EVALUATE, ATTACK = "train", "evaluate", "attack"
+WEIGHTS = {TRAIN: 3.0, EVALUATE: 1.0, ATTACK: 1.0, f"{ATTACK} grpo": 4.0}  # until one of each was timed
 Failed = dict[tuple[str, int], str]
 """By arm and seed, why the training of a run stopped itself."""
 
@@ -80,8 +82,8 @@ def run_experiment(
 
     Raises:
         ConfigError: the file or an arm's settings are faulty, or the budgets differ.
-        RunError: a folder holds a run with other settings, data or weights to begin with; or the arms of one budget
-            have unlike numbers of steps; or runs began in unlike dtypes.
+        RunError: a folder holds a run with other settings, data or weights to begin with, or an attack by other rules;
+            or the arms of one budget have unlike numbers of steps; or runs began in unlike dtypes.
         TrainingError: the training of every run stopped itself; of fewer, the result says which.
         DataError, EvaluationError: a suite cannot be asked, for want of data or of a package; nothing was trained.
         OpctError: whatever training, evaluation or the report raise.
@@ -92,12 +94,14 @@ def run_experiment(
     started = time.perf_counter()
     experiment = load_experiment(config, overrides)
     todo = [(arm, seed) for seed in experiment.config.seeds for arm in experiment.arms]
-    kinds = [TRAIN, EVALUATE] * len(todo) + [EVALUATE]
+    attacks = [f"{ATTACK} grpo" if attacker == "grpo" else ATTACK for attacker in experiment.attackers]
+    kinds = [TRAIN, EVALUATE, *attacks] * len(todo) + [EVALUATE, *attacks]
     parts = Parts(progress or NullProgress(), [(kind, WEIGHTS[kind]) for kind in kinds] + [("report", 0.0)])
     settings = experiment.config.evaluation.model_dump()
     dtype = _dtype(experiment)
     _refuse_other_runs(experiment, dtype)
     asked = _check_suites(experiment, dtype, settings)
+    check_attacks(experiment.config.attacks)
     failed: Failed = {}
     for arm, seed in todo:
         _run(experiment, arm, seed, dtype, settings, asked, parts, failed)
@@ -109,6 +113,7 @@ def run_experiment(
     base = experiment.out / BASE
     plain = _plain(experiment, dtype)
     evaluate_once(BASE, base, plain, dtype, settings, overwrite=False, asked=asked, progress=parts)
+    _attack(experiment, BASE, base, plain, dtype, parts)
     parts.next()
     parts.stage("write the report")
     arms = experiment.arms
@@ -210,14 +215,24 @@ def _run(
     if why is not None:
         failed[arm.name, seed] = why
         parts.skip(f"{name} failed: {why}")
-        parts.next()
-        parts.skip(f"{name}: not measured")
+        for _ in range(1 + len(experiment.attackers)):
+            parts.next()
+            parts.skip(f"{name}: not measured")
         return
     if experiment.config.same_budget:
         _refuse_other_lengths(experiment, arm, seed, dtype)
     parts.next()
     folder = arm.folder(experiment.out, seed)
     evaluate_once(arm.name, folder, own, dtype, settings, overwrite=False, asked=asked, progress=parts)
+    _attack(experiment, arm.name, folder, own, dtype, parts)
+
+
+def _attack(experiment: Experiment, label: str, folder: Path, own: TrainConfig, dtype: str, parts: Parts) -> None:
+    """Let every attacker attack one run, or the base."""
+    for attacker in experiment.attackers:
+        parts.next()
+        is_base = label == BASE
+        attack_once(experiment.config.attacks, attacker, label, folder, own, dtype, is_base=is_base, progress=parts)
 
 
 def _train(experiment: Experiment, arm: Arm, seed: int, own: TrainConfig, parts: Parts, failed: Failed) -> str | None:

@@ -11,6 +11,7 @@ matrix:                                # each arm once for each combination
   data.anchor_fraction: [0.0, 0.25]
 compare: [[opct-anchor_fraction-0.25, opct-anchor_fraction-0.0]]   # besides base and references
 evaluation: {suites: [sycophancy_short, benign], n_questions: 200}
+attacks: {attackers: [transfer, refine], settings: {n_behaviors: 10}}   # none by default
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from opct.experiment_arms import (
     refuse_other_budgets,
     refuse_several_models,
 )
+from opct.experiment_attacks import Attacks, attack_faults
 from opct.method_faults import refuse_attackers
 from opct.yaml_tree import Fault, read_file
 
@@ -98,6 +100,7 @@ class ExperimentConfig(Section):
         "themselves or in all), pairs a step, completions or tokens.",
     )
     evaluation: Evaluation = Evaluation()
+    attacks: Attacks = Attacks()
 
 
 @dataclass(frozen=True)
@@ -118,6 +121,11 @@ class Experiment:
     @property
     def out(self) -> Path:
         return Path(self.config.output_dir)
+
+    @property
+    def attackers(self) -> list[str]:
+        """Who attacks the base and every run."""
+        return self.config.attacks.attackers
 
     @property
     def references(self) -> dict[str, str]:
@@ -197,7 +205,8 @@ def _read(path: Path) -> ExperimentConfig:
 def _fault(item: Mapping[str, Any], place: Sequence[str]) -> str:
     name = ".".join(str(part) for part in item["loc"])
     if item["type"] == "extra_forbidden":
-        known = Evaluation.model_fields if place[:1] == ["evaluation"] else ExperimentConfig.model_fields
+        sections = {"evaluation": Evaluation, "attacks": Attacks}
+        known = sections.get(place[0], ExperimentConfig).model_fields
         near = difflib.get_close_matches(place[-1], known, n=1, cutoff=0.5)
         return f"{name}: unknown setting" + (
             f"; did you mean {near[0]}?" if near else f"; there are {', '.join(known)}"
@@ -228,6 +237,7 @@ def _combination_faults(config: ExperimentConfig) -> Iterator[str]:
     for name, values in config.matrix.items():
         if not values:
             yield f"matrix.{name}: no value; give at least one"
+    yield from attack_faults(config.attacks)
 
 
 def _arms(config: ExperimentConfig) -> Iterator[Arm]:

@@ -11,6 +11,7 @@ from opct.config import TrainConfig
 from opct.data.training import load_training_pairs
 from opct.errors import ConfigError
 from opct.evals.capability.suites import BENCHMARKS, CAPABILITY_SUITES
+from opct.experiment_attacks import settings_of
 from opct.experiment_config import load_experiment
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
@@ -301,3 +302,30 @@ def test_no_pair_of_the_experiment_on_all_axes_begins_the_reply():
     pairs = load_training_pairs(config)
     for pair in (*pairs.pairs, *pairs.anchors):
         assert {pair.prompt[-1]["role"], pair.teacher_prompt[-1]["role"]} == {"user"}, pair.id
+
+
+@pytest.mark.parametrize(
+    ("attacks", "said"),
+    [
+        ("{attackers: [refin]}", "attacks.attackers: unknown attacker 'refin'"),
+        ("{attackers: [transfer, transfer]}", "one is given twice"),
+        ("{settings: {rounds: 2}}", "attacks.settings: nobody attacks; name attackers"),
+        ("{attackers: [refine], settings: {label: x}}", "attacks.settings.label: it follows from the experiment"),
+        ("{attackers: [refine], settings: {sigma: 0.1}}", "attacks.settings.sigma: it is of best_of_n, which is not"),
+        ("{attackers: [refine], settings: {rouns: 2}}", "for refine: .*did you mean 'rounds'"),
+        ("{attackers: [refine, grpo], settings: {episodes: 1}}", "for grpo: .*at least 2 episodes"),
+        ("{attackers: [refine], settings: {rounds: two}}", "for refine: .*'str'"),
+        ("{attacker: [refine]}", "attacks.attacker: unknown setting; did you mean attackers"),
+    ],
+)
+def test_faults_of_the_attacks_are_named(write, attacks: str, said: str):
+    with pytest.raises(ConfigError, match=f"(?i){said}"):
+        load_experiment(write(PLAIN + "attacks: " + attacks.replace("{", "{{").replace("}", "}}") + "\n"))
+
+
+def test_a_setting_of_some_attackers_goes_to_those(write):
+    section = "attacks: {{attackers: [best_of_n, refine], settings: {{sigma: 0.1, rounds: 2}}}}\n"
+    experiment = load_experiment(write(PLAIN + section))
+    assert experiment.attackers == ["best_of_n", "refine"]
+    assert settings_of(experiment.config.attacks, "best_of_n") == {"sigma": 0.1, "rounds": 2}
+    assert settings_of(experiment.config.attacks, "refine") == {"rounds": 2}

@@ -27,8 +27,11 @@ def experiment(
     if plan:
         from opct.experiment_config import load_experiment
 
-        for (arm, seed), settings in load_experiment(config, overrides or ()).configs.items():
+        planned = load_experiment(config, overrides or ())
+        for (arm, seed), settings in planned.configs.items():
             print(f"{arm}, seed {seed}: {settings.method} -> {settings.output_dir}")
+        if planned.attackers:
+            print(f"attacked, as the base is, by {', '.join(planned.attackers)}")
         return
     from opct.errors import TrainingError
     from opct.experiment import run_experiment

@@ -1,0 +1,130 @@
+"""The attacks of an experiment: each attacker against the base and every run, by the same rules.
+
+attacks:
+  attackers: [transfer, best_of_n, refine, grpo]
+  settings: {judge: answers, n_behaviors: 10, episodes: 8, rounds: 3}   # as of `opct.run_attack`
+
+A setting that is of some attackers alone goes to those. `grpo` is trained anew against each target.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import Field
+
+from opct.config import Section, TrainConfig
+from opct.errors import OpctError, RunError, unknown
+from opct.memory import give_back
+from opct.progress import Progress
+from opct.runs import RunDir
+
+if TYPE_CHECKING:
+    from opct.attack.settings import AttackSettings
+
+FOLLOWS = ("attacker", "label", "dtype", "target_base_url", "target_args", "confirm_remote")
+"""Settings of an attack that follow from the experiment."""
+
+
+class Attacks(Section):
+    """Who attacks the base and every run, and how."""
+
+    attackers: list[str] = Field([], description="Their names, as of `opct attack`; each attacks every target.")
+    settings: dict[str, Any] = Field({}, description="Of all of them, as of `opct.run_attack`; one seed for all.")
+
+
+def settings_of(attacks: Attacks, attacker: str) -> dict[str, Any]:
+    """The settings of one attacker: those of others are left out."""
+    from opct.attack.settings import OWNERS
+
+    return {name: value for name, value in attacks.settings.items() if attacker in OWNERS.get(name, (attacker,))}
+
+
+def attack_faults(attacks: Attacks) -> Iterator[str]:
+    """What is wrong with the section, as far as that can be told without a model."""
+    from opct.attack.settings import ATTACKERS, OWNERS, attack_settings
+
+    for attacker in attacks.attackers:
+        if attacker not in ATTACKERS:
+            yield f"attacks.attackers: {unknown('attacker', attacker, ATTACKERS)}"
+    if len(set(attacks.attackers)) < len(attacks.attackers):
+        yield "attacks.attackers: one is given twice: it would be the same attack"
+    if attacks.settings and not attacks.attackers:
+        yield "attacks.settings: nobody attacks; name attackers"
+    for name in attacks.settings:
+        owners = OWNERS.get(name, ATTACKERS)
+        if name in FOLLOWS:
+            yield f"attacks.settings.{name}: it follows from the experiment; leave it out"
+        elif attacks.attackers and not set(owners) & set(attacks.attackers):
+            yield f"attacks.settings.{name}: it is of {' or '.join(owners)}, which is not among the attackers"
+    for attacker in attacks.attackers:
+        if attacker in ATTACKERS and not set(attacks.settings) & set(FOLLOWS):
+            try:
+                attack_settings({**settings_of(attacks, attacker), "attacker": attacker})
+            except (OpctError, TypeError) as error:
+                yield f"attacks.settings, for {attacker}: {error}"
+
+
+def check_attacks(attacks: Attacks) -> None:
+    """Read the behaviours, prompts and pools of the attacks, so that a fault in them costs no training.
+
+    Raises:
+        DataError, EvaluationError, ConfigError: as of an attack before it opens a model.
+    """
+    from opct.attack.opening import chosen_behaviors, open_pool, training_of
+    from opct.attack.settings import attack_settings
+    from opct.attack.store import AttackDir
+    from opct.attack.transfer import finished_prompts
+
+    for attacker in attacks.attackers:
+        settings: AttackSettings = attack_settings({**settings_of(attacks, attacker), "attacker": attacker})
+        behaviors = chosen_behaviors(settings)
+        open_pool(settings.pool, behaviors)
+        if settings.prompts is not None:
+            finished_prompts(settings.prompts, behaviors)
+        training_of(settings, behaviors, AttackDir(Path(attacker)))
+
+
+def attack_once(
+    attacks: Attacks,
+    attacker: str,
+    label: str,
+    folder: Path,
+    config: TrainConfig,
+    dtype: str,
+    *,
+    is_base: bool,
+    progress: Progress,
+) -> Mapping[str, Any]:
+    """The result of an attack on a run or on the base, which is made, or gone on with, where it is not at its end.
+
+    Args:
+        label: what the report calls the target.
+        folder: of the run, or of the base's results; the attack is kept in its `attacks`.
+        config: of the run; of the base, whose model it is without the adapter.
+
+    Raises:
+        KeyboardInterrupt: it was asked to stop; what was tried is kept.
+        RunError: the folder holds an attack by other rules or on other weights.
+    """
+    from opct.attack.run import run_attack
+    from opct.attack.store import AttackDir
+    from opct.models.policy import Policy
+
+    out = RunDir(folder).attacks_dir / attacker
+    progress.stage(f"attack {label} with {attacker}")
+    target: Policy | Path = folder
+    if is_base:
+        target = Policy.load(config.model.model_copy(update={"adapter": None}), recorded_dtype=dtype)
+    settings = settings_of(attacks, attacker) | {"attacker": attacker, "label": label, "dtype": dtype}
+    try:
+        found = run_attack(target, out=out, resume=AttackDir(out).is_attack, progress=progress, **settings)
+    except RunError as error:
+        raise RunError(f"{error} In an experiment: delete {out}, and the same command makes it anew.") from error
+    del target
+    give_back()
+    if found.ended == "interrupted":
+        raise KeyboardInterrupt
+    return found.result
