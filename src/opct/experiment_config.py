@@ -205,7 +205,7 @@ def _read(path: Path) -> ExperimentConfig:
 def _fault(item: Mapping[str, Any], place: Sequence[str]) -> str:
     name = ".".join(str(part) for part in item["loc"])
     if item["type"] == "extra_forbidden":
-        sections = {"evaluation": Evaluation, "attacks": Attacks}
+        sections: dict[str, type[Section]] = {"evaluation": Evaluation, "attacks": Attacks}
         known = sections.get(place[0], ExperimentConfig).model_fields
         near = difflib.get_close_matches(place[-1], known, n=1, cutoff=0.5)
         return f"{name}: unknown setting" + (

@@ -70,15 +70,15 @@ class Models:
             EvaluationError, ModelError: it cannot be loaded, or an endpoint is given of what has none.
         """
         endpoint, name = endpoint or Endpoint(), str(spec)
-        is_policy = not isinstance(spec, str | Path)
-        if endpoint.is_given and (is_policy or not name.startswith(INSPECT)):
+        is_named = isinstance(spec, str | Path) and name.startswith(INSPECT)
+        if endpoint.is_given and not is_named:
             raise EvaluationError(
                 f"The {role} is loaded in this process, and so has no address and no arguments of a provider: leave "
                 f"{role}_base_url and {role}_args out, or name a model as inspect:provider/model."
             )
-        if is_policy:
+        if not isinstance(spec, str | Path):
             return LocalModel(spec, sampling, source="a loaded policy")
-        if name.startswith(INSPECT):
+        if is_named:
             named, given = name.removeprefix(INSPECT), asdict(endpoint)
             asked = inspect_model(named, what=f"The {role}'s model", **given)
             reached = model_settings(named, secrets=own_secrets(asked), **given)
