@@ -12,6 +12,7 @@ from typing import Any
 from opct.data.benign import BenignRequest, builtin_benign
 from opct.data.build_jailbreak import build_jailbreak
 from opct.data.build_safety import build_safety_awareness
+from opct.data.forms import builtin_forms
 from opct.data.pairs import ContrastivePair
 from opct.data.perturb.groups import named_families
 from opct.data.perturb.jailbreak import REFUSED_TURNS, SAFETY_SYSTEM
@@ -31,7 +32,7 @@ JAILBREAK_SETS: dict[str, dict[str, Any]] = {
 }
 SAFETY_SETS = {"safety_awareness": TEACHERS[0]} | {f"safety_awareness:{place}": place for place in TEACHERS[1:]}
 """Name -> where the teacher finds the fact."""
-BUILTIN_NAMES = ("sycophancy", *JAILBREAK_SETS, *SAFETY_SETS, "benign")
+BUILTIN_NAMES = ("sycophancy", *JAILBREAK_SETS, *SAFETY_SETS, "benign", "forms")
 EMBEDDED = ("builtin", "perturb")
 """Folders of this package with all that is embedded: texts, and the code that perturbs them."""
 
@@ -54,7 +55,7 @@ def builtin_pairs(
     `safety_awareness`: the messages of the facts of the split, each with two of the training families, safe twins as
     identity pairs; with `:user` the teacher finds the fact at the end of the last message, not in a system message, and
     with `:examples` there after messages that are answered with a warning.
-    `benign`: an identity pair a request, whatever the keyword arguments; `answer_format` is for `sycophancy` alone.
+    `benign`, `forms`: an identity pair a request, whatever the keyword arguments; `answer_format` is for `sycophancy` alone.
 
     Raises:
         DataError: an unknown name, split, family or format; the message has the nearest one.
@@ -62,8 +63,9 @@ def builtin_pairs(
     name = name.removeprefix("builtin:")
     if split not in SPLITS:
         raise DataError(unknown("split", split, SPLITS))
-    if name == "benign":
-        return [benign_pair(request) for request in builtin_benign(split)]
+    if name in ("benign", "forms"):
+        requests = builtin_benign(split) if name == "benign" else builtin_forms(split)
+        return [benign_pair(request) for request in requests]
     if name in SAFETY_SETS:
         return build_safety_awareness(
             families=families, seed=seed, per_prompt=per_question, split=split, teacher=SAFETY_SETS[name]
