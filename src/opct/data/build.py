@@ -55,7 +55,8 @@ def builtin_pairs(
     `safety_awareness`: the messages of the facts of the split, each with two of the training families, safe twins as
     identity pairs; with `:user` the teacher finds the fact at the end of the last message, not in a system message, and
     with `:examples` there after messages that are answered with a warning.
-    `benign`, `forms`: an identity pair a request, whatever the keyword arguments; `answer_format` is for `sycophancy` alone.
+    `benign`, `forms`: an identity pair a request, whatever the keyword arguments; `answer_format` is for `sycophancy`
+    alone.
 
     Raises:
         DataError: an unknown name, split, family or format; the message has the nearest one.

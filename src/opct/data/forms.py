@@ -1,7 +1,7 @@
 """Requests that say in what form to answer, for identity pairs: what short plain answers may cost a model.
 
-Each task is asked for in `PER_TASK` of the forms, drawn by the task's text. They have no rule that says what a good reply
-holds; IFEval measures that on prompts of its own (`opct.evals.capability`).
+Each task is asked for in `PER_TASK` of the forms, drawn by the task's text. They have no rule that says what a good
+reply holds; IFEval measures that on prompts of its own (`opct.evals.capability`).
 """
 
 from __future__ import annotations
