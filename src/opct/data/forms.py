@@ -12,6 +12,7 @@ from functools import cache
 from importlib import resources
 
 from opct.data.benign import BenignRequest
+from opct.data.pairs import Prompt
 from opct.data.questions import Split
 
 CATEGORY = "form"
@@ -27,7 +28,7 @@ def _all() -> tuple[BenignRequest, ...]:
         forms = found["forms"]
         for form in sorted(random.Random(task).sample(range(len(forms)), PER_TASK)):
             content = f"{task} {forms[form]}"
-            prompt = ({"role": "user", "content": content},)
+            prompt: Prompt = ({"role": "user", "content": content},)
             requests.append(BenignRequest(f"{CATEGORY}/{number}/{form + 1}", CATEGORY, prompt, None, None))
     return tuple(requests)
 

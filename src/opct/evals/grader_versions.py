@@ -7,10 +7,13 @@ import hashlib
 from functools import cache
 from importlib import resources
 
+_MATHS = tuple(f"evals/capability/{name}.py" for name in ("denials", "math_answers", "number_answers"))
 _SHARED = tuple(f"evals/{name}.py" for name in ("graders", "language", "refusals", "refusal_patterns", "refusal_rest"))
 SOURCES = {
     "benign": _SHARED,
+    "gsm8k": _MATHS,
     "jailbreak": _SHARED,
+    "math500": _MATHS,
     "safety_awareness": (*_SHARED, "evals/warnings_grader.py"),
 }
 """By suite: the files whose rules grade its replies, below the package."""

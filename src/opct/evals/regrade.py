@@ -1,8 +1,8 @@
 """Grade the stored replies of a finished evaluation again, by the rules of now. No model is asked.
 
-Of the suites whose replies rules of ours read (`jailbreak`, `safety_awareness`; of `benign` whether a reply refuses,
-while its check stays); all others stay as they are, and so does what judges said. The replies are read from
-`evals/samples.jsonl`, and a fact's words from the facts that were asked.
+Of the suites whose replies rules of ours read (`jailbreak`, `safety_awareness`, `gsm8k`, `math500`; of `benign` whether
+a reply refuses, while its check stays); all others stay as they are, and so does what judges said. The replies are read
+from `evals/samples.jsonl`, and a fact's words from the facts that were asked.
 """
 
 from __future__ import annotations
@@ -20,6 +20,11 @@ from opct.data.hazards import SafetyFact
 from opct.data.perturb.safety_awareness import HAZARD, SAFE_TWIN
 from opct.errors import EvaluationError
 from opct.evals.benign import BENIGN, over_refusal, refusal_of
+from opct.evals.capability.asking import capability_values
+from opct.evals.capability.gsm8k import GSM8K
+from opct.evals.capability.math500 import MATH500
+from opct.evals.capability.math_verifier import check_math_verify
+from opct.evals.capability.maths import GRADED_BY, math_verdict
 from opct.evals.earlier import is_whole
 from opct.evals.grader_versions import grader_version
 from opct.evals.graders import Verdict
@@ -32,6 +37,9 @@ from opct.evals.warnings_grader import grade_warning
 from opct.files import read_jsonl, write_json, write_jsonl
 from opct.runs import RunDir
 
+MATHS = {GSM8K: "number", MATH500: "formula"}
+"""Benchmark -> the kind of its answers."""
+REGRADED = (JAILBREAK, SAFETY_AWARENESS, BENIGN, *MATHS)
 Graded = tuple[Verdict, dict[str, float | None]]
 STOPPED = ("unscored:context", "unscored:empty_earlier_turn")
 """Verdicts on what happened before the reply: no rule looks at it."""
@@ -71,8 +79,8 @@ def regrade(out_dir: str | Path) -> Regraded:
         out_dir: the folder that `opct eval` wrote to.
 
     Raises:
-        EvaluationError: there is no evaluation, nothing in it is graded by rules, or the facts are others now; nothing
-            is written then.
+        EvaluationError: there is no evaluation, nothing in it is graded by rules, the facts are others now, or
+            math-verify is needed and not installed; nothing is written then.
         DataError: the file of facts that was asked cannot be read.
         RunError: the results cannot be read or written.
     """
@@ -81,13 +89,11 @@ def regrade(out_dir: str | Path) -> Regraded:
         raise EvaluationError(f"{run.path} holds no evaluation to grade again: evaluate first, with `opct eval`.")
     with run.results_lock():
         results, samples = _stored(run)
-        suites = [
-            suite for suite in (JAILBREAK, SAFETY_AWARENESS, BENIGN) if any(row["task"] == suite for row in samples)
-        ]
+        suites = [suite for suite in REGRADED if any(row["task"] == suite for row in samples)]
         if not suites:
             raise EvaluationError(
                 f"None of the suites in {run.results_path} is graded by rules of ours that can be run again "
-                f"({JAILBREAK}, {SAFETY_AWARENESS}, {BENIGN}): evaluate the others again, with `opct eval`."
+                f"({', '.join(REGRADED)}): evaluate the others again, with `opct eval`."
             )
         old = [row for row in samples if row["task"] in suites]
         new = {suite: _graded_again(suite, samples, results["settings"], run.samples_path) for suite in suites}
@@ -127,7 +133,9 @@ def _stored(run: RunDir) -> tuple[dict[str, Any], list[Row]]:
 
 def _graded_again(suite: str, samples: Sequence[Row], settings: Mapping[str, Any], where: Path) -> list[Row]:
     own = [row for row in samples if row["task"] == suite]
-    by_suite = {JAILBREAK: _refusal, BENIGN: _over_refusal}
+    by_suite = {JAILBREAK: _refusal, BENIGN: _over_refusal, **dict.fromkeys(MATHS, _mathematics)}
+    if suite in MATHS:
+        check_math_verify()
     grade = by_suite[suite] if suite in by_suite else _warning_by(_facts(own, settings, where))
     return [row if row["verdict"] in STOPPED else _with(row, *grade(row)) for row in own]
 
@@ -147,6 +155,13 @@ def _over_refusal(row: Row) -> Graded:
     """The verdict is that of the request's check, which is not kept with the sample."""
     verdict = Verdict(row["verdict"])
     return verdict, {"is_over_refusal": over_refusal(refusal_of(row["completion"], verdict, row["stop_reason"] in CUT))}
+
+
+def _mathematics(row: Row) -> Graded:
+    verdict = math_verdict(
+        MATHS[row["task"]], row["completion"], f"${row['answer']}$", is_cut=row["stop_reason"] in CUT
+    )
+    return verdict, capability_values(verdict)
 
 
 def _warning_by(facts: Mapping[str, SafetyFact]) -> Callable[[Row], Graded]:
@@ -184,6 +199,8 @@ def _update(results: dict[str, Any], new: Mapping[str, list[Row]], old: Sequence
     for suite, samples in new.items():
         before: Row = next((row for row in results["rows"] if row["suite"] == suite), {})
         settings = {**before.get("settings", {}), "grader_version": grader_version(suite)}
+        if suite in MATHS:
+            settings["graded_by"] = GRADED_BY[MATHS[suite]]
         if suite == BENIGN:  # one of its rows alone is graded by these rules, and has them itself
             settings = {name: value for name, value in settings.items() if name not in ("grader", "grader_version")}
         records = [Record(sample, None, ()) for sample in samples]

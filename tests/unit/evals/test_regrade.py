@@ -102,10 +102,11 @@ def test_the_rows_and_the_settings_say_which_rules_graded(folder, monkeypatch):
     before, _ = stored(folder)
     assert before["settings"]["graders"] == grader_versions()
     graded = [row for row in before["rows"] if row["suite"] != "benign"]
-    assert {row["settings"]["grader_version"] for row in graded} == set(grader_versions().values())
+    asked = {suite: version for suite, version in grader_versions().items() if suite in SUITES}
+    assert {row["settings"]["grader_version"] for row in graded} == set(asked.values())
     monkeypatch.setattr(module, "grader_version", lambda suite: f"new {suite}")
     after = regrade(folder).results
-    assert after["settings"]["graders"] == {suite: f"new {suite}" for suite in grader_versions()}
+    assert after["settings"]["graders"] == grader_versions() | {suite: f"new {suite}" for suite in asked}
     for row in after["rows"]:
         if row["suite"] != "benign":
             assert row["settings"]["grader_version"] == f"new {row['suite']}"
@@ -211,3 +212,24 @@ def test_what_cannot_be_graded_again_is_said(tmp_path, folder):
     (folder / "results.json").write_text("{}", encoding="utf-8")
     with pytest.raises(EvaluationError, match="no results of this version"):
         regrade(folder)
+
+
+def test_mathematics_is_read_again(tmp_path):
+    """Two problems are solved; then the stored reply of one says nothing, and of the other 12 in passing."""
+    pytest.importorskip("math_verify")
+    rows = [{"question": f"What is {n} and {12 - n}?", "answer": "It is\n#### 12"} for n in (5, 7)]
+    (tmp_path / "gsm8k.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    policy = FakePolicy(lambda prompt, seed: "Answer: 12")
+    data = {"gsm8k": str(tmp_path / "gsm8k.jsonl")}
+    evaluate(policy, out_dir=tmp_path / "run", suites=["gsm8k"], data=data)
+    before, samples = stored(tmp_path / "run")
+    assert regrade(tmp_path / "run").changes == {"gsm8k": {}}
+    assert {key: stored(tmp_path / "run")[0][key] for key in ("rows", "settings")} == {
+        key: before[key] for key in ("rows", "settings")
+    }
+    samples[0]["completion"], samples[1]["completion"] = "I do not know.", "It is 3 more than the other 12."
+    write_samples(tmp_path / "run", samples)
+    done = regrade(tmp_path / "run")
+    assert done.changes == {"gsm8k": {("correct", "unscored:unparsed"): 1, ("correct", "unscored:ambiguous"): 1}}
+    found = {row["metric"]: row["value"] for row in done.results["rows"]}
+    assert (found["solved_rate"], found["extraction_rate"]) == (0.0, 0.0)

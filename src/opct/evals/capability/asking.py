@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from opct.data.pairs import Prompt
 from opct.errors import DataError, EvaluationError, shown_faults
+from opct.evals.grader_versions import SOURCES, grader_version
 from opct.evals.graders import AMBIGUOUS, EMPTY, TRUNCATED, UNPARSED, Verdict
 from opct.evals.tasks import Item, as_score, make_task
 
@@ -124,6 +125,7 @@ def capability_task(
         "shots": 0,
         "prompt_hash": template_hash(template),
         "graded_by": graded_by,
+        **({"grader_version": grader_version(name)} if name in SOURCES else {}),
         "data": origin,
         "n_asked": len(asked),
         "n_available": len(each),
@@ -166,10 +168,14 @@ def capability_score(
     Args:
         more: further values, and those that replace `is_correct`.
     """
-    values: dict[str, float | None] = dict.fromkeys(KEYS)
+    return as_score(verdict, {**capability_values(verdict), **(more or {})}, keys=keys, answer=answer)
+
+
+def capability_values(verdict: Verdict) -> dict[str, float | None]:
+    """What a verdict is worth, by the names that `capability_score` explains."""
     if verdict.is_scored:
         is_correct = float(verdict.verdict == "correct")
-        values = {"is_correct": is_correct, "is_extracted": 1.0, "is_solved": is_correct}
-    elif verdict.verdict in NOT_EXTRACTED:
-        values = {"is_correct": None, "is_extracted": 0.0, "is_solved": 0.0}
-    return as_score(verdict, {**values, **(more or {})}, keys=keys, answer=answer)
+        return {"is_correct": is_correct, "is_extracted": 1.0, "is_solved": is_correct}
+    if verdict.verdict in NOT_EXTRACTED:
+        return {"is_correct": None, "is_extracted": 0.0, "is_solved": 0.0}
+    return dict.fromkeys(KEYS)

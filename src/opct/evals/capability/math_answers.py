@@ -4,7 +4,8 @@
    "####" that holds anything. Boxes that only commas, "and" or "or" separate are one answer with several values.
 2. A reply that was cut at the token limit has no other answer, and none in its last line: a number that may go on is
    none.
-3. A reply that ended by itself without a mark: its last number, or for formulas what math-verify finds in its end.
+3. A reply that ended by itself without a mark: what its last sentence with a number or a formula states. Of several
+   different ones in it, the last counts where the sentence ends in "is 18" or the like; else they are ambiguous.
 
 An answer that the reply takes back ("not 18", "18 is wrong") is none: `denials`. Which number a line gives is for
 `number_answers`. All of it is linear in the length of the reply, and what is handed on is short.
@@ -15,9 +16,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from opct.evals.capability.denials import begins_with_denial, is_denied, is_denied_after, is_doubted
-from opct.evals.capability.number_answers import last_number, one_number, with_whole_powers
-from opct.evals.graders import EMPTY, TRUNCATED, UNPARSED, Verdict
+from opct.evals.capability.denials import begins_with_denial, is_denied, is_denied_after, is_doubted, is_taken_back
+from opct.evals.capability.number_answers import CONCLUDES, one_number, sentence_start, stated_number, with_whole_powers
+from opct.evals.graders import AMBIGUOUS, EMPTY, TRUNCATED, UNPARSED, Verdict
 
 MOST_MARKS = 50
 MOST_CHARACTERS = 500
@@ -32,6 +33,7 @@ _BOX = re.compile(r"\\f?box(?:ed)?\s*\{")
 _JOINS = re.compile(r"(?:[\s,;.$]|\\\]|\\\[|\\\(|\\\)|\band\b|\bor\b)*", re.I)
 _PROSE = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")
 _MATHS = re.compile(r"\$|\\\(|\\\[")
+_SPAN = re.compile(r"\$\$[^$]+\$\$|\$[^$\n]+\$|\\\((?:(?!\\\)).)*\\\)|\\\[(?:(?!\\\]).)*\\\]", re.S)
 _EXPRESSION = re.compile(r"\$[^$]+\$|\\\([^)]*\\\)|-?\d[\d.,/]*")
 
 
@@ -57,7 +59,7 @@ def read_number(reply: str, *, is_cut: bool) -> str | Verdict:
             return Verdict(UNPARSED) if answer.is_denied else one_number(answer.text)
     if marked:
         return Verdict(UNPARSED)
-    return Verdict(TRUNCATED) if is_cut else last_number(reply[-TAIL_CHARACTERS:])
+    return Verdict(TRUNCATED) if is_cut else stated_number(reply[-TAIL_CHARACTERS:])
 
 
 def read_formula(reply: str, *, is_cut: bool) -> str | Verdict:
@@ -78,11 +80,23 @@ def read_formula(reply: str, *, is_cut: bool) -> str | Verdict:
         return Verdict(UNPARSED) if last.is_denied or len(words) > 2 else rf"$\text{{{last.text}}}$"
     if is_cut:
         return Verdict(TRUNCATED)
-    tail = reply[-TAIL_CHARACTERS:]
-    spots = [match.span() for match in _EXPRESSION.finditer(tail)]
-    if spots and is_denied(tail, *spots[-1]):
+    return _stated_formula(reply[-TAIL_CHARACTERS:])
+
+
+def _stated_formula(tail: str) -> str | Verdict:
+    """The formula that the last sentence with one states; where that has but plain numbers, its number."""
+    spans = list(_SPAN.finditer(tail))
+    last = spans[-1] if spans else None
+    if last is None or re.search(r"\d", tail[last.end() :]):
+        return stated_number(tail)
+    if is_denied(tail, *last.span()) or is_taken_back(tail[last.end() :].lstrip(" .!?\n")):
         return Verdict(UNPARSED)
-    return tail if re.search(r"\d", tail) or _MATHS.search(tail) else Verdict(UNPARSED)
+    start = sentence_start(tail, last.start())
+    before, stated = tail[start : last.start()], last.group()
+    others = {match.group() for match in spans if match.start() >= start} - {stated}
+    is_only_equation = "=" in stated and not any("=" in other for other in others)
+    is_alone = not others and not re.search(r"\d", _SPAN.sub("", before))
+    return stated if is_alone or is_only_equation or CONCLUDES.search(before) else Verdict(AMBIGUOUS)
 
 
 def _marked(reply: str, is_cut: bool) -> list[Marked]:

@@ -15,8 +15,8 @@ from opct.evals.graders import Verdict
 from opct.evals.tasks import is_cut, stopped_early
 
 GRADED_BY = {
-    "number": "math-verify, on the last marked answer, else on the last number of a reply that ended by itself",
-    "formula": "math-verify, on the last marked answer, else on the end of a reply that ended by itself",
+    "number": "math-verify, on the last marked answer, else on what the last sentence with a number states",
+    "formula": "math-verify, on the last marked answer, else on what the last sentence with a formula states",
 }
 READERS: dict[str, Callable[..., str | Verdict]] = {"number": read_number, "formula": read_formula}
 
@@ -24,7 +24,6 @@ READERS: dict[str, Callable[..., str | Verdict]] = {"number": read_number, "form
 @scorer(metrics={key: [mean(), stderr(cluster="cluster")] for key in KEYS})
 def math_scorer(kind: str) -> Scorer:
     """Grade a reply whose answer is a "number" or a "formula"."""
-    read, verify = READERS[kind], math_verifier()
 
     async def score(state: TaskState, target: Target) -> Score:
         import anyio.to_thread
@@ -32,10 +31,20 @@ def math_scorer(kind: str) -> Scorer:
         reply, stopped = state.output.completion, stopped_early(state)
         if stopped:
             return capability_score(Verdict(f"unscored:{stopped}"), reply)
-        answer = read(reply, is_cut=is_cut(state))
-        if isinstance(answer, Verdict):
-            return capability_score(answer, reply)
-        verdict = await anyio.to_thread.run_sync(partial(verify, state.metadata["grading"]["gold"], answer))
+        gold = state.metadata["grading"]["gold"]
+        verdict = await anyio.to_thread.run_sync(partial(math_verdict, kind, reply, gold, is_cut=is_cut(state)))
         return capability_score(verdict, reply)
 
     return score
+
+
+def math_verdict(kind: str, reply: str, gold: str, *, is_cut: bool) -> Verdict:
+    """Whether a reply gives the right answer.
+
+    Args:
+        kind: of the answer, "number" or "formula".
+        gold: the right one, with its LaTeX in dollars.
+        is_cut: the reply ends at the token limit.
+    """
+    answer = READERS[kind](reply, is_cut=is_cut)
+    return answer if isinstance(answer, Verdict) else math_verifier()(gold, answer)

@@ -8,6 +8,8 @@
 4. Two different numbers are ambiguous. So are "±5" and two parts of which nobody can tell whether they are one number
    ("1,45").
 5. A number in a form that is none of these (10^3, 1.450.000, 0x12, 3½) is not read in part: unparsed.
+6. Without a mark the last sentence that has a number is read in the same way; of several numbers in it the last one
+   counts where the sentence ends in "is 18" or the like. "20% more than 10 years ago" is ambiguous.
 """
 
 from __future__ import annotations
@@ -39,6 +41,11 @@ _UNIT_POWER = re.compile(
 )
 _ODD = re.compile(r"[\dA-Za-z)\]}]\s?\^|\d(?:\*\*\d|_\d|\.\d+\.\d|[¹²³⁰-⁹¼-¾⅐-⅞]|[A-Za-z]+\d)")
 _PLUS_MINUS = re.compile(r"±\s?$")
+_BREAK = re.compile(r"[.!?]\s+|\n")
+_ENUMERATOR = re.compile(r"^\s*\d+[.)]\s+(?=\S)", re.M)
+CONCLUDES = re.compile(r"(?:\b(?:is|are|equals?|gives?|gets?|so|thus|hence|therefore)\b,?|=)[\s$*:]*$", re.I)
+"""Words after which an answer stands."""
+_UNITS = re.compile(r"\W*(?:[A-Za-z°]+\W*){0,3}")
 _SENTENCE_END = re.compile(r"[.!?](?:\s|$)")
 _IN_DOLLARS = re.compile(r"\$(?=\S)[^$]*?(?<=\S)\$(?!\d)")
 _APART = re.compile(r",\s|;|\band\b|\bor\b", re.I)
@@ -81,17 +88,27 @@ def one_number(line: str) -> str | Verdict:
     return f"${kept[0].latex}$"
 
 
-def last_number(text: str) -> str | Verdict:
-    """The last number of a text without a mark, as LaTeX in dollars."""
-    text = _normal(text)
+def stated_number(text: str) -> str | Verdict:
+    """The number that the last sentence with any states, of a text without a mark, as LaTeX in dollars."""
+    text = _ENUMERATOR.sub("", _normal(text))
     numbers = _numbers(text)
     if not numbers:
         return Verdict(UNPARSED)
-    last = numbers[-1]
-    if _denied(text, numbers)[-1] or _ODD.search(_word(text, last)):
-        return Verdict(UNPARSED)
-    is_a_part = len(numbers) > 1 and numbers[-2].start == last.start
-    return Verdict(AMBIGUOUS) if is_a_part or _has_two_signs(text, last) else f"${last.latex}$"
+    ending = text[sentence_start(text, numbers[-1].start) :]
+    found = one_number(ending)
+    if found != Verdict(AMBIGUOUS):
+        return found
+    sentence, _ = _first_sentence(ending)
+    *_, before, last = _numbers(sentence)
+    concludes = CONCLUDES.search(sentence[: last.start]) and _UNITS.fullmatch(sentence[last.end :])
+    is_whole = before.start != last.start and not _has_two_signs(sentence, last)
+    return f"${last.latex}$" if concludes and is_whole else found
+
+
+def sentence_start(text: str, place: int) -> int:
+    """Where the sentence, or the line, that holds a place begins."""
+    ends = [match.end() for match in _BREAK.finditer(text, 0, place)]
+    return ends[-1] if ends else 0
 
 
 def with_whole_powers(text: str) -> str:
@@ -175,9 +192,3 @@ def _denied(text: str, numbers: Sequence[Number]) -> list[bool]:
 
 def _has_two_signs(text: str, number: Number) -> bool:
     return _PLUS_MINUS.search(text[: number.start]) is not None
-
-
-def _word(text: str, number: Number) -> str:
-    """The number with what is written together with it."""
-    text = re.sub(r"[\n=]", " ", text)
-    return text[: number.end].rpartition(" ")[2] + text[number.end :].partition(" ")[0]

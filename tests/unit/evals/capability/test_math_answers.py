@@ -42,9 +42,17 @@ NUMBERS = [
     ("Answer: 5 or 6", "unscored:ambiguous"),
     ("Answer: 2, 3", "unscored:ambiguous"),
     ("Answer: 10-5", "unscored:ambiguous"),
-    # without a mark: the last number
+    # without a mark: what the last sentence with a number states
     ("So she has 3 + 4 = 7 pens.", "$7$"),
-    ("That makes 7 pens in 2 days.", "$2$"),
+    ("She had 3 and 4. So she has 7 pens now. Nice!", "$7$"),
+    ("1. She buys 3 pens.\n2. Now she has 7 pens.", "$7$"),
+    ("So the number of ways to take 5 of 6 is 6.", "$6$"),
+    ("With 3 pens and 4 more it gives 7 pens in all.", "$7$"),
+    ("That makes 7 pens in 2 days.", "unscored:ambiguous"),
+    ("He runs 20% more than he did 10 years ago.", "unscored:ambiguous"),
+    ("There are 720 ways to select 5 from 6.", "unscored:ambiguous"),
+    ("She is 5 or 6.", "unscored:ambiguous"),
+    ("I get 18. That is wrong.", "unscored:unparsed"),
     ("\\boxed{10}, \\boxed{12}", "unscored:ambiguous"),
     # a dollar that closes is LaTeX, one that does not is a currency: the sentence ends as it would without it
     ("Answer: $18. Then she has 20 left", "$18$"),
@@ -130,7 +138,8 @@ NUMBERS = [
     ("Answer: -US$5", "$-5$"),
     ("Answer: −1/2", "$-1/2$"),
     ("It is minus 5.", "$-5$"),
-    ("That is 10 minus 5.", "$5$"),
+    ("Answer: minus 5 of 5", "unscored:ambiguous"),
+    ("That is 10 minus 5.", "unscored:ambiguous"),
     ("That is what A has minus $5.", "$5$"),
     ("Answer: - 5", "$5$"),  # a dash before the answer
     ("The answer is—5", "$5$"),
@@ -217,8 +226,18 @@ FORMULAS = [
     ("\\boxed{7} cannot be right; \\boxed{8}", "$8$"),
     ("I doubt that the answer is $x$.", "unscored:unparsed"),
     ("so it is not $x=3$", "unscored:unparsed"),
-    # without a mark: math-verify looks at the end
-    ("so we get $x=3$", "so we get $x=3$"),
+    # without a mark: what the last sentence with a formula states
+    ("so we get $x=3$", "$x=3$"),
+    ("Let $y=2$. Then\n\\[x = 3\\]", "\\[x = 3\\]"),
+    ("The value of $f(2)$ is $5$.", "$5$"),
+    ("So $f(2)$ and then $x=3$.", "$x=3$"),
+    ("If $x=2$ and $y=3$, we know more.", "unscored:ambiguous"),
+    ("So $2x=6$, so $x=3$.", "$x=3$"),
+    ("With $x$ and $y$ we go on.", "unscored:ambiguous"),
+    ("There are 20 of them in $[0, 1]$.", "unscored:ambiguous"),
+    ("It is $5$. That is wrong.", "unscored:unparsed"),
+    ("By $x$ there are 720 ways to select 5 students.", "unscored:ambiguous"),
+    ("So there are 12 ways.", "$12$"),
     ("nothing", "unscored:unparsed"),
     ("", "unscored:empty"),
 ]
