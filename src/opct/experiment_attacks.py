@@ -9,6 +9,7 @@ A setting that is of some attackers alone goes to those. `grpo` is trained anew 
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -68,12 +69,13 @@ def attack_faults(attacks: Attacks) -> Iterator[str]:
 
 
 def check_attacks(attacks: Attacks) -> None:
-    """Read the behaviours, prompts and pools of the attacks, so that a fault in them costs no training.
+    """Read the behaviours, prompts and pools of the attacks, and open their judge, so that a fault in them costs no
+    training.
 
     Raises:
         DataError, EvaluationError, ConfigError: as of an attack before it opens a model.
     """
-    from opct.attack.opening import chosen_behaviors, open_pool, training_of
+    from opct.attack.opening import chosen_behaviors, open_pool, open_scorer, training_of
     from opct.attack.settings import attack_settings
     from opct.attack.store import AttackDir
     from opct.attack.transfer import finished_prompts
@@ -82,6 +84,8 @@ def check_attacks(attacks: Attacks) -> None:
         settings: AttackSettings = attack_settings({**settings_of(attacks, attacker), "attacker": attacker})
         behaviors = chosen_behaviors(settings)
         open_pool(settings.pool, behaviors)
+        with tempfile.TemporaryDirectory() as folder:
+            open_scorer(settings, Path(folder) / "judge_cache.jsonl")
         if settings.prompts is not None:
             finished_prompts(settings.prompts, behaviors)
         training_of(settings, behaviors, AttackDir(Path(attacker)))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from opct.errors import DataError, RunError
+from opct.errors import DataError, EvaluationError, RunError
 from opct.experiment import run_experiment
 from tests.tiny import save_tiny
 
@@ -83,8 +83,12 @@ def test_the_base_and_every_run_are_attacked_alike_and_each_by_attackers_of_its_
         run_experiment(path)
 
 
-def test_behaviours_that_cannot_be_read_cost_no_training(path: Path, tmp_path: Path):
-    path.write_text(path.read_text().replace("n_behaviors: 2", "behaviors: nowhere.jsonl"))
-    with pytest.raises(DataError, match=r"nowhere\.jsonl"):
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [("behaviors: nowhere.jsonl", r"nowhere\.jsonl"), ("judge: strongrejct", "No judge 'strongrejct'")],
+)
+def test_behaviours_and_judges_that_there_are_not_cost_no_training(path: Path, tmp_path: Path, setting: str, said: str):
+    path.write_text(path.read_text().replace("n_behaviors: 2", setting))
+    with pytest.raises((DataError, EvaluationError), match=said):
         run_experiment(path)
     assert not (tmp_path / "out").exists()
