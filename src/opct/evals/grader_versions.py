@@ -10,7 +10,7 @@ from importlib import resources
 _SHARED = tuple(f"evals/{name}.py" for name in ("graders", "language", "refusals", "refusal_patterns", "refusal_rest"))
 SOURCES = {
     "benign": _SHARED,
-    "jailbreak": _SHARED,
+    "jailbreak": (*_SHARED, "evals/encoded.py", "data/words.py"),
     "safety_awareness": (*_SHARED, "evals/warnings_grader.py"),
 }
 """By suite: the files whose rules grade its replies, below the package."""
