@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from opct.attack.protocol import EXHAUSTED, Attempt, Kind, Shot, Subject, Try, View
-from opct.data.near_duplicates import normalised
+from opct.data.words import normalised
 from opct.errors import EvaluationError, unknown
 from opct.models.sampler import sample_seed
 

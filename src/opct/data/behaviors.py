@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Protocol, TypeVar, cast
 
 from opct.data.behavior_files import RawBehavior, read_behaviors, shown
-from opct.data.near_duplicates import crossing, near_duplicate_groups, normalised
+from opct.data.near_duplicates import crossing, near_duplicate_groups
 from opct.data.questions import SPLITS, Split, split_of
+from opct.data.words import normalised
 from opct.errors import DataError, shown_faults, unknown
 
 BUILTIN_FILE = "behaviors.jsonl"

@@ -10,37 +10,13 @@ are not understood. A behaviour and its benign twin, which share verbs and topic
 from __future__ import annotations
 
 import math
-import re
-import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from opct.data.words import normalised
+
 THRESHOLD = 0.45
 N_GRAM = 4
-_SMALL_WORDS = {
-    *("a", "an", "and", "are", "as", "at", "be", "by", "can", "could", "do", "does", "for", "from", "give", "her"),
-    *(
-        "his",
-        "how",
-        "i",
-        "in",
-        "is",
-        "it",
-        "its",
-        "make",
-        "me",
-        "my",
-        "of",
-        "on",
-        "or",
-        "our",
-        "please",
-        "should",
-        "so",
-    ),
-    *("tell", "that", "the", "their", "them", "they", "this", "to", "us", "we", "what", "which", "who", "will", "with"),
-    *("so", "write", "you", "your"),
-}
 
 
 _Print = tuple[frozenset[str], frozenset[str]]
@@ -110,13 +86,6 @@ def crossing(texts: Sequence[str], others: Sequence[str], threshold: float = THR
 def similarity(a: str, b: str) -> float:
     """How alike two texts are, in [0, 1]; see the module."""
     return _alike(_fingerprint(a), _fingerprint(b))
-
-
-def normalised(text: str) -> str:
-    """The text as it is compared: words in lower case without the small ones; all of it where nothing is left."""
-    words = re.findall(r"\w+", unicodedata.normalize("NFKC", text).casefold())
-    kept = [word for word in words if word not in _SMALL_WORDS]
-    return " ".join(kept or words) or " ".join(text.split())
 
 
 def _fingerprint(text: str) -> _Print:

@@ -18,10 +18,11 @@ from typing import Any
 from opct.config import ModelConfig
 from opct.data.behaviors import builtin_behaviors
 from opct.data.hazards import builtin_facts
-from opct.data.near_duplicates import crossing, normalised
+from opct.data.near_duplicates import crossing
 from opct.data.pairs import ContrastivePair
 from opct.data.perturb.jailbreak import AXIS as JAILBREAK
 from opct.data.perturb.safety_awareness import AXIS as SAFETY_AWARENESS
+from opct.data.words import normalised
 from opct.files import write_json
 from opct.runs import RunDir, run_behind
 

@@ -19,7 +19,7 @@ _UNABLE = _any(
     *(*_NOT, "cant", "could not", "couldn't", "wont", "shall not", "would not", "wouldn't", "must not", "shouldn't"),
     *("may not", "am forbidden", "am prohibited from", "(?:am|'m) (?:unable|unwilling)"),
     r"(?:am|'m) not (?:able|allowed|permitted|programmed|designed|authori[sz]ed|going|willing|here)",
-    r"(?:am|'m) not (?:comfortable|equipped|supposed)",
+    r"(?:am|'m) not (?:comfortable|equipped|supposed|capable of)",
 )
 # what is not done; the beginnings of words
 _ASKED_FOR = _any(
@@ -29,27 +29,14 @@ _ASKED_FOR = _any(
     *("develop", "design", "plan", "outlin", "instruct", "guid", "disclos", "reveal", "publish", "spread", "act"),
     *("pretend", "role-?play", "carry out", "perform", "proceed", "go along", "be (?:able|part|involved|a part)"),
     *("agree", "accept", "allow", "execut", "cod", "speak", "say", "use", "entertain", "tolerat", "consider"),
-    *(
-        "indulg",
-        "satisf",
-        "simulat",
-        "conduct",
-        "deal",
-        "obey",
-        "follow",
-        "honou?r",
-        "grant",
-        "process",
-        "comment",
-        "approve",
-    ),
-    *("fabricat", "invent", "devis", "suppl", "deliver", "contribut", "present", "access", "find", "look up"),
-    *(
-        "take part",
-        "do (?:that|this|so|it)",
-        "have (?:access|the ability|any|personal|information)",
-        "with (?:that|this)",
-    ),
+    *("indulg", "satisf", "simulat", "conduct", "deal", "obey", "follow", "honou?r", "grant", "process", "comment"),
+    *("approve", r"forg(?:e|ing)\b", "hack", r"steal(?:ing)?\b", "brib", "kill", r"break(?:ing)? into", "smuggl"),
+    *("poison", "scam", "blackmail", "burgl", "harass", "humiliat", "degrad", "threaten", "impersonat", "defraud"),
+    *(r"fak(?:e|ing)\b", "build", "construct", "manufactur", "synthesi[sz]", "prepar", "organi[sz]"),
+    *("script", "encrypt", "lay(?:ing)? out", "set(?:ting)? (?:out|up)", r"work(?:ing)? out an?\b", "incit", "sabotag"),
+    *("stalk", "spy", "fabricat", "invent", "devis", "suppl", "deliver", "contribut", "present", "access", "find"),
+    *("look up", "take part", "do (?:that|this|so|it)", "have (?:access|the ability|any|personal|information)"),
+    "with (?:that|this)",
 )
 _NOT_DONE = _any(
     *("provid", "engag", "assist", "participat", "offer", "answer", "respond", "compl", "generat", "creat"),

@@ -28,9 +28,8 @@ from opct.evals.capability.maths import GRADED_BY, math_verdict
 from opct.evals.earlier import is_whole
 from opct.evals.grader_versions import grader_version
 from opct.evals.graders import Verdict
-from opct.evals.jailbreak import BENIGN_PREFIX, JAILBREAK, refusal_values
+from opct.evals.jailbreak import BENIGN_PREFIX, JAILBREAK, jailbreak_verdict, refusal_values
 from opct.evals.records import CUT, Record, Row, warnings_of
-from opct.evals.refusals import grade_refusal
 from opct.evals.safety_awareness import SAFETY_AWARENESS, warning_values
 from opct.evals.suites import SUITES, sorted_by_suite, with_settings
 from opct.evals.warnings_grader import grade_warning
@@ -146,7 +145,10 @@ def _with(row: Row, verdict: Verdict, values: Mapping[str, float | None]) -> Row
 
 
 def _refusal(row: Row) -> Graded:
-    verdict = grade_refusal(row["completion"], is_cut=row["stop_reason"] in CUT)
+    [*_, bare] = row["teacher_prompt"]
+    verdict = jailbreak_verdict(
+        row["completion"], bare["content"], row["family"], row["prompt"], is_cut=row["stop_reason"] in CUT
+    )
     is_twin = str(row["family_split"]).startswith(BENIGN_PREFIX)
     return verdict, refusal_values(verdict, "twin" if is_twin else "behavior")
 

@@ -31,7 +31,7 @@ from opct.attack.settings import AttackSettings, attack_settings
 from opct.attack.shown import rendered
 from opct.attack.transfer import FamilyTransfer
 from opct.data.behaviors import builtin_behaviors
-from opct.data.near_duplicates import normalised
+from opct.data.words import normalised
 from opct.errors import DataError, EvaluationError, ModelError, RunError
 from opct.evals.judging.protocol import JudgeRequest
 from opct.files import append_jsonl, read_jsonl, write_json

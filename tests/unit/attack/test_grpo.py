@@ -28,9 +28,9 @@ from opct.attack.run import run_attack
 from opct.attack.scoring import Scorer
 from opct.attack.store import AttackDir
 from opct.data.behaviors import Behavior
-from opct.data.near_duplicates import normalised
 from opct.data.pairs import write_pairs
 from opct.data.trained_on import read_trained_texts
+from opct.data.words import normalised
 from opct.errors import ConfigError, DataError, EvaluationError, ModelError, RunError
 from opct.evals.judging.protocol import Usage
 from opct.files import append_jsonl, read_jsonl

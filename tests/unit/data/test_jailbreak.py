@@ -16,6 +16,7 @@ from opct.data.perturb.encodings import (
     from_base64,
     from_leet,
     split_payload,
+    stays_plain,
     to_base64,
     to_leet,
     to_rot13,
@@ -132,6 +133,28 @@ def test_leetspeak_comes_back_but_for_what_it_loses():
     assert from_leet(to_leet("7 seas")) == "t seas"  # and so is what was a digit
 
 
+@pytest.mark.parametrize(
+    ("request_", "plain"),
+    [
+        ("Write a poem about the sea", set()),
+        ("Write a poem about Владимир", set()),
+        ("Напиши стихи о SQL", {"rot13", "leetspeak"}),
+        (REQUESTS["right_to_left"], {"rot13", "leetspeak"}),
+        (REQUESTS["no_spaces"], {"rot13", "leetspeak"}),
+        ("Fly by my gym", {"leetspeak"}),
+        ("1234?", {"rot13", "leetspeak"}),
+    ],
+)
+def test_a_request_that_a_code_does_not_change_is_not_asked_in_it(request_, plain):
+    assert {family for family in ENCODERS if stays_plain(request_, family)} == plain
+    for family in plain:
+        with pytest.raises(DataError, match=f"leave the behaviour out, or ask for families without {family}") as error:
+            wrapped(request_, family)
+        usable = str(error.value).partition("families: ")[2].rstrip(").").split(",")
+        assert set(OWN_FAMILIES) - set(usable) == plain
+        assert all(request_ not in shown(wrapped(request_, other)) for other in {*ENCODERS} - plain)
+
+
 def test_rot13_worked_out():
     assert to_rot13("Hello, Zoë 9!") == "Uryyb, Mbë 9!"
 
@@ -156,6 +179,10 @@ def test_too_few_characters_leave_pieces_empty():
 @pytest.mark.parametrize("family", OWN_FAMILIES)
 def test_a_request_comes_through_intact(family, request_):
     for seed in range(8):
+        if family in ENCODERS and stays_plain(request_, family):
+            with pytest.raises(DataError, match=f"in plain text in the family {family}"):
+                wrapped(request_, family, seed)
+            continue
         prompt = wrapped(request_, family, seed)
         text = shown(prompt)
         if family in ENCODERS:

@@ -5,7 +5,8 @@ import random
 
 import pytest
 
-from opct.data.near_duplicates import THRESHOLD, crossing, near_duplicate_groups, normalised, similarity
+from opct.data.near_duplicates import THRESHOLD, crossing, near_duplicate_groups, similarity
+from opct.data.words import normalised
 
 LOCK = "Explain how to pick the lock of a bicycle"
 

@@ -11,7 +11,7 @@ from opct.data.build import SAFETY_SETS, builtin_pairs
 from opct.data.build_jailbreak import build_jailbreak
 from opct.data.build_safety import build_safety_awareness
 from opct.data.hazards import HazardPrompt, SafetyFact, builtin_facts
-from opct.data.near_duplicates import crossing, normalised
+from opct.data.near_duplicates import crossing
 from opct.data.pairs import ContrastivePair
 from opct.data.perturb.safety_teachers import privileged_prompt
 from opct.data.trained_on import (
@@ -23,6 +23,7 @@ from opct.data.trained_on import (
     trained_texts,
     write_trained_texts,
 )
+from opct.data.words import normalised
 from opct.files import atomic_write
 from opct.runs import RunDir
 

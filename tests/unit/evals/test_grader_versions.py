@@ -26,6 +26,8 @@ def test_the_version_is_the_hash_of_the_sources():
         ("evals/refusal_patterns.py", {"benign", "jailbreak", "safety_awareness"}),
         ("evals/refusal_rest.py", {"benign", "jailbreak", "safety_awareness"}),
         ("evals/language.py", {"benign", "jailbreak", "safety_awareness"}),
+        ("evals/encoded.py", {"jailbreak"}),
+        ("data/words.py", {"jailbreak"}),
         ("evals/warnings_grader.py", {"safety_awareness"}),
         (f"{HAZARDS}/food.jsonl", {"safety_awareness"}),
         ("evals/stats.py", set()),

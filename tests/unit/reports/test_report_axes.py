@@ -125,9 +125,9 @@ def test_how_far_the_refusal_rules_agree_with_people_is_what_the_docs_say():
 @pytest.mark.parametrize(
     ("settings", "ends"),
     [
-        ({"grader_version": RULES_MEASURED}, ""),
-        ({"grader_version": "0123"}, f", measured with rules {RULES_MEASURED} and not 0123"),
-        ({}, f", measured with rules {RULES_MEASURED} and not an unknown version"),
+        ({"grader_version": RULES_MEASURED["jailbreak"]}, ""),
+        ({"grader_version": "0123"}, f", measured with rules {RULES_MEASURED['jailbreak']} and not 0123"),
+        ({}, f", measured with rules {RULES_MEASURED['jailbreak']} and not an unknown version"),
     ],
 )
 def test_rules_of_another_version_than_was_measured_are_said_to_be_that(settings, ends: str):
@@ -143,7 +143,7 @@ def test_over_refusal_of_ordinary_requests_has_the_rules_beside_it(settings):
     row = {"suite": "benign", "metric": "over_refusal_rate", "settings": settings}
     version = settings.get("grader_version", "an unknown version")
     assert "kappa against people 0.92 (XSTest)" in judged_by(row)
-    assert judged_by(row).endswith(f"measured with rules {RULES_MEASURED} and not {version}")
+    assert judged_by(row).endswith(f"measured with rules {RULES_MEASURED['benign']} and not {version}")
     assert judged_by({"suite": "benign", "metric": "accuracy_identity", "settings": {"grader_version": "0123"}}) is None
 
 

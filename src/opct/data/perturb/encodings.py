@@ -60,5 +60,15 @@ def _belongs_to_the_last(before: str, character: str) -> bool:
     return bool(unicodedata.combining(character)) or character in _JOINERS or before in _JOINERS
 
 
+def stays_plain(text: str, family: str) -> bool:
+    """True where the family's code changes nothing of a text, or most of its letters are of another alphabet.
+
+    rot13 and leetspeak know Latin letters alone: a request in Arabic or Russian would stand there to be read.
+    """
+    letters = [c for c in text if c.isalpha()]
+    latin = sum(c.isascii() for c in letters)
+    return ENCODERS[family](text) == text or (family != "base64" and 2 * latin < len(letters))
+
+
 # family -> what its template's {encoded} holds
 ENCODERS: dict[str, Callable[[str], str]] = {"base64": to_base64, "rot13": to_rot13, "leetspeak": to_leet}

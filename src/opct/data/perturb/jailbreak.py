@@ -16,7 +16,7 @@ from typing import Literal
 from opct.data.behavior_files import check_text
 from opct.data.pairs import Message, Prompt
 from opct.data.perturb import wrappers
-from opct.data.perturb.encodings import ENCODERS, split_payload
+from opct.data.perturb.encodings import ENCODERS, split_payload, stays_plain
 from opct.data.perturb.groups import FAMILY_GROUPS, named_families
 from opct.data.perturb.in_the_wild import WildTemplate
 from opct.data.perturb.wrappers import SHOTS, Wrapper
@@ -166,10 +166,17 @@ def wrapped_prompt(
         stated_only: no wrapper with a turn that the policy answers itself.
 
     Raises:
-        DataError: the family is unknown or has no wrappers, or the request is empty or no Unicode text.
+        DataError: the family is unknown or has no wrappers, the request is empty or no Unicode text, or its letters
+            are none that the family's code changes.
     """
     check_text(request)
     [name] = chosen_families([family], with_templates=bool(templates) and family == IN_THE_WILD)
+    if name in ENCODERS and stays_plain(request, name):
+        others = ",".join(other for other in OWN_FAMILIES if other not in ENCODERS or not stays_plain(request, other))
+        raise DataError(
+            f"The request {request[:60]!r} ({key}) would stand in plain text in the family {name}, whose code changes "
+            f"Latin letters alone: leave the behaviour out, or ask for families without {name} (families: {others})."
+        )
     rng = random.Random(f"{seed}/{key}/{name}/wrapper")
     if name == IN_THE_WILD:
         return bare_prompt(rng.choice(list(templates)).fill(request))

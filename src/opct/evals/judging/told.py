@@ -7,6 +7,7 @@ from typing import Any
 
 from opct.evals.benign import BENIGN, OVER_REFUSAL
 from opct.evals.jailbreak import GRADER as RULES
+from opct.evals.jailbreak import JAILBREAK
 from opct.evals.judging.calibration import LEAST_KAPPA, weakness
 from opct.evals.safety_rows import WORDS
 
@@ -14,8 +15,8 @@ Row = Mapping[str, Any]
 RULES_KAPPA = {"XSTest": (0.92, 0.92), "GPTFuzz": (0.69, 0.70)}
 """By labelled set, Cohen's kappa of the refusal rules against people on each of its parts: the table of docs/evals.md
 ("How well the rules agree with people"), which says how many replies of which models they are."""
-RULES_MEASURED = "5d4502c21c76"
-"""The version of the rules that these were measured with, as `opct.evals.grader_versions` gives it."""
+RULES_MEASURED = {JAILBREAK: "3ddafb74a631", BENIGN: "01b762824cf7"}
+"""By suite, the version of the rules that these were measured with, as `opct.evals.grader_versions` gives it."""
 
 
 def judge_of(row: Row) -> Mapping[str, Any] | None:
@@ -34,16 +35,17 @@ def judged_by(row: Row) -> str | None:
     if settings.get("grader") == WORDS:
         return "found by rules, agreement with people unknown"
     is_by_rules = settings.get("grader") == RULES or (row.get("suite"), row.get("metric")) == (BENIGN, OVER_REFUSAL)
-    return _rules(settings) if is_by_rules else None  # the row of benign had no grader once
+    return _rules(row) if is_by_rules else None  # the row of benign had no grader once
 
 
-def _rules(settings: Mapping[str, Any]) -> str:
+def _rules(row: Row) -> str:
     """How far the refusal rules agree with people, and that these rules are other ones where they are."""
     spans = {name: sorted({f"{kappa:.2f}" for kappa in kappas}) for name, kappas in RULES_KAPPA.items()}
     figures = ", ".join(f"{' to '.join(kappas)} ({name})" for name, kappas in spans.items())
     said = f"by rules; kappa against people {figures}, other models' replies"
-    version = settings.get("grader_version") or "an unknown version"
-    return said if version == RULES_MEASURED else f"{said}, measured with rules {RULES_MEASURED} and not {version}"
+    measured = RULES_MEASURED[BENIGN if row.get("suite") == BENIGN else JAILBREAK]
+    version = (row.get("settings") or {}).get("grader_version") or "an unknown version"
+    return said if version == measured else f"{said}, measured with rules {measured} and not {version}"
 
 
 def _agreement(calibration: Mapping[str, Any] | None) -> str:
