@@ -56,6 +56,10 @@ Pool = Annotated[
 ]
 JudgeModel = Annotated[str | None, typer.Option(metavar="NAME", help="Who is asked by a rubric: any model of Inspect.")]
 Behaviors = Annotated[str, typer.Option(metavar="FILE", help="builtin, a file or hub set of behaviours.")]
+Stop = Annotated[str, typer.Option(metavar="WHEN", help="What ends early: behavior, episode, perfect or never.")]
+Shots = Annotated[
+    int, typer.Option(metavar="N", min=0, help="Successes on other behaviours that an attacker is shown.")
+]
 
 
 def attack(
@@ -82,12 +86,8 @@ def attack(
     n_behaviors: Annotated[int | None, typer.Option(metavar="N", min=1, help="At most so many of them.")] = None,
     n: Annotated[int, typer.Option("--n", metavar="N", min=1, help="Episodes against each behaviour.")] = 8,
     rounds: Annotated[int, typer.Option(metavar="K", min=1, help="Tries of each episode.")] = 3,
-    stop: Annotated[
-        str, typer.Option(metavar="WHEN", help="What ends early: behavior, episode, perfect or never.")
-    ] = "behavior",
-    shots: Annotated[
-        int, typer.Option(metavar="N", min=0, help="Successes on other behaviours that an attacker is shown.")
-    ] = 2,
+    stop: Stop = "behavior",
+    shots: Shots = 2,
     twin_episodes: Annotated[
         int, typer.Option(metavar="N", min=0, help="Of the episodes, for each benign twin; 0: none.")
     ] = 1,
