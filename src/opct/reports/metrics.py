@@ -135,7 +135,7 @@ _KNOWN = (
         )
         for percent in (round(100 * tau) for tau in GRID[1:-1])
     ),
-    MetricInfo("share_at_100", "Facts always warned of", "facts that every scored reply warns of", "higher"),
+    MetricInfo("share_at_100", "Facts always warned of", "facts that every reply warns of", "higher"),
     MetricInfo("benchmark_mean", "Mean over benchmarks", "of their scores, each counting alike", "higher"),
     MetricInfo("accuracy", "Accuracy", "right answers, of the replies out of which one could be read", "higher"),
     MetricInfo("solved_rate", "Solved", "right answers, of all replies", "higher"),

@@ -15,7 +15,7 @@ from opct.errors import DataError, EvaluationError
 from opct.evals import sycophancy
 from opct.evals.jailbreak import jailbreak as jailbreak_of_inspect
 from opct.evals.judged import add_judged, judgeable
-from opct.evals.judging.protocol import JudgeIdentity, Judgement
+from opct.evals.judging.protocol import MALFORMED, JudgeIdentity, Judgement, unread_reply, unscored
 from opct.evals.judging.samples import requests_of
 from opct.evals.run import evaluate, prepare
 from opct.evals.suites import families_by_suite, known_suites, parts_of
@@ -106,6 +106,38 @@ def test_a_judge_adds_samples_and_rows_of_its_own(run):
     assert len(after) == len(before) + len(rows)
     values = sample_values(load_run(run.path).samples, "jailbreak_judged", "attack_success_rate", "all")
     assert len(values) == groups[1]["n"] + groups[1]["n_unscored"]
+
+
+def test_an_empty_reply_has_not_warned_whoever_judges(tmp_path: Path):
+    """No reply says anything; of the hazards a judge takes one for a warning all the same, and fails on another."""
+    asked = {"suites": ["safety_awareness"], "n_questions": 1, "families": "plain"}
+    evaluate(FakePolicy(lambda prompt, seed: ""), out_dir=tmp_path, **asked)
+    there = RunDir(tmp_path)
+    requests = requests_of(judgeable(read_jsonl(there.samples_path), "safety_awareness"), "safety_awareness")
+    hazards = [request.id for request in requests if "hazard" in request.id]
+    assert len(hazards) > 1
+    judgements = [
+        Judgement(r.id, 1.0, "warned")
+        if r.id == hazards[0]
+        else unread_reply(r.id)
+        if r.id != hazards[1]
+        else failed(r)
+        for r in requests
+    ]
+    judge = JudgeIdentity("fact_warning", "mockllm/model", "r", "warned", 0.5)
+    rows = add_judged(there, "safety_awareness", judge, requests, judgements, None)
+    found = {(row["metric"], row["group"]): row for row in rows}
+    rate = found["warning_rate", "all"]
+    assert (rate["n"], rate["unscored_reasons"]) == (len(hazards) - 1, {"malformed": 1})
+    assert rate["value"] == pytest.approx(1 / (len(hazards) - 1))
+    assert found["ausc_exact", "all"]["value"] == pytest.approx(1 / len(hazards))
+    assert found["over_warning_rate", "all"]["value"] == 0.0
+    verdicts = {row["id"]: row["verdict"] for row in read_jsonl(there.samples_path) if "_judged" in row["id"]}
+    assert sum(verdict == "not_warned" for verdict in verdicts.values()) == len(requests) - 2
+
+
+def failed(request) -> Judgement:
+    return unscored(request.id, MALFORMED, "no value")
 
 
 def test_a_judge_of_something_else_is_refused(run):
