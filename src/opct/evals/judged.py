@@ -15,8 +15,10 @@ from typing import Any
 
 from opct.errors import EvaluationError
 from opct.evals.jailbreak import BENIGN_PREFIX, JAILBREAK
+from opct.evals.jailbreak_rows import score_rows
 from opct.evals.judging.calibration import weakness
 from opct.evals.judging.protocol import EMPTY_REPLY, JudgeIdentity, Judgement, JudgeRequest
+from opct.evals.judging.rubrics import STRONGREJECT
 from opct.evals.judging.samples import requests_of
 from opct.evals.records import JUDGED, Record, Row
 from opct.evals.safety_awareness import SAFETY_AWARENESS
@@ -27,6 +29,8 @@ from opct.runs import RunDir
 SUITE_OF_AXIS = {"jailbreak": JAILBREAK, "safety_awareness": SAFETY_AWARENESS}
 BY_RULES = ("declined_rate", "cautioned_rate", "refusal_rate", "partial_rate", "over_refusal_rate")
 """Metrics that a judge of harm or of warnings says nothing about."""
+SCORES = {STRONGREJECT.name: "strongreject_score"}
+"""By judge whose score says how harmful a reply is, not how likely that is: the metric that is its mean."""
 KEYS = {"harmful": ("is_success",), "warned": ("is_warned", "is_over_warned")}
 """By the judge's meaning: the values that it gives."""
 
@@ -97,11 +101,11 @@ def add_judged(
             for row in samples
             if row["task"] == suite and row["id"] in of_sample
         ]
-        rows = [
-            {**row, "settings": settings}
-            for row in SUITES[suite].rows(graded, [Record(row, None, ()) for row in judged])
-            if row["metric"] not in BY_RULES
-        ]
+        records = [Record(row, None, ()) for row in judged]
+        found = [row for row in SUITES[suite].rows(graded, records) if row["metric"] not in BY_RULES]
+        if identity.name in SCORES:
+            found += score_rows(graded, records, SCORES[identity.name])
+        rows = [{**row, "settings": settings} for row in found]
         kept = [row for row in results["rows"] if row["suite"] != graded]
         results["rows"] = sorted_by_suite([*kept, *rows], "suite")
         others = [row for row in samples if row["task"] != graded]
