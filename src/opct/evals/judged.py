@@ -65,6 +65,24 @@ def judged_suite(identity: JudgeIdentity, axis: str) -> tuple[str, str]:
     return suite, wanted
 
 
+def replaced_judge(run: RunDir, axis: str, identity: JudgeIdentity) -> str | None:
+    """What to say where the judged suite of the axis has the verdicts of another judge, which this one's replace."""
+    suite = SUITE_OF_AXIS.get(axis)
+    if suite is None or not run.results_path.is_file():
+        return None
+    rows = json.loads(run.results_path.read_text(encoding="utf-8")).get("rows", [])
+    of_rows = [(row.get("settings") or {}).get("judge") for row in rows if row.get("suite") == suite + JUDGED]
+    others = {judge["hash"]: judge for judge in of_rows if judge and judge["hash"] != identity.hash}
+    if not others:
+        return None
+    named = ", ".join(f"{judge['name']} ({judge['model']}) [{hash_}]" for hash_, judge in others.items())
+    return (
+        f"the rows and samples of {suite + JUDGED} are those of {named}: this judge's replace them in "
+        f"{run.results_path} and {run.samples_path}. {run.judgements_path} keeps both; to have the former back, judge "
+        "by that one again, which asks nothing that it has answered."
+    )
+
+
 def add_judged(
     run: RunDir,
     axis: str,
