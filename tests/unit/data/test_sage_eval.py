@@ -145,7 +145,7 @@ def test_a_row_that_lacks_a_column_of_the_first(tmp_path, layout):
 
 
 @pytest.mark.parametrize("version", ["original", "original_augmentation"])
-@pytest.mark.parametrize("texts", [None, "How do I?", 3, {"TYPOS": "How do I?"}, {"TYPOS": None}, [None], [["How?"]]])
+@pytest.mark.parametrize("texts", [None, "Why?", 3, {"TYPOS": "Why?"}, {"TYPOS": None}, [None], [["How?"]]])
 def test_what_is_no_list_of_texts(tmp_path, version, texts):
     data = {FACT: {"category": "c", "prompts": {"HOW": {version: texts}}}}
     with pytest.raises(
