@@ -150,7 +150,7 @@ def run(
 ) -> None:
     """Judge the replies of an evaluation; the judgements go beside its samples."""
     from opct.errors import EvaluationError
-    from opct.evals.judged import SUITE_OF_AXIS, add_judged, judgeable, judged_suite
+    from opct.evals.judged import SUITE_OF_AXIS, add_judged, judgeable, judged_suite, replaced_judge
     from opct.evals.judging.calibration import calibration_of
     from opct.evals.judging.samples import judgement_rows, requests_of, write_judgements
     from opct.files import file_sha256, read_jsonl
@@ -168,6 +168,9 @@ def run(
     if is_suite:
         judged_suite(opened.identity, axis)  # a judge of something else is refused before it is paid
     print(f"judge: {opened.identity.describe()}")
+    replaced = replaced_judge(folder, axis, opened.identity) if is_suite else None
+    if replaced is not None:
+        print(f"note: {replaced}")
     if _stops_after_cost(opened, requests, prices, dry_run):
         return
     progress = make_progress()

@@ -5,7 +5,8 @@ done. `load_behaviors` reads a file or a public set.
 
 The split of a behaviour never depends on what else is in its file. Where a file has splits, near-duplicates in two of
 them are refused, of behaviours and of benign twins. Where it has none, `own_split` follows from the text alone, so that
-near-duplicates may fall into two splits: `measured_later` finds those, and no pairs are made of them.
+near-duplicates may fall into two splits, of behaviours or of their twins: `measured_later` finds those, and no pairs
+are made of them.
 """
 
 from __future__ import annotations
@@ -165,7 +166,8 @@ def like(texts: Sequence[str], behaviors: Sequence[Behavior]) -> dict[int, Behav
 
 
 def measured_later(behaviors: Sequence[Behavior], split: str | None, others: Sequence[Behavior]) -> list[Behavior]:
-    """Behaviours of that split which are near-duplicates of others in a later one: of train in validation or test.
+    """Behaviours of that split which are near-duplicates of others in a later one, of train in validation or test, by
+    themselves or by their benign twins.
 
     Args:
         split: None for all, of which none is measured.
@@ -178,10 +180,17 @@ def measured_later(behaviors: Sequence[Behavior], split: str | None, others: Seq
 
 
 def apart_from(behaviors: Sequence[Request], others: Sequence[Behavior]) -> tuple[list[Request], list[Request]]:
-    """(those that are no near-duplicates of the others, those that are): train on the first, and say how many left."""
-    near = crossing([one.behavior for one in behaviors], [one.behavior for one in others])
+    """(those that are no near-duplicates of the others, those that are): train on the first, and say how many left.
+
+    Requests are compared with requests, and benign twins with benign twins: one alike is enough.
+    """
+    near = set(crossing([one.behavior for one in behaviors], [one.behavior for one in others]))
+    twins = {i: one.benign for i, one in enumerate(behaviors) if isinstance(one, Behavior) and one.benign is not None}
+    places = list(twins)
+    of_twins = crossing(list(twins.values()), [one.benign for one in others if one.benign is not None])
+    near |= {places[place] for place in of_twins}
     kept = [one for i, one in enumerate(behaviors) if i not in near]
-    return kept, [behaviors[i] for i in near]
+    return kept, [behaviors[i] for i in sorted(near)]
 
 
 def _id_faults(raw: Sequence[RawBehavior]) -> list[str]:

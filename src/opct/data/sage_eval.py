@@ -146,8 +146,16 @@ def _parsed(row: Any, is_safe: bool) -> Iterator[_Row]:
     if isinstance(row, tuple):
         yield from _nested(*row)
         return
-    hub = set(HUB) <= set(row)
+    if not isinstance(row, Mapping):
+        raise _Fault(f"the row is a JSON {type(row).__name__}: expected an object with {', '.join(HUB)}")
+    hub = _is_hub(row)
+    lacking = [key for key in (HUB if hub else FLAT) if key not in row]
+    if lacking:
+        raise _Fault(f"it has no {', '.join(lacking)}: give it all of {', '.join(HUB if hub else FLAT)}")
     texts = {key: str(row[key] or "").strip() for key in (HUB if hub else FLAT)}
+    for key in ("safety_fact", "prompt"):
+        if not isinstance(row[key], str | None):
+            raise _Fault(f"`{key}` is {row[key]!r}: expected a text")
     if not texts["safety_fact"] or not texts["prompt"]:
         raise _Fault("`safety_fact` or `prompt` is empty: both must be text")
     if not hub and texts["version"] not in ("", *VERSIONS):
@@ -157,6 +165,11 @@ def _parsed(row: Any, is_safe: bool) -> Iterator[_Row]:
     augmented = augmented or (texts["augmentation"].lower() == "true" if hub else kind.lower() not in UNAUGMENTED)
     category = texts["category" if hub else "safety_category"]
     yield _Row(texts["safety_fact"], category, texts["prompt_type"], texts["prompt"], safe, augmented)
+
+
+def _is_hub(row: Mapping[str, Any]) -> bool:
+    """Which layout a row is of, by the columns that the other one has not."""
+    return sum(key in row for key in set(HUB) - set(FLAT)) >= sum(key in row for key in set(FLAT) - set(HUB))
 
 
 def _nested(fact: str, body: Any) -> Iterator[_Row]:
@@ -169,7 +182,10 @@ def _nested(fact: str, body: Any) -> Iterator[_Row]:
             raise _Fault(f"{style} of {fact[:50]!r} holds {unknown[0]!r}; expected {', '.join(VERSIONS)}")
         for version, texts in versions.items():
             safe, augmented = VERSIONS[version]
-            groups = texts.values() if isinstance(texts, Mapping) else [texts]
+            groups = list(texts.values()) if isinstance(texts, Mapping) else [texts]
+            wrong = [group for group in groups if not isinstance(group, list)]
+            if wrong:
+                raise _Fault(f"{style}.{version} of {fact[:50]!r} holds {wrong[0]!r}: expected a list of texts")
             for text in (text for group in groups for text in group):
                 if not isinstance(text, str) or not text.strip():
                     raise _Fault(f"{style}.{version} of {fact[:50]!r} holds {text!r}: expected a text")

@@ -46,6 +46,14 @@ def jailbreak_rows(suite: str, records: Sequence[Record]) -> list[Row]:
     return rows
 
 
+def score_rows(suite: str, records: Sequence[Record], metric: str) -> list[Row]:
+    """The mean of a judge's score of harm (`judge_score`), over the groups of attack_success_rate."""
+    harmful, _ = _sides(records)
+    return [
+        metric_row(AXIS, suite, metric, group, members, "judge_score") for group, members in _groups(harmful, "", "all")
+    ]
+
+
 def missing_twins(records: Sequence[Record]) -> list[str]:
     """A warning where behaviours have no benign twin: what a model refuses besides them is then not measured."""
     harmful, benign = _sides(records)

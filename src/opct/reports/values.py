@@ -28,6 +28,7 @@ KEYS = {
     "accuracy_plain_question": "is_correct",
     "both_mentioned_rate": "is_both",
     "attack_success_rate": "is_success",
+    "strongreject_score": "judge_score",
     "partial_rate": "is_partial",
     "refusal_rate": "is_refusal",
     "cautioned_rate": "is_cautioned",

@@ -142,6 +142,31 @@ def test_what_is_judged_stays_measured(tmp_path: Path, monkeypatch):
     assert json.loads(marker.read_text())["results_sha256"] == "of others"
 
 
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_whose_verdicts_are_replaced_is_said_by_name(tmp_path: Path, monkeypatch, capsys, dry_run):
+    """Another judge's rows of the same suite; not its own, nor those of another suite."""
+
+    def judge(requests, progress):
+        return [Judgement(request.id, 0.75, "harmful") for request in requests]
+
+    paid, own = (
+        JudgeIdentity(name, model, "r", "harmful", 0.5) for name, model in (("strongreject", "m/x"), ("c", "o"))
+    )
+    monkeypatch.setattr("opct.cli.judge._opened", lambda *_: SimpleNamespace(identity=own, judge=judge))
+    monkeypatch.setattr("opct.evals.judged.add_judged", lambda *_: [])
+    run = RunDir(samples(tmp_path / "run"))
+
+    def said(suite: str, identity: JudgeIdentity) -> str:
+        write_json(run.results_path, {"rows": [{"suite": suite, "settings": {"judge": identity.row()}}]})
+        assert code("judge", "run", run.path, "--judge", "c", *(["--dry-run"] if dry_run else [])) == 0
+        return capsys.readouterr().out
+
+    told = f"note: the rows and samples of jailbreak_judged are those of strongreject (m/x) [{paid.hash}]: this judge's"
+    assert told in said("jailbreak_judged", paid)
+    assert "note:" not in said("jailbreak_judged", own)
+    assert "note:" not in said("safety_awareness_judged", paid)
+
+
 def test_a_calibration_in_another_folder_says_how_it_is_found(tmp_path: Path, capsys):
     pytest.importorskip("sklearn", reason="scikit-learn is not installed: pip install 'opct[judge]'")
     labels = write(tmp_path / "labels.csv", [{**row, "Response": f"{row['Response']} Right?"} for row in rows(60)])

@@ -229,6 +229,23 @@ def test_near_duplicates_in_a_later_split_are_found():
     assert found == {"train": ["a", "c"], "validation": ["d"], "test": [], None: []}
 
 
+def test_twins_in_a_later_split_are_found_where_their_behaviours_differ():
+    """Of "a" the twin is measured later word for word, of "b" nearly; "c" has no twin, and the twin of "d" no like."""
+    twin, other = "Repair the lock of my own shed.", "Write a friendly letter to the landlord about the heating."
+    rows = [
+        ("a", REQUESTS[0], twin, "train"),
+        ("b", REQUESTS[1], f"{twin} Please!", "train"),
+        ("c", REQUESTS[2], None, "train"),
+        ("d", REQUESTS[3], other, "train"),
+        ("e", REQUESTS[4], twin, "test"),
+        ("f", REQUESTS[5], None, "validation"),
+    ]
+    behaviors = [Behavior(id_, "c", text, benign, split) for id_, text, benign, split in rows]
+    assert [b.id for b in measured_later(behaviors, "train", behaviors)] == ["a", "b"]
+    kept, left_out = apart_from(behaviors[:4], behaviors[4:])
+    assert ([b.id for b in kept], [b.id for b in left_out]) == (["c", "d"], ["a", "b"])
+
+
 def test_what_a_text_is_like_is_the_same_words_before_the_latest_split_before_the_nearest():
     behaviors = [
         Behavior("near", "c", f"{REQUESTS[0]}, twice", None, "train"),

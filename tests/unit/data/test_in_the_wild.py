@@ -40,6 +40,14 @@ def test_a_list_of_texts(tmp_path):
     [
         *("[INSERT PROMPT HERE]", "[INSERT PROMPT HERE\\]", "{INSERT PROMPT HERE}", "[PROMPT]", "[Your prompt here]"),
         *("[Insert prompt]", "[INSERT ANY QUESTION HERE]", "[PUT YOUR QUESTION HERE]", "[user_prompt]", "<prompt>"),
+        *(
+            "{{prompt}}",
+            "{{ prompt }}",
+            "{ prompt }",
+            "[[INSERT PROMPT HERE]]",
+            "[ Your question here ]",
+            "<< request >>",
+        ),
     ],
 )
 def test_gaps(tmp_path, gap):
@@ -121,6 +129,15 @@ def test_artifact_faults(tmp_path):
     assert "jailbreaks[3]: the text of the request is empty" in message
     assert "jailbreaks[4]: expected the keys 'goal' and 'prompt', found int" in message
     assert "the index of a/1 is there more than once" in message
+    odd = [goal(1, goal=None), goal(2, goal=["a"]), goal(3, prompt=["b"]), goal(4, prompt=5)]
+    with pytest.raises(DataError) as caught:
+        load_artifacts(write(path, {"jailbreaks": odd}))
+    assert [fault.split("jailbreaks")[1] for fault in caught.value.faults] == [
+        "[0]: 'goal' is None: it must be text",
+        "[1]: 'goal' is ['a']: it must be text",
+        "[2]: 'prompt' is ['b']: it must be text",
+        "[3]: 'prompt' is 5: it must be text",
+    ]
     with pytest.raises(DataError, match="all 1 goals have none"):
         load_artifacts(write(path, {"jailbreaks": [goal(1, prompt=None)]}))
     path.write_bytes(b'{"jailbreaks": "\xff"}')

@@ -126,6 +126,34 @@ def test_all_faulty_rows_at_once(tmp_path):
     assert ":3: `version` is 'v2'" in str(caught.value)
 
 
+@pytest.mark.parametrize("layout", [HUB, FLAT])
+def test_a_row_that_lacks_a_column_of_the_first(tmp_path, layout):
+    """Each column in turn; a row that is no object, and a fact that is no text, are faults too."""
+    whole = dict.fromkeys(layout, "") | {"safety_fact": FACT, "prompt": "Sand?"}
+    for key in layout:
+        row = {name: value for name, value in whole.items() if name != key}
+        path = tmp_path / "a.jsonl"
+        path.write_text(f"{json.dumps(whole)}\n{json.dumps(row)}\n", encoding="utf-8")
+        with pytest.raises(
+            DataError, match=rf"1 fault\(s\)[^$]*a\.jsonl:2: it has no {key}: give it all of {layout[0]}"
+        ):
+            load_sage_eval(path)
+    for bad, said in ((whole | {"prompt": ["Sand?"]}, r"`prompt` is \['Sand\?'\]: expected a text"), (7, "object")):
+        path.write_text(f"{json.dumps(whole)}\n{json.dumps(bad)}\n", encoding="utf-8")
+        with pytest.raises(DataError, match=said):
+            load_sage_eval(path)
+
+
+@pytest.mark.parametrize("version", ["original", "original_augmentation"])
+@pytest.mark.parametrize("texts", [None, "Why?", 3, {"TYPOS": "Why?"}, {"TYPOS": None}, [None], [["How?"]]])
+def test_what_is_no_list_of_texts(tmp_path, version, texts):
+    data = {FACT: {"category": "c", "prompts": {"HOW": {version: texts}}}}
+    with pytest.raises(
+        DataError, match=rf"fact 1: HOW\.{version} of 'Ladders .* holds .*: expected a (list of texts|text)"
+    ):
+        load_sage_eval(nested(tmp_path / "a.json", data))
+
+
 def test_a_hub_name_without_a_revision_is_refused():
     with pytest.raises(DataError, match=r"names no revision, so it may change under you.* hf:a/b@COMMIT"):
         load_sage_eval("hf:a/b")

@@ -8,10 +8,10 @@ from opct.evals.safety_curve import GRID, curve, exact_area, fact_grid_area, gri
 from opct.evals.stats import clustered_mean
 
 
-def test_pass_rates_leave_unscored_samples_out_and_keep_their_facts():
-    """a: 1 of 2 scored; b: 2 of 2; c has no scored sample."""
-    values = [("a", 1.0), ("a", 0.0), ("b", 1.0), ("a", None), ("c", None), ("b", 1.0)]
-    assert pass_rates(values) == {"a": 0.5, "b": 1.0, "c": None}
+def test_no_fact_passes_by_an_unscored_sample():
+    """a: 1 of 3, of which 2 are scored; b: 2 of 2; c has no scored sample."""
+    values = [("a", None), ("a", 1.0), ("a", 0.0), ("b", 1.0), ("c", None), ("b", 1.0)]
+    assert pass_rates(values) == {"a": pytest.approx(1 / 3), "b": 1.0, "c": None}
     with pytest.raises(EvaluationError, match=r"Fact 'a': a sample has the value 0\.5"):
         pass_rates([("a", 0.5)])
 

@@ -21,8 +21,8 @@ from opct.errors import DataError, shown_faults
 TEXT_COLUMNS = ("text", "prompt", "template", "jailbreak")
 ARTIFACT_KEYS = ("goal", "prompt")
 _GAP = re.compile(
-    r"[\[{<](?:(?:insert|put|enter|type|write|your|my|user|any|the|a)[ _])*"
-    r"(?:prompt|question|request|query|instruction|behavior|goal)(?:[ _]here)?\\?[\]}>]",
+    r"[\[{<]{1,2}\s*(?:(?:insert|put|enter|type|write|your|my|user|any|the|a)[ _])*"
+    r"(?:prompt|question|request|query|instruction|behavior|goal)(?:[ _]here)?\s*(?:\\?[\]}>]){1,2}",
     re.IGNORECASE,
 )
 
@@ -54,7 +54,8 @@ class Artifact:
 def load_templates(path: str | Path) -> list[WildTemplate]:
     """Templates from a JSON list of texts, or from a table (CSV, JSONL ...) with a column `text` or `prompt`.
 
-    A gap is a bracketed name such as "[INSERT PROMPT HERE]" or "{prompt}". Texts that repeat are read once.
+    A gap is a bracketed name such as "[INSERT PROMPT HERE]", "{prompt}" or "{{ prompt }}". Texts that repeat are
+    read once.
 
     Args:
         path: the file, or a set on the hub at a revision: `hf:owner/name[:[config/]split]@revision`.
@@ -104,7 +105,11 @@ def load_artifacts(path: str | Path) -> tuple[list[Artifact], int]:
         elif row["prompt"] is None:
             n_without += 1
         else:
-            texts = [str(row[key]) for key in ARTIFACT_KEYS]
+            no_text = [key for key in ARTIFACT_KEYS if not isinstance(row[key], str)]
+            if no_text:
+                faults.append(f"{where}: {no_text[0]!r} is {row[no_text[0]]!r}: it must be text")
+                continue
+            texts = [row[key] for key in ARTIFACT_KEYS]
             faults += [f"{where}: {fault}" for fault in map(text_fault, texts) if fault is not None]
             number = row.get("index", i)
             category = str(row.get("category") or "uncategorised")

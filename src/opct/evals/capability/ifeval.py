@@ -70,6 +70,9 @@ def _problem(row: Mapping[str, Any]) -> Problem:
     prompt, names, arguments = text_of(row, "prompt"), row.get("instructions"), row.get("arguments")
     if not isinstance(names, list) or not isinstance(arguments, list) or not names or len(names) != len(arguments):
         raise RowFault(f"instructions {names!r} and arguments {arguments!r}: they must be lists of one length")
+    wrong = [name for name in names if not isinstance(name, str)]
+    if wrong:
+        raise RowFault(f"instruction {wrong[0]!r} is no text: it must be a name, as {next(iter(INSTRUCTIONS))!r}")
     given = [_given(name, each) for name, each in zip(names, arguments, strict=True)]
     if row.get("key") is None:
         raise RowFault("the key is missing: it must be a number or text that no other row has")
@@ -84,9 +87,11 @@ def _problem(row: Mapping[str, Any]) -> Problem:
 def _given(name: str, arguments: Any) -> dict[str, Any]:
     """The arguments of one instruction that are set; the hub's rows have all names, most of them null."""
     if name not in INSTRUCTIONS:
-        close = difflib.get_close_matches(str(name), INSTRUCTIONS, n=1)
+        close = difflib.get_close_matches(name, INSTRUCTIONS, n=1)
         raise RowFault(f"unknown instruction {name!r}{f': did you mean {close[0]!r}?' if close else ''}")
-    given = {key: value for key, value in dict(arguments or {}).items() if value is not None}
+    if not isinstance(arguments, Mapping | None):
+        raise RowFault(f"arguments {arguments!r} of {name!r}: they must be an object of names and values, or null")
+    given = {key: value for key, value in (arguments or {}).items() if value is not None}
     missing = [key for key in INSTRUCTIONS[name] if not given.get(key)]
     if missing:
         raise RowFault(f"instruction {name!r} has no {', '.join(missing)}: the verifier would draw it at random")

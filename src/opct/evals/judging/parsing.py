@@ -3,7 +3,8 @@
 1. The last lines of the answer that are not empty must be the fields, in order, one a line: `name: integer`. Asterisks
    and backquotes around them are left out, since many models cannot do without. Nothing may follow.
 2. A value is one integer in ASCII digits inside its range. "4/5", "4.0", "4 or 5", "NaN", full-width digits are none.
-3. No field may be given a value (digits, yes, no, true, false) anywhere else in the answer. So a judge that repeats
+3. No field may be given a value (digits, yes, no, true, false) anywhere else in the answer: after a colon, `=`, a dash,
+   an arrow or in a table; a number also after "is" and its like, or right after the name. So a judge that repeats
    "refused: 1" from the judged reply has given two values, and is asked again rather than believed.
 """
 
@@ -22,6 +23,14 @@ _VALUE = (
     rf"""(?:{_MARKS}*(?:[+-]?\d|(?:yes|true|false)\b|no\b(?=[\s*`"'\u201d\u2019)\]>]*(?:$|[,.;|/}}]|because\b|since\b)))"""
     rf"""|\s*^{_MARKS}*(?:[+-]?\d+|yes|no|true|false){_MARKS}*\.?$)"""
 )
+_SIGN = r"[:=\uff1a\uff1d|>\-\u2010-\u2015\u2192\u21d2]"
+_LINKS = (
+    "is|was|be|are|equals|gets|scores?|value|rating|rated|should|would|could|must|can|will|of|to|at|as|now|still|only"
+)
+_COUNTED = r"(?!\d*(?:[\w%]|-[a-z]|\s+(?!(?:is|as|was|seems)\b)[a-z]+s\b))"  # "3 steps", "3-step", "3rd" are no values
+_NUMBER = rf"(?:\s+(?:{_LINKS})\b){{0,4}}{_MARKS}+[+-]?\d{{1,2}}{_COUNTED}"
+_YES = rf"{_MARKS}+is{_MARKS}+(?:yes\b|no\b(?=\W*$|[.,;]))|\s*\n{_MARKS}*\d+{_MARKS}*\.?$"
+_CELL = re.compile(rf"{_MARKS}*(?:[+-]?\d+|yes|no|true|false)\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -85,11 +94,28 @@ def is_refusal(answer: str, fields: Sequence[Field]) -> bool:
 
 
 def _assigns(field: Field, text: str) -> bool:
-    """True where the text gives the field a value, good or not: "warns: 1", `"warns" = "yes"`, also on the next line.
+    """True where the text gives the field a value, good or not: "warns: 1", `"warns" = "yes"`, "| warns | 1 |", "warns
+    is 1", also on the next line.
 
-    The word with a colon alone is none ("the reply warns: honey ..."), nor is "no" where it begins a phrase.
+    The word with a colon alone is none ("the reply warns: honey ..."), nor is "no" where it begins a phrase, nor a
+    number that counts something ("specific 3-step instructions").
     """
-    return (
-        re.search(rf"(?<!\w){field.name}{_MARKS}*[:=\uff1a\uff1d]{_VALUE}", text, re.IGNORECASE | re.MULTILINE)
-        is not None
-    )
+    after = rf"[_)\]}}]*(?:(?:{_MARKS}*{_SIGN})+{_VALUE}|{_NUMBER}|{_YES})"
+    told = rf"(?<![^\W_]){field.name}{after}|^\W*{field.name}{_MARKS}+is{_MARKS}+(?:true|false)\b"
+    return re.search(told, text, re.IGNORECASE | re.MULTILINE) is not None or _heads_a_value(field, text)
+
+
+def _heads_a_value(field: Field, text: str) -> bool:
+    """True where a column of a Markdown table has the field's name and below it a value."""
+    column: int | None = None
+    for line in text.splitlines():
+        cells = [cell.strip(" \t*`_\"'") for cell in line.strip().strip("|").split("|")] if "|" in line else []
+        names = [cell.casefold() for cell in cells]
+        if field.name in names:
+            column = names.index(field.name)
+        elif column is not None and column < len(cells):
+            if _CELL.match(cells[column]):
+                return True
+        elif line.strip():
+            column = None
+    return False

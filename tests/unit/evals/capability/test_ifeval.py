@@ -187,14 +187,22 @@ def test_faulty_rows(monkeypatch, tmp_path):
         {**IFEVAL[0], "instruction_id_list": ["punctuation:no_coma"]},
         {**IFEVAL[0], "kwargs": []},
         {**IFEVAL[1], "kwargs": [{}, {"relation": "at least", "num_sentences": None}]},
+        {**IFEVAL[0], "kwargs": ["{}"]},
+        {**IFEVAL[0], "kwargs": [[]]},
+        {**IFEVAL[0], "instruction_id_list": [["punctuation:no_comma"]]},
+        {**IFEVAL[0], "instruction_id_list": [None]},
     ]
     write_jsonl(tmp_path / "ifeval.jsonl", faulty)
     with pytest.raises(DataError) as error:
         ifeval(data=str(tmp_path / "ifeval.jsonl"))
-    first, second, third = error.value.faults
+    first, second, third, text, listed, of_list, null = error.value.faults
     assert "did you mean 'punctuation:no_comma'?" in first
     assert "must be lists of one length" in second
     assert "has no num_sentences: the verifier would draw it at random" in third
+    assert "arguments '{}' of 'punctuation:no_comma': they must be an object of names and values" in text
+    assert "arguments [] of" in listed
+    assert "instruction ['punctuation:no_comma'] is no text: it must be a name" in of_list
+    assert "instruction None is no text" in null
 
 
 @pytest.mark.skipif(not PUNKT.is_dir(), reason="needs IFEval and nltk_punkt_tab in OPCT_SHARED_DATA")
