@@ -9,7 +9,8 @@
    ("1,45").
 5. A number in a form that is none of these (10^3, 1.450.000, 0x12, 3½) is not read in part: unparsed.
 6. Without a mark the last sentence that has a number is read in the same way; of several numbers in it the last one
-   counts where the sentence ends in "is 18" or the like. "20% more than 10 years ago" is ambiguous.
+   counts where the sentence ends in "is 18" or the like, and the first where it begins with "there are 18". "20% more
+   than 10 years ago" is ambiguous.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ _BREAK = re.compile(r"[.!?]\s+|\n")
 _ENUMERATOR = re.compile(r"^\s*\d+[.)]\s+(?=\S)", re.M)
 CONCLUDES = re.compile(r"(?:\b(?:is|are|equals?|gives?|gets?|so|thus|hence|therefore)\b,?|=)[\s$*:]*$", re.I)
 """Words after which an answer stands."""
+_COUNTED = re.compile(r"\W*(?:(?:so|thus|hence|therefore)\b,?\s*)?there (?:is|are) ", re.I)
 _UNITS = re.compile(r"\W*(?:[A-Za-z°]+\W*){0,3}")
 _SENTENCE_END = re.compile(r"[.!?](?:\s|$)")
 _IN_DOLLARS = re.compile(r"\$(?=\S)[^$]*?(?<=\S)\$(?!\d)")
@@ -99,10 +101,18 @@ def stated_number(text: str) -> str | Verdict:
     if found != Verdict(AMBIGUOUS):
         return found
     sentence, _ = _first_sentence(ending)
-    *_, before, last = _numbers(sentence)
+    numbers = _numbers(sentence)
+    first, last = numbers[0], numbers[-1]
+    counted = _COUNTED.match(sentence)
+    if counted and counted.end() == first.start and _is_one(sentence, first, numbers):
+        return f"${first.latex}$"
     concludes = CONCLUDES.search(sentence[: last.start]) and _UNITS.fullmatch(sentence[last.end :])
-    is_whole = before.start != last.start and not _has_two_signs(sentence, last)
-    return f"${last.latex}$" if concludes and is_whole else found
+    return f"${last.latex}$" if concludes and _is_one(sentence, last, numbers) else found
+
+
+def _is_one(text: str, number: Number, numbers: Sequence[Number]) -> bool:
+    """Whether its text is that of one number, with one sign."""
+    return sum(other.start == number.start for other in numbers) == 1 and not _has_two_signs(text, number)
 
 
 def sentence_start(text: str, place: int) -> int:
