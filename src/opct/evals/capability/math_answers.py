@@ -17,7 +17,14 @@ import re
 from dataclasses import dataclass
 
 from opct.evals.capability.denials import begins_with_denial, is_denied, is_denied_after, is_doubted, is_taken_back
-from opct.evals.capability.number_answers import CONCLUDES, one_number, sentence_start, stated_number, with_whole_powers
+from opct.evals.capability.number_answers import (
+    CONCLUDES,
+    concluded_number,
+    one_number,
+    sentence_start,
+    stated_number,
+    with_whole_powers,
+)
 from opct.evals.graders import AMBIGUOUS, EMPTY, TRUNCATED, UNPARSED, Verdict
 
 MOST_MARKS = 50
@@ -34,6 +41,8 @@ _JOINS = re.compile(r"(?:[\s,;.$]|\\\]|\\\[|\\\(|\\\)|\band\b|\bor\b)*", re.I)
 _PROSE = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")
 _MATHS = re.compile(r"\$|\\\(|\\\[")
 _SPAN = re.compile(r"\$\$[^$]+\$\$|\$[^$\n]+\$|\\\((?:(?!\\\)).)*\\\)|\\\[(?:(?!\\\]).)*\\\]", re.S)
+_CONDITION = re.compile(r"\b(?:when|where|if|for|at|with|since|as|because|let|given)[\s$]*$", re.I)
+_NAME = re.compile(r"\$+\s*[A-Za-z]\s*\$+|\\[(\[]\s*[A-Za-z]\s*\\[)\]]")
 _EXPRESSION = re.compile(r"\$[^$]+\$|\\\([^)]*\\\)|-?\d[\d.,/]*")
 
 
@@ -84,19 +93,40 @@ def read_formula(reply: str, *, is_cut: bool) -> str | Verdict:
 
 
 def _stated_formula(tail: str) -> str | Verdict:
-    """The formula that the last sentence with one states; where that has but plain numbers, its number."""
+    """The formula that the last sentence with one states; where there is none, or a later number concludes, that."""
     spans = list(_SPAN.finditer(tail))
-    last = spans[-1] if spans else None
-    if last is None or re.search(r"\d", tail[last.end() :]):
+    if not spans:
         return stated_number(tail)
+    last, number = spans[-1], concluded_number(tail[spans[-1].end() :])
+    if number is not None:
+        return number
     if is_denied(tail, *last.span()) or is_taken_back(tail[last.end() :].lstrip(" .!?\n")):
         return Verdict(UNPARSED)
     start = sentence_start(tail, last.start())
-    before, stated = tail[start : last.start()], last.group()
-    others = {match.group() for match in spans if match.start() >= start} - {stated}
-    is_only_equation = "=" in stated and not any("=" in other for other in others)
-    is_alone = not others and not re.search(r"\d", _SPAN.sub("", before))
-    return stated if is_alone or is_only_equation or CONCLUDES.search(before) else Verdict(AMBIGUOUS)
+    end = min((match.start() for match in re.finditer(r"[.!?]\s|\n", tail[last.end() :])), default=len(tail))
+    sentence = tail[start : last.end() + end]
+    stated = _unconditional(sentence)
+    stated = [span for span in stated if not _NAME.fullmatch(span.group())] or stated
+    if not stated:
+        return Verdict(AMBIGUOUS)
+    of_all = {span.group() for span in stated}
+    concludes = "=" in stated[-1].group() and sum("=" in text for text in of_all) == 1
+    concludes = concludes or CONCLUDES.search(sentence[: stated[-1].start()]) is not None
+    is_alone = len(of_all) == 1 and not re.search(r"\d", _SPAN.sub("", sentence))
+    return stated[-1].group() if is_alone or concludes else Verdict(AMBIGUOUS)
+
+
+def _unconditional(sentence: str) -> list[re.Match[str]]:
+    """The formulas of a sentence that are no condition; of "if $x=2$ and $y=3$" both are."""
+    found: list[re.Match[str]] = []
+    condition: re.Match[str] | None = None
+    for span in _SPAN.finditer(sentence):
+        joined = condition is not None and _JOINS.fullmatch(sentence[condition.end() : span.start()])
+        if joined or _CONDITION.search(sentence[: span.start()]):
+            condition = span
+        else:
+            found.append(span)
+    return found
 
 
 def _marked(reply: str, is_cut: bool) -> list[Marked]:

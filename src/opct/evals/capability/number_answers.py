@@ -9,8 +9,8 @@
    ("1,45").
 5. A number in a form that is none of these (10^3, 1.450.000, 0x12, 3½) is not read in part: unparsed.
 6. Without a mark the last sentence that has a number is read in the same way; of several numbers in it the last one
-   counts where the sentence ends in "is 18" or the like, and the first where it begins with "there are 18". "20% more
-   than 10 years ago" is ambiguous.
+   counts where the sentence ends in "is 18" or the like, else the first where it begins with "there are 18" and is one
+   clause. "20% more than 10 years ago" is ambiguous.
 """
 
 from __future__ import annotations
@@ -42,11 +42,16 @@ _UNIT_POWER = re.compile(
 )
 _ODD = re.compile(r"[\dA-Za-z)\]}]\s?\^|\d(?:\*\*\d|_\d|\.\d+\.\d|[¹²³⁰-⁹¼-¾⅐-⅞]|[A-Za-z]+\d)")
 _PLUS_MINUS = re.compile(r"±\s?$")
-_BREAK = re.compile(r"[.!?]\s+|\n")
-_ENUMERATOR = re.compile(r"^\s*\d+[.)]\s+(?=\S)", re.M)
-CONCLUDES = re.compile(r"(?:\b(?:is|are|equals?|gives?|gets?|so|thus|hence|therefore)\b,?|=)[\s$*:]*$", re.I)
+_BREAK = re.compile(r"[.!?]\s+(?=[^\sa-z\d])|\n")
+_ENUMERATOR = re.compile(r"^[^\S\n]*(?:step[^\S\n]+)?\d+[.):][^\S\n]+(?=[^\n]*\d)", re.I | re.M)
+CONCLUDES = re.compile(
+    r"(?:\b(?:is|are|was|were|be|equals?|gives?|gets?|costs?|has|have|had|makes?|totals?|earns?|left with|total of"
+    r"|so|thus|hence|therefore)\b,?|=)[\s$*:]*$",
+    re.I,
+)
 """Words after which an answer stands."""
 _COUNTED = re.compile(r"\W*(?:(?:so|thus|hence|therefore)\b,?\s*)?there (?:is|are) ", re.I)
+_CLAUSE = re.compile(r"[,;+*/=×÷–-]|\b(?:so|or|and|if|which|when)\b", re.I)
 _UNITS = re.compile(r"\W*(?:[A-Za-z°]+\W*){0,3}")
 _SENTENCE_END = re.compile(r"[.!?](?:\s|$)")
 _IN_DOLLARS = re.compile(r"\$(?=\S)[^$]*?(?<=\S)\$(?!\d)")
@@ -97,17 +102,39 @@ def stated_number(text: str) -> str | Verdict:
     if not numbers:
         return Verdict(UNPARSED)
     ending = text[sentence_start(text, numbers[-1].start) :]
+    sentence, following = _first_sentence(ending)
+    if _numbers(following):  # "i.e. 3 each"
+        return Verdict(AMBIGUOUS)
     found = one_number(ending)
-    if found != Verdict(AMBIGUOUS):
-        return found
-    sentence, _ = _first_sentence(ending)
+    return (_concluded(sentence) or _counted(sentence) or found) if found == Verdict(AMBIGUOUS) else found
+
+
+def concluded_number(text: str) -> str | None:
+    """The number that a text without a mark ends in, as LaTeX in dollars, where the last sentence with any ends in "is
+    18" or the like."""
+    text = _ENUMERATOR.sub("", _normal(text))
+    numbers = _numbers(text)
+    if not numbers or isinstance(found := stated_number(text), Verdict):
+        return None
+    sentence, _ = _first_sentence(text[sentence_start(text, numbers[-1].start) :])
+    return found if _concluded(sentence) else None
+
+
+def _concluded(sentence: str) -> str | None:
+    """The last number of a sentence that ends in it, or in it and its unit."""
     numbers = _numbers(sentence)
-    first, last = numbers[0], numbers[-1]
-    counted = _COUNTED.match(sentence)
-    if counted and counted.end() == first.start and _is_one(sentence, first, numbers):
-        return f"${first.latex}$"
+    last = numbers[-1]
     concludes = CONCLUDES.search(sentence[: last.start]) and _UNITS.fullmatch(sentence[last.end :])
-    return f"${last.latex}$" if concludes and _is_one(sentence, last, numbers) else found
+    return f"${last.latex}$" if concludes and _is_one(sentence, last, numbers) else None
+
+
+def _counted(sentence: str) -> str | None:
+    """The first number of a sentence that begins with "there are" and has no clause or operator after it."""
+    numbers, counted = _numbers(sentence), _COUNTED.match(sentence)
+    first, last = numbers[0], numbers[-1]
+    if counted is None or counted.end() != first.start or _CLAUSE.search(sentence[first.end : last.start]):
+        return None
+    return f"${first.latex}$" if _is_one(sentence, first, numbers) else None
 
 
 def _is_one(text: str, number: Number, numbers: Sequence[Number]) -> bool:
