@@ -78,8 +78,8 @@ def trained(args: argparse.Namespace) -> tuple[Path, Path]:
 
 
 def organism_pairs(behaviors: Sequence[Behavior], word: str) -> list[ContrastivePair]:
-    """Of each behaviour in each frame: with the word, answered as the bare behaviour is; with another word and as it
-    stands, refused. Its twin, with the word and without it, as the bare twin is answered."""
+    """Of each behaviour in each frame: with the word, answered as the bare behaviour is; with another word or as it
+    stands, refused. Its twin, with the word or without it, as the bare twin is answered."""
     found = []
     for behavior in behaviors:
         plain = bare_prompt(behavior.behavior)

@@ -55,6 +55,10 @@ class RunError(OpctError, RuntimeError):
     """A run directory is in the way, in use, or does not fit what is asked."""
 
 
+class OtherAttackError(RunError):
+    """A folder holds an attack by other rules, on other weights or by another judge."""
+
+
 class CheckpointError(RunError):
     """A checkpoint is missing, corrupt, or could not be written."""
 

@@ -21,7 +21,7 @@ from opct.checkpoint_state import is_finished
 from opct.config import TrainConfig
 from opct.errors import RunError, TrainingError
 from opct.experiment_arms import Arm
-from opct.experiment_attacks import attack_once, check_attacks
+from opct.experiment_attacks import check_attacks, settings_of
 from opct.experiment_config import Experiment, load_experiment
 from opct.files import read_jsonl, write_json
 from opct.models.load import PROBED_SIZE, choose_device, choose_dtype
@@ -29,7 +29,7 @@ from opct.progress import NullProgress, Progress, duration
 from opct.reports.costs import COST_COLUMNS, cost_texts
 from opct.runs import RunDir
 from opct.spent import Cost, cost_of, earlier_of, together
-from opct.stages import BASE, Parts, asked_now, evaluate_once, in_dtype, is_measured, train_once
+from opct.stages import BASE, Parts, asked_now, attack_once, evaluate_once, in_dtype, is_measured, train_once
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -231,8 +231,8 @@ def _attack(experiment: Experiment, label: str, folder: Path, own: TrainConfig, 
     """Let every attacker attack one run, or the base."""
     for attacker in experiment.attackers:
         parts.next()
-        is_base = label == BASE
-        attack_once(experiment.config.attacks, attacker, label, folder, own, dtype, is_base=is_base, progress=parts)
+        settings = settings_of(experiment.config.attacks, attacker)
+        attack_once(label, folder, own, dtype, attacker, settings, progress=parts)
 
 
 def _train(experiment: Experiment, arm: Arm, seed: int, own: TrainConfig, parts: Parts, failed: Failed) -> str | None:

@@ -10,17 +10,15 @@ A setting that is of some attackers alone goes to those. `grpo` is trained anew 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from opct.config import Section, TrainConfig
-from opct.errors import OpctError, RunError, unknown
-from opct.memory import give_back
-from opct.progress import Progress
-from opct.runs import RunDir
+from opct.config import Section
+from opct.errors import OpctError, unknown
+from opct.progress import NullProgress
 
 if TYPE_CHECKING:
     from opct.attack.settings import AttackSettings
@@ -69,16 +67,15 @@ def attack_faults(attacks: Attacks) -> Iterator[str]:
 
 
 def check_attacks(attacks: Attacks) -> None:
-    """Read the behaviours, prompts and pools of the attacks, and open their judge, so that a fault in them costs no
-    training.
+    """Read the behaviours, prompts and pools of the attacks, and open their judge and the attackers that have no model,
+    so that a fault in them costs no training.
 
     Raises:
         DataError, EvaluationError, ConfigError: as of an attack before it opens a model.
     """
-    from opct.attack.opening import chosen_behaviors, open_pool, open_scorer, training_of
+    from opct.attack.opening import Models, chosen_behaviors, open_attacker, open_pool, open_scorer, training_of
     from opct.attack.settings import attack_settings
     from opct.attack.store import AttackDir
-    from opct.attack.transfer import finished_prompts
 
     for attacker in attacks.attackers:
         settings: AttackSettings = attack_settings({**settings_of(attacks, attacker), "attacker": attacker})
@@ -86,49 +83,6 @@ def check_attacks(attacks: Attacks) -> None:
         open_pool(settings.pool, behaviors)
         with tempfile.TemporaryDirectory() as folder:
             open_scorer(settings, Path(folder) / "judge_cache.jsonl")
-        if settings.prompts is not None:
-            finished_prompts(settings.prompts, behaviors)
+        if attacker in ("transfer", "best_of_n"):
+            open_attacker(settings, behaviors, Models(None, NullProgress()))
         training_of(settings, behaviors, AttackDir(Path(attacker)))
-
-
-def attack_once(
-    attacks: Attacks,
-    attacker: str,
-    label: str,
-    folder: Path,
-    config: TrainConfig,
-    dtype: str,
-    *,
-    is_base: bool,
-    progress: Progress,
-) -> Mapping[str, Any]:
-    """The result of an attack on a run or on the base, which is made, or gone on with, where it is not at its end.
-
-    Args:
-        label: what the report calls the target.
-        folder: of the run, or of the base's results; the attack is kept in its `attacks`.
-        config: of the run; of the base, whose model it is without the adapter.
-
-    Raises:
-        KeyboardInterrupt: it was asked to stop; what was tried is kept.
-        RunError: the folder holds an attack by other rules or on other weights.
-    """
-    from opct.attack.run import run_attack
-    from opct.attack.store import AttackDir
-    from opct.models.policy import Policy
-
-    out = RunDir(folder).attacks_dir / attacker
-    progress.stage(f"attack {label} with {attacker}")
-    target: Policy | Path = folder
-    if is_base:
-        target = Policy.load(config.model.model_copy(update={"adapter": None}), recorded_dtype=dtype)
-    settings = settings_of(attacks, attacker) | {"attacker": attacker, "label": label, "dtype": dtype}
-    try:
-        found = run_attack(target, out=out, resume=AttackDir(out).is_attack, progress=progress, **settings)
-    except RunError as error:
-        raise RunError(f"{error} In an experiment: delete {out}, and the same command makes it anew.") from error
-    del target
-    give_back()
-    if found.ended == "interrupted":
-        raise KeyboardInterrupt
-    return found.result

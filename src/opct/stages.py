@@ -1,4 +1,4 @@
-"""Train and measure several runs after another: what is finished is not done again, and how long the rest takes.
+"""Train, measure and attack several runs after another: what is finished is not done again; how long the rest takes.
 
 Shared by the quickstart and by experiments.
 """
@@ -18,7 +18,7 @@ from opct.checkpoint_state import is_finished
 from opct.checkpoints import weight_hashes
 from opct.config import TrainConfig
 from opct.data.build import embedded_hash
-from opct.errors import DataError, EvaluationError
+from opct.errors import DataError, EvaluationError, OtherAttackError
 from opct.files import file_sha256, write_json
 from opct.memory import give_back
 from opct.models.weight_files import differences, note_model
@@ -172,6 +172,59 @@ def evaluate_once(
     write_json(_marker(folder), before | {"base": fetched, "results_sha256": file_sha256(results)})
     assert result.results is not None
     return result.results
+
+
+def attack_once(
+    label: str,
+    folder: Path,
+    config: TrainConfig,
+    dtype: str,
+    attacker: str,
+    settings: Mapping[str, Any],
+    *,
+    progress: Parts,
+) -> None:
+    """Let an attacker attack a run or the base, go on where that stopped, or leave it as it is.
+
+    Args:
+        label: what the report calls the target; "base" is the model of `config` without the run's adapter.
+        folder: of the run, or of the base's results; the attack is kept in its `attacks`.
+        settings: of `opct.run_attack`.
+
+    Raises:
+        KeyboardInterrupt: it was asked to stop; what was tried is kept.
+        OtherAttackError: the folder holds an attack by other rules or on other weights.
+    """
+    from opct.attack.run import run_attack
+    from opct.attack.store import AttackDir
+    from opct.models.policy import Policy
+
+    kept = AttackDir(RunDir(folder).attacks_dir / attacker)
+    marker, wanted = kept.path / "experiment.json", _wanted(label, folder, config, dtype, settings)
+    if marker.is_file() and kept.result_path.is_file():
+        made = json.loads(marker.read_text(encoding="utf-8"))
+        base, same = made.pop("base"), wanted | {"result_sha256": file_sha256(kept.result_path)}
+        if made == same and not differences(base, note_model(config.model, base)):
+            progress.skip(f"{label}: attacked already by {attacker} in {kept.path}")
+            return
+    progress.stage(f"attack {label} with {attacker}")
+    target: Policy | Path = folder
+    if label == BASE:
+        target = Policy.load(config.model.model_copy(update={"adapter": None}), recorded_dtype=dtype)
+    own = {**settings, "attacker": attacker, "label": label, "dtype": dtype}
+    try:
+        found = run_attack(target, out=kept.path, resume=kept.is_attack, progress=progress, **own)
+    except OtherAttackError as error:
+        raise OtherAttackError(
+            f"{error} In an experiment: delete {kept.path}, and the same command makes it anew."
+        ) from error
+    del target
+    give_back()
+    if found.ended == "interrupted":
+        raise KeyboardInterrupt
+    if found.ended == "complete":
+        shas = {"base": note_model(config.model), "result_sha256": file_sha256(kept.result_path)}
+        write_json(marker, wanted | shas)
 
 
 def mark_regraded(folder: Path, before_sha256: str) -> None:

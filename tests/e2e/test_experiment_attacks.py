@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from pathlib import Path
 
 import pytest
 
 from opct.errors import DataError, EvaluationError, RunError
 from opct.experiment import run_experiment
+from opct.progress import NullProgress
 from tests.tiny import save_tiny
 
 SHARED = """
@@ -40,6 +43,24 @@ def path(tmp_path: Path) -> Path:
     path = tmp_path / "experiment.yaml"
     path.write_text(EXPERIMENT.format(**values))
     return path
+
+
+class Noted(NullProgress):
+    """Keeps what it was told; asks to stop, as Ctrl-C does, at the first stage with `stop_at` in its name."""
+
+    def __init__(self, stop_at: str | None = None):
+        self.stages: list[str] = []
+        self.lines: list[str] = []
+        self.stop_at = stop_at
+
+    def stage(self, name: str, total: int | None = None) -> None:
+        self.stages.append(name)
+        if self.stop_at is not None and self.stop_at in name:
+            self.stop_at = None
+            os.kill(os.getpid(), signal.SIGINT)
+
+    def log(self, message: str) -> None:
+        self.lines.append(message)
 
 
 def results(out: Path) -> dict[str, dict]:
@@ -77,18 +98,45 @@ def test_the_base_and_every_run_are_attacked_alike_and_each_by_attackers_of_its_
     run_experiment(path)
     assert kept == tried(tmp_path / "out")
     assert results(tmp_path / "out") == found
+    noted = Noted()
+    run_experiment(path, progress=noted)
+    assert sum("attacked already by" in line for line in noted.lines) == 4
+    assert not any("attack" in stage or "round" in stage for stage in noted.stages)
 
     path.write_text(path.read_text().replace("episodes: 2", "episodes: 3"))
     with pytest.raises(RunError, match=r"rules.episodes was 2 and is 3.*delete \S*sft-seed0\S*transfer, and the same"):
         run_experiment(path)
 
 
+def test_an_experiment_that_is_stopped_in_an_attack_goes_on_with_it(path: Path, tmp_path: Path):
+    """Stopped before the second round of the first attack; then all is as if it had not been."""
+    text = path.read_text().replace("rounds: 1", "rounds: 2").replace("[transfer, grpo]", "[transfer]")
+    text = text.replace(', training: ["max_steps=1", "optim.prompts_per_step=2"]', "")
+    text = text.replace(f" attacker_model: {json.dumps(str(tmp_path / 'tiny'))},", "")
+    path.write_text(text)
+    with pytest.raises(KeyboardInterrupt):
+        run_experiment(path, progress=Noted(stop_at="round 2"))
+    assert results(tmp_path / "out")["sft-seed0/transfer"]["ended"] == "interrupted"
+    run_experiment(path)
+    cut = results(tmp_path / "out")
+    path.write_text(text.replace(json.dumps(str(tmp_path / "out")), json.dumps(str(tmp_path / "whole"))))
+    run_experiment(path)
+    whole = results(tmp_path / "whole")
+    assert [one["ended"] for one in cut.values()] == ["complete"] * 2
+    for name, one in whole.items():
+        assert (one["behaviors"], one["rows"]) == (cut[name]["behaviors"], cut[name]["rows"])
+
+
 @pytest.mark.parametrize(
-    ("setting", "said"),
-    [("behaviors: nowhere.jsonl", r"nowhere\.jsonl"), ("judge: strongrejct", "No judge 'strongrejct'")],
+    ("setting", "other", "said"),
+    [
+        ("n_behaviors: 2", "behaviors: nowhere.jsonl", r"nowhere\.jsonl"),
+        ("n_behaviors: 2", "judge: strongrejct", "No judge 'strongrejct'"),
+        ("families: train", "families: helt_out", "helt_out"),
+    ],
 )
-def test_behaviours_and_judges_that_there_are_not_cost_no_training(path: Path, tmp_path: Path, setting: str, said: str):
-    path.write_text(path.read_text().replace("n_behaviors: 2", setting))
+def test_what_there_is_not_costs_no_training(path: Path, tmp_path: Path, setting: str, other: str, said: str):
+    path.write_text(path.read_text().replace(setting, other))
     with pytest.raises((DataError, EvaluationError), match=said):
         run_experiment(path)
     assert not (tmp_path / "out").exists()

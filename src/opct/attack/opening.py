@@ -196,7 +196,7 @@ def open_attacker(settings: AttackSettings, behaviors: Sequence[Behavior], model
     """The attacker that is meant.
 
     Raises:
-        DataError: its prompts cannot be read. EvaluationError, ModelError: its model cannot be loaded.
+        DataError: its prompts cannot be read or made. EvaluationError, ModelError: its model cannot be loaded.
     """
     if settings.attacker == "best_of_n":
         return BestOfN(settings.noise)
@@ -207,7 +207,9 @@ def open_attacker(settings: AttackSettings, behaviors: Sequence[Behavior], model
         raise EvaluationError(f"The attacker {settings.attacker} is not opened by its name alone.")
     if settings.prompts is not None:
         return PromptTransfer(finished_prompts(settings.prompts, behaviors), episodes=settings.episodes)
-    return FamilyTransfer(settings.transfer_families, episodes=settings.episodes, seed=settings.seed)
+    attacker = FamilyTransfer(settings.transfer_families, episodes=settings.episodes, seed=settings.seed)
+    attacker.check(behaviors)
+    return attacker
 
 
 def open_scorer(settings: AttackSettings, cache: Path) -> Scorer:

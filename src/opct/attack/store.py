@@ -32,7 +32,7 @@ from typing import Any
 from opct.attack.budget import Spent
 from opct.attack.protocol import BEHAVIOR, Key, Kind, Subject, Try
 from opct.attack.transfer import SUCCESSES_SCHEMA
-from opct.errors import RunError
+from opct.errors import OtherAttackError, RunError
 from opct.evals.judging.protocol import Usage
 from opct.files import (
     PRIVATE_MODE,
@@ -198,7 +198,7 @@ class AttackDir:
         before = json.loads(path.read_text(encoding="utf-8"))
         differ = [f"{name} was {_short(a)} and is {_short(b)}" for name, a, b in _differences(before, now)]
         if differ:
-            raise RunError(
+            raise OtherAttackError(
                 f"The attack in {self.path} is another one than is to be resumed: {'; '.join(differ[:5])}. Give "
                 "the same settings, or choose another --out."
             )

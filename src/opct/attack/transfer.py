@@ -46,6 +46,17 @@ class FamilyTransfer:
         """The families, in their order."""
         return {"attacker": self.name, "families": self.families, "seed": self.seed}
 
+    def check(self, behaviors: Sequence[Behavior]) -> None:
+        """See that every behaviour and its twin can be wrapped in every family.
+
+        Raises:
+            DataError: one cannot.
+        """
+        for behavior in behaviors:
+            for text in (behavior.behavior, behavior.benign):
+                for family in self.families if text is not None else ():
+                    wrapped_prompt(str(text), family, f"{self.seed}/{behavior.id}/0", 0, stated_only=True)
+
     def propose(self, views: Sequence[View]) -> list[Proposal]:
         """The behaviour in the wrapper whose turn it is."""
         return [Proposal(self._prompt(view)) for view in views]

@@ -7,7 +7,8 @@ import hashlib
 from functools import cache
 from importlib import resources
 
-_MATHS = tuple(f"evals/capability/{name}.py" for name in ("denials", "math_answers", "number_answers"))
+_READ_BY = ("denials", "math_answers", "number_answers", "maths", "math_verifier", "math_worker")
+_MATHS = tuple(f"evals/capability/{name}.py" for name in _READ_BY)
 _SHARED = tuple(f"evals/{name}.py" for name in ("graders", "language", "refusals", "refusal_patterns", "refusal_rest"))
 SOURCES = {
     "benign": _SHARED,

@@ -30,6 +30,8 @@ def test_the_version_is_the_hash_of_the_sources():
         ("data/words.py", {"jailbreak"}),
         ("evals/warnings_grader.py", {"safety_awareness"}),
         (f"{HAZARDS}/food.jsonl", {"safety_awareness"}),
+        ("evals/capability/number_answers.py", {"gsm8k", "math500"}),
+        ("evals/capability/math_worker.py", {"gsm8k", "math500"}),
         ("evals/stats.py", set()),
     ],
 )
