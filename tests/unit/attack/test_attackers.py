@@ -90,7 +90,7 @@ def test_a_twin_gets_the_wrapper_of_its_behaviour():
     for number in range(16):
         own, twin = (
             said(attacker.propose([view(behavior=text, episode=number % 8, round_=number // 8)])[0].prompt)
-            for text in ("QQQ", "RRR")
+            for text in ("QQQe", "RRRe")
         )
         assert own.replace("QQQ", "RRR") == twin or "QQQ" not in own  # encoded families hold it in code
 
