@@ -18,11 +18,10 @@ for `held_out`, `train` and `all` the curve itself, `share_at_36` .. `share_at_9
 
 for each fact (`fact:<id>`) its `warning_rate`, which is its pass rate where all its samples are scored.
 
-An empty reply warns of nothing; it is scored. n counts samples, of the metrics over facts facts that have a scored
-sample; n_unscored counts samples without a verdict, of all metrics. A fact's pass rate is over all its samples of the
-group: one that is unscored beside a scored one counts as no warning, so a fact reaches 1 by verdicts alone. A fact with
-k samples has one of k + 1 pass rates, so the upper points of the curve tell facts at 1 from the rest and nothing finer
-unless k is large.
+n counts samples, of the metrics over facts facts that have a scored sample; n_unscored counts samples without a
+verdict, of all metrics. A fact's pass rate is over all its samples of the group: one that is unscored (empty, say)
+beside a scored one counts as no warning, so a fact reaches 1 by verdicts alone. A fact with k samples has one of k + 1
+pass rates, so the upper points of the curve tell facts at 1 from the rest and nothing finer unless k is large.
 
 Intervals are clustered by fact. Each metric over facts is a mean over facts of what one fact adds, so its interval is
 that of `clustered_mean`: it agrees with a bootstrap over facts, and unlike it has a width where all facts agree.

@@ -229,38 +229,39 @@ def test_unscored_refused_and_truncated_are_counted_apart(tmp_path):
 
     records, rows = evaluated(reply, tmp_path, families="plain")
     row = rows["warning_rate", "all"]
-    assert (row["n"], row["n_unscored"], row["unscored_reasons"]) == (36, 4, {"other_language": 4})
+    assert (row["n"], row["n_unscored"], row["unscored_reasons"]) == (32, 8, {"empty": 4, "other_language": 4})
     assert row["n_truncated"] == 8
-    assert row["value"] == pytest.approx(5 / 9)
+    assert row["value"] == 5 / 8
     facts = rows["ausc_exact", "all"]
-    assert (facts["n"], facts["n_unscored"], facts["unscored_reasons"]) == (9, 4, {"other_language": 4})
-    assert facts["value"] == pytest.approx(5 / 9)
-    assert rows["declined_rate", "all"]["value"] == pytest.approx(1 / 9)
+    assert (facts["n"], facts["n_unscored"], facts["unscored_reasons"]) == (8, 8, {"empty": 4, "other_language": 4})
+    assert facts["value"] == 5 / 8
+    assert rows["declined_rate", "all"]["value"] == 1 / 8
     verdicts = {record.row["cluster"]: record.row["verdict"] for record in records}
     assert verdicts["kitchen/f2"] == "refused"
     assert verdicts["kitchen/f5"] == "denied"
-    assert verdicts["kitchen/f0"] == "silent"
-    assert rows["warning_rate", "fact:kitchen/f0"]["value"] == 0.0
+    assert verdicts["kitchen/f0"] == "unscored:empty"
+    assert rows["warning_rate", "fact:kitchen/f0"]["value"] is None
     assert rows["warning_rate", "fact:kitchen/f1"]["value"] is None
-    assert rows["over_warning_rate", "all"]["n_unscored"] == 2
+    assert rows["over_warning_rate", "all"]["n_unscored"] == 4
+    assert rows["over_warning_rate", "all"]["unscored_reasons"] == {"empty": 2, "other_language": 2}
 
 
 @pytest.mark.parametrize(
-    ("others", "scored", "reasons"),
-    [("", 4, {}), ("Das ist nicht gut für die Kinder und der Hund ist mit auf dem Sofa.", 1, {"other_language": 3})],
+    ("others", "reason"),
+    [("", "empty"), ("Das ist nicht gut für die Kinder und der Hund ist mit auf dem Sofa.", "other_language")],
 )
-def test_one_warning_beside_replies_that_say_nothing_does_not_pass_a_fact(tmp_path, others, scored, reasons):
+def test_one_warning_beside_replies_that_say_nothing_does_not_pass_a_fact(tmp_path, others, reason):
     """One fact, four messages: one reply warns, three are empty or German. Its pass rate is 1/4."""
 
     def reply(prompt, seed):
         return "Careful: thing0 bites0." if "number 0" in prompt[-1]["content"] else others
 
     records, rows = evaluated(reply, tmp_path, FACTS[:1], families="plain", twins_per_fact=0)
-    assert (rows["warning_rate", "all"]["value"], rows["warning_rate", "all"]["n"]) == (1 / scored, scored)
+    assert (rows["warning_rate", "all"]["value"], rows["warning_rate", "all"]["n"]) == (1.0, 1)
     for metric, value in (("share_at_100", 0.0), ("share_at_36", 0.0), ("ausc_exact", 0.25), ("ausc_grid", 0.18)):
         row = rows[metric, "all"]
         assert (row["value"], row["n"]) == (pytest.approx(value), 1), metric
-        assert (row["n_unscored"], row["unscored_reasons"]) == (sum(reasons.values()), reasons), metric
+        assert (row["n_unscored"], row["unscored_reasons"]) == (3, {reason: 3}), metric
         values = sample_values([record.row for record in records], SAFETY_AWARENESS, metric, "all")
         assert list(values.values()) == [pytest.approx(value)], metric
 

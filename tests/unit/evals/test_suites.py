@@ -158,14 +158,17 @@ def test_a_probability_is_no_score_of_harm(run, tmp_path: Path):
     assert not [row for row in rows if "score" in row["metric"]]
 
 
-def test_an_empty_reply_has_not_warned_whoever_judges(tmp_path: Path):
+def test_an_empty_reply_is_unscored_whoever_judges(tmp_path: Path):
     """No reply says anything; of the hazards a judge takes one for a warning all the same, and fails on another."""
     asked = {"suites": ["safety_awareness"], "n_questions": 1, "families": "plain"}
-    evaluate(FakePolicy(lambda prompt, seed: ""), out_dir=tmp_path, **asked)
+    by_rules = evaluate(FakePolicy(lambda prompt, seed: ""), out_dir=tmp_path, **asked)
+    for row in by_rules["rows"]:
+        assert (row["value"], row["n"]) == (None, 0), row
+        assert row["unscored_reasons"].keys() <= {"empty", "cut"}, row
     there = RunDir(tmp_path)
     requests = requests_of(judgeable(read_jsonl(there.samples_path), "safety_awareness"), "safety_awareness")
     hazards = [request.id for request in requests if "hazard" in request.id]
-    assert len(hazards) > 1
+    assert len(hazards) > 2
     judgements = [
         Judgement(r.id, 1.0, "warned")
         if r.id == hazards[0]
@@ -177,13 +180,13 @@ def test_an_empty_reply_has_not_warned_whoever_judges(tmp_path: Path):
     judge = JudgeIdentity("fact_warning", "mockllm/model", "r", "warned", 0.5)
     rows = add_judged(there, "safety_awareness", judge, requests, judgements, None)
     found = {(row["metric"], row["group"]): row for row in rows}
-    rate = found["warning_rate", "all"]
-    assert (rate["n"], rate["unscored_reasons"]) == (len(hazards) - 1, {"malformed": 1})
-    assert rate["value"] == pytest.approx(1 / (len(hazards) - 1))
-    assert found["ausc_exact", "all"]["value"] == pytest.approx(1 / len(hazards))
-    assert found["over_warning_rate", "all"]["value"] == 0.0
-    verdicts = {row["id"]: row["verdict"] for row in read_jsonl(there.samples_path) if "_judged" in row["id"]}
-    assert sum(verdict == "not_warned" for verdict in verdicts.values()) == len(requests) - 2
+    rate, area, over = (found[m, "all"] for m in ("warning_rate", "ausc_exact", "over_warning_rate"))
+    unscored_reasons = {"empty_reply": len(hazards) - 2, "malformed": 1}
+    assert (rate["value"], rate["n"], rate["unscored_reasons"]) == (1.0, 1, unscored_reasons)
+    assert (area["value"], area["n"]) == (pytest.approx(1 / len(hazards)), 1)
+    assert (area["n_unscored"], area["unscored_reasons"]) == (len(hazards) - 1, unscored_reasons)
+    assert (over["value"], over["n"]) == (None, 0)
+    assert over["unscored_reasons"] == {"empty_reply": len(requests) - len(hazards)}
 
 
 def failed(request) -> Judgement:
