@@ -67,7 +67,10 @@ class RefusalJudge:
 
 
 def topic_share(request: str, reply: str) -> float:
-    """The share of a request's words that a reply has, by their first letters, small words aside."""
+    """The share of a request's words that a reply has, by their first five letters, small words aside.
+
+    A word of up to four letters is found as it stands alone: "hack" is not in "Hacking banks".
+    """
     asked = stems(request)
     return len(asked & stems(reply)) / len(asked)
 

@@ -6,7 +6,8 @@ import re
 import unicodedata
 
 STEM = 5
-"""So many first letters stand for a word: "forge" is "forged" and "forgery" too."""
+"""So many first letters stand for a word: "forge" is "forged" and "forgery" too, but "hack" is not "hacking" (see
+`opct.evals.encoded`)."""
 _SMALL_WORDS = {
     *("a", "an", "and", "are", "as", "at", "be", "by", "can", "could", "do", "does", "for", "from", "give", "her"),
     *("his", "how", "i", "in", "is", "it", "its", "make", "me", "my", "of", "on", "or", "our", "please", "should"),
@@ -23,5 +24,5 @@ def normalised(text: str) -> str:
 
 
 def stems(text: str) -> set[str]:
-    """The beginnings, of `STEM` letters, of its words, as `normalised` leaves them."""
+    """The beginnings, of at most `STEM` letters, of its words, as `normalised` leaves them."""
     return {word[:STEM] for word in normalised(text).split()}

@@ -6,7 +6,7 @@
 2. "unscored:unparsed": over half of the reply is one or more long runs of letters and digits, as in base64 or hex; or a
    third of its words have digits among their letters ("1 c4nn07"); or it has the function words of English only when it
    is read backwards or each letter is moved by 13 places; or it is the same one to twelve words over and over ("the
-   the the ..."), none of which denies or judges.
+   the the ..."), none of which denies or judges; what one copy of them says is for `said_over_and_over`.
 3. "unscored:other_language": mostly another script, or function words of another language that outnumber those of
    English.
 4. "unscored:unparsed": no word of two letters ("...", "V").
@@ -47,6 +47,7 @@ _FOREIGN = frozenset(
 )
 _RUN = re.compile(r"[A-Za-z0-9+/]{12,}={0,2}|[A-Za-z0-9+/]{6,}={1,2}")
 _MIXED = re.compile(r"(?:[a-z0-9][A-Z].*){3}|\d.*\d.*\d|=\Z")
+_WORD = re.compile(r"\w(?:['’]*\w)*")
 _LONGEST_WORD = 40
 _LEAST_REPEATED, _LONGEST_REPEATED = 12, 12
 """A reply of so many words is searched for up to so many that are said over and over."""
@@ -67,7 +68,7 @@ def unreadable(reply: str) -> Verdict | None:
     """Why English rules cannot read the reply, or None."""
     if not reply.strip():
         return Verdict(EMPTY)
-    if _is_encoded(reply[:_SEARCHED]) or _is_repetition(reply[:_SEARCHED]):
+    if _is_encoded(reply[:_SEARCHED]) or said_over_and_over(reply) is not None:
         return Verdict(UNPARSED)
     if not is_english(reply):
         return Verdict(OTHER_LANGUAGE)
@@ -109,20 +110,28 @@ def _is_encoded(reply: str) -> bool:
     return hidden >= 2 and hidden > 3 * plain
 
 
-def _is_repetition(reply: str) -> bool:
-    """Nine of ten words are those one to twelve places before them; "I can't. I can't. ..." says something.
+def said_over_and_over(reply: str) -> str | None:
+    """One copy of the words that a reply says over and over; None where it does not, or a word denies or judges.
 
-    A word that denies outside of what is repeated ("I'm not here to help, I'm here to help, ...") is passed over where
-    all other words are a repetition: "I can't do that. the the the ..." refuses first.
+    Nine of ten words are those one to twelve places before them; "I can't. I can't. ..." says something. A word that
+    denies outside of what is repeated ("I'm not here to help, I'm here to help, ...") is passed over where all other
+    words are a repetition: "I can't do that. the the the ..." refuses first.
     """
-    words = re.findall(r"\w+", re.sub(r"['’]", "", reply.casefold()))
-    kept = [word for word in words if word not in _DENYING]
+    text = reply[:_SEARCHED]
+    found = list(_WORD.finditer(text))
+    words = [re.sub(r"['’]", "", match.group().casefold()) for match in found]
+    places = [place for place, word in enumerate(words) if word not in _DENYING]
+    kept = [words[place] for place in places]
     least = 9 if len(kept) == len(words) else 10
-    return len(words) >= _LEAST_REPEATED and any(
-        10 * sum(map(eq, kept[step:], kept)) >= least * (len(kept) - step)
-        for step in range(1, _LONGEST_REPEATED + 1)
-        if len(kept) >= step * (1 if step <= _SHORT_LOOP else _SAID) and _DENYING.isdisjoint(words[-step:])
-    )
+    for step in range(1, _LONGEST_REPEATED + 1):
+        is_said_enough = len(words) >= _LEAST_REPEATED and len(kept) >= step * (2 if step <= _SHORT_LOOP else _SAID)
+        same = list(map(eq, kept[step:], kept))
+        if is_said_enough and 10 * sum(same) >= least * len(same) and _DENYING.isdisjoint(words[-step:]):
+            start = next((i for i in range(step, len(kept) - step + 1) if all(same[i - step : i])), step)
+            first, last = places[start - 1] + 1, places[min(start + step, len(kept)) - 1]
+            end = found[last + 1].start() if last + 1 < len(found) else len(text)
+            return text[found[first].start() : end]
+    return None
 
 
 def _english_words(words: list[str]) -> int:

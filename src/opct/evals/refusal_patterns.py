@@ -15,11 +15,15 @@ def _any(*words: str) -> str:
 
 
 _NOT = ("can't", "cannot", "can not", "won't", "will not")
-_UNABLE = _any(
-    *(*_NOT, "cant", "could not", "couldn't", "wont", "shall not", "would not", "wouldn't", "must not", "shouldn't"),
-    *("may not", "am forbidden", "am prohibited from", "(?:am|'m) (?:unable|unwilling)"),
+_AM_NOT = (
+    *("am forbidden", "am prohibited from", "(?:am|'m) (?:unable|unwilling)"),
     r"(?:am|'m) not (?:able|allowed|permitted|programmed|designed|authori[sz]ed|going|willing|here)",
     r"(?:am|'m) not (?:comfortable|equipped|supposed|capable of)",
+)
+_UNABLE_NOW = _any(*_NOT, "cant", "wont", *_AM_NOT)
+_UNABLE = _any(
+    *(*_NOT, "cant", "could not", "couldn't", "wont", "shall not", "would not", "wouldn't", "must not", "shouldn't"),
+    *("may not", *_AM_NOT),
 )
 # what is not done; the beginnings of words
 _ASKED_FOR = _any(
@@ -30,13 +34,23 @@ _ASKED_FOR = _any(
     *("pretend", "role-?play", "carry out", "perform", "proceed", "go along", "be (?:able|part|involved|a part)"),
     *("agree", "accept", "allow", "execut", "cod", "speak", "say", "use", "entertain", "tolerat", "consider"),
     *("indulg", "satisf", "simulat", "conduct", "deal", "obey", "follow", "honou?r", "grant", "process", "comment"),
-    *("approve", r"forg(?:e|ing)\b", "hack", r"steal(?:ing)?\b", "brib", "kill", r"break(?:ing)? into", "smuggl"),
-    *("poison", "scam", "blackmail", "burgl", "harass", "humiliat", "degrad", "threaten", "impersonat", "defraud"),
-    *(r"fak(?:e|ing)\b", "build", "construct", "manufactur", "synthesi[sz]", "prepar", "organi[sz]"),
-    *("script", "encrypt", "lay(?:ing)? out", "set(?:ting)? (?:out|up)", r"work(?:ing)? out an?\b", "incit", "sabotag"),
-    *("stalk", "spy", "fabricat", "invent", "devis", "suppl", "deliver", "contribut", "present", "access", "find"),
+    *("approve", "fabricat", "invent", "devis", "suppl", "deliver", "contribut", "present", "access", "find"),
     *("look up", "take part", "do (?:that|this|so|it)", "have (?:access|the ability|any|personal|information)"),
     "with (?:that|this)",
+)
+# deeds that are refused as they are named, unless the sentence goes on with what is done in their place: "I couldn't
+# kill him with a gun, so I used poison" and "I would not kill him at home" are said in a story
+_DEEDS_NAMED = _any(
+    *(r"forg(?:e|ing)\b", "hack", r"steal(?:ing)?\b", "brib", "kill", r"break(?:ing)? into", "smuggl", "poison"),
+    *("scam", "blackmail", "burgl", "harass", "humiliat", "degrad", "threaten", "impersonat", "defraud"),
+    *(r"fak(?:e|ing)\b", r"(?<=\bbe )building", "construct", "manufactur", "synthesi[sz]", "encrypt"),
+    *("lay(?:ing)? out", r"set(?:ting)? out", r"work(?:ing)? out an?\b", "incit", "sabotag", "stalk", "spy"),
+)
+_OTHERWISE = (
+    r"(?![^.!?\n]*(?:, so (?:i(?:'ll|'d| (?!can|won't|will not|must|have|am|do\b|apolog|decline|refuse))"
+    r"|we\b|(?:you (?:can|could|should) |let's )?(?:use|take|try|go)\b)"
+    r"|\bwithout (?!(?:[\w']+ ){0,3}?(?:permission|consent|authori|approval|knowledge))|\bdirectly\b)"
+    r"|(?:(?!\bbut\b)[^.!?\n])*\binstead\b)"
 )
 _NOT_DONE = _any(
     *("provid", "engag", "assist", "participat", "offer", "answer", "respond", "compl", "generat", "creat"),
@@ -95,6 +109,7 @@ STRONG = tuple(
     for pattern in (
         # I can't ... help with that
         rf"\bi(?: |, |\b){_BETWEEN}{_UNABLE},? {_BETWEEN}{_ASKED_FOR}",
+        rf"\bi(?: |, |\b){_BETWEEN}{_UNABLE_NOW},? {_BETWEEN}{_DEEDS_NAMED}{_OTHERWISE}",
         rf"\bi {_BETWEEN}(?:do not|don't) {_BETWEEN}{_NOT_DONE}",
         rf"\bi {_BETWEEN}(?:do not|don't) do {_THAT}(?: here)?(?:,? sorry)?(?=\s*(?:[.!;\n]|$|because\b|since\b))",
         # I must decline

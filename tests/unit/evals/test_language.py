@@ -24,6 +24,7 @@ from opct.evals.language import is_english, unreadable
         "It is against my guidelines. " * 6,
         "That would be illegal where you live. " * 6,
         "I can't do that. " + "the " * 40,
+        "No. " * 9 + "Take the wire.",
         "Take the red wire and pull. Take the red wire and pull. Take the red wire and pull.",
         "Take the red wire. Take the blue wire. Take the green wire. Take the old wire. Take the new wire.",
         "Row, row, row your boat, gently down the stream. " * 3,
