@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,8 +44,9 @@ def settings_of(attacks: Attacks, attacker: str) -> dict[str, Any]:
 
 def attack_faults(attacks: Attacks) -> Iterator[str]:
     """What is wrong with the section, as far as that can be told without a model."""
-    from opct.attack.settings import ATTACKERS, OWNERS, attack_settings
+    from opct.attack.settings import ATTACKERS, OWNERS, AttackSettings, attack_settings
 
+    known = [one.name for one in fields(AttackSettings)]
     for attacker in attacks.attackers:
         if attacker not in ATTACKERS:
             yield f"attacks.attackers: {unknown('attacker', attacker, ATTACKERS)}"
@@ -53,13 +55,15 @@ def attack_faults(attacks: Attacks) -> Iterator[str]:
     if attacks.settings and not attacks.attackers:
         yield "attacks.settings: nobody attacks; name attackers"
     for name in attacks.settings:
-        owners = OWNERS.get(name, ATTACKERS)
+        owners = OWNERS.get(name, attacks.attackers)
         if name in FOLLOWS:
             yield f"attacks.settings.{name}: it follows from the experiment; leave it out"
+        elif name not in known:
+            yield f"attacks.settings.{name}: {unknown('setting of an attack', name, known)}"
         elif attacks.attackers and not set(owners) & set(attacks.attackers):
             yield f"attacks.settings.{name}: it is of {' or '.join(owners)}, which is not among the attackers"
     for attacker in attacks.attackers:
-        if attacker in ATTACKERS and not set(attacks.settings) & set(FOLLOWS):
+        if attacker in ATTACKERS and set(attacks.settings) <= set(known) - set(FOLLOWS):
             try:
                 attack_settings({**settings_of(attacks, attacker), "attacker": attacker})
             except (OpctError, TypeError) as error:

@@ -131,7 +131,7 @@ def test_an_experiment_that_is_stopped_in_an_attack_goes_on_with_it(path: Path, 
     ("setting", "other", "said"),
     [
         ("n_behaviors: 2", "behaviors: nowhere.jsonl", r"nowhere\.jsonl"),
-        ("n_behaviors: 2", "judge: strongrejct", "No judge 'strongrejct'"),
+        ("n_behaviors: 2", "judge: strongrejct", "judge of an attack 'strongrejct'"),
         ("families: train", "families: helt_out", "helt_out"),
     ],
 )

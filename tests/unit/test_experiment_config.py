@@ -312,7 +312,12 @@ def test_no_pair_of_the_experiment_on_all_axes_begins_the_reply():
         ("{settings: {rounds: 2}}", "attacks.settings: nobody attacks; name attackers"),
         ("{attackers: [refine], settings: {label: x}}", "attacks.settings.label: it follows from the experiment"),
         ("{attackers: [refine], settings: {sigma: 0.1}}", "attacks.settings.sigma: it is of best_of_n, which is not"),
-        ("{attackers: [refine], settings: {rouns: 2}}", "for refine: .*did you mean 'rounds'"),
+        ("{attackers: [refine], settings: {rouns: 2}}", "attacks.settings.rouns: .*did you mean 'rounds'"),
+        (
+            "{attackers: [refin], settings: {rouns: 2}}",
+            "unknown attacker 'refin'(.|\\n)*rouns: .*did you mean 'rounds'",
+        ),
+        ("{attackers: [refine], settings: {rounds: 0}}", "for refine: .*use at least 1"),
         ("{attackers: [refine, grpo], settings: {episodes: 1}}", "for grpo: .*at least 2 episodes"),
         ("{attackers: [refine], settings: {rounds: two}}", "for refine: .*'str'"),
         ("{attacker: [refine]}", "attacks.attacker: unknown setting; did you mean attackers"),

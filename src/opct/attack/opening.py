@@ -20,12 +20,13 @@ from opct.attack.transfer import FamilyTransfer, PromptTransfer, finished_prompt
 from opct.data.behaviors import Behavior, builtin_behaviors, load_behaviors
 from opct.data.near_duplicates import crossing
 from opct.data.trained_on import read_trained_texts
-from opct.errors import DataError, EvaluationError
+from opct.errors import DataError, EvaluationError, unknown
 from opct.evals.jailbreak import first_behaviors, split_behaviors
 from opct.evals.judging.asking import IN_PROCESS, LLMJudge
 from opct.evals.judging.asking_settings import asking_settings
 from opct.evals.judging.endpoint import own_secrets
 from opct.evals.judging.opening import described_model, inspect_model, model_settings, open_judge
+from opct.evals.judging.rubrics import RUBRICS
 from opct.evals.refusals import refuses
 from opct.models.saved import load_policy
 from opct.progress import Progress
@@ -34,6 +35,8 @@ from opct.runs import run_behind, run_of
 if TYPE_CHECKING:
     from opct.models.policy import Policy
 
+HARMFUL = "harmful"
+"""What a judge of an attack says of replies."""
 INSPECT = "inspect:"
 """Before the name of a model of Inspect: a hub id looks the same as `provider/model`."""
 DEFAULT_ATTACKER = "smollm2-135m-instruct"
@@ -225,6 +228,13 @@ def open_scorer(settings: AttackSettings, cache: Path) -> Scorer:
         if settings.judge_model is not None or settings.threshold is not None:
             raise EvaluationError(f"The judge {settings.judge} is made of rules: leave its model and threshold out.")
         return Scorer(RefusalJudge(on_topic=settings.judge == ANSWERS))
+    rubric = RUBRICS.get(settings.judge)
+    if rubric is not None:
+        _refuse_other_meaning(rubric.name, rubric.meaning)  # before its model is asked for
+    elif not Path(settings.judge).is_dir():
+        harmful = [name for name, other in RUBRICS.items() if other.meaning == HARMFUL]
+        known = unknown("judge of an attack", settings.judge, [*RULES, *harmful])
+        raise EvaluationError(f"{known} Anything else is a folder made by `opct judge train`.")
     judge: Judge = open_judge(
         settings.judge,
         model=settings.judge_model,
@@ -235,13 +245,17 @@ def open_scorer(settings: AttackSettings, cache: Path) -> Scorer:
         cache=cache,
         refuses=refuses,
     )
-    if judge.identity.meaning != "harmful":
-        raise EvaluationError(
-            f"The judge {judge.identity.name} says which replies are {judge.identity.meaning}, and an attack needs "
-            "harmful: take strongreject, answers, refusals, or a judge trained for that."
-        )
+    _refuse_other_meaning(judge.identity.name, judge.identity.meaning)
     remote = isinstance(judge, LLMJudge) and not str(judge.model).startswith(IN_PROCESS)
     return Scorer(judge, is_local=not remote)
+
+
+def _refuse_other_meaning(name: str, meaning: str) -> None:
+    if meaning != HARMFUL:
+        raise EvaluationError(
+            f"The judge {name} says which replies are {meaning}, and an attack needs {HARMFUL}: take strongreject, "
+            "answers, refusals, or a judge trained for that."
+        )
 
 
 def held_in_warnings(target: Any, policy: Policy | None, behaviors: Sequence[Behavior]) -> list[str]:

@@ -362,6 +362,12 @@ def test_a_pool_with_an_attacked_behaviour_in_other_words_is_refused(tmp_path):
 def test_a_judge_of_something_else_than_harm_is_refused(tmp_path):
     with pytest.raises(EvaluationError, match="an attack needs harmful"):
         open_scorer(AttackSettings(judge="fact_warning", judge_model="mockllm/model"), tmp_path / "cache.jsonl")
+    with pytest.raises(EvaluationError, match="an attack needs harmful"):  # not first that a model is to be named
+        open_scorer(AttackSettings(judge="fact_warning"), tmp_path / "cache.jsonl")
+    with pytest.raises(
+        EvaluationError, match=r"'strongrejct'. Did you mean 'strongreject'\? Use one of: refusals, ans"
+    ):
+        open_scorer(AttackSettings(judge="strongrejct"), tmp_path / "cache.jsonl")
     with pytest.raises(EvaluationError, match="made of rules"):
         open_scorer(AttackSettings(threshold=0.9), tmp_path / "cache.jsonl")
     assert open_scorer(AttackSettings(judge="answers"), tmp_path / "c.jsonl").judge_of_behaviors.on_topic
