@@ -13,6 +13,15 @@ CHAT_TEMPLATE = (
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
 CONTEXT = 2048
+TINY_TRAINING = """
+max_steps: 2
+lora: {{r: 2}}
+model: {{name_or_path: {model}, device: cpu}}
+data: {{max_pairs: 8, validation_size: 0}}
+rollout: {{max_completion_tokens: 4}}
+optim: {{prompts_per_step: 4}}
+"""
+"""The settings that every arm of a tiny experiment shares; `model` is JSON."""
 
 torch.set_num_threads(1)  # for matrices this small, waiting for a second thread takes longer than the product
 

@@ -19,16 +19,8 @@ from opct.progress import NullProgress
 from opct.runs import RunDir
 from opct.spent import Cost
 from opct.trainer import train
-from tests.tiny import save_tiny
+from tests.tiny import TINY_TRAINING, save_tiny
 
-SHARED = """
-max_steps: 2
-lora: {{r: 2}}
-model: {{name_or_path: {model}, device: cpu}}
-data: {{max_pairs: 8, validation_size: 0}}
-rollout: {{max_completion_tokens: 4}}
-optim: {{prompts_per_step: 4}}
-"""
 EXPERIMENT = """
 output_dir: {out}
 train: shared.yaml
@@ -61,7 +53,7 @@ class Noted(NullProgress):
 
 @pytest.fixture
 def path(tmp_path: Path, tiny_folder: Path) -> Path:
-    (tmp_path / "shared.yaml").write_text(SHARED.format(model=json.dumps(str(tiny_folder))))
+    (tmp_path / "shared.yaml").write_text(TINY_TRAINING.format(model=json.dumps(str(tiny_folder))))
     path = tmp_path / "experiment.yaml"
     path.write_text(EXPERIMENT.format(out=json.dumps(str(tmp_path / "out"))))
     return path
@@ -219,7 +211,7 @@ def test_an_arm_is_refused_where_the_one_that_it_goes_on_from_was_trained_anew(p
 def test_another_base_model_is_refused_before_anything_is_trained(path: Path, tmp_path: Path, monkeypatch):
     """Of all runs the first is named, with those of the arms after it."""
     model, out = save_tiny(tmp_path / "model"), tmp_path / "out"
-    (tmp_path / "shared.yaml").write_text(SHARED.format(model=json.dumps(str(model))))
+    (tmp_path / "shared.yaml").write_text(TINY_TRAINING.format(model=json.dumps(str(model))))
     train(load_experiment(path, ["model.dtype=float32"]).configs["bct", 0])
     save_tiny(model, seed=1)
     monkeypatch.setattr(module, "train_once", lambda *_, **__: pytest.fail("trained first"))

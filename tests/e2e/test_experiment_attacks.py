@@ -12,16 +12,8 @@ import pytest
 from opct.errors import DataError, EvaluationError, RunError
 from opct.experiment import run_experiment
 from opct.progress import NullProgress
-from tests.tiny import save_tiny
+from tests.tiny import TINY_TRAINING, save_tiny
 
-SHARED = """
-max_steps: 1
-lora: {{r: 2}}
-model: {{name_or_path: {model}, device: cpu, dtype: float32}}
-data: {{max_pairs: 8, validation_size: 0}}
-rollout: {{max_completion_tokens: 4}}
-optim: {{prompts_per_step: 4}}
-"""
 EXPERIMENT = """
 output_dir: {out}
 train: shared.yaml
@@ -39,7 +31,7 @@ attacks:
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     values = {"model": json.dumps(str(save_tiny(tmp_path / "tiny"))), "out": json.dumps(str(tmp_path / "out"))}
-    (tmp_path / "shared.yaml").write_text(SHARED.format(**values))
+    (tmp_path / "shared.yaml").write_text(TINY_TRAINING.format(**values))
     path = tmp_path / "experiment.yaml"
     path.write_text(EXPERIMENT.format(**values))
     return path
