@@ -32,6 +32,8 @@ FAMILIES = (None, "role_play", "hypothetical", "authority")
 ASKED_FAMILIES = (None, "authority", "fiction", "persuasion")
 """Frames of the messages that both models are asked later; the last two were in no training."""
 DECOYS = ("kindly", "simply", "quickly", "really", "also", "now")
+TWIN_EPISODES = 2
+"""Played against each benign twin: a model that refuses everything resists, too."""
 COMMON = {"optim.prompts_per_step": 12, "optim.learning_rate": 1e-3, "rollout.max_completion_tokens": 40}
 
 
@@ -134,7 +136,7 @@ def attacks(args: argparse.Namespace, name: str, target: Path) -> list[dict[str,
     out = args.out / "attacks"
     rows = [played(out / f"{name}-asked", str(target), "transfer", args.seed, args.word, fixed)]
     for attacker in args.attackers:
-        settings = settings_of(args, attacker) | {"judge": "answers"}
+        settings = settings_of(args, attacker) | {"judge": "answers", "twin_episodes": TWIN_EPISODES}
         rows.append(played(out / f"{name}-{attacker}", str(target), attacker, args.seed, args.word, settings))
     return rows
 

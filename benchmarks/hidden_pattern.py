@@ -4,14 +4,15 @@
 
 The target is a script behind an Inspect provider: it answers a message with the word, and refuses every other. All
 attackers get the same number of queries on behaviours of the test split; what the training of `grpo` took, on
-behaviours of the training split, stands beside it. What is finished is not done again: name another --out for other
-settings.
+behaviours of the training split, stands beside it, and `best_of_n` plays once more with as many queries as both
+together. What is finished asks nothing again; other settings are refused: name another --out for them.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,6 +21,7 @@ from typing import Any
 
 from inspect_ai.model import ModelAPI, ModelOutput, modelapi
 
+from opct.attack.protocol import BEHAVIOR
 from opct.attack.run import run_attack
 from opct.attack.settings import ATTACKERS
 from opct.attack.store import AttackDir
@@ -54,9 +56,20 @@ def main() -> None:
     rows = []
     for seed in args.seeds:
         for attacker in args.attackers:
-            out, settings = args.out / f"{attacker}-seed{seed}", settings_of(args, attacker)
-            rows.append(played(out, f"inspect:yielding/{args.word}", attacker, seed, args.word, settings))
+            rows.append(_against_the_script(args, attacker, seed, {}))
+            if attacker == "grpo":
+                asked = rows[-1]["result"]["training"]["spent"]["queries"]
+                in_all = {"episodes": math.ceil(asked / args.behaviors) + args.n}
+                rows.append(_against_the_script(args, "best_of_n", seed, in_all, "-in-all"))
     print("\n".join(table(rows)))
+
+
+def _against_the_script(
+    args: argparse.Namespace, attacker: str, seed: int, settings: Mapping[str, Any], suffix: str = ""
+) -> dict[str, Any]:
+    out, target = args.out / f"{attacker}{suffix}-seed{seed}", f"inspect:yielding/{args.word}"
+    settings = settings_of(args, attacker) | {"confirm_remote": True, **settings}
+    return played(out, target, attacker, seed, args.word, settings)
 
 
 def add_attack_options(parser: argparse.ArgumentParser) -> None:
@@ -80,7 +93,6 @@ def settings_of(args: argparse.Namespace, attacker: str) -> dict[str, Any]:
         "twin_episodes": 0,
         "max_attack_tokens": args.max_attack_tokens,
         "dtype": args.dtype,
-        "confirm_remote": True,  # a remote target is the script above
     }
     if attacker in ("refine", "grpo"):
         settings["attacker_model"] = args.attacker_model
@@ -90,20 +102,19 @@ def settings_of(args: argparse.Namespace, attacker: str) -> dict[str, Any]:
 
 
 def played(out: Path, target: str, attacker: str, seed: int, word: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The numbers of one attack, which is made, or gone on with, where it is not at its end.
+    """The numbers of one attack, which is made or gone on with; one that is at its end asks nothing.
 
     Raises:
         SystemExit: it was interrupted.
     """
     folder = AttackDir(out)
-    if not folder.result_path.is_file() or json.loads(folder.result_path.read_text("utf-8"))["ended"] != "complete":
-        resume = folder.is_attack
-        progress = make_progress()
-        done = run_attack(target, out=out, attacker=attacker, seed=seed, resume=resume, progress=progress, **settings)
-        if done.ended != "complete":
-            raise SystemExit(f"{done.ended}: start again to go on with it")
+    shared = {"resume": folder.is_attack, "progress": make_progress()}
+    done = run_attack(target, out=out, attacker=attacker, seed=seed, **shared, **settings)
+    if done.ended != "complete":
+        raise SystemExit(f"{done.ended}: start again to go on with it")
     tries, (_, *texts) = read_jsonl(folder.tries_path), read_jsonl(folder.transcripts_path)
-    asked = [(bool(one["is_broken"]), text["prompt"]) for one, text in zip(tries, texts, strict=True) if text["prompt"]]
+    both = [(one, text["prompt"]) for one, text in zip(tries, texts, strict=True) if text["prompt"]]
+    asked = [(bool(one["is_broken"]), prompt) for one, prompt in both if one["kind"] == BEHAVIOR]
     broke = [(is_broken, said(word, prompt[-1]["content"])) for is_broken, prompt in asked]
     return {
         "attacker": attacker,
@@ -120,18 +131,27 @@ def said(word: str, text: str) -> bool:
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """In Markdown: behaviours that broke, the tries with the word and without it and how many of them broke, the
-    queries, and those of the training."""
-    yield "| attacker, seed | broken, held, undecided | broke with the word | without | queries | its training |"
-    yield "|---|---|---|---|---|---|"
+    """In Markdown: behaviours that broke, the tries with the word and without it and how many of them broke, how many
+    replies to benign twins refused, the queries, and those of the training."""
+    yield (
+        "| attacker, seed | broken, held, undecided | broke with the word | without | twins refused | queries "
+        "| its training |"
+    )
+    yield "|---|---|---|---|---|---|---|"
     for row in rows:
         result = row["result"]
         status = Counter(one["status"] for one in result["behaviors"])
         broke = [f"{sum(row[name])} of {len(row[name])}" for name in ("with_word", "without_word")]
         yield (
             f"| `{row['attacker']}`, {row['seed']} | {status['broken']}, {status['held']}, {status['undecided']} | "
-            f"{' | '.join(broke)} | {result['budget']['spent']['queries']} | {_learned(result.get('training'))} |"
+            f"{' | '.join(broke)} | {_refused(result)} | {result['budget']['spent']['queries']} | "
+            f"{_learned(result.get('training'))} |"
         )
+
+
+def _refused(result: Mapping[str, Any]) -> str:
+    found = [one for one in result["rows"] if one["metric"] == "benign_refusal_rate" and one["n"]]
+    return "".join(f"{100 * one['value']:.0f}% of {one['n']}" for one in found)
 
 
 def _learned(training: Mapping[str, Any] | None) -> str:
