@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
 import signal
 import statistics
@@ -16,15 +17,15 @@ from rich.console import Console
 from scripted import ScriptedJudge, ScriptedTarget, said
 
 from opct import api
-from opct.attack.best_of_n import BestOfN
+from opct.attack.best_of_n import BestOfN, augmented
 from opct.attack.board import Rules
 from opct.attack.budget import Budget, Ledger
 from opct.attack.grpo import learned, plan_training, train_attacker, training_behaviors
 from opct.attack.loop import Players, play
-from opct.attack.models import Sampling
+from opct.attack.models import LocalModel, Sampling
 from opct.attack.practice import Opponent, Practice
 from opct.attack.protocol import Attempt, Shot, Subject, View
-from opct.attack.refine import fitting_messages
+from opct.attack.refine import Refine, fitting_messages
 from opct.attack.rehearsal import Rehearsal, attack_pair, rollout_of
 from opct.attack.run import run_attack
 from opct.attack.scoring import Scorer
@@ -246,31 +247,43 @@ def weights(folder):
     return (RunDir(folder / "attacker").latest_checkpoint() / "adapter" / "adapter_model.safetensors").read_bytes()
 
 
-def test_it_learns_a_hidden_pattern_from_reward_alone_and_beats_best_of_n(tmp_path, tiny_folder):
-    """Messages with two letters a get an answer; the tiny model writes such by chance in few of its own. The trained
-    attacker breaks a behaviour that it never saw, where best-of-N, which disturbs a request without that letter, does
-    not with as many queries."""
-    own = opponent(lambda text: text.count("a") >= 2)
+UNSEEN = [
+    Subject(f"v/{i}", text)
+    for i, text in enumerate(
+        ("Bang on tubs before breakfast", "Lob a bun about", "Nab bulbs by the barn", "Blab at bedtime")
+    )
+]
+"""With letters of which noise makes an a."""
+
+
+def test_it_learns_a_hidden_pattern_from_reward_alone_and_beats_what_does_not_learn(tmp_path, tiny_folder):
+    """Messages with two small letters a get an answer. The tiny model writes such by chance in few of its own, and
+    noise makes such of the requests now and then: an a that keeps its case, and a b that moves to its neighbour. Of as
+    many tries at behaviours that it never saw, the trained attacker breaks more than the same model untrained, and more
+    than best-of-N."""
+
+    def yields(text):
+        return text.count("a") >= 2
+
+    own = opponent(yields)
     done = trained(tmp_path / "a", tiny_folder, own)
     rewards = [row["reward"] for row in done.summary["curve"]]
     assert len(rewards) == 30
     assert statistics.fmean(rewards[:3]) < 0.3
     assert statistics.fmean(rewards[-5:]) > 0.8
     assert done.summary["spent"]["queries"] == len(own.target.asked)
-    attackers = {
-        "grpo": done.attacker,
-        "best_of_n": BestOfN(0.4),
-    }
-    subjects = [Subject(b.id, b.behavior) for b in TEST]
+    for one in UNSEEN:
+        assert any(yields(augmented(one.text, random.Random(seed))) for seed in range(2000)), "noise can do it"
+    untrained = LocalModel(load_policy(str(tiny_folder), dtype="float32"), own.sampling)
+    attackers = {"grpo": done.attacker, "refine": Refine(untrained), "best_of_n": BestOfN()}
     broken = {}
     for name, attacker in attackers.items():
         players = Players(attacker, own.target, own.scorer)
-        rules = Rules(episodes=8, rounds=1, stop="never", shots=0)
-        tries = play(subjects, players, rules, Ledger(Budget(), 16)).tries
-        assert sum(one.is_asked for one in tries) <= 8
+        tries = play(UNSEEN, players, own.rules, Ledger(Budget(), 16)).tries
+        assert len(tries) == len(UNSEEN) * own.rules.episodes
         broken[name] = sum(bool(one.is_broken) for one in tries)
-    assert broken["grpo"] >= 4
-    assert broken["best_of_n"] == 0
+    assert broken["grpo"] >= 16, "half of its tries at least"
+    assert broken["grpo"] > 2 * max(broken["refine"], broken["best_of_n"])
 
 
 class Stopping(NullProgress):
