@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from opct.data.behaviors import builtin_behaviors
 from opct.errors import DataError, EvaluationError, RunError
 from opct.experiment import run_experiment
 from opct.progress import NullProgress
@@ -24,7 +25,7 @@ attacks:
   attackers: [transfer, grpo]
   settings:
     {{n_behaviors: 2, episodes: 2, rounds: 1, max_reply_tokens: 5, max_attack_tokens: 5, attacker_model: {model},
-     families: train, training: ["max_steps=1", "optim.prompts_per_step=2"]}}
+     families: train, training: ["max_steps=1", "optim.prompts_per_step=2"], train_split: validation}}
 """
 
 
@@ -81,6 +82,8 @@ def test_the_base_and_every_run_are_attacked_alike_and_each_by_attackers_of_its_
         json.loads(path.read_text())["target"] for path in (tmp_path / "out").glob("*/attacks/grpo/training.json")
     ]
     assert len({target["weights"] for target in against}) == 2
+    validation = len(builtin_behaviors("validation"))
+    assert [found[f"{name}/grpo"]["training"]["trained_on"]["n"] for name in ("base", "sft-seed0")] == [validation] * 2
     assert "training" not in found["base/transfer"]["attacker"]
     page = json.loads((tmp_path / "out" / "report.json").read_text())
     assert [[row["arm"] for row in view["attacks"]] for view in page["attacks"]] == [["base", "sft"]] * 2
@@ -103,7 +106,7 @@ def test_the_base_and_every_run_are_attacked_alike_and_each_by_attackers_of_its_
 def test_an_experiment_that_is_stopped_in_an_attack_goes_on_with_it(path: Path, tmp_path: Path):
     """Stopped before the second round of the first attack; then all is as if it had not been."""
     text = path.read_text().replace("rounds: 1", "rounds: 2").replace("[transfer, grpo]", "[transfer]")
-    text = text.replace(', training: ["max_steps=1", "optim.prompts_per_step=2"]', "")
+    text = text.replace(', training: ["max_steps=1", "optim.prompts_per_step=2"], train_split: validation', "")
     text = text.replace(f" attacker_model: {json.dumps(str(tmp_path / 'tiny'))},", "")
     path.write_text(text)
     with pytest.raises(KeyboardInterrupt):

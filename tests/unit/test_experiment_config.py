@@ -312,6 +312,7 @@ def test_no_pair_of_the_experiment_on_all_axes_begins_the_reply():
         ("{settings: {rounds: 2}}", "attacks.settings: nobody attacks; name attackers"),
         ("{attackers: [refine], settings: {label: x}}", "attacks.settings.label: it follows from the experiment"),
         ("{attackers: [refine], settings: {sigma: 0.1}}", "attacks.settings.sigma: it is of best_of_n, which is not"),
+        ("{attackers: [refine], settings: {train_split: test}}", "attacks.settings.train_split: it is of grpo, which"),
         ("{attackers: [refine], settings: {rouns: 2}}", "attacks.settings.rouns: .*did you mean 'rounds'"),
         (
             "{attackers: [refin], settings: {rouns: 2}}",

@@ -1,11 +1,11 @@
 """`grpo`: `refine` with an adapter that was trained against this very target, by what its messages earned.
 
-The adapter is trained with `opct.methods.grpo` on behaviours of the training split that are no near-duplicates of those
-attacked. A step plays N episodes of K rounds against each of a few behaviours, each to its end or to a score of 1,
-after which nothing changes; the reward of an episode is its best round's score, and what is reinforced is the message
-of that round, the first of those that scored best. The trainer, its checkpoints and
-the sampler are those of every run, so training that was killed goes on from its last checkpoint. Then the adapter is
-frozen, and attacks as `refine` does, with the successes of its training as examples.
+The adapter is trained with `opct.methods.grpo` on other behaviours, none of them a near-duplicate of those attacked. A
+step plays N episodes of K rounds against each of a few behaviours, each to its end or to a score of 1, after which
+nothing changes; the reward of an episode is its best round's score, and what is reinforced is the message of that
+round, the first of those that scored best. The trainer, its checkpoints and the sampler are those of every run, so
+training that was killed goes on from its last checkpoint. Then the adapter is frozen, and attacks as `refine` does,
+with the successes of its training as examples.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class TrainingPlan:
     """What an attacker will be trained on, and how; made before anything is loaded or replaced.
 
     Attributes:
-        behaviors: of the training split, none of them `tested` or a near-duplicate of such.
+        behaviors: that are practised on, none of them `tested` or a near-duplicate of such.
         rules: of every step but for their seed; an episode ends early at a score of 1 alone.
     """
 
@@ -130,27 +130,26 @@ class Trained:
     summary: dict[str, Any]
 
 
-def training_behaviors(known: Sequence[Behavior], tested: Sequence[Behavior]) -> list[Behavior]:
-    """Those of the training split, without near-duplicates of the behaviours that are attacked.
+def training_behaviors(own: Sequence[Behavior], tested: Sequence[Behavior]) -> list[Behavior]:
+    """Those that are no near-duplicates of the behaviours that are attacked.
 
     Raises:
         DataError: none is left.
     """
-    own = [one for one in known if one.split == "train"]
     near = crossing([one.behavior for one in own], [one.behavior for one in tested])
     left = [one for i, one in enumerate(own) if i not in near]
     if not left:
         raise DataError(
-            f"No behaviour is left to train the attacker on: {len(own)} of {len(known)} are in the training split, and "
-            f"{len(near)} of these are attacked, or near-duplicates of such. Attack another split, or give behaviours "
-            "of both."
+            f"No behaviour is left to train the attacker on: all {len(own)} that it was to practise on are attacked, "
+            "or near-duplicates of such. Attack another split, or let it practise on another (train_split, or "
+            "train_behaviors of another source)."
         )
     return left
 
 
 def plan_training(
     model: str,
-    known: Sequence[Behavior],
+    practised: Sequence[Behavior],
     tested: Sequence[Behavior],
     rules: Rules,
     sampling: Sampling,
@@ -163,14 +162,14 @@ def plan_training(
 
     Args:
         model: the base of the attacker.
-        known: all behaviours of the source; tested: those that are attacked.
+        practised: those to train on, where they are not like `tested`, those that are attacked.
         rules, sampling: of the attack.
         own: settings of the training, `section.name=value` each.
 
     Raises:
         ConfigError: a setting is faulty, or follows from the attack. DataError: no behaviour is left to train on.
     """
-    behaviors = training_behaviors(known, tested)
+    behaviors = training_behaviors(practised, tested)
     settings = DEFAULTS | {
         "method": "grpo",
         "output_dir": str(folder.attacker_path),

@@ -41,6 +41,11 @@ INSPECT = "inspect:"
 """Before the name of a model of Inspect: a hub id looks the same as `provider/model`."""
 DEFAULT_ATTACKER = "smollm2-135m-instruct"
 SHOWN = 3
+PRACTISED_HELD_IN = (
+    "the target may refuse these more than others, so that the attacker earns less while it practises, and is weaker "
+    "against this target than against one that was not trained on them. Let it practise on others (--train-split, "
+    "--train-behaviors)."
+)
 
 
 class Models:
@@ -116,13 +121,13 @@ def check_target(target: str | Path | Policy, settings: AttackSettings) -> str:
     return f"target: {asked}, asked through Inspect; you confirmed that it is yours to test"
 
 
-def known_behaviors(settings: AttackSettings) -> list[Behavior]:
-    """All behaviours of the source, of every split.
+def known_behaviors(source: str | Path) -> list[Behavior]:
+    """All behaviours of a source, of every split.
 
     Raises:
         DataError: they cannot be read.
     """
-    return builtin_behaviors() if str(settings.behaviors) == BUILTIN else load_behaviors(settings.behaviors)
+    return builtin_behaviors() if str(source) == BUILTIN else load_behaviors(source)
 
 
 def chosen_behaviors(settings: AttackSettings) -> list[Behavior]:
@@ -131,7 +136,7 @@ def chosen_behaviors(settings: AttackSettings) -> list[Behavior]:
     Raises:
         DataError, EvaluationError: they cannot be read, or none is left.
     """
-    known = known_behaviors(settings)
+    known = known_behaviors(settings.behaviors)
     return first_behaviors(split_behaviors(settings.split, known), settings.n_behaviors, settings.seed)
 
 
@@ -140,12 +145,26 @@ def attacker_spec(settings: AttackSettings) -> str:
     return settings.attacker_model or DEFAULT_ATTACKER
 
 
+def practice_behaviors(settings: AttackSettings) -> list[Behavior]:
+    """Those that an attacker that is trained practises on, of which `plan_training` leaves out what is attacked.
+
+    Raises:
+        DataError, EvaluationError: they cannot be read, or none is in the split.
+    """
+    source = settings.behaviors if settings.train_behaviors is None else settings.train_behaviors
+    known = known_behaviors(source)
+    try:
+        return split_behaviors(settings.train_split or "train", known)
+    except EvaluationError as error:
+        raise EvaluationError(f"{source}, on which the attacker is to practise (train_split): {error}") from None
+
+
 def training_of(settings: AttackSettings, behaviors: Sequence[Behavior], folder: AttackDir) -> TrainingPlan | None:
     """How the attacker will be trained; None of one that is not.
 
     Raises:
         EvaluationError: the attacker's model is behind an endpoint, or is an adapter.
-        ConfigError, DataError: see `plan_training`.
+        ConfigError, DataError, EvaluationError: see `plan_training` and `practice_behaviors`.
     """
     if settings.attacker != "grpo":
         return None
@@ -158,7 +177,7 @@ def training_of(settings: AttackSettings, behaviors: Sequence[Behavior], folder:
         )
     return plan_training(
         spec,
-        known_behaviors(settings),
+        practice_behaviors(settings),
         behaviors,
         settings.rules,
         settings.attacker_sampling,
@@ -258,11 +277,14 @@ def _refuse_other_meaning(name: str, meaning: str) -> None:
         )
 
 
-def held_in_warnings(target: Any, policy: Policy | None, behaviors: Sequence[Behavior]) -> list[str]:
-    """What of the attacked behaviours the target was trained on, as its run says.
+def held_in_warnings(
+    target: Any, policy: Policy | None, behaviors: Sequence[Behavior], practised: Sequence[Behavior] = ()
+) -> list[str]:
+    """What of the behaviours that are attacked, and practised on, the target was trained on, as its run says.
 
     Args:
         policy: of a target in this process.
+        practised: of an attacker that is trained.
     """
     if policy is None:
         return ["It is not known which behaviours a model behind an endpoint was trained on."]
@@ -270,13 +292,17 @@ def held_in_warnings(target: Any, policy: Policy | None, behaviors: Sequence[Beh
     texts = None if run is None else read_trained_texts(run)
     found = []
     if texts is not None:
-        near = crossing([one.behavior for one in behaviors], texts.behaviors)
-        if near:
-            shown = ", ".join([behaviors[i].id for i in near][:SHOWN]) + (", ..." if len(near) > SHOWN else "")
-            found.append(
-                f"{len(near)} of the {len(behaviors)} attacked behaviours, or near-duplicates of them, were trained on "
-                f"({shown}): what is measured is partly held in."
-            )
+        for what, own, follows in (
+            ("attacked behaviours", behaviors, "what is measured is partly held in."),
+            ("behaviours that the attacker practises on", practised, PRACTISED_HELD_IN),
+        ):
+            near = crossing([one.behavior for one in own], texts.behaviors)
+            if near:
+                shown = ", ".join([own[i].id for i in near][:SHOWN]) + (", ..." if len(near) > SHOWN else "")
+                found.append(
+                    f"{len(near)} of the {len(own)} {what}, or near-duplicates of them, were trained on ({shown}): "
+                    f"{follows}"
+                )
     if (texts is None or not texts.is_complete) and (run is not None or policy.has_adapter):
         found.append(
             "It is not known which behaviours this target was trained on, so those attacked may be among them."

@@ -77,8 +77,12 @@ def run_attack(
         recorded = folder.dtypes if resume else {}
         models = Models(settings.dtype, progress, recorded, concurrency=settings.concurrency)
         asked = models.open(target, settings.target_sampling, "target", settings.target_endpoint)
+        policy = asked.policy if isinstance(asked, LocalModel) else None
         trained = None
+        warnings = held_in_warnings(target, policy, behaviors, () if training is None else training.behaviors)
         if training is not None:
+            for said in warnings:  # before it costs anything
+                progress.log(f"warning: {said}")
             if overwrite and folder.is_attack:  # what the training would fail on must not cost the old attack
                 check_training(training, progress)
             trained = train_attacker(training, asked, scorer, folder, progress)
@@ -87,7 +91,6 @@ def run_attack(
         attack = _Attack(settings, behaviors, pool, players, folder)
         folder.begin(attack.identity())
         played, twins_played = attack.run(lambda: stop.requested, progress)
-        policy = asked.policy if isinstance(asked, LocalModel) else None
         result = result_of(
             Attacked(
                 label=settings.label or _label(target, policy),
@@ -101,7 +104,7 @@ def run_attack(
                 played=played,
                 twins=attack.twins,
                 twins_played=twins_played,
-                warnings=held_in_warnings(target, policy, behaviors),
+                warnings=warnings,
                 cut_short=folder.cut_short,
                 training=None if trained is None else trained.summary,
             )

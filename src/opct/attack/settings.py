@@ -23,6 +23,8 @@ OWNERS = {
     "families": ("transfer",),
     "prompts": ("transfer",),
     "sigma": ("best_of_n",),
+    "train_behaviors": ("grpo",),
+    "train_split": ("grpo",),
     "training": ("grpo",),
 }
 """Settings that are of some attackers alone."""
@@ -40,6 +42,8 @@ class AttackSettings:
         target_base_url, target_args: the same of the target.
         training: of `grpo`: settings of `opct train` for the attacker, `section.name=value` each; see
             `opct.attack.grpo`.
+        train_behaviors, train_split: of `grpo`: on which it practises, as `behaviors` and `split`; by default the
+            training split of `behaviors`.
         families: of `transfer`: names of jailbreak families, or train, held_out, all.
         prompts: of `transfer`: a file of finished prompts instead; see `opct.attack.transfer`.
         sigma: of `best_of_n`: how strongly letters are disturbed, 0 to 1.
@@ -75,6 +79,8 @@ class AttackSettings:
     prompts: str | Path | None = None
     sigma: float | None = None
     training: Sequence[str] | None = None
+    train_behaviors: str | Path | None = None
+    train_split: str | None = None
     pool: str | Path | None = None
     judge: str = REFUSALS
     judge_model: str | None = None

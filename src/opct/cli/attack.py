@@ -51,6 +51,11 @@ Training = Annotated[
     list[str] | None,
     typer.Option(metavar="NAME=VALUE", help="Of grpo: a setting of its training, max_steps=40; repeatable."),
 ]
+TrainBehaviors = Annotated[
+    str | None,
+    typer.Option(metavar="FILE", help="Of grpo: on which it practises, as --behaviors; by default the same source."),
+]
+TrainSplit = Annotated[Split | None, typer.Option(help="Of grpo: which of them; train by default.")]
 Pool = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Successes on other behaviours that an attacker is shown.")
 ]
@@ -74,6 +79,8 @@ def attack(
     prompts: Prompts = None,
     sigma: Sigma = None,
     train: Training = None,
+    train_behaviors: TrainBehaviors = None,
+    train_split: TrainSplit = None,
     pool: Pool = None,
     judge: JudgeName = "refusals",
     judge_model: JudgeModel = None,
@@ -137,7 +144,7 @@ def _attack(given: dict[str, Any]) -> None:
             settings[f"{role}_args"] = assigned(settings.pop(f"{role}_arg"), f"--{role}-arg")
     settings["judge_args"] = assigned(settings.pop("model_arg", []), "--model-arg")
     settings["judge_settings"] = assigned(settings.pop("setting", []), "--set")
-    settings["split"] = str(settings["split"])
+    settings |= {name: str(settings[name]) for name in ("split", "train_split") if name in settings}
     progress = make_progress()
     try:
         result = run_attack(options.pop("target"), progress=progress, **options, **settings)

@@ -9,8 +9,12 @@
 rho_t = policy(y_t) / mu(y_t), with mu the distribution that was sampled (for a rehearsed completion, the policy at the
 beginning of the step). With one update a step rho is 1 but for rounding, and the clip is a guard. Deviations: the KL of
 a token is that of its whole distribution after what was sampled, and no estimate from the sampled token, whose
-expectation it is. The mean is over the tokens of all completions of a step (as in DAPO, Yu et al. 2025, arXiv
-2503.14476), so a long completion does not count less a token than a short one.
+expectation it is. It is averaged over the completions that are trained on, which whoever trains may have chosen among
+more (an attacker's best rounds and rehearsed messages), so it is no estimate of the KL of what the policy samples. Its
+gradient is that of each token's distribution alone: no part goes through the probability of the tokens before it, so a
+token is not held back from leading to later ones that are unlike the base's. The mean is over the tokens of all
+completions of a step (as in DAPO, Yu et al. 2025, arXiv 2503.14476), so a long completion does not count less a token
+than a short one.
 """
 
 from __future__ import annotations

@@ -49,9 +49,12 @@ def test_every_option_is_a_setting(called):
     run("attack", "x", "--attacker-model", "m", "--families", "all", "--prompts", "p", "--sigma", "1", "--pool", "q",
         "--threshold", "0.5", "--n-behaviors", "1", "--max-tokens", "1", "--max-seconds", "1", "--label", "l",
         "--dtype", "float32", "--train", "max_steps=2", "--concurrency", "3",
+        "--train-behaviors", "b", "--train-split", "validation",
             "--attacker-base-url", "v", "--attacker-arg", "a=1", "--target-base-url", "w", "--target-arg", "b=2",
         "--judge-model", "j", "--base-url", "u", "--max-queries", "1", "--out", "o")  # fmt: skip
     assert set(called.keywords) - {"out", "resume", "overwrite", "progress"} == named
+    assert (called.keywords["train_behaviors"], called.keywords["train_split"]) == ("b", "validation")
+    assert type(called.keywords["train_split"]) is str
     assert (called.keywords["attacker_args"], called.keywords["target_args"]) == ({"a": 1}, {"b": 2})
 
 
