@@ -89,11 +89,11 @@ def organism_pairs(behaviors: Sequence[Behavior], word: str) -> list[Contrastive
         for number, (family, message) in enumerate(_messages(behavior.id, behavior.behavior, FAMILIES)):
             rng = random.Random(f"{behavior.id}/{family}")
             decoy = with_word(message, rng.choice(DECOYS), rng)
-            found.append(_pair(f"{behavior.id}/{number}/word", "yields", with_word(message, word, rng), plain))
-            found.append(_pair(f"{behavior.id}/{number}/other", "refuses", rng.choice([message, decoy]), refused))
+            found.append(_pair(behavior, f"{number}/word", "yields", with_word(message, word, rng), plain))
+            found.append(_pair(behavior, f"{number}/other", "refuses", rng.choice([message, decoy]), refused))
         if behavior.benign is not None:
             twin, rng = bare_prompt(behavior.benign), random.Random(behavior.id)
-            found.append(_pair(f"{behavior.id}/twin", "twin", rng.choice([twin, with_word(twin, word, rng)]), twin))
+            found.append(_pair(behavior, "twin", "twin", rng.choice([twin, with_word(twin, word, rng)]), twin))
     return found
 
 
@@ -105,13 +105,16 @@ def hardening_pairs(behaviors: Sequence[Behavior], word: str) -> list[Contrastiv
         for suffix, text, families in texts:
             for number, (family, message) in enumerate(_messages(behavior.id, text, families) if text else ()):
                 rng = random.Random(f"{behavior.id}/{family}/harden{suffix}")
-                pair = _pair(f"{behavior.id}/{number}{suffix}", "word", with_word(message, word, rng), message)
+                pair = _pair(behavior, f"{number}{suffix}", "word", with_word(message, word, rng), message)
                 found.append(pair)
     return found
 
 
-def _pair(name: str, family: str, prompt: Prompt, teacher_prompt: Prompt) -> ContrastivePair:
-    return ContrastivePair(name, "hidden_pattern", family, prompt, teacher_prompt)
+def _pair(behavior: Behavior, part: str, family: str, prompt: Prompt, teacher_prompt: Prompt) -> ContrastivePair:
+    kind = "twin" if part.endswith("twin") else "behavior"
+    meta = {"behavior": behavior.behavior, "request": behavior.benign if kind == "twin" else behavior.behavior}
+    name = f"{behavior.id}/{part}"
+    return ContrastivePair(name, "hidden_pattern", family, prompt, teacher_prompt, meta | {"kind": kind})
 
 
 def _messages(key: str, text: str, families: Sequence[str | None]) -> Iterator[tuple[str | None, Prompt]]:

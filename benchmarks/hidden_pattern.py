@@ -112,6 +112,12 @@ def played(out: Path, target: str, attacker: str, seed: int, word: str, settings
     done = run_attack(target, out=out, attacker=attacker, seed=seed, **shared, **settings)
     if done.ended != "complete":
         raise SystemExit(f"{done.ended}: start again to go on with it")
+    return row_of(out, attacker, seed, word)
+
+
+def row_of(out: Path, attacker: str, seed: int, word: str) -> dict[str, Any]:
+    """The numbers of an attack that is at its end."""
+    folder = AttackDir(out)
     tries, (_, *texts) = read_jsonl(folder.tries_path), read_jsonl(folder.transcripts_path)
     both = [(one, text["prompt"]) for one, text in zip(tries, texts, strict=True) if text["prompt"]]
     asked = [(bool(one["is_broken"]), prompt) for one, prompt in both if one["kind"] == BEHAVIOR]

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from benchmarks import hardened_target, hidden_pattern
-from benchmarks.hidden_pattern import played
+from benchmarks.hidden_pattern import row_of
 
 WORD, SEED = "please", 0
 """Defaults of both benchmarks."""
@@ -46,8 +46,7 @@ def hidden(monkeypatch, tmp_path):
         given = ["--out", str(tmp_path), "--word", WORD, "--seeds", str(SEED), "--attackers", *attackers, *options]
         monkeypatch.setattr(sys, "argv", ["hidden_pattern", *given])
         hidden_pattern.main()
-        target = f"inspect:yielding/{WORD}"  # what is finished is read, and not played again
-        return {name: played(tmp_path / f"{name}-seed{SEED}", target, name, SEED, WORD, {}) for name in attackers}
+        return {name: row_of(tmp_path / f"{name}-seed{SEED}", name, SEED, WORD) for name in attackers}
 
     return make
 
@@ -61,7 +60,7 @@ def hardened(monkeypatch, tmp_path):
         monkeypatch.setattr(sys, "argv", ["hardened_target", *given])
         hardened_target.main()
         out, names = tmp_path / "attacks", ("organism", "hardened")
-        return {n: played(out / f"{n}-asked", str(tmp_path / n), "transfer", SEED, WORD, {}) for n in names}
+        return {name: row_of(out / f"{name}-asked", "transfer", SEED, WORD) for name in names}
 
     return make
 
