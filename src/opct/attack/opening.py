@@ -25,7 +25,7 @@ from opct.evals.jailbreak import first_behaviors, split_behaviors
 from opct.evals.judging.asking import IN_PROCESS, LLMJudge
 from opct.evals.judging.asking_settings import asking_settings
 from opct.evals.judging.endpoint import own_secrets
-from opct.evals.judging.opening import described_model, inspect_model, model_settings, open_judge
+from opct.evals.judging.opening import described_model, endpoint_address, inspect_model, model_settings, open_judge
 from opct.evals.judging.rubrics import RUBRICS
 from opct.evals.refusals import refuses
 from opct.models.saved import load_policy
@@ -113,7 +113,9 @@ def check_target(target: str | Path | Policy, settings: AttackSettings) -> str:
             f"The target {asked} is a model of Inspect, which may run elsewhere and belong to somebody else. Attack it "
             "only if it is yours, or its owner has agreed to this test; then say so with --confirm-remote."
         )
-    return f"target: {asked}, asked through Inspect; you confirmed that it is yours to test"
+    address = endpoint_address(asked, settings.target_base_url)
+    where = "" if address is None else f" at {address}"
+    return f"target: {asked}, asked through Inspect{where}; you confirmed that it is yours to test"
 
 
 def known_behaviors(settings: AttackSettings) -> list[Behavior]:

@@ -257,6 +257,23 @@ def test_a_model_behind_an_endpoint_is_attacked_only_when_confirmed(tmp_path):
     assert "this machine" in check_target("some/model", AttackSettings())
 
 
+def test_the_line_that_says_whose_model_is_attacked_has_its_address_without_secrets(monkeypatch):
+    """Given, or taken from the environment by the provider; the provider's own address is not known here."""
+    monkeypatch.setenv("THEIRS_API_KEY", "sk-secret-in-path")
+    settings = AttackSettings(
+        confirm_remote=True, target_base_url="http://me:word@gpu-7:8000/sk-secret-in-path/v1/?api_key=abc&team=red"
+    )
+    said = check_target("inspect:openai-api/local/mine", settings)
+    assert said == (
+        "target: openai-api/local/mine, asked through Inspect at http://gpu-7:8000/[secret]/v1; you confirmed that it "
+        "is yours to test"
+    )
+    monkeypatch.setenv("LOCAL_BASE_URL", "http://localhost:8000/v1")
+    confirmed = AttackSettings(confirm_remote=True)
+    assert " at http://localhost:8000/v1;" in check_target("inspect:openai-api/local/mine", confirmed)
+    assert "asked through Inspect; you" in check_target("inspect:mockllm/model", confirmed)
+
+
 def test_a_confirmed_model_of_inspect_is_attacked(tmp_path, monkeypatch):
     """It answers everything at once: all is broken by the first query. Of a batch of 6 (24 tries, two threads) 2 are
     asked at once, as said."""
