@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from opct.attack.protocol import Reply
+from opct.attack.protocol import CUT, Reply
 from opct.data.pairs import Prompt
 from opct.data.render import final_answer, without_thinking
 from opct.errors import EvaluationError, OpctError
@@ -266,11 +266,18 @@ class _Asking:
 def _reply(output: ModelOutput, most_tokens: int) -> Reply:
     """Where the endpoint counts no tokens, the reply counts as one of `most_tokens`: a budget must hold."""
     text, unfinished = without_thinking(output.completion.encode("utf-8", "replace").decode("utf-8"))
-    used = output.usage
+    used, stop_reason = output.usage, STOP_REASONS.get(output.stop_reason, "stop")
     return Reply(
         text,
-        STOP_REASONS.get(output.stop_reason, "stop"),
+        stop_reason,
         0 if used is None else used.input_tokens,
         most_tokens if used is None else used.output_tokens,
-        is_unfinished=unfinished,
+        is_unfinished=unfinished or (stop_reason in CUT and not text and _has_reasoning(output)),
     )
+
+
+def _has_reasoning(output: ModelOutput) -> bool:
+    """Whether the server told reasoning apart from the answer, shown (`ContentReasoning`) or only counted."""
+    content, used = output.message.content, output.usage
+    shown = not isinstance(content, str) and any(part.type == "reasoning" for part in content)
+    return shown or (used is not None and bool(used.reasoning_tokens))

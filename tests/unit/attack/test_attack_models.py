@@ -4,7 +4,15 @@ import threading
 
 import anyio
 import pytest
-from inspect_ai.model import ModelOutput, ModelUsage, get_model
+from inspect_ai.model import (
+    ChatCompletionChoice,
+    ChatMessageAssistant,
+    ContentReasoning,
+    ContentText,
+    ModelOutput,
+    ModelUsage,
+    get_model,
+)
 from scripted import user
 
 from opct.attack.models import InspectModel, LocalModel, Sampling
@@ -149,6 +157,33 @@ def test_a_reply_whose_tokens_nobody_counted_counts_as_the_longest():
 def test_why_a_model_of_inspect_stopped(stop_reason, told):
     [reply] = inspected(Script(lambda text: "x", stop_reason)).answer([user("a")], [0])
     assert reply.stop_reason == told
+
+
+def reasoned(reasoning, text, stop_reason, *, counted=None):
+    """What Inspect makes of the reply of a server that parses reasoning itself, and may count what it does not show."""
+    parts = [] if reasoning is None else [ContentReasoning(reasoning=reasoning)]
+    message = ChatMessageAssistant(content=[*parts, ContentText(text=text)])
+    usage = ModelUsage(input_tokens=5, output_tokens=8, total_tokens=13, reasoning_tokens=counted)
+    return ModelOutput(model="m", choices=[ChatCompletionChoice(message=message, stop_reason=stop_reason)], usage=usage)
+
+
+@pytest.mark.parametrize(
+    ("output", "unfinished"),
+    [
+        (reasoned("let me see", "", "max_tokens"), True),
+        (reasoned("let me see", "", "model_length"), True),
+        (reasoned(None, "", "max_tokens", counted=8), True),
+        (reasoned("let me see", "The ans", "max_tokens"), False),  # the answer was cut
+        (reasoned("let me see", "", "stop"), False),  # it ended without an answer
+        (reasoned(None, "", "max_tokens", counted=0), False),  # it does not reason
+    ],
+)
+def test_a_reply_that_was_cut_in_reasoning_that_the_server_parsed_is_unfinished(output, unfinished):
+    async def answers(input, tools, tool_choice, config):
+        return output
+
+    [reply] = inspected(answers).answer([user("a")], [0])
+    assert reply.is_unfinished is unfinished
 
 
 def test_a_prompt_that_an_endpoint_rejects_is_told_apart():
