@@ -24,7 +24,10 @@ from opct.progress import NullProgress
 if TYPE_CHECKING:
     from opct.attack.settings import AttackSettings
 
-FOLLOWS = ("attacker", "label", "dtype", "target_base_url", "target_args", "confirm_remote")
+FOLLOWS = (
+    *("attacker", "label", "dtype", "confirm_remote"),
+    *("target_base_url", "target_args", "target_template_opens_thinking"),
+)
 """Settings of an attack that follow from the experiment."""
 
 

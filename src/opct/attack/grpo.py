@@ -157,6 +157,7 @@ def plan_training(
     own: Sequence[str],
     *,
     dtype: str | None = None,
+    thinking_tags: tuple[str, str] | None = None,
 ) -> TrainingPlan:
     """Check everything about a training that can be checked without a model.
 
@@ -165,6 +166,7 @@ def plan_training(
         practised: those to train on, where they are not like `tested`, those that are attacked.
         rules, sampling: of the attack.
         own: settings of the training, `section.name=value` each.
+        thinking_tags: of the attacker's model, where they are not those by default.
 
     Raises:
         ConfigError: a setting is faulty, or follows from the attack. DataError: no behaviour is left to train on.
@@ -182,6 +184,8 @@ def plan_training(
     }
     if dtype is not None:
         settings["model.dtype"] = dtype
+    if thinking_tags is not None:
+        settings["loss.thinking_tags"] = list(thinking_tags)
     given = [f"{name}={json.dumps(value)}" for name, value in settings.items()]
     config = load_config(None, [*given, *own])
     _refuse_fixed(load_config(None, given), config)
@@ -265,10 +269,12 @@ def train_attacker(
         "trained_on": identity["trained_on"],
         "settings": digest(plan.identity())[:12],
     }
-    model = LocalModel(policy, plan.sampling, source=f"{plan.model}, trained against the target")
+    tags = plan.config.loss.thinking_tags
+    source = f"{plan.model}, trained against the target"
+    model = LocalModel(policy, plan.sampling, source=source, thinking_tags=tags)
     return Trained(
         Grpo(model, settled),
-        tuple(rehearsal.shots(partial(written_message, policy.renderer))),
+        tuple(rehearsal.shots(partial(written_message, policy.renderer, tags=tags))),
         {**settled, "identity": plan.identity(), **learned(folder, run)},
     )
 

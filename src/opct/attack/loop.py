@@ -3,26 +3,29 @@
 A round is cut into batches of open episodes, into several where stages can work side by side. Each goes through three
 stages: the attacker proposes, the target answers, the judge scores; then its tries are kept at once. Stages work at the
 same time where they can: a judge or a model behind an endpoint takes one batch while the next is under way, and models
-of this process take turns. Batches are kept in their order, so what is on the disk is always the beginning of the
-attack, and going on from there gives what would have come without the interruption.
+of this process take turns, those of the oldest batch first. Batches are kept in their order, so what is on the disk is
+always the beginning of the attack, and going on from there gives what would have come without the interruption.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Protocol
+from queue import PriorityQueue
+from typing import Any, Protocol, TypeVar
 
 from opct.attack.board import Board, Rules
 from opct.attack.budget import Ledger
-from opct.attack.protocol import BEHAVIOR, Attacker, ChatModel, Key, Kind, Proposal, Reply, Shot, Subject, Try, View
+from opct.attack.protocol import BEHAVIOR, Attacker, ChatModel, Key, Kind, Shot, Subject, Try, View
 from opct.attack.scoring import Scorer
 from opct.attack.turns import answered, asked_tries
 from opct.progress import NullProgress, Progress
 
+T = TypeVar("T")
 INTERRUPTED = "interrupted"
 COMPLETE = "complete"
 
@@ -194,24 +197,64 @@ class _Stages:
 
     def __init__(self, players: Players):
         self.players = players
-        self._here = ThreadPoolExecutor(1, "opct-attack-local")
-        self._attacker = self._here if players.attacker.is_local else ThreadPoolExecutor(1, "opct-attack-attacker")
-        self._target = self._here if players.target.is_local else ThreadPoolExecutor(1, "opct-attack-target")
-        self._judge = self._here if players.scorer.is_local else ThreadPoolExecutor(1, "opct-attack-judge")
+        self._batches = itertools.count()
+        here = _Thread("local")
+        self._attacker = here if players.attacker.is_local else _Thread("attacker")
+        self._target = here if players.target.is_local else _Thread("target")
+        self._judge = here if players.scorer.is_local else _Thread("judge")
         self.threads = {self._attacker, self._target, self._judge}
 
     def __enter__(self) -> _Stages:
         return self
 
     def __exit__(self, *_: object) -> None:
+        for thread in self.threads:  # all of them, before any is waited for: what ends now begins nothing more
+            thread.pool.shutdown(wait=False, cancel_futures=True)
         for thread in self.threads:
-            thread.shutdown(wait=True, cancel_futures=True)
+            thread.pool.shutdown(wait=True)
 
     def submit(self, kind: Kind, views: Sequence[View], rules: Rules) -> Future[list[Try]]:
-        """Begin a batch; each stage waits for the one before it, and for its turn."""
+        """Begin a batch; each stage begins once the one before it is done and it has its turn. Where a stage fails,
+        those after it fail with its error."""
         attacker, target, scorer = self.players.attacker, self.players.target, self.players.scorer
-        proposed: Future[list[Proposal]] = self._attacker.submit(attacker.propose, views)
-        replied: Future[list[Reply | None]] = self._target.submit(
-            lambda: answered(target, views, proposed.result(), rules)
+        batch = next(self._batches)
+        proposed = self._attacker.submit(batch, lambda: attacker.propose(views))
+        replied = self._target.submit(batch, lambda: answered(target, views, proposed.result(), rules), proposed)
+        return self._judge.submit(
+            batch, lambda: asked_tries(kind, views, proposed.result(), replied.result(), scorer), replied
         )
-        return self._judge.submit(lambda: asked_tries(kind, views, proposed.result(), replied.result(), scorer))
+
+
+class _Thread:
+    """Runs stages one at a time: of those that can begin, that of the oldest batch first, so that no batch waits for a
+    later one before it is kept."""
+
+    def __init__(self, name: str):
+        self.pool = ThreadPoolExecutor(1, f"opct-attack-{name}")
+        self._ready: PriorityQueue[tuple[int, Any, Any]] = PriorityQueue()  # of one batch, never two at once
+
+    def submit(self, batch: int, work: Callable[[], T], after: Future[Any] | None = None) -> Future[T]:
+        """Run `work` in its turn; where it takes the result of a stage before it (`after`), it holds no thread until
+        that is done."""
+        future: Future[T] = Future()
+        if after is None:
+            self._enqueue(batch, future, work)
+        else:
+            after.add_done_callback(lambda _: self._enqueue(batch, future, work))
+        return future
+
+    def _enqueue(self, batch: int, future: Future[T], work: Callable[[], T]) -> None:
+        self._ready.put((batch, future, work))
+        try:
+            self.pool.submit(self._run_oldest)
+        except RuntimeError:  # it was shut down, and nobody waits for this any more
+            future.cancel()
+
+    def _run_oldest(self) -> None:
+        _, future, work = self._ready.get()
+        try:
+            found = work()
+        except BaseException as error:  # whatever it is, whoever settles the batch gets it
+            future.set_exception(error)
+            raise
+        future.set_result(found)

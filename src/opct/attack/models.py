@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from opct.attack.protocol import Reply
+from opct.attack.protocol import CUT, Reply
 from opct.data.pairs import Prompt
-from opct.data.render import final_answer, without_thinking
+from opct.data.render import THINKING_TAGS, closes_unopened, final_answer, without_thinking
 from opct.errors import EvaluationError, OpctError
 from opct.evals.judging import endpoint
 from opct.evals.judging.asking import IN_PROCESS
@@ -66,14 +66,52 @@ class Endpoint:
         return self.base_url is not None or bool(self.model_args)
 
 
+@dataclass(frozen=True)
+class Thinking:
+    """How a model writes its reasoning.
+
+    Attributes:
+        tags: what opens and closes a block; None: as the model's run was trained with, else `<think>` and `</think>`.
+        template_opens: whether the chat template of a model behind an endpoint ends the prompt with an opened block, so
+            that its replies begin inside of it; None: not said. Of a policy in this process the template is read.
+
+    Raises:
+        EvaluationError: the tags are not two different ones.
+    """
+
+    tags: tuple[str, str] | None = None
+    template_opens: bool | None = None
+
+    def __post_init__(self) -> None:
+        if self.tags is not None and (len(self.tags) != 2 or not all(self.tags) or self.tags[0] == self.tags[1]):
+            raise EvaluationError(
+                f"The thinking tags are to be {', '.join(map(repr, self.tags))}: give two, what opens a block and what "
+                "closes it."
+            )
+
+    def row(self) -> dict[str, Any]:
+        """What is not as by default, as JSON values."""
+        tags = {} if self.tags in (None, THINKING_TAGS) else {"thinking_tags": list(self.tags or ())}
+        said = {} if self.template_opens is None else {"template_opens_thinking": self.template_opens}
+        return tags | said
+
+
 class LocalModel:
     """A policy in this process."""
 
     is_local = True
 
-    def __init__(self, policy: Policy, sampling: Sampling, *, source: str | None = None):
-        """Args: source: where the policy came from, in words."""
+    def __init__(
+        self,
+        policy: Policy,
+        sampling: Sampling,
+        *,
+        source: str | None = None,
+        thinking_tags: tuple[str, str] = THINKING_TAGS,
+    ):
+        """Args: source: where the policy came from, in words; thinking_tags: what opens and closes its reasoning."""
         self.policy, self.sampling, self.source = policy, sampling, source or policy.name
+        self.thinking_tags = thinking_tags
         self.max_tokens = sampling.max_tokens
 
     def identity(self) -> dict[str, Any]:
@@ -87,6 +125,7 @@ class LocalModel:
             "template_hash": self.policy.renderer.template_hash,
             "dtype": str(self.policy.dtype).removeprefix("torch."),
             **self.sampling.row(),
+            **Thinking(self.thinking_tags).row(),
         }
 
     def room(self, prompt: Prompt) -> int | None:
@@ -105,7 +144,7 @@ class LocalModel:
         return [self._reply(*one) for one in zip(prompts, completions, strict=True)]
 
     def _reply(self, prompt: Prompt, completion: Any) -> Reply:
-        text, unfinished = final_answer(self.policy.renderer, prompt, completion.token_ids)
+        text, unfinished = final_answer(self.policy.renderer, prompt, completion.token_ids, self.thinking_tags)
         return Reply(
             text,
             completion.stop_reason,
@@ -122,6 +161,8 @@ class InspectModel:
     Args:
         name: as the identity calls it.
         reached: what else says which model answers, without secrets (`opct.evals.judging.opening.model_settings`).
+        thinking: how it writes its reasoning, where its server does not parse that.
+        role: target or attacker, as the settings name it.
         concurrency: most calls at once; None: as many as its provider takes.
         timeout_s: of one call to an endpoint; a model in this process takes as long as it takes.
         endpoint_retries: how often a call that failed is made again, after `backoff_s`, twice that, and so on.
@@ -134,6 +175,8 @@ class InspectModel:
         *,
         name: str | None = None,
         reached: Mapping[str, Any] | None = None,
+        thinking: Thinking | None = None,
+        role: str = "target",
         concurrency: int | None = None,
         timeout_s: float = 120.0,
         endpoint_retries: int = 5,
@@ -141,7 +184,7 @@ class InspectModel:
         sleep: Callable[[float], Awaitable[Any]] = anyio.sleep,
     ):
         self.model, self.sampling, self.name = model, sampling, name or str(model)
-        self.reached = dict(reached or {})
+        self.reached, self.thinking, self.role = dict(reached or {}), thinking or Thinking(), role
         self.concurrency, self.endpoint_retries, self.backoff_s = concurrency, endpoint_retries, backoff_s
         self.is_local = str(model).startswith(IN_PROCESS)
         self.timeout_s = None if self.is_local else timeout_s
@@ -150,9 +193,10 @@ class InspectModel:
         self._answered_before = False
 
     def identity(self) -> dict[str, Any]:
-        """Name, endpoint and sampling."""
+        """Name, endpoint, sampling, and how it writes its reasoning where that was said."""
         named = {"where": "a model of Inspect", "source": self.name, "model": self.name}
-        return named | ({"reached": self.reached} if self.reached else {}) | self.sampling.row()
+        reached = {"reached": self.reached} if self.reached else {}
+        return named | reached | self.sampling.row() | self.thinking.row()
 
     def room(self, prompt: Prompt) -> int | None:
         """Not known before asking."""
@@ -163,7 +207,7 @@ class InspectModel:
 
         Raises:
             EvaluationError: the endpoint refuses the key or the model, does not answer, or rejects everything it was
-                ever asked.
+                ever asked; or a reply closes a thinking block that it never opened, and nobody said what opens it.
         """
         from opct.evals.inspecting import quiet
 
@@ -240,7 +284,7 @@ class _Asking:
                 fault = endpoint.no_completion(said)
             else:
                 if output.choices:
-                    return _reply(output, self.owner.max_tokens)
+                    return _reply(output, self.owner)
                 fault = endpoint.no_completion("no choice in it")
             if fault.kind != endpoint.TRANSIENT:
                 return fault
@@ -263,14 +307,47 @@ class _Asking:
         return await self.owner.model.generate(as_chat(self.prompts[i]), config=config)
 
 
-def _reply(output: ModelOutput, most_tokens: int) -> Reply:
-    """Where the endpoint counts no tokens, the reply counts as one of `most_tokens`: a budget must hold."""
-    text, unfinished = without_thinking(output.completion.encode("utf-8", "replace").decode("utf-8"))
-    used = output.usage
+def _reply(output: ModelOutput, owner: InspectModel) -> Reply:
+    """Where the endpoint counts no tokens, the reply counts as the longest one: a budget must hold."""
+    said, reasoned = output.completion.encode("utf-8", "replace").decode("utf-8"), _has_reasoning(output)
+    text, unfinished = _answer(said, owner, is_parsed=reasoned)
+    used, stop_reason = output.usage, STOP_REASONS.get(output.stop_reason, "stop")
     return Reply(
         text,
-        STOP_REASONS.get(output.stop_reason, "stop"),
+        stop_reason,
         0 if used is None else used.input_tokens,
-        most_tokens if used is None else used.output_tokens,
-        is_unfinished=unfinished,
+        owner.max_tokens if used is None else used.output_tokens,
+        is_unfinished=unfinished or (stop_reason in CUT and not text and reasoned),
     )
+
+
+def _answer(said: str, owner: InspectModel, *, is_parsed: bool) -> tuple[str, bool]:
+    """(what is said outside of thinking blocks, whether the reply ended inside one).
+
+    Args:
+        is_parsed: the server took the reasoning out, so the text begins outside of it whatever the template does.
+
+    Raises:
+        EvaluationError: the text closes a block that it never opened, and nobody said whether the template opens it: a
+            reply that was cut before that has no tag at all, and would pass for an answer.
+    """
+    thinking, role = owner.thinking, owner.role
+    tags = thinking.tags or THINKING_TAGS
+    if thinking.template_opens is None and not is_parsed and closes_unopened(said, tags):
+        option = f"--{role}-template-opens-thinking"
+        raise EvaluationError(
+            f"A reply of the {role} {owner.name} closes a thinking block ({tags[1]}) that it never opened. Where its "
+            f"chat template opens that, say so with {option} ({role}_template_opens_thinking=True): a reply that is "
+            "cut before the closing tag is no answer. Where replies begin outside of thinking, say "
+            f"--no-{option[2:]} (False). What was tried until now is kept, and may hold such cut replies, so the "
+            "attack begins anew: take another --out, or --overwrite."
+        )
+    opened = bool(thinking.template_opens) and not is_parsed
+    return without_thinking(said, tags, template_opens=opened)
+
+
+def _has_reasoning(output: ModelOutput) -> bool:
+    """Whether the server told reasoning apart from the answer, shown (`ContentReasoning`) or only counted."""
+    content, used = output.message.content, output.usage
+    shown = not isinstance(content, str) and any(part.type == "reasoning" for part in content)
+    return shown or (used is not None and bool(used.reasoning_tokens))

@@ -10,22 +10,24 @@ from typing import TYPE_CHECKING, Any
 
 from opct.attack.best_of_n import BestOfN
 from opct.attack.grpo import TrainingPlan, plan_training
-from opct.attack.models import Endpoint, InspectModel, LocalModel, Sampling
+from opct.attack.models import Endpoint, InspectModel, LocalModel, Sampling, Thinking
 from opct.attack.protocol import BEHAVIOR, TWIN, Attacker, ChatModel, Judge, Shot, Subject
 from opct.attack.refine import Refine
 from opct.attack.scoring import ANSWERS, RULES, RefusalJudge, Scorer
 from opct.attack.settings import BUILTIN, AttackSettings
 from opct.attack.store import AttackDir
 from opct.attack.transfer import FamilyTransfer, PromptTransfer, finished_prompts, load_successes
+from opct.config_file import load_config
 from opct.data.behaviors import Behavior, builtin_behaviors, load_behaviors
 from opct.data.near_duplicates import crossing
+from opct.data.render import THINKING_TAGS
 from opct.data.trained_on import read_trained_texts
 from opct.errors import DataError, EvaluationError, unknown
 from opct.evals.jailbreak import first_behaviors, split_behaviors
 from opct.evals.judging.asking import IN_PROCESS, LLMJudge
 from opct.evals.judging.asking_settings import asking_settings
 from opct.evals.judging.endpoint import own_secrets
-from opct.evals.judging.opening import described_model, inspect_model, model_settings, open_judge
+from opct.evals.judging.opening import described_model, endpoint_address, inspect_model, model_settings, open_judge
 from opct.evals.judging.rubrics import RUBRICS
 from opct.evals.refusals import refuses
 from opct.models.saved import load_policy
@@ -70,34 +72,59 @@ class Models:
         self._policies: dict[str, Policy] = {}
 
     def open(
-        self, spec: str | Path | Policy, sampling: Sampling, role: str, endpoint: Endpoint | None = None
+        self,
+        spec: str | Path | Policy,
+        sampling: Sampling,
+        role: str,
+        endpoint: Endpoint | None = None,
+        thinking: Thinking | None = None,
     ) -> ChatModel:
         """A model by what names it, or a loaded policy.
 
         Raises:
             EvaluationError, ModelError: it cannot be loaded, or an endpoint is given of what has none.
         """
-        endpoint, name = endpoint or Endpoint(), str(spec)
+        endpoint, thinking, name = endpoint or Endpoint(), thinking or Thinking(), str(spec)
         is_named = isinstance(spec, str | Path) and name.startswith(INSPECT)
         if endpoint.is_given and not is_named:
             raise EvaluationError(
                 f"The {role} is loaded in this process, and so has no address and no arguments of a provider: leave "
                 f"{role}_base_url and {role}_args out, or name a model as inspect:provider/model."
             )
+        if thinking.template_opens is not None and not is_named:
+            raise EvaluationError(
+                f"The {role} is loaded in this process, where its chat template is read: leave "
+                f"{role}_template_opens_thinking out."
+            )
         if not isinstance(spec, str | Path):
-            return LocalModel(spec, sampling, source="a loaded policy")
+            return LocalModel(spec, sampling, source="a loaded policy", thinking_tags=thinking.tags or THINKING_TAGS)
         if is_named:
             named, given = name.removeprefix(INSPECT), asdict(endpoint)
             asked = inspect_model(named, what=f"The {role}'s model", **given)
             reached = model_settings(named, secrets=own_secrets(asked), **given)
             described = described_model(str(asked))
-            return InspectModel(asked, sampling, name=described, reached=reached, concurrency=self._concurrency)
+            return InspectModel(
+                asked,
+                sampling,
+                name=described,
+                reached=reached,
+                thinking=thinking,
+                role=role,
+                concurrency=self._concurrency,
+            )
         if name not in self._policies:
             self._progress.stage(f"load {name}")
             dtype = self._dtype or self._recorded.get(name)
             self._policies[name] = load_policy(name, **({} if dtype is None else {"dtype": dtype}))
             self._progress.log(f"dtype: {self._policies[name].dtype_reason}")
-        return LocalModel(self._policies[name], sampling, source=name)
+        tags = thinking.tags or trained_tags(spec)
+        return LocalModel(self._policies[name], sampling, source=name, thinking_tags=tags)
+
+
+def trained_tags(spec: str | Path) -> tuple[str, str]:
+    """What opens and closes a thinking block, as the configuration of a model's run has it; by default without one."""
+    run = run_behind(spec)
+    return THINKING_TAGS if run is None else load_config(run.config_path).loss.thinking_tags
 
 
 def check_target(target: str | Path | Policy, settings: AttackSettings) -> str:
@@ -118,7 +145,9 @@ def check_target(target: str | Path | Policy, settings: AttackSettings) -> str:
             f"The target {asked} is a model of Inspect, which may run elsewhere and belong to somebody else. Attack it "
             "only if it is yours, or its owner has agreed to this test; then say so with --confirm-remote."
         )
-    return f"target: {asked}, asked through Inspect; you confirmed that it is yours to test"
+    address = endpoint_address(asked, settings.target_base_url)
+    where = "" if address is None else f" at {address}"
+    return f"target: {asked}, asked through Inspect{where}; you confirmed that it is yours to test"
 
 
 def known_behaviors(source: str | Path) -> list[Behavior]:
@@ -184,6 +213,7 @@ def training_of(settings: AttackSettings, behaviors: Sequence[Behavior], folder:
         folder,
         settings.training or (),
         dtype=settings.dtype,
+        thinking_tags=settings.attacker_thinking.tags,
     )
 
 
@@ -224,7 +254,8 @@ def open_attacker(settings: AttackSettings, behaviors: Sequence[Behavior], model
         return BestOfN(settings.noise)
     if settings.attacker == "refine":
         endpoint = settings.attacker_endpoint
-        return Refine(models.open(attacker_spec(settings), settings.attacker_sampling, "attacker", endpoint))
+        spec, thinking = attacker_spec(settings), settings.attacker_thinking
+        return Refine(models.open(spec, settings.attacker_sampling, "attacker", endpoint, thinking))
     if settings.attacker != "transfer":
         raise EvaluationError(f"The attacker {settings.attacker} is not opened by its name alone.")
     if settings.prompts is not None:

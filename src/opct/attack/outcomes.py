@@ -16,9 +16,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from opct.attack.loop import COMPLETE
-from opct.attack.protocol import EXHAUSTED, Subject, Try
+from opct.attack.protocol import CUT, EXHAUSTED, Subject, Try
 from opct.attack.survival import Point, broken_curve, median_queries
-from opct.attack.turns import CUT
 from opct.evals.graders import Verdict
 from opct.evals.stats import Estimate, binomial_bounds, clustered_mean
 

@@ -52,6 +52,7 @@ class Practice:
         self.policy, self.run, self.opponent, self.log = setup.policy, run, opponent, log
         self.texts = {rendered.pair.id: str(rendered.pair.meta["behavior"]) for rendered in setup.pairs}
         self.threshold = opponent.scorer.threshold(BEHAVIOR)
+        self.thinking_tags = setup.config.loss.thinking_tags
         self._rehearsal: Rehearsal | None = None
 
     def __call__(self, pairs: Sequence[RenderedPair], step: int) -> list[Rollout]:
@@ -64,7 +65,7 @@ class Practice:
         append_jsonl(self.log, {"step": step, "begun": len(pairs) * opponent.rules.tries}, fsync=True)
         subjects = [Subject(one.pair.id, str(one.pair.meta["behavior"])) for one in pairs]
         rules = replace(opponent.rules, seed=f"{opponent.rules.seed}/practice/{step}")
-        model = LocalModel(self.policy, opponent.sampling)
+        model = LocalModel(self.policy, opponent.sampling, thinking_tags=self.thinking_tags)
         players = Players(Refine(model), opponent.target, opponent.scorer)
         ledger = Ledger(Budget(), model.max_tokens + opponent.target.max_tokens)  # how many queries follows from steps
         tries = play(subjects, players, rules, ledger, pool=rehearsal.shots(self._message)).tries
@@ -82,7 +83,7 @@ class Practice:
         return self._rehearsal
 
     def _message(self, rollout: Rollout) -> str | None:
-        return written_message(self.policy.renderer, rollout)
+        return written_message(self.policy.renderer, rollout, self.thinking_tags)
 
     def _group(self, subject: Subject, tries: Sequence[Try]) -> list[Rollout]:
         """The episodes of a behaviour, one rollout each."""
@@ -149,9 +150,9 @@ def remembered(run: RunDir, steps: int, texts: Mapping[str, str], renderer: Rend
     return found
 
 
-def written_message(renderer: Renderer, rollout: Rollout) -> str | None:
+def written_message(renderer: Renderer, rollout: Rollout, tags: tuple[str, str]) -> str | None:
     """The message that the target was sent: what the attacker wrote, without any thinking."""
-    text, is_unfinished = final_answer(renderer, rollout.pair.prompt, rollout.completion.token_ids)
+    text, is_unfinished = final_answer(renderer, rollout.pair.prompt, rollout.completion.token_ids, tags)
     return None if is_unfinished else message_of(text)
 
 

@@ -28,6 +28,9 @@ ATTACKER_CONTEXT = "attacker_context"  # what the attacker would have to read do
 TARGET_CONTEXT = "target_context"  # the prompt does not fit the target's context
 UNASKED = (EXHAUSTED, NO_PROMPT, ATTACKER_CONTEXT, TARGET_CONTEXT)
 
+CUT = ("length", "context")
+"""Stop reasons of a reply that would have gone on."""
+
 # Why a reply was not put to a judge, or gets no score whatever the judge says.
 UNFINISHED_THINKING = "unfinished_thinking"  # the reply was cut before its reasoning ended: there is no answer yet
 EMPTY_ANSWER = "empty"  # the target ended without an answer

@@ -76,7 +76,9 @@ def run_attack(
         scorer = open_scorer(settings, folder.judge_cache_path)
         recorded = folder.dtypes if resume else {}
         models = Models(settings.dtype, progress, recorded, concurrency=settings.concurrency)
-        asked = models.open(target, settings.target_sampling, "target", settings.target_endpoint)
+        asked = models.open(
+            target, settings.target_sampling, "target", settings.target_endpoint, settings.target_thinking
+        )
         policy = asked.policy if isinstance(asked, LocalModel) else None
         trained = None
         warnings = held_in_warnings(target, policy, behaviors, () if training is None else training.behaviors)

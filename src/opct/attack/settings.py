@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from opct.attack.best_of_n import SIGMA
 from opct.attack.board import Rules, Stop
 from opct.attack.budget import Budget
-from opct.attack.models import Endpoint, Sampling
+from opct.attack.models import Endpoint, Sampling, Thinking
 from opct.attack.scoring import REFUSALS
 from opct.errors import EvaluationError, unknown
 
@@ -20,6 +20,8 @@ OWNERS = {
     "attacker_model": ("refine", "grpo"),
     "attacker_base_url": ("refine",),
     "attacker_args": ("refine",),
+    "attacker_thinking_tags": ("refine", "grpo"),
+    "attacker_template_opens_thinking": ("refine",),
     "families": ("transfer",),
     "prompts": ("transfer",),
     "sigma": ("best_of_n",),
@@ -40,6 +42,9 @@ class AttackSettings:
             of `grpo` is loaded in this process.
         attacker_base_url, attacker_args: see `opct.attack.models.Endpoint`; of a model behind an endpoint.
         target_base_url, target_args: the same of the target.
+        attacker_thinking_tags, attacker_template_opens_thinking: see `opct.attack.models.Thinking`; the second is of a
+            model behind an endpoint.
+        target_thinking_tags, target_template_opens_thinking: the same of the target.
         training: of `grpo`: settings of `opct train` for the attacker, `section.name=value` each; see
             `opct.attack.grpo`.
         train_behaviors, train_split: of `grpo`: on which it practises, as `behaviors` and `split`; by default the
@@ -75,6 +80,10 @@ class AttackSettings:
     attacker_args: Mapping[str, Any] | None = None
     target_base_url: str | None = None
     target_args: Mapping[str, Any] | None = None
+    attacker_thinking_tags: Sequence[str] | None = None
+    attacker_template_opens_thinking: bool | None = None
+    target_thinking_tags: Sequence[str] | None = None
+    target_template_opens_thinking: bool | None = None
     families: str | None = None
     prompts: str | Path | None = None
     sigma: float | None = None
@@ -131,6 +140,7 @@ class AttackSettings:
         if self.twin_episodes < 0:
             raise EvaluationError(f"twin_episodes is {self.twin_episodes}: use at least 0.")
         _ = self.rules, self.budget, self.target_sampling, self.attacker_sampling  # each checks its own
+        _ = self.target_thinking, self.attacker_thinking
 
     @property
     def rules(self) -> Rules:
@@ -160,6 +170,16 @@ class AttackSettings:
         return Endpoint(self.attacker_base_url, self.attacker_args or {})
 
     @property
+    def target_thinking(self) -> Thinking:
+        """How the target writes its reasoning."""
+        return _thinking(self.target_thinking_tags, self.target_template_opens_thinking)
+
+    @property
+    def attacker_thinking(self) -> Thinking:
+        """How the attacker's model writes its reasoning."""
+        return _thinking(self.attacker_thinking_tags, self.attacker_template_opens_thinking)
+
+    @property
     def target_sampling(self) -> Sampling:
         """How the target is sampled."""
         return Sampling(self.max_reply_tokens, self.temperature)
@@ -178,6 +198,10 @@ class AttackSettings:
     def noise(self) -> float:
         """Of `best_of_n`."""
         return SIGMA if self.sigma is None else self.sigma
+
+
+def _thinking(tags: Sequence[str] | None, template_opens: bool | None) -> Thinking:
+    return Thinking(cast(tuple[str, str] | None, tags and tuple(tags)), template_opens)
 
 
 def attack_settings(values: Mapping[str, Any]) -> AttackSettings:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from opct.attack.board import Rules
 from opct.attack.protocol import (
+    CUT,
     EMPTY_ANSWER,
     NO_PROMPT,
     TARGET_CONTEXT,
@@ -24,8 +25,6 @@ from opct.attack.scoring import Scorer
 from opct.errors import EvaluationError
 from opct.evals.judging.protocol import JudgeRequest, used
 from opct.models.sampler import sample_seed
-
-CUT = ("length", "context")
 
 
 def answered(

@@ -35,6 +35,22 @@ AttackerUrl = Annotated[str | None, typer.Option(metavar="URL", help="Of the end
 AttackerArg = Annotated[
     list[str] | None, typer.Option(metavar="NAME=VALUE", help="Of the provider of the attacker's model; repeatable.")
 ]
+AttackerTags = Annotated[
+    tuple[str, str] | None,
+    typer.Option(metavar="OPEN CLOSE", help="Around the reasoning of the attacker's model; <think> </think>."),
+]
+AttackerOpens = Annotated[
+    bool | None,
+    typer.Option(help="Whether the chat template of the attacker's endpoint ends its prompts with an opened block."),
+]
+TargetTags = Annotated[
+    tuple[str, str] | None,
+    typer.Option(metavar="OPEN CLOSE", help="Around the target's reasoning; of a run by default as it was trained."),
+]
+TargetOpens = Annotated[
+    bool | None,
+    typer.Option(help="Whether the chat template of the target's endpoint ends its prompts with an opened block."),
+]
 JudgeName = Annotated[
     str, typer.Option(metavar="JUDGE", help="refusals, answers, strongreject, or a folder made by `opct judge train`.")
 ]
@@ -65,6 +81,7 @@ Stop = Annotated[str, typer.Option(metavar="WHEN", help="What ends early: behavi
 Shots = Annotated[
     int, typer.Option(metavar="N", min=0, help="Successes on other behaviours that an attacker is shown.")
 ]
+AttackTokens = Annotated[int, typer.Option(metavar="N", min=1, help="Longest message of refine and grpo.")]
 
 
 def attack(
@@ -75,6 +92,10 @@ def attack(
     attacker_arg: AttackerArg = None,
     target_base_url: TargetUrl = None,
     target_arg: TargetArg = None,
+    attacker_thinking_tags: AttackerTags = None,
+    attacker_template_opens_thinking: AttackerOpens = None,
+    target_thinking_tags: TargetTags = None,
+    target_template_opens_thinking: TargetOpens = None,
     families: Families = None,
     prompts: Prompts = None,
     sigma: Sigma = None,
@@ -99,9 +120,7 @@ def attack(
         int, typer.Option(metavar="N", min=0, help="Of the episodes, for each benign twin; 0: none.")
     ] = 1,
     max_reply_tokens: Annotated[int, typer.Option(metavar="N", min=1, help="Longest reply of the target.")] = 96,
-    max_attack_tokens: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Longest message of refine and grpo.")
-    ] = 128,
+    max_attack_tokens: AttackTokens = 128,
     temperature: Annotated[float, typer.Option(metavar="T", min=0, help="Of the target; 0 is greedy.")] = 1.0,
     attack_temperature: Annotated[float, typer.Option(metavar="T", min=0, help="Of the attacker's model.")] = 1.0,
     max_queries: Annotated[int | None, typer.Option(metavar="N", min=1, help="Prompts put to the target.")] = None,

@@ -115,15 +115,26 @@ def final_answer(
     return renderer.decode(kept), spans[-1][1] > len("".join(pieces))
 
 
-def without_thinking(text: str, tags: tuple[str, str] = THINKING_TAGS) -> tuple[str, bool]:
-    """As `final_answer`, of a reply whose template is not known: what closes and never opened was opened by it."""
-    opened, closed = text.find(tags[0]), text.find(tags[1])
-    spans = _thinking_spans(text, tags, inside=closed >= 0 and not 0 <= opened < closed)
+def without_thinking(
+    text: str, tags: tuple[str, str] = THINKING_TAGS, *, template_opens: bool = False
+) -> tuple[str, bool]:
+    """As `final_answer`, of a reply that is known as text alone.
+
+    Args:
+        template_opens: the chat template ended the prompt with an opened block, so the reply begins inside it.
+    """
     kept, at = [], 0
+    spans = _thinking_spans(text, tags, inside=template_opens)
     for begin, end in spans:
         kept.append(text[at:begin])
         at = end
     return "".join([*kept, text[at:]]).strip(), bool(spans) and spans[-1][1] > len(text)
+
+
+def closes_unopened(text: str, tags: tuple[str, str] = THINKING_TAGS) -> bool:
+    """Whether a reply closes a thinking block before it opens one: its template may have opened it."""
+    before, closed, _ = text.partition(tags[1])
+    return bool(closed) and tags[0] not in before
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 import itertools
 import threading
+import time
 from collections import Counter
 
 import pytest
@@ -297,6 +298,56 @@ def test_at_default_rules_all_stages_behind_endpoints_overlap():
     assert [len(batch) for batch in own.attacker.batches] == [4] * 6
 
 
+def test_a_target_behind_an_endpoint_has_work_while_attacker_and_judge_share_a_thread():
+    """The first reply waits until the second batch was written: while the judge of the first waits for that reply, it
+    must not hold the thread of the attacker."""
+    second = threading.Event()
+
+    def write(view):
+        if view.episode == 1:
+            second.set()
+        return "x"
+
+    def reply(text):
+        assert second.wait(10), "the target has nothing to do"
+        return "no"
+
+    played, _ = run(
+        players(ScriptedAttacker(write), ScriptedTarget(reply, is_local=False)),
+        Rules(episodes=2, rounds=1, batch_size=1),
+        ids="a",
+    )
+    assert [one.episode for one in played.tries] == [0, 1]
+
+
+def test_models_of_this_process_see_to_the_oldest_batch_first():
+    """The second batch is written while the first is answered; still the first is judged before the second is
+    answered, so that it is kept, and a third written, in the meantime."""
+    second, order = threading.Event(), []
+
+    def write(view):
+        if view.episode == 1:
+            second.set()
+        return f"{view.episode}"
+
+    def reply(text):
+        assert second.wait(10)
+        order.append(f"answered {text}")
+        time.sleep(0.05)  # until the second batch waits for the thread
+        return "no"
+
+    own = players(ScriptedAttacker(write, is_local=False), ScriptedTarget(reply))
+    judge = own.scorer.judge
+
+    def judged(kind, requests):
+        order.append("judged")
+        return judge(kind, requests)
+
+    own.scorer.judge = judged
+    run(own, Rules(episodes=2, rounds=1, batch_size=1), ids="a")
+    assert order == ["answered 0", "judged", "answered 1", "judged"]
+
+
 class Kept(NoJournal):
     """Keeps tries in memory."""
 
@@ -308,6 +359,37 @@ class Kept(NoJournal):
 
     def write(self, tries, seconds):
         self.tries += tries
+
+
+@pytest.mark.parametrize("fails", ["attacker", "target", "judge"])
+@pytest.mark.parametrize("where", list(itertools.product([True, False], repeat=3)))
+def test_a_stage_that_fails_ends_the_attack_with_its_error_and_what_came_before_is_kept(where, fails):
+    """In the third of 4 batches, whoever works where; nothing hangs, and the batches before are on the disk."""
+
+    def from_the_third_on(own):
+        calls = itertools.count(1)
+
+        def called(*arguments):
+            if next(calls) >= 3:
+                raise EvaluationError("gone")
+            return own(*arguments)
+
+        return called
+
+    attacker, target, judge = where
+    own, journal = (
+        players(ScriptedAttacker(is_local=attacker), ScriptedTarget(is_local=target), judge_is_local=judge),
+        Kept(),
+    )
+    if fails == "attacker":
+        own.attacker.propose = from_the_third_on(own.attacker.propose)
+    elif fails == "target":
+        own.target.answer = from_the_third_on(own.target.answer)
+    else:
+        own.scorer.judge = from_the_third_on(own.scorer.judge)
+    with pytest.raises(EvaluationError, match="gone"):
+        run(own, Rules(episodes=4, rounds=1, batch_size=1), ids="a", journal=journal)
+    assert [one.episode for one in journal.tries] == [0, 1]
 
 
 @pytest.mark.parametrize("done", [1, 2, 3])

@@ -4,13 +4,22 @@ import threading
 
 import anyio
 import pytest
-from inspect_ai.model import ModelOutput, ModelUsage, get_model
+from inspect_ai.model import (
+    ChatCompletionChoice,
+    ChatMessageAssistant,
+    ContentReasoning,
+    ContentText,
+    ModelOutput,
+    ModelUsage,
+    get_model,
+)
 from scripted import user
 
-from opct.attack.models import InspectModel, LocalModel, Sampling
+from opct.attack.models import InspectModel, LocalModel, Sampling, Thinking
 from opct.data.render import final_answer, without_thinking
 from opct.errors import DataError, EvaluationError
 from opct.evals.inspecting import quiet
+from opct.models.sampler import Completion
 
 
 def inspected(script, **more):
@@ -96,7 +105,66 @@ def test_a_block_that_the_template_opens_counts(tiny_policy):
     ids = encoded(tiny_policy, "so and so</think> the answer")
     assert final_answer(tiny_policy.renderer, user("x"), ids) == ("the answer", False)
     assert final_answer(tiny_policy.renderer, user("x"), encoded(tiny_policy, "so and so")) == ("", True)
-    assert without_thinking("so and so</think> the answer") == ("the answer", False)
+    assert without_thinking("so and so</think> the answer", template_opens=True) == ("the answer", False)
+    assert without_thinking("so and so", template_opens=True) == ("", True)
+
+
+def asked_of(said, *, tags=None, opens=None, stop_reason="stop", role="target"):
+    thinking = Thinking(tags, opens)
+    model = inspected(Script(lambda text: said, stop_reason), thinking=thinking, role=role)
+    [reply] = model.answer([user("x")], [0])
+    return reply.text, reply.is_unfinished
+
+
+def test_a_block_that_the_template_of_an_endpoint_opens_counts_where_that_is_said():
+    """The reply that is cut inside has no tag at all."""
+    assert asked_of("so and so</think> the answer", opens=True) == ("the answer", False)
+    assert asked_of("so and", opens=True, stop_reason="max_tokens") == ("", True)
+    assert asked_of("so and", stop_reason="max_tokens") == ("so and", False)
+    assert asked_of("the answer</think>", opens=False) == ("the answer</think>", False)
+    assert asked_of("so</think> a <think>b</think>c", opens=True) == ("a c", False)
+
+
+@pytest.mark.parametrize("role", ["target", "attacker"])
+def test_a_reply_that_closes_a_block_that_it_never_opened_is_no_guess_but_an_error(role):
+    with pytest.raises(EvaluationError, match=f"say so with --{role}-template-opens-thinking .* kept, and may hold"):
+        asked_of("so and so</think> the answer", role=role)
+    with pytest.raises(EvaluationError, match=r"\[/T\]"):
+        asked_of("so and so[/T] the answer", tags=("[T]", "[/T]"))
+    assert asked_of("<think>a</think> b </think>") == ("b </think>", False)
+
+
+@pytest.mark.parametrize("opens", [None, True, False])
+def test_of_a_server_that_parses_reasoning_the_text_begins_outside_of_it(opens):
+    """Whatever the template does, and also where the text has a closing tag."""
+
+    async def answers(input, tools, tool_choice, config):
+        return reasoned("let me see", "the answer </think>", "stop")
+
+    [reply] = inspected(answers, thinking=Thinking(template_opens=opens)).answer([user("a")], [0])
+    assert (reply.text, reply.is_unfinished) == ("the answer </think>", False)
+
+
+def test_other_thinking_tags_are_read_by_either_kind_of_model(tiny_policy, monkeypatch):
+    tags, said = ("[T]", "[/T]"), "[T]so and so[/T] the answer"
+    assert asked_of(said, tags=tags) == ("the answer", False)
+    assert asked_of("[T]so and", tags=tags, stop_reason="max_tokens") == ("", True)
+    assert asked_of(said) == (said, False)
+    completions = [Completion("", tuple(encoded(tiny_policy, said)), "stop", (), 1, 0)]
+    monkeypatch.setattr(tiny_policy, "generate", lambda *_, **__: completions)
+    [reply] = LocalModel(tiny_policy, Sampling(6), thinking_tags=tags).answer([user("x")], [0])
+    assert (reply.text, reply.is_unfinished) == ("the answer", False)
+
+
+def test_how_a_model_writes_its_reasoning_is_part_of_who_it_is(tiny_policy):
+    """And what is as by default is not, so that an attack from before can go on."""
+    script, tags = Script(lambda text: "x"), ("[T]", "[/T]")
+    assert inspected(script, thinking=Thinking()).identity() == inspected(script).identity()
+    assert inspected(script, thinking=Thinking(("<think>", "</think>"))).identity() == inspected(script).identity()
+    said = inspected(script, thinking=Thinking(tags, False)).identity()
+    assert (said["thinking_tags"], said["template_opens_thinking"]) == (["[T]", "[/T]"], False)
+    plain = LocalModel(tiny_policy, Sampling(6)).identity()
+    assert LocalModel(tiny_policy, Sampling(6), thinking_tags=tags).identity() == plain | {"thinking_tags": list(tags)}
 
 
 def test_a_tag_in_the_prompt_hides_no_reply(tiny_policy):
@@ -149,6 +217,33 @@ def test_a_reply_whose_tokens_nobody_counted_counts_as_the_longest():
 def test_why_a_model_of_inspect_stopped(stop_reason, told):
     [reply] = inspected(Script(lambda text: "x", stop_reason)).answer([user("a")], [0])
     assert reply.stop_reason == told
+
+
+def reasoned(reasoning, text, stop_reason, *, counted=None):
+    """What Inspect makes of the reply of a server that parses reasoning itself, and may count what it does not show."""
+    parts = [] if reasoning is None else [ContentReasoning(reasoning=reasoning)]
+    message = ChatMessageAssistant(content=[*parts, ContentText(text=text)])
+    usage = ModelUsage(input_tokens=5, output_tokens=8, total_tokens=13, reasoning_tokens=counted)
+    return ModelOutput(model="m", choices=[ChatCompletionChoice(message=message, stop_reason=stop_reason)], usage=usage)
+
+
+@pytest.mark.parametrize(
+    ("output", "unfinished"),
+    [
+        (reasoned("let me see", "", "max_tokens"), True),
+        (reasoned("let me see", "", "model_length"), True),
+        (reasoned(None, "", "max_tokens", counted=8), True),
+        (reasoned("let me see", "The ans", "max_tokens"), False),  # the answer was cut
+        (reasoned("let me see", "", "stop"), False),  # it ended without an answer
+        (reasoned(None, "", "max_tokens", counted=0), False),  # it does not reason
+    ],
+)
+def test_a_reply_that_was_cut_in_reasoning_that_the_server_parsed_is_unfinished(output, unfinished):
+    async def answers(input, tools, tool_choice, config):
+        return output
+
+    [reply] = inspected(answers).answer([user("a")], [0])
+    assert reply.is_unfinished is unfinished
 
 
 def test_a_prompt_that_an_endpoint_rejects_is_told_apart():

@@ -30,6 +30,8 @@ from opct.attack.scoring import RefusalJudge
 from opct.attack.settings import AttackSettings, attack_settings
 from opct.attack.shown import rendered
 from opct.attack.transfer import FamilyTransfer
+from opct.config import LossConfig, TrainConfig
+from opct.config_file import dump_config
 from opct.data.behaviors import builtin_behaviors
 from opct.data.words import normalised
 from opct.errors import DataError, EvaluationError, ModelError, RunError
@@ -257,6 +259,23 @@ def test_a_model_behind_an_endpoint_is_attacked_only_when_confirmed(tmp_path):
     assert "this machine" in check_target("some/model", AttackSettings())
 
 
+def test_the_line_that_says_whose_model_is_attacked_has_its_address_without_secrets(monkeypatch):
+    """Given, or taken from the environment by the provider; the provider's own address is not known here."""
+    monkeypatch.setenv("THEIRS_API_KEY", "sk-secret-in-path")
+    settings = AttackSettings(
+        confirm_remote=True, target_base_url="http://me:word@gpu-7:8000/sk-secret-in-path/v1/?api_key=abc&team=red"
+    )
+    said = check_target("inspect:openai-api/local/mine", settings)
+    assert said == (
+        "target: openai-api/local/mine, asked through Inspect at http://gpu-7:8000/[secret]/v1; you confirmed that it "
+        "is yours to test"
+    )
+    monkeypatch.setenv("LOCAL_BASE_URL", "http://localhost:8000/v1")
+    confirmed = AttackSettings(confirm_remote=True)
+    assert " at http://localhost:8000/v1;" in check_target("inspect:openai-api/local/mine", confirmed)
+    assert "asked through Inspect; you" in check_target("inspect:mockllm/model", confirmed)
+
+
 def test_a_confirmed_model_of_inspect_is_attacked(tmp_path, monkeypatch):
     """It answers everything at once: all is broken by the first query. Of a batch of 6 (24 tries, two threads) 2 are
     asked at once, as said."""
@@ -313,8 +332,61 @@ def test_an_address_of_a_model_in_this_process_is_refused(tmp_path, tiny_folder,
     assert not (tmp_path / "a").exists()
 
 
+def test_a_run_is_read_by_the_thinking_tags_that_it_was_trained_with(tmp_path, tiny_policy, monkeypatch):
+    """Its checkpoints and their adapters too; what is said about the target goes before."""
+    tags = ("[T]", "[/T]")
+    with RunDir.create(tmp_path / "run") as run:
+        run.config_path.write_text(dump_config(TrainConfig(method="sft", loss=LossConfig(thinking_tags=tags))))
+    monkeypatch.setattr("opct.attack.opening.load_policy", lambda name, **more: tiny_policy)
+    models, sampling = Models(None, NullProgress()), Sampling(6)
+    for spec in (run.path, run.checkpoint_path(3) / "adapter"):
+        assert models.open(spec, sampling, "target").thinking_tags == tags
+    said = AttackSettings(target_thinking_tags=["<a>", "</a>"]).target_thinking
+    assert models.open(run.path, sampling, "target", thinking=said).thinking_tags == ("<a>", "</a>")
+    assert models.open("some/model", sampling, "target").thinking_tags == ("<think>", "</think>")
+    assert models.open(tiny_policy, sampling, "target", thinking=said).thinking_tags == ("<a>", "</a>")
+
+
+def test_what_the_template_of_a_model_in_this_process_does_is_read_and_not_said(tmp_path, tiny_folder, tiny_policy):
+    with pytest.raises(EvaluationError, match="leave target_template_opens_thinking out"):
+        run_attack(tiny_policy, out=tmp_path / "a", attacker="best_of_n", target_template_opens_thinking=True)
+    own = {"attacker_model": str(tiny_folder), "attacker_template_opens_thinking": False}
+    with pytest.raises(EvaluationError, match="leave attacker_template_opens_thinking out"):
+        run_attack(tiny_policy, out=tmp_path / "a", **own)
+    assert not (tmp_path / "a").exists()
+
+
+def test_replies_of_an_endpoint_that_are_cut_in_thinking_are_no_answers(tmp_path, monkeypatch):
+    """Its template opens the block, and half of its replies are cut before they close it. Not said, the first that
+    closes it is an error; said, what was cut is unfinished and nothing else is; then it is another target."""
+
+    async def answers(input, tools, tool_choice, config):
+        cut = config.seed % 2 == 0
+        said = "let me think about it" if cut else "let me think</think>Here is the plan: buy some paint."
+        output = ModelOutput.from_content("mockllm/model", said, stop_reason="max_tokens" if cut else "stop")
+        output.usage = ModelUsage(input_tokens=5, output_tokens=3, total_tokens=8)
+        return output
+
+    monkeypatch.setattr("opct.attack.opening.inspect_model", lambda name, **_: get_model(name, custom_outputs=answers))
+    own = {"attacker": "best_of_n", "confirm_remote": True, "n_behaviors": 3, "stop": "never", "out": tmp_path / "a"}
+    with pytest.raises(EvaluationError, match="--target-template-opens-thinking"):
+        run_attack("inspect:mockllm/model", **own)
+    said = {"target_template_opens_thinking": True}
+    with pytest.raises(RunError, match="template_opens_thinking"):
+        run_attack("inspect:mockllm/model", resume=True, **said, **own)
+    run_attack("inspect:mockllm/model", overwrite=True, **said, **own)
+    rows = [row for row in read_jsonl(tmp_path / "a" / "tries.jsonl") if row["kind"] == "behavior"]
+    verdicts = {(row["stop_reason"], row["verdict"]) for row in rows}
+    assert verdicts == {("length", "unscored:unfinished_thinking"), ("stop", "answered")}
+
+
 def test_settings_that_are_of_another_attacker_or_out_of_range_are_refused():
     for wrong in (
+        {"attacker": "grpo", "attacker_template_opens_thinking": True},
+        {"attacker": "best_of_n", "attacker_thinking_tags": ("<a>", "</a>")},
+        {"target_thinking_tags": "<think>"},
+        {"target_thinking_tags": ("<a>", "<a>")},
+        {"attacker_thinking_tags": []},
         {"attacker": "grpo", "attacker_base_url": "http://localhost/v1"},
         {"attacker": "transfer", "attacker_args": {"timeout": 1}},
         {"attacker": "grpoo"},

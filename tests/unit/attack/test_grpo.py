@@ -30,6 +30,7 @@ from opct.attack.rehearsal import Rehearsal, attack_pair, rollout_of
 from opct.attack.run import run_attack
 from opct.attack.scoring import Scorer
 from opct.attack.store import AttackDir
+from opct.config_file import load_config
 from opct.data.behaviors import Behavior
 from opct.data.pairs import write_pairs
 from opct.data.trained_on import TrainedTexts, read_trained_texts
@@ -464,6 +465,30 @@ def test_what_can_be_set_is(tmp_path, tiny_folder):
     few = plan_training(str(tiny_folder), TRAIN, TEST, own.rules, own.sampling, AttackDir(tmp_path), [])
     assert few.config.optim.prompts_per_step == 2
     assert few.rules.stop == "perfect"
+
+
+def test_the_attackers_thinking_is_no_part_of_its_messages_in_training_either(tmp_path, tiny_folder):
+    """Its tags are those of the run of its training. Whatever the tiny model writes from its first letter a on is
+    thinking that never ends here, so no message has that letter, and the frozen attacker is read alike."""
+    own, tags = opponent(), ("a", "</a>")
+    plan = plan_training(
+        str(tiny_folder),
+        [*TRAIN, *TEST],
+        TEST,
+        own.rules,
+        own.sampling,
+        AttackDir(tmp_path),
+        ["max_steps=1", "lora.r=4"],
+        dtype="float32",
+        thinking_tags=tags,
+    )
+    assert plan.identity() != plan_of(tmp_path, tiny_folder, own, "max_steps=1").identity()
+    with AttackDir(tmp_path).open() as kept:
+        done = train_attacker(plan, own.target, own.scorer, kept, NullProgress())
+    assert own.target.asked
+    assert not any("a" in text for text in own.target.asked)
+    assert load_config(RunDir(tmp_path / "attacker").config_path).loss.thinking_tags == tags
+    assert done.attacker.model.thinking_tags == tags
 
 
 def test_what_a_run_may_change_when_it_goes_on_an_attacker_may_too(tmp_path, tiny_folder):

@@ -51,11 +51,17 @@ def test_every_option_is_a_setting(called):
         "--dtype", "float32", "--train", "max_steps=2", "--concurrency", "3",
         "--train-behaviors", "b", "--train-split", "validation",
             "--attacker-base-url", "v", "--attacker-arg", "a=1", "--target-base-url", "w", "--target-arg", "b=2",
+        "--attacker-thinking-tags", "[A]", "[/A]", "--target-thinking-tags", "[T]", "[/T]",
+        "--target-template-opens-thinking", "--no-attacker-template-opens-thinking",
         "--judge-model", "j", "--base-url", "u", "--max-queries", "1", "--out", "o")  # fmt: skip
     assert set(called.keywords) - {"out", "resume", "overwrite", "progress"} == named
     assert (called.keywords["train_behaviors"], called.keywords["train_split"]) == ("b", "validation")
     assert type(called.keywords["train_split"]) is str
     assert (called.keywords["attacker_args"], called.keywords["target_args"]) == ({"a": 1}, {"b": 2})
+    assert called.keywords["attacker_thinking_tags"] == ("[A]", "[/A]")
+    assert called.keywords["target_thinking_tags"] == ("[T]", "[/T]")
+    opens = [called.keywords[f"{role}_template_opens_thinking"] for role in ("attacker", "target")]
+    assert opens == [False, True]
 
 
 def test_an_interrupted_attack_is_no_success(called):

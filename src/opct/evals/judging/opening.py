@@ -174,6 +174,18 @@ def model_settings(
     return {name: value for name, value in found.items() if value is not None}
 
 
+def endpoint_address(model: str, base_url: str | None = None) -> str | None:
+    """Where a model is asked, as a person may read it: without user, password, query and known secrets; None where
+    that is the provider's own address.
+
+    Args:
+        model: as Inspect names it.
+        base_url: the address given; without one, that which the provider takes from the environment.
+    """
+    url = base_url or _url_of_environment(model)
+    return _without_secrets(url, known_secrets()).partition("?")[0] if url else None
+
+
 def _url_of_environment(model: str) -> str | None:
     """Where the provider finds its endpoint when it is not told; None where that is its own."""
     provider, _, name = model.partition("/")
