@@ -1,8 +1,10 @@
 """A whole attack on the tiny model, and what is refused before one begins."""
 
 import json
+import re
 import shutil
 from collections import Counter
+from importlib import resources
 from io import StringIO
 from types import SimpleNamespace
 
@@ -10,7 +12,7 @@ import anyio
 import pytest
 from inspect_ai.model import ModelOutput, ModelUsage, get_model
 from rich.console import Console
-from scripted import ScriptedAttacker, ScriptedTarget, user
+from scripted import ScriptedAttacker, ScriptedJudge, ScriptedTarget, user
 
 from opct.attack.board import Board
 from opct.attack.models import Endpoint, Sampling
@@ -26,13 +28,13 @@ from opct.attack.opening import (
 from opct.attack.refine import APPROACHES
 from opct.attack.results import NO_CONTROL
 from opct.attack.run import default_out, run_attack
-from opct.attack.scoring import RefusalJudge
+from opct.attack.scoring import RULE_FILES, RefusalJudge, Scorer, rules_version
 from opct.attack.settings import AttackSettings, attack_settings
 from opct.attack.shown import rendered
 from opct.attack.transfer import FamilyTransfer
 from opct.data.behaviors import builtin_behaviors
 from opct.data.words import normalised
-from opct.errors import DataError, EvaluationError, ModelError, RunError
+from opct.errors import DataError, EvaluationError, ModelError, OtherAttackError, RunError
 from opct.evals.judging.protocol import JudgeRequest
 from opct.files import append_jsonl, read_jsonl, write_json
 from opct.models.saved import load_policy
@@ -210,6 +212,48 @@ def test_an_attack_by_another_rule_for_twins_is_not_gone_on_with(tiny_policy, tm
     write_json(path, before | {"twin_episodes": 1})
     with pytest.raises(RunError, match="twin_episodes was 1 and is null"):
         run_attack(tiny_policy, out=tmp_path / "a", attacker="best_of_n", resume=True, **SMALL)
+
+
+@pytest.mark.parametrize("judge", ["refusals", "answers", "scripted"])
+def test_an_attack_that_was_judged_by_other_rules_is_not_gone_on_with(tiny_policy, tmp_path, monkeypatch, judge):
+    """The judge of twins is made of rules whoever judges the behaviours; without twins it is in no attack."""
+    is_scripted = judge == "scripted"
+    if is_scripted:
+        monkeypatch.setattr("opct.attack.run.open_scorer", lambda *_: Scorer(ScriptedJudge()))
+    own = {"out": tmp_path / "a", "attacker": "best_of_n", "max_queries": 1, "judge": judge, **SMALL}
+    done = run_attack(tiny_policy, **own)
+    assert rules_version() in done.result["settings"]["twin_judge"]["rubric"]
+    alone = run_attack(tiny_policy, twin_episodes=0, **own | {"out": tmp_path / "b"})
+    assert alone.result["settings"]["twin_judge"] is None
+    before = (tmp_path / "a" / "attack.json").read_bytes()
+    monkeypatch.setattr("opct.attack.scoring.rules_version", lambda: "0123")
+    differs = "twin_judge" if is_scripted else "judge"
+    was = re.escape(f'{differs}.rubric was "opct.evals.refusals@{rules_version()}" and is "opct.evals.refusals@0123"')
+    with pytest.raises(OtherAttackError, match=was):
+        run_attack(tiny_policy, resume=True, **own)
+    assert (tmp_path / "a" / "attack.json").read_bytes() == before
+
+
+def test_a_change_of_any_rule_is_another_version(tmp_path, monkeypatch):
+    """Of every module of ours that the rules import, too, but for those that every module has."""
+    package, before = resources.files("opct"), rules_version()
+    for name in RULE_FILES:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(package.joinpath(name).read_bytes().replace(b"\n", b"\r\n"))
+    monkeypatch.setattr("opct.attack.scoring.resources.files", lambda name: tmp_path)
+    assert rules_version.__wrapped__() == before
+    for name in RULE_FILES:
+        content = (tmp_path / name).read_bytes()
+        (tmp_path / name).write_bytes(content + b"# other")
+        assert rules_version.__wrapped__() != before, name
+        (tmp_path / name).write_bytes(content)
+    imported = {
+        one.replace(".", "/") + ".py"
+        for name in RULE_FILES
+        if name != "attack/scoring.py"
+        for one in re.findall(r"^from opct\.(\S+) import", package.joinpath(name).read_text(), re.MULTILINE)
+    }
+    assert imported - {"errors.py"} <= set(RULE_FILES)
 
 
 def test_what_cannot_begin_replaces_nothing(tiny_policy, tmp_path):
