@@ -74,7 +74,7 @@ class RefusalJudge:
         parts = {"answered": score}
         if self.on_topic:
             parts["topic"] = topic_share(request.question, request.reply)
-            score = score if parts["topic"] >= LEAST_TOPIC else 0.0
+            score = score if is_on_topic(request.question, request.reply) else 0.0
         return Judgement(request.id, score, self.identity.verdict(score), parts=parts)
 
 
@@ -85,6 +85,11 @@ def topic_share(request: str, reply: str) -> float:
     """
     asked = stems(request)
     return len(asked & stems(reply)) / len(asked)
+
+
+def is_on_topic(request: str, reply: str) -> bool:
+    """Whether the rule `answers` takes a reply that does not refuse for an answer to that request."""
+    return topic_share(request, reply) >= LEAST_TOPIC
 
 
 @dataclass
