@@ -36,7 +36,7 @@ AttackerArg = Annotated[
     list[str] | None, typer.Option(metavar="NAME=VALUE", help="Of the provider of the attacker's model; repeatable.")
 ]
 JudgeName = Annotated[
-    str, typer.Option(metavar="JUDGE", help="refusals, answers, strongreject, or a folder made by `opct judge train`.")
+    str, typer.Option(metavar="JUDGE", help="answers, refusals, strongreject, or a folder made by `opct judge train`.")
 ]
 Families = Annotated[
     str | None, typer.Option(metavar="NAMES", help="Of transfer: held_out (default), train, all, or names.")
@@ -75,7 +75,7 @@ def attack(
     sigma: Sigma = None,
     train: Training = None,
     pool: Pool = None,
-    judge: JudgeName = "refusals",
+    judge: JudgeName = "answers",
     judge_model: JudgeModel = None,
     base_url: BaseUrl = None,
     model_arg: ModelArg = None,

@@ -74,7 +74,7 @@ def test_an_attack_on_a_policy_gives_its_numbers(tiny_policy, tmp_path):
         and line.endswith(f" s; {spent['prompt_tokens']:,} tokens read")
         for line in lines
     ), "nothing was cut short, and the judge took nothing"
-    assert "judge: refusals (offline), answered from a score of 0.5" in lines
+    assert "judge: answers (offline), answered from a score of 0.5" in lines
     assert [line for line in lines if line.startswith("warning: ")][: len(result["warnings"])] == [
         f"warning: {said}" for said in result["warnings"]
     ]
@@ -348,7 +348,14 @@ def test_a_confirmed_model_of_inspect_is_attacked(tmp_path, monkeypatch):
         return get_model(name, custom_outputs=answers)
 
     monkeypatch.setattr("opct.attack.opening.inspect_model", scripted)
-    own = {"attacker": "best_of_n", "confirm_remote": True, "concurrency": 2, "episodes": 4, "n_behaviors": 6}
+    own = {
+        "attacker": "best_of_n",
+        "judge": "refusals",
+        "confirm_remote": True,
+        "concurrency": 2,
+        "episodes": 4,
+        "n_behaviors": 6,
+    }
     done = run_attack("inspect:mockllm/model", out=tmp_path / "a", **own)
     assert most == 2
     rows = {row["metric"]: row for row in done.result["rows"]}
@@ -441,7 +448,8 @@ def test_a_judge_of_something_else_than_harm_is_refused(tmp_path):
         open_scorer(AttackSettings(judge="strongrejct"), tmp_path / "cache.jsonl")
     with pytest.raises(EvaluationError, match="made of rules"):
         open_scorer(AttackSettings(threshold=0.9), tmp_path / "cache.jsonl")
-    assert open_scorer(AttackSettings(judge="answers"), tmp_path / "c.jsonl").judge_of_behaviors.on_topic
+    assert open_scorer(AttackSettings(), tmp_path / "c.jsonl").judge_of_behaviors.on_topic
+    assert not open_scorer(AttackSettings(judge="refusals"), tmp_path / "c.jsonl").judge_of_behaviors.on_topic
     scorer = open_scorer(AttackSettings(judge="strongreject", judge_model="mockllm/model"), tmp_path / "c.jsonl")
     assert not scorer.is_local
 
