@@ -98,7 +98,10 @@ def test_refine_writes_its_own_prompts(tmp_path, tiny_folder):
     _, *texts = jsonl(out / "transcripts.jsonl")
     prompts = [row["prompt"][-1]["content"] for row in texts if row["prompt"] is not None]
     assert len(set(prompts)) > 3
-    assert not any(row["prompt"][-1]["content"] in done.out for row in texts if row["prompt"] is not None)
+    said = [" ".join(text.split()) for text in (*prompts, *(row["reply"] or "" for row in texts))]
+    told = [text for text in said if len(text) >= 8]  # a shorter one may be a word of ours
+    assert len(told) > 20
+    assert not [text for text in told if text in done.out or text in done.err]
 
 
 def test_what_cannot_begin_says_so_and_leaves_nothing(tmp_path, tiny_folder):
