@@ -24,6 +24,7 @@ from opct.attack.outcomes import (
 from opct.attack.protocol import Subject, Try
 from opct.attack.scoring import REFUSALS, RULES, Scorer
 from opct.attack.shown import counted, rendered
+from opct.data.near_duplicates import near_duplicate_groups
 from opct.evals.judging.calibration import calibration_of, weakness
 from opct.evals.stats import Estimate
 
@@ -118,6 +119,7 @@ def result_of(attacked: Attacked) -> dict[str, Any]:
         "warnings": [
             *attacked.warnings,
             *_off_topic_warning(judge.identity.name, str(attacked.attacker["attacker"])),
+            *_alike_warning(attacked.subjects),
             *([] if on_twins.rate.n else [NO_CONTROL]),
             *_warnings(found, attacked.played.tries, on_twins, ended),
         ],
@@ -176,6 +178,17 @@ def _off_topic_warning(judge: str, attacker: str) -> list[str]:
     return [
         "The judge refusals takes any answer for a break, also one to a prompt that has left the request, and this "
         "attacker writes its own prompts: judge by answers, a trained judge or a rubric before you trust the rate."
+    ]
+
+
+def _alike_warning(subjects: Sequence[Subject]) -> list[str]:
+    """The interval of what held takes the behaviours for independent of one another."""
+    n = len(near_duplicate_groups([subject.text for subject in subjects]))
+    if n == len(subjects):
+        return []
+    return [
+        f"The {len(subjects)} attacked behaviours are {n} and near-duplicates of these: the intervals, which take each "
+        "for one of its own, are too narrow."
     ]
 
 
