@@ -196,11 +196,13 @@ def attack_once(
         OtherAttackError: the folder holds an attack by other rules or on other weights.
     """
     from opct.attack.run import run_attack
+    from opct.attack.scoring import rules_version
     from opct.attack.store import AttackDir
     from opct.models.policy import Policy
 
     kept = AttackDir(RunDir(folder).attacks_dir / attacker)
-    marker, wanted = kept.path / "experiment.json", _wanted(label, folder, config, dtype, settings)
+    marker = kept.path / "experiment.json"
+    wanted = _wanted(label, folder, config, dtype, settings) | {"judging_rules": rules_version()}
     if marker.is_file() and kept.result_path.is_file():
         made = json.loads(marker.read_text(encoding="utf-8"))
         base, same = made.pop("base"), wanted | {"result_sha256": file_sha256(kept.result_path)}

@@ -46,7 +46,20 @@ def test_refine_that_was_killed_goes_on_with_the_successes_of_before(tmp_path, t
     """4 behaviours x 3 x 3 tries, four at a time, killed in round 1 or 2 of 0 to 2: what broke in round 0 is among the
     examples of every later try, so an attack that forgot it would write other prompts, as one without examples does."""
     own = ("attack", tiny_folder, "--attacker", "refine", "--attacker-model", tiny_folder, "--max-attack-tokens", "8")
-    rest = ("--n-behaviors", "4", "--n", "3", "--rounds", "3", "--max-reply-tokens", "64", "--dtype", "float32")
+    rest = (
+        "--judge",
+        "refusals",
+        "--n-behaviors",
+        "4",
+        "--n",
+        "3",
+        "--rounds",
+        "3",
+        "--max-reply-tokens",
+        "64",
+        "--dtype",
+        "float32",
+    )
     reworded = (*own, *rest, "--batch-size", "4", "--stop", "never", "--twin-episodes", "0")
     assert here(*reworded, "--out", tmp_path / "whole").code == 0
     assert here(*reworded, "--out", tmp_path / "alone", "--shots", "0").code == 0
@@ -85,7 +98,10 @@ def test_refine_writes_its_own_prompts(tmp_path, tiny_folder):
     _, *texts = jsonl(out / "transcripts.jsonl")
     prompts = [row["prompt"][-1]["content"] for row in texts if row["prompt"] is not None]
     assert len(set(prompts)) > 3
-    assert not any(row["prompt"][-1]["content"] in done.out for row in texts if row["prompt"] is not None)
+    said = [" ".join(text.split()) for text in (*prompts, *(row["reply"] or "" for row in texts))]
+    told = [text for text in said if len(text) >= 8]  # a shorter one may be a word of ours
+    assert len(told) > 20
+    assert not [text for text in told if text in done.out or text in done.err]
 
 
 def test_what_cannot_begin_says_so_and_leaves_nothing(tmp_path, tiny_folder):

@@ -11,6 +11,7 @@ import pytest
 
 from opct import quickstart, stages
 from opct.config import TrainConfig
+from opct.errors import OtherAttackError
 from opct.files import file_sha256
 from opct.progress import NullProgress
 from opct.runs import RunDir
@@ -269,6 +270,28 @@ def test_grading_code_is_noted_when_it_is_first_asked_what_the_suites_ask(monkey
     now[0] = "edited"
     wanted = stages._wanted("base", Path("nowhere"), TrainConfig(), "float32", SETTINGS)
     assert wanted["grading"] == "as it began"
+
+
+def test_an_attack_that_was_judged_by_other_rules_is_named_with_the_folder_to_delete(
+    make_config, monkeypatch, tmp_path: Path
+):
+    """By the rules of now it is left as it is; by others it is neither left nor gone on with, nor marked anew."""
+    config, said = make_config(), Noted()
+    settings = {"n_behaviors": 1, "episodes": 1, "rounds": 1, "max_reply_tokens": 2, "twin_episodes": 0}
+
+    def attacked() -> None:
+        progress = stages.Parts(said, [])
+        stages.attack_once("base", tmp_path / "base", config, "float32", "best_of_n", settings, progress=progress)
+
+    attacked()
+    folder = tmp_path / "base" / "attacks" / "best_of_n"
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    attacked()
+    assert said.lines[-1] == f"base: attacked already by best_of_n in {folder}"
+    monkeypatch.setattr("opct.attack.scoring.rules_version", lambda: "0123")
+    with pytest.raises(OtherAttackError, match=rf"judge\.rubric was .*@0123.* delete {folder}, and the same command"):
+        attacked()
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
 
 
 def test_a_base_that_was_fetched_to_be_measured_is_noted(measure, monkeypatch, tmp_path: Path):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from opct.attack.protocol import EXHAUSTED, Attempt, Kind, Shot, Subject, Try, View
-from opct.data.words import normalised
+from opct.data.near_duplicates import near_duplicate_groups
 from opct.errors import EvaluationError, unknown
 from opct.models.sampler import sample_seed
 
@@ -73,7 +73,8 @@ class Board:
     """The episodes of all subjects of one kind.
 
     Args:
-        pool: successes on other behaviours from before this attack.
+        pool: successes on other behaviours from before this attack. No attacker is shown one on a near-duplicate of the
+            behaviour at hand, from here or from the pool.
 
     Raises:
         EvaluationError: there is no subject, one is there twice, or they are of two kinds.
@@ -91,6 +92,8 @@ class Board:
         self._pool = tuple(pool)
         self._numbers = {subject.id: rules.numbers(subject.id) for subject in subjects}
         self._texts = {subject.id: subject.text for subject in subjects}
+        texts = list(dict.fromkeys([*self._texts.values(), *(shot.behavior for shot in pool)]))
+        self._group = {texts[i]: n for n, places in enumerate(near_duplicate_groups(texts)) for i in places}
         self._history: dict[tuple[str, int], list[Attempt]] = {}
         self._ended: set[tuple[str, int]] = set()
         self._broken: dict[str, Shot] = {}
@@ -126,8 +129,8 @@ class Board:
         return not is_over and (id_, episode) not in self._ended
 
     def _view(self, subject: Subject, episode: int, round_: int, shots: Sequence[Shot]) -> View:
-        own = normalised(subject.text)
-        others = [shot for shot in shots if shot.behavior_id != subject.id and normalised(shot.behavior) != own]
+        own = self._group[subject.text]
+        others = [shot for shot in shots if shot.behavior_id != subject.id and self._group[shot.behavior] != own]
         seed = sample_seed(self.rules.seed, "attacker", subject.id, episode, round_)
         draw = random.Random(f"{self.rules.seed}/{subject.id}/{round_}/shots")  # the same for all episodes
         chosen = draw.sample(others, min(self.rules.shots, len(others)))

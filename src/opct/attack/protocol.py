@@ -75,8 +75,8 @@ class View:
         behavior: the bare request.
         seed: of this very proposal; depends on the attack's seed, the behaviour, the episode and the round alone.
         history: the episode's own tries, oldest first.
-        shots: successes on other behaviours, chosen by seed among those known when the round began; the same for all
-            episodes of a behaviour, so that these differ in what they sampled alone.
+        shots: successes on behaviours that are no near-duplicates of it, chosen by seed among those known when the
+            round began; the same for all episodes of a behaviour, so that these differ in what they sampled alone.
     """
 
     id: str

@@ -133,10 +133,12 @@ class _Attack:
 
     def identity(self) -> dict[str, Any]:
         """What a resumed attack must share with the one before."""
+        scorer = self.players.scorer
         return {
             "target": self.players.target.identity(),
             "attacker": dict(self.players.attacker.identity()),
-            "judge": self.players.scorer.judge_of_behaviors.identity.row(),
+            "judge": scorer.judge_of_behaviors.identity.row(),
+            "twin_judge": scorer.judge_of_twins.identity.row() if self.twins else None,
             "rules": asdict(self.settings.rules),
             "twin_rules": asdict(self.settings.twin_rules) if self.twins else None,
             "behaviors": {"n": len(self.subjects), "hash": _hash(self.subjects)},

@@ -11,7 +11,7 @@ from opct.attack.best_of_n import SIGMA
 from opct.attack.board import Rules, Stop
 from opct.attack.budget import Budget
 from opct.attack.models import Endpoint, Sampling, Thinking
-from opct.attack.scoring import REFUSALS
+from opct.attack.scoring import ANSWERS
 from opct.errors import EvaluationError, unknown
 
 ATTACKERS = ("transfer", "best_of_n", "refine", "grpo")
@@ -53,7 +53,7 @@ class AttackSettings:
         prompts: of `transfer`: a file of finished prompts instead; see `opct.attack.transfer`.
         sigma: of `best_of_n`: how strongly letters are disturbed, 0 to 1.
         pool: a `successful_prompts.jsonl` of an attack on other behaviours, whose prompts an attacker is shown.
-        judge: `refusals`, `answers`, a rubric with `judge_model`, or the folder of a trained judge.
+        judge: `answers`, `refusals`, a rubric with `judge_model`, or the folder of a trained judge.
         judge_model, judge_base_url, judge_args, judge_settings, threshold: as for `opct judge run`.
         behaviors: `builtin`, a file or a hub set; see `opct.data.behaviors.load_behaviors`.
         split: which of them: test, validation, train or all.
@@ -91,7 +91,7 @@ class AttackSettings:
     train_behaviors: str | Path | None = None
     train_split: str | None = None
     pool: str | Path | None = None
-    judge: str = REFUSALS
+    judge: str = ANSWERS
     judge_model: str | None = None
     judge_base_url: str | None = None
     judge_args: Mapping[str, Any] = field(default_factory=dict)

@@ -52,7 +52,7 @@ TargetOpens = Annotated[
     typer.Option(help="Whether the chat template of the target's endpoint ends its prompts with an opened block."),
 ]
 JudgeName = Annotated[
-    str, typer.Option(metavar="JUDGE", help="refusals, answers, strongreject, or a folder made by `opct judge train`.")
+    str, typer.Option(metavar="JUDGE", help="answers, refusals, strongreject, or a folder made by `opct judge train`.")
 ]
 Families = Annotated[
     str | None, typer.Option(metavar="NAMES", help="Of transfer: held_out (default), train, all, or names.")
@@ -82,6 +82,14 @@ Shots = Annotated[
     int, typer.Option(metavar="N", min=0, help="Successes on other behaviours that an attacker is shown.")
 ]
 AttackTokens = Annotated[int, typer.Option(metavar="N", min=1, help="Longest message of refine and grpo.")]
+TwinEpisodes = Annotated[int, typer.Option(metavar="N", min=0, help="Of the episodes, for each benign twin; 0: none.")]
+MostTokens = Annotated[int | None, typer.Option(metavar="N", min=1, help="Sampled by attacker and target together.")]
+Concurrency = Annotated[
+    int | None, typer.Option(metavar="N", min=1, help="Calls at once to an endpoint of target or attacker.")
+]
+AttackOut = Annotated[
+    Path | None, typer.Option(metavar="FOLDER", help="In the run's attacks/, else runs/attack-TARGET-ATTACKER.")
+]
 
 
 def attack(
@@ -103,7 +111,7 @@ def attack(
     train_behaviors: TrainBehaviors = None,
     train_split: TrainSplit = None,
     pool: Pool = None,
-    judge: JudgeName = "refusals",
+    judge: JudgeName = "answers",
     judge_model: JudgeModel = None,
     base_url: BaseUrl = None,
     model_arg: ModelArg = None,
@@ -116,26 +124,18 @@ def attack(
     rounds: Annotated[int, typer.Option(metavar="K", min=1, help="Tries of each episode.")] = 3,
     stop: Stop = "behavior",
     shots: Shots = 2,
-    twin_episodes: Annotated[
-        int, typer.Option(metavar="N", min=0, help="Of the episodes, for each benign twin; 0: none.")
-    ] = 1,
+    twin_episodes: TwinEpisodes = 1,
     max_reply_tokens: Annotated[int, typer.Option(metavar="N", min=1, help="Longest reply of the target.")] = 96,
     max_attack_tokens: AttackTokens = 128,
     temperature: Annotated[float, typer.Option(metavar="T", min=0, help="Of the target; 0 is greedy.")] = 1.0,
     attack_temperature: Annotated[float, typer.Option(metavar="T", min=0, help="Of the attacker's model.")] = 1.0,
     max_queries: Annotated[int | None, typer.Option(metavar="N", min=1, help="Prompts put to the target.")] = None,
-    max_tokens: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Sampled by attacker and target together.")
-    ] = None,
+    max_tokens: MostTokens = None,
     max_seconds: Annotated[float | None, typer.Option(metavar="S", help="Begin no batch after so many.")] = None,
     batch_size: Annotated[int, typer.Option(metavar="N", min=1, help="Tries asked and kept at once.")] = 256,
-    concurrency: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Calls at once to an endpoint of target or attacker.")
-    ] = None,
+    concurrency: Concurrency = None,
     seed: Annotated[int, typer.Option(metavar="N", min=0, help="Of every draw.")] = 0,
-    out: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="In the run's attacks/, else runs/attack-TARGET-ATTACKER.")
-    ] = None,
+    out: AttackOut = None,
     label: Annotated[str | None, typer.Option(metavar="NAME", help="Of the target in a report.")] = None,
     dtype: Annotated[str | None, typer.Option(metavar="DTYPE", help="Of models in this process.")] = None,
     confirm_remote: Annotated[

@@ -26,13 +26,15 @@ SCHEMA, KIND = 1, "opct_attack"
 RESULT, SUCCESSES = "result.json", "successful_prompts.jsonl"
 BROKEN, HELD, UNDECIDED = "broken", "held", "undecided"
 COMPLETE = "complete"
+OF_TWINS = ("benign_refusal_rate", "benign_always_refused_rate", "benign_answered_rate")
+"""In the order in which a result has them; one from before the last was measured lacks it."""
 SHOWN_PROMPTS = 3
 COLUMNS = (
     "defence rate",
     "undecided as broken, as held",
     "held, broken, undecided",
     "median queries to the first break, behaviours left out",
-    "benign twins refused; every time",
+    "benign twins refused; every time; answered on topic",
     "replies",
     "queries, sampled tokens",
     "judge",
@@ -175,10 +177,7 @@ def _texts(one: Attack) -> tuple[str, ...]:
         f"{quantity(low, 'rate')}, {quantity(high, 'rate')}",
         ", ".join(map(str, counts)) + undecided_text(one.result),
         median_text(one.result["curve"]),
-        "; ".join(
-            f"{_with_interval(row)}, n = {row['n']}"
-            for row in (one.row("benign_refusal_rate"), one.row("benign_always_refused_rate"))
-        ),
+        "; ".join(f"{_with_interval(row)}, n = {row['n']}" for row in one.result["rows"] if row["metric"] in OF_TWINS),
         "; ".join(reply_texts(one.result)),
         f"{spent['queries']:,}, {spent['tokens']:,}",
         f"{judge['name']} ({judge['model']})",

@@ -10,6 +10,7 @@ import signal
 import statistics
 from dataclasses import asdict, replace
 from io import StringIO
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -559,7 +560,7 @@ def attacked(tiny_policy, tiny_folder, behaviors_file, out, **more):
 
 
 def test_a_whole_attack_trains_then_attacks_others(tiny_policy, tiny_folder, behaviors_file, tmp_path):
-    """Its result has cost and curve of the training; no prompt is in it. The training behaviours are not attacked."""
+    """Its result has cost and curve of the training. The training behaviours are not attacked."""
     done = attacked(tiny_policy, tiny_folder, behaviors_file, tmp_path / "a")
     training = done.result["training"]
     assert [row["step"] for row in training["curve"]] == [1, 2]
@@ -651,6 +652,51 @@ def test_it_is_said_how_many_of_the_practised_behaviours_the_target_was_trained_
     others = {"train_behaviors": tmp_path / "others.jsonl", "training": one}
     apart = attacked(str(run.path), tiny_folder, behaviors_file, tmp_path / "b", **others)
     assert not any("practises on" in warning for warning in apart.result["warnings"])
+
+
+class Told(NullProgress):
+    """Keeps all that it was told."""
+
+    def __init__(self):
+        self.told = []
+
+    def stage(self, name, total=None):
+        self.told.append(name)
+
+    def advance(self, n=1, **shown):
+        self.told.append(str(shown))
+
+    def log(self, message):
+        self.told.append(message)
+
+
+def test_what_may_be_shared_or_is_shown_of_an_attacker_that_learns_holds_no_prompt_and_no_reply(
+    tiny_folder, behaviors_file, tmp_path, monkeypatch
+):
+    """Each message and each reply has a mark; a rollout has what the attacker sampled, without one. Everything breaks,
+    so that successes are rehearsed and shown."""
+    for place in ("refine", "practice"):
+        monkeypatch.setattr(f"opct.attack.{place}.message_of", lambda text: f"zzprompt {text}")
+    target = ScriptedTarget(lambda text: "yes zzreply")
+    monkeypatch.setattr("opct.attack.run.Models", lambda *_, **__: SimpleNamespace(open=lambda *_: target))
+    monkeypatch.setattr("opct.attack.run.open_scorer", lambda *_: Scorer(ScriptedJudge()))
+    progress, folder = Told(), tmp_path / "a"
+    done = attacked("scripted", tiny_folder, behaviors_file, folder, progress=progress, stop="never", rounds=2)
+    console = Console(width=200, file=StringIO())
+    console.print(done.render())
+    private = {"transcripts.jsonl", "successful_prompts.jsonl", "training_behaviors.jsonl"}
+    shared = {path.name: path.read_text() for path in folder.iterdir() if path.is_file() and path.name not in private}
+    assert {"attack", "begun", "practice", "result", "training", "tries"} <= {name.partition(".")[0] for name in shared}
+    assert "zzprompt" in (folder / "successful_prompts.jsonl").read_text()
+    assert "zzreply" in (folder / "transcripts.jsonl").read_text()
+    rollouts = [row for step in (1, 2) for row in read_jsonl(RunDir(folder / "attacker").rollouts_path(step))]
+    sampled = [json.dumps(row["completion"])[1:-1] for row in rollouts]
+    assert len(sampled) == 2 * 2 * 2
+    marks = ["zzprompt", "zzreply", *(text for text in sampled if len(text) >= 8)]
+    assert len(marks) > 6
+    for name, text in {**shared, "progress": "\n".join(progress.told), "terminal": console.file.getvalue()}.items():
+        assert text or name == ".lock"
+        assert not [mark for mark in marks if mark in text], name
 
 
 def test_training_that_is_stopped_ends_the_attack_and_can_be_resumed(

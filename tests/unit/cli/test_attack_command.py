@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from opct.attack.settings import AttackSettings
 from opct.cli.app import main
 
 
@@ -30,6 +31,9 @@ def called(monkeypatch):
 def test_options_become_settings(called, capsys):
     judge = ("--judge", "strongreject", "--judge-model", "m", "--base-url", "u", "--set", "retries=1")
     rest = ("--n", "4", "--model-arg", "a=b", "--split", "train", "--max-queries", "9")
+    assert run("attack", "runs/x") == 0
+    assert called.keywords["judge"] == AttackSettings().judge == "answers"
+    capsys.readouterr()
     assert run("attack", "runs/x", *judge, *rest) == 0
     assert capsys.readouterr().out == "rendered\n"
     assert called.arguments == ("runs/x",)
@@ -42,8 +46,6 @@ def test_options_become_settings(called, capsys):
 def test_every_option_is_a_setting(called):
     """With every option given, nothing but settings of an attack is handed on."""
     from dataclasses import fields
-
-    from opct.attack.settings import AttackSettings
 
     named = {field.name for field in fields(AttackSettings)}
     run("attack", "x", "--attacker-model", "m", "--families", "all", "--prompts", "p", "--sigma", "1", "--pool", "q",

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import stat
 from dataclasses import asdict, replace
 from io import StringIO
@@ -107,14 +108,24 @@ def test_the_table_has_the_rate_its_bounds_and_the_counts(runs):
     assert base.texts[3] == "3 (1 to not reached); 0 left out"
     assert opct.texts[:3] == ("66.7% (9.4 to 99.2)", "50.0%, 75.0%", "2, 1, 1 (1 unjudged)")
     assert opct.texts[3] == "not reached (1 to not reached); 1 left out"
-    rate, always = opct.texts[4].split("; ")
+    rate, always, answered = opct.texts[4].split("; ")
     assert re.fullmatch(r"66\.7% \([\d.]+ to [\d.]+\), n = 3", rate)
     assert always == "50.0% (1.3 to 98.7), n = 2"
+    assert re.fullmatch(r"0\.0% \([\d.]+ to [\d.]+\), n = 3", answered)
     twins = "benign twins: 4 replies, 1 cut, 1 without a score (1 unfinished_thinking)"
     assert base.texts[5] == f"behaviours: 16 replies, 4 cut, 0 without a score; {twins}"
     assert opct.texts[5] == f"behaviours: 16 replies, 0 cut, 4 without a score (4 judge_refused); {twins}"
     assert base.texts[7] == "scripted (offline)"
     assert len(base.texts) == len(COLUMNS)
+
+
+def test_an_attack_from_before_a_rate_of_twins_was_measured_is_shown_without_it(runs, tmp_path):
+    path = shutil.copytree(runs[1], tmp_path / "opct") / "attacks" / "scripted" / "result.json"
+    result = json.loads(path.read_text())
+    rows = [row for row in result["rows"] if row["metric"] != "benign_answered_rate"]
+    path.write_text(json.dumps(result | {"rows": rows}))
+    [view], _ = views([runs[0], tmp_path / "opct"])
+    assert [row.texts[4].count("; ") for row in view.rows] == [2, 1]
 
 
 def test_a_terminal_shows_what_the_table_has(runs):
@@ -133,7 +144,11 @@ def test_a_terminal_shows_what_the_table_has(runs):
         "warning: 1 of 4 replies to benign twins were cut at the token limit, and were judged by what they said.",
     ):
         assert shown in lines
-    for metric, numbers in (("defense_success_rate", "0.667"), ("benign_always_refused_rate", "0.013 to 0.987")):
+    for metric, numbers in (
+        ("defense_success_rate", "0.667"),
+        ("benign_always_refused_rate", "0.013 to 0.987"),
+        ("benign_answered_rate", "0.000"),
+    ):
         assert any(metric in line and numbers in line for line in lines)
 
 
