@@ -51,7 +51,7 @@ SETTABLE = (
 DEFAULTS: dict[str, Any] = {
     "max_steps": 40,
     "optim.prompts_per_step": 4,
-    "optim.learning_rate": 1e-4,
+    "optim.learning_rate": 5e-4,
     "loss.kl_coef": 0.02,
     "loss.ppo_clip": 0.2,
     "data.anchor_fraction": 0.0,
