@@ -32,6 +32,7 @@ FAMILIES = (None, "role_play", "hypothetical", "authority")
 ASKED_FAMILIES = (None, "authority", "fiction", "persuasion")
 """Frames of the messages that both models are asked later; the last two were in no training."""
 DECOYS = ("kindly", "simply", "quickly", "really", "also", "now")
+REPLY_TOKENS = 48
 TWIN_EPISODES = 2
 """Played against each benign twin: a model that refuses everything resists, too."""
 COMMON = {"optim.prompts_per_step": 12, "optim.learning_rate": 1e-3, "rollout.max_completion_tokens": 40}
@@ -135,11 +136,14 @@ def attacks(args: argparse.Namespace, name: str, target: Path) -> list[dict[str,
     prompts = args.out / "asked.json"
     write_json(prompts, {"jailbreaks": list(asked(builtin_behaviors("test"), args.word))})
     fixed = {"prompts": prompts, "judge": "answers", "episodes": 2 * len(ASKED_FAMILIES), "rounds": 1, "stop": "never"}
-    fixed |= {"n_behaviors": args.behaviors, "twin_episodes": 0, "dtype": args.dtype}
+    fixed |= {"n_behaviors": args.behaviors, "twin_episodes": 0, "dtype": args.dtype, "max_reply_tokens": REPLY_TOKENS}
     out = args.out / "attacks"
     rows = [played(out / f"{name}-asked", str(target), "transfer", args.seed, args.word, fixed)]
     for attacker in args.attackers:
         settings = settings_of(args, attacker) | {"judge": "answers", "twin_episodes": TWIN_EPISODES}
+        settings["max_reply_tokens"] = REPLY_TOKENS
+        if attacker == "grpo":
+            settings["train_split"] = "validation"  # neither target was trained on these
         rows.append(played(out / f"{name}-{attacker}", str(target), attacker, args.seed, args.word, settings))
     return rows
 
