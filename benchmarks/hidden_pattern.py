@@ -86,6 +86,7 @@ def add_attack_options(parser: argparse.ArgumentParser) -> None:
 def settings_of(args: argparse.Namespace, attacker: str) -> dict[str, Any]:
     """Of `opct.run_attack`, from what a person said."""
     settings = {
+        "judge": "refusals",  # the script's answer is to no request in particular
         "n_behaviors": args.behaviors,
         "episodes": args.n,
         "rounds": 1,

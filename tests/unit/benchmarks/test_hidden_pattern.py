@@ -16,6 +16,7 @@ from opct.evals.inspecting import quiet
 from opct.evals.refusals import grade_refusal
 
 SETTINGS = {"n_behaviors": 2, "episodes": 3, "rounds": 1, "stop": "never", "twin_episodes": 0, "confirm_remote": True}
+SETTINGS |= {"judge": "refusals"}
 
 
 @pytest.mark.parametrize(
