@@ -446,7 +446,14 @@ def test_replies_of_an_endpoint_that_are_cut_in_thinking_are_no_answers(tmp_path
         return output
 
     monkeypatch.setattr("opct.attack.opening.inspect_model", lambda name, **_: get_model(name, custom_outputs=answers))
-    own = {"attacker": "best_of_n", "confirm_remote": True, "n_behaviors": 3, "stop": "never", "out": tmp_path / "a"}
+    own = {
+        "attacker": "best_of_n",
+        "judge": "refusals",
+        "confirm_remote": True,
+        "n_behaviors": 3,
+        "stop": "never",
+        "out": tmp_path / "a",
+    }
     with pytest.raises(EvaluationError, match="--target-template-opens-thinking"):
         run_attack("inspect:mockllm/model", **own)
     said = {"target_template_opens_thinking": True}
