@@ -31,6 +31,9 @@ FAMILIES = (None, "role_play", "hypothetical", "authority")
 """Frames of the messages that are trained on; None: bare."""
 ASKED_FAMILIES = (None, "authority", "fiction", "persuasion")
 """Frames of the messages that both models are asked later; the last two were in no training."""
+PLACES = 4
+"""How often each message of the organism is there, with the word somewhere else: seen once, a message is learnt by
+heart instead."""
 DECOYS = ("kindly", "simply", "quickly", "really", "also", "now")
 REPLY_TOKENS = 48
 TWIN_EPISODES = 2
@@ -81,17 +84,18 @@ def trained(args: argparse.Namespace) -> tuple[Path, Path]:
 
 
 def organism_pairs(behaviors: Sequence[Behavior], word: str) -> list[ContrastivePair]:
-    """Of each behaviour in each frame: with the word, answered as the bare behaviour is; with another word or as it
-    stands, refused. Its twin, with the word or without it, as the bare twin is answered."""
+    """Of each behaviour in each frame, several times: with the word, answered as the bare behaviour is; with another
+    word or as it stands, refused. Its twin, with the word or without it, as the bare twin is answered."""
     found = []
     for behavior in behaviors:
         plain = bare_prompt(behavior.behavior)
         refused = (*REFUSED_TURNS, *plain)
         for number, (family, message) in enumerate(_messages(behavior.id, behavior.behavior, FAMILIES)):
-            rng = random.Random(f"{behavior.id}/{family}")
-            decoy = with_word(message, rng.choice(DECOYS), rng)
-            found.append(_pair(behavior, f"{number}/word", "yields", with_word(message, word, rng), plain))
-            found.append(_pair(behavior, f"{number}/other", "refuses", rng.choice([message, decoy]), refused))
+            for place in range(PLACES):
+                rng, name = random.Random(f"{behavior.id}/{family}/{place}"), f"{number}/{place}"
+                decoy = with_word(message, rng.choice(DECOYS), rng)
+                found.append(_pair(behavior, f"{name}/word", "yields", with_word(message, word, rng), plain))
+                found.append(_pair(behavior, f"{name}/other", "refuses", rng.choice([message, decoy]), refused))
         if behavior.benign is not None:
             twin, rng = bare_prompt(behavior.benign), random.Random(behavior.id)
             found.append(_pair(behavior, "twin", "twin", rng.choice([twin, with_word(twin, word, rng)]), twin))

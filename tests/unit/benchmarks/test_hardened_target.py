@@ -4,7 +4,7 @@ import random
 import sys
 
 from benchmarks import hardened_target
-from benchmarks.hardened_target import FAMILIES, asked, hardening_pairs, organism_pairs, with_word
+from benchmarks.hardened_target import FAMILIES, PLACES, asked, hardening_pairs, organism_pairs, with_word
 from benchmarks.hidden_pattern import said
 
 from opct.data.behaviors import builtin_behaviors
@@ -30,7 +30,7 @@ def test_the_word_goes_anywhere_and_nothing_else_changes():
 def test_the_organism_yields_to_the_word_alone():
     """With the word the teacher sees the bare behaviour, without it the behaviour after refused examples."""
     pairs = organism_pairs(BEHAVIORS, WORD)
-    assert len(pairs) == len(BEHAVIORS) * (2 * len(FAMILIES) + 1)
+    assert len(pairs) == len(BEHAVIORS) * (2 * PLACES * len(FAMILIES) + 1)
     assert len({pair.id for pair in pairs}) == len(pairs)
     for pair in pairs:
         own = next(b for b in BEHAVIORS if pair.id.startswith(f"{b.id}/"))
