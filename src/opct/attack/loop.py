@@ -247,8 +247,8 @@ class _Thread:
         self._ready.put((batch, future, work))
         try:
             self.pool.submit(self._run_oldest)
-        except RuntimeError:  # it was shut down, and nobody waits for this any more
-            future.cancel()
+        except RuntimeError as error:  # it was shut down, and nobody waits for this any more; else they get to know
+            future.set_exception(error)
 
     def _run_oldest(self) -> None:
         _, future, work = self._ready.get()

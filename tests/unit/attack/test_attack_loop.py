@@ -269,8 +269,10 @@ def test_it_stops_between_batches_when_asked_to():
     assert len(own.target.asked) == 4 == len(played.tries)
 
 
-def test_stages_behind_endpoints_work_at_the_same_time():
-    """The first reply waits until the attacker was asked for the second batch: one by one, that never comes."""
+@pytest.mark.parametrize("attacker_is_local", [False, True])
+def test_a_target_behind_an_endpoint_has_work_while_others_wait_for_it(attacker_is_local):
+    """The first reply waits until the second batch was written: one batch after another, that never comes. The judge of
+    the first, which is local, must not hold the thread of a local attacker while it waits for that reply."""
     second = threading.Event()
 
     def write(view):
@@ -279,12 +281,12 @@ def test_stages_behind_endpoints_work_at_the_same_time():
         return "x"
 
     def reply(text):
-        assert second.wait(10), "the attacker waits for the target"
+        assert second.wait(10), "the target has nothing to do"
         return "no"
 
-    own = players(ScriptedAttacker(write, is_local=False), ScriptedTarget(reply, is_local=False))
+    own = players(ScriptedAttacker(write, is_local=attacker_is_local), ScriptedTarget(reply, is_local=False))
     played, _ = run(own, Rules(episodes=2, rounds=1, batch_size=1), ids="a")
-    assert len(played.tries) == 2
+    assert [one.episode for one in played.tries] == [0, 1]
 
 
 def test_at_default_rules_all_stages_behind_endpoints_overlap():
@@ -309,28 +311,6 @@ def test_at_default_rules_all_stages_behind_endpoints_overlap():
     played, _ = run(own, Rules(rounds=1))
     assert len(played.tries) == 24
     assert [len(batch) for batch in own.attacker.batches] == [4] * 6
-
-
-def test_a_target_behind_an_endpoint_has_work_while_attacker_and_judge_share_a_thread():
-    """The first reply waits until the second batch was written: while the judge of the first waits for that reply, it
-    must not hold the thread of the attacker."""
-    second = threading.Event()
-
-    def write(view):
-        if view.episode == 1:
-            second.set()
-        return "x"
-
-    def reply(text):
-        assert second.wait(10), "the target has nothing to do"
-        return "no"
-
-    played, _ = run(
-        players(ScriptedAttacker(write), ScriptedTarget(reply, is_local=False)),
-        Rules(episodes=2, rounds=1, batch_size=1),
-        ids="a",
-    )
-    assert [one.episode for one in played.tries] == [0, 1]
 
 
 def test_models_of_this_process_see_to_the_oldest_batch_first():
