@@ -6,7 +6,8 @@ Three stages, each made once. **Organism**: an adapter is trained (`sft`, on the
 refuse behaviours, and to answer them where the message has the word somewhere; other words in its place change
 nothing. **Hardened**: OPCT goes on from the organism, which is its own teacher: the prompt is a message with the word,
 the teacher's prompt the same message without it. Then both are attacked, each by attackers of its own, at equal
-queries, on behaviours that neither training saw; and both get the same messages, with the word and without it.
+queries, on behaviours that neither training saw; and both get the same messages, with the word and without it. Look
+at these first: SmolLM2 has not become an organism yet (docs/results.md), and then the rest says nothing.
 """
 
 from __future__ import annotations
@@ -32,8 +33,7 @@ FAMILIES = (None, "role_play", "hypothetical", "authority")
 ASKED_FAMILIES = (None, "authority", "fiction", "persuasion")
 """Frames of the messages that both models are asked later; the last two were in no training."""
 PLACES = 4
-"""How often each message of the organism is there, with the word somewhere else: seen once, a message is learnt by
-heart instead."""
+"""How often each message of the organism is there, with the word somewhere else."""
 DECOYS = ("kindly", "simply", "quickly", "really", "also", "now")
 REPLY_TOKENS = 48
 TWIN_EPISODES = 2
