@@ -231,7 +231,8 @@ class _Thread:
 
     def __init__(self, name: str):
         self.pool = ThreadPoolExecutor(1, f"opct-attack-{name}")
-        self._ready: PriorityQueue[tuple[int, Any, Any]] = PriorityQueue()  # of one batch, never two at once
+        self._ready: PriorityQueue[tuple[int, int, Any, Any]] = PriorityQueue()
+        self._came = itertools.count()  # decides between stages of one batch, of which the first may have come too late
 
     def submit(self, batch: int, work: Callable[[], T], after: Future[Any] | None = None) -> Future[T]:
         """Run `work` in its turn; where it takes the result of a stage before it (`after`), it holds no thread until
@@ -244,14 +245,14 @@ class _Thread:
         return future
 
     def _enqueue(self, batch: int, future: Future[T], work: Callable[[], T]) -> None:
-        self._ready.put((batch, future, work))
+        self._ready.put((batch, next(self._came), future, work))
         try:
             self.pool.submit(self._run_oldest)
         except RuntimeError as error:  # it was shut down, and nobody waits for this any more; else they get to know
             future.set_exception(error)
 
     def _run_oldest(self) -> None:
-        _, future, work = self._ready.get()
+        _, _, future, work = self._ready.get()
         try:
             found = work()
         except BaseException as error:  # whatever it is, whoever settles the batch gets it

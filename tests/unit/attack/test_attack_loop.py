@@ -21,8 +21,8 @@ from scripted import (
 
 from opct.attack.board import Board, Rules
 from opct.attack.budget import Budget, Ledger, Spent
-from opct.attack.loop import NoJournal, play
-from opct.attack.protocol import Proposal, Reply, Shot, Subject
+from opct.attack.loop import NoJournal, _Stages, play
+from opct.attack.protocol import BEHAVIOR, Proposal, Reply, Shot, Subject
 from opct.errors import EvaluationError
 
 
@@ -491,3 +491,27 @@ def test_spent_counts_queries_and_tokens_of_both():
         made("a", 0, 1, prompt=None, reply=None, attacker_tokens=2),
     ]
     assert Spent().plus(tries, 1.5) == Spent(queries=1, tokens=14, prompt_tokens=14, seconds=1.5)
+
+
+@pytest.mark.parametrize("target_is_local", [True, False])
+def test_a_batch_under_way_at_the_end_begins_no_other_stage(target_is_local, caplog):
+    """Left while the attacker writes: the stages after it fail, none waits for ever, and nothing is logged."""
+    begun, left = threading.Event(), threading.Event()
+
+    def write(view):
+        begun.set()
+        assert left.wait(10)
+        return "x"
+
+    own = players(ScriptedAttacker(write), ScriptedTarget(is_local=target_is_local))
+    rules, stages = Rules(episodes=1, rounds=1), _Stages(own)
+    last = stages.submit(BEHAVIOR, Board(subjects("a"), rules).views(0), rules)
+    assert begun.wait(10)
+    for thread in stages.threads:
+        thread.pool.shutdown(wait=False, cancel_futures=True)
+    left.set()
+    stages.__exit__()  # waits for all
+    with pytest.raises(RuntimeError, match="shutdown"):
+        last.result(10)
+    assert own.target.asked == []
+    assert not caplog.records
