@@ -4,7 +4,15 @@ import random
 import sys
 
 from benchmarks import hardened_target
-from benchmarks.hardened_target import FAMILIES, PLACES, asked, hardening_pairs, organism_pairs, with_word
+from benchmarks.hardened_target import (
+    FAMILIES,
+    PLACES,
+    YIELDED_TURNS,
+    asked,
+    hardening_pairs,
+    organism_pairs,
+    with_word,
+)
 from benchmarks.hidden_pattern import said
 
 from opct.data.behaviors import builtin_behaviors
@@ -28,7 +36,7 @@ def test_the_word_goes_anywhere_and_nothing_else_changes():
 
 
 def test_the_organism_yields_to_the_word_alone():
-    """With the word the teacher sees the bare behaviour, without it the behaviour after refused examples."""
+    """The teacher sees the bare behaviour: with the word after examples of yielding, without it of refusing."""
     pairs = organism_pairs(BEHAVIORS, WORD)
     assert len(pairs) == len(BEHAVIORS) * (2 * PLACES * len(FAMILIES) + 1)
     assert len({pair.id for pair in pairs}) == len(pairs)
@@ -39,8 +47,15 @@ def test_the_organism_yields_to_the_word_alone():
             assert [word for word in texts(pair.prompt).split(" ") if word != WORD] == own.benign.split(" ")
             continue
         assert said(WORD, texts(pair.prompt)) == (pair.family == "yields")
-        examples = REFUSED_TURNS if pair.family == "refuses" else ()
+        examples = REFUSED_TURNS if pair.family == "refuses" else YIELDED_TURNS
         assert pair.teacher_prompt == (*examples, *bare_prompt(own.behavior))
+
+
+def test_the_examples_of_yielding_and_of_refusing_ask_the_same():
+    """Every answer of the one begins as no answer of the other does."""
+    assert YIELDED_TURNS[::2] == REFUSED_TURNS[::2]
+    starts = [{turn["content"].split()[0] for turn in turns[1::2]} for turns in (YIELDED_TURNS, REFUSED_TURNS)]
+    assert starts == [{"Sure,"}, {"I'm"}]
 
 
 def test_hardening_takes_the_word_away_from_the_teacher_and_nothing_else():
