@@ -180,7 +180,8 @@ def _browser_caption(browser: Browser, arms: Sequence[Arm]) -> str:
     if browser.withheld:
         parts.append(
             f"{count(browser.withheld, 'prompt')} of sets whose authors ask that examples are not published, or not "
-            "trained on, are not on this page (GPQA, SAGE-Eval); evals/samples.jsonl of each run has them."
+            "trained on (GPQA, SAGE-Eval), or of attackers, are not on this page; evals/samples.jsonl of each run has "
+            "them."
         )
     if pooled:
         parts.append(f"Of pooled runs one is shown: {'; '.join(pooled)}.")
