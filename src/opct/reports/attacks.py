@@ -19,7 +19,7 @@ from opct.files import read_jsonl
 from opct.reports.arms import Arm, Pair
 from opct.reports.attack_figures import curve_figure, learning_figure
 from opct.reports.figures import Figure
-from opct.reports.wording import change, count, interval, joined, quantity
+from opct.reports.wording import change, count, interval, joined, quantity, told_apart
 from opct.runs import RunDir
 
 SCHEMA, KIND = 1, "opct_attack"
@@ -274,7 +274,7 @@ def _warnings(attacks: Sequence[tuple[Arm, Attack]]) -> list[str]:
     """What each attack warned of, and its judge's weakness."""
     found = []
     for arm, one in attacks:
-        where = f"{one.attacker} against {arm.name}: {one.run}"
+        where = f"{one.attacker} against {told_apart(arm.label, arm.name, one.run)}"
         found += [f"{where}: {said}" for said in one.result["warnings"]]
         if one.result["judge"].get("warning"):
             found.append(f"{where}: {one.result['judge']['warning']}")
@@ -305,4 +305,4 @@ def has_prompts(views: Sequence[AttackView]) -> bool:
 
 def broken_title(own: BrokenList) -> str:
     """What the folded list is called."""
-    return f"{own.arm.name}: {own.run}: {count(len(own.behaviors), 'broken behaviour')}"
+    return f"{told_apart(own.arm.label, own.arm.name, own.run)}: {count(len(own.behaviors), 'broken behaviour')}"

@@ -23,10 +23,12 @@ from opct.attack.shown import rendered
 from opct.attack.store import AttackDir
 from opct.errors import EvaluationError
 from opct.reports import report
+from opct.reports.attack_figures import WORST
 from opct.reports.attacks import COLUMNS, attack_views, load_attacks
 from opct.reports.build import report_json
 from opct.reports.compare import compare
 from opct.reports.load import load_runs
+from opct.reports.svg import DASHES, OTHER_DASH
 from opct.reports.wording import quantity
 
 RULES = Rules(episodes=2, rounds=2)
@@ -210,8 +212,25 @@ def test_the_curve_begins_at_nothing_and_steps(runs):
     [view], _ = views(runs)
     rows = [row for row in view.figures[0].rows if row[0] == "Base"]
     assert [(row[2], row[3]) for row in rows] == [("1", "0.0%"), ("2", "0.0%"), ("3", "75.0%"), ("4", "75.0%")]
-    assert "<polyline" in view.figures[0].drawing
+    drawing = str(view.figures[0].drawing)
+    assert drawing.count("<polyline") == 3
+    assert drawing.count('class="band"') == 2
     assert len(view.figures[0].legend) == 2
+
+
+def test_the_curve_of_replies_without_a_score_is_a_line_of_its_own_and_in_the_table(runs):
+    """Of OPCT d is in no curve; had its replies broken it, it had been broken by the first query."""
+    [view], _ = views(runs)
+    [figure] = view.figures
+    rows = [row for row in figure.rows if row[0] == "OPCT"]
+    judged, broke = ([row[2:4] for row in rows if row[-1] == case] for case in ("as judged", WORST))
+    assert judged[0] == ("1", "0.0%")
+    assert broke[0] == ("1", "25.0%")
+    assert len(judged) + len(broke) == len(rows)
+    dashes = re.findall(r'stroke-dasharray="([^"]+)"', str(figure.drawing))
+    assert dashes.count(OTHER_DASH) == 1
+    assert OTHER_DASH not in DASHES
+    assert f"Long dashes: the curve {WORST}." in figure.caption
 
 
 def test_what_an_attacker_learned_is_drawn_beside_it(runs, tmp_path):
@@ -239,7 +258,7 @@ def test_what_an_attacker_learned_is_drawn_beside_it(runs, tmp_path):
 
 def test_the_page_folds_broken_behaviours_away_and_holds_no_prompt(runs, tmp_path):
     page = report(runs, tmp_path / "report.html").read_text(encoding="utf-8")
-    assert "<summary>Base: base: 3 broken behaviours</summary>" in page
+    assert "<summary>Base: 3 broken behaviours</summary>" in page
     assert SECRET not in page
     assert SECRET not in (tmp_path / "report.json").read_text()
     assert "<script>alert" not in page
