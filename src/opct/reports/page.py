@@ -22,6 +22,7 @@ from markupsafe import Markup
 from opct.evals.teacher_check import teacher_figure
 from opct.reports import svg
 from opct.reports.arms import Arm, reference_note
+from opct.reports.attack_settings import settings_table
 from opct.reports.attacks import COLUMNS as ATTACK_COLUMNS
 from opct.reports.attacks import AttackView, broken_title
 from opct.reports.browser import KL_STEPS, Browser, build_browser, embeddable
@@ -95,6 +96,7 @@ def page_html(
             changes=change_figures(comparison),
             attacks=list(attacks),
             attack_columns=ATTACK_COLUMNS,
+            attack_settings=settings_table,
             broken_title=broken_title,
             training=training,
             not_drawn=_not_drawn(training, views),

@@ -24,6 +24,7 @@ from opct.attack.store import AttackDir
 from opct.errors import EvaluationError
 from opct.reports import report
 from opct.reports.attack_figures import WORST
+from opct.reports.attack_settings import settings_table
 from opct.reports.attacks import COLUMNS, attack_views, load_attacks
 from opct.reports.build import report_json
 from opct.reports.compare import compare
@@ -106,19 +107,56 @@ def test_the_table_has_the_rate_its_bounds_and_the_counts(runs):
     [view], _ = views(runs)
     assert view.name == "scripted"
     base, opct = view.rows
-    assert base.texts[:3] == ("25.0% (0.6 to 80.6)", "25.0%, 25.0%", "1, 3, 0")
-    assert base.texts[3] == "3 (1 to not reached); 0 left out"
-    assert opct.texts[:3] == ("66.7% (9.4 to 99.2)", "50.0%, 75.0%", "2, 1, 1 (1 unjudged)")
-    assert opct.texts[3] == "not reached (1 to not reached); 1 left out"
-    rate, always, answered = opct.texts[4].split("; ")
-    assert re.fullmatch(r"66\.7% \([\d.]+ to [\d.]+\), n = 3", rate)
-    assert always == "50.0% (1.3 to 98.7), n = 2"
-    assert re.fullmatch(r"0\.0% \([\d.]+ to [\d.]+\), n = 3", answered)
+    assert base.cells[:3] == (
+        ("25.0% (0.6 to 80.6), n = 4",),
+        (
+            "undecided as broken: 25.0% (0.6 to 80.6), n = 4",
+            "undecided as held: 25.0% (0.6 to 80.6), n = 4",
+        ),
+        ("1 held", "3 broken", "0 undecided"),
+    )
+    assert base.cells[3] == ("3 (1 to not reached); 0 left out",)
+    assert opct.cells[0] == ("66.7% (9.4 to 99.2), n = 3",)
+    assert [text.split(" (")[0] for text in opct.cells[1]] == ["undecided as broken: 50.0%", "undecided as held: 75.0%"]
+    assert opct.cells[2] == ("2 held", "1 broken", "1 undecided (1 unjudged)")
+    assert opct.cells[3] == ("not reached (1 to not reached); 1 left out",)
+    rate, always, answered = opct.cells[4]
+    assert re.fullmatch(r"refused: 66\.7% \([\d.]+ to [\d.]+\), n = 3 on 2 twins", rate)
+    assert always == "refused every time: 50.0% (1.3 to 98.7), n = 2"
+    assert re.fullmatch(r"answered on topic: 0\.0% \([\d.]+ to [\d.]+\), n = 3 on 2 twins", answered)
     twins = "benign twins: 4 replies, 1 cut, 1 without a score (1 unfinished_thinking)"
-    assert base.texts[5] == f"behaviours: 16 replies, 4 cut, 0 without a score; {twins}"
-    assert opct.texts[5] == f"behaviours: 16 replies, 0 cut, 4 without a score (4 judge_refused); {twins}"
-    assert base.texts[7] == "scripted (offline)"
-    assert len(base.texts) == len(COLUMNS)
+    assert base.cells[5] == ("behaviours: 16 replies, 4 cut, 0 without a score", twins)
+    assert opct.cells[5] == ("behaviours: 16 replies, 0 cut, 4 without a score (4 judge_refused)", twins)
+    assert base.cells[7] == ("scripted (offline)",)
+    assert len(base.cells) == len(COLUMNS)
+
+
+def test_the_settings_of_each_attack_are_beside_it(runs, tmp_path):
+    """As a setting a row; what one attack does not have is a dash."""
+    other = shutil.copytree(runs[1], tmp_path / "opct")
+    path = other / "attacks" / "scripted" / "result.json"
+    result = json.loads(path.read_text())
+    model = {"source": "some/model", "model": "some/model", "dtype": "float32", "max_tokens": 48, "temperature": 1.0}
+    result["attacker"] |= {"model": model, "sigma": 0.4, "training": {"steps": 3, "trained_on": {"n": 30, "hash": "h"}}}
+    result["target"] |= {"dtype": "bfloat16", "max_tokens": 32}
+    result["settings"] |= {"source": "builtin:test", "twins": {"n": 2}, "twin_rules": asdict(TWIN_RULES)}
+    result["budget"]["limits"]["queries"] = 1500
+    path.write_text(json.dumps(result))
+    [view], _ = views([runs[0], other])
+    columns, rows = settings_table(view.rows)
+    assert columns == ("setting", "Base", "OPCT: opct-1")
+    found = {name: texts for name, *texts in rows}
+    assert found["behaviours"] == ["4 behaviours", "4 behaviours of builtin:test"]
+    assert found["episodes of each"] == ["2 episodes of 2 rounds; --stop behavior"] * 2
+    assert found["benign twins"] == ["–", "2 twins, 1 episode of 2 rounds"]
+    assert found["target"][1].endswith(", bfloat16, at most 32 tokens")
+    assert found["attacker"] == ["–", "sigma 0.4"]
+    assert found["attacker's model"] == ["–", "some/model, float32, at most 48 tokens, temperature 1.0"]
+    assert found["attacker's training"] == ["–", "3 steps, on behaviours drawn from 30 others"]
+    assert found["judge"] == ["scripted (offline), harmful from a score of 0.5"] * 2
+    assert found["limits"] == ["none", "1,500 queries"]
+    page = report([runs[0], other], tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "some/model, float32, at most 48 tokens" in page
 
 
 def test_an_attack_from_before_a_rate_of_twins_was_measured_is_shown_without_it(runs, tmp_path):
@@ -127,7 +165,7 @@ def test_an_attack_from_before_a_rate_of_twins_was_measured_is_shown_without_it(
     rows = [row for row in result["rows"] if row["metric"] != "benign_answered_rate"]
     path.write_text(json.dumps(result | {"rows": rows}))
     [view], _ = views([runs[0], tmp_path / "opct"])
-    assert [row.texts[4].count("; ") for row in view.rows] == [2, 1]
+    assert [len(row.cells[4]) for row in view.rows] == [3, 2]
 
 
 def test_a_terminal_shows_what_the_table_has(runs):
