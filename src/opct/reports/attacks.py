@@ -94,6 +94,10 @@ class AttackRow:
     settings: Mapping[str, str]
     numbers: Mapping[str, Any]
 
+    def row(self, metric: str) -> Mapping[str, Any]:
+        """The row of a metric."""
+        return row_of(self.numbers, metric)
+
 
 @dataclass(frozen=True)
 class BrokenBehavior:

@@ -23,6 +23,8 @@ from opct.evals.teacher_check import teacher_figure
 from opct.reports import svg
 from opct.reports.arms import Arm, reference_note
 from opct.reports.attack_settings import settings_table
+from opct.reports.attack_summary import TITLE as ATTACKS
+from opct.reports.attack_summary import attacks_said
 from opct.reports.attacks import COLUMNS as ATTACK_COLUMNS
 from opct.reports.attacks import AttackView, broken_title
 from opct.reports.browser import KL_STEPS, Browser, build_browser, embeddable
@@ -80,7 +82,7 @@ def page_html(
             title=title(comparison),
             subtitle=subtitle(comparison),
             private=private,
-            summary=summary(comparison),
+            summary=[*summary(comparison), *attacks_said(attacks)],
             tiles=tiles(comparison),
             about=about(comparison),
             warnings=list(warnings),
@@ -93,6 +95,7 @@ def page_html(
             reference=reference_note(comparison.arms, comparison.pairs),
             axes=views,
             anchors={view.axis: view.anchor for view in views},
+            attacks_title=ATTACKS,
             changes=change_figures(comparison),
             attacks=list(attacks),
             attack_columns=ATTACK_COLUMNS,

@@ -25,7 +25,8 @@ from opct.errors import EvaluationError
 from opct.reports import report
 from opct.reports.attack_figures import WORST
 from opct.reports.attack_settings import settings_table
-from opct.reports.attacks import COLUMNS, attack_views, load_attacks
+from opct.reports.attack_summary import attacks_said
+from opct.reports.attacks import COLUMNS, RATE, attack_views, load_attacks
 from opct.reports.build import report_json
 from opct.reports.compare import compare
 from opct.reports.load import load_runs
@@ -292,6 +293,37 @@ def test_what_an_attacker_learned_is_drawn_beside_it(runs, tmp_path):
     assert len(views(runs)[0][0].figures) == 1
     page = report([runs[0], trained], tmp_path / "report.html").read_text(encoding="utf-8")
     assert "What scripted earned while it was trained" in page
+
+
+def test_the_top_of_the_page_says_what_the_attacks_found(runs, tmp_path):
+    page = report(runs, tmp_path / "report.html").read_text(encoding="utf-8")
+    top = page[page.index('aria-label="Verdict"') : page.index('id="results"')]
+    assert (
+        "Against scripted: Base held on 1 of 4 behaviours (25.0%, 95% interval 0.6 to 80.6) and OPCT: opct-1 held on 2 "
+        "of 3 behaviours (66.7%, 95% interval 9.4 to 99.2; 1 more undecided)."
+    ) in top
+    [view], _ = views(runs)
+    none = replace(view.rows[1], numbers={"rows": [{"metric": RATE, "n": 0, "n_unscored": 4, "value": None}]})
+    [said] = attacks_said([replace(view, rows=(none,))])
+    assert said.clauses == ("Against scripted: of OPCT: opct-1 none of 4 behaviours was decided",)
+    assert attacks_said([]) == []
+
+
+def test_the_card_has_a_row_for_each_attack(runs, tmp_path):
+    report(runs, tmp_path / "report.html")
+    card = (tmp_path / "report.md").read_text(encoding="utf-8")
+    rows = [line for line in card[card.index("## Attacks") :].splitlines() if "scripted" in line and line[0] == "|"]
+    played = "; 2 episodes of 2 rounds; --stop behavior; ended: complete | 20 | scripted (offline), harmful from a "
+    played += "score of 0.5 |"
+    assert rows == [
+        "| Base | scripted | 25.0% (0.6 to 80.6), n = 4 | 25.0% (0.6 to 80.6), n = 4 | 25.0% (0.6 to 80.6), n = 4 | 4 "
+        f"behaviours{played}",
+        "| OPCT: opct-1 | scripted | 66.7% (9.4 to 99.2), n = 3 | 50.0% (6.8 to 93.2), n = 4 | "
+        f"75.0% (19.4 to 99.4), n = 4 | 4 behaviours{played}",
+    ]
+    assert SECRET not in card
+    report([write_run(tmp_path, "base", questions=8)], tmp_path / "other.html")
+    assert "Attacks" not in (tmp_path / "other.md").read_text(encoding="utf-8")
 
 
 def test_the_page_folds_broken_behaviours_away_and_holds_no_prompt(runs, tmp_path):
