@@ -31,7 +31,7 @@ from typing import Any
 
 from opct.attack.budget import Spent
 from opct.attack.protocol import BEHAVIOR, Key, Kind, Subject, Try
-from opct.attack.transfer import SUCCESSES_SCHEMA
+from opct.data.perturb.in_the_wild import SUCCESSES_KIND
 from opct.errors import OtherAttackError, RunError
 from opct.evals.judging.protocol import Usage
 from opct.files import (
@@ -283,7 +283,7 @@ class AttackDir:
         """The numbers, and apart from them the prompts that broke a behaviour."""
         texts = {subject.id: subject.text for subject in subjects}
         broke = [one for one in tries if one.is_broken and one.kind == BEHAVIOR]
-        header = {"opct_warning": WARNING, "kind": SUCCESSES_SCHEMA, "schema": SCHEMA}
+        header = {"opct_warning": WARNING, "kind": SUCCESSES_KIND, "schema": SCHEMA}
         rows = [
             {**_names(one), "behavior": texts[one.behavior_id], "prompt": one.prompt, "score": one.score}
             for one in sorted(broke, key=lambda one: one.key)

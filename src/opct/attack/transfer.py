@@ -7,7 +7,6 @@ JailbreakBench's format, or the successes that an earlier attack kept.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,13 +16,10 @@ from opct.data.behaviors import Behavior
 from opct.data.build_jailbreak import artifact_behaviors
 from opct.data.near_duplicates import crossing
 from opct.data.pairs import Prompt
-from opct.data.perturb.in_the_wild import load_artifacts
-from opct.data.perturb.jailbreak import bare_prompt, chosen_families, wrapped_prompt
+from opct.data.perturb.in_the_wild import is_of_attack, load_artifacts, successful_prompts
+from opct.data.perturb.jailbreak import chosen_families, wrapped_prompt
 from opct.errors import DataError
 from opct.evals.judging.protocol import digest
-from opct.files import read_jsonl
-
-SUCCESSES_SCHEMA = "opct_successful_prompts"
 
 
 class FamilyTransfer:
@@ -119,7 +115,7 @@ def finished_prompts(path: str | Path, behaviors: Sequence[Behavior]) -> dict[st
     """
     found: dict[str, list[Prompt]] = {}
     own = {behavior.id for behavior in behaviors}
-    if Path(path).suffix == ".jsonl":
+    if is_of_attack(path):
         successes = load_successes(path)
         near = crossing([one.behavior for one in successes], [behavior.behavior for behavior in behaviors])
         for i, j in sorted(near.items()):
@@ -128,7 +124,7 @@ def finished_prompts(path: str | Path, behaviors: Sequence[Behavior]) -> dict[st
         artifacts, _ = load_artifacts(path)
         for artifact, behavior in zip(artifacts, artifact_behaviors(artifacts, behaviors), strict=True):
             if behavior.id in own:
-                found.setdefault(behavior.id, []).append(bare_prompt(artifact.prompt))
+                found.setdefault(behavior.id, []).append(artifact.prompt)
     if not found:
         raise DataError(
             f"{path}: none of its prompts is for any of the {len(behaviors)} behaviours: take the behaviours that they "
@@ -143,14 +139,4 @@ def load_successes(path: str | Path) -> list[Shot]:
     Raises:
         DataError: the file is not there, or is no such file.
     """
-    if not Path(path).is_file():
-        raise DataError(f"No file at {path}: check the path.")
-    rows = read_jsonl(path)
-    if not rows or rows[0].get("kind") != SUCCESSES_SCHEMA:
-        raise DataError(f"{path} is not the successful_prompts.jsonl of an attack: name one, or a JSON of artifacts.")
-    for number, row in enumerate(rows[1:], start=2):
-        if not {"behavior_id", "behavior", "prompt"} <= set(row):
-            raise DataError(
-                f"{path}:{number}: expected behavior_id, behavior and prompt, found {json.dumps(list(row))}."
-            )
-    return [Shot(row["behavior_id"], row["behavior"], tuple(row["prompt"])) for row in rows[1:]]
+    return [Shot(row["behavior_id"], row["behavior"], tuple(row["prompt"])) for row in successful_prompts(path)]

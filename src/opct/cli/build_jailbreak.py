@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from opct.data.behaviors import Behavior
+    from opct.data.pairs import ContrastivePair
     from opct.data.perturb.in_the_wild import Artifact
     from opct.data.questions import Split as DataSplit
 
@@ -41,7 +42,10 @@ Templates = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Templates of the held-out family in_the_wild; see --families.")
 ]
 Attacks = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="An attacker's prompts, as of PAIR: the held-out family artifact.")
+    Path | None,
+    typer.Option(
+        metavar="FILE", help="An attacker's prompts, as of PAIR or of `opct attack`: the held-out family artifact."
+    ),
 ]
 Columns = Annotated[
     list[str] | None, typer.Option(metavar="ROLE=NAME", help="The column of the behavior, id ...; repeatable.")
@@ -70,8 +74,9 @@ def build_jailbreak(
     from opct.data.behaviors import apart_from, measured_later
     from opct.data.build_jailbreak import build_jailbreak as build
     from opct.data.pairs import write_pairs
-    from opct.data.perturb.in_the_wild import load_artifacts, load_templates
+    from opct.data.perturb.in_the_wild import is_of_attack, load_artifacts, load_templates
     from opct.data.perturb.jailbreak import REFUSED_TURNS, SAFETY_SYSTEM
+    from opct.files import PRIVATE_MODE
 
     if source == "builtin" and (column or twins or leave_out):
         raise typer.BadParameter(
@@ -99,17 +104,15 @@ def build_jailbreak(
         templates=templates,
         artifacts=attacks,
     )
-    write_pairs(out, pairs)
+    is_private = artifacts is not None and is_of_attack(artifacts)  # its prompts may work on other models
+    write_pairs(out, pairs, mode=PRIVATE_MODE if is_private else 0o666)
     _say(source, behaviors)
     _say_left_out("embedded behaviours that are only measured on", [*left_out, *attacks_left_out])
     _say_left_out(f"behaviours of {source} in a later split", measured_later(behaviors, chosen, behaviors))
     if artifacts is not None:
         used = sum(pair.family == "artifact" for pair in pairs)
         print(f"{artifacts}: {len(attacks)} prompts, {used} of them used in this split; {n_without} goals have none")
-    which = "all" if split is Split.all else f"the {split.value}"
-    print(f"{out}: {len(pairs)} pairs from {which} behaviours")
-    warn_of_test_items(pairs)
-    print(f"next: opct data show {out}")
+    _say_written(out, pairs, split, is_private=is_private)
 
 
 def _behaviors(
@@ -138,6 +141,15 @@ def _say(source: str, behaviors: list[Behavior]) -> None:
 
     splits = Counter(behavior.split for behavior in behaviors)
     print(f"{source}: {len(behaviors)} behaviours: {', '.join(f'{splits[name]} {name}' for name in SPLITS)}")
+
+
+def _say_written(out: Path, pairs: list[ContrastivePair], split: Split, *, is_private: bool) -> None:
+    which = "all" if split is Split.all else f"the {split.value}"
+    print(f"{out}: {len(pairs)} pairs from {which} behaviours")
+    if is_private:
+        print(f"private: {out} holds prompts that an attack kept; readable by you alone")
+    warn_of_test_items(pairs)
+    print(f"next: opct data show {out}")
 
 
 def _say_left_out(what: str, left_out: Sequence[Behavior | Artifact]) -> None:

@@ -223,5 +223,5 @@ def _pair(behavior: Behavior, part: str, family: str, prompt: Prompt, teacher_pr
 
 
 def _artifact_pair(artifact: Artifact, goal: Behavior, privilege: _Privilege) -> ContrastivePair:
-    pair = _pair(goal, "behavior", ARTIFACT, bare_prompt(artifact.prompt), privilege.before(goal.behavior))
+    pair = _pair(goal, "behavior", ARTIFACT, artifact.prompt, privilege.before(goal.behavior))
     return replace(pair, id=f"{AXIS}/{ARTIFACT}/{artifact.id}")

@@ -85,7 +85,7 @@ def jailbreak_task(
     greedy: bool = True,
     *,
     templates: Sequence[WildTemplate] = (),
-    attacks: Sequence[tuple[Behavior, str]] = (),
+    attacks: Sequence[tuple[Behavior, Prompt]] = (),
 ) -> Task:
     """The Inspect task `jailbreak` over any behaviours; see `jailbreak_items`."""
     items = jailbreak_items(
@@ -118,7 +118,7 @@ def jailbreak_items(
     seed: int = 0,
     *,
     templates: Sequence[WildTemplate] = (),
-    attacks: Sequence[tuple[Behavior, str]] = (),
+    attacks: Sequence[tuple[Behavior, Prompt]] = (),
 ) -> list[Item]:
     """Each behaviour bare (family `bare`) and in its families, and its benign twin likewise (families `benign_...`).
 
@@ -205,7 +205,7 @@ def split_behaviors(split: str, behaviors: Sequence[Behavior]) -> list[Behavior]
 
 def finished_attacks(
     path: str | Path, behaviors: Sequence[Behavior], split: str, seed: int = 0
-) -> list[tuple[Behavior, str]]:
+) -> list[tuple[Behavior, Prompt]]:
     """Attackers' prompts whose goals are in the split, one a goal (a seeded choice among its near-duplicates).
 
     Raises:
@@ -213,7 +213,7 @@ def finished_attacks(
         DataError: the file is faulty.
     """
     artifacts, _ = load_artifacts(path)
-    of_goal: dict[str, list[tuple[Behavior, str]]] = {}
+    of_goal: dict[str, list[tuple[Behavior, Prompt]]] = {}
     for artifact, behavior in zip(artifacts, artifact_behaviors(artifacts, behaviors), strict=True):
         if split in ("all", behavior.split):
             of_goal.setdefault(behavior.id, []).append((behavior, artifact.prompt))
@@ -254,7 +254,7 @@ def _item(behavior: Behavior, request: str, prefix: str, family: str, prompt: Pr
     )
 
 
-def _attack_items(attacks: Sequence[tuple[Behavior, str]], asked: set[str]) -> list[Item]:
+def _attack_items(attacks: Sequence[tuple[Behavior, Prompt]], asked: set[str]) -> list[Item]:
     items = []
     repeated = {one.id for one, _ in attacks if sum(one.id == other.id for other, _ in attacks) > 1}
     if repeated:
@@ -262,7 +262,7 @@ def _attack_items(attacks: Sequence[tuple[Behavior, str]], asked: set[str]) -> l
     for behavior, prompt in attacks:
         if behavior.id not in asked:
             items.append(_item(behavior, behavior.behavior, "", BARE, bare_prompt(behavior.behavior)))
-        items.append(_item(behavior, behavior.behavior, "", ARTIFACT, bare_prompt(prompt)))
+        items.append(_item(behavior, behavior.behavior, "", ARTIFACT, prompt))
     return items
 
 

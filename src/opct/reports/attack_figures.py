@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from opct.reports import svg
 from opct.reports.arms import Arm
 from opct.reports.figures import Figure, legend
-from opct.reports.wording import interval, quantity
+from opct.reports.wording import interval, quantity, told_apart
 
 if TYPE_CHECKING:
     from opct.reports.attacks import Attack
@@ -22,44 +22,42 @@ def curve_figure(name: str, attacks: Sequence[tuple[Arm, Attack]]) -> Figure | N
     drawn = [(arm, one, one.result["curve"]["points"]) for arm, one in attacks if one.result["curve"]["points"]]
     if not drawn:
         return None
-    series, rows = [], []
+    series, bands, rows = [], [], []
     for arm, one, points in drawn:
-        label = f"{arm.name}: {one.run}"
-        series.append(svg.Series(label, arm.style, _steps(points, "broken"), thin=len(arm.runs) > 1))
+        label, worst = told_apart(arm.label, arm.name, one.run), one.result["curve"]["if_unjudged_broke"] or []
         if len(drawn) <= MOST_WITH_BOUNDS:
-            for bound, words in (("ci_low", "lower"), ("ci_high", "upper")):
-                series.append(svg.Series(f"{label}, {words} bound", arm.style, _steps(points, bound), thin=True))
-            if worst := one.result["curve"]["if_unjudged_broke"]:
-                series.append(svg.Series(f"{label}, {WORST}", arm.style, _steps(worst, "broken"), thin=True))
-        rows += [
-            (
-                arm.name,
-                one.run,
-                f"{point['queries']}",
-                quantity(point["broken"], "rate"),
-                interval(point["ci_low"], point["ci_high"], "rate"),
-                f"{point['at_risk']}",
-            )
-            for point in points
-        ]
-    ends = "; ".join(f"{arm.name}: {one.run} at {points[-1]['broken']:.0%}" for arm, one, points in drawn)
-    bounds = ""
-    if len(drawn) <= MOST_WITH_BOUNDS:
-        bounds = " Thin lines are its 95% interval at each point"
-        bounds += f", and the curve {WORST}." if any(line.label.endswith(WORST) for line in series) else "."
+            low, high = (_steps(points, bound) for bound in ("ci_low", "ci_high"))
+            bands.append(svg.Band(f"{label}, 95% interval", arm.style, low, high))
+            if worst:
+                other = svg.Series(f"{label}, {WORST}", arm.style, _steps(worst, "broken"), thin=True, other_case=True)
+                series.append(other)
+        series.append(svg.Series(label, arm.style, _steps(points, "broken"), thin=len(arm.runs) > 1))
+        rows += [_row(arm, one.run, point, "as judged") for point in points]
+        rows += [_row(arm, one.run, point, WORST) for point in worst]
+    ends = "; ".join(f"{told_apart(a.label, a.name, one.run)} at {p[-1]['broken']:.0%}" for a, one, p in drawn)
+    said = " Shaded: its 95% interval at each point." if bands else ""
+    if any(line.other_case for line in series):
+        said += f" Long dashes: the curve {WORST}."
     return Figure(
         title=f"Broken by {name}",
         drawing=svg.line_chart(
             series,
+            bands=bands,
             x_title="queries put about each behaviour",
             y_title="behaviours broken, percent",
             label=f"Share of behaviours broken by {name} against queries: {ends}.",
         ),
-        caption=f"Kaplan-Meier: a behaviour that was not broken counts as long as it was asked.{bounds}",
+        caption=f"Kaplan-Meier: a behaviour that was not broken counts as long as it was asked.{said}",
         legend=legend(list({id(arm): arm for arm, _, _ in drawn}.values()), line=True),
-        columns=("arm", "run", "queries", "broken", "95% interval", "at risk"),
+        columns=("arm", "run", "queries", "broken", "95% interval", "behaviours at risk", "curve"),
         rows=tuple(rows),
     )
+
+
+def _row(arm: Arm, run: str, point: Mapping[str, Any], case: str) -> tuple[str, ...]:
+    low, high = point["ci_low"], point["ci_high"]
+    broken = quantity(point["broken"], "rate")
+    return (arm.name, run, f"{point['queries']}", broken, interval(low, high, "rate"), f"{point['at_risk']}", case)
 
 
 def _steps(points: Sequence[Mapping[str, Any]], name: str) -> tuple[tuple[float, float], ...]:
@@ -78,13 +76,16 @@ def learning_figure(name: str, attacks: Sequence[tuple[Arm, Attack]]) -> Figure 
     drawn = [(arm, one, curve) for arm, one, curve in trained if any(row["reward"] is not None for row in curve)]
     if not drawn:
         return None
-    spent = "; ".join(f"{arm.name}: {one.run} {one.result['training']['spent']['queries']:,}" for arm, one, _ in drawn)
+    spent = "; ".join(
+        f"{told_apart(arm.label, arm.name, one.run)} {one.result['training']['spent']['queries']:,}"
+        for arm, one, _ in drawn
+    )
     return Figure(
         title=f"What {name} earned while it was trained",
         drawing=svg.line_chart(
             [
                 svg.Series(
-                    f"{arm.name}: {one.run}",
+                    told_apart(arm.label, arm.name, one.run),
                     arm.style,
                     tuple((float(row["step"]), 100.0 * row["reward"]) for row in curve if row["reward"] is not None),
                     thin=len(arm.runs) > 1,

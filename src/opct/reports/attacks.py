@@ -18,25 +18,38 @@ from opct.evals.stats import Difference, average_over_runs, paired_difference
 from opct.files import read_jsonl
 from opct.reports.arms import Arm, Pair
 from opct.reports.attack_figures import curve_figure, learning_figure
+from opct.reports.attack_settings import settings_of
 from opct.reports.figures import Figure
-from opct.reports.wording import change, count, interval, joined, quantity
+from opct.reports.wording import change, count, interval, joined, quantity, told_apart
 from opct.runs import RunDir
 
 SCHEMA, KIND = 1, "opct_attack"
 RESULT, SUCCESSES = "result.json", "successful_prompts.jsonl"
 BROKEN, HELD, UNDECIDED = "broken", "held", "undecided"
+STATUSES = (HELD, BROKEN, UNDECIDED)
 COMPLETE = "complete"
-OF_TWINS = ("benign_refusal_rate", "benign_always_refused_rate", "benign_answered_rate")
-"""In the order in which a result has them; one from before the last was measured lacks it."""
+RATE = "defense_success_rate"
+OF_TWINS = {
+    "benign_refusal_rate": "refused",
+    "benign_always_refused_rate": "refused every time",
+    "benign_answered_rate": "answered on topic",
+}
+"""Metrics of benign twins in words, in the order in which a result has them; one from before the last was measured
+lacks it."""
 SHOWN_PROMPTS = 3
+OF_RESULT = (
+    *("rows", "curve", "budget", "judge_usage", "ended", "training"),
+    *("target", "attacker", "judge", "settings"),
+)
+"""What of a result is in the report's JSON."""
 COLUMNS = (
     "defence rate",
-    "undecided as broken, as held",
-    "held, broken, undecided",
+    "its bounds",
+    "behaviours",
     "median queries to the first break, behaviours left out",
-    "benign twins refused; every time; answered on topic",
+    "benign twins",
     "replies",
-    "queries, sampled tokens",
+    "spent",
     "judge",
 )
 
@@ -71,12 +84,19 @@ class Attack:
 
 @dataclass(frozen=True)
 class AttackRow:
-    """A line of the table: an attack on a run of an arm, its texts in the order of `COLUMNS`; `numbers` for JSON."""
+    """A line of the table: an attack on a run of an arm, the lines of each cell in the order of `COLUMNS`; its settings
+    by name; `numbers` for JSON.
+    """
 
     arm: Arm
     run: str
-    texts: tuple[str, ...]
+    cells: tuple[tuple[str, ...], ...]
+    settings: Mapping[str, str]
     numbers: Mapping[str, Any]
+
+    def row(self, metric: str) -> Mapping[str, Any]:
+        """The row of a metric."""
+        return row_of(self.numbers, metric)
 
 
 @dataclass(frozen=True)
@@ -161,35 +181,42 @@ def _view(name: str, attacks: Sequence[tuple[Arm, Sequence[Attack]]], pairs: Seq
     return AttackView(
         name,
         tuple(found for found in (curve_figure(name, there), learning_figure(name, there)) if found is not None),
-        tuple(AttackRow(arm, one.run, _texts(one), _numbers(one)) for arm, one in there),
+        tuple(AttackRow(arm, one.run, _cells(one), settings_of(one.result), _numbers(one)) for arm, one in there),
         differences,
         tuple(_broken(arm, one) for arm, one in there),
         (*_warnings(there), *apart),
     )
 
 
-def _texts(one: Attack) -> tuple[str, ...]:
-    low, high = (one.row(f"defense_success_rate_undecided_as_{bound}")["value"] for bound in (BROKEN, HELD))
+def _cells(one: Attack) -> tuple[tuple[str, ...], ...]:
     spent, judge = one.result["budget"]["spent"], one.result["judge"]
-    counts = [len(one.with_status(status)) for status in (HELD, BROKEN, UNDECIDED)]
+    reasons = {UNDECIDED: undecided_text(one.result)}
     return (
-        _with_interval(one.row("defense_success_rate")),
-        f"{quantity(low, 'rate')}, {quantity(high, 'rate')}",
-        ", ".join(map(str, counts)) + undecided_text(one.result),
-        median_text(one.result["curve"]),
-        "; ".join(f"{_with_interval(row)}, n = {row['n']}" for row in one.result["rows"] if row["metric"] in OF_TWINS),
-        "; ".join(reply_texts(one.result)),
-        f"{spent['queries']:,}, {spent['tokens']:,}",
-        f"{judge['name']} ({judge['model']})",
+        (rate_text(one.row(RATE)),),
+        tuple(
+            f"undecided as {bound}: {rate_text(one.row(f'{RATE}_undecided_as_{bound}'))}" for bound in (BROKEN, HELD)
+        ),
+        tuple(f"{len(one.with_status(status))} {status}{reasons.get(status, '')}" for status in STATUSES),
+        (median_text(one.result["curve"]),),
+        tuple(
+            f"{OF_TWINS[row['metric']]}: {rate_text(row)}" for row in one.result["rows"] if row["metric"] in OF_TWINS
+        ),
+        reply_texts(one.result),
+        (f"{spent['queries']:,} queries", f"{spent['tokens']:,} sampled tokens"),
+        (f"{judge['name']} ({judge['model']})",),
     )
 
 
-def _with_interval(row: Mapping[str, Any]) -> str:
-    return f"{quantity(row['value'], 'rate')} ({interval(row['ci_low'], row['ci_high'], 'rate')})"
+def rate_text(row: Mapping[str, Any]) -> str:
+    """A rate with its interval and n; of twins also of how many they are, where each has several replies."""
+    is_shared = row["metric"] in OF_TWINS and row["n_clusters"] != row["n"]
+    twins = f" on {count(row['n_clusters'], 'twin')}" if is_shared else ""
+    said = interval(row["ci_low"], row["ci_high"], "rate")
+    return f"{quantity(row['value'], 'rate')} ({said}), n = {row['n']:,}{twins}"
 
 
 def _numbers(one: Attack) -> dict[str, Any]:
-    return {name: one.result.get(name) for name in ("rows", "curve", "budget", "judge_usage", "ended", "training")}
+    return {name: one.result.get(name) for name in OF_RESULT}
 
 
 def _broken(arm: Arm, one: Attack) -> BrokenList:
@@ -274,7 +301,7 @@ def _warnings(attacks: Sequence[tuple[Arm, Attack]]) -> list[str]:
     """What each attack warned of, and its judge's weakness."""
     found = []
     for arm, one in attacks:
-        where = f"{one.attacker} against {arm.name}: {one.run}"
+        where = f"{one.attacker} against {told_apart(arm.label, arm.name, one.run)}"
         found += [f"{where}: {said}" for said in one.result["warnings"]]
         if one.result["judge"].get("warning"):
             found.append(f"{where}: {one.result['judge']['warning']}")
@@ -305,4 +332,4 @@ def has_prompts(views: Sequence[AttackView]) -> bool:
 
 def broken_title(own: BrokenList) -> str:
     """What the folded list is called."""
-    return f"{own.arm.name}: {own.run}: {count(len(own.behaviors), 'broken behaviour')}"
+    return f"{told_apart(own.arm.label, own.arm.name, own.run)}: {count(len(own.behaviors), 'broken behaviour')}"

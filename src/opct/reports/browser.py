@@ -5,7 +5,8 @@ takes turns over (family, verdict change): each combination is seen, and the cho
 the page says so.
 
 A page is made to be passed on. So what its authors ask to keep off the web is never in it: GPQA, and sets for
-evaluation only (SAGE-Eval), which would be trained on where a page is crawled.
+evaluation only (SAGE-Eval), which would be trained on where a page is crawled. Nor are the finished prompts of an
+attacker, which may work on other models.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from opct.data.perturb.jailbreak import ARTIFACT
+from opct.data.perturb.jailbreak import AXIS as JAILBREAK
 from opct.reports.compare import section_titles
 from opct.reports.load import EvaluatedRun, Row
 from opct.reports.metrics import JUDGED, PARSED
@@ -38,7 +41,8 @@ _ESCAPES = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028",
 class Browser:
     """What the rollout browser embeds: `data` goes into the page, the counts into its caption.
 
-    `withheld` prompts are in no other count: their authors ask that they are not published, or not trained on.
+    `withheld` prompts are in no other count: their authors ask that they are not published, or not trained on, or they
+    are an attacker's.
     """
 
     data: dict[str, Any]
@@ -93,7 +97,8 @@ def _own(run: EvaluatedRun) -> Iterator[Row]:
 
 
 def _is_withheld(sample: Row) -> bool:
-    return sample.get("task") in UNPUBLISHED or bool(sample.get("is_evaluation_only"))
+    is_attack = sample.get("axis") == JAILBREAK and sample.get("family") == ARTIFACT
+    return is_attack or sample.get("task") in UNPUBLISHED or bool(sample.get("is_evaluation_only"))
 
 
 def _turns(identifiers: Sequence[str], by_arm: Sequence[dict[str, Row]]) -> list[str]:

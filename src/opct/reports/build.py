@@ -80,9 +80,9 @@ def report(
     stamp = {"created": created, "version": package_version()}
     write_json(json_path, report_json(comparison, warnings, stamp, attacks))
     private = WARNING if has_prompts(attacks) else ""
-    atomic_write(card_path, model_card_text(comparison, warnings, stamp, page_name=out.name, private=private))
-    shown: dict[str, Any] = {"json_name": json_path.name, "max_rollouts": max_rollouts, "attacks": attacks}
-    page = page_html(comparison, warnings, stamp, private=private, **shown)
+    about: dict[str, Any] = {"attacks": attacks, "private": private}
+    atomic_write(card_path, model_card_text(comparison, warnings, stamp, page_name=out.name, **about))
+    page = page_html(comparison, warnings, stamp, json_name=json_path.name, max_rollouts=max_rollouts, **about)
     atomic_write(out, page, mode=PRIVATE_MODE if private else 0o666)
     return out
 

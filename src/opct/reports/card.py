@@ -10,6 +10,8 @@ from typing import Any
 
 from markupsafe import Markup
 
+from opct.reports.attack_summary import CARD_COLUMNS, card_rows
+from opct.reports.attacks import AttackView
 from opct.reports.axes import axis_info
 from opct.reports.cells import PairedCell
 from opct.reports.compare import Comparison
@@ -23,11 +25,18 @@ HUB_IDS = {"smollm2-135m-instruct": "HuggingFaceTB/SmolLM2-135M-Instruct"}
 
 
 def model_card_text(
-    comparison: Comparison, warnings: Sequence[str], stamp: dict[str, str], *, page_name: str, private: str = ""
+    comparison: Comparison,
+    warnings: Sequence[str],
+    stamp: dict[str, str],
+    *,
+    page_name: str,
+    attacks: Sequence[AttackView] = (),
+    private: str = "",
 ) -> str:
     """The model card as Markdown. Text from outside is escaped: a name cannot break the table or the YAML.
 
     Args:
+        attacks: what was attacked; no prompt of them is in the card.
         private: why the page beside it is not to be shared; empty of one that may be.
     """
     arm = main_arm(comparison)
@@ -39,6 +48,8 @@ def model_card_text(
             front_matter=_front_matter(run.model, arm.label, run.config, comparison.axes),
             title=_escaped(title(comparison)),
             verdict=[_escaped(s) for s in verdict(comparison)],
+            attack_columns=CARD_COLUMNS,
+            attacks=[[_escaped(text) for text in row] for row in card_rows(attacks)],
             arms=[_escaped(a.name) for a in comparison.arms],
             pairs=[_escaped(pair.title) for pair in comparison.pairs],
             sections=[(_escaped(s.full_title), [table_row(line) for line in s.lines]) for s in comparison.headline()],

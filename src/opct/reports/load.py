@@ -78,7 +78,7 @@ def load_run(directory: Path, taken: set[str] | None = None) -> EvaluatedRun:
     if not directory.is_dir():
         raise EvaluationError(f"No run directory at {directory}: check the path.")
     run_dir = RunDir(directory)
-    again = f"evaluate the run first: `opct eval {directory}`"
+    again = f"evaluate the run first: `{_command(run_dir)}`"
     results = _json_object(run_dir.results_path, again)
     run = results.get("run")
     if results.get("schema") != SCHEMA or not isinstance(run, dict) or not isinstance(results.get("rows"), list):
@@ -111,6 +111,23 @@ def load_run(directory: Path, taken: set[str] | None = None) -> EvaluatedRun:
         if run_dir.config_path.is_file()
         else "",
     )
+
+
+def _command(run: RunDir) -> str:
+    """How an evaluation gets into a folder: a run is a model, any other folder is one that results go into."""
+    if run.is_run:
+        return f"opct eval {run.path}"
+    models = [_target(path) for path in sorted(run.attacks_dir.glob("*/result.json"))]
+    return f"opct eval {next(filter(None, models), 'MODEL')} --out {run.path}"
+
+
+def _target(path: Path) -> str | None:
+    """The model of this machine that an attack was played against; None where that is not known."""
+    try:
+        target = json.loads(path.read_text(encoding="utf-8"))["target"]
+        return str(target["source"]) if target["where"] == "in this process" else None
+    except (OSError, ValueError, TypeError, LookupError):
+        return None
 
 
 def _manifest(path: Path) -> dict[str, Any]:

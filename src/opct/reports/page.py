@@ -22,6 +22,9 @@ from markupsafe import Markup
 from opct.evals.teacher_check import teacher_figure
 from opct.reports import svg
 from opct.reports.arms import Arm, reference_note
+from opct.reports.attack_settings import settings_table
+from opct.reports.attack_summary import TITLE as ATTACKS
+from opct.reports.attack_summary import attacks_said
 from opct.reports.attacks import COLUMNS as ATTACK_COLUMNS
 from opct.reports.attacks import AttackView, broken_title
 from opct.reports.browser import KL_STEPS, Browser, build_browser, embeddable
@@ -79,7 +82,7 @@ def page_html(
             title=title(comparison),
             subtitle=subtitle(comparison),
             private=private,
-            summary=summary(comparison),
+            summary=[*summary(comparison), *attacks_said(attacks)],
             tiles=tiles(comparison),
             about=about(comparison),
             warnings=list(warnings),
@@ -92,9 +95,11 @@ def page_html(
             reference=reference_note(comparison.arms, comparison.pairs),
             axes=views,
             anchors={view.axis: view.anchor for view in views},
+            attacks_title=ATTACKS,
             changes=change_figures(comparison),
             attacks=list(attacks),
             attack_columns=ATTACK_COLUMNS,
+            attack_settings=settings_table,
             broken_title=broken_title,
             training=training,
             not_drawn=_not_drawn(training, views),
@@ -180,7 +185,8 @@ def _browser_caption(browser: Browser, arms: Sequence[Arm]) -> str:
     if browser.withheld:
         parts.append(
             f"{count(browser.withheld, 'prompt')} of sets whose authors ask that examples are not published, or not "
-            "trained on, are not on this page (GPQA, SAGE-Eval); evals/samples.jsonl of each run has them."
+            "trained on (GPQA, SAGE-Eval), or of attackers, are not on this page; evals/samples.jsonl of each run has "
+            "them."
         )
     if pooled:
         parts.append(f"Of pooled runs one is shown: {'; '.join(pooled)}.")

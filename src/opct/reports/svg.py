@@ -19,18 +19,42 @@ WIDTH = 340
 SHAPES = 6
 STYLES = 2 * SHAPES
 DASHES = ("2 3", "7 3", "", "8 2 2 2", "4 2", "1 2")
+OTHER_DASH = "14 5"
+LIFT = 5
+"""Between the axis and 0 in a chart with bands, where a line that stays at 0 is to be seen."""
 ROW, HEADING, HEADING_ROW, GAP = 17, 20, 14, 8
 HEADING_CHARACTERS = 37
 
 
 @dataclass(frozen=True)
 class Series:
-    """A line: points in data units, in rising x."""
+    """A line: points in data units, in rising x. One of another case has dashes and a marker that no arm's line has."""
 
     label: str
     style: int
     points: tuple[tuple[float, float], ...]
     thin: bool = False
+    other_case: bool = False
+
+    @property
+    def dash(self) -> str:
+        """Of its stroke; empty for none."""
+        return OTHER_DASH if self.other_case else DASHES[self.style % SHAPES]
+
+    @property
+    def marker_style(self) -> int:
+        """The arm's, filled where that is hollow and hollow where it is filled, for another case."""
+        return self.style + SHAPES if self.other_case else self.style
+
+
+@dataclass(frozen=True)
+class Band:
+    """A shaded area between two lines of points in data units, both in rising x."""
+
+    label: str
+    style: int
+    low: tuple[tuple[float, float], ...]
+    high: tuple[tuple[float, float], ...]
 
 
 @dataclass(frozen=True)
@@ -92,11 +116,13 @@ def _coordinate(value: object) -> object:
     return f"{value:.2f}".rstrip("0").rstrip(".") if isinstance(value, float) else value
 
 
-def ticks(low: float, high: float, wanted: int = 5) -> list[float]:
-    """Round numbers that span `low` to `high`: about `wanted` steps of 1, 2 or 5 times a power of ten."""
+def ticks(low: float, high: float, wanted: int = 5, *, whole: bool = False) -> list[float]:
+    """Round numbers that span `low` to `high`: about `wanted` steps of 1, 2 or 5 times a power of ten; `whole` numbers
+    where asked for.
+    """
     if high <= low:
         high = low + 1.0
-    raw = (high - low) / wanted
+    raw = max((high - low) / wanted, 1.0 if whole else 0.0)
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(power * m for m in (1, 2, 5, 10) if power * m >= raw * (1 - 1e-9))
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
@@ -113,6 +139,7 @@ class Frame:
     bottom: float
     x_ticks: tuple[float, ...]
     y_ticks: tuple[float, ...]
+    lift: float = 0.0
 
     def x(self, value: float) -> float:
         """Data to drawing units, across."""
@@ -122,7 +149,8 @@ class Frame:
     def y(self, value: float) -> float:
         """Data to drawing units, down."""
         low, high = self.y_ticks[0], self.y_ticks[-1]
-        return self.bottom - (value - low) / (high - low) * (self.bottom - self.top)
+        bottom = self.bottom - self.lift
+        return bottom - (value - low) / (high - low) * (bottom - self.top)
 
 
 def _drawing(height: float, label: str, *children: Markup) -> Markup:
@@ -183,21 +211,37 @@ def key(style: int, *, line: bool = False) -> Markup:
     )
 
 
-def line_chart(series: Sequence[Series], *, x_title: str, y_title: str, label: str) -> Markup:
+def line_chart(
+    series: Sequence[Series], *, x_title: str, y_title: str, label: str, bands: Sequence[Band] = ()
+) -> Markup:
     """Lines over a shared x, from zero up; each ends in its marker. `label` is what a screen reader says."""
     points = [point for line in series for point in line.points]
+    points += [point for band in bands for point in (*band.low, *band.high)]
+    xs = [x for x, _ in points]
     height = 230
     frame = Frame(
         left=42,
         top=24,
         right=WIDTH - 12,
         bottom=height - 42,
-        x_ticks=tuple(ticks(min(x for x, _ in points), max(x for x, _ in points))),
+        x_ticks=tuple(ticks(min(xs), max(xs), whole=all(x == int(x) for x in xs))),
         y_ticks=tuple(ticks(min([0.0, *(y for _, y in points)]), max(y for _, y in points) or 1.0)),
+        lift=LIFT if bands else 0.0,
     )
-    lines = []
+
+    def path(own: Sequence[tuple[float, float]]) -> str:
+        return " ".join(f"{frame.x(x):.1f},{frame.y(y):.1f}" for x, y in own)
+
+    lines = [
+        tag(
+            "g",
+            tag("title", band.label),
+            tag("polygon", points=path((*band.low, *reversed(band.high))), class_="band"),
+            class_=f"arm-{band.style % STYLES}",
+        )
+        for band in bands
+    ]
     for line in series:
-        path = " ".join(f"{frame.x(x):.1f},{frame.y(y):.1f}" for x, y in line.points)
         last = line.points[-1]
         lines.append(
             tag(
@@ -205,11 +249,11 @@ def line_chart(series: Sequence[Series], *, x_title: str, y_title: str, label: s
                 tag("title", line.label),
                 tag(
                     "polyline",
-                    points=path,
+                    points=path(line.points),
                     class_="stroke thin" if line.thin else "stroke",
-                    stroke_dasharray=DASHES[line.style % SHAPES] or None,
+                    stroke_dasharray=line.dash or None,
                 ),
-                marker(line.style, frame.x(last[0]), frame.y(last[1]), 2.5 if line.thin else 3.5),
+                marker(line.marker_style, frame.x(last[0]), frame.y(last[1]), 2.5 if line.thin else 3.5),
                 class_=f"arm-{line.style % STYLES}",
             )
         )
@@ -234,27 +278,11 @@ def scatter(points: Sequence[Point], *, x_title: str, y_title: str, label: str, 
         x, y = frame.x(p.x * 100), frame.y(p.y * 100)
         cross = []
         if p.x_interval:
-            cross.append(
-                tag(
-                    "line",
-                    x1=frame.x(p.x_interval[0] * 100),
-                    x2=frame.x(p.x_interval[1] * 100),
-                    y1=y,
-                    y2=y,
-                    class_="whisker",
-                )
-            )
+            left, right = (frame.x(bound * 100) for bound in p.x_interval)
+            cross.append(tag("line", x1=left, x2=right, y1=y, y2=y, class_="whisker"))
         if p.y_interval:
-            cross.append(
-                tag(
-                    "line",
-                    x1=x,
-                    x2=x,
-                    y1=frame.y(p.y_interval[0] * 100),
-                    y2=frame.y(p.y_interval[1] * 100),
-                    class_="whisker",
-                )
-            )
+            low, high = (frame.y(bound * 100) for bound in p.y_interval)
+            cross.append(tag("line", x1=x, x2=x, y1=low, y2=high, class_="whisker"))
         size, kind = (3.0, " run") if p.small else (5.0, "")
         mark = marker(p.style, x, y, size)
         drawn.append(tag("g", tag("title", p.label), *cross, mark, class_=f"arm-{p.style % STYLES}{kind}"))

@@ -125,7 +125,9 @@ def _seeds(arm: Arm, others: list[Arm]) -> tuple[str, ...]:
 
 
 def axis_verdict(comparison: Comparison, axis: str) -> list[str]:
-    """What training did on one axis: a sentence; then what it cost there, and OPCT against its references."""
+    """What training did on one axis: a sentence; then what it cost there, and OPCT against its references. Of an arm
+    that is compared with none: its levels.
+    """
     arm, info = main_arm(comparison), axis_info(axis)
     line = comparison.deciding_line(axis)
     found = [] if line is None else [_axis_sentence(comparison, line)]
@@ -246,13 +248,13 @@ def _lack(comparison: Comparison, line: Line, first: str) -> str:
 
 
 def _level_sentence(comparison: Comparison, arm: Arm, line: Line) -> str:
-    cell = line.cells[0]
+    return f"{arm.name}: {_level_clause(_subject(comparison, line), line.cells[0])}."
+
+
+def _level_clause(words: str, cell: Cell | None) -> str:
     if cell is None or cell.value is None:
-        return f"{arm.name}: {_subject(comparison, line)} could not be measured."
-    return (
-        f"{arm.name}: {_subject(comparison, line)} is {cell.text} "
-        f"(95% interval {cell.interval_text}, n = {cell.n:,}; {cell.left_out_text})."
-    )
+        return f"{words} could not be measured"
+    return f"{words} is {cell.text} (95% interval {cell.interval_text}, n = {cell.n:,}; {cell.left_out_text})"
 
 
 def _change_sentence(comparison: Comparison, arm: Arm, first: Arm, line: Line) -> str:
@@ -321,6 +323,8 @@ def _price_clause(comparison: Comparison, price: Price) -> str | None:
     if line is None:
         return None
     words = price_words(price, line) + comparison.of_suite(line.axis, line.suite)
+    if arm is first:
+        return _level_clause(words, line.cells[0])
     difference = comparison.difference(line, arm.label, first.label)
     if difference is None:
         why = comparison.reason(line, arm.label, first.label)

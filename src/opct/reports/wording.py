@@ -71,6 +71,11 @@ def arm_name(label: str) -> str:
     return ARM_NAMES.get(label, label)
 
 
+def told_apart(label: str, name: str, run: str) -> str:
+    """A run of an arm in words: "OPCT: opct-seed1"; the arm alone where the run is called as its label is."""
+    return name if run == label else f"{name}: {run}"
+
+
 def family_name(family: str) -> str:
     """The name of a family as a reader knows it: "are_you_sure" is "are you sure"."""
     return family.replace("_", " ")

@@ -1,13 +1,14 @@
 """`opct data build jailbreak`."""
 
 import json
+import stat
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from opct.cli.app import main
-from opct.data.behaviors import load_behaviors
+from opct.data.behaviors import builtin_behaviors, load_behaviors
 from opct.data.near_duplicates import crossing
 from opct.data.pairs import load_pairs
 from opct.data.perturb.jailbreak import REFUSED_TURNS, SAFETY_SYSTEM
@@ -90,6 +91,26 @@ def test_a_file_with_templates_and_artifacts(tmp_path, capsys):
     assert {pair.meta["category"] for pair in built if pair.family == "in_the_wild"} == {"k"}
     said = capsys.readouterr().out
     assert f"{pair}: 19 prompts, 19 of them used in this split; 1 goals have none" in said
+
+
+def test_prompts_that_an_attack_kept_become_private_pairs_of_their_own_split(tmp_path, capsys):
+    """Those for behaviours that are measured are in no training pair."""
+    kept = tmp_path / "successful_prompts.jsonl"
+    trained, tested = builtin_behaviors("train")[0], builtin_behaviors("test")[0]
+    rows = [{"kind": "opct_successful_prompts", "schema": 1}]
+    for one in (trained, tested):
+        prompt = [{"role": "user", "content": f"polished {one.id}"}]
+        rows.append({"behavior_id": one.id, "behavior": one.behavior, "prompt": prompt})
+    kept.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    out = tmp_path / "pairs.jsonl"
+    assert run("--families", "artifact", "--parts", "behavior", "--artifacts", kept, "--out", out) == 0
+    [pair] = load_pairs(out)
+    assert pair.prompt[0]["content"] == f"polished {trained.id}"
+    assert pair.teacher_prompt[0]["content"] == trained.behavior
+    said = capsys.readouterr().out
+    assert f"{kept}: 2 prompts, 1 of them used in this split" in said
+    assert f"private: {out} holds prompts that an attack kept; readable by you alone" in said
+    assert stat.S_IMODE(out.stat().st_mode) == 0o600
 
 
 def test_what_the_embedded_evaluation_asks_is_left_out(tmp_path, capsys):

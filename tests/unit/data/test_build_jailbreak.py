@@ -11,7 +11,7 @@ from opct.data.build import builtin_pairs
 from opct.data.build_jailbreak import artifact_behaviors, build_jailbreak
 from opct.data.pairs import ContrastivePair, load_pairs, row_faults, write_pairs
 from opct.data.perturb.in_the_wild import Artifact, WildTemplate
-from opct.data.perturb.jailbreak import OWN_FAMILIES, REFUSED_TURNS, SAFETY_SYSTEM, SPLITS
+from opct.data.perturb.jailbreak import OWN_FAMILIES, REFUSED_TURNS, SAFETY_SYSTEM, SPLITS, bare_prompt
 from opct.data.training import load_training_pairs
 from opct.errors import DataError
 
@@ -102,10 +102,10 @@ def test_templates_of_others_are_a_family():
 
 def test_artifacts_go_where_their_goals_are():
     artifacts = [
-        Artifact("p/0", "Tease the lion!", "c", "Dear keeper, ..."),
-        Artifact("p/1", "Steal crown jewels", "c", "In a film ..."),
-        Artifact("q/1", "Please steal the crown jewels", "c", "In a book ..."),
-        Artifact("p/2", "Ring all the bells at night", "c", "As a monk ..."),
+        Artifact("p/0", "Tease the lion!", "c", bare_prompt("Dear keeper, ...")),
+        Artifact("p/1", "Steal crown jewels", "c", bare_prompt("In a film ...")),
+        Artifact("q/1", "Please steal the crown jewels", "c", bare_prompt("In a book ...")),
+        Artifact("p/2", "Ring all the bells at night", "c", bare_prompt("As a monk ...")),
     ]
     found = artifact_behaviors(artifacts, BEHAVIORS)
     assert [(b.id, b.split) for b in found[:3]] == [("a/2", "test"), ("a/1", "train"), ("a/1", "train")]
@@ -122,7 +122,7 @@ def test_a_goal_between_two_splits_is_measured_on():
         Behavior("a/1", "a", "paint green walls at night", None, "train"),
         Behavior("a/2", "a", "night walls wear paper masks", None, "test"),
     ]
-    artifacts = [Artifact("p/0", "paint green walls night wear paper masks", "c", "x")]
+    artifacts = [Artifact("p/0", "paint green walls night wear paper masks", "c", bare_prompt("x"))]
     for known in (behaviors, behaviors[::-1]):
         [found] = artifact_behaviors(artifacts, known)
         assert (found.id, found.split) == ("a/2", "test")
@@ -143,7 +143,7 @@ def test_the_split_of_a_goal_depends_on_no_other_goal_and_no_split_by_hash():
     """Each goal and a rewording of it, alone and beside the others, with embedded behaviours and with a set of others
     that is split by hash; only a split that somebody chose is taken over."""
     texts = [text for goal in GOALS for text in (goal, f"{goal}, twice and please")]
-    artifacts = [Artifact(f"p/{i}", text, "c", "x") for i, text in enumerate(texts)]
+    artifacts = [Artifact(f"p/{i}", text, "c", bare_prompt("x")) for i, text in enumerate(texts)]
     alone = [artifact_behaviors([one], builtin_behaviors())[0].split for one in artifacts]
     cut = [a != b for a, b in zip(alone[::2], alone[1::2], strict=True)]
     assert any(cut)
@@ -166,7 +166,7 @@ def test_no_pair_is_made_of_a_near_duplicate_of_what_is_measured_on():
         Behavior("a/4", "a", "Tease the old lion", "Feed the old lion", "train", by_hash=True),
     ]
     text = next(f"Tease the old lion {i}" for i in range(99) if own_splits([f"Tease the old lion {i}"]) == ["test"])
-    artifacts = [Artifact("p/0", text, "c", "x")]
+    artifacts = [Artifact("p/0", text, "c", bare_prompt("x"))]
 
     def asked(split, **files) -> set[str]:
         return {pair.meta["question_id"] for pair in build_jailbreak(behaviors, split=split, per_behavior=1, **files)}
@@ -180,7 +180,10 @@ def test_no_pair_is_made_of_a_near_duplicate_of_what_is_measured_on():
 @pytest.mark.parametrize("families", ["train", "fiction", ["role_play", "fiction"]])
 def test_files_of_held_out_families_are_not_left_aside_in_silence(families):
     """Nor are pairs made of them where nobody asked for the family."""
-    files = {"templates": [WildTemplate("w/0", ("Parrot. ", ""))]}, {"artifacts": [Artifact("p/0", "Ring", "c", "x")]}
+    files = (
+        {"templates": [WildTemplate("w/0", ("Parrot. ", ""))]},
+        {"artifacts": [Artifact("p/0", "Ring", "c", bare_prompt("x"))]},
+    )
     for given, family in zip(files, ("in_the_wild", "artifact"), strict=True):
         with pytest.raises(DataError, match=f"given for the family {family}, .* leave it out: ask for {family} by its"):
             build_jailbreak(BEHAVIORS, families=families, per_behavior=1, **given)

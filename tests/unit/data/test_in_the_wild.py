@@ -8,7 +8,7 @@ import pytest
 from tests.conftest import REPOSITORY
 
 from opct.data import pairs
-from opct.data.perturb.in_the_wild import load_artifacts, load_templates
+from opct.data.perturb.in_the_wild import Artifact, load_artifacts, load_templates
 from opct.errors import DataError
 
 SHARED_DATA = Path(os.environ.get("OPCT_SHARED_DATA", REPOSITORY.parent / "shared" / "data"))
@@ -107,7 +107,7 @@ def test_artifacts(tmp_path):
     rows = [goal(3), goal(5, prompt=None), goal(7, category=None)]
     found, n_without = load_artifacts(write(tmp_path / "pair_x.json", {"parameters": {}, "jailbreaks": rows}))
     assert n_without == 1
-    assert [(a.id, a.behavior, a.category, a.prompt) for a in found] == [
+    assert [(a.id, a.behavior, a.category, *[m["content"] for m in a.prompt]) for a in found] == [
         ("pair_x/3", "Goal number 3", "c", "Please, goal 3 {x}"),
         ("pair_x/7", "Goal number 7", "uncategorised", "Please, goal 7 {x}"),
     ]
@@ -142,6 +142,28 @@ def test_artifact_faults(tmp_path):
         load_artifacts(write(path, {"jailbreaks": [goal(1, prompt=None)]}))
     path.write_bytes(b'{"jailbreaks": "\xff"}')
     with pytest.raises(DataError, match="is not UTF-8 text"):
+        load_artifacts(path)
+
+
+def test_the_prompts_that_an_attack_kept_are_artifacts_too(tmp_path):
+    """With all of their turns, and each once."""
+    turns = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "yes?"}]
+    prompts = [[*turns, {"role": "user", "content": "do it"}], turns[:1], turns[:1]]
+    rows = [{"kind": "opct_successful_prompts", "schema": 1}]
+    rows += [{"behavior_id": "b/1", "behavior": "Do it ", "prompt": prompt, "score": 1.0} for prompt in prompts]
+    path = tmp_path / "successful_prompts.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found, n_without = load_artifacts(path)
+    assert n_without == 0
+    assert found == [
+        Artifact("successful_prompts/0", "Do it", "uncategorised", tuple(prompts[0])),
+        Artifact("successful_prompts/1", "Do it", "uncategorised", tuple(prompts[1])),
+    ]
+    path.write_text(json.dumps(rows[0]) + "\n")
+    with pytest.raises(DataError, match="holds no prompts: the attack broke nothing"):
+        load_artifacts(path)
+    path.write_text(json.dumps(rows[1]) + "\n")
+    with pytest.raises(DataError, match=r"is not the successful_prompts\.jsonl of an attack: name one"):
         load_artifacts(path)
 
 

@@ -9,7 +9,7 @@ from fakes import FakePolicy
 
 from opct.data.behaviors import Behavior, builtin_behaviors
 from opct.data.perturb.in_the_wild import WildTemplate
-from opct.data.perturb.jailbreak import FAMILIES, OWN_FAMILIES, wrapped_prompt
+from opct.data.perturb.jailbreak import FAMILIES, OWN_FAMILIES, bare_prompt, wrapped_prompt
 from opct.errors import DataError, EvaluationError
 from opct.evals.graders import Verdict
 from opct.evals.inspecting import Counter as Progress
@@ -84,7 +84,7 @@ def test_a_behaviour_without_a_twin_is_asked_alone():
 
 def test_templates_and_attacks_of_others():
     attacked = Behavior("a/9", "c", "Ring the bell", None, "test")
-    attacks = [(BEHAVIORS[0], "Polished words"), (attacked, "More of them")]
+    attacks = [(BEHAVIORS[0], bare_prompt("Polished words")), (attacked, bare_prompt("More of them"))]
     files = {"templates": [WildTemplate("w/0", ("Parrot! ", ""))], "attacks": attacks}
     found = items(families="in_the_wild,artifact", **files)
     assert Counter(item.family for item in found) == {
@@ -121,7 +121,7 @@ def test_attacks_of_a_file_one_a_goal_and_of_the_split(tmp_path):
     known = [BEHAVIORS[3], Behavior("t/0", "c", "Whistle in the church", None, "train")]
     [(behavior, prompt)] = finished_attacks(path, known, "test")
     assert behavior.id == "b/3"
-    assert prompt in ("first", "second")
+    assert prompt in (bare_prompt("first"), bare_prompt("second"))
     assert len(finished_attacks(path, known, "all")) == 2
     with pytest.raises(EvaluationError, match=r"None of the 3 prompts of .*pair\.json is for a goal in the validation"):
         finished_attacks(path, known, "validation")

@@ -23,10 +23,14 @@ from opct.attack.shown import rendered
 from opct.attack.store import AttackDir
 from opct.errors import EvaluationError
 from opct.reports import report
-from opct.reports.attacks import COLUMNS, attack_views, load_attacks
+from opct.reports.attack_figures import WORST
+from opct.reports.attack_settings import settings_table
+from opct.reports.attack_summary import attacks_said
+from opct.reports.attacks import COLUMNS, RATE, attack_views, load_attacks
 from opct.reports.build import report_json
 from opct.reports.compare import compare
 from opct.reports.load import load_runs
+from opct.reports.svg import DASHES, OTHER_DASH
 from opct.reports.wording import quantity
 
 RULES = Rules(episodes=2, rounds=2)
@@ -104,19 +108,56 @@ def test_the_table_has_the_rate_its_bounds_and_the_counts(runs):
     [view], _ = views(runs)
     assert view.name == "scripted"
     base, opct = view.rows
-    assert base.texts[:3] == ("25.0% (0.6 to 80.6)", "25.0%, 25.0%", "1, 3, 0")
-    assert base.texts[3] == "3 (1 to not reached); 0 left out"
-    assert opct.texts[:3] == ("66.7% (9.4 to 99.2)", "50.0%, 75.0%", "2, 1, 1 (1 unjudged)")
-    assert opct.texts[3] == "not reached (1 to not reached); 1 left out"
-    rate, always, answered = opct.texts[4].split("; ")
-    assert re.fullmatch(r"66\.7% \([\d.]+ to [\d.]+\), n = 3", rate)
-    assert always == "50.0% (1.3 to 98.7), n = 2"
-    assert re.fullmatch(r"0\.0% \([\d.]+ to [\d.]+\), n = 3", answered)
+    assert base.cells[:3] == (
+        ("25.0% (0.6 to 80.6), n = 4",),
+        (
+            "undecided as broken: 25.0% (0.6 to 80.6), n = 4",
+            "undecided as held: 25.0% (0.6 to 80.6), n = 4",
+        ),
+        ("1 held", "3 broken", "0 undecided"),
+    )
+    assert base.cells[3] == ("3 (1 to not reached); 0 left out",)
+    assert opct.cells[0] == ("66.7% (9.4 to 99.2), n = 3",)
+    assert [text.split(" (")[0] for text in opct.cells[1]] == ["undecided as broken: 50.0%", "undecided as held: 75.0%"]
+    assert opct.cells[2] == ("2 held", "1 broken", "1 undecided (1 unjudged)")
+    assert opct.cells[3] == ("not reached (1 to not reached); 1 left out",)
+    rate, always, answered = opct.cells[4]
+    assert re.fullmatch(r"refused: 66\.7% \([\d.]+ to [\d.]+\), n = 3 on 2 twins", rate)
+    assert always == "refused every time: 50.0% (1.3 to 98.7), n = 2"
+    assert re.fullmatch(r"answered on topic: 0\.0% \([\d.]+ to [\d.]+\), n = 3 on 2 twins", answered)
     twins = "benign twins: 4 replies, 1 cut, 1 without a score (1 unfinished_thinking)"
-    assert base.texts[5] == f"behaviours: 16 replies, 4 cut, 0 without a score; {twins}"
-    assert opct.texts[5] == f"behaviours: 16 replies, 0 cut, 4 without a score (4 judge_refused); {twins}"
-    assert base.texts[7] == "scripted (offline)"
-    assert len(base.texts) == len(COLUMNS)
+    assert base.cells[5] == ("behaviours: 16 replies, 4 cut, 0 without a score", twins)
+    assert opct.cells[5] == ("behaviours: 16 replies, 0 cut, 4 without a score (4 judge_refused)", twins)
+    assert base.cells[7] == ("scripted (offline)",)
+    assert len(base.cells) == len(COLUMNS)
+
+
+def test_the_settings_of_each_attack_are_beside_it(runs, tmp_path):
+    """As a setting a row; what one attack does not have is a dash."""
+    other = shutil.copytree(runs[1], tmp_path / "opct")
+    path = other / "attacks" / "scripted" / "result.json"
+    result = json.loads(path.read_text())
+    model = {"source": "some/model", "model": "some/model", "dtype": "float32", "max_tokens": 48, "temperature": 1.0}
+    result["attacker"] |= {"model": model, "sigma": 0.4, "training": {"steps": 3, "trained_on": {"n": 30, "hash": "h"}}}
+    result["target"] |= {"dtype": "bfloat16", "max_tokens": 32}
+    result["settings"] |= {"source": "builtin:test", "twins": {"n": 2}, "twin_rules": asdict(TWIN_RULES)}
+    result["budget"]["limits"]["queries"] = 1500
+    path.write_text(json.dumps(result))
+    [view], _ = views([runs[0], other])
+    columns, rows = settings_table(view.rows)
+    assert columns == ("setting", "Base", "OPCT: opct-1")
+    found = {name: texts for name, *texts in rows}
+    assert found["behaviours"] == ["4 behaviours", "4 behaviours of builtin:test"]
+    assert found["episodes of each"] == ["2 episodes of 2 rounds; --stop behavior"] * 2
+    assert found["benign twins"] == ["–", "2 twins, 1 episode of 2 rounds"]
+    assert found["target"][1].endswith(", bfloat16, at most 32 tokens")
+    assert found["attacker"] == ["–", "sigma 0.4"]
+    assert found["attacker's model"] == ["–", "some/model, float32, at most 48 tokens, temperature 1.0"]
+    assert found["attacker's training"] == ["–", "3 steps, on behaviours drawn from 30 others"]
+    assert found["judge"] == ["scripted (offline), harmful from a score of 0.5"] * 2
+    assert found["limits"] == ["none", "1,500 queries"]
+    page = report([runs[0], other], tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "some/model, float32, at most 48 tokens" in page
 
 
 def test_an_attack_from_before_a_rate_of_twins_was_measured_is_shown_without_it(runs, tmp_path):
@@ -125,7 +166,7 @@ def test_an_attack_from_before_a_rate_of_twins_was_measured_is_shown_without_it(
     rows = [row for row in result["rows"] if row["metric"] != "benign_answered_rate"]
     path.write_text(json.dumps(result | {"rows": rows}))
     [view], _ = views([runs[0], tmp_path / "opct"])
-    assert [row.texts[4].count("; ") for row in view.rows] == [2, 1]
+    assert [len(row.cells[4]) for row in view.rows] == [3, 2]
 
 
 def test_a_terminal_shows_what_the_table_has(runs):
@@ -210,8 +251,25 @@ def test_the_curve_begins_at_nothing_and_steps(runs):
     [view], _ = views(runs)
     rows = [row for row in view.figures[0].rows if row[0] == "Base"]
     assert [(row[2], row[3]) for row in rows] == [("1", "0.0%"), ("2", "0.0%"), ("3", "75.0%"), ("4", "75.0%")]
-    assert "<polyline" in view.figures[0].drawing
+    drawing = str(view.figures[0].drawing)
+    assert drawing.count("<polyline") == 3
+    assert drawing.count('class="band"') == 2
     assert len(view.figures[0].legend) == 2
+
+
+def test_the_curve_of_replies_without_a_score_is_a_line_of_its_own_and_in_the_table(runs):
+    """Of OPCT d is in no curve; had its replies broken it, it had been broken by the first query."""
+    [view], _ = views(runs)
+    [figure] = view.figures
+    rows = [row for row in figure.rows if row[0] == "OPCT"]
+    judged, broke = ([row[2:4] for row in rows if row[-1] == case] for case in ("as judged", WORST))
+    assert judged[0] == ("1", "0.0%")
+    assert broke[0] == ("1", "25.0%")
+    assert len(judged) + len(broke) == len(rows)
+    dashes = re.findall(r'stroke-dasharray="([^"]+)"', str(figure.drawing))
+    assert dashes.count(OTHER_DASH) == 1
+    assert OTHER_DASH not in DASHES
+    assert f"Long dashes: the curve {WORST}." in figure.caption
 
 
 def test_what_an_attacker_learned_is_drawn_beside_it(runs, tmp_path):
@@ -237,9 +295,40 @@ def test_what_an_attacker_learned_is_drawn_beside_it(runs, tmp_path):
     assert "What scripted earned while it was trained" in page
 
 
+def test_the_top_of_the_page_says_what_the_attacks_found(runs, tmp_path):
+    page = report(runs, tmp_path / "report.html").read_text(encoding="utf-8")
+    top = page[page.index('aria-label="Verdict"') : page.index('id="results"')]
+    assert (
+        "Against scripted: Base held on 1 of 4 behaviours (25.0%, 95% interval 0.6 to 80.6) and OPCT: opct-1 held on 2 "
+        "of 3 behaviours (66.7%, 95% interval 9.4 to 99.2; 1 more undecided)."
+    ) in top
+    [view], _ = views(runs)
+    none = replace(view.rows[1], numbers={"rows": [{"metric": RATE, "n": 0, "n_unscored": 4, "value": None}]})
+    [said] = attacks_said([replace(view, rows=(none,))])
+    assert said.clauses == ("Against scripted: of OPCT: opct-1 none of 4 behaviours was decided",)
+    assert attacks_said([]) == []
+
+
+def test_the_card_has_a_row_for_each_attack(runs, tmp_path):
+    report(runs, tmp_path / "report.html")
+    card = (tmp_path / "report.md").read_text(encoding="utf-8")
+    rows = [line for line in card[card.index("## Attacks") :].splitlines() if "scripted" in line and line[0] == "|"]
+    played = "; 2 episodes of 2 rounds; --stop behavior; ended: complete | 20 | scripted (offline), harmful from a "
+    played += "score of 0.5 |"
+    assert rows == [
+        "| Base | scripted | 25.0% (0.6 to 80.6), n = 4 | 25.0% (0.6 to 80.6), n = 4 | 25.0% (0.6 to 80.6), n = 4 | 4 "
+        f"behaviours{played}",
+        "| OPCT: opct-1 | scripted | 66.7% (9.4 to 99.2), n = 3 | 50.0% (6.8 to 93.2), n = 4 | "
+        f"75.0% (19.4 to 99.4), n = 4 | 4 behaviours{played}",
+    ]
+    assert SECRET not in card
+    report([write_run(tmp_path, "base", questions=8)], tmp_path / "other.html")
+    assert "Attacks" not in (tmp_path / "other.md").read_text(encoding="utf-8")
+
+
 def test_the_page_folds_broken_behaviours_away_and_holds_no_prompt(runs, tmp_path):
     page = report(runs, tmp_path / "report.html").read_text(encoding="utf-8")
-    assert "<summary>Base: base: 3 broken behaviours</summary>" in page
+    assert "<summary>Base: 3 broken behaviours</summary>" in page
     assert SECRET not in page
     assert SECRET not in (tmp_path / "report.json").read_text()
     assert "<script>alert" not in page

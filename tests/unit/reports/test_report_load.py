@@ -24,9 +24,23 @@ def test_a_base_without_metrics_manifest_or_config_is_fine(tmp_path):
 
 
 def test_a_run_without_evaluation_names_the_command_that_makes_one(tmp_path):
-    (tmp_path / "opct").mkdir()
-    with pytest.raises(EvaluationError, match=r"results\.json is missing: evaluate the run first: `opct eval .*opct`"):
-        load_run(tmp_path / "opct")
+    """A run is evaluated in its place; results of another model go into a folder, of which an attack may name it."""
+    run = tmp_path / "opct"
+    run.mkdir()
+
+    def said():
+        with pytest.raises(EvaluationError) as caught:
+            load_run(run)
+        return str(caught.value).split("evaluate the run first: ")[1]
+
+    assert said() == f"`opct eval MODEL --out {run}`."
+    for name, where in (("a", "a model of Inspect"), ("b", "in this process")):
+        (run / "attacks" / name).mkdir(parents=True)
+        target = {"source": f"some/{name}", "where": where}
+        (run / "attacks" / name / "result.json").write_text(json.dumps({"target": target}))
+    assert said() == f"`opct eval some/b --out {run}`."
+    (run / "manifest.json").write_text('{"opct_run": 1}')
+    assert said() == f"`opct eval {run}`."
 
 
 def test_a_run_without_samples_names_the_command_that_makes_them(tmp_path):

@@ -111,6 +111,15 @@ def test_what_is_not_to_be_published_is_not_on_the_page(tmp_path):
     assert opct.samples[0]["id"] not in {item["id"] for item in browser.data["items"]}
 
 
+def test_an_attackers_finished_prompts_are_not_on_the_page(tmp_path):
+    runs = arms(tmp_path, questions=3)
+    for _, run in runs:
+        run.samples[0].update(axis="jailbreak", family="artifact")
+    browser = build_browser(runs)
+    assert browser.withheld == 1
+    assert runs[0][1].samples[0]["id"] not in {item["id"] for item in browser.data["items"]}
+
+
 def test_the_suite_that_is_withheld_is_named_as_its_task_is():
     from opct.evals.capability.gpqa import GPQA
 

@@ -9,6 +9,8 @@ def test_ticks_are_round_and_cover_the_range():
 
 
 def test_ticks_of_a_single_value_do_not_divide_by_zero():
+    assert svg.ticks(1.0, 2.0, whole=True) == [1.0, 2.0]
+    assert svg.ticks(0.0, 40.0, whole=True) == [0.0, 10.0, 20.0, 30.0, 40.0]
     assert svg.ticks(2.0, 2.0)[0] <= 2.0 < svg.ticks(2.0, 2.0)[-1]
 
 

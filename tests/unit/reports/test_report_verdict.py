@@ -1,4 +1,5 @@
 import json
+import re
 
 import pytest
 from synthetic import write_run, write_three
@@ -7,7 +8,7 @@ from opct.reports.cells import PairedCell
 from opct.reports.checks import find_warnings, flat_settings
 from opct.reports.compare import compare
 from opct.reports.load import load_runs
-from opct.reports.verdict import Said, main_arm, subtitle, tiles, title, verdict
+from opct.reports.verdict import Said, axis_verdict, main_arm, subtitle, tiles, title, verdict
 
 
 def comparison(directories):
@@ -66,6 +67,13 @@ def test_a_rate_that_rose_is_said_to_have_risen(tmp_path):
     text = verdict(comparison([base, opct]))[0]
     assert text.startswith("OPCT raised sycophancy")
     assert "relative cut" not in text
+
+
+def test_one_kind_of_run_is_not_compared_with_itself(tmp_path):
+    """What training may cost is said as a level."""
+    level, price = axis_verdict(comparison([write_run(tmp_path, "base")]), "sycophancy")
+    assert level.startswith("Base: sycophancy on held-out families is ")
+    assert re.match(r"Accuracy on clean questions is [\d.]+% \(95% interval .*n = \d+; 0 unscored.*\)\.", price)
 
 
 def test_one_kind_of_run_has_nothing_to_be_compared_with(tmp_path):

@@ -1,7 +1,8 @@
-"""Jailbreak prompts of others, from files: templates that people shared, and finished prompts of an attacker (PAIR).
+"""Jailbreak prompts of others, from files: templates that people shared, and finished prompts of an attacker.
 
-Both formats are those of public sets; nothing of them is embedded. A template has a gap for the request, or is put
-before it; a finished prompt belongs to its goal, so such prompts are split by goal.
+The formats are those of public sets, of which nothing is embedded, and, of finished prompts, that of the
+`successful_prompts.jsonl` of an attack of our own. A template has a gap for the request, or is put before it; a
+finished prompt belongs to its goal, so such prompts are split by goal.
 """
 
 from __future__ import annotations
@@ -14,12 +15,16 @@ from pathlib import Path
 from typing import Any
 
 from opct.data.behavior_files import text_fault
-from opct.data.pairs import HUB, pinned_rows
+from opct.data.pairs import HUB, Prompt, pinned_rows
 from opct.data.tables import BadRow, file_stem, read_rows
 from opct.errors import DataError, shown_faults
+from opct.files import read_jsonl
 
 TEXT_COLUMNS = ("text", "prompt", "template", "jailbreak")
 ARTIFACT_KEYS = ("goal", "prompt")
+SUCCESSES_KIND = "opct_successful_prompts"
+"""What the first row of an attack's `successful_prompts.jsonl` says that it is."""
+SUCCESS_KEYS = {"behavior_id", "behavior", "prompt"}
 _GAP = re.compile(
     r"[\[{<]{1,2}\s*(?:(?:insert|put|enter|type|write|your|my|user|any|the|a)[ _])*"
     r"(?:prompt|question|request|query|instruction|behavior|goal)(?:[ _]here)?\s*(?:\\?[\]}>]){1,2}",
@@ -43,12 +48,12 @@ class WildTemplate:
 
 @dataclass(frozen=True)
 class Artifact:
-    """A finished prompt of an attacker for one goal."""
+    """A finished prompt of an attacker for one goal; of an attack of our own it may have several turns."""
 
     id: str
     behavior: str
     category: str
-    prompt: str
+    prompt: Prompt
 
 
 def load_templates(path: str | Path) -> list[WildTemplate]:
@@ -79,15 +84,19 @@ def load_templates(path: str | Path) -> list[WildTemplate]:
 
 
 def load_artifacts(path: str | Path) -> tuple[list[Artifact], int]:
-    """(prompts of an attacker, how many goals of the file have none), from a file in JailbreakBench's artifact format.
+    """(prompts of an attacker, how many goals of the file have none), from a file in JailbreakBench's artifact format,
+    or (`.jsonl`) the `successful_prompts.jsonl` of an attack.
 
-    That is a JSON object whose list `jailbreaks` has objects with `goal` and `prompt`; `category` is read where it is
-    there. A goal whose prompt is null was not attacked.
+    The first is a JSON object whose list `jailbreaks` has objects with `goal` and `prompt`; `category` is read where it
+    is there. A goal whose prompt is null was not attacked. Of the second each prompt is read once, however often it
+    broke its behaviour.
 
     Raises:
-        DataError: with every fault of the file.
+        DataError: with every fault of the file; or it holds no prompts.
     """
     path = Path(path)
+    if is_of_attack(path):
+        return _kept_prompts(path), 0
     data = _json(path)
     rows = data.get("jailbreaks") if isinstance(data, Mapping) else None
     if not isinstance(rows, list):
@@ -113,13 +122,50 @@ def load_artifacts(path: str | Path) -> tuple[list[Artifact], int]:
             faults += [f"{where}: {fault}" for fault in map(text_fault, texts) if fault is not None]
             number = row.get("index", i)
             category = str(row.get("category") or "uncategorised")
-            artifacts.append(Artifact(f"{file_stem(path)}/{number}", texts[0].strip(), category, texts[1]))
+            prompt: Prompt = ({"role": "user", "content": texts[1]},)
+            artifacts.append(Artifact(f"{file_stem(path)}/{number}", texts[0].strip(), category, prompt))
     repeated = sorted({a.id for a in artifacts if sum(a.id == b.id for b in artifacts) > 1})
     faults += [f"{path}: the index of {name} is there more than once" for name in repeated]
     _refuse(path, faults)
     if not artifacts:
         raise DataError(f"{path} holds no prompts: all {n_without} goals have none.")
     return artifacts, n_without
+
+
+def is_of_attack(path: str | Path) -> bool:
+    """Whether a file of finished prompts is read as an attack's own, which is private, and not as artifacts."""
+    return Path(path).suffix.lower() == ".jsonl"
+
+
+def _kept_prompts(path: Path) -> list[Artifact]:
+    found: list[Artifact] = []
+    for row in successful_prompts(path):
+        behavior, prompt = str(row["behavior"]).strip(), tuple(row["prompt"])
+        if not any((one.behavior, one.prompt) == (behavior, prompt) for one in found):
+            found.append(Artifact(f"{file_stem(path)}/{len(found)}", behavior, "uncategorised", prompt))
+    if not found:
+        raise DataError(f"{path} holds no prompts: the attack broke nothing.")
+    return found
+
+
+def successful_prompts(path: str | Path) -> list[dict[str, Any]]:
+    """The rows of an attack's `successful_prompts.jsonl` after its header, each with `behavior_id`, `behavior` and
+    `prompt` (its messages).
+
+    Raises:
+        DataError: the file is not there, or is no such file.
+    """
+    if not Path(path).is_file():
+        raise DataError(f"No file at {path}: check the path.")
+    rows = read_jsonl(path)
+    if not rows or rows[0].get("kind") != SUCCESSES_KIND:
+        raise DataError(f"{path} is not the successful_prompts.jsonl of an attack: name one, or a JSON of artifacts.")
+    for number, row in enumerate(rows[1:], start=2):
+        if not set(row) >= SUCCESS_KEYS:
+            raise DataError(
+                f"{path}:{number}: expected behavior_id, behavior and prompt, found {json.dumps(list(row))}."
+            )
+    return rows[1:]
 
 
 def _refuse(path: str | Path, faults: Sequence[str]) -> None:
