@@ -294,6 +294,7 @@ def open_scorer(settings: AttackSettings, cache: Path) -> Scorer:
         settings=asking_settings(settings.judge_settings),
         cache=cache,
         refuses=refuses,
+        model_option="--judge-model",
     )
     _refuse_other_meaning(judge.identity.name, judge.identity.meaning)
     remote = isinstance(judge, LLMJudge) and not str(judge.model).startswith(IN_PROCESS)

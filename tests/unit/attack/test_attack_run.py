@@ -540,6 +540,8 @@ def test_a_judge_of_something_else_than_harm_is_refused(tmp_path):
         EvaluationError, match=r"'strongrejct'. Did you mean 'strongreject'\? Use one of: refusals, ans"
     ):
         open_scorer(AttackSettings(judge="strongrejct"), tmp_path / "cache.jsonl")
+    with pytest.raises(EvaluationError, match="name the model with --judge-model, such as"):
+        open_scorer(AttackSettings(judge="strongreject"), tmp_path / "cache.jsonl")
     with pytest.raises(EvaluationError, match="made of rules"):
         open_scorer(AttackSettings(threshold=0.9), tmp_path / "cache.jsonl")
     assert open_scorer(AttackSettings(), tmp_path / "c.jsonl").judge_of_behaviors.on_topic
