@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -152,7 +153,7 @@ def attack(
 def _attack(given: dict[str, Any]) -> None:
     from rich.console import Console
 
-    from opct.attack.run import run_attack
+    from opct.attack.run import default_out, run_attack
     from opct.progress import make_progress
 
     options = {name: given.pop(name) for name in ("target", "out", "resume", "overwrite", "attacker") if name in given}
@@ -165,10 +166,24 @@ def _attack(given: dict[str, Any]) -> None:
     settings["judge_settings"] = assigned(settings.pop("setting", []), "--set")
     settings |= {name: str(settings[name]) for name in ("split", "train_split") if name in settings}
     progress = make_progress()
+    target, named = options.pop("target"), options.get("out")
     try:
-        result = run_attack(options.pop("target"), progress=progress, **options, **settings)
+        result = run_attack(target, progress=progress, **options, **settings)
+    except KeyboardInterrupt:
+        progress.done()
+        _say_how_to_go_on(named or default_out(target, options["attacker"]))
+        raise
     finally:
         progress.done()
     Console().print(result.render())
     if result.ended == "interrupted":
+        _say_how_to_go_on(result.out)
         raise typer.Exit(130)
+
+
+def _say_how_to_go_on(out: Path) -> None:
+    """On stderr, where the attack that was interrupted is; nothing where it had not begun."""
+    from opct.attack.store import AttackDir
+
+    if AttackDir(out).is_attack:
+        print(f"what was tried is kept in {out}: go on with the same command and --resume", file=sys.stderr)
