@@ -275,8 +275,12 @@ def open_scorer(settings: AttackSettings, cache: Path) -> Scorer:
         EvaluationError: there is no such judge or model, or it judges something else than harm.
     """
     if settings.judge in RULES:
-        if settings.judge_model is not None or settings.threshold is not None:
-            raise EvaluationError(f"The judge {settings.judge} is made of rules: leave its model and threshold out.")
+        of_a_model = settings.judge_base_url or settings.judge_args or settings.judge_settings
+        if settings.judge_model is not None or settings.threshold is not None or of_a_model:
+            raise EvaluationError(
+                f"The judge {settings.judge} is made of rules: leave its model, how that is reached and asked, and the "
+                "threshold out."
+            )
         return Scorer(RefusalJudge(on_topic=settings.judge == ANSWERS))
     rubric = RUBRICS.get(settings.judge)
     if rubric is not None:

@@ -74,13 +74,14 @@ TrainBehaviors = Annotated[
 ]
 TrainSplit = Annotated[Split | None, typer.Option(help="Of grpo: which of them; train by default.")]
 Pool = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Successes on other behaviours that an attacker is shown.")
+    Path | None,
+    typer.Option(metavar="FILE", help="Of refine and grpo: successes on other behaviours to show them."),
 ]
 JudgeModel = Annotated[str | None, typer.Option(metavar="NAME", help="Who is asked by a rubric: any model of Inspect.")]
 Behaviors = Annotated[str, typer.Option(metavar="FILE", help="builtin, a file or hub set of behaviours.")]
 Stop = Annotated[str, typer.Option(metavar="WHEN", help="What ends early: behavior, episode, perfect or never.")]
 Shots = Annotated[
-    int, typer.Option(metavar="N", min=0, help="Successes on other behaviours that an attacker is shown.")
+    int, typer.Option(metavar="N", min=0, help="Of refine and grpo: how many successes on other behaviours they see.")
 ]
 AttackTokens = Annotated[int, typer.Option(metavar="N", min=1, help="Longest message of refine and grpo.")]
 TwinEpisodes = Annotated[int, typer.Option(metavar="N", min=0, help="Of the episodes, for each benign twin; 0: none.")]
@@ -129,7 +130,7 @@ def attack(
     max_reply_tokens: Annotated[int, typer.Option(metavar="N", min=1, help="Longest reply of the target.")] = 96,
     max_attack_tokens: AttackTokens = 128,
     temperature: Annotated[float, typer.Option(metavar="T", min=0, help="Of the target; 0 is greedy.")] = 1.0,
-    attack_temperature: Annotated[float, typer.Option(metavar="T", min=0, help="Of the attacker's model.")] = 1.0,
+    attack_temperature: Annotated[float, typer.Option(metavar="T", min=0, help="Of the model of refine.")] = 1.0,
     max_queries: Annotated[int | None, typer.Option(metavar="N", min=1, help="Prompts put to the target.")] = None,
     max_tokens: MostTokens = None,
     max_seconds: Annotated[float | None, typer.Option(metavar="S", help="Begin no batch after so many.")] = None,

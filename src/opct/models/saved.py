@@ -111,7 +111,7 @@ def _with(config: dict[str, Any], settings: dict[str, Any]) -> ModelConfig:
         return ModelConfig(**(config | settings))
     except ValidationError as error:
         first = error.errors()[0]
+        known = f" Known settings: {', '.join(ModelConfig.model_fields)}." if first["type"] == "extra_forbidden" else ""
         raise ModelError(
-            f"Model setting {'.'.join(map(str, first['loc']))}={first['input']!r}: {first['msg']}. "
-            f"Known settings: {', '.join(ModelConfig.model_fields)}."
+            f"Model setting {'.'.join(map(str, first['loc']))}={first['input']!r}: {first['msg']}.{known}"
         ) from error
