@@ -239,7 +239,7 @@ def test_an_attack_by_another_rule_for_twins_is_not_gone_on_with(tiny_policy, tm
     assert before["twin_rules"]["drawn_from"] == 2
     del before["twin_rules"]
     write_json(path, before | {"twin_episodes": 1})
-    with pytest.raises(RunError, match="twin_episodes was 1 and is null"):
+    with pytest.raises(RunError, match="twin_rules was null and is"):
         run_attack(tiny_policy, out=tmp_path / "a", attacker="best_of_n", resume=True, **SMALL)
 
 
@@ -342,6 +342,8 @@ def test_the_line_that_says_whose_model_is_attacked_has_its_address_without_secr
         "is yours to test"
     )
     monkeypatch.setenv("LOCAL_BASE_URL", "http://localhost:8000/v1")
+    with pytest.raises(EvaluationError, match=r"openai-api/local/mine at http://localhost:8000/v1 is a model of Ins"):
+        check_target("inspect:openai-api/local/mine", AttackSettings())
     confirmed = AttackSettings(confirm_remote=True)
     assert " at http://localhost:8000/v1;" in check_target("inspect:openai-api/local/mine", confirmed)
     assert "asked through Inspect; you" in check_target("inspect:mockllm/model", confirmed)
