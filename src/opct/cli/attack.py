@@ -146,7 +146,12 @@ def attack(
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the attack in the folder.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the attack in the folder.")] = False,
 ) -> None:
-    """Attack your own model, and measure what its defence holds; nobody else's."""
+    """Attack your own model, and measure what its defence holds.
+
+    Nobody else's. The least that should hold: opct attack RUN --attacker transfer --n-behaviors 10
+
+    What it does and measures, who the attackers are and what it cannot show: docs/attack.md
+    """
     given = dict(locals())
     _attack({name: value for name, value in given.items() if value is not None})
 
