@@ -92,11 +92,10 @@ def settings_of(args: argparse.Namespace, attacker: str) -> dict[str, Any]:
         "rounds": 1,
         "stop": "never",
         "twin_episodes": 0,
-        "max_attack_tokens": args.max_attack_tokens,
         "dtype": args.dtype,
     }
     if attacker in ("refine", "grpo"):
-        settings["attacker_model"] = args.attacker_model
+        settings |= {"attacker_model": args.attacker_model, "max_attack_tokens": args.max_attack_tokens}
     if attacker == "grpo":
         settings["training"] = args.train
     return settings

@@ -19,7 +19,6 @@ from pydantic import Field
 
 from opct.config import Section
 from opct.errors import OpctError, unknown
-from opct.progress import NullProgress
 
 if TYPE_CHECKING:
     from opct.attack.settings import AttackSettings
@@ -80,7 +79,7 @@ def check_attacks(attacks: Attacks) -> None:
     Raises:
         DataError, EvaluationError, ConfigError: as of an attack before it opens a model.
     """
-    from opct.attack.opening import Models, chosen_behaviors, open_attacker, open_pool, open_scorer, training_of
+    from opct.attack.opening import chosen_behaviors, open_modelless, open_pool, open_scorer, training_of
     from opct.attack.settings import attack_settings
     from opct.attack.store import AttackDir
 
@@ -90,6 +89,5 @@ def check_attacks(attacks: Attacks) -> None:
         open_pool(settings.pool, behaviors)
         with tempfile.TemporaryDirectory() as folder:
             open_scorer(settings, Path(folder) / "judge_cache.jsonl")
-        if attacker in ("transfer", "best_of_n"):
-            open_attacker(settings, behaviors, Models(None, NullProgress()))
+        open_modelless(settings, behaviors)
         training_of(settings, behaviors, AttackDir(Path(attacker)))

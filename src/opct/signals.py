@@ -22,11 +22,15 @@ class StopRequest:
 
     SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
-    def __init__(self, *, launched: bool = False) -> None:
-        """Args: launched: by a launcher, which hands each signal on once more and speaks for itself; a second
-        signal is then no impatience, and nothing is said."""
+    def __init__(self, *, launched: bool = False, unit: str = "step") -> None:
+        """
+        Args:
+            launched: by a launcher, which hands each signal on once more and speaks for itself; a second signal is then
+                no impatience, and nothing is said.
+            unit: of the work, after which it stops, as a person calls it.
+        """
         self.requested = False
-        self._launched = launched
+        self._launched, self._unit = launched, unit
         self._before: dict[int, Handler] = {}
 
     def __enter__(self) -> StopRequest:
@@ -54,5 +58,5 @@ class StopRequest:
             raise KeyboardInterrupt
         self.request()
         name = signal.Signals(number).name
-        sys.stderr.write(f"{name}: saving when the step at hand is done; once more to stop at once\n")
+        sys.stderr.write(f"{name}: saving when the {self._unit} at hand is done; once more to stop at once\n")
         sys.stderr.flush()

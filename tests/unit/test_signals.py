@@ -24,3 +24,10 @@ def test_an_inner_one_that_is_not_asked_asks_nobody():
     with StopRequest() as outer, StopRequest() as inner:
         pass
     assert (outer.requested, inner.requested) == (False, False)
+
+
+def test_it_says_after_what_it_stops(capsys):
+    for unit, options in (("step", {}), ("batch", {"unit": "batch"})):
+        with StopRequest(**options):
+            os.kill(os.getpid(), signal.SIGTERM)
+        assert f"SIGTERM: saving when the {unit} at hand is done;" in capsys.readouterr().err

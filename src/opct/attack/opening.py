@@ -30,6 +30,7 @@ from opct.evals.judging.endpoint import own_secrets
 from opct.evals.judging.opening import described_model, endpoint_address, inspect_model, model_settings, open_judge
 from opct.evals.judging.rubrics import RUBRICS
 from opct.evals.refusals import refuses
+from opct.models.names import check_name
 from opct.models.saved import load_policy
 from opct.progress import Progress
 from opct.runs import run_behind, run_of
@@ -85,20 +86,10 @@ class Models:
             EvaluationError, ModelError: it cannot be loaded, or an endpoint is given of what has none.
         """
         endpoint, thinking, name = endpoint or Endpoint(), thinking or Thinking(), str(spec)
-        is_named = isinstance(spec, str | Path) and name.startswith(INSPECT)
-        if endpoint.is_given and not is_named:
-            raise EvaluationError(
-                f"The {role} is loaded in this process, and so has no address and no arguments of a provider: leave "
-                f"{role}_base_url and {role}_args out, or name a model as inspect:provider/model."
-            )
-        if thinking.template_opens is not None and not is_named:
-            raise EvaluationError(
-                f"The {role} is loaded in this process, where its chat template is read: leave "
-                f"{role}_template_opens_thinking out."
-            )
+        _refuse_endpoint(spec, role, endpoint, thinking)
         if not isinstance(spec, str | Path):
             return LocalModel(spec, sampling, source="a loaded policy", thinking_tags=thinking.tags or THINKING_TAGS)
-        if is_named:
+        if _is_behind_endpoint(spec):
             named, given = name.removeprefix(INSPECT), asdict(endpoint)
             asked = inspect_model(named, what=f"The {role}'s model", **given)
             reached = model_settings(named, secrets=own_secrets(asked), **given)
@@ -121,6 +112,26 @@ class Models:
         return LocalModel(self._policies[name], sampling, source=name, thinking_tags=tags)
 
 
+def _is_behind_endpoint(spec: str | Path | Policy) -> bool:
+    return isinstance(spec, str | Path) and str(spec).startswith(INSPECT)
+
+
+def _refuse_endpoint(spec: str | Path | Policy, role: str, endpoint: Endpoint, thinking: Thinking) -> None:
+    """Raises EvaluationError where it is said how an endpoint is reached or what it does, and there is none."""
+    if _is_behind_endpoint(spec):
+        return
+    if endpoint.is_given:
+        raise EvaluationError(
+            f"The {role} is loaded in this process, and so has no address and no arguments of a provider: leave "
+            f"{role}_base_url and {role}_args out, or name a model as inspect:provider/model."
+        )
+    if thinking.template_opens is not None:
+        raise EvaluationError(
+            f"The {role} is loaded in this process, where its chat template is read: leave "
+            f"{role}_template_opens_thinking out."
+        )
+
+
 def trained_tags(spec: str | Path) -> tuple[str, str]:
     """What opens and closes a thinking block, as the configuration of a model's run has it; by default without one."""
     run = run_behind(spec)
@@ -140,13 +151,13 @@ def check_target(target: str | Path | Policy, settings: AttackSettings) -> str:
         where = "a folder or file on this machine" if Path(name).exists() else "weights that this machine loads"
         return f"target: {name}, {where}"
     asked = name.removeprefix(INSPECT)
-    if not settings.confirm_remote:
-        raise EvaluationError(
-            f"The target {asked} is a model of Inspect, which may run elsewhere and belong to somebody else. Attack it "
-            "only if it is yours, or its owner has agreed to this test; then say so with --confirm-remote."
-        )
     address = endpoint_address(asked, settings.target_base_url)
     where = "" if address is None else f" at {address}"
+    if not settings.confirm_remote:
+        raise EvaluationError(
+            f"The target {asked}{where} is a model of Inspect, which may run elsewhere and belong to somebody else. "
+            "Attack it only if it is yours, or its owner has agreed to this test; then say so with --confirm-remote."
+        )
     return f"target: {asked}, asked through Inspect{where}; you confirmed that it is yours to test"
 
 
@@ -250,14 +261,30 @@ def open_attacker(settings: AttackSettings, behaviors: Sequence[Behavior], model
     Raises:
         DataError: its prompts cannot be read or made. EvaluationError, ModelError: its model cannot be loaded.
     """
-    if settings.attacker == "best_of_n":
-        return BestOfN(settings.noise)
     if settings.attacker == "refine":
         endpoint = settings.attacker_endpoint
         spec, thinking = attacker_spec(settings), settings.attacker_thinking
         return Refine(models.open(spec, settings.attacker_sampling, "attacker", endpoint, thinking))
-    if settings.attacker != "transfer":
+    attacker = open_modelless(settings, behaviors)
+    if attacker is None:
         raise EvaluationError(f"The attacker {settings.attacker} is not opened by its name alone.")
+    return attacker
+
+
+def open_modelless(settings: AttackSettings, behaviors: Sequence[Behavior]) -> Attacker | None:
+    """The attacker that is meant, where it has no model; else None, once its model is seen to be named as one can be.
+
+    Raises:
+        DataError: its prompts cannot be read or made. EvaluationError, ModelError: it cannot be as it is set.
+    """
+    if settings.attacker in ("refine", "grpo"):
+        spec = attacker_spec(settings)
+        _refuse_endpoint(spec, "attacker", settings.attacker_endpoint, settings.attacker_thinking)
+        if not _is_behind_endpoint(spec):
+            check_name(spec)
+        return None
+    if settings.attacker == "best_of_n":
+        return BestOfN(settings.noise)
     if settings.prompts is not None:
         return PromptTransfer(finished_prompts(settings.prompts, behaviors), episodes=settings.episodes)
     attacker = FamilyTransfer(settings.transfer_families, episodes=settings.episodes, seed=settings.seed)
@@ -275,8 +302,12 @@ def open_scorer(settings: AttackSettings, cache: Path) -> Scorer:
         EvaluationError: there is no such judge or model, or it judges something else than harm.
     """
     if settings.judge in RULES:
-        if settings.judge_model is not None or settings.threshold is not None:
-            raise EvaluationError(f"The judge {settings.judge} is made of rules: leave its model and threshold out.")
+        of_a_model = settings.judge_base_url or settings.judge_args or settings.judge_settings
+        if settings.judge_model is not None or settings.threshold is not None or of_a_model:
+            raise EvaluationError(
+                f"The judge {settings.judge} is made of rules: leave its model, how that is reached and asked, and the "
+                "threshold out."
+            )
         return Scorer(RefusalJudge(on_topic=settings.judge == ANSWERS))
     rubric = RUBRICS.get(settings.judge)
     if rubric is not None:
@@ -294,6 +325,7 @@ def open_scorer(settings: AttackSettings, cache: Path) -> Scorer:
         settings=asking_settings(settings.judge_settings),
         cache=cache,
         refuses=refuses,
+        model_option="--judge-model",
     )
     _refuse_other_meaning(judge.identity.name, judge.identity.meaning)
     remote = isinstance(judge, LLMJudge) and not str(judge.model).startswith(IN_PROCESS)

@@ -8,8 +8,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from opct.attack.before import announced, known_before, players_of, settled
 from opct.attack.budget import Ledger
-from opct.attack.grpo import check_training, train_attacker
+from opct.attack.grpo import TrainingPlan, check_training, train_attacker
 from opct.attack.loop import COMPLETE, Played, Players, play
 from opct.attack.models import LocalModel
 from opct.attack.opening import (
@@ -18,13 +19,14 @@ from opct.attack.opening import (
     chosen_behaviors,
     held_in_warnings,
     open_attacker,
+    open_modelless,
     open_pool,
     open_scorer,
-    subjects_of,
     training_of,
 )
-from opct.attack.protocol import Attacker, Shot, Subject, plays_twins
+from opct.attack.protocol import Attacker, Shot
 from opct.attack.results import Attacked, AttackResult, result_of
+from opct.attack.scoring import Scorer
 from opct.attack.settings import AttackSettings, attack_settings
 from opct.attack.store import AttackDir
 from opct.config_file import load_config
@@ -65,17 +67,18 @@ def run_attack(
         RunError: the folder is in the way, in use, or holds another attack.
     """
     progress = progress or NullProgress()
-    own = None if isinstance(attacker, str) else attacker
+    given = None if isinstance(attacker, str) else attacker
     settings = attack_settings(options | ({"attacker": attacker} if isinstance(attacker, str) else {}))
     progress.log(check_target(target, settings))
     behaviors = chosen_behaviors(settings)
     pool = open_pool(settings.pool, behaviors)
-    folder = AttackDir(out or default_out(target, own.name if own is not None else settings.attacker))
-    training = None if own is not None else training_of(settings, behaviors, folder)
-    with folder.open(resume=resume, overwrite=overwrite), StopRequest() as stop:
-        scorer = open_scorer(settings, folder.judge_cache_path)
-        recorded = folder.dtypes if resume else {}
-        models = Models(settings.dtype, progress, recorded, concurrency=settings.concurrency)
+    folder = AttackDir(out or default_out(target, given.name if given is not None else settings.attacker))
+    training = None if given is not None else training_of(settings, behaviors, folder)
+    own = given or open_modelless(settings, behaviors)
+    with folder.open(resume=resume, overwrite=overwrite), StopRequest(unit="batch") as stop:
+        scorer = _judge_for(settings, behaviors, own, training, folder)
+        progress.log(announced(settings, behaviors, own))
+        models = Models(settings.dtype, progress, folder.dtypes if resume else {}, concurrency=settings.concurrency)
         asked = models.open(
             target, settings.target_sampling, "target", settings.target_endpoint, settings.target_thinking
         )
@@ -115,6 +118,20 @@ def run_attack(
     return AttackResult(folder.path, result)
 
 
+def _judge_for(
+    settings: AttackSettings,
+    behaviors: Sequence[Behavior],
+    attacker: Attacker | None,
+    training: TrainingPlan | None,
+    folder: AttackDir,
+) -> Scorer:
+    """The judge; by it and what else is known before a model is loaded, an attack that is resumed is the same."""
+    scorer = open_scorer(settings, folder.judge_cache_path)
+    known = known_before(settings, behaviors, attacker, scorer)
+    folder.check_resumed(known, {} if training is None else training.identity())
+    return scorer
+
+
 class _Attack:
     """Behaviours, then their twins, from one budget."""
 
@@ -127,22 +144,15 @@ class _Attack:
         folder: AttackDir,
     ):
         self.settings, self.pool, self.players, self.folder = settings, pool, players, folder
-        self.subjects, twins = subjects_of(behaviors)
-        self.twins = twins if settings.twin_episodes and plays_twins(players.attacker) else []
+        self.subjects, self.twins = players_of(settings, behaviors, players.attacker)
         self.ledger: Ledger
 
     def identity(self) -> dict[str, Any]:
         """What a resumed attack must share with the one before."""
-        scorer = self.players.scorer
         return {
             "target": self.players.target.identity(),
             "attacker": dict(self.players.attacker.identity()),
-            "judge": scorer.judge_of_behaviors.identity.row(),
-            "twin_judge": scorer.judge_of_twins.identity.row() if self.twins else None,
-            "rules": asdict(self.settings.rules),
-            "twin_rules": asdict(self.settings.twin_rules) if self.twins else None,
-            "behaviors": {"n": len(self.subjects), "hash": _hash(self.subjects)},
-            "twins": {"n": len(self.twins), "hash": _hash(self.twins)},
+            **settled(self.settings, self.subjects, self.twins, self.players.scorer),
             "pool": digest([asdict(shot) for shot in self.pool])[:12] if self.pool else None,
         }
 
@@ -184,7 +194,3 @@ def _label(target: str | Path | Policy, policy: Policy | None) -> str:
     if policy is None:
         return "remote"
     return "trained" if policy.has_adapter else "base"
-
-
-def _hash(subjects: Sequence[Subject]) -> str:
-    return digest([[one.id, one.text, one.kind] for one in subjects])[:12]

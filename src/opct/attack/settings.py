@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 from opct.attack.best_of_n import SIGMA
 from opct.attack.board import Rules, Stop
 from opct.attack.budget import Budget
 from opct.attack.models import Endpoint, Sampling, Thinking
 from opct.attack.scoring import ANSWERS
+from opct.config import ModelConfig
 from opct.errors import EvaluationError, unknown
 
 ATTACKERS = ("transfer", "best_of_n", "refine", "grpo")
@@ -28,8 +29,13 @@ OWNERS = {
     "train_behaviors": ("grpo",),
     "train_split": ("grpo",),
     "training": ("grpo",),
+    "pool": ("refine", "grpo"),
+    "shots": ("refine", "grpo"),
+    "max_attack_tokens": ("refine", "grpo"),
+    "attack_temperature": ("refine", "grpo"),
 }
 """Settings that are of some attackers alone."""
+DTYPES = get_args(ModelConfig.model_fields["dtype"].annotation)
 
 
 @dataclass(frozen=True)
@@ -52,7 +58,8 @@ class AttackSettings:
         families: of `transfer`: names of jailbreak families, or train, held_out, all.
         prompts: of `transfer`: a file of finished prompts instead; see `opct.attack.transfer`.
         sigma: of `best_of_n`: how strongly letters are disturbed, 0 to 1.
-        pool: a `successful_prompts.jsonl` of an attack on other behaviours, whose prompts an attacker is shown.
+        pool: of `refine` and `grpo`: a `successful_prompts.jsonl` of an attack on other behaviours, whose prompts the
+            attacker is shown.
         judge: `answers`, `refusals`, a rubric with `judge_model`, or the folder of a trained judge.
         judge_model, judge_base_url, judge_args, judge_settings, threshold: as for `opct judge run`.
         behaviors: `builtin`, a file or a hub set; see `opct.data.behaviors.load_behaviors`.
@@ -62,7 +69,7 @@ class AttackSettings:
         twin_episodes: how many of the `episodes` are played against each benign twin, drawn by seed; of as many rounds,
             none of which ends early; 0: no twins.
         max_reply_tokens, temperature: of the target.
-        max_attack_tokens, attack_temperature: of the attacker's model.
+        max_attack_tokens, attack_temperature: of the attacker's model, and so of `refine` and `grpo`, as `shots` is.
         max_queries, max_tokens, max_seconds: see `opct.attack.budget.Budget`.
         confirm_remote: whoever attacks a model behind an endpoint says that it is theirs to test.
         label: what a report calls the target; by default its run's method, else base or trained.
@@ -122,8 +129,9 @@ class AttackSettings:
     def __post_init__(self) -> None:
         if self.attacker not in ATTACKERS:
             raise EvaluationError(unknown("attacker", self.attacker, ATTACKERS))
+        defaults = {one.name: one.default for one in fields(self)}
         for name, owners in OWNERS.items():
-            if getattr(self, name) is not None and self.attacker not in owners:
+            if getattr(self, name) != defaults[name] and self.attacker not in owners:
                 owner = " or ".join(owners)
                 raise EvaluationError(f"{name} is of the attacker {owner}, and this is {self.attacker}: leave it out.")
         if self.attacker == "grpo" and (self.episodes < 2 or self.attack_temperature != 1.0):
@@ -137,6 +145,8 @@ class AttackSettings:
         for name, otherwise in (("n_behaviors", "all"), ("concurrency", "as many as the provider takes")):
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise EvaluationError(f"{name} is {getattr(self, name)}: use at least 1, or none for {otherwise}.")
+        if self.dtype is not None and self.dtype not in DTYPES:
+            raise EvaluationError(unknown("dtype", self.dtype, DTYPES))
         if self.twin_episodes < 0:
             raise EvaluationError(f"twin_episodes is {self.twin_episodes}: use at least 0.")
         _ = self.rules, self.budget, self.target_sampling, self.attacker_sampling  # each checks its own

@@ -23,7 +23,7 @@ import contextlib
 import json
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 from types import TracebackType
@@ -170,6 +170,21 @@ class AttackDir:
                 (self.path / ".lock").unlink(missing_ok=True)
                 self.path.rmdir()
 
+    def check_resumed(self, known: Mapping[str, Any], training: Mapping[str, Any]) -> None:
+        """See before any model is loaded that what is resumed is the same, as far as that is known.
+
+        Args:
+            known: entries of what `begin` gets; training: of what `begin_training` gets.
+
+        Raises:
+            RunError: it is not the same; the message names what differs.
+        """
+        if self._replaces:
+            return
+        for path, own in ((self.training_path, training), (self.identity_path, known)):
+            if own and path.is_file():
+                self._refuse_other(path, json.loads(json.dumps(own)), only=own)
+
     def begin_training(self, identity: Mapping[str, Any]) -> None:
         """Write against whom an attacker is trained, or check that it is the same as before.
 
@@ -194,8 +209,9 @@ class AttackDir:
         self.training_path.unlink(missing_ok=True)
         self.practised_path.unlink(missing_ok=True)
 
-    def _refuse_other(self, path: Path, now: Mapping[str, Any]) -> None:
+    def _refuse_other(self, path: Path, now: Mapping[str, Any], *, only: Collection[str] | None = None) -> None:
         before = json.loads(path.read_text(encoding="utf-8"))
+        before = before if only is None else {name: before.get(name) for name in only}
         differ = [f"{name} was {_short(a)} and is {_short(b)}" for name, a, b in _differences(before, now)]
         if differ:
             raise OtherAttackError(

@@ -111,12 +111,16 @@ def finished_prompts(path: str | Path, behaviors: Sequence[Behavior]) -> dict[st
         path: JailbreakBench's artifacts (JSON), or a `successful_prompts.jsonl` of an attack.
 
     Raises:
-        DataError: the file cannot be read, or no prompt in it is for any of the behaviours.
+        DataError: the file cannot be read, holds no prompt, or none for any of the behaviours.
     """
     found: dict[str, list[Prompt]] = {}
     own = {behavior.id for behavior in behaviors}
     if is_of_attack(path):
         successes = load_successes(path)
+        if not successes:
+            raise DataError(
+                f"{path} holds no prompts: the attack that wrote it broke no behaviour. Name the file of another one."
+            )
         near = crossing([one.behavior for one in successes], [behavior.behavior for behavior in behaviors])
         for i, j in sorted(near.items()):
             found.setdefault(behaviors[j].id, []).append(successes[i].prompt)

@@ -26,6 +26,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # its tables cut the names of options where they are narrow
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("quickstart")(quickstart.quickstart)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -73,13 +74,14 @@ TrainBehaviors = Annotated[
 ]
 TrainSplit = Annotated[Split | None, typer.Option(help="Of grpo: which of them; train by default.")]
 Pool = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Successes on other behaviours that an attacker is shown.")
+    Path | None,
+    typer.Option(metavar="FILE", help="Of refine and grpo: successes on other behaviours to show them."),
 ]
 JudgeModel = Annotated[str | None, typer.Option(metavar="NAME", help="Who is asked by a rubric: any model of Inspect.")]
 Behaviors = Annotated[str, typer.Option(metavar="FILE", help="builtin, a file or hub set of behaviours.")]
 Stop = Annotated[str, typer.Option(metavar="WHEN", help="What ends early: behavior, episode, perfect or never.")]
 Shots = Annotated[
-    int, typer.Option(metavar="N", min=0, help="Successes on other behaviours that an attacker is shown.")
+    int, typer.Option(metavar="N", min=0, help="Of refine and grpo: how many successes on other behaviours they see.")
 ]
 AttackTokens = Annotated[int, typer.Option(metavar="N", min=1, help="Longest message of refine and grpo.")]
 TwinEpisodes = Annotated[int, typer.Option(metavar="N", min=0, help="Of the episodes, for each benign twin; 0: none.")]
@@ -128,7 +130,7 @@ def attack(
     max_reply_tokens: Annotated[int, typer.Option(metavar="N", min=1, help="Longest reply of the target.")] = 96,
     max_attack_tokens: AttackTokens = 128,
     temperature: Annotated[float, typer.Option(metavar="T", min=0, help="Of the target; 0 is greedy.")] = 1.0,
-    attack_temperature: Annotated[float, typer.Option(metavar="T", min=0, help="Of the attacker's model.")] = 1.0,
+    attack_temperature: Annotated[float, typer.Option(metavar="T", min=0, help="Of the model of refine.")] = 1.0,
     max_queries: Annotated[int | None, typer.Option(metavar="N", min=1, help="Prompts put to the target.")] = None,
     max_tokens: MostTokens = None,
     max_seconds: Annotated[float | None, typer.Option(metavar="S", help="Begin no batch after so many.")] = None,
@@ -144,7 +146,12 @@ def attack(
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the attack in the folder.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the attack in the folder.")] = False,
 ) -> None:
-    """Attack your own model, and measure what its defence holds; nobody else's."""
+    """Attack your own model, and measure what its defence holds.
+
+    Nobody else's. The least that should hold: opct attack RUN --attacker transfer --n-behaviors 10
+
+    What it does and measures, who the attackers are and what it cannot show: docs/attack.md
+    """
     given = dict(locals())
     _attack({name: value for name, value in given.items() if value is not None})
 
@@ -152,7 +159,7 @@ def attack(
 def _attack(given: dict[str, Any]) -> None:
     from rich.console import Console
 
-    from opct.attack.run import run_attack
+    from opct.attack.run import default_out, run_attack
     from opct.progress import make_progress
 
     options = {name: given.pop(name) for name in ("target", "out", "resume", "overwrite", "attacker") if name in given}
@@ -165,10 +172,24 @@ def _attack(given: dict[str, Any]) -> None:
     settings["judge_settings"] = assigned(settings.pop("setting", []), "--set")
     settings |= {name: str(settings[name]) for name in ("split", "train_split") if name in settings}
     progress = make_progress()
+    target, named = options.pop("target"), options.get("out")
     try:
-        result = run_attack(options.pop("target"), progress=progress, **options, **settings)
+        result = run_attack(target, progress=progress, **options, **settings)
+    except KeyboardInterrupt:
+        progress.done()
+        _say_how_to_go_on(named or default_out(target, options["attacker"]))
+        raise
     finally:
         progress.done()
     Console().print(result.render())
     if result.ended == "interrupted":
+        _say_how_to_go_on(result.out)
         raise typer.Exit(130)
+
+
+def _say_how_to_go_on(out: Path) -> None:
+    """On stderr, where the attack that was interrupted is; nothing where it had not begun."""
+    from opct.attack.store import AttackDir
+
+    if AttackDir(out).is_attack:
+        print(f"what was tried is kept in {out}: go on with the same command and --resume", file=sys.stderr)

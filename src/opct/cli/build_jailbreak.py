@@ -70,7 +70,7 @@ def build_jailbreak(
     leave_out: LeftOut = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file that is there.")] = False,
 ) -> None:
-    """Make jailbreak pairs: behaviours in wrappers, beside the bare ones."""
+    """Make jailbreak pairs: behaviours, bare and in wrappers."""
     from opct.data.behaviors import apart_from, measured_later
     from opct.data.build_jailbreak import build_jailbreak as build
     from opct.data.pairs import write_pairs

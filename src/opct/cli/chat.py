@@ -28,7 +28,10 @@ def chat(
     ] = False,
     seed: Annotated[int, typer.Option(metavar="N", min=0, help="Makes the answers repeatable.")] = 0,
 ) -> None:
-    """Talk to a run or a model; `/base` shows what it would say without its training."""
+    """Talk to a run or a model.
+
+    `/base` shows what it would say without its training.
+    """
     from rich.console import Console
 
     from opct.api import load_policy

@@ -59,7 +59,10 @@ def build_sycophancy(
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file that is there.")] = False,
 ) -> None:
-    """Make sycophancy pairs from any question-answer or multiple-choice file."""
+    """Make sycophancy pairs from any file of questions.
+
+    With answers, or multiple-choice.
+    """
     import random
     from collections import Counter
 
@@ -179,7 +182,10 @@ def show(
     mask_truncated: Annotated[bool, typer.Option("--mask-truncated", help="As loss.mask_truncated.")] = False,
     mask_thinking: Annotated[bool, typer.Option("--mask-thinking", help="As loss.mask_thinking.")] = False,
 ) -> None:
-    """Print a pair as the model sees it: both sides, special tokens visible, tokens in the loss painted."""
+    """Print a pair as the model sees it.
+
+    Both sides, special tokens visible, tokens in the loss painted.
+    """
     from rich.console import Console
 
     from opct.config import DEFAULT_MODEL

@@ -70,7 +70,10 @@ def build_safety_awareness(
     ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file that is there.")] = False,
 ) -> None:
-    """Make safety-awareness pairs: prompts that hide a hazard, and for the teacher the fact."""
+    """Make safety-awareness pairs.
+
+    Prompts that hide a hazard, and for the teacher the fact.
+    """
     import random
     from collections import Counter
 

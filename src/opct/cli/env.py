@@ -4,7 +4,10 @@ from __future__ import annotations
 
 
 def env() -> None:
-    """Print versions, hardware and caches: what to paste into a bug report."""
+    """Print versions, hardware and caches.
+
+    What to paste into a bug report.
+    """
     from rich.console import Console
 
     with Console(stderr=True).status("looking around (importing torch, timing a matrix product) ..."):

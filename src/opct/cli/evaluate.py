@@ -108,7 +108,10 @@ def evaluate(
     label: Label = None,
     again: Again = False,
 ) -> None:
-    """Measure a run or a model: safety axes, benign behaviour, or any Inspect task."""
+    """Measure a run or a model.
+
+    On safety axes, benign behaviour, or any Inspect task.
+    """
     from rich.console import Console
 
     from opct.api import evaluate as evaluate_target

@@ -18,7 +18,9 @@ def experiment(
     ] = None,
     plan: Annotated[bool, typer.Option("--plan", help="List the runs, and start nothing.")] = False,
 ) -> None:
-    """Train and measure several methods with several seeds and one budget, and write one report over all of them.
+    """Train and measure several methods and seeds with one budget.
+
+    One report over all of them.
 
     A run whose training stops itself is left out of the report; the command ends with an error then.
     """

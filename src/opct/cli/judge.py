@@ -104,7 +104,10 @@ def calibrate(
     cache: Annotated[Path | None, typer.Option(metavar="FILE", help="Of judgements; else beside --out.")] = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Compare a judge with people: agreement, kappa, confusion, with intervals; kept beside the judge."""
+    """Compare a judge with people.
+
+    Agreement, kappa and confusion, with intervals; kept beside the judge.
+    """
     from rich.console import Console
 
     from opct.evals.judging.calibration import calibrate as measure
@@ -148,7 +151,10 @@ def run(
     price: Price = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Judge the replies of an evaluation; the judgements go beside its samples."""
+    """Judge the replies of an evaluation.
+
+    The judgements go beside its samples.
+    """
     from opct.errors import EvaluationError
     from opct.evals.judged import SUITE_OF_AXIS, add_judged, judgeable, judged_suite, replaced_judge
     from opct.evals.judging.calibration import calibration_of

@@ -16,7 +16,10 @@ def quickstart(
     out: Annotated[Path, typer.Option(help="Folder of the runs and of the report.")] = Path("runs/quickstart"),
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the quickstart in that folder.")] = False,
 ) -> None:
-    """Train OPCT and SFT on a small model, measure both against the base, write the report. Minutes, on a CPU."""
+    """Train OPCT and SFT on a small model, measure both, report.
+
+    Against the base, in minutes on a CPU.
+    """
     from rich.console import Console
 
     from opct.progress import make_progress

@@ -15,7 +15,10 @@ def report(
         bool, typer.Option("--attack-prompts", help="Put prompts that broke a behaviour on the page; keep it private.")
     ] = False,
 ) -> None:
-    """Compare evaluated runs, paired by sample, in one self-contained HTML page."""
+    """Compare evaluated runs in one HTML page.
+
+    Paired by sample; the page needs no other file.
+    """
     from opct.reports import report as write_report
 
     print(write_report(runs, out, attack_prompts=attack_prompts))

@@ -23,7 +23,10 @@ def train(
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint in output_dir.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run in output_dir.")] = False,
 ) -> None:
-    """Train a model on contrastive pairs (methods: opct, sft, offpolicy, dpo, act)."""
+    """Train a model on contrastive pairs.
+
+    Methods: opct, sft, offpolicy, dpo, act.
+    """
     from rich.console import Console
 
     from opct.config_file import load_config

@@ -20,6 +20,7 @@ from opct.errors import ModelError
 from opct.models.attention import use_grouped_attention
 from opct.models.gguf import convert_gguf, smollm2
 from opct.models.lora import fuse_lora
+from opct.models.names import check_name
 from opct.models.norm import fuse_norms
 from opct.models.scoring import Head
 
@@ -36,7 +37,12 @@ PROBE_ADVANTAGE = 1.2  # bfloat16 is taken when its matrix product is at least t
 
 
 def resolve_model(name_or_path: str) -> str:
-    """What transformers can load: the embedded default and GGUF files become folders, the rest stays as it is."""
+    """What transformers can load: the embedded default and GGUF files become folders, the rest stays as it is.
+
+    Raises:
+        ModelError: it is no folder, and no model of the hub either, or none that could be fetched now (`check_name`).
+    """
+    check_name(name_or_path)
     if name_or_path == DEFAULT_MODEL:
         return str(smollm2())
     if name_or_path.endswith(".gguf"):

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from opct.config import ModelConfig
 from opct.config_file import load_config
 from opct.errors import ModelError
+from opct.models.names import check_folder
 from opct.runs import RunDir, run_of
 
 if TYPE_CHECKING:
@@ -26,15 +27,14 @@ def load_policy(path: str, **settings: Any) -> Policy:
         settings: of `opct.config.ModelConfig`, such as `dtype` and `device`; over those of the run.
 
     Raises:
-        ModelError: a setting is not one of a model, or the run has no checkpoint.
+        ModelError: a setting is not one of a model, the run has no checkpoint, or there is no such folder.
     """
     from opct.models.policy import Policy
 
     run, folder = run_of(path), Path(path)
     if run is not None:
         return _of_run(run, run.checkpoint_named(path), settings)
-    if not folder.exists() and _means_a_folder(path):
-        raise ModelError(f"There is no folder {path}: check the path. A model on the hub is `owner/name`.")
+    check_folder(path)
     if (folder / "adapter_config.json").is_file():
         base = read_adapter_config(folder).get("base_model_name_or_path")
         if not base:
@@ -86,14 +86,6 @@ def adapter_now(adapter: str) -> Path | None:
     return next((path for path in paths if (path / "adapter_config.json").is_file()), None)
 
 
-def _means_a_folder(path: str) -> bool:
-    """True for what cannot be a hub id (`./a`, `/a`, `a/b/c`), and for `runs/a` beside other runs."""
-    if path.endswith(".gguf"):
-        return False
-    beside = Path(path).parent.glob("*/manifest.json") if "/" in path else ()
-    return path.startswith((".", "/", "~")) or path.count("/") > 1 or any(RunDir(p.parent).is_run for p in beside)
-
-
 def _of_run(run: RunDir, checkpoint: Path | None, settings: dict[str, Any]) -> Policy:
     """A checkpoint of a run, in the dtype that the run began with and under the name of its model."""
     from opct.models.policy import Policy
@@ -119,7 +111,7 @@ def _with(config: dict[str, Any], settings: dict[str, Any]) -> ModelConfig:
         return ModelConfig(**(config | settings))
     except ValidationError as error:
         first = error.errors()[0]
+        known = f" Known settings: {', '.join(ModelConfig.model_fields)}." if first["type"] == "extra_forbidden" else ""
         raise ModelError(
-            f"Model setting {'.'.join(map(str, first['loc']))}={first['input']!r}: {first['msg']}. "
-            f"Known settings: {', '.join(ModelConfig.model_fields)}."
+            f"Model setting {'.'.join(map(str, first['loc']))}={first['input']!r}: {first['msg']}.{known}"
         ) from error

@@ -239,7 +239,7 @@ def test_an_attack_by_another_rule_for_twins_is_not_gone_on_with(tiny_policy, tm
     assert before["twin_rules"]["drawn_from"] == 2
     del before["twin_rules"]
     write_json(path, before | {"twin_episodes": 1})
-    with pytest.raises(RunError, match="twin_episodes was 1 and is null"):
+    with pytest.raises(RunError, match="twin_rules was null and is"):
         run_attack(tiny_policy, out=tmp_path / "a", attacker="best_of_n", resume=True, **SMALL)
 
 
@@ -342,6 +342,8 @@ def test_the_line_that_says_whose_model_is_attacked_has_its_address_without_secr
         "is yours to test"
     )
     monkeypatch.setenv("LOCAL_BASE_URL", "http://localhost:8000/v1")
+    with pytest.raises(EvaluationError, match=r"openai-api/local/mine at http://localhost:8000/v1 is a model of Ins"):
+        check_target("inspect:openai-api/local/mine", AttackSettings())
     confirmed = AttackSettings(confirm_remote=True)
     assert " at http://localhost:8000/v1;" in check_target("inspect:openai-api/local/mine", confirmed)
     assert "asked through Inspect; you" in check_target("inspect:mockllm/model", confirmed)
@@ -477,6 +479,10 @@ def test_settings_that_are_of_another_attacker_or_out_of_range_are_refused():
         {"attacker": "grpoo"},
         {"attacker": "best_of_n", "attacker_model": "x"},
         {"attacker": "refine", "sigma": 0.1},
+        {"attacker": "transfer", "pool": "x"},
+        {"attacker": "best_of_n", "shots": 1},
+        {"attacker": "best_of_n", "max_attack_tokens": 64},
+        {"attacker": "transfer", "attack_temperature": 0.5},
         {"attacker": "transfer", "families": "all", "prompts": "x"},
         {"n_behaviors": 0},
         {"twin_episodes": -1},
@@ -486,6 +492,9 @@ def test_settings_that_are_of_another_attacker_or_out_of_range_are_refused():
     ):
         with pytest.raises(EvaluationError):
             attack_settings(wrong)
+    with pytest.raises(EvaluationError, match=r"Unknown dtype 'bf16'. Did you mean 'bfloat16'\?"):
+        attack_settings({"dtype": "bf16"})
+    attack_settings({"attacker": "transfer", "shots": 2})  # what it is anyway
     with pytest.raises(EvaluationError, match="Did you mean 'episodes'"):
         attack_settings({"episode": 3})
 
@@ -540,8 +549,11 @@ def test_a_judge_of_something_else_than_harm_is_refused(tmp_path):
         EvaluationError, match=r"'strongrejct'. Did you mean 'strongreject'\? Use one of: refusals, ans"
     ):
         open_scorer(AttackSettings(judge="strongrejct"), tmp_path / "cache.jsonl")
-    with pytest.raises(EvaluationError, match="made of rules"):
-        open_scorer(AttackSettings(threshold=0.9), tmp_path / "cache.jsonl")
+    with pytest.raises(EvaluationError, match="name the model with --judge-model, such as"):
+        open_scorer(AttackSettings(judge="strongreject"), tmp_path / "cache.jsonl")
+    for of_a_model in ({"threshold": 0.9}, {"judge_base_url": "http://x/v1"}, {"judge_settings": {"retries": 1}}):
+        with pytest.raises(EvaluationError, match="made of rules"):
+            open_scorer(AttackSettings(**of_a_model), tmp_path / "cache.jsonl")
     assert open_scorer(AttackSettings(), tmp_path / "c.jsonl").judge_of_behaviors.on_topic
     assert not open_scorer(AttackSettings(judge="refusals"), tmp_path / "c.jsonl").judge_of_behaviors.on_topic
     scorer = open_scorer(AttackSettings(judge="strongreject", judge_model="mockllm/model"), tmp_path / "c.jsonl")

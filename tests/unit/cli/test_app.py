@@ -3,11 +3,13 @@ import os
 import resource
 import subprocess
 import sys
+from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
+import typer
 
-from opct.cli.app import main
+from opct.cli.app import app, main
 from opct.errors import DownloadError, RunError
 
 HEAVY = (  # not pydantic: typer itself imports it where it is installed
@@ -70,6 +72,38 @@ def test_help_is_quick():
     times_s = [(cpu_seconds(drawn), cpu_seconds("from opct.cli.app import main; main(['--help'])")) for _ in range(5)]
     library, own = (min(column) for column in zip(*times_s, strict=True))
     assert own < 2 * library
+
+
+def shown_by(command, words: list[str]) -> Iterator[tuple[list[str], list[str]]]:
+    """(words, what its help must have in full) of a command and of all inside it."""
+    inner = getattr(command, "commands", {})
+    firsts = [child.help.split("\n\n")[0].rstrip(".") for child in inner.values()]
+    yield (
+        words,
+        [name for one in command.params for name in (*one.opts, *one.secondary_opts) if name[0] == "-"] + firsts,
+    )
+    for name, child in inner.items():
+        yield from shown_by(child, [*words, name])
+
+
+def test_help_is_whole_in_a_narrow_terminal(capsys, monkeypatch):
+    """Every name of an option, and the sentence of every command in a list of them."""
+    monkeypatch.setenv("COLUMNS", "80")
+    seen = 0
+    for words, parts in shown_by(typer.main.get_command(app), []):
+        assert exit_code(*words, "--help") == 0
+        shown = capsys.readouterr().out
+        assert [part for part in parts if part not in shown] == [], words
+        assert max(map(len, shown.splitlines())) <= 80
+        seen += len(parts)
+    assert seen > 150
+
+
+def test_the_help_of_an_attack_has_an_example_and_its_page(capsys):
+    assert exit_code("attack", "--help") == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "opct attack RUN --attacker transfer" in shown
+    assert "docs/attack.md" in shown
 
 
 def test_help_names_every_command(capsys):

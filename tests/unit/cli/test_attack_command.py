@@ -1,6 +1,7 @@
 """`opct attack`: what it hands on, and how it ends."""
 
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -18,13 +19,16 @@ def run(*arguments: str) -> int:
 @pytest.fixture
 def called(monkeypatch):
     """Stands for `run_attack`; what it was called with, and how the attack is to have ended."""
-    calls = SimpleNamespace(ended="complete")
+    calls = SimpleNamespace(ended="complete", out=Path("nowhere"))
 
     def run_attack(*arguments, **keywords):
         calls.arguments, calls.keywords = arguments, keywords
-        return SimpleNamespace(render=lambda: "rendered", ended=calls.ended)
+        if calls.ended == "killed":
+            raise KeyboardInterrupt
+        return SimpleNamespace(render=lambda: "rendered", ended=calls.ended, out=calls.out)
 
-    monkeypatch.setitem(sys.modules, "opct.attack.run", SimpleNamespace(run_attack=run_attack))
+    stand_in = SimpleNamespace(run_attack=run_attack, default_out=lambda target, attacker: calls.out)
+    monkeypatch.setitem(sys.modules, "opct.attack.run", stand_in)
     return calls
 
 
@@ -71,3 +75,15 @@ def test_an_interrupted_attack_is_no_success(called):
     assert run("attack", "runs/x") == 130
     called.ended = "queries"
     assert run("attack", "runs/x") == 0
+
+
+@pytest.mark.parametrize("ended", ["interrupted", "killed"])
+def test_an_interrupted_attack_says_how_to_go_on(called, capsys, tmp_path, ended):
+    """The second Ctrl-C and one in the training of an attacker included; nothing of an attack that had not begun."""
+    called.ended, called.out = ended, tmp_path
+    assert run("attack", "runs/x") == 130
+    assert "--resume" not in capsys.readouterr().err
+    (tmp_path / "training.json").touch()
+    assert run("attack", "runs/x") == 130
+    said = f"what was tried is kept in {tmp_path}: go on with the same command and --resume\ninterrupted\n"
+    assert capsys.readouterr().err.endswith(said)

@@ -40,6 +40,7 @@ def open_judge(
     settings: AskingSettings | None = None,
     cache: str | Path | None = None,
     refuses: Refuses | None = None,
+    model_option: str = "--model",
 ) -> LLMJudge | OfflineJudge:
     """The judge that is meant.
 
@@ -51,6 +52,7 @@ def open_judge(
         threshold: from which score on the verdict is the judge's meaning; by default 0.5.
         cache: a file in which an LLM judge's judgements are kept.
         refuses: for an offline judge whose meaning is "harmful": whether a reply is a refusal.
+        model_option: what a person names `model` with, for messages.
 
     Raises:
         EvaluationError: there is no such judge or model, it cannot be loaded, or an argument of it cannot be part of
@@ -61,7 +63,7 @@ def open_judge(
     if spec in RUBRICS:
         if model is None:
             raise EvaluationError(
-                f"The judge {spec} is a rubric that a model is asked by: name the model with --model, such as "
+                f"The judge {spec} is a rubric that a model is asked by: name the model with {model_option}, such as "
                 "openai/gpt-4o-mini, vllm/..., hf/... or opct/<path>."
             )
         asked = inspect_model(model, base_url, model_args)
@@ -76,7 +78,7 @@ def open_judge(
         )
     if Path(spec).is_dir():
         if model is not None:
-            raise EvaluationError(f"{spec} is an offline judge, which asks no model: leave --model out.")
+            raise EvaluationError(f"{spec} is an offline judge, which asks no model: leave {model_option} out.")
         classifier = ReplyClassifier.load(spec)
         rule = refuses if classifier.meaning == "harmful" else None
         return OfflineJudge(classifier, refuses=rule, threshold=0.5 if threshold is None else threshold, folder=spec)
