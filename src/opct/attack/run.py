@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from opct.attack.budget import Ledger
-from opct.attack.grpo import check_training, train_attacker
+from opct.attack.grpo import check_training, train_attacker, unlearnt
 from opct.attack.loop import COMPLETE, Played, Players, play
 from opct.attack.models import LocalModel
 from opct.attack.opening import (
@@ -83,12 +83,13 @@ def run_attack(
         trained = None
         warnings = held_in_warnings(target, policy, behaviors, () if training is None else training.behaviors)
         if training is not None:
-            for said in warnings:  # before it costs anything
-                progress.log(f"warning: {said}")
+            _warn(warnings, progress)  # before it costs anything
             if overwrite and folder.is_attack:  # what the training would fail on must not cost the old attack
                 check_training(training, progress)
             trained = train_attacker(training, asked, scorer, folder, progress)
             own, pool = trained.attacker, [*pool, *trained.shots]
+            _warn(of_training := unlearnt(trained.summary), progress)
+            warnings += of_training
         players = Players(own or open_attacker(settings, behaviors, models), asked, scorer)
         attack = _Attack(settings, behaviors, pool, players, folder)
         folder.begin(attack.identity())
@@ -113,6 +114,11 @@ def run_attack(
         )
         folder.write_result(result, attack.subjects, played.tries)
     return AttackResult(folder.path, result)
+
+
+def _warn(warnings: Sequence[str], progress: Progress) -> None:
+    for said in warnings:
+        progress.log(f"warning: {said}")
 
 
 class _Attack:

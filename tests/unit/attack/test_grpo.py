@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import random
@@ -298,7 +299,7 @@ class Stopping(NullProgress):
         self.training = name.startswith("train")
 
     def advance(self, n=1, **shown):
-        self.left -= self.training and bool(shown)
+        self.left -= self.training and bool(n and shown)
         if self.left == 0:
             os.kill(os.getpid(), signal.SIGTERM)
 
@@ -409,6 +410,48 @@ def test_a_group_without_a_success_rehearses_one_of_before(prepared, tmp_path):
     assert second[1].ids == first[0].ids
     assert second[1].advantage > 0 > second[0].advantage
     assert [row["reward"] for row in shown(tmp_path)] == [0.5, 0.0]
+    assert [row["groups_with_a_lesson"] for row in shown(tmp_path)] == [1, 1]
+
+
+def test_a_step_shows_how_far_it_is_and_what_it_earned(prepared, tmp_path):
+    """2 rounds of 3 episodes against each of 2 behaviours, in batches of 4 of the 6 of a round; no try breaks one but
+    the first, whose episode ends there."""
+    answers = iter(["yes", *["no"] * 20])
+    own = opponent(episodes=3, rounds=2, stop="perfect", batch_size=4)
+    own = replace(own, target=ScriptedTarget(lambda text: next(answers)))
+    setup, run = prepared
+    progress = Told()
+    Practice(setup, run, own, tmp_path / "practice.jsonl", progress)(setup.pairs[:2], 1)
+    assert progress.told == [
+        *(str({"tries": f"{n}/12"}) for n in (3, 6, 9, 11)),
+        str({"reward": 1 / 6}),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("answer", "learnt", "said"),
+    [
+        ("no", False, "none of its 4 episodes earned anything"),
+        ("fail", False, "none of its 4 episodes (4 without a score) earned anything"),
+        ("yes", False, "in no behaviour of a step did its 4 episodes earn differently"),
+        ("now and then", True, None),
+    ],
+)
+def test_a_training_in_which_nothing_was_learnt_is_warned_of(
+    tiny_folder, behaviors_file, tmp_path, monkeypatch, answer, learnt, said
+):
+    """Before the attack proper and in its result: what holds then has held against no trained attacker."""
+    answers = itertools.cycle(["yes", "no", "no", "yes"])
+    target = ScriptedTarget(lambda text: next(answers) if answer == "now and then" else answer)
+    monkeypatch.setattr("opct.attack.run.Models", lambda *_, **__: SimpleNamespace(open=lambda *_: target))
+    monkeypatch.setattr("opct.attack.run.open_scorer", lambda *_: Scorer(ScriptedJudge()))
+    one, progress = ["max_steps=1", "optim.prompts_per_step=2", "lora.r=4"], Told()
+    done = attacked("scripted", tiny_folder, behaviors_file, tmp_path / "a", training=one, progress=progress)
+    found = [warning for warning in done.result["warnings"] if "learnt nothing" in warning]
+    assert len(found) == (not learnt)
+    assert [line for line in progress.told if "learnt nothing" in line] == [f"warning: {one}" for one in found]
+    if said is not None:
+        assert f": {said}. What held has held" in found[0]
 
 
 def test_a_request_that_leaves_no_room_is_an_error_that_says_so(prepared, tmp_path):
@@ -422,6 +465,7 @@ def test_the_curve_is_that_of_the_steps_that_count_and_the_cost_that_of_all(tmp_
     said how many queries it may have taken."""
     row = {"reward": 0.0, "behaviors": 2, "broken": 0, "queries": 4, "tokens": 9, "prompt_tokens": 3}
     row |= {"unscored_episodes": 1, "episodes": 2, "unjudged": 1, "judge_usage": asdict(Usage(4, 30, 8))}
+    row |= {"groups_with_a_lesson": 1}
     rows = [row | {"step": 1}, row | {"step": 2}, row | {"step": 2, "reward": 0.5}]
     begun = [{"step": step, "begun": 6} for step in (1, 2, 2, 3)]
     folder, run = AttackDir(tmp_path), RunDir(tmp_path / "attacker")
