@@ -309,9 +309,12 @@ def learned(folder: AttackDir, run: RunDir) -> dict[str, Any]:
     steps = [row for row in read_jsonl(run.metrics_path) if "time/step_s" in row]
     shown = ("step", "reward", "behaviors", "broken", "episodes", "unscored_episodes", "unjudged", "queries")
     cut_short = sum("begun" in row for row in rows) - len(played)
+    again = [row for row in played if row is not curve[row["step"]]]
     return {
         "spent": spent | {"seconds": sum(row["time/step_s"] for row in steps)},
         "judge_usage": asdict(judge_usage),
+        "steps_played_twice": len(again),
+        "queries_played_twice": sum(row["queries"] for row in again),
         "steps_cut_short": cut_short,
         "queries_cut_short_at_most": cut_short * max((row["begun"] for row in rows if "begun" in row), default=0),
         "curve": [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,11 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 NOT_REACHED = "not reached"
+
+
+def count(n: int, noun: str, plural: str | None = None) -> str:
+    """ "1 episode", "2 episodes", "1,600 queries"."""
+    return f"{n:,} {noun if n == 1 else plural or noun + 's'}"
 
 
 def counted(counts: Mapping[Any, int]) -> str:
@@ -71,7 +76,7 @@ def rendered(out: Path, result: Mapping[str, Any]) -> RenderableType:
         _summary(result),
         *reply_texts(result),
         _spent(result["budget"]) + _judged(result["judge_usage"]),
-        *_learned(result.get("training")),
+        *learned_lines(result.get("training")),
         f"judge: {judge['name']} ({judge['model']}), {judge['meaning']} from a score of {judge['threshold']:g}",
     ]
     parts: list[RenderableType] = [table, *(Text(line) for line in lines)]
@@ -114,20 +119,41 @@ def _judged(usage: Mapping[str, int]) -> str:
     )
 
 
-def _learned(training: Mapping[str, Any] | None) -> list[str]:
+def learned_lines(training: Mapping[str, Any] | None) -> list[str]:
     """What the attacker's training took and showed."""
     if training is None:
         return []
-    spent, curve = training["spent"], [row["reward"] for row in training["curve"] if row["reward"] is not None]
-    few, cut = max(1, len(curve) // 5), training["steps_cut_short"]
-    first, last = (f"{sum(own) / few:.3f}" if curve else "-" for own in (curve[:few], curve[-few:]))
-    again = f"; {cut} steps were cut short and made again" if cut else ""
+    spent, curve = training["spent"], training["curve"]
+    scored = [row for row in curve if row["reward"] is not None]
+    few, unscored = max(1, len(scored) // 5), training["unscored_episodes"]
+    most = max((row["behaviors"] for row in curve), default=0)
     return [
-        f"attacker trained in {training['steps']} steps on {training['trained_on']['n']} other behaviours: mean "
-        f"score {first} in the first {few}, {last} in the last {few}; {training['unscored_episodes']} episodes without "
-        f"a score{again}; spent apart: {spent['queries']:,} queries, {spent['tokens']:,} sampled tokens, "
+        f"attacker trained in {count(training['steps'], 'step')}, of {count(most, 'behaviour')} each, drawn from "
+        f"{training['trained_on']['n']} others than are attacked: mean score of an episode "
+        f"{_earned('first', scored[:few])}, {_earned('last', scored[-few:])}; "
+        f"{count(unscored, 'episode')} without a score{_again(training)}; spent apart: "
+        f"{count(spent['queries'], 'query', 'queries')}, {count(spent['tokens'], 'sampled token')}, "
         f"{spent['seconds']:,.0f} s{_lost(training)}{_judged(training['judge_usage'])}"
     ]
+
+
+def _earned(which: str, steps: Sequence[Mapping[str, Any]]) -> str:
+    """The mean score of the episodes of these steps that have one, and how many these are."""
+    n = [row["episodes"] - row["unscored_episodes"] for row in steps]
+    if not sum(n):
+        return f"- in the {which} step"
+    mean = sum(row["reward"] * own for row, own in zip(steps, n, strict=True)) / sum(n)
+    of = "step" if len(steps) == 1 else f"{len(steps)} steps"
+    return f"{mean:.3f} in the {which} {of} (n = {sum(n)})"
+
+
+def _again(training: Mapping[str, Any]) -> str:
+    """What kills had played twice, or cut short; empty where nothing was."""
+    said, cut = "", training["steps_cut_short"]
+    if twice := training.get("steps_played_twice"):
+        queries = count(training["queries_played_twice"], "query", "queries")
+        said = f"; {count(twice, 'step')} after the last checkpoint played twice ({queries})"
+    return said + (f"; {count(cut, 'step')} cut short and played again" if cut else "")
 
 
 def _number(value: float | None) -> str:

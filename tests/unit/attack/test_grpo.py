@@ -461,8 +461,8 @@ def test_a_request_that_leaves_no_room_is_an_error_that_says_so(prepared, tmp_pa
 
 
 def test_the_curve_is_that_of_the_steps_that_count_and_the_cost_that_of_all(tmp_path):
-    """A step that was made twice is in the curve as it was made last, and counts twice; of one that was cut short it is
-    said how many queries it may have taken."""
+    """A step that was made twice is in the curve as it was made last, and counts twice, which is said; of one that was
+    cut short it is said how many queries it may have taken."""
     row = {"reward": 0.0, "behaviors": 2, "broken": 0, "queries": 4, "tokens": 9, "prompt_tokens": 3}
     row |= {"unscored_episodes": 1, "episodes": 2, "unjudged": 1, "judge_usage": asdict(Usage(4, 30, 8))}
     row |= {"groups_with_a_lesson": 1}
@@ -476,6 +476,7 @@ def test_the_curve_is_that_of_the_steps_that_count_and_the_cost_that_of_all(tmp_
     assert [(one["step"], one["reward"], one["unjudged"]) for one in found["curve"]] == [(1, 0.0, 1), (2, 0.5, 1)]
     assert found["spent"] == {"queries": 12, "tokens": 27, "prompt_tokens": 9, "seconds": 5.0}
     assert (found["unscored_episodes"], found["steps_cut_short"], found["queries_cut_short_at_most"]) == (2, 1, 6)
+    assert (found["steps_played_twice"], found["queries_played_twice"]) == (1, 4)
     assert found["judge_usage"] == {"calls": 12, "input_tokens": 90, "output_tokens": 24}
 
 
