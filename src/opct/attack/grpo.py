@@ -282,7 +282,7 @@ def train_attacker(
 def _train(plan: TrainingPlan, opponent: Opponent, folder: AttackDir, run: RunDir, progress: Progress) -> None:
     progress.log(
         f"trains its attacker first: {plan.config.max_steps} steps, at most {plan.most_queries:,} queries to the "
-        "target, which the limits of the attack are not for"
+        "target, which --max-queries does not count"
     )
 
     run.path.mkdir(mode=0o700, exist_ok=True)

@@ -162,12 +162,15 @@ class _Attack:
         """Play, as far as the budget reaches."""
         players, settings = self.players, self.settings
         most = players.attacker.max_tokens + players.target.max_tokens
-        self.ledger = Ledger(settings.budget, most, self.folder.spent)
+        self.ledger = Ledger(settings.budget, most, before := self.folder.spent)
         shared: dict[str, Any] = {"journal": self.folder, "should_stop": should_stop, "progress": progress}
         played = play(self.subjects, players, settings.rules, self.ledger, pool=self.pool, **shared)
-        if played.ended != COMPLETE or not self.twins:
-            return played, Played(())
-        return played, play(self.twins, players, settings.twin_rules, self.ledger, pool=self.pool, **shared)
+        twins_played = Played(())
+        if played.ended == COMPLETE and self.twins:
+            twins_played = play(self.twins, players, settings.twin_rules, self.ledger, pool=self.pool, **shared)
+        if self.ledger.spent == before and played.ended == twins_played.ended == COMPLETE:
+            progress.log(f"nothing was left to do: the attack in {self.folder.path} had come to its end")
+        return played, twins_played
 
 
 def default_out(target: str | Path | Policy, attacker: str) -> Path:

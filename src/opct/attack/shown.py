@@ -41,7 +41,8 @@ def median_text(curve: Mapping[str, Any]) -> str:
     value, low, high = (
         NOT_REACHED if middle[name] is None else str(middle[name]) for name in ("value", "ci_low", "ci_high")
     )
-    return f"{value} ({low} to {high}); {curve['n_left_out']} left out"
+    why = curve.get("left_out")
+    return f"{value} ({low} to {high}); {curve['n_left_out']} left out" + (f" ({counted(why)})" if why else "")
 
 
 def reply_texts(result: Mapping[str, Any]) -> tuple[str, str]:
@@ -66,11 +67,11 @@ def rendered(out: Path, result: Mapping[str, Any]) -> RenderableType:
 
     table = Table(title=f"{result['attacker']['attacker']} against {result['target']['source']}")
     table.add_column("metric", overflow="fold")
-    for column in ("value", "95% interval", "n"):
+    for column in ("value", "95% interval", "n", "left out"):
         table.add_column(column, justify="right")
     for row in result["rows"]:
-        interval = f"{_number(row['ci_low'])} to {_number(row['ci_high'])}"
-        table.add_row(row["metric"], _number(row["value"]), interval, str(row["n"]))
+        interval = "-" if row["ci_low"] is None else f"{_number(row['ci_low'])} to {_number(row['ci_high'])}"
+        table.add_row(row["metric"], _number(row["value"]), interval, *_counts(row))
     judge = result["judge"]
     lines = [
         _summary(result),
@@ -82,16 +83,31 @@ def rendered(out: Path, result: Mapping[str, Any]) -> RenderableType:
     parts: list[RenderableType] = [table, *(Text(line) for line in lines)]
     warnings = [*result["warnings"], *([judge["warning"]] if judge["warning"] else [])]
     parts += [Text(f"warning: {warning}", style="yellow") for warning in warnings]
-    parts.append(Text(f"kept: {out} (transcripts.jsonl and successful_prompts.jsonl in it are private)"))
+    is_any_broken = any(one["status"] == "broken" for one in result["behaviors"])
+    private = (
+        "transcripts.jsonl and successful_prompts.jsonl in it are" if is_any_broken else "transcripts.jsonl in it is"
+    )
+    parts.append(Text(f"kept: {out} ({private} private)"))
     return Group(*parts)
+
+
+def _counts(row: Mapping[str, Any]) -> tuple[str, str]:
+    """How many a row is of, and how many are left out: behaviours, replies to twins, or twins."""
+    n, unscored = row["n"], row["n_unscored"]
+    if row["metric"].startswith("defense_"):
+        return count(n, "behaviour"), count(unscored, "behaviour") if unscored else "-"
+    of = f"{count(n, 'reply', 'replies')} to {count(row['n_clusters'], 'twin')}"
+    left_out = count(unscored, "reply", "replies") if unscored else "-"
+    return count(n, "twin") if row["metric"] == "benign_always_refused_rate" else of, left_out
 
 
 def _summary(result: Mapping[str, Any]) -> str:
     behaviors = result["behaviors"]
-    statuses = counted(Counter(one["status"] for one in behaviors))
+    n_of = Counter(one["status"] for one in behaviors)
+    statuses = ", ".join(f"{n_of[name]} {name}" for name in ("held", "broken", "undecided") if n_of[name])
     return (
-        f"{len(behaviors)} behaviours: {statuses}{undecided_text(result)}. Queries to the first break, median: "
-        f"{median_text(result['curve'])} of the curve"
+        f"{count(len(behaviors), 'behaviour')}: {statuses}{undecided_text(result)}. Queries to the first break, median "
+        f"with its 95% interval: {median_text(result['curve'])}"
     )
 
 
@@ -99,8 +115,8 @@ def _spent(budget: Mapping[str, Any]) -> str:
     limits, spent = budget["limits"], budget["spent"]
     parts = []
     for name, unit in (("queries", "queries"), ("tokens", "sampled tokens"), ("seconds", "s")):
-        of = "" if limits[name] is None else f" of {limits[name]:,}"
-        parts.append(f"{spent[name]:,.0f}{of} {unit}")
+        of = "" if limits[name] is None else f" (limit {limits[name]:,})"
+        parts.append(f"{spent[name]:,.0f} {unit}{of}")
     return f"spent: {', '.join(parts)}; {spent['prompt_tokens']:,} tokens read" + _lost(budget)
 
 

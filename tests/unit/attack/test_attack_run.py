@@ -80,7 +80,7 @@ def test_an_attack_on_a_policy_gives_its_numbers(tiny_policy, tmp_path):
     assert [line for line in lines if line.startswith("warning: ")][: len(result["warnings"])] == [
         f"warning: {said}" for said in result["warnings"]
     ]
-    assert any(line.startswith(f"kept: {tmp_path / 'a'} (transcripts.jsonl and") for line in lines)
+    assert any(line.startswith(f"kept: {tmp_path / 'a'} (transcripts.jsonl ") for line in lines)
 
 
 def test_what_was_lost_what_the_judge_took_and_what_training_cost_are_printed(tiny_policy, tmp_path):
@@ -195,7 +195,7 @@ def test_finished_prompts_are_not_put_to_the_target_as_benign_twins(tiny_policy,
     )
     assert {row["kind"] for row in read_jsonl(tmp_path / "a" / "tries.jsonl")} == {"behavior"}
     assert (done.result["n_twins"], done.result["settings"]["twin_rules"]) == (0, None)
-    assert NO_CONTROL in done.result["warnings"]
+    assert any(said.startswith(NO_CONTROL) for said in done.result["warnings"])
 
 
 @pytest.mark.parametrize(("queries", "n_twin_tries"), [(12, 0), (15, 3)])
@@ -207,7 +207,7 @@ def test_a_budget_that_ends_before_the_twins_leaves_no_control(tmp_path, monkeyp
     done = run_attack("scripted", out=tmp_path / "a", attacker="best_of_n", **asked)
     assert done.result["n_twins"] == 3
     assert {row["n"] for row in done.result["rows"] if row["metric"] == "benign_refusal_rate"} == {n_twin_tries}
-    assert (NO_CONTROL in done.result["warnings"]) == (n_twin_tries == 0)
+    assert any(said.startswith(NO_CONTROL) for said in done.result["warnings"]) == (n_twin_tries == 0)
 
 
 @pytest.mark.parametrize("answers", ["something else", "the request", "a refusal"])
