@@ -45,7 +45,7 @@ from opct.methods.rollouts import Rollout, step_weights
 from opct.models.sampler import Completion
 from opct.models.saved import load_policy
 from opct.plan import make_plan
-from opct.prepare import prepare
+from opct.prepare import describe, prepare
 from opct.progress import NullProgress
 from opct.runs import RunDir
 
@@ -345,6 +345,13 @@ def prepared(tmp_path, tiny_folder):
         [attack_pair(b.id, b.behavior, ({"role": "user", "content": b.behavior},)) for b in TRAIN],
     )
     return prepare(plan.config), RunDir(tmp_path / "attacker")
+
+
+def test_what_is_said_of_its_data_is_said_of_behaviours(prepared):
+    """It has no families, no identity pairs and nothing held out."""
+    lines = describe(prepared[0])
+    assert "practises on 2 behaviours, 2 a step; 30 steps" in lines
+    assert not [line for line in lines if "identity pairs" in line]
 
 
 def shown(tmp_path):
