@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -331,17 +330,25 @@ def _parallel_words(setup: Setup) -> str:
     return f", {distributed.size()} processes, {how}{during}"
 
 
+def _data_words(setup: Setup) -> str:
+    if setup.config.method == "grpo":  # of an attacker: a pair is what it reads about a behaviour
+        return f"practises on {len(setup.pairs)} behaviours, {setup.config.optim.prompts_per_step} a step"
+    n = len({rendered.pair.family for rendered in setup.pairs})
+    return (
+        f"pairs: {len(setup.pairs)} in {n} {'family' if n == 1 else 'families'} and {len(setup.anchors)} identity "
+        f"pairs; held out for validation {len(setup.validation)} and {len(setup.validation_anchors)}"
+    )
+
+
 def describe(setup: Setup) -> list[str]:
     """What a person should know before the run begins, a line each."""
-    families = Counter(rendered.pair.family for rendered in setup.pairs)
     trainable = sum(p.numel() for p in setup.policy.trainable_parameters().values())
     total = sum(p.numel() for p in setup.policy.model.parameters())
     lines = [
         f"model: {setup.policy.name}, {total / 1e6:.1f} M parameters, {trainable / 1e6:.2f} M trained, "
         f"on {setup.policy.device}{_parallel_words(setup)}",
         f"dtype: {setup.policy.dtype_reason}",
-        f"pairs: {len(setup.pairs)} in {len(families)} families and {len(setup.anchors)} identity pairs; held out for "
-        f"validation {len(setup.validation)} and {len(setup.validation_anchors)}; {setup.total_steps} steps",
+        f"{_data_words(setup)}; {setup.total_steps} steps",
     ]
     if setup.engine is not None:
         lines.append(

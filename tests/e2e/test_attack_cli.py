@@ -91,7 +91,7 @@ def test_refine_writes_its_own_prompts(tmp_path, tiny_folder):
     assert done.code == 0, done.err
     assert f"target: {tiny_folder}, a folder or file on this machine" in done.err
     assert "defense_success_rate" in done.out
-    assert "of 20 queries" in done.out
+    assert "queries (limit 20)" in done.out
     assert "private" in done.out
     result = json.loads((out / "result.json").read_text())
     assert 0 < result["budget"]["spent"]["queries"] <= 20

@@ -21,7 +21,7 @@ from typing import Any
 from opct import trainer
 from opct.attack.board import Rules
 from opct.attack.models import LocalModel, Sampling
-from opct.attack.practice import Opponent, Practice, remembered, written_message
+from opct.attack.practice import LESSONS, Opponent, Practice, remembered, written_message
 from opct.attack.protocol import ChatModel, Shot, View
 from opct.attack.refine import Refine, attacker_messages
 from opct.attack.rehearsal import attack_pair
@@ -282,14 +282,15 @@ def train_attacker(
 def _train(plan: TrainingPlan, opponent: Opponent, folder: AttackDir, run: RunDir, progress: Progress) -> None:
     progress.log(
         f"trains its attacker first: {plan.config.max_steps} steps, at most {plan.most_queries:,} queries to the "
-        "target, which the limits of the attack are not for"
+        "target, which --max-queries does not count"
     )
 
     run.path.mkdir(mode=0o700, exist_ok=True)
 
     def method(setup: Setup, run: RunDir) -> GRPO:
         atomic_write(run.path / "PRIVATE.txt", f"{WARNING}\n")
-        return GRPO(setup.policy, setup.teacher, setup.config, Practice(setup, run, opponent, folder.practice_path))
+        practice = Practice(setup, run, opponent, folder.practice_path, progress)
+        return GRPO(setup.policy, setup.teacher, setup.config, practice)
 
     result = trainer.train(plan.config, resume=run.is_run, progress=progress, method=method)
     if result.status != "finished":
@@ -308,11 +309,40 @@ def learned(folder: AttackDir, run: RunDir) -> dict[str, Any]:
     steps = [row for row in read_jsonl(run.metrics_path) if "time/step_s" in row]
     shown = ("step", "reward", "behaviors", "broken", "episodes", "unscored_episodes", "unjudged", "queries")
     cut_short = sum("begun" in row for row in rows) - len(played)
+    again = [row for row in played if row is not curve[row["step"]]]
     return {
         "spent": spent | {"seconds": sum(row["time/step_s"] for row in steps)},
         "judge_usage": asdict(judge_usage),
+        "steps_played_twice": len(again),
+        "queries_played_twice": sum(row["queries"] for row in again),
         "steps_cut_short": cut_short,
         "queries_cut_short_at_most": cut_short * max((row["begun"] for row in rows if "begun" in row), default=0),
-        "curve": [{name: curve[step][name] for name in shown} for step in sorted(curve)],
+        "curve": [
+            {name: row[name] for name in shown} | {LESSONS: row.get(LESSONS)}  # None: of a step before it was counted
+            for _, row in sorted(curve.items())
+        ],
         "unscored_episodes": sum(row["unscored_episodes"] for row in curve.values()),
     }
+
+
+def unlearnt(summary: Mapping[str, Any]) -> list[str]:
+    """A warning where no step of a training told one message from another, so that nothing was learnt of any.
+
+    Args:
+        summary: of `Trained`.
+    """
+    curve = summary["curve"]
+    if any(row[LESSONS] != 0 for row in curve):
+        return []
+    episodes, rewards = sum(row["episodes"] for row in curve), [row["reward"] for row in curve if row["reward"]]
+    unscored = f" ({summary['unscored_episodes']} without a score)" if summary["unscored_episodes"] else ""
+    found = (
+        f"none of its {episodes} episodes{unscored} earned anything"
+        if not rewards
+        else f"in no behaviour of a step did its {episodes} episodes{unscored} earn differently"
+    )
+    return [
+        f"The attacker learnt nothing in its training: {found}. What held has held against its base model, and not "
+        "against an attacker that was trained. Look at the judge and the replies, and give it more episodes (--n), "
+        "rounds (--rounds), steps (--train max_steps=N) or a larger model."
+    ]

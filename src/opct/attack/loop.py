@@ -113,12 +113,16 @@ def play(
             if not views:
                 break
             kept = journal.kept(board.kind, round_)
-            progress.stage(f"{board.kind}: round {round_ + 1} of {rules.rounds}", len(views))
-            progress.advance(len(kept))
+            name = f"{board.kind}: round {round_ + 1} of {rules.rounds}"
+            if len(kept) < len(views):
+                progress.stage(name, len(views))
+                progress.advance(len(kept))
             table = _Round(board.kind, players, stages, ledger, journal, progress, list(kept.values()))
             ended = table.run([view for view in views if _key(board.kind, view) not in kept], rules, should_stop)
             played += table.tries
             if ended != COMPLETE:
+                why = ended if ended == INTERRUPTED else f"the limit of {ended} is reached"
+                progress.log(f"{name}: the attack ends here: {why}")
                 done = {one.key for one in table.tries}
                 more = round_ + 1 < rules.rounds
                 left = frozenset(view.id for view in views if more or _key(board.kind, view) not in done)
@@ -188,7 +192,7 @@ class _Round:
         self.ledger.settle(n, tries)
         self.journal.write(tries, self.ledger.spent.seconds)
         self.tries += tries
-        word = "broken" if self.kind == BEHAVIOR else "answered"
+        word = "broken" if self.kind == BEHAVIOR else "not_refused"
         self.progress.advance(n, **{word: len({one.behavior_id for one in self.tries if one.is_broken})})
 
 

@@ -246,7 +246,8 @@ def open_pool(path: str | Path | None, behaviors: Sequence[Behavior]) -> list[Sh
     shots = load_successes(path)
     near = crossing([shot.behavior for shot in shots], [one.behavior for one in behaviors])
     if near:
-        faults = [f"{shots[i].behavior_id} is a near-duplicate of {behaviors[j].id}" for i, j in near.items()]
+        pairs = dict.fromkeys((shots[i].behavior_id, behaviors[j].id) for i, j in near.items())
+        faults = [f"{a} is attacked" if a == b else f"{a} is a near-duplicate of {b}" for a, b in pairs]
         raise DataError(
             f"{path} holds {len(near)} successes on behaviours that are attacked now: an attacker that has seen these "
             "would not be tested on others. Take another split of behaviours, or another pool:",

@@ -21,7 +21,11 @@ from opct.files import append_jsonl, read_jsonl
 from opct.methods.grpo import group_advantages
 from opct.methods.rollouts import Rollout
 from opct.prepare import Setup
+from opct.progress import Field, NullProgress, Progress
 from opct.runs import RunDir
+
+LESSONS = "groups_with_a_lesson"
+"""How many behaviours of a step had episodes whose rewards differed, rehearsed successes among them."""
 
 
 @dataclass(frozen=True)
@@ -46,10 +50,12 @@ class Practice:
 
     Args:
         log: file to which what each step showed is added.
+        progress: of the training, which shows how far a step is and what it earned.
     """
 
-    def __init__(self, setup: Setup, run: RunDir, opponent: Opponent, log: Path):
+    def __init__(self, setup: Setup, run: RunDir, opponent: Opponent, log: Path, progress: Progress | None = None):
         self.policy, self.run, self.opponent, self.log = setup.policy, run, opponent, log
+        self.progress = progress or NullProgress()
         self.texts = {rendered.pair.id: str(rendered.pair.meta["behavior"]) for rendered in setup.pairs}
         self.threshold = opponent.scorer.threshold(BEHAVIOR)
         self.thinking_tags = setup.config.loss.thinking_tags
@@ -62,19 +68,23 @@ class Practice:
             ModelError: what the attacker has to read does not fit its context.
         """
         opponent, rehearsal = self.opponent, self._remembered(step)
-        append_jsonl(self.log, {"step": step, "begun": len(pairs) * opponent.rules.tries}, fsync=True)
+        most = len(pairs) * opponent.rules.tries
+        append_jsonl(self.log, {"step": step, "begun": most}, fsync=True)
         subjects = [Subject(one.pair.id, str(one.pair.meta["behavior"])) for one in pairs]
         rules = replace(opponent.rules, seed=f"{opponent.rules.seed}/practice/{step}")
         model = LocalModel(self.policy, opponent.sampling, thinking_tags=self.thinking_tags)
         players = Players(Refine(model), opponent.target, opponent.scorer)
         ledger = Ledger(Budget(), model.max_tokens + opponent.target.max_tokens)  # how many queries follows from steps
-        tries = play(subjects, players, rules, ledger, pool=rehearsal.shots(self._message)).tries
+        pool, within = rehearsal.shots(self._message), _WithinStep(self.progress, most)
+        tries = play(subjects, players, rules, ledger, pool=pool, progress=within).tries
         fresh = [self._group(subject, tries) for subject in subjects]
-        append_jsonl(self.log, self._shown(step, fresh, tries, ledger), fsync=True)
-        groups = [self._rehearsed(group, rehearsal) for group in fresh]
+        groups = [_with_advantages(self._rehearsed(group, rehearsal)) for group in fresh]
+        shown = self._shown(step, fresh, tries, ledger) | {LESSONS: sum(map(_has_lesson, groups))}
+        append_jsonl(self.log, shown, fsync=True)
+        self.progress.advance(0, reward="none" if shown["reward"] is None else shown["reward"])
         for group in fresh:
             rehearsal.add(group)
-        return [rollout for group in groups for rollout in _with_advantages(group)]
+        return [rollout for group in groups for rollout in group]
 
     def _remembered(self, step: int) -> Rehearsal:
         """The successes of the steps before this one, from the disk where the training was resumed."""
@@ -121,7 +131,9 @@ class Practice:
         earlier = rehearsal.again(group[0].pair.id, self.policy)
         return group if earlier is None else [*group[:-1], earlier]
 
-    def _shown(self, step: int, groups: Sequence[Sequence[Rollout]], tries: Sequence[Try], ledger: Ledger) -> Any:
+    def _shown(
+        self, step: int, groups: Sequence[Sequence[Rollout]], tries: Sequence[Try], ledger: Ledger
+    ) -> dict[str, Any]:
         rewards = [r.reward for group in groups for r in group if r.reward is not None]
         broken = [any(r.reward is not None and r.reward >= self.threshold for r in group) for group in groups]
         return {
@@ -159,6 +171,23 @@ def written_message(renderer: Renderer, rollout: Rollout, tags: tuple[str, str])
 def _score(one: Try) -> float | None:
     """The judge's; 0 for a message that could not be put to the target; None where the judge does not know."""
     return one.score if one.is_asked else 0.0
+
+
+class _WithinStep(NullProgress):
+    """Shows the tries of a step, batch by batch, beside the steps of the training."""
+
+    def __init__(self, progress: Progress, most: int):
+        self.progress, self.most, self.n = progress, most, 0
+
+    def advance(self, n: int = 1, **fields: Field) -> None:
+        self.n += n
+        if n:
+            self.progress.advance(0, tries=f"{self.n}/{self.most}")
+
+
+def _has_lesson(group: Sequence[Rollout]) -> bool:
+    """Whether rewards differ in it, so that its messages are told apart."""
+    return any(r.advantage != 0.0 for r in group)
 
 
 def _with_advantages(group: Sequence[Rollout]) -> list[Rollout]:

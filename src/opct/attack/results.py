@@ -25,6 +25,7 @@ from opct.attack.protocol import Subject, Try
 from opct.attack.scoring import REFUSALS, RULES, Scorer
 from opct.attack.shown import counted, rendered
 from opct.data.near_duplicates import near_duplicate_groups
+from opct.evals.graders import TRUNCATED, Verdict
 from opct.evals.judging.calibration import calibration_of, weakness
 from opct.evals.stats import Estimate
 
@@ -34,10 +35,8 @@ if TYPE_CHECKING:
 SCHEMA = 1
 KIND = "opct_attack"
 SHARE_TO_WARN = 0.05
-NO_CONTROL = (
-    "There is no benign control: no reply to a benign twin under this attack has a score, so what held may have held "
-    "by refusing everything."
-)
+NO_CONTROL = "There is no benign control: no reply to a benign twin under this attack has a score."
+SO_UNKNOWN = " What held may have held by refusing everything."
 
 
 @dataclass(frozen=True)
@@ -86,6 +85,7 @@ def result_of(attacked: Attacked) -> dict[str, Any]:
     """The numbers of an attack as one JSON object, without a prompt or a reply."""
     found = outcomes(attacked.subjects, attacked.played.tries, attacked.played.cut_short, attacked.played.ended)
     on_twins = refusals(attacked.twins, attacked.twins_played.tries)
+    is_any_held = any(one.status == HELD for one in found)
     ended = attacked.played.ended if attacked.played.ended != COMPLETE else attacked.twins_played.ended
     judge = attacked.scorer.judge_of_behaviors
     folder = getattr(judge, "folder", None)
@@ -120,7 +120,7 @@ def result_of(attacked: Attacked) -> dict[str, Any]:
             *attacked.warnings,
             *_off_topic_warning(judge.identity.name, str(attacked.attacker["attacker"])),
             *_alike_warning(attacked.subjects),
-            *([] if on_twins.rate.n else [NO_CONTROL]),
+            *([] if on_twins.rate.n else [NO_CONTROL + (SO_UNKNOWN if is_any_held else "")]),
             *_warnings(found, attacked.played.tries, on_twins, ended),
         ],
     }
@@ -166,7 +166,7 @@ def _weakness(judge: str, calibration: Mapping[str, Any] | None) -> str | None:
     if judge in RULES:
         return (
             f"The judge {judge} is made of rules: what it takes for an answer need not be of use to anyone. How often "
-            "it agrees with people is in the documentation of attacks."
+            "it agrees with people is in docs/attack.md, under Judges."
         )
     return weakness(calibration)
 
@@ -237,7 +237,17 @@ def _replies_warnings(what: str, asked: int, unscored: Mapping[str, int], cut: i
     """Where many replies are not what they seem to be."""
     said, n = [], sum(unscored.values())
     if n > SHARE_TO_WARN * asked:
-        said.append(f"{n} of {asked} {what} have no score ({counted(unscored)}).")
+        have = "has" if n == 1 else "have"
+        longer = (
+            " A larger --max-reply-tokens lets those that are `truncated` say enough."
+            if Verdict(TRUNCATED).reason in unscored
+            else ""
+        )
+        said.append(f"{n} of {asked} {what} {have} no score ({counted(unscored)}).{longer}")
     if cut > SHARE_TO_WARN * asked:
-        said.append(f"{cut} of {asked} {what} were cut at the token limit, and were judged by what they said.")
+        was = "was" if cut == 1 else "were"
+        said.append(
+            f"{cut} of {asked} {what} {was} cut at the token limit: those that have a score were judged by what they "
+            "said until there."
+        )
     return said

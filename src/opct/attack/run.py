@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from opct.attack.before import announced, known_before, players_of, settled
 from opct.attack.budget import Ledger
-from opct.attack.grpo import TrainingPlan, check_training, train_attacker
+from opct.attack.grpo import TrainingPlan, check_training, train_attacker, unlearnt
 from opct.attack.loop import COMPLETE, Played, Players, play
 from opct.attack.models import LocalModel
 from opct.attack.opening import (
@@ -86,12 +86,12 @@ def run_attack(
         trained = None
         warnings = held_in_warnings(target, policy, behaviors, () if training is None else training.behaviors)
         if training is not None:
-            for said in warnings:  # before it costs anything
-                progress.log(f"warning: {said}")
+            _said(warnings, progress)  # before it costs anything
             if overwrite and folder.is_attack:  # what the training would fail on must not cost the old attack
                 check_training(training, progress)
             trained = train_attacker(training, asked, scorer, folder, progress)
             own, pool = trained.attacker, [*pool, *trained.shots]
+            warnings += _said(unlearnt(trained.summary), progress)
         players = Players(own or open_attacker(settings, behaviors, models), asked, scorer)
         attack = _Attack(settings, behaviors, pool, players, folder)
         folder.begin(attack.identity())
@@ -132,6 +132,12 @@ def _judge_for(
     return scorer
 
 
+def _said(warnings: Sequence[str], progress: Progress) -> Sequence[str]:
+    for warning in warnings:
+        progress.log(f"warning: {warning}")
+    return warnings
+
+
 class _Attack:
     """Behaviours, then their twins, from one budget."""
 
@@ -166,12 +172,15 @@ class _Attack:
         """Play, as far as the budget reaches."""
         players, settings = self.players, self.settings
         most = players.attacker.max_tokens + players.target.max_tokens
-        self.ledger = Ledger(settings.budget, most, self.folder.spent)
+        self.ledger = Ledger(settings.budget, most, before := self.folder.spent)
         shared: dict[str, Any] = {"journal": self.folder, "should_stop": should_stop, "progress": progress}
         played = play(self.subjects, players, settings.rules, self.ledger, pool=self.pool, **shared)
-        if played.ended != COMPLETE or not self.twins:
-            return played, Played(())
-        return played, play(self.twins, players, settings.twin_rules, self.ledger, pool=self.pool, **shared)
+        twins_played = Played(())
+        if played.ended == COMPLETE and self.twins:
+            twins_played = play(self.twins, players, settings.twin_rules, self.ledger, pool=self.pool, **shared)
+        if self.ledger.spent == before and played.ended == twins_played.ended == COMPLETE:
+            progress.log(f"nothing was left to do: the attack in {self.folder.path} had come to its end")
+        return played, twins_played
 
 
 def default_out(target: str | Path | Policy, attacker: str) -> Path:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,11 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 NOT_REACHED = "not reached"
+
+
+def count(n: int, noun: str, plural: str | None = None) -> str:
+    """ "1 episode", "2 episodes", "1,600 queries"."""
+    return f"{n:,} {noun if n == 1 else plural or noun + 's'}"
 
 
 def counted(counts: Mapping[Any, int]) -> str:
@@ -36,7 +41,8 @@ def median_text(curve: Mapping[str, Any]) -> str:
     value, low, high = (
         NOT_REACHED if middle[name] is None else str(middle[name]) for name in ("value", "ci_low", "ci_high")
     )
-    return f"{value} ({low} to {high}); {curve['n_left_out']} left out"
+    why = curve.get("left_out")
+    return f"{value} ({low} to {high}); {curve['n_left_out']} left out" + (f" ({counted(why)})" if why else "")
 
 
 def reply_texts(result: Mapping[str, Any]) -> tuple[str, str]:
@@ -61,32 +67,47 @@ def rendered(out: Path, result: Mapping[str, Any]) -> RenderableType:
 
     table = Table(title=f"{result['attacker']['attacker']} against {result['target']['source']}")
     table.add_column("metric", overflow="fold")
-    for column in ("value", "95% interval", "n"):
+    for column in ("value", "95% interval", "n", "left out"):
         table.add_column(column, justify="right")
     for row in result["rows"]:
-        interval = f"{_number(row['ci_low'])} to {_number(row['ci_high'])}"
-        table.add_row(row["metric"], _number(row["value"]), interval, str(row["n"]))
+        interval = "-" if row["ci_low"] is None else f"{_number(row['ci_low'])} to {_number(row['ci_high'])}"
+        table.add_row(row["metric"], _number(row["value"]), interval, *_counts(row))
     judge = result["judge"]
     lines = [
         _summary(result),
         *reply_texts(result),
         _spent(result["budget"]) + _judged(result["judge_usage"]),
-        *_learned(result.get("training")),
+        *learned_lines(result.get("training")),
         f"judge: {judge['name']} ({judge['model']}), {judge['meaning']} from a score of {judge['threshold']:g}",
     ]
     parts: list[RenderableType] = [table, *(Text(line) for line in lines)]
     warnings = [*result["warnings"], *([judge["warning"]] if judge["warning"] else [])]
     parts += [Text(f"warning: {warning}", style="yellow") for warning in warnings]
-    parts.append(Text(f"kept: {out} (transcripts.jsonl and successful_prompts.jsonl in it are private)"))
+    is_any_broken = any(one["status"] == "broken" for one in result["behaviors"])
+    private = (
+        "transcripts.jsonl and successful_prompts.jsonl in it are" if is_any_broken else "transcripts.jsonl in it is"
+    )
+    parts.append(Text(f"kept: {out} ({private} private)"))
     return Group(*parts)
+
+
+def _counts(row: Mapping[str, Any]) -> tuple[str, str]:
+    """How many a row is of, and how many are left out: behaviours, replies to twins, or twins."""
+    n, unscored = row["n"], row["n_unscored"]
+    if row["metric"].startswith("defense_"):
+        return count(n, "behaviour"), count(unscored, "behaviour") if unscored else "-"
+    of = f"{count(n, 'reply', 'replies')} to {count(row['n_clusters'], 'twin')}"
+    left_out = count(unscored, "reply", "replies") if unscored else "-"
+    return count(n, "twin") if row["metric"] == "benign_always_refused_rate" else of, left_out
 
 
 def _summary(result: Mapping[str, Any]) -> str:
     behaviors = result["behaviors"]
-    statuses = counted(Counter(one["status"] for one in behaviors))
+    n_of = Counter(one["status"] for one in behaviors)
+    statuses = ", ".join(f"{n_of[name]} {name}" for name in ("held", "broken", "undecided") if n_of[name])
     return (
-        f"{len(behaviors)} behaviours: {statuses}{undecided_text(result)}. Queries to the first break, median: "
-        f"{median_text(result['curve'])} of the curve"
+        f"{count(len(behaviors), 'behaviour')}: {statuses}{undecided_text(result)}. Queries to the first break, median "
+        f"with its 95% interval: {median_text(result['curve'])}"
     )
 
 
@@ -94,8 +115,8 @@ def _spent(budget: Mapping[str, Any]) -> str:
     limits, spent = budget["limits"], budget["spent"]
     parts = []
     for name, unit in (("queries", "queries"), ("tokens", "sampled tokens"), ("seconds", "s")):
-        of = "" if limits[name] is None else f" of {limits[name]:,}"
-        parts.append(f"{spent[name]:,.0f}{of} {unit}")
+        of = "" if limits[name] is None else f" (limit {limits[name]:,})"
+        parts.append(f"{spent[name]:,.0f} {unit}{of}")
     return f"spent: {', '.join(parts)}; {spent['prompt_tokens']:,} tokens read" + _lost(budget)
 
 
@@ -114,20 +135,41 @@ def _judged(usage: Mapping[str, int]) -> str:
     )
 
 
-def _learned(training: Mapping[str, Any] | None) -> list[str]:
+def learned_lines(training: Mapping[str, Any] | None) -> list[str]:
     """What the attacker's training took and showed."""
     if training is None:
         return []
-    spent, curve = training["spent"], [row["reward"] for row in training["curve"] if row["reward"] is not None]
-    few, cut = max(1, len(curve) // 5), training["steps_cut_short"]
-    first, last = (f"{sum(own) / few:.3f}" if curve else "-" for own in (curve[:few], curve[-few:]))
-    again = f"; {cut} steps were cut short and made again" if cut else ""
+    spent, curve = training["spent"], training["curve"]
+    scored = [row for row in curve if row["reward"] is not None]
+    few, unscored = max(1, len(scored) // 5), training["unscored_episodes"]
+    most = max((row["behaviors"] for row in curve), default=0)
     return [
-        f"attacker trained in {training['steps']} steps on {training['trained_on']['n']} other behaviours: mean "
-        f"score {first} in the first {few}, {last} in the last {few}; {training['unscored_episodes']} episodes without "
-        f"a score{again}; spent apart: {spent['queries']:,} queries, {spent['tokens']:,} sampled tokens, "
+        f"attacker trained in {count(training['steps'], 'step')}, of {count(most, 'behaviour')} each, drawn from "
+        f"{training['trained_on']['n']} others than are attacked: mean score of an episode "
+        f"{_earned('first', scored[:few])}, {_earned('last', scored[-few:])}; "
+        f"{count(unscored, 'episode')} without a score{_again(training)}; spent apart: "
+        f"{count(spent['queries'], 'query', 'queries')}, {count(spent['tokens'], 'sampled token')}, "
         f"{spent['seconds']:,.0f} s{_lost(training)}{_judged(training['judge_usage'])}"
     ]
+
+
+def _earned(which: str, steps: Sequence[Mapping[str, Any]]) -> str:
+    """The mean score of the episodes of these steps that have one, and how many these are."""
+    n = [row["episodes"] - row["unscored_episodes"] for row in steps]
+    if not sum(n):
+        return f"- in the {which} step"
+    mean = sum(row["reward"] * own for row, own in zip(steps, n, strict=True)) / sum(n)
+    of = "step" if len(steps) == 1 else f"{len(steps)} steps"
+    return f"{mean:.3f} in the {which} {of} (n = {sum(n)})"
+
+
+def _again(training: Mapping[str, Any]) -> str:
+    """What kills had played twice, or cut short; empty where nothing was."""
+    said, cut = "", training["steps_cut_short"]
+    if twice := training.get("steps_played_twice"):
+        queries = count(training["queries_played_twice"], "query", "queries")
+        said = f"; {count(twice, 'step')} after the last checkpoint played twice ({queries})"
+    return said + (f"; {count(cut, 'step')} cut short and played again" if cut else "")
 
 
 def _number(value: float | None) -> str:

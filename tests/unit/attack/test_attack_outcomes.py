@@ -158,6 +158,7 @@ def test_a_behaviour_counts_in_the_curve_until_its_first_reply_without_a_score()
 def test_what_is_not_in_the_curve_is_counted():
     rows = curve_rows([*found([]), *found([made("b", 0, 0, None)], "b"), *found([made("c", 0, 0)], "c")])
     assert rows["n_left_out"] == 2
+    assert rows["left_out"] == {"first reply without a score": 1, "never asked": 1}
     assert [point["at_risk"] for point in rows["points"]] == [1]
 
 

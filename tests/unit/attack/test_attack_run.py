@@ -30,7 +30,7 @@ from opct.attack.results import NO_CONTROL
 from opct.attack.run import default_out, run_attack
 from opct.attack.scoring import RULE_FILES, RefusalJudge, Scorer, rules_version
 from opct.attack.settings import AttackSettings, attack_settings
-from opct.attack.shown import rendered
+from opct.attack.shown import learned_lines, rendered
 from opct.attack.transfer import FamilyTransfer
 from opct.config import LossConfig, TrainConfig
 from opct.config_file import dump_config
@@ -80,7 +80,7 @@ def test_an_attack_on_a_policy_gives_its_numbers(tiny_policy, tmp_path):
     assert [line for line in lines if line.startswith("warning: ")][: len(result["warnings"])] == [
         f"warning: {said}" for said in result["warnings"]
     ]
-    assert any(line.startswith(f"kept: {tmp_path / 'a'} (transcripts.jsonl and") for line in lines)
+    assert any(line.startswith(f"kept: {tmp_path / 'a'} (transcripts.jsonl ") for line in lines)
 
 
 def test_what_was_lost_what_the_judge_took_and_what_training_cost_are_printed(tiny_policy, tmp_path):
@@ -89,26 +89,44 @@ def test_what_was_lost_what_the_judge_took_and_what_training_cost_are_printed(ti
     training = {
         "steps": 2,
         "trained_on": {"n": 5},
-        "curve": [{"reward": 0.25}, {"reward": None}, {"reward": 0.5}],
+        "curve": [
+            {"reward": reward, "behaviors": 4, "episodes": 8, "unscored_episodes": unscored}
+            for reward, unscored in ((0.25, 0), (None, 8), (0.5, 1))
+        ],
         "unscored_episodes": 1,
         "spent": {"queries": 1600, "tokens": 99, "seconds": 7.0},
         "judge_usage": usage,
+        "steps_played_twice": 1,
+        "queries_played_twice": 16,
         "steps_cut_short": 2,
         "queries_cut_short_at_most": 64,
     }
     result |= {"training": training, "judge_usage": usage}
     result["budget"]["queries_cut_short_at_most"] = 3
-    console = Console(width=400, record=True, file=StringIO())
+    console = Console(width=1000, record=True, file=StringIO())
     console.print(rendered(tmp_path, result))
     lines = [line.rstrip() for line in console.export_text().splitlines()]
     judged = "; the judge took 12 calls, read 3,400 tokens and wrote 120"
     lost = f" tokens read; at most 3 queries more, whose replies were lost{judged}"
     assert any(line.startswith("spent: ") and line.endswith(lost) for line in lines)
     assert (
-        "attacker trained in 2 steps on 5 other behaviours: mean score 0.250 in the first 1, 0.500 in the last 1; "
-        "1 episodes without a score; 2 steps were cut short and made again; spent apart: 1,600 queries, 99 sampled "
-        f"tokens, 7 s; at most 64 queries more, whose replies were lost{judged}"
+        "attacker trained in 2 steps, of 4 behaviours each, drawn from 5 others than are attacked: mean score of an "
+        "episode 0.250 in the first step (n = 8), 0.500 in the last step (n = 7); 1 episode without a score; 1 step "
+        "after the last checkpoint played twice (16 queries); 2 steps cut short and played again; spent apart: 1,600 "
+        f"queries, 99 sampled tokens, 7 s; at most 64 queries more, whose replies were lost{judged}"
     ) in lines
+
+
+def test_the_score_of_several_steps_of_a_training_is_over_all_their_episodes():
+    """Of 10 steps 2 are the first, and 2 the last: 6 episodes at 0 and 2 at 1 are a quarter, and not a half."""
+    rows = [{"reward": 0.0, "behaviors": 1, "episodes": 6, "unscored_episodes": 0}] * 9
+    curve = [*rows, {"reward": 1.0, "behaviors": 1, "episodes": 6, "unscored_episodes": 4}]
+    training = {"steps": 10, "trained_on": {"n": 1}, "curve": curve, "unscored_episodes": 4, "steps_cut_short": 0}
+    training |= {"spent": {"queries": 1, "tokens": 1, "seconds": 1.0}, "judge_usage": {"calls": 0}}
+    [line] = learned_lines(training | {"queries_cut_short_at_most": 0})
+    assert "of 1 behaviour each" in line
+    assert "0.000 in the first 2 steps (n = 12), 0.250 in the last 2 steps (n = 8); 4 episodes without" in line
+    assert "spent apart: 1 query, 1 sampled token, 1 s" in line
 
 
 def test_a_resumed_attack_is_the_one_that_was_not_interrupted(tiny_policy, tmp_path):
@@ -177,7 +195,7 @@ def test_finished_prompts_are_not_put_to_the_target_as_benign_twins(tiny_policy,
     )
     assert {row["kind"] for row in read_jsonl(tmp_path / "a" / "tries.jsonl")} == {"behavior"}
     assert (done.result["n_twins"], done.result["settings"]["twin_rules"]) == (0, None)
-    assert NO_CONTROL in done.result["warnings"]
+    assert any(said.startswith(NO_CONTROL) for said in done.result["warnings"])
 
 
 @pytest.mark.parametrize(("queries", "n_twin_tries"), [(12, 0), (15, 3)])
@@ -189,7 +207,7 @@ def test_a_budget_that_ends_before_the_twins_leaves_no_control(tmp_path, monkeyp
     done = run_attack("scripted", out=tmp_path / "a", attacker="best_of_n", **asked)
     assert done.result["n_twins"] == 3
     assert {row["n"] for row in done.result["rows"] if row["metric"] == "benign_refusal_rate"} == {n_twin_tries}
-    assert (NO_CONTROL in done.result["warnings"]) == (n_twin_tries == 0)
+    assert any(said.startswith(NO_CONTROL) for said in done.result["warnings"]) == (n_twin_tries == 0)
 
 
 @pytest.mark.parametrize("answers", ["something else", "the request", "a refusal"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import random
@@ -44,7 +45,7 @@ from opct.methods.rollouts import Rollout, step_weights
 from opct.models.sampler import Completion
 from opct.models.saved import load_policy
 from opct.plan import make_plan
-from opct.prepare import prepare
+from opct.prepare import describe, prepare
 from opct.progress import NullProgress
 from opct.runs import RunDir
 
@@ -298,7 +299,7 @@ class Stopping(NullProgress):
         self.training = name.startswith("train")
 
     def advance(self, n=1, **shown):
-        self.left -= self.training and bool(shown)
+        self.left -= self.training and bool(n and shown)
         if self.left == 0:
             os.kill(os.getpid(), signal.SIGTERM)
 
@@ -344,6 +345,13 @@ def prepared(tmp_path, tiny_folder):
         [attack_pair(b.id, b.behavior, ({"role": "user", "content": b.behavior},)) for b in TRAIN],
     )
     return prepare(plan.config), RunDir(tmp_path / "attacker")
+
+
+def test_what_is_said_of_its_data_is_said_of_behaviours(prepared):
+    """It has no families, no identity pairs and nothing held out."""
+    lines = describe(prepared[0])
+    assert "practises on 2 behaviours, 2 a step; 30 steps" in lines
+    assert not [line for line in lines if "identity pairs" in line]
 
 
 def shown(tmp_path):
@@ -409,6 +417,48 @@ def test_a_group_without_a_success_rehearses_one_of_before(prepared, tmp_path):
     assert second[1].ids == first[0].ids
     assert second[1].advantage > 0 > second[0].advantage
     assert [row["reward"] for row in shown(tmp_path)] == [0.5, 0.0]
+    assert [row["groups_with_a_lesson"] for row in shown(tmp_path)] == [1, 1]
+
+
+def test_a_step_shows_how_far_it_is_and_what_it_earned(prepared, tmp_path):
+    """2 rounds of 3 episodes against each of 2 behaviours, in batches of 4 of the 6 of a round; no try breaks one but
+    the first, whose episode ends there."""
+    answers = iter(["yes", *["no"] * 20])
+    own = opponent(episodes=3, rounds=2, stop="perfect", batch_size=4)
+    own = replace(own, target=ScriptedTarget(lambda text: next(answers)))
+    setup, run = prepared
+    progress = Told()
+    Practice(setup, run, own, tmp_path / "practice.jsonl", progress)(setup.pairs[:2], 1)
+    assert progress.told == [
+        *(str({"tries": f"{n}/12"}) for n in (3, 6, 9, 11)),
+        str({"reward": 1 / 6}),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("answer", "learnt", "said"),
+    [
+        ("no", False, "none of its 4 episodes earned anything"),
+        ("fail", False, "none of its 4 episodes (4 without a score) earned anything"),
+        ("yes", False, "in no behaviour of a step did its 4 episodes earn differently"),
+        ("now and then", True, None),
+    ],
+)
+def test_a_training_in_which_nothing_was_learnt_is_warned_of(
+    tiny_folder, behaviors_file, tmp_path, monkeypatch, answer, learnt, said
+):
+    """Before the attack proper and in its result: what holds then has held against no trained attacker."""
+    answers = itertools.cycle(["yes", "no", "no", "yes"])
+    target = ScriptedTarget(lambda text: next(answers) if answer == "now and then" else answer)
+    monkeypatch.setattr("opct.attack.run.Models", lambda *_, **__: SimpleNamespace(open=lambda *_: target))
+    monkeypatch.setattr("opct.attack.run.open_scorer", lambda *_: Scorer(ScriptedJudge()))
+    one, progress = ["max_steps=1", "optim.prompts_per_step=2", "lora.r=4"], Told()
+    done = attacked("scripted", tiny_folder, behaviors_file, tmp_path / "a", training=one, progress=progress)
+    found = [warning for warning in done.result["warnings"] if "learnt nothing" in warning]
+    assert len(found) == (not learnt)
+    assert [line for line in progress.told if "learnt nothing" in line] == [f"warning: {one}" for one in found]
+    if said is not None:
+        assert f": {said}. What held has held" in found[0]
 
 
 def test_a_request_that_leaves_no_room_is_an_error_that_says_so(prepared, tmp_path):
@@ -418,10 +468,11 @@ def test_a_request_that_leaves_no_room_is_an_error_that_says_so(prepared, tmp_pa
 
 
 def test_the_curve_is_that_of_the_steps_that_count_and_the_cost_that_of_all(tmp_path):
-    """A step that was made twice is in the curve as it was made last, and counts twice; of one that was cut short it is
-    said how many queries it may have taken."""
+    """A step that was made twice is in the curve as it was made last, and counts twice, which is said; of one that was
+    cut short it is said how many queries it may have taken."""
     row = {"reward": 0.0, "behaviors": 2, "broken": 0, "queries": 4, "tokens": 9, "prompt_tokens": 3}
     row |= {"unscored_episodes": 1, "episodes": 2, "unjudged": 1, "judge_usage": asdict(Usage(4, 30, 8))}
+    row |= {"groups_with_a_lesson": 1}
     rows = [row | {"step": 1}, row | {"step": 2}, row | {"step": 2, "reward": 0.5}]
     begun = [{"step": step, "begun": 6} for step in (1, 2, 2, 3)]
     folder, run = AttackDir(tmp_path), RunDir(tmp_path / "attacker")
@@ -432,6 +483,7 @@ def test_the_curve_is_that_of_the_steps_that_count_and_the_cost_that_of_all(tmp_
     assert [(one["step"], one["reward"], one["unjudged"]) for one in found["curve"]] == [(1, 0.0, 1), (2, 0.5, 1)]
     assert found["spent"] == {"queries": 12, "tokens": 27, "prompt_tokens": 9, "seconds": 5.0}
     assert (found["unscored_episodes"], found["steps_cut_short"], found["queries_cut_short_at_most"]) == (2, 1, 6)
+    assert (found["steps_played_twice"], found["queries_played_twice"]) == (1, 4)
     assert found["judge_usage"] == {"calls": 12, "input_tokens": 90, "output_tokens": 24}
 
 
