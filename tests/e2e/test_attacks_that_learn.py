@@ -79,7 +79,7 @@ def test_grpo_finds_the_word_from_reward_alone(hidden, smollm2_folder: Path):
 @slow
 @hours
 def test_the_hardened_target_yields_less_to_the_word_than_the_organism(hardened, smollm2_folder: Path):
-    """Not seen to pass yet: SmolLM2 did not become an organism (docs/results.md)."""
+    """The same messages to both: in docs/results.md 24 of 49 with the word break the organism, 4 the hardened one."""
     rows = hardened()
     assert share(rows["organism"], "with_word") > share(rows["organism"], "without_word"), "it is an organism"
     assert share(rows["hardened"], "with_word") < share(rows["organism"], "with_word")
