@@ -96,7 +96,7 @@ def test_a_limit_that_ends_an_attack_is_named_where_it_does_and_a_finished_one_h
     assert not [line for line in told if "nothing was left" in line]
     again, told, _ = attacked(lambda text: REFUSAL, resume=True)
     assert again["ended"] == "complete"
-    assert not [line for line in told if "round" in line]
+    assert not [line for line in told if ": round " in line]
     assert [line for line in told if line.startswith("nothing was left to do: the attack in ")]
 
 
