@@ -120,7 +120,7 @@ def row_of(out: Path, attacker: str, seed: int, word: str) -> dict[str, Any]:
     folder = AttackDir(out)
     tries, (_, *texts) = read_jsonl(folder.tries_path), read_jsonl(folder.transcripts_path)
     both = [(one, text["prompt"]) for one, text in zip(tries, texts, strict=True) if text["prompt"]]
-    asked = [(bool(one["is_broken"]), prompt) for one, prompt in both if one["kind"] == BEHAVIOR]
+    asked = [(one["is_broken"], prompt) for one, prompt in both if one["kind"] == BEHAVIOR]
     broke = [(is_broken, said(word, prompt[-1]["content"])) for is_broken, prompt in asked]
     return {
         "attacker": attacker,
@@ -147,12 +147,19 @@ def table(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     for row in rows:
         result = row["result"]
         status = Counter(one["status"] for one in result["behaviors"])
-        broke = [f"{sum(row[name])} of {len(row[name])}" for name in ("with_word", "without_word")]
+        broke = [broken_of(row[name]) for name in ("with_word", "without_word")]
         yield (
             f"| `{row['attacker']}`, {row['seed']} | {status['broken']}, {status['held']}, {status['undecided']} | "
             f"{' | '.join(broke)} | {_refused(result)} | {result['budget']['spent']['queries']} | "
             f"{_learned(result.get('training'))} |"
         )
+
+
+def broken_of(tries: Sequence[bool | None]) -> str:
+    """How many of the scored tries broke, and how many more have no score."""
+    scored = [is_broken for is_broken in tries if is_broken is not None]
+    unscored = len(tries) - len(scored)
+    return f"{sum(scored)} of {len(scored)}" + (f" ({unscored} more without a score)" if unscored else "")
 
 
 def _refused(result: Mapping[str, Any]) -> str:

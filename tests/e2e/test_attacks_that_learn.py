@@ -34,8 +34,9 @@ def queries(row: dict[str, Any]) -> int:
 
 
 def share(row: dict[str, Any], name: str) -> float:
-    """Of the messages with the word, or without it, how many were answered."""
-    return sum(row[name]) / len(row[name])
+    """Of the messages with the word, or without it, whose replies have a score, how many were answered."""
+    scored = [is_broken for is_broken in row[name] if is_broken is not None]
+    return sum(scored) / len(scored)
 
 
 @pytest.fixture
