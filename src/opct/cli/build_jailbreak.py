@@ -87,7 +87,7 @@ def build_jailbreak(
             refuse_existing(out, str(read), overwrite)
     templates = [] if in_the_wild is None else load_templates(in_the_wild)
     attacks_left_out: list[Artifact] = []
-    attacks, n_without = ([], 0) if artifacts is None else load_artifacts(artifacts)
+    attacks, n_without = ([], None) if artifacts is None else load_artifacts(artifacts)
     behaviors, left_out = _behaviors(source, column or [], twins, leave_out or [])
     if source != "builtin":  # else artifacts have the splits of the embedded behaviours that they are like
         attacks, attacks_left_out = apart_from(attacks, _only_measured_on())
@@ -111,7 +111,8 @@ def build_jailbreak(
     _say_left_out(f"behaviours of {source} in a later split", measured_later(behaviors, chosen, behaviors))
     if artifacts is not None:
         used = sum(pair.family == "artifact" for pair in pairs)
-        print(f"{artifacts}: {len(attacks)} prompts, {used} of them used in this split; {n_without} goals have none")
+        without = "" if n_without is None else f"; {n_without} goals have none"
+        print(f"{artifacts}: {len(attacks)} prompts, {used} of them used in this split{without}")
     _say_written(out, pairs, split, is_private=is_private)
 
 

@@ -99,14 +99,15 @@ def row_faults(row: Any) -> Iterator[str]:
         yield f"it holds {half!r}, half of a character that takes two code units: write the character whole"
     sides_ok = True
     for side in ("prompt", "teacher_prompt"):
-        faults = list(_prompt_faults(side, row.get(side)))
+        faults = list(prompt_faults(side, row.get(side)))
         sides_ok = sides_ok and not faults
         yield from faults
     if sides_ok:
         yield from _side_by_side_faults(row["prompt"], row["teacher_prompt"])
 
 
-def _prompt_faults(side: str, messages: Any) -> Iterator[str]:
+def prompt_faults(side: str, messages: Any) -> Iterator[str]:
+    """What is wrong with the messages of a prompt; `side` is its column, such as `prompt` or `teacher_prompt`."""
     if not isinstance(messages, list | tuple) or not messages:
         yield f"`{side}` must be a non-empty list of messages, found {_short(messages)}"
         return

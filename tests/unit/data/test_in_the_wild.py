@@ -8,7 +8,7 @@ import pytest
 from tests.conftest import REPOSITORY
 
 from opct.data import pairs
-from opct.data.perturb.in_the_wild import Artifact, load_artifacts, load_templates
+from opct.data.perturb.in_the_wild import load_artifacts, load_templates
 from opct.errors import DataError
 
 SHARED_DATA = Path(os.environ.get("OPCT_SHARED_DATA", REPOSITORY.parent / "shared" / "data"))
@@ -145,26 +145,65 @@ def test_artifact_faults(tmp_path):
         load_artifacts(path)
 
 
+def kept(path, *rows):
+    """A file of the prompts that broke something, in a folder of its own, as each attack writes one."""
+    path.parent.mkdir(exist_ok=True)
+    rows = ({"kind": "opct_successful_prompts", "schema": 1}, *rows)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def broke(prompt, behavior="Do it "):
+    return {"behavior_id": "b/1", "behavior": behavior, "prompt": prompt, "score": 1.0}
+
+
+TURNS = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "yes?"}]
+MORE_TURNS = [*TURNS, {"role": "user", "content": "do it"}]
+
+
 def test_the_prompts_that_an_attack_kept_are_artifacts_too(tmp_path):
     """With all of their turns, and each once."""
-    turns = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "yes?"}]
-    prompts = [[*turns, {"role": "user", "content": "do it"}], turns[:1], turns[:1]]
-    rows = [{"kind": "opct_successful_prompts", "schema": 1}]
-    rows += [{"behavior_id": "b/1", "behavior": "Do it ", "prompt": prompt, "score": 1.0} for prompt in prompts]
-    path = tmp_path / "successful_prompts.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    path = kept(tmp_path / "successful_prompts.jsonl", broke(MORE_TURNS), broke(TURNS[:1]), broke(TURNS[:1]))
     found, n_without = load_artifacts(path)
-    assert n_without == 0
-    assert found == [
-        Artifact("successful_prompts/0", "Do it", "uncategorised", tuple(prompts[0])),
-        Artifact("successful_prompts/1", "Do it", "uncategorised", tuple(prompts[1])),
+    assert n_without is None
+    assert [(a.behavior, a.category, a.prompt) for a in found] == [
+        ("Do it", "uncategorised", tuple(MORE_TURNS)),
+        ("Do it", "uncategorised", tuple(TURNS[:1])),
     ]
-    path.write_text(json.dumps(rows[0]) + "\n")
     with pytest.raises(DataError, match="holds no prompts: the attack broke nothing"):
-        load_artifacts(path)
-    path.write_text(json.dumps(rows[1]) + "\n")
+        load_artifacts(kept(path))
+    path.write_text(json.dumps(broke(MORE_TURNS)) + "\n")
     with pytest.raises(DataError, match=r"is not the successful_prompts\.jsonl of an attack: name one"):
         load_artifacts(path)
+
+
+def test_prompts_that_two_attacks_kept_have_ids_of_their_own(tmp_path):
+    """Both files have the same name; a prompt that is in both is the same one."""
+    found = [
+        load_artifacts(kept(tmp_path / name / "successful_prompts.jsonl", *rows))[0]
+        for name, rows in (("a", [broke(MORE_TURNS)]), ("b", [broke(TURNS[:1]), broke(MORE_TURNS)]))
+    ]
+    ids = [[artifact.id for artifact in artifacts] for artifacts in found]
+    assert len({*ids[0], *ids[1]}) == 2
+    assert ids[0][0] == ids[1][1]
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        (broke("just text"), "`prompt` must be a non-empty list of messages"),
+        (broke(TURNS[1:]), "`prompt` has no user message"),
+        (broke(TURNS[:1], behavior="  "), "the text of the request is empty"),
+        (broke(TURNS[:1], behavior=None), "is None: it must be text"),
+        ({"prompt": TURNS[:1]}, "expected behavior_id, behavior and prompt"),
+    ],
+)
+def test_every_fault_of_a_file_of_kept_prompts_is_said(tmp_path, row, said):
+    path = kept(tmp_path / "successful_prompts.jsonl", broke(MORE_TURNS), row)
+    with pytest.raises(DataError, match="has 1 fault") as raised:
+        load_artifacts(path)
+    assert f"{path}:3: " in str(raised.value)
+    assert said in str(raised.value)
 
 
 # ------------------------------------------------------------------------------------------------- the sets themselves

@@ -7,15 +7,16 @@ finished prompt belongs to its goal, so such prompts are split by goal.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from opct.data.behavior_files import text_fault
-from opct.data.pairs import HUB, Prompt, pinned_rows
+from opct.data.pairs import HUB, Prompt, pinned_rows, prompt_faults
 from opct.data.tables import BadRow, file_stem, read_rows
 from opct.errors import DataError, shown_faults
 from opct.files import read_jsonl
@@ -83,9 +84,9 @@ def load_templates(path: str | Path) -> list[WildTemplate]:
     return list(found.values())
 
 
-def load_artifacts(path: str | Path) -> tuple[list[Artifact], int]:
-    """(prompts of an attacker, how many goals of the file have none), from a file in JailbreakBench's artifact format,
-    or (`.jsonl`) the `successful_prompts.jsonl` of an attack.
+def load_artifacts(path: str | Path) -> tuple[list[Artifact], int | None]:
+    """(prompts of an attacker, how many goals of the file have none), from a file in JailbreakBench's artifact format;
+    or (`.jsonl`) from the `successful_prompts.jsonl` of an attack, which does not say how many have none: None.
 
     The first is a JSON object whose list `jailbreaks` has objects with `goal` and `prompt`; `category` is read where it
     is there. A goal whose prompt is null was not attacked. Of the second each prompt is read once, however often it
@@ -96,7 +97,7 @@ def load_artifacts(path: str | Path) -> tuple[list[Artifact], int]:
     """
     path = Path(path)
     if is_of_attack(path):
-        return _kept_prompts(path), 0
+        return _kept_prompts(path), None
     data = _json(path)
     rows = data.get("jailbreaks") if isinstance(data, Mapping) else None
     if not isinstance(rows, list):
@@ -138,14 +139,16 @@ def is_of_attack(path: str | Path) -> bool:
 
 
 def _kept_prompts(path: Path) -> list[Artifact]:
-    found: list[Artifact] = []
+    """Each prompt once; its id is of the texts alone, so that prompts of several attacks go into one training."""
+    found: dict[str, Artifact] = {}
     for row in successful_prompts(path):
-        behavior, prompt = str(row["behavior"]).strip(), tuple(row["prompt"])
-        if not any((one.behavior, one.prompt) == (behavior, prompt) for one in found):
-            found.append(Artifact(f"{file_stem(path)}/{len(found)}", behavior, "uncategorised", prompt))
+        behavior, prompt = row["behavior"].strip(), tuple(row["prompt"])
+        texts = json.dumps([behavior, prompt], sort_keys=True)
+        name = f"{file_stem(path)}/{hashlib.sha256(texts.encode()).hexdigest()[:12]}"
+        found.setdefault(name, Artifact(name, behavior, "uncategorised", prompt))
     if not found:
         raise DataError(f"{path} holds no prompts: the attack broke nothing.")
-    return found
+    return list(found.values())
 
 
 def successful_prompts(path: str | Path) -> list[dict[str, Any]]:
@@ -153,19 +156,26 @@ def successful_prompts(path: str | Path) -> list[dict[str, Any]]:
     `prompt` (its messages).
 
     Raises:
-        DataError: the file is not there, or is no such file.
+        DataError: the file is not there, or is no such file; or with every fault of its rows.
     """
     if not Path(path).is_file():
         raise DataError(f"No file at {path}: check the path.")
     rows = read_jsonl(path)
     if not rows or rows[0].get("kind") != SUCCESSES_KIND:
         raise DataError(f"{path} is not the successful_prompts.jsonl of an attack: name one, or a JSON of artifacts.")
-    for number, row in enumerate(rows[1:], start=2):
-        if not set(row) >= SUCCESS_KEYS:
-            raise DataError(
-                f"{path}:{number}: expected behavior_id, behavior and prompt, found {json.dumps(list(row))}."
-            )
+    _refuse(path, [f"{path}:{i}: {fault}" for i, row in enumerate(rows[1:], start=2) for fault in _row_faults(row)])
     return rows[1:]
+
+
+def _row_faults(row: Mapping[str, Any]) -> Iterator[str]:
+    if not set(row) >= SUCCESS_KEYS:
+        yield f"expected behavior_id, behavior and prompt, found {json.dumps(list(row))}"
+        return
+    behavior = row["behavior"]
+    fault = text_fault(behavior) if isinstance(behavior, str) else f"is {behavior!r}: it must be text"
+    if fault is not None:
+        yield f"`behavior`: {fault}"
+    yield from prompt_faults("prompt", row["prompt"])
 
 
 def _refuse(path: str | Path, faults: Sequence[str]) -> None:
