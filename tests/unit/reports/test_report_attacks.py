@@ -273,6 +273,36 @@ def test_the_curve_of_replies_without_a_score_is_a_line_of_its_own_and_in_the_ta
     assert f"Long dashes: the curve {WORST}." in figure.caption
 
 
+def test_an_attack_of_which_no_first_reply_has_a_score_is_in_the_figure(runs, tmp_path):
+    """No behaviour is in its curve; that of the worst case, where all broke with the first query, is all there is."""
+    unjudged = write_run(tmp_path, "opct", 2, questions=8)
+    attack(unjudged / "attacks" / "scripted", "", undecided="abcd")
+    [attack_] = load_attacks(unjudged, "opct-2")
+    assert attack_.result["curve"]["points"] == []
+    [view], _ = views([runs[0], unjudged])
+    [figure] = view.figures
+    assert {(row[1], row[-1]) for row in figure.rows} == {("base", "as judged"), ("opct-2", WORST)}
+    assert next(row[3] for row in figure.rows if row[1] == "opct-2") == "100.0%"
+    drawing = str(figure.drawing)
+    assert re.findall(r'stroke-dasharray="([^"]+)"', drawing).count(OTHER_DASH) == 1
+    assert drawing.count('class="band"') == 1
+    assert "Base at 75%; OPCT: opct-2 has no first reply with a score." in drawing
+
+
+def test_of_more_than_three_attacks_the_bounds_are_in_the_table_alone(runs, tmp_path):
+    """But for the attack that has no other curve than that of the worst case."""
+    more = [write_run(tmp_path, "sft", seed, questions=8) for seed in (1, 2)]
+    attack(more[0] / "attacks" / "scripted", "ab", undecided="c")
+    attack(more[1] / "attacks" / "scripted", "", undecided="abcd")
+    [view], _ = views([*runs, *more])
+    [figure] = view.figures
+    drawing = str(figure.drawing)
+    assert 'class="band"' not in drawing
+    assert re.findall(r'stroke-dasharray="([^"]+)"', drawing).count(OTHER_DASH) == 1
+    assert {row[1] for row in figure.rows if row[-1] == WORST} == {"opct-1", "sft-1", "sft-2"}
+    assert figure.caption.endswith(f"Of more than 3 attacks the intervals and the curves {WORST} are in the table.")
+
+
 def test_what_an_attacker_learned_is_drawn_beside_it(runs, tmp_path):
     """A step without a score is in the table and not in the line; what was not trained has no such picture."""
     trained = write_run(tmp_path, "opct", 2, questions=8)
