@@ -7,8 +7,9 @@ that broke a behaviour are read from the private file beside it, and only where 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -56,8 +57,17 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class Attack:
-    """One attack on one run; `prompts` by behaviour id, where they were asked for."""
+    """One attack on one run; `prompts` by behaviour id, where they were asked for.
 
+    Attributes:
+        of_run: the name of the run.
+        folder: the name of the attack's folder, which tells apart attacks by one attacker on one run.
+        run: what the page calls it: the name of the run, with that of the folder where one attacker attacked it
+            several times.
+    """
+
+    of_run: str
+    folder: str
     run: str
     result: Mapping[str, Any]
     prompts: Mapping[str, tuple[str, ...]]
@@ -149,8 +159,9 @@ def load_attacks(directory: Path, name: str, *, prompts: bool = False) -> list[A
         if not isinstance(result, dict) or (result.get("kind"), result.get("schema")) != (KIND, SCHEMA):
             raise EvaluationError(f"{path} is no result of an attack that this version reads: attack again.")
         texts = _prompts(path.with_name(SUCCESSES)) if prompts else {}
-        found.append(Attack(name, result, texts))
-    return found
+        found.append(Attack(name, path.parent.name, name, result, texts))
+    by = Counter(one.attacker for one in found)
+    return [replace(one, run=f"{name}, {one.folder}") if by[one.attacker] > 1 else one for one in found]
 
 
 def _prompts(path: Path) -> dict[str, tuple[str, ...]]:
@@ -216,7 +227,7 @@ def rate_text(row: Mapping[str, Any]) -> str:
 
 
 def _numbers(one: Attack) -> dict[str, Any]:
-    return {name: one.result.get(name) for name in OF_RESULT}
+    return {"run": one.of_run, "folder": one.folder, **{name: one.result.get(name) for name in OF_RESULT}}
 
 
 def _broken(arm: Arm, one: Attack) -> BrokenList:
@@ -313,11 +324,15 @@ def attacks_json(views: Sequence[AttackView]) -> list[dict[str, Any]]:
     return [
         {
             "attacker": view.name,
-            "attacks": [{"arm": row.arm.label, "run": row.run, **row.numbers} for row in view.rows],
+            "attacks": [{"arm": row.arm.label, **row.numbers} for row in view.rows],
             "differences": list(view.differences),
             "broken": [
-                {"arm": own.arm.label, "run": own.run, "behaviors": [one.text for one in own.behaviors]}
-                for own in view.broken
+                {
+                    "arm": own.arm.label,
+                    **{name: row.numbers[name] for name in ("run", "folder")},
+                    "behaviors": [one.text for one in own.behaviors],
+                }
+                for row, own in zip(view.rows, view.broken, strict=True)
             ],
             "warnings": list(view.warnings),
         }

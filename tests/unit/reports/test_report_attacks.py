@@ -25,8 +25,8 @@ from opct.errors import EvaluationError
 from opct.reports import report
 from opct.reports.attack_figures import WORST
 from opct.reports.attack_settings import settings_table
-from opct.reports.attack_summary import attacks_said
-from opct.reports.attacks import COLUMNS, RATE, attack_views, load_attacks
+from opct.reports.attack_summary import attacks_said, card_rows
+from opct.reports.attacks import COLUMNS, RATE, attack_views, broken_title, load_attacks
 from opct.reports.build import report_json
 from opct.reports.compare import compare
 from opct.reports.load import load_runs
@@ -167,6 +167,28 @@ def test_an_attack_from_before_a_rate_of_twins_was_measured_is_shown_without_it(
     path.write_text(json.dumps(result | {"rows": rows}))
     [view], _ = views([runs[0], tmp_path / "opct"])
     assert [len(row.cells[4]) for row in view.rows] == [3, 2]
+
+
+def test_several_attacks_by_one_attacker_on_one_run_are_told_apart_by_their_folders(runs, tmp_path):
+    """Wherever an attack is named; in JSON the run and the folder are apart."""
+    other = shutil.copytree(runs[1], tmp_path / "opct")
+    attack(other / "attacks" / "again", "ab", undecided="d")
+    [view], comparison = views([runs[0], other])
+    names = ["Base", "OPCT: opct-1, again", "OPCT: opct-1, scripted"]
+    assert settings_table(view.rows)[0] == ("setting", *names)
+    assert [row[0] for row in card_rows([view])] == names
+    assert {row[1] for row in view.figures[0].rows} == {"base", "opct-1, again", "opct-1, scripted"}
+    assert [broken_title(own).split(": ")[-2] for own in view.broken] == ["Base", *(n[6:] for n in names[1:])]
+    assert all(any(f"scripted against {name}: " in said for said in view.warnings) for name in names)
+    [made] = report_json(comparison, [], {"created": "now", "version": "0"}, [view])["attacks"]
+    for part in (made["attacks"], made["broken"]):
+        assert [(row["run"], row["folder"]) for row in part] == [
+            ("base", "scripted"),
+            ("opct-1", "again"),
+            ("opct-1", "scripted"),
+        ]
+    page = report([runs[0], other], tmp_path / "report.html").read_text(encoding="utf-8")
+    assert '<span class="small">opct-1, again</span>' in page
 
 
 def test_a_terminal_shows_what_the_table_has(runs):
