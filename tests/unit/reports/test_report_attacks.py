@@ -138,9 +138,16 @@ def test_the_settings_of_each_attack_are_beside_it(runs, tmp_path):
     path = other / "attacks" / "scripted" / "result.json"
     result = json.loads(path.read_text())
     model = {"source": "some/model", "model": "some/model", "dtype": "float32", "max_tokens": 48, "temperature": 1.0}
+    model["template_opens_thinking"] = True
     result["attacker"] |= {"model": model, "sigma": 0.4, "training": {"steps": 3, "trained_on": {"n": 30, "hash": "h"}}}
-    result["target"] |= {"dtype": "bfloat16", "max_tokens": 32}
-    result["settings"] |= {"source": "builtin:test", "twins": {"n": 2}, "twin_rules": asdict(TWIN_RULES)}
+    result["target"] |= {"dtype": "bfloat16", "max_tokens": 32, "thinking_tags": ["[T]", "[/T]"]}
+    result["target"]["template_opens_thinking"] = False
+    result["settings"] |= {
+        "pool": "03e9c17d0065",
+        "source": "builtin:test",
+        "twins": {"n": 2},
+        "twin_rules": asdict(TWIN_RULES),
+    }
     result["budget"]["limits"]["queries"] = 1500
     path.write_text(json.dumps(result))
     [view], _ = views([runs[0], other])
@@ -150,9 +157,15 @@ def test_the_settings_of_each_attack_are_beside_it(runs, tmp_path):
     assert found["behaviours"] == ["4 behaviours", "4 behaviours of builtin:test"]
     assert found["episodes of each"] == ["2 episodes of 2 rounds; --stop behavior"] * 2
     assert found["benign twins"] == ["–", "2 twins, 1 episode of 2 rounds"]
-    assert found["target"][1].endswith(", bfloat16, at most 32 tokens")
+    assert found["target"][1].endswith(
+        ", bfloat16, at most 32 tokens, thinking between [T], [/T], its template does not open thinking"
+    )
     assert found["attacker"] == ["–", "sigma 0.4"]
-    assert found["attacker's model"] == ["–", "some/model, float32, at most 48 tokens, temperature 1.0"]
+    assert found["attacker's model"] == [
+        "–",
+        "some/model, float32, at most 48 tokens, temperature 1.0, its template opens thinking",
+    ]
+    assert found["pool of earlier successes (--pool)"] == ["–", "03e9c17d0065, any of its training among them"]
     assert found["attacker's training"] == ["–", "3 steps, on behaviours drawn from 30 others"]
     assert found["judge"] == ["scripted (offline), harmful from a score of 0.5"] * 2
     assert found["limits"] == ["none", "1,500 queries"]
