@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from opct.reports.attack_numbers import judge_name, without_folders
 from opct.reports.wording import MISSING, count, told_apart
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def settings_of(result: Mapping[str, Any]) -> dict[str, str]:
         "attacker's training": _training(attacker.get("training")),
         "examples shown (--shots)": str(rules["shots"]) if attacker.get("model") else "",
         "pool of earlier successes (--pool)": _pool(settings.get("pool"), attacker),
-        "judge": f"{judge['name']} ({judge['model']}), {judge['meaning']} from a score of {judge['threshold']:g}",
+        "judge": f"{judge_name(judge)}, {judge['meaning']} from a score of {judge['threshold']:g}",
         "limits": _limits(result["budget"]["limits"]),
         "ended": str(result["ended"]),
         "seed": str(rules["seed"]),
@@ -68,8 +69,8 @@ def _twins(twins: Mapping[str, Any] | None, rules: Mapping[str, Any] | None) -> 
 def _model(model: Mapping[str, Any]) -> str:
     """A model's name, what it is, how it was sampled, and how it writes its reasoning where that was said."""
     sampled = [("dtype", "{}"), ("max_tokens", "at most {} tokens"), ("temperature", "temperature {}")]
-    sampled += [("top_p", "top_p {}"), ("reached", "at {}"), ("thinking_tags", "thinking between {}")]
-    parts = [str(model.get("source", ""))]
+    sampled += [("top_p", "top_p {}"), ("thinking_tags", "thinking between {}")]
+    parts = [without_folders(str(model.get("source", "")))]
     parts += [said.format(_listed(model[name])) for name, said in sampled if model.get(name) is not None]
     opens = model.get("template_opens_thinking")
     if opens is not None:

@@ -19,6 +19,7 @@ from opct.evals.stats import Difference, average_over_runs, paired_difference
 from opct.files import read_jsonl
 from opct.reports.arms import Arm, Pair
 from opct.reports.attack_figures import curve_figure, learning_figure
+from opct.reports.attack_numbers import judge_name, numbers_of
 from opct.reports.attack_settings import settings_of
 from opct.reports.figures import Figure
 from opct.reports.wording import change, count, interval, joined, quantity, told_apart
@@ -38,11 +39,6 @@ OF_TWINS = {
 """Metrics of benign twins in words, in the order in which a result has them; one from before the last was measured
 lacks it."""
 SHOWN_PROMPTS = 3
-OF_RESULT = (
-    *("rows", "curve", "budget", "judge_usage", "ended", "training"),
-    *("target", "attacker", "judge", "settings"),
-)
-"""What of a result is in the report's JSON."""
 COLUMNS = (
     "defence rate",
     "its bounds",
@@ -214,7 +210,7 @@ def _cells(one: Attack) -> tuple[tuple[str, ...], ...]:
         ),
         reply_texts(one.result),
         (f"{spent['queries']:,} queries", f"{spent['tokens']:,} sampled tokens"),
-        (f"{judge['name']} ({judge['model']})",),
+        (judge_name(judge),),
     )
 
 
@@ -227,7 +223,7 @@ def rate_text(row: Mapping[str, Any]) -> str:
 
 
 def _numbers(one: Attack) -> dict[str, Any]:
-    return {"run": one.of_run, "folder": one.folder, **{name: one.result.get(name) for name in OF_RESULT}}
+    return {"run": one.of_run, "folder": one.folder, **numbers_of(one.result)}
 
 
 def _broken(arm: Arm, one: Attack) -> BrokenList:

@@ -24,6 +24,7 @@ from opct.attack.store import AttackDir
 from opct.errors import EvaluationError
 from opct.reports import report
 from opct.reports.attack_figures import WORST
+from opct.reports.attack_numbers import without_folders
 from opct.reports.attack_settings import settings_table
 from opct.reports.attack_summary import attacks_said, card_rows
 from opct.reports.attacks import COLUMNS, RATE, attack_views, broken_title, load_attacks
@@ -180,6 +181,45 @@ def test_an_attack_from_before_a_rate_of_twins_was_measured_is_shown_without_it(
     path.write_text(json.dumps(result | {"rows": rows}))
     [view], _ = views([runs[0], tmp_path / "opct"])
     assert [len(row.cells[4]) for row in view.rows] == [3, 2]
+
+
+def test_no_folder_and_no_address_of_an_attack_is_in_what_is_passed_on(runs, tmp_path):
+    """Of a model there is its name; its endpoint, its server's arguments and the training's config are left out."""
+    other = shutil.copytree(runs[1], tmp_path / "opct")
+    path = other / "attacks" / "scripted" / "result.json"
+    result = json.loads(path.read_text())
+    reached = {"base_url": "http://gpu7.internal:8000/v1", "model_args": {"engine": "zzengine"}}
+    model = {"source": "/home/alice/models/mine", "model": "hf//home/alice/models/mine@ab12", "reached": reached}
+    result["target"] |= model
+    result["attacker"]["model"] = model | {"source": "/home/alice/models/mine, trained against the target"}
+    result["judge"] |= {"model": "hf//home/alice/judge@cd34", "settings": reached}
+    result["settings"]["twin_judge"] = result["judge"]
+    config = {"model": {"name_or_path": "/home/alice/models/mine"}}
+    result["training"] = {"steps": 1, "curve": [], "identity": {"config": config}}
+    path.write_text(json.dumps(result))
+    page = report([runs[0], other], tmp_path / "report.html")
+    for file in (page, page.with_suffix(".json"), page.with_suffix(".md")):
+        text = file.read_text(encoding="utf-8")
+        assert not [word for word in ("alice", "gpu7", "zzengine") if word in text]
+    made = json.loads(page.with_suffix(".json").read_text(encoding="utf-8"))["attacks"][0]["attacks"][1]
+    assert (made["target"]["source"], made["target"]["model"]) == ("mine", "hf/mine@ab12")
+    assert made["attacker"]["model"]["source"] == "mine, trained against the target"
+    assert made["settings"]["twin_judge"]["model"] == made["judge"]["model"] == "hf/judge@cd34"
+    assert made["training"] == {"steps": 1, "curve": []}
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("HuggingFaceTB/SmolLM2-135M-Instruct", "HuggingFaceTB/SmolLM2-135M-Instruct"),
+        ("runs/opct", "runs/opct"),
+        ("../../alice/runs/opct", "opct"),
+        ("~/models/mine.gguf", "mine.gguf"),
+        ("openai-api/vllm/org/model", "openai-api/vllm/org/model"),
+    ],
+)
+def test_a_models_name_is_passed_on_without_folders(name, said):
+    assert without_folders(name) == said
 
 
 def test_several_attacks_by_one_attacker_on_one_run_are_told_apart_by_their_folders(runs, tmp_path):
