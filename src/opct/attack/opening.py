@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from opct.attack.best_of_n import BestOfN
 from opct.attack.grpo import TrainingPlan, plan_training
 from opct.attack.models import Endpoint, InspectModel, LocalModel, Sampling, Thinking
-from opct.attack.protocol import BEHAVIOR, TWIN, Attacker, ChatModel, Judge, Shot, Subject
+from opct.attack.protocol import BEHAVIOR, LOADED, TWIN, Attacker, ChatModel, Judge, Shot, Subject
 from opct.attack.refine import Refine
 from opct.attack.scoring import ANSWERS, RULES, RefusalJudge, Scorer
 from opct.attack.settings import BUILTIN, AttackSettings
@@ -88,7 +88,7 @@ class Models:
         endpoint, thinking, name = endpoint or Endpoint(), thinking or Thinking(), str(spec)
         _refuse_endpoint(spec, role, endpoint, thinking)
         if not isinstance(spec, str | Path):
-            return LocalModel(spec, sampling, source="a loaded policy", thinking_tags=thinking.tags or THINKING_TAGS)
+            return LocalModel(spec, sampling, source=LOADED, thinking_tags=thinking.tags or THINKING_TAGS)
         if _is_behind_endpoint(spec):
             named, given = name.removeprefix(INSPECT), asdict(endpoint)
             asked = inspect_model(named, what=f"The {role}'s model", **given)

@@ -18,6 +18,8 @@ from opct.evals.judging.protocol import Usage
 Kind = Literal["behavior", "twin"]
 BEHAVIOR: Kind = "behavior"
 TWIN: Kind = "twin"
+
+LOADED = "a loaded policy"  # the source of a model that was not opened by its name
 Key = tuple[Kind, str, int, int]
 """(kind, behaviour id, round, episode): names a try; in this order tries of one behaviour count as its queries."""
 

@@ -18,26 +18,36 @@ WORST = "if every reply without a score had broken its behaviour"
 
 
 def curve_figure(name: str, attacks: Sequence[tuple[Arm, Attack]]) -> Figure | None:
-    """A line an attack: the share of broken behaviours against the queries put about each, with its interval."""
-    drawn = [(arm, one, one.result["curve"]["points"]) for arm, one in attacks if one.result["curve"]["points"]]
+    """A line an attack: the share of broken behaviours against the queries put about each, with its interval.
+
+    Of more than `MOST_WITH_BOUNDS` attacks the interval and the curve of the worst case are in the table alone, the
+    latter but for an attack that has no other: where no first reply has a score, no behaviour is in the curve.
+    """
+    curves = [(arm, one, one.result["curve"]) for arm, one in attacks]
+    drawn = [(a, one, own["points"], own["if_unjudged_broke"] or []) for a, one, own in curves]
+    drawn = [(arm, one, points, worst) for arm, one, points, worst in drawn if points or worst]
     if not drawn:
         return None
-    series, bands, rows = [], [], []
-    for arm, one, points in drawn:
-        label, worst = told_apart(arm.label, arm.name, one.run), one.result["curve"]["if_unjudged_broke"] or []
-        if len(drawn) <= MOST_WITH_BOUNDS:
+    series, bands, rows, ends = [], [], [], []
+    has_bounds = len(drawn) <= MOST_WITH_BOUNDS
+    for arm, one, points, worst in drawn:
+        label, is_thin = told_apart(arm.label, arm.name, one.run), len(arm.runs) > 1
+        if worst and (has_bounds or not points):
+            other = svg.Series(f"{label}, {WORST}", arm.style, _steps(worst, "broken"), thin=True, other_case=True)
+            series.append(other)
+        if points and has_bounds:
             low, high = (_steps(points, bound) for bound in ("ci_low", "ci_high"))
             bands.append(svg.Band(f"{label}, 95% interval", arm.style, low, high))
-            if worst:
-                other = svg.Series(f"{label}, {WORST}", arm.style, _steps(worst, "broken"), thin=True, other_case=True)
-                series.append(other)
-        series.append(svg.Series(label, arm.style, _steps(points, "broken"), thin=len(arm.runs) > 1))
+        if points:
+            series.append(svg.Series(label, arm.style, _steps(points, "broken"), thin=is_thin))
         rows += [_row(arm, one.run, point, "as judged") for point in points]
         rows += [_row(arm, one.run, point, WORST) for point in worst]
-    ends = "; ".join(f"{told_apart(a.label, a.name, one.run)} at {p[-1]['broken']:.0%}" for a, one, p in drawn)
-    said = " Shaded: its 95% interval at each point." if bands else ""
+        ends.append(f"{label} at {points[-1]['broken']:.0%}" if points else f"{label} has no first reply with a score")
+    said = ["Shaded: its 95% interval at each point."] if bands else []
     if any(line.other_case for line in series):
-        said += f" Long dashes: the curve {WORST}."
+        said.append(f"Long dashes: the curve {WORST}.")
+    if not has_bounds:
+        said.append(f"Of more than {MOST_WITH_BOUNDS} attacks the intervals and the curves {WORST} are in the table.")
     return Figure(
         title=f"Broken by {name}",
         drawing=svg.line_chart(
@@ -45,10 +55,10 @@ def curve_figure(name: str, attacks: Sequence[tuple[Arm, Attack]]) -> Figure | N
             bands=bands,
             x_title="queries put about each behaviour",
             y_title="behaviours broken, percent",
-            label=f"Share of behaviours broken by {name} against queries: {ends}.",
+            label=f"Share of behaviours broken by {name} against queries: {'; '.join(ends)}.",
         ),
-        caption=f"Kaplan-Meier: a behaviour that was not broken counts as long as it was asked.{said}",
-        legend=legend(list({id(arm): arm for arm, _, _ in drawn}.values()), line=True),
+        caption=" ".join(["Kaplan-Meier: a behaviour that was not broken counts as long as it was asked.", *said]),
+        legend=legend(list({id(arm): arm for arm, *_ in drawn}.values()), line=True),
         columns=("arm", "run", "queries", "broken", "95% interval", "behaviours at risk", "curve"),
         rows=tuple(rows),
     )

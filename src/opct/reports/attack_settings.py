@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from opct.reports.attack_numbers import judge_name, without_folders
 from opct.reports.wording import MISSING, count, told_apart
 
 if TYPE_CHECKING:
@@ -29,7 +30,8 @@ def settings_of(result: Mapping[str, Any]) -> dict[str, str]:
         "attacker's model": _model(attacker.get("model") or {}),
         "attacker's training": _training(attacker.get("training")),
         "examples shown (--shots)": str(rules["shots"]) if attacker.get("model") else "",
-        "judge": f"{judge['name']} ({judge['model']}), {judge['meaning']} from a score of {judge['threshold']:g}",
+        "pool of earlier successes (--pool)": _pool(settings.get("pool"), attacker),
+        "judge": f"{judge_name(judge)}, {judge['meaning']} from a score of {judge['threshold']:g}",
         "limits": _limits(result["budget"]["limits"]),
         "ended": str(result["ended"]),
         "seed": str(rules["seed"]),
@@ -65,12 +67,23 @@ def _twins(twins: Mapping[str, Any] | None, rules: Mapping[str, Any] | None) -> 
 
 
 def _model(model: Mapping[str, Any]) -> str:
-    """A model's name, what it is, and how it was sampled."""
+    """A model's name, what it is, how it was sampled, and how it writes its reasoning where that was said."""
     sampled = [("dtype", "{}"), ("max_tokens", "at most {} tokens"), ("temperature", "temperature {}")]
-    sampled += [("top_p", "top_p {}"), ("reached", "at {}")]
-    parts = [str(model.get("source", ""))]
+    sampled += [("top_p", "top_p {}"), ("thinking_tags", "thinking between {}")]
+    parts = [without_folders(str(model.get("source", "")))]
     parts += [said.format(_listed(model[name])) for name, said in sampled if model.get(name) is not None]
+    opens = model.get("template_opens_thinking")
+    if opens is not None:
+        parts.append("its template opens thinking" if opens else "its template does not open thinking")
     return ", ".join(part for part in parts if part)
+
+
+def _pool(pool: str | None, attacker: Mapping[str, Any]) -> str:
+    """Which prompts the attacker was shown from before, by their hash; an attacker that learns has those of its
+    training among them."""
+    if pool is None:
+        return ""
+    return f"{pool}, any of its training among them" if "training" in attacker else str(pool)
 
 
 def _training(training: Mapping[str, Any] | None) -> str:

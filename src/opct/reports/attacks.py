@@ -7,8 +7,9 @@ that broke a behaviour are read from the private file beside it, and only where 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from opct.evals.stats import Difference, average_over_runs, paired_difference
 from opct.files import read_jsonl
 from opct.reports.arms import Arm, Pair
 from opct.reports.attack_figures import curve_figure, learning_figure
+from opct.reports.attack_numbers import judge_name, numbers_of
 from opct.reports.attack_settings import settings_of
 from opct.reports.figures import Figure
 from opct.reports.wording import change, count, interval, joined, quantity, told_apart
@@ -37,11 +39,6 @@ OF_TWINS = {
 """Metrics of benign twins in words, in the order in which a result has them; one from before the last was measured
 lacks it."""
 SHOWN_PROMPTS = 3
-OF_RESULT = (
-    *("rows", "curve", "budget", "judge_usage", "ended", "training"),
-    *("target", "attacker", "judge", "settings"),
-)
-"""What of a result is in the report's JSON."""
 COLUMNS = (
     "defence rate",
     "its bounds",
@@ -56,8 +53,17 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class Attack:
-    """One attack on one run; `prompts` by behaviour id, where they were asked for."""
+    """One attack on one run; `prompts` by behaviour id, where they were asked for.
 
+    Attributes:
+        of_run: the name of the run.
+        folder: the name of the attack's folder, which tells apart attacks by one attacker on one run.
+        run: what the page calls it: the name of the run, with that of the folder where one attacker attacked it
+            several times.
+    """
+
+    of_run: str
+    folder: str
     run: str
     result: Mapping[str, Any]
     prompts: Mapping[str, tuple[str, ...]]
@@ -149,8 +155,9 @@ def load_attacks(directory: Path, name: str, *, prompts: bool = False) -> list[A
         if not isinstance(result, dict) or (result.get("kind"), result.get("schema")) != (KIND, SCHEMA):
             raise EvaluationError(f"{path} is no result of an attack that this version reads: attack again.")
         texts = _prompts(path.with_name(SUCCESSES)) if prompts else {}
-        found.append(Attack(name, result, texts))
-    return found
+        found.append(Attack(name, path.parent.name, name, result, texts))
+    by = Counter(one.attacker for one in found)
+    return [replace(one, run=f"{name}, {one.folder}") if by[one.attacker] > 1 else one for one in found]
 
 
 def _prompts(path: Path) -> dict[str, tuple[str, ...]]:
@@ -203,7 +210,7 @@ def _cells(one: Attack) -> tuple[tuple[str, ...], ...]:
         ),
         reply_texts(one.result),
         (f"{spent['queries']:,} queries", f"{spent['tokens']:,} sampled tokens"),
-        (f"{judge['name']} ({judge['model']})",),
+        (judge_name(judge),),
     )
 
 
@@ -216,7 +223,7 @@ def rate_text(row: Mapping[str, Any]) -> str:
 
 
 def _numbers(one: Attack) -> dict[str, Any]:
-    return {name: one.result.get(name) for name in OF_RESULT}
+    return {"run": one.of_run, "folder": one.folder, **numbers_of(one.result)}
 
 
 def _broken(arm: Arm, one: Attack) -> BrokenList:
@@ -313,11 +320,15 @@ def attacks_json(views: Sequence[AttackView]) -> list[dict[str, Any]]:
     return [
         {
             "attacker": view.name,
-            "attacks": [{"arm": row.arm.label, "run": row.run, **row.numbers} for row in view.rows],
+            "attacks": [{"arm": row.arm.label, **row.numbers} for row in view.rows],
             "differences": list(view.differences),
             "broken": [
-                {"arm": own.arm.label, "run": own.run, "behaviors": [one.text for one in own.behaviors]}
-                for own in view.broken
+                {
+                    "arm": own.arm.label,
+                    **{name: row.numbers[name] for name in ("run", "folder")},
+                    "behaviors": [one.text for one in own.behaviors],
+                }
+                for row, own in zip(view.rows, view.broken, strict=True)
             ],
             "warnings": list(view.warnings),
         }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -226,10 +227,10 @@ def _disagreements(comparison: Comparison) -> Iterator[str]:
         for run_index, run in enumerate(arm.runs):
             off = [line for line in comparison.lines if _disagrees(line, run, line.run_cells[arm_index][run_index])]
             if off:
-                first = f"{off[0].info.name}, {off[0].group}"
+                first, folder = f"{off[0].info.name}, {off[0].group}", shlex.quote(str(run.path))
                 yield (
                     f"{run.name}: {count(len(off), 'row')} of results.json (first {first}) do not follow from "
-                    f"evals/samples.jsonl; one of the files is stale. Run `opct eval {run.path}` again."
+                    f"evals/samples.jsonl; one of the files is stale. Run `opct eval {folder}` again."
                 )
 
 

@@ -8,6 +8,7 @@ Beside the scores of a judge stands what is known of it when the report is made.
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 
 import yaml
 
+from opct.attack.protocol import LOADED
 from opct.data.perturb import jailbreak
 from opct.errors import EvaluationError
 from opct.evals.benign import BENIGN, OVER_REFUSAL
@@ -84,7 +86,7 @@ def load_run(directory: Path, taken: set[str] | None = None) -> EvaluatedRun:
     if results.get("schema") != SCHEMA or not isinstance(run, dict) or not isinstance(results.get("rows"), list):
         raise EvaluationError(
             f"{run_dir.results_path} has schema {results.get('schema')!r}; this version reads schema {SCHEMA} with "
-            f"`run` and `rows`: `opct eval {directory}` writes it anew."
+            f"`run` and `rows`: `opct eval {shlex.quote(str(directory))}` writes it anew."
         )
     samples = read_jsonl(run_dir.samples_path)
     if not samples:
@@ -115,17 +117,20 @@ def load_run(directory: Path, taken: set[str] | None = None) -> EvaluatedRun:
 
 def _command(run: RunDir) -> str:
     """How an evaluation gets into a folder: a run is a model, any other folder is one that results go into."""
+    folder = shlex.quote(str(run.path))
     if run.is_run:
-        return f"opct eval {run.path}"
+        return f"opct eval {folder}"
     models = [_target(path) for path in sorted(run.attacks_dir.glob("*/result.json"))]
-    return f"opct eval {next(filter(None, models), 'MODEL')} --out {run.path}"
+    return f"opct eval {shlex.quote(next(filter(None, models), 'MODEL'))} --out {folder}"
 
 
 def _target(path: Path) -> str | None:
-    """The model of this machine that an attack was played against; None where that is not known."""
+    """The model of this machine that an attack was played against; None where that is not known, as of a policy that
+    was loaded already."""
     try:
         target = json.loads(path.read_text(encoding="utf-8"))["target"]
-        return str(target["source"]) if target["where"] == "in this process" else None
+        is_named = target["where"] == "in this process" and target["source"] != LOADED
+        return str(target["source"]) if is_named else None
     except (OSError, ValueError, TypeError, LookupError):
         return None
 

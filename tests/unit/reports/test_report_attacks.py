@@ -24,9 +24,10 @@ from opct.attack.store import AttackDir
 from opct.errors import EvaluationError
 from opct.reports import report
 from opct.reports.attack_figures import WORST
+from opct.reports.attack_numbers import without_folders
 from opct.reports.attack_settings import settings_table
-from opct.reports.attack_summary import attacks_said
-from opct.reports.attacks import COLUMNS, RATE, attack_views, load_attacks
+from opct.reports.attack_summary import attacks_said, card_rows
+from opct.reports.attacks import COLUMNS, RATE, attack_views, broken_title, load_attacks
 from opct.reports.build import report_json
 from opct.reports.compare import compare
 from opct.reports.load import load_runs
@@ -138,9 +139,16 @@ def test_the_settings_of_each_attack_are_beside_it(runs, tmp_path):
     path = other / "attacks" / "scripted" / "result.json"
     result = json.loads(path.read_text())
     model = {"source": "some/model", "model": "some/model", "dtype": "float32", "max_tokens": 48, "temperature": 1.0}
+    model["template_opens_thinking"] = True
     result["attacker"] |= {"model": model, "sigma": 0.4, "training": {"steps": 3, "trained_on": {"n": 30, "hash": "h"}}}
-    result["target"] |= {"dtype": "bfloat16", "max_tokens": 32}
-    result["settings"] |= {"source": "builtin:test", "twins": {"n": 2}, "twin_rules": asdict(TWIN_RULES)}
+    result["target"] |= {"dtype": "bfloat16", "max_tokens": 32, "thinking_tags": ["[T]", "[/T]"]}
+    result["target"]["template_opens_thinking"] = False
+    result["settings"] |= {
+        "pool": "03e9c17d0065",
+        "source": "builtin:test",
+        "twins": {"n": 2},
+        "twin_rules": asdict(TWIN_RULES),
+    }
     result["budget"]["limits"]["queries"] = 1500
     path.write_text(json.dumps(result))
     [view], _ = views([runs[0], other])
@@ -150,9 +158,15 @@ def test_the_settings_of_each_attack_are_beside_it(runs, tmp_path):
     assert found["behaviours"] == ["4 behaviours", "4 behaviours of builtin:test"]
     assert found["episodes of each"] == ["2 episodes of 2 rounds; --stop behavior"] * 2
     assert found["benign twins"] == ["–", "2 twins, 1 episode of 2 rounds"]
-    assert found["target"][1].endswith(", bfloat16, at most 32 tokens")
+    assert found["target"][1].endswith(
+        ", bfloat16, at most 32 tokens, thinking between [T], [/T], its template does not open thinking"
+    )
     assert found["attacker"] == ["–", "sigma 0.4"]
-    assert found["attacker's model"] == ["–", "some/model, float32, at most 48 tokens, temperature 1.0"]
+    assert found["attacker's model"] == [
+        "–",
+        "some/model, float32, at most 48 tokens, temperature 1.0, its template opens thinking",
+    ]
+    assert found["pool of earlier successes (--pool)"] == ["–", "03e9c17d0065, any of its training among them"]
     assert found["attacker's training"] == ["–", "3 steps, on behaviours drawn from 30 others"]
     assert found["judge"] == ["scripted (offline), harmful from a score of 0.5"] * 2
     assert found["limits"] == ["none", "1,500 queries"]
@@ -167,6 +181,67 @@ def test_an_attack_from_before_a_rate_of_twins_was_measured_is_shown_without_it(
     path.write_text(json.dumps(result | {"rows": rows}))
     [view], _ = views([runs[0], tmp_path / "opct"])
     assert [len(row.cells[4]) for row in view.rows] == [3, 2]
+
+
+def test_no_folder_and_no_address_of_an_attack_is_in_what_is_passed_on(runs, tmp_path):
+    """Of a model there is its name; its endpoint, its server's arguments and the training's config are left out."""
+    other = shutil.copytree(runs[1], tmp_path / "opct")
+    path = other / "attacks" / "scripted" / "result.json"
+    result = json.loads(path.read_text())
+    reached = {"base_url": "http://gpu7.internal:8000/v1", "model_args": {"engine": "zzengine"}}
+    model = {"source": "/home/alice/models/mine", "model": "hf//home/alice/models/mine@ab12", "reached": reached}
+    result["target"] |= model
+    result["attacker"]["model"] = model | {"source": "/home/alice/models/mine, trained against the target"}
+    result["judge"] |= {"model": "hf//home/alice/judge@cd34", "settings": reached}
+    result["settings"]["twin_judge"] = result["judge"]
+    config = {"model": {"name_or_path": "/home/alice/models/mine"}}
+    result["training"] = {"steps": 1, "curve": [], "identity": {"config": config}}
+    path.write_text(json.dumps(result))
+    page = report([runs[0], other], tmp_path / "report.html")
+    for file in (page, page.with_suffix(".json"), page.with_suffix(".md")):
+        text = file.read_text(encoding="utf-8")
+        assert not [word for word in ("alice", "gpu7", "zzengine") if word in text]
+    made = json.loads(page.with_suffix(".json").read_text(encoding="utf-8"))["attacks"][0]["attacks"][1]
+    assert (made["target"]["source"], made["target"]["model"]) == ("mine", "hf/mine@ab12")
+    assert made["attacker"]["model"]["source"] == "mine, trained against the target"
+    assert made["settings"]["twin_judge"]["model"] == made["judge"]["model"] == "hf/judge@cd34"
+    assert made["training"] == {"steps": 1, "curve": []}
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("HuggingFaceTB/SmolLM2-135M-Instruct", "HuggingFaceTB/SmolLM2-135M-Instruct"),
+        ("runs/opct", "runs/opct"),
+        ("../../alice/runs/opct", "opct"),
+        ("~/models/mine.gguf", "mine.gguf"),
+        ("openai-api/vllm/org/model", "openai-api/vllm/org/model"),
+    ],
+)
+def test_a_models_name_is_passed_on_without_folders(name, said):
+    assert without_folders(name) == said
+
+
+def test_several_attacks_by_one_attacker_on_one_run_are_told_apart_by_their_folders(runs, tmp_path):
+    """Wherever an attack is named; in JSON the run and the folder are apart."""
+    other = shutil.copytree(runs[1], tmp_path / "opct")
+    attack(other / "attacks" / "again", "ab", undecided="d")
+    [view], comparison = views([runs[0], other])
+    names = ["Base", "OPCT: opct-1, again", "OPCT: opct-1, scripted"]
+    assert settings_table(view.rows)[0] == ("setting", *names)
+    assert [row[0] for row in card_rows([view])] == names
+    assert {row[1] for row in view.figures[0].rows} == {"base", "opct-1, again", "opct-1, scripted"}
+    assert [broken_title(own).split(": ")[-2] for own in view.broken] == ["Base", *(n[6:] for n in names[1:])]
+    assert all(any(f"scripted against {name}: " in said for said in view.warnings) for name in names)
+    [made] = report_json(comparison, [], {"created": "now", "version": "0"}, [view])["attacks"]
+    for part in (made["attacks"], made["broken"]):
+        assert [(row["run"], row["folder"]) for row in part] == [
+            ("base", "scripted"),
+            ("opct-1", "again"),
+            ("opct-1", "scripted"),
+        ]
+    page = report([runs[0], other], tmp_path / "report.html").read_text(encoding="utf-8")
+    assert '<span class="small">opct-1, again</span>' in page
 
 
 def test_a_terminal_shows_what_the_table_has(runs):
@@ -271,6 +346,36 @@ def test_the_curve_of_replies_without_a_score_is_a_line_of_its_own_and_in_the_ta
     assert dashes.count(OTHER_DASH) == 1
     assert OTHER_DASH not in DASHES
     assert f"Long dashes: the curve {WORST}." in figure.caption
+
+
+def test_an_attack_of_which_no_first_reply_has_a_score_is_in_the_figure(runs, tmp_path):
+    """No behaviour is in its curve; that of the worst case, where all broke with the first query, is all there is."""
+    unjudged = write_run(tmp_path, "opct", 2, questions=8)
+    attack(unjudged / "attacks" / "scripted", "", undecided="abcd")
+    [attack_] = load_attacks(unjudged, "opct-2")
+    assert attack_.result["curve"]["points"] == []
+    [view], _ = views([runs[0], unjudged])
+    [figure] = view.figures
+    assert {(row[1], row[-1]) for row in figure.rows} == {("base", "as judged"), ("opct-2", WORST)}
+    assert next(row[3] for row in figure.rows if row[1] == "opct-2") == "100.0%"
+    drawing = str(figure.drawing)
+    assert re.findall(r'stroke-dasharray="([^"]+)"', drawing).count(OTHER_DASH) == 1
+    assert drawing.count('class="band"') == 1
+    assert "Base at 75%; OPCT: opct-2 has no first reply with a score." in drawing
+
+
+def test_of_more_than_three_attacks_the_bounds_are_in_the_table_alone(runs, tmp_path):
+    """But for the attack that has no other curve than that of the worst case."""
+    more = [write_run(tmp_path, "sft", seed, questions=8) for seed in (1, 2)]
+    attack(more[0] / "attacks" / "scripted", "ab", undecided="c")
+    attack(more[1] / "attacks" / "scripted", "", undecided="abcd")
+    [view], _ = views([*runs, *more])
+    [figure] = view.figures
+    drawing = str(figure.drawing)
+    assert 'class="band"' not in drawing
+    assert re.findall(r'stroke-dasharray="([^"]+)"', drawing).count(OTHER_DASH) == 1
+    assert {row[1] for row in figure.rows if row[-1] == WORST} == {"opct-1", "sft-1", "sft-2"}
+    assert figure.caption.endswith(f"Of more than 3 attacks the intervals and the curves {WORST} are in the table.")
 
 
 def test_what_an_attacker_learned_is_drawn_beside_it(runs, tmp_path):

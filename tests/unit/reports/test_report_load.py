@@ -1,9 +1,11 @@
 import json
+import re
 from dataclasses import replace
 
 import pytest
 from synthetic import write_run
 
+from opct.attack.protocol import LOADED
 from opct.errors import EvaluationError, OpctError
 from opct.reports import report
 from opct.reports.load import TEACHER_CHECK, load_run, load_runs, of_suites
@@ -34,13 +36,31 @@ def test_a_run_without_evaluation_names_the_command_that_makes_one(tmp_path):
         return str(caught.value).split("evaluate the run first: ")[1]
 
     assert said() == f"`opct eval MODEL --out {run}`."
-    for name, where in (("a", "a model of Inspect"), ("b", "in this process")):
+    for name, source, where in (
+        ("a", "some/a", "a model of Inspect"),
+        ("b", LOADED, "in this process"),
+        ("c", "some/c", "in this process"),
+    ):
         (run / "attacks" / name).mkdir(parents=True)
-        target = {"source": f"some/{name}", "where": where}
+        target = {"source": source, "where": where}
         (run / "attacks" / name / "result.json").write_text(json.dumps({"target": target}))
-    assert said() == f"`opct eval some/b --out {run}`."
+    assert said() == f"`opct eval some/c --out {run}`."
     (run / "manifest.json").write_text('{"opct_run": 1}')
     assert said() == f"`opct eval {run}`."
+
+
+def test_a_command_in_an_error_can_be_pasted(tmp_path):
+    """Blanks in folders and in a model's path are quoted."""
+    run = tmp_path / "my runs"
+    attack = run / "attacks" / "a"
+    attack.mkdir(parents=True)
+    target = {"source": "my models/m", "where": "in this process"}
+    (attack / "result.json").write_text(json.dumps({"target": target}))
+    with pytest.raises(EvaluationError, match=re.escape(f"`opct eval 'my models/m' --out '{run}'`")):
+        load_run(run)
+    (run / "manifest.json").write_text('{"opct_run": 1}')
+    with pytest.raises(EvaluationError, match=re.escape(f"`opct eval '{run}'`")):
+        load_run(run)
 
 
 def test_a_run_without_samples_names_the_command_that_makes_them(tmp_path):

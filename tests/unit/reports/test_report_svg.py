@@ -9,9 +9,14 @@ def test_ticks_are_round_and_cover_the_range():
 
 
 def test_ticks_of_a_single_value_do_not_divide_by_zero():
-    assert svg.ticks(1.0, 2.0, whole=True) == [1.0, 2.0]
-    assert svg.ticks(0.0, 40.0, whole=True) == [0.0, 10.0, 20.0, 30.0, 40.0]
     assert svg.ticks(2.0, 2.0)[0] <= 2.0 < svg.ticks(2.0, 2.0)[-1]
+
+
+def test_ticks_of_counts_are_whole_numbers():
+    """Not at 0.5 and 1.5; a range whose steps are whole anyway is as without."""
+    assert svg.ticks(0.0, 2.0) == [0.0, 0.5, 1.0, 1.5, 2.0]
+    assert svg.ticks(0.0, 2.0, whole=True) == [0.0, 1.0, 2.0]
+    assert svg.ticks(0.0, 40.0, whole=True) == svg.ticks(0.0, 40.0) == [0.0, 10.0, 20.0, 30.0, 40.0]
 
 
 def test_frame_maps_the_ends_of_its_ticks_to_its_edges():
