@@ -256,20 +256,14 @@ def open_pool(path: str | Path | None, behaviors: Sequence[Behavior]) -> list[Sh
     return shots
 
 
-def open_attacker(settings: AttackSettings, behaviors: Sequence[Behavior], models: Models) -> Attacker:
-    """The attacker that is meant.
+def open_refine(settings: AttackSettings, models: Models) -> Refine:
+    """The attacker refine, with its model.
 
     Raises:
-        DataError: its prompts cannot be read or made. EvaluationError, ModelError: its model cannot be loaded.
+        EvaluationError, ModelError: its model cannot be loaded.
     """
-    if settings.attacker == "refine":
-        endpoint = settings.attacker_endpoint
-        spec, thinking = attacker_spec(settings), settings.attacker_thinking
-        return Refine(models.open(spec, settings.attacker_sampling, "attacker", endpoint, thinking))
-    attacker = open_modelless(settings, behaviors)
-    if attacker is None:
-        raise EvaluationError(f"The attacker {settings.attacker} is not opened by its name alone.")
-    return attacker
+    spec, endpoint, thinking = attacker_spec(settings), settings.attacker_endpoint, settings.attacker_thinking
+    return Refine(models.open(spec, settings.attacker_sampling, "attacker", endpoint, thinking))
 
 
 def open_modelless(settings: AttackSettings, behaviors: Sequence[Behavior]) -> Attacker | None:

@@ -18,9 +18,9 @@ from opct.attack.opening import (
     check_target,
     chosen_behaviors,
     held_in_warnings,
-    open_attacker,
     open_modelless,
     open_pool,
+    open_refine,
     open_scorer,
     training_of,
 )
@@ -92,7 +92,7 @@ def run_attack(
             trained = train_attacker(training, asked, scorer, folder, progress)
             own, pool = trained.attacker, [*pool, *trained.shots]
             warnings += _said(unlearnt(trained.summary), progress)
-        players = Players(own or open_attacker(settings, behaviors, models), asked, scorer)
+        players = Players(own or open_refine(settings, models), asked, scorer)
         attack = _Attack(settings, behaviors, pool, players, folder)
         folder.begin(attack.identity())
         played, twins_played = attack.run(lambda: stop.requested, progress)
