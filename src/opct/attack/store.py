@@ -113,6 +113,11 @@ class AttackDir:
                     found[str(one["source"])] = str(one["dtype"])
         return found
 
+    @property
+    def replaces(self) -> bool:
+        """True while an attack is in the folder that will be removed when the new one begins."""
+        return self._replaces and self.is_attack
+
     # -- open
 
     def open(self, *, resume: bool = False, overwrite: bool = False) -> AttackDir:
@@ -146,10 +151,10 @@ class AttackDir:
     def _clear_replaced(self) -> None:
         if not self._replaces:
             return
-        self._replaces = False
         self._remove_attacker()
         for path in self._content:
             path.unlink(missing_ok=True)
+        self._replaces = False
 
     def _remove_attacker(self) -> None:
         if self.attacker_path.exists():
