@@ -80,7 +80,7 @@ class AttackDir:
         self._batch = 0
         self._begun = 0
         self._lock: Any = None
-        self._replaces = False
+        self._replaces = self._overwrites = False
 
     @property
     def _content(self) -> tuple[Path, ...]:
@@ -145,7 +145,7 @@ class AttackDir:
         except OSError as error:
             raise RunError(f"Cannot write to {self.path}: {reason(error)}. {remedy(error)}") from error
         self._lock = lock
-        self._replaces = overwrite
+        self._replaces = self._overwrites = overwrite
         return self
 
     def _clear_replaced(self) -> None:
@@ -170,6 +170,8 @@ class AttackDir:
             return
         self._lock.release()
         self._lock = None
+        if isinstance(error, KeyboardInterrupt) and self.is_attack and not self._replaces:
+            error.add_note(how_to_go_on(self.path, overwritten=self._overwrites))
         if kind is not None and not self.is_attack:  # one that failed before it began leaves no folder behind
             with contextlib.suppress(OSError):
                 (self.path / ".lock").unlink(missing_ok=True)
@@ -311,6 +313,12 @@ class AttackDir:
         ]
         _write_private(self.successes_path, [header, *rows])
         write_json(self.result_path, result)
+
+
+def how_to_go_on(path: Path, *, overwritten: bool) -> str:
+    """What a person is told who interrupted an attack that had begun, or was resumed."""
+    without = ", without --overwrite" if overwritten else ""
+    return f"what was tried is kept in {path}: go on with the same command and --resume{without}"
 
 
 def _names(one: Try) -> dict[str, Any]:
