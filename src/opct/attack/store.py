@@ -23,7 +23,7 @@ import contextlib
 import json
 import os
 import shutil
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 from types import TracebackType
@@ -181,16 +181,19 @@ class AttackDir:
         """See before any model is loaded that what is resumed is the same, as far as that is known.
 
         Args:
-            known: entries of what `begin` gets; training: of what `begin_training` gets.
+            known: of what `begin` gets, at any depth; training: of what `begin_training` gets; none of one that is not
+                trained.
 
         Raises:
             RunError: it is not the same; the message names what differs.
         """
         if self._replaces:
             return
+        if not training:
+            self._refuse_untrained(known)
         for path, own in ((self.training_path, training), (self.identity_path, known)):
             if own and path.is_file():
-                self._refuse_other(path, json.loads(json.dumps(own)), only=own)
+                self._refuse_other(path, json.loads(json.dumps(own)), in_part=True)
 
     def begin_training(self, identity: Mapping[str, Any]) -> None:
         """Write against whom an attacker is trained, or check that it is the same as before.
@@ -216,9 +219,16 @@ class AttackDir:
         self.training_path.unlink(missing_ok=True)
         self.practised_path.unlink(missing_ok=True)
 
-    def _refuse_other(self, path: Path, now: Mapping[str, Any], *, only: Collection[str] | None = None) -> None:
+    def _refuse_untrained(self, identity: Mapping[str, Any]) -> None:
+        if self.training_path.is_file() and "training" not in identity["attacker"]:
+            raise RunError(
+                f"In {self.path} an attacker is being trained, and this one is another: choose another --out, or "
+                "replace it with --overwrite."
+            )
+
+    def _refuse_other(self, path: Path, now: Mapping[str, Any], *, in_part: bool = False) -> None:
         before = json.loads(path.read_text(encoding="utf-8"))
-        before = before if only is None else {name: before.get(name) for name in only}
+        before = _part(before, now) if in_part else before
         differ = [f"{name} was {_short(a)} and is {_short(b)}" for name, a, b in _differences(before, now)]
         if differ:
             raise OtherAttackError(
@@ -234,11 +244,7 @@ class AttackDir:
         """
         self._clear_replaced()
         now = json.loads(json.dumps({"opct_attack": SCHEMA, **identity}))
-        if self.training_path.is_file() and "training" not in now["attacker"]:
-            raise RunError(
-                f"In {self.path} an attacker is being trained, and this one is another: choose another --out, or "
-                "replace it with --overwrite."
-            )
+        self._refuse_untrained(now)
         if self.identity_path.is_file():
             self._refuse_other(self.identity_path, now)
             self._read()
@@ -366,6 +372,13 @@ def _differences(before: Any, now: Any, name: str = "") -> list[tuple[str, Any, 
             for found in _differences(before.get(key), now.get(key), f"{name}.{key}" if name else key)
         ]
     return [] if before == now else [(name, before, now)]
+
+
+def _part(before: Any, now: Any) -> Any:
+    """Of `before` the entries that `now` has, at any depth."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        return {name: _part(before.get(name), value) for name, value in now.items()}
+    return before
 
 
 def _short(value: Any) -> str:
