@@ -361,6 +361,9 @@ def test_a_resume_takes_the_dtypes_that_the_attack_began_with(tiny_folder, tmp_p
     loaded.clear()
     run_attack(tiny_folder, resume=True, max_queries=4, **own)
     assert loaded == [{"dtype": "bfloat16"}] * 2
+    loaded.clear()
+    run_attack(tiny_folder, resume=True, max_queries=4, dtype="auto", **own)
+    assert loaded == [{"dtype": "bfloat16"}] * 2
     with pytest.raises(RunError, match=r'target\.dtype was "bfloat16" and is "float32"'):
         run_attack(tiny_folder, resume=True, dtype="float32", **own)
 
