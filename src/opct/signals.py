@@ -15,7 +15,8 @@ Handler = Callable[[int, FrameType | None], Any] | int | signal.Handlers | None
 class StopRequest:
     """While it is open, the first signal sets `requested`; the next raises KeyboardInterrupt.
 
-    Inside another one, `requested` of both is set: whatever began the inner work stops too when that has ended.
+    Inside another one, `requested` of both is set: whatever began the inner work stops too when that has ended. Where
+    the outer one was asked before, the inner one begins as asked.
 
     In a thread that is not the main one, where Python allows no handlers, it does nothing.
     """
@@ -36,6 +37,7 @@ class StopRequest:
     def __enter__(self) -> StopRequest:
         if threading.current_thread() is threading.main_thread():
             self._before = {number: signal.signal(number, self._handle) for number in self.SIGNALS}
+        self.requested = any(outer.requested for outer in self._outer())
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -45,10 +47,17 @@ class StopRequest:
     def request(self) -> None:
         """As the first signal does."""
         self.requested = True
-        for handler in self._before.values():
-            outer = getattr(handler, "__self__", None)
-            if isinstance(outer, StopRequest):
-                outer.request()
+        for outer in self._outer():
+            outer.request()
+
+    def check(self) -> None:
+        """Before work that has nothing to save yet: raises KeyboardInterrupt where a signal came."""
+        if self.requested:
+            raise KeyboardInterrupt
+
+    def _outer(self) -> list[StopRequest]:
+        found = (getattr(handler, "__self__", None) for handler in self._before.values())
+        return [outer for outer in found if isinstance(outer, StopRequest)]
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self._launched:

@@ -26,6 +26,19 @@ def test_an_inner_one_that_is_not_asked_asks_nobody():
     assert (outer.requested, inner.requested) == (False, False)
 
 
+def test_an_inner_one_is_asked_where_the_outer_one_was_before():
+    """As by a signal that came while models were loaded, before the training with its own request began."""
+    with StopRequest() as outer:
+        outer.check()
+        os.kill(os.getpid(), signal.SIGTERM)
+        with pytest.raises(KeyboardInterrupt):
+            outer.check()
+        with StopRequest() as inner:
+            assert inner.requested
+            with pytest.raises(KeyboardInterrupt):  # the second one
+                os.kill(os.getpid(), signal.SIGTERM)
+
+
 def test_it_says_after_what_it_stops(capsys):
     for unit, options in (("step", {}), ("batch", {"unit": "batch"})):
         with StopRequest(**options):

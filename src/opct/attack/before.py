@@ -48,9 +48,9 @@ def known_before(
     """What is known of the attack's identity before a model is loaded.
 
     Args:
-        attacker: None: one whose model is not loaded yet.
+        attacker: None: one whose model is not loaded yet, and of which the name alone is known.
     """
-    named = {} if attacker is None else {"attacker": dict(attacker.identity())}
+    named = {"attacker": {"attacker": settings.attacker} if attacker is None else dict(attacker.identity())}
     return named | settled(settings, *players_of(settings, behaviors, attacker), scorer)
 
 

@@ -56,8 +56,8 @@ class Models:
 
     Args:
         dtype: of every policy; None: as `opct eval` chooses it.
-        recorded: dtypes of before a resume, by the name of the model: where none is given, they are taken again, since
-            a second timing may end otherwise.
+        recorded: dtypes of before a resume, by the name of the model: where none is given, or `auto`, they are taken
+            again, since a second timing may end otherwise.
         concurrency: most calls at once to a model behind an endpoint; None: as many as its provider takes.
     """
 
@@ -105,7 +105,7 @@ class Models:
             )
         if name not in self._policies:
             self._progress.stage(f"load {name}")
-            dtype = self._dtype or self._recorded.get(name)
+            dtype = self._recorded.get(name, self._dtype) if self._dtype in (None, "auto") else self._dtype
             self._policies[name] = load_policy(name, **({} if dtype is None else {"dtype": dtype}))
             self._progress.log(f"dtype: {self._policies[name].dtype_reason}")
         tags = thinking.tags or trained_tags(spec)
@@ -256,20 +256,14 @@ def open_pool(path: str | Path | None, behaviors: Sequence[Behavior]) -> list[Sh
     return shots
 
 
-def open_attacker(settings: AttackSettings, behaviors: Sequence[Behavior], models: Models) -> Attacker:
-    """The attacker that is meant.
+def open_refine(settings: AttackSettings, models: Models) -> Refine:
+    """The attacker refine, with its model.
 
     Raises:
-        DataError: its prompts cannot be read or made. EvaluationError, ModelError: its model cannot be loaded.
+        EvaluationError, ModelError: its model cannot be loaded.
     """
-    if settings.attacker == "refine":
-        endpoint = settings.attacker_endpoint
-        spec, thinking = attacker_spec(settings), settings.attacker_thinking
-        return Refine(models.open(spec, settings.attacker_sampling, "attacker", endpoint, thinking))
-    attacker = open_modelless(settings, behaviors)
-    if attacker is None:
-        raise EvaluationError(f"The attacker {settings.attacker} is not opened by its name alone.")
-    return attacker
+    spec, endpoint, thinking = attacker_spec(settings), settings.attacker_endpoint, settings.attacker_thinking
+    return Refine(models.open(spec, settings.attacker_sampling, "attacker", endpoint, thinking))
 
 
 def open_modelless(settings: AttackSettings, behaviors: Sequence[Behavior]) -> Attacker | None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from opct.attack.before import announced, known_before, players_of, settled
 from opct.attack.budget import Ledger
-from opct.attack.grpo import TrainingPlan, check_training, train_attacker, unlearnt
+from opct.attack.grpo import Trained, TrainingPlan, check_training, train_attacker, unlearnt
 from opct.attack.loop import COMPLETE, Played, Players, play
 from opct.attack.models import LocalModel
 from opct.attack.opening import (
@@ -18,13 +18,13 @@ from opct.attack.opening import (
     check_target,
     chosen_behaviors,
     held_in_warnings,
-    open_attacker,
     open_modelless,
     open_pool,
+    open_refine,
     open_scorer,
     training_of,
 )
-from opct.attack.protocol import Attacker, Shot
+from opct.attack.protocol import Attacker, ChatModel, Shot
 from opct.attack.results import Attacked, AttackResult, result_of
 from opct.attack.scoring import Scorer
 from opct.attack.settings import AttackSettings, attack_settings
@@ -65,6 +65,8 @@ def run_attack(
             confirmed.
         DataError: behaviours or prompts cannot be read.
         RunError: the folder is in the way, in use, or holds another attack.
+        KeyboardInterrupt: the signal came before the first batch, or twice. With `overwrite` the old attack is replaced
+            only if the new one or its training had begun.
     """
     progress = progress or NullProgress()
     given = None if isinstance(attacker, str) else attacker
@@ -87,13 +89,12 @@ def run_attack(
         warnings = held_in_warnings(target, policy, behaviors, () if training is None else training.behaviors)
         if training is not None:
             _said(warnings, progress)  # before it costs anything
-            if overwrite and folder.is_attack:  # what the training would fail on must not cost the old attack
-                check_training(training, progress)
-            trained = train_attacker(training, asked, scorer, folder, progress)
+            trained = _trained(training, asked, scorer, folder, stop, progress)
             own, pool = trained.attacker, [*pool, *trained.shots]
             warnings += _said(unlearnt(trained.summary), progress)
-        players = Players(own or open_attacker(settings, behaviors, models), asked, scorer)
+        players = Players(own or open_refine(settings, models), asked, scorer)
         attack = _Attack(settings, behaviors, pool, players, folder)
+        stop.check()
         folder.begin(attack.identity())
         played, twins_played = attack.run(lambda: stop.requested, progress)
         result = result_of(
@@ -130,6 +131,16 @@ def _judge_for(
     known = known_before(settings, behaviors, attacker, scorer)
     folder.check_resumed(known, {} if training is None else training.identity())
     return scorer
+
+
+def _trained(
+    plan: TrainingPlan, target: ChatModel, scorer: Scorer, folder: AttackDir, stop: StopRequest, progress: Progress
+) -> Trained:
+    """The attacker; what its training would fail on, or a signal that came before it, does not cost an old attack."""
+    if folder.replaces:
+        check_training(plan, progress)
+    stop.check()
+    return train_attacker(plan, target, scorer, folder, progress)
 
 
 def _said(warnings: Sequence[str], progress: Progress) -> Sequence[str]:

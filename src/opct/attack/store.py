@@ -23,7 +23,7 @@ import contextlib
 import json
 import os
 import shutil
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 from types import TracebackType
@@ -80,7 +80,7 @@ class AttackDir:
         self._batch = 0
         self._begun = 0
         self._lock: Any = None
-        self._replaces = False
+        self._replaces = self._overwrites = False
 
     @property
     def _content(self) -> tuple[Path, ...]:
@@ -113,6 +113,11 @@ class AttackDir:
                     found[str(one["source"])] = str(one["dtype"])
         return found
 
+    @property
+    def replaces(self) -> bool:
+        """True while an attack is in the folder that will be removed when the new one begins."""
+        return self._replaces and self.is_attack
+
     # -- open
 
     def open(self, *, resume: bool = False, overwrite: bool = False) -> AttackDir:
@@ -140,16 +145,16 @@ class AttackDir:
         except OSError as error:
             raise RunError(f"Cannot write to {self.path}: {reason(error)}. {remedy(error)}") from error
         self._lock = lock
-        self._replaces = overwrite
+        self._replaces = self._overwrites = overwrite
         return self
 
     def _clear_replaced(self) -> None:
         if not self._replaces:
             return
-        self._replaces = False
         self._remove_attacker()
         for path in self._content:
             path.unlink(missing_ok=True)
+        self._replaces = False
 
     def _remove_attacker(self) -> None:
         if self.attacker_path.exists():
@@ -165,6 +170,8 @@ class AttackDir:
             return
         self._lock.release()
         self._lock = None
+        if isinstance(error, KeyboardInterrupt) and self.is_attack and not self._replaces:
+            error.add_note(how_to_go_on(self.path, overwritten=self._overwrites))
         if kind is not None and not self.is_attack:  # one that failed before it began leaves no folder behind
             with contextlib.suppress(OSError):
                 (self.path / ".lock").unlink(missing_ok=True)
@@ -174,16 +181,19 @@ class AttackDir:
         """See before any model is loaded that what is resumed is the same, as far as that is known.
 
         Args:
-            known: entries of what `begin` gets; training: of what `begin_training` gets.
+            known: of what `begin` gets, at any depth; training: of what `begin_training` gets; none of one that is not
+                trained.
 
         Raises:
             RunError: it is not the same; the message names what differs.
         """
         if self._replaces:
             return
+        if not training:
+            self._refuse_untrained(known)
         for path, own in ((self.training_path, training), (self.identity_path, known)):
             if own and path.is_file():
-                self._refuse_other(path, json.loads(json.dumps(own)), only=own)
+                self._refuse_other(path, json.loads(json.dumps(own)), in_part=True)
 
     def begin_training(self, identity: Mapping[str, Any]) -> None:
         """Write against whom an attacker is trained, or check that it is the same as before.
@@ -209,9 +219,16 @@ class AttackDir:
         self.training_path.unlink(missing_ok=True)
         self.practised_path.unlink(missing_ok=True)
 
-    def _refuse_other(self, path: Path, now: Mapping[str, Any], *, only: Collection[str] | None = None) -> None:
+    def _refuse_untrained(self, identity: Mapping[str, Any]) -> None:
+        if self.training_path.is_file() and "training" not in identity["attacker"]:
+            raise RunError(
+                f"In {self.path} an attacker is being trained, and this one is another: choose another --out, or "
+                "replace it with --overwrite."
+            )
+
+    def _refuse_other(self, path: Path, now: Mapping[str, Any], *, in_part: bool = False) -> None:
         before = json.loads(path.read_text(encoding="utf-8"))
-        before = before if only is None else {name: before.get(name) for name in only}
+        before = _part(before, now) if in_part else before
         differ = [f"{name} was {_short(a)} and is {_short(b)}" for name, a, b in _differences(before, now)]
         if differ:
             raise OtherAttackError(
@@ -227,11 +244,7 @@ class AttackDir:
         """
         self._clear_replaced()
         now = json.loads(json.dumps({"opct_attack": SCHEMA, **identity}))
-        if self.training_path.is_file() and "training" not in now["attacker"]:
-            raise RunError(
-                f"In {self.path} an attacker is being trained, and this one is another: choose another --out, or "
-                "replace it with --overwrite."
-            )
+        self._refuse_untrained(now)
         if self.identity_path.is_file():
             self._refuse_other(self.identity_path, now)
             self._read()
@@ -308,6 +321,12 @@ class AttackDir:
         write_json(self.result_path, result)
 
 
+def how_to_go_on(path: Path, *, overwritten: bool) -> str:
+    """What a person is told who interrupted an attack that had begun, or was resumed."""
+    without = ", without --overwrite" if overwritten else ""
+    return f"what was tried is kept in {path}: go on with the same command and --resume{without}"
+
+
 def _names(one: Try) -> dict[str, Any]:
     return {"kind": one.kind, "behavior_id": one.behavior_id, "round": one.round, "episode": one.episode}
 
@@ -353,6 +372,13 @@ def _differences(before: Any, now: Any, name: str = "") -> list[tuple[str, Any, 
             for found in _differences(before.get(key), now.get(key), f"{name}.{key}" if name else key)
         ]
     return [] if before == now else [(name, before, now)]
+
+
+def _part(before: Any, now: Any) -> Any:
+    """Of `before` the entries that `now` has, at any depth."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        return {name: _part(before.get(name), value) for name, value in now.items()}
+    return before
 
 
 def _short(value: Any) -> str:

@@ -159,7 +159,8 @@ def attack(
 def _attack(given: dict[str, Any]) -> None:
     from rich.console import Console
 
-    from opct.attack.run import default_out, run_attack
+    from opct.attack.run import run_attack
+    from opct.attack.store import how_to_go_on
     from opct.progress import make_progress
 
     options = {name: given.pop(name) for name in ("target", "out", "resume", "overwrite", "attacker") if name in given}
@@ -172,24 +173,16 @@ def _attack(given: dict[str, Any]) -> None:
     settings["judge_settings"] = assigned(settings.pop("setting", []), "--set")
     settings |= {name: str(settings[name]) for name in ("split", "train_split") if name in settings}
     progress = make_progress()
-    target, named = options.pop("target"), options.get("out")
     try:
-        result = run_attack(target, progress=progress, **options, **settings)
-    except KeyboardInterrupt:
+        result = run_attack(options.pop("target"), progress=progress, **options, **settings)
+    except KeyboardInterrupt as stopped:
         progress.done()
-        _say_how_to_go_on(named or default_out(target, options["attacker"]))
+        for note in getattr(stopped, "__notes__", ()):  # of an attack that had begun: how to go on
+            print(note, file=sys.stderr)
         raise
     finally:
         progress.done()
     Console().print(result.render())
     if result.ended == "interrupted":
-        _say_how_to_go_on(result.out)
+        print(how_to_go_on(result.out, overwritten=options["overwrite"]), file=sys.stderr)
         raise typer.Exit(130)
-
-
-def _say_how_to_go_on(out: Path) -> None:
-    """On stderr, where the attack that was interrupted is; nothing where it had not begun."""
-    from opct.attack.store import AttackDir
-
-    if AttackDir(out).is_attack:
-        print(f"what was tried is kept in {out}: go on with the same command and --resume", file=sys.stderr)

@@ -17,13 +17,15 @@ NEAR = 0.7
 
 
 def check_folder(name: str) -> None:
-    """Refuse what is no folder and cannot be a model of the hub either. The hub is not asked.
+    """Refuse what is no folder and no `.gguf` file, and cannot be a model of the hub either. The hub is not asked.
 
     Raises:
         ModelError: it is a path and nothing is there, or a slip in the name of the package's own model.
     """
     if name == DEFAULT_MODEL or Path(name).exists():
         return
+    if name.endswith(".gguf"):
+        raise ModelError(f"There is no file {name}: check the path.")
     if _means_a_folder(name):
         raise ModelError(f"There is no folder {name}: check the path. A model on the hub is `owner/name`.")
     if "/" not in name and difflib.get_close_matches(name.lower(), [DEFAULT_MODEL], cutoff=NEAR):
@@ -43,8 +45,8 @@ def check_name(name: str) -> None:
     from huggingface_hub.file_download import repo_folder_name
 
     check_folder(name)
-    is_hub_name = name != DEFAULT_MODEL and not name.endswith(".gguf") and not Path(name).exists()
-    if not is_hub_name or constants.HF_HUB_OFFLINE or urllib.request.getproxies():  # offline its client says so at once
+    is_here = name == DEFAULT_MODEL or Path(name).exists()
+    if is_here or constants.HF_HUB_OFFLINE or _is_proxied():  # offline its client says so at once
         return
     if (Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=name, repo_type="model")).is_dir():
         return
@@ -59,9 +61,12 @@ def check_name(name: str) -> None:
         ) from error
 
 
+def _is_proxied() -> bool:
+    """Whether another machine may look the hub up; `no_proxy` alone names none."""
+    return not {"http", "https", "all"}.isdisjoint(urllib.request.getproxies())
+
+
 def _means_a_folder(path: str) -> bool:
     """True for what cannot be a hub id (`./a`, `/a`, `a/b/c`), and for `runs/a` beside other runs."""
-    if path.endswith(".gguf"):
-        return False
     beside = Path(path).parent.glob("*/manifest.json") if "/" in path else ()
     return path.startswith((".", "/", "~")) or path.count("/") > 1 or any(RunDir(p.parent).is_run for p in beside)

@@ -11,8 +11,8 @@ from opct.attack.settings import AttackSettings
 from opct.attack.transfer import PromptTransfer
 from opct.data.behaviors import builtin_behaviors
 from opct.data.perturb.jailbreak import bare_prompt
-from opct.errors import DataError, EvaluationError, ModelError, OtherAttackError
-from opct.files import append_jsonl
+from opct.errors import DataError, EvaluationError, ModelError, OtherAttackError, RunError
+from opct.files import append_jsonl, write_json
 from opct.progress import NullProgress
 
 SMALL = {"n_behaviors": 3, "episodes": 2, "rounds": 2, "max_reply_tokens": 6}
@@ -55,6 +55,8 @@ def test_what_needs_no_model_is_checked_before_one_is_loaded(no_load, tmp_path, 
         ({"sigma": 0.2}, r"attacker\.sigma was 0\.4 and is 0\.2"),
         ({"twin_episodes": 0}, r"twins\.n was 3 and is 0"),
         ({"judge": "refusals"}, "judge.name was"),
+        ({"attacker": "refine"}, r'attacker\.attacker was "best_of_n" and is "refine"'),
+        ({"attacker": "grpo"}, r'attacker\.attacker was "best_of_n" and is "grpo"'),
     ],
 )
 def test_a_resume_by_other_rules_is_refused_before_a_model_is_loaded(no_load, tiny_policy, tmp_path, changed, said):
@@ -66,6 +68,13 @@ def test_a_resume_by_other_rules_is_refused_before_a_model_is_loaded(no_load, ti
         run_attack("some/model", resume=True, **own)
     with pytest.raises(AssertionError, match="some/model is loaded"):
         run_attack("some/model", overwrite=True, **own | changed)
+
+
+def test_a_training_is_not_resumed_by_an_attacker_that_is_not_trained(no_load, tmp_path):
+    write_json(tmp_path / "training.json", {"opct_attack_training": 1})
+    for attacker in ("refine", "best_of_n"):
+        with pytest.raises(RunError, match="an attacker is being trained, and this one is another"):
+            run_attack("some/model", resume=True, attacker=attacker, out=tmp_path, **SMALL)
 
 
 def test_a_file_without_a_prompt_is_said_to_hold_none(tmp_path):

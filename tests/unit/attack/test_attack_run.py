@@ -1,8 +1,10 @@
 """A whole attack on the tiny model, and what is refused before one begins."""
 
 import json
+import os
 import re
 import shutil
+import signal
 from collections import Counter
 from importlib import resources
 from io import StringIO
@@ -317,6 +319,31 @@ def test_what_cannot_begin_replaces_nothing(tiny_policy, tmp_path):
         assert {path.name: path.read_bytes() for path in out.iterdir()} == before
 
 
+@pytest.mark.parametrize("attacker", ["best_of_n", "grpo"])
+def test_a_signal_while_models_are_loaded_begins_nothing_and_replaces_nothing(
+    tiny_policy, tiny_folder, tmp_path, monkeypatch, attacker
+):
+    """The first Ctrl-C, before there is a batch or a step to finish."""
+    out = tmp_path / "a"
+    run_attack(tiny_policy, out=out, attacker="best_of_n", **SMALL)
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    opened = Models.open
+
+    def interrupted(self, *arguments):
+        os.kill(os.getpid(), signal.SIGINT)
+        return opened(self, *arguments)
+
+    monkeypatch.setattr(Models, "open", interrupted)
+    monkeypatch.setattr("opct.attack.run.check_training", lambda *_: None)
+    own = {"attacker": attacker, **({"attacker_model": str(tiny_folder)} if attacker == "grpo" else {}), **SMALL}
+    with pytest.raises(KeyboardInterrupt):
+        run_attack(tiny_policy, out=out, overwrite=True, **own)
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+    with pytest.raises(KeyboardInterrupt):
+        run_attack(tiny_policy, out=tmp_path / "b", **own)
+    assert not (tmp_path / "b").exists()
+
+
 def test_a_resume_takes_the_dtypes_that_the_attack_began_with(tiny_folder, tmp_path, monkeypatch):
     """What `auto` finds by timing may be another one at a resume: it is not asked for."""
     loaded = []
@@ -333,6 +360,9 @@ def test_a_resume_takes_the_dtypes_that_the_attack_began_with(tiny_folder, tmp_p
     assert loaded == [{}, {}]
     loaded.clear()
     run_attack(tiny_folder, resume=True, max_queries=4, **own)
+    assert loaded == [{"dtype": "bfloat16"}] * 2
+    loaded.clear()
+    run_attack(tiny_folder, resume=True, max_queries=4, dtype="auto", **own)
     assert loaded == [{"dtype": "bfloat16"}] * 2
     with pytest.raises(RunError, match=r'target\.dtype was "bfloat16" and is "float32"'):
         run_attack(tiny_folder, resume=True, dtype="float32", **own)

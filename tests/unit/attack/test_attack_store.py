@@ -260,3 +260,25 @@ def test_a_try_on_disk_says_what_it_took(whole):
     assert {"kind", "behavior_id", "round", "episode", "score", "verdict", "is_broken", "stop_reason"} <= set(row)
     assert row["attacker_tokens"] == 2
     assert "proposal" not in row
+
+
+def test_an_interrupt_notes_how_to_go_on_where_the_attack_is_its_own(tmp_path):
+    """Not where nothing had begun, nor where the attack in the folder is the one that was to be replaced."""
+
+    def interrupted(begins, how):
+        with AttackDir(tmp_path / "a").open(**how) as folder:
+            if begins:
+                folder.begin({"attacker": {"attacker": "scripted"}})
+            raise KeyboardInterrupt
+
+    def notes(*, begins, **how):
+        with pytest.raises(KeyboardInterrupt) as caught:
+            interrupted(begins, how)
+        return getattr(caught.value, "__notes__", [])
+
+    said = f"what was tried is kept in {tmp_path / 'a'}: go on with the same command and --resume"
+    assert notes(begins=False) == []
+    assert notes(begins=True) == [said]
+    assert notes(begins=False, resume=True) == [said]
+    assert notes(begins=False, overwrite=True) == []
+    assert notes(begins=True, overwrite=True) == [f"{said}, without --overwrite"]

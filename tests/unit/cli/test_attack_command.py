@@ -19,16 +19,18 @@ def run(*arguments: str) -> int:
 @pytest.fixture
 def called(monkeypatch):
     """Stands for `run_attack`; what it was called with, and how the attack is to have ended."""
-    calls = SimpleNamespace(ended="complete", out=Path("nowhere"))
+    calls = SimpleNamespace(ended="complete", out=Path("nowhere"), note=None)
 
     def run_attack(*arguments, **keywords):
         calls.arguments, calls.keywords = arguments, keywords
         if calls.ended == "killed":
-            raise KeyboardInterrupt
+            stopped = KeyboardInterrupt()
+            if calls.note:
+                stopped.add_note(calls.note)
+            raise stopped
         return SimpleNamespace(render=lambda: "rendered", ended=calls.ended, out=calls.out)
 
-    stand_in = SimpleNamespace(run_attack=run_attack, default_out=lambda target, attacker: calls.out)
-    monkeypatch.setitem(sys.modules, "opct.attack.run", stand_in)
+    monkeypatch.setitem(sys.modules, "opct.attack.run", SimpleNamespace(run_attack=run_attack))
     return calls
 
 
@@ -77,13 +79,19 @@ def test_an_interrupted_attack_is_no_success(called):
     assert run("attack", "runs/x") == 0
 
 
-@pytest.mark.parametrize("ended", ["interrupted", "killed"])
-def test_an_interrupted_attack_says_how_to_go_on(called, capsys, tmp_path, ended):
-    """The second Ctrl-C and one in the training of an attacker included; nothing of an attack that had not begun."""
-    called.ended, called.out = ended, tmp_path
-    assert run("attack", "runs/x") == 130
-    assert "--resume" not in capsys.readouterr().err
-    (tmp_path / "training.json").touch()
-    assert run("attack", "runs/x") == 130
-    said = f"what was tried is kept in {tmp_path}: go on with the same command and --resume\ninterrupted\n"
-    assert capsys.readouterr().err.endswith(said)
+@pytest.mark.parametrize(
+    ("options", "how"), [((), "--resume"), (("--overwrite",), "--resume, without --overwrite")], ids=["new", "replaced"]
+)
+def test_an_interrupted_attack_says_how_to_go_on(called, capsys, tmp_path, options, how):
+    """The second Ctrl-C and one in the training of an attacker included: those as a note that the attack left; nothing
+    of an attack that had not begun, whatever another one left in the folder."""
+    called.out = tmp_path
+    (tmp_path / "attack.json").touch()
+    said = f"what was tried is kept in {tmp_path}: go on with the same command and {how}\n"
+    for ended, told in (("interrupted", said), ("killed", "")):
+        called.ended = ended
+        assert run("attack", "runs/x", *options) == 130
+        assert capsys.readouterr().err == f"{told}interrupted\n"
+    called.note = "how to go on"
+    assert run("attack", "runs/x", *options) == 130
+    assert capsys.readouterr().err == "how to go on\ninterrupted\n"
