@@ -13,6 +13,7 @@ from opct.attack.settings import AttackSettings
 from opct.attack.transfer import PromptTransfer
 from opct.data.behaviors import Behavior
 from opct.evals.judging.protocol import digest
+from opct.plural import count
 
 
 def players_of(
@@ -72,21 +73,17 @@ def announced(settings: AttackSettings, behaviors: Sequence[Behavior], attacker:
     about_twins = "none about benign twins"
     if twins:
         each = _each(of_twins.episodes, of_twins.rounds)
-        about_twins = f"{most_of_twins:,} about {_counted(len(twins), 'benign twin')} ({each})"
+        about_twins = f"{most_of_twins:,} about {count(len(twins), 'benign twin')} ({each})"
     limit, total = settings.max_queries, most + most_of_twins
     ends = "" if limit is None or limit >= total else f"; --max-queries ends it at {limit:,}"
     return (
-        f"up to {total:,} queries to the target: {most:,} about {_counted(len(subjects), 'behaviour')} ({how}), "
+        f"up to {total:,} queries to the target: {most:,} about {count(len(subjects), 'behaviour')} ({how}), "
         f"{about_twins}{ends}"
     )
 
 
 def _each(episodes: int, rounds: int) -> str:
-    return f"{_counted(episodes, 'episode')} of {_counted(rounds, 'round')} each"
-
-
-def _counted(n: int, word: str) -> str:
-    return f"{n:,} {word}" if n == 1 else f"{n:,} {word}s"
+    return f"{count(episodes, 'episode')} of {count(rounds, 'round')} each"
 
 
 def _hash(subjects: Sequence[Subject]) -> str:

@@ -7,15 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from opct.plural import count
+
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
 NOT_REACHED = "not reached"
-
-
-def count(n: int, noun: str, plural: str | None = None) -> str:
-    """ "1 episode", "2 episodes", "1,600 queries"."""
-    return f"{n:,} {noun if n == 1 else plural or noun + 's'}"
 
 
 def counted(counts: Mapping[Any, int]) -> str:

@@ -206,11 +206,6 @@ class AttackDir:
         if self.training_path.is_file():
             self._refuse_other(self.training_path, now)
             return
-        if self.identity_path.is_file():
-            raise RunError(
-                f"The attack in {self.path} is by an attacker that is not trained: choose another --out, or replace it "
-                "with --overwrite."
-            )
         write_json(self.training_path, now)
 
     def forget_training(self) -> None:

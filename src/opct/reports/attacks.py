@@ -17,12 +17,13 @@ from opct.attack.shown import median_text, reply_texts, row_of, undecided_text
 from opct.errors import EvaluationError
 from opct.evals.stats import Difference, average_over_runs, paired_difference
 from opct.files import read_jsonl
+from opct.plural import count
 from opct.reports.arms import Arm, Pair
 from opct.reports.attack_figures import curve_figure, learning_figure
 from opct.reports.attack_numbers import judge_name, numbers_of
 from opct.reports.attack_settings import settings_of
 from opct.reports.figures import Figure
-from opct.reports.wording import change, count, interval, joined, quantity, told_apart
+from opct.reports.wording import change, interval, joined, quantity, told_apart
 from opct.runs import RunDir
 
 SCHEMA, KIND = 1, "opct_attack"

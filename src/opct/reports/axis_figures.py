@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from opct.data.perturb.safety_awareness import AXIS as SAFETY
+from opct.plural import count
 from opct.reports import svg
 from opct.reports.axes import CAPABILITY, axis_info
 from opct.reports.capability import MEAN, SCORES
@@ -17,7 +18,7 @@ from opct.reports.metrics import suite_name
 from opct.reports.safety_curve import TITLE as CURVE
 from opct.reports.safety_curve import safety_curve_figure
 from opct.reports.trained import families_note
-from opct.reports.wording import MISSING, count, family_name, joined, number
+from opct.reports.wording import MISSING, family_name, joined, number
 
 SPLITS = {"held_out": "Held-out families", "train": "Training families"}
 EVERY = {"held_out": "all held-out families", "train": "all training families"}

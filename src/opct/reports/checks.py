@@ -12,6 +12,7 @@ from opct.budget import LENGTH, budget_of
 from opct.evals.cut_replies import OF_CUT
 from opct.evals.judging.calibration import RULES_WARNING
 from opct.evals.safety_rows import AREAS, WORDS
+from opct.plural import count
 from opct.reports.arms import ADAPTER, Arm, Pair, reference_pairs
 from opct.reports.axes import axis_info
 from opct.reports.cells import Cell
@@ -19,7 +20,7 @@ from opct.reports.compare import Comparison
 from opct.reports.lines import DECISIVE, Line, decisive, judges_of
 from opct.reports.load import EvaluatedRun, flat_settings, run_config, suite_settings
 from opct.reports.values import sample_values
-from opct.reports.wording import count, inside, joined
+from opct.reports.wording import inside, joined
 from opct.spent import cost_of, earlier_of
 
 NUMBER = re.compile(r"(?<![\w/-])\d(?:[\d,]*\d)?(?:\.\d+)?(?![\w/-])")

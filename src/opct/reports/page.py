@@ -20,6 +20,7 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
 from opct.evals.teacher_check import teacher_figure
+from opct.plural import count
 from opct.reports import svg
 from opct.reports.arms import Arm, reference_note
 from opct.reports.attack_settings import settings_table
@@ -34,7 +35,7 @@ from opct.reports.figures import Figure, change_figures, training_figures
 from opct.reports.load import EvaluatedRun, flat_settings
 from opct.reports.verdict import about, subtitle, summary, tiles, title
 from opct.reports.views import AxisView, axis_views
-from opct.reports.wording import count, inside, joined
+from opct.reports.wording import inside, joined
 
 SHOWN_WARNINGS = 3
 

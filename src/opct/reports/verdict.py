@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from opct.plural import count
 from opct.reports.arms import OPCT, Arm
 from opct.reports.axes import SAFETY_AXES, AxisInfo, Price, axis_info
 from opct.reports.capability import SCORES
@@ -11,7 +12,7 @@ from opct.reports.cells import Cell, PairedCell
 from opct.reports.compare import Comparison
 from opct.reports.lines import Line
 from opct.reports.metrics import suite_name
-from opct.reports.wording import count, inside, joined, number, quantity
+from opct.reports.wording import inside, joined, number, quantity
 
 TILES = (
     ("sycophancy_rate", "held_out"),

@@ -51,11 +51,6 @@ def interval(low: float | None, high: float | None, unit: Unit, *, signed: bool 
     return f"{number(low, unit, signed=signed)} to {number(high, unit, signed=signed)}"
 
 
-def count(amount: int, noun: str, plural: str | None = None) -> str:
-    """An amount and its noun: "1 sample", "12 samples", "1,200 samples"."""
-    return f"{amount:,} {noun if amount == 1 else plural or noun + 's'}"
-
-
 def joined(words: list[str]) -> str:
     """Words as prose: "a", "a and b", "a, b and c"."""
     if len(words) < 2:

@@ -14,10 +14,10 @@ from scripted import ScriptedAttacker, ScriptedTarget, user
 from opct.attack.opening import open_pool
 from opct.attack.results import NO_CONTROL, SO_UNKNOWN
 from opct.attack.run import run_attack
-from opct.attack.shown import count
 from opct.data.behaviors import builtin_behaviors
 from opct.errors import DataError
 from opct.files import append_jsonl
+from opct.plural import count
 from opct.progress import NullProgress
 
 REFUSAL = "I'm sorry, but I can't help with that."

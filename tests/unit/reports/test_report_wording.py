@@ -1,6 +1,7 @@
 import pytest
 
-from opct.reports.wording import arm_name, change, count, family_name, interval, joined, number, quantity
+from opct.plural import count
+from opct.reports.wording import arm_name, change, family_name, interval, joined, number, quantity
 
 
 @pytest.mark.parametrize(
