@@ -306,14 +306,14 @@ def _unlike(a: Attack, b: Attack) -> list[str]:
 
 
 def _warnings(attacks: Sequence[tuple[Arm, Attack]]) -> list[str]:
-    """What each attack warned of, and its judge's weakness."""
-    found = []
+    """What the attacks by an attacker warned of, and their judges' weaknesses; what is said of several, once."""
+    of: dict[str, list[str]] = {}
     for arm, one in attacks:
-        where = f"{one.attacker} against {told_apart(arm.label, arm.name, one.run)}"
-        found += [f"{where}: {said}" for said in one.result["warnings"]]
-        if one.result["judge"].get("warning"):
-            found.append(f"{where}: {one.result['judge']['warning']}")
-    return found
+        weakness = one.result["judge"].get("warning")
+        for said in (*one.result["warnings"], *([weakness] if weakness else ())):
+            of.setdefault(said, []).append(told_apart(arm.label, arm.name, one.run))
+    name = attacks[0][1].attacker if attacks else ""
+    return [f"{name} against {joined(arms)}: {said}" for said, arms in of.items()]
 
 
 def attacks_json(views: Sequence[AttackView]) -> list[dict[str, Any]]:
