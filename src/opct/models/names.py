@@ -25,7 +25,7 @@ def check_folder(name: str) -> None:
     if name == DEFAULT_MODEL or Path(name).exists():
         return
     if name.endswith(".gguf"):
-        raise ModelError(f"There is no file {name}: check the path.")
+        raise ModelError(f"No GGUF file at {name}: check the path.")
     if _means_a_folder(name):
         raise ModelError(f"There is no folder {name}: check the path. A model on the hub is `owner/name`.")
     if "/" not in name and difflib.get_close_matches(name.lower(), [DEFAULT_MODEL], cutoff=NEAR):

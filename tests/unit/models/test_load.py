@@ -19,11 +19,12 @@ def model_config(folder: Path, dtype: str = "float32", **options) -> ModelConfig
     return ModelConfig(name_or_path=str(folder), dtype=dtype, device="cpu", **options)
 
 
-def test_resolve_model(monkeypatch):
+def test_resolve_model(monkeypatch, tmp_path: Path):
     monkeypatch.setattr(load, "smollm2", lambda: Path("/cache/smol"))
     monkeypatch.setattr(load, "convert_gguf", lambda path: Path("/cache") / path.stem)
     assert load.resolve_model("smollm2-135m-instruct") == "/cache/smol"
-    assert load.resolve_model("some/where/x.gguf") == "/cache/x"
+    (tmp_path / "x.gguf").touch()
+    assert load.resolve_model(str(tmp_path / "x.gguf")) == "/cache/x"
     assert load.resolve_model("owner/name") == "owner/name"
 
 

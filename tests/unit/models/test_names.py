@@ -51,7 +51,7 @@ def test_what_is_there_or_may_be_on_the_hub_is_none(hub, tmp_path: Path):
 def test_a_gguf_file_that_is_not_there_is_missed_as_a_file(hub, name: str):
     """Before anything else is loaded, by the same check as a folder, and no slip in the name of the own model."""
     for check in (check_folder, check_name):
-        with pytest.raises(ModelError, match=rf"There is no file {name}: check the path\.$"):
+        with pytest.raises(ModelError, match=rf"No GGUF file at {name}: check the path\.$"):
             check(name)
     assert hub == []
 

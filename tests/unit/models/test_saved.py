@@ -103,7 +103,7 @@ def test_a_folder_that_is_not_there_is_no_model_on_the_hub(tmp_path: Path, monke
         load_policy(path)
 
 
-@pytest.mark.parametrize("path", ["owner/name", "name", "folder/model.gguf"])
+@pytest.mark.parametrize("path", ["owner/name", "name"])
 def test_what_can_be_on_the_hub_is_asked_for_there(tmp_path: Path, monkeypatch, path: str):
     """Also where a folder is there that is called like the owner."""
     monkeypatch.chdir(tmp_path)
