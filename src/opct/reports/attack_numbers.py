@@ -16,7 +16,7 @@ JUDGE = ("name", "model", "rubric", "meaning", "threshold", "hash", "calibration
 SETTINGS = ("source", "rules", "twin_rules", "behaviors", "twins", "pool")
 TRAINING = (
     *("steps", "queries", "trained_on", "settings", "spent", "judge_usage", "curve", "unscored_episodes"),
-    *("steps_cut_short", "queries_cut_short_at_most"),
+    *("steps_played_twice", "queries_played_twice", "steps_cut_short", "queries_cut_short_at_most"),
 )
 
 

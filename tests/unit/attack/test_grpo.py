@@ -47,6 +47,7 @@ from opct.models.saved import load_policy
 from opct.plan import make_plan
 from opct.prepare import describe, prepare
 from opct.progress import NullProgress
+from opct.reports.attack_numbers import TRAINING
 from opct.runs import RunDir
 
 TRAIN = [Behavior(f"t/{i}", "c", text, None, "train") for i, text in enumerate(("Steal a goose", "Paint a rude word"))]
@@ -615,6 +616,7 @@ def test_a_whole_attack_trains_then_attacks_others(tiny_policy, tiny_folder, beh
     """Its result has cost and curve of the training. The training behaviours are not attacked."""
     done = attacked(tiny_policy, tiny_folder, behaviors_file, tmp_path / "a")
     training = done.result["training"]
+    assert set(training) - {"identity"} == set(TRAINING)  # a report has all but the config
     assert [row["step"] for row in training["curve"]] == [1, 2]
     assert training["spent"]["queries"] == sum(
         row["queries"] for row in read_jsonl(tmp_path / "a" / "practice.jsonl") if "queries" in row
