@@ -17,6 +17,7 @@ from typing import Any
 import yaml
 
 from opct.attack.protocol import LOADED
+from opct.attack.store import AttackDir
 from opct.data.perturb import jailbreak
 from opct.errors import EvaluationError
 from opct.evals.benign import BENIGN, OVER_REFUSAL
@@ -80,6 +81,10 @@ def load_run(directory: Path, taken: set[str] | None = None) -> EvaluatedRun:
     if not directory.is_dir():
         raise EvaluationError(f"No run directory at {directory}: check the path.")
     run_dir = RunDir(directory)
+    if AttackDir(directory).is_attack:
+        raise EvaluationError(
+            f"{directory} is an attack: name the folder of an evaluated run that has it in its `attacks/`."
+        )
     again = f"evaluate the run first: `{_command(run_dir)}`"
     results = _json_object(run_dir.results_path, again)
     run = results.get("run")

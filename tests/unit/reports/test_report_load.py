@@ -47,6 +47,9 @@ def test_a_run_without_evaluation_names_the_command_that_makes_one(tmp_path):
     assert said() == f"`opct eval some/c --out {run}`."
     (run / "manifest.json").write_text('{"opct_run": 1}')
     assert said() == f"`opct eval {run}`."
+    (run / "attacks" / "c" / "attack.json").write_text("{}")
+    with pytest.raises(EvaluationError, match=r"is an attack: name the folder of an evaluated run"):
+        load_run(run / "attacks" / "c")
 
 
 def test_a_command_in_an_error_can_be_pasted(tmp_path):
