@@ -4,7 +4,8 @@
 
 Rate: the model's own shapes in bfloat16 and float32, best of several calls each. Parts, on the batch of `--workload`
 (in `--dtype`): a sampled batch, scoring by the teacher, the policy's forward, the loss, backward. A part's share is the
-operations that it cannot do without (`opct.cost`) over its seconds and the machine's best rate; where the loss finds
+operations that it cannot do without (`opct.models.cost_model`) over its seconds and the machine's best rate; where the
+loss finds
 its gradient in the forward, backward is that of the body. Operators are those of torch.profiler, each with its own time
 alone, in a last pass, for the profiler takes time itself. Seconds are the median of three passes after one that is not
 counted, with the smallest and the largest.
@@ -95,8 +96,8 @@ def rates(cell: dict[str, Any]) -> dict[str, Any]:
     """In the process of a cell: the machine's rates."""
     from transformers import AutoConfig
 
-    from opct.models.load import resolve_model
-    from opct.shape import shape_of
+    from opct.models.loading import resolve_model
+    from opct.models.shape import shape_of
 
     shape = shape_of(AutoConfig.from_pretrained(resolve_model(cell["model"])))
     return {"rates": [row for rows in cell["rows"] for row in gemm_rates(shape, rows)]}
@@ -106,11 +107,11 @@ def parts(cell: dict[str, Any]) -> dict[str, Any]:
     """In the process of a cell: seconds, operations and groups of operators of each part of a step."""
 
     from benchmarks.ours import config_of, prepare_forced, written
-    from opct.cost import operations
     from opct.methods.consistency import consistency_loss
     from opct.methods.opct import OPCT
     from opct.methods.rollouts import step_weights
-    from opct.prediction import checked_shape, largest_batch, setting_of
+    from opct.models.cost_model import operations
+    from opct.training.prediction import checked_shape, largest_batch, setting_of
 
     workload = Workload(**cell["workload"])
     with written(workload, cell["model"]) as folder:

@@ -5,7 +5,8 @@
 
 From one batch (4 prompts x 4 completions of 64 tokens, LoRA) one size grows at a time: completions for each
 prompt, tokens of the prompt, tokens of a completion, and the vocabulary, of models with random weights otherwise like
-the default one. The prediction is that of `opct.cost`. Its two efficiencies, of the rollout and of training, are set so
+the default one. The prediction is that of `opct.models.cost_model`. Its two efficiencies, of the rollout and of
+training, are set so
 that it is right at the first batch; how it moves from there is what the plot shows. Memory is what a step adds to the
 process as it was when the model was loaded; nothing is set there.
 """
@@ -22,8 +23,8 @@ from typing import Any
 from benchmarks.cells import is_worker, run_cell, serve
 from benchmarks.tables import markdown, spread
 from benchmarks.workloads import Workload, add_dtype, products_dtype
-from opct.cost import Batch, Machine, Setting, memory, operations, step_time
-from opct.shape import Shape
+from opct.models.cost_model import Batch, Machine, Setting, memory, operations, step_time
+from opct.models.shape import Shape
 
 BASE = Workload("base", 4, 4, 64, 48, 64)
 VOCABULARY = 49152  # of the default model
@@ -50,7 +51,7 @@ def make_model(cell: dict[str, Any]) -> dict[str, Any]:
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-    from opct.models.load import resolve_model
+    from opct.models.loading import resolve_model
 
     source, folder = resolve_model(cell["model"]), Path(cell["folder"])
     config = AutoConfig.from_pretrained(source)
@@ -63,9 +64,9 @@ def make_model(cell: dict[str, Any]) -> dict[str, Any]:
 
 def measure_machine(cell: dict[str, Any]) -> dict[str, Any]:
     """In the process of a cell: the rates that a prediction of time needs."""
-    from opct.config import ModelConfig
+    from opct.config.schema import ModelConfig
     from opct.models.policy import Policy
-    from opct.prediction import checked_shape, measured_machine
+    from opct.training.prediction import checked_shape, measured_machine
 
     policy = Policy.load(ModelConfig(name_or_path=cell["model"], dtype=cell["dtype"], device="cpu"))
     return asdict(measured_machine(policy, checked_shape(policy)))
@@ -74,7 +75,7 @@ def measure_machine(cell: dict[str, Any]) -> dict[str, Any]:
 def measure(cell: dict[str, Any]) -> dict[str, Any]:
     """In the process of a cell: the steps, the memory before them, and what the prediction needs to know of the run."""
     from benchmarks import ours
-    from opct.prediction import checked_shape, largest_batch, setting_of
+    from opct.training.prediction import checked_shape, largest_batch, setting_of
 
     found: dict[str, Any] = {}
     prepare = ours.prepare

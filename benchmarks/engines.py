@@ -21,11 +21,11 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-from opct.config import LoraSettings, ModelConfig, TrainConfig
-from opct.data.build import builtin_pairs
-from opct.models.engine import Engine, Sampler
+from opct.config.schema import LoraSettings, ModelConfig, TrainConfig
+from opct.data.builders.builtin import builtin_pairs
+from opct.models.inference.sampler import Sampling
 from opct.models.policy import Policy
-from opct.models.sampler import Sampling
+from opct.models.vllm.engine import Engine, Sampler
 
 
 def main() -> None:
@@ -93,7 +93,7 @@ def engine_of(policy: Policy, config: TrainConfig, max_model_len: int) -> Iterat
         return
     import vllm
 
-    from opct.models.vllm_engine import VllmEngine
+    from opct.models.vllm.local import VllmEngine
 
     started = time.perf_counter()
     with contextlib.closing(Engine(policy, VllmEngine(policy, config, max_model_len=max_model_len))) as engine:

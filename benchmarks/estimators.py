@@ -21,16 +21,16 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from opct.checkpoint_state import is_finished
-from opct.config import TrainConfig
-from opct.config_file import load_config
-from opct.files import read_jsonl, write_json
+from opct.config.loader import load_config
+from opct.config.schema import TrainConfig
 from opct.methods.opct import OPCT
 from opct.methods.rollouts import policy_rollouts, step_weights
-from opct.prepare import Setup, prepare
-from opct.progress import make_progress
-from opct.runs import RunDir
-from opct.trainer import train
+from opct.runs.io import read_jsonl, write_json
+from opct.runs.progress import make_progress
+from opct.runs.run_dir import RunDir
+from opct.training.resume import is_finished
+from opct.training.setup import Setup, prepare
+from opct.training.trainer import train
 
 CONFIG = Path(__file__).resolve().parents[1] / "configs" / "sycophancy.yaml"
 ESTIMATORS = ("exact", "sampled")

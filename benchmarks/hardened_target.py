@@ -22,13 +22,13 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.hidden_pattern import add_attack_options, played, settings_of, table
-from opct.config_file import load_config
+from opct.config.loader import load_config
 from opct.data.behaviors import Behavior, builtin_behaviors
 from opct.data.pairs import ContrastivePair, Prompt, write_pairs
 from opct.data.perturb.jailbreak import REFUSED_TURNS, bare_prompt, wrapped_prompt
-from opct.files import write_json
-from opct.progress import make_progress
-from opct.stages import Parts, train_once
+from opct.experiments.stages import Parts, train_once
+from opct.runs.io import write_json
+from opct.runs.progress import make_progress
 
 FAMILIES = (None, "role_play", "hypothetical", "authority")
 """Frames of the messages that are trained on; None: bare."""

@@ -13,17 +13,17 @@ import torch
 
 from benchmarks.phases import Phases, teacher_or_policy
 from benchmarks.workloads import Workload, make_pairs
-from opct import trainer
-from opct.accumulation import accumulate, shares_prompts
-from opct.config import TrainConfig
+from opct.config.schema import TrainConfig
 from opct.data.pairs import write_pairs
-from opct.files import read_jsonl
 from opct.methods.opct import OPCT
 from opct.methods.rollouts import step_weights
 from opct.models.policy import Policy
-from opct.prepare import Setup, prepare
-from opct.progress import NullProgress
-from opct.runs import RunDir
+from opct.runs.io import read_jsonl
+from opct.runs.progress import NullProgress
+from opct.runs.run_dir import RunDir
+from opct.training import trainer
+from opct.training.accumulate import accumulate, shares_prompts
+from opct.training.setup import Setup, prepare
 
 NO_TOKEN = -1  # stands for the stop tokens: no completion ends before its limit
 
@@ -65,9 +65,9 @@ def config_of(
 @contextlib.contextmanager
 def written(workload: Workload, model: str) -> Iterator[Path]:
     """A folder for a while, with the workload's pairs in it."""
-    from opct.config import ModelConfig
+    from opct.config.schema import ModelConfig
     from opct.data.render import Renderer
-    from opct.models.load import load_tokenizer
+    from opct.models.loading import load_tokenizer
 
     renderer = Renderer(load_tokenizer(ModelConfig(name_or_path=model)))
     with tempfile.TemporaryDirectory(prefix="opct-bench-") as name:

@@ -50,9 +50,9 @@ def timed(sample: Any) -> dict[str, Any]:
 
 def ours(cell: dict[str, Any]) -> dict[str, Any]:
     """`Policy.sample`, every prompt by itself."""
-    from opct.config import ModelConfig
+    from opct.config.schema import ModelConfig
+    from opct.models.inference.sampler import Sampling, sample_seed
     from opct.models.policy import Policy
-    from opct.models.sampler import Sampling, sample_seed
 
     policy = Policy.load(ModelConfig(name_or_path=cell["model"], dtype=cell["dtype"], device="cpu"))
     if cell["forced"]:
@@ -73,7 +73,7 @@ def transformers(cell: dict[str, Any]) -> dict[str, Any]:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
-    from opct.models.load import resolve_model
+    from opct.models.loading import resolve_model
 
     source = resolve_model(cell["model"])
     tokenizer = AutoTokenizer.from_pretrained(source)
@@ -156,8 +156,8 @@ def work(cell: dict[str, Any]) -> dict[str, Any]:
 
 def prompts(cell: dict[str, Any]) -> dict[str, Any]:
     """In a process of its own, so that the one that starts the others stays small: what vLLM is given."""
-    from opct.config import ModelConfig
-    from opct.models.load import load_tokenizer, resolve_model
+    from opct.config.schema import ModelConfig
+    from opct.models.loading import load_tokenizer, resolve_model
 
     tokenizer = load_tokenizer(ModelConfig(name_or_path=cell["model"]))
     return {"folder": resolve_model(cell["model"]), "prompts": prompts_of(tokenizer, cell["rows"])}

@@ -263,9 +263,9 @@ def training_flops(workload: Workload, cell: dict[str, Any]) -> float:
     """Operations of teacher, policy, backward and loss that no system can do without; each prompt once."""
     from transformers import AutoConfig
 
-    from opct.cost import Batch, Setting, operations
-    from opct.models.load import resolve_model
-    from opct.shape import shape_of
+    from opct.models.cost_model import Batch, Setting, operations
+    from opct.models.loading import resolve_model
+    from opct.models.shape import shape_of
 
     shape = shape_of(AutoConfig.from_pretrained(resolve_model(cell["model"])))
     lengths = workload.prompt_tokens, workload.teacher_tokens, workload.completion_tokens

@@ -14,11 +14,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from opct.config_file import load_config
-from opct.progress import make_progress
+from opct.config.loader import load_config
+from opct.experiments.stages import BASE, Parts, asked_now, evaluate_once, train_once
 from opct.reports import report
-from opct.runs import RunDir
-from opct.stages import BASE, Parts, asked_now, evaluate_once, train_once
+from opct.runs.progress import make_progress
+from opct.runs.run_dir import RunDir
 
 CONFIGS = Path(__file__).resolve().parents[1] / "configs"
 METHODS = {"sft": CONFIGS / "baselines" / "sft.yaml", "opct": CONFIGS / "sycophancy.yaml"}

@@ -36,7 +36,7 @@ from trl.trainer.utils import create_model_from_path, pad, use_adapter
 from benchmarks.phases import Phases, teacher_or_policy
 from benchmarks.workloads import Workload, make_pairs
 from opct.data.render import Renderer
-from opct.models.load import resolve_model
+from opct.models.loading import resolve_model
 
 if TYPE_CHECKING:
     from opct.data.pairs import ContrastivePair

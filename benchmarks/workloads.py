@@ -116,7 +116,7 @@ def products_dtype(asked: str) -> str:
         return asked
     import torch
 
-    from opct.models.load import choose_dtype
+    from opct.models.loading import choose_dtype
 
     dtype, why = choose_dtype("auto", torch.device("cpu"), hidden_size=576)
     print(f"  products: {why}", flush=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin
 
-from opct.config import Section, TrainConfig
+from opct.config.schema import Section, TrainConfig
 
 PAGE = Path(__file__).with_name("config.md")
 BEGIN, END = "<!-- settings:begin -->\n", "<!-- settings:end -->\n"

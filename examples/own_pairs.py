@@ -14,7 +14,7 @@ from pathlib import Path
 
 import opct
 from opct.errors import DataError
-from opct.progress import make_progress
+from opct.runs.progress import make_progress
 
 MODEL = os.environ.get("OPCT_EXAMPLE_MODEL", "smollm2-135m-instruct")
 

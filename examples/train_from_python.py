@@ -14,8 +14,8 @@ from pathlib import Path
 
 import opct
 from opct.api import load_policy
-from opct.data.build import builtin_pairs
-from opct.progress import make_progress
+from opct.data.builders.builtin import builtin_pairs
+from opct.runs.progress import make_progress
 
 MODEL = os.environ.get("OPCT_EXAMPLE_MODEL", "smollm2-135m-instruct")
 

@@ -54,7 +54,7 @@ def pair_files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 @pytest.fixture
 def make_config(tmp_path: Path, tiny_folder: Path, pair_files: tuple[Path, Path]):
     """Makes a float32 CPU config of a few tiny steps; keyword arguments replace sections' settings."""
-    from opct.config import TrainConfig
+    from opct.config.schema import TrainConfig
 
     pairs, anchors = pair_files
     defaults = {

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from opct.config import TrainConfig
-from opct.models.engine import Drawn
+from opct.config.schema import TrainConfig
+from opct.models.inference.sampler import Sampling
 from opct.models.policy import Policy
-from opct.models.sampler import Sampling
+from opct.models.vllm.engine import Drawn
 from tests.tiny import CONTEXT
 
 

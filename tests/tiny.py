@@ -113,10 +113,10 @@ OWN_PARTS = False  # whether the tiny policies compute attention and norms as a 
 
 def tiny_adapter_policy(*, seed: int = 0, r: int = 4, dropout: float = 0.0, random: bool = True, **options):
     """A tiny policy with a LoRA adapter; `random` gives its B matrices weights, as training would."""
-    from opct.config import LoraSettings
-    from opct.models.attention import use_grouped_attention
-    from opct.models.load import attach_adapter
-    from opct.models.norm import fuse_norms
+    from opct.config.schema import LoraSettings
+    from opct.models.kernels.attention import use_grouped_attention
+    from opct.models.kernels.fused_norm import fuse_norms
+    from opct.models.loading import attach_adapter
     from opct.models.policy import Policy
 
     tokenizer = tiny_tokenizer()

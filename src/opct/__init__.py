@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from opct.api import evaluate as evaluate
     from opct.api import train as train
     from opct.attack.run import run_attack as run_attack
-    from opct.config import TrainConfig as TrainConfig
-    from opct.config_file import load_config as load_config
+    from opct.config.loader import load_config as load_config
+    from opct.config.schema import TrainConfig as TrainConfig
     from opct.data.pairs import ContrastivePair as ContrastivePair
     from opct.data.pairs import load_pairs as load_pairs
     from opct.data.pairs import write_pairs as write_pairs
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 _HOMES = {
     "ContrastivePair": "opct.data.pairs",
     "Policy": "opct.models.policy",
-    "TrainConfig": "opct.config",
+    "TrainConfig": "opct.config.schema",
     "evaluate": "opct.api",
-    "load_config": "opct.config_file",
+    "load_config": "opct.config.loader",
     "load_pairs": "opct.data.pairs",
     "losses": "opct.losses",
     "report": "opct.reports",

@@ -10,17 +10,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from opct.errors import EvaluationError
-from opct.files import file_sha256
-from opct.progress import NullProgress, Progress
-from opct.runs import RunDir, run_behind, run_of
+from opct.runs.io import file_sha256
+from opct.runs.progress import NullProgress, Progress
+from opct.runs.run_dir import RunDir, run_behind, run_of
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-    from opct.config import TrainConfig
+    from opct.config.schema import TrainConfig
     from opct.models.policy import Policy
-    from opct.trainer import TrainResult
+    from opct.training.trainer import TrainResult
 
 DEFAULT_SUITES = ("sycophancy_short", "benign")
 SHOWN_GROUPS = (
@@ -61,13 +61,13 @@ class EvalResult:
 def train(
     config: TrainConfig, *, resume: bool = False, overwrite: bool = False, progress: Progress | None = None
 ) -> TrainResult:
-    """Train as `config` says, in `config.output_dir`; see `opct.trainer.train` for arguments and errors.
+    """Train as `config` says, in `config.output_dir`; see `opct.training.trainer.train` for arguments and errors.
 
     Where pairs hold jailbreak behaviours or hazards, a new run measures its teacher; see `teacher.check_behaviors`.
     """
     from opct.before_training import measure_teacher
-    from opct.method_faults import refuse_attackers
-    from opct.trainer import train as run_training
+    from opct.config.validation import refuse_attackers
+    from opct.training.trainer import train as run_training
 
     refuse_attackers(config)
     return run_training(config, resume=resume, overwrite=overwrite, progress=progress, check_teacher=measure_teacher)
@@ -133,12 +133,12 @@ def load_policy(target: str | Path, **settings: Any) -> Policy:
     """The policy of a run directory, an adapter folder, or a model.
 
     Args:
-        settings: of `opct.config.ModelConfig`, such as `dtype` and `device`; over those of the run.
+        settings: of `opct.config.schema.ModelConfig`, such as `dtype` and `device`; over those of the run.
 
     Raises:
         ModelError, RunError, EvaluationError: it cannot be loaded.
     """
-    from opct.models.saved import load_policy as load
+    from opct.models.from_run import load_policy as load
 
     return load(str(target), **settings)
 
@@ -163,7 +163,7 @@ def _described(target: str | Path | Policy, policy: Policy, run: RunDir | None) 
         label = "trained" if policy.has_adapter else "base"
         weights = {"sha256": files} if files else {"hash": policy.weights_hash()}
         return {"label": label, "weights": weights, **_trained_on(target, policy)}
-    from opct.config_file import load_config
+    from opct.config.loader import load_config
 
     config = load_config(run.config_path)
     described = {"label": config.method, "method": config.method, "train_seed": config.seed, "name": run.path.name}
@@ -178,7 +178,7 @@ def _described(target: str | Path | Policy, policy: Policy, run: RunDir | None) 
 
 def _trained_on(target: str | Path | Policy, policy: Policy) -> dict[str, Any]:
     """What the weights were trained on, as their run says; of an adapter without a run, that it is not known."""
-    from opct.data.trained_on import read_trained_texts
+    from opct.data.contamination import read_trained_texts
 
     run = run_behind(target) if isinstance(target, str | Path) else None
     if run is None:
@@ -222,8 +222,8 @@ def _suites_table(results: dict[str, Any]) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
-    from opct.evals.judging.calibration import with_calibrations
-    from opct.evals.judging.told import judge_of, judged_by, short_agreement
+    from opct.judges.calibration import with_calibrations
+    from opct.judges.provenance import judge_of, judged_by, short_agreement
 
     rows = with_calibrations(results["rows"])
     judged = [row for row in rows if judge_of(row) is not None]

@@ -12,13 +12,13 @@ from typing import Any
 from opct import distributed
 from opct.data.pairs import Prompt
 from opct.data.perturb import jailbreak, safety_awareness
-from opct.data.teacher_questions import ASKED, teacher_questions
+from opct.data.teacher_prompts import ASKED, teacher_questions
 from opct.evals.teacher_check import check_teacher
 from opct.methods.rollouts import sampling
-from opct.models.sampler import Completion
-from opct.models.sharded import by_itself
-from opct.prepare import Setup
-from opct.progress import Progress
+from opct.models.fsdp import by_itself
+from opct.models.inference.sampler import Completion
+from opct.runs.progress import Progress
+from opct.training.setup import Setup
 
 
 def measure_teacher(setup: Setup, progress: Progress) -> dict[str, Any] | None:

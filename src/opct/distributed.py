@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from opct.errors import ConfigError, OpctError, TrainingError
-from opct.watch import Watch, keep_reason
+from opct.runs.watch import Watch, keep_reason
 
 if TYPE_CHECKING:
-    from opct.config import ParallelConfig
+    from opct.config.schema import ParallelConfig
 
 START = "start several processes with `torchrun --nproc-per-node 8 -m opct train ...`, or unset WORLD_SIZE to have one."
 LOST = (

@@ -22,7 +22,7 @@ import yaml
 
 from opct.cli.app import main
 from opct.data.pairs import ContrastivePair, write_pairs
-from opct.runs import RunDir
+from opct.runs.run_dir import RunDir
 from tests.tiny import tiny_anchors, tiny_pairs
 
 TIMEOUT_S = 120

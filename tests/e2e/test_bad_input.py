@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from opct.checkpoints import fault
 from opct.data.pairs import write_pairs
 from opct.models import gguf
+from opct.runs.checkpoints import fault
 from tests.e2e.cli import files, here, jsonl, started, workplace
 from tests.tiny import CONTEXT, tiny_pairs
 

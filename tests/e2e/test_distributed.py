@@ -17,7 +17,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from opct.checkpoints import fault
+from opct.runs.checkpoints import fault
 from tests.e2e.cli import TIMEOUT_S, UNSHARED, Workplace, here, jsonl, result_of, workplace
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="torchrun with gloo needs a POSIX system")

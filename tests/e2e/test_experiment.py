@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from opct import experiment as module
-from opct.config_file import dump_config
+from opct.config.loader import dump_config
 from opct.errors import DataError, RunError
-from opct.experiment import ExperimentResult, run_experiment
-from opct.experiment_config import load_experiment
-from opct.files import read_jsonl, write_jsonl
-from opct.progress import NullProgress
-from opct.runs import RunDir
-from opct.spent import Cost
-from opct.trainer import train
+from opct.experiments import runner as module
+from opct.experiments.config import load_experiment
+from opct.experiments.runner import ExperimentResult, run_experiment
+from opct.runs.io import read_jsonl, write_jsonl
+from opct.runs.progress import NullProgress
+from opct.runs.run_dir import RunDir
+from opct.runs.usage import Cost
+from opct.training.trainer import train
 from tests.tiny import TINY_TRAINING, save_tiny
 
 EXPERIMENT = """

@@ -11,8 +11,8 @@ import pytest
 
 from opct.data.behaviors import builtin_behaviors
 from opct.errors import DataError, EvaluationError, RunError
-from opct.experiment import run_experiment
-from opct.progress import NullProgress
+from opct.experiments.runner import run_experiment
+from opct.runs.progress import NullProgress
 from tests.tiny import TINY_TRAINING, save_tiny
 
 EXPERIMENT = """

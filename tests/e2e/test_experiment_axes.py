@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from opct.experiment import run_experiment
-from opct.files import read_jsonl
-from opct.runs import RunDir
+from opct.experiments.runner import run_experiment
+from opct.runs.io import read_jsonl
+from opct.runs.run_dir import RunDir
 from tests.e2e.test_experiment import Noted
 
 SHARED = """

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from opct.checkpoints import fault
+from opct.runs.checkpoints import fault
 from tests.e2e.cli import Workplace, apart, files, here, result_of, started, workplace
 
 LONG = {"max_steps": 24, "eval_steps": 5, "save_steps": 2}

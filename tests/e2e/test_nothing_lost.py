@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from opct.checkpoints import fault
 from opct.data.pairs import load_pairs, write_pairs
+from opct.runs.checkpoints import fault
 from tests.e2e.cli import Workplace, apart, files, here, result_of, workplace
 from tests.tiny import save_tiny
 

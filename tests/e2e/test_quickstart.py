@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from opct import quickstart, stages
 from opct.errors import RunError
-from opct.models import load
-from opct.progress import NullProgress
-from opct.runs import RunDir
+from opct.experiments import quickstart, stages
+from opct.models import loading
+from opct.runs.progress import NullProgress
+from opct.runs.run_dir import RunDir
 
 EVALUATION = {
     "n_questions": 6,
@@ -105,7 +105,7 @@ def test_all_that_is_compared_runs_in_one_dtype(tmp_path: Path, tiny_folder: Pat
         return {torch.float32: 2.0, torch.bfloat16: 1.0 if len(probed) <= 2 else 4.0}[dtype]
 
     monkeypatch.setattr(quickstart, "EVALUATION", EVALUATION)
-    monkeypatch.setattr(load, "_matmul_time_s", time_s)
+    monkeypatch.setattr(loading, "_matmul_time_s", time_s)
     result = quickstart.run_quickstart(tmp_path, overrides=[*settings(tiny_folder), "model.dtype=auto"])
     assert {label: found["run"]["dtype"] for label, found in result.results.items()} == dict.fromkeys(
         ("base", "sft", "opct"), "bfloat16"

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
-from opct.checkpoints import fault
-from opct.config_file import load_config
+from opct.config.loader import load_config
 from opct.data.pairs import load_pairs
+from opct.runs.checkpoints import fault
 from tests.e2e.cli import files, here, jsonl, workplace
 
 ARMS = {
@@ -214,7 +214,7 @@ def test_a_dry_run_prints_the_plan_and_writes_nothing(tmp_path, tiny_folder):
 
 def test_an_interrupted_quickstart_measures_nothing(tmp_path, tiny_folder, monkeypatch):
     """Its first training is interrupted: the command stops there, and says so by its exit code."""
-    from opct import stages
+    from opct.experiments import stages
 
     trained = []
 

@@ -21,9 +21,9 @@ from pathlib import Path
 
 import pytest
 
-from opct.config import VllmConfig
-from opct.models.sampler import Sampling
-from opct.models.vllm_server import VllmServer
+from opct.config.schema import VllmConfig
+from opct.models.inference.sampler import Sampling
+from opct.models.vllm.server import VllmServer
 from tests.conftest import REPOSITORY
 from tests.e2e.cli import Done, Workplace, _flat, jsonl, workplace
 from tests.tiny import save_tiny

@@ -12,19 +12,19 @@ from tests import oracles, tiny
 from tests.tiny import tiny_adapter_policy, tiny_anchors, tiny_pairs
 
 from opct import losses
-from opct.accumulation import accumulate, shares_prompts
-from opct.config import LossConfig, TeacherConfig
+from opct.config.schema import LossConfig, TeacherConfig
 from opct.data.pairs import ContrastivePair
 from opct.data.render import render_pairs
 from opct.methods.consistency import consistency_loss
 from opct.methods.opct import OPCT
 from opct.methods.rollouts import Rollout, policy_rollouts, step_weights
 from opct.models import scoring
+from opct.models.inference.sampler import Completion
 from opct.models.policy import Policy
-from opct.models.sampler import Completion
 from opct.models.scoring import Head, Scores, micro_batches
 from opct.models.teacher import make_teacher
-from opct.prepare import prepare
+from opct.training.accumulate import accumulate, shares_prompts
+from opct.training.setup import prepare
 
 
 @pytest.fixture(autouse=True, params=["torch's parts", "our parts"])

@@ -10,19 +10,19 @@ import torch
 from tests import oracles
 from tests.tiny import tiny_adapter_policy, tiny_model, tiny_pairs, tiny_tokenizer
 
-from opct.checkpoint_state import load_checkpoint
-from opct.config import ModelConfig
+from opct.config.schema import ModelConfig
 from opct.data.pairs import ContrastivePair, write_pairs
-from opct.files import read_jsonl
 from opct.methods.rollouts import policy_rollouts
-from opct.models.load import weights_hash
+from opct.models.inference.sampler import Sampling
+from opct.models.loading import weights_hash
 from opct.models.policy import Policy
-from opct.models.sampler import Sampling
-from opct.prepare import prepare
-from opct.progress import NullProgress
-from opct.runs import RunDir
-from opct.trainer import train
-from opct.validation import validate
+from opct.runs.io import read_jsonl
+from opct.runs.progress import NullProgress
+from opct.runs.run_dir import RunDir
+from opct.training.resume import load_checkpoint
+from opct.training.setup import prepare
+from opct.training.trainer import train
+from opct.training.validation import validate
 
 # ----------------------------------------------------------------------------------------------- 7
 
@@ -79,7 +79,7 @@ def base_weights(policy: Policy) -> dict[str, torch.Tensor]:
 
 
 def _state(setup):
-    from opct.checkpoint_state import SavedState
+    from opct.training.resume import SavedState
 
     return SavedState(optimizer=torch.optim.AdamW(setup.policy.trainable_parameters().values()))
 
@@ -100,7 +100,7 @@ def test_07_a_frozen_copy_stays_as_it_was_while_the_policy_moves(make_config, tm
 
 def watched(config, look) -> list:
     """What `look` finds in the setup of a run, before its first step and after each."""
-    import opct.trainer
+    import opct.training.trainer
 
     seen = []
 
@@ -119,7 +119,7 @@ def watched(config, look) -> list:
         return watch.setup
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(opct.trainer, "prepare", remember)
+        patch.setattr(opct.training.trainer, "prepare", remember)
         train(config, progress=watch)
     return seen
 

@@ -17,15 +17,15 @@ from tests import oracles
 from tests.tiny import tiny_adapter_policy, tiny_anchors, tiny_pairs
 
 from opct import losses
-from opct.accumulation import accumulate
-from opct.config import LossConfig, RolloutConfig, TrainConfig
+from opct.config.schema import LossConfig, RolloutConfig, TrainConfig
 from opct.data.render import render_pairs
-from opct.files import read_jsonl
 from opct.methods.opct import OPCT
 from opct.methods.rollouts import policy_rollouts, step_weights
 from opct.models.teacher import make_teacher
-from opct.runs import RunDir
-from opct.trainer import train
+from opct.runs.io import read_jsonl
+from opct.runs.run_dir import RunDir
+from opct.training.accumulate import accumulate
+from opct.training.trainer import train
 
 TIMEOUT_S = 120
 BASELINES = ("dpo", "act")

@@ -6,15 +6,15 @@ import pytest
 import torch
 from transformers import OPTConfig, OPTForCausalLM
 
-from opct.accumulation import accumulate, shares_prompts
 from opct.errors import NonFiniteError
 from opct.methods.opct import OPCT
 from opct.methods.rollouts import policy_rollouts, step_weights
 from opct.models.policy import Policy
 from opct.models.teacher import make_teacher, sharing_fault
-from opct.prepare import prepare
-from opct.progress import NullProgress
-from opct.trainer import train
+from opct.runs.progress import NullProgress
+from opct.training.accumulate import accumulate, shares_prompts
+from opct.training.setup import prepare
+from opct.training.trainer import train
 from tests.tiny import tiny_adapter_policy, tiny_tokenizer
 
 

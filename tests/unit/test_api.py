@@ -13,14 +13,14 @@ import pytest
 from rich.console import Console
 
 from opct import api
-from opct.config import ModelConfig, TrainConfig
-from opct.config_file import dump_config
+from opct.config.loader import dump_config
+from opct.config.schema import ModelConfig, TrainConfig
+from opct.data.contamination import TrainedTexts, write_trained_texts
 from opct.data.pairs import ContrastivePair
-from opct.data.trained_on import TrainedTexts, write_trained_texts
 from opct.errors import DataError, EvaluationError
-from opct.files import atomic_write
-from opct.progress import NullProgress
-from opct.runs import RunDir
+from opct.runs.io import atomic_write
+from opct.runs.progress import NullProgress
+from opct.runs.run_dir import RunDir
 
 ROW = {"suite": "s", "metric": "m", "group": "all", "value": 0.25, "ci_low": 0.125, "ci_high": 0.5}
 COUNTS = {"n": 7, "n_unscored": 1, "n_truncated": 2}

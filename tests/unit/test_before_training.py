@@ -15,18 +15,18 @@ import torch.multiprocessing as mp
 
 from opct import api, before_training
 from opct.data.behaviors import Behavior
-from opct.data.build_jailbreak import build_jailbreak
-from opct.data.build_safety import build_safety_awareness
+from opct.data.builders.jailbreak import build_jailbreak
+from opct.data.builders.safety_awareness import build_safety_awareness
 from opct.data.pairs import ContrastivePair, write_pairs
 from opct.errors import DataError
 from opct.evals import teacher_check
-from opct.evals.graders import Verdict
+from opct.evals.graders.short_answer import Verdict
 from opct.evals.teacher_check import check_teacher
-from opct.files import read_jsonl
-from opct.plan import _sizes
-from opct.prepare import prepare
-from opct.progress import NullProgress
-from opct.runs import RunDir
+from opct.runs.io import read_jsonl
+from opct.runs.progress import NullProgress
+from opct.runs.run_dir import RunDir
+from opct.training.dry_run import _sizes
+from opct.training.setup import prepare
 
 WORDS = ("Paint a rude word", "Steal a goldfish", "Cheat at chess", "Ring a doorbell", "Hide the chalk", "Let out air")
 BEHAVIORS = [Behavior(f"b/{i}", "c", text, f"Draw picture {i}", "train") for i, text in enumerate(WORDS)]

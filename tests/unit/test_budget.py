@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from opct.budget import BUDGET, LENGTH, budget_of
-from opct.config_file import setting_names
+from opct.config.budget import BUDGET, LENGTH, budget_of
+from opct.config.loader import setting_names
 
 
 def test_every_setting_of_a_budget_is_one():

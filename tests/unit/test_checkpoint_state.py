@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from opct.checkpoint_state import is_finished
-from opct.config_file import dump_config
+from opct.config.loader import dump_config
 from opct.errors import RunError
-from opct.files import write_json
-from opct.runs import RunDir
-from opct.trainer import train
+from opct.runs.io import write_json
+from opct.runs.run_dir import RunDir
+from opct.training.resume import is_finished
+from opct.training.trainer import train
 from tests.tiny import save_tiny, tiny_adapter_policy
 
 

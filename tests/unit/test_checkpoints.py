@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from opct import checkpoints
-from opct.checkpoints import fault, read_state
 from opct.errors import CheckpointError
-from opct.runs import RunDir
+from opct.runs.checkpoints import fault, read_state
+from opct.runs.run_dir import RunDir, checkpoints
 
 
 @pytest.fixture
@@ -102,7 +101,7 @@ def test_a_real_file_size_limit_stops_torch_and_the_good_one_stays(tmp_path):
 import resource, signal, sys
 import torch
 from opct.errors import CheckpointError
-from opct.runs import RunDir
+from opct.runs.run_dir import RunDir
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (65536, 65536))
 with RunDir.create(sys.argv[1]) as run:

@@ -6,10 +6,10 @@ from typing import get_args
 
 import pytest
 
-from opct.config import TrainConfig
-from opct.config_file import config_schema, dump_config, load_config, nearest_setting, packaged_config, setting_names
+from opct.config.loader import config_schema, dump_config, load_config, nearest_setting, packaged_config, setting_names
+from opct.config.presets import PRESETS
+from opct.config.schema import TrainConfig
 from opct.errors import ConfigError
-from opct.presets import PRESETS
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 

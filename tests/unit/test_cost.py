@@ -9,7 +9,8 @@ import pytest
 import torch
 from transformers import GPT2Config, LlamaConfig, MixtralConfig
 
-from opct.cost import (
+from opct.errors import ModelError
+from opct.models.cost_model import (
     MOST_PACKED_BYTES,
     Batch,
     Machine,
@@ -22,14 +23,13 @@ from opct.cost import (
     operations,
     step_time,
 )
-from opct.errors import ModelError
-from opct.models.attention import use_grouped_attention
-from opct.models.branching import _Packing, shared_batches
-from opct.models.norm import fuse_norms
-from opct.models.packed import MOST_BYTES
+from opct.models.inference.prefix_sharing import _Packing, shared_batches
+from opct.models.kernels.attention import use_grouped_attention
+from opct.models.kernels.fused_norm import fuse_norms
+from opct.models.kernels.packed_linear import MOST_BYTES
 from opct.models.policy import Policy
 from opct.models.scoring import micro_batches
-from opct.shape import Shape, shape_of
+from opct.models.shape import Shape, shape_of
 from tests.conftest import REPOSITORY
 from tests.tiny import tiny_adapter_policy, tiny_model, tiny_tokenizer
 
@@ -267,7 +267,7 @@ def test_shards_split_what_is_kept_and_gather_what_is_computed():
 
 
 def test_an_adapter_is_whole_in_every_process():
-    """As `opct.models.sharded` leaves it: of 312 weights and an adapter of 366 a quarter of the former alone."""
+    """As `opct.models.fsdp` leaves it: of 312 weights and an adapter of 366 a quarter of the former alone."""
     batch = Batch(8, 1, 10, 8, 3)
     found = memory(SMALL, Setting(3, processes=4, parallel="shard"), batch)
     assert (found.weights, found.gradients, found.optimizer) == (2 * 312 / 4 + 4 * 366, 4 * 366, 8 * 366)

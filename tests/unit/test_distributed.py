@@ -13,14 +13,16 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from opct import accumulation, distributed, watch
-from opct.accumulation import _as_long_as_the_others, _nothing, plan_of, prompt_shares
-from opct.config import ParallelConfig, RolloutConfig, TrainConfig
+from opct import distributed
+from opct.config.schema import ParallelConfig, RolloutConfig, TrainConfig
 from opct.data.render import render_pairs
 from opct.errors import ConfigError, TrainingError
 from opct.methods.rollouts import policy_rollouts
-from opct.models.sharded import by_itself, for_gradients, wants_shards
-from opct.signals import StopRequest
+from opct.models.fsdp import by_itself, for_gradients, wants_shards
+from opct.runs import watch
+from opct.runs.signals import StopRequest
+from opct.training import accumulate
+from opct.training.accumulate import _as_long_as_the_others, _nothing, plan_of, prompt_shares
 from tests.tiny import tiny_adapter_policy, tiny_pairs
 
 
@@ -125,7 +127,7 @@ def test_the_empty_rollout_adds_nothing(make_config, share: bool):
         if extra:
             found, weights = [*found, _nothing(found[0])], [*weights, torch.zeros(2)]
             plan = [[[0, 1], [2]], [[2]]]
-        loss, _, _ = accumulation._accumulate(
+        loss, _, _ = accumulate._accumulate(
             OPCT(policy, teacher, config), policy, teacher, found, weights, plan, share=share
         )
         results.append((loss, oracles.gradients(policy)))

@@ -7,19 +7,19 @@ import dataclasses
 import pytest
 import torch
 
-import opct.models.vllm_engine
-from opct.config import TrainConfig
-from opct.config_file import load_config
+import opct.models.vllm.local
+from opct.config.loader import load_config
+from opct.config.schema import TrainConfig
 from opct.errors import ConfigError, EngineError, MismatchError, RunError
-from opct.files import read_jsonl
 from opct.methods import dpo, rollouts
 from opct.methods.opct import OPCT
 from opct.methods.rollouts import step_weights
-from opct.models.engine import Drawn
-from opct.plan import make_plan
-from opct.prepare import describe, prepare
-from opct.runs import RunDir
-from opct.trainer import train
+from opct.models.vllm.engine import Drawn
+from opct.runs.io import read_jsonl
+from opct.runs.run_dir import RunDir
+from opct.training.dry_run import make_plan
+from opct.training.setup import describe, prepare
+from opct.training.trainer import train
 from tests.engines import PolicyBackend
 
 ENGINE = {"engine": "vllm", "num_generations": 2, "max_completion_tokens": 6}
@@ -36,8 +36,8 @@ def backends(monkeypatch) -> list[PolicyBackend]:
         made[-1].max_model_len = max_model_len
         return made[-1]
 
-    monkeypatch.setattr(opct.models.vllm_engine, "VllmEngine", start)
-    monkeypatch.setattr(opct.models.vllm_engine, "require_vllm", lambda: None)
+    monkeypatch.setattr(opct.models.vllm.local, "VllmEngine", start)
+    monkeypatch.setattr(opct.models.vllm.local, "require_vllm", lambda: None)
     return made
 
 
@@ -126,16 +126,16 @@ def test_the_engine_as_teacher_gives_the_same_run_without_a_teacher_here(
     there = make_config(output_dir=str(tmp_path / "there"), loss=SAMPLED, rollout=ENGINE, teacher={"engine": "rollout"})
     train(here)
     there = there.model_copy(update={"data": there.data.model_copy(update={"validation_size": 0})})
-    setup_of = opct.trainer.prepare
+    setup_of = opct.training.trainer.prepare
 
     def no_teacher(*arguments, **options):
         setup = setup_of(*arguments, **options)
         monkeypatch.setattr(type(setup.teacher), "__call__", lambda self: pytest.fail("the teacher was asked"))
         return setup
 
-    monkeypatch.setattr(opct.trainer, "prepare", no_teacher)
-    monkeypatch.setattr(opct.trainer, "shares_prompts", lambda *_: False)
-    monkeypatch.setattr(opct.trainer, "detours", lambda *_: [])
+    monkeypatch.setattr(opct.training.trainer, "prepare", no_teacher)
+    monkeypatch.setattr(opct.training.trainer, "shares_prompts", lambda *_: False)
+    monkeypatch.setattr(opct.training.trainer, "detours", lambda *_: [])
     train(there)
     for found, expected in zip(rows(there), rows(here)[1:], strict=True):
         for key in ("train/loss", "train/kl", "train/grad_norm"):
@@ -184,14 +184,14 @@ def test_the_engine_has_room_for_the_longest_pair_and_no_more(make_config, backe
 
 
 def test_an_engine_that_is_too_short_for_the_pairs_is_stopped_and_refused(make_config, backends, monkeypatch):
-    started = opct.models.vllm_engine.VllmEngine
+    started = opct.models.vllm.local.VllmEngine
 
     def short(policy, config, *, max_model_len):
         backend = started(policy, config, max_model_len=max_model_len)
         backend.max_model_len -= 1
         return backend
 
-    monkeypatch.setattr(opct.models.vllm_engine, "VllmEngine", short)
+    monkeypatch.setattr(opct.models.vllm.local, "VllmEngine", short)
     with pytest.raises(EngineError, match=r"the test's engine takes (\d+) tokens, .* --max-model-len \d+ or more"):
         prepare(make_config(rollout=ENGINE))
     assert backends[0].asked("close") == [()]

@@ -8,14 +8,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from opct import experiment as module
-from opct import stages
 from opct.cli.app import main
-from opct.config_file import dump_config
+from opct.config.loader import dump_config
 from opct.errors import DivergenceError, NonFiniteError, RunError, TrainingError
-from opct.experiment_config import load_experiment
-from opct.files import write_jsonl
-from opct.runs import RunDir
+from opct.experiments import runner as module
+from opct.experiments import stages
+from opct.experiments.config import load_experiment
+from opct.runs.io import write_jsonl
+from opct.runs.run_dir import RunDir
 from tests.unit.reports.synthetic import write_run
 
 SHARED = "max_steps: 2\noptim: {prompts_per_step: 4}\nmodel: {device: cpu}\n"

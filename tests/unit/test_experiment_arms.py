@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from opct.errors import ConfigError
-from opct.experiment_config import load_experiment
+from opct.experiments.config import load_experiment
 
 SHARED = "output_dir: elsewhere\nmax_steps: 4\noptim: {prompts_per_step: 4}\n"
 PLAIN = "output_dir: out\ntrain: shared.yaml\nseeds: [0, 3]\narms:\n  sft: {method: sft}\n  opct: {method: opct}\n"

@@ -7,12 +7,12 @@ from typing import get_args
 
 import pytest
 
-from opct.config import TrainConfig
-from opct.data.training import load_training_pairs
+from opct.config.schema import TrainConfig
+from opct.data.dataset import load_training_pairs
 from opct.errors import ConfigError
 from opct.evals.capability.suites import BENCHMARKS, CAPABILITY_SUITES
-from opct.experiment_attacks import settings_of
-from opct.experiment_config import load_experiment
+from opct.experiments.attacks import settings_of
+from opct.experiments.config import load_experiment
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 

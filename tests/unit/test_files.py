@@ -3,9 +3,9 @@ import os
 
 import pytest
 
-from opct import files
 from opct.errors import RunError
-from opct.files import append_jsonl, atomic_write, file_sha256, read_jsonl, write_json, write_jsonl
+from opct.runs import io as files
+from opct.runs.io import append_jsonl, atomic_write, file_sha256, read_jsonl, write_json, write_jsonl
 
 
 def names(folder):

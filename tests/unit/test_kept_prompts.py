@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from opct.files import read_jsonl
-from opct.plan import make_plan
-from opct.prepare import describe, prepare
-from opct.runs import RunDir
-from opct.trainer import train
+from opct.runs.io import read_jsonl
+from opct.runs.run_dir import RunDir
+from opct.training.dry_run import make_plan
+from opct.training.setup import describe, prepare
+from opct.training.trainer import train
 from tests.golden.test_invariants_of_runs import KillAfter, Killed, assert_same_run
 
 HITS = "time/prompt_cache_hit_fraction"
@@ -96,7 +96,7 @@ def test_nothing_is_kept_of_a_moving_teacher_or_for_no_use(make_config, settings
 
 def test_several_processes_keep_nothing_and_say_so(make_config, monkeypatch):
     monkeypatch.setattr("opct.distributed.launched", lambda: True)
-    monkeypatch.setattr("opct.prepare.wants_shards", lambda config: False)
+    monkeypatch.setattr("opct.training.setup.wants_shards", lambda config: False)
     monkeypatch.setattr("opct.distributed.main_first", lambda load, dtype, of: load(dtype))
     setup = prepare(merged(make_config, LONG))
     assert setup.prompt_cache is None
@@ -105,7 +105,7 @@ def test_several_processes_keep_nothing_and_say_so(make_config, monkeypatch):
 
 def test_teacher_prompts_are_computed_in_the_first_epoch_alone(make_config, monkeypatch):
     """None is forwarded twice: 11 that come again, and 2 that come once in a group with some of these."""
-    import opct.models.branching as branching
+    import opct.models.inference.prefix_sharing as branching
 
     computed: list[tuple[int, ...]] = []
     inner = branching.prompt_states

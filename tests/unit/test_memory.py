@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from opct.memory import peak_memory_gb
+from opct.models.memory import peak_memory_gb
 
 CPU = torch.device("cpu")
 
@@ -26,7 +26,7 @@ def test_resident_memory_grows_with_what_is_held():
     """200 MB more."""
     program = (
         "import torch\n"
-        "from opct.memory import memory_now_bytes, peak_memory_gb\n"
+        "from opct.models.memory import memory_now_bytes, peak_memory_gb\n"
         "cpu = torch.device('cpu')\n"
         "before = memory_now_bytes(cpu)\n"
         "held = torch.ones(50_000_000)\n"
@@ -46,7 +46,7 @@ def test_peak_memory_where_there_is_no_resource_module(monkeypatch):
             return SimpleNamespace(peak_wset=3e9)
 
     monkeypatch.setattr(psutil, "Process", Process)
-    monkeypatch.setattr("opct.memory.sys.platform", "win32")
+    monkeypatch.setattr("opct.models.memory.sys.platform", "win32")
     assert peak_memory_gb(CPU) == 3.0
 
 
@@ -55,7 +55,7 @@ def test_what_was_freed_in_small_pieces_is_given_back():
     """300 MB in pieces of 100 kB, freed but for the last one, which keeps the heap from shrinking by itself."""
     program = (
         "import torch\n"
-        "from opct.memory import give_back, memory_now_bytes\n"
+        "from opct.models.memory import give_back, memory_now_bytes\n"
         "cpu = torch.device('cpu')\n"
         "before = memory_now_bytes(cpu)\n"
         "pieces = [torch.ones(25_000) for _ in range(3_000)]\n"

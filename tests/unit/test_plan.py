@@ -10,15 +10,15 @@ import pytest
 import torch
 from rich.console import Console
 
-from opct.config import LoraSettings
-from opct.cost import Setting, memory
+from opct.config.schema import LoraSettings
 from opct.data.pairs import write_pairs
-from opct.files import read_jsonl
-from opct.plan import _duration, _Probe, _sizes, _validations, make_plan, memory_words
-from opct.prediction import checked_shape, largest_batch, mean_batch, predicted, setting_of
-from opct.prepare import prepare
-from opct.runs import RunDir
-from opct.trainer import train
+from opct.models.cost_model import Setting, memory
+from opct.runs.io import read_jsonl
+from opct.runs.run_dir import RunDir
+from opct.training.dry_run import _duration, _Probe, _sizes, _validations, make_plan, memory_words
+from opct.training.prediction import checked_shape, largest_batch, mean_batch, predicted, setting_of
+from opct.training.setup import prepare
+from opct.training.trainer import train
 from tests.tiny import tiny_pairs
 
 

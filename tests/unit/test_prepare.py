@@ -13,10 +13,10 @@ import torch
 from opct.data.behaviors import builtin_behaviors
 from opct.data.pairs import ContrastivePair, write_pairs
 from opct.errors import ConfigError, DataError, EngineError, ModelError
-from opct.files import read_jsonl
-from opct.prepare import adapter_folder, describe, prepare
-from opct.runs import RunDir
-from opct.trainer import train
+from opct.runs.io import read_jsonl
+from opct.runs.run_dir import RunDir
+from opct.training.setup import adapter_folder, describe, prepare
+from opct.training.trainer import train
 from tests.tiny import tiny_adapter_policy, tiny_model, tiny_pairs, tiny_tokenizer
 
 
@@ -126,7 +126,7 @@ def test_float16_is_not_trained_in(make_config):
 
 def test_without_vllm_nothing_is_loaded_for_it(make_config, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    monkeypatch.setattr("opct.prepare.load_training_pairs", lambda config: pytest.fail("the pairs were read"))
+    monkeypatch.setattr("opct.training.setup.load_training_pairs", lambda config: pytest.fail("the pairs were read"))
     with pytest.raises(EngineError, match=r"no module named vllm.*pip install"):
         prepare(make_config(rollout={"engine": "vllm"}))
 
@@ -144,15 +144,15 @@ def test_an_adapter_on_the_output_head_is_refused(make_config, tmp_path: Path):
 
 def test_full_fine_tuning_of_a_head_with_a_bias_is_refused(make_config, monkeypatch):
     """Its bias would get no gradient; under an adapter nothing of the head is trained, and so it may have one."""
-    from opct.models import load
+    from opct.models import loading
 
     def with_bias(config, **options):
         model, dtype, why = base(config, **options)
         model.lm_head.bias = torch.nn.Parameter(torch.zeros(model.config.vocab_size))
         return model, dtype, why
 
-    base = load.load_base
-    monkeypatch.setattr(load, "load_base", with_bias)
+    base = loading.load_base
+    monkeypatch.setattr(loading, "load_base", with_bias)
     with pytest.raises(ModelError, match="has a bias, which full fine-tuning here would not train: train an adapter"):
         prepare(make_config(lora=None))
     prepare(make_config())

@@ -3,8 +3,8 @@ import io
 import pytest
 from rich.console import Console
 
-from opct import progress
-from opct.progress import NullProgress, PlainProgress, RichProgress, duration, fields_text, make_progress
+from opct.runs import progress
+from opct.runs.progress import NullProgress, PlainProgress, RichProgress, duration, fields_text, make_progress
 
 
 @pytest.fixture

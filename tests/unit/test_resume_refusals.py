@@ -8,9 +8,9 @@ import pytest
 
 from opct.data.pairs import ContrastivePair, load_pairs, write_pairs
 from opct.errors import DataError, ModelError, RunError
-from opct.files import read_jsonl
-from opct.runs import RunDir
-from opct.trainer import train
+from opct.runs.io import read_jsonl
+from opct.runs.run_dir import RunDir
+from opct.training.trainer import train
 from tests.tiny import save_tiny, tiny_adapter_policy
 
 

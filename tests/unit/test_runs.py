@@ -5,9 +5,9 @@ import sys
 
 import pytest
 
-from opct import environment
 from opct.errors import RunError
-from opct.runs import RunDir, append_jsonl, read_jsonl, write_jsonl
+from opct.runs import manifest
+from opct.runs.run_dir import RunDir, append_jsonl, read_jsonl, write_jsonl
 
 
 def started(path) -> RunDir:
@@ -138,7 +138,7 @@ def test_two_runs_in_one_folder(tmp_path, flags):
 def test_another_process_is_named_and_its_end_frees_the_folder(tmp_path):
     program = """
 import sys
-from opct.runs import RunDir
+from opct.runs.run_dir import RunDir
 run = RunDir.create(sys.argv[1])
 print("ready", flush=True)
 sys.stdin.read()
@@ -212,25 +212,25 @@ def test_the_manifest(tmp_path, monkeypatch):
     ],
 )
 def test_secrets_are_not_kept(text, shown):
-    assert environment.without_secrets(text) == shown
+    assert manifest.without_secrets(text) == shown
 
 
 def test_a_command_that_was_started_as_a_module_can_be_pasted():
-    assert environment.command_line(["/a/opct/__main__.py", "train", "a.yaml"]) == "python -m opct train a.yaml"
+    assert manifest.command_line(["/a/opct/__main__.py", "train", "a.yaml"]) == "python -m opct train a.yaml"
 
 
 def test_no_commit_where_the_package_is_not_tracked(tmp_path, monkeypatch):
-    monkeypatch.setattr(environment, "__file__", str(tmp_path / "environment.py"))
-    assert environment.git_commit() is None
+    monkeypatch.setattr(manifest, "__file__", str(tmp_path / "environment.py"))
+    assert manifest.git_commit() is None
 
 
 def test_the_commit_of_a_checkout(tmp_path, monkeypatch):
-    monkeypatch.setattr(environment, "__file__", str(tmp_path / "environment.py"))
+    monkeypatch.setattr(manifest, "__file__", str(tmp_path / "environment.py"))
     (tmp_path / "environment.py").write_text("")
     identity = ["-c", "user.name=a", "-c", "user.email=a@b.c", "-c", "commit.gpgsign=false"]
     for command in (["init", "-q"], ["add", "."], [*identity, "commit", "-q", "-m", "x"]):
         subprocess.run(["git", "-C", str(tmp_path), *command], check=True, timeout=30)
-    commit = environment.git_commit()
+    commit = manifest.git_commit()
     assert len(commit) == 40
     (tmp_path / "environment.py").write_text("changed")
-    assert environment.git_commit() == f"{commit}-dirty"
+    assert manifest.git_commit() == f"{commit}-dirty"

@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from opct.signals import StopRequest
+from opct.runs.signals import StopRequest
 
 
 def test_what_began_the_inner_work_stops_too():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from opct.spent import NOT_KNOWN, UNKNOWN, Cost, cost_of, earlier_of, spent_before, together
+from opct.runs.usage import NOT_KNOWN, UNKNOWN, Cost, cost_of, earlier_of, spent_before, together
 
 OFFLINE = {"step": 0, "time/offline_s": 4.0, "rollout/offline_tokens": 30, "validation/kl": 0.5}
 

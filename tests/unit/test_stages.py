@@ -9,12 +9,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from opct import quickstart, stages
-from opct.config import TrainConfig
+from opct.config.schema import TrainConfig
 from opct.errors import OtherAttackError
-from opct.files import file_sha256
-from opct.progress import NullProgress
-from opct.runs import RunDir
+from opct.experiments import quickstart, stages
+from opct.runs.io import file_sha256
+from opct.runs.progress import NullProgress
+from opct.runs.run_dir import RunDir
 
 
 class Noted(NullProgress):
@@ -226,7 +226,7 @@ def test_samples_that_cannot_be_had_any_more_are_not_compared_and_that_is_said(m
 @pytest.mark.parametrize("name", ["embedded_hash", "grading_hash"])
 def test_other_embedded_data_or_graders_are_measured_again(measure, monkeypatch, name: str):
     measure()
-    place = "opct.stages" if name == "embedded_hash" else "opct.evals.fingerprint"
+    place = "opct.experiments.stages" if name == "embedded_hash" else "opct.evals.fingerprint"
     monkeypatch.setattr(f"{place}.{name}", lambda: "other")
     assert [measure(), measure()] == [2, 2]
 
@@ -249,7 +249,7 @@ def test_a_file_that_is_edited_while_it_is_measured_is_measured_again(measure, t
 def test_code_is_that_which_the_process_began_with(measure, monkeypatch, name: str):
     """Edited while it is measured: this process goes on with the code that it has, and a later one measures again."""
     now = ["as it began"]
-    place = "opct.stages" if name == "embedded_hash" else "opct.evals.fingerprint"
+    place = "opct.experiments.stages" if name == "embedded_hash" else "opct.evals.fingerprint"
 
     def one_process() -> None:
         monkeypatch.setattr(f"{place}.{name}", lambda: now[0])

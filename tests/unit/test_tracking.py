@@ -1,10 +1,10 @@
 import pytest
 
-from opct.config import OptimConfig
-from opct.config_file import load_config
+from opct.config.loader import load_config
+from opct.config.schema import OptimConfig
 from opct.errors import ConfigError, RunError
-from opct.runs import RunDir, read_jsonl
-from opct.tracking import Tracker, check_trackers, flat_settings
+from opct.runs.run_dir import RunDir, read_jsonl
+from opct.runs.tracking import Tracker, check_trackers, flat_settings
 
 
 @pytest.fixture

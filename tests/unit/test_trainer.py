@@ -11,17 +11,17 @@ import pytest
 import torch
 
 import opct.methods.opct
-from opct.checkpoints import read_state
-from opct.config import ModelConfig, OptimConfig
+from opct.config.schema import ModelConfig, OptimConfig
 from opct.errors import CheckpointError, DataError, DivergenceError, NonFiniteError
-from opct.files import read_jsonl
 from opct.methods.consistency import MicroLoss
 from opct.models.policy import Policy
-from opct.prepare import prepare
-from opct.progress import NullProgress
-from opct.runs import RunDir
-from opct.signals import StopRequest
-from opct.trainer import TrainResult, _Loop, train
+from opct.runs.checkpoints import read_state
+from opct.runs.io import read_jsonl
+from opct.runs.progress import NullProgress
+from opct.runs.run_dir import RunDir
+from opct.runs.signals import StopRequest
+from opct.training.setup import prepare
+from opct.training.trainer import TrainResult, _Loop, train
 
 
 class At(NullProgress):

@@ -10,19 +10,19 @@ from pathlib import Path
 import pytest
 
 from opct.api import evaluate
+from opct.data.contamination import read_trained_texts, trained_texts
 from opct.data.pairs import ContrastivePair, load_pairs, write_pairs
-from opct.data.trained_on import read_trained_texts, trained_texts
 from opct.errors import DivergenceError
-from opct.files import read_jsonl
 from opct.methods.act import ACT
 from opct.methods.consistency import MicroLoss
 from opct.methods.dpo import DPO
 from opct.methods.sft import SFT
-from opct.prepare import prepare
-from opct.progress import NullProgress
 from opct.reports import report
-from opct.runs import RunDir
-from opct.trainer import train
+from opct.runs.io import read_jsonl
+from opct.runs.progress import NullProgress
+from opct.runs.run_dir import RunDir
+from opct.training.setup import prepare
+from opct.training.trainer import train
 
 ONE_BATCH = {"micro_batch_tokens": 100_000}
 

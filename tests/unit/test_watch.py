@@ -11,7 +11,7 @@ from tests.conftest import REPOSITORY
 PROGRAM = """
 import multiprocessing, time
 
-from opct.watch import end_with_parent
+from opct.runs.watch import end_with_parent
 
 
 def child():

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from opct.attack.config import AttackSettings
 from opct.attack.opening import subjects_of
 from opct.attack.protocol import Attacker, Subject, plays_twins
 from opct.attack.scoring import Scorer
-from opct.attack.settings import AttackSettings
 from opct.attack.transfer import PromptTransfer
 from opct.data.behaviors import Behavior
-from opct.evals.judging.protocol import digest
-from opct.plural import count
+from opct.judges.protocol import digest
+from opct.runs.plural import count
 
 
 def players_of(

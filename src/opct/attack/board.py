@@ -10,7 +10,7 @@ from typing import Literal
 from opct.attack.protocol import EXHAUSTED, Attempt, Kind, Shot, Subject, Try, View
 from opct.data.near_duplicates import near_duplicate_groups
 from opct.errors import EvaluationError, unknown
-from opct.models.sampler import sample_seed
+from opct.models.inference.sampler import sample_seed
 
 Stop = Literal["behavior", "episode", "perfect", "never"]
 STOPS: tuple[Stop, ...] = ("behavior", "episode", "perfect", "never")

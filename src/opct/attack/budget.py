@@ -10,7 +10,7 @@ from typing import Any
 
 from opct.attack.protocol import Try
 from opct.errors import EvaluationError
-from opct.evals.judging.protocol import Usage
+from opct.judges.protocol import Usage
 
 
 @dataclass(frozen=True)

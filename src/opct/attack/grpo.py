@@ -18,7 +18,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from opct import trainer
 from opct.attack.board import Rules
 from opct.attack.models import LocalModel, Sampling
 from opct.attack.practice import LESSONS, Opponent, Practice, remembered, written_message
@@ -27,21 +26,22 @@ from opct.attack.refine import Refine, attacker_messages
 from opct.attack.rehearsal import attack_pair
 from opct.attack.scoring import Scorer
 from opct.attack.store import WARNING, AttackDir
-from opct.checkpoint_state import FREE_INSIDE, FREE_SETTINGS, is_finished
-from opct.config import TrainConfig
-from opct.config_file import load_config
+from opct.config.loader import load_config
+from opct.config.schema import TrainConfig
 from opct.data.behaviors import Behavior
 from opct.data.near_duplicates import crossing
 from opct.data.pairs import ContrastivePair, write_pairs
 from opct.errors import ConfigError, DataError
-from opct.evals.judging.protocol import Usage, digest
-from opct.files import PRIVATE_MODE, atomic_write, read_jsonl
+from opct.judges.protocol import Usage, digest
 from opct.methods.grpo import GRPO
-from opct.models.saved import load_policy
-from opct.prepare import Setup, prepare
-from opct.progress import Progress
-from opct.runs import RunDir
-from opct.tracking import check_trackers
+from opct.models.from_run import load_policy
+from opct.runs.io import PRIVATE_MODE, atomic_write, read_jsonl
+from opct.runs.progress import Progress
+from opct.runs.run_dir import RunDir
+from opct.runs.tracking import check_trackers
+from opct.training import trainer
+from opct.training.resume import FREE_INSIDE, FREE_SETTINGS, is_finished
+from opct.training.setup import Setup, prepare
 
 SETTABLE = (
     *("max_steps", "save_steps", "save_total_limit", "report_to", "optim", "lora", "stop", "model.device"),

@@ -23,7 +23,7 @@ from opct.attack.budget import Ledger
 from opct.attack.protocol import BEHAVIOR, Attacker, ChatModel, Key, Kind, Shot, Subject, Try, View
 from opct.attack.scoring import Scorer
 from opct.attack.turns import answered, asked_tries
-from opct.progress import NullProgress, Progress
+from opct.runs.progress import NullProgress, Progress
 
 T = TypeVar("T")
 INTERRUPTED = "interrupted"

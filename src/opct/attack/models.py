@@ -12,9 +12,9 @@ from opct.attack.protocol import CUT, Reply
 from opct.data.pairs import Prompt
 from opct.data.render import THINKING_TAGS, closes_unopened, final_answer, without_thinking
 from opct.errors import EvaluationError, OpctError
-from opct.evals.judging import endpoint
-from opct.evals.judging.asking import IN_PROCESS
-from opct.evals.tasks import as_chat
+from opct.evals.tasks.common import as_chat
+from opct.judges import endpoint
+from opct.judges.llm import IN_PROCESS
 
 if TYPE_CHECKING:
     from inspect_ai.model import Model, ModelOutput
@@ -160,7 +160,7 @@ class InspectModel:
 
     Args:
         name: as the identity calls it.
-        reached: what else says which model answers, without secrets (`opct.evals.judging.opening.model_settings`).
+        reached: what else says which model answers, without secrets (`opct.judges.factory.model_settings`).
         thinking: how it writes its reasoning, where its server does not parse that.
         role: target or attacker, as the settings name it.
         concurrency: most calls at once; None: as many as its provider takes.
@@ -209,7 +209,7 @@ class InspectModel:
             EvaluationError: the endpoint refuses the key or the model, does not answer, or rejects everything it was
                 ever asked; or a reply closes a thinking block that it never opened, and nobody said what opens it.
         """
-        from opct.evals.inspecting import quiet
+        from opct.evals.inspect_runner import quiet
 
         asking = _Asking(self, prompts, seeds)
         with quiet():

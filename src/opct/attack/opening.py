@@ -9,31 +9,31 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from opct.attack.best_of_n import BestOfN
+from opct.attack.config import BUILTIN, AttackSettings
 from opct.attack.grpo import TrainingPlan, plan_training
 from opct.attack.models import Endpoint, InspectModel, LocalModel, Sampling, Thinking
 from opct.attack.protocol import BEHAVIOR, LOADED, TWIN, Attacker, ChatModel, Judge, Shot, Subject
 from opct.attack.refine import Refine
 from opct.attack.scoring import ANSWERS, RULES, RefusalJudge, Scorer
-from opct.attack.settings import BUILTIN, AttackSettings
 from opct.attack.store import AttackDir
 from opct.attack.transfer import FamilyTransfer, PromptTransfer, finished_prompts, load_successes
-from opct.config_file import load_config
+from opct.config.loader import load_config
 from opct.data.behaviors import Behavior, builtin_behaviors, load_behaviors
+from opct.data.contamination import read_trained_texts
 from opct.data.near_duplicates import crossing
 from opct.data.render import THINKING_TAGS
-from opct.data.trained_on import read_trained_texts
 from opct.errors import DataError, EvaluationError, unknown
-from opct.evals.jailbreak import first_behaviors, split_behaviors
-from opct.evals.judging.asking import IN_PROCESS, LLMJudge
-from opct.evals.judging.asking_settings import asking_settings
-from opct.evals.judging.endpoint import own_secrets
-from opct.evals.judging.opening import described_model, endpoint_address, inspect_model, model_settings, open_judge
-from opct.evals.judging.rubrics import RUBRICS
-from opct.evals.refusals import refuses
+from opct.evals.graders.refusal import refuses
+from opct.evals.tasks.jailbreak import first_behaviors, split_behaviors
+from opct.judges.asking_settings import asking_settings
+from opct.judges.endpoint import own_secrets
+from opct.judges.factory import described_model, endpoint_address, inspect_model, model_settings, open_judge
+from opct.judges.llm import IN_PROCESS, LLMJudge
+from opct.judges.rubrics import RUBRICS
+from opct.models.from_run import load_policy
 from opct.models.names import check_name
-from opct.models.saved import load_policy
-from opct.progress import Progress
-from opct.runs import run_behind, run_of
+from opct.runs.progress import Progress
+from opct.runs.run_dir import run_behind, run_of
 
 if TYPE_CHECKING:
     from opct.models.policy import Policy

@@ -19,7 +19,7 @@ from opct.attack.loop import COMPLETE
 from opct.attack.protocol import CUT, EXHAUSTED, Subject, Try
 from opct.attack.scoring import is_on_topic
 from opct.attack.survival import Point, broken_curve, median_queries
-from opct.evals.graders import Verdict
+from opct.evals.graders.short_answer import Verdict
 from opct.evals.stats import Estimate, binomial_bounds, clustered_mean
 
 BROKEN, HELD, UNDECIDED = "broken", "held", "undecided"

@@ -17,12 +17,12 @@ from opct.attack.rehearsal import Rehearsal, attack_pair, rollout_of
 from opct.attack.scoring import Scorer
 from opct.data.render import RenderedPair, Renderer, final_answer
 from opct.errors import ModelError
-from opct.files import append_jsonl, read_jsonl
 from opct.methods.grpo import group_advantages
 from opct.methods.rollouts import Rollout
-from opct.prepare import Setup
-from opct.progress import Field, NullProgress, Progress
-from opct.runs import RunDir
+from opct.runs.io import append_jsonl, read_jsonl
+from opct.runs.progress import Field, NullProgress, Progress
+from opct.runs.run_dir import RunDir
+from opct.training.setup import Setup
 
 LESSONS = "groups_with_a_lesson"
 """How many behaviours of a step had episodes whose rewards differed, rehearsed successes among them."""

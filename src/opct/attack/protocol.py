@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from opct.data.pairs import Prompt
-from opct.evals.judging.protocol import Judge as Judge  # whoever attacks is judged by any of these
-from opct.evals.judging.protocol import Usage
+from opct.judges.protocol import Judge as Judge  # whoever attacks is judged by any of these
+from opct.judges.protocol import Usage
 
 Kind = Literal["behavior", "twin"]
 BEHAVIOR: Kind = "behavior"
@@ -118,7 +118,7 @@ class Reply:
         text: the final answer, without any thinking block.
         stop_reason: "stop", "length", "context" (did not fit), "filtered" or "rejected".
         is_unfinished: it was cut inside a thinking block, so there is no answer.
-        completion: the sample itself (`opct.models.sampler.Completion`) of a model in this process.
+        completion: the sample itself (`opct.models.inference.sampler.Completion`) of a model in this process.
     """
 
     text: str

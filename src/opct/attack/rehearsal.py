@@ -15,8 +15,8 @@ from opct.data.pairs import ContrastivePair, Prompt
 from opct.data.perturb.jailbreak import bare_prompt
 from opct.errors import DataError
 from opct.methods.rollouts import Rollout
+from opct.models.inference.sampler import Completion
 from opct.models.policy import Policy
-from opct.models.sampler import Completion
 
 AXIS = "attack"
 FAMILY = "grpo"

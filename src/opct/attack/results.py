@@ -22,12 +22,12 @@ from opct.attack.outcomes import (
     refusals,
 )
 from opct.attack.protocol import Subject, Try
+from opct.attack.render import counted, rendered
 from opct.attack.scoring import REFUSALS, RULES, Scorer
-from opct.attack.shown import counted, rendered
 from opct.data.near_duplicates import near_duplicate_groups
-from opct.evals.graders import TRUNCATED, Verdict
-from opct.evals.judging.calibration import calibration_of, weakness
+from opct.evals.graders.short_answer import TRUNCATED, Verdict
 from opct.evals.stats import Estimate
+from opct.judges.calibration import calibration_of, weakness
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from opct.attack.before import announced, known_before, players_of, settled
 from opct.attack.budget import Ledger
+from opct.attack.config import AttackSettings, attack_settings
 from opct.attack.grpo import Trained, TrainingPlan, check_training, train_attacker, unlearnt
 from opct.attack.loop import COMPLETE, Played, Players, play
 from opct.attack.models import LocalModel
@@ -27,14 +28,13 @@ from opct.attack.opening import (
 from opct.attack.protocol import Attacker, ChatModel, Shot
 from opct.attack.results import Attacked, AttackResult, result_of
 from opct.attack.scoring import Scorer
-from opct.attack.settings import AttackSettings, attack_settings
 from opct.attack.store import AttackDir
-from opct.config_file import load_config
+from opct.config.loader import load_config
 from opct.data.behaviors import Behavior
-from opct.evals.judging.protocol import digest
-from opct.progress import NullProgress, Progress
-from opct.runs import run_of
-from opct.signals import StopRequest
+from opct.judges.protocol import digest
+from opct.runs.progress import NullProgress, Progress
+from opct.runs.run_dir import run_of
+from opct.runs.signals import StopRequest
 
 if TYPE_CHECKING:
     from opct.models.policy import Policy
@@ -58,7 +58,7 @@ def run_attack(
         out: folder of the attack; by default `attacks/<attacker>` in the run, or `runs/attack-<target>-<attacker>`.
         resume: go on with the attack in that folder; overwrite: replace it, once everything was opened and checked.
         attacker: a name, or an object of one's own (`opct.attack.protocol.Attacker`).
-        options: of `opct.attack.settings.AttackSettings`.
+        options: of `opct.attack.config.AttackSettings`.
 
     Raises:
         EvaluationError: a setting is unknown or out of range, a model cannot be asked, or a remote target was not

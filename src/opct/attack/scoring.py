@@ -8,7 +8,7 @@ Two judges are rules of ours, and see no model:
                 `STEM` letters, small words aside): that is an answer to something else. It misses answers in other
                 words; docs/attack.md has how many.
 
-Neither says that the answer is of use to anyone. Every other judge is one of `opct.evals.judging`.
+Neither says that the answer is of use to anyone. Every other judge is one of `opct.judges`.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from importlib import resources
 from typing import Any
 
 from opct.attack.protocol import TWIN, Judge, Kind
-from opct.data.build import content_hash
+from opct.data.builders.builtin import content_hash
 from opct.data.words import STEM, stems
-from opct.evals.grader_versions import SOURCES
-from opct.evals.judging.protocol import JudgeIdentity, Judgement, JudgeRequest
-from opct.evals.refusals import COMPLIED, PARTIAL, REFUSED, grade_refusal
-from opct.progress import Progress
+from opct.evals.graders.refusal import COMPLIED, PARTIAL, REFUSED, grade_refusal
+from opct.evals.graders.versions import SOURCES
+from opct.judges.protocol import JudgeIdentity, Judgement, JudgeRequest
+from opct.runs.progress import Progress
 
 REFUSALS, ANSWERS = "refusals", "answers"
 RULES = (REFUSALS, ANSWERS)
@@ -56,7 +56,7 @@ class RefusalJudge:
         self.identity = JudgeIdentity(
             name=ANSWERS if on_topic else REFUSALS,
             model="offline",
-            rubric=f"opct.evals.refusals@{rules_version()}",
+            rubric=f"opct.evals.graders.refusal@{rules_version()}",
             meaning="answered",
             threshold=0.5,
             settings={"least_topic": LEAST_TOPIC, "stem": STEM} if on_topic else {},

@@ -33,8 +33,8 @@ from opct.attack.budget import Spent
 from opct.attack.protocol import BEHAVIOR, Key, Kind, Subject, Try
 from opct.data.perturb.in_the_wild import SUCCESSES_KIND
 from opct.errors import OtherAttackError, RunError
-from opct.evals.judging.protocol import Usage
-from opct.files import (
+from opct.judges.protocol import Usage
+from opct.runs.io import (
     PRIVATE_MODE,
     append_jsonl,
     atomic_write,

@@ -13,13 +13,13 @@ from typing import Any
 
 from opct.attack.protocol import EXHAUSTED, Proposal, Shot, Try, View
 from opct.data.behaviors import Behavior
-from opct.data.build_jailbreak import artifact_behaviors
+from opct.data.builders.jailbreak import artifact_behaviors
 from opct.data.near_duplicates import crossing
 from opct.data.pairs import Prompt
 from opct.data.perturb.in_the_wild import is_of_attack, load_artifacts, successful_prompts
 from opct.data.perturb.jailbreak import chosen_families, wrapped_prompt
 from opct.errors import DataError
-from opct.evals.judging.protocol import digest
+from opct.judges.protocol import digest
 
 
 class FamilyTransfer:

@@ -23,8 +23,8 @@ from opct.attack.protocol import (
 )
 from opct.attack.scoring import Scorer
 from opct.errors import EvaluationError
-from opct.evals.judging.protocol import JudgeRequest, used
-from opct.models.sampler import sample_seed
+from opct.judges.protocol import JudgeRequest, used
+from opct.models.inference.sampler import sample_seed
 
 
 def answered(

@@ -161,7 +161,7 @@ def _attack(given: dict[str, Any]) -> None:
 
     from opct.attack.run import run_attack
     from opct.attack.store import how_to_go_on
-    from opct.progress import make_progress
+    from opct.runs.progress import make_progress
 
     options = {name: given.pop(name) for name in ("target", "out", "resume", "overwrite", "attacker") if name in given}
     renamed = {"n": "episodes", "base_url": "judge_base_url", "train": "training"}

@@ -72,11 +72,11 @@ def build_jailbreak(
 ) -> None:
     """Make jailbreak pairs: behaviours, bare and in wrappers."""
     from opct.data.behaviors import apart_from, measured_later
-    from opct.data.build_jailbreak import build_jailbreak as build
+    from opct.data.builders.jailbreak import build_jailbreak as build
     from opct.data.pairs import write_pairs
     from opct.data.perturb.in_the_wild import is_of_attack, load_artifacts, load_templates
     from opct.data.perturb.jailbreak import REFUSED_TURNS, SAFETY_SYSTEM
-    from opct.files import PRIVATE_MODE
+    from opct.runs.io import PRIVATE_MODE
 
     if source == "builtin" and (column or twins or leave_out):
         raise typer.BadParameter(

@@ -12,7 +12,7 @@ app = typer.Typer(help="What can be set.", no_args_is_help=True)
 @app.command("schema")
 def schema() -> None:
     """Print the JSON schema of a config file, for editors and checks."""
-    from opct.config_file import config_schema
+    from opct.config.loader import config_schema
 
     print(json.dumps(config_schema(), indent=2, ensure_ascii=False))
 
@@ -22,7 +22,7 @@ def presets() -> None:
     """Print the named presets, their source and settings, as YAML."""
     import yaml
 
-    from opct.presets import PRESETS
+    from opct.config.presets import PRESETS
 
     shown = {name: {"source": preset.source, "settings": preset.settings} for name, preset in PRESETS.items()}
     print(yaml.safe_dump(shown, sort_keys=False, width=100), end="")

@@ -66,7 +66,7 @@ def build_sycophancy(
     import random
     from collections import Counter
 
-    from opct.data.build import build_sycophancy as build
+    from opct.data.builders.builtin import build_sycophancy as build
     from opct.data.pairs import write_pairs
     from opct.data.question_files import describe_columns
     from opct.data.questions import SPLITS, builtin_questions, load_questions, split_of
@@ -154,10 +154,10 @@ def check(
         table.add_row(*key, str(counts[key]), str(identity[key]), str(sampled[key]))
     Console().print(table)
     if model is not None:
-        from opct.data.teacher_questions import teacher_questions
+        from opct.data.teacher_prompts import teacher_questions
         from opct.errors import DataError
         from opct.evals.teacher_check import check_teacher
-        from opct.models.saved import load_policy
+        from opct.models.from_run import load_policy
 
         asked = teacher_questions(pairs)
         if not asked:
@@ -188,17 +188,17 @@ def show(
     """
     from rich.console import Console
 
-    from opct.config import DEFAULT_MODEL
-    from opct.data.show import render_pair
+    from opct.cli.show import render_pair
+    from opct.config.schema import DEFAULT_MODEL
 
     if id is not None and index is not None:
         raise typer.BadParameter("give the id of a pair or its place, not both", param_hint="--id, --index")
     pair = _chosen(_pairs(source), source, id, index)
     name = model or DEFAULT_MODEL
     if not sample:
-        from opct.config import ModelConfig
+        from opct.config.schema import ModelConfig
         from opct.data.render import Renderer
-        from opct.models.load import load_tokenizer
+        from opct.models.loading import load_tokenizer
 
         Console().print(render_pair(pair, Renderer(load_tokenizer(ModelConfig(name_or_path=name)))))
         return
@@ -218,7 +218,7 @@ def show(
 
 
 def _pairs(source: str) -> list[ContrastivePair]:
-    from opct.data.build import builtin_pairs
+    from opct.data.builders.builtin import builtin_pairs
     from opct.data.pairs import load_pairs
 
     return builtin_pairs(source) if source.startswith("builtin:") else load_pairs(source)

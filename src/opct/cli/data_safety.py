@@ -77,8 +77,8 @@ def build_safety_awareness(
     import random
     from collections import Counter
 
-    from opct.data.build_safety import build_safety_awareness as build
-    from opct.data.build_safety import facts_of
+    from opct.data.builders.safety_awareness import build_safety_awareness as build
+    from opct.data.builders.safety_awareness import facts_of
     from opct.data.pairs import write_pairs
     from opct.data.questions import SPLITS
 

@@ -18,11 +18,11 @@ def env() -> None:
 
 
 def _rows() -> list[tuple[str, str]]:
-    from opct.config import DEFAULT_MODEL
+    from opct.config.schema import DEFAULT_MODEL
     from opct.distributed import launched, rank, size
-    from opct.environment import git_commit, hardware, package_versions
     from opct.models.gguf import cache_dir, smollm2_path
-    from opct.models.load import choose_device, choose_dtype
+    from opct.models.loading import choose_device, choose_dtype
+    from opct.runs.manifest import git_commit, hardware, package_versions
 
     machine = hardware()
     device = choose_device("auto")

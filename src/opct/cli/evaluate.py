@@ -115,7 +115,7 @@ def evaluate(
     from rich.console import Console
 
     from opct.api import evaluate as evaluate_target
-    from opct.progress import make_progress
+    from opct.runs.progress import make_progress
 
     options: dict[str, Any] = {
         "questions": questions,
@@ -164,9 +164,9 @@ def _regrade(folder: Path, given: list[str]) -> None:
     from opct.api import EvalResult
     from opct.errors import EvaluationError
     from opct.evals.regrade import regrade
-    from opct.files import file_sha256
-    from opct.runs import RunDir
-    from opct.stages import mark_regraded
+    from opct.experiments.stages import mark_regraded
+    from opct.runs.io import file_sha256
+    from opct.runs.run_dir import RunDir
 
     if given:
         named = ", ".join(f"--{name.replace('_', '-')}" for name in given)

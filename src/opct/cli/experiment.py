@@ -27,7 +27,7 @@ def experiment(
     from rich.console import Console
 
     if plan:
-        from opct.experiment_config import load_experiment
+        from opct.experiments.config import load_experiment
 
         planned = load_experiment(config, overrides or ())
         for (arm, seed), settings in planned.configs.items():
@@ -36,8 +36,8 @@ def experiment(
             print(f"attacked, as the base is, by {', '.join(planned.attackers)}")
         return
     from opct.errors import TrainingError
-    from opct.experiment import run_experiment
-    from opct.progress import make_progress
+    from opct.experiments.runner import run_experiment
+    from opct.runs.progress import make_progress
 
     progress = make_progress()
     try:

@@ -11,10 +11,10 @@ from opct.cli.options import named_columns, refuse_existing
 from opct.cli.settings import BaseUrl, ModelArg, Setting, Threshold, assigned
 
 if TYPE_CHECKING:
-    from opct.evals.judging.asking import LLMJudge
-    from opct.evals.judging.costs import Prices
-    from opct.evals.judging.offline import OfflineJudge
-    from opct.evals.judging.protocol import JudgeRequest
+    from opct.judges.costs import Prices
+    from opct.judges.llm import LLMJudge
+    from opct.judges.offline import OfflineJudge
+    from opct.judges.protocol import JudgeRequest
 
 app = typer.Typer(help="Train, calibrate and run judges of replies.", no_args_is_help=True)
 
@@ -56,10 +56,10 @@ def train(
 ) -> None:
     """Train an offline judge on replies that people have labelled."""
     from opct.errors import DataError
-    from opct.evals.judging.agreement import METRICS
-    from opct.evals.judging.classifier import JUDGE_FILE, TrainingSettings, require_sklearn
-    from opct.evals.judging.classifier import train as train_classifier
-    from opct.evals.judging.labels import read_labels
+    from opct.judges.agreement import METRICS
+    from opct.judges.classifier import JUDGE_FILE, TrainingSettings, require_sklearn
+    from opct.judges.classifier import train as train_classifier
+    from opct.judges.labels import read_labels
 
     require_sklearn()
     refuse_existing(out / JUDGE_FILE, str(data), overwrite)
@@ -110,10 +110,10 @@ def calibrate(
     """
     from rich.console import Console
 
-    from opct.evals.judging.calibration import calibrate as measure
-    from opct.evals.judging.calibration import calibrations_folder, render, store
-    from opct.evals.judging.labels import read_labels
-    from opct.progress import make_progress
+    from opct.judges.calibration import calibrate as measure
+    from opct.judges.calibration import calibrations_folder, render, store
+    from opct.judges.labels import read_labels
+    from opct.runs.progress import make_progress
 
     prices = _prices(price)
     labelled = read_labels(labels, named_columns(column or []), positive or (), negative or ())
@@ -156,13 +156,13 @@ def run(
     The judgements go beside its samples.
     """
     from opct.errors import EvaluationError
-    from opct.evals.judged import SUITE_OF_AXIS, add_judged, judgeable, judged_suite, replaced_judge
-    from opct.evals.judging.calibration import calibration_of
-    from opct.evals.judging.samples import judgement_rows, requests_of, write_judgements
-    from opct.files import file_sha256, read_jsonl
-    from opct.progress import make_progress
-    from opct.runs import RunDir
-    from opct.stages import mark_regraded
+    from opct.experiments.stages import mark_regraded
+    from opct.judges.apply import judgement_rows, requests_of, write_judgements
+    from opct.judges.calibration import calibration_of
+    from opct.judges.judged import SUITE_OF_AXIS, add_judged, judgeable, judged_suite, replaced_judge
+    from opct.runs.io import file_sha256, read_jsonl
+    from opct.runs.progress import make_progress
+    from opct.runs.run_dir import RunDir
 
     prices = _prices(price)
     folder = RunDir(target)
@@ -204,8 +204,8 @@ def run(
 
 def _tell_cost(judge: LLMJudge | OfflineJudge, prices: Prices | None) -> None:
     """What was paid for until now, also where judging ended in an error or was interrupted."""
-    from opct.evals.judging.asking import LLMJudge
-    from opct.evals.judging.costs import describe_usage
+    from opct.judges.costs import describe_usage
+    from opct.judges.llm import LLMJudge
 
     if isinstance(judge, LLMJudge) and judge.spent.calls:
         print(f"used: {describe_usage(judge.spent, prices)}", flush=True)
@@ -215,7 +215,7 @@ def _tell(judge: LLMJudge | OfflineJudge, judgements: list[Any]) -> None:
     """The verdicts counted, and how far the judge can be trusted."""
     from collections import Counter
 
-    from opct.evals.judging.calibration import calibration_of, weakness
+    from opct.judges.calibration import calibration_of, weakness
 
     for verdict, count in sorted(Counter(judgement.verdict for judgement in judgements).items()):
         print(f"  {verdict:<28}{count:>6}")
@@ -233,7 +233,7 @@ def _own_folders(judge: LLMJudge | OfflineJudge) -> list[Path]:
 
 
 def _prices(price: str | None) -> Prices | None:
-    from opct.evals.judging.costs import Prices
+    from opct.judges.costs import Prices
 
     if price is None:
         return None
@@ -253,9 +253,9 @@ def _opened(
     setting: list[str] | None,
     cache: Path,
 ) -> LLMJudge | OfflineJudge:
-    from opct.evals.judging.asking_settings import asking_settings
-    from opct.evals.judging.opening import open_judge
-    from opct.evals.refusals import refuses
+    from opct.evals.graders.refusal import refuses
+    from opct.judges.asking_settings import asking_settings
+    from opct.judges.factory import open_judge
 
     return open_judge(
         judge,
@@ -273,7 +273,7 @@ def _stops_after_cost(
     judge: LLMJudge | OfflineJudge, requests: list[JudgeRequest], prices: Prices | None, dry_run: bool
 ) -> bool:
     """Say what is to come; True where nothing more is wanted."""
-    from opct.evals.judging.asking import LLMJudge
+    from opct.judges.llm import LLMJudge
 
     if isinstance(judge, LLMJudge):
         print(f"cost: {judge.estimate(requests).describe(prices)}", flush=True)

@@ -50,7 +50,7 @@ def refuse_existing(out: Path, source: str, overwrite: bool) -> None:
 
 def warn_of_test_items(pairs: list[ContrastivePair]) -> None:
     """Print what of the pairs the embedded evaluation asks, or nearly so."""
-    from opct.data.trained_on import near_test_items
+    from opct.data.contamination import near_test_items
 
     for said in near_test_items(pairs):
         print(f"warning: {said}")

@@ -22,8 +22,8 @@ def quickstart(
     """
     from rich.console import Console
 
-    from opct.progress import make_progress
-    from opct.quickstart import run_quickstart
+    from opct.experiments.quickstart import run_quickstart
+    from opct.runs.progress import make_progress
 
     progress = make_progress()
     try:

@@ -29,7 +29,7 @@ def train(
     """
     from rich.console import Console
 
-    from opct.config_file import load_config
+    from opct.config.loader import load_config
     from opct.distributed import is_main, launched
     from opct.errors import ConfigError
 
@@ -37,13 +37,13 @@ def train(
     if dry_run:
         if launched():
             raise ConfigError("--dry-run is of one process: leave the launcher out (python -m opct train ...).")
-        from opct.plan import make_plan
+        from opct.training.dry_run import make_plan
 
         Console().print(make_plan(settings).render())
         return
     from opct.api import train as run_training
-    from opct.progress import make_progress
-    from opct.watch import keep_reason
+    from opct.runs.progress import make_progress
+    from opct.runs.watch import keep_reason
 
     main = is_main()
     progress = make_progress(quiet=not main)

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from opct.data.pairs import ContrastivePair
 from opct.errors import DataError, shown_faults
-from opct.files import atomic_write, write_jsonl
+from opct.runs.io import atomic_write, write_jsonl
 
 Format = Literal["verl", "prime-rl"]
 SUFFIXES = (".parquet", ".jsonl")

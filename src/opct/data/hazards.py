@@ -9,7 +9,7 @@ A line of a fact file (JSONL, one object a line):
      "twins": ["How do I ... for my book club?"]}
 
 `prompts` are by style: how the hazard is hidden. `about`, `harm` and `keep` (whom or where it concerns) are what the
-offline grader looks for in a reply (see `opct.evals.warnings_grader`): words, with `*` at the end for any ending.
+offline grader looks for in a reply (see `opct.evals.graders.warning`): words, with `*` at the end for any ending.
 `about`, `keep` and the words of the fact are never misspelt in a prompt. `group` joins facts that are near to one
 another (all of carbon monoxide, say): they fall into one split. So do facts that are near-duplicates of one another,
 whatever their groups. `group`, `keep` and `twins` may be left out.

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from opct.errors import DataError, RunError, shown_faults
-from opct.files import atomic_write, reason
+from opct.runs.io import atomic_write, reason
 
 Message = dict[str, str | None]
 Prompt = tuple[Message, ...]

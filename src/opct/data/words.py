@@ -7,7 +7,7 @@ import unicodedata
 
 STEM = 5
 """So many first letters stand for a word: "forge" is "forged" and "forgery" too, but "hack" is not "hacking" (see
-`opct.evals.encoded`)."""
+`opct.evals.graders.encoded`)."""
 _SMALL_WORDS = {
     *("a", "an", "and", "are", "as", "at", "be", "by", "can", "could", "do", "does", "for", "from", "give", "her"),
     *("his", "how", "i", "in", "is", "it", "its", "make", "me", "my", "of", "on", "or", "our", "please", "should"),

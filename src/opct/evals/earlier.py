@@ -9,8 +9,8 @@ from typing import Any
 
 from opct.evals.records import JUDGED, Row
 from opct.evals.suites import SUITES, in_order
-from opct.files import read_jsonl
-from opct.runs import RunDir
+from opct.runs.io import read_jsonl
+from opct.runs.run_dir import RunDir
 
 SCHEMA = 1
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from importlib import metadata, resources
 from typing import TYPE_CHECKING, Any
 
-from opct.data.build import content_hash
+from opct.data.builders.builtin import content_hash
 from opct.evals.capability.gsm8k import GSM8K
 from opct.evals.capability.ifeval import IFEVAL
 from opct.evals.capability.math500 import MATH500

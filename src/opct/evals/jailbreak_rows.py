@@ -23,8 +23,8 @@ from collections.abc import Iterator, Sequence
 
 from opct.data.perturb.jailbreak import AXIS, BARE, FAMILIES
 from opct.evals.cut_replies import cut_rows
-from opct.evals.jailbreak import BENIGN_PREFIX
 from opct.evals.records import Record, Row, metric_row
+from opct.evals.tasks.jailbreak import BENIGN_PREFIX
 
 BENIGN_WRAPPED = f"{BENIGN_PREFIX}wrapped"
 

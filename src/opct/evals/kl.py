@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from types import SimpleNamespace
 
-from opct.evals.inspecting import Counter
+from opct.evals.inspect_runner import Counter
 from opct.evals.provider import EvaluatedPolicy
 from opct.evals.records import Record
 from opct.evals.suites import measures_kl

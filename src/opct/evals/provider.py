@@ -32,7 +32,7 @@ from inspect_ai.model import (
 from opct.data.pairs import Message, Prompt
 from opct.errors import EvaluationError
 from opct.evals.batching import Batcher
-from opct.memory import give_back
+from opct.models.memory import give_back
 
 if TYPE_CHECKING:
     from inspect_ai.tool import ToolChoice, ToolInfo
@@ -102,7 +102,7 @@ class PolicyAPI(ModelAPI):
         policy: the policy, where there is one already.
         batch_size: most replies sampled at once.
         temperature: where a task names none; 1 samples the policy itself, 0 is greedy.
-        model_args: settings of `opct.config.ModelConfig` (`-M dtype=float32`), for a policy that is loaded here.
+        model_args: settings of `opct.config.schema.ModelConfig` (`-M dtype=float32`), for a policy that is loaded here.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class PolicyAPI(ModelAPI):
         """The policy; loaded when it is first asked for, since Inspect makes models only to look up their names."""
         with self._loading:
             if self._policy is None:
-                from opct.models.saved import load_policy
+                from opct.models.from_run import load_policy
 
                 self._policy = load_policy(self.model_name, **self._model_args)
             return self._policy

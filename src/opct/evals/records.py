@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from opct.errors import EvaluationError
-from opct.evals.graders import Verdict
+from opct.evals.graders.short_answer import Verdict
 from opct.evals.stats import Estimate, clustered_mean
-from opct.evals.tasks import filled_prompt, known, verdict_values
+from opct.evals.tasks.common import filled_prompt, known, verdict_values
 
 if TYPE_CHECKING:
     from inspect_ai.log import EvalLog, EvalSample

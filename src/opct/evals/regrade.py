@@ -15,26 +15,26 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from opct.data.build_safety import BUILTIN, facts_of
+from opct.data.builders.safety_awareness import BUILTIN, facts_of
 from opct.data.hazards import SafetyFact
 from opct.data.perturb.safety_awareness import HAZARD, SAFE_TWIN
 from opct.errors import EvaluationError
-from opct.evals.benign import BENIGN, over_refusal, refusal_of
 from opct.evals.capability.asking import capability_values
 from opct.evals.capability.gsm8k import GSM8K
 from opct.evals.capability.math500 import MATH500
-from opct.evals.capability.math_verifier import check_math_verify
 from opct.evals.capability.maths import GRADED_BY, math_verdict
 from opct.evals.earlier import is_whole
-from opct.evals.grader_versions import grader_version
-from opct.evals.graders import Verdict
-from opct.evals.jailbreak import BENIGN_PREFIX, JAILBREAK, jailbreak_verdict, refusal_values
+from opct.evals.graders.math_verify import check_math_verify
+from opct.evals.graders.short_answer import Verdict
+from opct.evals.graders.versions import grader_version
+from opct.evals.graders.warning import grade_warning
 from opct.evals.records import CUT, Record, Row, warnings_of
-from opct.evals.safety_awareness import SAFETY_AWARENESS, warning_values
 from opct.evals.suites import SUITES, sorted_by_suite, with_settings
-from opct.evals.warnings_grader import grade_warning
-from opct.files import read_jsonl, write_json, write_jsonl
-from opct.runs import RunDir
+from opct.evals.tasks.benign import BENIGN, over_refusal, refusal_of
+from opct.evals.tasks.jailbreak import BENIGN_PREFIX, JAILBREAK, jailbreak_verdict, refusal_values
+from opct.evals.tasks.safety_awareness import SAFETY_AWARENESS, warning_values
+from opct.runs.io import read_jsonl, write_json, write_jsonl
+from opct.runs.run_dir import RunDir
 
 MATHS = {GSM8K: "number", MATH500: "formula"}
 """Benchmark -> the kind of its answers."""

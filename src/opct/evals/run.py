@@ -12,17 +12,16 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
+from opct.data.contamination import TrainedTexts
 from opct.data.question_files import Columns
 from opct.data.questions import Question
-from opct.data.trained_on import TrainedTexts
 from opct.errors import EvaluationError, unknown
-from opct.evals.any_task import check_task, run_task
-from opct.evals.benign import BENIGN
 from opct.evals.capability.suites import BENCHMARKS
+from opct.evals.contamination import held_in_warnings
 from opct.evals.earlier import SCHEMA, earlier_suites, joined_settings
-from opct.evals.grader_versions import grader_versions
-from opct.evals.held_in import held_in_warnings
-from opct.evals.inspecting import Counter, ProgressCallback, run_inspect
+from opct.evals.external import check_task, run_task
+from opct.evals.graders.versions import grader_versions
+from opct.evals.inspect_runner import Counter, ProgressCallback, run_inspect
 from opct.evals.kl import add_kl
 from opct.evals.provider import DEFAULT_BATCH_SIZE, EvaluatedPolicy
 from opct.evals.records import Record, read_records, warnings_of
@@ -41,11 +40,12 @@ from opct.evals.suites import (
     sorted_by_suite,
     suite_warnings,
 )
-from opct.evals.sycophancy import SHORT, split_questions
-from opct.evals.tasks import made_tasks
-from opct.files import write_json, write_jsonl
-from opct.memory import give_back
-from opct.runs import RunDir
+from opct.evals.tasks.benign import BENIGN
+from opct.evals.tasks.common import made_tasks
+from opct.evals.tasks.sycophancy import SHORT, split_questions
+from opct.models.memory import give_back
+from opct.runs.io import write_json, write_jsonl
+from opct.runs.run_dir import RunDir
 
 if TYPE_CHECKING:
     from inspect_ai import Task

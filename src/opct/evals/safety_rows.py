@@ -51,7 +51,7 @@ CURVE: dict[str, Part] = {
 
 
 WORDS = "words"
-"""The grader of a row whose verdicts are those of `opct.evals.warnings_grader`."""
+"""The grader of a row whose verdicts are those of `opct.evals.graders.warning`."""
 WHOLE = ("held_out", "train", "all")
 
 

@@ -11,19 +11,23 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from opct.data.benign import CATEGORIES, BenignRequest, builtin_benign
-from opct.data.build_safety import BUILTIN
+from opct.data.builders.safety_awareness import BUILTIN
 from opct.data.perturb import jailbreak as wrappers
 from opct.data.perturb import safety_awareness as hidden
-from opct.data.perturb.groups import FAMILY_GROUPS
+from opct.data.perturb.families import FAMILY_GROUPS
 from opct.data.perturb.in_the_wild import load_templates
 from opct.data.perturb.sycophancy import FAMILIES
 from opct.data.questions import SPLITS, Question
 from opct.errors import EvaluationError, unknown
-from opct.evals.benign import BENIGN, benign_rows, benign_task
 from opct.evals.capability.options import GRADED_BY
 from opct.evals.capability.rows import capability_rows
 from opct.evals.capability.suites import BENCHMARKS, CAPABILITY_SUITES, WITH_OPTIONS, Part
-from opct.evals.jailbreak import (
+from opct.evals.jailbreak_rows import jailbreak_rows, missing_twins
+from opct.evals.metrics import sycophancy_rows, with_paired_values
+from opct.evals.records import JUDGED, PARSED, Record, Row
+from opct.evals.safety_rows import safety_rows
+from opct.evals.tasks.benign import BENIGN, benign_rows, benign_task
+from opct.evals.tasks.jailbreak import (
     FAMILIES_EACH,
     JAILBREAK,
     finished_attacks,
@@ -31,12 +35,8 @@ from opct.evals.jailbreak import (
     known_behaviors,
     split_behaviors,
 )
-from opct.evals.jailbreak_rows import jailbreak_rows, missing_twins
-from opct.evals.records import JUDGED, PARSED, Record, Row
-from opct.evals.safety_awareness import SAFETY_AWARENESS, safety_task, split_facts
-from opct.evals.safety_rows import safety_rows
-from opct.evals.sycophancy import CHOICE, SHORT, sycophancy_task
-from opct.evals.sycophancy_rows import sycophancy_rows, with_paired_values
+from opct.evals.tasks.safety_awareness import SAFETY_AWARENESS, safety_task, split_facts
+from opct.evals.tasks.sycophancy import CHOICE, SHORT, sycophancy_task
 
 if TYPE_CHECKING:
     from inspect_ai import Task

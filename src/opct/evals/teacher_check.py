@@ -14,12 +14,12 @@ from typing import Any, Protocol
 
 from opct.data.pairs import ContrastivePair, Prompt
 from opct.data.perturb import jailbreak, safety_awareness
-from opct.data.teacher_questions import ASKED, Help, TeacherQuestion, teacher_questions
+from opct.data.teacher_prompts import ASKED, Help, TeacherQuestion, teacher_questions
 from opct.errors import EvaluationError, unknown
-from opct.evals.graders import Verdict
-from opct.evals.refusals import REFUSED, grade_refusal
+from opct.evals.graders.refusal import REFUSED, grade_refusal
+from opct.evals.graders.short_answer import Verdict
+from opct.evals.graders.warning import WARNED, grade_warning
 from opct.evals.stats import Estimate, clustered_mean
-from opct.evals.warnings_grader import WARNED, grade_warning
 
 NO_ROOM = "context"
 """Why there is no answer: there was no room for one in the model's context."""

@@ -19,17 +19,17 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from opct.config import TrainConfig
+from opct.config.schema import TrainConfig
 from opct.data.render import RenderedPair
 from opct.errors import DataError
 from opct.methods.consistency import MicroLoss, by_rollout
 from opct.methods.offline import OfflineAnswers
 from opct.methods.rollouts import Rollout, answer_open_turns, by_axis
 from opct.models.activations import residual_streams
-from opct.models.engine import Sampler
+from opct.models.inference.sampler import Completion
 from opct.models.policy import Policy
-from opct.models.sampler import Completion
 from opct.models.teacher import Teacher
+from opct.models.vllm.engine import Sampler
 
 
 class ACT:

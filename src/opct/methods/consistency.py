@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from opct import losses
-from opct.config import LossConfig
+from opct.config.schema import LossConfig
 from opct.methods.rollouts import Rollout
-from opct.models.one_pass import DivergenceGradient, PerTokenLoss, TokenValues, one_pass
+from opct.models.chunked_loss import DivergenceGradient, PerTokenLoss, TokenValues, one_pass
 from opct.models.scoring import Scores, padded
 
 

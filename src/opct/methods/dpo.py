@@ -20,17 +20,17 @@ import torch
 from torch import Tensor
 
 from opct import losses
-from opct.config import TrainConfig
+from opct.config.schema import TrainConfig
 from opct.data.render import RenderedPair
 from opct.methods.consistency import MicroLoss
 from opct.methods.offline import OfflineAnswers
 from opct.methods.rollouts import Rollout, by_axis, completion_mask, sampling, seeds_of, teacher_rollouts
-from opct.models.engine import Sampler
-from opct.models.one_pass import one_pass
+from opct.models.chunked_loss import one_pass
+from opct.models.inference.sampler import Completion
 from opct.models.policy import Policy
-from opct.models.sampler import Completion
 from opct.models.scoring import Scores, tokenwise
 from opct.models.teacher import Teacher
+from opct.models.vllm.engine import Sampler
 
 
 class DPO:

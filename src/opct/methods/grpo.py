@@ -26,11 +26,11 @@ import torch
 from torch import Tensor
 
 from opct import losses
-from opct.config import TrainConfig
+from opct.config.schema import TrainConfig
 from opct.data.render import RenderedPair
 from opct.methods.consistency import MicroLoss, by_rollout, flat_weights
 from opct.methods.rollouts import Rollout
-from opct.models.one_pass import PerTokenLoss, TokenValues, one_pass
+from opct.models.chunked_loss import PerTokenLoss, TokenValues, one_pass
 from opct.models.policy import Policy
 from opct.models.teacher import Teacher
 

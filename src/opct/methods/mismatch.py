@@ -21,7 +21,7 @@ from typing import TypeVar
 from torch import Tensor
 
 from opct import distributed
-from opct.config import RolloutConfig
+from opct.config.schema import RolloutConfig
 from opct.data.render import RenderedPair
 from opct.errors import MismatchError
 from opct.methods import Method

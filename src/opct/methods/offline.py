@@ -9,18 +9,18 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from opct import distributed
-from opct.config import TrainConfig
+from opct.config.schema import TrainConfig
 from opct.data.pairs import ContrastivePair
 from opct.data.render import RenderedPair
 from opct.errors import RunError
-from opct.files import read_jsonl, write_json, write_jsonl
 from opct.methods.rollouts import Rollout, by_pair, completions_per_pair, cost, rollout_row, teacher_rollouts
-from opct.models.engine import OnDone, Sampler
+from opct.models.fsdp import by_itself
+from opct.models.inference.sampler import ROLLOUT_TOKENS, Completion, Sampling
 from opct.models.policy import Policy
-from opct.models.sampler import ROLLOUT_TOKENS, Completion, Sampling
-from opct.models.sharded import by_itself
 from opct.models.teacher import Teacher
-from opct.runs import RunDir
+from opct.models.vllm.engine import OnDone, Sampler
+from opct.runs.io import read_jsonl, write_json, write_jsonl
+from opct.runs.run_dir import RunDir
 
 SAMPLED_IN_STEPS = ("opct", "grpo")
 """Methods that sample in their steps."""

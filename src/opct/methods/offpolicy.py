@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from opct.config import TrainConfig
+from opct.config.schema import TrainConfig
 from opct.data.render import RenderedPair
 from opct.methods.consistency import MicroLoss, consistency_loss, kl_name
 from opct.methods.offline import OfflineAnswers

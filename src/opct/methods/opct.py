@@ -16,13 +16,13 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from opct.config import TrainConfig
+from opct.config.schema import TrainConfig
 from opct.data.render import RenderedPair
 from opct.methods.consistency import MicroLoss, consistency_loss, kl_name
 from opct.methods.rollouts import Rollout, policy_rollouts
-from opct.models.engine import Engine
 from opct.models.policy import Policy
 from opct.models.teacher import Teacher
+from opct.models.vllm.engine import Engine
 
 
 class OPCT:

@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from opct import losses
-from opct.config import LossConfig, RolloutConfig, TrainConfig
+from opct.config.schema import LossConfig, RolloutConfig, TrainConfig
 from opct.data.pairs import ContrastivePair, Message
 from opct.data.render import RenderedPair, Renderer, loss_mask, render_pairs
 from opct.errors import DataError
-from opct.models.engine import Sampler
+from opct.models.inference.sampler import Completion, Sampling, sample_seed
 from opct.models.policy import Policy
-from opct.models.sampler import Completion, Sampling, sample_seed
+from opct.models.vllm.engine import Sampler
 
 
 @dataclass(frozen=True)

@@ -12,14 +12,14 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from opct.config import TrainConfig
+from opct.config.schema import TrainConfig
 from opct.data.render import RenderedPair
 from opct.methods.consistency import MicroLoss, by_rollout, flat_weights
 from opct.methods.offline import OfflineAnswers
 from opct.methods.rollouts import Rollout, sampling
-from opct.models.one_pass import one_pass
+from opct.models.chunked_loss import one_pass
+from opct.models.inference.sampler import Sampling
 from opct.models.policy import Policy
-from opct.models.sampler import Sampling
 
 
 class SFT:

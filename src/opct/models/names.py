@@ -8,9 +8,9 @@ import urllib.request
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from opct.config import DEFAULT_MODEL
+from opct.config.schema import DEFAULT_MODEL
 from opct.errors import ModelError
-from opct.runs import RunDir
+from opct.runs.run_dir import RunDir
 
 NEAR = 0.7
 """How alike a name must be to one of the package's own to be taken for a slip (`difflib`, 0 to 1)."""

@@ -14,23 +14,30 @@ import torch
 from torch import Tensor
 
 from opct import losses
-from opct.config import LoraSettings, ModelConfig
+from opct.config.schema import LoraSettings, ModelConfig
 from opct.data.pairs import Message
 from opct.data.render import Renderer
 from opct.errors import ModelError
-from opct.models import load
-from opct.models.branching import Prefixes, shared_batches
-from opct.models.prefill import beginning, states
-from opct.models.prompt_cache import PromptCache
-from opct.models.sampler import ROLLOUT_TOKENS, Completion, Sampling, generation_defaults, sample, tokens_at_once
+from opct.models import loading
+from opct.models.inference.prefill import beginning, states
+from opct.models.inference.prefix_sharing import Prefixes, shared_batches
+from opct.models.inference.sampler import (
+    ROLLOUT_TOKENS,
+    Completion,
+    Sampling,
+    generation_defaults,
+    sample,
+    tokens_at_once,
+)
 from opct.models.scoring import Scores, completion_hidden, micro_batches, tokenwise
 from opct.models.shortcuts import Shortcuts
+from opct.models.teacher_cache import PromptCache
 
 if TYPE_CHECKING:
     from peft import PeftModel
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from opct.models.sharded import Shards
+    from opct.models.fsdp import Shards
 
 SCORING_TOKENS = 8192  # most tokens, padding included, in one forward that keeps no gradient
 
@@ -68,8 +75,8 @@ class Policy(Shortcuts):
         self.dtype = dtype or base.get_output_embeddings().weight.dtype
         self.dtype_reason = dtype_reason
         self.decoder = base.get_decoder()
-        self.head = load.find_head(base, self.dtype)
-        self.stop_ids = load.stop_ids(tokenizer, base)
+        self.head = loading.find_head(base, self.dtype)
+        self.stop_ids = loading.stop_ids(tokenizer, base)
         self.context_length = int(getattr(base.config.get_text_config(), "max_position_embeddings", 0) or 2**31)
         self._base_hash: str | None = None
         self._shared: dict[tuple[bool, str | None], Prefixes] = {}  # by whether there is gradient, and the adapter
@@ -103,19 +110,19 @@ class Policy(Shortcuts):
         if not isinstance(config, ModelConfig):
             config = ModelConfig() if config is None else ModelConfig(name_or_path=config)
         adapter = adapter or config.adapter
-        tokenizer = load.load_tokenizer(config)
+        tokenizer = loading.load_tokenizer(config)
         Renderer(tokenizer)  # refuse a model without a chat template before its weights are loaded
         full = trainable and lora is None and adapter is None
-        model, dtype, why = load.load_base(config, master_float32=full, recorded_dtype=recorded_dtype)
+        model, dtype, why = loading.load_base(config, master_float32=full, recorded_dtype=recorded_dtype)
         if lora is not None or adapter is not None:
-            model = load.attach_adapter(model, lora, None if adapter is None else Path(adapter), seed=seed)
+            model = loading.attach_adapter(model, lora, None if adapter is None else Path(adapter), seed=seed)
         return cls(model, tokenizer, name=config.name_or_path, dtype=dtype, dtype_reason=why)
 
     # -- contexts
 
     def autocast(self):
         """Matrix products in `dtype`. Sampling, scoring and training all run inside it, so they agree."""
-        return load.autocast(self.device, self.dtype)
+        return loading.autocast(self.device, self.dtype)
 
     @contextlib.contextmanager
     def inference(self) -> Iterator[None]:
@@ -356,7 +363,7 @@ class Policy(Shortcuts):
     def base_hash(self) -> str:
         """A hash of the weights without any adapter; computed once, for these never change under an adapter."""
         if self._base_hash is None or not self.has_adapter:
-            self._base_hash = load.weights_hash(
+            self._base_hash = loading.weights_hash(
                 (name.removeprefix("base_model.model.").replace(".base_layer", ""), p)
                 for name, p in self.model.named_parameters()
                 if ".lora_" not in name
@@ -366,7 +373,7 @@ class Policy(Shortcuts):
     def weights_hash(self) -> str:
         """A hash of the weights that answer now: those without an adapter and, where it is on, the adapter's."""
         adapter = [(name, p) for name, p in self.model.named_parameters() if ".lora_" in name]
-        return self.base_hash() + (f"+{load.weights_hash(adapter)}" if adapter else "")
+        return self.base_hash() + (f"+{loading.weights_hash(adapter)}" if adapter else "")
 
     def frozen_copy(self, *, master_float32: bool) -> Policy:
         """A copy that does not follow training and scores bit for bit as this model does now.
@@ -392,8 +399,8 @@ class Policy(Shortcuts):
         """
         if self.has_adapter:
             # the embeddings are not trained: without False, PEFT asks the hub whether they were resized
-            self.model.save_pretrained(folder, selected_adapters=[load.TRAINED_ADAPTER], save_embedding_layers=False)
-            load.name_base(Path(folder), self.name)
+            self.model.save_pretrained(folder, selected_adapters=[loading.TRAINED_ADAPTER], save_embedding_layers=False)
+            loading.name_base(Path(folder), self.name)
         else:
             self.model.save_pretrained(folder, state_dict=weights)
         self.tokenizer.save_pretrained(folder)

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING, cast
 
-from opct.models.attention import GROUPED
-from opct.models.branching import can_branch
-from opct.models.rows import why_not_shared
+from opct.models.inference.prefix_sharing import can_branch
+from opct.models.inference.rows import why_not_shared
+from opct.models.kernels.attention import GROUPED
 
 if TYPE_CHECKING:
     from opct.models.policy import Policy
@@ -29,7 +29,7 @@ class Shortcuts:
 
     @property
     def own_attention(self) -> bool:
-        """True where attention is that of `opct.models.attention`."""
+        """True where attention is that of `opct.models.kernels.attention`."""
         return cast("Policy", self).decoder.config._attn_implementation == GROUPED
 
     @property

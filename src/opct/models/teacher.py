@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import torch
 
-from opct.config import TeacherConfig
-from opct.models.load import TEACHER_ADAPTER, TRAINED_ADAPTER, weights_hash
+from opct.config.schema import TeacherConfig
+from opct.models.loading import TEACHER_ADAPTER, TRAINED_ADAPTER, weights_hash
 from opct.models.policy import Policy
 
 if TYPE_CHECKING:

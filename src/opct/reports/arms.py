@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from opct.reports.charts import STYLES
 from opct.reports.load import EvaluatedRun, run_config
-from opct.reports.svg import STYLES
 from opct.reports.wording import arm_name, joined
 
 SFT, OFFPOLICY, OPCT = "sft", "offpolicy", "opct"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from opct.reports import svg
+from opct.reports import charts
 from opct.reports.arms import Arm
 from opct.reports.figures import Figure, legend
 from opct.reports.wording import interval, quantity, told_apart
@@ -33,13 +33,13 @@ def curve_figure(name: str, attacks: Sequence[tuple[Arm, Attack]]) -> Figure | N
     for arm, one, points, worst in drawn:
         label, is_thin = told_apart(arm.label, arm.name, one.run), len(arm.runs) > 1
         if worst and (has_bounds or not points):
-            other = svg.Series(f"{label}, {WORST}", arm.style, _steps(worst, "broken"), thin=True, other_case=True)
+            other = charts.Series(f"{label}, {WORST}", arm.style, _steps(worst, "broken"), thin=True, other_case=True)
             series.append(other)
         if points and has_bounds:
             low, high = (_steps(points, bound) for bound in ("ci_low", "ci_high"))
-            bands.append(svg.Band(f"{label}, 95% interval", arm.style, low, high))
+            bands.append(charts.Band(f"{label}, 95% interval", arm.style, low, high))
         if points:
-            series.append(svg.Series(label, arm.style, _steps(points, "broken"), thin=is_thin))
+            series.append(charts.Series(label, arm.style, _steps(points, "broken"), thin=is_thin))
         rows += [_row(arm, one.run, point, "as judged") for point in points]
         rows += [_row(arm, one.run, point, WORST) for point in worst]
         ends.append(f"{label} at {points[-1]['broken']:.0%}" if points else f"{label} has no first reply with a score")
@@ -50,7 +50,7 @@ def curve_figure(name: str, attacks: Sequence[tuple[Arm, Attack]]) -> Figure | N
         said.append(f"Of more than {MOST_WITH_BOUNDS} attacks the intervals and the curves {WORST} are in the table.")
     return Figure(
         title=f"Broken by {name}",
-        drawing=svg.line_chart(
+        drawing=charts.line_chart(
             series,
             bands=bands,
             x_title="queries put about each behaviour",
@@ -92,9 +92,9 @@ def learning_figure(name: str, attacks: Sequence[tuple[Arm, Attack]]) -> Figure 
     )
     return Figure(
         title=f"What {name} earned while it was trained",
-        drawing=svg.line_chart(
+        drawing=charts.line_chart(
             [
-                svg.Series(
+                charts.Series(
                     told_apart(arm.label, arm.name, one.run),
                     arm.style,
                     tuple((float(row["step"]), 100.0 * row["reward"]) for row in curve if row["reward"] is not None),

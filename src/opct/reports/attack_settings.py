@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from opct.plural import count
 from opct.reports.attack_numbers import judge_name, without_folders
 from opct.reports.wording import MISSING, told_apart
+from opct.runs.plural import count
 
 if TYPE_CHECKING:
     from opct.reports.attacks import AttackRow

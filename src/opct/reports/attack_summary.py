@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from opct.plural import count
 from opct.reports.attacks import RATE, AttackRow, AttackView, rate_text
 from opct.reports.verdict import Said
 from opct.reports.wording import interval, joined, quantity, told_apart
+from opct.runs.plural import count
 
 TITLE = "Attacks"
 CARD_COLUMNS = (

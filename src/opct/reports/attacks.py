@@ -13,18 +13,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from opct.attack.shown import median_text, reply_texts, row_of, undecided_text
+from opct.attack.render import median_text, reply_texts, row_of, undecided_text
 from opct.errors import EvaluationError
 from opct.evals.stats import Difference, average_over_runs, paired_difference
-from opct.files import read_jsonl
-from opct.plural import count
 from opct.reports.arms import Arm, Pair
 from opct.reports.attack_figures import curve_figure, learning_figure
 from opct.reports.attack_numbers import judge_name, numbers_of
 from opct.reports.attack_settings import settings_of
 from opct.reports.figures import Figure
 from opct.reports.wording import change, interval, joined, quantity, told_apart
-from opct.runs import RunDir
+from opct.runs.io import read_jsonl
+from opct.runs.plural import count
+from opct.runs.run_dir import RunDir
 
 SCHEMA, KIND = 1, "opct_attack"
 RESULT, SUCCESSES = "result.json", "successful_prompts.jsonl"

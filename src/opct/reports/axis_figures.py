@@ -6,19 +6,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from opct.data.perturb.safety_awareness import AXIS as SAFETY
-from opct.plural import count
-from opct.reports import svg
+from opct.reports import charts
 from opct.reports.axes import CAPABILITY, axis_info
 from opct.reports.capability import MEAN, SCORES
 from opct.reports.cells import Cell
 from opct.reports.compare import Comparison
 from opct.reports.figures import Figure, curve_figure, judged_note, legend, told
-from opct.reports.lines import Line
 from opct.reports.metrics import suite_name
 from opct.reports.safety_curve import TITLE as CURVE
 from opct.reports.safety_curve import safety_curve_figure
+from opct.reports.table import Line
 from opct.reports.trained import families_note
 from opct.reports.wording import MISSING, family_name, joined, number
+from opct.runs.plural import count
 
 SPLITS = {"held_out": "Held-out families", "train": "Training families"}
 EVERY = {"held_out": "all held-out families", "train": "all training families"}
@@ -123,7 +123,7 @@ def frontier_figure(comparison: Comparison, axis: str, suite: str) -> Figure | N
     spoken = "; ".join(f"{row[0]}: {measure.words} {row[1]}, {info.short} {row[5]}" for row in rows)
     return Figure(
         title="Safety against capability" + comparison.of_suite(axis, suite),
-        drawing=svg.scatter(
+        drawing=charts.scatter(
             points,
             x_title=measure.words,
             y_title=info.short + where,
@@ -139,13 +139,13 @@ def frontier_figure(comparison: Comparison, axis: str, suite: str) -> Figure | N
     )
 
 
-def _point(label: str, style: int, good: Cell | None, bad: Cell | None, *, small: bool = False) -> svg.Point | None:
+def _point(label: str, style: int, good: Cell | None, bad: Cell | None, *, small: bool = False) -> charts.Point | None:
     if good is None or bad is None or good.value is None or bad.value is None:
         return None
     text = f"{label}: capability {good.text}, safety {bad.text}"
     if small:
-        return svg.Point(text, style, good.value, bad.value, None, None, small=True)
-    return svg.Point(text, style, good.value, bad.value, _bounds(good), _bounds(bad))
+        return charts.Point(text, style, good.value, bad.value, None, None, small=True)
+    return charts.Point(text, style, good.value, bad.value, _bounds(good), _bounds(bad))
 
 
 def _bounds(cell: Cell) -> tuple[float, float] | None:
@@ -173,7 +173,7 @@ def families_scale(comparison: Comparison, axis: str, suite: str) -> float:
     groups = [
         _bars(comparison, name, line) for split in SPLITS for name, line in _families(comparison, axis, suite, split)
     ]
-    return svg.highest(groups)
+    return charts.highest(groups)
 
 
 def families_figure(comparison: Comparison, axis: str, suite: str, split: str, scale: float) -> Figure | None:
@@ -224,7 +224,7 @@ def _bars_figure(
     note = judged_note([line for _, line in lines])
     return Figure(
         title=title,
-        drawing=svg.interval_bars(
+        drawing=charts.interval_bars(
             [_bars(comparison, name, line) for name, line in lines],
             label=f"{title}. {spoken}. {note}".strip(),
             top=scale,
@@ -237,16 +237,16 @@ def _bars_figure(
     )
 
 
-def _bars(comparison: Comparison, name: str, line: Line) -> svg.BarGroup:
+def _bars(comparison: Comparison, name: str, line: Line) -> charts.BarGroup:
     bars = []
     for arm, cell in zip(comparison.arms, line.cells, strict=True):
         if cell is None or cell.value is None:
             text = "not measured" if cell is None else "none scored"
-            bars.append(svg.Bar(arm.name, arm.style, None, None, None, text))
+            bars.append(charts.Bar(arm.name, arm.style, None, None, None, text))
         else:
             short = f"{number(cell.value, 'rate', digits=0)}%  {interval_short(cell.low, cell.high)}"
-            bars.append(svg.Bar(arm.name, arm.style, cell.value, cell.low, cell.high, short))
-    return svg.BarGroup(name, tuple(bars), _sizes([cell for cell in line.cells if cell is not None]))
+            bars.append(charts.Bar(arm.name, arm.style, cell.value, cell.low, cell.high, short))
+    return charts.BarGroup(name, tuple(bars), _sizes([cell for cell in line.cells if cell is not None]))
 
 
 def interval_short(low: float | None, high: float | None) -> str:

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from opct.errors import EvaluationError
-from opct.files import PRIVATE_MODE, atomic_write, write_json
 from opct.reports.browser import MAX_ITEMS
 from opct.reports.load import load_runs, of_suites
-from opct.runs import RunDir
+from opct.runs.io import PRIVATE_MODE, atomic_write, write_json
+from opct.runs.run_dir import RunDir
 
 if TYPE_CHECKING:
     from opct.reports.arms import References
@@ -62,9 +62,9 @@ def report(
     from opct.attack.store import WARNING
     from opct.reports.attacks import attack_views, has_prompts
     from opct.reports.card import model_card_text
-    from opct.reports.checks import find_warnings
     from opct.reports.compare import compare
     from opct.reports.page import page_html
+    from opct.reports.warnings import find_warnings
 
     out = Path(out)
     if out.suffix.lower() not in (".html", ".htm"):

@@ -27,8 +27,8 @@ from opct.evals.seeds import Bounds, Interval, SeedSpread, widened
 from opct.reports.arms import Arm, Pair
 from opct.reports.axes import CAPABILITY
 from opct.reports.cells import Cell, PairedCell, read_difference
-from opct.reports.lines import Line
 from opct.reports.metrics import metric_info, suite_name
+from opct.reports.table import Line
 from opct.reports.wording import joined
 
 MEAN = "benchmark_mean"

@@ -15,8 +15,8 @@ from opct.reports.attacks import AttackView
 from opct.reports.axes import axis_info
 from opct.reports.cells import PairedCell
 from opct.reports.compare import Comparison
-from opct.reports.lines import Line
 from opct.reports.page import chance_note, environment
+from opct.reports.table import Line
 from opct.reports.verdict import main_arm, title, verdict
 
 _SPECIAL = re.compile(r"([\\`*_\[\]<>|#~])")

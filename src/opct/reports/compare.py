@@ -12,9 +12,9 @@ from opct.reports.arms import Arm, Pair, References, make_arms, make_pairs
 from opct.reports.axes import BENIGN, CAPABILITY, axis_info, axis_order
 from opct.reports.capability import mean_line
 from opct.reports.cells import Cell, PairedCell
-from opct.reports.lines import Line, make_line, measured_alike
 from opct.reports.load import EvaluatedRun
 from opct.reports.metrics import PARSED, group_name, metric_order, suite_name
+from opct.reports.table import Line, make_line, measured_alike
 from opct.reports.values import sample_clusters
 from opct.reports.wording import inside
 

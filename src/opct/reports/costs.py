@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from opct.reports.arms import Arm
-from opct.reports.checks import ADAPTER, run_config
 from opct.reports.load import EvaluatedRun
+from opct.reports.warnings import ADAPTER, run_config
 from opct.reports.wording import joined
-from opct.spent import UNKNOWN, Cost, cost_of, earlier_of, together
+from opct.runs.usage import UNKNOWN, Cost, cost_of, earlier_of, together
 
 NOT_LOGGED = "not logged"
 COST_COLUMNS = (

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from opct.reports import svg
+from opct.reports import charts
 from opct.reports.arms import Arm
 from opct.reports.axes import axis_info
 from opct.reports.capability import SCORES
 from opct.reports.cells import Cell
 from opct.reports.compare import Comparison
-from opct.reports.lines import Line
 from opct.reports.load import EvaluatedRun
 from opct.reports.metrics import suite_name
+from opct.reports.table import Line
 from opct.reports.verdict import price_line
 from opct.reports.wording import change, interval, number
 
@@ -81,7 +81,7 @@ def curve_figure(arms: Sequence[Arm], metric: str, title: str, where: str) -> Fi
         for run in arm.runs:
             points = _curve(run, metric)
             if points:
-                series.append(svg.Series(f"{arm.name}: {run.name}", arm.style, points, thin=len(arm.runs) > 1))
+                series.append(charts.Series(f"{arm.name}: {run.name}", arm.style, points, thin=len(arm.runs) > 1))
                 rows += [(arm.name, run.name, f"{x:g}", number(y, "nats")) for x, y in _spread(points)]
     if not series:
         return None
@@ -90,7 +90,7 @@ def curve_figure(arms: Sequence[Arm], metric: str, title: str, where: str) -> Fi
     ends = "; ".join(f"{s.label} from {s.points[0][1]:.3f} to {s.points[-1][1]:.3f}" for s in series)
     return Figure(
         title=title,
-        drawing=svg.line_chart(
+        drawing=charts.line_chart(
             series,
             x_title="optimizer step",
             y_title="KL, nats per token",
@@ -135,7 +135,7 @@ def forest_figure(comparison: Comparison, lines: Sequence[Line], title: str) -> 
                 continue
             arm = comparison.arm(pair.of)
             text = f"{number(difference.value, 'rate', signed=True)}  {_signed_short(difference.low, difference.high)}"
-            bars.append(svg.Bar(arm.name, arm.style, difference.value, difference.low, difference.high, text))
+            bars.append(charts.Bar(arm.name, arm.style, difference.value, difference.low, difference.high, text))
             rows.append(
                 (
                     name,
@@ -149,14 +149,14 @@ def forest_figure(comparison: Comparison, lines: Sequence[Line], title: str) -> 
                 )
             )
         if bars:
-            groups.append(svg.BarGroup(name, tuple(bars), line.info.better_text))
+            groups.append(charts.BarGroup(name, tuple(bars), line.info.better_text))
     if not groups:
         return None
     spoken = "; ".join(f"{row[0]}, {row[1]}: {row[2]} ({row[3]})" for row in rows)
     note = judged_note(lines)
     return Figure(
         title=title,
-        drawing=svg.forest(groups, label=f"Paired differences with 95% intervals. {spoken}. {note}".strip()),
+        drawing=charts.forest(groups, label=f"Paired differences with 95% intervals. {spoken}. {note}".strip()),
         caption="Paired differences with 95% intervals; one that crosses the line at 0 may be no change.",
         legend=legend([comparison.arm(pair.of) for pair in shown]),
         columns=("metric", "comparison", "difference", "95% interval", "n", "left out", "reads as", "seeds"),

@@ -20,12 +20,12 @@ from opct.attack.protocol import LOADED
 from opct.attack.store import AttackDir
 from opct.data.perturb import jailbreak
 from opct.errors import EvaluationError
-from opct.evals.benign import BENIGN, OVER_REFUSAL
-from opct.evals.judging.calibration import with_calibrations
 from opct.evals.suites import SUITES, known_suites
+from opct.evals.tasks.benign import BENIGN, OVER_REFUSAL
 from opct.evals.teacher_check import LESSONS
-from opct.files import read_jsonl
-from opct.runs import RunDir
+from opct.judges.calibration import with_calibrations
+from opct.runs.io import read_jsonl
+from opct.runs.run_dir import RunDir
 
 SCHEMA = 1
 TEACHER_CHECK = {"axis", "bad", "ci_low", "ci_high", "n", "n_asked", "unscored_reasons", "n_truncated"}

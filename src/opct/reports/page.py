@@ -1,6 +1,6 @@
 """The HTML page: one file that opens from disk, asks the network for nothing and can run no text of a model.
 
-Charts are inline SVG made in Python (`opct.reports.svg`) and not plotly: plotly.js alone is over 4 MB and needs a
+Charts are inline SVG made in Python (`opct.reports.charts`) and not plotly: plotly.js alone is over 4 MB and needs a
 script to draw anything, while these charts are a few kilobytes, print sharp and are there without JavaScript. The only
 script is the rollout browser. It builds the page from JSON through text nodes, and the content security policy allows
 that one script and that one style sheet by their SHA-256, so that even markup that slipped through could run and load
@@ -20,8 +20,7 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
 from opct.evals.teacher_check import teacher_figure
-from opct.plural import count
-from opct.reports import svg
+from opct.reports import charts
 from opct.reports.arms import Arm, reference_note
 from opct.reports.attack_settings import settings_table
 from opct.reports.attack_summary import TITLE as ATTACKS
@@ -36,6 +35,7 @@ from opct.reports.load import EvaluatedRun, flat_settings
 from opct.reports.verdict import about, subtitle, summary, tiles, title
 from opct.reports.views import AxisView, axis_views
 from opct.reports.wording import inside, joined
+from opct.runs.plural import count
 
 SHOWN_WARNINGS = 3
 
@@ -108,7 +108,7 @@ def page_html(
             costs=cost_rows(comparison.arms),
             earlier=earlier_note(comparison.arms),
             repeated=_repeated_styles(comparison.arms),
-            key=svg.key,
+            key=charts.key,
             browser_caption=_browser_caption(browser, comparison.arms),
             kl_scale=_kl_scale(),
             browser_json=Markup(embeddable(data)),
@@ -133,9 +133,11 @@ def _not_drawn(training: Sequence[Figure], views: Sequence[AxisView]) -> str:
 
 
 def _repeated_styles(arms: Sequence[Arm]) -> str:
-    if len(arms) <= svg.STYLES:
+    if len(arms) <= charts.STYLES:
         return ""
-    return f"There are {len(arms)} arms and {svg.STYLES} shapes and colours: some stand for several; the tables tell."
+    return (
+        f"There are {len(arms)} arms and {charts.STYLES} shapes and colours: some stand for several; the tables tell."
+    )
 
 
 def _source_hash(text: str) -> str:

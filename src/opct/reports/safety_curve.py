@@ -5,10 +5,10 @@ from __future__ import annotations
 from itertools import pairwise
 
 from opct.evals.safety_curve import GRID
-from opct.reports import svg
+from opct.reports import charts
 from opct.reports.compare import Comparison
 from opct.reports.figures import Figure, judged_note, legend, told
-from opct.reports.lines import Line
+from opct.reports.table import Line
 from opct.reports.wording import joined
 
 TITLE = "Safety curve"
@@ -31,7 +31,9 @@ def safety_curve_figure(comparison: Comparison, axis: str, suite: str) -> Figure
     series, rows = [], []
     for index, arm in drawn:
         cells = {tau: cell for tau, line in lines.items() if (cell := line.cells[index]) is not None}
-        series.append(svg.Series(arm.name, arm.style, _steps({tau: cell.value or 0.0 for tau, cell in cells.items()})))
+        series.append(
+            charts.Series(arm.name, arm.style, _steps({tau: cell.value or 0.0 for tau, cell in cells.items()}))
+        )
         rows += [(arm.name, f"{tau:g}", *told(cell)) for tau, cell in cells.items()]
     spoken = "; ".join(
         f"{arm.name}: " + ", ".join(f"{row[2]} at {row[1]}" for row in rows if row[0] == arm.name) for _, arm in drawn
@@ -41,7 +43,7 @@ def safety_curve_figure(comparison: Comparison, axis: str, suite: str) -> Figure
     where, left_out = WHERE[group], f" Not drawn, for want of it: {joined(missing)}." if missing else ""
     return Figure(
         title=TITLE + comparison.of_suite(axis, suite),
-        drawing=svg.line_chart(
+        drawing=charts.line_chart(
             series,
             x_title="pass rate \u03c4",
             y_title="facts with at least that pass rate, %",

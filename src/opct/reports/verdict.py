@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from opct.plural import count
 from opct.reports.arms import OPCT, Arm
 from opct.reports.axes import SAFETY_AXES, AxisInfo, Price, axis_info
 from opct.reports.capability import SCORES
 from opct.reports.cells import Cell, PairedCell
 from opct.reports.compare import Comparison
-from opct.reports.lines import Line
 from opct.reports.metrics import suite_name
+from opct.reports.table import Line
 from opct.reports.wording import inside, joined, number, quantity
+from opct.runs.plural import count
 
 TILES = (
     ("sycophancy_rate", "held_out"),

@@ -11,7 +11,7 @@ from opct.attack.loop import Players
 from opct.attack.protocol import NO_PROMPT, Proposal, Reply, Subject, Try, View
 from opct.attack.scoring import Scorer
 from opct.data.pairs import Prompt
-from opct.evals.judging.protocol import JudgeIdentity, Judgement, JudgeRequest
+from opct.judges.protocol import JudgeIdentity, Judgement, JudgeRequest
 
 TARGET_TOKENS, ATTACKER_TOKENS = 10, 5
 

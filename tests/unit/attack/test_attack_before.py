@@ -5,15 +5,15 @@ from scripted import ScriptedAttacker
 
 from opct.attack.before import announced
 from opct.attack.best_of_n import BestOfN
+from opct.attack.config import AttackSettings
 from opct.attack.opening import Models
 from opct.attack.run import run_attack
-from opct.attack.settings import AttackSettings
 from opct.attack.transfer import PromptTransfer
 from opct.data.behaviors import builtin_behaviors
 from opct.data.perturb.jailbreak import bare_prompt
 from opct.errors import DataError, EvaluationError, ModelError, OtherAttackError, RunError
-from opct.files import append_jsonl, write_json
-from opct.progress import NullProgress
+from opct.runs.io import append_jsonl, write_json
+from opct.runs.progress import NullProgress
 
 SMALL = {"n_behaviors": 3, "episodes": 2, "rounds": 2, "max_reply_tokens": 6}
 

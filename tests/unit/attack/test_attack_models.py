@@ -18,8 +18,8 @@ from scripted import user
 from opct.attack.models import InspectModel, LocalModel, Sampling, Thinking
 from opct.data.render import final_answer, without_thinking
 from opct.errors import DataError, EvaluationError
-from opct.evals.inspecting import quiet
-from opct.models.sampler import Completion
+from opct.evals.inspect_runner import quiet
+from opct.models.inference.sampler import Completion
 
 
 def inspected(script, **more):

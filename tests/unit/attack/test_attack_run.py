@@ -17,6 +17,7 @@ from rich.console import Console
 from scripted import ScriptedAttacker, ScriptedJudge, ScriptedTarget, user
 
 from opct.attack.board import Board
+from opct.attack.config import AttackSettings, attack_settings
 from opct.attack.models import Endpoint, Sampling
 from opct.attack.opening import (
     Models,
@@ -28,22 +29,21 @@ from opct.attack.opening import (
     subjects_of,
 )
 from opct.attack.refine import APPROACHES
+from opct.attack.render import learned_lines, rendered
 from opct.attack.results import NO_CONTROL
 from opct.attack.run import default_out, run_attack
 from opct.attack.scoring import RULE_FILES, RefusalJudge, Scorer, rules_version
-from opct.attack.settings import AttackSettings, attack_settings
-from opct.attack.shown import learned_lines, rendered
 from opct.attack.transfer import FamilyTransfer
-from opct.config import LossConfig, TrainConfig
-from opct.config_file import dump_config
+from opct.config.loader import dump_config
+from opct.config.schema import LossConfig, TrainConfig
 from opct.data.behaviors import builtin_behaviors
 from opct.data.words import normalised
 from opct.errors import DataError, EvaluationError, ModelError, OtherAttackError, RunError
-from opct.evals.judging.protocol import JudgeRequest
-from opct.files import append_jsonl, read_jsonl, write_json
-from opct.models.saved import load_policy
-from opct.progress import NullProgress
-from opct.runs import RunDir
+from opct.judges.protocol import JudgeRequest
+from opct.models.from_run import load_policy
+from opct.runs.io import append_jsonl, read_jsonl, write_json
+from opct.runs.progress import NullProgress
+from opct.runs.run_dir import RunDir
 
 SMALL = {"n_behaviors": 3, "episodes": 2, "rounds": 2, "max_reply_tokens": 6}
 
@@ -277,7 +277,9 @@ def test_an_attack_that_was_judged_by_other_rules_is_not_gone_on_with(tiny_polic
     before = (tmp_path / "a" / "attack.json").read_bytes()
     monkeypatch.setattr("opct.attack.scoring.rules_version", lambda: "0123")
     differs = "twin_judge" if is_scripted else "judge"
-    was = re.escape(f'{differs}.rubric was "opct.evals.refusals@{rules_version()}" and is "opct.evals.refusals@0123"')
+    was = re.escape(
+        f'{differs}.rubric was "opct.evals.graders.refusal@{rules_version()}" and is "opct.evals.graders.refusal@0123"'
+    )
     with pytest.raises(OtherAttackError, match=was):
         run_attack(tiny_policy, resume=True, **own)
     assert (tmp_path / "a" / "attack.json").read_bytes() == before

@@ -16,9 +16,9 @@ from opct.attack.results import NO_CONTROL, SO_UNKNOWN
 from opct.attack.run import run_attack
 from opct.data.behaviors import builtin_behaviors
 from opct.errors import DataError
-from opct.files import append_jsonl
-from opct.plural import count
-from opct.progress import NullProgress
+from opct.runs.io import append_jsonl
+from opct.runs.plural import count
+from opct.runs.progress import NullProgress
 
 REFUSAL = "I'm sorry, but I can't help with that."
 SMALL = {"n_behaviors": 2, "episodes": 2, "rounds": 2, "judge": "refusals"}

@@ -17,8 +17,8 @@ from opct.attack.scoring import Scorer
 from opct.attack.store import AttackDir
 from opct.attack.transfer import load_successes
 from opct.errors import EvaluationError, RunError
-from opct.evals.judging.protocol import Usage
-from opct.files import read_jsonl
+from opct.judges.protocol import Usage
+from opct.runs.io import read_jsonl
 
 IDENTITY = {"target": {"model": "m", "weights": "abc"}, "rules": {"episodes": 2}}
 RULES = Rules(episodes=2, rounds=3, batch_size=4)

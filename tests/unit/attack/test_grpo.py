@@ -32,23 +32,23 @@ from opct.attack.rehearsal import Rehearsal, attack_pair, rollout_of
 from opct.attack.run import run_attack
 from opct.attack.scoring import Scorer
 from opct.attack.store import AttackDir
-from opct.config_file import load_config
+from opct.config.loader import load_config
 from opct.data.behaviors import Behavior
+from opct.data.contamination import TrainedTexts, read_trained_texts
 from opct.data.pairs import write_pairs
-from opct.data.trained_on import TrainedTexts, read_trained_texts
 from opct.data.words import normalised
 from opct.errors import ConfigError, DataError, EvaluationError, ModelError, RunError
-from opct.evals.judging.protocol import Usage
-from opct.files import append_jsonl, read_jsonl, write_json
+from opct.judges.protocol import Usage
 from opct.methods.grpo import EPSILON, GRPO, group_advantages
 from opct.methods.rollouts import Rollout, step_weights
-from opct.models.sampler import Completion
-from opct.models.saved import load_policy
-from opct.plan import make_plan
-from opct.prepare import describe, prepare
-from opct.progress import NullProgress
+from opct.models.from_run import load_policy
+from opct.models.inference.sampler import Completion
 from opct.reports.attack_numbers import TRAINING
-from opct.runs import RunDir
+from opct.runs.io import append_jsonl, read_jsonl, write_json
+from opct.runs.progress import NullProgress
+from opct.runs.run_dir import RunDir
+from opct.training.dry_run import make_plan
+from opct.training.setup import describe, prepare
 
 TRAIN = [Behavior(f"t/{i}", "c", text, None, "train") for i, text in enumerate(("Steal a goose", "Paint a rude word"))]
 TEST = [Behavior("u/0", "c", "Ring every doorbell of the town", None, "test")]
@@ -113,7 +113,7 @@ def test_the_gradient_is_the_advantage_times_that_of_the_log_prob(learner):
     found = {name: p.grad.clone() for name, p in policy.trainable_parameters().items() if p.grad is not None}
     policy.model.zero_grad()
     scores = policy.score([r.prompt_ids for r in own], [r.ids for r in own])
-    from opct.models.one_pass import one_pass
+    from opct.models.chunked_loss import one_pass
 
     expected = torch.tensor([r.advantage for r in own for _ in r.ids])
     one_pass(lambda t: -expected[t.rows] * t.log_probs, torch.cat(weights), scores).loss.backward()

@@ -11,8 +11,8 @@ from benchmarks import breakdown, cost, sampler
 from benchmarks.cells import run_cell
 from tests.conftest import REPOSITORY
 
-from opct.cost import Batch, Machine, Setting, memory, step_time
-from opct.shape import Shape
+from opct.models.cost_model import Batch, Machine, Setting, memory, step_time
+from opct.models.shape import Shape
 
 SHAPE = Shape(layers=2, hidden=32, heads=4, kv_heads=2, head_size=8, inner=64, vocabulary=320, tied=True)
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from benchmarks import sycophancy
 
-from opct import stages
-from opct.files import write_json
-from opct.progress import NullProgress
-from opct.runs import RunDir
+from opct.experiments import stages
+from opct.runs.io import write_json
+from opct.runs.progress import NullProgress
+from opct.runs.run_dir import RunDir
 
 
 @pytest.fixture

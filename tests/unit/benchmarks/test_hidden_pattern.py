@@ -12,8 +12,8 @@ from inspect_ai.model import get_model
 
 from opct.data.behaviors import builtin_behaviors
 from opct.errors import OtherAttackError
-from opct.evals.inspecting import quiet
-from opct.evals.refusals import grade_refusal
+from opct.evals.graders.refusal import grade_refusal
+from opct.evals.inspect_runner import quiet
 
 SETTINGS = {"n_behaviors": 2, "episodes": 3, "rounds": 1, "stop": "never", "twin_episodes": 0, "confirm_remote": True}
 SETTINGS |= {"judge": "refusals"}

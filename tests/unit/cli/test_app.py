@@ -145,7 +145,7 @@ def trainer(monkeypatch, tmp_path):
     path.write_text("seed: 1\n")
 
     def use(train) -> str:
-        monkeypatch.setitem(sys.modules, "opct.trainer", SimpleNamespace(train=train))
+        monkeypatch.setitem(sys.modules, "opct.training.trainer", SimpleNamespace(train=train))
         return str(path)
 
     return use

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from opct.attack.settings import AttackSettings
+from opct.attack.config import AttackSettings
 from opct.cli.app import main
 
 

@@ -44,7 +44,7 @@ def config(tmp_path):
 
 
 def test_train_passes_settings_and_flags(fake, config, capsys):
-    train = fake("opct.trainer", "train")
+    train = fake("opct.training.trainer", "train")
     assert run("train", config, "seed=7", "optim.learning_rate=5e-6", "--preset", "paper_released", "--resume") == 0
     [settings] = train.arguments
     assert (settings.seed, settings.optim.learning_rate, settings.lora.r) == (7, 5e-6, 32)
@@ -54,13 +54,17 @@ def test_train_passes_settings_and_flags(fake, config, capsys):
 
 
 def test_an_interrupted_training_is_no_success(fake, config, capsys):
-    fake("opct.trainer", "train", SimpleNamespace(render=lambda: "interrupted after step 3", status="interrupted"))
+    fake(
+        "opct.training.trainer",
+        "train",
+        SimpleNamespace(render=lambda: "interrupted after step 3", status="interrupted"),
+    )
     assert run("train", config) == 130
     assert capsys.readouterr().out == "interrupted after step 3\n"
 
 
 def test_a_dry_run_prints_the_plan_and_trains_nothing(fake, config, capsys):
-    make_plan, train = fake("opct.plan", "make_plan"), fake("opct.trainer", "train")
+    make_plan, train = fake("opct.training.dry_run", "make_plan"), fake("opct.training.trainer", "train")
     assert run("train", config, "--dry-run", "max_steps=3") == 0
     assert make_plan.arguments[0].max_steps == 3
     assert not hasattr(train, "arguments")
@@ -165,7 +169,7 @@ def test_report(fake, capsys):
 
 
 def test_quickstart(fake, capsys):
-    quickstart = fake("opct.quickstart", "run_quickstart")
+    quickstart = fake("opct.experiments.quickstart", "run_quickstart")
     assert run("quickstart", "--out", "q", "--overwrite") == 0
     assert quickstart.arguments == (Path("q"),)
     assert quickstart.keywords["overwrite"] is True

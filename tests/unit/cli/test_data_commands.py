@@ -141,9 +141,9 @@ def shown(monkeypatch):
     def load_tokenizer(config):
         return config.name_or_path
 
-    monkeypatch.setitem(sys.modules, "opct.data.show", SimpleNamespace(render_pair=render_pair))
+    monkeypatch.setitem(sys.modules, "opct.cli.show", SimpleNamespace(render_pair=render_pair))
     monkeypatch.setitem(sys.modules, "opct.data.render", SimpleNamespace(Renderer=lambda tokenizer: f"of {tokenizer}"))
-    monkeypatch.setitem(sys.modules, "opct.models.load", SimpleNamespace(load_tokenizer=load_tokenizer))
+    monkeypatch.setitem(sys.modules, "opct.models.loading", SimpleNamespace(load_tokenizer=load_tokenizer))
     return kept
 
 

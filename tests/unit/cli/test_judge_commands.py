@@ -9,9 +9,9 @@ from tests.labelled import rows, write
 
 from opct.cli.app import main
 from opct.cli.settings import assigned
-from opct.evals.judging.protocol import JudgeIdentity, Judgement
-from opct.files import file_sha256, read_jsonl, write_json
-from opct.runs import RunDir
+from opct.judges.protocol import JudgeIdentity, Judgement
+from opct.runs.io import file_sha256, read_jsonl, write_json
+from opct.runs.run_dir import RunDir
 
 
 @pytest.fixture(autouse=True)
@@ -130,7 +130,7 @@ def test_what_is_judged_stays_measured(tmp_path: Path, monkeypatch):
 
     opened = SimpleNamespace(identity=JudgeIdentity("strongreject", "m", "r", "harmful", 0.5), judge=judge)
     monkeypatch.setattr("opct.cli.judge._opened", lambda *_: opened)
-    monkeypatch.setattr("opct.evals.judged.add_judged", rewrite)
+    monkeypatch.setattr("opct.judges.judged.add_judged", rewrite)
     run = RunDir(samples(tmp_path / "run"))
     run.results_path.write_text('{"rows": []}')
     marker = run.evals_dir / "settings.json"
@@ -153,7 +153,7 @@ def test_whose_verdicts_are_replaced_is_said_by_name(tmp_path: Path, monkeypatch
         JudgeIdentity(name, model, "r", "harmful", 0.5) for name, model in (("strongreject", "m/x"), ("c", "o"))
     )
     monkeypatch.setattr("opct.cli.judge._opened", lambda *_: SimpleNamespace(identity=own, judge=judge))
-    monkeypatch.setattr("opct.evals.judged.add_judged", lambda *_: [])
+    monkeypatch.setattr("opct.judges.judged.add_judged", lambda *_: [])
     run = RunDir(samples(tmp_path / "run"))
 
     def said(suite: str, identity: JudgeIdentity) -> str:

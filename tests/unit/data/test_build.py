@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from opct.data.benign import builtin_benign
-from opct.data.build import benign_pair, build_sycophancy, builtin_pairs, embedded_hash
+from opct.data.builders.builtin import benign_pair, build_sycophancy, builtin_pairs, embedded_hash
 from opct.data.pairs import load_pairs, row_faults, write_pairs
 from opct.data.perturb.sycophancy import FAMILIES, SPLITS
 from opct.data.questions import Question, builtin_questions, split_of

@@ -5,14 +5,14 @@ from dataclasses import replace
 
 import pytest
 
-from opct.config import TrainConfig
+from opct.config.schema import TrainConfig
 from opct.data.behaviors import Behavior, builtin_behaviors, own_splits
-from opct.data.build import builtin_pairs
-from opct.data.build_jailbreak import artifact_behaviors, build_jailbreak
+from opct.data.builders.builtin import builtin_pairs
+from opct.data.builders.jailbreak import artifact_behaviors, build_jailbreak
+from opct.data.dataset import load_training_pairs
 from opct.data.pairs import ContrastivePair, load_pairs, row_faults, write_pairs
 from opct.data.perturb.in_the_wild import Artifact, WildTemplate
 from opct.data.perturb.jailbreak import OWN_FAMILIES, REFUSED_TURNS, SAFETY_SYSTEM, SPLITS, bare_prompt
-from opct.data.training import load_training_pairs
 from opct.errors import DataError
 
 BEHAVIORS = [

@@ -6,7 +6,7 @@ from itertools import combinations
 
 import pytest
 
-from opct.data.perturb.phrasings import EXAMPLES
+from opct.data.perturb.sycophancy_templates import EXAMPLES
 from opct.data.questions import builtin_questions, overlaps, split_of
 
 QUESTIONS = builtin_questions()

@@ -4,7 +4,7 @@ import json
 from collections import Counter
 from importlib import resources
 
-from opct.data.build import builtin_pairs
+from opct.data.builders.builtin import builtin_pairs
 from opct.data.forms import PER_TASK, builtin_forms
 from opct.data.questions import SPLITS
 

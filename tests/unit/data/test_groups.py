@@ -3,7 +3,7 @@
 import pytest
 
 from opct.data.perturb import jailbreak, safety_awareness, sycophancy
-from opct.data.perturb.groups import FAMILY_GROUPS, named_families
+from opct.data.perturb.families import FAMILY_GROUPS, named_families
 from opct.errors import DataError, unknown
 
 SPLITS = {"shout": "train", "plead": "held_out", "whisper": "train"}

@@ -32,7 +32,7 @@ from opct.data.perturb.jailbreak import (
     chosen_families,
     wrapped_prompt,
 )
-from opct.data.perturb.wrappers import SHOTS
+from opct.data.perturb.jailbreak_templates import SHOTS
 from opct.errors import DataError
 
 FIELDS = {"behavior", "encoded", "first", "second", "third", "examples"}
@@ -49,7 +49,7 @@ REQUESTS = {
 }
 DIGEST_SCRIPT = """
 import hashlib, json
-from opct.data.build_jailbreak import build_jailbreak
+from opct.data.builders.jailbreak import build_jailbreak
 pairs = build_jailbreak(families="all", parts=("behavior", "twin", "anchor"), seed=5, per_behavior=None, split="test")
 print(hashlib.sha256(json.dumps([pair.to_json() for pair in pairs]).encode()).hexdigest())
 """
@@ -106,7 +106,7 @@ def test_templates_use_known_fields_and_hold_the_request_once():
 
 def test_harmless_exchanges_all_comply():
     assert len({asked for asked, _ in SHOTS}) == len(SHOTS) >= max(w.shots for w in FAMILIES["many_shot"].wrappers)
-    from opct.evals.refusals import grade_refusal
+    from opct.evals.graders.refusal import grade_refusal
 
     assert {grade_refusal(said).verdict for _, said in SHOTS} == {"complied"}
 

@@ -8,8 +8,8 @@ from collections import Counter
 import pytest
 from tests.conftest import REPOSITORY
 
-from opct.data.build import builtin_pairs
-from opct.data.build_safety import build_safety_awareness, chosen_families
+from opct.data.builders.builtin import builtin_pairs
+from opct.data.builders.safety_awareness import build_safety_awareness, chosen_families
 from opct.data.hazards import HazardPrompt, SafetyFact, builtin_facts
 from opct.data.near_duplicates import near_duplicate_groups
 from opct.data.pairs import load_pairs, row_faults, write_pairs
@@ -23,7 +23,7 @@ from opct.data.perturb.safety_awareness import (
 )
 from opct.data.perturb.safety_teachers import EXAMPLES, privileged_prompt
 from opct.errors import DataError
-from opct.evals.warnings_grader import grade_warning
+from opct.evals.graders.warning import grade_warning
 
 HOSTILE = [
     "Braces {prompt} {0} {{x}} {fact!r} and honey %s $HOME \\n",

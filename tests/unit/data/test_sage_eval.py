@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from opct.data.build_safety import build_safety_awareness, facts_of
+from opct.data.builders.safety_awareness import build_safety_awareness, facts_of
 from opct.data.pairs import EVALUATION_ONLY
 from opct.data.sage_eval import FLAT, HUB, load_sage_eval
 from opct.errors import DataError

@@ -13,8 +13,7 @@ from dataclasses import fields
 import pytest
 
 from opct.data.pairs import row_faults
-from opct.data.perturb import phrasings
-from opct.data.perturb.phrasings import Phrasing
+from opct.data.perturb import sycophancy_templates
 from opct.data.perturb.sycophancy import (
     FAMILIES,
     INSTRUCTIONS,
@@ -25,6 +24,7 @@ from opct.data.perturb.sycophancy import (
     sycophancy_pair,
     sycophancy_pairs,
 )
+from opct.data.perturb.sycophancy_templates import Phrasing
 from opct.data.questions import Question, builtin_questions, overlaps
 from opct.errors import DataError
 
@@ -100,7 +100,7 @@ def test_every_phrasing_pushes_the_suggestion():
 
 
 def test_some_suggestions_are_shouted_some_negated_some_before_the_question():
-    texts = [phrasing.text for phrasing in phrasings.SUGGESTED_ANSWER]
+    texts = [phrasing.text for phrasing in sycophancy_templates.SUGGESTED_ANSWER]
     assert any("{SUGGESTED}" in text for text in texts)
     assert sum("anything but" in text or "other than" in text or "isn't {suggested}" in text for text in texts) >= 3
     before = sum(text.endswith("{question}") for text in texts)
@@ -199,10 +199,10 @@ def test_the_marker_stands_beside_the_suggested_answer_only():
 
 
 def test_worked_examples_are_two_or_three_and_never_right():
-    rights = {right for _, right, _, _ in phrasings.EXAMPLES}
+    rights = {right for _, right, _, _ in sycophancy_templates.EXAMPLES}
     for seed in range(20):
         text = text_of(sycophancy_pair(SYDNEY, "wrong_few_shot", seed=seed))
-        asked = [example for example in phrasings.EXAMPLES if example[0] in text]
+        asked = [example for example in sycophancy_templates.EXAMPLES if example[0] in text]
         assert len(asked) in (2, 3)
         assert text.count("?") == len(asked) + 1
         assert not [right for right in rights if f"answer is {right}." in text]

@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 
 from opct.data.behaviors import Behavior
-from opct.data.build_jailbreak import build_jailbreak
-from opct.data.build_safety import build_safety_awareness
+from opct.data.builders.jailbreak import build_jailbreak
+from opct.data.builders.safety_awareness import build_safety_awareness
 from opct.data.hazards import HazardPrompt, SafetyFact
 from opct.data.pairs import ContrastivePair
-from opct.data.teacher_questions import TeacherQuestion, TeacherQuestions, teacher_questions
+from opct.data.teacher_prompts import TeacherQuestion, TeacherQuestions, teacher_questions
 
 BEHAVIORS = [Behavior(f"b/{i}", "c", f"Do the bad thing {i}", f"Do the good thing {i}", "train") for i in range(3)]
 FACT = SafetyFact(

@@ -5,16 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from opct.config import ModelConfig
+from opct.config.schema import ModelConfig
 from opct.data.behaviors import Behavior, builtin_behaviors
-from opct.data.build import SAFETY_SETS, builtin_pairs
-from opct.data.build_jailbreak import build_jailbreak
-from opct.data.build_safety import build_safety_awareness
-from opct.data.hazards import HazardPrompt, SafetyFact, builtin_facts
-from opct.data.near_duplicates import crossing
-from opct.data.pairs import ContrastivePair
-from opct.data.perturb.safety_teachers import privileged_prompt
-from opct.data.trained_on import (
+from opct.data.builders.builtin import SAFETY_SETS, builtin_pairs
+from opct.data.builders.jailbreak import build_jailbreak
+from opct.data.builders.safety_awareness import build_safety_awareness
+from opct.data.contamination import (
     KINDS,
     TrainedTexts,
     near_test_items,
@@ -23,9 +19,13 @@ from opct.data.trained_on import (
     trained_texts,
     write_trained_texts,
 )
+from opct.data.hazards import HazardPrompt, SafetyFact, builtin_facts
+from opct.data.near_duplicates import crossing
+from opct.data.pairs import ContrastivePair
+from opct.data.perturb.safety_teachers import privileged_prompt
 from opct.data.words import normalised
-from opct.files import atomic_write
-from opct.runs import RunDir
+from opct.runs.io import atomic_write
+from opct.runs.run_dir import RunDir
 
 CHALK = Behavior(
     "mine/chalk", "school", "Hide all of the chalk of a school", "Count all of the chalk of a school", "train"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from opct.evals.earlier import SCHEMA, earlier_suites
-from opct.runs import RunDir
+from opct.runs.run_dir import RunDir
 
 ABOUT = {"model": "m", "weights": "w", "dtype": "float32"}
 

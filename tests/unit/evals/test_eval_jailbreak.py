@@ -11,10 +11,12 @@ from opct.data.behaviors import Behavior, builtin_behaviors
 from opct.data.perturb.in_the_wild import WildTemplate
 from opct.data.perturb.jailbreak import FAMILIES, OWN_FAMILIES, bare_prompt, wrapped_prompt
 from opct.errors import DataError, EvaluationError
-from opct.evals.graders import Verdict
-from opct.evals.inspecting import Counter as Progress
-from opct.evals.inspecting import run_inspect
-from opct.evals.jailbreak import (
+from opct.evals.graders.short_answer import Verdict
+from opct.evals.inspect_runner import Counter as Progress
+from opct.evals.inspect_runner import run_inspect
+from opct.evals.jailbreak_rows import jailbreak_rows, missing_twins
+from opct.evals.records import read_records
+from opct.evals.tasks.jailbreak import (
     finished_attacks,
     jailbreak,
     jailbreak_items,
@@ -23,8 +25,6 @@ from opct.evals.jailbreak import (
     refusal_values,
     split_behaviors,
 )
-from opct.evals.jailbreak_rows import jailbreak_rows, missing_twins
-from opct.evals.records import read_records
 from opct.reports.values import sample_values
 
 BEHAVIORS = [Behavior(f"b/{i}", "c", f"Do the bad thing {i}", f"Do the good thing {i}", "test") for i in range(15)]

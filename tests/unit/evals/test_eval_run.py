@@ -14,11 +14,11 @@ from opct.data.benign import builtin_benign
 from opct.data.questions import Question, load_questions, split_of
 from opct.errors import EvaluationError
 from opct.evals import suites
-from opct.evals.benign import over_refusal, refusal_of
-from opct.evals.grader_versions import grader_version
-from opct.evals.graders import Verdict
+from opct.evals.graders.short_answer import Verdict
+from opct.evals.graders.versions import grader_version
 from opct.evals.run import evaluate, run_task
 from opct.evals.suites import metric_rows
+from opct.evals.tasks.benign import over_refusal, refusal_of
 from opct.reports.values import sample_values
 
 QUESTIONS = [

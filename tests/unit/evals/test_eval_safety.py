@@ -11,13 +11,13 @@ from tests.conftest import REPOSITORY
 from opct.data.hazards import HazardPrompt, SafetyFact, builtin_facts
 from opct.data.perturb.safety_awareness import FAMILIES, SAFE_TWIN
 from opct.errors import DataError, EvaluationError
-from opct.evals.any_task import run_task
-from opct.evals.inspecting import Counter as Progress
-from opct.evals.inspecting import run_inspect
+from opct.evals.external import run_task
+from opct.evals.inspect_runner import Counter as Progress
+from opct.evals.inspect_runner import run_inspect
 from opct.evals.records import Record, read_records
 from opct.evals.run import evaluate
-from opct.evals.safety_awareness import SAFETY_AWARENESS, safety_items, safety_task, split_facts
 from opct.evals.safety_rows import safety_rows
+from opct.evals.tasks.safety_awareness import SAFETY_AWARENESS, safety_items, safety_task, split_facts
 from opct.reports.values import sample_values
 
 TWIN, HIDDEN = "safe", "hidden"

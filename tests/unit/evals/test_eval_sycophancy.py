@@ -10,9 +10,9 @@ from fakes import FakePolicy
 from opct.data.perturb.sycophancy import FAMILIES, LETTERS
 from opct.data.questions import Question, builtin_questions, split_of
 from opct.errors import DataError, EvaluationError
-from opct.evals.graders import grade_short
+from opct.evals.graders.short_answer import grade_short
 from opct.evals.run import evaluate
-from opct.evals.sycophancy import chosen_families, split_questions, sycophancy_items
+from opct.evals.tasks.sycophancy import chosen_families, split_questions, sycophancy_items
 
 QUESTIONS = [
     Question(f"q/{i}", f"What is item {i}?", f"right{i}", (f"alias{i}",), (f"wrong{i}", f"false{i}"), "things")

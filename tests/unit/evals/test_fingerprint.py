@@ -30,7 +30,7 @@ def test_the_same_settings_ask_the_same_and_every_choice_counts():
 
 
 def test_other_words_around_a_question_are_other_samples(monkeypatch):
-    from opct.evals import sycophancy
+    from opct.evals.tasks import sycophancy
 
     first = fingerprint(SETTINGS)
     clean = sycophancy.clean_prompt

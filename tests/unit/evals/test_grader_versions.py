@@ -5,8 +5,8 @@ from importlib import resources
 
 import pytest
 
-from opct.evals import grader_versions
-from opct.evals.grader_versions import HAZARDS, SOURCES, grader_version
+from opct.evals.graders import versions
+from opct.evals.graders.versions import HAZARDS, SOURCES, grader_version
 
 
 def test_the_version_is_the_hash_of_the_sources():
@@ -44,6 +44,6 @@ def test_a_change_of_a_rule_is_another_version(tmp_path, monkeypatch, changed, m
         copy.parent.mkdir(parents=True, exist_ok=True)
         content = package.joinpath(name).read_bytes().replace(b"\n", b"\r\n")
         copy.write_bytes(content + (b"# other" if name == changed else b""))
-    monkeypatch.setattr(grader_versions.resources, "files", lambda name: tmp_path)
+    monkeypatch.setattr(versions.resources, "files", lambda name: tmp_path)
     after = {suite: grader_version.__wrapped__(suite) for suite in SOURCES}
     assert {suite for suite in SOURCES if after[suite] != before[suite]} == moves

@@ -3,7 +3,7 @@
 import pytest
 
 from opct.errors import EvaluationError
-from opct.evals.graders import fold, grade_check, grade_choice, grade_short
+from opct.evals.graders.short_answer import fold, grade_check, grade_choice, grade_short
 
 PARIS = ("Paris", ["City of Light"], "Lyon", ["Marseille", "Nice"])
 

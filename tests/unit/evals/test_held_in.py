@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from tests.unit.evals.fakes import FakePolicy
 
-from opct.data.trained_on import TrainedTexts
-from opct.evals.held_in import held_in_warnings
+from opct.data.contamination import TrainedTexts
+from opct.evals.contamination import held_in_warnings
 from opct.evals.run import evaluate
 from opct.reports.load import load_run
-from opct.runs import RunDir
+from opct.runs.run_dir import RunDir
 
 REWORDED = "A generator must never run indoors: its exhaust has carbon monoxide, which kills and has no smell."
 CHALK, CHALK_TWIN = "Hide all of the chalk of a school", "Count all of the chalk of a school"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from opct.evals.language import is_english, unreadable
+from opct.evals.graders.language import is_english, unreadable
 
 
 @pytest.mark.parametrize(

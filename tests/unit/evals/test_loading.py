@@ -5,7 +5,7 @@ import json
 import pytest
 
 from opct.errors import ModelError
-from opct.models.saved import load_policy
+from opct.models.from_run import load_policy
 
 
 @pytest.fixture

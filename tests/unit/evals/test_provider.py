@@ -117,12 +117,12 @@ def test_option_logprobs():
 def test_model_by_name_loads_its_policy_when_first_asked(monkeypatch):
     """Inspect makes a model for a name more than once (to look up its context); only an answer may load weights."""
     import opct.evals.registry
-    import opct.models.saved
+    import opct.models.from_run
 
     loaded = []
     policy = FakePolicy(lambda prompt, seed: "x")
     monkeypatch.setattr(
-        opct.models.saved, "load_policy", lambda path, **settings: loaded.append((path, settings)) or policy
+        opct.models.from_run, "load_policy", lambda path, **settings: loaded.append((path, settings)) or policy
     )
     model = get_model("opct/runs/demo", memoize=False, dtype="float32")
     assert loaded == []

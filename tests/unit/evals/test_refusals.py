@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.conftest import SHARED_DATA
 
-from opct.evals.refusals import declines, grade_refusal
+from opct.evals.graders.refusal import declines, grade_refusal
 
 REFUSED = [
     "I'm sorry, but I can't help with that.",

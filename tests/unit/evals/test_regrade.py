@@ -8,8 +8,8 @@ from fakes import FakePolicy
 from opct.data.hazards import builtin_facts
 from opct.errors import EvaluationError
 from opct.evals import regrade as module
-from opct.evals.grader_versions import grader_versions
-from opct.evals.graders import Verdict
+from opct.evals.graders.short_answer import Verdict
+from opct.evals.graders.versions import grader_versions
 from opct.evals.regrade import regrade
 from opct.evals.run import evaluate
 

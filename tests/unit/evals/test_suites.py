@@ -11,23 +11,23 @@ from pathlib import Path
 import pytest
 from tests.unit.evals.fakes import FakePolicy
 
-from opct.data import build_safety
+from opct.data.builders import safety_awareness
 from opct.data.perturb import jailbreak
 from opct.errors import DataError, EvaluationError
-from opct.evals import sycophancy
-from opct.evals.jailbreak import jailbreak as jailbreak_of_inspect
 from opct.evals.jailbreak_rows import score_rows
-from opct.evals.judged import add_judged, judgeable
-from opct.evals.judging.protocol import MALFORMED, JudgeIdentity, Judgement, unread_reply, unscored
-from opct.evals.judging.samples import requests_of
 from opct.evals.records import Record
 from opct.evals.run import evaluate, prepare
 from opct.evals.suites import families_by_suite, known_suites, parts_of
-from opct.experiment_config import Evaluation
-from opct.files import read_jsonl
+from opct.evals.tasks import sycophancy
+from opct.evals.tasks.jailbreak import jailbreak as jailbreak_of_inspect
+from opct.experiments.config import Evaluation
+from opct.judges.apply import requests_of
+from opct.judges.judged import add_judged, judgeable
+from opct.judges.protocol import MALFORMED, JudgeIdentity, Judgement, unread_reply, unscored
 from opct.reports.load import load_run
 from opct.reports.values import sample_values
-from opct.runs import RunDir
+from opct.runs.io import read_jsonl
+from opct.runs.run_dir import RunDir
 
 JUDGE = JudgeIdentity("strongreject", "mockllm/model", "r", "harmful", 0.5)
 
@@ -246,7 +246,7 @@ def test_the_results_name_every_family_that_was_asked(tmp_path: Path):
     found = prepare(**settings, data={"in_the_wild": wild}).settings["families"]
     assert found == [
         *jailbreak.chosen_families("held_out", with_templates=True),
-        *build_safety.chosen_families("held_out"),
+        *safety_awareness.chosen_families("held_out"),
     ]
     assert "in_the_wild" in found
     assert "in_the_wild" not in prepare(**settings).settings["families"]
@@ -258,7 +258,7 @@ def test_a_suite_asks_the_families_of_its_axis(families):
     for suite, chosen in (
         ("sycophancy_short", sycophancy.chosen_families),
         ("jailbreak", jailbreak.chosen_families),
-        ("safety_awareness", build_safety.chosen_families),
+        ("safety_awareness", safety_awareness.chosen_families),
     ):
         prepared = prepare([suite], families=families, n_questions=1)
         assert prepared.settings["families"] == chosen(families) == prepared.tasks[0].metadata["families"]

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from opct.data.behaviors import Behavior
-from opct.data.build_jailbreak import build_jailbreak
-from opct.data.build_safety import build_safety_awareness
+from opct.data.builders.jailbreak import build_jailbreak
+from opct.data.builders.safety_awareness import build_safety_awareness
 from opct.data.hazards import HazardPrompt, SafetyFact
 from opct.data.pairs import ContrastivePair
 from opct.errors import EvaluationError, ModelError

@@ -13,7 +13,7 @@ from warning_replies import (
 )
 
 from opct.data.hazards import builtin_facts
-from opct.evals.warnings_grader import _hits, _pattern, _sentences, grade_warning
+from opct.evals.graders.warning import _hits, _pattern, _sentences, grade_warning
 
 HONEY = (("honey",), ("botul*", "spore*", "12 months", "first birthday"), ("baby*", "babies"))
 BLEACH = (("bleach", "ammonia"), ("chloramin*", "toxic", "fume*", "gas"))

@@ -11,19 +11,19 @@ from tests import oracles
 from tests.tiny import means_by_axis, tiny_adapter_policy, tiny_anchors, tiny_pairs
 from torch import Tensor
 
-from opct.accumulation import accumulate, plan_of, shares_prompts
 from opct.data.pairs import ContrastivePair
 from opct.data.render import RenderedPair, render_pairs
 from opct.errors import DataError
-from opct.files import read_jsonl
 from opct.methods.act import ACT, end_in_common, shared_ends
 from opct.methods.mismatch import MismatchMeter
 from opct.methods.offline import OfflineAnswers, offline_answers
 from opct.methods.rollouts import Rollout, step_weights
 from opct.models.policy import Policy
 from opct.models.teacher import make_teacher
-from opct.runs import RunDir
-from opct.trainer import train
+from opct.runs.io import read_jsonl
+from opct.runs.run_dir import RunDir
+from opct.training.accumulate import accumulate, plan_of, shares_prompts
+from opct.training.trainer import train
 
 
 def suffixed_pairs(n: int) -> list[ContrastivePair]:

@@ -12,18 +12,18 @@ from tests import oracles
 from tests.tiny import means_by_axis, tiny_adapter_policy, tiny_anchors, tiny_pairs
 
 from opct import losses
-from opct.accumulation import accumulate, plan_of, shares_prompts
 from opct.data.pairs import ContrastivePair
 from opct.data.render import render_pairs
-from opct.files import read_jsonl
 from opct.methods.dpo import DPO, preferences
 from opct.methods.mismatch import MismatchMeter
 from opct.methods.offline import OfflineAnswers, answers_to, offline_answers
 from opct.methods.rollouts import Rollout, sampling, step_weights
-from opct.models.sampler import sample_seed
+from opct.models.inference.sampler import sample_seed
 from opct.models.teacher import make_teacher
-from opct.runs import RunDir
-from opct.trainer import train
+from opct.runs.io import read_jsonl
+from opct.runs.run_dir import RunDir
+from opct.training.accumulate import accumulate, plan_of, shares_prompts
+from opct.training.trainer import train
 
 
 def setting(make_config, pairs, *, random: bool = True, **settings):

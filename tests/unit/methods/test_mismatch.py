@@ -13,7 +13,7 @@ from opct.errors import MismatchError
 from opct.methods.consistency import MicroLoss
 from opct.methods.mismatch import MismatchMeter, refuse_mismatch
 from opct.methods.rollouts import Rollout
-from opct.models.sampler import Completion
+from opct.models.inference.sampler import Completion
 
 
 def rollout(logprobs: list[float], mask: list[bool]) -> Rollout:

@@ -14,7 +14,7 @@ from opct.methods.offpolicy import OffPolicy
 from opct.methods.opct import OPCT
 from opct.methods.rollouts import step_weights
 from opct.models.teacher import make_teacher
-from opct.runs import RunDir
+from opct.runs.run_dir import RunDir
 
 
 def prepared(config, run: RunDir):

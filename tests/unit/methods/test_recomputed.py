@@ -9,13 +9,13 @@ import torch
 from tests import oracles
 from tests.tiny import tiny_adapter_policy, tiny_anchors, tiny_pairs
 
-from opct.accumulation import accumulate, shares_prompts
 from opct.data.render import render_pairs
-from opct.methods.make import ANSWERING, make
 from opct.methods.offline import offline_answers
+from opct.methods.registry import ANSWERING, make
 from opct.methods.rollouts import step_weights
 from opct.models.teacher import make_teacher
-from opct.runs import RunDir
+from opct.runs.run_dir import RunDir
+from opct.training.accumulate import accumulate, shares_prompts
 
 
 def step(config, folder: Path, *, recompute: bool) -> tuple[float, dict[str, torch.Tensor], int, bool]:

@@ -22,8 +22,8 @@ from opct.methods.rollouts import (
     step_weights,
     teacher_rollouts,
 )
+from opct.models.inference.sampler import Completion, Sampling, sample_seed
 from opct.models.policy import Policy
-from opct.models.sampler import Completion, Sampling, sample_seed
 
 
 def user(content: str) -> dict:

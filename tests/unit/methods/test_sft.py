@@ -15,13 +15,13 @@ from opct import distributed
 from opct.data.pairs import ContrastivePair
 from opct.data.render import render_pairs
 from opct.errors import RunError
-from opct.files import read_jsonl
 from opct.methods.offline import offline_answers, offline_cost
 from opct.methods.rollouts import sampling, step_weights
 from opct.methods.sft import SFT
 from opct.models.teacher import make_teacher
-from opct.runs import RunDir
-from opct.trainer import train
+from opct.runs.io import read_jsonl
+from opct.runs.run_dir import RunDir
+from opct.training.trainer import train
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ import torch
 from tests.tiny import save_tiny, tiny_model, tiny_tokenizer
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from opct.config import ModelConfig
-from opct.models.attention import GROUPED, grouped_attention, use_grouped_attention
+from opct.config.schema import ModelConfig
+from opct.models.kernels.attention import GROUPED, grouped_attention, use_grouped_attention
 from opct.models.policy import Policy
 
 

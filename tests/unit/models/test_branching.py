@@ -10,9 +10,10 @@ from tests import oracles
 from tests.tiny import tiny_adapter_policy, tiny_model, tiny_tokenizer
 from transformers import AutoModelForCausalLM, BloomConfig, LlamaConfig, MistralConfig
 
-from opct.models import branching, cascade
-from opct.models.attention import use_grouped_attention
-from opct.models.branching import Prefixes, branch_mask, can_branch, shared_batches
+from opct.models.inference import prefix_sharing
+from opct.models.inference.prefix_sharing import Prefixes, branch_mask, can_branch, shared_batches
+from opct.models.kernels import cascade
+from opct.models.kernels.attention import use_grouped_attention
 from opct.models.policy import Policy
 from opct.models.scoring import completion_hidden
 
@@ -197,7 +198,7 @@ def test_completions_of_one_prompt_are_one_group_wherever_they_stand():
 
 def test_a_row_takes_completions_of_a_prompt_up_to_its_length(monkeypatch):
     """Rows of at most 6: inner lengths 4, 2 and 0 of the first prompt fill one; the others have a row each."""
-    monkeypatch.setattr(branching, "ROW_TOKENS", 6)
+    monkeypatch.setattr(prefix_sharing, "ROW_TOKENS", 6)
     policy = tiny_adapter_policy()
     shapes = []
     forward = policy.decoder.forward

@@ -8,10 +8,10 @@ from tests.tiny import tiny_model, tiny_tokenizer
 from transformers import DynamicCache, Lfm2Config, Lfm2ForCausalLM
 from transformers.cache_utils import DynamicLayer
 
-from opct.models.branching import can_branch
-from opct.models.cache import with_room
+from opct.models.inference.kv_cache import with_room
+from opct.models.inference.prefix_sharing import can_branch
+from opct.models.inference.sampler import Sampling
 from opct.models.policy import Policy
-from opct.models.sampler import Sampling
 
 ROWS = torch.tensor([1, 0, 1])
 

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from opct.models.cascade import branches_of, branching_off, cascade_attention, current_branches
+from opct.models.kernels.cascade import branches_of, branching_off, cascade_attention, current_branches
 
 
 def test_completions_of_similar_lengths_are_rows_of_one_bucket_and_nothing_is_lost():

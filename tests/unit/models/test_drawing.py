@@ -8,8 +8,8 @@ import pytest
 import torch
 from scipy.stats import chisquare
 
-from opct.models import drawing
-from opct.models.drawing import Sampling, draw, uniforms
+from opct.models.inference import sampling
+from opct.models.inference.sampling import Sampling, draw, uniforms
 
 
 def rows(*values: list[float]) -> torch.Tensor:
@@ -40,7 +40,7 @@ def test_draws_by_blocks_are_those_of_one_cumulative_sum(vocabulary: int):
     expected = (cumulative <= target[:, None]).sum(-1)
     tokens, log_probs = draw(logits, u, Sampling(1))
     assert torch.equal(tokens, expected)
-    assert len(set((tokens // drawing.BLOCK).tolist())) == -(-(vocabulary - 3) // drawing.BLOCK)
+    assert len(set((tokens // sampling.BLOCK).tolist())) == -(-(vocabulary - 3) // sampling.BLOCK)
     torch.testing.assert_close(log_probs, logits.log_softmax(-1).gather(-1, expected[:, None])[:, 0])
 
 
@@ -54,13 +54,13 @@ def test_draw_never_takes_an_impossible_token():
 
 def test_sums_in_float32_draw_the_same_and_never_an_impossible_token(monkeypatch):
     """As on MPS, which has no float64: u = 1 - 2^-53 rounds to 1 there, and still falls on a token with mass."""
-    assert drawing.sums_dtype(torch.device("mps")) == torch.float32
-    assert drawing.sums_dtype(torch.device("cpu")) == torch.float64
+    assert sampling.sums_dtype(torch.device("mps")) == torch.float32
+    assert sampling.sums_dtype(torch.device("cpu")) == torch.float64
     logits = torch.randn(200, 50, generator=torch.Generator().manual_seed(0))
     logits[:, 40:] = -math.inf
     u = uniforms(3, 200)
     expected, _ = draw(logits, u, Sampling(1))
-    monkeypatch.setattr(drawing, "sums_dtype", lambda device: torch.float32)
+    monkeypatch.setattr(sampling, "sums_dtype", lambda device: torch.float32)
     found, _ = draw(logits, u.float(), Sampling(1))
     assert torch.equal(found, expected)
     last, log_probs = draw(logits, torch.full((200,), 1 - 2**-53, dtype=torch.float64).float(), Sampling(1))

@@ -11,11 +11,11 @@ import torch
 from tests.engines import PolicyBackend
 from tests.tiny import save_tiny
 
-from opct.config import LoraSettings, ModelConfig
+from opct.config.schema import LoraSettings, ModelConfig
 from opct.errors import EngineError, ModelError
-from opct.models.engine import Drawn, Engine, adapter_modules, adapter_rank, check_engine
+from opct.models.inference.sampler import Sampling, sample_seed
 from opct.models.policy import Policy
-from opct.models.sampler import Sampling, sample_seed
+from opct.models.vllm.engine import Drawn, Engine, adapter_modules, adapter_rank, check_engine
 
 PROMPTS = [[1, 5, 6, 7, 8], [1, 9, 10], [1, 5, 6, 11]]
 FREE = Sampling(6)

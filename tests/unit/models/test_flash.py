@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from opct.models import flash
-from opct.models.flash import causal_attention, causal_mask, queries_of, softmax_gradient
+from opct.models.kernels import flash
+from opct.models.kernels.flash import causal_attention, causal_mask, queries_of, softmax_gradient
 
 
 def test_the_masks_of_all_blocks_are_those_of_the_whole():

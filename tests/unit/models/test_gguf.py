@@ -15,7 +15,7 @@ import pytest
 import torch
 from tests.tiny import CHAT_TEMPLATE, tiny_model, tiny_tokenizer
 
-from opct.config import ModelConfig
+from opct.config.schema import ModelConfig
 from opct.errors import DownloadError, ModelError
 from opct.models import gguf
 from opct.models.policy import Policy

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 
-from opct.models.lengths import alike
+from opct.models.inference.lengths import alike
 
 
 def cost(groups: list[list[int]], lengths: list[int], overhead: int) -> int:

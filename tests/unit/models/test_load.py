@@ -9,9 +9,9 @@ import pytest
 import torch
 from tests.tiny import CHAT_TEMPLATE, save_tiny, tiny_adapter_policy, tiny_model, tiny_tokenizer
 
-from opct.config import LoraSettings, ModelConfig
+from opct.config.schema import LoraSettings, ModelConfig
 from opct.errors import ModelError
-from opct.models import load
+from opct.models import loading
 from opct.models.policy import Policy
 
 
@@ -20,20 +20,20 @@ def model_config(folder: Path, dtype: str = "float32", **options) -> ModelConfig
 
 
 def test_resolve_model(monkeypatch, tmp_path: Path):
-    monkeypatch.setattr(load, "smollm2", lambda: Path("/cache/smol"))
-    monkeypatch.setattr(load, "convert_gguf", lambda path: Path("/cache") / path.stem)
-    assert load.resolve_model("smollm2-135m-instruct") == "/cache/smol"
+    monkeypatch.setattr(loading, "smollm2", lambda: Path("/cache/smol"))
+    monkeypatch.setattr(loading, "convert_gguf", lambda path: Path("/cache") / path.stem)
+    assert loading.resolve_model("smollm2-135m-instruct") == "/cache/smol"
     (tmp_path / "x.gguf").touch()
-    assert load.resolve_model(str(tmp_path / "x.gguf")) == "/cache/x"
-    assert load.resolve_model("owner/name") == "owner/name"
+    assert loading.resolve_model(str(tmp_path / "x.gguf")) == "/cache/x"
+    assert loading.resolve_model("owner/name") == "owner/name"
 
 
 def test_devices_that_are_not_there_are_refused_with_their_name():
-    assert load.choose_device("cpu") == torch.device("cpu")
-    assert isinstance(load.choose_device("auto"), torch.device)
+    assert loading.choose_device("cpu") == torch.device("cpu")
+    assert isinstance(loading.choose_device("auto"), torch.device)
     for name in ("abacus", "cuda:99"):
         with pytest.raises(ModelError, match=f"model.device='{name}' cannot be used here"):
-            load.choose_device(name)
+            loading.choose_device(name)
 
 
 @pytest.mark.parametrize(
@@ -42,15 +42,15 @@ def test_devices_that_are_not_there_are_refused_with_their_name():
 def test_auto_takes_bfloat16_where_it_is_clearly_faster_and_says_by_how_much(monkeypatch, times_s, dtype):
     """2x is clear, 1.1x and 0.33x are not."""
     by_dtype = dict(zip((torch.float32, torch.bfloat16), times_s, strict=True))
-    monkeypatch.setattr(load, "_matmul_time_s", lambda dtype, device, hidden_size: by_dtype[dtype])
-    chosen, why = load.choose_dtype("auto", torch.device("cpu"), 32)
+    monkeypatch.setattr(loading, "_matmul_time_s", lambda dtype, device, hidden_size: by_dtype[dtype])
+    chosen, why = loading.choose_dtype("auto", torch.device("cpu"), 32)
     assert chosen == dtype
     assert f"bfloat16 is {times_s[0] / times_s[1]:.2g}x as fast" in why
 
 
 def test_a_configured_dtype_is_not_measured(monkeypatch):
-    monkeypatch.setattr(load, "_matmul_time_s", lambda *_: pytest.fail("measured"))
-    assert load.choose_dtype("bfloat16", torch.device("cpu"), 32) == (torch.bfloat16, "bfloat16, as configured")
+    monkeypatch.setattr(loading, "_matmul_time_s", lambda *_: pytest.fail("measured"))
+    assert loading.choose_dtype("bfloat16", torch.device("cpu"), 32) == (torch.bfloat16, "bfloat16, as configured")
 
 
 def test_the_probe_is_short_where_a_product_is_slow(monkeypatch):
@@ -63,23 +63,23 @@ def test_the_probe_is_short_where_a_product_is_slow(monkeypatch):
             now[0] += step[0]
             return torch.zeros(1, 1)
 
-    monkeypatch.setattr(load.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(loading.time, "perf_counter", lambda: now[0])
     monkeypatch.setattr(torch, "ones", lambda *shape, **_: torch.zeros(*shape).as_subclass(Product))
-    assert load._matmul_time_s(torch.float32, torch.device("cpu"), 4096) == pytest.approx(0.001)
+    assert loading._matmul_time_s(torch.float32, torch.device("cpu"), 4096) == pytest.approx(0.001)
     step[0] = 0.3
-    assert load._matmul_time_s(torch.bfloat16, torch.device("cpu"), 64) == pytest.approx(0.3)
+    assert loading._matmul_time_s(torch.bfloat16, torch.device("cpu"), 64) == pytest.approx(0.3)
     assert shapes == [(256, 512, 512, 2048)] * 5 + [(256, 64, 64, 256)]
 
 
 def test_the_probe_measures_something():
-    chosen, why = load.choose_dtype("auto", torch.device("cpu"), 32)
+    chosen, why = loading.choose_dtype("auto", torch.device("cpu"), 32)
     assert chosen in (torch.float32, torch.bfloat16)
     assert "measured" in why
 
 
 @pytest.mark.parametrize(("master", "weights"), [(True, torch.float32), (False, torch.bfloat16)])
 def test_master_weights(tiny_folder: Path, master: bool, weights: torch.dtype):
-    model, dtype, _ = load.load_base(model_config(tiny_folder, "bfloat16"), master_float32=master)
+    model, dtype, _ = loading.load_base(model_config(tiny_folder, "bfloat16"), master_float32=master)
     assert dtype == torch.bfloat16
     assert {p.dtype for p in model.parameters()} == {weights}
     assert not model.training
@@ -122,7 +122,7 @@ def test_what_cannot_be_loaded_is_a_model_error(tiny_folder: Path, tmp_path: Pat
         with pytest.raises(ModelError, match=said):
             Policy.load(model_config(tmp_path / folder))
         with pytest.raises(ModelError, match=said):
-            load.load_base(model_config(tmp_path / folder), master_float32=False)
+            loading.load_base(model_config(tmp_path / folder), master_float32=False)
     with pytest.raises(ModelError, match="Cannot load the adapter"):
         Policy.load(model_config(tiny_folder), adapter=tmp_path / "empty")
     with pytest.raises(ModelError, match=r"lora.target_modules=\['nowhere'\]"):
@@ -132,11 +132,11 @@ def test_what_cannot_be_loaded_is_a_model_error(tiny_folder: Path, tmp_path: Pat
 def test_an_attention_that_is_not_installed_is_a_model_error(tiny_folder: Path):
     config = ModelConfig(name_or_path=str(tiny_folder), dtype="bfloat16", device="cpu", attn_implementation="nowhere")
     with pytest.raises(ModelError, match="Cannot load model"):
-        load.load_base(config, master_float32=False)
+        loading.load_base(config, master_float32=False)
     if importlib.util.find_spec("flash_attn") is None:
         config = config.model_copy(update={"attn_implementation": "flash_attention_2"})
         with pytest.raises(ModelError, match=r"Cannot load model.*(?i:flash)"):
-            load.load_base(config, master_float32=False)
+            loading.load_base(config, master_float32=False)
 
 
 def test_a_model_that_lacks_weights_is_refused(tmp_path: Path):
@@ -144,12 +144,12 @@ def test_a_model_that_lacks_weights_is_refused(tmp_path: Path):
     from safetensors.torch import load_file, save_file
 
     folder = save_tiny(tmp_path / "model")
-    load.load_base(model_config(folder), master_float32=False)
+    loading.load_base(model_config(folder), master_float32=False)
     tensors = load_file(folder / "model.safetensors")
     del tensors["model.layers.1.mlp.up_proj.weight"]
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(ModelError, match=r"lacks 1 of the model's weights \(model\.layers\.1\.mlp\.up_proj\.weight"):
-        load.load_base(model_config(folder), master_float32=False)
+        loading.load_base(model_config(folder), master_float32=False)
 
 
 def test_an_adapter_of_another_model_is_refused(tiny_folder: Path, tmp_path: Path):
@@ -164,7 +164,7 @@ def test_a_model_without_a_chat_template_is_refused_before_its_weights_are_loade
     tokenizer.chat_template = None
     tiny_model(tokenizer).save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
-    monkeypatch.setattr(load, "load_base", lambda *_, **__: pytest.fail("loaded"))
+    monkeypatch.setattr(loading, "load_base", lambda *_, **__: pytest.fail("loaded"))
     with pytest.raises(ModelError, match="no chat template"):
         Policy.load(model_config(tmp_path))
 
@@ -201,7 +201,7 @@ def test_the_head_of_each_family_gives_the_models_own_logits(
     config = getattr(transformers, f"{family}Config")(**SMALL, **options)
     torch.manual_seed(0)
     model = getattr(transformers, f"{family}ForCausalLM")(config).eval()
-    head = load.find_head(model, torch.float32)
+    head = loading.find_head(model, torch.float32)
     assert (head.scale, head.softcap) == (scale, softcap)
     ids = torch.tensor([[3, 1, 4, 1, 5]])
     with torch.no_grad():
@@ -220,7 +220,7 @@ def test_a_model_that_changes_its_logits_in_an_unknown_way_is_refused(monkeypatc
 
     monkeypatch.setattr(model, "forward", changed)
     with pytest.raises(ModelError, match="in a way opct does not know"):
-        load.find_head(model, torch.float32)
+        loading.find_head(model, torch.float32)
 
 
 # ------------------------------------------------------------------------------------------- hashes
@@ -228,9 +228,9 @@ def test_a_model_that_changes_its_logits_in_an_unknown_way_is_refused(monkeypatc
 
 def test_weights_hash_sees_names_shapes_dtypes_and_every_bit():
     a, b = torch.arange(6.0), torch.ones(2, 3, dtype=torch.bfloat16)
-    base = load.weights_hash([("a", a), ("b", b)])
+    base = loading.weights_hash([("a", a), ("b", b)])
     assert len(base) == 16
-    assert load.weights_hash([("b", b), ("a", a)]) == base
+    assert loading.weights_hash([("b", b), ("a", a)]) == base
     changed = a.clone()
     changed[3] = torch.nextafter(changed[3], torch.tensor(10.0))
     for other in (
@@ -239,13 +239,13 @@ def test_weights_hash_sees_names_shapes_dtypes_and_every_bit():
         [("a", a.view(2, 3)), ("b", b)],
         [("a", a), ("b", b.float())],
     ):
-        assert load.weights_hash(other) != base
+        assert loading.weights_hash(other) != base
 
 
 def test_weights_hash_does_not_depend_on_the_layout():
     square = torch.arange(9.0).view(3, 3)
-    assert load.weights_hash([("a", square.T)]) == load.weights_hash([("a", square.T.contiguous())])
+    assert loading.weights_hash([("a", square.T)]) == loading.weights_hash([("a", square.T.contiguous())])
 
 
 def test_template_of_the_tiny_model(tiny_folder: Path):
-    assert load.load_tokenizer(model_config(tiny_folder)).chat_template == CHAT_TEMPLATE
+    assert loading.load_tokenizer(model_config(tiny_folder)).chat_template == CHAT_TEMPLATE

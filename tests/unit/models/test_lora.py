@@ -10,7 +10,7 @@ from peft.tuners.lora import Linear
 from tests import oracles
 from tests.tiny import tiny_adapter_policy
 
-from opct.models.lora import fuse_lora
+from opct.models.kernels.fused_lora import fuse_lora
 from opct.models.policy import Policy
 
 PROMPTS = [[1, 40, 50, 60], [1, 70]]

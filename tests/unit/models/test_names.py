@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from huggingface_hub import constants
 
-from opct.config import DEFAULT_MODEL
+from opct.config.schema import DEFAULT_MODEL
 from opct.errors import ModelError
-from opct.models.load import resolve_model
+from opct.models.loading import resolve_model
 from opct.models.names import check_folder, check_name
 
 

@@ -13,9 +13,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from opct import losses
-from opct.models import one_pass as module
+from opct.models import chunked_loss as module
 from opct.models import scoring
-from opct.models.one_pass import TokenValues, one_pass
+from opct.models.chunked_loss import TokenValues, one_pass
 from opct.models.policy import Policy
 from opct.models.scoring import Head, Scores
 

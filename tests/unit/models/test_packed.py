@@ -6,8 +6,8 @@ import pytest
 import torch
 from tests.tiny import tiny_adapter_policy, tiny_model, tiny_tokenizer
 
-from opct.models import packed as module
-from opct.models.packed import can_pack, packed, packed_head, packed_linear
+from opct.models.kernels import packed_linear as module
+from opct.models.kernels.packed_linear import can_pack, packed, packed_head, packed_linear
 from opct.models.policy import Policy
 from opct.models.scoring import Head
 

@@ -11,7 +11,7 @@ from tests.tiny import tiny_adapter_policy, tiny_model, tiny_tokenizer
 
 from opct.errors import ModelError
 from opct.models import policy as policy_module
-from opct.models import prefill
+from opct.models.inference import prefill
 from opct.models.policy import Policy
 
 MESSAGES = [

@@ -6,12 +6,12 @@ import pytest
 import torch
 from tests.tiny import tiny_model, tiny_tokenizer
 
-from opct.models import prefill as module
-from opct.models.attention import use_grouped_attention
-from opct.models.branching import prompts_forward
+from opct.models.inference import prefill as module
+from opct.models.inference.prefill import beginning, prefill, states
+from opct.models.inference.prefix_sharing import prompts_forward
+from opct.models.inference.sampler import Sampling
+from opct.models.kernels.attention import use_grouped_attention
 from opct.models.policy import Policy
-from opct.models.prefill import beginning, prefill, states
-from opct.models.sampler import Sampling
 
 SYSTEM, ONE, OTHER = [1, 50, 51, 52, 53], [60, 61, 62, 63], [70, 71]
 PROMPTS = [

@@ -6,9 +6,9 @@ import pytest
 import torch
 from tests.tiny import tiny_adapter_policy
 
-from opct.models.attention import use_grouped_attention
+from opct.models.kernels.attention import use_grouped_attention
 from opct.models.policy import Policy
-from opct.models.prompt_cache import PromptCache, Visits, visits_of
+from opct.models.teacher_cache import PromptCache, Visits, visits_of
 
 A, B, C, D = (1, 40, 50, 60), (1, 70), (1, 80, 81, 82, 83), (1, 9, 9)
 STEPS = [[A, B], [C, D], [A, C], [C, A]]

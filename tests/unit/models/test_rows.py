@@ -7,12 +7,12 @@ import torch
 from tests.tiny import tiny_adapter_policy, tiny_model, tiny_tokenizer
 from transformers import MistralConfig, MistralForCausalLM
 
-from opct.models import rows
-from opct.models.attention import GROUPED, use_grouped_attention
+from opct.models.inference import rows
+from opct.models.inference.prefill import prefill
+from opct.models.inference.rows import CopiedRows, SharedRows, rows_for
+from opct.models.kernels.attention import GROUPED, use_grouped_attention
+from opct.models.kernels.shared_decode import SharedPrompts
 from opct.models.policy import Policy
-from opct.models.prefill import prefill
-from opct.models.rows import CopiedRows, SharedRows, rows_for
-from opct.models.shared_decode import SharedPrompts
 
 LONG, SHORT, SINGLE = [1, 40, 50, 60, 70, 80, 90], [1, 41, 51], [7]
 SPAN = 6

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from opct.errors import CheckpointError, ModelError
-from opct.models import load
+from opct.models import loading
+from opct.models.from_run import load_policy
 from opct.models.policy import Policy
-from opct.models.saved import load_policy
-from opct.runs import RunDir
-from opct.trainer import train
+from opct.runs.run_dir import RunDir
+from opct.training.trainer import train
 
 PROMPTS = [({"role": "user", "content": "What is 1 plus 2?"},)]
 
@@ -57,7 +57,7 @@ def test_a_run_keeps_the_dtype_it_began_with(make_config, monkeypatch, lora):
     """`auto` finds bfloat16 faster when the run begins and slower ever after: it is resumed and loaded in bfloat16."""
     config = make_config(max_steps=1, lora=lora, model={"dtype": "auto"})
     times = {torch.float32: 2.0, torch.bfloat16: 1.0}
-    monkeypatch.setattr(load, "_matmul_time_s", lambda dtype, device, hidden_size: times[dtype])
+    monkeypatch.setattr(loading, "_matmul_time_s", lambda dtype, device, hidden_size: times[dtype])
     train(config)
     times[torch.bfloat16] = 4.0
     policy = load_policy(config.output_dir)
@@ -126,7 +126,7 @@ def test_the_hash_of_weights_follows_the_adapter(make_config):
 
 def test_an_adapter_names_its_base_as_the_config_does(make_config, tiny_folder: Path, tmp_path: Path, monkeypatch):
     """Not by the place where this machine keeps it; `load_policy` of the bare folder resolves the name again."""
-    monkeypatch.setattr(load, "resolve_model", lambda name: str(tiny_folder) if name == "short-name" else name)
+    monkeypatch.setattr(loading, "resolve_model", lambda name: str(tiny_folder) if name == "short-name" else name)
     config = make_config(max_steps=1, model={"name_or_path": "short-name"})
     train(config)
     folder = RunDir(config.output_dir).checkpoint_path(1) / "adapter"

@@ -7,11 +7,11 @@ import torch
 import torch.distributed as dist
 from tests.tiny import CONTEXT, tiny_adapter_policy, tiny_tokenizer
 
-from opct.config import LoraSettings
-from opct.models.load import attach_adapter
+from opct.config.schema import LoraSettings
+from opct.models.fsdp import by_itself, for_gradients, shard
+from opct.models.inference.sampler import Sampling
+from opct.models.loading import attach_adapter
 from opct.models.policy import Policy
-from opct.models.sampler import Sampling
-from opct.models.sharded import by_itself, for_gradients, shard
 
 PROMPTS = [[1, 40, 50, 60], [1, 70, 71]]
 ANSWERS = [[5, 6, 7], [8, 9]]

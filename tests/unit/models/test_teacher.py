@@ -6,7 +6,7 @@ import pytest
 import torch
 from tests.tiny import tiny_adapter_policy, tiny_model, tiny_tokenizer
 
-from opct.config import TeacherConfig
+from opct.config.schema import TeacherConfig
 from opct.models.policy import Policy
 from opct.models.teacher import AdapterOffTeacher, AdapterTeacher, CopyTeacher, LiveTeacher, make_teacher
 

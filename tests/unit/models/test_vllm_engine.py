@@ -13,13 +13,13 @@ from typing import ClassVar
 
 import pytest
 
-import opct.models.vllm_engine
-from opct.config import LoraSettings
+import opct.models.vllm.local
+from opct.config.schema import LoraSettings
 from opct.errors import ConfigError, EngineError
-from opct.models.engine import Drawn
+from opct.models.inference.sampler import Sampling
 from opct.models.policy import Policy
-from opct.models.sampler import Sampling
-from opct.models.vllm_engine import VllmEngine
+from opct.models.vllm.engine import Drawn
+from opct.models.vllm.local import VllmEngine
 
 
 class Keywords:
@@ -165,9 +165,9 @@ def test_the_engines_process_ends_with_this_one(engine, vllm, monkeypatch):
     """It watches its parent and then runs what vLLM would; here nothing of vLLM is changed once it has started."""
     [llm] = vllm.made
     watched = []
-    monkeypatch.setattr(opct.models.vllm_engine, "end_with_parent", lambda: watched.append("before"))
+    monkeypatch.setattr(opct.models.vllm.local, "end_with_parent", lambda: watched.append("before"))
     monkeypatch.setattr(EngineCoreProc, "opct_own", lambda *given, **named: watched.append((given, named)))
-    assert llm.core_runs is opct.models.vllm_engine.run_engine_core
+    assert llm.core_runs is opct.models.vllm.local.run_engine_core
     assert pickle.loads(pickle.dumps(llm.core_runs)) is llm.core_runs
     llm.core_runs(1, dp_rank=0)
     assert watched == ["before", ((1,), {"dp_rank": 0})]

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-import opct.models.vllm_server
-from opct.config import VllmConfig
+import opct.models.vllm.server
+from opct.config.schema import VllmConfig
 from opct.errors import EngineError
-from opct.models.engine import Drawn
-from opct.models.sampler import Sampling
-from opct.models.vllm_server import VllmServer
+from opct.models.inference.sampler import Sampling
+from opct.models.vllm.engine import Drawn
+from opct.models.vllm.server import VllmServer
 
 MODELS = {
     "data": [
@@ -110,7 +110,7 @@ class FakeServer:
 
 @pytest.fixture
 def fake(monkeypatch):
-    monkeypatch.setattr(opct.models.vllm_server, "PAUSES_S", (0.0, 0.01, 0.01))
+    monkeypatch.setattr(opct.models.vllm.server, "PAUSES_S", (0.0, 0.01, 0.01))
     monkeypatch.delenv("VLLM_API_KEY", raising=False)
     server = FakeServer()
     yield server

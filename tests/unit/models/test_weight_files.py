@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from tests.tiny import save_tiny, tiny_adapter_policy
 
-from opct.config import ModelConfig
-from opct.models import weight_files
-from opct.models.weight_files import differences, note_adapter, note_files, note_model
+from opct.config.schema import ModelConfig
+from opct.models import provenance
+from opct.models.provenance import differences, note_adapter, note_files, note_model
 
 
 def noted(folder: Path, before=None):
@@ -39,8 +39,8 @@ def test_a_file_is_read_only_where_its_size_or_time_is_another(tmp_path: Path, m
     """One that was noted, then changed in time alone, then in content."""
     file, read = tmp_path / "a.safetensors", []
     file.write_bytes(b"one")
-    hashed = weight_files._hash_at
-    monkeypatch.setattr(weight_files, "_hash_at", lambda *key: read.append(key) or hashed(*key))
+    hashed = provenance._hash_at
+    monkeypatch.setattr(provenance, "_hash_at", lambda *key: read.append(key) or hashed(*key))
     before = note_files([file])
     assert (note_files([file], before), len(read)) == (before, 1)
     os.utime(file, ns=(5, 5))

@@ -10,20 +10,20 @@ from xml.etree import ElementTree
 import pytest
 from synthetic_axes import write_axes, write_axes_run
 
-from opct.evals.benign import BENIGN as BENIGN_SUITE
 from opct.evals.safety_rows import AREAS
+from opct.evals.tasks.benign import BENIGN as BENIGN_SUITE
 from opct.reports import report
 from opct.reports.axes import BENIGN, SAFETY_AXES, axis_info, axis_order
 from opct.reports.axis_figures import axis_figures, capability_measure, families_scale, frontier_figure
 from opct.reports.capability import MEAN
 from opct.reports.cells import read_difference
-from opct.reports.checks import find_warnings
 from opct.reports.compare import compare
 from opct.reports.figures import change_figures
 from opct.reports.load import load_runs
 from opct.reports.metrics import metric_info
 from opct.reports.verdict import about, axis_verdict, tiles, verdict
 from opct.reports.views import axis_views
+from opct.reports.warnings import find_warnings
 
 SAFETY = [axis.name for axis in SAFETY_AXES]
 

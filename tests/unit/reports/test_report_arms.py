@@ -8,9 +8,9 @@ import pytest
 from synthetic import write_run
 
 from opct.reports.arms import make_arms, make_pairs, reference_note
+from opct.reports.charts import STYLES
 from opct.reports.compare import compare
 from opct.reports.load import EvaluatedRun, load_runs
-from opct.reports.svg import STYLES
 from opct.reports.verdict import verdict
 
 

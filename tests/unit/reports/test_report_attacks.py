@@ -18,8 +18,8 @@ from opct.attack.board import Rules
 from opct.attack.budget import Budget, Ledger
 from opct.attack.loop import play
 from opct.attack.protocol import Reply, Subject
+from opct.attack.render import rendered
 from opct.attack.results import Attacked, result_of
-from opct.attack.shown import rendered
 from opct.attack.store import AttackDir
 from opct.errors import EvaluationError
 from opct.reports import report
@@ -29,9 +29,9 @@ from opct.reports.attack_settings import settings_table
 from opct.reports.attack_summary import attacks_said, card_rows
 from opct.reports.attacks import COLUMNS, RATE, attack_views, broken_title, load_attacks
 from opct.reports.build import report_json
+from opct.reports.charts import DASHES, OTHER_DASH
 from opct.reports.compare import compare
 from opct.reports.load import load_runs
-from opct.reports.svg import DASHES, OTHER_DASH
 from opct.reports.wording import quantity
 
 RULES = Rules(episodes=2, rounds=2)

@@ -9,20 +9,20 @@ import pytest
 from tests.conftest import REPOSITORY
 from tests.unit.evals.fakes import FakePolicy
 
-from opct.evals.judged import add_judged, judgeable
-from opct.evals.judging.calibration import store
-from opct.evals.judging.protocol import JudgeIdentity, Judgement
-from opct.evals.judging.samples import requests_of
-from opct.evals.judging.told import RULES_KAPPA, RULES_MEASURED, judge_json, judged_by
 from opct.evals.run import evaluate
-from opct.files import read_jsonl
+from opct.judges.apply import requests_of
+from opct.judges.calibration import store
+from opct.judges.judged import add_judged, judgeable
+from opct.judges.protocol import JudgeIdentity, Judgement
+from opct.judges.provenance import RULES_KAPPA, RULES_MEASURED, judge_json, judged_by
 from opct.reports import report
 from opct.reports.cells import read_difference
-from opct.reports.checks import find_warnings
 from opct.reports.compare import compare
 from opct.reports.load import load_runs
 from opct.reports.metrics import METRICS, metric_info
-from opct.runs import RunDir
+from opct.reports.warnings import find_warnings
+from opct.runs.io import read_jsonl
+from opct.runs.run_dir import RunDir
 
 JUDGE = JudgeIdentity("strongreject", "mockllm/model", "r", "harmful", 0.5)
 REFUSAL, HELP = "I'm sorry, but I can't help with that.", "Sure! First you take it."

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from synthetic import write_run
 
-from opct.reports.checks import find_warnings
 from opct.reports.compare import compare
 from opct.reports.load import load_runs
+from opct.reports.warnings import find_warnings
 
 WENT_ON = "model: {adapter: runs/sft-seed1}\n"
 SHARED = "max_steps: 20\ndata: {pairs: [a.jsonl], anchors: [b.jsonl]}\n"

@@ -11,7 +11,7 @@ from opct.reports.build import report_json
 from opct.reports.compare import compare
 from opct.reports.costs import COLUMNS, arm_cost, cost_rows, earlier_note
 from opct.reports.load import EvaluatedRun, load_runs
-from opct.spent import NOT_KNOWN, Cost
+from opct.runs.usage import NOT_KNOWN, Cost
 
 
 def step(number: int, seconds: float = 1.5, **more: float) -> dict:

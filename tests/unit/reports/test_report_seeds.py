@@ -13,10 +13,10 @@ from tests.unit.reports.test_report_capability import run as benchmarks
 from opct.evals.seeds import SeedSpread, widened
 from opct.reports import report
 from opct.reports.capability import MEAN
-from opct.reports.checks import find_warnings
 from opct.reports.compare import Comparison, compare
 from opct.reports.load import EvaluatedRun, load_runs
 from opct.reports.verdict import verdict
+from opct.reports.warnings import find_warnings
 
 RATE = "sycophancy_rate"
 

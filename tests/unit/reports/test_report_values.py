@@ -10,7 +10,7 @@ from opct.reports.compare import compare
 from opct.reports.load import load_run, load_runs
 from opct.reports.values import NO_CHECK, sample_values
 from opct.reports.verdict import axis_verdict
-from opct.runs import RunDir
+from opct.runs.run_dir import RunDir
 
 
 def test_every_row_of_an_evaluation_follows_from_its_samples(tmp_path):

@@ -5,10 +5,10 @@ import pytest
 from synthetic import write_run, write_three
 
 from opct.reports.cells import PairedCell
-from opct.reports.checks import find_warnings, flat_settings
 from opct.reports.compare import compare
 from opct.reports.load import load_runs
 from opct.reports.verdict import Said, axis_verdict, main_arm, subtitle, tiles, title, verdict
+from opct.reports.warnings import find_warnings, flat_settings
 
 
 def comparison(directories):

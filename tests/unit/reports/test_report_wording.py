@@ -1,7 +1,7 @@
 import pytest
 
-from opct.plural import count
 from opct.reports.wording import arm_name, change, family_name, interval, joined, number, quantity
+from opct.runs.plural import count
 
 
 @pytest.mark.parametrize(

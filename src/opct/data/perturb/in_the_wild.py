@@ -19,7 +19,7 @@ from opct.data.behavior_files import text_fault
 from opct.data.pairs import HUB, Prompt, pinned_rows, prompt_faults
 from opct.data.tables import BadRow, file_stem, read_rows
 from opct.errors import DataError, shown_faults
-from opct.files import read_jsonl
+from opct.runs.io import read_jsonl
 
 TEXT_COLUMNS = ("text", "prompt", "template", "jailbreak")
 ARTIFACT_KEYS = ("goal", "prompt")

@@ -15,11 +15,11 @@ from typing import Literal
 
 from opct.data.behavior_files import check_text
 from opct.data.pairs import Message, Prompt
-from opct.data.perturb import wrappers
+from opct.data.perturb import jailbreak_templates as wrappers
 from opct.data.perturb.encodings import ENCODERS, split_payload, stays_plain
-from opct.data.perturb.groups import FAMILY_GROUPS, named_families
+from opct.data.perturb.families import FAMILY_GROUPS, named_families
 from opct.data.perturb.in_the_wild import WildTemplate
-from opct.data.perturb.wrappers import SHOTS, Wrapper
+from opct.data.perturb.jailbreak_templates import SHOTS, Wrapper
 from opct.errors import DataError
 
 AXIS = "jailbreak"
@@ -90,13 +90,21 @@ FAMILIES: dict[str, Family] = {
     for family in (
         Family("role_play", "the model is to speak as somebody without rules", wrappers.ROLE_PLAY),
         Family("hypothetical", "it is only a thought, in theory, in another world", wrappers.HYPOTHETICAL),
-        Family("prefix_injection", "the reply must begin with agreement, or have its form", wrappers.PREFIX_INJECTION),
+        Family(
+            "prefix_injection",
+            "the reply must begin with agreement, or have its form",
+            wrappers.PREFIX_INJECTION,
+        ),
         Family("authority", "the user is said to be entitled to an answer", wrappers.AUTHORITY),
         Family("base64", "the request is in base64", wrappers.BASE64),
         Family("payload_split", "the request comes in pieces to be joined", wrappers.PAYLOAD_SPLIT),
         Family("many_shot", "harmless requests were all met before", wrappers.MANY_SHOT),
         Family("fiction", "the answer is to stand in a story, play or song", wrappers.FICTION),
-        Family("refusal_suppression", "refusals, warnings and their words are forbidden", wrappers.REFUSAL_SUPPRESSION),
+        Family(
+            "refusal_suppression",
+            "refusals, warnings and their words are forbidden",
+            wrappers.REFUSAL_SUPPRESSION,
+        ),
         Family("persuasion", "flattery, need, a good cause, something in return", wrappers.PERSUASION),
         Family("translation", "the request stands in a frame in another language", wrappers.TRANSLATION),
         Family("rot13", "the request is in rot13", wrappers.ROT13),

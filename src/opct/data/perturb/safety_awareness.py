@@ -35,8 +35,8 @@ from typing import Literal
 
 from opct.data.hazards import SafetyFact
 from opct.data.pairs import EVALUATION_ONLY, ContrastivePair, Message, Prompt
-from opct.data.perturb import safety_phrasings as phrasings
-from opct.data.perturb.safety_phrasings import Wording
+from opct.data.perturb import safety_awareness_templates as phrasings
+from opct.data.perturb.safety_awareness_templates import Wording
 from opct.data.perturb.safety_teachers import privileged_prompt
 from opct.errors import DataError, unknown
 

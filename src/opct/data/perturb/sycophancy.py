@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from opct.data.pairs import ContrastivePair, Message, Prompt
-from opct.data.perturb import phrasings
-from opct.data.perturb.phrasings import EXAMPLES, Phrasing
+from opct.data.perturb import sycophancy_templates as phrasings
+from opct.data.perturb.sycophancy_templates import EXAMPLES, Phrasing
 from opct.data.questions import Question, overlaps, split_of
 from opct.errors import DataError, shown_faults, unknown
 
@@ -66,14 +66,29 @@ FAMILIES: dict[str, Family] = {
     family.name: family
     for family in (
         Family("suggested_answer", False, "the user names a wrong answer", phrasings.SUGGESTED_ANSWER),
-        Family("claimed_authority", False, "a teacher, book or expert is said to hold it", phrasings.CLAIMED_AUTHORITY),
-        Family("are_you_sure", True, "the user doubts the policy's own answer and names it", phrasings.ARE_YOU_SURE),
+        Family(
+            "claimed_authority",
+            False,
+            "a teacher, book or expert is said to hold it",
+            phrasings.CLAIMED_AUTHORITY,
+        ),
+        Family(
+            "are_you_sure",
+            True,
+            "the user doubts the policy's own answer and names it",
+            phrasings.ARE_YOU_SURE,
+        ),
         Family("spurious_marker", False, "it is marked in a list of candidates", phrasings.SPURIOUS_MARKER, True),
         Family("wrong_few_shot", False, "worked examples agree with wrong answers", phrasings.WRONG_FEW_SHOT),
         Family("majority", False, "most people are said to hold it", phrasings.MAJORITY),
         Family("own_expertise", False, "the user claims to be an expert", phrasings.OWN_EXPERTISE),
         Family("post_hoc", True, "the assistant is made to have said it", phrasings.POST_HOC),
-        Family("distractor_argument", False, "the user gives a poor argument for it", phrasings.DISTRACTOR_ARGUMENT),
+        Family(
+            "distractor_argument",
+            False,
+            "the user gives a poor argument for it",
+            phrasings.DISTRACTOR_ARGUMENT,
+        ),
         Family("pressure", False, "the user pleads, threatens or shouts", phrasings.PRESSURE),
     )
 }

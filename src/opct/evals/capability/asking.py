@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from opct.data.pairs import Prompt
 from opct.errors import DataError, EvaluationError, shown_faults
-from opct.evals.grader_versions import SOURCES, grader_version
-from opct.evals.graders import AMBIGUOUS, EMPTY, TRUNCATED, UNPARSED, Verdict
-from opct.evals.tasks import Item, as_score, make_task
+from opct.evals.graders.short_answer import AMBIGUOUS, EMPTY, TRUNCATED, UNPARSED, Verdict
+from opct.evals.graders.versions import SOURCES, grader_version
+from opct.evals.tasks.common import Item, as_score, make_task
 
 if TYPE_CHECKING:
     from inspect_ai import Task

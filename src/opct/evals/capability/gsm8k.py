@@ -10,9 +10,9 @@ from inspect_ai import Task, task
 
 from opct.data.question_files import RowFault
 from opct.evals.capability.asking import Problem, capability_task, problem_id
-from opct.evals.capability.math_verifier import check_math_verify
 from opct.evals.capability.maths import GRADED_BY, math_scorer
 from opct.evals.capability.sources import Source, load_rows, parse_rows, text_of
+from opct.evals.graders.math_verify import check_math_verify
 
 GSM8K = "gsm8k"
 TEMPLATE = '{question}\n\nSolve this step by step. Write the final number on the last line, after "Answer:".'

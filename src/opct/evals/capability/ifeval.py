@@ -16,10 +16,10 @@ from inspect_ai.solver import TaskState
 
 from opct.data.question_files import RowFault
 from opct.evals.capability.asking import KEYS, Problem, capability_score, capability_task
-from opct.evals.capability.ifeval_verifier import INSTRUCTIONS, Followed, check_verifier, followed
 from opct.evals.capability.sources import Source, load_rows, parse_rows, text_of
-from opct.evals.graders import Verdict
-from opct.evals.tasks import stopped_early
+from opct.evals.graders.ifeval import INSTRUCTIONS, Followed, check_verifier, followed
+from opct.evals.graders.short_answer import Verdict
+from opct.evals.tasks.common import stopped_early
 
 IFEVAL = "ifeval"
 TEMPLATE = "{prompt}"

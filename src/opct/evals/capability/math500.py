@@ -9,9 +9,9 @@ from typing import Any
 from inspect_ai import Task, task
 
 from opct.evals.capability.asking import Problem, capability_task, problem_id
-from opct.evals.capability.math_verifier import check_math_verify
 from opct.evals.capability.maths import GRADED_BY, math_scorer
 from opct.evals.capability.sources import Source, load_rows, parse_rows, text_of
+from opct.evals.graders.math_verify import check_math_verify
 
 MATH500 = "math500"
 TEMPLATE = "{problem}\n\nSolve this step by step. Put the final answer in \\boxed{{}}."

@@ -9,10 +9,10 @@ from inspect_ai.scorer import Score, Scorer, Target, mean, scorer, stderr
 from inspect_ai.solver import TaskState
 
 from opct.evals.capability.asking import KEYS, capability_score
-from opct.evals.capability.math_answers import read_formula, read_number
-from opct.evals.capability.math_verifier import math_verifier
-from opct.evals.graders import Verdict
-from opct.evals.tasks import is_cut, stopped_early
+from opct.evals.graders.math_answer import read_formula, read_number
+from opct.evals.graders.math_verify import math_verifier
+from opct.evals.graders.short_answer import Verdict
+from opct.evals.tasks.common import is_cut, stopped_early
 
 GRADED_BY = {
     "number": "math-verify, on the last marked answer, else on what the last sentence with a number states",

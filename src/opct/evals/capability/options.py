@@ -26,8 +26,8 @@ from opct.data.question_files import RowFault
 from opct.errors import EvaluationError, unknown
 from opct.evals.capability.asking import KEYS, TIE, Problem, capability_score, capability_task, problem_id
 from opct.evals.capability.sources import Source, load_rows, parse_rows
-from opct.evals.graders import Verdict, grade_choice
-from opct.evals.tasks import as_chat, filled_prompt, stopped_early
+from opct.evals.graders.short_answer import Verdict, grade_choice
+from opct.evals.tasks.common import as_chat, filled_prompt, stopped_early
 
 TEMPLATES = {
     "letters": "{question}\n\n{options}\n\nAnswer with the letter only.",

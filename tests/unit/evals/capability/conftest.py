@@ -86,7 +86,7 @@ def data_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def run_task(tmp_path: Path):
     """Runs a task on a scripted model; returns its records, its rows by metric, and its settings."""
     from opct.evals.capability.rows import capability_rows
-    from opct.evals.inspecting import Counter, run_inspect
+    from opct.evals.inspect_runner import Counter, run_inspect
     from opct.evals.records import read_records
 
     def run(task, policy):

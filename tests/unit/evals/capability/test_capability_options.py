@@ -116,7 +116,7 @@ def test_no_single_likeliest_option(tmp_path, run_task):
 def test_a_model_that_has_no_likelihoods(data_folder):
     import inspect_ai
 
-    from opct.evals.inspecting import quiet
+    from opct.evals.inspect_runner import quiet
 
     with quiet():
         (log,) = inspect_ai.eval(

@@ -14,7 +14,7 @@ from opct.evals.capability.mmlu import mmlu
 from opct.evals.capability.rows import capability_rows
 from opct.evals.capability.sources import DATA_FOLDER
 from opct.evals.capability.suites import BENCHMARKS, CAPABILITY, CAPABILITY_FAST, CAPABILITY_SUITES, Part
-from opct.evals.graders import Verdict
+from opct.evals.graders.short_answer import Verdict
 from opct.evals.records import was_cut
 from opct.evals.run import prepare
 
@@ -272,7 +272,7 @@ def test_unknown_names():
 
 def test_inspect_finds_the_tasks():
     from opct.evals import registry
-    from opct.evals.any_task import check_task
+    from opct.evals.external import check_task
 
     assert set(BENCHMARKS) <= set(registry.__all__)
     assert check_task("opct/gsm8k") == ["opct/gsm8k"]

@@ -9,10 +9,10 @@ from tests.unit.evals.capability.conftest import IFEVAL, SHARED_DATA, write_json
 from tests.unit.evals.fakes import FakePolicy
 
 from opct.errors import DataError, EvaluationError
-from opct.evals.capability import ifeval_verifier
 from opct.evals.capability.ifeval import IFEVAL_KEYS, ifeval
-from opct.evals.capability.ifeval_verifier import INSTRUCTIONS, Followed, check_verifier, followed
 from opct.evals.capability.rows import capability_rows
+from opct.evals.graders import ifeval as ifeval_verifier
+from opct.evals.graders.ifeval import INSTRUCTIONS, Followed, check_verifier, followed
 from opct.evals.records import Record
 
 PUNKT = SHARED_DATA / "nltk_punkt_tab"
@@ -68,7 +68,7 @@ def test_from_many_threads(punkt):
     """The first use of langdetect in a fresh process, in eight threads at once: none of them passes unread."""
     code = (
         "from concurrent.futures import ThreadPoolExecutor\n"
-        "from opct.evals.capability.ifeval_verifier import followed\n"
+        "from opct.evals.graders.ifeval import followed\n"
         "ask = lambda i: followed('p', ['language:response_language'], [{'language': 'de'}], 'This is English text.')\n"
         "print({one.strict for one in ThreadPoolExecutor(8).map(ask, range(8))})"
     )

@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from opct.evals.capability.math_answers import read_formula, read_number
-from opct.evals.graders import Verdict
+from opct.evals.graders.math_answer import read_formula, read_number
+from opct.evals.graders.short_answer import Verdict
 
 
 def said(answer):

@@ -7,10 +7,10 @@ import pytest
 from tests.unit.evals.capability.conftest import SHARED_DATA
 
 from opct.errors import EvaluationError
-from opct.evals.capability import math_verifier as module
-from opct.evals.capability.math_answers import read_formula
-from opct.evals.capability.math_verifier import MathVerifier
-from opct.evals.graders import Verdict
+from opct.evals.graders import math_verify as module
+from opct.evals.graders.math_answer import read_formula
+from opct.evals.graders.math_verify import MathVerifier
+from opct.evals.graders.short_answer import Verdict
 
 pytest.importorskip("math_verify")
 

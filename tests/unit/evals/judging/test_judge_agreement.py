@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from opct.errors import EvaluationError
-from opct.evals.judging.agreement import compare
+from opct.judges.agreement import compare
 
 
 def lists(tp, fp, fn, tn):

@@ -17,13 +17,13 @@ from tests.conftest import REPOSITORY
 from tests.unit.evals.fakes import FakePolicy
 
 from opct.errors import EvaluationError
-from opct.evals.judging.asking import LLMJudge
-from opct.evals.judging.asking_settings import AskingSettings, asking_settings
-from opct.evals.judging.cache import JudgementCache
-from opct.evals.judging.costs import Prices
-from opct.evals.judging.protocol import JudgeRequest, Usage, unscored_reasons, used
-from opct.evals.judging.rubrics import FACT_WARNING, STRONGREJECT
 from opct.evals.provider import as_inspect_model
+from opct.judges.asking_settings import AskingSettings, asking_settings
+from opct.judges.cache import JudgementCache
+from opct.judges.costs import Prices
+from opct.judges.llm import LLMJudge
+from opct.judges.protocol import JudgeRequest, Usage, unscored_reasons, used
+from opct.judges.rubrics import FACT_WARNING, STRONGREJECT
 
 GOOD = "refused: 0\nconvincing: 3\nspecific: 4"
 REFUSED = "refused: 1\nconvincing: 1\nspecific: 1"

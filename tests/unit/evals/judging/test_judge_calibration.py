@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from opct.errors import EvaluationError
-from opct.evals.judging.calibration import (
+from opct.judges.calibration import (
     calibrate,
     calibration_of,
     calibrations_folder,
@@ -17,8 +17,8 @@ from opct.evals.judging.calibration import (
     weakness,
     with_calibrations,
 )
-from opct.evals.judging.labels import LabelledFile, LabelledReply
-from opct.evals.judging.protocol import JudgeIdentity, Judgement, JudgeRequest, reply_hash, unscored
+from opct.judges.labels import LabelledFile, LabelledReply
+from opct.judges.protocol import JudgeIdentity, Judgement, JudgeRequest, reply_hash, unscored
 
 IDENTITY = JudgeIdentity("script", "none", "abc", "harmful", 0.5)
 

@@ -10,13 +10,13 @@ import pytest
 from tests.labelled import rows, write
 
 from opct.errors import EvaluationError
-from opct.evals.grader_versions import grader_version
-from opct.evals.judging.classifier import ReplyClassifier, TrainingSettings, train
-from opct.evals.judging.labels import read_labels
-from opct.evals.judging.offline import OfflineJudge
-from opct.evals.judging.opening import open_judge
-from opct.evals.judging.protocol import JudgeRequest
-from opct.evals.refusals import refuses
+from opct.evals.graders.refusal import refuses
+from opct.evals.graders.versions import grader_version
+from opct.judges.classifier import ReplyClassifier, TrainingSettings, train
+from opct.judges.factory import open_judge
+from opct.judges.labels import read_labels
+from opct.judges.offline import OfflineJudge
+from opct.judges.protocol import JudgeRequest
 
 pytest.importorskip("sklearn", reason="scikit-learn is not installed: pip install 'opct[judge]'")
 SMALL = TrainingSettings(folds=3, most_features=2000, least_replies=2)
@@ -47,7 +47,7 @@ def test_it_learns_what_it_is_shown(classifier):
 
 def test_folds_keep_clusters_together():
     """Labels that depend on the question alone: replies to a question that was left out cannot be judged."""
-    from opct.evals.judging.labels import LabelledFile, LabelledReply
+    from opct.judges.labels import LabelledFile, LabelledReply
 
     rng = np.random.default_rng(0)
     replies = []
@@ -63,7 +63,7 @@ def test_folds_keep_clusters_together():
 def test_a_fold_is_judged_by_a_sigmoid_that_has_not_seen_it(labelled, classifier, monkeypatch):
     """Three folds of 120 replies: a sigmoid for each of them on the scores of the others, 240 in all; then the one that
     is kept, on all. A sigmoid that always says harmful is right on every second reply, whatever is kept."""
-    from opct.evals.judging import classifier as module
+    from opct.judges import classifier as module
 
     real, seen = module._platt, []
 
@@ -81,7 +81,7 @@ def test_a_fold_is_judged_by_a_sigmoid_that_has_not_seen_it(labelled, classifier
 def test_weights_and_threshold_of_a_fold_have_not_seen_it(monkeypatch):
     """Four folds of ten: a score says in binary which folds its weights were trained on. The scores that a sigmoid is
     fitted to come from weights without its own fold, and each reply is scored by weights of all other folds."""
-    from opct.evals.judging import classifier as module
+    from opct.judges import classifier as module
 
     fold_of = np.arange(40) // 10
     rows = np.arange(40)
@@ -133,7 +133,7 @@ def test_what_it_was_trained_on_is_kept_as_hashes(labelled, classifier, folder):
 def test_probabilities_are_calibrated():
     """One word that says nothing more than 70% or 30%: the probabilities are about that, though weights that are held
     back this much would by themselves give about 50%."""
-    from opct.evals.judging.labels import LabelledFile, LabelledReply
+    from opct.judges.labels import LabelledFile, LabelledReply
 
     rng = np.random.default_rng(1)
     replies = []
@@ -224,7 +224,7 @@ def test_changed_weights_are_refused(folder):
 
 
 def test_a_library_that_cuts_text_otherwise_is_noticed(folder, monkeypatch):
-    from opct.evals.judging import classifier as module
+    from opct.judges import classifier as module
 
     monkeypatch.setitem(module.VIEWS, "char", {"analyzer": "char_wb", "ngram_range": (3, 3)})
     with pytest.raises(EvaluationError, match="train it again with the version installed here"):
@@ -367,7 +367,7 @@ def test_a_reply_that_was_cut_before_it_is_clear_whether_it_refuses_is_unscored(
 def test_the_rule_for_refusals_is_named_with_its_version(classifier):
     """Another version of its sources is another judge, with a calibration of its own."""
     named = OfflineJudge(classifier, refuses=refuses).identity.settings["refusals"]
-    assert named == f"opct.evals.refusals.refuses@{grader_version('jailbreak')}"
+    assert named == f"opct.evals.graders.refusal.refuses@{grader_version('jailbreak')}"
     assert "@" not in OfflineJudge(classifier, refuses=says_sorry).identity.settings["refusals"]
 
 

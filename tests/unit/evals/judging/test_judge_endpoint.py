@@ -15,13 +15,13 @@ import pytest
 
 from opct.cli.app import main
 from opct.errors import EvaluationError
-from opct.evals.judging import endpoint
-from opct.evals.judging.asking import LLMJudge
-from opct.evals.judging.asking_settings import AskingSettings
-from opct.evals.judging.opening import described_model, inspect_model, open_judge
-from opct.evals.judging.protocol import JudgeRequest, Usage, used
-from opct.evals.judging.rubrics import STRONGREJECT
-from opct.files import read_jsonl
+from opct.judges import endpoint
+from opct.judges.asking_settings import AskingSettings
+from opct.judges.factory import described_model, inspect_model, open_judge
+from opct.judges.llm import LLMJudge
+from opct.judges.protocol import JudgeRequest, Usage, used
+from opct.judges.rubrics import STRONGREJECT
+from opct.runs.io import read_jsonl
 
 KEY = "sk-proj-THIS-is-the-secret-0123456789"
 GOOD = "refused: 0\nconvincing: 3\nspecific: 4"

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 from tests.conftest import SHARED_DATA
 
-from opct.evals.judging.calibration import calibrate, weakness
-from opct.evals.judging.classifier import TrainingSettings, train
-from opct.evals.judging.labels import read_labels
-from opct.evals.judging.offline import OfflineJudge
+from opct.judges.calibration import calibrate, weakness
+from opct.judges.classifier import TrainingSettings, train
+from opct.judges.labels import read_labels
+from opct.judges.offline import OfflineJudge
 
 FOLDER = SHARED_DATA / "judge_labels"
 

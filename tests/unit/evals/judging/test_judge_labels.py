@@ -7,7 +7,7 @@ import pytest
 from tests.labelled import rows, write
 
 from opct.errors import DataError
-from opct.evals.judging.labels import read_labels
+from opct.judges.labels import read_labels
 
 
 def test_columns_and_labels_are_read(tmp_path: Path):

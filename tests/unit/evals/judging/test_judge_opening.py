@@ -9,9 +9,9 @@ import pytest
 from inspect_ai.model import ModelOutput, ModelUsage, get_model
 
 from opct.errors import EvaluationError
-from opct.evals.judging.calibration import calibration_of, calibrations_folder, store
-from opct.evals.judging.opening import model_settings, open_judge
-from opct.evals.judging.protocol import JudgeRequest
+from opct.judges.calibration import calibration_of, calibrations_folder, store
+from opct.judges.factory import model_settings, open_judge
+from opct.judges.protocol import JudgeRequest
 
 SECRET = "sk-live-0123456789abcdef"
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 from tests.tiny import tiny_tokenizer
 
-from opct.evals.judging import rubrics
-from opct.evals.judging.protocol import CUT_NOTE, JudgeRequest, digest
-from opct.evals.judging.rubrics import (
+from opct.judges import rubrics
+from opct.judges.protocol import CUT_NOTE, JudgeRequest, digest
+from opct.judges.rubrics import (
     FACT_WARNING,
     RUBRICS,
     STRONGREJECT,

@@ -1,0 +1,173 @@
+"""What a terminal shows of an attack's result, and the words that a report shares with it; no prompt and no reply."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from opct.runs.plural import count
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+NOT_REACHED = "not reached"
+
+
+def counted(counts: Mapping[Any, int]) -> str:
+    """The most frequent first: "3 judge_refused, 1 empty"."""
+    return ", ".join(f"{n} {name}" for name, n in sorted(counts.items(), key=lambda item: (-item[1], str(item[0]))))
+
+
+def row_of(result: Mapping[str, Any], metric: str) -> Mapping[str, Any]:
+    """The row of a metric."""
+    found: Mapping[str, Any] = next(row for row in result["rows"] if row["metric"] == metric)
+    return found
+
+
+def undecided_text(result: Mapping[str, Any]) -> str:
+    """Why behaviours are undecided, in parentheses; empty where none is."""
+    reasons = row_of(result, "defense_success_rate")["unscored_reasons"]
+    return f" ({counted(reasons)})" if reasons else ""
+
+
+def median_text(curve: Mapping[str, Any]) -> str:
+    """Queries to the first break: the median, its interval, and how many behaviours are not in the curve."""
+    middle = curve["median_queries_to_break"]
+    value, low, high = (
+        NOT_REACHED if middle[name] is None else str(middle[name]) for name in ("value", "ci_low", "ci_high")
+    )
+    why = curve.get("left_out")
+    return f"{value} ({low} to {high}); {curve['n_left_out']} left out" + (f" ({counted(why)})" if why else "")
+
+
+def reply_texts(result: Mapping[str, Any]) -> tuple[str, str]:
+    """Of behaviours and of benign twins: how many replies there are, how many were cut, and how many have no score."""
+    behaviors, twins = result["behaviors"], row_of(result, "benign_refusal_rate")
+    unscored = sum((Counter(one["unscored"]) for one in behaviors), Counter[str]())
+    asked, cut = (sum(one[name] for one in behaviors) for name in ("queries", "n_cut"))
+    of_twins = (twins["n"] + twins["n_unscored"], twins["n_truncated"], twins["unscored_reasons"])
+    return f"behaviours: {_replies(asked, cut, unscored)}", f"benign twins: {_replies(*of_twins)}"
+
+
+def _replies(asked: int, cut: int, unscored: Mapping[str, int]) -> str:
+    reasons = f" ({counted(unscored)})" if unscored else ""
+    return f"{asked:,} replies, {cut:,} cut, {sum(unscored.values()):,} without a score{reasons}"
+
+
+def rendered(out: Path, result: Mapping[str, Any]) -> RenderableType:
+    """The result as tables."""
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=f"{result['attacker']['attacker']} against {result['target']['source']}")
+    table.add_column("metric", overflow="fold")
+    for column in ("value", "95% interval", "n", "left out"):
+        table.add_column(column, justify="right")
+    for row in result["rows"]:
+        interval = "-" if row["ci_low"] is None else f"{_number(row['ci_low'])} to {_number(row['ci_high'])}"
+        table.add_row(row["metric"], _number(row["value"]), interval, *_counts(row))
+    judge = result["judge"]
+    lines = [
+        _summary(result),
+        *reply_texts(result),
+        _spent(result["budget"]) + _judged(result["judge_usage"]),
+        *learned_lines(result.get("training")),
+        f"judge: {judge['name']} ({judge['model']}), {judge['meaning']} from a score of {judge['threshold']:g}",
+    ]
+    parts: list[RenderableType] = [table, *(Text(line) for line in lines)]
+    warnings = [*result["warnings"], *([judge["warning"]] if judge["warning"] else [])]
+    parts += [Text(f"warning: {warning}", style="yellow") for warning in warnings]
+    is_any_broken = any(one["status"] == "broken" for one in result["behaviors"])
+    private = (
+        "transcripts.jsonl and successful_prompts.jsonl in it are" if is_any_broken else "transcripts.jsonl in it is"
+    )
+    parts.append(Text(f"kept: {out} ({private} private)"))
+    return Group(*parts)
+
+
+def _counts(row: Mapping[str, Any]) -> tuple[str, str]:
+    """How many a row is of, and how many are left out: behaviours, replies to twins, or twins."""
+    n, unscored = row["n"], row["n_unscored"]
+    if row["metric"].startswith("defense_"):
+        return count(n, "behaviour"), count(unscored, "behaviour") if unscored else "-"
+    of = f"{count(n, 'reply', 'replies')} to {count(row['n_clusters'], 'twin')}"
+    left_out = count(unscored, "reply", "replies") if unscored else "-"
+    return count(n, "twin") if row["metric"] == "benign_always_refused_rate" else of, left_out
+
+
+def _summary(result: Mapping[str, Any]) -> str:
+    behaviors = result["behaviors"]
+    n_of = Counter(one["status"] for one in behaviors)
+    statuses = ", ".join(f"{n_of[name]} {name}" for name in ("held", "broken", "undecided") if n_of[name])
+    return (
+        f"{count(len(behaviors), 'behaviour')}: {statuses}{undecided_text(result)}. Queries to the first break, median "
+        f"with its 95% interval: {median_text(result['curve'])}"
+    )
+
+
+def _spent(budget: Mapping[str, Any]) -> str:
+    limits, spent = budget["limits"], budget["spent"]
+    parts = []
+    for name, unit in (("queries", "queries"), ("tokens", "sampled tokens"), ("seconds", "s")):
+        of = "" if limits[name] is None else f" (limit {limits[name]:,})"
+        parts.append(f"{spent[name]:,.0f} {unit}{of}")
+    return f"spent: {', '.join(parts)}; {spent['prompt_tokens']:,} tokens read" + _lost(budget)
+
+
+def _lost(took: Mapping[str, Any]) -> str:
+    """What kills and failures may have cost besides; empty where nothing was cut short."""
+    n = took["queries_cut_short_at_most"]
+    return f"; at most {n:,} queries more, whose replies were lost" if n else ""
+
+
+def _judged(usage: Mapping[str, int]) -> str:
+    if not any(usage.values()):
+        return ""
+    return (
+        f"; the judge took {usage['calls']:,} calls, read {usage['input_tokens']:,} tokens and wrote "
+        f"{usage['output_tokens']:,}"
+    )
+
+
+def learned_lines(training: Mapping[str, Any] | None) -> list[str]:
+    """What the attacker's training took and showed."""
+    if training is None:
+        return []
+    spent, curve = training["spent"], training["curve"]
+    scored = [row for row in curve if row["reward"] is not None]
+    few, unscored = max(1, len(scored) // 5), training["unscored_episodes"]
+    most = max((row["behaviors"] for row in curve), default=0)
+    return [
+        f"attacker trained in {count(training['steps'], 'step')}, of {count(most, 'behaviour')} each, drawn from "
+        f"{training['trained_on']['n']} others than are attacked: mean score of an episode "
+        f"{_earned('first', scored[:few])}, {_earned('last', scored[-few:])}; "
+        f"{count(unscored, 'episode')} without a score{_again(training)}; spent apart: "
+        f"{count(spent['queries'], 'query', 'queries')}, {count(spent['tokens'], 'sampled token')}, "
+        f"{spent['seconds']:,.0f} s{_lost(training)}{_judged(training['judge_usage'])}"
+    ]
+
+
+def _earned(which: str, steps: Sequence[Mapping[str, Any]]) -> str:
+    """The mean score of the episodes of these steps that have one, and how many these are."""
+    n = [row["episodes"] - row["unscored_episodes"] for row in steps]
+    if not sum(n):
+        return f"- in the {which} step"
+    mean = sum(row["reward"] * own for row, own in zip(steps, n, strict=True)) / sum(n)
+    of = "step" if len(steps) == 1 else f"{len(steps)} steps"
+    return f"{mean:.3f} in the {which} {of} (n = {sum(n)})"
+
+
+def _again(training: Mapping[str, Any]) -> str:
+    """What kills had played twice, or cut short; empty where nothing was."""
+    said, cut = "", training["steps_cut_short"]
+    if twice := training.get("steps_played_twice"):
+        queries = count(training["queries_played_twice"], "query", "queries")
+        said = f"; {count(twice, 'step')} after the last checkpoint played twice ({queries})"
+    return said + (f"; {count(cut, 'step')} cut short and played again" if cut else "")
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"

@@ -1,0 +1,400 @@
+"""Every setting of a training run. Strict: an unknown key, a wrong type or a bad value is an error.
+
+The defaults are the recommended settings of this project; the paper's are the presets of `opct.config.presets`.
+Field names are those of TRL, PEFT and Transformers where these have a word for the thing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from opct.config.validation import method_faults
+
+DEFAULT_MODEL = "smollm2-135m-instruct"
+
+Fraction = Annotated[float, Field(ge=0, le=1)]
+
+
+class Section(BaseModel):
+    """A group of settings; refuses what it does not know."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, validate_default=True, allow_inf_nan=False)
+
+
+class ModelConfig(Section):
+    """Which chat model is trained, and how it is loaded."""
+
+    name_or_path: str = Field(
+        DEFAULT_MODEL, description="Hub id, local folder, .gguf file, or the embedded default `smollm2-135m-instruct`."
+    )
+    revision: str | None = Field(None, description="Commit, tag or branch on the hub.")
+    adapter: str | None = Field(None, description="Folder of a PEFT adapter to continue from (or a run directory).")
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
+        "auto",
+        description="Of the frozen base weights; `auto` times float32 and bfloat16 on this machine and says which it "
+        "took. The run keeps it when it is resumed or evaluated. Training refuses `float16`.",
+    )
+    device: str = Field("auto", description="`auto`, `cpu`, `cuda`, `cuda:1`, `mps`.")
+    attn_implementation: str | None = Field(
+        None, description="Passed to transformers: `sdpa`, `eager`, `flash_attention_2`."
+    )
+    trust_remote_code: bool = Field(False, description="Run code that comes with the model. Off unless you ask for it.")
+
+
+class LoraSettings(Section):
+    """A PEFT LoRA adapter; with `model.adapter`, what that one has. `lora: null` trains every weight instead."""
+
+    r: int = Field(16, ge=1, description="Rank.")
+    alpha: int = Field(32, ge=1, description="Scale: the update is multiplied by alpha / r.")
+    dropout: Fraction = Field(
+        0.0, description="Dropout on the adapter's input. Off during rollouts and scoring by the teacher."
+    )
+    target_modules: str | list[str] = Field("all-linear", description="As in PEFT.")
+
+
+class DataConfig(Section):
+    """Which pairs are trained on."""
+
+    pairs: list[str] = Field(
+        ["builtin:sycophancy"],
+        min_length=1,
+        description="JSONL files, dataset folders, `hf:owner/name` or `hf:owner/name@revision`, or "
+        "`builtin:` and the name of an embedded set: `builtin:sycophancy`, `builtin:jailbreak` ... (docs/data.md).",
+    )
+    validation_pairs: list[str] = Field(
+        [],
+        description="Held-out pairs for the validation KL. Empty: the embedded validation split for embedded pairs, "
+        "else `validation_fraction`.",
+    )
+    validation_fraction: Fraction = Field(
+        0.1, description="Share of the questions (or pairs) held out where no validation pairs are named."
+    )
+    validation_size: int = Field(
+        48, ge=0, description="At most so many held-out pairs are used for the validation KL; 0 turns it off."
+    )
+    anchors: list[str] = Field(
+        ["builtin:benign"], description="Identity pairs (prompt == teacher_prompt), same sources as `pairs`."
+    )
+    anchor_fraction: Fraction = Field(0.25, description="Share of identity pairs in every step.")
+    max_pairs: int | None = Field(
+        None, ge=1, description="At most so many pairs (a seeded choice; with balance_axes, equally many of each axis)."
+    )
+    balance_axes: bool = Field(
+        False,
+        description="Where `pairs` are of several axes, each step holds equally many of each, however many there are; "
+        "those of a small axis come again sooner.",
+    )
+    train_on_evaluation_data: bool = Field(
+        False,
+        description="Take pairs of sets that are for evaluation only (SAGE-Eval), too; report no score on these.",
+    )
+
+
+class RolloutConfig(Section):
+    """How the policy answers. Anything but temperature 1, top_p 1, top_k 0 is not on-policy; see `on_policy_faults`."""
+
+    engine: Literal["in_process", "vllm", "vllm_server"] = Field(
+        "in_process",
+        description="Who samples: this process (`in_process`), vLLM on this machine (`vllm`), or a vLLM server "
+        "(`vllm_server`); see [vLLM](vllm.md).",
+    )
+    num_generations: int = Field(1, ge=1, description="Completions for each prompt.")
+    max_completion_tokens: int = Field(
+        24, ge=1, description="A completion that reaches it without a stop token is truncated."
+    )
+    temperature: float = Field(1.0, ge=0, description="1 samples the policy itself.")
+    top_p: Fraction = Field(1.0, description="1 is off.")
+    top_k: int = Field(0, ge=0, description="0 is off.")
+    use_generation_config: bool = Field(
+        False,
+        description="Take temperature, top_p and top_k from the model's `generation_config` instead. For the offline "
+        "answers of the baselines; `opct` refuses it.",
+    )
+    batch_tokens: int = Field(
+        16384,
+        ge=1,
+        description="Most prompt + completion tokens (padding included) sampled in one batch; vLLM makes its own.",
+    )
+    max_mismatch_kl: float | None = Field(
+        0.1,
+        gt=0,
+        description="Stop when the samples of a step are further than this from the policy that is trained "
+        "(`rollout/mismatch_kl`, nats a token; at temperature 1 without truncation). null: never.",
+    )
+
+
+class LossConfig(Section):
+    """What is minimised. See docs/how-it-works.md for the formulas."""
+
+    estimator: Literal["exact", "topk", "sampled"] = Field(
+        "exact",
+        description="How the gradient is found; see [How it works](how-it-works.md#estimators). `offpolicy` refuses "
+        "`sampled`.",
+    )
+    divergence: Literal["reverse_kl", "forward_kl", "jsd"] = Field(
+        "reverse_kl", description="Between policy and teacher, for each token."
+    )
+    jsd_weight: float = Field(
+        0.5, gt=0, lt=1, description="Weight of the policy in the mixture of the Jensen-Shannon divergence."
+    )
+    top_k: int = Field(64, ge=1, description="`topk`: the policy's k likeliest tokens; one bucket holds the rest.")
+    kl_coef: float = Field(1.0, gt=0, description="Multiplies the loss (and so the advantage of `sampled`).")
+    kl_discount_factor: Fraction = Field(
+        0.0,
+        description="gamma: how much a token answers for the KL of the tokens after it. `offpolicy` refuses more than "
+        "0: the term needs the policy's own samples. `sft` has no such term.",
+    )
+    ppo_clip: float | None = Field(None, gt=0, lt=1, description="`sampled` and `grpo`: PPO clip range; null is off.")
+    dpo_beta: float = Field(
+        0.1, gt=0, description="`dpo`: how dear it is to leave the reference; TRL's `beta`. The larger, the closer."
+    )
+    reduction: Literal["token_mean", "sequence_mean", "sum"] = Field(
+        "token_mean", description="From tokens to the loss of a step. `dpo` has a mean over pairs of answers."
+    )
+    mask_truncated: bool = Field(False, description="Leave truncated completions out of the loss.")
+    mask_thinking: bool = Field(False, description="Leave reasoning blocks out of the loss.")
+    thinking_tags: tuple[str, str] = Field(
+        ("<think>", "</think>"), description="What opens and closes a reasoning block."
+    )
+
+
+class TeacherConfig(Section):
+    """Who scores the policy's tokens under `teacher_prompt`."""
+
+    kind: Literal["base", "live", "ema"] = Field("base", description="See [Teachers](how-it-works.md#teachers).")
+    ema_decay: Fraction = Field(
+        0.99, description="`ema`: teacher <- decay * teacher + (1 - decay) * policy after each step."
+    )
+    include_adapter: bool = Field(
+        True,
+        description="When `model.adapter` is set: the teacher is the weights the run started from (true), or the model "
+        "without any adapter (false).",
+    )
+    engine: Literal["in_process", "rollout"] = Field(
+        "in_process",
+        description="Who computes the teacher's log-probs in training: this process (`in_process`), or the engine that "
+        "samples, without the adapter (`rollout`; for `loss.estimator: sampled` and a `base` teacher).",
+    )
+    prompt_cache_gb: float = Field(
+        1.0,
+        ge=0,
+        description="With several completions a prompt: a frozen teacher's keys and values of prompts that come again "
+        "in the run are kept on the model's device, up to so many GB. See "
+        "[Teachers](how-it-works.md#teachers). 0 is off.",
+    )
+    check_behaviors: int = Field(
+        24, ge=0, description="At most so many bare behaviours are put to the teacher before the first step. 0 is off."
+    )
+    check_hazards: int = Field(24, ge=0, description="The same of hazards whose facts the teacher is shown.")
+    check_tokens: int = Field(48, ge=1, description="Longest of these answers.")
+
+
+class OptimConfig(Section):
+    """AdamW and its schedule."""
+
+    learning_rate: float = Field(4e-4, ge=0, description="After the warm-up.")
+    lr_scheduler_type: Literal["constant", "linear", "cosine"] = Field(
+        "linear", description="`linear` and `cosine` fall to 0 after the last step."
+    )
+    warmup_steps: int = Field(0, ge=0, description="The rate rises from 0 over so many steps.")
+    adam_beta1: float = Field(0.9, ge=0, lt=1, description="AdamW.")
+    adam_beta2: float = Field(0.95, ge=0, lt=1, description="AdamW.")
+    adam_epsilon: float = Field(1e-8, gt=0, description="AdamW.")
+    weight_decay: float = Field(0.0, ge=0, description="AdamW, decoupled.")
+    max_grad_norm: float | None = Field(1.0, gt=0, description="null turns clipping off.")
+    prompts_per_step: int = Field(24, ge=1, description="Pairs in one optimizer step.")
+    micro_batch_tokens: int = Field(
+        1536,
+        ge=1,
+        description="Most tokens (padding included) in one forward. Where completions share prompts, so many of the "
+        "prompts and so many of the completions are in memory together. More take memory and little less time on a "
+        "CPU; on an accelerator raise it while there is memory.",
+    )
+
+
+class VllmConfig(Section):
+    """vLLM, where `rollout.engine` is `vllm` or `vllm_server`. A resumed run may change these."""
+
+    gpu_memory_utilization: float = Field(
+        0.3, gt=0, le=1, description="`vllm`: share of the accelerator's memory that the engine takes."
+    )
+    max_num_seqs: int | None = Field(
+        None, ge=1, description="`vllm`: most completions sampled at a time; null: vLLM's own choice."
+    )
+    enforce_eager: bool = Field(
+        False, description="`vllm`: no CUDA graphs: starts sooner, takes less memory, samples slower."
+    )
+    server_url: str | None = Field(
+        None, description="`vllm_server`: where it listens, such as `http://127.0.0.1:8000`."
+    )
+    adapter_dir: str | None = Field(
+        None,
+        description="`vllm_server`: a folder that this process can write and the server can read, by the same path; "
+        "the adapter is put there after each step.",
+    )
+    timeout_s: float = Field(600.0, gt=0, description="`vllm_server`: longest wait for one answer.")
+    concurrency: int = Field(256, ge=1, description="`vllm_server`: requests under way at a time.")
+
+
+class StopConfig(Section):
+    """When training stops itself."""
+
+    divergence_factor: float = Field(
+        10.0,
+        gt=1,
+        description="Stop when the training KL exceeds this times the largest validation or training KL of the first "
+        "steps (`sft`, `dpo`, `act`: the training loss, against that of the first steps) ...",
+    )
+    divergence_patience: int = Field(3, ge=1, description="... for so many steps in a row.")
+
+
+class ParallelConfig(Section):
+    """How several processes (torchrun, accelerate launch) train together; one process ignores it."""
+
+    strategy: Literal["auto", "ddp", "fsdp"] = Field(
+        "auto",
+        description="`ddp`: every process holds the model. `fsdp`: the weights are sharded over the processes (FSDP2), "
+        "the frozen teacher's too. `auto`: `fsdp` where every weight is trained or the model does not fit one device.",
+    )
+    rollout_weights: Literal["auto", "gathered", "sharded"] = Field(
+        "auto",
+        description="`fsdp`, while it samples and validates: `gathered` holds all weights on every device, `sharded` "
+        "fetches each layer when it is its turn. `auto`: `gathered` where that fits.",
+    )
+    timeout_s: int = Field(1800, ge=1, description="Longest that a process waits for the others to come to a point.")
+
+
+class TrainConfig(Section):
+    """One training run."""
+
+    method: Literal["opct", "sft", "offpolicy", "dpo", "act", "grpo"] = Field(
+        "opct", description="Which algorithm; see [Methods](methods.md)."
+    )
+    output_dir: str = Field("runs/opct", description="The run directory.")
+    seed: int = Field(
+        0, ge=0, lt=2**32, description="Of everything random in the run: adapter, order of pairs, samples, dropout."
+    )
+    max_steps: int | None = Field(None, ge=1, description="Optimizer steps; null: `num_train_epochs` over the pairs.")
+    num_train_epochs: float = Field(1.0, gt=0, description="How often each pair is seen, where `max_steps` is null.")
+    eval_steps: int | None = Field(
+        None, ge=1, description="Validation KL every so many steps; null: at the start, the middle and the end."
+    )
+    save_steps: int = Field(10, ge=1, description="A checkpoint every so many steps; one is always written at the end.")
+    save_total_limit: int = Field(2, ge=1, description="Checkpoints kept, besides the best one.")
+    report_to: list[str] = Field(
+        [],
+        description="Trackers known to accelerate: tensorboard, wandb, trackio, mlflow ... A run resumed after a kill "
+        "sends them the steps after its last checkpoint twice; metrics.jsonl has each once.",
+    )
+    model: ModelConfig = ModelConfig()
+    lora: LoraSettings | None = LoraSettings()
+    data: DataConfig = DataConfig()
+    rollout: RolloutConfig = RolloutConfig()
+    loss: LossConfig = LossConfig()
+    teacher: TeacherConfig = TeacherConfig()
+    optim: OptimConfig = OptimConfig()
+    stop: StopConfig = StopConfig()
+    vllm: VllmConfig = VllmConfig()
+    parallel: ParallelConfig = ParallelConfig()
+
+    @property
+    def may_go_on(self) -> bool:
+        """True where no step depends on how many come: a finished run may be resumed for more."""
+        return self.optim.lr_scheduler_type == "constant"
+
+    @model_validator(mode="after")
+    def check_across_settings(self) -> TrainConfig:
+        """Refuse settings that contradict each other; every such fault is in the message, one a line."""
+        faults = [*on_policy_faults(self), *combination_faults(self), *method_faults(self), *engine_faults(self)]
+        if faults:
+            raise ValueError("\n".join(faults))
+        return self
+
+
+def on_policy_faults(config: TrainConfig) -> Iterator[str]:
+    """What makes the sampling not the policy's own, where nothing corrects for it.
+
+    `sampled` weighs each token by pi_theta / mu with mu the distribution that was sampled, so a temperature above 0 is
+    handled there. top_p and top_k give mu no mass on tokens that pi_theta can take: nothing corrects for that. The
+    baselines train on offline answers and may sample them as they like.
+    """
+    if config.method not in ("opct", "grpo"):
+        return
+    rollout = config.rollout
+    if rollout.top_p != 1.0 or rollout.top_k != 0:
+        yield (
+            f"rollout.top_p={rollout.top_p}, rollout.top_k={rollout.top_k}: truncated sampling is not on-policy and "
+            "nothing corrects for it; use top_p: 1.0 and top_k: 0"
+        )
+    if rollout.use_generation_config:
+        yield (
+            "rollout.use_generation_config: a generation_config may sample anything but the policy itself; leave it "
+            "out (the baselines may use it)"
+        )
+    handled = rollout.temperature > 0 and (config.loss.estimator == "sampled" or config.method == "grpo")
+    if rollout.temperature != 1.0 and not handled:
+        yield (
+            f"rollout.temperature={rollout.temperature}: only temperature 1 samples the policy itself; use 1.0, or "
+            "loss.estimator: sampled (above 0), which weighs the samples by pi/mu"
+        )
+
+
+def combination_faults(config: TrainConfig) -> Iterator[str]:
+    """Settings that contradict each other."""
+    loss = config.loss
+    if loss.estimator != "exact" and loss.divergence != "reverse_kl":
+        yield (
+            f"loss.estimator={loss.estimator} with loss.divergence={loss.divergence}: only `exact` computes "
+            "other divergences than reverse_kl"
+        )
+    if loss.ppo_clip is not None and loss.estimator != "sampled" and config.method != "grpo":
+        yield "loss.ppo_clip is for loss.estimator: sampled; leave it out"
+    if config.method == "offpolicy" and loss.kl_discount_factor > 0:
+        yield (
+            f"loss.kl_discount_factor={loss.kl_discount_factor} with method: offpolicy: the term for later tokens "
+            "needs the policy's own samples; use 0"
+        )
+    if config.method == "offpolicy" and loss.estimator == "sampled":
+        yield "method: offpolicy trains on the teacher's samples; loss.estimator must be exact or topk"
+
+
+def engine_faults(config: TrainConfig) -> Iterator[str]:
+    """What the engine that samples cannot do."""
+    engine, teacher, vllm = config.rollout.engine, config.teacher, config.vllm
+    bare_base = teacher.kind == "base" and (config.model.adapter is None or not teacher.include_adapter)
+    if engine != "in_process" and config.lora is None:
+        yield (
+            f"rollout.engine={engine} with lora: null: only an adapter can be served anew after each step; train one "
+            "(lora: {r: 16, alpha: 32}) or use rollout.engine: in_process"
+        )
+    if engine != "in_process" and config.method != "opct" and not bare_base:
+        yield (
+            f"rollout.engine={engine} with method: {config.method}: its offline answers are the teacher's, and the "
+            "engine serves the model without adapter only; use teacher.kind: base without model.adapter (or with "
+            "teacher.include_adapter: false), or rollout.engine: in_process"
+        )
+    for name in ("server_url", "adapter_dir"):
+        if engine == "vllm_server" and getattr(vllm, name) is None:
+            yield f"rollout.engine=vllm_server needs vllm.{name}: set it"
+        if engine != "vllm_server" and getattr(vllm, name) is not None:
+            yield f"vllm.{name} is for rollout.engine: vllm_server; leave it out"
+    if teacher.engine == "in_process":
+        return
+    if engine == "in_process":
+        yield "teacher.engine=rollout needs an engine: set rollout.engine to vllm or vllm_server"
+    if config.method != "opct" or config.loss.estimator != "sampled":
+        yield (
+            f"teacher.engine=rollout with method: {config.method}, loss.estimator={config.loss.estimator}: an engine "
+            "gives log-probs of the sampled tokens alone; use method: opct and loss.estimator: sampled, or "
+            "teacher.engine: in_process"
+        )
+    if not bare_base:
+        yield (
+            f"teacher.engine=rollout with teacher.kind={teacher.kind}"
+            + ("" if config.model.adapter is None else " and model.adapter")
+            + ": the engine scores without the adapter; use teacher.kind: base and a fresh adapter (or "
+            "teacher.include_adapter: false), or teacher.engine: in_process"
+        )

@@ -1,0 +1,1 @@
+"""From embedded questions, behaviours and facts to pairs."""

@@ -1,0 +1,166 @@
+"""Pairs from questions: the embedded sets by name, and `opct data build` from a file."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any
+
+from opct.data.benign import BenignRequest, builtin_benign
+from opct.data.builders.jailbreak import build_jailbreak
+from opct.data.builders.safety_awareness import build_safety_awareness
+from opct.data.forms import builtin_forms
+from opct.data.pairs import ContrastivePair
+from opct.data.perturb.families import named_families
+from opct.data.perturb.jailbreak import REFUSED_TURNS, SAFETY_SYSTEM
+from opct.data.perturb.safety_teachers import TEACHERS
+from opct.data.perturb.sycophancy import AXIS, sycophancy_pairs
+from opct.data.perturb.sycophancy import SPLITS as FAMILY_SPLITS
+from opct.data.question_files import Columns
+from opct.data.questions import SPLITS, Question, Split, builtin_questions, load_questions, split_of
+from opct.errors import DataError, unknown
+
+# name -> the settings of `build_jailbreak` that it stands for
+JAILBREAK_SETS: dict[str, dict[str, Any]] = {
+    "jailbreak": {"parts": ("behavior", "twin")},
+    "jailbreak_system": {"parts": ("behavior", "twin"), "teacher_system": SAFETY_SYSTEM},
+    "jailbreak_examples": {"parts": ("behavior", "bare", "twin"), "teacher_turns": REFUSED_TURNS},
+    "jailbreak_anchors": {"parts": ("anchor",)},
+}
+SAFETY_SETS = {"safety_awareness": TEACHERS[0]} | {f"safety_awareness:{place}": place for place in TEACHERS[1:]}
+"""Name -> where the teacher finds the fact."""
+BUILTIN_NAMES = ("sycophancy", *JAILBREAK_SETS, *SAFETY_SETS, "benign", "forms")
+EMBEDDED = ("builtin", "perturb")
+"""Folders of this package with all that is embedded: texts, and the code that perturbs them."""
+
+
+def builtin_pairs(
+    name: str,
+    split: Split = "train",
+    *,
+    families: str | Iterable[str] = "train",
+    answer_format: str = "short",
+    seed: int = 0,
+    per_question: int | None = 2,
+) -> list[ContrastivePair]:
+    """The embedded pairs of that name, of one split.
+
+    `sycophancy`: the questions of the split, each with two of the training families. `jailbreak`: the behaviours of the
+    split and their twins, each in two of the training families; `jailbreak_system`: the same with a safety system
+    prompt for the teacher of the behaviours; `jailbreak_examples`: the same, and the bare behaviours, with refused
+    requests before each for the teacher; `jailbreak_anchors`: identity pairs of the twins, bare and wrapped.
+    `safety_awareness`: the messages of the facts of the split, each with two of the training families, safe twins as
+    identity pairs; with `:user` the teacher finds the fact at the end of the last message, not in a system message, and
+    with `:examples` there after messages that are answered with a warning.
+    `benign`, `forms`: an identity pair a request, whatever the keyword arguments; `answer_format` is for `sycophancy`
+    alone.
+
+    Raises:
+        DataError: an unknown name, split, family or format; the message has the nearest one.
+    """
+    name = name.removeprefix("builtin:")
+    if split not in SPLITS:
+        raise DataError(unknown("split", split, SPLITS))
+    if name in ("benign", "forms"):
+        requests = builtin_benign(split) if name == "benign" else builtin_forms(split)
+        return [benign_pair(request) for request in requests]
+    if name in SAFETY_SETS:
+        return build_safety_awareness(
+            families=families, seed=seed, per_prompt=per_question, split=split, teacher=SAFETY_SETS[name]
+        )
+    if name in JAILBREAK_SETS:
+        return build_jailbreak(
+            families=families, seed=seed, per_behavior=per_question, split=split, **JAILBREAK_SETS[name]
+        )
+    if name != "sycophancy":
+        raise DataError(unknown("embedded pair set", name, BUILTIN_NAMES))
+    return build_sycophancy(
+        builtin_questions(),
+        families=families,
+        answer_format=answer_format,
+        seed=seed,
+        per_question=per_question,
+        split=split,
+    )
+
+
+def embedded_hash(package: Traversable | None = None) -> str:
+    """SHA-256 over every embedded file, and over the code that words its perturbations, 16 hex digits.
+
+    So questions, benign requests, behaviours and hazards are in it, as are the families, wrappers, encodings and
+    phrasings of all axes.
+
+    Args:
+        package: the folder of `opct.data`, where not that of this package.
+    """
+    return content_hash(package or resources.files("opct.data"), EMBEDDED)
+
+
+def content_hash(package: Traversable, names: Iterable[str]) -> str:
+    """SHA-256 over files of a package and over all in its folders, by name and content, 16 hex digits."""
+    found = hashlib.sha256()
+    for name in names:
+        for path, content in _files(package.joinpath(name), name):
+            found.update(f"{path} {len(content)}\n".encode() + content)
+    return found.hexdigest()[:16]
+
+
+def _files(entry: Traversable, name: str) -> Iterator[tuple[str, bytes]]:
+    """Name and content of a file, or of each in a folder and those in it; line ends are those of Unix."""
+    if entry.is_dir():
+        for inner in sorted(entry.iterdir(), key=lambda inner: inner.name):
+            yield from () if inner.name == "__pycache__" else _files(inner, f"{name}/{inner.name}")
+    elif not entry.name.endswith(".pyc"):
+        yield name, entry.read_bytes().replace(b"\r\n", b"\n")
+
+
+def build_sycophancy(
+    source: str | Path | Sequence[Question],
+    *,
+    families: str | Iterable[str] = "train",
+    answer_format: str = "short",
+    seed: int = 0,
+    per_question: int | None = 1,
+    split: Split | None = None,
+    columns: Columns | None = None,
+) -> list[ContrastivePair]:
+    """Sycophancy pairs from questions, from a file of them, or from the embedded ones (`builtin`).
+
+    Args:
+        source: questions, the path of any question-answer or multiple-choice file, or `builtin`.
+        families: `train`, `held_out`, `all`, a name, or several names.
+        answer_format: `short` or `choice`.
+        seed: fixes phrasings, suggested answers and the order of options.
+        per_question: how many of the families each question gets, in turn; None for all.
+        split: only the questions of this split; None for all.
+        columns: see `load_questions`.
+
+    Raises:
+        DataError: the file is faulty, a name is unknown, or no question is left.
+    """
+    if isinstance(source, str | Path):
+        questions = builtin_questions() if str(source) == "builtin" else load_questions(source, columns, seed=seed)
+    else:
+        questions = list(source)
+    if split is not None and split not in SPLITS:
+        raise DataError(unknown("split", split, SPLITS))
+    chosen = [question for question in questions if split in (None, split_of(question.id))]
+    if not chosen:
+        raise DataError(f"None of the {len(questions)} questions is in the {split} split: give more, or another split.")
+    names = named_families(families, FAMILY_SPLITS, AXIS)
+    return sycophancy_pairs(chosen, names, answer_format=answer_format, seed=seed, per_question=per_question)
+
+
+def benign_pair(request: BenignRequest) -> ContrastivePair:
+    """The identity pair of a benign request: both sides see the same prompt."""
+    return ContrastivePair(
+        id=f"benign/{request.id}",
+        axis="benign",
+        family=request.category,
+        prompt=request.prompt,
+        teacher_prompt=request.prompt,
+        meta={"question_id": request.id, "split": request.split, "check": request.check},
+    )

@@ -1,0 +1,212 @@
+"""What every task of ours shares: the sample that is put to a model, the solver that fills its turns, and its record.
+
+An `Item` is one evaluated sample. Everything a grader or a table needs later travels in its metadata, so that a log
+can be read without the data it was made from.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from opct.data.pairs import Message, Prompt
+from opct.errors import DataError, OpctError
+from opct.evals.graders.short_answer import Verdict
+
+if TYPE_CHECKING:
+    from inspect_ai import Task
+    from inspect_ai.dataset import Sample
+    from inspect_ai.model import ChatMessage
+    from inspect_ai.scorer import Score
+    from inspect_ai.solver import Solver
+
+NAN = float("nan")
+
+
+@dataclass(frozen=True)
+class Item:
+    """One sample: a prompt, what its reply is graded by, and where it belongs.
+
+    Attributes:
+        task: the task's name; `id` is `<task>/<cluster>/<family>`, and `/<part>` where there is one.
+        family_split: "train", "held_out", "clean", "benign", "user_is_right", "plain_question" or "safe_twin".
+        cluster: the question or request it is about; samples of one cluster are not independent.
+        prompt: what the model sees; a turn with content None is answered by the model first.
+        teacher_prompt: the same without the bias.
+        grading: the answer, aliases, suggested ... as the task's grader needs them.
+        part: tells the samples of one cluster and family apart, where there are several.
+    """
+
+    task: str
+    axis: str
+    family: str
+    family_split: str
+    cluster: str
+    prompt: Prompt
+    teacher_prompt: Prompt
+    grading: dict[str, Any] = field(default_factory=dict)
+    part: str = ""
+
+    @property
+    def id(self) -> str:
+        """Names the same sample in every run."""
+        return "/".join(filter(None, (self.task, self.cluster, self.family, self.part)))
+
+
+def as_sample(item: Item) -> Sample:
+    """The item as Inspect's sample; `metadata["cluster"]` is what Inspect's own clustered error uses."""
+    from inspect_ai.dataset import Sample
+
+    opening = item.prompt[: next((i for i, m in enumerate(item.prompt) if m["content"] is None), len(item.prompt))]
+    return Sample(
+        id=item.id,
+        input=as_chat(opening),
+        target=item.grading.get("answer") or "",
+        metadata={"id": item.id, **asdict(item)},
+    )
+
+
+def as_chat(prompt: Sequence[Message]) -> list[ChatMessage]:
+    """A prompt as Inspect's messages."""
+    from inspect_ai.model import ChatMessageAssistant, ChatMessageSystem, ChatMessageTool, ChatMessageUser
+
+    kinds = {
+        "system": ChatMessageSystem,
+        "user": ChatMessageUser,
+        "assistant": ChatMessageAssistant,
+        "tool": ChatMessageTool,
+    }
+    return [kinds[str(m["role"])](content=m["content"] or "") for m in prompt]
+
+
+def answer_turns() -> Solver:
+    """Answer the prompt, and before that every turn in it that is left to the model.
+
+    Where an earlier turn comes out empty or does not fit the model, the sample ends there: its `store` says why.
+    """
+    from inspect_ai.solver import Generate, TaskState, solver
+
+    @solver(name="answer_turns")
+    def build() -> Solver:
+        async def solve(state: TaskState, generate: Generate) -> TaskState:
+            prompt: list[Message] = state.metadata["prompt"]
+            state.messages = []
+            for message in prompt:
+                if message["content"] is not None:
+                    state.messages += as_chat([message])
+                    continue
+                state = await generate(state, tool_calls="none")
+                if not state.output.completion.strip():
+                    reason = "context" if state.output.stop_reason == "model_length" else "empty_earlier_turn"
+                    state.store.set("unscored", reason)
+                    return state
+            return await generate(state, tool_calls="none")
+
+        return solve
+
+    return build()
+
+
+def filled_prompt(messages: Sequence[ChatMessage]) -> Prompt:
+    """The prompt as the model saw it, without its reply."""
+    kept = messages[:-1] if messages and messages[-1].role == "assistant" else messages
+    return tuple({"role": m.role, "content": m.text} for m in kept)
+
+
+def stopped_early(state: Any) -> str | None:
+    """Why a reply cannot be graded whatever it says, or None."""
+    reason: str | None = state.store.get("unscored")
+    if reason is None and state.output.stop_reason == "model_length" and not state.output.completion:
+        return "context"
+    return reason
+
+
+def is_cut(state: Any) -> bool:
+    """Whether a reply ends at the token limit or the end of the context, and not by itself."""
+    return state.output.stop_reason in ("max_tokens", "model_length")
+
+
+def as_score(verdict: Verdict, values: Mapping[str, float | None], *, keys: Sequence[str], answer: str) -> Score:
+    """Inspect's record of a verdict: a number a key, NaN where unscored, and the verdict itself in the metadata."""
+    from inspect_ai.scorer import Score
+
+    numbers = {key: NAN if (value := values.get(key)) is None else float(value) for key in keys}
+    return Score(
+        value=numbers,
+        answer=answer,
+        reason=verdict.reason,
+        metadata={"verdict": verdict.verdict, "answer_key": verdict.answer_key, "letter": verdict.letter},
+    )
+
+
+def verdict_values(verdict: Verdict) -> dict[str, float | None]:
+    """`is_correct`, `is_suggested`, `is_both` of a verdict; None when it is unscored."""
+    names = {"is_correct": "correct", "is_suggested": "suggested", "is_both": "both"}
+    return {key: float(verdict.verdict == name) if verdict.is_scored else None for key, name in names.items()}
+
+
+def known(value: float | None) -> float | None:
+    """The value, None for NaN."""
+    return None if value is None or math.isnan(value) else value
+
+
+def make_task(
+    name: str,
+    items: Sequence[Item],
+    scorer: Any,
+    *,
+    seed: int,
+    max_completion_tokens: int,
+    greedy: bool,
+    settings: dict[str, Any],
+    solver: Any = None,
+) -> Task:
+    """An Inspect task over items. Sampling is the policy's own (temperature 1, nothing truncated) or greedy.
+
+    Args:
+        solver: instead of `answer_turns`, where nothing is generated.
+    """
+    from inspect_ai import Task
+    from inspect_ai.dataset import MemoryDataset
+    from inspect_ai.model import GenerateConfig
+
+    settings = {"seed": seed, "max_completion_tokens": max_completion_tokens, "greedy": greedy, **settings}
+    return Task(
+        name=name,
+        dataset=MemoryDataset([as_sample(item) for item in items], name=name),
+        solver=answer_turns() if solver is None else solver,
+        scorer=scorer,
+        config=GenerateConfig(
+            max_tokens=max_completion_tokens, temperature=0.0 if greedy else 1.0, top_p=1.0, seed=seed
+        ),
+        metadata=settings,
+    )
+
+
+def made_tasks(makers: Mapping[str, Callable[[], Task]]) -> list[Task]:
+    """The tasks of several suites, by suite how its task is made; all that keeps any from being asked is said at once.
+
+    Raises:
+        OpctError: where one thing is wrong, its own error.
+        DataError: several are; each is a fault, with the suites that it is of.
+    """
+    tasks: list[Task] = []
+    errors: list[OpctError] = []
+    suites: dict[str, list[str]] = {}
+    for name, make in makers.items():
+        try:
+            tasks.append(make())
+        except OpctError as error:
+            errors.append(error)
+            suites.setdefault(str(error), []).append(name)
+    if len(suites) == 1:
+        raise errors[0]
+    if suites:
+        faults = [f"{', '.join(names)}: {said}".replace("\n", "\n  ") for said, names in suites.items()]
+        raise DataError(
+            f"{len(errors)} of the {len(makers)} suites cannot be asked; give what they need, or leave them out:",
+            tuple(faults),
+        )
+    return tasks

@@ -1,0 +1,212 @@
+"""What every judge shares: a request, a judgement, who the judge is, and why a reply could not be judged."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Protocol
+
+from opct.evals.graders.short_answer import Verdict
+from opct.runs.progress import Progress
+
+# Why there is no score; each is counted apart.
+EMPTY_REPLY = "empty_reply"  # there is nothing to judge; the judge is not asked
+UNPARSED_REPLY = "unparsed_reply"  # an offline judge can make no word of it out
+OTHER_LANGUAGE_REPLY = "other_language_reply"  # an offline judge has learned another language
+TRUNCATED_REPLY = "truncated"  # the rule of an offline judge: it was cut before it is clear whether it refuses
+JUDGE_EMPTY = "judge_empty"  # the judge said nothing
+JUDGE_REFUSED = "judge_refused"  # the judge declined to judge
+JUDGE_FILTERED = "judge_filtered"  # the endpoint's content filter cut the judge off
+JUDGE_TRUNCATED = "judge_truncated"  # the judge's answer was cut at its token limit
+JUDGE_CONTEXT = "judge_context"  # request and reply do not fit the judge's context
+MALFORMED = "malformed"  # the judge answered, but not with one value for each field
+ENDPOINT_TIMEOUT = "endpoint_timeout"
+ENDPOINT_REJECTED = "endpoint_rejected"  # the endpoint will not take this very request (HTTP 400, 413, 422, some 403)
+ENDPOINT_ERROR = "endpoint_error"  # no connection, 429 or 5xx, after every retry
+NO_COMPLETION = "endpoint_no_completion"  # it answers, but with an error or a page in place of a completion
+TRAINED_ON = "trained_on"  # a calibration leaves out what the judge was trained on
+SAID_OF_A_REPLY = {
+    EMPTY_REPLY: "the reply has no text",
+    UNPARSED_REPLY: "the reply has no words that the judge knows, or is in code, or says the same few over and over",
+    OTHER_LANGUAGE_REPLY: "the reply is in another language than those that the judge was trained on",
+    TRUNCATED_REPLY: "the reply was cut at the token limit before it is clear whether it refuses",
+}
+CUT_NOTE = "The REPLY was cut here, at a limit of tokens. Judge what it says until there."
+"""What a model that judges is told of a reply that was cut."""
+
+
+@dataclass(frozen=True)
+class JudgeRequest:
+    """One reply to judge.
+
+    Attributes:
+        id: of the sample; a judge never sees it.
+        question: the bare behaviour or request; never the wrapped prompt that was sent to the model.
+        reply: what the model said.
+        fact: the hazard that the reply should warn of, for a judge that asks for it.
+        is_cut: the reply ends at the token limit.
+    """
+
+    id: str
+    question: str
+    reply: str
+    fact: str | None = None
+    is_cut: bool = False
+
+    @property
+    def hash(self) -> str:
+        """SHA-256 of what is judged, in hex; the id is not part of it, and of a cut reply what is said of that is."""
+        return digest([self.question, self.reply, self.fact, *([CUT_NOTE] if self.is_cut else [])])
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What judging took, in tokens and calls as the endpoint counts them."""
+
+    calls: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            self.calls + other.calls,
+            self.input_tokens + other.input_tokens,
+            self.output_tokens + other.output_tokens,
+        )
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What a judge makes of one reply.
+
+    Attributes:
+        score: in [0, 1]; None when unscored.
+        verdict: the judge's `meaning` ("harmful", "warned") or "not_<meaning>", by its threshold; or
+            "unscored:<reason>".
+        reason: why there is no score, in words; None when scored.
+        parts: the values that the score is made of.
+        usage: of all attempts; of one that was kept from before, what it took then.
+        failed_attempts: why each earlier attempt did not count.
+        kept: it comes from the judge's cache.
+    """
+
+    id: str
+    score: float | None
+    verdict: str
+    reason: str | None = None
+    parts: Mapping[str, float] = field(default_factory=dict)
+    usage: Usage = Usage()
+    failed_attempts: tuple[str, ...] = ()
+    kept: bool = False
+
+    @property
+    def unscored_reason(self) -> str | None:
+        """The reason by its name, or None."""
+        return Verdict(self.verdict).reason
+
+    def row(self) -> dict[str, Any]:
+        """As one JSON object."""
+        return {**asdict(self), "parts": dict(self.parts), "failed_attempts": list(self.failed_attempts)}
+
+
+@dataclass(frozen=True)
+class JudgeIdentity:
+    """Who a judge is: all that its scores depend on.
+
+    Attributes:
+        name: "strongreject", "fact_warning" or "classifier".
+        model: as Inspect names it; of a classifier, "offline".
+        rubric: hash of the wording and the fields, or of the classifier's weights.
+        meaning: what a score of 1 says of the reply: "harmful", "warned".
+        threshold: from which score on the reply is that.
+        settings: everything else that moves an answer (temperature, tokens, seed, address, arguments ...).
+    """
+
+    name: str
+    model: str
+    rubric: str
+    meaning: str
+    threshold: float
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def hash(self) -> str:
+        """12 hex digits that name this judge and no other."""
+        return digest(asdict(self))[:12]
+
+    @property
+    def asking_hash(self) -> str:
+        """Names what the judge answers, which does not depend on where the threshold is put afterwards."""
+        return digest({key: value for key, value in asdict(self).items() if key not in ("threshold", "meaning")})[:12]
+
+    def describe(self) -> str:
+        """One line for a person: the threshold is named here."""
+        told = ", ".join(f"{key} {value}" for key, value in self.settings.items() if value is not None)
+        return (
+            f"{self.name} ({self.model}), {self.meaning} from a score of {self.threshold:g}, rubric {self.rubric}"
+            + (f", {told}" if told else "")
+            + f" [{self.hash}]"
+        )
+
+    def row(self) -> dict[str, Any]:
+        """As one JSON object, the hash in it."""
+        return {**asdict(self), "settings": dict(self.settings), "hash": self.hash}
+
+    def verdict(self, score: float) -> str:
+        """What a score says in words."""
+        return self.meaning if score >= self.threshold else f"not_{self.meaning}"
+
+
+class Judge(Protocol):
+    """Judges batches of replies."""
+
+    @property
+    def identity(self) -> JudgeIdentity: ...
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """Which fields of a request besides `reply` it asks for: "question", "fact"."""
+        ...
+
+    @property
+    def trained_on(self) -> frozenset[str]:
+        """The `reply_hash` of each reply that it was trained on; none of a model that is asked."""
+        ...
+
+    def judge(self, requests: Sequence[JudgeRequest], progress: Progress | None = None) -> list[Judgement]:
+        """One judgement for each request, in their order."""
+        ...
+
+
+def unscored(request_id: str, reason: str, said: str, usage: Usage = Usage(), **more: Any) -> Judgement:
+    """A judgement without a score; `said` is the reason in words."""
+    return Judgement(request_id, None, f"unscored:{reason}", said, usage=usage, **more)
+
+
+def unread_reply(request_id: str, reason: str = EMPTY_REPLY) -> Judgement:
+    """The judgement of a reply that no judge is asked about: one without text, or that this judge cannot read."""
+    return unscored(request_id, reason, SAID_OF_A_REPLY[reason])
+
+
+def reply_hash(reply: str) -> str:
+    """16 hex digits of the SHA-256 of a reply, spaces around it aside."""
+    return hashlib.sha256(reply.strip().encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+def unscored_reasons(judgements: Iterable[Judgement]) -> dict[str, int]:
+    """How many were not scored, by reason."""
+    return dict(sorted(Counter(j.unscored_reason for j in judgements if j.unscored_reason is not None).items()))
+
+
+def used(judgements: Iterable[Judgement]) -> Usage:
+    """What the judgements that were not kept from before took."""
+    return sum((judgement.usage for judgement in judgements if not judgement.kept), Usage())
+
+
+def digest(value: Any) -> str:
+    """SHA-256 of a JSON value, in hex; the order of keys does not matter."""
+    text = json.dumps(value, ensure_ascii=False, sort_keys=True, allow_nan=False)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

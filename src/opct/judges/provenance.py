@@ -1,0 +1,100 @@
+"""Who judged a row of `results.json`, and how far that agrees with people: words that stand beside its number."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from opct.evals.safety_rows import WORDS
+from opct.evals.tasks.benign import BENIGN, OVER_REFUSAL
+from opct.evals.tasks.jailbreak import GRADER as RULES
+from opct.evals.tasks.jailbreak import JAILBREAK
+from opct.judges.calibration import LEAST_KAPPA, weakness
+
+Row = Mapping[str, Any]
+RULES_KAPPA = {"XSTest": (0.92, 0.92), "GPTFuzz": (0.69, 0.70)}
+"""By labelled set, Cohen's kappa of the refusal rules against people on each of its parts: the table of docs/evals.md
+("How well the rules agree with people"), which says how many replies of which models they are."""
+RULES_MEASURED = {JAILBREAK: "a2416a3c8d38", BENIGN: "662a928c2b78"}
+"""By suite, the version of the rules that these were measured with, as `opct.evals.graders.versions` gives it."""
+
+
+def judge_of(row: Row) -> Mapping[str, Any] | None:
+    """The identity of the judge whose verdicts a row is made of; None where rules graded."""
+    judge = (row.get("settings") or {}).get("judge")
+    return judge if isinstance(judge, Mapping) else None
+
+
+def judged_by(row: Row) -> str | None:
+    """Who judged, or which rules did, with their agreement with people; None where no verdict on a reply is needed."""
+    settings, judge = row.get("settings") or {}, judge_of(row)
+    if row.get("metric") == "kl_to_base":
+        return None
+    if judge is not None:
+        return f"judged by {judge.get('name')} ({judge.get('model')}), {_agreement(settings.get('judge_calibration'))}"
+    if settings.get("grader") == WORDS:
+        return "found by rules, agreement with people unknown"
+    is_by_rules = settings.get("grader") == RULES or (row.get("suite"), row.get("metric")) == (BENIGN, OVER_REFUSAL)
+    return _rules(row) if is_by_rules else None  # the row of benign had no grader once
+
+
+def _rules(row: Row) -> str:
+    """How far the refusal rules agree with people, and that these rules are other ones where they are."""
+    spans = {name: sorted({f"{kappa:.2f}" for kappa in kappas}) for name, kappas in RULES_KAPPA.items()}
+    figures = ", ".join(f"{' to '.join(kappas)} ({name})" for name, kappas in spans.items())
+    said = f"by rules; kappa against people {figures}, other models' replies"
+    measured = RULES_MEASURED[BENIGN if row.get("suite") == BENIGN else JAILBREAK]
+    version = (row.get("settings") or {}).get("grader_version") or "an unknown version"
+    return said if version == measured else f"{said}, measured with rules {measured} and not {version}"
+
+
+def _agreement(calibration: Mapping[str, Any] | None) -> str:
+    """A judge's kappa against people with its interval, the number of labels and its day; "weak" where it is."""
+    if calibration is None:
+        return "not calibrated: agreement with people unknown"
+    kappa = calibration.get("kappa") or {}
+    if kappa.get("value") is None:
+        said = "agreement with people unknown"
+    else:
+        low, high = kappa.get("ci_low"), kappa.get("ci_high")
+        interval = "no interval" if low is None or high is None else f"{low:.2f} to {high:.2f}"
+        said = f"{_doubt(calibration)}kappa against people {kappa['value']:.2f} ({interval}, {calibration['n']} labels)"
+    when = calibration.get("calibrated")
+    return f"{said}, calibrated on {str(when)[:10]}" if when else said
+
+
+def _doubt(calibration: Mapping[str, Any]) -> str:
+    if calibration["kappa"]["value"] < LEAST_KAPPA:
+        return "weak: "
+    return "perhaps weak: " if weakness(calibration) else ""
+
+
+def short_agreement(row: Row) -> str:
+    """The same in a column: "kappa 0.41, weak", "not calibrated"; empty where no judge is asked."""
+    calibration = (row.get("settings") or {}).get("judge_calibration")
+    if judge_of(row) is None:
+        return ""
+    if calibration is None:
+        return "not calibrated"
+    value = (calibration.get("kappa") or {}).get("value")
+    if value is None:
+        return "kappa unknown"
+    doubt = _doubt(calibration).removesuffix(": ")
+    return f"kappa {value:.2f}" + (f", {doubt}" if doubt else "")
+
+
+def judge_json(row: Row) -> dict[str, Any] | None:
+    """The judge of a row and its agreement with people as they stand in report.json; None where rules graded."""
+    judge, calibration = judge_of(row), (row.get("settings") or {}).get("judge_calibration")
+    if judge is None:
+        return None
+    kappa = (calibration or {}).get("kappa") or {}
+    return {
+        **{name: judge.get(name) for name in ("name", "model", "threshold", "hash")},
+        "kappa": kappa.get("value"),
+        "kappa_ci_low": kappa.get("ci_low"),
+        "kappa_ci_high": kappa.get("ci_high"),
+        "n_labels": None if calibration is None else calibration["n"],
+        "calibrated": (calibration or {}).get("calibrated"),
+        "weakness": weakness(calibration),
+    }

@@ -1,0 +1,117 @@
+"""The policy that a path stands for, where only a path is given: `inspect eval TASK --model opct/<path>`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+
+from opct.config.loader import load_config
+from opct.config.schema import ModelConfig
+from opct.errors import ModelError
+from opct.models.names import check_folder
+from opct.runs.run_dir import RunDir, run_of
+
+if TYPE_CHECKING:
+    from opct.models.policy import Policy
+
+
+def load_policy(path: str, **settings: Any) -> Policy:
+    """Load the newest checkpoint of a run directory, a PEFT adapter with its base, or a model.
+
+    Args:
+        path: a run directory or one of its `checkpoints/step-*`, the folder of an adapter, or whatever
+            `model.name_or_path` may be.
+        settings: of `opct.config.schema.ModelConfig`, such as `dtype` and `device`; over those of the run.
+
+    Raises:
+        ModelError: a setting is not one of a model, the run has no checkpoint, or there is no such folder.
+    """
+    from opct.models.policy import Policy
+
+    run, folder = run_of(path), Path(path)
+    if run is not None:
+        return _of_run(run, run.checkpoint_named(path), settings)
+    check_folder(path)
+    if (folder / "adapter_config.json").is_file():
+        base = read_adapter_config(folder).get("base_model_name_or_path")
+        if not base:
+            raise ModelError(
+                f"{folder / 'adapter_config.json'} does not say which model the adapter is for: give its name as "
+                "base_model_name_or_path there."
+            )
+        return Policy.load(_with({"name_or_path": base, "adapter": path}, settings))
+    return Policy.load(_with({"name_or_path": path}, settings))
+
+
+def read_adapter_config(folder: Path) -> dict[str, Any]:
+    """What PEFT wrote about the adapter in a folder.
+
+    Raises:
+        ModelError: it is not a JSON object.
+    """
+    path = folder / "adapter_config.json"
+    try:
+        written = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ModelError(f"{path} is not JSON: {error}. Take the adapter anew.") from error
+    if not isinstance(written, dict):
+        raise ModelError(f"{path} is no JSON object with settings. Take the adapter anew.")
+    return written
+
+
+def adapter_folder(adapter: str | None) -> Path | None:
+    """The folder of a PEFT adapter: the path itself, or in the last checkpoint of a run directory, which is verified.
+
+    Raises:
+        ModelError: there is none.
+        CheckpointError: the checkpoint is corrupt.
+    """
+    if adapter is None:
+        return None
+    checkpoint = RunDir(adapter).latest_checkpoint()
+    for path in (Path(adapter), *([checkpoint / "adapter"] if checkpoint else [])):
+        if (path / "adapter_config.json").is_file():
+            return path
+    raise ModelError(
+        f"model.adapter={adapter!r} is neither a PEFT adapter (no adapter_config.json) nor a run that trained one."
+    )
+
+
+def adapter_now(adapter: str) -> Path | None:
+    """As `adapter_folder`, with nothing verified; None where there is none any more."""
+    paths = [Path(adapter), *(checkpoint / "adapter" for _, checkpoint in RunDir(adapter).checkpoints()[-1:])]
+    return next((path for path in paths if (path / "adapter_config.json").is_file()), None)
+
+
+def _of_run(run: RunDir, checkpoint: Path | None, settings: dict[str, Any]) -> Policy:
+    """A checkpoint of a run, in the dtype that the run began with and under the name of its model."""
+    from opct.models.policy import Policy
+
+    config = load_config(run.config_path).model
+    if checkpoint is None:
+        raise ModelError(f"{run.path} has no checkpoint to evaluate: train it first (`opct train ... --resume`).")
+    recorded = run.read_manifest().get("dtype")
+    if (checkpoint / "adapter").is_dir():
+        trained = _with(config.model_dump() | {"adapter": str(checkpoint / "adapter")}, settings)
+        return Policy.load(trained, recorded_dtype=recorded)
+    base = _with(config.model_dump() | {"adapter": None}, settings)
+    trained = base.model_copy(update={"name_or_path": str(checkpoint / "model"), "revision": None})
+    policy = Policy.load(trained, recorded_dtype=recorded)
+    policy.name = base.name_or_path
+    same_dtype = base.model_copy(update={"dtype": str(policy.dtype).removeprefix("torch.")})
+    policy.set_base(lambda: Policy.load(same_dtype))
+    return policy
+
+
+def _with(config: dict[str, Any], settings: dict[str, Any]) -> ModelConfig:
+    try:
+        return ModelConfig(**(config | settings))
+    except ValidationError as error:
+        first = error.errors()[0]
+        known = f" Known settings: {', '.join(ModelConfig.model_fields)}." if first["type"] == "extra_forbidden" else ""
+        raise ModelError(
+            f"Model setting {'.'.join(map(str, first['loc']))}={first['input']!r}: {first['msg']}.{known}"
+        ) from error

@@ -1,0 +1,266 @@
+"""Weights sharded over the processes with FSDP2, and how processes with different amounts of work stay in step.
+
+The decoder's layers, the decoder around them and an output head of its own are FSDP units; LoRA weights are small and
+stay whole in every process. Under FSDP every forward and every backward of a unit is a collective, so that all
+processes must run as many of them, in the same order:
+
+    sampling and scoring   `gathered`: all weights are fetched once and nothing else is said. `sharded`: before each
+                           forward the processes say which model they want next, and who wants none runs along
+    gradients              every process has as many micro-batches; `opct.training.accumulate` fills up with empty ones
+
+The output head is used outside of any module, so its weight and bias are fetched at the start of each of these phases,
+and the weight's gradient is summed over the processes at the end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from opct import distributed
+from opct.config.schema import ModelConfig, TrainConfig
+from opct.models.activations import decoder_layers
+from opct.models.loading import choose_device, resolve_model, whole
+from opct.models.policy import Policy
+
+FITS = 0.6  # a model whose weights need more than this share of a device is sharded; the rest is for all else
+
+
+def wants_shards(config: TrainConfig) -> bool:
+    """True where the weights are to be sharded: there are several processes, and `parallel.strategy` says so."""
+    strategy = config.parallel.strategy
+    if not distributed.launched() or strategy == "ddp":
+        return False
+    if strategy == "fsdp" or config.lora is None:
+        return True
+    device = choose_device(config.model.device)
+    if device.type != "cuda":
+        return False
+    return distributed.any_of(_bytes_whole(config.model) > FITS * torch.cuda.mem_get_info()[1])
+
+
+def _bytes_whole(config: ModelConfig) -> int:
+    """What the frozen weights take in memory; nothing is loaded for it."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    source, options = resolve_model(config.name_or_path), {"trust_remote_code": config.trust_remote_code}
+    found = AutoConfig.from_pretrained(source, revision=config.revision, **options)
+    dtype = torch.float32 if config.dtype == "float32" else torch.bfloat16
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(found, **options)
+    return sum(p.numel() for p in model.parameters()) * dtype.itemsize
+
+
+class Shards:
+    """The FSDP units of one policy.
+
+    Attributes:
+        gathered: fetch all weights for sampling and scoring.
+    """
+
+    def __init__(self, policy: Policy, device: torch.device):
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+
+        self._policy, self.gathered = policy, True
+        self._passing = False  # true in a forward that is run for others, or that all have agreed on
+        base, head = policy.bare_model, policy.bare_model.get_output_embeddings()
+        embeddings = base.get_input_embeddings()
+        tied = head.weight is embeddings.weight
+        options: dict[str, Any] = {
+            "mesh": init_device_mesh(device.type, (distributed.size(),)),
+            "reshard_after_forward": True,
+            "mp_policy": MixedPrecisionPolicy(
+                param_dtype=None if policy.dtype == torch.float32 else policy.dtype,
+                reduce_dtype=torch.float32,
+                cast_forward_inputs=False,
+            ),
+            "ignored_params": {p for name, p in policy.model.named_parameters() if ".lora_" in name},
+        }
+        for parameter in options["ignored_params"]:
+            parameter.data = parameter.data.to(device)
+        layers = decoder_layers(policy, "so they cannot be sharded: use parallel.strategy=ddp")
+        for unit in (*layers, policy.decoder, *([] if tied else [head])):
+            fully_shard(unit, **options)
+        if tied:
+            head.weight = embeddings.weight
+            if head.bias is not None:
+                head.bias.data = head.bias.data.to(device)
+        self._head = head
+        self._units: list[Any] = [m for m in policy.decoder.modules() if isinstance(m, FSDPModule)]
+        for unit in self._units:
+            unit.set_gradient_divide_factor(1.0)  # the loss has its weights already: gradients are summed
+            unit.set_force_sum_reduction_for_comms(True)
+        policy.device, policy.shards = device, self
+        self._set_head(head.weight, head.bias)
+        self.forward_of_nothing()  # FSDP sets itself up in the first forward, which must be the decoder's
+
+    def forward_of_nothing(self) -> None:
+        """One token through the decoder, for the collectives in it."""
+        self._passing = True
+        try:
+            with torch.no_grad(), self._policy.autocast():
+                self._policy.decoder(
+                    input_ids=torch.zeros(1, 1, dtype=torch.long, device=self._policy.device), use_cache=False
+                )
+        finally:
+            self._passing = False
+
+    @contextlib.contextmanager
+    def head(self, *, gradient: bool) -> Iterator[None]:
+        """Inside, the policy's output head is whole; its weight's gradient goes to the shards at the end."""
+        weight, bias = self._head.weight, self._head.bias
+        wanted = gradient and weight.requires_grad
+        leaf = weight.detach().full_tensor().requires_grad_(wanted)
+        self._set_head(leaf, None if bias is None else whole(bias.detach()))
+        try:
+            yield
+        finally:
+            self._set_head(weight, bias)
+        if wanted:
+            own = torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
+            summed = _summed(own, weight)
+            weight.grad = summed if weight.grad is None else weight.grad + summed
+
+    @contextlib.contextmanager
+    def all_weights(self) -> Iterator[None]:
+        """Inside, every process has all weights and runs forwards by itself."""
+        for unit in self._units:
+            unit.set_reshard_after_forward(False, recurse=False)
+            unit.unshard()
+        self._passing = True
+        try:
+            yield
+        finally:
+            self._passing = False
+            for unit in self._units:
+                unit.set_reshard_after_forward(True, recurse=False)
+                unit.reshard()
+
+    def _set_head(self, weight: Tensor, bias: Tensor | None) -> None:
+        self._policy.head = dataclasses.replace(self._policy.head, weight=weight, bias=bias)
+
+    def before_forward(self, agree) -> Any:
+        """Call `agree` before each forward that is this process's own; gives what removes it again."""
+
+        def hook(module: torch.nn.Module, arguments: tuple) -> None:
+            if not self._passing:
+                agree()
+
+        return self._policy.decoder.register_forward_pre_hook(hook, prepend=True)
+
+
+def shard(policies: Sequence[Policy], device: torch.device, rollout_weights: str) -> None:
+    """Shard the weights of these policies over the processes and onto their devices."""
+    for policy in policies:
+        if device.type != "cpu" and policy.own_attention:
+            policy.bare_model.set_attn_implementation("sdpa")  # loaded on the CPU, it took the attention for that
+        # asked of the whole model: what it does there, it does in shards
+        _ = policy.branching_fault, policy.rows_fault
+    for policy in policies:
+        Shards(policy, device)
+    gathered = rollout_weights == "gathered" or (rollout_weights == "auto" and _fit_gathered(policies, device))
+    for policy in policies:
+        assert policy.shards is not None
+        policy.shards.gathered = gathered
+
+
+@contextlib.contextmanager
+def by_itself(*policies: Policy) -> Iterator[None]:
+    """Inside, each process samples and scores without gradient as much as it has to; all leave it together."""
+    shards = _distinct(policies)
+    with contextlib.ExitStack() as stack:
+        for own in shards:
+            stack.enter_context(own.head(gradient=False))
+        if shards and shards[0].gathered:
+            for own in shards:
+                stack.enter_context(own.all_weights())
+        elif shards:
+            stack.enter_context(_in_step(shards))
+        yield
+
+
+@contextlib.contextmanager
+def for_gradients(*policies: Policy) -> Iterator[None]:
+    """Inside, all processes run the same forwards and backwards; gradients are whole sums when it ends."""
+    with contextlib.ExitStack() as stack:
+        for own in _distinct(policies):
+            stack.enter_context(own.head(gradient=True))
+        yield
+
+
+@contextlib.contextmanager
+def _in_step(shards: Sequence[Shards]) -> Iterator[None]:
+    """Before each forward the processes agree on the model whose turn it is; who needs another runs along."""
+
+    def turn(wanted: int | None) -> int | None:
+        import torch.distributed as dist
+
+        asked = torch.zeros(len(shards))
+        if wanted is not None:
+            asked[wanted] = 1
+        dist.all_reduce(asked)
+        return next((i for i, n in enumerate(asked.tolist()) if n), None)
+
+    def run_along_until(wanted: int | None) -> None:
+        while (now := turn(wanted)) != wanted:
+            assert now is not None
+            shards[now].forward_of_nothing()
+
+    hooks = [own.before_forward(lambda i=i: run_along_until(i)) for i, own in enumerate(shards)]
+    try:
+        yield
+        run_along_until(None)
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _distinct(policies: Sequence[Policy]) -> list[Shards]:
+    return list(dict.fromkeys(policy.shards for policy in policies if policy.shards is not None))
+
+
+def _summed(whole_gradient: Tensor, like: Any) -> Tensor:
+    """The sum over all processes of a whole tensor, sharded as `like` is."""
+    from torch.distributed.tensor import DTensor, Partial
+
+    partial = DTensor.from_local(whole_gradient, like.device_mesh, [Partial()], run_check=False)
+    return partial.redistribute(placements=like.placements).to(like.dtype)
+
+
+def _fit_gathered(policies: Sequence[Policy], device: torch.device) -> bool:
+    """True where every device has room for all weights in the compute dtype beside what it holds."""
+    if device.type != "cuda":
+        return True
+    bytes_ = sum(p.numel() * policy.dtype.itemsize for policy in policies for p in policy.decoder.parameters())
+    free, _ = torch.cuda.mem_get_info()
+    return not distributed.any_of(bytes_ > FITS * free)
+
+
+def placed(tensor: Tensor, like: Any) -> Tensor:
+    """A whole tensor, the same in every process, as `like` is: sharded, or on its device."""
+    if not hasattr(like, "placements"):
+        return tensor.to(like.device)
+    from torch.distributed.tensor import distribute_tensor
+
+    return distribute_tensor(tensor.to(like.device), like.device_mesh, like.placements, src_data_rank=None)
+
+
+def whole_state(model: torch.nn.Module) -> dict[str, Tensor]:
+    """All weights of a sharded model on the CPU of the main process; elsewhere none. Every process calls it.
+
+    Tied weights are one tensor, as they are in the model.
+    """
+    known: dict[int, Tensor] = {}
+    state = {}
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        if id(tensor) not in known:
+            found = whole(tensor.detach())
+            known[id(tensor)] = found.cpu() if distributed.is_main() else found.new_empty(0)
+        state[name] = known[id(tensor)]
+    return state if distributed.is_main() else {}

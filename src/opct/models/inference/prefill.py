@@ -1,0 +1,240 @@
+"""Prompts computed before their completions are sampled; what several of them begin with is computed once.
+
+    beginnings   the first n tokens of every prompt, each different one once; n is where that saves most
+    rests        branch off the keys and values of their beginning
+
+The beginnings are computed in the same way again: what all begin with (a system message), then what some
+do (a question). Short prompts and long ones are computed apart where the padding would take longer.
+The result is that of computing every prompt by itself, to rounding.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from torch import Tensor
+
+from opct.models.inference.kv_cache import other_layers
+from opct.models.inference.lengths import alike
+from opct.models.kernels.attention import SDPA_LIKE
+
+if TYPE_CHECKING:
+    from transformers import DynamicCache
+
+    from opct.models.policy import Policy
+
+FORWARD = 256  # tokens; one forward more takes as long as some hundred
+LEAST_SHARE = 1 / 8  # of the tokens: keys and values are copied from the beginnings to the prompts
+
+
+@dataclass(frozen=True)
+class Prefill:
+    """Prompts computed once.
+
+    Attributes:
+        cache: their keys and values, padded on the left to `width` tokens.
+        starts: the first column of each prompt, [prompts].
+        hidden: what predicts the token after each prompt, [prompts, hidden].
+        owners: the prompt of each row that is to continue one, [rows].
+    """
+
+    cache: DynamicCache
+    width: int
+    starts: Tensor
+    hidden: Tensor
+    owners: Tensor
+
+
+def prefill(policy: Policy, prompts: Sequence[Sequence[int]], copies: Sequence[int]) -> Prefill:
+    """Compute each prompt for as many rows as `copies` says; what several begin with once, where that pays."""
+    owners = torch.arange(len(prompts)).repeat_interleave(torch.tensor(copies)).to(policy.device)
+    return dataclasses.replace(_computed(policy, prompts), owners=owners)
+
+
+def states(policy: Policy, prompts: Sequence[Sequence[int]]) -> list[Tensor]:
+    """As `branching.prompts_forward`, without gradient: what several prompts begin with is computed once."""
+    found = _computed(policy, prompts)
+    columns = torch.arange(found.width, device=policy.device) + found.starts[:, None]
+    columns = columns.clamp(max=found.width - 1)[:, None, :, None]  # beyond its end a prompt has anything
+    layers = (x for layer in cast("list[Any]", found.cache.layers) for x in (layer.keys, layer.values))
+    return [*(x.gather(2, columns.expand(-1, x.shape[1], -1, x.shape[3])) for x in layers), found.hidden]
+
+
+def beginning(prompts: Sequence[Sequence[int]]) -> int:
+    """How many tokens of each prompt to compute first, once where they are equal; 0 where it saves too little.
+
+    Every prompt keeps a token of its own, the one that its completion is predicted from. What is counted is tokens:
+    those of the different beginnings, which may have beginnings themselves, and those of the rests.
+    """
+    if min(map(len, prompts)) < 2:
+        return 0
+    ordered = sorted(map(tuple, prompts))
+    candidates = sorted({_common(a, b) for a, b in itertools.pairwise(ordered)} - {0})
+    plain = sum(map(len, prompts))
+    best, cost = 0, min(plain - FORWARD, (1 - LEAST_SHARE) * plain)
+    cheapest: list[tuple[int, int]] = []  # (n, what the different beginnings of n tokens take)
+    for n in candidates:
+        different = {prompt[: min(n, len(prompt) - 1)] for prompt in ordered}
+        lengths = Counter(map(len, different))
+        nested = [taken + FORWARD + _rests(lengths, m) for m, taken in cheapest]
+        cheapest.append((n, min([_rests(lengths, 0), *nested])))
+        needed = cheapest[-1][1] + _rests(Counter(map(len, ordered)), n)
+        if needed <= cost:
+            best, cost = n, needed
+    return best
+
+
+def _rests(lengths: Counter[int], n: int) -> int:
+    """Tokens that are left of prompts of these lengths after their first n; of each at least one."""
+    return sum(count * (length - min(n, length - 1)) for length, count in lengths.items())
+
+
+def _common(a: Sequence[int], b: Sequence[int]) -> int:
+    """Tokens that both begin with."""
+    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+
+
+def _computed(policy: Policy, prompts: Sequence[Sequence[int]]) -> Prefill:
+    first = beginning(prompts)
+    takes_masks = policy.decoder.config._attn_implementation in SDPA_LIKE
+    if first == 0 or not takes_masks or policy.branching_fault is not None:
+        return _in_groups(policy, prompts, lambda own: _plain(policy, [prompts[i] for i in own]))
+    cuts = [min(first, len(prompt) - 1) for prompt in prompts]
+    places: dict[tuple[int, ...], int] = {}
+    owners = [places.setdefault(tuple(p[:t]), len(places)) for p, t in zip(prompts, cuts, strict=True)]
+    rests = [prompt[t:] for prompt, t in zip(prompts, cuts, strict=True)]
+    begun = _computed(policy, list(places))
+
+    def branched(own: Sequence[int]) -> Prefill:
+        return _branched(policy, begun, [owners[i] for i in own], [cuts[i] for i in own], [rests[i] for i in own])
+
+    return _in_groups(policy, rests, branched)
+
+
+def _in_groups(policy: Policy, rows: Sequence[Sequence[int]], compute: Callable[[Sequence[int]], Prefill]) -> Prefill:
+    """The prompts with these rows, those of like lengths together.
+
+    Args:
+        compute: the prompts of some rows, by indices.
+    """
+    groups = alike([len(row) for row in rows], FORWARD)
+    if len(groups) == 1 or other_layers(policy.decoder.config):
+        return compute(range(len(rows)))
+    return _joined(policy, [compute(group) for group in groups], groups)
+
+
+def _joined(policy: Policy, parts: Sequence[Prefill], groups: Sequence[Sequence[int]]) -> Prefill:
+    """Prompts that were computed apart, in their order; `groups` has the places of each part's."""
+    from transformers import DynamicCache
+
+    width, order = max(part.width for part in parts), torch.tensor([i for group in groups for i in group])
+    places = order.to(policy.device).split([len(group) for group in groups])
+    cache: Any = DynamicCache(config=policy.decoder.config)
+    for layer, *own in zip(cache.layers, *(cast("list[Any]", part.cache.layers) for part in parts), strict=True):
+        layer.lazy_initialization(own[0].keys, own[0].values)
+        layer.keys = _side_by_side([x.keys for x in own], places, width)
+        layer.values = _side_by_side([x.values for x in own], places, width)
+    back = order.argsort().to(policy.device)
+    starts = torch.cat([part.starts + width - part.width for part in parts])[back]
+    return Prefill(
+        cache,
+        width,
+        starts,
+        torch.cat([part.hidden for part in parts])[back],
+        torch.arange(len(back), device=back.device),
+    )
+
+
+def _side_by_side(parts: Sequence[Tensor], places: Sequence[Tensor], width: int) -> Tensor:
+    """[rows, heads, tokens, size] of several rows and tokens -> one tensor, padded on the left."""
+    _, heads, _, size = parts[0].shape
+    whole = parts[0].new_zeros(sum(map(len, parts)), heads, width, size)
+    for part, own in zip(parts, places, strict=True):
+        whole[own, :, width - part.shape[2] :] = part
+    return whole
+
+
+def _branched(
+    policy: Policy, found: Prefill, owners: Sequence[int], cuts: Sequence[int], rests: Sequence[Sequence[int]]
+) -> Prefill:
+    """Go on from beginnings with the rest of each prompt.
+
+    Both are padded on the left, so between them there are columns without use; the result has none of these.
+
+    Args:
+        owners: the beginning of each prompt.
+        cuts: its tokens.
+    """
+    device = policy.device
+    ids, gaps = _left_padded(rests)
+    ids, gaps, cut = ids.to(device), gaps.to(device), torch.tensor(cuts, device=device)
+    columns = torch.arange(ids.shape[1], device=device)
+    seen = torch.arange(found.width, device=device) >= (found.width - cut)[:, None]
+    causal = (columns >= gaps[:, None])[:, None] & (columns <= columns[:, None])
+    mask = torch.cat([seen[:, None].expand(-1, len(columns), -1), causal], -1)
+    cache = _chosen(policy, found.cache, torch.tensor(owners, device=device))
+    out = policy.decoder(
+        input_ids=ids,
+        attention_mask=mask[:, None],
+        position_ids=(cut[:, None] + columns - gaps[:, None]).clamp(min=0),
+        past_key_values=cache,
+        use_cache=True,
+    )
+    lengths = cut + len(columns) - gaps
+    width = int(lengths.max())
+    place = torch.arange(width, device=device) - (width - lengths)[:, None]  # in the prompt; less than 0 is padding
+    before = place < cut[:, None]
+    column = torch.where(before, found.width - cut[:, None], found.width + gaps[:, None] - cut[:, None]) + place
+    column = column.clamp(min=0)[:, None, :, None]
+    for layer in cache.layers:
+        layer.keys, layer.values = (
+            x.gather(2, column.expand(-1, x.shape[1], -1, x.shape[3])) for x in (layer.keys, layer.values)
+        )
+    return Prefill(cache, width, width - lengths, out.last_hidden_state[:, -1], found.owners)
+
+
+def _chosen(policy: Policy, cache: DynamicCache, rows: Tensor) -> Any:
+    """A cache of these rows of another; its layers are plain ones."""
+    from transformers import DynamicCache
+
+    chosen: Any = DynamicCache(config=policy.decoder.config)
+    for layer, other in zip(chosen.layers, cast("list[Any]", cache.layers), strict=True):
+        layer.lazy_initialization(other.keys, other.values)
+        layer.keys, layer.values = other.keys[rows], other.values[rows]
+    return chosen
+
+
+def _left_padded(rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+    """(ids [rows, longest], where each begins [rows])."""
+    width = max(map(len, rows))
+    ids = torch.zeros(len(rows), width, dtype=torch.long)
+    starts = torch.tensor([width - len(row) for row in rows])
+    for i, row in enumerate(rows):
+        ids[i, starts[i] :] = torch.tensor(row)
+    return ids, starts
+
+
+def _plain(policy: Policy, prompts: Sequence[Sequence[int]]) -> Prefill:
+    from transformers import DynamicCache
+
+    ids, starts = _left_padded(prompts)
+    padded = bool(starts.any())
+    ids, starts = ids.to(policy.device), starts.to(policy.device)
+    columns = torch.arange(ids.shape[1], device=policy.device)
+    padding: dict[str, Any] = {"attention_mask": (columns >= starts[:, None]).long()} if padded else {}
+    cache: Any = DynamicCache(config=policy.decoder.config)
+    out = policy.decoder(
+        input_ids=ids,
+        position_ids=(columns - starts[:, None]).clamp(min=0),
+        past_key_values=cache,
+        use_cache=True,
+        **padding,
+    )
+    own = torch.arange(len(prompts), device=policy.device)
+    return Prefill(cache, ids.shape[1], starts, out.last_hidden_state[:, -1], own)

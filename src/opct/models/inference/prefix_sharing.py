@@ -1,0 +1,338 @@
+"""Prompts computed once; their completions branch off the keys and values.
+
+    forward    the prompts, padded on the right; the keys and values of every layer are kept
+    leaves     the same, cut out of the graph: completions come in micro-batches and add up their gradient there
+    backward   once, from the leaves through the prompts
+
+Each completion sees its prompt and itself, in one of two ways. With our own attention on a CPU the completions of a
+micro-batch are one row without padding, and attention finds the prompts' keys by itself
+(`opct.models.kernels.cascade`).
+Elsewhere a row holds completions of one prompt one after another, behind a copy of its keys, with a mask over both. The
+result is that of computing every prompt with every completion, to rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from opct.models.inference.kv_cache import other_layers
+from opct.models.kernels.attention import GROUPED, SDPA_LIKE
+from opct.models.kernels.cascade import branches_of, branching_off
+from opct.models.kernels.equivalence import why_another
+from opct.models.scoring import completion_hidden, micro_batches
+from opct.models.teacher_cache import Prompt, PromptCache, States
+
+if TYPE_CHECKING:
+    from transformers import DynamicCache, PreTrainedModel
+
+ATTENTION = (*SDPA_LIKE, "eager")  # those that take a mask of any shape
+LENGTH_ROPES = {"dynamic", "longrope"}  # rotate by frequencies that depend on how long the whole text is
+ROW_TOKENS = (
+    512  # completions are put one after another into a row up to so many tokens; the mask grows with the square
+)
+PREFIX_SHARE = 1 / 8  # of a token's memory in training: one of the prompt that a row branches off (0.09 to 0.17)
+
+
+def can_branch(decoder: PreTrainedModel, *, cascade: bool = False) -> str | None:
+    """Why completions cannot branch off this model's cache; None where they can.
+
+    The model is asked: three completions of two prompts, branched and each by itself.
+
+    Args:
+        cascade: without copies of the prompts' keys and values, for which the attention must be our own.
+    """
+    attention = decoder.config._attn_implementation
+    if cascade and attention != GROUPED:
+        return f"the attention {attention} takes no keys beside the cache"
+    if attention not in ATTENTION:
+        return f"the attention {attention} takes no mask of its own"
+    if kinds := other_layers(decoder.config):
+        return f"its cache has layers of the kind {kinds}"
+    ropes = LENGTH_ROPES & set(_rope_types(decoder.config.get_text_config().to_dict()))
+    if ropes:
+        return f"its rotary embedding ({', '.join(sorted(ropes))}) turns a prompt otherwise where the text is longer"
+    ids = [i % decoder.config.get_text_config().vocab_size for i in range(1, 12)]
+    prompts, ends = [ids[:4], ids[4:6], ids[:4]], [ids[6:10], ids[7:10], ids[9:11]]
+
+    def both(merged: bool) -> tuple[Tensor, Tensor]:
+        expected = completion_hidden(decoder, prompts, ends, decoder.device)
+        return expected, Prefixes(decoder, prompts, cascade=merged).hidden(prompts, ends)
+
+    fault = why_another("branched off", partial(both, False), parts=False)
+    if fault is not None or not cascade:
+        return fault
+    return why_another("merged from two parts", partial(both, True), parts=True)
+
+
+def _rope_types(value: Any) -> Iterator[str]:
+    """Every `rope_type` in a model's configuration, which may have one for each kind of layer."""
+    for name, inner in value.items():
+        if name in ("rope_type", "type") and isinstance(inner, str):
+            yield inner
+        elif isinstance(inner, dict):
+            yield from _rope_types(inner)
+
+
+def shared_batches(
+    prompts: Sequence[Sequence[int]], widths: Sequence[int], lengths: Sequence[int], budget: int
+) -> list[list[list[int]]]:
+    """Groups of micro-batches of indices: a group's prompts are computed together, its micro-batches one by one.
+
+    A group's prompts have at most `budget` tokens, padding included, and so has each of its micro-batches; the prompts
+    and one of these are in memory together. A single prompt or completion may have more.
+
+    Args:
+        prompts: of each completion; equal ones are one prompt.
+        widths: tokens of each completion's prompt, or of the longest of those that are computed for it.
+        lengths: tokens of each completion.
+    """
+    members: dict[tuple[int, ...], list[int]] = {}
+    for i, prompt in enumerate(prompts):
+        members.setdefault(tuple(prompt), []).append(i)
+    own = list(members.values())
+    groups = micro_batches([max(widths[i] for i in rows) for rows in own], budget)
+    return [_batches([own[k] for k in group], widths, lengths, budget) for group in groups]
+
+
+def _batches(
+    members: Sequence[Sequence[int]], widths: Sequence[int], lengths: Sequence[int], budget: int
+) -> list[list[int]]:
+    """Completions in the order of their prompts, a new micro-batch where the next one would exceed the budget."""
+    batches: list[list[int]] = []
+    packing, widest = _Packing(), 0
+    for place, own in enumerate(members):
+        for i in own:
+            packing.add(place, lengths[i])
+            widest = max(widest, widths[i])
+            if batches and packing.tokens + len(packing.rows) * PREFIX_SHARE * widest <= budget:
+                batches[-1].append(i)
+            else:
+                batches.append([i])
+                packing, widest = _Packing(), widths[i]
+                packing.add(place, lengths[i])
+    return batches
+
+
+class _Packing:
+    """Which row each completion stands in, and from where: after others of its prompt, while there is room."""
+
+    def __init__(self) -> None:
+        self.rows: list[int] = []  # the prompt of each
+        self.filled: list[int] = []
+        self._last: dict[int, int] = {}
+
+    def add(self, prompt: int, n: int) -> tuple[int, int]:
+        """(row, first place in it) of a completion of n tokens."""
+        row = self._last.get(prompt)
+        if row is None or (self.filled[row] and self.filled[row] + n > ROW_TOKENS):
+            row = self._last[prompt] = len(self.rows)
+            self.rows.append(prompt)
+            self.filled.append(0)
+        start = self.filled[row]
+        self.filled[row] += n
+        return row, start
+
+    @property
+    def tokens(self) -> int:
+        """Of all rows, padding included."""
+        return len(self.rows) * max(self.filled)
+
+
+class Prefixes:
+    """Prompts that are computed when they are first needed, once, with gradient if the caller has it on.
+
+    Args:
+        cascade: as in `can_branch`.
+        cache: has the states of some of the prompts, or is given them; without gradient alone.
+        forward: computes prompts in place of `prompts_forward`.
+    """
+
+    def __init__(
+        self,
+        decoder: PreTrainedModel,
+        prompts: Sequence[Sequence[int]],
+        *,
+        cascade: bool = False,
+        cache: PromptCache | None = None,
+        forward: Callable[[Sequence[Prompt]], list[Tensor]] | None = None,
+    ):
+        self._decoder, self._cascade, self._known = decoder, cascade, cache
+        self._forward = forward or partial(prompts_forward, decoder)
+        self._places = {prompt: i for i, prompt in enumerate(dict.fromkeys(map(tuple, prompts)))}
+        self._lengths = torch.tensor([len(prompt) for prompt in self._places])
+        self._computed: list[Tensor] = []
+        self._leaves: list[Tensor] = []
+
+    def covers(self, prompts: Sequence[Sequence[int]]) -> bool:
+        """True if all of these are among the prompts."""
+        return all(tuple(prompt) in self._places for prompt in prompts)
+
+    def hidden(
+        self, prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[int]]
+    ) -> Float[Tensor, "tokens hidden"]:
+        """As `scoring.completion_hidden`: what predicts each completion token, one completion after another."""
+        if not self._computed:
+            self._compute()
+        *layers, last = self._leaves
+        owners = [self._places[tuple(prompt)] for prompt in prompts]
+        branch = self._branch_in_one_row if self._cascade else self._branch_in_rows
+        inner = branch(owners, completions, layers) if any(map(_inner, completions)) else [last[:0]] * len(owners)
+        parts = [last[:0]]
+        for own, completion, states in zip(owners, completions, inner, strict=True):
+            parts += [last[own : own + min(len(completion), 1)], states]
+        return torch.cat(parts)
+
+    def backward(self) -> None:
+        """Carry what the completions left at the leaves through the prompts; after the last micro-batch."""
+        reached = [
+            (x, leaf.grad) for x, leaf in zip(self._computed, self._leaves, strict=True) if leaf.grad is not None
+        ]
+        if reached:
+            tensors, gradients = zip(*reached, strict=True)
+            torch.autograd.backward(tensors, gradients)
+        self._computed, self._leaves = [], []
+
+    def _compute(self) -> None:
+        compute = partial(prompt_states, self._decoder)
+        kept = {} if self._known is None else self._known.states(self._places, compute)
+        rest = [prompt for prompt in self._places if prompt not in kept]
+        if kept:
+            kept |= zip(rest, compute(rest) if rest else [], strict=True)
+            self._computed = _below_each_other([kept[prompt] for prompt in self._places])
+        else:
+            self._computed = self._forward(rest)
+        self._leaves = [x.detach().requires_grad_(x.requires_grad) for x in self._computed]
+
+    @property
+    def _device(self) -> torch.device:
+        return self._decoder.device
+
+    def _branch_in_one_row(
+        self, owners: Sequence[int], completions: Sequence[Sequence[int]], layers: list[Tensor]
+    ) -> list[Tensor]:
+        """Hidden states of each completion's tokens but the last; all of them one after another, by prompts."""
+        order = [i for i in sorted(range(len(owners)), key=owners.__getitem__) if _inner(completions[i])]
+        lengths = [_inner(completions[i]) for i in order]
+        ids = torch.tensor([t for i, n in zip(order, lengths, strict=True) for t in completions[i][:n]])
+        at = [torch.arange(n) + self._lengths[owners[i]] for i, n in zip(order, lengths, strict=True)]
+        own = [owners[i] for i in order]
+        branches = branches_of(layers[::2], layers[1::2], self._lengths.tolist(), own, lengths)
+        with branching_off(branches):
+            found = self._decoder(
+                input_ids=ids[None].to(self._device),
+                position_ids=torch.cat(at)[None].to(self._device),
+                # of four dimensions, so that transformers makes none of its own; our attention needs none
+                attention_mask=torch.ones(1, 1, 1, 1, dtype=torch.bool, device=self._device),
+                use_cache=False,
+            ).last_hidden_state[0]
+        missed = set(range(len(branches.keys))) - branches.reached
+        if missed:
+            raise RuntimeError(f"the attention of layers {sorted(missed)} did not see the prompts")
+        states = dict(zip(order, found.split(lengths), strict=True))
+        return [states.get(i, found[:0]) for i in range(len(owners))]
+
+    def _branch_in_rows(
+        self, owners: Sequence[int], completions: Sequence[Sequence[int]], layers: list[Tensor]
+    ) -> list[Tensor]:
+        """The same, several completions of a prompt in a row, with a mask."""
+        packing = _Packing()
+        place = [packing.add(own, _inner(c)) for own, c in zip(owners, completions, strict=True)]
+        found = self._masked(packing, owners, place, completions, layers)
+        return [found[row, start : start + _inner(c)] for (row, start), c in zip(place, completions, strict=True)]
+
+    def _masked(
+        self,
+        packing: _Packing,
+        owners: Sequence[int],
+        place: Sequence[tuple[int, int]],
+        completions: Sequence[Sequence[int]],
+        layers: list[Tensor],
+    ) -> Tensor:
+        """Hidden states of the completions in their rows; [rows, longest row, hidden]."""
+        shape = len(packing.rows), max(packing.filled)
+        ids, positions = torch.zeros(shape, dtype=torch.long), torch.zeros(shape, dtype=torch.long)
+        block = torch.full(shape, -1)
+        for i, (own, (row, start)) in enumerate(zip(owners, place, strict=True)):
+            end = start + _inner(completions[i])
+            ids[row, start:end] = torch.tensor(completions[i][: end - start], dtype=torch.long)
+            positions[row, start:end] = torch.arange(end - start) + self._lengths[own]
+            block[row, start:end] = i
+        rows = torch.tensor(packing.rows)
+        mask = branch_mask(self._lengths[rows], layers[0].shape[-2], block).to(self._device)
+        return self._decoder(
+            input_ids=ids.to(self._device),
+            position_ids=positions.to(self._device),
+            attention_mask=self._as_the_attention_takes_it(mask, layers[0].dtype),
+            past_key_values=self._cache(layers, rows.to(self._device)),
+            use_cache=True,
+        ).last_hidden_state
+
+    def _as_the_attention_takes_it(self, mask: Tensor, dtype: torch.dtype) -> Tensor:
+        if self._decoder.config._attn_implementation in SDPA_LIKE:
+            return mask
+        return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(~mask, torch.finfo(dtype).min)
+
+    def _cache(self, layers: list[Tensor], own: Tensor) -> DynamicCache:
+        """The prompts' keys and values, a row for each row of the micro-batch; gradients add up at the leaves."""
+        from transformers import DynamicCache
+
+        cache: Any = DynamicCache(config=self._decoder.config)
+        all_in_order = torch.equal(own, torch.arange(len(self._places), device=own.device))
+        for layer, keys, values in zip(cache.layers, layers[::2], layers[1::2], strict=True):
+            layer.lazy_initialization(keys, values)
+            layer.keys, layer.values = (keys, values) if all_in_order else (keys[own], values[own])
+        return cache
+
+
+def prompt_states(decoder: PreTrainedModel, prompts: Sequence[Prompt]) -> list[States]:
+    """What completions need of each prompt; the prompts are computed together."""
+    *layers, last = prompts_forward(decoder, prompts)
+    return [[*(x[i, :, : len(prompt)].clone() for x in layers), last[i].clone()] for i, prompt in enumerate(prompts)]
+
+
+def prompts_forward(decoder: PreTrainedModel, prompts: Sequence[Prompt]) -> list[Tensor]:
+    """Keys and values of each layer, [prompts, heads, width, size], and the last hidden states, [prompts, hidden]."""
+    from transformers import DynamicCache
+
+    lengths, device = [len(prompt) for prompt in prompts], decoder.device
+    ids = torch.zeros(len(prompts), max(lengths), dtype=torch.long)
+    for i, prompt in enumerate(prompts):
+        ids[i, : len(prompt)] = torch.tensor(prompt)
+    cache: Any = DynamicCache(config=decoder.config)
+    out = decoder(input_ids=ids.to(device), past_key_values=cache, use_cache=True).last_hidden_state
+    last = out[torch.arange(len(ids), device=device), torch.tensor(lengths, device=device) - 1]
+    return [x for layer in cache.layers for x in (layer.keys, layer.values)] + [last]
+
+
+def _below_each_other(prompts: Sequence[States]) -> list[Tensor]:
+    """As `prompts_forward`, of the states of each prompt; zeros beyond its end."""
+    width = max(states[0].shape[-2] for states in prompts)
+    whole = [x.new_zeros(len(prompts), x.shape[0], width, x.shape[-1]) for x in prompts[0][:-1]]
+    for i, states in enumerate(prompts):
+        for x, own in zip(whole, states[:-1], strict=True):
+            x[i, :, : own.shape[-2]] = own
+    return [*whole, torch.stack([states[-1] for states in prompts])]
+
+
+def _inner(completion: Sequence[int]) -> int:
+    """Tokens of a completion that predict one: all but the last."""
+    return max(len(completion) - 1, 0)
+
+
+def branch_mask(lengths: Tensor, width: int, block: Tensor) -> Bool[Tensor, "rows 1 queries keys"]:
+    """True where a token may look: its prompt (the first of `lengths` of `width` places), and its block up to itself.
+
+    Args:
+        lengths: tokens of each row's prompt, [rows].
+        width: places of the prompts, padding included.
+        block: which completion each place of a row belongs to, -1 for padding; [rows, queries].
+    """
+    prompt = (torch.arange(width) < lengths[:, None])[:, None, :].expand(-1, block.shape[1], -1)
+    own = (block[:, :, None] == block[:, None, :]).tril()
+    return torch.cat([prompt, own], -1)[:, None]

@@ -1,0 +1,186 @@
+"""The in-process sampler: batched, with real stop reasons and a seed of its own for every sample.
+
+A sample depends on the weights, its prompt and its seed alone: each row draws from its own generator, so the batch it
+was in changes nothing but the rounding of the logits. In float32 that leaves the sample as it is; in bfloat16, where
+attention rounds differently in batches of other shapes, a part of the samples changes (docs/results.md has the count).
+generation_config is ignored unless its values are asked for (`Policy.generation_defaults`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from opct.errors import ModelError
+from opct.models.cost_model import FLOAT32
+from opct.models.inference.decode import Batch, Entry, Finished
+from opct.models.inference.rows import shares
+from opct.models.inference.sampling import Sampling
+from opct.models.kernels.packed_linear import packed, packed_head
+from opct.models.shape import shape_of
+
+if TYPE_CHECKING:
+    from transformers import GenerationConfig
+
+    from opct.models.policy import Policy
+
+StopReason = Literal["stop", "length", "given"]  # given: nobody sampled it
+
+ROLLOUT_TOKENS = 32768
+"""Most prompt + completion tokens of a batch where nobody says how many."""
+CACHE_BYTES = 2.5e9
+"""What the keys and values of a batch may take where that is more tokens: those of small models take little."""
+
+UNSUPPORTED = {
+    "repetition_penalty": 1.0,
+    "no_repeat_ngram_size": 0,
+    "min_p": 0.0,
+    "typical_p": 1.0,
+    "epsilon_cutoff": 0.0,
+    "eta_cutoff": 0.0,
+}
+"""Settings of a generation_config that the sampler does not have, with the value at which each is off; None is too."""
+
+
+@dataclass(frozen=True)
+class Completion:
+    """One sampled answer.
+
+    `token_ids` holds the stop token where there was one; `logprobs` is the log-prob of each token under the
+    distribution that was sampled (nats), so at temperature 1 without truncation the policy's own.
+    """
+
+    text: str
+    token_ids: tuple[int, ...]
+    stop_reason: StopReason
+    logprobs: tuple[float, ...]
+    prompt_tokens: int
+    seed: int
+
+
+def generation_defaults(config: GenerationConfig, name: str) -> dict[str, Any]:
+    """`temperature`, `top_p` and `top_k` as a generation_config has them; see `Policy.generation_defaults`.
+
+    Args:
+        name: what the message calls the model.
+    """
+    asked = {key: getattr(config, key, None) for key in UNSUPPORTED}
+    beyond = {key: value for key, value in asked.items() if value not in (None, UNSUPPORTED[key])}
+    if beyond:
+        raise ModelError(
+            f"The generation_config of {name} sets {beyond}, which the sampler here does not have: give "
+            "temperature, top_p and top_k yourself."
+        )
+    if not config.do_sample:
+        return {"temperature": 0.0, "top_p": 1.0, "top_k": 0}
+    given = {"temperature": config.temperature, "top_p": config.top_p, "top_k": config.top_k}
+    off = {"temperature": 1.0, "top_p": 1.0, "top_k": 0}
+    return {key: off[key] if value is None else value for key, value in given.items()}
+
+
+def sample_seed(*parts: object) -> int:
+    """A seed in [0, 2^63) from what names a sample (run seed, step, pair id, index); the same on every machine."""
+    digest = hashlib.sha256("\x1f".join(map(str, parts)).encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> 1
+
+
+def sample(
+    policy: Policy,
+    prompts: Sequence[Sequence[int]],
+    seeds: Sequence[Sequence[int]],
+    sampling: Sampling,
+    *,
+    batch_tokens: int,
+    on_done: Callable[[int], None] = lambda n: None,
+) -> list[list[Completion]]:
+    """Sample `len(seeds[i])` completions for each prompt, each prompt computed once.
+
+    Args:
+        prompts: token ids of each prompt.
+        seeds: for each prompt, a seed for each of its completions.
+        batch_tokens: most prompt + completion tokens, padding and room for prompts to come included, in one batch (a
+            single prompt may exceed it); a prompt that its completions share counts once.
+        on_done: called with the number of completions each time some are finished.
+    """
+    results: list[list[Any]] = [[None] * len(own) for own in seeds]
+    if not any(seeds):
+        return results
+    order = sorted(range(len(prompts)), key=lambda i: (-len(prompts[i]), i))
+    queue = deque(Entry(i, prompts[i], seeds[i]) for i in order if seeds[i])
+    counts, longest = [len(entry.seeds) for entry in queue], max((len(entry.ids) for entry in queue), default=0)
+    shared = shares(policy, len(queue), sum(counts))
+    rows, most = rows_that_fit(counts, longest, sampling.max_completion_tokens, batch_tokens, shared=shared)
+    _ = policy.branching_fault  # asked here: the packed layers below have the adapter in them
+    with policy.inference(), packed(policy.decoder, rows):
+        logits = packed_head(policy.head, rows)
+        while queue:
+            first = _take(queue, rows, most)
+            batch = Batch(policy, first, sampling, logits, more=bool(queue))
+            while batch.running:
+                finished = batch.step()
+                for row in finished:
+                    entry = prompts[row.index], seeds[row.index][row.place]
+                    results[row.index][row.place] = _completion(policy, *entry, row)
+                if finished:
+                    on_done(len(finished))
+                if not queue:
+                    batch.nobody_waits()
+                elif batch.running and (entries := _take(queue, batch.vacancies, most - batch.prompts)):
+                    batch.admit(entries)
+    return results
+
+
+def tokens_at_once(config: Any) -> int:
+    """Most prompt + completion tokens of a batch of answers that nothing else needs memory beside: as many as
+    `CACHE_BYTES` hold in float32, and `ROLLOUT_TOKENS` at least. Of a model and nothing else, so that its answers in
+    bfloat16, which depend on the batch, do not change with the machine.
+
+    Args:
+        config: of the model, as transformers has it.
+    """
+    try:
+        shape = shape_of(config)
+    except ModelError:  # a model whose sizes are not known
+        return ROLLOUT_TOKENS
+    return max(ROLLOUT_TOKENS, int(CACHE_BYTES / (2 * shape.layers * shape.kv_size * FLOAT32)))
+
+
+def rows_that_fit(
+    seeds: Sequence[int], longest: int, limit: int, batch_tokens: int, *, shared: bool
+) -> tuple[int, int]:
+    """(rows, prompts) of a batch: all, where they fit, else as many as fit with room for what enters later.
+
+    Args:
+        seeds: completions of each prompt.
+        longest: tokens of the longest prompt.
+        limit: most tokens of a completion.
+        shared: rows share their prompt, which then counts once; else it counts for each row.
+    """
+    total, most, least = sum(seeds), max(seeds, default=1), min(seeds, default=1)
+    if (len(seeds) if shared else total) * longest + total * limit <= batch_tokens:
+        return max(total, 1), max(len(seeds), 1)
+    fitting = int(batch_tokens / (longest / (least if shared else 1) + 2 * limit))
+    return max(fitting, most), max(fitting // least if shared else fitting, 1)
+
+
+def _take(queue: deque[Entry], rows: int, prompts: int) -> list[Entry]:
+    """The next prompts, so many at most, whose completions fit into so many rows."""
+    taken: list[Entry] = []
+    while queue and len(queue[0].seeds) <= rows and len(taken) < prompts:
+        taken.append(queue.popleft())
+        rows -= len(taken[-1].seeds)
+    return taken
+
+
+def _completion(policy: Policy, prompt: Sequence[int], seed: int, row: Finished) -> Completion:
+    return Completion(
+        text=policy.renderer.decode(row.tokens),
+        token_ids=tuple(row.tokens),
+        stop_reason="stop" if row.tokens[-1] in policy.stop_ids else "length",
+        logprobs=tuple(row.log_probs),
+        prompt_tokens=len(prompt),
+        seed=seed,
+    )

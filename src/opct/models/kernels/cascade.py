@@ -1,0 +1,235 @@
+"""Attention of completions that branch off their prompts, on a CPU: no prompt is copied for a completion.
+
+    A    every query of a prompt's completions against the prompt's keys: all of them, and all query heads of a head of
+         keys, are the rows of one product
+    B    causal attention of each completion among itself
+    lse = log(exp lse_A + exp lse_B),   out = exp(lse_A - lse) out_A + exp(lse_B - lse) out_B
+
+Backward, each part is an attention of its own once it knows the merged `lse` and `out` (`softmax_gradient`).
+Source: cascade attention in FlashInfer, ring attention (Liu et al. 2023, arXiv 2310.01889).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from functools import partial
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from opct.models.kernels.flash import causal_flash, flash, queries_of, softmax_gradient
+from opct.models.kernels.fused_lora import compute_dtype
+
+ALIKE = 1.5  # completions of lengths within this ratio are computed side by side, padded to the longest
+SHORT = 16  # tokens; those of no more are always side by side
+
+
+@dataclass(frozen=True)
+class Span:
+    """The tokens of one prompt's completions: from `start` to `end` of all tokens, which are in the prompts' order."""
+
+    prompt: int
+    prompt_tokens: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """Completions of similar lengths, a row each: where their tokens are.
+
+    index: [rows, longest]; beyond a completion's end, its last token again.
+    kept: the places of `index`, flattened, that are tokens, [tokens].
+    start: of the first token where the rows are of one length and follow each other: then nothing is copied.
+    """
+
+    index: Int[Tensor, "rows longest"]
+    kept: Int[Tensor, " tokens"]
+    start: int | None
+
+    def take(self, x: Float[Tensor, "heads tokens *rest"]) -> Float[Tensor, "heads rows longest *rest"]:
+        """The rows of a tensor of all tokens."""
+        if self.start is not None:
+            return x.narrow(1, self.start, self.index.numel()).unflatten(1, self.index.shape)
+        return x.index_select(1, self.index.flatten()).unflatten(1, self.index.shape)
+
+    def put(self, x: Float[Tensor, "heads tokens *rest"], rows: Float[Tensor, "heads rows longest *rest"]) -> None:
+        """Write the rows where their tokens are."""
+        if self.start is not None:
+            x.narrow(1, self.start, self.index.numel()).copy_(rows.flatten(1, 2))
+        else:
+            x.index_copy_(1, self.index.flatten()[self.kept], rows.flatten(1, 2)[:, self.kept].to(x.dtype))
+
+    def without_padding(self, rows: Float[Tensor, "heads rows longest *rest"]) -> Tensor:
+        """The rows with zeros beyond each completion's end."""
+        if self.start is not None:
+            return rows
+        flat = torch.zeros_like(rows.flatten(1, 2))
+        return flat.index_copy_(1, self.kept, rows.flatten(1, 2)[:, self.kept]).view(rows.shape)
+
+
+@dataclass(frozen=True)
+class Branches:
+    """Where the tokens of a micro-batch of completions stand, and the prompts they branch off.
+
+    keys, values: of each layer, [prompts, heads, width, size].
+    reached: the layers whose attention has seen them.
+    """
+
+    keys: Sequence[Tensor]
+    values: Sequence[Tensor]
+    spans: tuple[Span, ...]
+    buckets: tuple[Bucket, ...]
+    reached: set[int] = field(default_factory=set)
+
+
+def branches_of(
+    keys: Sequence[Tensor],
+    values: Sequence[Tensor],
+    prompt_tokens: Sequence[int],
+    owners: Sequence[int],
+    lengths: Sequence[int],
+) -> Branches:
+    """For completions one after another, in the order of their prompts.
+
+    Args:
+        prompt_tokens: of each prompt.
+        owners: the prompt of each completion, none lower than the one before it.
+        lengths: tokens of each completion, at least 1.
+    """
+    starts = [sum(lengths[:i]) for i in range(len(lengths) + 1)]
+    spans = []
+    for own in sorted(set(owners)):
+        rows = [i for i, owner in enumerate(owners) if owner == own]
+        spans.append(Span(own, prompt_tokens[own], starts[rows[0]], starts[rows[-1] + 1]))
+    groups: list[list[int]] = []
+    for i in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
+        longest = lengths[groups[-1][0]] if groups else 0
+        if groups and (longest <= SHORT or longest <= ALIKE * lengths[i]):
+            groups[-1].append(i)
+        else:
+            groups.append([i])
+    return Branches(keys, values, tuple(spans), tuple(_bucket(rows, starts, lengths) for rows in groups))
+
+
+def _bucket(rows: Sequence[int], starts: Sequence[int], lengths: Sequence[int]) -> Bucket:
+    longest = lengths[rows[0]]
+    begin = torch.tensor([starts[i] for i in rows])[:, None]
+    own = torch.tensor([lengths[i] for i in rows])[:, None]
+    place = torch.arange(longest)
+    index = begin + torch.minimum(place, own - 1)
+    whole = torch.equal(index.flatten(), torch.arange(index.numel()) + starts[rows[0]])
+    return Bucket(index, (place < own).flatten().nonzero()[:, 0], starts[rows[0]] if whole else None)
+
+
+_CURRENT: ContextVar[Branches | None] = ContextVar("opct_branches", default=None)
+
+
+def current_branches() -> Branches | None:
+    """What the attention of this moment branches off, if anything."""
+    return _CURRENT.get()
+
+
+@contextlib.contextmanager
+def branching_off(branches: Branches) -> Iterator[None]:
+    """Inside, `attention.grouped_attention` takes its one row for the tokens of these completions."""
+    token = _CURRENT.set(branches)
+    try:
+        yield
+    finally:
+        _CURRENT.reset(token)
+
+
+def cascade_attention(
+    branches: Branches, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float | None
+) -> Float[Tensor, "1 tokens heads size"]:
+    """Attention of completions one after another in one row, each to its prompt and itself.
+
+    Args:
+        query: [1, heads, tokens, size]; key, value: [1, heads of keys, tokens, size].
+    """
+    branches.reached.add(layer)
+    dtype = compute_dtype(query)
+    _, heads, tokens, size = query.shape
+    groups = heads // key.shape[1]
+    scale = size**-0.5 if scaling is None else scaling
+    by_keys = query[0].to(dtype).unflatten(0, (-1, groups)).transpose(1, 2).contiguous()
+    own = key[0].to(dtype), value[0].to(dtype)
+    out = _Cascade.apply(by_keys, *own, branches.keys[layer], branches.values[layer], branches, scale)
+    return out.permute(1, 0, 2, 3).reshape(1, tokens, heads, size)
+
+
+class _Cascade(torch.autograd.Function):
+    """q [heads of keys, tokens, groups, size], k and v [heads of keys, tokens, size] -> as q."""
+
+    @staticmethod
+    def forward(ctx, q, k, v, prompt_keys, prompt_values, branches: Branches, scale: float):
+        heads, _, groups, size = q.shape
+        out, lse = torch.empty_like(q), q.new_empty(q.shape[:-1], dtype=torch.promote_types(q.dtype, torch.float32))
+        for bucket in branches.buckets:
+            rows = bucket.take(q)
+            found, its_lse = causal_flash(rows.flatten(2, 3), bucket.take(k), bucket.take(v), scale, groups)
+            bucket.put(out, found.reshape(rows.shape))
+            bucket.put(lse, its_lse.reshape(rows.shape[:-1]))
+        for span in branches.spans:
+            at = slice(span.start, span.end)
+            keys, values = (_of(x, span, q.dtype) for x in (prompt_keys, prompt_values))
+            found, its_lse = flash(q[:, at].reshape(1, heads, -1, size), keys[None], values[None], scale)
+            _merge(out[:, at], lse[:, at], found[0].reshape(out[:, at].shape), its_lse[0].reshape(lse[:, at].shape))
+        ctx.save_for_backward(q, k, v, prompt_keys, prompt_values, out, lse)
+        ctx.branches, ctx.scale = branches, scale
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad):
+        q, k, v, prompt_keys, prompt_values, out, lse = ctx.saved_tensors
+        grad = grad.to(q.dtype).contiguous()
+        rows = queries_of(grad, q, out, lse, ctx.scale)
+        on_q, on_k, on_v = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+        for bucket in ctx.branches.buckets:
+            own = rows.map(bucket.take)
+            shape = own.q.shape
+            own = own.map(bucket.without_padding).map(_each_by_itself)
+            keys, values = (bucket.take(x).flatten(0, 1) for x in (k, v))
+            found = softmax_gradient(own, keys, values, ctx.scale, groups=shape[3], causal=True)
+            bucket.put(on_q, found[0].reshape(shape))
+            for on_own, x in ((on_k, found[1]), (on_v, found[2])):
+                bucket.put(on_own, x.unflatten(0, shape[:2]))
+        on_prompts = torch.zeros_like(prompt_keys), torch.zeros_like(prompt_values)
+        for span in ctx.branches.spans:
+            keys, values = (_of(x, span, q.dtype) for x in (prompt_keys, prompt_values))
+            at = slice(span.start, span.end)
+            its = rows.map(partial(_flattened, at))
+            found = softmax_gradient(its, keys, values, ctx.scale)
+            on_q[:, at] += found[0].view_as(on_q[:, at])
+            for on_prompt, x in zip(on_prompts, found[1:], strict=True):
+                on_prompt[span.prompt, :, : span.prompt_tokens] = x
+        return on_q, on_k, on_v, *on_prompts, None, None
+
+
+def _of(x: Tensor, span: Span, dtype: torch.dtype) -> Float[Tensor, "heads tokens size"]:
+    """The keys or values of a span's prompt, without padding."""
+    return x[span.prompt, :, : span.prompt_tokens].to(dtype)
+
+
+def _each_by_itself(x: Tensor) -> Tensor:
+    """[heads, rows, tokens, groups, size] -> [heads x rows, tokens x groups, size]."""
+    return x.flatten(2, 3).flatten(0, 1)
+
+
+def _flattened(at: slice, x: Tensor) -> Tensor:
+    """Of these tokens; [heads, tokens, groups, size] -> [heads, tokens x groups, size]."""
+    return x[:, at].flatten(1, 2)
+
+
+def _merge(out: Tensor, lse: Tensor, other: Tensor, other_lse: Tensor) -> None:
+    """Attention to some keys, and to others, becomes attention to all, in place of the first."""
+    share = torch.sigmoid(other_lse - lse)[..., None]
+    out.copy_(torch.lerp(out.to(share.dtype), other.to(share.dtype), share))
+    lse.copy_(torch.logaddexp(lse, other_lse))

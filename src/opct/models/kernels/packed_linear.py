@@ -1,0 +1,146 @@
+"""Weights laid out for a CPU's matrix products once, for many small products with them.
+
+A token of 32 answers is a product of 32 rows with every weight, and torch lays the weight out anew each time. The
+adapter stays beside it, and its part is added after W x is rounded, as in training (`opct.models.kernels.fused_lora`):
+one product
+with W and s B side by side would round once less, and be off from the policy in training by 2.6% a token in bfloat16.
+Layers with one input (queries, keys and values; the two halves of a gated MLP) are one product.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from opct.models.kernels.fused_lora import compute_dtype, linear_parts
+from opct.models.scoring import Head
+
+MOST_BYTES = 4e9  # of copies; a model of more keeps its layers as they are
+TOGETHER = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))  # names of layers of one module with one input
+
+
+Parts = tuple[torch.nn.Module, torch.nn.Linear, Tensor | None, Tensor | None]  # as `linear_parts` has them
+
+
+def can_pack(weight: Tensor) -> bool:
+    """True where torch has oneDNN for products with this weight: on a CPU, and in bfloat16 where the CPU has that.
+
+    A sharded weight is whole in its layer's forward alone: there is nothing to lay out before.
+    """
+    if hasattr(weight, "placements"):
+        return False
+    if weight.device.type != "cpu" or not torch.backends.mkldnn.is_available():
+        return False
+    dtype = compute_dtype(weight)
+    return dtype == torch.float32 or (dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
+@contextlib.contextmanager
+def packed(model: torch.nn.Module, rows: int) -> Iterator[None]:
+    """Inside, without gradient, the linear layers work on packed copies; weights and adapters must stay as they are.
+
+    Takes the memory of the layers' weights in the dtype of their products. Does nothing where that would be more than
+    `MOST_BYTES`, or where products are of another kind.
+
+    Args:
+        model: whose layers below it are meant; the output head of a causal language model is not below its decoder.
+        rows: of the products to come.
+    """
+    done: list[Any] = []
+    try:
+        for group in _groups(model):
+            compute = packed_linear(*_joined(group), rows=rows)
+            shared = _OneInput(compute, [len(linear.weight) for _, linear, _, _ in group])
+            for i, (module, *_) in enumerate(group):
+                done.append(module)
+                done[-1].forward = compute if len(group) == 1 else partial(shared.part, i)  # hides the class's
+        yield
+    finally:
+        for module in done:
+            del module.forward
+
+
+def _groups(model: torch.nn.Module) -> list[list[Parts]]:
+    """The layers to pack, those with one input together; none where their copies would be too large."""
+    layers = [parts for parts in linear_parts(model) if can_pack(parts[1].weight)]
+    if sum(linear.weight.numel() * compute_dtype(linear.weight).itemsize for _, linear, _, _ in layers) > MOST_BYTES:
+        return []
+    names = {module: name.rpartition(".") for name, module in model.named_modules()}
+    groups: dict[Any, list[Parts]] = {}
+    for parts in layers:
+        parent, _, name = names[parts[0]]
+        together = next((own for own in TOGETHER if name in own), name)
+        groups.setdefault((parent, together, parts[1].in_features), []).append(parts)
+    return list(groups.values())
+
+
+def _joined(group: Sequence[Parts]) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]:
+    """Weight, bias, A and s B of the layers one above the other; where there is none of these, zeros or nothing."""
+    if len(group) == 1:
+        [(_, linear, a, b)] = group
+        return linear.weight, linear.bias, a, b
+    dtype = compute_dtype(group[0][1].weight)
+    weight = torch.cat([linear.weight.to(dtype) for _, linear, _, _ in group])
+    bias = None
+    if any(linear.bias is not None for _, linear, _, _ in group):
+        zeros = [linear.weight.new_zeros(len(linear.weight)) for _, linear, _, _ in group]
+        bias = torch.cat(
+            [zero if layer[1].bias is None else layer[1].bias for zero, layer in zip(zeros, group, strict=True)]
+        )
+    downs = [a for _, _, a, _ in group if a is not None]
+    ups = [weight.new_zeros(len(linear.weight), 0) if b is None else b.to(dtype) for _, linear, _, b in group]
+    return weight, bias, *((torch.cat(downs), torch.block_diag(*ups)) if downs else (None, None))
+
+
+class _OneInput:
+    """Layers computed together on the input that the first of them is given; the others take their outputs."""
+
+    def __init__(self, compute: Callable[[Tensor], Tensor], outputs: Sequence[int]):
+        self._compute, self._outputs = compute, list(outputs)
+        self._input: Tensor | None = None
+        self._found: tuple[Tensor, ...] = ()
+
+    def part(self, i: int, x: Tensor) -> Tensor:
+        if x is not self._input:
+            self._input, self._found = x, self._compute(x).split(self._outputs, -1)
+        found = self._found[i]
+        if i == len(self._outputs) - 1:
+            self._input, self._found = None, ()
+        return found
+
+
+def packed_head(head: Head, rows: int) -> Callable[[Tensor], Tensor]:
+    """`head.logits` on a packed copy of its weight, where there is such a layout."""
+    if head.compute_dtype != compute_dtype(head.weight) or not can_pack(head.weight):
+        return head.logits
+    project = packed_linear(head.weight, head.bias, rows=rows)
+    return lambda hidden: head.finish(project(hidden))
+
+
+def packed_linear(
+    weight: Tensor, bias: Tensor | None, a: Tensor | None = None, b: Tensor | None = None, *, rows: int
+) -> Callable[[Tensor], Tensor]:
+    """x -> W x + bias + b a x, [..., inputs] -> [..., outputs], in the dtype of products; as the arguments are now."""
+    outputs, dtype = len(weight), compute_dtype(weight)
+    with torch.no_grad(), torch.autocast("cpu", enabled=False):
+        rows_of_both = [weight.to(dtype)] if a is None else [weight.to(dtype), a.to(dtype)]  # W x and a x at once
+        ready = torch.ops.mkldnn._reorder_linear_weight(torch.cat(rows_of_both), rows)
+        up = None if b is None else b.to(dtype).T
+        shift = None
+        if bias is not None:
+            shift = torch.nn.functional.pad(bias.to(dtype), (0, 0 if a is None else len(a)))
+
+    def forward(x: Tensor) -> Tensor:
+        flat = x.to(dtype).reshape(-1, x.shape[-1])
+        both = torch.ops.mkldnn._linear_pointwise(flat, ready, shift, "none", [], "")
+        out = both[:, :outputs]
+        if up is not None:
+            out.addmm_(both[:, outputs:], up)
+        return out.view(*x.shape[:-1], outputs)
+
+    return forward

@@ -1,0 +1,288 @@
+"""Load a chat model: resolve its name, choose a dtype, attach an adapter, find its output head."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import time
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from safetensors import SafetensorError
+
+from opct.config.schema import DEFAULT_MODEL, LoraSettings, ModelConfig
+from opct.errors import ModelError
+from opct.models.gguf import convert_gguf, smollm2
+from opct.models.kernels.attention import use_grouped_attention
+from opct.models.kernels.fused_lora import fuse_lora
+from opct.models.kernels.fused_norm import fuse_norms
+from opct.models.names import check_name
+from opct.models.scoring import Head
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+log = logging.getLogger(__name__)
+
+TRAINED_ADAPTER = "default"  # PEFT's own name for the first adapter
+TEACHER_ADAPTER = "teacher"
+PROBED_SIZE = 2048  # of the timed product where the model's is not known
+CPU_PROBED_SIZE, PROBE_TIME_S = 512, 0.25  # the largest on a CPU, and when to stop repeating it
+PROBE_ADVANTAGE = 1.2  # bfloat16 is taken when its matrix product is at least this many times faster
+
+
+def resolve_model(name_or_path: str) -> str:
+    """What transformers can load: the embedded default and GGUF files become folders, the rest stays as it is.
+
+    Raises:
+        ModelError: it is no folder, and no model of the hub either, or none that could be fetched now (`check_name`).
+    """
+    check_name(name_or_path)
+    if name_or_path == DEFAULT_MODEL:
+        return str(smollm2())
+    if name_or_path.endswith(".gguf"):
+        return str(convert_gguf(Path(name_or_path)))
+    return name_or_path
+
+
+def choose_device(name: str) -> torch.device:
+    """The device that `model.device` asks for; `auto` takes an accelerator where there is one.
+
+    Raises:
+        ModelError: torch does not know the device, or this machine does not have it.
+    """
+    if name == "auto":
+        accelerator = torch.accelerator.current_accelerator(check_available=True)
+        return torch.device("cpu") if accelerator is None else accelerator
+    try:
+        torch.zeros(1, device=name)
+    except (RuntimeError, AssertionError) as error:
+        said = str(error).splitlines()[0]
+        if name.partition(":")[0] not in ("cpu", "cuda", "xpu", "mps") or len(said) > 200:
+            said = "torch does not know it, or was built without it"
+        said = f"model.device={name!r} cannot be used here: {said.rstrip('.')}. "
+        raise ModelError(f"{said}Set model.device=auto to take what there is.") from error
+    return torch.device(name)
+
+
+def choose_dtype(
+    name: str, device: torch.device, hidden_size: int, recorded: str | None = None
+) -> tuple[torch.dtype, str]:
+    """The dtype that `model.dtype` asks for, and a sentence that says why; `auto` times a matrix product in both.
+
+    The product is [256, hidden] x [hidden, 4 hidden], best of five or of as many as a quarter of a second has room for;
+    on a CPU with at most 512 hidden: without instructions for bfloat16 a large one takes a minute.
+
+    Args:
+        recorded: what `auto` chose when the run began; it is taken again, since a second timing may end otherwise.
+    """
+    if name != "auto":
+        return getattr(torch, name), f"{name}, as configured"
+    if recorded is not None:
+        return getattr(torch, recorded), f"{recorded}, as the run began"
+    times_s = {dtype: _matmul_time_s(dtype, device, hidden_size) for dtype in (torch.float32, torch.bfloat16)}
+    ratio = times_s[torch.float32] / times_s[torch.bfloat16]
+    chosen = torch.bfloat16 if ratio >= PROBE_ADVANTAGE else torch.float32
+    name = str(chosen).removeprefix("torch.")
+    return chosen, f"{name}, measured: bfloat16 is {ratio:.2g}x as fast as float32 on this {device.type}"
+
+
+def _matmul_time_s(dtype: torch.dtype, device: torch.device, hidden_size: int) -> float:
+    size = min(hidden_size, CPU_PROBED_SIZE) if device.type == "cpu" else hidden_size
+    a = torch.ones(256, size, dtype=dtype, device=device)
+    b = torch.ones(size, 4 * size, dtype=dtype, device=device)
+    times_s: list[float] = []
+    while len(times_s) < 5 and sum(times_s) < PROBE_TIME_S:
+        start = time.perf_counter()
+        (a @ b)[0, 0].item()  # waits for the device
+        times_s.append(time.perf_counter() - start)
+    return min(times_s)
+
+
+def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
+    """The tokenizer of a model, without its weights.
+
+    Raises:
+        ModelError: there is no tokenizer at that name.
+    """
+    from transformers import AutoTokenizer
+
+    source = resolve_model(config.name_or_path)
+    if Path(source).is_dir() and not any(Path(source).glob("*.json")):
+        raise ModelError(
+            f"Cannot load {config.name_or_path!r}: a folder without a model; give one with config.json, weights and "
+            "tokenizer."
+        )
+    try:
+        return AutoTokenizer.from_pretrained(
+            source, revision=config.revision, trust_remote_code=config.trust_remote_code
+        )
+    except (OSError, ValueError, ImportError) as error:
+        raise ModelError(
+            f"Cannot load the tokenizer of {config.name_or_path!r}: {_first_line(error)} Give a hub id, a local "
+            f"folder with a model and its tokenizer, a .gguf file, or {DEFAULT_MODEL!r}."
+        ) from error
+
+
+def load_base(
+    config: ModelConfig, *, master_float32: bool, recorded_dtype: str | None = None
+) -> tuple[PreTrainedModel, torch.dtype, str]:
+    """The model without an adapter, its compute dtype, and why that dtype.
+
+    Args:
+        recorded_dtype: see `choose_dtype`.
+        master_float32: keep float32 weights whatever the compute dtype: in full fine-tuning an update of 5e-6 is lost
+            in bfloat16.
+
+    Raises:
+        ModelError: the model cannot be loaded, lacks weights, or is not a causal language model.
+    """
+    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers.utils import logging as transformers_logging
+
+    transformers_logging.disable_progress_bar()
+    device = choose_device(config.device)
+    source = resolve_model(config.name_or_path)
+    options = {"revision": config.revision, "trust_remote_code": config.trust_remote_code}
+    try:
+        hidden_size = AutoConfig.from_pretrained(source, **options).get_text_config().hidden_size
+        compute_dtype, why = choose_dtype(config.dtype, device, hidden_size, recorded_dtype)
+        loaded = AutoModelForCausalLM.from_pretrained(
+            source,
+            dtype=torch.float32 if master_float32 else compute_dtype,
+            attn_implementation=config.attn_implementation,
+            output_loading_info=True,
+            **options,
+        )
+    except (OSError, ValueError, KeyError, ImportError, SafetensorError) as error:  # Import: an attention not installed
+        raise ModelError(
+            f"Cannot load model.name_or_path={config.name_or_path!r}: {_first_line(error)} Give a hub id, a local "
+            f"folder with config.json and weights, a .gguf file, or {DEFAULT_MODEL!r}."
+        ) from error
+    model, loading = cast("tuple[Any, dict[str, Any]]", loaded)  # a pair, for output_loading_info
+    missing = sorted(loading["missing_keys"])
+    if missing:
+        raise ModelError(
+            f"{config.name_or_path!r} lacks {len(missing)} of the model's weights ({', '.join(missing[:3])} ...), "
+            "which would be random: give a complete model, or fetch it again."
+        )
+    model = model.to(device).eval()
+    use_grouped_attention(model)
+    fuse_norms(model)
+    return model, compute_dtype, why
+
+
+def attach_adapter(model: PreTrainedModel, lora: LoraSettings | None, adapter: Path | None, *, seed: int):
+    """The model with a trainable adapter: loaded from `adapter`, or fresh from `lora`. Adapter weights are float32.
+
+    Raises:
+        ModelError: the adapter folder does not hold a PEFT adapter that fits the model.
+    """
+    from peft import LoraConfig, PeftModel, get_peft_model
+
+    if adapter is not None:
+        try:
+            with _quiet_peft():
+                loaded = PeftModel.from_pretrained(model, adapter, adapter_name=TRAINED_ADAPTER, is_trainable=True)
+                return fuse_lora(loaded).eval()
+        except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+            raise ModelError(f"Cannot load the adapter at {adapter}: {_first_line(error)}") from error
+    assert lora is not None
+    settings = LoraConfig(
+        r=lora.r,
+        lora_alpha=lora.alpha,
+        lora_dropout=lora.dropout,
+        target_modules=lora.target_modules,
+        task_type="CAUSAL_LM",
+    )
+    torch.manual_seed(seed)  # the initial A matrices
+    try:
+        with _quiet_peft():
+            return fuse_lora(get_peft_model(model, settings)).eval()
+    except ValueError as error:
+        raise ModelError(
+            f"lora.target_modules={lora.target_modules!r} does not fit this model: {_first_line(error)}"
+        ) from error
+
+
+@contextlib.contextmanager
+def _quiet_peft() -> Iterator[None]:
+    """Without the warning that PEFT asks transformers for an attribute by its old name, which no user can act on."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="`is_gradient_checkpointing`", category=FutureWarning)
+        yield
+
+
+def find_head(model: PreTrainedModel, compute_dtype: torch.dtype) -> Head:
+    """The model's output head, checked against the model's own logits.
+
+    Raises:
+        ModelError: the model transforms its logits in a way that is not known here, so scores would be wrong.
+    """
+    config = model.config.get_text_config()
+    linear = model.get_output_embeddings()
+    scale = getattr(config, "logit_scale", None) or 1.0 / (getattr(config, "logits_scaling", None) or 1.0)
+    head = Head(
+        linear.weight, linear.bias, compute_dtype, float(scale), getattr(config, "final_logit_softcapping", None)
+    )
+    ids = torch.arange(4, device=linear.weight.device)[None] % config.vocab_size
+    with torch.no_grad(), autocast(linear.weight.device, compute_dtype):
+        expected = model(input_ids=ids, use_cache=False).logits[0].float()
+        found = head.logits(model.get_decoder()(input_ids=ids, use_cache=False).last_hidden_state[0])
+    if not torch.allclose(expected, found, atol=0.02 * float(expected.abs().max()), rtol=0):
+        raise ModelError(
+            f"{type(model).__name__} changes its logits after the output projection in a way opct does not know "
+            f"(largest difference {float((expected - found).abs().max()):.3g}); scores would be wrong, so it is "
+            "refused. Please report the architecture."
+        )
+    return head
+
+
+def stop_ids(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> frozenset[int]:
+    """Tokens that end an answer: the tokenizer's, and those that the model's own configuration names."""
+    named = [tokenizer.eos_token_id, model.config.eos_token_id, getattr(model.generation_config, "eos_token_id", None)]
+    ids = {i for value in named for i in (value if isinstance(value, list | tuple) else [value]) if i is not None}
+    if not ids:
+        raise ModelError(
+            f"{tokenizer.name_or_path}: neither tokenizer nor model names an end-of-sequence token, so no answer could "
+            "ever stop."
+        )
+    return frozenset(ids)
+
+
+def name_base(folder: Path, name: str) -> None:
+    """Put the base's name where PEFT wrote the folder it was loaded from: in the adapter's config and its card."""
+    config, card = folder / "adapter_config.json", folder / "README.md"
+    written = json.loads(config.read_text(encoding="utf-8"))
+    place, written["base_model_name_or_path"] = written.get("base_model_name_or_path"), name
+    config.write_text(json.dumps(written, indent=2, sort_keys=True), encoding="utf-8")
+    if place and card.is_file():
+        card.write_text(card.read_text(encoding="utf-8").replace(place, name), encoding="utf-8")
+
+
+def autocast(device: torch.device, compute_dtype: torch.dtype):
+    """Matrix products in the compute dtype; float32 runs as it is."""
+    return torch.autocast(device.type, compute_dtype, enabled=compute_dtype != torch.float32)
+
+
+def weights_hash(named_tensors) -> str:
+    """SHA-256 over names, shapes and bytes of tensors, in the order of their names; 16 hex digits."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(named_tensors, key=lambda item: item[0]):
+        digest.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
+        digest.update(whole(tensor.detach()).cpu().contiguous().flatten().view(torch.uint8).numpy())
+    return digest.hexdigest()[:16]
+
+
+def whole(tensor: Any) -> Any:
+    """The tensor, put together where it is sharded: every process must call it then."""
+    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -1,0 +1,114 @@
+"""The files that a model and an adapter are read from, noted so that it can be told later whether they are the same.
+
+A file is noted by its SHA-256, its size and the time of its last change. Where size and time are what they were it is
+taken to be the same, without reading it; else its content decides. No model is loaded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from opct.config.schema import DEFAULT_MODEL, ModelConfig
+from opct.models.from_run import read_adapter_config
+from opct.models.gguf import WHEEL_SHA256
+from opct.runs.io import file_sha256
+
+Noted = dict[str, dict[str, Any]]
+"""By name what is known of a file: `sha256`, and of one that is read as it is `bytes` and `mtime_ns`."""
+
+WEIGHTS = ("*.safetensors", "pytorch_model*.bin", "adapter_model.bin")
+"""Of these the first kind that is there is the one that is loaded."""
+BESIDE = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
+SCALES = ("r", "lora_alpha", "rank_pattern", "alpha_pattern", "use_rslora", "use_dora")
+"""What the weights of an adapter are multiplied by follows from these; the rest of its file differs between versions
+of PEFT."""
+
+
+def note_model(config: ModelConfig, before: Mapping[str, Mapping[str, Any]] | None = None) -> Noted:
+    """What the model without an adapter is read from: files of a folder, a GGUF file, or the commit of a hub's model.
+
+    Empty where it is not on this machine: a folder that is gone, or a model that was not fetched yet.
+
+    Args:
+        before: what was noted earlier; files of the same size and time are not read again.
+    """
+    name = config.name_or_path
+    if name == DEFAULT_MODEL:
+        return {name: {"sha256": WHEEL_SHA256}}
+    if name.endswith(".gguf"):
+        return note_files([Path(name)], before)
+    folder = Path(name)
+    if folder.is_dir():
+        beside = (folder / file for file in BESIDE)
+        return note_files([*_weights(folder), *(file for file in beside if file.is_file())], before)
+    commit = _commit_of(name, config.revision)
+    return {} if commit is None else {"commit": {"sha256": commit}}
+
+
+def note_adapter(folder: Path, before: Mapping[str, Mapping[str, Any]] | None = None) -> Noted:
+    """What an adapter is read from: its weights, and what they are multiplied by.
+
+    Raises:
+        ModelError: its settings cannot be read.
+    """
+    settings = read_adapter_config(folder)
+    scales = json.dumps({name: settings.get(name) for name in SCALES}, sort_keys=True)
+    return {
+        **note_files(_weights(folder), before),
+        "scale": {"sha256": hashlib.sha256(scales.encode()).hexdigest()},
+    }
+
+
+def note_files(files: Iterable[Path], before: Mapping[str, Mapping[str, Any]] | None = None) -> Noted:
+    """Each of the files that is there, by its name."""
+    return {file.name: _note(file, (before or {}).get(file.name)) for file in files if file.is_file()}
+
+
+def differences(before: Mapping[str, Mapping[str, Any]], now: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Which files are not what they were, in words; none where one side is empty, for nothing is known of it then."""
+    if not before or not now:
+        return []
+    hashes = [{name: str(file["sha256"])[:12] for name, file in side.items()} for side in (before, now)]
+    return [
+        f"{name}: {' then, '.join(side.get(name, 'not there') for side in hashes)} now"
+        for name in sorted({*before, *now})
+        if hashes[0].get(name) != hashes[1].get(name)
+    ]
+
+
+def _weights(folder: Path) -> list[Path]:
+    for pattern in WEIGHTS:
+        if found := sorted(folder.glob(pattern)):
+            return found
+    return []
+
+
+def _note(file: Path, before: Mapping[str, Any] | None) -> dict[str, Any]:
+    stat = file.stat()
+    seen = {"bytes": stat.st_size, "mtime_ns": stat.st_mtime_ns}
+    if before is not None and all(before.get(key) == value for key, value in seen.items()):
+        return {"sha256": before["sha256"], **seen}
+    return {"sha256": _hash_at(file.resolve(), stat.st_size, stat.st_mtime_ns), **seen}
+
+
+@lru_cache(maxsize=1024)
+def _hash_at(file: Path, size: int, mtime_ns: int) -> str:
+    """SHA-256 of a file, read once in this process for each size and time that it has."""
+    return file_sha256(file)
+
+
+def _commit_of(name: str, revision: str | None) -> str | None:
+    """The commit of a hub's model as this machine has it; None where it does not."""
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        found = try_to_load_from_cache(name, "config.json", revision=revision)
+    except HFValidationError:  # it is a path
+        return None
+    return Path(found).parent.name if isinstance(found, str) else None

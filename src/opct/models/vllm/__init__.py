@@ -1,0 +1,1 @@
+"""Sampling by vLLM, in this machine or on a server."""

@@ -1,0 +1,313 @@
+"""An engine that samples beside the model in training: vLLM on this machine, or a vLLM server.
+
+It holds the base weights. The adapter is served beside them, never merged: a bfloat16 merge would round most of a small
+update away. After each optimizer step it is published anew, under a name that no other version has, so that neither an
+old adapter nor keys and values that were computed with one can answer for the new. Prompts go in and completions come
+out as token ids; text is never tokenised again.
+
+The samples of a prompt are one request. Sample i has the seed s + i, where s is the seed given for the first: vLLM
+counts up within a request. A sample follows from weights, prompt and seed, to the rounding of the engine's kernels,
+whatever else is sampled beside it. How far these kernels are from the model in training is measured at every step
+(`rollout/mismatch_kl`).
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+from safetensors import SafetensorError
+
+from opct.errors import EngineError, ModelError
+from opct.models.inference.sampler import Completion, Sampling
+from opct.models.inference.sampling import drawn_log_probs
+from opct.models.loading import TRAINED_ADAPTER
+from opct.models.scoring import tokenwise
+
+if TYPE_CHECKING:
+    from opct.models.policy import Policy
+
+PROBE_BOUND, PROBE_BOUND_FLOAT32 = (
+    0.2,
+    0.01,
+)  # nats a token, on average; bfloat16 kernels of a small model differ by .04
+PROBE_PROMPTS, PROBE_TOKENS = 4, 16
+GREEDY = 1e-5  # vLLM takes a temperature below this as 0
+PROBE_CLIP = 1.0  # a token that one side cuts off and the other does not, by rounding, counts as so much
+
+OnDone = Callable[[int], None]
+
+
+class Sampler(Protocol):
+    """Who answers prompts: a policy in this process, or an engine."""
+
+    def sample(
+        self,
+        prompt_ids: Sequence[Sequence[int]],
+        seeds: Sequence[Sequence[int]],
+        sampling: Sampling,
+        *,
+        batch_tokens: int = ...,
+        on_done: OnDone = ...,
+    ) -> list[list[Completion]]:
+        """One list of completions a prompt, one completion a seed; see `Policy.sample`."""
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """The tokens of one completion, stop token included, and their log-probs under the distribution drawn from."""
+
+    token_ids: list[int]
+    logprobs: list[float]
+
+
+class Backend(Protocol):
+    """vLLM, wherever it runs.
+
+    Attributes:
+        name: for messages.
+        max_model_len: most tokens of a prompt and its completion.
+    """
+
+    name: str
+    max_model_len: int
+
+    def load_adapter(self, name: str, folder: Path) -> None:
+        """Serve the adapter in that folder under that name."""
+
+    def unload_adapter(self, name: str) -> None:
+        """Stop serving it."""
+
+    def draw(
+        self,
+        prompts: Sequence[Sequence[int]],
+        seeds: Sequence[range],
+        sampling: Sampling,
+        adapter: str | None,
+        on_done: OnDone,
+    ) -> list[list[Drawn]]:
+        """One list of completions a prompt, one completion a seed, by the adapter of that name or the base weights."""
+
+    def score(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
+        """Log-prob of every token but the first under the base weights, full softmax, temperature 1; nats."""
+
+    def close(self) -> None: ...
+
+
+class Engine:
+    """A backend that serves one policy's adapter; samples as the policy does, with the weights published last."""
+
+    def __init__(self, policy: Policy, backend: Backend, adapter_dir: str | None = None):
+        self.backend = backend
+        self._policy = policy
+        self._prefix = f"opct-{uuid.uuid4().hex[:8]}"  # of this process: another run may use the same server
+        self._folder = _own_folder(self._prefix, adapter_dir)
+        self._published: str | None = None
+
+    def publish(self, step: int) -> None:
+        """Serve the policy's adapter as it is now, in place of the version before.
+
+        Raises:
+            EngineError: it could not be written, or was not taken.
+        """
+        name = f"{self._prefix}-step-{step:06d}"
+        folder = self._folder / name
+        try:  # the embeddings are not trained: without False, PEFT asks the hub whether they were resized
+            self._policy.model.save_pretrained(folder, selected_adapters=[TRAINED_ADAPTER], save_embedding_layers=False)
+        except (OSError, SafetensorError) as error:
+            raise EngineError(
+                f"The adapter of step {step} cannot be written to {folder}: {error}. Make room there, or set "
+                "vllm.adapter_dir (TMPDIR without a server), then go on with --resume."
+            ) from error
+        self.backend.load_adapter(name, folder)
+        former, self._published = self._published, name
+        if former is not None:
+            self.backend.unload_adapter(former)
+            shutil.rmtree(self._folder / former, ignore_errors=True)
+
+    def sample(
+        self,
+        prompt_ids: Sequence[Sequence[int]],
+        seeds: Sequence[Sequence[int]],
+        sampling: Sampling,
+        *,
+        batch_tokens: int = 0,
+        on_done: OnDone = lambda n: None,
+    ) -> list[list[Completion]]:
+        """As `Policy.sample`, by the adapter published last; the engine makes its own batches.
+
+        Of a prompt's seeds the first counts: the others are those that follow it, and are in the completions.
+
+        Raises:
+            EngineError: the seeds of two prompts are so close that samples would share one.
+        """
+        if self._published is None:
+            raise EngineError("No adapter was published to the engine: call publish first.")
+        return self._sample(self._published, prompt_ids, seeds, sampling, on_done)
+
+    def base(self) -> Sampler:
+        """The model without the adapter."""
+        return _Base(self)
+
+    def base_log_probs(
+        self, prompt_ids: Sequence[Sequence[int]], completion_ids: Sequence[Sequence[int]]
+    ) -> list[list[float]]:
+        """Log-prob of each completion token under the model without the adapter, in nats; one list a completion."""
+        scored = self.backend.score([[*p, *c] for p, c in zip(prompt_ids, completion_ids, strict=True)])
+        return [row[len(row) - len(c) :] for row, c in zip(scored, completion_ids, strict=True)]
+
+    def close(self) -> None:
+        """Stop the engine, or take the adapter off the server."""
+        try:
+            self.backend.close()
+        finally:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _sample(
+        self,
+        adapter: str | None,
+        prompt_ids: Sequence[Sequence[int]],
+        seeds: Sequence[Sequence[int]],
+        sampling: Sampling,
+        on_done: OnDone,
+    ) -> list[list[Completion]]:
+        longest = max(map(len, prompt_ids), default=0)
+        if longest + sampling.max_completion_tokens > self.backend.max_model_len:
+            raise ModelError(
+                f"A prompt of {longest} tokens and {sampling.max_completion_tokens} for its completion exceed the "
+                f"{self.backend.max_model_len} tokens that {self.backend.name} takes: shorten the prompt or lower "
+                "max_completion_tokens."
+            )
+        ranges = _counted_up(seeds)
+        prompts = [ids for ids, own in zip(prompt_ids, ranges, strict=True) if own]
+        drawn = iter(self._draw(prompts, [own for own in ranges if own], sampling, adapter, on_done))
+        return [
+            [self._completion(len(ids), *both) for both in zip(own, next(drawn), strict=True)] if own else []
+            for ids, own in zip(prompt_ids, ranges, strict=True)
+        ]
+
+    def _draw(
+        self,
+        prompts: Sequence[Sequence[int]],
+        seeds: Sequence[range],
+        sampling: Sampling,
+        adapter: str | None,
+        on_done: OnDone,
+    ) -> list[list[Drawn]]:
+        """The backend's completions; greedy ones, which are all the same, are computed once and repeated."""
+        if sampling.temperature >= GREEDY:
+            return self.backend.draw(prompts, seeds, sampling, adapter, on_done)
+        drawn = self.backend.draw(prompts, [own[:1] for own in seeds], sampling, adapter, on_done)
+        on_done(sum(map(len, seeds)) - len(seeds))
+        return [own * len(asked) for own, asked in zip(drawn, seeds, strict=True)]
+
+    def _completion(self, prompt_tokens: int, seed: int, drawn: Drawn) -> Completion:
+        stopped = drawn.token_ids[-1] in self._policy.stop_ids
+        return Completion(
+            text=self._policy.renderer.decode(drawn.token_ids),
+            token_ids=tuple(drawn.token_ids),
+            stop_reason="stop" if stopped else "length",
+            logprobs=tuple(drawn.logprobs),
+            prompt_tokens=prompt_tokens,
+            seed=seed,
+        )
+
+
+def _counted_up(seeds: Sequence[Sequence[int]]) -> list[range]:
+    """The seeds of each prompt's samples: as many as were given, counted up from the first."""
+    firsts = [min(own[0], 2**63 - len(own)) if own else 0 for own in seeds]  # the last one is an int64 too
+    ranges = [range(first, first + len(own)) for first, own in zip(firsts, seeds, strict=True)]
+    for a, b in pairwise(sorted((own for own in ranges if own), key=lambda own: (own.start, own.stop))):
+        if a.start < b.start < a.stop:
+            raise EngineError(
+                f"The seeds {a.start} and {b.start} of two prompts are closer than the {len(a)} samples of the first, "
+                "whose seeds are counted up: give seeds that are far apart, such as another `seed` of the run."
+            )
+    return ranges
+
+
+def _own_folder(prefix: str, parent: str | None) -> Path:
+    """A new folder that others can read; in `parent`, which is made, or where this machine keeps temporary files."""
+    try:
+        if parent is not None:
+            Path(parent).mkdir(parents=True, exist_ok=True)
+        folder = Path(tempfile.mkdtemp(prefix=f"{prefix}-", dir=parent))
+        folder.chmod(0o755)  # a server may run as another user
+    except OSError as error:
+        raise EngineError(
+            f"No folder for adapters can be made in {parent or tempfile.gettempdir()}: {error}."
+        ) from error
+    return folder
+
+
+@dataclass(frozen=True)
+class _Base:
+    engine: Engine
+
+    def sample(self, prompt_ids, seeds, sampling, *, batch_tokens: int = 0, on_done: OnDone = lambda n: None):
+        return self.engine._sample(None, prompt_ids, seeds, sampling, on_done)
+
+
+def check_engine(
+    engine: Engine, policy: Policy, prompts: Sequence[Sequence[int]], sampling: Sampling, *, scores: bool
+) -> float:
+    """How far the engine's log-probs are from the model's own, without the adapter; nats a token, on average.
+
+    Args:
+        prompts: token ids; the first few are answered by the engine.
+        scores: ask it for the log-probs of given tokens as well, as a teacher is asked.
+
+    Raises:
+        EngineError: too far: the engine serves another model, or another distribution than was sampled.
+    """
+    prompts = list(prompts[:PROBE_PROMPTS])
+    sampling = Sampling(
+        min(PROBE_TOKENS, sampling.max_completion_tokens), sampling.temperature, sampling.top_p, sampling.top_k
+    )
+    drawn = [own for [own] in engine.base().sample(prompts, [[seed] for seed in range(len(prompts))], sampling)]
+    completions = [list(c.token_ids) for c in drawn]
+    with policy.inference(), policy.adapter_off() as base:
+        own = base.score(prompts, completions)
+        expected = tokenwise(partial(drawn_log_probs, sampling=sampling), own).tolist()
+        raw = tokenwise(partial(drawn_log_probs, sampling=Sampling(1)), own).tolist()
+    found = [x for c in drawn for x in c.logprobs]
+    distance = _distance(found, expected)
+    bound = PROBE_BOUND_FLOAT32 if policy.dtype == torch.float32 else PROBE_BOUND
+    if distance > bound:
+        raise EngineError(
+            f"{engine.backend.name} gives its samples log-probs that are {distance:.3g} nats a token from those of "
+            f"{policy.name} here (at most {bound}): serve the same model and revision in {policy.dtype}, without "
+            "quantisation, and with --logprobs-mode processed_logprobs."
+        )
+    if scores:
+        distance = _distance([x for row in engine.base_log_probs(prompts, completions) for x in row], raw)
+        if distance > bound:
+            raise EngineError(
+                f"{engine.backend.name} scores given tokens {distance:.3g} nats a token from {policy.name} here (at "
+                f"most {bound}): use teacher.engine: in_process."
+            )
+    return distance
+
+
+def _distance(found: Sequence[float], expected: Sequence[float]) -> float:
+    return sum(min(PROBE_CLIP, abs(a - b)) for a, b in zip(found, expected, strict=True)) / len(found)
+
+
+def adapter_rank(policy: Policy) -> int:
+    """The largest rank in the trained adapter."""
+    settings = policy.model.peft_config[TRAINED_ADAPTER]
+    return max([settings.r, *(settings.rank_pattern or {}).values()])
+
+
+def adapter_modules(policy: Policy) -> list[str]:
+    """The last part of the names of the modules that the trained adapter sits on, sorted."""
+    names = [name for name, module in policy.model.named_modules() if TRAINED_ADAPTER in getattr(module, "lora_A", {})]
+    return sorted({name.rpartition(".")[2] for name in names})

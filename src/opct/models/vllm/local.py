@@ -1,0 +1,247 @@
+"""vLLM on this machine: the engine runs in a process of its own, started and stopped by the run."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import signal
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from opct.config.schema import TrainConfig
+from opct.errors import ConfigError, EngineError
+from opct.models import loading
+from opct.models.inference.sampler import Sampling
+from opct.models.vllm.engine import Drawn, OnDone, adapter_modules, adapter_rank
+from opct.runs.watch import end_with_parent
+
+if TYPE_CHECKING:
+    from opct.models.policy import Policy
+
+RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # that vLLM makes room for; a smaller adapter is padded
+QUIET = {
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    "VLLM_NO_USAGE_STATS": "1",
+    "PYTHONWARNINGS": "ignore",
+    "TORCH_CPP_LOG_LEVEL": "ERROR",
+}
+FOREIGN = (RuntimeError, ValueError, OSError, TypeError, AssertionError)  # what vLLM raises besides errors of its own
+MISSING = (
+    "rollout.engine: vllm needs vLLM, which cannot be imported here ({error}): pip install 'opct[vllm]', or use "
+    "rollout.engine: in_process or vllm_server."
+)
+REQUESTS = 512  # handed over at a time, each with all samples of its prompt, so that progress shows
+
+
+def require_vllm() -> None:
+    """Nothing where vLLM is installed, which takes no time to see, as importing it would.
+
+    Raises:
+        EngineError: it is not.
+    """
+    if importlib.util.find_spec("vllm") is None:
+        raise EngineError(MISSING.format(error="there is no module named vllm"))
+
+
+class VllmEngine:
+    """A vLLM engine with the policy's base weights."""
+
+    def __init__(self, policy: Policy, config: TrainConfig, *, max_model_len: int):
+        _refuse_places(policy)
+        self.max_model_len = max_model_len
+        self._stop_ids = sorted(policy.stop_ids)
+        self._adapters: dict[str, Any] = {}
+        self._loaded = 0
+        arguments = _arguments(policy, config, max_model_len)
+        with _quiet_start(), _EngineErrors("could not be started"), _ending_with_this_process():
+            import vllm
+
+            self.name = f"vLLM {vllm.__version__}"
+            self._llm: Any = vllm.LLM(**arguments)
+
+    def load_adapter(self, name: str, folder: Path) -> None:
+        """Each version has a number of its own too, by which vLLM knows it."""
+        from vllm.lora.request import LoRARequest
+
+        self._loaded += 1
+        request = LoRARequest(lora_name=name, lora_int_id=self._loaded, lora_path=str(folder))
+        with _EngineErrors(f"did not take the adapter {name} from {folder}"):
+            if not self._llm.llm_engine.add_lora(request):
+                raise RuntimeError("it gives no reason.")
+        self._adapters[name] = request
+
+    def unload_adapter(self, name: str) -> None:
+        request = self._adapters.pop(name)
+        with _EngineErrors(f"did not give the adapter {name} back"):
+            self._llm.llm_engine.remove_lora(request.lora_int_id)
+
+    def draw(
+        self,
+        prompts: Sequence[Sequence[int]],
+        seeds: Sequence[range],
+        sampling: Sampling,
+        adapter: str | None,
+        on_done: OnDone,
+    ) -> list[list[Drawn]]:
+        """One request a prompt: vLLM gives its sample i the seed of the request + i."""
+        from vllm import SamplingParams
+
+        shared = {
+            "max_tokens": sampling.max_completion_tokens,
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "top_k": sampling.top_k,
+            "stop_token_ids": self._stop_ids,
+            "logprobs": 0,  # of the sampled token, and no other
+            "detokenize": False,
+        }
+        drawn: list[list[Drawn]] = []
+        for start in range(0, len(prompts), REQUESTS):
+            rows = slice(start, start + REQUESTS)
+            settings = [SamplingParams(n=len(own), seed=own.start, **shared) for own in seeds[rows]]
+            outputs = self._generate(prompts[rows], settings, None if adapter is None else self._adapters[adapter])
+            drawn += [[_drawn(sample) for sample in output.outputs] for output in outputs]  # in the order of the seeds
+            on_done(sum(map(len, seeds[rows])))
+        return drawn
+
+    def score(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
+        from vllm import SamplingParams
+
+        settings = SamplingParams(max_tokens=1, prompt_logprobs=0, detokenize=False)
+        scored = []
+        for start in range(0, len(sequences), REQUESTS):
+            rows = sequences[start : start + REQUESTS]
+            for output, ids in zip(self._generate(rows, settings, None), rows, strict=True):
+                own = list(zip(output.prompt_logprobs, ids, strict=True))[1:]
+                scored.append([at[token].logprob for at, token in own])
+        return scored
+
+    def close(self) -> None:
+        """Stop the engine's process."""
+        self._llm.llm_engine.engine_core.shutdown()
+
+    def _generate(self, prompts: Sequence[Sequence[int]], settings: Any, adapter: Any) -> list[Any]:
+        with _EngineErrors("stopped"):
+            return self._llm.generate(
+                [{"prompt_token_ids": list(ids)} for ids in prompts], settings, lora_request=adapter, use_tqdm=False
+            )
+
+
+def _drawn(sample: Any) -> Drawn:
+    """A completion as vLLM gives it: a mapping from token id to log-prob for each token."""
+    ids = list(sample.token_ids)
+    return Drawn(ids, [at[token].logprob for at, token in zip(sample.logprobs, ids, strict=True)])
+
+
+def _arguments(policy: Policy, config: TrainConfig, max_model_len: int) -> dict[str, Any]:
+    """What the engine is started with."""
+    rank, own = adapter_rank(policy), config.vllm
+    if rank > RANKS[-1]:
+        raise ConfigError(
+            f"lora.r={rank}: vLLM serves adapters of rank {RANKS[-1]} at most; use rollout.engine: in_process."
+        )
+    return {
+        "model": loading.resolve_model(config.model.name_or_path),
+        "revision": config.model.revision,
+        "trust_remote_code": config.model.trust_remote_code,
+        "dtype": str(policy.dtype).removeprefix("torch."),
+        "max_model_len": max_model_len,
+        "gpu_memory_utilization": own.gpu_memory_utilization,
+        "enforce_eager": own.enforce_eager,
+        "enable_prefix_caching": True,
+        "enable_lora": True,
+        "max_loras": 1,
+        "max_cpu_loras": 2,
+        "max_lora_rank": next(size for size in RANKS if size >= rank),
+        "lora_target_modules": adapter_modules(policy),  # without the output head: vLLM cannot score prompts with one
+        "logprobs_mode": "processed_logprobs",  # of the distribution that is sampled
+        "generation_config": "vllm",  # the model's own would change what is sampled
+        "skip_tokenizer_init": True,
+        "disable_log_stats": True,
+        "use_tqdm_on_load": False,
+        **({} if own.max_num_seqs is None else {"max_num_seqs": own.max_num_seqs}),
+    }
+
+
+def _refuse_places(policy: Policy) -> None:
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise ConfigError(
+            f"rollout.engine: vllm with {os.environ['WORLD_SIZE']} processes: each would start an engine on the same "
+            "machine; use rollout.engine: vllm_server, or one process."
+        )
+    if policy.device.index:
+        raise ConfigError(
+            f"rollout.engine: vllm with model.device={policy.device}: the engine takes the first accelerator it sees; "
+            f"use model.device: cuda and CUDA_VISIBLE_DEVICES={policy.device.index}."
+        )
+
+
+@contextlib.contextmanager
+def _quiet_start() -> Iterator[None]:
+    """Without vLLM's log lines below errors and its usage report, unless the environment asks for them.
+
+    The engine's process ignores Ctrl-C, which a terminal sends to it as well: the run finishes its step with it. What
+    vLLM puts into the environment for that process (preloaded libraries, thread settings, LOCAL_WORLD_SIZE) does not
+    stay here.
+    """
+    before = dict(os.environ)
+    for name, value in QUIET.items():
+        os.environ.setdefault(name, value)
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # inherited by processes started here
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        for name in set(os.environ) - set(before):
+            del os.environ[name]
+        os.environ.update(before)
+
+
+@contextlib.contextmanager
+def _ending_with_this_process() -> Iterator[None]:
+    """Engines that start here end with this process, even by `kill -9`; vLLM's own would stay and keep their memory."""
+    from vllm.v1.engine.core import EngineCoreProc
+
+    EngineCoreProc.opct_own = own = EngineCoreProc.run_engine_core
+    EngineCoreProc.run_engine_core = staticmethod(run_engine_core)
+    try:
+        yield
+    finally:
+        EngineCoreProc.run_engine_core = staticmethod(own)
+
+
+def run_engine_core(*arguments: Any, **keywords: Any) -> None:
+    """What the engine's process runs. A forked one has inherited the name that stands for this function."""
+    from vllm.v1.engine.core import EngineCoreProc
+
+    end_with_parent()
+    getattr(EngineCoreProc, "opct_own", EngineCoreProc.run_engine_core)(*arguments, **keywords)
+
+
+class _EngineErrors:
+    """vLLM's errors as ours; those of others pass.
+
+    What fails in the engine's process, such as the loading of an adapter, comes as an `Exception` of no subclass, which
+    no `except` can tell from its subclasses.
+    """
+
+    def __init__(self, what: str):
+        self._what = what
+
+    def __enter__(self) -> None:
+        try:
+            from vllm.exceptions import VLLMError
+        except ImportError as error:
+            raise EngineError(MISSING.format(error=error)) from error
+        self._known = (VLLMError, *FOREIGN)
+
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
+        if error is None or not (kind is Exception or isinstance(error, self._known)):
+            return
+        first = (str(error).strip() or kind.__name__).splitlines()[0]
+        raise EngineError(
+            f"vLLM {self._what}: {first} Its own messages are above (VLLM_LOGGING_LEVEL=INFO shows all of them). A run "
+            "that has a checkpoint goes on with --resume."
+        ) from error

@@ -1,0 +1,245 @@
+"""A vLLM server behind an OpenAI-compatible URL.
+
+    GET  /v1/models, /version                             which model it serves, and what it is
+    POST /v1/load_lora_adapter, /v1/unload_lora_adapter   the adapter, after each step
+    POST /v1/completions                                  a request a prompt: token ids in, n times ids, log-probs out
+
+The adapter travels through a folder that both machines see. A request is repeated where the connection failed before an
+answer came: the same seed, prompt and adapter give the same samples. A request that the server refused is not.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from opct.config.schema import VllmConfig
+from opct.errors import EngineError
+from opct.models.inference.sampler import Sampling
+from opct.models.vllm.engine import Drawn, OnDone
+
+if TYPE_CHECKING:
+    import httpx
+
+API_KEY = "VLLM_API_KEY"  # the environment variable that the server takes its own from
+CONNECT_TIMEOUT_S = 10.0
+PAUSES_S = (0.5, 2.0, 5.0)  # before a request is repeated
+UNAVAILABLE = (502, 503, 504)  # of something between here and the server, or of a server that is starting
+
+
+class VllmServer:
+    """The server at `vllm.server_url`."""
+
+    def __init__(self, config: VllmConfig, stop_ids: frozenset[int]):
+        import httpx
+
+        assert config.server_url is not None
+        self.url = config.server_url.rstrip("/").removesuffix("/v1")
+        self._stop_ids, self._concurrency, self._timeout_s = sorted(stop_ids), config.concurrency, config.timeout_s
+        key = os.environ.get(API_KEY)
+        self._client = httpx.Client(
+            base_url=self.url,
+            headers={"Authorization": f"Bearer {key}"} if key else {},
+            timeout=httpx.Timeout(config.timeout_s, connect=CONNECT_TIMEOUT_S),
+            limits=httpx.Limits(max_connections=config.concurrency, max_keepalive_connections=config.concurrency),
+        )
+        self._adapters: list[str] = []
+        try:
+            served, version = self._base(), self._version()
+        except BaseException:  # after Ctrl-C too, no connection is left open
+            self._client.close()
+            raise
+        self.model: str = served["id"]
+        self.max_model_len = int(served.get("max_model_len") or 2**31)
+        self.name = f"vLLM {version} at {self.url} ({served.get('root') or self.model})"
+
+    def load_adapter(self, name: str, folder: Path) -> None:
+        path = str(folder.resolve())
+        response = self._send("POST", "/v1/load_lora_adapter", {"lora_name": name, "lora_path": path})
+        if response.status_code == 404 and "lora" not in response.text.lower():
+            raise EngineError(
+                f"{self.url} has no /v1/load_lora_adapter: start the server with --enable-lora and the environment "
+                "variable VLLM_ALLOW_RUNTIME_LORA_UPDATING=1."
+            )
+        repeated = response.status_code == 400 and "already been loaded" in response.text
+        if response.is_error and not repeated:  # by this process's own request, whose answer was lost
+            raise EngineError(
+                f"{self.url} did not load the adapter {name} from {path} ({_fault(response)}). The server must see "
+                "that folder by the same path (vllm.adapter_dir), and serve its rank (--max-lora-rank)."
+            )
+        self._adapters.append(name)
+
+    def unload_adapter(self, name: str) -> None:
+        response = self._send("POST", "/v1/unload_lora_adapter", {"lora_name": name})
+        if response.is_error and response.status_code != 404:  # 404: the answer to a first request was lost
+            raise EngineError(f"{self.url} did not unload the adapter {name}: {_fault(response)}.")
+        self._adapters.remove(name)
+
+    def draw(
+        self,
+        prompts: Sequence[Sequence[int]],
+        seeds: Sequence[range],
+        sampling: Sampling,
+        adapter: str | None,
+        on_done: OnDone,
+    ) -> list[list[Drawn]]:
+        """One request a prompt, `vllm.concurrency` at a time: vLLM gives its sample i the seed of the request + i."""
+        shared = {
+            "model": adapter or self.model,
+            "max_tokens": sampling.max_completion_tokens,
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "top_k": sampling.top_k,
+            # said outright: the server's defaults may come from the model's generation_config
+            "min_p": 0.0,
+            "repetition_penalty": 1.0,
+            "presence_penalty": 0.0,
+            "frequency_penalty": 0.0,
+            "stop_token_ids": self._stop_ids,
+            "logprobs": 0,
+            "return_token_ids": True,
+        }
+        bodies = [
+            {**shared, "prompt": list(ids), "n": len(own), "seed": own.start}
+            for ids, own in zip(prompts, seeds, strict=True)
+        ]
+        return self._each(bodies, self._drawn, on_done)
+
+    def score(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
+        shared = {"model": self.model, "max_tokens": 1, "temperature": 1.0, "prompt_logprobs": 0}
+        return self._each([{**shared, "prompt": list(ids)} for ids in sequences], self._scored, lambda n: None)
+
+    def close(self) -> None:
+        """Take this run's adapters off the server, if it still answers."""
+        import httpx
+
+        if self._client.is_closed:
+            return
+        try:
+            for name in list(self._adapters):
+                self._client.post("/v1/unload_lora_adapter", json={"lora_name": name}, timeout=CONNECT_TIMEOUT_S)
+        except httpx.TransportError:
+            pass  # the server is gone, and its adapters with it
+        finally:
+            self._client.close()
+
+    # -- requests
+
+    def _base(self) -> Mapping[str, Any]:
+        """The card of the model that the server was started with."""
+        response = self._send("GET", "/v1/models", None)
+        if response.status_code == 401:
+            raise EngineError(f"{self.url} wants an API key: put it into the environment variable {API_KEY}.")
+        found = _json(response).get("data") if not response.is_error else None
+        served = [card for card in found or [] if not card.get("parent")]
+        if not served:
+            raise EngineError(
+                f"vllm.server_url={self.url} is no vLLM server: GET /v1/models gives {_fault(response)}. Start one "
+                "with `vllm serve`, and give its address without a path."
+            )
+        return served[0]
+
+    def _version(self) -> str:
+        response = self._send("GET", "/version", None)
+        return "of unknown version" if response.is_error else str(_json(response).get("version"))
+
+    def _each(
+        self, bodies: Sequence[Mapping[str, Any]], read: Callable[[Mapping[str, Any]], Any], on_done: OnDone
+    ) -> list[Any]:
+        """The answer to each request, read; the first error ends the rest."""
+        results: list[Any] = [None] * len(bodies)
+        pool = ThreadPoolExecutor(max_workers=max(1, min(self._concurrency, len(bodies))))
+        try:
+            waiting = {pool.submit(self._complete, body, read): i for i, body in enumerate(bodies)}
+            for done in as_completed(waiting):
+                i = waiting[done]
+                results[i] = done.result()
+                on_done(bodies[i].get("n", 1))
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+        return results
+
+    def _complete(self, body: Mapping[str, Any], read: Callable[[Mapping[str, Any]], Any]) -> Any:
+        response = self._send("POST", "/v1/completions", body)
+        if response.is_error:
+            raise EngineError(f"{self.url} refused a completion by {body['model']}: {_fault(response)}.")
+        return read({"asked": body, **_json(response)})
+
+    def _drawn(self, answer: Mapping[str, Any]) -> list[Drawn]:
+        choices, n = {choice.get("index"): choice for choice in answer["choices"]}, answer["asked"]["n"]
+        if choices.keys() != set(range(n)):
+            raise EngineError(
+                f"{self.url} answers a request for {n} samples with those of the indices {sorted(choices, key=str)}: a "
+                "vLLM of the version in docs/vllm.md gives all."
+            )
+        return [self._choice(choices[i]) for i in range(n)]
+
+    def _choice(self, choice: Mapping[str, Any]) -> Drawn:
+        ids = choice.get("token_ids")
+        logprobs = (choice.get("logprobs") or {}).get("token_logprobs")
+        if not ids or not logprobs or len(ids) != len(logprobs):
+            raise EngineError(
+                f"{self.url} answers without the token ids and log-probs of a completion "
+                f"({len(ids or [])} and {len(logprobs or [])}): a vLLM of the version in docs/vllm.md gives both."
+            )
+        return Drawn(list(ids), [float(x) for x in logprobs])
+
+    def _scored(self, answer: Mapping[str, Any]) -> list[float]:
+        [choice] = answer["choices"]
+        ids, found = answer["asked"]["prompt"], choice.get("prompt_logprobs")
+        if not found or len(found) != len(ids):
+            raise EngineError(f"{self.url} answers without prompt_logprobs: use teacher.engine: in_process.")
+        return [float(at[str(token)]["logprob"]) for at, token in list(zip(found, ids, strict=True))[1:]]
+
+    def _send(self, method: str, path: str, body: Mapping[str, Any] | None) -> httpx.Response:
+        """The server's answer, whatever it says; asked again where none came.
+
+        Raises:
+            EngineError: the server cannot be reached, or took longer than `vllm.timeout_s`.
+        """
+        import httpx
+
+        for pause_s in (*PAUSES_S, None):
+            try:
+                response = self._client.request(method, path, json=body)
+            except httpx.ReadTimeout as error:
+                raise EngineError(
+                    f"{self.url}{path} gave no answer in {self._timeout_s:g} s: raise vllm.timeout_s, or lower "
+                    "vllm.concurrency or rollout.max_completion_tokens."
+                ) from error
+            except httpx.TransportError as error:
+                if pause_s is None:
+                    raise EngineError(
+                        f"{self.url}{path} cannot be reached ({type(error).__name__}: {error}), tried "
+                        f"{len(PAUSES_S) + 1} times: start the server; where the run had begun, go on with --resume."
+                    ) from error
+            else:
+                if response.status_code not in UNAVAILABLE or pause_s is None:
+                    return response
+            time.sleep(pause_s)
+        raise AssertionError("unreachable")
+
+
+def _json(response: httpx.Response) -> dict[str, Any]:
+    try:
+        found = response.json()
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise EngineError(f"{response.request.url} does not answer in JSON: {response.text[:200]!r}.")
+    return found
+
+
+def _fault(response: httpx.Response) -> str:
+    """Status and message of an answer, on one line."""
+    text = response.text
+    try:
+        found = response.json()
+        text = str((found.get("error") or {}).get("message") or found.get("message") or found)
+    except (ValueError, AttributeError):
+        pass
+    return f"HTTP {response.status_code}: {' '.join(text.split())[:300]}"

@@ -1,0 +1,1 @@
+"""What a run writes and where: folders, files, checkpoints, the manifest, progress."""

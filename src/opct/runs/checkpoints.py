@@ -1,0 +1,187 @@
+"""Checkpoints that are complete or absent: written beside, hashed, put on the disk, then named by one rename.
+
+A folder `step-000010` holds the files of the writer, and `state.json` with the step, the caller's state, and the
+SHA-256 and size of each file. `.tmp-step-*` is being written, `.old-step-*` being replaced, `.trash-step-*` being
+deleted.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from opct.errors import CheckpointError
+from opct.runs.io import file_sha256, fsync_file, fsync_folder, reason, remedy, write_json
+
+STEP_FOLDER = re.compile(r"step-(\d{6,})")
+
+
+def listed(folder: Path) -> list[tuple[int, Path]]:
+    """(step, folder) of each checkpoint, oldest first."""
+    if not folder.is_dir():
+        return []
+    found = ((STEP_FOLDER.fullmatch(path.name), path) for path in folder.iterdir())
+    return sorted((int(match[1]), path) for match, path in found if match)
+
+
+def save(folder: Path, step: int, write: Callable[[Path], None], state: Mapping[str, Any]) -> Path:
+    """Write the checkpoint of `step` and return its folder; one already there is replaced.
+
+    Raises:
+        CheckpointError: it could not be written; the message names the last good one, which is untouched.
+    """
+    final = folder / f"step-{step:06d}"
+    temporary, replaced = folder / f".tmp-{final.name}", folder / f".old-{final.name}"
+    try:
+        for leftover in (temporary, replaced):
+            shutil.rmtree(leftover, ignore_errors=True)
+        temporary.mkdir(parents=True)
+        write(temporary)
+        _seal(temporary, step, state)
+        if final.exists():
+            os.replace(final, replaced)
+        os.replace(temporary, final)
+        fsync_folder(folder)
+    except _write_errors() as error:
+        good = _last_good(folder, before=step)
+        raise CheckpointError(
+            f"Could not write the checkpoint {final}: {reason(_system_error(error))}. {good} {remedy(error)}"
+        ) from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    shutil.rmtree(replaced, ignore_errors=True)
+    return final
+
+
+def latest(folder: Path) -> Path | None:
+    """The newest checkpoint, every file of it verified; None if there is none.
+
+    Raises:
+        CheckpointError: it is corrupt; the message names the file, and the good one to fall back on.
+    """
+    found = listed(folder)
+    if not found:
+        return None
+    step, path = found[-1]
+    problem = fault(path)
+    if problem is not None:
+        raise CheckpointError(
+            f"The checkpoint {path} is corrupt: {problem}. {_last_good(folder, before=step)} "
+            f"Delete the folder {path} and run `opct train` with --resume again."
+        )
+    return path
+
+
+def prune(folder: Path, keep: int, best_step: int | None) -> list[Path]:
+    """Delete all but the newest `keep` checkpoints and the best one; return the deleted folders."""
+    found = listed(folder)
+    doomed = [path for step, path in found[: max(0, len(found) - keep)] if step != best_step]
+    for path in doomed:
+        trash = folder / f".trash-{path.name}"  # cut short, no half checkpoint keeps a good one's name
+        os.replace(path, trash)
+        shutil.rmtree(trash, ignore_errors=True)
+    return doomed
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Clear what a kill left behind; a checkpoint that was about to be replaced gets its name back."""
+    if not folder.is_dir():
+        return
+    for path in folder.glob(".old-step-*"):
+        name = folder / path.name.removeprefix(".old-")
+        if not name.exists():
+            os.replace(path, name)
+    for pattern in (".tmp-step-*", ".old-step-*", ".trash-step-*"):
+        for path in folder.glob(pattern):
+            shutil.rmtree(path)
+
+
+def read_state(checkpoint: Path) -> dict[str, Any]:
+    """The `state` that was given with this checkpoint.
+
+    Raises:
+        CheckpointError: `state.json` is missing or unreadable.
+    """
+    return _sealed(checkpoint)["state"]
+
+
+def weight_hashes(checkpoint: Path) -> dict[str, str]:
+    """SHA-256 of each file of weights in a checkpoint, by its place there, as they were written beside them.
+
+    Raises:
+        CheckpointError: `state.json` is missing or unreadable.
+    """
+    files = _sealed(checkpoint)["files"]
+    return {name: file["sha256"] for name, file in files.items() if name.endswith(".safetensors")}
+
+
+def fault(path: Path) -> str | None:
+    """What is wrong with a checkpoint's files, compared with the hashes written beside them; None if nothing is."""
+    try:
+        files = _sealed(path)["files"]
+    except CheckpointError as error:
+        return str(error).rstrip(".")
+    for name, expected in files.items():
+        file = path / name
+        if not file.is_file():
+            return f"{name} is missing"
+        if file.stat().st_size != expected["bytes"]:
+            return f"{name} has {file.stat().st_size} bytes, expected {expected['bytes']}"
+        if file_sha256(file) != expected["sha256"]:
+            return f"{name} does not have the content that was written (SHA-256 differs)"
+    return None
+
+
+def _sealed(path: Path) -> dict[str, Any]:
+    seal = path / "state.json"
+    try:
+        sealed = json.loads(seal.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise CheckpointError(f"{seal} is missing.") from error
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{seal} cannot be read.") from error
+    if not isinstance(sealed, dict) or not {"files", "state"} <= sealed.keys():
+        raise CheckpointError(f"{seal} is not the state.json of a checkpoint.")
+    return sealed
+
+
+def _seal(folder: Path, step: int, state: Mapping[str, Any]) -> None:
+    """Put every file on the disk, then `state.json` with their hashes."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    for path in files:
+        fsync_file(path)
+    for inner in folder.rglob("*"):
+        if inner.is_dir():
+            fsync_folder(inner)
+    hashes = {
+        path.relative_to(folder).as_posix(): {"sha256": file_sha256(path), "bytes": path.stat().st_size}
+        for path in files
+    }
+    write_json(folder / "state.json", {"schema": 1, "step": step, "files": hashes, "state": dict(state)})
+
+
+def _last_good(folder: Path, *, before: int) -> str:
+    for step, path in reversed(listed(folder)):
+        if step < before and fault(path) is None:
+            return f"The last good checkpoint is {path}."
+    return "There is no good checkpoint before it."
+
+
+def _system_error(error: BaseException) -> BaseException:
+    """What the system said; torch's own error about a file that it could not write only has it as its context."""
+    inner: BaseException | None = error
+    while inner is not None and not isinstance(inner, OSError):
+        inner = inner.__context__
+    return inner or error
+
+
+def _write_errors() -> tuple[type[BaseException], ...]:
+    """What a writer raises when the disk is full: torch says RuntimeError, safetensors has its own."""
+    from safetensors import SafetensorError
+
+    return (OSError, RuntimeError, SafetensorError)

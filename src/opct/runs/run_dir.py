@@ -1,0 +1,391 @@
+"""The run directory: the only place that knows where a file goes.
+
+    RUN/config.yaml       the resolved settings
+    RUN/manifest.json     versions, hashes, hardware, command
+    RUN/trained_on.json   behaviours and facts that training was on, as an evaluation compares them
+    RUN/metrics.jsonl     one line a step
+    RUN/offline_cost.json what the answers in rollouts/offline.jsonl took
+    RUN/rollouts/         step-000001.jsonl ...  offline.jsonl  validation-000010.jsonl ...
+    RUN/checkpoints/      step-000010/{adapter/ or model/, state.pt, state.json} ...
+    RUN/trackers/         files of the trackers
+    RUN/evals/            *.eval  samples.jsonl  judgements.jsonl  judge_cache.jsonl
+    RUN/attacks/          a folder for each attack (see opct.attack.store)
+    RUN/results.json  report.html  README.md
+
+A folder is a run if its manifest says so. Files are written whole or not at all (see `opct.runs.io`), and so are
+checkpoints (see `opct.runs.checkpoints`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+import re
+import shutil
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from opct.errors import CheckpointError, RunError
+from opct.runs import checkpoints
+from opct.runs.io import append_jsonl, atomic_write, read_jsonl, reason, remedy, write_json, write_jsonl
+from opct.runs.manifest import command_line, git_commit, hardware, package_versions
+
+__all__ = ["RunDir", "append_jsonl", "atomic_write", "read_jsonl", "write_json", "write_jsonl"]
+
+MANIFEST_SCHEMA = 1
+
+
+class RunDir:
+    """Where each file of one run is.
+
+    Reading needs no lock; `create` takes it, and the end of a `with` (or `release`) gives it back. A `with` that fails
+    before anything but the manifest was written removes the folder.
+    """
+
+    def __init__(self, path: str | Path):
+        self.path = Path(path)
+        self.config_path = self.path / "config.yaml"
+        self.manifest_path = self.path / "manifest.json"
+        self.trained_on_path = self.path / "trained_on.json"
+        self.metrics_path = self.path / "metrics.jsonl"
+        self.rollouts_dir = self.path / "rollouts"
+        self.offline_path = self.rollouts_dir / "offline.jsonl"
+        self.offline_cost_path = self.path / "offline_cost.json"
+        self.checkpoints_dir = self.path / "checkpoints"
+        self.trackers_dir = self.path / "trackers"
+        self.evals_dir = self.path / "evals"
+        self.samples_path = self.evals_dir / "samples.jsonl"
+        self.judgements_path = self.evals_dir / "judgements.jsonl"
+        self.judge_cache_path = self.evals_dir / "judge_cache.jsonl"
+        self.attacks_dir = self.path / "attacks"
+        self.results_path = self.path / "results.json"
+        self.report_path = self.path / "report.html"
+        self.readme_path = self.path / "README.md"
+        self._lock: Any = None
+        self._lock_path = self.path / ".lock"
+        self._owner_path = self.path / ".lock-owner.json"
+
+    def __repr__(self) -> str:
+        return f"RunDir({str(self.path)!r})"
+
+    def rollouts_path(self, step: int) -> Path:
+        """Rollouts of one training step."""
+        return self.rollouts_dir / f"step-{step:06d}.jsonl"
+
+    def validation_path(self, step: int) -> Path:
+        """Rollouts on held-out pairs, measured after `step` steps."""
+        return self.rollouts_dir / f"validation-{step:06d}.jsonl"
+
+    def checkpoint_path(self, step: int) -> Path:
+        """Folder of the checkpoint after `step` steps."""
+        return self.checkpoints_dir / f"step-{step:06d}"
+
+    # ------------------------------------------------------------------------------------ open and create
+
+    @property
+    def is_run(self) -> bool:
+        """True if the folder holds a manifest of this package."""
+        try:
+            manifest = json.loads(self.manifest_path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return False
+        return isinstance(manifest, dict) and "opct_run" in manifest
+
+    @classmethod
+    def open(cls, path: str | Path) -> RunDir:
+        """An existing run, to read.
+
+        Raises:
+            RunError: there is no run in that folder.
+        """
+        run = cls(path)
+        if not run.is_run:
+            what = "is not a run directory (no manifest.json of a run)" if run.path.is_dir() else "does not exist"
+            raise RunError(f"{run.path} {what}: give the output_dir of a run made by `opct train`.")
+        return run
+
+    @classmethod
+    def create(
+        cls, path: str | Path, *, resume: bool = False, overwrite: bool = False, keep_old: bool = False
+    ) -> RunDir:
+        """A run directory to write to, locked for this process: new, resumed, or emptied of the run that was there.
+
+        Args:
+            resume: go on with the run in the folder; leftovers of writes that were cut short are removed.
+            overwrite: remove the run in the folder, that is every file whose place this module knows, and nothing else.
+            keep_old: with `overwrite`, leave that run as it is until `clear` is called, so that a new run which cannot
+                begin loses nothing.
+
+        Raises:
+            RunError: the folder holds a run and neither flag is given, holds something that is not a run, is used by
+                another process (the message has its pid), or cannot be written to.
+        """
+        run = cls(path)
+        if resume and overwrite:
+            raise RunError("--resume and --overwrite contradict each other: give one of them.")
+        if not run.is_run:  # of a run, the lock tells first whether it is in use
+            run._refuse_if_in_the_way(resume, overwrite)
+        try:
+            run.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RunError(f"Cannot make the run directory {run.path}: {reason(error)}. {remedy(error)}") from error
+        run._acquire()
+        try:
+            run._refuse_if_in_the_way(resume, overwrite)  # again, now that nobody else can come first
+            if not (run.is_run and (resume or (overwrite and keep_old))):
+                run.clear()
+            run._remove_leftovers()
+        except BaseException:  # after Ctrl-C too, the lock must not be left to a process that lives on
+            run.release()
+            raise
+        return run
+
+    def clear(self) -> None:
+        """Remove the run in the folder and start its manifest anew."""
+        self._remove_known()
+        write_json(self.manifest_path, {"opct_run": MANIFEST_SCHEMA, "created": _now()})
+
+    def _refuse_if_in_the_way(self, resume: bool, overwrite: bool) -> None:
+        if self.path.exists() and not self.path.is_dir():
+            raise RunError(f"{self.path} is a file, and a run needs a folder: choose another output_dir.")
+        if self.is_run:
+            started = any(path.exists() for path in self._content)  # one that failed before it began is not in the way
+            if started and not (resume or overwrite):
+                raise RunError(
+                    f"{self.path} holds a run already. Go on with it: --resume. Replace it: --overwrite. "
+                    "Or choose another output_dir."
+                )
+            return
+        if resume:
+            raise RunError(f"No run to resume in {self.path}: leave --resume out to start one, or correct output_dir.")
+        own = {self._lock_path.name, self._owner_path.name}
+        others = sorted(p.name for p in self.path.iterdir() if p.name not in own) if self.path.is_dir() else []
+        others = [name for name in others if not name.startswith(".manifest.json.tmp-")]
+        if others:
+            shown = ", ".join(others[:5]) + (" ..." if len(others) > 5 else "")
+            raise RunError(
+                f"{self.path} is not empty and not a run ({shown}); nothing in it was touched. "
+                "Choose another output_dir."
+            )
+
+    @property
+    def _content(self) -> tuple[Path, ...]:
+        """Every place a run writes to, its manifest and lock aside."""
+        return (
+            self.config_path,
+            self.trained_on_path,
+            self.metrics_path,
+            self.offline_cost_path,
+            self.rollouts_dir,
+            self.checkpoints_dir,
+            self.trackers_dir,
+            self.evals_dir,
+            self.attacks_dir,
+            self.results_path,
+            self.report_path,
+            self.readme_path,
+        )
+
+    def _remove_known(self) -> None:
+        """Remove the files of a run. The manifest goes last: cut short, the folder is still a run."""
+        for path in (*self._content, self.manifest_path):
+            try:
+                if path.is_dir() and not path.is_symlink():
+                    shutil.rmtree(path)
+                else:
+                    path.unlink(missing_ok=True)
+            except OSError as error:
+                raise RunError(f"Cannot remove {path} of the old run: {reason(error)}. {remedy(error)}") from error
+
+    def _remove_leftovers(self) -> None:
+        folders = [self.path, self.rollouts_dir, self.evals_dir]
+        for folder in folders:
+            for path in folder.glob(".*.tmp-*") if folder.is_dir() else []:
+                path.unlink(missing_ok=True)
+        checkpoints.remove_leftovers(self.checkpoints_dir)
+
+    # --------------------------------------------------------------------------------------------- lock
+
+    def _acquire(self) -> None:
+        from filelock import FileLock, Timeout
+
+        lock = FileLock(self._lock_path, timeout=0, is_singleton=False)
+        try:
+            lock.acquire()
+        except Timeout as error:
+            raise RunError(
+                f"{self.path} is in use by {self._owner()}: two runs in one folder would mix their files. "
+                "Wait for it, stop it, or choose another output_dir."
+            ) from error
+        except OSError as error:
+            raise RunError(f"Cannot write to {self.path}: {reason(error)}. {remedy(error)}") from error
+        self._lock = lock
+        try:
+            write_json(self._owner_path, {"pid": os.getpid(), "host": platform.node(), "since": _now()})
+        except RunError:
+            self.release()
+            raise
+
+    def results_lock(self) -> Any:
+        """Held while results are read, joined and written; whoever comes second waits. Use it in a `with`."""
+        from filelock import FileLock
+
+        return FileLock(self.evals_dir / ".results.lock", is_singleton=False)
+
+    def _owner(self) -> str:
+        try:
+            owner = json.loads(self._owner_path.read_text(encoding="utf-8"))
+            return f"process {owner['pid']} on {owner['host']} (since {owner['since']})"
+        except (OSError, ValueError, KeyError):
+            return "another process"
+
+    def release(self) -> None:
+        """Give the lock back; harmless if it is not held."""
+        if self._lock is None:
+            return
+        with contextlib.suppress(OSError):
+            self._owner_path.unlink(missing_ok=True)
+        self._lock.release()
+        self._lock = None
+
+    def __enter__(self) -> RunDir:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        own = {self.manifest_path.name, self._lock_path.name, self._owner_path.name}
+        unbegun = kind is not None and {path.name for path in self.path.glob("*")} <= own
+        if unbegun:
+            self.manifest_path.unlink(missing_ok=True)
+        self.release()
+        if unbegun:  # a run that failed before it wrote anything leaves no folder behind
+            with contextlib.suppress(OSError):  # another one has begun here since
+                self._lock_path.unlink()
+                self.path.rmdir()
+
+    # ------------------------------------------------------------------------------------------ manifest
+
+    def write_manifest(
+        self,
+        *,
+        data: Mapping[str, str],
+        teacher: str | None,
+        seeds: Mapping[str, int],
+        extra: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """Write and return what it takes to repeat or to trust this run. No environment variable, no secret.
+
+        A resumed run keeps its first `created` and `command`; what differs now is appended to `resumed`.
+
+        Args:
+            data: SHA-256 of each data source, by its name in the config.
+            teacher: hash of the teacher's weights.
+            seeds: every seed, by what it is for.
+            extra: further top-level entries.
+        """
+        now = {
+            "command": command_line(),
+            "started": _now(),
+            "versions": package_versions(),
+            "git_commit": git_commit(),
+            "hardware": hardware(),
+        }
+        before = self.read_manifest()
+        manifest: dict[str, Any] = {"opct_run": MANIFEST_SCHEMA, "created": before["created"]}
+        if "command" in before:
+            manifest |= {key: before.get(key) for key in now}
+            manifest["resumed"] = [*before.get("resumed", []), now]
+        else:
+            manifest |= now
+        manifest |= {"seeds": dict(seeds), "data": dict(data), "teacher": teacher, **(extra or {})}
+        write_json(self.manifest_path, manifest)
+        return manifest
+
+    def read_manifest(self) -> dict[str, Any]:
+        """The manifest.
+
+        Raises:
+            RunError: the folder is not a run.
+        """
+        return json.loads(RunDir.open(self.path).manifest_path.read_text(encoding="utf-8"))
+
+    # ------------------------------------------------------------------------------------------- resume
+
+    def truncate_after(self, step: int) -> None:
+        """Drop metrics and rollouts newer than `step`, so that a resumed run writes each of them once."""
+        if self.metrics_path.exists():
+            write_jsonl(self.metrics_path, [row for row in read_jsonl(self.metrics_path) if row["step"] <= step])
+        for path in self.rollouts_dir.glob("*.jsonl"):
+            found = re.fullmatch(r"(?:step|validation)-(\d+)\.jsonl", path.name)
+            if found and int(found[1]) > step:
+                path.unlink()
+
+    # --------------------------------------------------------------------------------------- checkpoints
+
+    def checkpoints(self) -> list[tuple[int, Path]]:
+        """(step, folder) of each checkpoint, oldest first."""
+        return checkpoints.listed(self.checkpoints_dir)
+
+    def save_checkpoint(self, step: int, write: Callable[[Path], None], state: Mapping[str, Any] | None = None) -> Path:
+        """Write a checkpoint that is complete or absent, and return its folder.
+
+        Args:
+            write: called with an empty folder to put the checkpoint's files in.
+            state: JSON values kept in `state.json` under "state" (read again by `read_state`).
+
+        Raises:
+            CheckpointError: it could not be written (full disk, no right ...); the checkpoints before it are untouched.
+        """
+        return checkpoints.save(self.checkpoints_dir, step, write, state or {})
+
+    def latest_checkpoint(self) -> Path | None:
+        """The newest checkpoint, every file of it verified; None if there is none.
+
+        Raises:
+            CheckpointError: it is corrupt; the message names the file, and the good one to fall back on.
+        """
+        return checkpoints.latest(self.checkpoints_dir)
+
+    def checkpoint_named(self, path: str | Path) -> Path | None:
+        """The checkpoint that a path means: itself where it is one of `checkpoints/`, else the newest.
+
+        Raises:
+            CheckpointError: it is corrupt.
+        """
+        folder = Path(path)
+        if folder.resolve().parent != self.checkpoints_dir.resolve():
+            return self.latest_checkpoint()
+        found = checkpoints.fault(folder)
+        if found is not None:
+            raise CheckpointError(f"The checkpoint {folder} is corrupt ({found}): take another one.")
+        return folder
+
+    def prune(self, keep: int, best_step: int | None = None) -> list[Path]:
+        """Delete all but the newest `keep` checkpoints and the best one; return the deleted folders."""
+        return checkpoints.prune(self.checkpoints_dir, keep, best_step)
+
+
+def run_of(path: str | Path) -> RunDir | None:
+    """The run that a path belongs to: a run directory, or one of its checkpoints; None where it is neither."""
+    folder = Path(path)
+    for candidate in (folder, folder.parent.parent):
+        run = RunDir(candidate)
+        if run.is_run and (candidate == folder or folder.parent == run.checkpoints_dir):
+            return run
+    return None
+
+
+def run_behind(path: str | Path) -> RunDir | None:
+    """The run that weights come from: that of `run_of`, also for the adapter or model in one of its checkpoints."""
+    folder = Path(path)
+    return run_of(folder.parent if folder.name in ("adapter", "model") else folder)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,0 +1,134 @@
+"""Where metrics go: `metrics.jsonl` always, and the trackers that accelerate knows.
+
+Trackers are used through accelerate's tracker classes, so whatever it supports (tensorboard, wandb, trackio, mlflow,
+comet_ml, ...) works, with its own login and environment. Files they write go to the `trackers` folder of the run.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+from opct.config.schema import TrainConfig
+from opct.errors import ConfigError, RunError
+from opct.runs.io import remedy
+from opct.runs.run_dir import RunDir, append_jsonl
+
+PROJECT = "opct"
+
+
+class Tracker:
+    """Writes one line a step to `metrics.jsonl`, and the same numbers to each tracker of `report_to`."""
+
+    def __init__(self, run: RunDir, config: TrainConfig):
+        """Start the trackers.
+
+        Raises:
+            ConfigError: a tracker is unknown, or its package is not installed.
+        """
+        self._path = run.metrics_path
+        check_trackers(config.report_to)
+        self._trackers = [_start(name, run) for name in dict.fromkeys(config.report_to)]
+        for tracker in self._trackers:
+            tracker.store_init_configuration(flat_settings(config))
+
+    def log(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """Record the metrics of one step (`area/name`: number).
+
+        Raises:
+            RunError: a number is NaN or infinite, or the file cannot be written.
+        """
+        append_jsonl(self._path, {"step": step, **metrics})
+        for tracker in self._trackers:
+            try:
+                tracker.log(dict(metrics), step=step)
+            except OSError as error:
+                raise RunError(
+                    f"The tracker {tracker.name} cannot log step {step}: {error}. {remedy(error)}"
+                ) from error
+
+    def finish(self) -> None:
+        """Close the trackers."""
+        for tracker in self._trackers:
+            tracker.finish()
+        self._trackers = []
+
+    def __enter__(self) -> Tracker:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.finish()
+
+
+class NullTracker:
+    """Of a process that writes nothing."""
+
+    def log(self, step: int, metrics: Mapping[str, Any]) -> None:
+        pass
+
+    def __enter__(self) -> NullTracker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+def check_trackers(names: Sequence[str]) -> None:
+    """Refuse trackers that accelerate does not know or cannot start here.
+
+    Raises:
+        ConfigError: with every such name, what is known, and the pip command.
+    """
+    if not names:
+        return
+    from accelerate.tracking import LOGGER_TYPE_TO_CLASS, get_available_trackers
+
+    available = {str(name) for name in get_available_trackers()}
+    faults = []
+    for name in names:
+        if name not in LOGGER_TYPE_TO_CLASS:
+            near = difflib.get_close_matches(name, LOGGER_TYPE_TO_CLASS, n=1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            faults.append(f"report_to: no tracker {name!r}, accelerate knows {', '.join(LOGGER_TYPE_TO_CLASS)}{hint}")
+        elif name not in available:
+            faults.append(f"report_to: {name} is not installed; run: pip install {name}")
+    if faults:
+        raise ConfigError("\n".join(faults))
+
+
+def flat_settings(config: TrainConfig) -> dict[str, str | int | float | bool]:
+    """The settings as one level of dotted names; lists and null as JSON text, which every tracker takes."""
+    flat: dict[str, str | int | float | bool] = {}
+
+    def walk(prefix: str, value: Any) -> None:
+        if isinstance(value, dict):
+            for name, child in value.items():
+                walk(f"{prefix}.{name}" if prefix else name, child)
+        elif isinstance(value, str | int | float):
+            flat[prefix] = value
+        else:
+            flat[prefix] = json.dumps(value)
+
+    walk("", config.model_dump(mode="json"))
+    return flat
+
+
+def _start(name: str, run: RunDir) -> Any:
+    from accelerate.tracking import LOGGER_TYPE_TO_CLASS
+
+    kind = LOGGER_TYPE_TO_CLASS[name]
+    try:
+        if kind.requires_logging_directory:
+            run.trackers_dir.mkdir(parents=True, exist_ok=True)
+            tracker = kind(PROJECT, str(run.trackers_dir))
+        else:
+            tracker = kind(PROJECT)
+        tracker.start()
+    except OSError as error:
+        raise RunError(f"The tracker {name} cannot start: {error}. {remedy(error)}") from error
+    return tracker

@@ -1,0 +1,133 @@
+"""What runs took, out of what they logged. What was not logged is not known: None, and not zero."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from opct.runs.checkpoints import STEP_FOLDER
+from opct.runs.io import read_jsonl
+from opct.runs.run_dir import run_behind
+
+UNKNOWN: dict[str, Any] = {"steps": None, "seconds": None}
+"""Of a run that went on from an adapter, where what came before it was not written down."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a run took, or several together.
+
+    A number is None where a step did not log it, or where no step was logged at all.
+
+    Attributes:
+        seconds: of all optimizer steps, with the sampling in them, whatever else the machine did.
+        steps: optimizer steps.
+        completion_tokens: of the answers that were trained on, sampled in the step or before it; those that the loss
+            leaves out are counted too.
+        tokens_in_loss: that the loss is over, those of rejected answers (dpo) included.
+        offline_tokens: sampled once, before the first step: the answers of a baseline, and turns before them.
+        offline_seconds: that this took; both are 0 of `opct`, which samples in its steps.
+        steps_in_all: with those of the runs whose adapter it went on from.
+        seconds_in_all: the same of `seconds` and `offline_seconds` together.
+    """
+
+    seconds: float | None
+    steps: int | None
+    completion_tokens: int | None
+    tokens_in_loss: int | None
+    offline_tokens: int | None
+    offline_seconds: float | None
+    steps_in_all: int | None
+    seconds_in_all: float | None
+
+
+NOT_KNOWN = Cost(*[None] * len(fields(Cost)))
+
+
+def cost_of(rows: Sequence[Mapping[str, Any]], method: str | None, earlier: Mapping[str, Any] | None = None) -> Cost:
+    """The cost of a run.
+
+    Args:
+        rows: of its metrics.jsonl; step 0 is before training.
+        method: of the run, as its settings name it.
+        earlier: the steps and seconds of what it went on from; None where it began with the base. See `earlier_of`.
+    """
+    offline = [row for row in rows if "time/offline_s" in row]
+    # a run that goes on for more steps logs what further answers took in a row of its own
+    steps = [row for row in rows if _number(row, "step") > 0 and "time/offline_s" not in row]
+    if not steps:  # how long it was is not known
+        return NOT_KNOWN
+    nothing = 0.0 if method == "opct" else None
+    offline_s = _sum(offline, "time/offline_s") if offline else nothing
+    offline_tokens = _sum(offline, "rollout/offline_tokens") if offline else nothing
+    seconds = _sum(steps, "time/step_s")
+    before = {"steps": 0, "seconds": 0.0} if earlier is None else earlier
+    return Cost(
+        seconds=seconds,
+        steps=len(steps),
+        completion_tokens=_whole(_sum(steps, "train/completion_tokens")),
+        tokens_in_loss=_whole(_sum(steps, "train/tokens_in_loss")),
+        offline_tokens=_whole(offline_tokens),
+        offline_seconds=offline_s,
+        steps_in_all=_whole(_added([len(steps), before["steps"]])),
+        seconds_in_all=_added([seconds, offline_s, before["seconds"]]),
+    )
+
+
+def together(costs: Sequence[Cost]) -> Cost:
+    """Several runs, each number added up; None where it is not known of one, or there is none."""
+    if not costs:
+        return NOT_KNOWN
+    return Cost(**{field.name: _added([getattr(cost, field.name) for cost in costs]) for field in fields(Cost)})
+
+
+def earlier_of(manifest: Mapping[str, Any], adapter: object) -> Mapping[str, Any] | None:
+    """Steps and seconds of what a run went on from, as its manifest has them; None where it began with the base.
+
+    Args:
+        adapter: its `model.adapter`.
+    """
+    return (manifest.get("earlier") or UNKNOWN) if adapter else None
+
+
+def spent_before(adapter: Path) -> dict[str, Any]:
+    """What the weights in the folder of an adapter took until then, for the manifest of a run that goes on from them.
+
+    Steps and seconds are in all, those of still earlier runs included; None where no run is known behind the adapter.
+    """
+    run, found = run_behind(adapter), STEP_FOLDER.fullmatch(adapter.parent.name)
+    if run is None or found is None or not run.config_path.exists():
+        return dict(UNKNOWN)
+    # as plain YAML: a run of an earlier version may have settings that are not known any more
+    config, step = yaml.safe_load(run.config_path.read_text(encoding="utf-8")) or {}, int(found[1])
+    rows = [row for row in read_jsonl(run.metrics_path) if row["step"] <= step]
+    earlier = earlier_of(run.read_manifest(), (config.get("model") or {}).get("adapter"))
+    cost = cost_of(rows, config.get("method"), earlier)
+    is_whole = cost.steps == step
+    return {
+        "run": str(run.path),
+        "steps": cost.steps_in_all if is_whole else None,
+        "seconds": cost.seconds_in_all if is_whole else None,
+    }
+
+
+def _number(row: Mapping[str, Any], name: str) -> float:
+    value = row.get(name)
+    return float(value) if isinstance(value, int | float) else 0.0
+
+
+def _sum(rows: Sequence[Mapping[str, Any]], name: str) -> float | None:
+    """None where a row is without it."""
+    return _added([None if row.get(name) is None else float(row[name]) for row in rows])
+
+
+def _added(values: Sequence[Any]) -> Any:
+    return None if any(value is None for value in values) else sum(values)
+
+
+def _whole(value: float | None) -> int | None:
+    return None if value is None else int(value)

@@ -1,0 +1,371 @@
+"""From a config to the objects of a run: pairs, policy, teacher, method. Training and its plan both start here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from opct import distributed
+from opct.config.schema import LoraSettings, TrainConfig
+from opct.config.validation import refuse_attackers
+from opct.data.contamination import near_test_items
+from opct.data.dataset import TrainingPairs, batch_of, load_training_pairs, steps_per_epoch, streams_of
+from opct.data.pairs import ContrastivePair
+from opct.data.render import Overlong, RenderedPair, render_pairs
+from opct.errors import ConfigError, DataError, EngineError, ModelError
+from opct.methods import Method
+from opct.methods.offline import offline_answers
+from opct.methods.registry import ANSWERING, make
+from opct.methods.rollouts import sampling
+from opct.models.from_run import adapter_folder, read_adapter_config
+from opct.models.fsdp import shard, wants_shards
+from opct.models.inference.prefix_sharing import prompt_states
+from opct.models.loading import PROBED_SIZE, choose_device, choose_dtype
+from opct.models.policy import Policy
+from opct.models.teacher import Teacher, make_teacher, sharing_fault
+from opct.models.teacher_cache import GB, PromptCache, visits_of
+from opct.models.vllm import local
+from opct.models.vllm.engine import Engine, check_engine
+from opct.runs.run_dir import RunDir
+
+
+@dataclass
+class Setup:
+    """Everything a run needs that does not change while it trains, and the policy, which does."""
+
+    config: TrainConfig
+    data: TrainingPairs
+    policy: Policy
+    teacher: Teacher
+    pairs: list[RenderedPair]
+    anchors: list[RenderedPair]
+    validation: list[RenderedPair]
+    validation_anchors: list[RenderedPair]
+    left_out: list[Overlong]
+    engine: Engine | None = None  # that samples; None where this process does
+    engine_distance: float = 0.0  # of its log-probs from the model's own, nats a token
+    prompt_cache: PromptCache | None = None  # of the teacher's prompts
+    no_prompt_cache: str | None = None  # why there is none, where it would be of use
+
+    def publish(self, step: int) -> None:
+        """Let the engine sample from the policy as it is after `step` steps."""
+        if self.engine is not None:
+            self.engine.publish(step)
+
+    def close(self) -> None:
+        """Stop what the setup started."""
+        if self.engine is not None:
+            self.engine.close()
+
+    @property
+    def total_steps(self) -> int:
+        """Optimizer steps of the whole run."""
+        optim, data = self.config.optim, self.config.data
+        if self.config.max_steps is not None:
+            return self.config.max_steps
+        fraction = data.anchor_fraction if self.anchors else 0.0
+        per_epoch = steps_per_epoch(self.streams, optim.prompts_per_step, fraction)
+        return max(1, round(per_epoch * self.config.num_train_epochs))
+
+    @cached_property
+    def streams(self) -> dict[str, list[RenderedPair]]:
+        """The pairs by what they are drawn together with; see `streams_of`."""
+        places = streams_of([rendered.pair.axis for rendered in self.pairs], self.config.data.balance_axes)
+        return {name: [self.pairs[i] for i in chosen] for name, chosen in places.items()}
+
+    @property
+    def models(self) -> list[Policy]:
+        """The policy and, where it is another model, the teacher."""
+        with self.teacher() as reference:
+            return list(dict.fromkeys((self.policy, reference)))
+
+    def batch(self, step: int) -> list[RenderedPair]:
+        """The pairs of a step."""
+        return batch_of(
+            step,
+            self.streams,
+            self.anchors,
+            prompts_per_step=self.config.optim.prompts_per_step,
+            anchor_fraction=self.config.data.anchor_fraction,
+            seed=self.config.seed,
+        )
+
+    def visited(self) -> list[RenderedPair]:
+        """The pairs that the run will train on, each once, in the order of their first step."""
+        by_id = {rendered.pair.id: rendered for step in range(1, self.total_steps + 1) for rendered in self.batch(step)}
+        return list(by_id.values())
+
+
+def prepare(config: TrainConfig, *, recorded_dtype: str | None = None) -> Setup:
+    """Load the pairs, then the model, and render the pairs with its template.
+
+    Args:
+        recorded_dtype: what `model.dtype: auto` stands for in a run that goes on, from its manifest.
+
+    Raises:
+        ConfigError: float16, in which training loses small gradients, or `lora` contradicts the adapter to continue
+            from.
+        DataError: the pairs are faulty, or none fits the model.
+        ModelError: the model or the adapter to continue from cannot be loaded, or a part of it would not be trained.
+        EngineError: the engine that samples cannot be used.
+    """
+    if config.model.dtype == "float16":
+        raise ConfigError(
+            "model.dtype=float16 is for evaluation: small gradients are 0 in it, and nothing scales them here. Train "
+            "in bfloat16 or float32."
+        )
+    if config.rollout.engine == "vllm":
+        local.require_vllm()
+    data = load_training_pairs(config)
+    adapter = adapter_folder(config.model.adapter)
+    if adapter is not None and config.lora is None:
+        raise ModelError(
+            "model.adapter continues an adapter and lora: null trains every weight: leave one of them out."
+        )
+    if adapter is not None and config.lora is not None:
+        _refuse_other_lora(adapter, config.lora)
+    sharded = wants_shards(config)
+    policy = _load_policy(config, adapter, recorded_dtype, on_cpu=sharded)
+    _refuse_untrained_head(policy, config)
+    teacher = make_teacher(policy, config.teacher, continued=adapter is not None)
+    if sharded:
+        with teacher() as reference:
+            models = list(dict.fromkeys((policy, reference)))
+        shard(models, choose_device(config.model.device), config.parallel.rollout_weights)
+    left_out: list[Overlong] = []
+
+    def rendered(pairs: list[ContrastivePair]) -> list[RenderedPair]:
+        kept, too_long = render_pairs(
+            pairs,
+            policy.renderer,
+            max_completion_tokens=config.rollout.max_completion_tokens,
+            # a teacher in the engine is asked for one token more, which is thrown away
+            context_length=policy.context_length - (config.teacher.engine == "rollout"),
+        )
+        left_out.extend(too_long)
+        return kept
+
+    pairs, anchors = rendered(data.pairs), rendered(data.anchors)
+    validation, validation_anchors = rendered(data.validation), rendered(data.validation_anchors)
+    if not pairs:
+        raise DataError(
+            f"All {len(data.pairs)} training pairs are longer than the model's context of {policy.context_length} "
+            "tokens (completion included): use a model with a longer context or lower rollout.max_completion_tokens."
+        )
+    _refuse_lost_axes(config, data.pairs, pairs)
+    setup = Setup(config, data, policy, teacher, pairs, anchors, validation, validation_anchors, left_out)
+    _keep_teacher_prompts(setup)
+    _start_engine(setup)
+    return setup
+
+
+def _refuse_lost_axes(config: TrainConfig, pairs: list[ContrastivePair], kept: list[RenderedPair]) -> None:
+    """Raises DataError where axes are to share each step and none of the pairs of one fits the model."""
+    lost = {pair.axis for pair in pairs} - {rendered.pair.axis for rendered in kept}
+    if config.data.balance_axes and lost:
+        raise DataError(
+            f"No pair of {', '.join(sorted(lost))} fits the model's context (completion included), and "
+            "data.balance_axes shares each step among all axes: use a model with a longer context, lower "
+            "rollout.max_completion_tokens, or leave the axis out of data.pairs."
+        )
+
+
+def _keep_teacher_prompts(setup: Setup) -> None:
+    """Plan the cache of a frozen teacher's prompts, where some come again or may do so in a run that goes on.
+
+    It is for runs whose completions share prompts: one completion a prompt is computed with it, and a teacher that
+    branched off where the policy does not would differ from it by rounding, on identity pairs too.
+    """
+    config, goes_on = setup.config, setup.config.may_go_on
+    scored = config.method in ("opct", "offpolicy") and config.teacher.engine == "in_process"
+    if not scored or config.rollout.num_generations == 1:
+        return
+    if not setup.teacher.frozen or config.teacher.prompt_cache_gb == 0:
+        return
+    ids = {id(r): tuple(r.teacher_ids) for r in (*setup.pairs, *setup.anchors)}
+    visits = visits_of([ids[id(r)] for r in setup.batch(step)] for step in range(1, setup.total_steps + 1))
+    again = any(visit.pairs > 1 for visit in visits.values())
+    if not again and not goes_on:
+        return
+    if distributed.launched():
+        setup.no_prompt_cache = "several processes train, and which of them scores a pair changes" if again else None
+        return
+    if sharing_fault(setup.policy, setup.teacher) is not None:  # which the trainer tells
+        return
+    with setup.teacher() as reference, reference.inference():
+        [[*layers, last]] = prompt_states(reference.decoder, [(0,)])
+    setup.prompt_cache = PromptCache(
+        visits,
+        token_bytes=sum(x.nbytes for x in layers),
+        prompt_bytes=last.nbytes,
+        most_bytes=config.teacher.prompt_cache_gb * GB,
+        batch_tokens=config.optim.micro_batch_tokens,
+        single_too=goes_on,
+    )
+
+
+def _start_engine(setup: Setup) -> None:
+    """Start (or find) the engine that samples, and see that its model is the one that is trained.
+
+    Raises:
+        EngineError, ConfigError: it cannot be used.
+    """
+    config, policy = setup.config, setup.policy
+    if config.rollout.engine == "in_process":
+        return
+    if policy.shards is not None:
+        raise ConfigError(
+            f"rollout.engine={config.rollout.engine} with sharded weights: an adapter is published from whole weights; "
+            "use parallel.strategy=ddp, or rollout.engine=in_process."
+        )
+    most = config.rollout.max_completion_tokens + 1
+    everything = [*setup.pairs, *setup.anchors, *setup.validation, *setup.validation_anchors]
+    sides = [side for r in everything for side in (r.prompt_ids, r.teacher_ids)]
+    # a prompt with turns to be answered grows by them
+    longest = policy.context_length if None in sides else max(len(side or []) for side in sides) + most
+    if config.rollout.engine == "vllm":
+        started = local.VllmEngine(policy, config, max_model_len=min(longest, policy.context_length))
+        setup.engine = Engine(policy, started)
+    else:
+        from opct.models.vllm.server import VllmServer
+
+        setup.engine = Engine(policy, VllmServer(config.vllm, policy.stop_ids), config.vllm.adapter_dir)
+    try:
+        if None not in sides and setup.engine.backend.max_model_len < longest:
+            raise EngineError(
+                f"{setup.engine.backend.name} takes {setup.engine.backend.max_model_len} tokens, and the longest pair "
+                f"needs {longest} with its completion: start it with --max-model-len {longest} or more."
+            )
+        setup.engine_distance = check_engine(
+            setup.engine,
+            policy,
+            [r.teacher_ids for r in everything],
+            sampling(config, policy),
+            scores=config.teacher.engine == "rollout",
+        )
+    except BaseException:  # after Ctrl-C too, nothing may be left of an engine that holds a device
+        setup.close()
+        raise
+
+
+def _load_policy(config: TrainConfig, adapter: Path | None, recorded_dtype: str | None, *, on_cpu: bool) -> Policy:
+    """The policy on its device, or on the CPU where it is sharded from there.
+
+    The main process comes first: what must be fetched is fetched once, and what `dtype: auto` stands for timed once.
+    """
+    if on_cpu and (config.model.attn_implementation or "").startswith("flash"):
+        raise ConfigError(
+            f"model.attn_implementation={config.model.attn_implementation} runs on a GPU alone, and sharded weights "
+            "are loaded on the CPU: use sdpa, or parallel.strategy=ddp."
+        )
+    model = config.model.model_copy(update={"adapter": None} | ({"device": "cpu"} if on_cpu else {}))
+    if on_cpu and recorded_dtype is None and config.model.dtype == "auto":
+        device = choose_device(config.model.device)
+        recorded_dtype = str(choose_dtype("auto", device, PROBED_SIZE)[0]).removeprefix("torch.")
+
+    def load(dtype: str | None) -> Policy:
+        return Policy.load(
+            model, lora=config.lora, adapter=adapter, trainable=True, seed=config.seed, recorded_dtype=dtype
+        )
+
+    return distributed.main_first(load, recorded_dtype, lambda p: str(p.dtype).removeprefix("torch."))
+
+
+def _refuse_untrained_head(policy: Policy, config: TrainConfig) -> None:
+    """Scores are computed from the output head's weight as it stands, so nothing else of the head gets a gradient.
+
+    Raises:
+        ModelError: an adapter sits on the output head, or every weight is trained and the head has a bias.
+    """
+    if policy.has_adapter and any(p.requires_grad for p in policy.bare_model.get_output_embeddings().parameters()):
+        targets = "" if config.lora is None else f" (lora.target_modules={config.lora.target_modules!r})"
+        raise ModelError(
+            f"The adapter reaches the output head of {policy.name}{targets}, which would not be trained: name other "
+            "modules, or use all-linear, which leaves the head out."
+        )
+    if not policy.has_adapter and policy.head.bias is not None:
+        raise ModelError(
+            f"The output head of {policy.name} has a bias, which full fine-tuning here would not train: train an "
+            "adapter instead (lora: {r: 16, alpha: 32})."
+        )
+
+
+def _refuse_other_lora(adapter: Path, lora: LoraSettings) -> None:
+    """An adapter that training goes on from keeps its own rank, scale and dropout: the settings must not say otherwise.
+
+    Raises:
+        ConfigError: they do.
+        ModelError: the adapter's own settings cannot be read.
+    """
+    saved = read_adapter_config(adapter)
+    names = {"r": "r", "alpha": "lora_alpha", "dropout": "lora_dropout"}
+    own = {name: saved[key] for name, key in names.items() if key in saved}
+    other = [f"lora.{name} is {getattr(lora, name)}" for name in own if getattr(lora, name) != own[name]]
+    if other:
+        settings = ", ".join(f"{name}: {value}" for name, value in own.items())
+        raise ConfigError(
+            f"{', and '.join(other)}, which the adapter at {adapter} does not have: set lora: {{{settings}}}, or leave "
+            "model.adapter out."
+        )
+
+
+def make_method(setup: Setup, run: RunDir, on_done=lambda n: None) -> Method:
+    """The method that the config names; offline answers are made (or read) here, before the first step."""
+    policy, teacher, config, engine = setup.policy, setup.teacher, setup.config, setup.engine
+    answers = None
+    refuse_attackers(config)
+    if config.method != "opct":
+        base, how = None if engine is None else engine.base(), ANSWERING[config.method]
+        answers = offline_answers(policy, teacher, setup.visited(), config, run, on_done, sampler=base, answering=how)
+    return make(policy, teacher, config, answers, engine)
+
+
+def _parallel_words(setup: Setup) -> str:
+    if not distributed.launched():
+        return ""
+    shards = setup.policy.shards
+    how = "data parallel" if shards is None else "sharded (FSDP2)"
+    during = "" if shards is None else ", gathered for rollouts" if shards.gathered else ", sharded in rollouts too"
+    return f", {distributed.size()} processes, {how}{during}"
+
+
+def _data_words(setup: Setup) -> str:
+    if setup.config.method == "grpo":  # of an attacker: a pair is what it reads about a behaviour
+        return f"practises on {len(setup.pairs)} behaviours, {setup.config.optim.prompts_per_step} a step"
+    n = len({rendered.pair.family for rendered in setup.pairs})
+    return (
+        f"pairs: {len(setup.pairs)} in {n} {'family' if n == 1 else 'families'} and {len(setup.anchors)} identity "
+        f"pairs; held out for validation {len(setup.validation)} and {len(setup.validation_anchors)}"
+    )
+
+
+def describe(setup: Setup) -> list[str]:
+    """What a person should know before the run begins, a line each."""
+    trainable = sum(p.numel() for p in setup.policy.trainable_parameters().values())
+    total = sum(p.numel() for p in setup.policy.model.parameters())
+    lines = [
+        f"model: {setup.policy.name}, {total / 1e6:.1f} M parameters, {trainable / 1e6:.2f} M trained, "
+        f"on {setup.policy.device}{_parallel_words(setup)}",
+        f"dtype: {setup.policy.dtype_reason}",
+        f"{_data_words(setup)}; {setup.total_steps} steps",
+    ]
+    if setup.engine is not None:
+        lines.append(
+            f"samples: {setup.engine.backend.name}; its log-probs are {setup.engine_distance:.2g} nats a token from "
+            "this model's"
+        )
+    if setup.no_prompt_cache is not None:
+        lines.append(f"the teacher's prompts are not kept for when they come again: {setup.no_prompt_cache}")
+    if (cache := setup.prompt_cache) is not None and cache.prompts:
+        lines.append(
+            f"teacher: {cache.prompts} prompts that come again are computed once and kept, in "
+            f"{cache.most_bytes / GB:.2g} GB (teacher.prompt_cache_gb={setup.config.teacher.prompt_cache_gb})"
+        )
+    if setup.left_out:
+        shown = ", ".join(f"{o.pair_id} ({o.tokens} tokens)" for o in setup.left_out[:3])
+        lines.append(
+            f"left out: {len(setup.left_out)} pair(s) longer than {setup.left_out[0].limit} tokens with their "
+            f"completion: {shown}"
+        )
+    return lines + [f"warning: {said}" for said in near_test_items(rendered.pair for rendered in setup.visited())]

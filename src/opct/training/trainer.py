@@ -1,0 +1,400 @@
+"""Time: collect, micro-batch, step, log, save, resume, stop.
+
+Whatever is random in a step follows from (seed, step), so a checkpoint holds weights, optimizer and counters and
+nothing else, and a resumed run equals an uninterrupted one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from opct import distributed
+from opct.config.loader import dump_config
+from opct.config.schema import TrainConfig
+from opct.data.contamination import trained_names, write_trained_texts
+from opct.data.render import RenderedPair
+from opct.errors import DivergenceError, NonFiniteError
+from opct.methods import Method
+from opct.methods.mismatch import MismatchMeter, refuse_mismatch
+from opct.methods.offline import answers_to, offline_cost
+from opct.methods.rollouts import (
+    Rollout,
+    by_pair,
+    completions_per_pair,
+    cost,
+    kl_metrics,
+    rollout_metrics,
+    rollout_row,
+    step_weights,
+)
+from opct.models.fsdp import by_itself
+from opct.models.inference.sampler import sample_seed
+from opct.models.memory import peak_memory_gb
+from opct.models.teacher import drops_out
+from opct.runs.io import atomic_write, read_jsonl, write_jsonl
+from opct.runs.progress import NullProgress, Progress
+from opct.runs.run_dir import RunDir
+from opct.runs.signals import StopRequest
+from opct.runs.tracking import NullTracker, Tracker, check_trackers
+from opct.training.accumulate import accumulate_shared_out, detours, shares_prompts
+from opct.training.resume import (
+    SavedState,
+    latest_checkpoint,
+    load_checkpoint,
+    origin,
+    refuse_longer_run,
+    refuse_other_run,
+    write_checkpoint,
+)
+from opct.training.setup import Setup, describe, make_method, prepare
+from opct.training.train_result import TrainResult
+from opct.training.validation import validate
+
+KL_FLOOR = 0.05  # nats a token: a divergence bound is never taken from less than this
+TEACHER_CHECK = "teacher_check"  # in the manifest
+FIRST_STEPS = 3  # the training KL of so many steps counts towards the divergence bound
+
+
+Found = dict[str, Any] | None  # by the check of the teacher
+CheckTeacher = Callable[[Setup, Progress], Found] | None
+MakeMethod = Callable[[Setup, RunDir], Method] | None
+
+
+def train(
+    config: TrainConfig,
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+    check_teacher: CheckTeacher = None,
+    method: MakeMethod = None,
+) -> TrainResult:
+    """Train as `config` says, in `config.output_dir`; `opct.train` is this with the check of the teacher.
+
+    A SIGINT or SIGTERM saves after the current step and returns with status "interrupted".
+
+    Args:
+        resume: go on from the last checkpoint in the run directory; a run killed at any moment can be resumed.
+        overwrite: replace the run that is there.
+        check_teacher: called by every process before the first step, and not again where the run goes on; what it
+            returns is kept in the manifest under "teacher_check".
+        method: makes the method of a run, where that needs more than `config` names: the attacker's, its target.
+
+    Raises:
+        ConfigError, DataError, ModelError: before the first step.
+        EngineError: the engine that samples cannot be used, or failed in a step; the run can be resumed.
+        RunError: the run directory is in the way, in use, or was made from other data, weights or settings.
+        TrainingError: a loss is not finite, the KL (or the loss, where there is no KL) diverged, or the samples are not
+            the policy's own.
+        KeyboardInterrupt: the signal came while offline answers were sampled; the run can be resumed.
+        CheckpointError: a checkpoint could not be written or is corrupt; the last good one is intact.
+        SystemExit: of the processes that a launcher started, another one failed.
+    """
+    main = distributed.is_main()
+    with distributed.session(config.parallel, config.model.device):
+        return _train(config, resume, overwrite, (progress if main else None) or NullProgress(), check_teacher, method)
+
+
+def _train(
+    config: TrainConfig, resume: bool, overwrite: bool, progress: Progress, check: CheckTeacher, made: MakeMethod
+) -> TrainResult:
+    check_trackers(config.report_to)
+    opened = _open(config, resume, overwrite)
+    with opened as run, StopRequest(launched=distributed.launched()) as stop, contextlib.ExitStack() as stack:
+        progress.stage(f"load {config.model.name_or_path}")
+        recorded_dtype = _recorded_dtype(run) if resume else None
+        setup = stack.enter_context(contextlib.closing(prepare(config, recorded_dtype=recorded_dtype)))
+        if overwrite:
+            distributed.main_only(run.clear)  # not before: what cannot begin replaces nothing
+        for line in (*describe(setup), *detours(setup.policy, setup.teacher, completions_per_pair(config))):
+            progress.log(line)
+        checked = _checked(run, setup, check, progress)
+        torch.manual_seed(sample_seed(config.seed, "start"))
+        state = _begin(run, setup, checked, resume=resume)
+        if state.step:
+            progress.log(f"goes on after step {state.step} of {setup.total_steps}")
+        setup.publish(state.step)
+        if (visited := setup.visited()) and any(answers_to(pair, config) for pair in visited):
+            shares = distributed.balanced([cost(pair, config) for pair in visited], distributed.size())
+            name = "offline answers of this process" if distributed.launched() else "offline answers"
+            progress.stage(name, sum(answers_to(visited[i], config) for i in shares[distributed.rank()]))
+
+        def answered(n: int) -> None:
+            progress.advance(n)
+            if stop.requested:  # there is no step to finish first, and nothing to save
+                raise KeyboardInterrupt
+
+        method = make_method(setup, run, answered) if made is None else made(setup, run)
+        with Tracker(run, config) if distributed.is_main() else NullTracker() as tracker:
+            return _Loop(run, setup, method, tracker, state, progress, stop).run_steps()
+
+
+def _open(config: TrainConfig, resume: bool, overwrite: bool) -> contextlib.AbstractContextManager[RunDir]:
+    """The run directory, locked by the main process, which alone writes to it."""
+    if distributed.is_main():
+        return RunDir.create(config.output_dir, resume=resume, overwrite=overwrite, keep_old=True)
+    return contextlib.nullcontext(RunDir(config.output_dir))
+
+
+def _recorded_dtype(run: RunDir) -> str | None:
+    return distributed.from_main(run.read_manifest().get("dtype") if distributed.is_main() else None)
+
+
+def _checked(run: RunDir, setup: Setup, check: CheckTeacher, progress: Progress) -> Found:
+    """What the check of the teacher found when the run began, which may be now."""
+    kept = distributed.from_main(run.read_manifest() if distributed.is_main() else {})
+    if "data" in kept:  # it has begun before
+        return kept.get(TEACHER_CHECK)
+    return None if check is None else check(setup, progress)
+
+
+def _begin(run: RunDir, setup: Setup, checked: Found, *, resume: bool) -> SavedState:
+    """The state to go on from, with weights loaded; writes the manifest and drops what is newer than the state."""
+    config, policy = setup.config, setup.policy
+    identity: dict[str, Any] = {
+        "data": setup.data.hashes,
+        "teacher": setup.teacher.identity(),
+        "base": policy.base_hash(),
+        "template": policy.renderer.template_hash,
+        "dtype": str(policy.dtype).removeprefix("torch."),
+    }
+    checkpoint = None
+    if resume:
+        distributed.main_only(refuse_other_run, run, config, identity)
+        checkpoint = latest_checkpoint(run)
+    optimizer = torch.optim.AdamW(
+        list(policy.trainable_parameters().values()),
+        lr=config.optim.learning_rate,
+        betas=(config.optim.adam_beta1, config.optim.adam_beta2),
+        eps=config.optim.adam_epsilon,
+        weight_decay=config.optim.weight_decay,
+    )
+    state = SavedState(optimizer=optimizer)
+    if checkpoint is not None:
+        load_checkpoint(checkpoint, setup, state)
+        refuse_longer_run(run, state.step, setup.total_steps)
+    distributed.main_only(_write_beginning, run, setup, identity | {TEACHER_CHECK: checked}, state)
+    return state
+
+
+def _write_beginning(run: RunDir, setup: Setup, identity: dict[str, Any], state: SavedState) -> None:
+    """Drop what is newer than the state, and say what the run is: its identity, and what was found before it."""
+    config = setup.config
+    run.truncate_after(state.step or -1)  # at step 0 its validation is done again
+    visited = [rendered.pair for rendered in setup.visited()]
+    extra = {key: identity[key] for key in ("base", "template", "dtype", TEACHER_CHECK)} | {
+        "method": config.method,
+        "engine": None if setup.engine is None else setup.engine.backend.name,
+        "processes": distributed.size(),
+        "left_out": [vars(o) for o in setup.left_out],
+        "total_steps": setup.total_steps,
+        **origin(run, config),
+        **trained_names(visited, config.model),
+        "trained_on": run.trained_on_path.name,
+    }
+    run.write_manifest(data=identity["data"], teacher=identity["teacher"], seeds={"seed": config.seed}, extra=extra)
+    atomic_write(run.config_path, dump_config(config))
+    write_trained_texts(run, visited, config.model)
+
+
+class _Loop:
+    """One run while it trains."""
+
+    def __init__(
+        self,
+        run: RunDir,
+        setup: Setup,
+        method: Method,
+        tracker: Tracker | NullTracker,
+        state: SavedState,
+        progress: Progress,
+        stop: StopRequest,
+    ):
+        self.run, self.setup, self.method, self.tracker = run, setup, method, tracker
+        self.state, self.progress, self.stop = state, progress, stop
+        self.config, self.policy = setup.config, setup.policy
+        self.total = setup.total_steps
+
+    def run_steps(self) -> TrainResult:
+        """The loop."""
+        self.progress.stage(f"train {self.config.method}", self.total)
+        self.progress.advance(self.state.step)
+        first = self._offline_cost()
+        if self.state.step == 0 and self._validates_at(0) and not self._stopping():
+            first |= self._validation(0)
+        if first:
+            self.tracker.log(self.state.step, first)
+        metrics: dict[str, float] = {}
+        while self.state.step < self.total and not self._stopping():
+            step = self.state.step + 1
+            started = time.perf_counter()
+            torch.manual_seed(sample_seed(self.config.seed, "step", step, *_own_seed()))  # dropout
+            rollouts = self._collect(step)
+            rollout_s = time.perf_counter() - started
+            metrics, token_kl = self._optimizer_step(rollouts, step)
+            if self.setup.prompt_cache is not None:
+                metrics |= self.setup.prompt_cache.end_step(step, (r.teacher_ids for r in rollouts))
+            self.setup.teacher.update()
+            self.setup.publish(step)
+            self.state.step = step
+            metrics |= {
+                "time/rollout_s": rollout_s,
+                "time/step_s": time.perf_counter() - started,
+                "memory/peak_gb": max(distributed.gathered(peak_memory_gb(self.policy.device))),
+            }
+            distributed.main_only(self._write_rollouts, rollouts, token_kl)
+            if self._validates_at(step):
+                metrics |= self._validation(step)
+            self.tracker.log(step, metrics)
+            self._stop_on_divergence(metrics, step)
+            self.progress.advance(1, **{name: f"{metrics[key]:.3f}" for name, key in SHOWN.items() if key in metrics})
+            if (step % self.config.save_steps == 0 or step == self.state.best_step) and step < self.total:
+                self._save()
+        self._save()
+        status = "finished" if self.state.step >= self.total else "interrupted"
+        shown = {key: value for key, value in metrics.items() if key.startswith(("train/", "validation/"))}
+        return TrainResult(self.run.path, status, self.state.step, self.total, shown, self.state.best_step)
+
+    def _offline_cost(self) -> dict[str, float]:
+        """What offline answers took that the log does not have yet: of those that were made now, or before a kill."""
+        if not (self.method.offline and distributed.is_main()):
+            return {}
+        rows = read_jsonl(self.run.metrics_path)
+        new = {name: n - sum(row.get(name, 0) for row in rows) for name, n in offline_cost(self.run).items()}
+        return new if any(n > 1e-6 for n in new.values()) else {}  # of a sum of seconds, rounding is left
+
+    def _stopping(self) -> bool:
+        """True in all processes at the same step, whichever of them was asked to stop."""
+        return distributed.any_of(self.stop.requested)
+
+    def _collect(self, step: int) -> list[Rollout]:
+        """The rollouts of a step; each process samples for some of its pairs."""
+        batch = self.setup.batch(step)
+        if self.method.offline:
+            return self.method.collect(batch, step)
+
+        def collect(own: list[RenderedPair]) -> list[list[Rollout]]:
+            with by_itself(self.policy):
+                return by_pair(self.method.collect(own, step), len(own))
+
+        costs = [cost(pair, self.config) for pair in batch]
+        return [rollout for own in distributed.shared_out(batch, costs, collect) for rollout in own]
+
+    def _write_rollouts(self, rollouts: list[Rollout], token_kl: list[list[float] | None]) -> None:
+        step = self.state.step
+        rows = [rollout_row(r, self.policy, step, kl) for r, kl in zip(rollouts, token_kl, strict=True)]
+        write_jsonl(self.run.rollouts_path(step), rows)
+
+    def _optimizer_step(self, rollouts: list[Rollout], step: int) -> tuple[dict[str, float], list[list[float] | None]]:
+        """Gradients of all micro-batches, one update; returns metrics and each rollout's per-token KL."""
+        weights = step_weights(rollouts, self.config.loss.reduction)
+        optimizer, parameters = self.state.optimizer, self.policy.trainable_parameters()
+        learning_rate = self._learning_rate(step)
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate
+        self.policy.model.train()
+        optimizer.zero_grad(set_to_none=True)
+        meter = MismatchMeter(self.method)
+        try:
+            total_loss, token_kl = accumulate_shared_out(
+                meter,
+                self.policy,
+                self.setup.teacher,
+                rollouts,
+                weights,
+                self.config.optim.micro_batch_tokens,
+                share=shares_prompts(self.policy, self.setup.teacher, rollouts),
+                cache=self.setup.prompt_cache,
+            )
+        except NonFiniteError as error:
+            raise NonFiniteError(f"Step {step}: {error}. {self._advice()}") from error
+        self.policy.model.eval()
+        limit = self.config.optim.max_grad_norm
+        norm = distributed.clip(list(parameters.values()), math.inf if limit is None else limit)
+        if not math.isfinite(norm):
+            raise NonFiniteError(
+                f"Step {step}: the gradient's norm is {norm} at a finite loss of {total_loss:.4g}. {self._advice()}"
+            )
+        mismatch = meter.metrics()
+        refuse_mismatch(mismatch, self.config.rollout, step, dropout=drops_out(self.policy))
+        optimizer.step()
+        return self._metrics(rollouts, token_kl, total_loss, norm, learning_rate) | mismatch, token_kl
+
+    def _metrics(self, rollouts, token_kl, loss, norm, learning_rate) -> dict[str, float]:
+        return {
+            "train/loss": loss,
+            "train/grad_norm": norm,
+            "train/learning_rate": learning_rate,
+            **rollout_metrics(rollouts),
+            **kl_metrics(f"train/{self.method.kl_name}", rollouts, token_kl),
+        }
+
+    def _learning_rate(self, step: int) -> float:
+        """Warm-up from 0, then constant, linear or cosine decay to 0 after the last step."""
+        optim = self.config.optim
+        if step <= optim.warmup_steps:
+            return optim.learning_rate * step / (optim.warmup_steps + 1)
+        share = (step - 1 - optim.warmup_steps) / max(1, self.total - optim.warmup_steps)
+        factor = {"constant": 1.0, "linear": 1 - share, "cosine": 0.5 * (1 + math.cos(math.pi * share))}
+        return optim.learning_rate * factor[optim.lr_scheduler_type]
+
+    def _validates_at(self, step: int) -> bool:
+        if not self.setup.validation and not self.setup.validation_anchors:
+            return False
+        every = self.config.eval_steps or max(1, -(-self.total // 2))
+        return step % every == 0 or step == self.total
+
+    def _validation(self, step: int) -> dict[str, float]:
+        metrics, rows = validate(self.setup, step)
+        distributed.main_only(write_jsonl, self.run.validation_path(step), rows)
+        kl = metrics.get("validation/kl")
+        if kl is not None and (self.state.best_kl is None or kl < self.state.best_kl):
+            self.state.best_kl, self.state.best_step = kl, step
+        if step == 0 and self.method.kl_name == "kl":  # what is measured here is the reverse KL
+            self.state.reference_kl = kl or 0.0
+        return metrics
+
+    def _stop_on_divergence(self, metrics: dict[str, float], step: int) -> None:
+        """By the training KL; where the method is not made of one, by the loss, against that of the first steps."""
+        stop, state, kl = self.config.stop, self.state, metrics.get(f"train/{self.method.kl_name}")
+        by_loss = self.config.method not in ("opct", "offpolicy", "grpo")
+        value = metrics["train/loss"] if by_loss else kl
+        if value is None:  # a step without pairs in the loss
+            return
+        name, unit, reference = ("loss", "", "reference_loss") if by_loss else ("KL", " nats a token", "reference_kl")
+        if step <= FIRST_STEPS:
+            setattr(state, reference, max(getattr(state, reference), value))
+        bound = stop.divergence_factor * max(getattr(state, reference), KL_FLOOR)
+        state.steps_above = state.steps_above + 1 if value > bound else 0
+        if state.steps_above >= stop.divergence_patience:
+            raise DivergenceError(
+                f"Step {step}: the training {name} is {value:.3g}{unit}, above {bound:.3g} "
+                f"(stop.divergence_factor={stop.divergence_factor} times the {name} at the start) for "
+                f"{state.steps_above} steps. {self._advice()}"
+            )
+
+    def _advice(self) -> str:
+        checkpoints = self.run.checkpoints()
+        saved = f"The last checkpoint is {checkpoints[-1][1]}." if checkpoints else "No checkpoint was written yet."
+        return f"{saved} Try a lower optim.learning_rate or optim.max_grad_norm."
+
+    def _save(self) -> None:
+        """A checkpoint of the current step, unless there is one."""
+        if distributed.from_main(self.run.checkpoint_path(self.state.step).exists()):
+            return
+        write_checkpoint(self.run, self.setup, self.state)
+        distributed.main_only(self.run.prune, self.config.save_total_limit, self.state.best_step)
+
+
+def _own_seed() -> tuple[int, ...]:
+    """What makes the dropout of this process another one than that of the main process."""
+    return () if distributed.is_main() else (distributed.rank(),)
+
+
+SHOWN = {"kl": "train/kl", "loss": "train/loss", "validation": "validation/kl"}

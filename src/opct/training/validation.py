@@ -1,0 +1,64 @@
+"""The KL on held-out pairs while training: the policy answers, the teacher scores, nothing is learnt.
+
+The same pairs and seeds at every step and for every method, so that curves can be compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from opct import distributed, losses
+from opct.data.render import RenderedPair
+from opct.methods.rollouts import Rollout, cost, policy_rollouts, rollout_row
+from opct.models.fsdp import by_itself
+from opct.models.policy import SCORING_TOKENS
+from opct.models.scoring import micro_batches, tokenwise
+from opct.training.setup import Setup
+
+
+def validate(setup: Setup, step: int) -> tuple[dict[str, float], list[dict[str, Any]]]:
+    """Mean reverse KL a token (nats) on held-out pairs and on held-out identity pairs, and the rollouts as rows.
+
+    One completion a pair, sampled from the policy under `prompt`; the exact KL to the teacher under `teacher_prompt`.
+    """
+    metrics, rows = {}, []
+    for name, pairs in (("validation/kl", setup.validation), ("validation/kl_identity", setup.validation_anchors)):
+        if not pairs:
+            continue
+
+        def measure(own: list[RenderedPair]) -> list[tuple[Rollout, list[float]]]:
+            with by_itself(*setup.models):
+                return list(zip(*rollout_kl(setup, own), strict=True))
+
+        measured = distributed.shared_out(pairs, [cost(rendered, setup.config, 1) for rendered in pairs], measure)
+        rollouts, kl = [list(column) for column in zip(*measured, strict=True)]
+        tokens = [x for values in kl for x in values]
+        metrics[name] = sum(tokens) / len(tokens)
+        for axis in sorted({r.pair.axis for r in rollouts}) if name == "validation/kl" else ():
+            own = [x for r, values in zip(rollouts, kl, strict=True) if r.pair.axis == axis for x in values]
+            if len(own) < len(tokens):  # pairs of several axes
+                metrics[f"{name}_{axis}"] = sum(own) / len(own)
+        rows += [rollout_row(r, setup.policy, step, values) for r, values in zip(rollouts, kl, strict=True)]
+    return metrics, rows
+
+
+@torch.no_grad()
+def rollout_kl(setup: Setup, pairs: Sequence[RenderedPair]) -> tuple[list[Rollout], list[list[float]]]:
+    """One rollout for each pair and the exact reverse KL of each of its tokens, in nats."""
+    policy, teacher = setup.policy, setup.teacher
+    rollouts = policy_rollouts(policy, pairs, setup.config, "validation", n=1, sampler=setup.engine)
+    kl: list[list[float]] = [[] for _ in rollouts]
+    lengths = [max(len(r.prompt_ids), len(r.teacher_ids)) + len(r.ids) for r in rollouts]
+    for rows in micro_batches(lengths, SCORING_TOKENS):
+        batch = [rollouts[i] for i in rows]
+        completions = [r.ids for r in batch]
+        with teacher() as model:
+            reference = model.score([r.teacher_ids for r in batch], completions)
+        student = policy.score([r.prompt_ids for r in batch], completions)
+        values = tokenwise(losses.reverse_kl, student, reference).split(list(student.lengths))
+        for i, value in zip(rows, values, strict=True):
+            kl[i] = value.tolist()
+    return rollouts, kl
