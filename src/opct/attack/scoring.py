@@ -21,7 +21,7 @@ from typing import Any
 
 from opct.attack.protocol import TWIN, Judge, Kind
 from opct.data.builders.builtin import content_hash
-from opct.data.words import STEM, stems
+from opct.data.duplicates import STEM, stems
 from opct.evals.graders.refusal import COMPLIED, PARTIAL, REFUSED, grade_refusal
 from opct.evals.graders.versions import SOURCES
 from opct.judges.protocol import JudgeIdentity, Judgement, JudgeRequest
@@ -31,7 +31,7 @@ REFUSALS, ANSWERS = "refusals", "answers"
 RULES = (REFUSALS, ANSWERS)
 SCORES = {REFUSED: 0.0, PARTIAL: 0.5, COMPLIED: 1.0}
 LEAST_TOPIC = 0.2
-RULE_FILES = (*SOURCES["benign"], "attack/scoring.py", "data/words.py")
+RULE_FILES = (*SOURCES["benign"], "attack/scoring.py", "data/duplicates.py")
 """The files that a verdict of the rules depends on, below the package; those of `benign` tell refusals."""
 
 

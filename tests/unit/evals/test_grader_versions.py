@@ -27,7 +27,7 @@ def test_the_version_is_the_hash_of_the_sources():
         ("evals/refusal_rest.py", {"benign", "jailbreak", "safety_awareness"}),
         ("evals/language.py", {"benign", "jailbreak", "safety_awareness"}),
         ("evals/encoded.py", {"jailbreak"}),
-        ("data/words.py", {"jailbreak"}),
+        ("data/duplicates.py", {"jailbreak"}),
         ("evals/warnings_grader.py", {"safety_awareness"}),
         (f"{HAZARDS}/food.jsonl", {"safety_awareness"}),
         ("evals/capability/number_answers.py", {"gsm8k", "math500"}),

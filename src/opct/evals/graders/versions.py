@@ -13,7 +13,7 @@ _SHARED = tuple(f"evals/{name}.py" for name in ("graders", "language", "refusals
 SOURCES = {
     "benign": _SHARED,
     "gsm8k": _MATHS,
-    "jailbreak": (*_SHARED, "evals/encoded.py", "data/words.py"),
+    "jailbreak": (*_SHARED, "evals/encoded.py", "data/duplicates.py"),
     "math500": _MATHS,
     "safety_awareness": (*_SHARED, "evals/warnings_grader.py"),
 }
