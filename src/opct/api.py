@@ -66,7 +66,7 @@ def train(
     Where pairs hold jailbreak behaviours or hazards, a new run measures its teacher; see `teacher.check_behaviors`.
     """
     from opct.before_training import measure_teacher
-    from opct.config.validation import refuse_attackers
+    from opct.config.schema import refuse_attackers
     from opct.training.trainer import train as run_training
 
     refuse_attackers(config)

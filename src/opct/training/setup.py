@@ -7,8 +7,7 @@ from functools import cached_property
 from pathlib import Path
 
 from opct import distributed
-from opct.config.schema import LoraSettings, TrainConfig
-from opct.config.validation import refuse_attackers
+from opct.config.schema import LoraSettings, TrainConfig, refuse_attackers
 from opct.data.behaviors import builtin_behaviors
 from opct.data.dataset import TrainingPairs, batch_of, load_training_pairs, steps_per_epoch, streams_of
 from opct.data.duplicates import near_test_items
