@@ -230,5 +230,5 @@ def test_metrics_with_a_broken_line_in_the_middle(tmp_path, tiny_folder):
     lines = place.run.metrics_path.read_text().splitlines()
     place.run.metrics_path.write_text("\n".join([lines[0], lines[1][:10], lines[2]]) + "\n")
     before = files(place.run.path)
-    assert f"{place.run.metrics_path}:2 is not a JSON object" in here(*place.command("--resume")).error()
+    assert f"{place.run.metrics_path}:2: not valid JSON" in here(*place.command("--resume")).error()
     assert files(place.run.path) == before
