@@ -14,7 +14,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json
@@ -33,13 +33,13 @@ _LARGE_EXPONENT = re.compile(rb"[eE]\+?\d{3}")
 # ------------------------------------------------------------------------------------------------------------ reading
 
 
+@overload
+def read_json(path: str | Path, *, hint: str = ..., error: type[OpctError] = ...) -> dict[str, Any]: ...
+@overload
 def read_json(
-    path: str | Path,
-    model: type[T] | TypeAdapter[T] = dict,  # type: ignore[assignment]
-    *,
-    hint: str = "",
-    error: type[OpctError] = RunError,
-) -> T:
+    path: str | Path, model: type[T] | TypeAdapter[T], *, hint: str = ..., error: type[OpctError] = ...
+) -> T: ...
+def read_json(path: str | Path, model: Any = dict, *, hint: str = "", error: type[OpctError] = RunError) -> Any:
     """The content of a JSON file, checked against a model.
 
     Args:
@@ -62,13 +62,19 @@ def read_json(
         raise error(_joined(f"{path}: {fault}.", hint)) from fault
 
 
+@overload
+def read_jsonl(path: str | Path, *, hint: str = ..., error: type[OpctError] = ...) -> list[dict[str, Any]]: ...
+@overload
+def read_jsonl(
+    path: str | Path, model: type[T] | TypeAdapter[T], *, hint: str = ..., error: type[OpctError] = ...
+) -> list[T]: ...
 def read_jsonl(
     path: str | Path,
-    model: type[T] | TypeAdapter[T] = dict,  # type: ignore[assignment]
+    model: Any = dict,
     *,
     hint: str = "Delete that line, or the file, and run again.",
     error: type[OpctError] = RunError,
-) -> list[T]:
+) -> Any:
     """Every row of a JSON-lines file, checked against a model.
 
     A torn last line is left out; a missing file has no rows. Arguments as of `read_json`.
@@ -99,7 +105,7 @@ def read_jsonl(
     return rows
 
 
-def parse_json(text: bytes | str, model: type[T] | TypeAdapter[T] = dict) -> T:  # type: ignore[assignment]
+def parse_json(text: bytes | str, model: Any = dict) -> Any:
     """JSON of bounded depth and finite numbers, checked against a model.
 
     Raises:
@@ -115,7 +121,7 @@ def parse_json(text: bytes | str, model: type[T] | TypeAdapter[T] = dict) -> T: 
     if model is dict:
         if not isinstance(value, dict):
             raise ValueError(f"not a JSON object but {type(value).__name__}")
-        return value  # type: ignore[return-value]
+        return value
     adapter = model if isinstance(model, TypeAdapter) else TypeAdapter(model)
     try:
         return adapter.validate_json(text)
