@@ -1,1 +1,3 @@
-from opct.runs.console import pluralize as count  # noqa: F401  # until the rooms that import it are rewritten
+"""Names of `opct.runs.console`."""
+
+from opct.runs.console import pluralize as count  # noqa: F401

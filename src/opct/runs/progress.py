@@ -1,4 +1,3 @@
-# Until the rooms that import it are rewritten.
 from opct.runs.console import Field as Field
 from opct.runs.console import NullProgress as NullProgress
 from opct.runs.console import PlainProgress as PlainProgress
