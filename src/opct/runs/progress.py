@@ -1,3 +1,5 @@
+"""Names of `opct.runs.console`."""
+
 from opct.runs.console import Field as Field
 from opct.runs.console import NullProgress as NullProgress
 from opct.runs.console import PlainProgress as PlainProgress
