@@ -14,6 +14,7 @@ from opct.evals.cut_replies import OF_CUT
 from opct.evals.records import CUT, was_cut
 from opct.evals.safety_curve import pass_rates
 from opct.evals.safety_rows import AREAS, CURVE
+from opct.evals.tasks.lm_eval_task import COUNT
 from opct.reports.axes import BENIGN
 from opct.reports.load import EvaluatedRun, Row
 
@@ -37,32 +38,27 @@ KEYS = {
     "warning_rate": "is_warned",
     "over_warning_rate": "is_over_warned",
     "accuracy": "is_correct",
-    "solved_rate": "is_solved",
     "extraction_rate": "is_extracted",
-    "prompt_strict": "is_correct",
-    "prompt_loose": "is_correct_loose",
-    "share_of_right": "p_correct",
 }
 """Where a metric's value stands in `values` of a sample; any other metric stands under its own name."""
 OF_FACTS = AREAS | CURVE
 """Metrics over facts, by what a fact of a pass rate adds to each."""
 NO_CHECK = "unscored:no_check"
 JAILBREAK = "jailbreak"
-INSTRUCTIONS = {"instruction_strict": "n_followed_strict", "instruction_loose": "n_followed_loose"}
-"""Metrics over the instructions of a prompt, and the number of them that are followed."""
 WRAPPED = {"all": ("train", "held_out"), "benign_wrapped": ("benign_train", "benign_held_out")}
 """Groups of the jailbreak axis that are several splits."""
 
 
 def sample_clusters(runs: Iterable[EvaluatedRun]) -> dict[str, str]:
-    """The cluster (question) over all runs of every sample id, and of the ids of its instructions."""
+    """The cluster (question) over all runs of every sample id, and of the ids of its single values."""
     found = {}
     for run in runs:
         for sample in run.samples:
             cluster = str(sample.get("cluster", sample["id"]))
             found[str(sample["id"])] = cluster
-            if "n_instructions" in (sample.get("values") or {}):
-                found |= dict.fromkeys(_instruction_ids(sample), cluster)
+            for key in sample.get("values") or {}:
+                if key.endswith(COUNT):
+                    found |= dict.fromkeys(_single_ids(sample, key), cluster)
     return found
 
 
@@ -71,8 +67,8 @@ def sample_values(samples: Sequence[Row], suite: str, metric: str, group: str) -
     members = metric_samples(samples, suite, metric, group)
     if metric in OF_FACTS:
         return _of_facts(members, OF_FACTS[metric])
-    if metric in INSTRUCTIONS:
-        return _of_instructions(members, INSTRUCTIONS[metric])
+    if any(metric + COUNT in (sample.get("values") or {}) for sample in members):
+        return _single_values(members, metric)
     if metric in OF_CUT:
         return _of_cut(members, *OF_CUT[metric])
     key = KEYS.get(metric, metric)
@@ -97,26 +93,25 @@ def _of_cut(members: Sequence[Row], key: str, value: Callable[[Value, bool], Val
     return {str(sample["id"]): value(_value(sample, key), sample.get("stop_reason") in CUT) for sample in members}
 
 
-def _of_instructions(members: Sequence[Row], key: str) -> dict[str, Value]:
-    """1 for as many instructions of each prompt as are followed, 0 for the rest; one None where none was verified.
+def _single_values(members: Sequence[Row], metric: str) -> dict[str, Value]:
+    """1 for as many single values of each sample as are right, 0 for the rest; one None where none was scored.
 
-    Which of a prompt's instructions a number stands for is not recorded. Neither a difference of two runs nor its
-    interval depends on it: both are made of the sums over a prompt, its cluster.
+    Which of a sample's values a number stands for is not recorded. Neither a difference of two runs nor its interval
+    depends on it: both are made of the sums over a sample, its cluster.
     """
     found: dict[str, Value] = {}
     for sample in members:
-        if key not in (sample.get("values") or {}):
-            continue
-        done = _value(sample, key)
-        for place, id_ in enumerate(_instruction_ids(sample)):
-            found[id_] = None if done is None else float(place < done)
+        share, count = _value(sample, metric), _value(sample, metric + COUNT)
+        right = None if share is None or count is None else round(share * count)
+        for place, id_ in enumerate(_single_ids(sample, metric + COUNT)):
+            found[id_] = None if right is None else float(place < right)
     return found
 
 
-def _instruction_ids(sample: Row) -> list[str]:
-    """An id for each instruction of a prompt; one where it is not known how many there are."""
-    count = _value(sample, "n_instructions")
-    return [f"{sample['id']}#{place}" for place in range(1 if count is None else int(count))]
+def _single_ids(sample: Row, count: str) -> list[str]:
+    """An id for each single value of a sample; one where it is not known how many there are."""
+    n = _value(sample, count)
+    return [f"{sample['id']}#{place}" for place in range(1 if n is None else int(n))]
 
 
 def metric_samples(samples: Sequence[Row], suite: str, metric: str, group: str) -> list[Row]:

@@ -1,8 +1,8 @@
 """Capability: what the model could do before, on public benchmarks with their published prompts and metrics.
 
 MMLU, TruthfulQA, CommonsenseQA, GPQA, GSM8K and IFEval are lm-eval's, and so is every other task by its name
-(`lm-eval:arc_easy`). MATH-500 is graded by Inspect's `math()`. None of the data is shipped: it comes from a file or folder that is named, else
-from the folder in `OPCT_CAPABILITY_DATA`, else from the hub at a pinned revision.
+(`lm-eval:arc_easy`). MATH-500 is graded by Inspect's `math()`. None of the data is shipped: it comes from a file or
+folder that is named, else from the folder in `OPCT_CAPABILITY_DATA`, else from the hub at a pinned revision.
 
 GPQA's authors ask that examples are not shown in plain text online: keep its logs to yourself.
 """
@@ -28,7 +28,16 @@ from opct.errors import DataError, EvaluationError, shown_faults
 from opct.evals.graders.short_answer import Verdict
 from opct.evals.records import Record, Row, metric_row, was_cut
 from opct.evals.tasks.common import Item, as_score, make_task, stopped_early
-from opct.evals.tasks.lm_eval_task import AXIS, COUNT, chosen, lm_eval_task, load_tasks
+from opct.evals.tasks.lm_eval_task import (
+    ASKED_SPLIT,
+    AXIS,
+    COUNT,
+    IS_CORRECT,
+    IS_EXTRACTED,
+    chosen,
+    lm_eval_task,
+    load_tasks,
+)
 
 DATA_FOLDER = "OPCT_CAPABILITY_DATA"
 LM_EVAL = "lm-eval:"
@@ -36,7 +45,7 @@ LM_EVAL = "lm-eval:"
 MATH500 = "math500"
 MATH_TEMPLATE = "{problem}\n\nSolve this step by step. Put the final answer in \\boxed{{}}."
 MATH_TOKENS = 1024
-MATH_KEYS = ("accuracy", "is_extracted")
+MATH_KEYS = (IS_CORRECT, IS_EXTRACTED)
 
 
 @dataclass(frozen=True)
@@ -46,8 +55,8 @@ class Benchmark:
     Attributes:
         task: lm-eval's name of it, `path` the folder of its definition.
         metric: of lm-eval, as it prints it; results call it `accuracy`.
-        split: the one that is asked.
-        files: names of local files by split, also with `.gz`; a file may have all splits in a column `split`.
+        files: names of local files by split, also with `.gz`; the first split is asked. A file may have all splits,
+            in a column `split`.
         revision: of the hub's data set.
         convert: from rows as the authors publish them to those of the hub.
     """
@@ -55,7 +64,6 @@ class Benchmark:
     task: str
     path: str
     metric: str
-    split: str
     files: Mapping[str, tuple[str, ...]]
     revision: str | None = None
     convert: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict
@@ -79,30 +87,31 @@ def truthfulqa_targets(row: Mapping[str, Any]) -> Mapping[str, Any]:
 
 LM_EVAL_BENCHMARKS = {
     "gsm8k": Benchmark(
-        "gsm8k", "gsm8k", "exact_match,flexible-extract", "test",
+        "gsm8k", "gsm8k", "exact_match,flexible-extract",
         {"test": ("gsm8k_test.jsonl", "gsm8k.jsonl"), "train": ("gsm8k_train.jsonl",)},
         "740312add88f781978c0658806c59bc2815b9866",
     ),
     "mmlu": Benchmark(
-        "mmlu", "mmlu/default", "acc", "test",
+        "mmlu", "mmlu/default", "acc",
         {"test": ("mmlu_test.jsonl", "mmlu.jsonl", "mmlu_dev_val_test.jsonl"), "dev": ("mmlu_dev.jsonl",)},
         "c30699e8356da336a370243923dbaf21066bb9fe",
     ),
     "truthfulqa": Benchmark(
-        "truthfulqa_mc2", "truthfulqa", "acc", "validation",
-        {"validation": ("TruthfulQA.csv", "truthfulqa.csv")}, convert=truthfulqa_targets,
+        "truthfulqa_mc2", "truthfulqa", "acc",
+        {"validation": ("TruthfulQA.csv", "truthfulqa.csv")},
+        "741b8276f2d1982aa3d5b832d3ee81ed3b896490", truthfulqa_targets,
     ),
     "commonsenseqa": Benchmark(
-        "commonsense_qa", "commonsense_qa", "acc", "validation",
+        "commonsense_qa", "commonsense_qa", "acc",
         {"validation": ("commonsenseqa_val.jsonl", "commonsenseqa.jsonl"), "train": ("commonsenseqa_train.jsonl",)},
         "94630fe30dad47192a8546eb75f094926d47e155",
     ),
     "gpqa": Benchmark(
-        "gpqa_diamond_zeroshot", "gpqa/zeroshot", "acc", "train",
+        "gpqa_diamond_zeroshot", "gpqa/zeroshot", "acc",
         {"train": ("gpqa_diamond.csv", "gpqa.csv")}, "633f5ee89ab8ad4522a9f850766b73f62147ffdd",
     ),
     "ifeval": Benchmark(
-        "ifeval", "ifeval", "prompt_level_strict_acc", "train",
+        "ifeval", "ifeval", "prompt_level_strict_acc",
         {"train": ("ifeval_input_data.jsonl", "ifeval.jsonl")}, "966cd89545d6b6acfd7638bc708b98261ca58e84",
     ),
 }  # fmt: skip
@@ -163,7 +172,7 @@ def benchmark_task(
         return _math500(n, data, seed, max_completion_tokens or MATH_TOKENS, greedy)
     known = LM_EVAL_BENCHMARKS.get(name)
     if known is None:
-        known = Benchmark(name.removeprefix(LM_EVAL), "", "", "", {})
+        known = Benchmark(name.removeprefix(LM_EVAL), "", "", {})
     if name == "ifeval":
         _check_ifeval()
     splits, origin = _local_rows(name, known, data)
@@ -214,14 +223,15 @@ def lm_eval(name: str, n: int | None = None, data: str | None = None, seed: int 
 
 def _local_rows(name: str, known: Benchmark, data: str | None) -> tuple[dict[str, list[Any]] | None, str]:
     """A benchmark's rows by split and what to call their source; None where no local file has them."""
-    split = known.split or "test"
+    split = next(iter(known.files), ASKED_SPLIT)
     folder = _folder(data) if data is not None or known.files else None
     file = Path(data) if data is not None and not Path(data).is_dir() else None
     if file is None and folder is not None:
-        file = _first_file(folder, known.files.get(split) or (f"{split}.jsonl", f"{split}.csv"))
+        file = _first_file(folder, known.files.get(split, ()))
     if file is None:
         if data is not None:
-            raise DataError(f"{data} has no file of {name}: it needs {' or '.join(known.files.get(split, ()))}.")
+            named = " or ".join(known.files.get(split, ())) or "a file, not a folder"
+            raise DataError(f"{data} has no data of {name}: it needs {named}.")
         return None, ""
     rows = _rows(file, name, known)
     by_split = {split: rows}
@@ -275,7 +285,7 @@ def _check_ifeval() -> None:
 
 
 def _math500(n: int | None, data: str | None, seed: int, max_completion_tokens: int, greedy: bool) -> Task:
-    known = Benchmark(MATH500, "", "", "test", {"test": ("math500_test.jsonl", "math500.jsonl")})
+    known = Benchmark(MATH500, "", "", {"test": ("math500_test.jsonl", "math500.jsonl")})
     splits, origin = _local_rows(MATH500, known, data)
     if splits is None:
         origin = "HuggingFaceH4/MATH-500@6e4ed1a2a79af7d8630a6b768ec859cb5af4d3be"
@@ -342,7 +352,7 @@ def math_scorer() -> Scorer:
         if found is None or (found.metadata or {}).get("status") == "target_timeout":
             return as_score(Verdict("unscored:grader_timeout"), {}, keys=MATH_KEYS, answer=reply)
         is_right = found.value == CORRECT
-        values = {"accuracy": float(is_right), "is_extracted": float(found.reason != "invalid_response_format")}
+        values = {IS_CORRECT: float(is_right), IS_EXTRACTED: float(found.reason != "invalid_response_format")}
         verdict = "correct" if is_right else "other"
         return as_score(Verdict(verdict, verdict), values, keys=MATH_KEYS, answer=str(found.answer or ""))
 
@@ -358,14 +368,15 @@ def capability_rows(suite: str, records: Sequence[Record]) -> list[Row]:
 
     A metric with several values a sample, as IFEval's over instructions, counts each of them; samples are clusters.
     """
-    names = {key for record in records for key, value in record.row["values"].items() if value is not None}
-    plain = sorted(names - {"accuracy", "is_extracted"} - {name for name in names if name.endswith(COUNT)})
+    names = {key for record in records for key in record.row["values"]}
+    known = {key for record in records for key, value in record.row["values"].items() if value is not None}
+    metrics = {"accuracy": IS_CORRECT} if IS_CORRECT in names else {}
+    metrics |= {key: key for key in sorted(known - {IS_CORRECT, IS_EXTRACTED}) if not key.endswith(COUNT)}
+    metrics |= {"extraction_rate": IS_EXTRACTED} if IS_EXTRACTED in names else {}
     rows = []
-    for key in (*(["accuracy"] if any("accuracy" in record.row["values"] for record in records) else []), *plain):
-        counted = _single_values(records, key) if key + COUNT in names else records
-        rows.append(metric_row(AXIS, suite, key, "all", counted, key))
-    if "is_extracted" in names:
-        rows.append(metric_row(AXIS, suite, "extraction_rate", "all", records, "is_extracted"))
+    for metric, key in metrics.items():
+        counted = _single_values(records, key) if key + COUNT in known else records
+        rows.append(metric_row(AXIS, suite, metric, "all", counted, key))
     if any(record.row["completion_tokens"] for record in records):
         cut = [_with_value(record, "is_truncated", was_cut(record.row)) for record in records]
         rows.append(metric_row(AXIS, suite, "truncation_rate", "all", cut, "is_truncated"))

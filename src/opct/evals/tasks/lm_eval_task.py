@@ -35,10 +35,13 @@ from opct.evals.tasks.common import Item, as_chat, as_score, make_task, stopped_
 AXIS = "capability"
 MAX_TOKENS = 256
 """Longest reply where a task of lm-eval names none, as lm-eval has it."""
+IS_CORRECT, IS_EXTRACTED = "is_correct", "is_extracted"
 INVALID = "[invalid]"
 """What lm-eval's filters make of a reply that holds no answer."""
 COUNT = "/n"
 """Ends the name of how many values a sample's metric is the mean of, where it has several."""
+ASKED_SPLIT = ""
+"""Stands for the split that a task asks, whatever its name."""
 SPLITS = ("training_split", "validation_split", "test_split", "fewshot_split")
 Splits = Mapping[str, Sequence[Mapping[str, Any]]]
 
@@ -77,20 +80,26 @@ def load_tasks(
         EvaluationError: lm-eval is not installed, has no such task, or has it in a form that cannot be asked.
         DataError: the data cannot be had.
     """
+    import jinja2
+
     manager = _manager(path)
     if name not in manager.task_index:
         raise EvaluationError(unknown("lm-eval task", name, manager.all_tasks))
     spec: Any = name
     if splits is not None or revision is not None:
-        leaves = _leaves(manager.task_index, name)
-        own = [_overrides(manager.task_index[leaf["task"]].cfg, splits, revision, shots) for leaf in leaves]
-        spec = {"group": "opct", "task": [leaf | more for leaf, more in zip(leaves, own, strict=True)]}
+        leaves = [(leaf, manager.task_index[leaf["task"]].cfg) for leaf in _leaves(manager.task_index, name)]
+        if splits is not None and len(leaves) > 1:
+            leaves = [(leaf, config) for leaf, config in leaves if any(_rows_of(config, splits).values())]
+        own = [leaf | _overrides(config, splits, revision, shots) for leaf, config in leaves]
+        spec = {"group": "opct", "task": own}
     with _as_lm_eval_runs():
         try:
             tasks = list(manager.load(spec)["tasks"].values())
-        except (OSError, ValueError, KeyError, RuntimeError) as error:
+        except (OSError, ValueError, LookupError, RuntimeError, jinja2.TemplateError) as error:
             said = " ".join(str(error).split())
-            raise DataError(f"lm-eval cannot load the data of {name}: {said} Give a file: --data NAME=FILE.") from error
+            raise DataError(
+                f"Cannot load the data of lm-eval's {name}: {said} Give a file with its columns: --data SUITE=FILE."
+            ) from error
     for task in tasks:
         if shots is not None:
             task.set_config("num_fewshot", shots)
@@ -186,6 +195,7 @@ def _overrides(
     if splits is None:
         return {"dataset_kwargs": {**(config.get("dataset_kwargs") or {}), "revision": revision}}
     name, of_test = config["task"], config.get("test_split") or config.get("validation_split")
+    splits = {key or of_test: rows for key, rows in splits.items()}
     if not splits.get(of_test):
         raise DataError(f"The data of {name} has no rows of its split {of_test}: name a file with them.")
     own = {key: config[key] if config.get(key) in splits else None for key in SPLITS}
@@ -195,28 +205,38 @@ def _overrides(
     if shots and not examples and "samples" not in (config.get("fewshot_config") or {}):
         wanted = config.get("fewshot_split") or config.get("training_split") or "training"
         raise DataError(f"{name} shows {shots} examples of its split {wanted}, which is not there: add it, or shots=0.")
-    subject = config.get("dataset_name")
+    rows = _rows_of(config, splits)
 
-    def rows(**_: Any) -> Any:
+    def dataset(**_: Any) -> Any:
         import datasets
 
-        kept = {key: [row for row in given if row.get("subject", subject) == subject] for key, given in splits.items()}
-        return datasets.DatasetDict({key: datasets.Dataset.from_list(given) for key, given in kept.items()})
+        return datasets.DatasetDict({key: datasets.Dataset.from_list(list(given)) for key, given in rows.items()})
 
-    return {**own, "custom_dataset": rows, "dataset_kwargs": {}}
+    return {**own, "custom_dataset": dataset, "dataset_kwargs": {}}
+
+
+def _rows_of(config: Mapping[str, Any], splits: Splits) -> dict[str, list[Any]]:
+    """The rows of a task's own part of the data; a column `subject` tells the parts of a group apart."""
+    part = config.get("dataset_name")
+    return {split: [row for row in rows if row.get("subject", part) == part] for split, rows in splits.items()}
 
 
 @contextlib.contextmanager
 def _as_lm_eval_runs() -> Iterator[None]:
     """Python's generator seeded as lm-eval seeds it, for tasks that shuffle their options; its remarks left out."""
+    import datasets
+
     state, log = random.getstate(), logging.getLogger("lm_eval")
-    level = log.level
+    level, had_bars = log.level, datasets.is_progress_bar_enabled()
     random.seed(0)
     log.setLevel(logging.ERROR)
+    datasets.disable_progress_bars()
     try:
         yield
     finally:
         random.setstate(state)
+        if had_bars:
+            datasets.enable_progress_bars()
         log.setLevel(level)
 
 
@@ -233,7 +253,7 @@ def _check(task: Any) -> None:
 def _questions(task: Any) -> Iterator[Question]:
     from lm_eval.utils import handle_non_serializable, hash_string
 
-    for doc in task.eval_docs:
+    for doc in task.task_docs:
         text = json.dumps(doc, indent=2, default=handle_non_serializable, ensure_ascii=False)
         yield Question(task, doc, hash_string(text)[:16])
 
@@ -358,7 +378,7 @@ def _scorer(questions: Mapping[str, Question], metric: str | None) -> Scorer:
             values = scores_of(question, state.store.get("likelihoods") or [reply], metric)
             if values is None:
                 return as_score(Verdict("unscored:grader_error"), {}, keys=keys, answer=reply)
-            main = values.get("accuracy", next(iter(values.values()), 0.0))
+            main = values.get(IS_CORRECT, next(iter(values.values()), 0.0))
             verdict = "correct" if main >= 0.5 else "other"
             return as_score(Verdict(verdict, verdict), values, keys=[*keys, *(set(values) - set(keys))], answer=reply)
 
@@ -370,7 +390,7 @@ def _scorer(questions: Mapping[str, Question], metric: str | None) -> Scorer:
 def _keys(task: Any, metric: str | None) -> list[str]:
     filters = [ensemble["name"] for ensemble in task.config.filter_list or [{"name": "none"}]]
     named = [_key(name, chosen_filter) for name in task.aggregation() for chosen_filter in filters]
-    return ["accuracy" if name == metric else name for name in named] + (["is_extracted"] if _extracts(task) else [])
+    return [IS_CORRECT if name == metric else name for name in named] + ([IS_EXTRACTED] if _extracts(task) else [])
 
 
 def _key(metric: str, filter_name: str) -> str:
@@ -405,9 +425,9 @@ def scores_of(question: Question, answers: Sequence[Any], metric: str | None) ->
         for name, value in found.items():
             key = _key(name, filter_name)
             is_main = key == metric
-            values |= _numbers("accuracy" if is_main else key, value, task.aggregation().get(name))
-            if _extracts(task) and (is_main or "is_extracted" not in values):
-                values["is_extracted"] = float(filtered[0] != INVALID)
+            values |= _numbers(IS_CORRECT if is_main else key, value, task.aggregation().get(name))
+            if _extracts(task) and (is_main or IS_EXTRACTED not in values):
+                values[IS_EXTRACTED] = float(filtered[0] != INVALID)
     return values
 
 
