@@ -55,7 +55,7 @@ def write_checkpoint(run: RunDir, setup: Setup, state: SavedState) -> None:
         CheckpointError: it could not be written; the last good one is intact.
     """
 
-    sharded = setup.policy.shards is not None and not setup.policy.has_adapter
+    sharded = setup.policy.backbone.shards is not None and not setup.policy.has_adapter
 
     def write(folder: Path | None) -> None:
         if sharded:
@@ -99,7 +99,9 @@ def load_checkpoint(checkpoint: Path, setup: Setup, state: SavedState) -> None:
         if (checkpoint / sharded_state.FOLDER).is_dir():
             sharded_state.load(checkpoint, setup.policy, setup.teacher, state.optimizer)
         else:
-            device = setup.policy.device if setup.policy.shards is None else "cpu"  # each takes its part from there
+            device = (
+                setup.policy.device if setup.policy.backbone.shards is None else "cpu"
+            )  # each takes its part from there
             saved = torch.load(checkpoint / "state.pt", map_location=device, weights_only=True)
             load_weights(setup.policy, checkpoint)
             sharded_state.place_optimizer(saved["optimizer"], setup.policy, state.optimizer)
