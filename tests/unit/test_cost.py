@@ -52,7 +52,7 @@ def test_parameters_are_the_models(tie: bool):
     assert shape_of(model.config).parameters == sum(p.numel() for p in model.parameters())
     adapted = tiny_adapter_policy(r=4, tie=tie)
     count = sum(p.numel() for p in adapted.trainable_parameters().values())
-    assert shape_of(adapted.bare_model.config).adapter_parameters(4) == count
+    assert shape_of(adapted.backbone.bare_model.config).adapter_parameters(4) == count
 
 
 def test_other_architectures_are_refused():
