@@ -33,7 +33,7 @@ def latest_checkpoint(run: RunDir) -> Path | None:
     Raises:
         CheckpointError: it is corrupt, or a process does not see it.
     """
-    checkpoint = distributed.from_main(run.latest_checkpoint() if distributed.is_main() else None)
+    checkpoint = distributed.broadcast_object(run.latest_checkpoint() if distributed.is_main() else None)
     if checkpoint is not None and not checkpoint.is_dir():
         raise CheckpointError(
             f"Process {distributed.rank()} does not see {checkpoint}: the output_dir must be on a file system that all "
