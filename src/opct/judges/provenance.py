@@ -15,7 +15,7 @@ Row = Mapping[str, Any]
 RULES_KAPPA = {"XSTest": (0.92, 0.92), "GPTFuzz": (0.69, 0.70)}
 """By labelled set, Cohen's kappa of the refusal rules against people on each of its parts: the table of docs/evals.md
 ("How well the rules agree with people"), which says how many replies of which models they are."""
-RULES_MEASURED = {JAILBREAK: "a2416a3c8d38", BENIGN: "662a928c2b78"}
+RULES_MEASURED = {JAILBREAK: 1, BENIGN: 1}
 """By suite, the version of the rules that these were measured with, as `opct.evals.graders.versions` gives it."""
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from opct.data.pairs import Prompt
 from opct.errors import DataError, EvaluationError, shown_faults
 from opct.evals.graders.short_answer import AMBIGUOUS, EMPTY, TRUNCATED, UNPARSED, Verdict
-from opct.evals.graders.versions import SOURCES, grader_version
+from opct.evals.graders.versions import VERSIONS, grader_version
 from opct.evals.tasks.common import Item, as_score, make_task
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ def capability_task(
         "shots": 0,
         "prompt_hash": template_hash(template),
         "graded_by": graded_by,
-        **({"grader_version": grader_version(name)} if name in SOURCES else {}),
+        **({"grader_version": grader_version(name)} if name in VERSIONS else {}),
         "data": origin,
         "n_asked": len(asked),
         "n_available": len(each),
