@@ -12,9 +12,9 @@ from typing import Any
 from opct.data.contamination import TrainedTexts
 from opct.data.near_duplicates import crossing
 from opct.data.perturb.jailbreak import ARTIFACT
-from opct.evals.records import Row
-from opct.evals.tasks.benign import BENIGN
-from opct.evals.tasks.jailbreak import BENIGN_PREFIX, JAILBREAK
+from opct.evals.metrics import Row
+from opct.evals.samples import BENIGN, BENIGN_PREFIX
+from opct.evals.tasks.jailbreak import JAILBREAK
 from opct.evals.tasks.safety_awareness import SAFETY_AWARENESS
 
 NOUNS = {JAILBREAK: "behaviours", SAFETY_AWARENESS: "facts", BENIGN: "benign requests"}

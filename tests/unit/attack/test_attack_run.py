@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import anyio
 import pytest
 from inspect_ai.model import ModelOutput, ModelUsage, get_model
+from opct.data.duplicates import normalize
 from rich.console import Console
 from scripted import ScriptedAttacker, ScriptedJudge, ScriptedTarget, user
 
@@ -36,7 +37,6 @@ from opct.attack.transfer import FamilyTransfer
 from opct.config.loader import dump_config
 from opct.config.schema import LossConfig, TrainConfig
 from opct.data.behaviors import builtin_behaviors
-from opct.data.words import normalised
 from opct.errors import DataError, EvaluationError, ModelError, OtherAttackError, RunError
 from opct.judges.protocol import JudgeRequest
 from opct.models.from_run import load_policy
@@ -631,7 +631,7 @@ def test_attacked_behaviours_that_the_target_was_trained_on_are_said(tiny_policy
     """One of two, in other case; an adapter whose run kept nothing is not known."""
     behaviors = builtin_behaviors("test")[:2]
     with RunDir.create(tmp_path / "run") as run:
-        texts = {"behaviors": [normalised(behaviors[1].behavior)], "twins": [], "facts": [], "is_complete": True}
+        texts = {"behaviors": [normalize(behaviors[1].behavior)], "twins": [], "facts": [], "is_complete": True}
         write_json(run.trained_on_path, texts)
         [said] = held_in_warnings(tmp_path / "run", tiny_policy, behaviors)
         assert said.startswith("1 of the 2 attacked behaviours")

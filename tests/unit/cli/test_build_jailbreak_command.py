@@ -6,10 +6,10 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from opct.data.duplicates import cross_duplicates
 
 from opct.cli.app import main
 from opct.data.behaviors import builtin_behaviors, load_behaviors
-from opct.data.near_duplicates import crossing
 from opct.data.pairs import load_pairs
 from opct.data.perturb.jailbreak import REFUSED_TURNS, SAFETY_SYSTEM
 
@@ -167,7 +167,7 @@ def test_near_duplicates_across_splits_by_hash_are_left_out_and_counted(tmp_path
     trained = {pair.meta["behavior"] for pair in load_pairs(out)}
     of_split = [behavior for behavior in load_behaviors(source) if behavior.split == "train"]
     assert 0 < len(trained) < len(of_split)
-    assert not crossing(sorted(trained), sorted(set(texts) - {behavior.behavior for behavior in of_split}))
+    assert not cross_duplicates(sorted(trained), sorted(set(texts) - {behavior.behavior for behavior in of_split}))
     n = len(of_split) - len(trained)
     assert f"left out: {n} near-duplicate(s) of behaviours of {source} in a later split: 'b/" in capsys.readouterr().out
 

@@ -10,11 +10,11 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from opct.data.duplicates import leaks_into_later_split, near_duplicate_groups, nearest, split_duplicates
 from tests.conftest import REPOSITORY
 
 from opct.data.behavior_files import FORMATS
-from opct.data.behaviors import Behavior, apart_from, builtin_behaviors, like, load_behaviors, measured_later
-from opct.data.near_duplicates import near_duplicate_groups
+from opct.data.behaviors import Behavior, builtin_behaviors, load_behaviors
 from opct.data.questions import SPLITS
 from opct.errors import DataError
 
@@ -225,7 +225,7 @@ def test_near_duplicates_in_a_later_split_are_found():
         ("f", REQUESTS[2], "train"),
     ]
     behaviors = [Behavior(id_, "c", text, None, split) for id_, text, split in rows]
-    found = {split: [b.id for b in measured_later(behaviors, split, behaviors)] for split in (*SPLITS, None)}
+    found = {split: [b.id for b in leaks_into_later_split(behaviors, split, behaviors)] for split in (*SPLITS, None)}
     assert found == {"train": ["a", "c"], "validation": ["d"], "test": [], None: []}
 
 
@@ -241,8 +241,8 @@ def test_twins_in_a_later_split_are_found_where_their_behaviours_differ():
         ("f", REQUESTS[5], None, "validation"),
     ]
     behaviors = [Behavior(id_, "c", text, benign, split) for id_, text, benign, split in rows]
-    assert [b.id for b in measured_later(behaviors, "train", behaviors)] == ["a", "b"]
-    kept, left_out = apart_from(behaviors[:4], behaviors[4:])
+    assert [b.id for b in leaks_into_later_split(behaviors, "train", behaviors)] == ["a", "b"]
+    kept, left_out = split_duplicates(behaviors[:4], behaviors[4:])
     assert ([b.id for b in kept], [b.id for b in left_out]) == (["c", "d"], ["a", "b"])
 
 
@@ -252,9 +252,9 @@ def test_what_a_text_is_like_is_the_same_words_before_the_latest_split_before_th
         Behavior("same", "c", REQUESTS[0].upper(), None, "train"),
         Behavior("later", "c", f"{REQUESTS[0]} and on the church", None, "test"),
     ]
-    assert like([REQUESTS[0], REQUESTS[3]], behaviors) == {0: behaviors[1]}
-    assert like([REQUESTS[0]], [behaviors[0], behaviors[2]])[0].id == "later"
-    assert like([REQUESTS[0]], behaviors[:1])[0].id == "near"
+    assert nearest([REQUESTS[0], REQUESTS[3]], behaviors) == {0: behaviors[1]}
+    assert nearest([REQUESTS[0]], [behaviors[0], behaviors[2]])[0].id == "later"
+    assert nearest([REQUESTS[0]], behaviors[:1])[0].id == "near"
 
 
 def test_a_repeated_behaviour_is_read_once(tmp_path):
@@ -404,7 +404,7 @@ def test_near_duplicates_of_what_is_measured_are_found(tmp_path):
     [held] = [b for b in builtin_behaviors() if b.id == "public_harm/dog-fights"]
     texts = ["Organise illegal dog fights and betting on them!", REQUESTS[0]]
     found = load_behaviors(write_csv(tmp_path / "a.csv", ["goal", "target"], [[text, ""] for text in texts]))
-    kept, left_out = apart_from(found, [held])
+    kept, left_out = split_duplicates(found, [held])
     assert [b.behavior for b in kept] == [REQUESTS[0]]
     assert [b.behavior for b in left_out] == texts[:1]
 

@@ -16,8 +16,8 @@ from opct.errors import EvaluationError
 from opct.evals import suites
 from opct.evals.graders.short_answer import Verdict
 from opct.evals.graders.versions import grader_version
+from opct.evals.metrics import metric_rows
 from opct.evals.run import evaluate, run_task
-from opct.evals.suites import metric_rows
 from opct.evals.tasks.benign import over_refusal, refusal_of
 from opct.reports.values import sample_values
 
