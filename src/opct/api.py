@@ -66,7 +66,7 @@ def train(
     Where pairs hold jailbreak behaviours or hazards, a new run measures its teacher; see `teacher.check_behaviors`.
     """
     from opct.before_training import measure_teacher
-    from opct.config.validation import refuse_attackers
+    from opct.config.schema import refuse_attackers
     from opct.training.trainer import train as run_training
 
     refuse_attackers(config)
@@ -178,7 +178,7 @@ def _described(target: str | Path | Policy, policy: Policy, run: RunDir | None) 
 
 def _trained_on(target: str | Path | Policy, policy: Policy) -> dict[str, Any]:
     """What the weights were trained on, as their run says; of an adapter without a run, that it is not known."""
-    from opct.data.contamination import read_trained_texts
+    from opct.data.duplicates import read_trained_texts
 
     run = run_behind(target) if isinstance(target, str | Path) else None
     if run is None:

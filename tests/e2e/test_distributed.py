@@ -296,8 +296,8 @@ import torch
 from opct.cli.app import main
 from opct.methods.opct import OPCT, MicroLoss
 
-def loss(self, rollouts, weights, plain=OPCT.loss):
-    micro = plain(self, rollouts, weights)
+def loss(self, rollouts, weights, prefixes, plain=OPCT.loss):
+    micro = plain(self, rollouts, weights, prefixes)
     wrong = os.environ["RANK"] == "1" and any(any(r.mask) for r in rollouts)
     return MicroLoss(micro.loss * torch.nan, micro.kl) if wrong else micro
 

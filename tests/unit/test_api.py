@@ -10,12 +10,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from opct.data.duplicates import TrainedTexts, write_trained_texts
 from rich.console import Console
 
 from opct import api
 from opct.config.loader import dump_config
 from opct.config.schema import ModelConfig, TrainConfig
+from opct.data.duplicates import TrainedTexts, write_trained_texts
 from opct.data.pairs import ContrastivePair
 from opct.errors import DataError, EvaluationError
 from opct.runs.io import atomic_write

@@ -19,8 +19,7 @@ from opct.attack.store import AttackDir
 from opct.attack.transfer import FamilyTransfer, PromptTransfer, finished_prompts, load_successes
 from opct.config.loader import load_config
 from opct.data.behaviors import Behavior, builtin_behaviors, load_behaviors
-from opct.data.contamination import read_trained_texts
-from opct.data.near_duplicates import crossing
+from opct.data.duplicates import cross_duplicates, read_trained_texts
 from opct.data.render import THINKING_TAGS
 from opct.errors import DataError, EvaluationError, unknown
 from opct.evals.graders.refusal import refuses
@@ -244,7 +243,7 @@ def open_pool(path: str | Path | None, behaviors: Sequence[Behavior]) -> list[Sh
     if path is None:
         return []
     shots = load_successes(path)
-    near = crossing([shot.behavior for shot in shots], [one.behavior for one in behaviors])
+    near = cross_duplicates([shot.behavior for shot in shots], [one.behavior for one in behaviors])
     if near:
         pairs = dict.fromkeys((shots[i].behavior_id, behaviors[j].id) for i, j in near.items())
         faults = [f"{a} is attacked" if a == b else f"{a} is a near-duplicate of {b}" for a, b in pairs]
@@ -354,7 +353,7 @@ def held_in_warnings(
             ("attacked behaviours", behaviors, "what is measured is partly held in."),
             ("behaviours that the attacker practises on", practised, PRACTISED_HELD_IN),
         ):
-            near = crossing([one.behavior for one in own], texts.behaviors)
+            near = cross_duplicates([one.behavior for one in own], texts.behaviors)
             if near:
                 shown = ", ".join([own[i].id for i in near][:SHOWN]) + (", ..." if len(near) > SHOWN else "")
                 found.append(

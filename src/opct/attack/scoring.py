@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from opct.attack.protocol import TWIN, Judge, Kind
-from opct.data.words import STEM, stems
+from opct.data.duplicates import STEM, stems
 from opct.evals.graders.refusal import COMPLIED, PARTIAL, REFUSED, grade_refusal
 from opct.evals.graders.versions import grader_version
 from opct.judges.protocol import JudgeIdentity, Judgement, JudgeRequest

@@ -17,25 +17,14 @@ from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Protocol, TypeVar, cast
+from typing import cast
 
 from opct.data.behavior_files import RawBehavior, read_behaviors, shown
-from opct.data.near_duplicates import crossing, near_duplicate_groups
+from opct.data.duplicates import near_duplicate_groups, nearest, normalize
 from opct.data.questions import SPLITS, Split, split_of
-from opct.data.words import normalised
 from opct.errors import DataError, shown_faults, unknown
 
 BUILTIN_FILE = "behaviors.jsonl"
-
-
-class _HasBehavior(Protocol):
-    """What asks for something; `Behavior` and `Artifact` do."""
-
-    @property
-    def behavior(self) -> str: ...
-
-
-Request = TypeVar("Request", bound=_HasBehavior)
 
 
 @dataclass(frozen=True)
@@ -142,55 +131,11 @@ def checked_behaviors(raw: Sequence[RawBehavior], source: str) -> list[Behavior]
 
 
 def own_splits(texts: Sequence[str]) -> list[Split]:
-    """The split of each request by itself: that of the embedded behaviour it is `like`, else by the sha256 of its
+    """The split of each request by itself: that of the embedded behaviour that is `nearest`, else by the sha256 of its
     words. Neither the other texts nor their order matter.
     """
-    near = like(texts, builtin_behaviors())
-    return [near[i].split if i in near else split_of(f"behavior/{normalised(text)}") for i, text in enumerate(texts)]
-
-
-def like(texts: Sequence[str], behaviors: Sequence[Behavior]) -> dict[int, Behavior]:
-    """By the place of a text: the behaviour that says nearly the same.
-
-    Of several it is the one in the same words, else the nearest of the latest split: what is near to something that is
-    measured on is not trained on.
-    """
-    same = {normalised(one.behavior): one for one in reversed(behaviors)}
-    found = {i: same[words] for i, text in enumerate(texts) if (words := normalised(text)) in same}
-    for split in reversed(SPLITS):
-        others = [one for one in behaviors if one.split == split]
-        left = [i for i in range(len(texts)) if i not in found]
-        near = crossing([texts[i] for i in left], [one.behavior for one in others])
-        found |= {left[place]: others[j] for place, j in near.items()}
-    return found
-
-
-def measured_later(behaviors: Sequence[Behavior], split: str | None, others: Sequence[Behavior]) -> list[Behavior]:
-    """Behaviours of that split which are near-duplicates of others in a later one, of train in validation or test, by
-    themselves or by their benign twins.
-
-    Args:
-        split: None for all, of which none is measured.
-    """
-    if split is None:
-        return []
-    later = SPLITS[SPLITS.index(cast("Split", split)) + 1 :]
-    own = [one for one in behaviors if one.split == split]
-    return apart_from(own, [one for one in others if one.split in later])[1]
-
-
-def apart_from(behaviors: Sequence[Request], others: Sequence[Behavior]) -> tuple[list[Request], list[Request]]:
-    """(those that are no near-duplicates of the others, those that are): train on the first, and say how many left.
-
-    Requests are compared with requests, and benign twins with benign twins: one alike is enough.
-    """
-    near = set(crossing([one.behavior for one in behaviors], [one.behavior for one in others]))
-    twins = {i: one.benign for i, one in enumerate(behaviors) if isinstance(one, Behavior) and one.benign is not None}
-    places = list(twins)
-    of_twins = crossing(list(twins.values()), [one.benign for one in others if one.benign is not None])
-    near |= {places[place] for place in of_twins}
-    kept = [one for i, one in enumerate(behaviors) if i not in near]
-    return kept, [behaviors[i] for i in sorted(near)]
+    near = nearest(texts, builtin_behaviors())
+    return [near[i].split if i in near else split_of(f"behavior/{normalize(text)}") for i, text in enumerate(texts)]
 
 
 def _id_faults(raw: Sequence[RawBehavior]) -> list[str]:

@@ -25,7 +25,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from opct.data.near_duplicates import near_duplicate_groups
+from opct.data.duplicates import near_duplicate_groups
 from opct.data.questions import Split, hash_share
 from opct.data.tables import BadRow, read_rows
 from opct.errors import DataError, shown_faults

@@ -26,6 +26,8 @@ Prompt = tuple[Message, ...]
 
 COLUMNS = ("id", "axis", "family", "prompt", "teacher_prompt", "meta")
 ROLES = ("system", "user", "assistant", "tool")
+SYCOPHANCY, JAILBREAK, SAFETY_AWARENESS = "sycophancy", "jailbreak", "safety_awareness"
+"""The axes with pairs and evaluations of our own."""
 HUB = "hf:"
 EVALUATION_ONLY = "is_evaluation_only"
 """In `meta` of a pair made of a set whose authors ask that nobody trains on it."""

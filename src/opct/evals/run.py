@@ -5,19 +5,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
-from opct.data.contamination import TrainedTexts
+from opct.data.duplicates import TrainedTexts, contamination_warnings
 from opct.data.question_files import Columns
 from opct.data.questions import Question
 from opct.errors import EvaluationError, unknown
 from opct.evals.capability.suites import BENCHMARKS
-from opct.evals.contamination import held_in_warnings
 from opct.evals.earlier import SCHEMA, earlier_suites, joined_settings
 from opct.evals.external import check_task, run_task
 from opct.evals.graders.versions import grader_versions
@@ -287,11 +286,17 @@ def _write(
             "settings": settings,
             "warnings": [
                 *earlier.warnings,
+<<<<<<< HEAD
                 *warnings_of(graded),
                 *suite_warnings(graded),
                 *held_in_warnings(
+=======
+                *warnings_of([*kept, *records]),
+                *suite_warnings([*kept, *records]),
+                *contamination_warnings(
+>>>>>>> main
                     samples,
-                    settings,
+                    files=list(dict.fromkeys(_own_files(settings))),
                     families=about.get("trained_families", ()),
                     questions=about.get("trained_questions", ()),
                     texts=about.get("trained_texts", TrainedTexts()),
@@ -302,6 +307,14 @@ def _write(
         write_jsonl(run.samples_path, samples)
         write_json(run.results_path, results)
     return results
+
+
+def _own_files(settings: Mapping[str, Any]) -> Iterator[str]:
+    """The files that behaviours and facts come from, those of suites that were kept included."""
+    for suite, uses in (("jailbreak", ("jailbreak", "artifact")), ("safety_awareness", ("safety_awareness",))):
+        if suite in settings["suites"]:
+            data = settings.get("kept", {}).get(suite, {}).get("data", settings["data"])
+            yield from (str(data[use]) for use in uses if use in data)
 
 
 def _about_run(run: RunDir, policy: EvaluatedPolicy, about: About) -> dict[str, Any]:

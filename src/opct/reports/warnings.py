@@ -8,8 +8,14 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+<<<<<<< HEAD
 from opct.config.budget import LENGTH, budget_of
 from opct.evals.tasks.safety_awareness import WORDS
+=======
+from opct.config.schema import LENGTH, budget_of
+from opct.evals.cut_replies import OF_CUT
+from opct.evals.safety_rows import AREAS, WORDS
+>>>>>>> main
 from opct.judges.calibration import RULES_WARNING
 from opct.reports.arms import ADAPTER, Arm, Pair, reference_pairs
 from opct.reports.axes import axis_info
@@ -295,7 +301,7 @@ def _of_any_seed(name: str, config: Mapping[str, Any]) -> Any:
 
 
 def _unlike_budgets(arms: Sequence[tuple[Arm, list[tuple[EvaluatedRun, dict[str, Any]]]]]) -> Iterator[str]:
-    """What two arms do not share of `opct.config.budget.BUDGET`, and that one of them has trained before as well."""
+    """What two arms do not share of `opct.config.schema.BUDGET`, and that one of them has trained before as well."""
     (one, of_one), (other, of_other) = arms
     first, second = [budget_of(config) for _, config in of_one], [budget_of(config) for _, config in of_other]
     own = [{run.manifest.get("total_steps") for run, _ in runs} for runs in (of_one, of_other)]

@@ -7,10 +7,11 @@ from functools import cached_property
 from pathlib import Path
 
 from opct import distributed
-from opct.config.schema import LoraSettings, TrainConfig
-from opct.config.validation import refuse_attackers
-from opct.data.contamination import near_test_items
+from opct.config.schema import LoraSettings, TrainConfig, refuse_attackers
+from opct.data.behaviors import builtin_behaviors
 from opct.data.dataset import TrainingPairs, batch_of, load_training_pairs, steps_per_epoch, streams_of
+from opct.data.duplicates import near_test_items
+from opct.data.hazards import builtin_facts
 from opct.data.pairs import ContrastivePair
 from opct.data.render import Overlong, RenderedPair, render_pairs
 from opct.errors import ConfigError, DataError, EngineError, ModelError
@@ -368,4 +369,6 @@ def describe(setup: Setup) -> list[str]:
             f"left out: {len(setup.left_out)} pair(s) longer than {setup.left_out[0].limit} tokens with their "
             f"completion: {shown}"
         )
-    return lines + [f"warning: {said}" for said in near_test_items(rendered.pair for rendered in setup.visited())]
+    pairs = [rendered.pair for rendered in setup.visited()]
+    warnings = near_test_items(pairs, builtin_behaviors("test"), builtin_facts("test"))
+    return lines + [f"warning: {warning}" for warning in warnings]

@@ -17,7 +17,7 @@ import torch
 from opct import distributed
 from opct.config.loader import dump_config
 from opct.config.schema import TrainConfig
-from opct.data.contamination import trained_names, write_trained_texts
+from opct.data.duplicates import trained_names, write_trained_texts
 from opct.data.render import RenderedPair
 from opct.errors import DivergenceError, NonFiniteError
 from opct.methods import Method

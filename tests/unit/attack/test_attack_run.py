@@ -37,6 +37,10 @@ from opct.attack.transfer import FamilyTransfer
 from opct.config.loader import dump_config
 from opct.config.schema import LossConfig, TrainConfig
 from opct.data.behaviors import builtin_behaviors
+<<<<<<< HEAD
+=======
+from opct.data.duplicates import normalize
+>>>>>>> main
 from opct.errors import DataError, EvaluationError, ModelError, OtherAttackError, RunError
 from opct.judges.protocol import JudgeRequest
 from opct.models.from_run import load_policy

@@ -9,6 +9,10 @@ import pytest
 from opct.data.duplicates import TrainedTexts
 from tests.unit.evals.fakes import FakePolicy
 
+<<<<<<< HEAD
+=======
+from opct.data.duplicates import TrainedTexts
+>>>>>>> main
 from opct.evals.run import evaluate
 from opct.reports.load import load_run
 from opct.runs.run_dir import RunDir

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from opct.data.behavior_files import check_text
-from opct.data.pairs import Message, Prompt
+from opct.data.pairs import JAILBREAK, Message, Prompt
 from opct.data.perturb import jailbreak_templates as wrappers
 from opct.data.perturb.encodings import ENCODERS, split_payload, stays_plain
 from opct.data.perturb.families import FAMILY_GROUPS, named_families
@@ -22,7 +22,7 @@ from opct.data.perturb.in_the_wild import WildTemplate
 from opct.data.perturb.jailbreak_templates import SHOTS, Wrapper
 from opct.errors import DataError
 
-AXIS = "jailbreak"
+AXIS = JAILBREAK
 BARE = "bare"
 IN_THE_WILD = "in_the_wild"
 ARTIFACT = "artifact"
