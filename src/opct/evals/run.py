@@ -286,15 +286,9 @@ def _write(
             "settings": settings,
             "warnings": [
                 *earlier.warnings,
-<<<<<<< HEAD
                 *warnings_of(graded),
                 *suite_warnings(graded),
-                *held_in_warnings(
-=======
-                *warnings_of([*kept, *records]),
-                *suite_warnings([*kept, *records]),
                 *contamination_warnings(
->>>>>>> main
                     samples,
                     files=list(dict.fromkeys(_own_files(settings))),
                     families=about.get("trained_families", ()),

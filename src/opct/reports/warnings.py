@@ -8,14 +8,8 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-<<<<<<< HEAD
-from opct.config.budget import LENGTH, budget_of
-from opct.evals.tasks.safety_awareness import WORDS
-=======
 from opct.config.schema import LENGTH, budget_of
-from opct.evals.cut_replies import OF_CUT
-from opct.evals.safety_rows import AREAS, WORDS
->>>>>>> main
+from opct.evals.tasks.safety_awareness import WORDS
 from opct.judges.calibration import RULES_WARNING
 from opct.reports.arms import ADAPTER, Arm, Pair, reference_pairs
 from opct.reports.axes import axis_info

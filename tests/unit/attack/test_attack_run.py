@@ -12,7 +12,6 @@ from types import SimpleNamespace
 import anyio
 import pytest
 from inspect_ai.model import ModelOutput, ModelUsage, get_model
-from opct.data.duplicates import normalize
 from rich.console import Console
 from scripted import ScriptedAttacker, ScriptedJudge, ScriptedTarget, user
 
@@ -37,10 +36,7 @@ from opct.attack.transfer import FamilyTransfer
 from opct.config.loader import dump_config
 from opct.config.schema import LossConfig, TrainConfig
 from opct.data.behaviors import builtin_behaviors
-<<<<<<< HEAD
-=======
 from opct.data.duplicates import normalize
->>>>>>> main
 from opct.errors import DataError, EvaluationError, ModelError, OtherAttackError, RunError
 from opct.judges.protocol import JudgeRequest
 from opct.models.from_run import load_policy

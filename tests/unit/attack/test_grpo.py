@@ -15,7 +15,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from opct.data.duplicates import TrainedTexts, normalize, read_trained_texts
 from rich.console import Console
 from scripted import ScriptedJudge, ScriptedTarget, said
 
@@ -35,10 +34,7 @@ from opct.attack.scoring import Scorer
 from opct.attack.store import AttackDir
 from opct.config.loader import load_config
 from opct.data.behaviors import Behavior
-<<<<<<< HEAD
-=======
 from opct.data.duplicates import TrainedTexts, normalize, read_trained_texts
->>>>>>> main
 from opct.data.pairs import write_pairs
 from opct.errors import ConfigError, DataError, EvaluationError, ModelError, RunError
 from opct.judges.protocol import Usage

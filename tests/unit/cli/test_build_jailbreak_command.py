@@ -6,14 +6,10 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from opct.data.duplicates import cross_duplicates
 
 from opct.cli.app import main
 from opct.data.behaviors import builtin_behaviors, load_behaviors
-<<<<<<< HEAD
-=======
 from opct.data.duplicates import cross_duplicates
->>>>>>> main
 from opct.data.pairs import load_pairs
 from opct.data.perturb.jailbreak import REFUSED_TURNS, SAFETY_SYSTEM
 

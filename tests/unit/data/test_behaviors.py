@@ -10,15 +10,11 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from opct.data.duplicates import leaks_into_later_split, near_duplicate_groups, nearest, split_duplicates
 from tests.conftest import REPOSITORY
 
 from opct.data.behavior_files import FORMATS
 from opct.data.behaviors import Behavior, builtin_behaviors, load_behaviors
-<<<<<<< HEAD
-=======
 from opct.data.duplicates import leaks_into_later_split, near_duplicate_groups, nearest, split_duplicates
->>>>>>> main
 from opct.data.questions import SPLITS
 from opct.errors import DataError
 

@@ -6,15 +6,12 @@ import random
 from pathlib import Path
 
 import pytest
-<<<<<<< HEAD
-=======
 
 from opct.config.schema import ModelConfig
 from opct.data.behaviors import Behavior, builtin_behaviors
 from opct.data.builders.builtin import SAFETY_SETS, builtin_pairs
 from opct.data.builders.jailbreak import build_jailbreak
 from opct.data.builders.safety_awareness import build_safety_awareness
->>>>>>> main
 from opct.data.duplicates import (
     KINDS,
     THRESHOLD,
@@ -30,15 +27,6 @@ from opct.data.duplicates import (
     trained_texts,
     write_trained_texts,
 )
-<<<<<<< HEAD
-
-from opct.config.schema import ModelConfig
-from opct.data.behaviors import Behavior, builtin_behaviors
-from opct.data.builders.builtin import SAFETY_SETS, builtin_pairs
-from opct.data.builders.jailbreak import build_jailbreak
-from opct.data.builders.safety_awareness import build_safety_awareness
-=======
->>>>>>> main
 from opct.data.hazards import HazardPrompt, SafetyFact, builtin_facts
 from opct.data.pairs import ContrastivePair
 from opct.data.perturb.safety_teachers import privileged_prompt

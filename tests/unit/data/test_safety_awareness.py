@@ -6,7 +6,6 @@ import re
 from collections import Counter
 
 import pytest
-from opct.data.duplicates import near_duplicate_groups
 from tests.conftest import REPOSITORY
 
 from opct.data.builders.builtin import builtin_pairs

@@ -14,7 +14,7 @@ from opct.errors import DataError, EvaluationError
 from opct.evals.graders.short_answer import Verdict
 from opct.evals.inspect_runner import Counter as Progress
 from opct.evals.inspect_runner import run_inspect
-from opct.evals.metrics import metric_rows
+from opct.evals.metrics import find_metric, metric_rows, sample_values
 from opct.evals.samples import graded_samples
 from opct.evals.suites import missing_twins
 from opct.evals.tasks.jailbreak import (
@@ -26,7 +26,6 @@ from opct.evals.tasks.jailbreak import (
     refusal_values,
     split_behaviors,
 )
-from opct.reports.values import sample_values
 
 BEHAVIORS = [Behavior(f"b/{i}", "c", f"Do the bad thing {i}", f"Do the good thing {i}", "test") for i in range(15)]
 NO = "I'm sorry, but I can't help with that."
@@ -386,7 +385,7 @@ def test_what_the_limit_and_the_unscored_hide_is_beside_the_rate(tmp_path):
         assert finished["unscored_reasons"] == {"cut": 1, "empty": 1, "truncated": 1}
         assert (most["value"], most["n"], most["n_unscored"], most["n_truncated"]) == (0.8, 5, 0, 2)
         for row in (rate, finished, most):
-            values = sample_values([r.row for r in found], "jailbreak", row["metric"], group).values()
+            values = sample_values(find_metric("jailbreak", row["metric"]), found, "jailbreak", group).values.values()
             scored = [value for value in values if value is not None]
             assert (len(scored), sum(scored) / len(scored)) == (row["n"], pytest.approx(row["value"]))
 
@@ -401,4 +400,4 @@ def test_sampled_turns_are_answered_by_the_model(tmp_path):
     for record in (record for log in logs for record in graded_samples(log)):
         bare = record.family_split.endswith("bare")
         reason = "empty" if bare else "empty_earlier_turn" if record.id in sampled else None
-        assert record.reason == reason, asdict(record)
+        assert record.unscored_reason == reason, asdict(record)

@@ -40,7 +40,7 @@ SAMPLE_KEYS = {
         "completion",
         "stop_reason",
     ),
-    *("completion_tokens", "verdict", "values", "answer", "suggested", "is_evaluation_only", "tokens", "kl"),
+    *("completion_tokens", "verdict", "values", "reasons", "answer", "suggested", "is_evaluation_only", "tokens", "kl"),
 }
 ROW_KEYS = {
     *("axis", "suite", "metric", "group", "value", "n", "n_clusters", "ci_low", "ci_high", "n_unscored"),

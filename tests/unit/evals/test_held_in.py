@@ -6,13 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-from opct.data.duplicates import TrainedTexts
 from tests.unit.evals.fakes import FakePolicy
 
-<<<<<<< HEAD
-=======
 from opct.data.duplicates import TrainedTexts
->>>>>>> main
 from opct.evals.run import evaluate
 from opct.reports.load import load_run
 from opct.runs.run_dir import RunDir

@@ -22,7 +22,7 @@ from opct.evals.metrics import (
 from opct.evals.run import evaluate
 from opct.evals.samples import GradedSample
 from opct.evals.stats import clustered_mean
-from opct.reports.build import build_report
+from opct.reports.build import report
 
 QUESTIONS = [Question(f"q/{i}", f"What is item {i}?", f"right{i}", (), (f"wrong{i}",), "things") for i in range(6)]
 
@@ -52,7 +52,7 @@ def test_a_new_metric_is_one_row(tmp_path, monkeypatch):
         )
         [row] = [row for row in results["rows"] if row["metric"] == "reply_words"]
         assert (row["group"], row["value"], row["n"]) == ("all", len(reply.split()), 6 * 3)
-    page = build_report([tmp_path / "base", tmp_path / "opct"], tmp_path / "report")
+    page = report([tmp_path / "base", tmp_path / "opct"], tmp_path / "report.html")
     assert "Words of a reply" in page.read_text(encoding="utf-8")
 
 

@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 import pytest
 from synthetic_axes import write_axes, write_axes_run
 
+from opct.evals.metrics import find_metric
 from opct.evals.tasks.benign import BENIGN as BENIGN_SUITE
 from opct.reports import report
 from opct.reports.axes import BENIGN, SAFETY_AXES, axis_info, axis_order

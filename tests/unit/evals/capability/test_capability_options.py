@@ -56,9 +56,7 @@ def test_texts_are_compared_per_character(data_folder, run_task):
     assert wrong == {"0", "2"}
     assert rows["accuracy"]["value"] == 6 / 8
     assert all(
-        record.answer_key == f"wrong:{record.row['completion']}"
-        for record in records
-        if record.grading["answer"][-1] in wrong
+        record.answer_key == f"wrong:{record.completion}" for record in records if record.grading["answer"][-1] in wrong
     )
     assert "share_of_right" not in rows
     assert "per character" in settings["graded_by"]
