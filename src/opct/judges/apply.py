@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from opct.errors import EvaluationError
-from opct.evals.records import CUT
+from opct.evals.samples import CUT
 from opct.judges.protocol import JudgeIdentity, JudgeRequest, JudgeResult
 from opct.runs.io import read_jsonl, write_jsonl
 

@@ -20,7 +20,7 @@ from opct.data.render import Renderer
 from opct.errors import ModelError
 from opct.models import loading
 from opct.models.inference.prefill import beginning, states
-from opct.models.inference.prefix_sharing import Prefixes, shared_batches
+from opct.models.inference.prefix_sharing import SharedPrefix, shared_batches
 from opct.models.inference.sampler import (
     ROLLOUT_TOKENS,
     Completion,
@@ -79,8 +79,6 @@ class Policy(Shortcuts):
         self.stop_ids = loading.stop_ids(tokenizer, base)
         self.context_length = int(getattr(base.config.get_text_config(), "max_position_embeddings", 0) or 2**31)
         self._base_hash: str | None = None
-        self._shared: dict[tuple[bool, str | None], Prefixes] = {}  # by whether there is gradient, and the adapter
-        self._adapter_off = False
         self.shards: Shards | None = None
 
     @classmethod
@@ -138,17 +136,8 @@ class Policy(Shortcuts):
     @contextlib.contextmanager
     def adapter_off(self) -> Iterator[Policy]:
         """The model without its adapter; the model itself where it has none."""
-        was_off, self._adapter_off = self._adapter_off, True
-        try:
-            with self.model.disable_adapter() if self.has_adapter else contextlib.nullcontext():
-                yield self
-        finally:
-            self._adapter_off = was_off
-
-    @property
-    def _adapter(self) -> str | None:
-        """Which adapter is on."""
-        return self.model.active_adapter if self.has_adapter and not self._adapter_off else None
+        with self.model.disable_adapter() if self.has_adapter else contextlib.nullcontext():
+            yield self
 
     @property
     def has_base(self) -> bool:
@@ -235,50 +224,47 @@ class Policy(Shortcuts):
 
     # -- scores
 
-    def score(self, prompt_ids: Sequence[Sequence[int]], completion_ids: Sequence[Sequence[int]]) -> Scores:
-        """The hidden states that predict each completion token after its prompt; gradient as the caller has it."""
-        shared = self._shared.get((torch.is_grad_enabled(), self._adapter))
+    def score(
+        self,
+        prompt_ids: Sequence[Sequence[int]],
+        completion_ids: Sequence[Sequence[int]],
+        *,
+        prefix: SharedPrefix | None = None,
+    ) -> Scores:
+        """The hidden states that predict each completion token after its prompt; gradient as the caller has it.
+
+        Args:
+            prefix: of `shared_prefix`, for these prompts; each of them is then computed once, at the first call.
+        """
         with self.autocast():
-            if shared is not None and shared.covers(prompt_ids):
-                hidden = shared.hidden(prompt_ids, completion_ids)
-            else:
+            if prefix is None:
                 hidden = completion_hidden(self.decoder, prompt_ids, completion_ids, self.device)
+            else:
+                hidden = prefix.hidden(prompt_ids, completion_ids)
         tokens = torch.tensor([t for c in completion_ids for t in c], device=self.device)
         return Scores(hidden, tokens, self.head, tuple(map(len, completion_ids)))
 
-    @contextlib.contextmanager
-    def sharing(
-        self,
-        prompt_ids: Sequence[Sequence[int]],
-        *,
-        gradient: bool,
-        cache: PromptCache | None = None,
-        nested: bool = False,
-    ) -> Iterator[Prefixes]:
-        """Inside, `score` computes each of these prompts once, when it is first needed, for all its completions.
+    def shared_prefix(
+        self, prompt_ids: Sequence[Sequence[int]], *, cache: PromptCache | None = None, nested: bool = False
+    ) -> SharedPrefix:
+        """Prompts for several calls of `score` with the weights, adapter and gradient of the first of them.
+
+        With gradient, its part in the prompts comes with `SharedPrefix.backward` after the last call.
 
         Args:
-            gradient: whether it is for calls with gradient, whose part in the prompts comes with `Prefixes.backward`
-                after the last of them, or for calls without. Calls with another adapter than is on now are computed
-                plainly. Weights must stay as they are.
             cache: of prompts that were computed before, with the weights of now; without gradient alone.
             nested: compute what several prompts begin with once, too, where that pays; without gradient alone.
         """
-        key, former = (gradient, self._adapter), self._shared.copy()
         begun = nested and beginning(list(dict.fromkeys(map(tuple, prompt_ids)))) > 0
         forward = partial(states, self) if begun else None
-        self._shared[key] = Prefixes(self.decoder, prompt_ids, cascade=self.cascades, cache=cache, forward=forward)
-        try:
-            yield self._shared[key]
-        finally:
-            self._shared = former
+        return SharedPrefix(self.decoder, prompt_ids, cascade=self.cascades, cache=cache, forward=forward)
 
     def log_probs(self, prompt_ids: Sequence[Sequence[int]], completion_ids: Sequence[Sequence[int]]) -> list[Tensor]:
         """Log-prob of each completion token (nats), one tensor of [tokens] a completion, without gradient."""
         return self._scored(
             prompt_ids,
             completion_ids,
-            lambda rows: tokenwise(losses.token_log_probs, self._score_rows(prompt_ids, completion_ids, rows)),
+            lambda rows, _: tokenwise(losses.token_log_probs, self._score_rows(prompt_ids, completion_ids, rows)),
         )
 
     def option_logprobs(
@@ -297,8 +283,8 @@ class Policy(Shortcuts):
             counts.append(len(choices))
         head = dataclasses.replace(self.head, compute_dtype=torch.float32)
 
-        def compute(rows: list[int]) -> Tensor:
-            scores = self._score_rows(prompt_ids, option_ids, rows)
+        def compute(rows: list[int], prefix: SharedPrefix | None) -> Tensor:
+            scores = self._score_rows(prompt_ids, option_ids, rows, prefix)
             with torch.autocast(self.device.type, enabled=False):
                 return tokenwise(losses.token_log_probs, dataclasses.replace(scores, head=head))
 
@@ -325,7 +311,7 @@ class Policy(Shortcuts):
         tokens = [list(c.token_ids) for c in completions]
         make = reference or self.base
 
-        def kl(rows: list[int]) -> Tensor:
+        def kl(rows: list[int], _: SharedPrefix | None) -> Tensor:
             with make() as model, torch.no_grad():
                 theirs = model._score_rows(reference_ids, tokens, rows)
             return tokenwise(losses.reverse_kl, self._score_rows(ids, tokens, rows), theirs)
@@ -333,11 +319,16 @@ class Policy(Shortcuts):
         longer = [max(pair, key=len) for pair in zip(ids, reference_ids, strict=True)]
         return [x.tolist() for x in self._scored(longer, tokens, kl)]
 
-    def _score_rows(self, prompt_ids, completion_ids, rows: list[int]) -> Scores:
-        return self.score([prompt_ids[i] for i in rows], [completion_ids[i] for i in rows])
+    def _score_rows(self, prompt_ids, completion_ids, rows: list[int], prefix: SharedPrefix | None = None) -> Scores:
+        return self.score([prompt_ids[i] for i in rows], [completion_ids[i] for i in rows], prefix=prefix)
 
     def _scored(
-        self, prompt_ids, completion_ids, compute: Callable[[list[int]], Tensor], *, share: bool = False
+        self,
+        prompt_ids,
+        completion_ids,
+        compute: Callable[[list[int], SharedPrefix | None], Tensor],
+        *,
+        share: bool = False,
     ) -> list[Tensor]:
         """`compute` in batches of rows; with `share`, each prompt is computed once for all its completions."""
         results: list[Tensor] = [torch.empty(0)] * len(prompt_ids)
@@ -347,11 +338,11 @@ class Policy(Shortcuts):
         with self.inference():
             for batches in groups:
                 own = [prompt_ids[i] for rows in batches for i in rows]
-                with self.sharing(own, gradient=False, nested=True) if share else contextlib.nullcontext():
-                    for rows in batches:
-                        values = compute(rows).split([lengths[i] for i in rows])
-                        for i, value in zip(rows, values, strict=True):
-                            results[i] = value
+                prefix = self.shared_prefix(own, nested=True) if share else None
+                for rows in batches:
+                    values = compute(rows, prefix).split([lengths[i] for i in rows])
+                    for i, value in zip(rows, values, strict=True):
+                        results[i] = value
         return results
 
     # -- weights

@@ -6,7 +6,7 @@
     RUN/metrics.jsonl     one line a step
     RUN/offline_cost.json what the answers in rollouts/offline.jsonl took
     RUN/rollouts/         step-000001.jsonl ...  offline.jsonl  validation-000010.jsonl ...
-    RUN/checkpoints/      step-000010/{adapter/ or model/, state.pt, state.json} ...
+    RUN/checkpoints/      step-000010/{adapter/ or model/, state/, state.json} ...
     RUN/trackers/         files of the trackers
     RUN/evals/            *.eval  samples.jsonl  judgements.jsonl  judge_cache.jsonl
     RUN/attacks/          a folder for each attack (see opct.attack.store)
@@ -161,6 +161,11 @@ class RunDir:
                     "Or choose another output_dir."
                 )
             return
+        if found := self.checkpoints():
+            raise RunError(
+                f"{self.manifest_path} is missing or damaged, so the run in {self.path} can be neither resumed nor "
+                f"replaced: put it back, or train on from {found[-1][1]} (model.adapter) in another output_dir."
+            )
         if resume:
             raise RunError(f"No run to resume in {self.path}: leave --resume out to start one, or correct output_dir.")
         own = {self._lock_path.name, self._owner_path.name}

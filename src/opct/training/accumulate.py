@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import math
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -15,7 +14,7 @@ from opct.errors import NonFiniteError
 from opct.methods import Method
 from opct.methods.rollouts import Rollout
 from opct.models.fsdp import for_gradients
-from opct.models.inference.prefix_sharing import shared_batches
+from opct.models.inference.prefix_sharing import NOT_SHARED, Prefixes, shared_batches
 from opct.models.policy import Policy
 from opct.models.scoring import micro_batches
 from opct.models.teacher import Teacher, sharing_fault
@@ -68,21 +67,23 @@ def _accumulate(
     """Loss, KL, and what was not finite; where weights are sharded, the others wait for this one's part even then."""
     total, fault = 0.0, None
     token_kl: TokenKL = [None] * len(rollouts)
-    with contextlib.closing(_groups(policy, teacher, rollouts, plan, share, cache)) as groups:
-        for batches, finish in groups:
-            for rows in batches:
-                micro = method.loss([rollouts[i] for i in rows], [weights[i] for i in rows])
-                loss = micro.loss.item()
-                if not math.isfinite(loss):
-                    ids = ", ".join(sorted({rollouts[i].pair.id for i in rows})[:5])
-                    fault = fault or f"the loss is {loss} on the pairs {ids}"
-                    if policy.shards is None:
-                        return total, token_kl, fault
-                micro.loss.backward()
-                total += loss
-                for place, i in enumerate(rows):
-                    token_kl[i] = None if micro.kl is None else micro.kl[place]
-            finish()
+    for batches in plan:
+        own = [rollouts[i] for rows in batches for i in rows]
+        prefixes = shared_prefixes(policy, teacher, own, cache) if share else NOT_SHARED
+        for rows in batches:
+            micro = method.loss([rollouts[i] for i in rows], [weights[i] for i in rows], prefixes)
+            loss = micro.loss.item()
+            if not math.isfinite(loss):
+                ids = ", ".join(sorted({rollouts[i].pair.id for i in rows})[:5])
+                fault = fault or f"the loss is {loss} on the pairs {ids}"
+                if policy.shards is None:
+                    return total, token_kl, fault
+            micro.loss.backward()
+            total += loss
+            for place, i in enumerate(rows):
+                token_kl[i] = None if micro.kl is None else micro.kl[place]
+        if prefixes.policy is not None:
+            prefixes.policy.backward()
     return total, token_kl, fault
 
 
@@ -208,18 +209,10 @@ def shares_prompts(policy: Policy, teacher: Teacher, rollouts: Sequence[Rollout]
     return several and sharing_fault(policy, teacher) is None
 
 
-def _groups(
-    policy: Policy, teacher: Teacher, rollouts: Sequence[Rollout], plan: Plan, share: bool, cache: PromptCache | None
-) -> Generator[tuple[list[list[int]], Callable[[], None]], None, None]:
-    """Micro-batches that share prompts, and what ends them."""
-    if not share:
-        for batches in plan:
-            yield batches, lambda: None
-        return
-    for batches in plan:
-        own = [rollouts[i] for rows in batches for i in rows]
-        with contextlib.ExitStack() as stack:
-            prefixes = stack.enter_context(policy.sharing([r.prompt_ids for r in own], gradient=True))
-            with teacher() as reference:
-                stack.enter_context(reference.sharing([r.teacher_ids for r in own], gradient=False, cache=cache))
-            yield batches, prefixes.backward
+def shared_prefixes(
+    policy: Policy, teacher: Teacher, rollouts: Sequence[Rollout], cache: PromptCache | None = None
+) -> Prefixes:
+    """The prompts of these rollouts, each to be computed once for all its completions."""
+    with teacher() as reference:
+        teachers = reference.shared_prefix([r.teacher_ids for r in rollouts], cache=cache)
+    return Prefixes(policy.shared_prefix([r.prompt_ids for r in rollouts]), teachers)

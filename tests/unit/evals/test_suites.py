@@ -14,9 +14,9 @@ from tests.unit.evals.fakes import FakePolicy
 from opct.data.builders import safety_awareness
 from opct.data.perturb import jailbreak
 from opct.errors import DataError, EvaluationError
-from opct.evals.jailbreak_rows import score_rows
-from opct.evals.records import Record
+from opct.evals.metrics import metric_rows
 from opct.evals.run import evaluate, prepare
+from opct.evals.samples import sample_from_row
 from opct.evals.suites import families_by_suite, known_suites, parts_of
 from opct.evals.tasks import sycophancy
 from opct.evals.tasks.jailbreak import jailbreak as jailbreak_of_inspect
@@ -137,11 +137,11 @@ def test_the_mean_score_is_beside_the_share_above_the_threshold(run, tmp_path: P
     assert len(bare) == 5
     given = dict(zip(bare, (0.75, 0.25, None, 0.125, 0.375), strict=True))
     records = [
-        Record({**row, "values": {"judge_score": given[row["id"]]}, "verdict": "unscored:malformed"}, None, ())
+        sample_from_row(row | {"values": {"strongreject_score": given[row["id"]]}, "verdict": "unscored:malformed"})
         for row in samples
         if row["id"] in given
     ]
-    [row] = [row for row in score_rows("s", records, "strongreject_score") if row["group"] == "bare"]
+    [row] = [row for row in metric_rows(records, {}) if row["group"] == "bare"]
     assert (row["value"], row["n"], row["n_clusters"]) == (1.5 / 4, 4, 4)
     assert (row["n_unscored"], row["unscored_reasons"]) == (1, {"malformed": 1})
     assert row["ci_low"] < row["value"] < row["ci_high"]

@@ -11,7 +11,7 @@ from tests.tiny import tiny_adapter_policy, tiny_model, tiny_tokenizer
 from transformers import AutoModelForCausalLM, BloomConfig, LlamaConfig, MistralConfig
 
 from opct.models.inference import prefix_sharing
-from opct.models.inference.prefix_sharing import Prefixes, branch_mask, can_branch, shared_batches
+from opct.models.inference.prefix_sharing import SharedPrefix, branch_mask, can_branch, shared_batches
 from opct.models.kernels import cascade
 from opct.models.kernels.attention import use_grouped_attention
 from opct.models.policy import Policy
@@ -72,7 +72,7 @@ def test_hidden_states_and_gradients_are_those_of_the_plain_path(make, cut: list
     (plain * weight).sum().backward()
     expected = oracles.gradients(policy)
 
-    shared = Prefixes(policy.decoder, PROMPTS, cascade=attention == "cascade")
+    shared = SharedPrefix(policy.decoder, PROMPTS, cascade=attention == "cascade")
     found, at, token = [], 0, 0
     for n in cut:
         hidden = shared.hidden(prompts[at : at + n], completions[at : at + n])
@@ -94,24 +94,18 @@ def test_each_prompt_is_computed_once_and_the_longest_forward_holds_no_prompt_tw
         return forward(*args, **kwargs)
 
     monkeypatch.setattr(policy.decoder, "forward", watch)
-    shared = Prefixes(policy.decoder, PROMPTS)
+    shared = SharedPrefix(policy.decoder, PROMPTS)
     for rows in ([0, 1, 2], [3, 4, 5]):
         shared.hidden([PROMPTS[GROUPS[i]] for i in rows], [COMPLETIONS[i] for i in rows])
     assert seen == [(3, 7), (1, 6), (2, 5)]
 
 
 def test_no_graph_is_kept_where_no_gradient_is_asked_for():
-    shared = Prefixes(tiny_adapter_policy().decoder, PROMPTS)
+    shared = SharedPrefix(tiny_adapter_policy().decoder, PROMPTS)
     with torch.no_grad():
         hidden = shared.hidden(PROMPTS, COMPLETIONS[3:])
     assert not hidden.requires_grad
     assert not any(x.requires_grad for x in [*shared._computed, *shared._leaves])
-
-
-def test_covers_is_about_the_prompts_alone():
-    shared = Prefixes(full_policy().decoder, PROMPTS)
-    assert shared.covers([PROMPTS[1], PROMPTS[1]])
-    assert not shared.covers([PROMPTS[1], [1, 2]])
 
 
 def test_a_plain_llama_can_branch_and_an_attention_without_masks_cannot():
@@ -157,7 +151,7 @@ def test_completions_that_branch_off_are_one_row_without_padding(monkeypatch):
     forward = policy.decoder.forward
     monkeypatch.setattr(policy.decoder, "forward", lambda **k: shapes.append(k["input_ids"].shape) or forward(**k))
     prompts = [PROMPTS[i] for i in GROUPS]
-    found = Prefixes(policy.decoder, PROMPTS, cascade=True).hidden(prompts, COMPLETIONS)
+    found = SharedPrefix(policy.decoder, PROMPTS, cascade=True).hidden(prompts, COMPLETIONS)
     assert shapes == [(3, 7), (1, 4 + 2 + 0 + 2 + 5 + 0)]
     torch.testing.assert_close(found, completion_hidden(policy.decoder, prompts, COMPLETIONS, policy.device))
 
@@ -205,7 +199,7 @@ def test_a_row_takes_completions_of_a_prompt_up_to_its_length(monkeypatch):
     monkeypatch.setattr(policy.decoder, "forward", lambda **k: shapes.append(k["input_ids"].shape) or forward(**k))
     order = [0, 1, 2, 0]  # 4 + 2 + 0 tokens, and 4 more
     prompts, completions = [PROMPTS[0]] * 4, [COMPLETIONS[i] for i in order]
-    found = Prefixes(policy.decoder, PROMPTS[:1]).hidden(prompts, completions)
+    found = SharedPrefix(policy.decoder, PROMPTS[:1]).hidden(prompts, completions)
     assert shapes == [(1, 4), (2, 6)]
     torch.testing.assert_close(found, completion_hidden(policy.decoder, prompts, completions, policy.device))
 

@@ -90,8 +90,8 @@ def test_a_run_that_may_go_on_has_the_same_batches_however_far_it_is_planned():
 
 
 def scored(policy: Policy, prompts, cache: PromptCache | None) -> torch.Tensor:
-    with policy.adapter_off(), policy.inference(), policy.sharing(prompts, gradient=False, cache=cache):
-        return policy.score(prompts, COMPLETIONS).hidden
+    with policy.adapter_off(), policy.inference():
+        return policy.score(prompts, COMPLETIONS, prefix=policy.shared_prefix(prompts, cache=cache)).hidden
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager", "cascade"])

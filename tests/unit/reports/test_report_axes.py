@@ -9,6 +9,7 @@ import pytest
 from tests.conftest import REPOSITORY
 from tests.unit.evals.fakes import FakePolicy
 
+from opct.evals.metrics import METRICS
 from opct.evals.run import evaluate
 from opct.judges.apply import requests_of
 from opct.judges.calibration import store
@@ -19,7 +20,7 @@ from opct.reports import report
 from opct.reports.cells import read_difference
 from opct.reports.compare import compare
 from opct.reports.load import load_runs
-from opct.reports.metrics import METRICS, metric_info
+from opct.reports.metrics import metric_info
 from opct.reports.warnings import find_warnings
 from opct.runs.io import read_jsonl
 from opct.runs.run_dir import RunDir
@@ -207,7 +208,11 @@ def test_every_metric_of_a_suite_is_explained(folders):
     """Which way is better must be known of what a model can be made worse in."""
     rows = [row for folder in folders for row in json.loads(RunDir(folder).results_path.read_text())["rows"]]
     better = {row["metric"]: metric_info(row["metric"]).better for row in rows}
-    assert not [metric for metric in better if metric not in METRICS and not metric.startswith("share_at_")]
+    assert not [
+        metric
+        for metric in better
+        if metric not in {known.name for known in METRICS} and not metric.startswith("share_at_")
+    ]
     assert (better["refusal_rate"], better["declined_rate"], better["over_refusal_rate"]) == (
         "higher",
         "lower",

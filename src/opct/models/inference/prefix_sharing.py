@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
@@ -62,7 +62,7 @@ def can_branch(decoder: PreTrainedModel, *, cascade: bool = False) -> str | None
 
     def both(merged: bool) -> tuple[Tensor, Tensor]:
         expected = completion_hidden(decoder, prompts, ends, decoder.device)
-        return expected, Prefixes(decoder, prompts, cascade=merged).hidden(prompts, ends)
+        return expected, SharedPrefix(decoder, prompts, cascade=merged).hidden(prompts, ends)
 
     fault = why_another("branched off", partial(both, False), parts=False)
     if fault is not None or not cascade:
@@ -144,7 +144,7 @@ class _Packing:
         return len(self.rows) * max(self.filled)
 
 
-class Prefixes:
+class SharedPrefix:
     """Prompts that are computed when they are first needed, once, with gradient if the caller has it on.
 
     Args:
@@ -168,10 +168,6 @@ class Prefixes:
         self._lengths = torch.tensor([len(prompt) for prompt in self._places])
         self._computed: list[Tensor] = []
         self._leaves: list[Tensor] = []
-
-    def covers(self, prompts: Sequence[Sequence[int]]) -> bool:
-        """True if all of these are among the prompts."""
-        return all(tuple(prompt) in self._places for prompt in prompts)
 
     def hidden(
         self, prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[int]]
@@ -288,6 +284,16 @@ class Prefixes:
             layer.lazy_initialization(keys, values)
             layer.keys, layer.values = (keys, values) if all_in_order else (keys[own], values[own])
         return cache
+
+
+class Prefixes(NamedTuple):
+    """The prompts of a micro-batch for the policy and for its teacher; None where each row computes its own."""
+
+    policy: SharedPrefix | None = None
+    teacher: SharedPrefix | None = None
+
+
+NOT_SHARED = Prefixes()
 
 
 def prompt_states(decoder: PreTrainedModel, prompts: Sequence[Prompt]) -> list[States]:
