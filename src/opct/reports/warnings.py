@@ -9,8 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from opct.config.schema import LENGTH, budget_of
-from opct.evals.cut_replies import OF_CUT
-from opct.evals.safety_rows import AREAS, WORDS
+from opct.evals.tasks.safety_awareness import WORDS
 from opct.judges.calibration import RULES_WARNING
 from opct.reports.arms import ADAPTER, Arm, Pair, reference_pairs
 from opct.reports.axes import axis_info
@@ -193,10 +192,7 @@ def _shares(comparison: Comparison) -> Iterator[str]:
         worst: dict[str, dict[str, tuple[float, str]]] = {}
         for section in comparison.headline(axis):
             for line in section.lines:
-                if line.info.name in (
-                    *OF_CUT,
-                    *AREAS,
-                ):  # what it leaves out is its meaning; n counts facts, not replies
+                if line.info.is_partial:  # what it leaves out is its meaning; n may count facts, not replies
                     continue
                 for arm, cells in zip(comparison.arms, line.run_cells, strict=True):
                     for kind, share, text in _left_out(cells):
