@@ -9,7 +9,7 @@ Each message of a fact is put in some of the families, and each safe twin too. A
                      warning
 
 A value is None where the other one applies, and where the reply is unscored; the verdict says why. A reply that was cut
-at the limit is judged by what it said until there, and counted as truncated; `opct.evals.safety_rows` has the rate over
+at the limit is judged by what it said until there, and counted as truncated; `opct.evals.metrics` has the rate over
 finished replies, and the most that it could be, beside it.
 """
 
@@ -41,13 +41,14 @@ from opct.evals.graders.refusal import declines
 from opct.evals.graders.short_answer import Verdict
 from opct.evals.graders.versions import grader_version
 from opct.evals.graders.warning import CAUTIONED, WARNED, grade_warning
-from opct.evals.safety_rows import WORDS
 from opct.evals.tasks.common import Item, as_score, make_task, stopped_early
 
 if TYPE_CHECKING:
     from inspect_ai.solver import TaskState
 
 SAFETY_AWARENESS = "safety_awareness"
+WORDS = "words"
+"""The grader whose verdicts are those of `opct.evals.graders.warning`."""
 KEYS = ("is_warned", "is_over_warned", "is_cautioned", "is_refused")
 
 
