@@ -44,7 +44,7 @@ def wants_shards(config: TrainConfig) -> bool:
     device = choose_device(config.model.device)
     if device.type != "cuda":
         return False
-    return distributed.any_of(_bytes_whole(config.model) > FITS * torch.cuda.mem_get_info()[1])
+    return distributed.any_rank(_bytes_whole(config.model) > FITS * torch.cuda.mem_get_info()[1])
 
 
 def _bytes_whole(config: ModelConfig) -> int:
@@ -244,7 +244,7 @@ def _fit_gathered(backbones: Sequence[Backbone], device: torch.device) -> bool:
         return True
     bytes_ = sum(p.numel() * backbone.dtype.itemsize for backbone in backbones for p in backbone.decoder.parameters())
     free, _ = torch.cuda.mem_get_info()
-    return not distributed.any_of(bytes_ > FITS * free)
+    return not distributed.any_rank(bytes_ > FITS * free)
 
 
 def placed(tensor: Tensor, like: Any) -> Tensor:

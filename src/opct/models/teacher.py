@@ -157,11 +157,11 @@ class CopyTeacher:
                 own.lerp_(trained, 1 - self._decay)
 
     def state_dict(self) -> dict[str, torch.Tensor]:
-        return dict(self._copy.model.state_dict()) if self._decay is not None else {}
+        return dict(self._copy.model.named_parameters()) if self._decay is not None else {}
 
     def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
         if state:
-            self._copy.model.load_state_dict(state)
+            self._copy.model.load_state_dict(state, strict=False)  # tied weights have one name here
 
     def identity(self) -> str:
         return weights_hash(self._copy.model.named_parameters())

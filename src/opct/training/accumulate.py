@@ -120,7 +120,7 @@ def accumulate_shared_out(
         models = (policy, reference)
     with for_gradients(*models):
         loss, kl, fault = _accumulate(method, policy, teacher, mine, its_weights, plan, share=share)
-    parts = distributed.gathered((loss, kl[: len(own)], fault))
+    parts = distributed.all_gather_object((loss, kl[: len(own)], fault))
     for _, _, found in parts:
         if found is not None:
             raise NonFiniteError(found)
@@ -139,7 +139,7 @@ def _as_long_as_the_others(plan: Plan, own: Sequence[Rollout], *, share: bool) -
     each needs no forward of its own beside the prompts': it gets the empty one too, to have one as others do.
     """
     empty = len(own)
-    lengths = distributed.gathered([len(batches) for batches in plan])
+    lengths = distributed.all_gather_object([len(batches) for batches in plan])
     padded = []
     for place in range(max(map(len, lengths))):
         batches = [list(rows) for rows in plan[place]] if place < len(plan) else []

@@ -270,7 +270,7 @@ def _load_policy(config: TrainConfig, adapter: Path | None, recorded_dtype: str 
             model, lora=config.lora, adapter=adapter, trainable=True, seed=config.seed, recorded_dtype=dtype
         )
 
-    return distributed.main_first(load, recorded_dtype, lambda p: str(p.dtype).removeprefix("torch."))
+    return distributed.main_process_first(load, recorded_dtype, lambda p: str(p.dtype).removeprefix("torch."))
 
 
 def _refuse_untrained_head(policy: Policy, config: TrainConfig) -> None:

@@ -1,10 +1,24 @@
 import io
+import os
+import signal
 
 import pytest
 from rich.console import Console
 
-from opct.runs import progress
-from opct.runs.progress import NullProgress, PlainProgress, RichProgress, duration, fields_text, make_progress
+from opct.runs import console
+from opct.runs.console import (
+    NullProgress,
+    PlainProgress,
+    RichProgress,
+    StopRequest,
+    duration,
+    echo,
+    fields_text,
+    make_progress,
+    make_table,
+    pluralize,
+    visible,
+)
 
 
 @pytest.fixture
@@ -16,7 +30,7 @@ def clock(monkeypatch):
             return self.now
 
     clock = Clock()
-    monkeypatch.setattr(progress, "time", clock)
+    monkeypatch.setattr(console, "time", clock)
     return clock
 
 
@@ -110,3 +124,69 @@ def test_duration(seconds, text):
 def test_fields():
     fields = {"train/kl": 0.000123456, "tokens": 12, "best": "yes"}
     assert fields_text(fields) == "train/kl=0.0001235 tokens=12 best=yes"
+
+
+def test_what_began_the_inner_work_stops_too():
+    """Of three, one inside another, the signal reaches the innermost, and all are asked; the handlers come back."""
+    before = signal.getsignal(signal.SIGTERM)
+    with StopRequest() as outer:
+        with StopRequest() as middle, StopRequest() as inner:
+            os.kill(os.getpid(), signal.SIGTERM)
+        assert (outer.requested, middle.requested, inner.requested) == (True, True, True)
+        with pytest.raises(KeyboardInterrupt):  # the second one
+            os.kill(os.getpid(), signal.SIGTERM)
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_an_inner_one_that_is_not_asked_asks_nobody():
+    with StopRequest() as outer, StopRequest() as inner:
+        pass
+    assert (outer.requested, inner.requested) == (False, False)
+
+
+def test_an_inner_one_is_asked_where_the_outer_one_was_before():
+    """As by a signal that came while models were loaded, before the training with its own request began."""
+    with StopRequest() as outer:
+        outer.check()
+        os.kill(os.getpid(), signal.SIGTERM)
+        with pytest.raises(KeyboardInterrupt):
+            outer.check()
+        with StopRequest() as inner:
+            assert inner.requested
+            with pytest.raises(KeyboardInterrupt):  # the second one
+                os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_it_says_after_what_it_stops(capsys):
+    for unit, options in (("step", {}), ("batch", {"unit": "batch"})):
+        with StopRequest(**options):
+            os.kill(os.getpid(), signal.SIGTERM)
+        assert f"SIGTERM: saving when the {unit} at hand is done;" in capsys.readouterr().err
+
+
+HOSTILE = "\x1b]0;owned\x07\x1b[2J [red]x[/nope] \u202eabc \x9b1m \ud800"
+SHOWN = r"\x1b]0;owned\x07\x1b[2J [red]x[/nope] \u202eabc \x9b1m \ud800"
+
+
+def test_text_from_outside_cannot_command_the_terminal(capsys):
+    assert visible(HOSTILE) == SHOWN
+    assert visible("a\tb\nc é 漢") == "a\tb\nc é 漢"
+    echo(HOSTILE)
+    assert capsys.readouterr().out == SHOWN + "\n"
+
+
+def test_tables_and_progress_take_hostile_text():
+    out = io.StringIO()
+    terminal = Console(file=out, force_terminal=True, width=200, color_system=None)
+    terminal.print(make_table(HOSTILE, ["family", "n"], [[HOSTILE, 3]]))
+    bar = RichProgress(terminal)
+    bar.stage(HOSTILE, total=1)
+    bar.advance(1, label=HOSTILE)
+    bar.log(HOSTILE)
+    bar.done()
+    assert out.getvalue().count(SHOWN) >= 5
+    assert not any(raw in out.getvalue() for raw in ("\x1b]0", "\x1b[2J ", "\x9b", "\u202e"))
+
+
+def test_pluralize():
+    assert [pluralize(1, "sample"), pluralize(1200, "reply", "replies")] == ["1 sample", "1,200 replies"]

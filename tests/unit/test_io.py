@@ -2,10 +2,11 @@ import json
 import os
 
 import pytest
+from pydantic import BaseModel
 
-from opct.errors import RunError
+from opct.errors import CheckpointError, RunError
 from opct.runs import io as files
-from opct.runs.io import append_jsonl, atomic_write, file_sha256, read_jsonl, write_json, write_jsonl
+from opct.runs.io import append_jsonl, atomic_write, file_sha256, read_json, read_jsonl, write_json, write_jsonl
 
 
 def names(folder):
@@ -79,7 +80,7 @@ def test_a_whole_last_line_without_its_end_is_kept(tmp_path):
 def test_a_bad_line_elsewhere_is_an_error(tmp_path, line):
     path = tmp_path / "m.jsonl"
     path.write_bytes(b'{"step": 1}\n' + line + b'\n{"step": 2}\n')
-    with pytest.raises(RunError, match=r"m\.jsonl:2 is not a JSON object"):
+    with pytest.raises(RunError, match=r"m\.jsonl:2: not (a|valid) JSON"):
         read_jsonl(path)
 
 
@@ -109,3 +110,73 @@ def test_sha256_of_a_file(tmp_path):
 def test_a_full_disk_is_an_error_of_the_run():
     with pytest.raises(RunError, match="No space left on device"):
         append_jsonl("/dev/full", {"step": 1})
+
+
+class Row(BaseModel):
+    metric: str
+    value: float | None = None
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (b"", "not valid JSON: EOF"),
+        (b'{"a": tru', "not valid JSON"),
+        (b"[" * 100_000, "recursion limit"),
+        (b'{"a": ' + b"1" * 5000 + b"}", "out of range"),
+        (b'{"a": NaN}', "not valid JSON"),
+        (b'{"a": [1e999]}', "too large for a float"),
+        (b'{"a": "\\ud800"}', "not valid JSON"),
+        (b"\xff", "not valid JSON"),
+        (b"[1]", "not a JSON object but list"),
+    ],
+    ids=repr,
+)
+def test_json_that_cannot_be_used_is_one_error_with_what_to_do(tmp_path, text, said):
+    path = tmp_path / "a.json"
+    path.write_bytes(text)
+    with pytest.raises(CheckpointError, match=f"a.json: .*{said}.* Run it again.$"):
+        read_json(path, hint="Run it again.", error=CheckpointError)
+    path.write_bytes(text + b"\n")
+    if text:
+        with pytest.raises(RunError, match=f"a.json:1: .*{said}"):
+            read_jsonl(path)
+
+
+def test_files_are_checked_against_a_model(tmp_path):
+    write_json(tmp_path / "a.json", {"metric": "kl", "value": 1})
+    assert read_json(tmp_path / "a.json", Row) == Row(metric="kl", value=1.0)
+    write_json(tmp_path / "rows.json", [{"metric": "kl"}, {"value": "x"}])
+    with pytest.raises(RunError, match=r"rows.json: 1.metric: Field required; 1.value: Input should be"):
+        read_json(tmp_path / "rows.json", list[Row])
+    write_jsonl(tmp_path / "a.jsonl", [{"metric": "kl"}, {"value": 2}])
+    with pytest.raises(RunError, match=r"a.jsonl:2: metric: Field required"):
+        read_jsonl(tmp_path / "a.jsonl", Row)
+
+
+def test_what_is_no_file_is_not_read(tmp_path):
+    with pytest.raises(RunError, match=r"none.json is missing\. Train first\.$"):
+        read_json(tmp_path / "none.json", hint="Train first.")
+    with pytest.raises(RunError, match="not a regular file"):
+        read_json("/dev/zero")
+
+
+def test_only_regular_files_are_replaced(tmp_path):
+    """A device or a pipe stays what it is; a link stays, and what it names is replaced."""
+    pipe, link = tmp_path / "pipe", tmp_path / "link"
+    os.mkfifo(pipe)
+    with pytest.raises(RunError, match="it is not a regular file"):
+        atomic_write(pipe, "x")
+    assert pipe.is_fifo()
+    atomic_write(tmp_path / "target", "old")
+    link.symlink_to(tmp_path / "target")
+    atomic_write(link, "new")
+    assert link.is_symlink()
+    assert (tmp_path / "target").read_text() == "new"
+
+
+def test_text_that_is_no_unicode_is_refused_before_anything_is_replaced(tmp_path):
+    write_json(tmp_path / "a.json", {"a": 1})
+    with pytest.raises(RunError, match="not valid Unicode"):
+        write_json(tmp_path / "a.json", {"label": "a\udcff"})
+    assert read_json(tmp_path / "a.json") == {"a": 1}
