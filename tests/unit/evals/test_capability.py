@@ -11,15 +11,15 @@ from tests.unit.evals.fakes import FakePolicy, FakeRenderer, word_id
 
 from opct.errors import DataError, EvaluationError
 from opct.evals.inspect_runner import Counter, run_inspect
-from opct.evals.records import Record, read_records
+from opct.evals.metrics import metric_rows
 from opct.evals.run import prepare
+from opct.evals.samples import GradedSample, graded_samples
 from opct.evals.tasks.capability import (
     BENCHMARKS,
     CAPABILITY_SUITES,
     DATA_FOLDER,
     Part,
     benchmark_task,
-    capability_rows,
     truthfulqa_targets,
 )
 from opct.evals.tasks.lm_eval_task import lm_eval_task, load_tasks
@@ -98,12 +98,12 @@ def data_folder(files, monkeypatch):
 
 @pytest.fixture
 def run(tmp_path):
-    """Runs a task on a scripted model; its records, and its rows by metric."""
+    """Runs a task on a scripted model; its samples, and its rows by metric."""
 
     def run_task(task, policy):
         (log,) = run_inspect([task], policy, tmp_path / "logs", 16, Counter(None, 0))
-        records = read_records(log)
-        return records, {row["metric"]: row for row in capability_rows(task.name, records)}
+        samples = graded_samples(log)
+        return samples, {row["metric"]: row for row in metric_rows(samples, {})}
 
     return run_task
 
@@ -131,8 +131,8 @@ def test_gsm8k_is_asked_with_five_examples_and_graded_as_lm_eval_does(data_folde
         assert prompt[1]["content"].startswith("Add.\n#### ")
         return replies.get(int(prompt[-1]["content"].split("has ")[1].split()[0]), "pens " * 20)
 
-    records, rows = run(benchmark_task("gsm8k", max_completion_tokens=8), FakePolicy(reply))
-    assert {len(record.row["cluster"]) for record in records} == {16}
+    samples, rows = run(benchmark_task("gsm8k", max_completion_tokens=8), FakePolicy(reply))
+    assert {len(sample.cluster) for sample in samples} == {16}
     assert rows["accuracy"]["value"] == pytest.approx(3 / 6)
     assert rows["exact_match,strict-match"]["value"] == pytest.approx(1 / 6)
     assert rows["extraction_rate"]["value"] == pytest.approx(4 / 6)
@@ -157,10 +157,10 @@ def test_mmlu_takes_the_likeliest_letter_in_each_subject(data_folder, run):
         "n_available": 8,
         "n_repeated": 0,
     }
-    records, rows = run(task, options_policy(lambda prompt, option: option == "B"))
+    samples, rows = run(task, options_policy(lambda prompt, option: option == "B"))
     assert rows["accuracy"]["value"] == 0.25
     assert list(rows) == ["accuracy"]
-    families = {record.row["family"]: record.row["prompt"][-1]["content"] for record in records}
+    families = {sample.family: sample.prompt[-1]["content"] for sample in samples}
     assert set(families) == {"mmlu_anatomy", "mmlu_virology"}
     assert "test anatomy" in families["mmlu_anatomy"]
     assert families["mmlu_anatomy"].endswith("Answer:")
@@ -239,12 +239,13 @@ def test_without_punkt_or_lm_eval_the_remedy_is_said(data_folder, monkeypatch):
 
 def test_single_values_are_one_cluster_a_sample():
     """Two prompts of three instructions, all and none followed, are two observations and not six."""
-    rows = [
-        {"cluster": key, "values": {"inst": share, "inst/n": 3.0}, "stop_reason": "stop", "verdict": "other",
-         "completion_tokens": 0}
-        for key, share in (("a", 1.0), ("b", 0.0))
-    ]  # fmt: skip
-    (row,) = capability_rows("ifeval", [Record(row, "other", ()) for row in rows])
+    values = {
+        key: {"inst_level_loose_acc": share, "inst_level_loose_acc/n": 3.0} for key, share in (("a", 1.0), ("b", 0.0))
+    }
+    samples = [
+        GradedSample(key, "ifeval", "capability", "f", "capability", key, values=own) for key, own in values.items()
+    ]
+    (row,) = metric_rows(samples, {})
     assert (row["value"], row["n"], row["n_clusters"]) == (0.5, 6, 2)
     assert (row["ci_low"], row["ci_high"]) == (0.0, 1.0)
 
@@ -252,14 +253,14 @@ def test_single_values_are_one_cluster_a_sample():
 def test_math500_is_graded_by_inspect(data_folder, run):
     """A decimal, another form and a wrong answer of three; the fourth has none, which is wrong too."""
     replies = {"1": "\\boxed{0.5}", "2": "The answer is $\\frac{4}{4}$.", "3": "\\boxed{6}"}
-    records, rows = run(
+    samples, rows = run(
         benchmark_task("math500"),
         FakePolicy(lambda prompt, seed: replies.get(prompt[0]["content"][6], "...")),
     )
-    verdicts = {record.row["cluster"]: record.row["verdict"] for record in records}
+    verdicts = {sample.cluster: sample.verdict for sample in samples}
     assert [verdicts[f"test/algebra/{i}.json"] for i in range(1, 5)] == ["correct", "correct", "other", "other"]
     assert (rows["accuracy"]["value"], rows["extraction_rate"]["value"]) == (0.5, 0.75)
-    assert {record.row["family"] for record in records} == {"Algebra"}
+    assert {sample.family for sample in samples} == {"Algebra"}
 
 
 def test_a_prompt_that_does_not_fit_is_unscored(data_folder, run):

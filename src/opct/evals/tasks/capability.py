@@ -9,7 +9,6 @@ GPQA's authors ask that examples are not shown in plain text online: keep its lo
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import importlib.util
 import os
@@ -26,12 +25,10 @@ from opct.data.pairs import Prompt
 from opct.data.tables import BadRow, read_rows
 from opct.errors import DataError, EvaluationError, shown_faults
 from opct.evals.graders.short_answer import Verdict
-from opct.evals.records import Record, Row, metric_row, was_cut
 from opct.evals.tasks.common import Item, as_score, make_task, stopped_early
 from opct.evals.tasks.lm_eval_task import (
     ASKED_SPLIT,
     AXIS,
-    COUNT,
     IS_CORRECT,
     IS_EXTRACTED,
     chosen,
@@ -357,44 +354,3 @@ def math_scorer() -> Scorer:
         return as_score(Verdict(verdict, verdict), values, keys=MATH_KEYS, answer=str(found.answer or ""))
 
     return score
-
-
-# ------------------------------------------------------------------------------------------------------------ metrics
-
-
-def capability_rows(suite: str, records: Sequence[Record]) -> list[Row]:
-    """Every metric of one benchmark: `accuracy` (its published metric), lm-eval's others under their own names,
-    `extraction_rate` (an answer could be read) and, of generated replies, `truncation_rate`.
-
-    A metric with several values a sample, as IFEval's over instructions, counts each of them; samples are clusters.
-    """
-    names = {key for record in records for key in record.row["values"]}
-    known = {key for record in records for key, value in record.row["values"].items() if value is not None}
-    metrics = {"accuracy": IS_CORRECT} if IS_CORRECT in names else {}
-    metrics |= {key: key for key in sorted(known - {IS_CORRECT, IS_EXTRACTED}) if not key.endswith(COUNT)}
-    metrics |= {"extraction_rate": IS_EXTRACTED} if IS_EXTRACTED in names else {}
-    rows = []
-    for metric, key in metrics.items():
-        counted = _single_values(records, key) if key + COUNT in known else records
-        rows.append(metric_row(AXIS, suite, metric, "all", counted, key))
-    if any(record.row["completion_tokens"] for record in records):
-        cut = [_with_value(record, "is_truncated", was_cut(record.row)) for record in records]
-        rows.append(metric_row(AXIS, suite, "truncation_rate", "all", cut, "is_truncated"))
-    return rows
-
-
-def _single_values(records: Sequence[Record], key: str) -> list[Record]:
-    """One record a value of the metric, of which each sample has the mean and the number; an unscored one stays one."""
-    single = []
-    for record in records:
-        share, count = record.row["values"].get(key), record.row["values"].get(key + COUNT)
-        if share is None or count is None:
-            single.append(record)
-        else:
-            right = round(share * count)
-            single += [_with_value(record, key, float(i < right)) for i in range(int(count))]
-    return single
-
-
-def _with_value(record: Record, key: str, value: float | None) -> Record:
-    return dataclasses.replace(record, row={**record.row, "values": {**record.row["values"], key: value}})

@@ -32,7 +32,7 @@ from opct.errors import DataError, EvaluationError, unknown
 from opct.evals.graders.short_answer import Verdict
 from opct.evals.tasks.common import Item, as_chat, as_score, make_task, stopped_early
 
-AXIS = "capability"
+AXIS, OTHER_AXIS = "capability", "inspect"
 MAX_TOKENS = 256
 """Longest reply where a task of lm-eval names none, as lm-eval has it."""
 IS_CORRECT, IS_EXTRACTED = "is_correct", "is_extracted"
@@ -121,7 +121,8 @@ def lm_eval_task(
     """The Inspect task `name` over questions of tasks of lm-eval.
 
     Args:
-        metric: the metric of lm-eval that results call `accuracy`; None: each keeps lm-eval's name.
+        metric: the metric of lm-eval that results call `accuracy`; None: each keeps lm-eval's name, on the axis of
+            other Inspect tasks.
         data: where the questions came from, for the settings.
         n: at most so many questions, chosen by a hash of seed and question: fewer are a part of more.
         max_completion_tokens: by default what lm-eval says.
@@ -129,16 +130,17 @@ def lm_eval_task(
     Raises:
         EvaluationError: n is below 1.
     """
+    axis = AXIS if metric else OTHER_AXIS
     available = [question for task in tasks for question in _questions(task)]
     each = list({(question.task.task_name, question.id): question for question in available}.values())
     asked = [_with_requests(question) for question in chosen(each, n, seed, key=lambda question: question.id)]
-    by_id = {_item(name, question).id: question for question in asked}
+    by_id = {_item(name, question, axis).id: question for question in asked}
     limits = [int((task.config.generation_kwargs or {}).get("max_gen_toks", MAX_TOKENS)) for task in tasks]
     shots = sorted({task.config.num_fewshot or 0 for task in tasks})
     version = metadata.version("lm_eval")
     return make_task(
         name,
-        [_item(name, question) for question in asked],
+        [_item(name, question, axis) for question in asked],
         _scorer(by_id, metric),
         seed=seed,
         max_completion_tokens=max_completion_tokens or max(limits),
@@ -284,13 +286,13 @@ def _prompt(context: str) -> Prompt:
     return tuple({"role": message["role"], "content": message["content"]} for message in json.loads(context))
 
 
-def _item(name: str, question: Question) -> Item:
+def _item(name: str, question: Question, axis: str) -> Item:
     answer = question.task.doc_to_target(question.doc)
     return Item(
         task=name,
-        axis=AXIS,
+        axis=axis,
         family=question.task.task_name,
-        family_split=AXIS,
+        family_split=axis,
         cluster=question.id,
         prompt=question.prompt,
         teacher_prompt=question.prompt,
@@ -428,7 +430,7 @@ def scores_of(question: Question, answers: Sequence[Any], metric: str | None) ->
             values |= _numbers(IS_CORRECT if is_main else key, value, task.aggregation().get(name))
             if _extracts(task) and (is_main or IS_EXTRACTED not in values):
                 values[IS_EXTRACTED] = float(filtered[0] != INVALID)
-    return values
+    return values if metric else {key: value for key, value in values.items() if not key.endswith(COUNT)}
 
 
 def _numbers(name: str, value: Any, aggregation: Any) -> dict[str, float]:
