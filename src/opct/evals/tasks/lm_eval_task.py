@@ -391,7 +391,8 @@ def _scorer(questions: Mapping[str, Question], metric: str | None) -> Scorer:
 
 def _keys(task: Any, metric: str | None) -> list[str]:
     filters = [ensemble["name"] for ensemble in task.config.filter_list or [{"name": "none"}]]
-    named = [_key(name, chosen_filter) for name in task.aggregation() for chosen_filter in filters]
+    averaged = [name for name, how in task.aggregation().items() if metric or getattr(how, "__name__", "") == "mean"]
+    named = [_key(name, chosen_filter) for name in averaged for chosen_filter in filters]
     return [IS_CORRECT if name == metric else name for name in named] + ([IS_EXTRACTED] if _extracts(task) else [])
 
 
