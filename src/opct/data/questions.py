@@ -346,7 +346,7 @@ def _texts(row: Mapping[str, Any], names: Iterable[str]) -> list[str]:
 
 def _split(text: str) -> list[str]:
     if text.startswith("["):
-        return [_text(item) for item in parse_json(text)]
+        return [_text(item) for item in parse_json(text, list)]
     return [part.strip() for part in text.split("|" if "|" in text else ";") if part.strip()]
 
 
