@@ -51,7 +51,7 @@ class VllmEngine:
     def __init__(self, policy: Policy, config: TrainConfig, *, max_model_len: int):
         _refuse_places(policy)
         self.max_model_len = max_model_len
-        self._stop_ids = sorted(policy.stop_ids)
+        self._stop_ids = sorted(policy.backbone.stop_ids)
         self._adapters: dict[str, Any] = {}
         self._loaded = 0
         arguments = _arguments(policy, config, max_model_len)
