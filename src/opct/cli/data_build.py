@@ -100,45 +100,53 @@ def build_sycophancy(
     echo(f"next: opct data show {out}")
 
 
+Behaviors = Annotated[
+    str,
+    typer.Option(
+        "--from", metavar="FILE", help="Behaviours: a file, hf:owner/name[:config/split]@revision, or `builtin`."
+    ),
+]
+Parts = Annotated[
+    str,
+    typer.Option(
+        help="behavior (wrapped), bare (behaviours as they are), twin (wrapped), anchor (twins as identity pairs)."
+    ),
+]
+TeacherSystem = Annotated[
+    str | None, typer.Option(metavar="TEXT", help="System prompt of the teacher of behaviours; `safety`: our own.")
+]
+TeacherExamples = Annotated[
+    bool, typer.Option("--teacher-examples", help="Show the teacher three refused requests before each behaviour.")
+]
+TwinFile = Annotated[str | None, typer.Option(metavar="FILE", help="A file of benign behaviours, as twins.")]
+Templates = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Templates of the held-out family in_the_wild; see --families.")
+]
+Artifacts = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE", help="An attacker's prompts, as of PAIR or of `opct attack`: the held-out family artifact."
+    ),
+]
+LeaveOut = Annotated[list[str] | None, typer.Option(metavar="CATEGORY", help="Skip this category; repeatable.")]
+
+
 @app.command("jailbreak")
 def build_jailbreak(
-    source: Annotated[
-        str,
-        typer.Option(
-            "--from", metavar="FILE", help="Behaviours: a file, hf:owner/name[:config/split]@revision, or `builtin`."
-        ),
-    ] = "builtin",
+    source: Behaviors = "builtin",
     out: Out = Path("pairs.jsonl"),
     families: Families = "train",
-    parts: Annotated[
-        str,
-        typer.Option(
-            help="behavior (wrapped), bare (behaviours as they are), twin (wrapped), anchor (twins as identity pairs)."
-        ),
-    ] = "behavior,twin",
+    parts: Parts = "behavior,twin",
     split: WhichSplit = Split.train,
     seed: Seed = 0,
     per_behavior: Annotated[int, typer.Option(min=1, help="Families for each behaviour.")] = 2,
-    teacher_system: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="System prompt of the teacher of behaviours; `safety`: our own.")
-    ] = None,
-    teacher_examples: Annotated[
-        bool, typer.Option("--teacher-examples", help="Show the teacher three refused requests before each behaviour.")
-    ] = False,
-    twins: Annotated[str | None, typer.Option(metavar="FILE", help="A file of benign behaviours, as twins.")] = None,
-    in_the_wild: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Templates of the held-out family in_the_wild; see --families.")
-    ] = None,
-    artifacts: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="An attacker's prompts, as of PAIR or of `opct attack`: the held-out family artifact."
-        ),
-    ] = None,
+    teacher_system: TeacherSystem = None,
+    teacher_examples: TeacherExamples = False,
+    twins: TwinFile = None,
+    in_the_wild: Templates = None,
+    artifacts: Artifacts = None,
     column: ColumnNames = None,
-    leave_out: Annotated[
-        list[str] | None, typer.Option(metavar="CATEGORY", help="Skip this category; repeatable.")
-    ] = None,
+    leave_out: LeaveOut = None,
     overwrite: Overwrite = False,
 ) -> None:
     """Make jailbreak pairs: behaviours, bare and in wrappers."""
