@@ -11,7 +11,7 @@ from opct.data.pairs import Prompt
 from opct.errors import DataError, EvaluationError, shown_faults
 from opct.evals.graders.short_answer import AMBIGUOUS, EMPTY, TRUNCATED, UNPARSED, Verdict
 from opct.evals.graders.versions import VERSIONS, grader_version
-from opct.evals.tasks.common import Item, as_score, make_task
+from opct.evals.tasks.common import EvalSample, as_score, make_task
 
 if TYPE_CHECKING:
     from inspect_ai import Task
@@ -143,9 +143,9 @@ def capability_task(
     )
 
 
-def _item(name: str, problem: Problem) -> Item:
+def _item(name: str, problem: Problem) -> EvalSample:
     prompt: Prompt = ({"role": "user", "content": problem.text},)
-    return Item(
+    return EvalSample(
         task=name,
         axis=AXIS,
         family=problem.family,
