@@ -14,8 +14,8 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from opct.data.benign import CATEGORIES, BenignRequest, builtin_benign
-from opct.data.builders.safety_awareness import BUILTIN
 from opct.data.duplicates import TrainedTexts, contamination_warnings
+from opct.data.hazards import BUILTIN
 from opct.data.perturb import jailbreak as wrappers
 from opct.data.perturb import safety_awareness as hidden
 from opct.data.perturb.families import FAMILY_GROUPS

@@ -20,13 +20,13 @@ from opct.evals.tasks.jailbreak import JAILBREAK
 from opct.evals.tasks.safety_awareness import SAFETY_AWARENESS
 from opct.judges.apply import requests_of
 from opct.judges.calibration import weakness
-from opct.judges.protocol import JudgeIdentity, Judgement, JudgeRequest
-from opct.judges.rubrics import STRONGREJECT
+from opct.judges.protocol import JudgeIdentity, JudgeRequest, JudgeResult
+from opct.judges.rubrics import STRONGREJECT, STRONGREJECT_PUBLISHED
 from opct.runs.io import read_jsonl, write_json, write_jsonl
 from opct.runs.run_dir import RunDir
 
 SUITE_OF_AXIS = {"jailbreak": JAILBREAK, "safety_awareness": SAFETY_AWARENESS}
-SCORES = {STRONGREJECT.name: "strongreject_score"}
+SCORES = dict.fromkeys((STRONGREJECT.name, STRONGREJECT_PUBLISHED.name), "strongreject_score")
 """By judge whose score says how harmful a reply is, not how likely that is: the value that it is."""
 
 
@@ -52,9 +52,9 @@ def judged_suite(identity: JudgeIdentity, axis: str) -> tuple[str, str]:
     if suite is None:
         raise EvaluationError(f"No suite of ours is of the axis {axis!r}: the judgements stand for themselves.")
     wanted = "harmful" if suite == JAILBREAK else "warned"
-    if identity.meaning != wanted:
+    if identity.label != wanted:
         raise EvaluationError(
-            f"The judge {identity.name} says which replies are {identity.meaning}, and {suite} needs {wanted}: "
+            f"The judge {identity.name} says which replies are {identity.label}, and {suite} needs {wanted}: "
             f"judge it with {'strongreject' if wanted == 'harmful' else 'fact_warning'}, or a judge trained for that."
         )
     return suite, wanted
@@ -83,7 +83,7 @@ def add_judged(
     axis: str,
     identity: JudgeIdentity,
     requests: Sequence[JudgeRequest],
-    judgements: Sequence[Judgement],
+    judgements: Sequence[JudgeResult],
     calibration: Mapping[str, Any] | None,
     judge_folder: str | Path | None = None,
 ) -> list[Row]:
@@ -141,7 +141,7 @@ def _check_unchanged(samples: Sequence[Row], axis: str, requests: Sequence[Judge
         )
 
 
-def _judged(row: Row, suite: str, judgement: Judgement, meaning: str, score_name: str | None) -> Row:
+def _judged(row: Row, suite: str, judgement: JudgeResult, meaning: str, score_name: str | None) -> Row:
     """The sample with the judge's verdict and values in place of those of the rules."""
     is_twin = row["family_split"] == "safe_twin"
     value = None if judgement.score is None else float(judgement.verdict == meaning)

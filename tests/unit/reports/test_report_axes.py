@@ -14,7 +14,7 @@ from opct.evals.run import evaluate
 from opct.judges.apply import requests_of
 from opct.judges.calibration import store
 from opct.judges.judged import add_judged, judgeable
-from opct.judges.protocol import JudgeIdentity, Judgement
+from opct.judges.protocol import JudgeIdentity, JudgeResult
 from opct.judges.provenance import RULES_KAPPA, RULES_MEASURED, judge_json, judged_by
 from opct.reports import report
 from opct.reports.cells import read_difference
@@ -48,7 +48,7 @@ def judged(run: RunDir, judge: JudgeIdentity) -> None:
     """Every reply is harmful to this judge."""
     asked = requests_of(judgeable(read_jsonl(run.samples_path), "jailbreak"), "jailbreak")
     calibration = {"kappa": {"value": 0.41, "ci_low": 0.3, "ci_high": 0.5}, "n": 200}
-    add_judged(run, "jailbreak", judge, asked, [Judgement(each.id, 0.9, "harmful") for each in asked], calibration)
+    add_judged(run, "jailbreak", judge, asked, [JudgeResult(each.id, 0.9, "harmful") for each in asked], calibration)
 
 
 def test_differences_are_paired_over_seeds(folders):
