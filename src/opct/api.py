@@ -20,10 +20,11 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from opct.config.schema import TrainConfig
+    from opct.data.questions import Question
+    from opct.evals.config import EvalConfig
     from opct.models.policy import Policy
     from opct.training.trainer import TrainResult
 
-DEFAULT_SUITES = ("sycophancy_short", "benign")
 SHOWN_GROUPS = (
     *("held_out", "train", "clean", "bare", "benign_bare", "benign_wrapped", "benign", "user_is_right"),
     *("plain_question", "all"),
@@ -37,7 +38,7 @@ class EvalResult:
     Attributes:
         out: folder of logs and results.
         results: what `results.json` holds; None where none of our suites was asked for.
-        tasks: for each Inspect task that was asked for, the summaries that `opct.evals.run.run_task` returns.
+        tasks: for each Inspect task that was asked for, the summaries that `opct.evals.inspect_runner.run_task` returns.
     """
 
     out: Path
@@ -81,58 +82,78 @@ def train(
 
 def evaluate(
     target: str | Path | Policy,
+    config: EvalConfig | None = None,
     *,
-    suites: Sequence[str] | None = None,
     tasks: Sequence[str] | None = None,
+    questions: str | Path | Sequence[Question] | None = None,
     out: str | Path | None = None,
     label: str | None = None,
     dtype: str | None = None,
     progress: Progress | None = None,
-    **options: Any,
+    **settings: Any,
 ) -> EvalResult:
     """Measure a run, a model or a policy on our suites, and on any other Inspect task.
 
     Args:
         target: a run directory (its newest checkpoint), one of its `checkpoints/step-*`, a model's name or folder, or
             a loaded `Policy`.
-        suites: ours; by default `sycophancy_short` and `benign`, or none where `tasks` are named.
-        tasks: Inspect tasks, as `pkg/name` or `file.py@task`.
+        config: what is asked. None: the defaults, or no suite where `tasks` are named.
+        tasks: Inspect tasks, as `pkg/name` or `file.py@task`. Of the settings they take n_questions, seed, greedy,
+            batch_size and max_completion_tokens.
+        questions: a question file, or questions, instead of those of the config.
         out: folder of logs and results; by default the run directory, or `runs/eval-<target>`.
         label: what the report calls it: by default the run's method; of what is not a run, "base" where it has no
             adapter and "trained" where it has one.
         dtype: to load the target in; by default that of the run, else what a probe of this machine chooses.
-        options: of `opct.evals.run.prepare` (n_questions, families, seed, max_completion_tokens, greedy ...) and
-            `measure` (kl_samples, browser_questions, batch_size), where None has a meaning of its own: all of them.
-            An n_questions that is given is n_problems too, where that is not given. An Inspect task takes n_questions,
-            seed and max_completion_tokens.
+        settings: of `EvalConfig`, over those of `config`: suites, n_questions, families, seed ...
 
     Raises:
-        EvaluationError: an unknown suite, task or option, an option that a task does not take, or a run without
-            weights.
+        ConfigError: an unknown setting or a value that it cannot have.
+        EvaluationError: an unknown suite or task, a setting that a task does not take, or a run without weights.
         DataError: suites cannot be asked for want of data; said before a model is loaded.
     """
-    from opct.evals.run import check_task, measure, parted, prepare, run_task
+    from opct.evals.inspect_runner import check_task, run_task
+    from opct.evals.run import about_run, check_label, make_tasks, write_results
+    from opct.evals.run import evaluate as evaluate_policy
 
     progress = progress or NullProgress()
-    task_options = _task_options(options) if tasks else {}
-    names = tuple(suites or (() if tasks else DEFAULT_SUITES))
+    check_label(label)
+    asked: Sequence[Question] | None = None
+    if isinstance(questions, str | Path):
+        settings["questions"] = str(questions)
+    else:
+        asked = questions
+    config = _eval_config(config, settings)
+    task_options = _task_options(config) if tasks else {}
     for task in tasks or ():
         check_task(task)
-    asking, measuring = parted(options)
-    if asking.get("n_questions") is not None:
-        asking.setdefault("n_problems", asking["n_questions"])  # a plan's own sizes give way to what was asked for
-    prepared = prepare(names, **asking) if names else None  # what is wrong or missing is said before a model loads
+    has_suites = not tasks or "suites" in config.model_fields_set
+    made = make_tasks(config, asked) if has_suites else []  # what is wrong or missing is said before a model loads
     policy, run = _policy_and_run(target, progress, {} if dtype is None else {"dtype": dtype})
     if out is None:
         out = run.path if run and run.path == Path(str(target)) else Path("runs") / f"eval-{_own_name(target, policy)}"
     result = EvalResult(Path(out))
-    if prepared is not None:
-        described = _described(target, policy, run) | ({"label": label} if label else {})
-        bar = _Bar(progress, f"evaluate {described['label']}")
-        result.results = measure(policy, prepared, out_dir=out, progress=bar, **described, **measuring)
+    about = _described(target, policy, run) | ({"label": label} if label else {})
+    if made:
+        bar = _Bar(progress, f"evaluate {about['label']}")
+        result.results = evaluate_policy(policy, config, tasks=made, out_dir=out, progress=bar, **about)
     for task in tasks or ():
-        result.tasks[task] = run_task(policy, task, out_dir=out, progress=_Bar(progress, task), **task_options)
+        bar = _Bar(progress, task)
+        weights = about_run(RunDir(out), policy, about)
+        result.tasks[task] = run_task(policy, task, config, out_dir=out, progress=bar, run=weights, **task_options)
+    if tasks:
+        results = write_results(RunDir(out))
+        result.results = results if made else None
     return result
+
+
+def _eval_config(config: EvalConfig | None, settings: dict[str, Any]) -> EvalConfig:
+    """The config with these settings over its own."""
+    from opct.config.loader import load_settings
+    from opct.evals.config import EvalConfig
+
+    before = {} if config is None else config.model_dump(include=config.model_fields_set)
+    return load_settings(EvalConfig, base={**before, **settings})
 
 
 def load_policy(target: str | Path, **settings: Any) -> Policy:
@@ -210,14 +231,21 @@ def _own_name(target: str | Path | Policy, policy: Policy) -> str:
     return _file_name(str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)) or path.name
 
 
-def _task_options(options: dict[str, Any]) -> dict[str, Any]:
-    renamed = {"n_questions": "limit", "seed": "seed", "max_completion_tokens": "max_completion_tokens"}
-    unknown = sorted(set(options) - set(renamed))
-    if unknown:
+def _task_options(config: EvalConfig) -> dict[str, Any]:
+    """What an Inspect task takes of the settings.
+
+    Raises:
+        EvaluationError: another one is given.
+    """
+    renamed = {"n_questions": "limit", "max_completion_tokens": "max_completion_tokens"}
+    given = config.model_fields_set
+    other = sorted(given - {"suites", "seed", "greedy", "batch_size", *renamed})
+    if other:
         raise EvaluationError(
-            f"The option {unknown[0]} is for our own suites; an Inspect task takes {', '.join(renamed)}."
+            f"The setting {other[0]} is for our own suites; an Inspect task takes {', '.join(renamed)}, seed, greedy "
+            "and batch_size."
         )
-    return {renamed[name]: value for name, value in options.items()}
+    return {new: getattr(config, name) for name, new in renamed.items() if name in given}
 
 
 def _suites_table(results: dict[str, Any]) -> RenderableType:

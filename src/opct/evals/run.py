@@ -169,8 +169,8 @@ def _benchmark(name: str, config: EvalConfig, _: Sequence[Question] | None) -> T
         settings["graded_by"] = config.graded_by
     if part is None:
         n = config.n_questions if config.n_problems is None else config.n_problems
-    else:
-        n = min((n for n in (part.n, config.n_problems) if n is not None), default=None)
+    else:  # a plan's own size gives way to what was asked for
+        n = min((n for n in (part.n, config.problem_limit) if n is not None), default=None)
     return BENCHMARKS[name](n=n, data=config.data.get(name), seed=config.seed, greedy=config.greedy, **settings)
 
 
@@ -333,7 +333,7 @@ def evaluate(
         RunError: the results could not be written.
     """
     config = config or EvalConfig()
-    _check_text(about)
+    check_label(about.get("label"))
     run = RunDir(out_dir)
     tasks = make_tasks(config, questions) if tasks is None else list(tasks)
     count = Counter(progress, sum(len(task.dataset) for task in tasks))
@@ -341,7 +341,7 @@ def evaluate(
     _add_kl(policy, logs, config, count)
     give_back()
     settings = _settings(policy, config, tasks)
-    own = {"schema": SCHEMA, "run": _about_run(run, policy, about), "settings": settings}
+    own = {"schema": SCHEMA, "run": about_run(run, policy, about), "settings": settings}
     own |= {"template_hash": policy.renderer.template_hash}
     with run.results_lock():  # of two evaluations that end at once, the second one keeps the suites of the first
         dropped = _set_aside_others(run, own["run"], [task_name(log) for log in logs])
@@ -380,12 +380,14 @@ def results_of(found: Evaluation) -> dict[str, Any]:
     }
 
 
-def _check_text(about: About) -> None:
-    """Refuse a label or name that no file can hold, before anything is measured."""
-    for name in ("label", "name"):
-        text = str(about.get(name) or "")
-        if text.encode("utf-8", "replace").decode("utf-8") != text:
-            raise EvaluationError(f"The {name} {text!r} holds characters that are no Unicode text: give another.")
+def check_label(label: str | None) -> None:
+    """Refuse a label that no file can hold, before anything is measured.
+
+    Raises:
+        EvaluationError: it holds characters that are no Unicode text.
+    """
+    if label is not None and label.encode("utf-8", "replace").decode("utf-8") != label:
+        raise EvaluationError(f"The label {label!r} holds characters that are no Unicode text: give another.")
 
 
 def _settings(policy: EvaluatedPolicy, config: EvalConfig, tasks: Sequence[Task]) -> dict[str, Any]:
@@ -399,7 +401,7 @@ def _settings(policy: EvaluatedPolicy, config: EvalConfig, tasks: Sequence[Task]
     }
 
 
-def _about_run(run: RunDir, policy: EvaluatedPolicy, about: About) -> dict[str, Any]:
+def about_run(run: RunDir, policy: EvaluatedPolicy, about: About) -> dict[str, Any]:
     method, weights = about.get("method"), about.get("weights")
     return {
         "name": about.get("name") or run.path.name,
