@@ -262,12 +262,6 @@ def test_an_adapter_that_is_not_given_back_is_an_error(engine, vllm):
         engine.unload_adapter("v1")
 
 
-def test_an_error_of_ours_stays_what_it_is(engine, vllm):
-    vllm.lora_answer = KeyError("not vLLM's")
-    with pytest.raises(KeyError):
-        engine.load_adapter("v1", Path("/adapters/v1"))
-
-
 def test_a_start_that_fails_says_so(vllm, policy, config, monkeypatch):
     def no_room(self, **arguments):
         raise ValueError("No available memory for the cache blocks.")
