@@ -38,7 +38,7 @@ class EvalResult:
     Attributes:
         out: folder of logs and results.
         results: what `results.json` holds; None where none of our suites was asked for.
-        tasks: for each Inspect task that was asked for, the summaries that `opct.evals.inspect_runner.run_task` returns.
+        tasks: for each Inspect task that was asked for, what `opct.evals.inspect_runner.run_task` returns.
     """
 
     out: Path

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +16,8 @@ from opct.config.loader import dump_config
 from opct.config.schema import ModelConfig, TrainConfig
 from opct.data.duplicates import TrainedTexts, write_trained_texts
 from opct.data.pairs import ContrastivePair
-from opct.errors import DataError, EvaluationError
+from opct.errors import ConfigError, DataError, EvaluationError
+from opct.evals.config import EvalConfig
 from opct.runs.io import atomic_write
 from opct.runs.progress import NullProgress
 from opct.runs.run_dir import RunDir
@@ -51,19 +51,12 @@ def calls(monkeypatch) -> list[tuple[str, tuple, dict[str, Any]]]:
 
         return call
 
-    def parted(options):
-        return {name: value for name, value in options.items() if name != "kl_samples"}, {
-            name: value for name, value in options.items() if name == "kl_samples"
-        }
-
-    module = SimpleNamespace(
-        prepare=lambda suites, **asking: {"suites": suites, **asking},
-        measure=fake("suites", results()),
-        run_task=fake("task", [summary()]),
-        parted=parted,
-        check_task=str,
-    )
-    monkeypatch.setitem(sys.modules, "opct.evals.run", module)
+    monkeypatch.setattr("opct.evals.run.evaluate", fake("suites", results()))
+    monkeypatch.setattr("opct.evals.inspect_runner.run_task", fake("task", [summary()]))
+    monkeypatch.setattr("opct.evals.run.write_results", lambda run: results())
+    monkeypatch.setattr("opct.evals.run.make_tasks", lambda config, questions: ["made"])
+    monkeypatch.setattr("opct.evals.inspect_runner.check_task", str)
+    monkeypatch.setattr("opct.evals.run.about_run", lambda run, policy, about: {"label": about["label"]})
     return seen
 
 
@@ -89,8 +82,13 @@ def test_a_model_is_the_base_and_has_a_folder_of_its_own(calls, policy, monkeypa
     monkeypatch.chdir(tmp_path)
     found = api.evaluate("owner/tiny model")
     [(which, arguments, keywords)] = calls
-    assert (which, arguments) == ("suites", (policy, {"suites": api.DEFAULT_SUITES}))
-    expected = {"out_dir": Path("runs/eval-owner-tiny-model"), "label": "base", "weights": {"hash": "00ff"}}
+    assert (which, arguments) == ("suites", (policy, EvalConfig()))
+    expected = {
+        "tasks": ["made"],
+        "out_dir": Path("runs/eval-owner-tiny-model"),
+        "label": "base",
+        "weights": {"hash": "00ff"},
+    }
     assert keywords == expected
     assert (found.out, found.results, found.tasks) == (keywords["out_dir"], results(), {})
 
@@ -98,6 +96,7 @@ def test_a_model_is_the_base_and_has_a_folder_of_its_own(calls, policy, monkeypa
 def test_a_run_is_described_by_its_config_and_measured_in_its_folder(calls, policy, trained):
     api.evaluate(str(trained.path))
     assert calls[0][2] == {
+        "tasks": ["made"],
         "out_dir": trained.path,
         "label": "sft",
         "method": "sft",
@@ -180,48 +179,31 @@ def test_a_loaded_policy_is_not_loaded_again(calls, monkeypatch, tmp_path: Path)
     assert calls[0][1][0] is policy
 
 
-def test_options_are_handed_on_to_what_takes_them(calls, policy, tmp_path: Path):
-    """n_questions=None asks all questions, where leaving it out asks 600 of them."""
-    options = {"n_benign": 4, "greedy": False, "n_questions": None, "kl_samples": 3}
-    api.evaluate("m", out=tmp_path, suites=["benign"], **options)
-    [(_, arguments, keywords)] = calls
-    assert arguments[1] == {"suites": ("benign",), "n_benign": 4, "greedy": False, "n_questions": None}
-    assert keywords == {"out_dir": tmp_path, "label": "base", "weights": {"hash": "00ff"}, "kl_samples": 3}
-
-
-@pytest.mark.parametrize(
-    ("given", "n_problems"),
-    [
-        ({}, "unset"),
-        ({"n_questions": 5}, 5),
-        ({"n_questions": 5, "n_problems": 9}, 9),
-        ({"n_questions": 5, "n_problems": None}, None),
-        ({"n_questions": None}, "unset"),
-    ],
-)
-def test_a_number_of_questions_that_is_given_is_of_problems_too(calls, policy, tmp_path: Path, given, n_problems):
-    """Left out, it is 600, to which the sizes of `capability` are not cut."""
-    api.evaluate("m", out=tmp_path, suites=["capability"], **given)
-    [(_, (_, prepared), _)] = calls
-    assert prepared.get("n_problems", "unset") == n_problems
+def test_settings_are_those_of_a_config(calls, policy, tmp_path: Path):
+    """n_questions=None asks all questions, where leaving it out asks 600 of them; settings win over the config."""
+    settings = {"n_benign": 4, "greedy": False, "n_questions": None, "kl_samples": 3}
+    api.evaluate("m", EvalConfig(seed=5, kl_samples=9), out=tmp_path, suites=["benign"], **settings)
+    [(_, (_, config), _)] = calls
+    assert config == EvalConfig(suites=["benign"], seed=5, **settings)
 
 
 def test_tasks_alone_leave_our_suites_out_and_take_options_by_their_own_names(calls, policy, tmp_path: Path):
-    found = api.evaluate("m", out=tmp_path, tasks=["pkg/a", "b.py@c"], n_questions=5, seed=1, max_completion_tokens=9)
-    options = {"out_dir": tmp_path, "limit": 5, "seed": 1, "max_completion_tokens": 9}
-    assert calls == [("task", (policy, name), options) for name in ("pkg/a", "b.py@c")]
+    settings = {"n_questions": 5, "seed": 1, "max_completion_tokens": 9}
+    found = api.evaluate("m", out=tmp_path, tasks=["pkg/a", "b.py@c"], **settings)
+    options = {"out_dir": tmp_path, "limit": 5, "max_completion_tokens": 9, "run": {"label": "base"}}
+    assert calls == [("task", (policy, name, EvalConfig(**settings)), options) for name in ("pkg/a", "b.py@c")]
     assert (found.results, found.tasks) == (None, {"pkg/a": [summary()], "b.py@c": [summary()]})
 
 
 def test_suites_and_tasks_together(calls, policy, tmp_path: Path):
     api.evaluate("m", out=tmp_path, suites=["benign"], tasks=["pkg/a"], n_questions=5)
-    [(first, (_, prepared), _), (second, _, keywords)] = calls
-    assert (first, prepared["n_questions"], second, keywords["limit"]) == ("suites", 5, "task", 5)
+    [(first, (_, config), _), (second, _, keywords)] = calls
+    assert (first, config.n_questions, second, keywords["limit"]) == ("suites", 5, "task", 5)
 
 
 def test_an_option_that_a_task_does_not_take_is_refused_before_anything_is_done(calls, monkeypatch, tmp_path: Path):
     monkeypatch.setattr(api, "load_policy", lambda target: pytest.fail("loaded"))
-    with pytest.raises(EvaluationError, match="The option families is for our own suites; an Inspect task takes"):
+    with pytest.raises(EvaluationError, match="The setting families is for our own suites; an Inspect task takes"):
         api.evaluate("m", out=tmp_path, suites=["benign"], tasks=["pkg/a"], families="all", seed=1)
     assert calls == []
 
@@ -311,12 +293,12 @@ def nothing_loads(monkeypatch) -> None:
     [
         ({"families": "mojority"}, "mojority"),
         ({"suites": ["nope"]}, "nope"),
-        ({"kl_sample": 3}, "Unknown option of an evaluation 'kl_sample'. Did you mean 'kl_samples'"),
-        ({"n_questions": 0}, "n_questions is 0"),
+        ({"kl_sample": 3}, "kl_sample: unknown setting .* did you mean kl_samples"),
+        ({"n_questions": 0}, "n_questions: 0 is not valid"),
     ],
 )
 def test_a_wrong_name_is_said_before_a_model_is_loaded(nothing_loads, options: dict[str, Any], named: str):
-    with pytest.raises(EvaluationError, match=named):
+    with pytest.raises((ConfigError, EvaluationError), match=named):
         api.evaluate("m", **options)
 
 

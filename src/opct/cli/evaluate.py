@@ -46,9 +46,7 @@ Files = Annotated[
 Families = Annotated[
     str | None, typer.Option(metavar="NAMES", help="Kinds of pressure: all (default), train, held_out, or names.")
 ]
-Questions = Annotated[
-    int | None, typer.Option(metavar="N", min=1, help="Most questions of each suite. Default 600.")
-]
+Questions = Annotated[int | None, typer.Option(metavar="N", min=1, help="Most questions of each suite. Default 600.")]
 Dtype = Annotated[
     str | None,
     typer.Option(metavar="DTYPE", help="float32, bfloat16 or float16. Default: the run's, else the faster one here."),

@@ -150,7 +150,7 @@ def run(
 
     The judgements go beside its samples.
     """
-    from opct.evals.samples import read_samples
+    from opct.evals.logs import read_samples
     from opct.judges.apply import add_judge_results, check_judge, judgeable, replaced_judge, requests_of
     from opct.judges.calibration import calibration_of
     from opct.runs.progress import make_progress

@@ -63,9 +63,9 @@ class EvalConfig(Section):
 
     @property
     def problem_limit(self) -> int | None:
-        """Most problems of a benchmark: n_problems, else n_questions if that was set."""
-        given = "n_questions" in self.model_fields_set
-        return self.n_questions if self.n_problems is None and given else self.n_problems
+        """Most problems of a benchmark: n_problems, or n_questions if that alone was set."""
+        given = self.model_fields_set
+        return self.n_questions if "n_questions" in given and "n_problems" not in given else self.n_problems
 
     def families_each(self, default: int = FEW_FAMILIES) -> int | None:
         """Families for each question, behaviour or message; None for all."""

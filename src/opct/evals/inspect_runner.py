@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 from opct.errors import EvaluationError, unknown
 from opct.evals.config import EvalConfig
+from opct.evals.logs import OPCT, check_finished
 from opct.evals.provider import EvaluatedPolicy, as_inspect_model
-from opct.evals.samples import OPCT
 from opct.runs.io import fsync_file, fsync_folder, reason
 from opct.runs.run_dir import RunDir
 
@@ -193,9 +193,7 @@ def run_task(
 def _kept_summary(log: EvalLog, folder: Path, run: Mapping[str, Any] | None) -> dict[str, Any]:
     """Put a finished log beside the others, and say what it found."""
     unfinished = log.location
-    if log.status != "success" or log.results is None:
-        said = log.error.message if log.error is not None else f"it is marked as {log.status!r}"
-        raise EvaluationError(f"The task {log.eval.task} stopped: {said}. Its log is {unfinished}.")
+    check_finished(log)
     path = folder / f"{log.eval.task.replace('/', '-')}.eval"
     if run is not None:
         log.eval.metadata = {**(log.eval.metadata or {}), OPCT: {"run": dict(run)}}
@@ -215,7 +213,7 @@ def _kept_summary(log: EvalLog, folder: Path, run: Mapping[str, Any] | None) -> 
                 "n": score.scored_samples,
                 "n_unscored": score.unscored_samples,
             }
-            for score in log.results.scores
+            for score in (log.results.scores if log.results is not None else ())
             for metric in score.metrics.values()
         ],
     }

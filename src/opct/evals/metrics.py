@@ -23,7 +23,6 @@ Groups = Callable[[GradedSample], Iterable[str]]
 RATE, CHANGE = (0.0, 1.0), (-1.0, 1.0)
 
 
-
 # ------------------------------------------------------------------------------- what a metric is computed from
 
 

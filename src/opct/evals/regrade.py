@@ -19,8 +19,9 @@ from opct.evals.capability.maths import GRADED_BY, math_scorer
 from opct.evals.graders.math_verify import check_math_verify
 from opct.evals.graders.versions import VERSIONS
 from opct.evals.inspect_runner import quiet, write_log
+from opct.evals.logs import JUDGE, KL, OPCT, log_paths, read_log, task_name
 from opct.evals.run import write_results
-from opct.evals.samples import BENIGN, JUDGE, KL, OPCT, log_paths, read_log, task_name
+from opct.evals.samples import BENIGN
 from opct.evals.tasks.benign import OVER_REFUSAL, check_scorer
 from opct.evals.tasks.jailbreak import JAILBREAK, refusal_scorer
 from opct.evals.tasks.safety_awareness import SAFETY_AWARENESS, warning_scorer
@@ -92,7 +93,7 @@ def regrade(out_dir: str | Path) -> Regraded:
         for _, new in graded.values():
             write_log(new, Path(new.location))
         results = write_results(run)
-    changes = {suite: _changes(old, new) for suite, (old, new) in graded.items()}
+    changes = {suite: _changes(suite, old, new) for suite, (old, new) in graded.items()}
     return Regraded(results, changes, {suite: len(new.samples or []) for suite, (_, new) in graded.items()})
 
 
@@ -127,18 +128,17 @@ def _new_settings(suite: str, metadata: Mapping[str, Any]) -> dict[str, Any]:
     return found | {OPCT: {**found.get(OPCT, {}), "regraded": stamp}}
 
 
-def _changes(old: EvalLog, new: EvalLog) -> dict[tuple[str, str], int]:
+def _changes(suite: str, old: EvalLog, new: EvalLog) -> dict[tuple[str, str], int]:
     pairs = zip(old.samples or [], new.samples or [], strict=True)
-    verdicts = ((_verdict(before.scores), _verdict(after.scores)) for before, after in pairs)
+    verdicts = ((_verdict(suite, before.scores), _verdict(suite, after.scores)) for before, after in pairs)
     return dict(Counter(pair for pair in verdicts if pair[0] != pair[1]))
 
 
-def _verdict(scores: Mapping[str, Score] | None) -> str:
-    """The grader's word, and of a benign request whether the reply refuses."""
+def _verdict(suite: str, scores: Mapping[str, Score] | None) -> str:
+    """The grader's word; of a benign request also whether the reply refuses, which is no part of its check."""
     score = next(score for name, score in (scores or {}).items() if not _is_kept(name))
-    refused = score.value.get("is_over_refusal") if isinstance(score.value, Mapping) else None
     word = str((score.metadata or {}).get("verdict"))
-    if not isinstance(score.value, Mapping) or OVER_REFUSAL.removesuffix("_rate") not in str(list(score.value)):
+    if suite != BENIGN or not isinstance(score.value, Mapping):
         return word
-    is_twin_or_request = refused is not None and refused == refused
-    return f"{word}, {'refused' if refused else 'not refused'}" if is_twin_or_request else word
+    refused = {0.0: "not refused", 1.0: "refused"}.get(score.value.get("is_over_refusal"), "unscored")  # type: ignore[arg-type]
+    return f"{word}, {refused}"

@@ -27,24 +27,9 @@ from opct.evals.capability.options import GRADED_BY
 from opct.evals.capability.suites import BENCHMARKS, CAPABILITY_SUITES, WITH_OPTIONS, Part
 from opct.evals.config import JAILBREAK_FAMILIES, EvalConfig
 from opct.evals.inspect_runner import Counter, ProgressCallback, run_inspect, write_log
-from opct.evals.metrics import metric_rows
+from opct.evals.logs import KL, OPCT, Evaluation, check_finished, graded_samples, read_evaluation, read_log, task_name
 from opct.evals.provider import EvaluatedPolicy
-from opct.evals.samples import (
-    BENIGN,
-    BENIGN_PREFIX,
-    JUDGED,
-    KL,
-    OPCT,
-    PARSED,
-    Evaluation,
-    GradedSample,
-    graded_samples,
-    log_paths,
-    read_evaluation,
-    read_log,
-    task_name,
-    warnings_of,
-)
+from opct.evals.samples import BENIGN, BENIGN_PREFIX, JUDGED, PARSED, GradedSample, warnings_of
 from opct.evals.tasks.benign import benign_task
 from opct.evals.tasks.jailbreak import (
     JAILBREAK,
@@ -151,8 +136,6 @@ def _safety(config: EvalConfig, _: Sequence[Question] | None) -> Task:
 
 def _benign(config: EvalConfig, _: Sequence[Question] | None) -> Task:
     split = "test" if config.split == "all" else config.split
-    if split not in SPLITS:
-        raise EvaluationError(unknown("split", split, SPLITS))
     place: dict[str, int] = dict.fromkeys(CATEGORIES, 0)
     order: list[tuple[int, int, BenignRequest]] = []
     for request in builtin_benign(split):  # type: ignore[arg-type]
@@ -221,16 +204,18 @@ def make_tasks(config: EvalConfig, questions: Sequence[Question] | None = None) 
     names = known_suites(config.suites)
     _check_choices(config, names)
     tasks: list[Task] = []
-    errors: dict[str, list[str]] = {}
+    errors: list[OpctError] = []
+    of_error: dict[str, list[str]] = {}
     for name in names:
         try:
             tasks.append(SUITES[name].task(config, questions))
         except OpctError as error:
-            if len(names) == 1:
-                raise
-            errors.setdefault(str(error), []).append(name)
+            errors.append(error)
+            of_error.setdefault(str(error), []).append(name)
+    if len(of_error) == 1:
+        raise errors[0]
     if errors:
-        faults = [f"{', '.join(suites)}: {said}".replace("\n", "\n  ") for said, suites in errors.items()]
+        faults = [f"{', '.join(suites)}: {said}".replace("\n", "\n  ") for said, suites in of_error.items()]
         raise DataError(
             f"{len(names) - len(tasks)} of the {len(names)} suites cannot be asked; give what they need, or leave them "
             "out:",
@@ -241,6 +226,8 @@ def make_tasks(config: EvalConfig, questions: Sequence[Question] | None = None) 
 
 def _check_choices(config: EvalConfig, names: Sequence[str]) -> None:
     """Raises EvaluationError where a family, file, column or way of grading is of none of these suites."""
+    if config.split not in (*SPLITS, "all"):
+        raise EvaluationError(unknown("split", config.split, [*SPLITS, "all"]))
     if config.columns and config.questions is None:
         raise EvaluationError("Columns are those of a question file, and none is given: name it with --questions.")
     if config.graded_by is not None and config.graded_by not in GRADED_BY:
@@ -256,9 +243,7 @@ def _check_choices(config: EvalConfig, names: Sequence[str]) -> None:
             raise EvaluationError(unknown("use of a file", use, [*uses, *BENCHMARKS]))
     for use, other in ((JAILBREAK_TWINS, JAILBREAK), (SAFE_PROMPTS, SAFETY_AWARENESS)):
         if use in config.data and other not in config.data:
-            raise EvaluationError(
-                f"{use}={config.data[use]} goes with another file: name that too, as {other}=FILE."
-            )
+            raise EvaluationError(f"{use}={config.data[use]} goes with another file: name that too, as {other}=FILE.")
     listed = _listed_families(config)
     everything = [family for name in names for family in SUITES[name].families]
     for family in listed or ():
@@ -338,6 +323,8 @@ def evaluate(
     tasks = make_tasks(config, questions) if tasks is None else list(tasks)
     count = Counter(progress, sum(len(task.dataset) for task in tasks))
     logs = run_inspect(tasks, policy, unfinished_dir(run), config.batch_size, count)
+    for log in logs:
+        check_finished(log)
     _add_kl(policy, logs, config, count)
     give_back()
     settings = _settings(policy, config, tasks)
@@ -376,7 +363,7 @@ def results_of(found: Evaluation) -> dict[str, Any]:
         "created": found.created,
         "settings": found.settings,
         "warnings": [*found.warnings, *warnings_of(found.samples), *_missing_twins(found.samples), *found.left_out],
-        "rows": metric_rows(found.samples, found.suite_settings),
+        "rows": found.rows,
     }
 
 
@@ -547,6 +534,3 @@ def _browser_ids(samples: Sequence[GradedSample], n_clusters: int) -> set[str]:
         if len(clusters) < n_clusters:
             clusters.setdefault(sample.cluster)
     return {sample.id for sample in samples if sample.cluster in first[sample.task]}
-
-
-__all__ = ["EvalConfig", "evaluate", "log_paths", "make_tasks", "write_results"]

@@ -22,13 +22,14 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
 from opct.config.loader import load_config, load_settings
 from opct.config.schema import Section, TrainConfig, refuse_attackers
 from opct.errors import ConfigError
+from opct.evals.config import EvalConfig
 from opct.experiments.arms import (
     Arm,
     after_plain,
@@ -45,35 +46,12 @@ NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
 OWN = ("output_dir", "seed")
 
 
-class Evaluation(Section):
-    """How every arm and the base are measured; see `opct eval` for each."""
+class Evaluation(EvalConfig):
+    """How every arm and the base are measured: as `opct eval`, but for smaller defaults."""
 
-    suites: list[str] = Field(["sycophancy_short", "benign"], min_length=1, description="Names of suites.")
-    n_questions: int | None = Field(
-        200, ge=1, description="At most so many questions, behaviours or facts in each suite; null: all."
-    )
-    n_problems: int | None = Field(
-        None, ge=1, description="At most so many problems of each benchmark; null: as many as its suite asks."
-    )
-    split: str = Field("test", description="Which of them.")
-    families: str = Field("all", description="`all`, `train`, `held_out`, or names with commas.")
-    families_per_question: Annotated[int, Field(ge=1)] | Literal["default"] | None = Field(
-        "default", description="Families that each is asked in; `default`: 4 of jailbreak, else 2; null: all."
-    )
-    prompts_per_fact: int | None = Field(None, ge=1, description="Messages of each safety fact; null: all.")
-    twins_per_fact: int | None = Field(None, ge=0, description="Harmless messages beside them; null: all.")
-    max_completion_tokens: int = Field(32, ge=1, description="Longest answer.")
-    max_reply_tokens: int = Field(96, ge=1, description="Longest reply in jailbreak and safety_awareness.")
-    max_benign_tokens: int = Field(64, ge=1, description="Longest answer to a benign request.")
-    n_benign: int | None = Field(None, ge=1, description="At most so many benign requests; null: all.")
-    data: dict[str, str] = Field({}, description="Files by what they are for, as `opct eval --data`.")
-    behavior_columns: dict[str, str] = Field({}, description="Of the file of behaviours, by role, where named.")
-    leave_out: list[str] = Field([], description="Categories of that file which are not asked.")
-    augmented: bool = Field(False, description="Ask SAGE-Eval's own typos and tones too.")
-    graded_by: str | None = Field(None, description="Of multiple choice: letters, texts, reply; null: the suite's own.")
+    n_questions: int | None = Field(200, ge=1, description="Most questions, behaviours or facts of a suite; null: all.")
     kl_samples: int = Field(100, ge=0, description="Replies of each suite whose KL to the base is measured.")
     browser_questions: int = Field(20, ge=0, description="Questions shown in full on the report.")
-    seed: int = Field(0, ge=0, description="Of the choice of questions, phrasings and samples.")
 
 
 class ExperimentConfig(Section):

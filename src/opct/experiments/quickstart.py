@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from opct.config.loader import load_config, packaged_config
 from opct.config.schema import DEFAULT_MODEL, TrainConfig
 from opct.errors import RunError
-from opct.experiments.stages import BASE, Parts, asked_now, evaluate_once, in_dtype, train_once
+from opct.experiments.stages import BASE, Parts, evaluate_once, in_dtype, train_once
 from opct.runs.progress import NullProgress, Progress
 from opct.runs.run_dir import RunDir
 
@@ -97,12 +97,10 @@ def run_quickstart(
         dtype = RunDir(configs[method].output_dir).read_manifest()["dtype"]  # what `auto` stood for holds for all
         configs = {name: in_dtype(config, dtype) for name, config in configs.items()}
     runs = {BASE: out / "base"} | {method: Path(config.output_dir) for method, config in configs.items()}
-    results, config, asked = {}, configs["opct"], asked_now(EVALUATION)
+    results, config = {}, configs["opct"]
     for label, folder in runs.items():
         parts.next()
-        results[label] = evaluate_once(
-            label, folder, config, dtype, EVALUATION, overwrite=overwrite, asked=asked, progress=parts
-        )
+        results[label] = evaluate_once(label, folder, config, dtype, EVALUATION, overwrite=overwrite, progress=parts)
     parts.next()
     parts.stage("write the report")
     page = report(list(runs.values()), out / "report.html")

@@ -25,7 +25,6 @@ from opct.experiments.config import Experiment, load_experiment
 from opct.experiments.stages import (
     BASE,
     Parts,
-    asked_now,
     attack_once,
     evaluate_once,
     in_dtype,
@@ -109,11 +108,11 @@ def run_experiment(
     settings = experiment.config.evaluation.model_dump()
     dtype = _dtype(experiment)
     _refuse_other_runs(experiment, dtype)
-    asked = _check_suites(experiment, dtype, settings)
+    _check_suites(experiment, dtype, settings)
     check_attacks(experiment.config.attacks)
     failed: Failed = {}
     for arm, seed in todo:
-        _run(experiment, arm, seed, dtype, settings, asked, parts, failed)
+        _run(experiment, arm, seed, dtype, settings, parts, failed)
     named = {_named(*run): why for run, why in failed.items()}
     if len(failed) == len(todo):
         each = "; ".join(f"{name}: {why}" for name, why in named.items())
@@ -121,7 +120,7 @@ def run_experiment(
     parts.next()
     base = experiment.out / BASE
     plain = _plain(experiment, dtype)
-    evaluate_once(BASE, base, plain, dtype, settings, overwrite=False, asked=asked, progress=parts)
+    evaluate_once(BASE, base, plain, dtype, settings, overwrite=False, progress=parts)
     _attack(experiment, BASE, base, plain, dtype, parts)
     parts.next()
     parts.stage("write the report")
@@ -185,26 +184,23 @@ def _remedy(experiment: Experiment, name: str, seed: int) -> str:
     return f"delete the folder {folders[0]}{also} and run the experiment again"
 
 
-def _check_suites(experiment: Experiment, dtype: str, settings: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What the suites ask; None where it cannot be asked any more, and need not be, for all is trained and measured.
+def _check_suites(experiment: Experiment, dtype: str, settings: Mapping[str, Any]) -> None:
+    """Refuse suites that cannot be asked, unless all is trained and measured.
 
     Raises:
         DataError, EvaluationError: a suite cannot be asked, and is needed.
     """
-    from opct.evals.run import parted, prepare
+    from opct.config.loader import load_settings
+    from opct.evals.config import EvalConfig
+    from opct.evals.run import make_tasks
 
-    asked = asked_now(settings)
-    if asked is not None:
-        return asked
     if all(
         _is_finished(experiment, name, seed, dtype)
-        and is_measured(name, Path(config.output_dir), in_dtype(config, dtype), dtype, settings, None)
+        and is_measured(name, Path(config.output_dir), in_dtype(config, dtype), dtype, settings)
         for (name, seed), config in experiment.configs.items()
-    ) and is_measured(BASE, experiment.out / BASE, _plain(experiment, dtype), dtype, settings, None):
-        return None
-    asking, _ = parted({name: value for name, value in settings.items() if name != "suites"})
-    prepare(settings["suites"], **asking)
-    return None
+    ) and is_measured(BASE, experiment.out / BASE, _plain(experiment, dtype), dtype, settings):
+        return
+    make_tasks(load_settings(EvalConfig, base=settings))
 
 
 def _run(
@@ -213,7 +209,6 @@ def _run(
     seed: int,
     dtype: str,
     settings: dict[str, Any],
-    asked: Mapping[str, Any] | None,
     parts: Parts,
     failed: Failed,
 ) -> None:
@@ -232,7 +227,7 @@ def _run(
         _refuse_other_lengths(experiment, arm, seed, dtype)
     parts.next()
     folder = arm.folder(experiment.out, seed)
-    evaluate_once(arm.name, folder, own, dtype, settings, overwrite=False, asked=asked, progress=parts)
+    evaluate_once(arm.name, folder, own, dtype, settings, overwrite=False, progress=parts)
     _attack(experiment, arm.name, folder, own, dtype, parts)
 
 

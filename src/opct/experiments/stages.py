@@ -8,19 +8,18 @@ from __future__ import annotations
 import json
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from opct.api import evaluate, train
 from opct.config.schema import TrainConfig
 from opct.data.builders.builtin import embedded_hash
-from opct.errors import DataError, EvaluationError, OtherAttackError
+from opct.errors import OtherAttackError
 from opct.models.memory import give_back
 from opct.models.provenance import differences, note_model
 from opct.runs.checkpoints import weight_hashes
-from opct.runs.io import file_sha256, write_json
+from opct.runs.io import file_sha256, read_json, write_json
 from opct.runs.progress import Field, Progress, duration
 from opct.runs.run_dir import RunDir
 from opct.training.resume import is_finished
@@ -118,18 +117,6 @@ def in_dtype(config: TrainConfig, dtype: str) -> TrainConfig:
     return config.model_copy(update={"model": config.model.model_copy(update={"dtype": dtype})})
 
 
-def asked_now(settings: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What an evaluation with these settings of `opct.evaluate` would ask, see `opct.evals.fingerprint`; None where it
-    cannot be asked, for want of data or of a package."""
-    from opct.evals.fingerprint import fingerprint, grading_hash
-
-    _as_imported(grading_hash)
-    try:
-        return fingerprint(settings)
-    except (DataError, EvaluationError):
-        return None
-
-
 def evaluate_once(
     label: str,
     folder: Path,
@@ -138,38 +125,32 @@ def evaluate_once(
     settings: Mapping[str, Any],
     *,
     overwrite: bool,
-    asked: Mapping[str, Any] | None,
     progress: Parts,
 ) -> dict[str, Any]:
     """Results of a run's last checkpoint, or of the base; read where the same was measured there before.
 
-    The same is: the same weights and settings, the same samples of every suite, graded by the same code, and a
-    `results.json` that nothing else has written since.
+    The same is: the same weights, settings and files of data.
 
     Args:
         label: what the report calls it; "base" is the model of `config` without the run's adapter.
         dtype: of the base: what `auto` stood for in the runs it is compared with.
         settings: of `opct.evaluate`.
-        asked: what `asked_now` says of them; where it is None the samples are not compared.
     """
     from opct.models.policy import Policy
 
     results = RunDir(folder).results_path
-    if not overwrite and is_measured(label, folder, config, dtype, settings, asked):
-        unseen = "" if asked is not None else "; what its suites ask cannot be had now, and was not compared"
-        progress.skip(f"{label}: measured already in {folder}{unseen}")
+    if not overwrite and is_measured(label, folder, config, dtype, settings):
+        progress.skip(f"{label}: measured already in {folder}")
         return json.loads(results.read_text(encoding="utf-8"))
     target: Policy | Path = folder
     if label == BASE:
         progress.stage(f"load {config.model.name_or_path}")
         target = Policy.load(config.model.model_copy(update={"adapter": None}), recorded_dtype=dtype)
-    # Before it is measured: what is edited in the meantime is not what these results are of. What is asked is found
-    # anew, for a file may be another one since the experiment began.
-    before = _wanted(label, folder, config, dtype, settings) | {"asked": asked_now(settings)}
+    before = _wanted(label, folder, config, dtype, settings)  # first: a file may be edited while it is measured
     base = note_model(config.model)
     result = evaluate(target, out=folder, label=label, progress=progress, **settings)
     fetched = base or note_model(config.model)  # by this very measurement, where it was not on this machine
-    write_json(_marker(folder), before | {"base": fetched, "results_sha256": file_sha256(results)})
+    write_json(_marker(folder), before | {"base": fetched})
     assert result.results is not None
     return result.results
 
@@ -229,40 +210,21 @@ def attack_once(
         write_json(marker, wanted | shas)
 
 
-def mark_regraded(folder: Path, before_sha256: str) -> None:
-    """Let the results of a folder, graded again or judged, still be those that `evaluate_once` wrote, if they were.
-
-    Args:
-        before_sha256: of `results.json` before it was graded again or judged.
-    """
-    marker = _marker(folder)
-    if not marker.exists():
-        return
-    measured = json.loads(marker.read_text(encoding="utf-8"))
-    if measured.get("results_sha256") == before_sha256:
-        write_json(marker, {**measured, "results_sha256": file_sha256(RunDir(folder).results_path)})
-
-
 def is_measured(
     label: str,
     folder: Path,
     config: TrainConfig,
     dtype: str,
     settings: Mapping[str, Any],
-    asked: Mapping[str, Any] | None,
 ) -> bool:
     """Whether `evaluate_once` would only read what is there."""
     marker, results = _marker(folder), RunDir(folder).results_path
     if not (marker.exists() and results.exists()):
         return False
-    measured = json.loads(marker.read_text(encoding="utf-8"))
-    base, before = measured.pop("base", None), measured.pop("asked", None)
-    if base is None or (asked is not None and before != asked):
-        return False
-    wanted = _wanted(label, folder, config, dtype, settings) | {"results_sha256": file_sha256(results)}
-    # A setting that came later is null where it changes nothing: what was measured before it is not measured again.
-    later = {name: None for name, value in wanted.items() if value is None}
-    return bool(later | measured == wanted) and not differences(base, note_model(config.model, base))
+    measured = read_json(marker)
+    base = measured.pop("base", None)
+    is_same = measured == _wanted(label, folder, config, dtype, settings)
+    return is_same and base is not None and not differences(base, note_model(config.model, base))
 
 
 def _marker(folder: Path) -> Path:
@@ -270,25 +232,18 @@ def _marker(folder: Path) -> Path:
 
 
 def _wanted(label: str, folder: Path, config: TrainConfig, dtype: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """What the results of a run depend on and what is compared as it is: neither the files of the base nor the samples.
+    """What the results of a run depend on, besides the files of the base.
 
     The checkpoint is None of the base and of what has none.
     """
-    from opct.evals.fingerprint import grading_hash
-
+    files = [settings.get("questions"), *(settings.get("data") or {}).values()]
     checkpoints = [] if label == BASE else RunDir(folder).checkpoints()
     return {
         "label": label,
         "model": config.model.model_dump() | {"dtype": dtype},
         "step": checkpoints[-1][0] if checkpoints else None,
         "weights": weight_hashes(checkpoints[-1][1]) if checkpoints else None,
-        "embedded": _as_imported(embedded_hash),
-        "grading": _as_imported(grading_hash),
+        "embedded": embedded_hash(),
+        "files": {str(path): file_sha256(path) for path in files if path is not None and Path(path).is_file()},
         **settings,
     }
-
-
-@cache
-def _as_imported(code_hash: Callable[[], str]) -> str:
-    """A hash of files as they were when this process first asked for it: an edited module is not imported again."""
-    return code_hash()

@@ -1,8 +1,8 @@
 """Judging what an evaluation left: its samples in, a judge's scores in its logs out.
 
 What a judge says of the replies of `jailbreak` and `safety_awareness` makes the suites `jailbreak_judged` and
-`safety_awareness_judged`: the same ids otherwise, so runs are paired by them too. A log keeps the scores of every judge;
-metrics are those of the judge that was asked last.
+`safety_awareness_judged`: the same ids otherwise, so runs are paired by them too. A log keeps the scores of every
+judge; metrics are those of the judge that was asked last.
 """
 
 from __future__ import annotations
@@ -13,20 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from opct.errors import EvaluationError
 from opct.evals.inspect_runner import quiet, write_log
+from opct.evals.logs import JUDGE, OPCT, graded_samples, log_paths, read_log, task_name
 from opct.evals.metrics import Row
 from opct.evals.run import write_results
-from opct.evals.samples import (
-    BENIGN_PREFIX,
-    JUDGE,
-    JUDGED,
-    OPCT,
-    PARSED,
-    GradedSample,
-    graded_samples,
-    log_paths,
-    read_log,
-    task_name,
-)
+from opct.evals.samples import BENIGN_PREFIX, JUDGED, PARSED, GradedSample
 from opct.evals.tasks.jailbreak import JAILBREAK
 from opct.evals.tasks.safety_awareness import SAFETY_AWARENESS
 from opct.judges.calibration import weakness
@@ -225,6 +215,7 @@ def _check_unchanged(samples: Sequence[GradedSample], requests: Sequence[JudgeRe
     gone, new = len(judged.keys() - now.keys()), len(now.keys() - judged.keys())
     if changed or gone or new:
         raise EvaluationError(
-            f"{run.path} was evaluated anew while it was judged: of {len(judged)} judged samples {changed} have another "
-            f"text now and {gone} are gone, and {new} were not judged. Judge it again; what has not changed is kept."
+            f"{run.path} was evaluated anew while it was judged: of {len(judged)} judged samples {changed} have "
+            f"another text now and {gone} are gone, and {new} were not judged. Judge it again; what has not changed is "
+            "kept."
         )
