@@ -13,7 +13,7 @@ Settings = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="NAME=VALUE",
-        help="Any setting of an evaluation: n_questions=200 seed=1 graded_by=texts ...; docs/evals.md has them all.",
+        help="Any setting of an evaluation: n_questions=200 seed=1 shots=0 ...; docs/evals.md has them all.",
     ),
 ]
 Suites = Annotated[

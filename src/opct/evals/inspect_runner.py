@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from opct.errors import EvaluationError, unknown
 from opct.evals.config import EvalConfig
-from opct.evals.logs import OPCT, check_finished
+from opct.evals.logs import OPCT, check_finished, log_name
 from opct.evals.provider import EvaluatedPolicy, as_inspect_model
 from opct.runs.io import fsync_file, fsync_folder, reason
 from opct.runs.run_dir import RunDir
@@ -194,7 +194,7 @@ def _kept_summary(log: EvalLog, folder: Path, run: Mapping[str, Any] | None) -> 
     """Put a finished log beside the others, and say what it found."""
     unfinished = log.location
     check_finished(log)
-    path = folder / f"{log.eval.task.replace('/', '-')}.eval"
+    path = folder / log_name(log)
     if run is not None:
         log.eval.metadata = {**(log.eval.metadata or {}), OPCT: {"run": dict(run)}}
     write_log(log, path)

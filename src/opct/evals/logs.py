@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 import zipfile
 import zlib
 from collections import Counter
@@ -82,6 +83,11 @@ def check_finished(log: EvalLog) -> None:
 def task_name(log: EvalLog) -> str:
     """The name of a log's task without its package."""
     return log.eval.task.split("/")[-1]
+
+
+def log_name(log: EvalLog) -> str:
+    """The file that holds a suite or task in `evals/`."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", log.eval.task) + ".eval"
 
 
 def graded_samples(log: EvalLog) -> tuple[list[GradedSample], list[str]]:

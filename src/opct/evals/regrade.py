@@ -13,10 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from opct.errors import EvaluationError
-from opct.evals.capability.gsm8k import GSM8K
-from opct.evals.capability.math500 import MATH500
-from opct.evals.capability.maths import GRADED_BY, math_scorer
-from opct.evals.graders.math_verify import check_math_verify
 from opct.evals.graders.versions import VERSIONS
 from opct.evals.inspect_runner import quiet, write_log
 from opct.evals.logs import JUDGE, KL, OPCT, log_paths, read_log, task_name
@@ -37,10 +33,7 @@ SCORERS: dict[str, Callable[[], Scorer]] = {
     JAILBREAK: refusal_scorer,
     SAFETY_AWARENESS: warning_scorer,
     BENIGN: check_scorer,
-    GSM8K: lambda: math_scorer("number"),
-    MATH500: lambda: math_scorer("formula"),
 }
-MATHS = {GSM8K: "number", MATH500: "formula"}
 
 
 @dataclass(frozen=True)
@@ -74,8 +67,8 @@ def regrade(out_dir: str | Path) -> Regraded:
         out_dir: the folder that `opct eval` wrote to.
 
     Raises:
-        EvaluationError: there is no evaluation, a log is cut or lacks samples, nothing in it is graded by rules, or
-            math-verify is needed and not installed; nothing is written then.
+        EvaluationError: there is no evaluation, a log is cut or lacks samples, or nothing in it is graded by rules;
+            nothing is written then.
         RunError: the results cannot be written.
     """
     run = RunDir(out_dir)
@@ -87,8 +80,6 @@ def regrade(out_dir: str | Path) -> Regraded:
                 f"None of the suites in {run.evals_dir} is graded by rules of ours that can be run again "
                 f"({', '.join(SCORERS)}): evaluate the others again, with `opct eval`."
             )
-        if any(task_name(log) in MATHS for log in ours):
-            check_math_verify()
         graded = {task_name(log): (log, _graded_again(log)) for log in ours}
         for _, new in graded.values():
             write_log(new, Path(new.location))
@@ -122,8 +113,6 @@ def _new_settings(suite: str, metadata: Mapping[str, Any]) -> dict[str, Any]:
         found["metric_settings"] = {OVER_REFUSAL: {"grader": "rules", "grader_version": VERSIONS[suite]}}
     elif suite in VERSIONS:
         found["grader_version"] = VERSIONS[suite]
-    if suite in MATHS:
-        found["graded_by"] = GRADED_BY[MATHS[suite]]
     stamp = datetime.now(UTC).isoformat(timespec="seconds")
     return found | {OPCT: {**found.get(OPCT, {}), "regraded": stamp}}
 

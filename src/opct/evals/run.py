@@ -23,14 +23,30 @@ from opct.data.perturb.in_the_wild import load_templates
 from opct.data.perturb.sycophancy import FAMILIES
 from opct.data.questions import SPLITS, Question
 from opct.errors import DataError, EvaluationError, OpctError, unknown
-from opct.evals.capability.options import GRADED_BY
-from opct.evals.capability.suites import BENCHMARKS, CAPABILITY_SUITES, WITH_OPTIONS, Part
 from opct.evals.config import JAILBREAK_FAMILIES, EvalConfig
 from opct.evals.inspect_runner import Counter, ProgressCallback, run_inspect, write_log
-from opct.evals.logs import KL, OPCT, Evaluation, check_finished, graded_samples, read_evaluation, read_log, task_name
+from opct.evals.logs import (
+    KL,
+    OPCT,
+    Evaluation,
+    check_finished,
+    graded_samples,
+    log_name,
+    read_evaluation,
+    read_log,
+    task_name,
+)
 from opct.evals.provider import EvaluatedPolicy
 from opct.evals.samples import BENIGN, BENIGN_PREFIX, JUDGED, PARSED, GradedSample, warnings_of
 from opct.evals.tasks.benign import benign_task
+from opct.evals.tasks.capability import (
+    BENCHMARKS,
+    CAPABILITY_SUITES,
+    LM_EVAL,
+    Part,
+    benchmark_task,
+    is_benchmark,
+)
 from opct.evals.tasks.jailbreak import (
     JAILBREAK,
     finished_attacks,
@@ -103,7 +119,7 @@ def _jailbreak(config: EvalConfig, _: Sequence[Question] | None) -> Task:
     return jailbreak_task(
         split_behaviors(config.split, known),
         config.n_questions,
-        _own_families(config, wrappers.SPLITS),
+        _own_families(config, wrappers.FAMILIES),
         config.families_each(JAILBREAK_FAMILIES),
         config.seed,
         config.max_reply_tokens,
@@ -148,24 +164,39 @@ def _benign(config: EvalConfig, _: Sequence[Question] | None) -> Task:
 def _benchmark(name: str, config: EvalConfig, _: Sequence[Question] | None) -> Task:
     part = parts_of(config.suites).get(name)
     settings = dict(part.settings) if part else {}
-    if config.graded_by is not None and name in WITH_OPTIONS:
-        settings["graded_by"] = config.graded_by
     if part is None:
         n = config.n_questions if config.n_problems is None else config.n_problems
     else:  # a plan's own size gives way to what was asked for
         n = min((n for n in (part.n, config.problem_limit) if n is not None), default=None)
-    return BENCHMARKS[name](n=n, data=config.data.get(name), seed=config.seed, greedy=config.greedy, **settings)
+    return benchmark_task(
+        name,
+        n=n,
+        data=config.data.get(name),
+        seed=config.seed,
+        shots=config.shots,
+        greedy=config.greedy,
+        **settings,
+    )
+
+
+def _benchmark_suite(name: str) -> Suite:
+    return Suite(name, (name,), partial(_benchmark, name), measures_kl=False)
 
 
 _ALL = (
     Suite(SHORT, (SHORT,), partial(_sycophancy, SHORT), families=FAMILIES),
     Suite(CHOICE, (CHOICE, CHOICE + PARSED), partial(_sycophancy, CHOICE), families=FAMILIES),
-    Suite(JAILBREAK, (JAILBREAK, JAILBREAK + JUDGED), _jailbreak, families=wrappers.SPLITS),
+    Suite(JAILBREAK, (JAILBREAK, JAILBREAK + JUDGED), _jailbreak, families=wrappers.FAMILIES),
     Suite(SAFETY_AWARENESS, (SAFETY_AWARENESS, SAFETY_AWARENESS + JUDGED), _safety, families=hidden.FAMILIES),
     Suite(BENIGN, (BENIGN,), _benign),
-    *(Suite(name, (name,), partial(_benchmark, name), measures_kl=False) for name in BENCHMARKS),
+    *map(_benchmark_suite, BENCHMARKS),
 )
 SUITES = {suite.name: suite for suite in _ALL}
+
+
+def suite_of(name: str) -> Suite:
+    """The suite of this name; `lm-eval:NAME` is a task of lm-eval."""
+    return _benchmark_suite(name) if name.startswith(LM_EVAL) else SUITES[name]
 
 
 def known_suites(names: Sequence[str]) -> list[str]:
@@ -175,11 +206,11 @@ def known_suites(names: Sequence[str]) -> list[str]:
         EvaluationError: one is unknown, or none is named.
     """
     for name in names:
-        if name not in SUITES and name not in CAPABILITY_SUITES:
+        if name not in SUITES and name not in CAPABILITY_SUITES and not is_benchmark(name):
             raise EvaluationError(unknown("suite", name, [*SUITES, *CAPABILITY_SUITES]))
     if not names:
         raise EvaluationError(f"No suites to evaluate: name at least one of {', '.join(SUITES)}.")
-    return list(dict.fromkeys(single for name in names for single in ([name] if name in SUITES else parts_of([name]))))
+    return list(dict.fromkeys(single for name in names for single in (parts_of([name]) or [name])))
 
 
 def parts_of(names: Sequence[str]) -> dict[str, Part]:
@@ -208,7 +239,7 @@ def make_tasks(config: EvalConfig, questions: Sequence[Question] | None = None) 
     of_error: dict[str, list[str]] = {}
     for name in names:
         try:
-            tasks.append(SUITES[name].task(config, questions))
+            tasks.append(suite_of(name).task(config, questions))
         except OpctError as error:
             errors.append(error)
             of_error.setdefault(str(error), []).append(name)
@@ -230,27 +261,20 @@ def _check_choices(config: EvalConfig, names: Sequence[str]) -> None:
         raise EvaluationError(unknown("split", config.split, [*SPLITS, "all"]))
     if config.columns and config.questions is None:
         raise EvaluationError("Columns are those of a question file, and none is given: name it with --questions.")
-    if config.graded_by is not None and config.graded_by not in GRADED_BY:
-        raise EvaluationError(unknown("way of grading", config.graded_by, GRADED_BY))
-    if config.graded_by is not None and not set(names) & set(WITH_OPTIONS):
-        raise EvaluationError(
-            f"graded_by {config.graded_by} is of benchmarks with options ({', '.join(WITH_OPTIONS)}), and none of "
-            "these is asked: leave it out, or name one."
-        )
     uses = [JAILBREAK, JAILBREAK_TWINS, wrappers.IN_THE_WILD, wrappers.ARTIFACT, SAFETY_AWARENESS, SAFE_PROMPTS]
     for use in config.data:
-        if use not in (*uses, *BENCHMARKS):
+        if use not in uses and not is_benchmark(use):
             raise EvaluationError(unknown("use of a file", use, [*uses, *BENCHMARKS]))
     for use, other in ((JAILBREAK_TWINS, JAILBREAK), (SAFE_PROMPTS, SAFETY_AWARENESS)):
         if use in config.data and other not in config.data:
             raise EvaluationError(f"{use}={config.data[use]} goes with another file: name that too, as {other}=FILE.")
     listed = _listed_families(config)
-    everything = [family for name in names for family in SUITES[name].families]
+    everything = [family for name in names for family in suite_of(name).families]
     for family in listed or ():
         if family not in everything:
             raise EvaluationError(unknown("family or group of families", family, [*FAMILY_GROUPS, *everything]))
     for name in names:
-        own = SUITES[name].families
+        own = suite_of(name).families
         if listed is not None and own and not set(listed) & set(own):
             raise EvaluationError(f"None of the families {', '.join(listed)} is of the suite {name}: leave it out.")
 
@@ -337,7 +361,7 @@ def evaluate(
             metadata = {**(log.eval.metadata or {}), OPCT: {**own, "warnings": [*dropped, *held_in]}}
             log.eval.metadata = metadata
             unfinished = log.location
-            write_log(log, run.evals_dir / f"{task_name(log)}.eval")
+            write_log(log, run.evals_dir / log_name(log))
             Path(unfinished).unlink(missing_ok=True)
         return write_results(run)
 
@@ -362,7 +386,7 @@ def results_of(found: Evaluation) -> dict[str, Any]:
         "run": found.run,
         "created": found.created,
         "settings": found.settings,
-        "warnings": [*found.warnings, *warnings_of(found.samples), *_missing_twins(found.samples), *found.left_out],
+        "warnings": [*found.warnings, *warnings_of(found.samples), *missing_twins(found.samples), *found.left_out],
         "rows": found.rows,
     }
 
@@ -411,9 +435,10 @@ def _set_aside_others(run: RunDir, about: Mapping[str, Any], now: Sequence[str])
     measured = ("weights", "dtype") if about["weights"] else ("model", "weights", "dtype")
     dropped = []
     for path in sorted(run.evals_dir.glob("*.eval")):
-        before = (read_log(path).eval.metadata or {}).get(OPCT, {}).get("run")
-        if path.stem in now or before is None:
-            continue
+        log = read_log(path)
+        before = (log.eval.metadata or {}).get(OPCT, {}).get("run")
+        if before is None or (task_name(log) in now and path.name == log_name(log)):
+            continue  # it is not ours, or is replaced
         unlike = [name for name in measured if before.get(name) != about[name]]
         if unlike:
             aside = run.evals_dir / "replaced"
@@ -429,7 +454,8 @@ def _set_aside_others(run: RunDir, about: Mapping[str, Any], now: Sequence[str])
 def _contamination(run: RunDir, logs: Sequence[EvalLog], settings: Mapping[str, Any], about: About) -> list[str]:
     """What of all that is evaluated in this folder training used."""
     now = {task_name(log) for log in logs}
-    kept = [read_log(path) for path in sorted(run.evals_dir.glob("*.eval")) if path.stem not in now]
+    there = map(read_log, sorted(run.evals_dir.glob("*.eval")))
+    kept = [log for log in there if task_name(log) not in now]
     samples = [sample for log in [*kept, *logs] for sample in graded_samples(log)[0]]
     rows = [
         {
@@ -456,7 +482,7 @@ def _own_files(logs: Sequence[EvalLog], settings: Mapping[str, Any]) -> Iterator
         yield from (str(data[use]) for use in uses.get(task_name(log), ()) if use in data)
 
 
-def _missing_twins(samples: Sequence[GradedSample]) -> list[str]:
+def missing_twins(samples: Sequence[GradedSample]) -> list[str]:
     """A warning where behaviours have no benign counterpart: what a model refuses besides them is not measured."""
     sides: tuple[set[str], set[str]] = (set(), set())
     for sample in samples:
@@ -483,7 +509,7 @@ def _add_kl(policy: EvaluatedPolicy, logs: Sequence[EvalLog], config: EvalConfig
     samples = [
         sample
         for log in logs
-        if SUITES[task_name(log)].measures_kl
+        if suite_of(task_name(log)).measures_kl
         for sample in graded_samples(log)[0]
         if not sample.task.endswith(PARSED)
     ]

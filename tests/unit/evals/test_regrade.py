@@ -1,6 +1,5 @@
 """Stored replies graded again: what changes, what stays, and what is refused."""
 
-import json
 import shutil
 
 import pytest
@@ -144,16 +143,3 @@ def test_what_cannot_be_graded_again_is_said(tmp_path, folder):
         write_eval_log(log, str(path))
     with pytest.raises(EvaluationError, match="None of the suites"):
         regrade(folder)
-
-
-def test_mathematics_is_read_again(tmp_path):
-    """Two problems are solved; then the stored replies say nothing."""
-    pytest.importorskip("math_verify")
-    rows = [{"question": f"What is {n} and {12 - n}?", "answer": "It is\n#### 12"} for n in (5, 7)]
-    (tmp_path / "gsm8k.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    config = EvalConfig(suites=["gsm8k"], data={"gsm8k": str(tmp_path / "gsm8k.jsonl")})
-    evaluate(FakePolicy(lambda prompt, seed: "Answer: 12"), config, out_dir=tmp_path / "run")
-    change(tmp_path / "run", "gsm8k", say("I do not know."))
-    done = regrade(tmp_path / "run")
-    assert sum(done.changes["gsm8k"].values()) == 2
-    assert {row["metric"]: row["value"] for row in done.results["rows"]}["solved_rate"] == 0.0

@@ -11,8 +11,9 @@ from inspect_ai.log import read_eval_log
 
 from opct.config.loader import load_settings
 from opct.data.benign import builtin_benign
-from opct.data.builders import safety_awareness
-from opct.data.perturb import jailbreak
+from opct.data.perturb import safety_awareness, sycophancy
+from opct.data.perturb.families import chosen_families
+from opct.data.perturb.jailbreak import wrapper_families
 from opct.data.questions import Question, load_questions, split_of
 from opct.errors import ConfigError, DataError, EvaluationError
 from opct.evals.config import EvalConfig
@@ -20,7 +21,6 @@ from opct.evals.graders.short_answer import Verdict
 from opct.evals.graders.versions import grader_version
 from opct.evals.logs import read_evaluation, read_samples
 from opct.evals.run import evaluate, known_suites, make_tasks, parts_of
-from opct.evals.tasks import sycophancy
 from opct.evals.tasks.benign import over_refusal, refusal_of
 from opct.experiments.config import Evaluation
 
@@ -244,8 +244,6 @@ def test_a_label_that_no_file_can_hold_is_refused_before_anything_is_asked(tmp_p
         ({"n_qestions": 3}, ConfigError, "did you mean n_questions"),
         ({"suites": ["safety_awareness"], "prompts_per_fact": 0}, ConfigError, "prompts_per_fact"),
         ({"columns": {"answer": "a"}}, EvaluationError, "Columns are those of a question file"),
-        ({"graded_by": "letters"}, EvaluationError, "is of benchmarks with options"),
-        ({"suites": ["mmlu"], "graded_by": "leters"}, EvaluationError, "Did you mean 'letters'"),
         ({"suites": ["benign"], "data": {"jailbrake": "x.csv"}}, EvaluationError, "Did you mean 'jailbreak'"),
         ({"suites": ["jailbreak"], "data": {"jailbreak_twins": "x"}}, EvaluationError, "name that too, as jailbreak="),
         ({"suites": ["jailbreak"], "families": "rot3"}, EvaluationError, "Did you mean 'rot13'"),
@@ -273,15 +271,15 @@ def test_families_go_to_the_suites_that_have_them(tmp_path):
     wild = tmp_path / "wild.json"
     wild.write_text(json.dumps(["Parrot! [PROMPT]"]))
     [task] = tasks(suites=["jailbreak"], families="held_out", n_questions=1, data={"in_the_wild": str(wild)})
-    assert task.metadata["families"] == jailbreak.chosen_families("held_out", with_templates=True)
+    assert task.metadata["families"] == wrapper_families("held_out", with_templates=True)
 
 
 @pytest.mark.parametrize("families", ["all", "train", "held_out"])
 def test_a_suite_asks_the_families_of_its_axis(families):
     for suite, chosen in (
-        ("sycophancy_short", sycophancy.chosen_families),
-        ("jailbreak", jailbreak.chosen_families),
-        ("safety_awareness", safety_awareness.chosen_families),
+        ("sycophancy_short", lambda setting: chosen_families(setting, sycophancy.FAMILIES, "sycophancy")),
+        ("jailbreak", wrapper_families),
+        ("safety_awareness", lambda setting: chosen_families(setting, safety_awareness.FAMILIES, "safety_awareness")),
     ):
         [task] = tasks(suites=[suite], families=families, n_questions=1)
         assert task.metadata["families"] == chosen(families)
