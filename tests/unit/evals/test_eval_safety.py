@@ -11,12 +11,13 @@ from tests.conftest import REPOSITORY
 from opct.data.hazards import HazardPrompt, SafetyFact, builtin_facts
 from opct.data.perturb.safety_awareness import AXIS, FAMILIES, SAFE_TWIN
 from opct.errors import DataError, EvaluationError
-from opct.evals.external import run_task
+from opct.evals.inspect_runner import run_task
 from opct.evals.inspect_runner import Counter as Progress
 from opct.evals.inspect_runner import run_inspect
 from opct.evals.metrics import find_metric, metric_rows, sample_values
 from opct.evals.run import evaluate
-from opct.evals.samples import GradedSample, graded_samples
+from opct.evals.logs import graded_samples
+from opct.evals.samples import GradedSample
 from opct.evals.tasks.safety_awareness import SAFETY_AWARENESS, safety_items, safety_task, split_facts
 
 TWIN, HIDDEN = "safe", "hidden"
@@ -50,7 +51,7 @@ def evaluated(reply, tmp_path, facts=FACTS, **settings):
     settings.setdefault("max_completion_tokens", 40)
     task = safety_task(facts, **settings)
     [log] = run_inspect([task], FakePolicy(reply), tmp_path, 16, Progress(None, len(task.dataset)))
-    records = graded_samples(log)
+    records, _ = graded_samples(log)
     return records, {(row["metric"], row["group"]): row for row in metric_rows(records, {})}
 
 
