@@ -297,7 +297,7 @@ def test_an_attack_that_was_judged_by_other_rules_is_named_with_the_folder_to_de
 def test_a_base_that_was_fetched_to_be_measured_is_noted(measure, monkeypatch, tmp_path: Path):
     """It was not on this machine before; other files of it are measured again all the same."""
     there = {}
-    monkeypatch.setattr(stages, "note_model", lambda *_: dict(there))
+    monkeypatch.setattr(stages, "fingerprint_weights", lambda *_: dict(there))
     measure.meanwhile = lambda: there.update(commit={"sha256": "one"})
     assert measure() == 1
     measure.meanwhile = lambda: None

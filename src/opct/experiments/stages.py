@@ -18,7 +18,7 @@ from opct.config.schema import TrainConfig
 from opct.data.builders.builtin import embedded_hash
 from opct.errors import DataError, EvaluationError, OtherAttackError
 from opct.models.memory import give_back
-from opct.models.provenance import differences, note_model
+from opct.models.provenance import changed_files, fingerprint_weights
 from opct.runs.checkpoints import weight_hashes
 from opct.runs.io import file_sha256, write_json
 from opct.runs.progress import Field, Progress, duration
@@ -166,9 +166,9 @@ def evaluate_once(
     # Before it is measured: what is edited in the meantime is not what these results are of. What is asked is found
     # anew, for a file may be another one since the experiment began.
     before = _wanted(label, folder, config, dtype, settings) | {"asked": asked_now(settings)}
-    base = note_model(config.model)
+    base = fingerprint_weights(config.model)
     result = evaluate(target, out=folder, label=label, progress=progress, **settings)
-    fetched = base or note_model(config.model)  # by this very measurement, where it was not on this machine
+    fetched = base or fingerprint_weights(config.model)  # by this very measurement, where it was not on this machine
     write_json(_marker(folder), before | {"base": fetched, "results_sha256": file_sha256(results)})
     assert result.results is not None
     return result.results
@@ -206,7 +206,7 @@ def attack_once(
     if marker.is_file() and kept.result_path.is_file():
         made = json.loads(marker.read_text(encoding="utf-8"))
         base, same = made.pop("base"), wanted | {"result_sha256": file_sha256(kept.result_path)}
-        if made == same and not differences(base, note_model(config.model, base)):
+        if made == same and not changed_files(base, fingerprint_weights(config.model, base)):
             progress.skip(f"{label}: attacked already by {attacker} in {kept.path}")
             return
     progress.stage(f"attack {label} with {attacker}")
@@ -225,7 +225,7 @@ def attack_once(
     if found.ended == "interrupted":
         raise KeyboardInterrupt
     if found.ended == "complete":
-        shas = {"base": note_model(config.model), "result_sha256": file_sha256(kept.result_path)}
+        shas = {"base": fingerprint_weights(config.model), "result_sha256": file_sha256(kept.result_path)}
         write_json(marker, wanted | shas)
 
 
@@ -262,7 +262,7 @@ def is_measured(
     wanted = _wanted(label, folder, config, dtype, settings) | {"results_sha256": file_sha256(results)}
     # A setting that came later is null where it changes nothing: what was measured before it is not measured again.
     later = {name: None for name, value in wanted.items() if value is None}
-    return bool(later | measured == wanted) and not differences(base, note_model(config.model, base))
+    return bool(later | measured == wanted) and not changed_files(base, fingerprint_weights(config.model, base))
 
 
 def _marker(folder: Path) -> Path:
