@@ -12,7 +12,7 @@ import pytest
 from opct.data.behaviors import builtin_behaviors
 from opct.errors import DataError, EvaluationError, RunError
 from opct.experiments.runner import run_experiment
-from opct.runs.progress import NullProgress
+from opct.runs.console import NullProgress
 from tests.tiny import TINY_TRAINING, save_tiny
 
 EXPERIMENT = """
