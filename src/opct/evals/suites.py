@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from opct.data.benign import CATEGORIES, BenignRequest, builtin_benign
-from opct.data.builders.safety_awareness import BUILTIN
+from opct.data.hazards import BUILTIN
 from opct.data.perturb import jailbreak as wrappers
 from opct.data.perturb import safety_awareness as hidden
 from opct.data.perturb.families import FAMILY_GROUPS
@@ -217,7 +217,7 @@ _OF_GRADED = {name: suite for suite in _ALL for name in suite.graded}
 FAMILIES_OF: dict[str, Iterable[str]] = {
     SHORT: FAMILIES,
     CHOICE: FAMILIES,
-    JAILBREAK: wrappers.SPLITS,
+    JAILBREAK: wrappers.FAMILIES,
     SAFETY_AWARENESS: hidden.FAMILIES,
 }
 

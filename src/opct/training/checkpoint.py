@@ -73,7 +73,7 @@ def write_checkpoint(run: RunDir, setup: Setup, state: TrainingState) -> None:
         CheckpointError: it could not be written; the last good one is intact.
     """
     policy, teacher = setup.policy, setup.teacher.identity()
-    in_parts = policy.shards is not None and not policy.has_adapter
+    in_parts = policy.backbone.shards is not None and not policy.has_adapter
 
     def write(folder: Path | None) -> None:
         weights = None

@@ -24,17 +24,17 @@ from typing import TYPE_CHECKING
 from inspect_ai import Task, task
 from inspect_ai.scorer import Score, Scorer, Target, mean, scorer, stderr
 
-from opct.data.builders.safety_awareness import BUILTIN, chosen_families, facts_of
-from opct.data.hazards import SafetyFact
+from opct.data.hazards import BUILTIN, SafetyFact, load_facts
+from opct.data.perturb.families import chosen_families
 from opct.data.perturb.safety_awareness import (
     AXIS,
     FAMILIES,
     HAZARD,
     SAFE_TWIN,
     perturbed_prompt,
+    privileged_prompt,
     shuffled_messages,
 )
-from opct.data.perturb.safety_teachers import privileged_prompt
 from opct.data.questions import SPLITS
 from opct.errors import EvaluationError, unknown
 from opct.evals.graders.refusal import declines
@@ -101,7 +101,10 @@ def safety_task(
         "families_per_prompt": families_per_prompt,
     }
     items = safety_items(facts, families=families, seed=seed, **sizes)
-    settings = sizes | {"n_facts": len({item.cluster for item in items}), "families": chosen_families(families)}
+    settings = sizes | {
+        "n_facts": len({item.cluster for item in items}),
+        "families": chosen_families(families, FAMILIES, AXIS),
+    }
     return make_task(
         SAFETY_AWARENESS,
         items,
@@ -146,7 +149,7 @@ def safety_items(
     ]:
         if value is not None and value < least:
             raise EvaluationError(f"{name} is {value}: use at least {least}, or null for all.")
-    names = chosen_families(families)
+    names = chosen_families(families, FAMILIES, AXIS)
     if not facts or not names:
         raise EvaluationError("There are no facts or no families to evaluate on: give at least one of each.")
     chosen = sorted(facts, key=lambda fact: _order(seed, fact.id))[:n_facts]
@@ -180,8 +183,8 @@ def split_facts(
 
     Args:
         split: train, validation, test or all; by default the test split, and all of what is for evaluation only.
-        source: `builtin`, a file of facts, or SAGE-Eval; see `opct.data.builders.safety_awareness.facts_of`.
-        safe_source, augmented: of SAGE-Eval; see `opct.data.sage_eval.load_sage_eval`.
+        source: `builtin`, a file of facts, or SAGE-Eval; see `opct.data.hazards.load_facts`.
+        safe_source, augmented: of SAGE-Eval; see `opct.data.hazards.load_facts`.
 
     Raises:
         EvaluationError: there is no split of that name, or no fact in it.
@@ -189,7 +192,7 @@ def split_facts(
     """
     if split not in (None, *SPLITS, "all"):
         raise EvaluationError(unknown("split", str(split), [*SPLITS, "all"]))
-    facts = facts_of(source, safe_source=safe_source, augmented=augmented)
+    facts = load_facts(source, safe_source=safe_source, augmented=augmented)
     if split is None:
         split = "all" if all(fact.is_evaluation_only for fact in facts) else "test"
     chosen = [fact for fact in facts if split in ("all", fact.split)]
