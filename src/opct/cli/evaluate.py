@@ -119,7 +119,8 @@ def evaluate(
     from opct.runs.console import make_progress
 
     options: dict[str, Any] = {
-        "questions": questions,
+        "suites": suite or None,
+        "questions": None if questions is None else str(questions),
         "columns": named_columns(column or []),
         "split": split,
         "families": families,
@@ -138,11 +139,9 @@ def evaluate(
     if families_per_question is not None:
         given["families_per_question"] = number_or_all(families_per_question, "--families-per-question")
     if again:
-        _regrade(Path(out or target), [*given, *_named(suite=suite, task=task, dtype=dtype, label=label)])
+        _regrade(Path(out or target), [*given, *_named(task=task, dtype=dtype, label=label)])
         return
     what: dict[str, Any] = {"tasks": task or (), "out": out, "label": label, "dtype": dtype}
-    if suite:
-        given["suites"] = suite
     progress = make_progress()
     try:
         result = evaluate_target(target, progress=progress, **what, **given)
