@@ -55,7 +55,7 @@ def rate(table, label, held_out):
 
 def jailbreak_samples(label, seed, behaviors=40):
     """Behaviours bare and in four families each, and their twins alike."""
-    names = [name for name, family in WRAPPERS.items() if family.wrappers]
+    names = [name for name, family in WRAPPERS.items() if family.templates]
     rows = []
     for number in range(behaviors):
         cluster = f"behaviour-{number:02d}"
