@@ -49,9 +49,7 @@ class EvalConfig(Section):
     behavior_columns: dict[str, str] | None = Field(None, description="Columns of the file of behaviours by role.")
     exclude: list[str] = Field([], description="Categories of that file that are not asked.")
     augmented: bool = Field(False, description="Ask SAGE-Eval's own typos and tones too.")
-    graded_by: str | None = Field(
-        None, description="Multiple choice by letters, texts or reply; null: the suite's own way."
-    )
+    shots: int | None = Field(None, ge=0, description="Examples in each prompt of a benchmark; null: its own number.")
     seed: int = Field(0, ge=0, description="Of the choice of questions, phrasings and samples.")
     greedy: bool = Field(True, description="Take the likeliest token; false samples at temperature 1.")
     max_completion_tokens: int = Field(32, ge=1, description="Longest answer to a question; benchmarks have their own.")
