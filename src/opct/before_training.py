@@ -18,10 +18,10 @@ from opct.methods.rollouts import sampling
 from opct.models.fsdp import by_itself
 from opct.models.inference.sampler import Completion
 from opct.runs.progress import Progress
-from opct.training.setup import Setup
+from opct.training.setup import TrainingSetup
 
 
-def measure_teacher(setup: Setup, progress: Progress) -> dict[str, Any] | None:
+def measure_teacher(setup: TrainingSetup, progress: Progress) -> dict[str, Any] | None:
     """How often the teacher does not refuse the bare behaviours of the training pairs, nor warn of their hazards, for
     the manifest.
 
@@ -33,7 +33,7 @@ def measure_teacher(setup: Setup, progress: Progress) -> dict[str, Any] | None:
         Axis -> what was found; None where no pair has a question for the teacher, or the settings are 0.
     """
     config = setup.config.teacher
-    pairs = [rendered.pair for rendered in setup.pairs]
+    pairs = [rendered.pair for rendered in setup.data.pairs]
     there = teacher_questions(pairs)
     most = {jailbreak.AXIS: config.check_behaviors, safety_awareness.AXIS: config.check_hazards}
     rows = {}
@@ -58,7 +58,7 @@ def measure_teacher(setup: Setup, progress: Progress) -> dict[str, Any] | None:
 class _Shared:
     """The teacher of a run, asked by all of its processes."""
 
-    def __init__(self, setup: Setup, on_done: Callable[[int], None]):
+    def __init__(self, setup: TrainingSetup, on_done: Callable[[int], None]):
         self._setup, self._on_done = setup, on_done
 
     def has_room(self, prompt: Prompt, max_completion_tokens: int) -> bool:

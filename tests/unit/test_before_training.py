@@ -26,7 +26,7 @@ from opct.runs.io import read_jsonl
 from opct.runs.progress import NullProgress
 from opct.runs.run_dir import RunDir
 from opct.training.dry_run import _sizes
-from opct.training.setup import prepare
+from opct.training.setup import build_setup
 
 WORDS = ("Paint a rude word", "Steal a goldfish", "Cheat at chess", "Ring a doorbell", "Hide the chalk", "Let out air")
 BEHAVIORS = [Behavior(f"b/{i}", "c", text, f"Draw picture {i}", "train") for i, text in enumerate(WORDS)]
@@ -106,9 +106,9 @@ def test_a_run_measures_its_teacher_tells_the_figure_and_keeps_it(jailbreak_conf
     ]
     assert places == sorted(places)
     assert told.said[places[0]] == ("ask the teacher bare behaviours", 4)
-    answers, setup = graded.copy(), prepare(config)
+    answers, setup = graded.copy(), build_setup(config)
     with setup.teacher() as teacher:
-        check_teacher(teacher, [rendered.pair for rendered in setup.pairs], n=4, max_completion_tokens=5)
+        check_teacher(teacher, [rendered.pair for rendered in setup.data.pairs], n=4, max_completion_tokens=5)
     assert graded[len(answers) :] == answers
     assert len(set(answers)) > 1
 
@@ -148,7 +148,7 @@ def test_hazards_that_nobody_could_grade_are_told_and_not_asked(make_config, tmp
         row = manifest(config)["teacher_check"]["safety_awareness"]
         assert (row["n_asked"], row["n_ungradable"]) == (asked, left_out)
         assert any(f"not asked: {left_out} without words" in str(said) for said in told.said)
-        plan = dict(_sizes(prepare(config)))["teacher check"]
+        plan = dict(_sizes(build_setup(config)))["teacher check"]
         assert f"{left_out} without words (`about`, `harm`) to grade a warning by are not asked" in plan
     assert any("Nothing is known of the teacher of safety_awareness" in str(said) for said in told.said)
 
@@ -212,7 +212,7 @@ def test_a_run_that_cannot_begin_asks_nobody(jailbreak_config, tmp_path: Path, m
 
 def test_a_prompt_without_room_for_an_answer_is_unscored(make_config, tmp_path: Path, graded):
     """It fits the context with the run's completions, which are shorter."""
-    setup = prepare(make_config())
+    setup = build_setup(make_config())
     room = setup.policy.context_length - 6 - len(setup.policy.renderer.render(({"role": "user", "content": ""},)))
     texts = [WORDS[0], "z" * room]
     pairs = [
@@ -230,11 +230,11 @@ def test_a_prompt_without_room_for_an_answer_is_unscored(make_config, tmp_path: 
 
 
 def test_the_plan_says_that_it_will_be_done(jailbreak_config, make_config):
-    said = dict(_sizes(prepare(jailbreak_config())))["teacher check"]
+    said = dict(_sizes(build_setup(jailbreak_config())))["teacher check"]
     assert said == "4 of 6 bare behaviours, at most 5 tokens each"
-    said = dict(_sizes(prepare(jailbreak_config(teacher={"check_behaviors": 0}))))["teacher check"]
+    said = dict(_sizes(build_setup(jailbreak_config(teacher={"check_behaviors": 0}))))["teacher check"]
     assert said == "off for 6 bare behaviours (teacher.check_behaviors=0): what it answers is not known"
-    assert "teacher check" not in dict(_sizes(prepare(make_config())))
+    assert "teacher check" not in dict(_sizes(build_setup(make_config())))
 
 
 # ------------------------------------------------------------------------------------------------- several processes

@@ -25,7 +25,7 @@ from opct.models.names import check_name
 from opct.models.scoring import Head
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 log = logging.getLogger(__name__)
 
@@ -129,6 +129,29 @@ def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
         ) from error
 
 
+def load_model_config(config: ModelConfig) -> PreTrainedConfig:
+    """The configuration of a model, without its weights.
+
+    Raises:
+        ModelError: it cannot be loaded.
+    """
+    from transformers import AutoConfig
+
+    source = resolve_model(config.name_or_path)
+    try:
+        return AutoConfig.from_pretrained(source, revision=config.revision, trust_remote_code=config.trust_remote_code)
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        raise _cannot_load(config, error) from error
+
+
+def empty_model(config: ModelConfig) -> PreTrainedModel:
+    """The model without numbers in its weights, to count them."""
+    from transformers import AutoModelForCausalLM
+
+    with torch.device("meta"):
+        return AutoModelForCausalLM.from_config(load_model_config(config), trust_remote_code=config.trust_remote_code)
+
+
 def load_base(
     config: ModelConfig, *, master_float32: bool, recorded_dtype: str | None = None
 ) -> tuple[PreTrainedModel, torch.dtype, str]:
@@ -142,16 +165,16 @@ def load_base(
     Raises:
         ModelError: the model cannot be loaded, lacks weights, or is not a causal language model.
     """
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM
     from transformers.utils import logging as transformers_logging
 
     transformers_logging.disable_progress_bar()
     device = choose_device(config.device)
     source = resolve_model(config.name_or_path)
     options = {"revision": config.revision, "trust_remote_code": config.trust_remote_code}
+    hidden_size = load_model_config(config).get_text_config().hidden_size
+    compute_dtype, why = choose_dtype(config.dtype, device, hidden_size, recorded_dtype)
     try:
-        hidden_size = AutoConfig.from_pretrained(source, **options).get_text_config().hidden_size
-        compute_dtype, why = choose_dtype(config.dtype, device, hidden_size, recorded_dtype)
         loaded = AutoModelForCausalLM.from_pretrained(
             source,
             dtype=torch.float32 if master_float32 else compute_dtype,
@@ -160,10 +183,7 @@ def load_base(
             **options,
         )
     except (OSError, ValueError, KeyError, ImportError, SafetensorError) as error:  # Import: an attention not installed
-        raise ModelError(
-            f"Cannot load model.name_or_path={config.name_or_path!r}: {_first_line(error)} Give a hub id, a local "
-            f"folder with config.json and weights, a .gguf file, or {DEFAULT_MODEL!r}."
-        ) from error
+        raise _cannot_load(config, error) from error
     model, loading = cast("tuple[Any, dict[str, Any]]", loaded)  # a pair, for output_loading_info
     missing = sorted(loading["missing_keys"])
     if missing:
@@ -282,6 +302,13 @@ def weights_hash(named_tensors) -> str:
 def whole(tensor: Any) -> Any:
     """The tensor, put together where it is sharded: every process must call it then."""
     return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+
+
+def _cannot_load(config: ModelConfig, error: BaseException) -> ModelError:
+    return ModelError(
+        f"Cannot load model.name_or_path={config.name_or_path!r}: {_first_line(error)} Give a hub id, a local "
+        f"folder with config.json and weights, a .gguf file, or {DEFAULT_MODEL!r}."
+    )
 
 
 def _first_line(error: BaseException) -> str:

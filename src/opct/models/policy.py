@@ -31,15 +31,19 @@ from opct.models.inference.sampler import (
 )
 from opct.models.scoring import Scores, completion_hidden, micro_batches, tokenwise
 from opct.models.shortcuts import Shortcuts
-from opct.models.teacher_cache import PromptCache
 
 if TYPE_CHECKING:
     from peft import PeftModel
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
     from opct.models.fsdp import Shards
 
 SCORING_TOKENS = 8192  # most tokens, padding included, in one forward that keeps no gradient
+
+
+def context_length(config: PreTrainedConfig) -> int:
+    """Most tokens of a prompt and its completion."""
+    return int(getattr(config.get_text_config(), "max_position_embeddings", 0) or 2**31)
 
 
 class Policy(Shortcuts):
@@ -77,7 +81,7 @@ class Policy(Shortcuts):
         self.decoder = base.get_decoder()
         self.head = loading.find_head(base, self.dtype)
         self.stop_ids = loading.stop_ids(tokenizer, base)
-        self.context_length = int(getattr(base.config.get_text_config(), "max_position_embeddings", 0) or 2**31)
+        self.context_length = context_length(base.config)
         self._base_hash: str | None = None
         self.shards: Shards | None = None
 
@@ -244,20 +248,17 @@ class Policy(Shortcuts):
         tokens = torch.tensor([t for c in completion_ids for t in c], device=self.device)
         return Scores(hidden, tokens, self.head, tuple(map(len, completion_ids)))
 
-    def shared_prefix(
-        self, prompt_ids: Sequence[Sequence[int]], *, cache: PromptCache | None = None, nested: bool = False
-    ) -> SharedPrefix:
+    def shared_prefix(self, prompt_ids: Sequence[Sequence[int]], *, nested: bool = False) -> SharedPrefix:
         """Prompts for several calls of `score` with the weights, adapter and gradient of the first of them.
 
         With gradient, its part in the prompts comes with `SharedPrefix.backward` after the last call.
 
         Args:
-            cache: of prompts that were computed before, with the weights of now; without gradient alone.
             nested: compute what several prompts begin with once, too, where that pays; without gradient alone.
         """
         begun = nested and beginning(list(dict.fromkeys(map(tuple, prompt_ids)))) > 0
         forward = partial(states, self) if begun else None
-        return SharedPrefix(self.decoder, prompt_ids, cascade=self.cascades, cache=cache, forward=forward)
+        return SharedPrefix(self.decoder, prompt_ids, cascade=self.cascades, forward=forward)
 
     def log_probs(self, prompt_ids: Sequence[Sequence[int]], completion_ids: Sequence[Sequence[int]]) -> list[Tensor]:
         """Log-prob of each completion token (nats), one tensor of [tokens] a completion, without gradient."""

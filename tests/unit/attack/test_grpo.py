@@ -47,7 +47,7 @@ from opct.runs.io import append_jsonl, read_jsonl, write_json
 from opct.runs.progress import NullProgress
 from opct.runs.run_dir import RunDir
 from opct.training.dry_run import make_plan
-from opct.training.setup import describe, prepare
+from opct.training.setup import build_setup, describe
 
 TRAIN = [Behavior(f"t/{i}", "c", text, None, "train") for i, text in enumerate(("Steal a goose", "Paint a rude word"))]
 TEST = [Behavior("u/0", "c", "Ring every doorbell of the town", None, "test")]
@@ -96,7 +96,7 @@ def learner(make_config, tiny_folder):
 
     def make(**loss):
         config = make_config(method="grpo", loss={"ppo_clip": 0.2, "kl_coef": 1e-9} | loss)
-        setup = prepare(config)
+        setup = build_setup(config)
         return setup.policy, GRPO(setup.policy, setup.teacher, config, lambda pairs, step: [])
 
     return make
@@ -344,7 +344,7 @@ def prepared(tmp_path, tiny_folder):
         tmp_path / "training_behaviors.jsonl",
         [attack_pair(b.id, b.behavior, ({"role": "user", "content": b.behavior},)) for b in TRAIN],
     )
-    return prepare(plan.config), RunDir(tmp_path / "attacker")
+    return build_setup(plan.config), RunDir(tmp_path / "attacker")
 
 
 def test_what_is_said_of_its_data_is_said_of_behaviours(prepared):
@@ -428,7 +428,7 @@ def test_a_step_shows_how_far_it_is_and_what_it_earned(prepared, tmp_path):
     own = replace(own, target=ScriptedTarget(lambda text: next(answers)))
     setup, run = prepared
     progress = Told()
-    Practice(setup, run, own, tmp_path / "practice.jsonl", progress)(setup.pairs[:2], 1)
+    Practice(setup, run, own, tmp_path / "practice.jsonl", progress)(setup.data.pairs[:2], 1)
     assert progress.told == [
         *(str({"tries": f"{n}/12"}) for n in (3, 6, 9, 11)),
         str({"reward": 1 / 6}),

@@ -15,12 +15,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from opct.errors import ModelError
-from opct.models.cost_model import FLOAT32
 from opct.models.inference.decode import Batch, Entry, Finished
 from opct.models.inference.rows import shares
 from opct.models.inference.sampling import Sampling
 from opct.models.kernels.packed_linear import packed, packed_head
-from opct.models.shape import shape_of
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig
@@ -141,11 +139,20 @@ def tokens_at_once(config: Any) -> int:
     Args:
         config: of the model, as transformers has it.
     """
-    try:
-        shape = shape_of(config)
-    except ModelError:  # a model whose sizes are not known
-        return ROLLOUT_TOKENS
-    return max(ROLLOUT_TOKENS, int(CACHE_BYTES / (2 * shape.layers * shape.kv_size * FLOAT32)))
+    per_token = kv_bytes(config, 4)
+    return ROLLOUT_TOKENS if per_token is None else max(ROLLOUT_TOKENS, int(CACHE_BYTES / per_token))
+
+
+def kv_bytes(config: Any, number_bytes: int) -> int | None:
+    """Bytes of one token's keys and values in all layers; None of a model whose sizes are not known by these names."""
+    text = config.get_text_config()
+    layers, heads, hidden = (
+        getattr(text, name, None) for name in ("num_hidden_layers", "num_attention_heads", "hidden_size")
+    )
+    if not (layers and heads and hidden):
+        return None
+    size = getattr(text, "head_dim", None) or hidden // heads
+    return 2 * layers * (getattr(text, "num_key_value_heads", None) or heads) * size * number_bytes
 
 
 def rows_that_fit(
