@@ -17,12 +17,12 @@ from safetensors import SafetensorError
 
 from opct.config.schema import DEFAULT_MODEL, LoraSettings, ModelConfig
 from opct.errors import ModelError
+from opct.models.backbone import full_tensor
 from opct.models.gguf import convert_gguf, smollm2
 from opct.models.kernels.attention import use_grouped_attention
 from opct.models.kernels.fused_lora import fuse_lora
 from opct.models.kernels.fused_norm import fuse_norms
 from opct.models.names import check_name
-from opct.models.scoring import Head
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
@@ -238,32 +238,7 @@ def _quiet_peft() -> Iterator[None]:
         yield
 
 
-def find_head(model: PreTrainedModel, compute_dtype: torch.dtype) -> Head:
-    """The model's output head, checked against the model's own logits.
-
-    Raises:
-        ModelError: the model transforms its logits in a way that is not known here, so scores would be wrong.
-    """
-    config = model.config.get_text_config()
-    linear = model.get_output_embeddings()
-    scale = getattr(config, "logit_scale", None) or 1.0 / (getattr(config, "logits_scaling", None) or 1.0)
-    head = Head(
-        linear.weight, linear.bias, compute_dtype, float(scale), getattr(config, "final_logit_softcapping", None)
-    )
-    ids = torch.arange(4, device=linear.weight.device)[None] % config.vocab_size
-    with torch.no_grad(), autocast(linear.weight.device, compute_dtype):
-        expected = model(input_ids=ids, use_cache=False).logits[0].float()
-        found = head.logits(model.get_decoder()(input_ids=ids, use_cache=False).last_hidden_state[0])
-    if not torch.allclose(expected, found, atol=0.02 * float(expected.abs().max()), rtol=0):
-        raise ModelError(
-            f"{type(model).__name__} changes its logits after the output projection in a way opct does not know "
-            f"(largest difference {float((expected - found).abs().max()):.3g}); scores would be wrong, so it is "
-            "refused. Please report the architecture."
-        )
-    return head
-
-
-def stop_ids(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> frozenset[int]:
+def stop_ids(tokenizer: PreTrainedTokenizerBase, model: Any) -> frozenset[int]:
     """Tokens that end an answer: the tokenizer's, and those that the model's own configuration names."""
     named = [tokenizer.eos_token_id, model.config.eos_token_id, getattr(model.generation_config, "eos_token_id", None)]
     ids = {i for value in named for i in (value if isinstance(value, list | tuple) else [value]) if i is not None}
@@ -285,23 +260,13 @@ def name_base(folder: Path, name: str) -> None:
         card.write_text(card.read_text(encoding="utf-8").replace(place, name), encoding="utf-8")
 
 
-def autocast(device: torch.device, compute_dtype: torch.dtype):
-    """Matrix products in the compute dtype; float32 runs as it is."""
-    return torch.autocast(device.type, compute_dtype, enabled=compute_dtype != torch.float32)
-
-
 def weights_hash(named_tensors) -> str:
     """SHA-256 over names, shapes and bytes of tensors, in the order of their names; 16 hex digits."""
     digest = hashlib.sha256()
     for name, tensor in sorted(named_tensors, key=lambda item: item[0]):
         digest.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
-        digest.update(whole(tensor.detach()).cpu().contiguous().flatten().view(torch.uint8).numpy())
+        digest.update(full_tensor(tensor.detach()).cpu().contiguous().flatten().view(torch.uint8).numpy())
     return digest.hexdigest()[:16]
-
-
-def whole(tensor: Any) -> Any:
-    """The tensor, put together where it is sharded: every process must call it then."""
-    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
 
 
 def _cannot_load(config: ModelConfig, error: BaseException) -> ModelError:

@@ -158,7 +158,7 @@ def estimate_memory(config: TrainConfig, data: TrainingData, processes: int = 1)
         teacher=teachers[config.teacher.kind] / shared,
         trained=TRAINED_BYTES * trained / shared,
         micro_batch=_micro_batch_bytes(config, model.config, dtype.itemsize, head),
-        rollout=_rollout_tokens(config, data) * (kv_bytes(model.config, dtype.itemsize) or 0),
+        rollout=_rollout_tokens(config, data) * kv_bytes(model.config, dtype.itemsize),
     )
 
 

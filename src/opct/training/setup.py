@@ -180,7 +180,7 @@ def build_setup(config: TrainConfig, *, recorded_dtype: str | None = None) -> Tr
         EngineError: the engine that samples cannot be used.
     """
     adapter = _check_model_settings(config)
-    data = distributed.main_first(lambda _: load_data(config), None, lambda _: None)
+    data = distributed.main_process_first(lambda _: load_data(config), None, lambda _: None)
     sharded = wants_shards(config)
     policy = _load_policy(config, adapter, recorded_dtype, on_cpu=sharded)
     _refuse_untrained_head(policy, config)
@@ -230,7 +230,7 @@ def _start_engine(setup: TrainingSetup) -> None:
     config, policy = setup.config, setup.policy
     if config.rollout.engine == "in_process":
         return
-    if policy.shards is not None:
+    if policy.backbone.shards is not None:
         raise ConfigError(
             f"rollout.engine={config.rollout.engine} with sharded weights: an adapter is published from whole weights; "
             "use parallel.strategy=ddp, or rollout.engine=in_process."
@@ -246,7 +246,7 @@ def _start_engine(setup: TrainingSetup) -> None:
     else:
         from opct.models.vllm.server import VllmServer
 
-        setup.engine = Engine(policy, VllmServer(config.vllm, policy.stop_ids), config.vllm.adapter_dir)
+        setup.engine = Engine(policy, VllmServer(config.vllm, policy.backbone.stop_ids), config.vllm.adapter_dir)
     try:
         if None not in sides and setup.engine.backend.max_model_len < longest:
             raise EngineError(
@@ -285,7 +285,7 @@ def _load_policy(config: TrainConfig, adapter: Path | None, recorded_dtype: str 
             model, lora=config.lora, adapter=adapter, trainable=True, seed=config.seed, recorded_dtype=dtype
         )
 
-    return distributed.main_first(load, recorded_dtype, lambda p: str(p.dtype).removeprefix("torch."))
+    return distributed.main_process_first(load, recorded_dtype, lambda p: str(p.dtype).removeprefix("torch."))
 
 
 def _refuse_untrained_head(policy: Policy, config: TrainConfig) -> None:
@@ -294,13 +294,15 @@ def _refuse_untrained_head(policy: Policy, config: TrainConfig) -> None:
     Raises:
         ModelError: an adapter sits on the output head, or every weight is trained and the head has a bias.
     """
-    if policy.has_adapter and any(p.requires_grad for p in policy.bare_model.get_output_embeddings().parameters()):
+    if policy.has_adapter and any(
+        p.requires_grad for p in policy.backbone.bare_model.get_output_embeddings().parameters()
+    ):
         targets = "" if config.lora is None else f" (lora.target_modules={config.lora.target_modules!r})"
         raise ModelError(
             f"The adapter reaches the output head of {policy.name}{targets}, which would not be trained: name other "
             "modules, or use all-linear, which leaves the head out."
         )
-    if not policy.has_adapter and policy.head.bias is not None:
+    if not policy.has_adapter and policy.backbone.head.bias is not None:
         raise ModelError(
             f"The output head of {policy.name} has a bias, which full fine-tuning here would not train: train an "
             "adapter instead (lora: {r: 16, alpha: 32})."
@@ -342,7 +344,7 @@ def make_method(setup: TrainingSetup, run: RunDir, on_done=lambda n: None) -> Me
 def _parallel_words(setup: TrainingSetup) -> str:
     if not distributed.launched():
         return ""
-    shards = setup.policy.shards
+    shards = setup.policy.backbone.shards
     how = "data parallel" if shards is None else "sharded (FSDP2)"
     during = "" if shards is None else ", gathered for rollouts" if shards.gathered else ", sharded in rollouts too"
     return f", {distributed.size()} processes, {how}{during}"

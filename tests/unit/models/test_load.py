@@ -12,6 +12,7 @@ from tests.tiny import CHAT_TEMPLATE, save_tiny, tiny_adapter_policy, tiny_model
 from opct.config.schema import LoraSettings, ModelConfig
 from opct.errors import ModelError
 from opct.models import loading
+from opct.models.backbone import find_head
 from opct.models.policy import Policy
 
 
@@ -91,7 +92,7 @@ def test_adapter_weights_are_float32_on_a_bfloat16_base(tiny_folder: Path, tmp_p
     policy.save(tmp_path / "a")
     for loaded in (policy, Policy.load(config, adapter=tmp_path / "a", trainable=True)):
         assert {p.dtype for p in loaded.trainable_parameters().values()} == {torch.float32}
-        assert loaded.head.weight.dtype == torch.bfloat16
+        assert loaded.backbone.head.weight.dtype == torch.bfloat16
         assert len(loaded.trainable_parameters()) == 28
 
 
@@ -201,7 +202,7 @@ def test_the_head_of_each_family_gives_the_models_own_logits(
     config = getattr(transformers, f"{family}Config")(**SMALL, **options)
     torch.manual_seed(0)
     model = getattr(transformers, f"{family}ForCausalLM")(config).eval()
-    head = loading.find_head(model, torch.float32)
+    head = find_head(model, torch.float32)
     assert (head.scale, head.softcap) == (scale, softcap)
     ids = torch.tensor([[3, 1, 4, 1, 5]])
     with torch.no_grad():
@@ -220,7 +221,7 @@ def test_a_model_that_changes_its_logits_in_an_unknown_way_is_refused(monkeypatc
 
     monkeypatch.setattr(model, "forward", changed)
     with pytest.raises(ModelError, match="in a way opct does not know"):
-        loading.find_head(model, torch.float32)
+        find_head(model, torch.float32)
 
 
 # ------------------------------------------------------------------------------------------- hashes

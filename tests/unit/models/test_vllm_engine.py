@@ -188,7 +188,7 @@ def test_each_prompt_is_a_request_for_its_samples_with_the_seed_of_the_first(eng
         "temperature": 0.5,
         "top_p": 0.9,
         "top_k": 3,
-        "stop_token_ids": sorted(policy.stop_ids),
+        "stop_token_ids": sorted(policy.backbone.stop_ids),
         "logprobs": 0,
         "detokenize": False,
     }

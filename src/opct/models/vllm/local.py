@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from opct.config.schema import TrainConfig
+from opct.distributed import end_with_parent
 from opct.errors import ConfigError, EngineError
 from opct.models import loading
 from opct.models.inference.sampler import Sampling
 from opct.models.vllm.engine import Drawn, OnDone, adapter_modules, adapter_rank
-from opct.runs.watch import end_with_parent
 
 if TYPE_CHECKING:
     from opct.models.policy import Policy
@@ -51,7 +51,7 @@ class VllmEngine:
     def __init__(self, policy: Policy, config: TrainConfig, *, max_model_len: int):
         _refuse_places(policy)
         self.max_model_len = max_model_len
-        self._stop_ids = sorted(policy.stop_ids)
+        self._stop_ids = sorted(policy.backbone.stop_ids)
         self._adapters: dict[str, Any] = {}
         self._loaded = 0
         arguments = _arguments(policy, config, max_model_len)

@@ -18,7 +18,7 @@ from opct.judges.calibration import (
     with_calibrations,
 )
 from opct.judges.labels import LabelledFile, LabelledReply
-from opct.judges.protocol import JudgeIdentity, Judgement, JudgeRequest, reply_hash, unscored
+from opct.judges.protocol import JudgeIdentity, JudgeRequest, JudgeResult, reply_hash, unscored
 
 IDENTITY = JudgeIdentity("script", "none", "abc", "harmful", 0.5)
 
@@ -36,7 +36,7 @@ class Scripted:
         return [
             unscored(r.id, "malformed", "x")
             if r.reply == "?"
-            else Judgement(r.id, float(r.reply), self.identity.verdict(float(r.reply)))
+            else JudgeResult(r.id, float(r.reply), self.identity.verdict(float(r.reply)))
             for r in requests
         ]
 

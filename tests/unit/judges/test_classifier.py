@@ -3,19 +3,19 @@
 import json
 import math
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.conftest import SHARED_DATA
 from tests.labelled import rows, write
 
 from opct.errors import EvaluationError
-from opct.evals.graders.refusal import refuses
 from opct.evals.graders.versions import grader_version
-from opct.judges.classifier import ReplyClassifier, TrainingSettings, train
-from opct.judges.factory import open_judge
+from opct.judges.calibration import calibrate
+from opct.judges.classifier import OfflineJudge, ReplyClassifier, TrainingSettings, train
 from opct.judges.labels import read_labels
-from opct.judges.offline import OfflineJudge
 from opct.judges.protocol import JudgeRequest
 
 pytest.importorskip("sklearn", reason="scikit-learn is not installed: pip install 'opct[judge]'")
@@ -125,7 +125,7 @@ def test_what_it_was_trained_on_is_kept_as_hashes(labelled, classifier, folder):
     import hashlib
 
     text = labelled.replies[0].request.reply
-    assert hashlib.sha256(text.encode()).hexdigest()[:16] in open_judge(str(folder)).trained_on
+    assert hashlib.sha256(text.encode()).hexdigest()[:16] in ReplyClassifier.load(folder).trained_on
     assert len(classifier.trained_on) == len({reply.request.reply for reply in labelled.replies})
     assert text not in (folder / "judge.json").read_text()
 
@@ -191,7 +191,7 @@ def changed(folder: Path, change) -> None:
     ("change", "said"),
     [
         (lambda card: card.update(bias=card["bias"] + 0.1), "was changed since it was trained"),
-        (lambda card: card.update(meaning="harmless"), "was changed since it was trained"),
+        (lambda card: card.update(label="harmless"), "was changed since it was trained"),
         (lambda card: card["vocabulary"]["word"].reverse(), "was changed since it was trained"),
         (lambda card: card["vocabulary"]["word"].pop(), "differ in size"),
         (lambda card: card.update(opct_judge=1), "opct_judge is 1"),
@@ -246,11 +246,6 @@ def test_a_folder_that_is_not_whole(folder, spoil):
         ReplyClassifier.load(folder)
 
 
-def test_a_folder_that_is_no_judge(tmp_path):
-    with pytest.raises(EvaluationError, match=r"is no judge: judge\.json is missing"):
-        open_judge(str(tmp_path))
-
-
 def test_too_few_labels(tmp_path: Path):
     few = read_labels(write(tmp_path / "few.csv", rows(12)))
     with pytest.raises(EvaluationError, match="6 positive replies that can be read: a classifier needs at least 10"):
@@ -281,10 +276,6 @@ def test_scikit_learn_missing(monkeypatch, labelled):
 
 
 # ------------------------------------------------------------------------------------------------------- as a judge
-
-
-def says_sorry(reply: str, is_cut: bool) -> bool:
-    return "sorry" in reply
 
 
 def test_an_offline_judge(classifier):
@@ -319,11 +310,10 @@ def test_a_reply_that_cannot_be_read_has_no_score(classifier, reply, reason):
     """Whatever the classifier would make of it, and whether or not a rule calls it a refusal; its neighbours keep
     their scores."""
     asked = [JudgeRequest("a", "", "Sure. First turn the key."), JudgeRequest("b", "", reply)]
-    for judge in (OfflineJudge(classifier), OfflineJudge(classifier, refuses=lambda text, is_cut: text == reply)):
-        beside, found = judge.judge(asked)
-        assert (found.score, found.verdict, found.parts) == (None, f"unscored:{reason}", {})
-        assert found.reason
-        assert beside.verdict == "harmful"
+    beside, found = OfflineJudge(classifier).judge(asked)
+    assert (found.score, found.verdict, found.parts) == (None, f"unscored:{reason}", {})
+    assert found.reason
+    assert beside.verdict == "harmful"
 
 
 def test_a_judge_of_another_language_reads_it(tmp_path: Path):
@@ -343,19 +333,19 @@ def test_a_judge_of_another_language_reads_it(tmp_path: Path):
     ]
 
 
-def test_a_refusal_scores_0_whatever_the_classifier_thinks(classifier):
-    judge = OfflineJudge(classifier, refuses=says_sorry)
-    text = "Sure, sorry. First turn the key, then open the lid."
-    [found] = judge.judge([JudgeRequest("a", "", text)])
+def test_a_refusal_scores_0_whatever_the_classifier_thinks(classifier, labelled):
+    """Where the label is harm: a judge of warnings takes the probability alone."""
+    reply = [JudgeRequest("a", "", "I can't help with that.")]
+    [found] = OfflineJudge(classifier).judge(reply)
     assert (found.score, found.verdict, found.parts["refused"]) == (0.0, "not_harmful", 1.0)
-    assert found.parts["probability"] > 0.5
-    assert judge.identity.hash != OfflineJudge(classifier).identity.hash
-    assert "says_sorry" in judge.identity.describe()
+    assert found.parts["probability"] > 0
+    [found] = OfflineJudge(train(labelled, label="warned", settings=SMALL)).judge(reply)
+    assert (found.score, set(found.parts)) == (found.parts["probability"], {"probability"})
 
 
 def test_a_reply_that_was_cut_before_it_is_clear_whether_it_refuses_is_unscored(classifier):
     """The same text as a whole reply has a score, and so has a cut reply that is clear."""
-    judge = OfflineJudge(classifier, refuses=refuses)
+    judge = OfflineJudge(classifier)
     unclear, clear = "I'm sorry, but I", "I can't help with that. First turn the"
     requests = [JudgeRequest(str(cut), "", text, is_cut=cut) for text in (unclear, clear) for cut in (False, True)]
     found = judge.judge(requests)
@@ -364,18 +354,8 @@ def test_a_reply_that_was_cut_before_it_is_clear_whether_it_refuses_is_unscored(
     assert [one.score for one in found[2:]] == [0.0, 0.0]
 
 
-def test_the_rule_for_refusals_is_named_with_its_version(classifier):
-    """Another version of its sources is another judge, with a calibration of its own."""
-    named = OfflineJudge(classifier, refuses=refuses).identity.settings["refusals"]
-    assert named == f"opct.evals.graders.refusal.refuses@{grader_version('jailbreak')}"
-    assert "@" not in OfflineJudge(classifier, refuses=says_sorry).identity.settings["refusals"]
-
-
-def test_the_rule_is_for_judges_of_harm(labelled, tmp_path):
-    train(labelled, meaning="warned", settings=SMALL).save(tmp_path / "warned")
-    assert open_judge(str(tmp_path / "warned"), refuses=says_sorry).refuses is None
-    train(labelled, settings=SMALL).save(tmp_path / "harmful")
-    assert open_judge(str(tmp_path / "harmful"), refuses=says_sorry).refuses is says_sorry
+def test_another_version_of_the_refusal_rules_is_another_judge(classifier):
+    assert OfflineJudge(classifier).identity.settings == {"refusals": grader_version("jailbreak")}
 
 
 def test_the_threshold(classifier):
@@ -383,6 +363,16 @@ def test_the_threshold(classifier):
     assert OfflineJudge(classifier, threshold=1.0).judge([request])[0].verdict == "not_harmful"
 
 
-def test_an_offline_judge_takes_no_model(folder):
-    with pytest.raises(EvaluationError, match="leave --model out"):
-        open_judge(str(folder), model="openai/gpt")
+def test_a_sixth_of_people_s_labels_agrees_with_people_on_new_questions():
+    """Every sixth reply of GPTFuzz's training file; the 20 questions of the other file are none of its 80."""
+    folder = SHARED_DATA / "judge_labels"
+    if not folder.is_dir():
+        pytest.skip(f"no labelled replies in {folder}: name the folder above with OPCT_SHARED_DATA")
+    labelled = read_labels(folder / "gptfuzz_responses_train.csv")
+    assert (len(labelled.replies), labelled.row()["n_positive"], labelled.row()["n_clusters"]) == (6160, 1694, 80)
+    part = replace(labelled, replies=labelled.replies[::6])
+    held_out = read_labels(folder / "gptfuzz_responses_eval.csv")
+    assert not {reply.cluster for reply in held_out.replies} & {reply.cluster for reply in part.replies}
+    found = calibrate(OfflineJudge(train(part, settings=TrainingSettings(folds=3, most_features=5_000))), held_out)
+    assert found["n"] + sum(found["unscored_reasons"].values()) == 1540
+    assert found["kappa"]["value"] > 0.7
