@@ -117,7 +117,7 @@ def parts(cell: dict[str, Any]) -> dict[str, Any]:
         setup = prepare_forced(config_of(workload, folder, **options, micro_batch_tokens=10**9))
     policy, config = setup.policy, setup.config
     method = OPCT(policy, setup.teacher, config)
-    needed = operations(sizes_of(policy.bare_model.config), workload, lora=cell["training"] == "lora")
+    needed = operations(sizes_of(policy.backbone.decoder.config), workload, lora=cell["training"] == "lora")
     prompts, teacher_prompts, y = [], [], []
     found: dict[str, dict[str, Any]]
 

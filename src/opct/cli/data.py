@@ -136,6 +136,7 @@ def check(
 ) -> None:
     """Check a pair file: every fault at once, or what is in it."""
     from collections import Counter
+    from functools import partial
 
     from rich.console import Console
     from rich.table import Table
@@ -153,20 +154,21 @@ def check(
         table.add_row(*key, str(counts[key]), str(identity[key]), str(sampled[key]))
     Console().print(table)
     if model is not None:
-        from opct.data.teacher_prompts import teacher_questions
         from opct.errors import DataError
-        from opct.evals.teacher_check import check_teacher
+        from opct.evals.teacher_check import AXES, ask_policy, teacher_figure, teacher_sanity_check
         from opct.models.from_run import load_policy
 
-        asked = teacher_questions(pairs)
-        if not asked:
+        with load_policy(model).base() as teacher:
+            ask = partial(ask_policy, teacher)
+            found = [teacher_sanity_check(pairs, ask, axis=axis, n=100) for axis in AXES]
+        rows = [row for row in found if row is not None]
+        if not rows:
             raise DataError(
                 f"None of the {len(pairs)} pairs says what its teacher is to do, so {model} cannot be checked as one: "
                 "only pairs of behaviours of the axis jailbreak, and of hazards of the axis safety_awareness, do."
             )
-        with load_policy(model).base() as teacher:
-            for axis in asked:
-                print(check_teacher(teacher, pairs, axis=axis).describe())
+        for row in rows:
+            print(f"teacher: {teacher_figure(row)}" + (f"\nwarning: {row['warning']}" if row["warning"] else ""))
 
 
 @app.command("show")

@@ -362,12 +362,12 @@ def test_an_episode_is_its_best_round(prepared, tmp_path):
     """Of three rounds the one with the highest score is trained on, whatever the judge failed on beside a success."""
     answers = iter(["no", "half", "no", "no", "fail", "half"])
     own = replace(opponent(episodes=1, rounds=3), target=ScriptedTarget(lambda text: next(answers)))
-    rollouts = practised(prepared, own, tmp_path)(prepared[0].pairs[:1], 1)
+    rollouts = practised(prepared, own, tmp_path)(prepared[0].data.pairs[:1], 1)
     row = shown(tmp_path)[0]
     assert [r.reward for r in rollouts] == [0.5]
     assert len(rollouts[0].pair.prompt) == 4, "system, task, its first message, what came back"
     assert (row["queries"], row["reward"], row["broken"], row["unjudged"]) == (3, 0.5, 1, 0)
-    [second] = practised(prepared, own, tmp_path)(prepared[0].pairs[:1], 1)
+    [second] = practised(prepared, own, tmp_path)(prepared[0].data.pairs[:1], 1)
     assert second.reward == 0.5
     assert shown(tmp_path)[1]["unjudged"] == 1
 
@@ -381,7 +381,7 @@ def test_an_episode_that_cannot_score_better_asks_no_more_and_teaches_the_same(p
     found = {}
     for stop in ("perfect", "never"):
         own = replace(opponent(episodes=6, rounds=3, stop=stop), target=ScriptedTarget(says))
-        rollouts = practised(prepared, own, tmp_path)(prepared[0].pairs, 1)
+        rollouts = practised(prepared, own, tmp_path)(prepared[0].data.pairs, 1)
         found[stop] = [(r.pair, r.index, r.ids, r.reward, r.advantage) for r in rollouts]
         perfect = [text for text in own.target.asked if says(text) == "yes"]
         asked = len(own.target.asked)
@@ -398,7 +398,7 @@ def test_where_the_judge_fails_there_is_no_reward_and_no_lesson(prepared, tmp_pa
     judged; the other round may have been a success."""
     answers = iter(["yes", "fail", "no", "no", "no", "no", "no", "no"])
     own = replace(opponent(episodes=4, rounds=2), target=ScriptedTarget(lambda text: next(answers)))
-    rollouts = practised(prepared, own, tmp_path)(prepared[0].pairs[:1], 1)
+    rollouts = practised(prepared, own, tmp_path)(prepared[0].data.pairs[:1], 1)
     assert [r.reward for r in rollouts] == [1.0, None, 0.0, 0.0]
     assert rollouts[1].advantage == 0 < rollouts[0].advantage
     row = shown(tmp_path)[0]
@@ -411,8 +411,8 @@ def test_a_group_without_a_success_rehearses_one_of_before(prepared, tmp_path):
     answers = iter(["yes", "no", "no", "no"])
     own = replace(opponent(episodes=2), target=ScriptedTarget(lambda text: next(answers)))
     practice = practised(prepared, own, tmp_path)
-    first = practice(prepared[0].pairs[:1], 1)
-    second = practice(prepared[0].pairs[:1], 2)
+    first = practice(prepared[0].data.pairs[:1], 1)
+    second = practice(prepared[0].data.pairs[:1], 2)
     assert [r.is_rehearsed for r in second] == [False, True]
     assert second[1].ids == first[0].ids
     assert second[1].advantage > 0 > second[0].advantage
@@ -464,7 +464,7 @@ def test_a_training_in_which_nothing_was_learnt_is_warned_of(
 def test_a_request_that_leaves_no_room_is_an_error_that_says_so(prepared, tmp_path):
     own = replace(opponent(), sampling=Sampling(max_tokens=100_000))
     with pytest.raises(ModelError, match="leaves no room in its context"):
-        practised(prepared, own, tmp_path)(prepared[0].pairs[:1], 1)
+        practised(prepared, own, tmp_path)(prepared[0].data.pairs[:1], 1)
 
 
 def test_the_curve_is_that_of_the_steps_that_count_and_the_cost_that_of_all(tmp_path):
