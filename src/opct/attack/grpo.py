@@ -260,7 +260,7 @@ def train_attacker(
     finally:
         if not run.checkpoints() and not read_jsonl(folder.practice_path):
             folder.forget_training()  # it failed before it began: whatever was wrong may be set right
-    policy = load_policy(str(run.path))
+    policy = load_policy(str(run.path), trust_remote_code=plan.config.model.trust_remote_code)
     texts = {one.id: one.behavior for one in plan.behaviors}
     rehearsal = remembered(run, plan.config.max_steps or 0, texts, policy.renderer, opponent)
     settled = {

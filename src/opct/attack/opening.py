@@ -27,7 +27,7 @@ from opct.judges.factory import endpoint_address, load_judge, open_model
 from opct.judges.llm import LLMJudge
 from opct.judges.rubrics import RUBRICS
 from opct.models.from_run import load_policy
-from opct.models.names import check_name
+from opct.models.loading import check_model_name
 from opct.runs.progress import Progress
 from opct.runs.run_dir import run_behind, run_of
 
@@ -267,7 +267,7 @@ def open_modelless(settings: AttackSettings, behaviors: Sequence[Behavior]) -> A
         spec = attacker_spec(settings)
         _refuse_endpoint(spec, "attacker", settings.attacker_endpoint, settings.attacker_thinking)
         if not _is_behind_endpoint(spec):
-            check_name(spec)
+            check_model_name(spec)
         return None
     if settings.attacker == "best_of_n":
         return BestOfN(settings.noise)

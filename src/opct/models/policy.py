@@ -126,7 +126,9 @@ class Policy:
         model, dtype, why = loading.load_base(config, master_float32=full, recorded_dtype=recorded_dtype)
         if lora is not None or adapter is not None:
             model = loading.attach_adapter(model, lora, None if adapter is None else Path(adapter), seed=seed)
-        return cls(model, tokenizer, name=config.name_or_path, dtype=dtype, dtype_reason=why)
+        with loading.cannot_load(f"model.name_or_path={config.name_or_path!r}"):
+            loading.check_vocabulary(tokenizer, model)
+            return cls(model, tokenizer, name=config.name_or_path, dtype=dtype, dtype_reason=why)
 
     # -- contexts
 
