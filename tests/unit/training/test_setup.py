@@ -69,7 +69,7 @@ def test_settings_that_the_adapter_to_continue_from_does_not_have_are_refused(ma
 
 def test_an_adapter_to_continue_from_whose_settings_cannot_be_read_is_named(make_config, tmp_path: Path):
     (tmp_path / "adapter_config.json").write_text("{")
-    with pytest.raises(ModelError, match=r"adapter_config\.json is not JSON"):
+    with pytest.raises(ModelError, match=r"adapter_config\.json: not valid JSON"):
         build_setup(make_config(model={"adapter": str(tmp_path)}))
 
 
