@@ -230,7 +230,7 @@ def test_questions_without_a_usable_wrong_answer_are_reported_at_once():
     assert "2 faults" in str(error.value)
     assert "question 'bad0': none of its wrong answers" in str(error.value)
     assert "(and 1 more like it: question 'bad1')" in str(error.value)
-    assert "choice format" in error.value.faults[1]
+    assert "choice format" in error.value.faults[0]
 
 
 def test_builtin_suggestions_are_wrong_in_every_family_and_format():
