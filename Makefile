@@ -93,9 +93,6 @@ bench-sampler: $(BENCH) model ## tokens per second; OPCT_VLLM_PYTHON names an in
 bench-parts: $(BENCH) model ## the machine's rate, and what a step's parts reach of it
 	$(BIN)/python -m benchmarks.breakdown --out runs/breakdown --figure docs/assets/breakdown.svg
 
-bench-cost: $(BENCH) model ## the cost model against growing sizes
-	$(BIN)/python -m benchmarks.cost --out runs/cost --figure docs/assets/cost.svg
-
 clean: ## remove caches and builds; environments, runs and the model stay
 	rm -rf build dist site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
 	find src tests examples benchmarks docs -name __pycache__ -type d -prune -exec rm -rf {} +

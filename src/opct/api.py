@@ -20,7 +20,10 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from opct.config.schema import TrainConfig
+    from opct.data.pairs import Prompt
+    from opct.models.inference.sampler import Completion
     from opct.models.policy import Policy
+    from opct.training.setup import TrainingSetup
     from opct.training.trainer import TrainResult
 
 DEFAULT_SUITES = ("sycophancy_short", "benign")
@@ -66,7 +69,6 @@ def train(
 
     Where pairs hold jailbreak behaviours or hazards, a new run measures its teacher; see `teacher.check_behaviors`.
     """
-    from opct.before_training import measure_teacher
     from opct.config.schema import refuse_attackers
     from opct.training.trainer import train as run_training
 
@@ -76,7 +78,36 @@ def train(
         from torch.distributed.elastic.multiprocessing.errors import record
 
         work = record(run_training)
-    return work(config, resume=resume, overwrite=overwrite, progress=progress, check_teacher=measure_teacher)
+    return work(config, resume=resume, overwrite=overwrite, progress=progress, check_teacher=_check_teacher)
+
+
+def _check_teacher(setup: TrainingSetup, progress: Progress) -> dict[str, Any] | None:
+    """Ask the teacher of a new run what it is to teach; axis -> what was found, for the manifest."""
+    from opct.data.pairs import JAILBREAK, SAFETY_AWARENESS
+    from opct.evals.teacher_check import AXES, teacher_figure, teacher_sanity_check
+    from opct.methods.rollouts import sampling
+    from opct.training.setup import ask_teacher
+
+    settings, rows = setup.config.teacher, {}
+    sampled = {
+        "max_completion_tokens": settings.check_tokens,
+        "temperature": sampling(setup.config, setup.policy).temperature,
+    }
+    for axis, n in ((JAILBREAK, settings.check_behaviors), (SAFETY_AWARENESS, settings.check_hazards)):
+
+        def ask(prompts: list[Prompt], seeds: list[int], axis: str = axis) -> list[Completion | None]:
+            progress.stage(f"ask the teacher {AXES[axis].asked}", len(prompts))
+            return ask_teacher(
+                setup, prompts, seeds, max_completion_tokens=settings.check_tokens, on_done=progress.advance
+            )
+
+        row = teacher_sanity_check((r.pair for r in setup.data.pairs), ask, axis=axis, n=n) if n else None
+        if row is not None:
+            rows[axis] = row | sampled
+            progress.log(f"teacher: {teacher_figure(rows[axis])}")
+            if row["warning"]:
+                progress.log(f"warning: {row['warning']}")
+    return rows or None
 
 
 def evaluate(

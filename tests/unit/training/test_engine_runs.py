@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 import torch
+from tests.engines import PolicyBackend
 
 import opct.models.vllm.local
 from opct.config.loader import load_config
@@ -14,13 +15,12 @@ from opct.errors import ConfigError, EngineError, MismatchError, RunError
 from opct.methods import dpo, rollouts
 from opct.methods.opct import OPCT
 from opct.methods.rollouts import step_weights
-from opct.models.vllm.engine import Drawn
+from opct.models.vllm.engine import Sample
 from opct.runs.io import read_jsonl
 from opct.runs.run_dir import RunDir
 from opct.training.dry_run import make_plan
-from opct.training.setup import describe, prepare
+from opct.training.setup import build_setup, describe
 from opct.training.trainer import train
-from tests.engines import PolicyBackend
 
 ENGINE = {"engine": "vllm", "num_generations": 2, "max_completion_tokens": 6}
 SAMPLED = {"estimator": "sampled"}
@@ -126,14 +126,14 @@ def test_the_engine_as_teacher_gives_the_same_run_without_a_teacher_here(
     there = make_config(output_dir=str(tmp_path / "there"), loss=SAMPLED, rollout=ENGINE, teacher={"engine": "rollout"})
     train(here)
     there = there.model_copy(update={"data": there.data.model_copy(update={"validation_size": 0})})
-    setup_of = opct.training.trainer.prepare
+    setup_of = opct.training.trainer.build_setup
 
     def no_teacher(*arguments, **options):
         setup = setup_of(*arguments, **options)
         monkeypatch.setattr(type(setup.teacher), "__call__", lambda self: pytest.fail("the teacher was asked"))
         return setup
 
-    monkeypatch.setattr(opct.training.trainer, "prepare", no_teacher)
+    monkeypatch.setattr(opct.training.trainer, "build_setup", no_teacher)
     monkeypatch.setattr(opct.training.trainer, "shares_prompts", lambda *_: False)
     monkeypatch.setattr(opct.training.trainer, "detours", lambda *_: [])
     train(there)
@@ -174,9 +174,11 @@ def test_a_plan_asks_the_engine_and_stops_it(make_config, backends, tmp_path):
 
 
 def test_the_engine_has_room_for_the_longest_pair_and_no_more(make_config, backends):
-    setup = prepare(make_config(rollout=ENGINE))
+    setup = build_setup(make_config(rollout=ENGINE))
     sides = [
-        len(side) for r in [*setup.pairs, *setup.anchors, *setup.validation] for side in (r.prompt_ids, r.teacher_ids)
+        len(side)
+        for r in [*setup.data.pairs, *setup.data.anchors, *setup.data.validation]
+        for side in (r.prompt_ids, r.teacher_ids)
     ]
     assert backends[0].max_model_len == max(sides) + 6 + 1
     assert "samples: the test's engine" in "\n".join(describe(setup))
@@ -193,12 +195,12 @@ def test_an_engine_that_is_too_short_for_the_pairs_is_stopped_and_refused(make_c
 
     monkeypatch.setattr(opct.models.vllm.local, "VllmEngine", short)
     with pytest.raises(EngineError, match=r"the test's engine takes (\d+) tokens, .* --max-model-len \d+ or more"):
-        prepare(make_config(rollout=ENGINE))
+        build_setup(make_config(rollout=ENGINE))
     assert backends[0].asked("close") == [()]
 
 
 def test_an_engine_of_another_model_is_stopped_and_refused(make_config, backends, monkeypatch):
-    monkeypatch.setattr(PolicyBackend, "draw", _shifted(PolicyBackend.draw))
+    monkeypatch.setattr(PolicyBackend, "sample", _shifted(PolicyBackend.sample))
     config = make_config(rollout=ENGINE)
     with pytest.raises(EngineError, match="serve the same model"):
         train(config)
@@ -209,7 +211,7 @@ def test_an_engine_of_another_model_is_stopped_and_refused(make_config, backends
 def _shifted(draw):
     def shifted(*arguments):
         drawn = draw(*arguments)
-        return [[Drawn(d.token_ids, [x - 0.5 for x in d.logprobs]) for d in own] for own in drawn]
+        return [[Sample(d.token_ids, [x - 0.5 for x in d.logprobs]) for d in own] for own in drawn]
 
     return shifted
 
@@ -218,17 +220,17 @@ def test_an_engine_that_dies_in_a_step_leaves_a_run_that_goes_on(make_config, ba
     whole = make_config(output_dir=str(tmp_path / "whole"), rollout=ENGINE, save_steps=1)
     train(whole)
     config = make_config(rollout=ENGINE, save_steps=1)
-    draw = PolicyBackend.draw
+    sample = PolicyBackend.sample
 
     def dies(self, prompts, seeds, sampling, adapter, on_done):
         if adapter is not None and adapter.endswith("000002"):
             raise EngineError("the engine is gone")
-        return draw(self, prompts, seeds, sampling, adapter, on_done)
+        return sample(self, prompts, seeds, sampling, adapter, on_done)
 
-    monkeypatch.setattr(PolicyBackend, "draw", dies)
+    monkeypatch.setattr(PolicyBackend, "sample", dies)
     with pytest.raises(EngineError, match="the engine is gone"):
         train(config)
-    monkeypatch.setattr(PolicyBackend, "draw", draw)
+    monkeypatch.setattr(PolicyBackend, "sample", sample)
     train(config, resume=True)
     assert samples(config) == samples(whole)
 
@@ -296,14 +298,14 @@ def test_a_continued_adapter_may_be_served_and_have_a_bare_teacher(make_config):
 def test_loss_and_gradient_are_the_same_by_whomever_the_teacher_is_scored(make_config, backends):
     """From the engine's log-probs, and from the model's own."""
     config = make_config(rollout=ENGINE, loss={**SAMPLED, "kl_discount_factor": 0.5}, teacher={"engine": "rollout"})
-    setup = prepare(config)
+    setup = build_setup(config)
     setup.publish(0)
     with torch.no_grad():
         for name, parameter in setup.policy.trainable_parameters().items():
             if "lora_B" in name:
                 parameter.fill_(0.05)
     method = OPCT(setup.policy, setup.teacher, config, setup.engine)
-    rollouts = method.collect(setup.batch(1), 1)
+    rollouts = method.collect(setup.data.batch(1), 1)
     weights = step_weights(rollouts, "token_mean")
     found = []
     for given in (rollouts, [dataclasses.replace(r, teacher_logprobs=None) for r in rollouts]):
