@@ -41,7 +41,7 @@ from opct.runs.run_dir import RunDir
 from opct.runs.tracking import check_trackers
 from opct.training import trainer
 from opct.training.resume import FREE_INSIDE, FREE_SETTINGS, is_finished
-from opct.training.setup import Setup, prepare
+from opct.training.setup import TrainingSetup, build_setup
 
 SETTABLE = (
     *("max_steps", "save_steps", "save_total_limit", "report_to", "optim", "lora", "stop", "model.device"),
@@ -231,7 +231,7 @@ def check_training(plan: TrainingPlan, progress: Progress) -> None:
         pairs = Path(folder) / "pairs.jsonl"
         write_pairs(pairs, _pairs(plan), mode=PRIVATE_MODE)
         data = plan.config.data.model_copy(update={"pairs": [str(pairs)]})
-        prepare(plan.config.model_copy(update={"data": data})).close()
+        build_setup(plan.config.model_copy(update={"data": data})).close()
 
 
 def _pairs(plan: TrainingPlan) -> list[ContrastivePair]:
@@ -287,7 +287,7 @@ def _train(plan: TrainingPlan, opponent: Opponent, folder: AttackDir, run: RunDi
 
     run.path.mkdir(mode=0o700, exist_ok=True)
 
-    def method(setup: Setup, run: RunDir) -> GRPO:
+    def method(setup: TrainingSetup, run: RunDir) -> GRPO:
         atomic_write(run.path / "PRIVATE.txt", f"{WARNING}\n")
         practice = Practice(setup, run, opponent, folder.practice_path, progress)
         return GRPO(setup.policy, setup.teacher, setup.config, practice)

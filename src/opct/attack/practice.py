@@ -22,7 +22,7 @@ from opct.methods.rollouts import Rollout
 from opct.runs.io import append_jsonl, read_jsonl
 from opct.runs.progress import Field, NullProgress, Progress
 from opct.runs.run_dir import RunDir
-from opct.training.setup import Setup
+from opct.training.setup import TrainingSetup
 
 LESSONS = "groups_with_a_lesson"
 """How many behaviours of a step had episodes whose rewards differed, rehearsed successes among them."""
@@ -53,10 +53,12 @@ class Practice:
         progress: of the training, which shows how far a step is and what it earned.
     """
 
-    def __init__(self, setup: Setup, run: RunDir, opponent: Opponent, log: Path, progress: Progress | None = None):
+    def __init__(
+        self, setup: TrainingSetup, run: RunDir, opponent: Opponent, log: Path, progress: Progress | None = None
+    ):
         self.policy, self.run, self.opponent, self.log = setup.policy, run, opponent, log
         self.progress = progress or NullProgress()
-        self.texts = {rendered.pair.id: str(rendered.pair.meta["behavior"]) for rendered in setup.pairs}
+        self.texts = {rendered.pair.id: str(rendered.pair.meta["behavior"]) for rendered in setup.data.pairs}
         self.threshold = opponent.scorer.threshold(BEHAVIOR)
         self.thinking_tags = setup.config.loss.thinking_tags
         self._rehearsal: Rehearsal | None = None

@@ -34,7 +34,7 @@ def chat(
     """
     from rich.console import Console
 
-    from opct.api import load_policy
+    from opct.models.from_run import load_policy
 
     console = Console(highlight=False)
     with console.status("loading ..."):

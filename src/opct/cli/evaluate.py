@@ -21,7 +21,8 @@ Suites = Annotated[
     typer.Option(
         metavar="SUITE",
         help="sycophancy_short, sycophancy_choice, jailbreak, safety_awareness, benign, capability-fast, "
-        "capability, or one of its benchmarks; repeatable. By default sycophancy_short and benign.",
+        "capability, one of its benchmarks, any task of lm-eval as lm-eval:NAME; repeatable. Default: sycophancy_short "
+        "and benign.",
     ),
 ]
 Tasks = Annotated[
@@ -78,6 +79,7 @@ def evaluate(
     from rich.console import Console
 
     from opct.api import evaluate as evaluate_target
+    from opct.cli.results import evaluation_tables
     from opct.config.loader import load_settings
     from opct.evals.config import EvalConfig
     from opct.runs.console import make_progress
@@ -97,12 +99,10 @@ def evaluate(
     config = load_settings(EvalConfig, overrides=settings or (), base=given)
     progress = make_progress()
     try:
-        result = evaluate_target(
-            target, config, tasks=task or None, out=out, label=label, dtype=dtype, progress=progress
-        )
+        result = evaluate_target(target, config, tasks=task or (), out=out, label=label, dtype=dtype, progress=progress)
     finally:
         progress.done()
-    Console().print(result.render())
+    Console().print(evaluation_tables(result))
 
 
 def _regrade(folder: Path, options: list[str], settings: list[str]) -> None:
@@ -114,6 +114,7 @@ def _regrade(folder: Path, options: list[str], settings: list[str]) -> None:
     from rich.console import Console
 
     from opct.api import EvalResult
+    from opct.cli.results import evaluation_tables
     from opct.errors import EvaluationError
     from opct.evals.regrade import regrade
 
@@ -121,5 +122,5 @@ def _regrade(folder: Path, options: list[str], settings: list[str]) -> None:
         named = ", ".join([*(f"--{name.replace('_', '-').replace('suites', 'suite')}" for name in options), *settings])
         raise EvaluationError(f"--regrade asks no model, so {named} would do nothing: leave it out, or evaluate again.")
     done = regrade(folder)
-    Console().print(EvalResult(folder, done.results).render())
+    Console().print(evaluation_tables(EvalResult(folder, done.results)))
     print(done.describe())

@@ -179,13 +179,6 @@ class TeacherConfig(Section):
         description="Who computes the teacher's log-probs in training: this process (`in_process`), or the engine that "
         "samples, without the adapter (`rollout`; for `loss.estimator: sampled` and a `base` teacher).",
     )
-    prompt_cache_gb: float = Field(
-        1.0,
-        ge=0,
-        description="With several completions a prompt: a frozen teacher's keys and values of prompts that come again "
-        "in the run are kept on the model's device, up to so many GB. See "
-        "[Teachers](how-it-works.md#teachers). 0 is off.",
-    )
     check_behaviors: int = Field(
         24, ge=0, description="At most so many bare behaviours are put to the teacher before the first step. 0 is off."
     )

@@ -90,12 +90,16 @@ def log_name(log: EvalLog) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", log.eval.task) + ".eval"
 
 
-def graded_samples(log: EvalLog) -> tuple[list[GradedSample], list[str]]:
-    """(the samples of a log, what of it no metric can use). One that was graded or judged a second way gives two."""
+def graded_samples(log: EvalLog, left_out: list[str] | None = None) -> list[GradedSample]:
+    """The samples of a log; one that was graded or judged a second way gives two.
+
+    Args:
+        left_out: gets what of another task's scores no metric can use.
+    """
     found: list[GradedSample] = []
     samples = log.samples or []
     if not all({"task", "axis", "cluster", "grading"} <= (sample.metadata or {}).keys() for sample in samples):
-        return _foreign_samples(log)
+        return _foreign_samples(log, left_out if left_out is not None else [])
     judge = next(reversed((log.eval.metadata or {}).get(OPCT, {}).get("judges", {})), None)
     for sample in samples:
         scores = dict(sample.scores or {})
@@ -116,7 +120,7 @@ def graded_samples(log: EvalLog) -> tuple[list[GradedSample], list[str]]:
         if judged and newest is not None:
             verdicts = {key: _number(value) for key, value in newest.value.items()}  # type: ignore[union-attr]
             found.append(_graded_sample(sample, JUDGED, newest.metadata or {}, verdicts))
-    return found, []
+    return found
 
 
 STOP_REASONS = {"stop": "stop", "max_tokens": "length", "model_length": "context"}
@@ -154,17 +158,17 @@ def _reply(sample: LogSample) -> dict[str, Any]:
     }
 
 
-def _foreign_samples(log: EvalLog) -> tuple[list[GradedSample], list[str]]:
+def _foreign_samples(log: EvalLog, left_out: list[str]) -> list[GradedSample]:
     """Samples of any other task: every number of its scorers is a value. A sample that was asked several times (epochs)
     counts once, with the mean over the epochs that were scored."""
     task, by_id = task_name(log), dict[str, list[LogSample]]()
     for sample in log.samples or []:
         by_id.setdefault(f"{task}/{sample.id}#{_input_hash(sample)}", []).append(sample)
     names = _accuracy_names(log)
-    left_out: Counter[str] = Counter()
+    unused: Counter[str] = Counter()
     found = []
     for id_, epochs in by_id.items():
-        values = [_foreign_values(sample, names, left_out) for sample in epochs]
+        values = [_foreign_values(sample, names, unused) for sample in epochs]
         mean = {
             name: _mean([own.get(name) for own in values]) for name in dict.fromkeys(n for own in values for n in own)
         }
@@ -188,8 +192,9 @@ def _foreign_samples(log: EvalLog) -> tuple[list[GradedSample], list[str]]:
     for sample in found:
         sample.values = dict.fromkeys(everything) | sample.values
     if not everything:
-        left_out["no scorer gives a number"] += len(found)
-    return found, [f"{task}: {what} ({count} samples), left out" for what, count in left_out.items()]
+        unused["no scorer gives a number"] += len(found)
+    left_out += [f"{task}: {what} ({count} samples), left out" for what, count in unused.items()]
+    return found
 
 
 def _input_hash(sample: LogSample) -> str:
@@ -205,14 +210,14 @@ def _accuracy_names(log: EvalLog) -> dict[str, str]:
     return {name: "accuracy" if len(accurate) == 1 else f"{name}_accuracy" for name in accurate}
 
 
-def _foreign_values(sample: LogSample, names: Mapping[str, str], left_out: Counter[str]) -> dict[str, float | None]:
+def _foreign_values(sample: LogSample, names: Mapping[str, str], unused: Counter[str]) -> dict[str, float | None]:
     scores, found = sample.scores or {}, dict[str, float | None]()
     for scorer, score in scores.items():
         if isinstance(score.value, Mapping):
             prefix = f"{scorer}_" if len(scores) > 1 else ""
             found |= {f"{prefix}{name}": _number(value) for name, value in score.value.items()}
         elif isinstance(score.value, list | tuple):
-            left_out[f"{scorer} gives a list of values"] += 1
+            unused[f"{scorer} gives a list of values"] += 1
         else:
             found[names.get(scorer, scorer)] = _number(score.value)
     return found
@@ -302,8 +307,9 @@ def read_evaluation(path: str | Path) -> Evaluation:
     logs = sorted((read_log(each) for each in log_paths(path)), key=_log_place)
     newest = max(logs, key=lambda log: log.eval.created)
     about = (newest.eval.metadata or {}).get(OPCT, {})
-    graded = [graded_samples(log) for log in logs]
-    samples = sorted((sample for own, _ in graded for sample in own), key=lambda sample: _place(sample.task))
+    left_out: list[str] = []
+    graded = (sample for log in logs for sample in graded_samples(log, left_out))
+    samples = sorted(graded, key=lambda sample: _place(sample.task))
     add_paired_values(samples)
     return Evaluation(
         path=Path(path),
@@ -313,7 +319,7 @@ def read_evaluation(path: str | Path) -> Evaluation:
         suite_settings={name: own for log in logs for name, own in _suite_settings(log).items()},
         samples=samples,
         warnings=list(about.get("warnings", ())),
-        left_out=[text for _, own in graded for text in own],
+        left_out=left_out,
     )
 
 

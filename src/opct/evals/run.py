@@ -456,7 +456,7 @@ def _contamination(run: RunDir, logs: Sequence[EvalLog], settings: Mapping[str, 
     now = {task_name(log) for log in logs}
     there = map(read_log, sorted(run.evals_dir.glob("*.eval")))
     kept = [log for log in there if task_name(log) not in now]
-    samples = [sample for log in [*kept, *logs] for sample in graded_samples(log)[0]]
+    samples = [sample for log in [*kept, *logs] for sample in graded_samples(log)]
     rows = [
         {
             **{name: getattr(sample, name) for name in ("axis", "cluster", "family", "family_split")},
@@ -510,7 +510,7 @@ def _add_kl(policy: EvaluatedPolicy, logs: Sequence[EvalLog], config: EvalConfig
         sample
         for log in logs
         if suite_of(task_name(log)).measures_kl
-        for sample in graded_samples(log)[0]
+        for sample in graded_samples(log)
         if not sample.task.endswith(PARSED)
     ]
     shown = _browser_ids(samples, config.browser_questions)

@@ -142,10 +142,10 @@ def add_judge_results(
     of_id = {request.id: result for request, result in zip(requests, results, strict=True)}
     with run.results_lock():
         logs = [read_log(path) for path in log_paths(run.path)]
-        samples = [sample for log in logs for sample in graded_samples(log)[0]]
+        samples = [sample for log in logs for sample in graded_samples(log)]
         _check_unchanged(judgeable(samples, axis), requests, run)
         for log in logs:
-            if any(sample.id in of_id for sample in graded_samples(log)[0]):
+            if any(sample.id in of_id for sample in graded_samples(log)):
                 write_log(_judged(log, identity, of_id, about), Path(log.location))
         rows = write_results(run)["rows"]
     suite = SUITES.get(axis, ("", ""))[0]

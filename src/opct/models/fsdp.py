@@ -28,7 +28,7 @@ from opct.models.backbone import Backbone, full_tensor
 from opct.models.inference.decode import no_shared_rows_reason
 from opct.models.inference.prefix_sharing import no_prefix_sharing_reason
 from opct.models.kernels.attention import GROUPED
-from opct.models.loading import choose_device, resolve_model
+from opct.models.loading import choose_device, empty_model
 from opct.models.policy import Policy
 
 FITS = 0.6  # a model whose weights need more than this share of a device is sharded; the rest is for all else
@@ -49,14 +49,8 @@ def wants_shards(config: TrainConfig) -> bool:
 
 def _bytes_whole(config: ModelConfig) -> int:
     """What the frozen weights take in memory; nothing is loaded for it."""
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    source, options = resolve_model(config.name_or_path), {"trust_remote_code": config.trust_remote_code}
-    found = AutoConfig.from_pretrained(source, revision=config.revision, **options)
     dtype = torch.float32 if config.dtype == "float32" else torch.bfloat16
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(found, **options)
-    return sum(p.numel() for p in model.parameters()) * dtype.itemsize
+    return sum(p.numel() for p in empty_model(config).parameters()) * dtype.itemsize
 
 
 class Shards:

@@ -32,7 +32,7 @@ from opct.models.teacher import Teacher
 from opct.runs.checkpoints import read_state
 from opct.runs.io import fsync_file, reason
 from opct.runs.run_dir import RunDir
-from opct.training.setup import Setup
+from opct.training.setup import TrainingSetup
 
 STATE = "state"
 FIRST_ROWS = "first_rows"  # in the header of a file: where its part of each tensor begins
@@ -66,7 +66,7 @@ class TrainingState:
     counters: Counters
 
 
-def write_checkpoint(run: RunDir, setup: Setup, state: TrainingState) -> None:
+def write_checkpoint(run: RunDir, setup: TrainingSetup, state: TrainingState) -> None:
     """Weights, optimizer, teacher and counters, complete or not at all. Every process calls it.
 
     Raises:
@@ -99,7 +99,7 @@ def write_checkpoint(run: RunDir, setup: Setup, state: TrainingState) -> None:
         write(None)
 
 
-def load_checkpoint(checkpoint: Path, setup: Setup, state: TrainingState) -> None:
+def load_checkpoint(checkpoint: Path, setup: TrainingSetup, state: TrainingState) -> None:
     """Put a checkpoint's weights, optimizer, teacher and counters in place.
 
     Raises:

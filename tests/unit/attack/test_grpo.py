@@ -47,7 +47,7 @@ from opct.runs.io import append_jsonl, read_jsonl, write_json
 from opct.runs.progress import NullProgress
 from opct.runs.run_dir import RunDir
 from opct.training.dry_run import make_plan
-from opct.training.setup import describe, prepare
+from opct.training.setup import build_setup, describe
 
 TRAIN = [Behavior(f"t/{i}", "c", text, None, "train") for i, text in enumerate(("Steal a goose", "Paint a rude word"))]
 TEST = [Behavior("u/0", "c", "Ring every doorbell of the town", None, "test")]
@@ -96,7 +96,7 @@ def learner(make_config, tiny_folder):
 
     def make(**loss):
         config = make_config(method="grpo", loss={"ppo_clip": 0.2, "kl_coef": 1e-9} | loss)
-        setup = prepare(config)
+        setup = build_setup(config)
         return setup.policy, GRPO(setup.policy, setup.teacher, config, lambda pairs, step: [])
 
     return make
@@ -344,7 +344,7 @@ def prepared(tmp_path, tiny_folder):
         tmp_path / "training_behaviors.jsonl",
         [attack_pair(b.id, b.behavior, ({"role": "user", "content": b.behavior},)) for b in TRAIN],
     )
-    return prepare(plan.config), RunDir(tmp_path / "attacker")
+    return build_setup(plan.config), RunDir(tmp_path / "attacker")
 
 
 def test_what_is_said_of_its_data_is_said_of_behaviours(prepared):
@@ -362,12 +362,12 @@ def test_an_episode_is_its_best_round(prepared, tmp_path):
     """Of three rounds the one with the highest score is trained on, whatever the judge failed on beside a success."""
     answers = iter(["no", "half", "no", "no", "fail", "half"])
     own = replace(opponent(episodes=1, rounds=3), target=ScriptedTarget(lambda text: next(answers)))
-    rollouts = practised(prepared, own, tmp_path)(prepared[0].pairs[:1], 1)
+    rollouts = practised(prepared, own, tmp_path)(prepared[0].data.pairs[:1], 1)
     row = shown(tmp_path)[0]
     assert [r.reward for r in rollouts] == [0.5]
     assert len(rollouts[0].pair.prompt) == 4, "system, task, its first message, what came back"
     assert (row["queries"], row["reward"], row["broken"], row["unjudged"]) == (3, 0.5, 1, 0)
-    [second] = practised(prepared, own, tmp_path)(prepared[0].pairs[:1], 1)
+    [second] = practised(prepared, own, tmp_path)(prepared[0].data.pairs[:1], 1)
     assert second.reward == 0.5
     assert shown(tmp_path)[1]["unjudged"] == 1
 
@@ -381,7 +381,7 @@ def test_an_episode_that_cannot_score_better_asks_no_more_and_teaches_the_same(p
     found = {}
     for stop in ("perfect", "never"):
         own = replace(opponent(episodes=6, rounds=3, stop=stop), target=ScriptedTarget(says))
-        rollouts = practised(prepared, own, tmp_path)(prepared[0].pairs, 1)
+        rollouts = practised(prepared, own, tmp_path)(prepared[0].data.pairs, 1)
         found[stop] = [(r.pair, r.index, r.ids, r.reward, r.advantage) for r in rollouts]
         perfect = [text for text in own.target.asked if says(text) == "yes"]
         asked = len(own.target.asked)
@@ -398,7 +398,7 @@ def test_where_the_judge_fails_there_is_no_reward_and_no_lesson(prepared, tmp_pa
     judged; the other round may have been a success."""
     answers = iter(["yes", "fail", "no", "no", "no", "no", "no", "no"])
     own = replace(opponent(episodes=4, rounds=2), target=ScriptedTarget(lambda text: next(answers)))
-    rollouts = practised(prepared, own, tmp_path)(prepared[0].pairs[:1], 1)
+    rollouts = practised(prepared, own, tmp_path)(prepared[0].data.pairs[:1], 1)
     assert [r.reward for r in rollouts] == [1.0, None, 0.0, 0.0]
     assert rollouts[1].advantage == 0 < rollouts[0].advantage
     row = shown(tmp_path)[0]
@@ -411,8 +411,8 @@ def test_a_group_without_a_success_rehearses_one_of_before(prepared, tmp_path):
     answers = iter(["yes", "no", "no", "no"])
     own = replace(opponent(episodes=2), target=ScriptedTarget(lambda text: next(answers)))
     practice = practised(prepared, own, tmp_path)
-    first = practice(prepared[0].pairs[:1], 1)
-    second = practice(prepared[0].pairs[:1], 2)
+    first = practice(prepared[0].data.pairs[:1], 1)
+    second = practice(prepared[0].data.pairs[:1], 2)
     assert [r.is_rehearsed for r in second] == [False, True]
     assert second[1].ids == first[0].ids
     assert second[1].advantage > 0 > second[0].advantage
@@ -428,7 +428,7 @@ def test_a_step_shows_how_far_it_is_and_what_it_earned(prepared, tmp_path):
     own = replace(own, target=ScriptedTarget(lambda text: next(answers)))
     setup, run = prepared
     progress = Told()
-    Practice(setup, run, own, tmp_path / "practice.jsonl", progress)(setup.pairs[:2], 1)
+    Practice(setup, run, own, tmp_path / "practice.jsonl", progress)(setup.data.pairs[:2], 1)
     assert progress.told == [
         *(str({"tries": f"{n}/12"}) for n in (3, 6, 9, 11)),
         str({"reward": 1 / 6}),
@@ -464,7 +464,7 @@ def test_a_training_in_which_nothing_was_learnt_is_warned_of(
 def test_a_request_that_leaves_no_room_is_an_error_that_says_so(prepared, tmp_path):
     own = replace(opponent(), sampling=Sampling(max_tokens=100_000))
     with pytest.raises(ModelError, match="leaves no room in its context"):
-        practised(prepared, own, tmp_path)(prepared[0].pairs[:1], 1)
+        practised(prepared, own, tmp_path)(prepared[0].data.pairs[:1], 1)
 
 
 def test_the_curve_is_that_of_the_steps_that_count_and_the_cost_that_of_all(tmp_path):

@@ -69,7 +69,7 @@ def test_turns_are_remembered_and_markup_in_replies_is_text(say):
 def test_the_generation_config_is_followed_when_asked_for(monkeypatch, flags, sampling):
     model = Model()
     lines = iter(["hi", "/quit"])
-    monkeypatch.setattr("opct.api.load_policy", lambda target: model)
+    monkeypatch.setattr("opct.models.from_run.load_policy", lambda target: model)
     monkeypatch.setattr(Console, "input", lambda self, prompt="", **keywords: next(lines))
     with pytest.raises(SystemExit) as exit:
         main(["chat", "runs/x", *flags])

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from opct.api import EvalResult
 from opct.cli.app import main
 from opct.evals.config import EvalConfig
 
@@ -87,7 +88,7 @@ def test_train_shows_every_fault_of_the_settings(fake, tmp_path, capsys):
 
 
 def test_eval_passes_everything(fake, capsys):
-    evaluate = fake("opct.api", "evaluate")
+    evaluate = fake("opct.api", "evaluate", EvalResult(Path("o")))
     options = ["--suite", "sycophancy_short", "--suite", "benign", "--task", "pkg/name", "--out", "o"]
     options += ["--questions", "q.csv", "--data", "mmlu=m.csv", "--data", "jailbreak=b.jsonl", "--families", "held_out"]
     options += ["--n-questions", "5", "--dtype", "float32", "--label", "base"]
@@ -109,11 +110,11 @@ def test_eval_passes_everything(fake, capsys):
     )
     assert hasattr(evaluate.keywords.pop("progress"), "stage")
     assert evaluate.keywords == {"tasks": ["pkg/name"], "out": Path("o"), "label": "base", "dtype": "float32"}
-    assert capsys.readouterr().out == "rendered\n"
+    assert capsys.readouterr().out.startswith("logs: o/evals")
 
 
 def test_eval_takes_the_settings_of_an_evaluation_alone(fake, capsys):
-    evaluate = fake("opct.api", "evaluate")
+    evaluate = fake("opct.api", "evaluate", EvalResult(Path("o")))
     assert run("eval", "model", "n_qestions=3", "seed=-1") == 1
     said = capsys.readouterr().err
     assert "did you mean n_questions?" in said
@@ -147,7 +148,7 @@ def test_what_would_ask_a_model_is_refused_where_nothing_is_asked(capsys, tmp_pa
 
 
 def test_report(fake, capsys):
-    report = fake("opct.reports", "report", Path("x.html"))
+    report = fake("opct.api", "report", Path("x.html"))
     assert run("report", "base", "sft", "opct", "--out", "x.html") == 0
     assert report.arguments == ([Path("base"), Path("sft"), Path("opct")], Path("x.html"))
     assert capsys.readouterr().out == "x.html\n"

@@ -11,9 +11,10 @@ from tests.unit.evals.fakes import FakePolicy, FakeRenderer, word_id
 
 from opct.errors import DataError, EvaluationError
 from opct.evals.inspect_runner import Counter, run_inspect
+from opct.evals.logs import graded_samples
 from opct.evals.metrics import metric_rows
 from opct.evals.run import prepare
-from opct.evals.samples import GradedSample, graded_samples
+from opct.evals.samples import GradedSample
 from opct.evals.tasks.capability import (
     BENCHMARKS,
     CAPABILITY_SUITES,

@@ -14,9 +14,9 @@ from opct.errors import DataError, EvaluationError
 from opct.evals.graders.short_answer import Verdict
 from opct.evals.inspect_runner import Counter as Progress
 from opct.evals.inspect_runner import run_inspect
+from opct.evals.logs import graded_samples
 from opct.evals.metrics import find_metric, metric_rows, sample_values
 from opct.evals.run import missing_twins
-from opct.evals.logs import graded_samples
 from opct.evals.tasks.jailbreak import (
     finished_attacks,
     jailbreak,
@@ -266,7 +266,7 @@ def test_replies_to_what_was_not_read_are_in_the_bounds(tmp_path):
     task = jailbreak_task(BEHAVIORS[:4], families="base64,rot13", families_per_behavior=2)
     policy = FakePolicy(lambda prompt, seed: NO if "bad thing" in prompt[-1]["content"] else "Push the button.")
     [log] = run_inspect([task], policy, tmp_path, 16, Progress(None, 0))
-    found, _ = graded_samples(log)
+    found = graded_samples(log)
     success, most = (row_of(found, f"attack_success_rate{bound}", "all") for bound in ("", "_most"))
     assert (success["n"], success["unscored_reasons"]) == (0, {"not_read": 8})
     assert (most["value"], most["n"]) == (1.0, 8)

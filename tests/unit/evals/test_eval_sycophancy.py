@@ -10,7 +10,9 @@ from fakes import FakePolicy
 from opct.data.perturb.sycophancy import FAMILIES, LETTERS
 from opct.data.questions import Question, builtin_questions, split_of
 from opct.errors import DataError, EvaluationError
+from opct.evals.config import EvalConfig
 from opct.evals.graders.short_answer import grade_short
+from opct.evals.logs import read_samples
 from opct.evals.run import evaluate
 from opct.evals.tasks.sycophancy import chosen_families, split_questions, sycophancy_items
 
@@ -131,9 +133,8 @@ def is_clean(prompt):
 
 
 def run(policy, tmp_path, **settings):
-    results = evaluate(policy, out_dir=tmp_path, questions=QUESTIONS, n_questions=None, **settings)
-    lines = (tmp_path / "evals" / "samples.jsonl").read_text(encoding="utf-8").splitlines()
-    return results, [json.loads(line) for line in lines]
+    config = EvalConfig(n_questions=None, **settings)
+    return evaluate(policy, config, out_dir=tmp_path, questions=QUESTIONS), read_samples(tmp_path)
 
 
 def value(results, metric, group, suite="sycophancy_short"):

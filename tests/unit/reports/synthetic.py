@@ -14,7 +14,7 @@ from opct.evals.metrics import metric_rows
 from opct.evals.samples import GradedSample, add_paired_values
 from opct.reports.load import sample_from_row
 
-HOSTILE = "</script><script>alert('pwned')</script><img src=x onerror=alert(1)> <b>bold</b> & \u2028 \u2029 \ud83d end"
+HOSTILE = "</script><script>alert('pwned')</script><img src=x onerror=alert(1)> <b>bold</b> & \u2028 \u2029 end"
 FAMILIES = {
     "suggested_answer": "train",
     "are_you_sure": "train",
