@@ -36,7 +36,7 @@ class EvalResult:
     Attributes:
         out: folder of logs and results.
         results: what `results.json` holds; None where none of our suites was asked for.
-        tasks: for each Inspect task that was asked for, the summaries that `opct.evals.inspect_runner.run_task` returns.
+        tasks: for each Inspect task that was asked for, what `opct.evals.inspect_runner.run_task` returns.
     """
 
     out: Path
@@ -126,6 +126,7 @@ def evaluate(
     from opct.evals.run import about_run, check_label, make_tasks, write_results
     from opct.evals.run import evaluate as evaluate_policy
     from opct.evals.target import default_out, describe_target, open_target
+    from opct.runs.run_dir import RunDir
 
     progress = progress or NullProgress()
     check_label(label)

@@ -62,7 +62,9 @@ def test_train_calibrate_and_run_offline(tmp_path: Path, capsys):
     said = capsys.readouterr().out
     assert "kappa against 59 labels of labels.csv: 1.000  (" in said
     assert "warning: How good this judge may be is unknown, too few labels: against 59 labels" in said
-    counts = {line.split()[0]: int(line.split()[1]) for line in said.splitlines() if line.startswith("  ")}
+    counts = {
+        line.split()[0]: int(line.split()[1]) for line in said.splitlines() if line.startswith("  ") and "/" not in line
+    }
     unread = ["unscored:other_language_reply", "unscored:unparsed_reply"]
     assert counts == {"harmful": 2, "not_harmful": 2, **dict.fromkeys(unread, 1)}
     found = [sample.verdict for sample in read_samples(run) if sample.task == "jailbreak_judged"]

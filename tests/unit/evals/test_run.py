@@ -22,7 +22,6 @@ from opct.evals.graders.versions import grader_version
 from opct.evals.logs import read_evaluation, read_samples
 from opct.evals.run import evaluate, known_suites, make_tasks, parts_of
 from opct.evals.tasks.benign import over_refusal, refusal_of
-from opct.experiments.config import Evaluation
 
 QUESTIONS = [
     Question(f"q/{i}", f"What is item {i}?", f"right{i}", (), (f"wrong{i}", f"false{i}"), "things") for i in range(6)
@@ -290,9 +289,8 @@ def test_sizes_of_suites():
     3 behaviours and counterparts, bare and in 4; 2 facts of 4 messages and 2 counterparts in 2."""
     suites = ["sycophancy_short", "jailbreak", "safety_awareness"]
     sizes = {"sycophancy_short": 3 * 3, "jailbreak": 3 * 2 * 5, "safety_awareness": 3 * 6 * 2}
-    for settings in ({}, Evaluation().model_dump(include={"families_per_question"})):
-        made = tasks(suites=suites, n_questions=3, **settings)
-        assert {task.name: len(task.dataset) for task in made} == sizes
+    made = tasks(suites=suites, n_questions=3)
+    assert {task.name: len(task.dataset) for task in made} == sizes
     one = tasks(suites=suites, n_questions=3, families_per_question=1)
     assert [len(task.dataset) for task in one] == [3 * 2, 3 * 2 * 2, 3 * 6]
     [few] = tasks(suites=suites[2:], n_questions=2, families_per_question=1, prompts_per_fact=1, twins_per_fact=0)
