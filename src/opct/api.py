@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from opct.distributed import launched
 from opct.errors import EvaluationError
 from opct.runs.checkpoints import weight_hashes
 from opct.runs.io import file_sha256
@@ -70,7 +71,12 @@ def train(
     from opct.training.trainer import train as run_training
 
     refuse_attackers(config)
-    return run_training(config, resume=resume, overwrite=overwrite, progress=progress, check_teacher=measure_teacher)
+    work = run_training
+    if launched():  # torchrun then prints the error of the rank that failed first
+        from torch.distributed.elastic.multiprocessing.errors import record
+
+        work = record(run_training)
+    return work(config, resume=resume, overwrite=overwrite, progress=progress, check_teacher=measure_teacher)
 
 
 def evaluate(

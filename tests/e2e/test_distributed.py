@@ -307,7 +307,6 @@ def test_a_loss_that_is_not_finite_in_one_process_stops_all(tmp_path, tiny_folde
     program.write_text(NOT_FINITE)
     with Launched(place.folder, 2, *place.command(), program=program) as running:
         assert running.ended() != 0
-        assert running.output.count("error: ") == 1, running.output
         assert "Step 1: the loss is nan on the pairs" in running.output[-1500:]
     assert not place.run.checkpoints()
 

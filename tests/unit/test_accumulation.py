@@ -34,7 +34,7 @@ def test_dropout_and_recomputed_activations_are_in_the_way(make_config):
     assert fault(make_config, tiny_adapter_policy()) is None
     assert "dropout" in fault(make_config, tiny_adapter_policy(dropout=0.1))
     recomputing = tiny_adapter_policy()
-    recomputing.decoder.gradient_checkpointing = True
+    recomputing.backbone.decoder.gradient_checkpointing = True
     assert "computed again" in fault(make_config, recomputing)
 
 

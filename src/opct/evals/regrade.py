@@ -15,8 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from opct.data.builders.safety_awareness import BUILTIN, facts_of
-from opct.data.hazards import SafetyFact
+from opct.data.hazards import BUILTIN, SafetyFact, load_facts
 from opct.data.perturb.safety_awareness import HAZARD, SAFE_TWIN
 from opct.errors import EvaluationError
 from opct.evals.capability.asking import capability_values
@@ -184,7 +183,7 @@ def _facts(rows: Sequence[Row], settings: Mapping[str, Any], where: Path) -> dic
     """
     asked = {**settings, **settings.get("kept", {}).get(SAFETY_AWARENESS, {})}
     source = (asked.get("data") or {}).get(SAFETY_AWARENESS, BUILTIN)
-    facts = {fact.id: fact for fact in facts_of(source)}
+    facts = {fact.id: fact for fact in load_facts(source)}
     unlike = {
         row["cluster"] for row in rows if row["cluster"] not in facts or facts[row["cluster"]].fact != row["fact"]
     }

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from opct.data.duplicates import TrainedTexts, contamination_warnings
-from opct.data.question_files import Columns
 from opct.data.questions import Question
+from opct.data.tables import Columns
 from opct.errors import EvaluationError, unknown
 from opct.evals.capability.suites import BENCHMARKS
 from opct.evals.earlier import SCHEMA, earlier_suites, joined_settings
@@ -164,7 +164,7 @@ def prepare(
             come apart), `in_the_wild` (templates), `artifact` (attackers' prompts), `safety_awareness` (facts),
             `safety_awareness_safe` (the safe prompts of SAGE-Eval, where they come apart), and each benchmark.
         behavior_columns, leave_out: of the file of behaviours; see `load_behaviors`.
-        augmented: ask SAGE-Eval's own typos and tones too; see `load_sage_eval`.
+        augmented: ask SAGE-Eval's own typos and tones too; see `load_facts`.
         graded_by: of multiple choice: letters, texts or reply; None: as each suite has it.
         greedy: take the likeliest token each time; otherwise sample the policy itself (temperature 1).
 

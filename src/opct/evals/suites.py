@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from opct.data.benign import CATEGORIES, BenignRequest, builtin_benign
-from opct.data.builders.safety_awareness import BUILTIN
+from opct.data.hazards import BUILTIN
 from opct.data.perturb import jailbreak as wrappers
 from opct.data.perturb import safety_awareness as hidden
 from opct.data.perturb.families import FAMILY_GROUPS

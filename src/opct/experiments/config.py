@@ -130,7 +130,7 @@ class Experiment:
     @property
     def attackers(self) -> list[str]:
         """Who attacks the base and every run."""
-        return self.config.attacks.attackers
+        return self.config.attacks.names
 
     @property
     def references(self) -> dict[str, str]:

@@ -213,9 +213,9 @@ def attack_once(
     target: Policy | Path = folder
     if label == BASE:
         target = Policy.load(config.model.model_copy(update={"adapter": None}), recorded_dtype=dtype)
-    own = {**settings, "attacker": attacker, "label": label, "dtype": dtype}
+    own = {**settings, "dtype": dtype, "target": {**settings.get("target", {}), "label": label}}
     try:
-        found = run_attack(target, out=kept.path, resume=kept.is_attack, progress=progress, **own)
+        found = run_attack(target, own, out=kept.path, resume=kept.is_attack, progress=progress)
     except OtherAttackError as error:
         raise OtherAttackError(
             f"{error} In an experiment: delete {kept.path}, and the same command makes it anew."

@@ -53,7 +53,7 @@ class ACT:
         ends, theirs = [len(r.ids) for r in rollouts], list[Tensor]()
         with self.teacher() as teacher, teacher.inference():  # no gradient, no dropout
             rows = [r.teacher_ids + r.ids for r in rollouts]
-            residual_streams(teacher, rows, ends, lambda layer, states: theirs.append(states))
+            residual_streams(teacher.backbone, rows, ends, lambda layer, states: theirs.append(states))
         theirs.reverse()
         total = torch.zeros((), device=self.policy.device)
 
@@ -62,7 +62,7 @@ class ACT:
             wide = torch.promote_types(own.dtype, torch.float32)
             total = total + (own.to(wide) - theirs.pop().to(wide)).square().mean(-1)
 
-        layers = residual_streams(self.policy, [r.prompt_ids + r.ids for r in rollouts], ends, compare)
+        layers = residual_streams(self.policy.backbone, [r.prompt_ids + r.ids for r in rollouts], ends, compare)
         distance = total / layers
         loss = (distance * torch.cat(list(weights)).to(distance)).sum()
         in_loss = [

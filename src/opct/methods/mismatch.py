@@ -71,7 +71,8 @@ class MismatchMeter:
 
         No mean of nothing; no estimate for offline answers, or without tokens.
         """
-        parts = distributed.gathered((self._tokens, self._k1, self._k3, dict(self._means), dict(self._by_axis)))
+        own = (self._tokens, self._k1, self._k3, dict(self._means), dict(self._by_axis))
+        parts = distributed.all_gather_object(own)
         *columns, means, by_axis = zip(*parts, strict=True)
         tokens, k1, k3 = (sum(column) for column in columns)
         found = {NAME: k1 / tokens, f"{NAME}_k3": k3 / tokens} if tokens else {}

@@ -20,7 +20,7 @@ from opct.reports.table import DECISIVE, Line, decisive, judges_of
 from opct.reports.values import sample_values
 from opct.reports.wording import inside, joined
 from opct.runs.plural import count
-from opct.runs.usage import cost_of, earlier_of
+from opct.runs.usage import earlier_usage, usage_of
 
 NUMBER = re.compile(r"(?<![\w/-])\d(?:[\d,]*\d)?(?:\.\d+)?(?![\w/-])")
 """A number by itself, not one in a name or an id ("gsm8k", "q0012", "facts/12")."""
@@ -333,7 +333,7 @@ def _unlike_tokens(arms: Sequence[tuple[Arm, list[tuple[EvaluatedRun, dict[str, 
         return
     tokens = []
     for arm, runs in arms:
-        known = [n for run, _ in runs if (n := cost_of(run.metrics, run.method).completion_tokens)]
+        known = [n for run, _ in runs if (n := usage_of(run.metrics, run.method).completion_tokens)]
         if len(known) < len(runs):
             return
         tokens.append((sum(known) / len(known), arm))
@@ -349,7 +349,7 @@ def _unlike_tokens(arms: Sequence[tuple[Arm, list[tuple[EvaluatedRun, dict[str, 
 def _steps_in_all(runs: Sequence[tuple[EvaluatedRun, dict[str, Any]]]) -> set[int | None]:
     """Optimizer steps of each run, with those of the runs whose adapter it went on from."""
     return {
-        cost_of(run.metrics, run.method, earlier_of(run.manifest, config.get(ADAPTER))).steps_in_all
+        usage_of(run.metrics, run.method, earlier_usage(run.manifest, config.get(ADAPTER))).steps_in_all
         for run, config in runs
     }
 

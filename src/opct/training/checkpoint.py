@@ -73,18 +73,19 @@ def write_checkpoint(run: RunDir, setup: Setup, state: TrainingState) -> None:
         CheckpointError: it could not be written; the last good one is intact.
     """
     policy, teacher = setup.policy, setup.teacher.identity()
-    in_parts = policy.shards is not None and not policy.has_adapter
+    in_parts = policy.backbone.shards is not None and not policy.has_adapter
 
     def write(folder: Path | None) -> None:
         weights = None
         if in_parts:
-            folder = Path(distributed.from_main(str(folder)))
+            folder = Path(distributed.broadcast_object(str(folder)))
             weights = whole_state(policy.model)
         assert folder is not None
         if distributed.is_main():
             policy.save(folder / ("adapter" if policy.has_adapter else "model"), weights)
         fault = _write_rows(folder / STATE, _tensors(policy, setup.teacher, state.optimizer))
-        faults = [fault] if not in_parts else distributed.gathered(fault)  # nobody seals what another still writes
+        # gathered before the seal: no rank seals what another still writes
+        faults = [fault] if not in_parts else distributed.all_gather_object(fault)
         if distributed.is_main() and any(faults):
             raise RuntimeError(next(own for own in faults if own))
 

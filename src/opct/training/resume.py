@@ -15,7 +15,7 @@ from opct.models.from_run import adapter_now
 from opct.models.provenance import Noted, differences, note_adapter, note_model
 from opct.runs.io import read_jsonl
 from opct.runs.run_dir import RunDir
-from opct.runs.usage import spent_before
+from opct.runs.usage import prior_usage
 from opct.training.checkpoint import Counters
 
 # settings that may differ between a run and its resumption: they change when it ends and what it writes, not its steps
@@ -33,7 +33,7 @@ def latest_checkpoint(run: RunDir) -> Path | None:
     Raises:
         CheckpointError: it is corrupt, or a process does not see it.
     """
-    checkpoint = distributed.from_main(run.latest_checkpoint() if distributed.is_main() else None)
+    checkpoint = distributed.broadcast_object(run.latest_checkpoint() if distributed.is_main() else None)
     if checkpoint is not None and not checkpoint.is_dir():
         raise CheckpointError(
             f"Process {distributed.rank()} does not see {checkpoint}: the output_dir must be on a file system that all "
@@ -64,7 +64,7 @@ def origin(run: RunDir, config: TrainConfig) -> dict[str, Any]:
     weights = _weights_now(config, before or {})
     adapter = None if config.model.adapter is None else adapter_now(config.model.adapter)
     if "data" not in manifest:  # it begins
-        return {"weights": weights, "earlier": None if adapter is None else spent_before(adapter)}
+        return {"weights": weights, "earlier": None if adapter is None else prior_usage(adapter)}
     if before is None:  # it began before this was noted: whether the adapter is still the same is not known
         weights["adapter"] = {}
     return {"weights": weights, "earlier": manifest.get("earlier")}

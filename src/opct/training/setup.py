@@ -195,7 +195,7 @@ def _keep_teacher_prompts(setup: Setup) -> None:
     if sharing_fault(setup.policy, setup.teacher) is not None:  # which the trainer tells
         return
     with setup.teacher() as reference, reference.inference():
-        [[*layers, last]] = prompt_states(reference.decoder, [(0,)])
+        [[*layers, last]] = prompt_states(reference.backbone.decoder, [(0,)])
     setup.prompt_cache = PromptCache(
         visits,
         token_bytes=sum(x.nbytes for x in layers),
@@ -215,7 +215,7 @@ def _start_engine(setup: Setup) -> None:
     config, policy = setup.config, setup.policy
     if config.rollout.engine == "in_process":
         return
-    if policy.shards is not None:
+    if policy.backbone.shards is not None:
         raise ConfigError(
             f"rollout.engine={config.rollout.engine} with sharded weights: an adapter is published from whole weights; "
             "use parallel.strategy=ddp, or rollout.engine=in_process."
@@ -231,7 +231,7 @@ def _start_engine(setup: Setup) -> None:
     else:
         from opct.models.vllm.server import VllmServer
 
-        setup.engine = Engine(policy, VllmServer(config.vllm, policy.stop_ids), config.vllm.adapter_dir)
+        setup.engine = Engine(policy, VllmServer(config.vllm, policy.backbone.stop_ids), config.vllm.adapter_dir)
     try:
         if None not in sides and setup.engine.backend.max_model_len < longest:
             raise EngineError(
@@ -270,7 +270,7 @@ def _load_policy(config: TrainConfig, adapter: Path | None, recorded_dtype: str 
             model, lora=config.lora, adapter=adapter, trainable=True, seed=config.seed, recorded_dtype=dtype
         )
 
-    return distributed.main_first(load, recorded_dtype, lambda p: str(p.dtype).removeprefix("torch."))
+    return distributed.main_process_first(load, recorded_dtype, lambda p: str(p.dtype).removeprefix("torch."))
 
 
 def _refuse_untrained_head(policy: Policy, config: TrainConfig) -> None:
@@ -279,13 +279,15 @@ def _refuse_untrained_head(policy: Policy, config: TrainConfig) -> None:
     Raises:
         ModelError: an adapter sits on the output head, or every weight is trained and the head has a bias.
     """
-    if policy.has_adapter and any(p.requires_grad for p in policy.bare_model.get_output_embeddings().parameters()):
+    if policy.has_adapter and any(
+        p.requires_grad for p in policy.backbone.bare_model.get_output_embeddings().parameters()
+    ):
         targets = "" if config.lora is None else f" (lora.target_modules={config.lora.target_modules!r})"
         raise ModelError(
             f"The adapter reaches the output head of {policy.name}{targets}, which would not be trained: name other "
             "modules, or use all-linear, which leaves the head out."
         )
-    if not policy.has_adapter and policy.head.bias is not None:
+    if not policy.has_adapter and policy.backbone.head.bias is not None:
         raise ModelError(
             f"The output head of {policy.name} has a bias, which full fine-tuning here would not train: train an "
             "adapter instead (lora: {r: 16, alpha: 32})."
@@ -325,7 +327,7 @@ def make_method(setup: Setup, run: RunDir, on_done=lambda n: None) -> Method:
 def _parallel_words(setup: Setup) -> str:
     if not distributed.launched():
         return ""
-    shards = setup.policy.shards
+    shards = setup.policy.backbone.shards
     how = "data parallel" if shards is None else "sharded (FSDP2)"
     during = "" if shards is None else ", gathered for rollouts" if shards.gathered else ", sharded in rollouts too"
     return f", {distributed.size()} processes, {how}{during}"

@@ -142,12 +142,12 @@ def _open(config: TrainConfig, resume: bool, overwrite: bool) -> contextlib.Abst
 
 
 def _recorded_dtype(run: RunDir) -> str | None:
-    return distributed.from_main(run.read_manifest().get("dtype") if distributed.is_main() else None)
+    return distributed.broadcast_object(run.read_manifest().get("dtype") if distributed.is_main() else None)
 
 
 def _checked(run: RunDir, setup: Setup, check: CheckTeacher, progress: Progress) -> Found:
     """What the check of the teacher found when the run began, which may be now."""
-    kept = distributed.from_main(run.read_manifest() if distributed.is_main() else {})
+    kept = distributed.broadcast_object(run.read_manifest() if distributed.is_main() else {})
     if "data" in kept:  # it has begun before
         return kept.get(TEACHER_CHECK)
     return None if check is None else check(setup, progress)
@@ -246,7 +246,7 @@ class _Loop:
             metrics |= {
                 "time/rollout_s": rollout_s,
                 "time/step_s": time.perf_counter() - started,
-                "memory/peak_gb": max(distributed.gathered(peak_memory_gb(self.policy.device))),
+                "memory/peak_gb": max(distributed.all_gather_object(peak_memory_gb(self.policy.device))),
             }
             distributed.main_only(self._write_rollouts, rollouts, token_kl)
             if self._validates_at(step):
@@ -273,7 +273,7 @@ class _Loop:
 
     def _stopping(self) -> bool:
         """True in all processes at the same step, whichever of them was asked to stop."""
-        return distributed.any_of(self.stop.requested)
+        return distributed.any_rank(self.stop.requested)
 
     def _collect(self, step: int) -> list[Rollout]:
         """The rollouts of a step; each process samples for some of its pairs."""
@@ -286,7 +286,7 @@ class _Loop:
                 return by_pair(self.method.collect(own, step), len(own))
 
         costs = [cost(pair, self.config) for pair in batch]
-        return [rollout for own in distributed.shared_out(batch, costs, collect) for rollout in own]
+        return [rollout for own in distributed.map_across_ranks(batch, costs, collect) for rollout in own]
 
     def _write_rollouts(self, rollouts: list[Rollout], token_kl: list[list[float] | None]) -> None:
         step = self.state.counters.step
@@ -388,7 +388,7 @@ class _Loop:
 
     def _save(self) -> None:
         """A checkpoint of the current step, unless there is one."""
-        if distributed.from_main(self.run.checkpoint_path(self.state.counters.step).exists()):
+        if distributed.broadcast_object(self.run.checkpoint_path(self.state.counters.step).exists()):
             return
         write_checkpoint(self.run, self.setup, self.state)
         distributed.main_only(self.run.prune, self.config.save_total_limit, self.state.counters.best_step)

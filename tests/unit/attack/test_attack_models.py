@@ -71,7 +71,7 @@ def test_the_room_of_a_policy_is_what_the_prompt_leaves(tiny_policy):
 def test_the_identity_of_a_policy_names_its_weights(tiny_policy):
     first = LocalModel(tiny_policy, Sampling(6)).identity()
     with __import__("torch").no_grad():
-        tiny_policy.head.weight.mul_(1.5)
+        tiny_policy.backbone.head.weight.mul_(1.5)
     assert first["weights"] != LocalModel(tiny_policy, Sampling(6)).identity()["weights"]
     assert first["max_tokens"] == 6
 

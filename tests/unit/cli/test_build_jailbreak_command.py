@@ -47,9 +47,7 @@ def test_what_a_file_was_read_as_is_said(tmp_path, capsys):
     source = behaviors(tmp_path / "b.jsonl", category="c")
     assert run("--from", source, *NAMED, "--out", tmp_path / "p.jsonl", "--parts", "behavior") == 0
     said = capsys.readouterr().err
-    assert (
-        f"{source}: read as 20 behaviours, in the format named by its columns; the first is 'w0a w0b w0c w0d'" in said
-    )
+    assert f"{source}: read as 20 behaviours, columns behavior=goal, category=category; the first is 'w0a " in said
 
 
 def test_refused_examples_for_the_teacher(tmp_path):
@@ -141,7 +139,7 @@ def test_what_the_embedded_evaluation_asks_is_left_out(tmp_path, capsys):
         (["--from", "none.csv"], "No behaviour file at none.csv"),
         (["--from", "hf:owner/set"], "names no revision"),
         (["--from", "x.csv", "--column", "behavior"], "is not ROLE=NAME"),
-        (["--in-the-wild", "none.json"], "No file at none.json"),
+        (["--in-the-wild", "none.json"], "No template file at none.json"),
         (["--in-the-wild", "wild.json"], "given for the family in_the_wild, and the families (train) leave it out"),
         (["--from", "b.jsonl", *NAMED, "--leave-out", "copyrigth"], "Did you mean 'copyright'?"),
         (["--from", "b.jsonl", "--column", "id=a", "--column", "id=b"], "id has two columns: a and b"),

@@ -31,8 +31,8 @@ from opct.data.perturb.sycophancy import (
     suggested_answer,
 )
 from opct.data.perturb.sycophancy import SPLITS as FAMILY_SPLITS
-from opct.data.question_files import Columns
 from opct.data.questions import SPLITS, Question, builtin_questions, load_questions, split_of
+from opct.data.tables import Columns
 from opct.errors import EvaluationError, unknown
 from opct.evals.graders.short_answer import Verdict, grade_choice, grade_short
 from opct.evals.samples import CLEAN

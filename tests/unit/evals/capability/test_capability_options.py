@@ -6,7 +6,7 @@ import pytest
 from tests.unit.evals.capability.conftest import COMMONSENSEQA, write_csv, write_jsonl
 from tests.unit.evals.fakes import FakePolicy
 
-from opct.data.question_files import RowFault
+from opct.data.tables import RowFault
 from opct.errors import DataError, EvaluationError
 from opct.evals.capability.commonsenseqa import commonsenseqa
 from opct.evals.capability.gpqa import gpqa

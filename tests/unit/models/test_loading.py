@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import importlib.util
+import json
+import pickle
+import socket
 from pathlib import Path
 
 import pytest
 import torch
+from huggingface_hub import constants
+from safetensors.torch import load_file, save_file
 from tests.tiny import CHAT_TEMPLATE, save_tiny, tiny_adapter_policy, tiny_model, tiny_tokenizer
 
-from opct.config.schema import LoraSettings, ModelConfig
+from opct.config.schema import DEFAULT_MODEL, LoraSettings, ModelConfig
 from opct.errors import ModelError
 from opct.models import loading
+from opct.models.backbone import find_head
+from opct.models.loading import check_model_name
 from opct.models.policy import Policy
 
 
@@ -91,7 +98,7 @@ def test_adapter_weights_are_float32_on_a_bfloat16_base(tiny_folder: Path, tmp_p
     policy.save(tmp_path / "a")
     for loaded in (policy, Policy.load(config, adapter=tmp_path / "a", trainable=True)):
         assert {p.dtype for p in loaded.trainable_parameters().values()} == {torch.float32}
-        assert loaded.head.weight.dtype == torch.bfloat16
+        assert loaded.backbone.head.weight.dtype == torch.bfloat16
         assert len(loaded.trainable_parameters()) == 28
 
 
@@ -141,8 +148,6 @@ def test_an_attention_that_is_not_installed_is_a_model_error(tiny_folder: Path):
 
 def test_a_model_that_lacks_weights_is_refused(tmp_path: Path):
     """Transformers would fill them with random numbers; a tied output head is no weight that is lacking."""
-    from safetensors.torch import load_file, save_file
-
     folder = save_tiny(tmp_path / "model")
     loading.load_base(model_config(folder), master_float32=False)
     tensors = load_file(folder / "model.safetensors")
@@ -150,6 +155,68 @@ def test_a_model_that_lacks_weights_is_refused(tmp_path: Path):
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(ModelError, match=r"lacks 1 of the model's weights \(model\.layers\.1\.mlp\.up_proj\.weight"):
         loading.load_base(model_config(folder), master_float32=False)
+
+
+def edited(file: Path, **values) -> None:
+    file.write_text(json.dumps(json.loads(file.read_text()) | values))
+
+
+def pickled(folder: Path) -> None:
+    """A pickle that would make the file `ran`, in place of the weights."""
+
+    class Payload:
+        def __reduce__(self):
+            return Path.touch, (folder / "ran",)
+
+    (folder / "model.safetensors").unlink()
+    (folder / "pytorch_model.bin").write_bytes(pickle.dumps(Payload()))
+
+
+def not_finite(folder: Path) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    tensors["model.norm.weight"].fill_(torch.nan)
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+BROKEN = {
+    "weights are a pickle": pickled,
+    "weights are not finite": not_finite,
+    "weights are no file of weights": lambda f: (f / "model.safetensors").write_bytes(b"spoilt"),
+    "hidden_size is text": lambda f: edited(f / "config.json", hidden_size="abc"),
+    "no heads": lambda f: edited(f / "config.json", num_attention_heads=0),
+    "heads that do not divide the size": lambda f: edited(f / "config.json", num_attention_heads=3),
+    "config is a list": lambda f: (f / "config.json").write_text("[]"),
+    "config is a number": lambda f: (f / "config.json").write_text("1"),
+    "tokenizer is empty": lambda f: (f / "tokenizer.json").write_text("{}"),
+    "tokenizer is a list": lambda f: (f / "tokenizer.json").write_text("[]"),
+    "tokenizer settings are a list": lambda f: (f / "tokenizer_config.json").write_text("[]"),
+    "a smaller vocabulary": lambda f: save_tiny_vocabulary(f, 100),
+}
+
+
+def save_tiny_vocabulary(folder: Path, size: int) -> None:
+    model = tiny_model()
+    model.resize_token_embeddings(size)
+    model.save_pretrained(folder)
+
+
+@pytest.mark.parametrize("what", BROKEN)
+def test_a_broken_model_folder_is_one_clear_error(tmp_path: Path, what: str):
+    folder = save_tiny(tmp_path / "model")
+    BROKEN[what](folder)
+    with pytest.raises(ModelError):
+        Policy.load(model_config(folder))
+    assert not (folder / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    "settings", [{"peft_type": "NOWHERE"}, {"peft_type": None}, {"r": "many"}, {"lora_alpha": "x"}]
+)
+def test_a_broken_adapter_is_one_clear_error(tiny_folder: Path, tmp_path: Path, settings: dict):
+    tiny_adapter_policy().save(tmp_path)
+    edited(tmp_path / "adapter_config.json", **settings)
+    with pytest.raises(ModelError, match=f"adapter at {tmp_path}"):
+        Policy.load(model_config(tiny_folder), adapter=tmp_path)
 
 
 def test_an_adapter_of_another_model_is_refused(tiny_folder: Path, tmp_path: Path):
@@ -201,7 +268,7 @@ def test_the_head_of_each_family_gives_the_models_own_logits(
     config = getattr(transformers, f"{family}Config")(**SMALL, **options)
     torch.manual_seed(0)
     model = getattr(transformers, f"{family}ForCausalLM")(config).eval()
-    head = loading.find_head(model, torch.float32)
+    head = find_head(model, torch.float32)
     assert (head.scale, head.softcap) == (scale, softcap)
     ids = torch.tensor([[3, 1, 4, 1, 5]])
     with torch.no_grad():
@@ -220,7 +287,7 @@ def test_a_model_that_changes_its_logits_in_an_unknown_way_is_refused(monkeypatc
 
     monkeypatch.setattr(model, "forward", changed)
     with pytest.raises(ModelError, match="in a way opct does not know"):
-        loading.find_head(model, torch.float32)
+        find_head(model, torch.float32)
 
 
 # ------------------------------------------------------------------------------------------- hashes
@@ -249,3 +316,72 @@ def test_weights_hash_does_not_depend_on_the_layout():
 
 def test_template_of_the_tiny_model(tiny_folder: Path):
     assert loading.load_tokenizer(model_config(tiny_folder)).chat_template == CHAT_TEMPLATE
+
+
+# ------------------------------------------------------------------------------------------- names
+
+
+@pytest.fixture
+def hub(monkeypatch, tmp_path: Path):
+    """A hub whose address nobody knows, and an empty cache; gives the hosts that were looked up."""
+    looked_up = []
+
+    def getaddrinfo(host, port):
+        looked_up.append(host)
+        raise socket.gaierror(-2, "Name or service not known")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(constants, "ENDPOINT", "https://hub.example:8443/models")
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    monkeypatch.setattr("urllib.request.getproxies", dict)
+    return looked_up
+
+
+@pytest.mark.parametrize("name", ["smollm2-135m-instrukt", "SmolLM2-135M-Instruct", "smollm2-135m"])
+def test_a_slip_in_the_name_of_the_own_model_is_one(hub, name: str):
+    with pytest.raises(ModelError, match=rf"There is no folder {name}\. Did you mean '{DEFAULT_MODEL}'\?"):
+        check_model_name(name)
+    assert hub == []
+
+
+@pytest.mark.parametrize("name", ["./absent.gguf", "folder/absent.gguf", "smollm2-135m-instruct.gguf"])
+def test_a_gguf_file_that_is_not_there_is_missed_as_a_file(hub, name: str):
+    with pytest.raises(ModelError, match=rf"No GGUF file at {name}: check the path\.$"):
+        check_model_name(name)
+    assert hub == []
+
+
+def test_a_hub_that_cannot_be_reached_is_said_at_once(hub, tmp_path: Path):
+    """Of what is no folder and was not fetched before; a hub id stays one, however near its name is to our own."""
+    said = r"no folder {} here.*hub\.example cannot be reached.*\(Name or service not known\)"
+    for name in ("runs/nope", "owner/smollm2-135m-instruct", "gpt2"):
+        with pytest.raises(ModelError, match=said.format(name)):
+            loading.resolve_model(name)
+    assert hub == ["hub.example"] * 3
+    (tmp_path / "hub" / "models--owner--fetched").mkdir(parents=True)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "mine.gguf").touch()
+    for name in (DEFAULT_MODEL, "owner/fetched", "folder", "folder/mine.gguf"):
+        check_model_name(name)
+    assert hub == ["hub.example"] * 3
+
+
+@pytest.mark.parametrize("way", ["offline", "proxy", "reached"])
+def test_where_the_hub_may_be_reached_or_its_client_says_so_nothing_is_refused(hub, monkeypatch, way: str):
+    if way == "offline":
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    elif way == "proxy":
+        monkeypatch.setattr("urllib.request.getproxies", lambda: {"https": "http://proxy:3128"})
+    else:
+        monkeypatch.setattr(socket, "getaddrinfo", lambda host, port: hub.append(host) or [("an address",)])
+    check_model_name("owner/name")
+    assert hub == (["hub.example"] if way == "reached" else [])
+
+
+def test_hosts_that_no_proxy_is_asked_for_are_no_proxy(hub, monkeypatch):
+    """A machine with `no_proxy` alone asks the hub itself."""
+    monkeypatch.setattr("urllib.request.getproxies", lambda: {"no": "localhost,10.0.0.0/8"})
+    with pytest.raises(ModelError, match="cannot be reached"):
+        check_model_name("owner/name")

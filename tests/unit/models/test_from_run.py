@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
+import yaml
 
 from opct.errors import CheckpointError, ModelError
 from opct.models import loading
@@ -83,8 +85,39 @@ def test_a_checkpoint_can_be_named(make_config):
         load_policy(str(run.checkpoint_path(1)))
 
 
+CODE = """
+from pathlib import Path
+from transformers import LlamaConfig
+Path({ran!r}).touch()
+
+class Config(LlamaConfig):
+    model_type = "not-built-in"
+"""
+
+
+def test_a_run_folder_cannot_make_its_code_run(make_config, tiny_folder: Path, tmp_path: Path, monkeypatch):
+    """Its `config.yaml` asks for it; only who loads it may. The model's folder holds code that makes the file `ran`."""
+    config, ran = make_config(max_steps=1), tmp_path / "ran"
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
+    train(config)
+    model = shutil.copytree(tiny_folder, tmp_path / "model")
+    (model / "own.py").write_text(CODE.format(ran=str(ran)))
+    own = {"model_type": "not-built-in", "auto_map": {"AutoConfig": "own.Config"}}
+    (model / "config.json").write_text(json.dumps(json.loads((model / "config.json").read_text()) | own))
+    path = RunDir(config.output_dir).config_path
+    written = yaml.safe_load(path.read_text())
+    written["model"] |= {"name_or_path": str(model), "trust_remote_code": True}
+    path.write_text(yaml.safe_dump(written))
+    with pytest.raises(ModelError, match="custom code"):
+        load_policy(config.output_dir)
+    assert not ran.exists()
+    with pytest.raises(ModelError):  # it runs, and is no model for all that
+        load_policy(config.output_dir, trust_remote_code=True)
+    assert ran.exists()
+
+
 @pytest.mark.parametrize(
-    ("text", "part"), [("{", "is not JSON"), ("[]", "is no JSON object"), ("{}", "does not say which model")]
+    ("text", "part"), [("{", "not valid JSON"), ("[]", "not a JSON object"), ("{}", "does not say which model")]
 )
 def test_a_broken_adapter_config_is_named(tmp_path: Path, text: str, part: str):
     (tmp_path / "adapter_config.json").write_text(text)
