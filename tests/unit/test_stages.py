@@ -277,7 +277,8 @@ def test_an_attack_that_was_judged_by_other_rules_is_named_with_the_folder_to_de
 ):
     """By the rules of now it is left as it is; by others it is neither left nor gone on with, nor marked anew."""
     config, said = make_config(), Noted()
-    settings = {"n_behaviors": 1, "episodes": 1, "rounds": 1, "max_reply_tokens": 2, "twin_episodes": 0}
+    settings = {"n_behaviors": 1, "episodes": 1, "rounds": 1, "target": {"max_tokens": 2}, "counterpart_episodes": 0}
+    settings["attacker"] = {"name": "best_of_n"}
 
     def attacked() -> None:
         progress = stages.Parts(said, [])

@@ -296,10 +296,8 @@ def train_attacker(
     environment, run = Environment(target, scorer, plan), RunDir(folder.attacker_path)
     if not is_finished(run, plan.config):
         _train(environment, folder, run, progress)
-    policy, tags = (
-        load_policy(str(run.path), trust_remote_code=plan.config.model.trust_remote_code),
-        plan.config.loss.thinking_tags,
-    )
+    policy = load_policy(str(run.path), trust_remote_code=plan.config.model.trust_remote_code)
+    tags = plan.config.loss.thinking_tags
     replay = ReplayBuffer.of_run(run, plan.config.max_steps or 0, environment, policy.renderer)
     shown = {
         "steps": plan.config.max_steps,

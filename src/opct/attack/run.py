@@ -113,6 +113,7 @@ class _Attack:
             "attacker_name": (attacker or config.attacker).name,
             "training": plan and plan.identity(),
             **setup.run_identity(config, self.subjects, self.counterparts, scorer, pool),
+            **({} if attacker is None else {"attacker": dict(attacker.identity())}),
         }
 
     def load_models(self, target: str | Path | Policy, *, resume: bool) -> None:
@@ -155,7 +156,12 @@ class _Attack:
         self.budget = BudgetTracker(self.config.budget, attacker.max_tokens + self.target.max_tokens, before)
 
         def run(subjects: Sequence[Subject], rules: Rules) -> EpisodesResult:
-            own = {"pool": self.pool, "journal": self.folder, "should_stop": should_stop, "progress": self.progress}
+            own: Any = {
+                "pool": self.pool,
+                "journal": self.folder,
+                "should_stop": should_stop,
+                "progress": self.progress,
+            }
             return run_episodes(subjects, attacker, self.target, self.scorer, rules, self.budget, **own)
 
         on_behaviors, on_counterparts = run(self.subjects, setup.rules_of(self.config)), EpisodesResult(())
@@ -170,7 +176,7 @@ class _Attack:
     ) -> dict[str, Any]:
         """What `result.json` holds."""
         assert self.attacker is not None
-        not_settings = ("attacker_name", "training", "judge")
+        not_settings = ("attacker_name", "attacker", "training", "judge")
         shown = {name: value for name, value in self.identity.items() if name not in not_settings}
         source = f"{Path(self.config.behaviors).name}:{self.config.split}"
         return build_result(

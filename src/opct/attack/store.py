@@ -88,7 +88,7 @@ class AttackDir:
     def dtypes(self) -> dict[str, str]:
         """The dtype of each local model when the attack began, by the model's source."""
         known = self._identity()
-        models = (known.get("target"), known.get("attacker", {}).get("model"))
+        models = (known.get("target"), (known.get("attacker") or {}).get("model"))
         return {one["source"]: one["dtype"] for one in models if isinstance(one, dict) and "dtype" in one}
 
     def open(self, *, resume: bool = False, overwrite: bool = False) -> AttackDir:

@@ -29,9 +29,9 @@ def numbers_of(result: Mapping[str, Any]) -> dict[str, Any]:
     is_model = isinstance(attacker.get("model"), Mapping)
     said["attacker"] = dict(attacker) | ({"model": _model(attacker["model"])} if is_model else {})
     said["judge"] = _judge(result["judge"])
-    counterpart_judge = settings.get("counterpart_judge")
+    benign_judge = settings.get("counterpart_judge")
     said["settings"] = _those(settings, SETTINGS) | (
-        {"counterpart_judge": _judge(counterpart_judge)} if counterpart_judge else {}
+        {"counterpart_judge": _judge(benign_judge)} if benign_judge else {}
     )
     return said
 

@@ -9,13 +9,13 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
+from opct.attack.board import Rules
+from opct.attack.budget import Budget, Ledger
 from rich.console import Console
 from synthetic import HOSTILE as ANY_HOSTILE
 from synthetic import write_run
 from tests.unit.attack.scripted import ScriptedAttacker, ScriptedTarget, players
 
-from opct.attack.board import Rules
-from opct.attack.budget import Budget, Ledger
 from opct.attack.loop import play
 from opct.attack.protocol import Reply, Subject
 from opct.attack.render import rendered
@@ -146,8 +146,8 @@ def test_the_settings_of_each_attack_are_beside_it(runs, tmp_path):
     result["settings"] |= {
         "pool": "03e9c17d0065",
         "source": "builtin:test",
-        "twins": {"n": 2},
-        "twin_rules": asdict(TWIN_RULES),
+        "counterparts": {"n": 2},
+        "counterpart_rules": asdict(TWIN_RULES),
     }
     result["budget"]["limits"]["queries"] = 1500
     path.write_text(json.dumps(result))
@@ -193,7 +193,7 @@ def test_no_folder_and_no_address_of_an_attack_is_in_what_is_passed_on(runs, tmp
     result["target"] |= model
     result["attacker"]["model"] = model | {"source": "/home/alice/models/mine, trained against the target"}
     result["judge"] |= {"model": "hf//home/alice/judge@cd34", "settings": reached}
-    result["settings"]["twin_judge"] = result["judge"]
+    result["settings"]["counterpart_judge"] = result["judge"]
     config = {"model": {"name_or_path": "/home/alice/models/mine"}}
     result["training"] = {"steps": 1, "curve": [], "identity": {"config": config}}
     path.write_text(json.dumps(result))
@@ -204,7 +204,7 @@ def test_no_folder_and_no_address_of_an_attack_is_in_what_is_passed_on(runs, tmp
     made = json.loads(page.with_suffix(".json").read_text(encoding="utf-8"))["attacks"][0]["attacks"][1]
     assert (made["target"]["source"], made["target"]["model"]) == ("mine", "hf/mine@ab12")
     assert made["attacker"]["model"]["source"] == "mine, trained against the target"
-    assert made["settings"]["twin_judge"]["model"] == made["judge"]["model"] == "hf/judge@cd34"
+    assert made["settings"]["counterpart_judge"]["model"] == made["judge"]["model"] == "hf/judge@cd34"
     assert made["training"] == {"steps": 1, "curve": []}
 
 
