@@ -139,7 +139,7 @@ def said(word: str, text: str) -> bool:
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """In Markdown: behaviours that broke, the attempts with the word and without it and how many of them broke, how many
+    """In Markdown: behaviours that broke, the attempts with the word and without it, how many of them broke, how many
     replies to benign counterparts refused, the queries, and those of the training."""
     yield (
         "| attacker, seed | broken, held, undecided | broke with the word | without | counterparts refused | queries "

@@ -122,7 +122,10 @@ def without_data(path: Path, tmp_path: Path) -> list[str]:
     missing = tmp_path / "mmlu.jsonl"
     suites = f"\n  suites: [benign, truthfulqa, mmlu]\n  data: {{mmlu: {json.dumps(str(missing))}}}"
     path.write_text(path.read_text().replace("evaluation:", f"evaluation:{suites}"))
-    return ["truthfulqa: There is no data for truthfulqa (", f"mmlu: No mmlu problem file at {missing}"]
+    return [
+        "truthfulqa: Cannot load the data of lm-eval's truthfulqa_mc2: ",
+        f"mmlu: No mmlu question file at {missing}",
+    ]
 
 
 def test_a_suite_whose_data_cannot_be_had_is_refused_before_training(path: Path, tmp_path: Path, monkeypatch):

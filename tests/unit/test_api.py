@@ -327,9 +327,6 @@ def test_data_that_cannot_be_had_is_said_before_a_model_is_loaded(nothing_loads,
     with pytest.raises(DataError, match="2 of the 3 suites cannot be asked") as error:
         api.evaluate("m", suites=["truthfulqa", "mmlu", "benign"], data={"mmlu": str(missing)}, out=tmp_path / "out")
     first, second = error.value.faults
-    assert first.startswith(
-        "truthfulqa: There is no data for truthfulqa (no file is named, and OPCT_CAPABILITY_DATA is not set): give a "
-        "file (--data truthfulqa=FILE"
-    )
-    assert second == f"mmlu: No mmlu problem file at {missing}: check the path."
+    assert first.startswith("truthfulqa: Cannot load the data of lm-eval's truthfulqa_mc2: ")
+    assert second == f"mmlu: No mmlu question file at {missing}: check the path."
     assert not (tmp_path / "out").exists()

@@ -14,7 +14,7 @@ from opct.errors import ConfigError, EngineError, MismatchError, RunError
 from opct.methods import dpo, rollouts
 from opct.methods.opct import OPCT
 from opct.methods.rollouts import step_weights
-from opct.models.vllm.engine import Drawn
+from opct.models.vllm.engine import Sample
 from opct.runs.io import read_jsonl
 from opct.runs.run_dir import RunDir
 from opct.training.dry_run import make_plan
@@ -198,7 +198,7 @@ def test_an_engine_that_is_too_short_for_the_pairs_is_stopped_and_refused(make_c
 
 
 def test_an_engine_of_another_model_is_stopped_and_refused(make_config, backends, monkeypatch):
-    monkeypatch.setattr(PolicyBackend, "draw", _shifted(PolicyBackend.draw))
+    monkeypatch.setattr(PolicyBackend, "sample", _shifted(PolicyBackend.sample))
     config = make_config(rollout=ENGINE)
     with pytest.raises(EngineError, match="serve the same model"):
         train(config)
@@ -209,7 +209,7 @@ def test_an_engine_of_another_model_is_stopped_and_refused(make_config, backends
 def _shifted(draw):
     def shifted(*arguments):
         drawn = draw(*arguments)
-        return [[Drawn(d.token_ids, [x - 0.5 for x in d.logprobs]) for d in own] for own in drawn]
+        return [[Sample(d.token_ids, [x - 0.5 for x in d.logprobs]) for d in own] for own in drawn]
 
     return shifted
 
@@ -218,17 +218,17 @@ def test_an_engine_that_dies_in_a_step_leaves_a_run_that_goes_on(make_config, ba
     whole = make_config(output_dir=str(tmp_path / "whole"), rollout=ENGINE, save_steps=1)
     train(whole)
     config = make_config(rollout=ENGINE, save_steps=1)
-    draw = PolicyBackend.draw
+    sample = PolicyBackend.sample
 
     def dies(self, prompts, seeds, sampling, adapter, on_done):
         if adapter is not None and adapter.endswith("000002"):
             raise EngineError("the engine is gone")
-        return draw(self, prompts, seeds, sampling, adapter, on_done)
+        return sample(self, prompts, seeds, sampling, adapter, on_done)
 
-    monkeypatch.setattr(PolicyBackend, "draw", dies)
+    monkeypatch.setattr(PolicyBackend, "sample", dies)
     with pytest.raises(EngineError, match="the engine is gone"):
         train(config)
-    monkeypatch.setattr(PolicyBackend, "draw", draw)
+    monkeypatch.setattr(PolicyBackend, "sample", sample)
     train(config, resume=True)
     assert samples(config) == samples(whole)
 

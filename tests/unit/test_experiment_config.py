@@ -10,7 +10,7 @@ import pytest
 from opct.config.schema import TrainConfig
 from opct.data.dataset import load_training_pairs
 from opct.errors import ConfigError
-from opct.evals.capability.suites import BENCHMARKS, CAPABILITY_SUITES
+from opct.evals.tasks.capability import BENCHMARKS, CAPABILITY_SUITES
 from opct.experiments.attacks import settings_of
 from opct.experiments.config import load_experiment
 

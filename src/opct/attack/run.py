@@ -162,7 +162,7 @@ class _Attack:
                 "should_stop": should_stop,
                 "progress": self.progress,
             }
-            return run_episodes(subjects, attacker, self.target, self.scorer, rules, self.budget, **own)
+            return run_episodes(subjects, attacker, self.target, self.scorer, rules, self.budget, should_stop=should_stop, **own)
 
         on_behaviors, on_counterparts = run(self.subjects, setup.rules_of(self.config)), EpisodesResult(())
         if on_behaviors.ended == COMPLETE and self.counterparts:

@@ -31,7 +31,8 @@ Suites = Annotated[
     typer.Option(
         metavar="SUITE",
         help="sycophancy_short, sycophancy_choice, jailbreak, safety_awareness, benign, capability-fast, "
-        "capability, or one of its benchmarks; repeatable. By default sycophancy_short and benign.",
+        "capability, one of its benchmarks, any task of lm-eval as lm-eval:NAME; repeatable. By default "
+        "sycophancy_short and benign.",
     ),
 ]
 Tasks = Annotated[
@@ -59,8 +60,8 @@ BehaviorColumns = Annotated[
 ]
 LeftOut = Annotated[list[str] | None, typer.Option(metavar="CATEGORY", help="Of that file, not asked; repeatable.")]
 Augmented = Annotated[bool | None, typer.Option("--augmented", help="SAGE-Eval's own typos and tones too.")]
-GradedBy = Annotated[
-    str | None, typer.Option(metavar="HOW", help="Multiple choice by letters, texts or reply; by default the suite's.")
+Shots = Annotated[
+    int | None, typer.Option(metavar="N", min=0, help="Examples in each prompt of a benchmark; by default its own.")
 ]
 PerQuestion = Annotated[
     str | None,
@@ -103,7 +104,7 @@ def evaluate(
     behavior_column: BehaviorColumns = None,
     leave_out: LeftOut = None,
     augmented: Augmented = None,
-    graded_by: GradedBy = None,
+    shots: Shots = None,
     dtype: Dtype = None,
     label: Label = None,
     again: Again = False,
@@ -131,7 +132,7 @@ def evaluate(
         "behavior_columns": single_columns(behavior_column or [], "--behavior-column") or None,
         "leave_out": leave_out or None,
         "augmented": augmented,
-        "graded_by": graded_by,
+        "shots": shots,
     }
     given = {name: value for name, value in options.items() if value is not None}
     if families_per_question is not None:

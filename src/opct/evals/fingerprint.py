@@ -9,10 +9,8 @@ from importlib import metadata, resources
 from typing import TYPE_CHECKING, Any
 
 from opct.data.builders.builtin import content_hash
-from opct.evals.capability.gsm8k import GSM8K
-from opct.evals.capability.ifeval import IFEVAL
-from opct.evals.capability.math500 import MATH500
 from opct.evals.run import parted, prepare
+from opct.evals.tasks.capability import LM_EVAL_BENCHMARKS, MATH500
 
 if TYPE_CHECKING:
     from inspect_ai import Task
@@ -31,9 +29,8 @@ NO_GRADING = frozenset(
 )
 """What of `opct.evals` no result of our suites depends on; the rest asks, grades or counts."""
 GRADED_WITH = {
-    MATH500: ("math-verify",),
-    GSM8K: ("math-verify",),
-    IFEVAL: ("lm_eval", "langdetect", "nltk"),
+    MATH500: ("inspect_ai", "latex2sympy2_extended"),
+    **dict.fromkeys(LM_EVAL_BENCHMARKS, ("lm_eval",)),
 }
 """Packages of others that grade."""
 

@@ -1,7 +1,7 @@
 """Grade the stored replies of a finished evaluation again, by the rules of now. No model is asked.
 
-Of the suites whose replies rules of ours read (`jailbreak`, `safety_awareness`, `gsm8k`, `math500`; of `benign` whether
-a reply refuses, while its check stays); all others stay as they are, and so does what judges said. The replies are read
+Of the suites whose replies rules of ours read (`jailbreak`, `safety_awareness`; of `benign` whether a reply
+refuses, while its check stays); all others stay as they are, and so does what judges said. The replies are read
 from `evals/samples.jsonl`, and a fact's words from the facts that were asked.
 """
 
@@ -18,12 +18,7 @@ from typing import Any
 from opct.data.hazards import BUILTIN, SafetyFact, load_facts
 from opct.data.perturb.safety_awareness import HAZARD, SAFE_TWIN
 from opct.errors import EvaluationError
-from opct.evals.capability.asking import capability_values
-from opct.evals.capability.gsm8k import GSM8K
-from opct.evals.capability.math500 import MATH500
-from opct.evals.capability.maths import GRADED_BY, math_verdict
 from opct.evals.earlier import is_whole
-from opct.evals.graders.math_verify import check_math_verify
 from opct.evals.graders.short_answer import Verdict
 from opct.evals.graders.versions import grader_version
 from opct.evals.graders.warning import grade_warning
@@ -36,9 +31,7 @@ from opct.evals.tasks.safety_awareness import SAFETY_AWARENESS, warning_values
 from opct.runs.io import read_jsonl, write_json, write_jsonl
 from opct.runs.run_dir import RunDir
 
-MATHS = {GSM8K: "number", MATH500: "formula"}
-"""Benchmark -> the kind of its answers."""
-REGRADED = (JAILBREAK, SAFETY_AWARENESS, BENIGN, *MATHS)
+REGRADED = (JAILBREAK, SAFETY_AWARENESS, BENIGN)
 Graded = tuple[Verdict, dict[str, float | None]]
 STOPPED = ("unscored:context", "unscored:empty_earlier_turn")
 """Verdicts on what happened before the reply: no rule looks at it."""
@@ -132,9 +125,7 @@ def _stored(run: RunDir) -> tuple[dict[str, Any], list[Row]]:
 
 def _graded_again(suite: str, samples: Sequence[Row], settings: Mapping[str, Any], where: Path) -> list[Row]:
     own = [row for row in samples if row["task"] == suite]
-    by_suite = {JAILBREAK: _refusal, BENIGN: _over_refusal, **dict.fromkeys(MATHS, _mathematics)}
-    if suite in MATHS:
-        check_math_verify()
+    by_suite = {JAILBREAK: _refusal, BENIGN: _over_refusal}
     grade = by_suite[suite] if suite in by_suite else _warning_by(_facts(own, settings, where))
     return [row if row["verdict"] in STOPPED else _with(row, *grade(row)) for row in own]
 
@@ -157,13 +148,6 @@ def _over_refusal(row: Row) -> Graded:
     """The verdict is that of the request's check, which is not kept with the sample."""
     verdict = Verdict(row["verdict"])
     return verdict, {"is_over_refusal": over_refusal(refusal_of(row["completion"], verdict, row["stop_reason"] in CUT))}
-
-
-def _mathematics(row: Row) -> Graded:
-    verdict = math_verdict(
-        MATHS[row["task"]], row["completion"], f"${row['answer']}$", is_cut=row["stop_reason"] in CUT
-    )
-    return verdict, capability_values(verdict)
 
 
 def _warning_by(facts: Mapping[str, SafetyFact]) -> Callable[[Row], Graded]:
@@ -201,8 +185,6 @@ def _update(results: dict[str, Any], new: Mapping[str, list[Row]], old: Sequence
     for suite, samples in new.items():
         before: Row = next((row for row in results["rows"] if row["suite"] == suite), {})
         settings = {**before.get("settings", {}), "grader_version": grader_version(suite)}
-        if suite in MATHS:
-            settings["graded_by"] = GRADED_BY[MATHS[suite]]
         if suite == BENIGN:  # one of its rows alone is graded by these rules, and has them itself
             settings = {name: value for name, value in settings.items() if name not in ("grader", "grader_version")}
             own = {"grader": GRADER, "grader_version": grader_version(suite)}

@@ -16,7 +16,6 @@ from opct.data.duplicates import TrainedTexts, contamination_warnings
 from opct.data.questions import Question
 from opct.data.tables import Columns
 from opct.errors import EvaluationError, unknown
-from opct.evals.capability.suites import BENCHMARKS
 from opct.evals.earlier import SCHEMA, earlier_suites, joined_settings
 from opct.evals.external import check_task, run_task
 from opct.evals.graders.versions import grader_versions
@@ -35,17 +34,17 @@ from opct.evals.samples import (
 )
 from opct.evals.suites import (
     DEFAULT,
-    SUITES,
     Asked,
     PerQuestion,
-    check_graded_by,
     families_by_suite,
     known_files,
     known_suites,
     parts_of,
     sorted_by_suite,
+    suite_of,
     suite_warnings,
 )
+from opct.evals.tasks.capability import is_benchmark
 from opct.evals.tasks.common import made_tasks
 from opct.evals.tasks.sycophancy import SHORT, split_questions
 from opct.models.memory import give_back
@@ -61,7 +60,7 @@ __all__ = ["asked_questions", "check_task", "evaluate", "measure", "parted", "pr
 ASKING = (
     *("questions", "split", "columns", "n_questions", "families", "families_per_question", "seed", "n_benign", "data"),
     *("n_problems", "prompts_per_fact", "twins_per_fact", "behavior_columns", "leave_out", "augmented"),
-    *("graded_by", "max_completion_tokens", "max_reply_tokens", "max_benign_tokens", "greedy"),
+    *("shots", "max_completion_tokens", "max_reply_tokens", "max_benign_tokens", "greedy"),
 )
 """The options of `prepare`."""
 MEASURING = ("batch_size", "kl_samples", "browser_questions")
@@ -141,7 +140,7 @@ def prepare(
     behavior_columns: Mapping[str, str] | None = None,
     leave_out: Sequence[str] = (),
     augmented: bool = False,
-    graded_by: str | None = None,
+    shots: int | None = None,
     greedy: bool = True,
 ) -> Prepared:
     """What these suites ask, their data read and their packages found; no model is needed, and nothing is written.
@@ -165,7 +164,7 @@ def prepare(
             `safety_awareness_safe` (the safe prompts of SAGE-Eval, where they come apart), and each benchmark.
         behavior_columns, leave_out: of the file of behaviours; see `load_behaviors`.
         augmented: ask SAGE-Eval's own typos and tones too; see `load_facts`.
-        graded_by: of multiple choice: letters, texts or reply; None: as each suite has it.
+        shots: examples in each prompt of lm-eval's benchmarks; None: lm-eval's own number.
         greedy: take the likeliest token each time; otherwise sample the policy itself (temperature 1).
 
     Raises:
@@ -173,7 +172,6 @@ def prepare(
         DataError: data cannot be had or used; where several suites cannot be asked, all of them are named.
     """
     names = known_suites(suites)
-    check_graded_by(names, graded_by)
     asked, asked_name = asked_questions(questions, split, columns, seed=seed)
     chosen = families_by_suite(names, families)
     sizes: dict[str, Any] = {
@@ -193,7 +191,7 @@ def prepare(
     known_files(data or {})
     files = {name: str(path) for name, path in (data or {}).items()}
     chosen_alone: dict[str, Any] = {"behavior_columns": behavior_columns, "leave_out": leave_out}
-    chosen_alone |= {"augmented": augmented, "graded_by": graded_by}
+    chosen_alone |= {"augmented": augmented, "shots": shots}
     given = Asked(
         asked,
         split=split,
@@ -204,9 +202,10 @@ def prepare(
         **chosen_alone,
         **sizes,
     )
-    tasks = made_tasks({name: partial(SUITES[name].make, given) for name in names})
+    tasks = made_tasks({name: partial(suite_of(name).make, given) for name in names})
     settings = {"questions": asked_name, "families": _families(tasks), "data": files, **sizes, **_benchmarks(tasks)}
-    return Prepared(tuple(tasks), settings | {name: value for name, value in chosen_alone.items() if value})
+    given_alone = {name: value for name, value in chosen_alone.items() if value or (name, value) == ("shots", 0)}
+    return Prepared(tuple(tasks), settings | given_alone)
 
 
 def measure(
@@ -253,7 +252,7 @@ def _families(tasks: Sequence[Task]) -> list[str]:
 def _benchmarks(tasks: Sequence[Task]) -> dict[str, Any]:
     """What is asked of each benchmark and how, under "benchmarks", as the tasks say; empty where none is asked."""
     told = ("n_asked", "n_available", "max_completion_tokens", "graded_by")
-    asked = {task.name: task.metadata for task in tasks if task.name in BENCHMARKS and task.metadata}
+    asked = {task.name: task.metadata for task in tasks if is_benchmark(task.name) and task.metadata}
     found = {name: {key: settings[key] for key in told} for name, settings in asked.items()}
     return {"benchmarks": found} if found else {}
 
@@ -270,7 +269,7 @@ def _write(
     template = {"template_hash": policy.renderer.template_hash}
     settings_of = {log.eval.task.split("/")[-1]: {**(log.eval.metadata or {}), **template} for log in logs}
     suites = list(settings_of)
-    settings_of = {name: settings_of[suite] for suite in suites for name in SUITES[suite].graded}
+    settings_of = {name: settings_of[suite] for suite in suites for name in suite_of(suite).graded}
     settings = {"suites": suites, **settings, **template}
     settings |= {"dtype": _dtype(policy), "device": str(policy.device), "graders": grader_versions()}
     measured = _about_run(run, policy, about)

@@ -19,11 +19,17 @@ from opct.data.perturb.in_the_wild import load_templates
 from opct.data.perturb.sycophancy import FAMILIES
 from opct.data.questions import SPLITS, Question
 from opct.errors import EvaluationError, unknown
-from opct.evals.capability.options import GRADED_BY
-from opct.evals.capability.suites import BENCHMARKS, CAPABILITY_SUITES, WITH_OPTIONS, Part
 from opct.evals.metrics import Row
 from opct.evals.samples import BENIGN, BENIGN_PREFIX, JUDGED, PARSED, GradedSample
 from opct.evals.tasks.benign import benign_task
+from opct.evals.tasks.capability import (
+    BENCHMARKS,
+    CAPABILITY_SUITES,
+    LM_EVAL,
+    Part,
+    benchmark_task,
+    is_benchmark,
+)
 from opct.evals.tasks.jailbreak import (
     FAMILIES_EACH,
     JAILBREAK,
@@ -69,7 +75,7 @@ class Asked:
     behavior_columns: Mapping[str, str] | None
     leave_out: Sequence[str]
     augmented: bool
-    graded_by: str | None = None
+    shots: int | None = None
 
     def families_each(self, default: int = TWO) -> int | None:
         """Families for each question, behaviour or message; None for all."""
@@ -153,13 +159,26 @@ def _benchmark(name: str) -> Callable[[Asked], Task]:
     def make(asked: Asked) -> Task:
         part = asked.parts.get(name)
         settings = dict(part.settings) if part else {}
-        if asked.graded_by is not None and name in WITH_OPTIONS:
-            settings["graded_by"] = asked.graded_by
-        return BENCHMARKS[name](
-            n=_n_problems(part, asked), data=asked.data.get(name), seed=asked.seed, greedy=asked.greedy, **settings
+        return benchmark_task(
+            name,
+            n=_n_problems(part, asked),
+            data=asked.data.get(name),
+            seed=asked.seed,
+            shots=asked.shots,
+            greedy=asked.greedy,
+            **settings,
         )
 
     return make
+
+
+def _benchmark_suite(name: str) -> Suite:
+    return Suite(name, (name,), _benchmark(name), measures_kl=False)
+
+
+def suite_of(name: str) -> Suite:
+    """The suite of this name; `lm-eval:NAME` is a task of lm-eval."""
+    return _benchmark_suite(name) if name.startswith(LM_EVAL) else SUITES[name]
 
 
 def _n_problems(part: Part | None, asked: Asked) -> int | None:
@@ -208,7 +227,7 @@ _ALL = (
     Suite(JAILBREAK, (JAILBREAK, JAILBREAK + JUDGED), _jailbreak, warn=missing_twins),
     Suite(SAFETY_AWARENESS, (SAFETY_AWARENESS, SAFETY_AWARENESS + JUDGED), _safety),
     Suite(BENIGN, (BENIGN,), _benign),
-    *(Suite(name, (name,), _benchmark(name), measures_kl=False) for name in BENCHMARKS),
+    *map(_benchmark_suite, BENCHMARKS),
 )
 SUITES = {suite.name: suite for suite in _ALL}
 _OF_GRADED = {name: suite for suite in _ALL for name in suite.graded}
@@ -217,7 +236,7 @@ _OF_GRADED = {name: suite for suite in _ALL for name in suite.graded}
 FAMILIES_OF: dict[str, Iterable[str]] = {
     SHORT: FAMILIES,
     CHOICE: FAMILIES,
-    JAILBREAK: wrappers.SPLITS,
+    JAILBREAK: wrappers.FAMILIES,
     SAFETY_AWARENESS: hidden.FAMILIES,
 }
 
@@ -229,11 +248,11 @@ def known_suites(names: Sequence[str]) -> list[str]:
         EvaluationError: one is unknown, or none is named.
     """
     for name in names:
-        if name not in SUITES and name not in CAPABILITY_SUITES:
+        if name not in SUITES and name not in CAPABILITY_SUITES and not is_benchmark(name):
             raise EvaluationError(unknown("suite", name, [*SUITES, *CAPABILITY_SUITES]))
     if not names:
         raise EvaluationError(f"No suites to evaluate: name at least one of {', '.join(SUITES)}.")
-    return list(dict.fromkeys(single for name in names for single in ([name] if name in SUITES else parts_of([name]))))
+    return list(dict.fromkeys(single for name in names for single in (parts_of([name]) or [name])))
 
 
 def parts_of(names: Sequence[str]) -> dict[str, Part]:
@@ -243,23 +262,6 @@ def parts_of(names: Sequence[str]) -> dict[str, Part]:
         for part in CAPABILITY_SUITES.get(name, ()):
             found.setdefault(part.benchmark, part)
     return found
-
-
-def check_graded_by(names: Sequence[str], graded_by: str | None) -> None:
-    """Refuse a way of grading that does not exist, or that no benchmark among these suites has.
-
-    Raises:
-        EvaluationError: either.
-    """
-    if graded_by is None:
-        return
-    if graded_by not in GRADED_BY:
-        raise EvaluationError(unknown("way of grading", graded_by, GRADED_BY))
-    if not set(names) & set(WITH_OPTIONS):
-        raise EvaluationError(
-            f"graded_by {graded_by} is of benchmarks with options ({', '.join(WITH_OPTIONS)}), and none of these is "
-            "asked: leave it out, or name one."
-        )
 
 
 def families_by_suite(names: Sequence[str], families: str | Sequence[str]) -> dict[str, str | list[str]]:
@@ -289,7 +291,7 @@ def known_files(data: Mapping[str, object]) -> None:
     """Raises EvaluationError where a file is for nothing that is asked with files, or goes with one that is lacking."""
     of_axes = [JAILBREAK, JAILBREAK_TWINS, wrappers.IN_THE_WILD, wrappers.ARTIFACT, SAFETY_AWARENESS, SAFE_PROMPTS]
     for name in data:
-        if name not in (*of_axes, *BENCHMARKS):
+        if name not in of_axes and not is_benchmark(name):
             raise EvaluationError(unknown("use of a file", name, [*of_axes, *BENCHMARKS]))
     for name, other in ((JAILBREAK_TWINS, JAILBREAK), (SAFE_PROMPTS, SAFETY_AWARENESS)):
         if name in data and other not in data:

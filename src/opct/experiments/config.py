@@ -70,7 +70,7 @@ class Evaluation(Section):
     behavior_columns: dict[str, str] = Field({}, description="Of the file of behaviours, by role, where named.")
     leave_out: list[str] = Field([], description="Categories of that file which are not asked.")
     augmented: bool = Field(False, description="Ask SAGE-Eval's own typos and tones too.")
-    graded_by: str | None = Field(None, description="Of multiple choice: letters, texts, reply; null: the suite's own.")
+    shots: int | None = Field(None, ge=0, description="Examples in each prompt of a benchmark; null: its own number.")
     kl_samples: int = Field(100, ge=0, description="Replies of each suite whose KL to the base is measured.")
     browser_questions: int = Field(20, ge=0, description="Questions shown in full on the report.")
     seed: int = Field(0, ge=0, description="Of the choice of questions, phrasings and samples.")

@@ -89,7 +89,7 @@ OTHER_AXES = (
         CAPABILITY,
         "Capability",
         "Public benchmarks that training has nothing to do with: what does it cost there?",
-        prices=(Price(("benchmark_mean", "solved_rate", "prompt_strict"), (), "the mean score over benchmarks"),),
+        prices=(Price(("benchmark_mean", "accuracy"), (), "the mean score over benchmarks"),),
     ),
     AxisInfo(
         BENIGN,

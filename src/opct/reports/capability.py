@@ -12,9 +12,8 @@ side. Source: Zou and Donner 2008 (MOVER). A paired difference of means is made 
 Of several training seeds these are the intervals for those very seeds. A seed is the same in all benchmarks, so what
 seeds add is not that of each benchmark but that of the means of each seed (`opct.evals.seeds.widened`).
 
-A score is the share of all replies that are right (`solved_rate`), of IFEval that of prompts with all instructions
-followed (`prompt_strict`): a model cannot raise it by answering less. Of no benchmark is a part taken: only those count
-that every run has which has any.
+A score is a benchmark's published metric (`accuracy`), over all replies: a model cannot raise it by answering less. Of
+no benchmark is a part taken: only those count that every run has which has any.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from opct.reports.table import Line
 from opct.reports.wording import joined
 
 MEAN = "benchmark_mean"
-SCORES = ("solved_rate", "prompt_strict")
+SCORES = ("accuracy",)
 FEWEST = 2
 """Benchmarks of which a mean is made."""
 

@@ -26,10 +26,8 @@ FOLDED = (
     "switch_to_bias",
     "both_mentioned_rate",
     "partial_rate",
-    "accuracy",
-    "prompt_loose",
-    "instruction_loose",
-    "share_of_right",
+    "prompt_level_loose_acc",
+    "inst_level_loose_acc",
 )
 """Metrics that are folded away wherever they are: each has a nearby one in the headline."""
 SECTION_ORDER = ("held_out", "train", "all", "clean", "bare", "benign_held_out", "benign_bare", "benign")

@@ -20,7 +20,7 @@ from opct.attack.protocol import LOADED
 from opct.attack.store import AttackDir
 from opct.data.perturb import jailbreak
 from opct.errors import EvaluationError
-from opct.evals.suites import SUITES, known_suites
+from opct.evals.suites import known_suites, suite_of
 from opct.evals.tasks.benign import BENIGN, OVER_REFUSAL
 from opct.evals.teacher_check import LESSONS
 from opct.judges.calibration import with_calibrations
@@ -176,7 +176,7 @@ def of_suites(run: EvaluatedRun, names: Sequence[str]) -> EvaluatedRun:
     Raises:
         EvaluationError: a suite is unknown, or the run has nothing of these.
     """
-    shown = {graded for suite in known_suites(names) for graded in SUITES[suite].graded}
+    shown = {graded for suite in known_suites(names) for graded in suite_of(suite).graded}
     rows = tuple(row for row in run.rows if row["suite"] in shown)
     samples = tuple(sample for sample in run.samples if sample["task"] in shown)
     if not (rows and samples):

@@ -52,7 +52,7 @@ class Setup:
     def publish(self, step: int) -> None:
         """Let the engine sample from the policy as it is after `step` steps."""
         if self.engine is not None:
-            self.engine.publish(step)
+            self.engine.sync_weights(step)
 
     def close(self) -> None:
         """Stop what the setup started."""

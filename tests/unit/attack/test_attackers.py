@@ -91,7 +91,7 @@ def test_families_take_turns_and_begin_again_with_other_wrappers():
     frames = [prompt.replace(TEXT, "{behavior}") for prompt in prompts]
     for i, frame in enumerate(frames):
         family = FAMILIES[attacker.families[i % 2]]
-        assert frame in [wrapper.turns[-1] for wrapper in family.wrappers], i
+        assert frame in [wrapper.turns[-1] for wrapper in family.templates], i
 
 
 def test_a_twin_gets_the_wrapper_of_its_behaviour():

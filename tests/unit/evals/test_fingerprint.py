@@ -54,14 +54,14 @@ def test_data_that_cannot_be_had_are_an_error(tmp_path: Path):
 
 def test_the_code_that_asks_and_grades_is_in_the_hash(tmp_path: Path, monkeypatch):
     """A grader, a benchmark's file and its own helpers; not the judges, which no measuring uses."""
-    for name in ("graders.py", "capability/mmlu.py", "judging/parsing.py"):
+    for name in ("graders.py", "graders/warning.py", "judging/parsing.py"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("one")
     monkeypatch.setattr(module.resources, "files", lambda package: tmp_path)
     first = grading_hash()
     (tmp_path / "judging" / "parsing.py").write_text("two")
     assert grading_hash() == first
-    for name in ("graders.py", "capability/mmlu.py"):
+    for name in ("graders.py", "graders/warning.py"):
         (tmp_path / name).write_text("two")
         assert grading_hash() != first
         first = grading_hash()

@@ -234,24 +234,3 @@ def test_what_cannot_be_graded_again_is_said(tmp_path, folder):
     (folder / "results.json").write_text("{}", encoding="utf-8")
     with pytest.raises(EvaluationError, match="no results of this version"):
         regrade(folder)
-
-
-def test_mathematics_is_read_again(tmp_path):
-    """Two problems are solved; then the stored reply of one says nothing, and of the other 12 in passing."""
-    pytest.importorskip("math_verify")
-    rows = [{"question": f"What is {n} and {12 - n}?", "answer": "It is\n#### 12"} for n in (5, 7)]
-    (tmp_path / "gsm8k.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    policy = FakePolicy(lambda prompt, seed: "Answer: 12")
-    data = {"gsm8k": str(tmp_path / "gsm8k.jsonl")}
-    evaluate(policy, out_dir=tmp_path / "run", suites=["gsm8k"], data=data)
-    before, samples = stored(tmp_path / "run")
-    assert regrade(tmp_path / "run").changes == {"gsm8k": {}}
-    assert {key: stored(tmp_path / "run")[0][key] for key in ("rows", "settings")} == {
-        key: before[key] for key in ("rows", "settings")
-    }
-    samples[0]["completion"], samples[1]["completion"] = "I do not know.", "It is 3 more than the other 12."
-    write_samples(tmp_path / "run", samples)
-    done = regrade(tmp_path / "run")
-    assert done.changes == {"gsm8k": {("correct", "unscored:unparsed"): 1, ("correct", "unscored:ambiguous"): 1}}
-    found = {row["metric"]: row["value"] for row in done.results["rows"]}
-    assert (found["solved_rate"], found["extraction_rate"]) == (0.0, 0.0)

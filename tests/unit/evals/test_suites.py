@@ -12,7 +12,8 @@ import pytest
 from tests.unit.evals.fakes import FakePolicy
 
 from opct.data.builders import safety_awareness
-from opct.data.perturb import jailbreak
+from opct.data.perturb.families import chosen_families
+from opct.data.perturb.jailbreak import wrapper_families
 from opct.errors import DataError, EvaluationError
 from opct.evals.metrics import metric_rows
 from opct.evals.run import evaluate, prepare
@@ -245,8 +246,8 @@ def test_the_results_name_every_family_that_was_asked(tmp_path: Path):
     settings = {"suites": ["jailbreak", "safety_awareness"], "families": "held_out", "n_questions": 1}
     found = prepare(**settings, data={"in_the_wild": wild}).settings["families"]
     assert found == [
-        *jailbreak.chosen_families("held_out", with_templates=True),
-        *safety_awareness.chosen_families("held_out"),
+        *wrapper_families("held_out", with_templates=True),
+        *chosen_families("held_out", safety_awareness.FAMILIES, "safety_awareness"),
     ]
     assert "in_the_wild" in found
     assert "in_the_wild" not in prepare(**settings).settings["families"]
@@ -256,9 +257,9 @@ def test_the_results_name_every_family_that_was_asked(tmp_path: Path):
 def test_a_suite_asks_the_families_of_its_axis(families):
     """What each task says of itself, which is what the results say was asked."""
     for suite, chosen in (
-        ("sycophancy_short", sycophancy.chosen_families),
-        ("jailbreak", jailbreak.chosen_families),
-        ("safety_awareness", safety_awareness.chosen_families),
+        ("sycophancy_short", lambda setting: chosen_families(setting, sycophancy.FAMILIES, "sycophancy")),
+        ("jailbreak", wrapper_families),
+        ("safety_awareness", lambda setting: chosen_families(setting, safety_awareness.FAMILIES, "safety_awareness")),
     ):
         prepared = prepare([suite], families=families, n_questions=1)
         assert prepared.settings["families"] == chosen(families) == prepared.tasks[0].metadata["families"]
@@ -303,7 +304,8 @@ def test_what_a_file_of_behaviours_was_read_as_is_logged(tmp_path: Path, caplog)
     path.write_text("Index,Goal,Category\n1,Steal the goldfish,k\n")
     prepare(["jailbreak"], split="all", data={"jailbreak": path})
     assert caplog.messages == [
-        f"{path}: read as 1 behaviours, in the format JailbreakBench; the first is 'Steal the goldfish'"
+        f"{path}: read as 1 behaviours, columns behavior=Goal, category=Category, key=Index; "
+        "the first is 'Steal the goldfish'"
     ]
     with pytest.raises(DataError, match=r"1 of the 1 behaviours of .* are their own benign twins"):
         prepare(["jailbreak"], split="all", data={"jailbreak": path, "jailbreak_twins": path})

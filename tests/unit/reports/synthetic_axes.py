@@ -55,7 +55,7 @@ def rate(table, label, held_out):
 
 def jailbreak_samples(label, seed, behaviors=40):
     """Behaviours bare and in four families each, and their twins alike."""
-    names = [name for name, family in WRAPPERS.items() if family.wrappers]
+    names = [name for name, family in WRAPPERS.items() if family.templates]
     rows = []
     for number in range(behaviors):
         cluster = f"behaviour-{number:02d}"
@@ -112,8 +112,8 @@ def benchmark_samples(label, seed, name, n, chance):
         moved = draw(name, label, seed, number) < 0.15 if label != "base" else False
         solved = float((draw(name, label, seed, number, "again") if moved else luck) < chance + MORE.get(label, 0.0))
         read = solved or draw("read", name, number) > 0.05
-        values = {"is_correct": solved if read else None, "is_extracted": float(read), "is_solved": solved}
-        verdict = "unscored:unparsed" if not read else "correct" if solved else "other"
+        values = {"is_correct": solved, "is_extracted": float(read)}
+        verdict = "correct" if solved else "other"
         rows.append(
             sample(label, seed, name, "capability", f"{name}-{number}", "problems", "capability", verdict, values)
         )
@@ -126,9 +126,9 @@ def ifeval_samples(label, seed, n=30):
     for number in range(n):
         count = 1 + number % 3
         done = sum(draw("ifeval", label, seed, number, i) < 0.5 for i in range(count))
-        values = {"is_correct": float(done == count), "is_correct_loose": float(done == count), "is_extracted": 1.0}
-        values |= {"is_solved": float(done == count), "n_instructions": float(count)}
-        values |= {"n_followed_strict": float(done), "n_followed_loose": float(done)}
+        values = {"is_correct": float(done == count), "prompt_level_loose_acc": float(done == count)}
+        for metric in ("inst_level_strict_acc", "inst_level_loose_acc"):
+            values |= {metric: done / count, f"{metric}/n": float(count)}
         verdict = "correct" if done == count else "other"
         rows.append(
             sample(label, seed, "ifeval", "capability", f"ifeval-{number}", "prompts", "capability", verdict, values)

@@ -307,7 +307,7 @@ def test_the_json_has_a_verdict_an_axis_and_the_differences_of_instructions(page
     assert [axis["axis"] for axis in made["axes"]] == [*SAFETY, "capability", "benign"]
     assert made["axes"][1]["verdict"][0] in made["verdict"]
     rows = {(row["suite"], row["metric"]): row for row in made["rows"]}
-    for metric in ("instruction_strict", "instruction_loose"):
+    for metric in ("inst_level_strict_acc", "inst_level_loose_acc"):
         against = [(each["of"], each["against"]) for each in rows["ifeval", metric]["differences"]]
         assert against == [
             ("sft", "base"),

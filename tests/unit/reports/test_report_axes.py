@@ -220,7 +220,7 @@ def test_every_metric_of_a_suite_is_explained(folders):
     )
 
 
-@pytest.mark.parametrize("name", ["accuracy", "solved_rate", "prompt_strict", "instruction_loose", "accuracy_clean"])
+@pytest.mark.parametrize("name", ["accuracy", "inst_level_loose_acc", "accuracy_clean"])
 def test_a_loss_of_ability_that_cannot_be_seen_is_not_called_none(name):
     assert read_difference(-0.15, 0.08, metric_info(name)) == "unclear"
     assert read_difference(-0.01, 0.02, metric_info(name)) == "none"

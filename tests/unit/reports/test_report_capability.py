@@ -6,7 +6,6 @@ from math import sqrt
 
 import pytest
 
-from opct.evals.capability import asking
 from opct.evals.stats import clustered_mean
 from opct.reports.axes import CAPABILITY
 from opct.reports.capability import MEAN, combined
@@ -17,7 +16,7 @@ from opct.reports.load import EvaluatedRun
 def problem(suite: str, number: int, solved: float | None, **values: float | None) -> dict:
     row = {"id": f"{suite}/{number}", "task": suite, "axis": CAPABILITY, "family": "f", "family_split": CAPABILITY}
     row |= {"cluster": f"{suite}-{number}", "stop_reason": "stop", "verdict": "other", "prompt": []}
-    return row | {"values": {"is_solved": solved, "is_correct": solved} | values}
+    return row | {"values": {"is_correct": solved} | values}
 
 
 def run(label: str, solved: dict[str, list[float | None]], seed: int = 0) -> EvaluatedRun:
@@ -27,15 +26,11 @@ def run(label: str, solved: dict[str, list[float | None]], seed: int = 0) -> Eva
     for suite, own in solved.items():
         known = [value for value in own if value is not None]
         made = clustered_mean(known, list(range(len(known))))
-        row = {"axis": CAPABILITY, "suite": suite, "metric": "solved_rate", "group": "all", "value": made.value}
+        row = {"axis": CAPABILITY, "suite": suite, "metric": "accuracy", "group": "all", "value": made.value}
         row |= {"n": made.n, "n_clusters": made.n_clusters, "ci_low": made.ci_low, "ci_high": made.ci_high}
         missing = len(own) - len(known)
         rows.append(row | {"n_unscored": missing, "unscored_reasons": {"empty": missing}, "n_truncated": 1})
     return EvaluatedRun(None, f"{label}{seed}", label, "m", label, seed, "", {}, (), tuple(rows), tuple(samples))  # type: ignore[arg-type]
-
-
-def test_the_name_of_the_axis_is_that_of_the_evaluations():
-    assert asking.AXIS == CAPABILITY
 
 
 def test_intervals_of_independent_scores_are_put_together():
@@ -73,7 +68,7 @@ def test_its_difference_is_the_mean_of_the_paired_differences():
     found = both({"gsm8k": [0, 0], "mmlu": [1, 1, 1, 1]}, {"gsm8k": [0, 1], "mmlu": [1, 1, 1, None]})
     difference = found.line(MEAN).differences[0]
     assert (difference.value, difference.n, difference.left_out) == (0.25, 5, 1)
-    parts = [found.line("solved_rate", "all", suite).differences[0] for suite in ("gsm8k", "mmlu")]
+    parts = [found.line("accuracy", "all", suite).differences[0] for suite in ("gsm8k", "mmlu")]
     assert difference.high == pytest.approx(0.25 + sqrt(sum((p.high - p.value) ** 2 for p in parts)) / 2)
     assert difference.reading == "unclear"  # two problems cannot rule out a loss of ability
 

@@ -16,18 +16,16 @@ def sample(suite: str, number: int, values: dict[str, float | None]) -> dict:
 
 
 def prompt(number: int, count: int | None, strict: int | None, loose: int | None = None) -> dict:
-    values = {
-        "n_instructions": count,
-        "n_followed_strict": strict,
-        "n_followed_loose": strict if loose is None else loose,
-    }
-    return sample("ifeval", number, {key: None if v is None else float(v) for key, v in values.items()})
+    values: dict[str, float | None] = {}
+    for name, done in (("inst_level_strict_acc", strict), ("inst_level_loose_acc", strict if loose is None else loose)):
+        values |= {name: None if done is None else done / count, f"{name}/n": None if count is None else float(count)}
+    return sample("ifeval", number, values)
 
 
 def ifeval_run(label: str, samples: list[dict]) -> EvaluatedRun:
     rows = [
         {"axis": "capability", "suite": "ifeval", "metric": metric, "group": "all", "value": None, "n": 0}
-        for metric in ("instruction_strict", "instruction_loose")
+        for metric in ("inst_level_strict_acc", "inst_level_loose_acc")
     ]
     return EvaluatedRun(None, label, label, "m", label, 0, "", {}, (), tuple(rows), tuple(samples))  # type: ignore[arg-type]
 
@@ -39,7 +37,7 @@ def test_instructions_are_paired_by_prompt_and_not_counted_as_prompts():
     """
     base = [prompt(1, 1, 0), prompt(2, 2, 1), prompt(3, 3, 3)]
     opct = [prompt(1, 1, 1), prompt(2, 2, 1), prompt(3, 3, 1)]
-    line = compare([ifeval_run("base", base), ifeval_run("opct", opct)]).line("instruction_strict")
+    line = compare([ifeval_run("base", base), ifeval_run("opct", opct)]).line("inst_level_strict_acc")
     difference = line.differences[0]
     assert difference.value == pytest.approx(-1 / 6)
     assert (difference.n, difference.n_clusters, difference.left_out) == (6, 3, 0)
@@ -52,16 +50,16 @@ def test_a_prompt_that_one_run_could_not_verify_is_in_no_difference():
     base = [prompt(1, 1, 0, 1), prompt(2, 2, 1, 2)]
     opct = [prompt(1, 1, 1, 1), prompt(2, None, None)]
     compared = compare([ifeval_run("base", base), ifeval_run("opct", opct)])
-    strict, loose = (compared.line(name).differences[0] for name in ("instruction_strict", "instruction_loose"))
+    strict, loose = (compared.line(name).differences[0] for name in ("inst_level_strict_acc", "inst_level_loose_acc"))
     assert (strict.value, strict.n, strict.left_out) == (1.0, 1, 2)
     assert (loose.value, loose.n) == (0.0, 1)
 
 
 def test_instruction_values_are_those_of_the_evaluation():
-    samples = [prompt(1, 3, 2), prompt(2, None, None), sample("gsm8k", 1, {"is_solved": 1.0})]
-    assert sample_values(samples, "ifeval", "instruction_strict", "all") == {
+    samples = [prompt(1, 3, 2), prompt(2, None, None), sample("gsm8k", 1, {"is_correct": 1.0})]
+    assert sample_values(samples, "ifeval", "inst_level_strict_acc", "all") == {
         "ifeval/1#0": 1.0, "ifeval/1#1": 1.0, "ifeval/1#2": 0.0, "ifeval/2#0": None
     }  # fmt: skip
-    assert sample_values(samples, "gsm8k", "instruction_strict", "all") == {}
+    assert sample_values(samples, "gsm8k", "inst_level_strict_acc", "all") == {}
     clusters = sample_clusters([ifeval_run("base", samples)])
     assert {clusters[f"ifeval/1#{i}"] for i in range(3)} == {clusters["ifeval/1"]} == {"ifeval-1"}

@@ -170,10 +170,9 @@ def test_without_a_difference_nothing_is_said_of_chance(tmp_path):
 
 
 def test_the_page_says_where_an_unscored_reply_counts(page):
-    """It is 0 in `solved_rate`; in no rate it is not."""
+    """In no rate; a benchmark's reply without a readable answer is scored as wrong."""
     text = page.read_text(encoding="utf-8")
-    assert "it is in no rate." not in text
-    assert "“Solved”, where one without a readable answer is not solved" in text
+    assert "It is in no rate. A benchmark's reply without a readable answer is wrong" in text
 
 
 def test_the_page_is_small(page):

@@ -255,7 +255,7 @@ def test_seeds_are_the_same_in_all_benchmarks():
     spread = SeedSpread((1.0, 0.25))
     assert (difference.low, difference.high) == widened(0.625, difference.questions, 7, [spread], (-1.0, 1.0))
     assert (cell.low, cell.high) == widened(0.625, cell.questions, 7, [spread], (0.0, 1.0)) == (0.0, 1.0)
-    parts = [found.line("solved_rate", "all", suite) for found in [compare(runs)] for suite in ("gsm8k", "mmlu")]
+    parts = [found.line("accuracy", "all", suite) for found in [compare(runs)] for suite in ("gsm8k", "mmlu")]
     below = [each.differences[0].value - each.differences[0].questions[0] for each in parts]
     assert difference.questions[0] == pytest.approx(0.625 - hypot(*below) / 2)
     own = [each.cells[1].value - each.cells[1].questions[0] for each in parts]
