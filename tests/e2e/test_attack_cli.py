@@ -43,7 +43,7 @@ def test_an_attack_that_was_killed_equals_one_that_was_not(tmp_path, tiny_folder
 
 
 def test_refine_that_was_killed_resumes_with_its_earlier_successes(tmp_path, tiny_folder):
-    """4 behaviours x 3 x 3 attempts, four at a time, killed in round 1 or 2 of 0 to 2: what broke in round 0 is an example
+    """4 behaviours x 3 x 3 attempts, four at a time, killed in round 1 or 2: what broke in round 0 is an example
     of every later attempt, so an attack that forgot it would write other prompts, as one without examples does."""
     own = ("attack", tiny_folder, f"attacker.model={tiny_folder}", "attacker.max_tokens=8", "judge.name=refusals")
     rest = ("--n-behaviors", "4", "episodes=3", "rounds=3", "target.max_tokens=64", "dtype=float32")

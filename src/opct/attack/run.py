@@ -156,13 +156,9 @@ class _Attack:
         self.budget = BudgetTracker(self.config.budget, attacker.max_tokens + self.target.max_tokens, before)
 
         def run(subjects: Sequence[Subject], rules: Rules) -> EpisodesResult:
-            own: Any = {
-                "pool": self.pool,
-                "journal": self.folder,
-                "should_stop": should_stop,
-                "progress": self.progress,
-            }
-            return run_episodes(subjects, attacker, self.target, self.scorer, rules, self.budget, should_stop=should_stop, **own)
+            own: Any = {"pool": self.pool, "journal": self.folder, "progress": self.progress}
+            own["should_stop"] = should_stop
+            return run_episodes(subjects, attacker, self.target, self.scorer, rules, self.budget, **own)
 
         on_behaviors, on_counterparts = run(self.subjects, setup.rules_of(self.config)), EpisodesResult(())
         if on_behaviors.ended == COMPLETE and self.counterparts:

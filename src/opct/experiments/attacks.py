@@ -67,7 +67,8 @@ def attack_faults(attacks: Attacks) -> Iterator[str]:
         try:
             _config(attacks, name)
         except ConfigError as error:
-            yield f"attacks, for {name}: {error}"
+            for line in str(error).splitlines()[1:]:  # the first counts them
+                yield f"attacks, for {name}: {line.strip().removeprefix('given: ')}"
 
 
 def check_attacks(attacks: Attacks) -> None:
