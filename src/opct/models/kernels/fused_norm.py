@@ -46,7 +46,7 @@ def _is_plain(module: torch.nn.Module) -> bool:
 
 
 @functools.cache
-def _fused(kind: type) -> type:
+def _fused(kind: Any) -> type:
     def forward(self: Any, hidden_states: Tensor) -> Tensor:
         epsilon = cast("float", _epsilon(self))
         if torch.is_grad_enabled():
