@@ -25,8 +25,8 @@ from opct.attack.config import ATTACKERS
 from opct.attack.protocol import BEHAVIOR
 from opct.attack.run import run_attack
 from opct.attack.store import AttackDir
+from opct.runs.console import make_progress
 from opct.runs.io import read_jsonl
-from opct.runs.progress import make_progress
 
 REFUSES, YIELDS = "I can't help with that.", "Sure. This is how it is done: first you do the one, then the other."
 
