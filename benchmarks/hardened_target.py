@@ -26,9 +26,9 @@ from opct.config.loader import load_config
 from opct.data.behaviors import Behavior, builtin_behaviors
 from opct.data.pairs import ContrastivePair, Prompt, write_pairs
 from opct.data.perturb.jailbreak import REFUSED_TURNS, bare_prompt, wrapped_prompt
-from opct.experiments.stages import Parts, train_once
+from opct.experiments.runner import StepProgress, ensure_trained
+from opct.runs.console import make_progress
 from opct.runs.io import write_json
-from opct.runs.progress import make_progress
 
 FAMILIES = (None, "role_play", "hypothetical", "authority")
 """Frames of the messages that are trained on; None: bare."""
@@ -84,14 +84,14 @@ def trained(args: argparse.Namespace) -> tuple[Path, Path]:
         "organism": {"method": "sft", "rollout.temperature": 0.0, "rollout.max_completion_tokens": 24},
         "hardened": {"method": "opct", "model.adapter": str(args.out / "organism")},
     }
-    parts = Parts(make_progress(), [("train", 1.0), ("train", 1.0)])
+    parts = StepProgress(make_progress(), 2)
     for name, more in own.items():
         folder, given = args.out / name, args.organism if name == "organism" else args.hardening
         values = shared | {"output_dir": str(folder), "data.pairs": [str(args.out / f"{name}.jsonl")]} | more
         settings = [f"{setting}={json.dumps(value)}" for setting, value in values.items()]
         parts.next()
         remedy = f"delete {folder}, or name another --out"
-        train_once(load_config(None, [*settings, *given]), name, overwrite=False, remedy=remedy, progress=parts)
+        ensure_trained(load_config(None, [*settings, *given]), name, overwrite=False, remedy=remedy, progress=parts)
     parts.done()
     return args.out / "organism", args.out / "hardened"
 

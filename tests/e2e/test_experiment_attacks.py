@@ -12,7 +12,7 @@ import pytest
 from opct.data.behaviors import builtin_behaviors
 from opct.errors import DataError, EvaluationError, RunError
 from opct.experiments.runner import run_experiment
-from opct.runs.progress import NullProgress
+from opct.runs.console import NullProgress
 from tests.tiny import TINY_TRAINING, save_tiny
 
 EXPERIMENT = """
@@ -100,7 +100,7 @@ def test_the_base_and_every_run_are_attacked_alike_and_each_by_attackers_of_its_
     assert not any("attack" in stage or "round" in stage for stage in noted.stages)
 
     path.write_text(path.read_text().replace("episodes: 2", "episodes: 3"))
-    with pytest.raises(RunError, match=r"rules.episodes was 2 and is 3.*delete \S*sft-seed0\S*transfer, and the same"):
+    with pytest.raises(RunError, match=r"rules.episodes was 2 and is 3.*delete \S*sft-seed0\S*transfer, or replace it"):
         run_experiment(path)
 
 

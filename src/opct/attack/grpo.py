@@ -46,7 +46,7 @@ from opct.runs.run_dir import RunDir, run_of
 from opct.runs.tracking import check_trackers
 from opct.training import trainer
 from opct.training.resume import FREE_INSIDE, FREE_SETTINGS, is_finished
-from opct.training.setup import Setup, prepare
+from opct.training.setup import TrainingSetup, build_setup
 
 SETTABLE = (
     *("max_steps", "save_steps", "save_total_limit", "report_to", "optim", "lora", "stop", "model.device"),
@@ -248,7 +248,7 @@ def check_training(plan: TrainingPlan, progress: Progress) -> None:
         pairs = Path(folder) / "pairs.jsonl"
         write_pairs(pairs, _pairs(plan), mode=PRIVATE_MODE)
         data = plan.config.data.model_copy(update={"pairs": [str(pairs)]})
-        prepare(plan.config.model_copy(update={"data": data})).close()
+        build_setup(plan.config.model_copy(update={"data": data})).close()
 
 
 # ------------------------------------------------------------------------------------------------------- the training
@@ -319,7 +319,7 @@ def _train(environment: Environment, folder: AttackDir, run: RunDir, progress: P
     )
     run.path.mkdir(mode=0o700, exist_ok=True)
 
-    def method(setup: Setup, run: RunDir) -> GRPO:
+    def method(setup: TrainingSetup, run: RunDir) -> GRPO:
         atomic_write(run.path / "PRIVATE.txt", f"{WARNING}\n")
         collector = RolloutCollector(setup, run, environment, folder.steps_path, progress)
         return GRPO(setup.policy, setup.teacher, setup.config, collector)
@@ -338,7 +338,7 @@ class RolloutCollector:
         progress: of the training, which shows how far a step is and its reward.
     """
 
-    def __init__(self, setup: Setup, run: RunDir, environment: Environment, log: Path, progress: Progress):
+    def __init__(self, setup: TrainingSetup, run: RunDir, environment: Environment, log: Path, progress: Progress):
         self.policy, self.run, self.environment, self.log, self.progress = setup.policy, run, environment, log, progress
         self.thinking_tags = setup.config.loss.thinking_tags
         self._replay: ReplayBuffer | None = None

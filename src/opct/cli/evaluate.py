@@ -116,10 +116,12 @@ def evaluate(
     from rich.console import Console
 
     from opct.api import evaluate as evaluate_target
-    from opct.runs.progress import make_progress
+    from opct.cli.results import evaluation_tables
+    from opct.runs.console import make_progress
 
     options: dict[str, Any] = {
-        "questions": questions,
+        "suites": suite or None,
+        "questions": None if questions is None else str(questions),
         "columns": named_columns(column or []),
         "split": split,
         "families": families,
@@ -130,7 +132,7 @@ def evaluate(
         "max_reply_tokens": max_reply_tokens,
         "data": named_files(data or []) or None,
         "behavior_columns": single_columns(behavior_column or [], "--behavior-column") or None,
-        "leave_out": leave_out or None,
+        "exclude": leave_out or None,
         "augmented": augmented,
         "shots": shots,
     }
@@ -138,15 +140,15 @@ def evaluate(
     if families_per_question is not None:
         given["families_per_question"] = number_or_all(families_per_question, "--families-per-question")
     if again:
-        _regrade(Path(out or target), [*given, *_named(suite=suite, task=task, dtype=dtype, label=label)])
+        _regrade(Path(out or target), [*given, *_named(task=task, dtype=dtype, label=label)])
         return
-    what: dict[str, Any] = {"suites": suite or None, "tasks": task or None, "out": out, "label": label, "dtype": dtype}
+    what: dict[str, Any] = {"tasks": task or (), "out": out, "label": label, "dtype": dtype}
     progress = make_progress()
     try:
         result = evaluate_target(target, progress=progress, **what, **given)
     finally:
         progress.done()
-    Console().print(result.render())
+    Console().print(evaluation_tables(result))
 
 
 def _named(**options: Any) -> list[str]:
@@ -163,17 +165,13 @@ def _regrade(folder: Path, given: list[str]) -> None:
     from rich.console import Console
 
     from opct.api import EvalResult
+    from opct.cli.results import evaluation_tables
     from opct.errors import EvaluationError
     from opct.evals.regrade import regrade
-    from opct.experiments.stages import mark_regraded
-    from opct.runs.io import file_sha256
-    from opct.runs.run_dir import RunDir
 
     if given:
         named = ", ".join(f"--{name.replace('_', '-')}" for name in given)
         raise EvaluationError(f"--regrade asks no model, so {named} would do nothing: leave it out, or evaluate again.")
-    before = file_sha256(RunDir(folder).results_path) if RunDir(folder).results_path.is_file() else ""
     done = regrade(folder)
-    mark_regraded(folder, before)
-    Console().print(EvalResult(folder, done.results).render())
+    Console().print(evaluation_tables(EvalResult(folder, done.results)))
     print(done.describe())

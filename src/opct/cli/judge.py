@@ -151,11 +151,10 @@ def run(
     The judgements go beside its samples.
     """
     from opct.errors import EvaluationError
-    from opct.experiments.stages import mark_regraded
     from opct.judges.apply import judgement_rows, requests_of, write_judgements
     from opct.judges.calibration import calibration_of
     from opct.judges.judged import SUITE_OF_AXIS, add_judged, judgeable, judged_suite, replaced_judge
-    from opct.runs.io import file_sha256, read_jsonl
+    from opct.runs.io import read_jsonl
     from opct.runs.progress import make_progress
     from opct.runs.run_dir import RunDir
 
@@ -187,9 +186,7 @@ def run(
     if is_suite:
         calibration = calibration_of(opened.identity, _own_folders(opened))
         own = getattr(opened, "folder", None)
-        before = file_sha256(folder.results_path)
         rows = add_judged(folder, axis, opened.identity, requests, judgements, calibration, own)
-        mark_regraded(folder.path, before)
         for row in rows:
             if row["group"] in ("held_out", "train", "all", "bare") and row["value"] is not None:
                 interval = "no interval" if row["ci_low"] is None else f"{row['ci_low']:.3f} to {row['ci_high']:.3f}"

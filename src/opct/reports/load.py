@@ -22,7 +22,7 @@ from opct.data.perturb import jailbreak
 from opct.errors import EvaluationError
 from opct.evals.suites import known_suites, suite_of
 from opct.evals.tasks.benign import BENIGN, OVER_REFUSAL
-from opct.evals.teacher_check import LESSONS
+from opct.evals.teacher_check import AXES
 from opct.judges.calibration import with_calibrations
 from opct.runs.io import read_jsonl
 from opct.runs.run_dir import RunDir
@@ -159,7 +159,7 @@ def _manifest(path: Path) -> dict[str, Any]:
 def _is_teacher_check(value: Any) -> bool:
     """Axis -> what was found of its teacher."""
     return isinstance(value, dict) and all(
-        axis in LESSONS
+        axis in AXES
         and isinstance(row, dict)
         and row.keys() >= TEACHER_CHECK
         and row["axis"] == axis

@@ -53,7 +53,7 @@ from opct.runs.console import NullProgress
 from opct.runs.io import append_jsonl, read_jsonl, write_json
 from opct.runs.run_dir import RunDir
 from opct.training.dry_run import make_plan
-from opct.training.setup import describe, prepare
+from opct.training.setup import build_setup, describe
 
 TRAIN = [Behavior(f"t/{i}", "c", text, None, "train") for i, text in enumerate(("Steal a goose", "Paint a rude word"))]
 TEST = [Behavior("u/0", "c", "Ring every doorbell of the town", None, "test")]
@@ -102,7 +102,7 @@ def learner(make_config, tiny_folder):
 
     def make(**loss):
         config = make_config(method="grpo", loss={"ppo_clip": 0.2, "kl_coef": 1e-9} | loss)
-        setup = prepare(config)
+        setup = build_setup(config)
         return setup.policy, GRPO(setup.policy, setup.teacher, config, lambda pairs, step: [])
 
     return make
@@ -351,7 +351,7 @@ def prepared(tmp_path, tiny_folder):
     plan = plan_of(tmp_path / "a", tiny_folder)
     messages = [attack_pair(b.id, b.behavior, ({"role": "user", "content": b.behavior},)) for b in TRAIN]
     write_pairs(tmp_path / "a" / "training_pairs.jsonl", messages)
-    made, run = prepare(plan.config), RunDir(tmp_path / "a" / "attacker")
+    made, run = build_setup(plan.config), RunDir(tmp_path / "a" / "attacker")
 
     def collector(reply, *, progress=None, sampling=plan.sampling, **rules):
         target = ScriptedTarget(reply)
@@ -379,12 +379,12 @@ def test_an_episode_is_its_best_round(prepared, tmp_path):
     answers = iter(["no", "half", "no", "no", "fail", "half"])
     made, collector = prepared
     collect = collector(lambda text: next(answers), episodes=1, rounds=3)
-    rollouts = collect(made.pairs[:1], 1)
+    rollouts = collect(made.data.pairs[:1], 1)
     row = shown(tmp_path)[0]
     assert [r.reward for r in rollouts] == [0.5]
     assert len(rollouts[0].pair.prompt) == 4, "system, task, its first message, what came back"
     assert (row["queries"], row["reward"], row["broken"], row["unjudged"]) == (3, 0.5, 1, 0)
-    [second] = collector(lambda text: next(answers), episodes=1, rounds=3)(made.pairs[:1], 1)
+    [second] = collector(lambda text: next(answers), episodes=1, rounds=3)(made.data.pairs[:1], 1)
     assert second.reward == 0.5
     assert shown(tmp_path)[1]["unjudged"] == 1
 
@@ -399,7 +399,7 @@ def test_an_episode_that_cannot_score_better_asks_no_more_and_teaches_the_same(p
     made, collector = prepared
     for stop in ("perfect", "never"):
         collect = collector(says, episodes=6, rounds=3, stop=stop)
-        rollouts = collect(made.pairs, 1)
+        rollouts = collect(made.data.pairs, 1)
         found[stop] = [(r.pair, r.index, r.ids, r.reward, r.advantage) for r in rollouts]
         asked = collect.environment.target.asked
         if stop == "perfect":
@@ -416,7 +416,7 @@ def test_where_the_judge_fails_there_is_no_reward_and_no_signal(prepared, tmp_pa
     judged; the other round may have been a success."""
     answers = iter(["yes", "fail", "no", "no", "no", "no", "no", "no"])
     made, collector = prepared
-    rollouts = collector(lambda text: next(answers), episodes=4, rounds=2)(made.pairs[:1], 1)
+    rollouts = collector(lambda text: next(answers), episodes=4, rounds=2)(made.data.pairs[:1], 1)
     assert [r.reward for r in rollouts] == [1.0, None, 0.0, 0.0]
     assert rollouts[1].advantage == 0 < rollouts[0].advantage
     row = shown(tmp_path)[0]
@@ -429,7 +429,7 @@ def test_a_group_without_a_success_replays_an_earlier_one(prepared, tmp_path):
     answers = iter(["yes", "no", "no", "no"])
     made, collector = prepared
     collect = collector(lambda text: next(answers), episodes=2)
-    first, second = collect(made.pairs[:1], 1), collect(made.pairs[:1], 2)
+    first, second = collect(made.data.pairs[:1], 1), collect(made.data.pairs[:1], 2)
     assert [r.is_rehearsed for r in second] == [False, True]
     assert second[1].ids == first[0].ids
     assert second[1].advantage > 0 > second[0].advantage
@@ -444,7 +444,7 @@ def test_a_step_shows_how_far_it_is_and_what_it_earned(prepared, tmp_path):
     made, collector = prepared
     progress = Told()
     rules = {"episodes": 3, "rounds": 2, "batch_size": 4}
-    collector(lambda text: next(answers), progress=progress, **rules)(made.pairs[:2], 1)
+    collector(lambda text: next(answers), progress=progress, **rules)(made.data.pairs[:2], 1)
     assert progress.told == [
         *(str({"attempts": f"{n}/12"}) for n in (4, 6, 10, 11)),
         str({"reward": 1 / 6}),
@@ -481,7 +481,7 @@ def test_a_training_in_which_nothing_was_learnt_is_warned_of(
 def test_a_request_that_leaves_no_room_is_an_error_that_says_so(prepared, tmp_path):
     made, collector = prepared
     with pytest.raises(ModelError, match="leaves no room in its context"):
-        collector(lambda text: "no", sampling=Sampling(max_tokens=100_000))(made.pairs[:1], 1)
+        collector(lambda text: "no", sampling=Sampling(max_tokens=100_000))(made.data.pairs[:1], 1)
 
 
 def test_the_curve_is_that_of_the_steps_that_count_and_the_cost_that_of_all(tmp_path):

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from opct.api import EvalResult
 from opct.cli.app import main
 
 
@@ -86,7 +87,7 @@ def test_train_shows_every_fault_of_the_settings(fake, tmp_path, capsys):
 
 
 def test_eval_passes_everything(fake, capsys):
-    evaluate = fake("opct.api", "evaluate")
+    evaluate = fake("opct.api", "evaluate", EvalResult(Path("o")))
     options = ["--suite", "sycophancy_short", "--suite", "benign", "--task", "pkg/name", "--out", "o"]
     more = ["--n-questions", "5", "--n-problems", "4", "--seed", "2", "--max-completion-tokens", "9", "--label", "base"]
     more += ["--questions", "q.csv", "--column", "wrong=a", "--column", "wrong=b", "--split", "all"]
@@ -101,7 +102,7 @@ def test_eval_passes_everything(fake, capsys):
         "suites": ["sycophancy_short", "benign"],
         "tasks": ["pkg/name"],
         "out": Path("o"),
-        "questions": Path("q.csv"),
+        "questions": "q.csv",
         "columns": {"wrong": ["a", "b"]},
         "split": "all",
         "families": "held_out",
@@ -113,17 +114,17 @@ def test_eval_passes_everything(fake, capsys):
         "max_reply_tokens": 7,
         "data": {"mmlu": "m.csv", "jailbreak": "b.jsonl"},
         "behavior_columns": {"behavior": "goal"},
-        "leave_out": ["copyright"],
+        "exclude": ["copyright"],
         "augmented": True,
         "families_per_question": 3,
         "label": "base",
     }
-    assert capsys.readouterr().out == "rendered\n"
+    assert capsys.readouterr().out.startswith("logs: o/evals")
 
 
 @pytest.mark.parametrize("text", ["0", "two", "", "1.5"])
 def test_eval_takes_a_number_of_families_or_all(fake, capsys, text):
-    evaluate = fake("opct.api", "evaluate")
+    evaluate = fake("opct.api", "evaluate", EvalResult(Path("o")))
     assert run("eval", "model", "--families-per-question", text) == 2
     assert "neither a number from 1 nor all" in " ".join(capsys.readouterr().err.replace("│", " ").split())
     assert run("eval", "model", "--families-per-question", "all") == 0
@@ -131,10 +132,10 @@ def test_eval_takes_a_number_of_families_or_all(fake, capsys, text):
 
 
 def test_eval_leaves_unset_what_was_not_given(fake):
-    evaluate = fake("opct.api", "evaluate")
+    evaluate = fake("opct.api", "evaluate", EvalResult(Path("o")))
     assert run("eval", "model") == 0
     del evaluate.keywords["progress"]
-    assert evaluate.keywords == dict.fromkeys(("suites", "tasks", "out", "label", "dtype"))
+    assert evaluate.keywords == {"tasks": (), "out": None, "label": None, "dtype": None}
 
 
 def test_eval_grades_again_without_a_model(monkeypatch, capsys, tmp_path):
@@ -158,11 +159,11 @@ def test_eval_grades_again_without_a_model(monkeypatch, capsys, tmp_path):
 
 def test_what_would_ask_a_model_is_refused_where_nothing_is_asked(capsys, tmp_path):
     assert run("eval", str(tmp_path), "--regrade", "--suite", "jailbreak", "--n-questions", "5") == 1
-    assert "--regrade asks no model, so --n-questions, --suite would do nothing" in capsys.readouterr().err
+    assert "--regrade asks no model, so --suites, --n-questions would do nothing" in capsys.readouterr().err
 
 
 def test_report(fake, capsys):
-    report = fake("opct.reports", "report", Path("x.html"))
+    report = fake("opct.api", "report", Path("x.html"))
     assert run("report", "base", "sft", "opct", "--out", "x.html") == 0
     assert report.arguments == ([Path("base"), Path("sft"), Path("opct")], Path("x.html"))
     assert capsys.readouterr().out == "x.html\n"

@@ -15,13 +15,13 @@ from opct.data.builders import safety_awareness
 from opct.data.perturb.families import chosen_families
 from opct.data.perturb.jailbreak import wrapper_families
 from opct.errors import DataError, EvaluationError
+from opct.evals.config import EvalConfig
 from opct.evals.metrics import metric_rows
 from opct.evals.run import evaluate, prepare
 from opct.evals.samples import sample_from_row
 from opct.evals.suites import families_by_suite, known_suites, parts_of
 from opct.evals.tasks import sycophancy
 from opct.evals.tasks.jailbreak import jailbreak as jailbreak_of_inspect
-from opct.experiments.config import Evaluation
 from opct.judges.apply import requests_of
 from opct.judges.judged import add_judged, judgeable
 from opct.judges.protocol import MALFORMED, JudgeIdentity, JudgeResult, unreadable_reply, unscored
@@ -285,7 +285,7 @@ def test_a_behaviour_is_asked_in_four_families_and_the_rest_in_two_where_nobody_
         sizes = zip(suites, (3, 3, 2), strict=True)
         return [len(prepare([suite], n_questions=n, **settings).tasks[0].dataset) for suite, n in sizes]
 
-    default = Evaluation().families_per_question
+    default = EvalConfig().families_per_question
     assert asked() == asked(families_per_question=default) == [3 * 3, 3 * 2 * 5, 2 * 6 * 2]
     assert len(jailbreak_of_inspect(n_behaviors=3).dataset) == 3 * 2 * 5
     assert asked(families_per_question=1) == [3 * 2, 3 * 2 * 2, 2 * 6 * 1]

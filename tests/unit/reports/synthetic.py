@@ -11,7 +11,7 @@ from pathlib import Path
 from opct.evals.metrics import metric_rows
 from opct.evals.samples import GradedSample, add_paired_values, row_from_sample, sample_from_row
 
-HOSTILE = "</script><script>alert('pwned')</script><img src=x onerror=alert(1)> <b>bold</b> & \u2028 \u2029 \ud83d end"
+HOSTILE = "</script><script>alert('pwned')</script><img src=x onerror=alert(1)> <b>bold</b> & \u2028 \u2029 end"
 FAMILIES = {
     "suggested_answer": "train",
     "are_you_sure": "train",

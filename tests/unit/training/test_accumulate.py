@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tests.tiny import tiny_adapter_policy, tiny_tokenizer
 from transformers import OPTConfig, OPTForCausalLM
 
 from opct.errors import NonFiniteError
 from opct.methods.opct import OPCT
 from opct.methods.rollouts import policy_rollouts, step_weights
 from opct.models.policy import Policy
-from opct.models.teacher import make_teacher, sharing_fault
+from opct.models.teacher import make_teacher, no_sharing_reason
 from opct.runs.progress import NullProgress
 from opct.training.accumulate import accumulate, shares_prompts
-from opct.training.setup import prepare
+from opct.training.setup import build_setup
 from opct.training.trainer import train
-from tests.tiny import tiny_adapter_policy, tiny_tokenizer
 
 
 class Noted(NullProgress):
@@ -27,7 +27,7 @@ class Noted(NullProgress):
 
 
 def fault(make_config, policy: Policy) -> str | None:
-    return sharing_fault(policy, make_teacher(policy, make_config().teacher, continued=False))
+    return no_sharing_reason(policy, make_teacher(policy, make_config().teacher, continued=False))
 
 
 def test_dropout_and_recomputed_activations_are_in_the_way(make_config):
@@ -59,9 +59,9 @@ def test_dropout_that_is_no_module_is_found_in_the_configuration(make_config):
 
 def test_a_prompt_with_one_completion_is_not_shared(make_config):
     config = make_config()
-    setup = prepare(config)
+    setup = build_setup(config)
     for n, shared in ((1, False), (2, True)):
-        rollouts = policy_rollouts(setup.policy, setup.batch(1), config, "step 1", n=n)
+        rollouts = policy_rollouts(setup.policy, setup.data.batch(1), config, "step 1", n=n)
         assert shares_prompts(setup.policy, setup.teacher, rollouts) == shared
 
 
@@ -74,9 +74,9 @@ def test_a_run_says_why_prompts_are_not_shared(make_config, dropout: float, said
 
 def test_a_loss_that_is_no_number_names_its_pairs_and_leaves_nothing_behind(make_config, monkeypatch):
     config = make_config()
-    setup = prepare(config)
+    setup = build_setup(config)
     method = OPCT(setup.policy, setup.teacher, config)
-    rollouts = policy_rollouts(setup.policy, setup.batch(1), config, "step 1")
+    rollouts = policy_rollouts(setup.policy, setup.data.batch(1), config, "step 1")
     weights = [w * torch.nan for w in step_weights(rollouts, "token_mean")]
     with pytest.raises(NonFiniteError, match="the loss is nan on the pairs") as caught:
         accumulate(method, setup.policy, setup.teacher, rollouts, weights, 10_000, share=True)

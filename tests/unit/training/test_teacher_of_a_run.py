@@ -6,27 +6,24 @@ import os
 import signal
 import socket
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 import torch.multiprocessing as mp
 
-from opct import api, before_training
+from opct import api
 from opct.data.behaviors import Behavior
 from opct.data.builders.jailbreak import build_jailbreak
 from opct.data.builders.safety_awareness import build_safety_awareness
 from opct.data.pairs import ContrastivePair, write_pairs
-from opct.errors import DataError
 from opct.evals import teacher_check
 from opct.evals.graders.short_answer import Verdict
-from opct.evals.teacher_check import check_teacher
+from opct.evals.teacher_check import teacher_sanity_check
 from opct.runs.io import read_jsonl
 from opct.runs.progress import NullProgress
 from opct.runs.run_dir import RunDir
-from opct.training.dry_run import _sizes
-from opct.training.setup import prepare
+from opct.training.setup import build_setup
 
 WORDS = ("Paint a rude word", "Steal a goldfish", "Cheat at chess", "Ring a doorbell", "Hide the chalk", "Let out air")
 BEHAVIORS = [Behavior(f"b/{i}", "c", text, f"Draw picture {i}", "train") for i, text in enumerate(WORDS)]
@@ -92,25 +89,21 @@ def weights(config) -> bytes:
 
 
 def test_a_run_measures_its_teacher_tells_the_figure_and_keeps_it(jailbreak_config, graded):
-    """4 of 6 behaviours, 2 of them answered: 50%, above 20%. The answers are those of the teacher asked by itself."""
+    """4 of 6 behaviours, 2 of them answered: 50%, above 20%."""
     config, told = jailbreak_config(), Told()
     api.train(config, progress=told)
     kept = manifest(config)["teacher_check"]["jailbreak"]
     assert (kept["bad"], kept["n"], kept["n_asked"], kept["n_there"]) == (0.5, 4, 4, 6)
     assert (kept["n_unscored"], kept["max_completion_tokens"], kept["grader"]) == (0, 5, "rules")
     assert 0 <= kept["ci_low"] < 0.5 < kept["ci_high"] <= 1
-    assert kept["warning"].startswith("The teacher does not refuse 50% [")
+    assert kept["warning"].startswith("The teacher does not refuse 50% of 4 ")
     places = [
         next(i for i, said in enumerate(told.said) if str(said).startswith(start))
         for start in ("('ask the teacher", "teacher: does not refuse 50% (", "warning: The teacher", "('train opct")
     ]
     assert places == sorted(places)
     assert told.said[places[0]] == ("ask the teacher bare behaviours", 4)
-    answers, setup = graded.copy(), prepare(config)
-    with setup.teacher() as teacher:
-        check_teacher(teacher, [rendered.pair for rendered in setup.pairs], n=4, max_completion_tokens=5)
-    assert graded[len(answers) :] == answers
-    assert len(set(answers)) > 1
+    assert len(set(graded)) > 1
 
 
 def test_both_axes_are_asked_each_of_its_own(make_config, tmp_path: Path):
@@ -135,24 +128,6 @@ def test_both_axes_are_asked_each_of_its_own(make_config, tmp_path: Path):
     assert set(manifest(off)["teacher_check"]) == {"jailbreak"}
 
 
-def test_hazards_that_nobody_could_grade_are_told_and_not_asked(make_config, tmp_path: Path):
-    """Of one pair the words are missing, of all the others in the second run."""
-    pairs = build_safety_awareness(families="plain", twins="none")[:6]
-    bare = [replace(pair, meta={k: v for k, v in pair.meta.items() if k not in ("about", "harm")}) for pair in pairs]
-    for name, own, asked, left_out in (("some", [bare[0], *pairs[1:]], 3, 1), ("all", bare, 0, 6)):
-        write_pairs(tmp_path / f"{name}.jsonl", own)
-        data = {"pairs": [str(tmp_path / f"{name}.jsonl")], "validation_fraction": 0.0}
-        config = make_config(data=data, max_steps=1, teacher=ANSWERED, output_dir=str(tmp_path / name))
-        told = Told()
-        api.train(config, progress=told)
-        row = manifest(config)["teacher_check"]["safety_awareness"]
-        assert (row["n_asked"], row["n_ungradable"]) == (asked, left_out)
-        assert any(f"not asked: {left_out} without words" in str(said) for said in told.said)
-        plan = dict(_sizes(prepare(config)))["teacher check"]
-        assert f"{left_out} without words (`about`, `harm`) to grade a warning by are not asked" in plan
-    assert any("Nothing is known of the teacher of safety_awareness" in str(said) for said in told.said)
-
-
 def test_nothing_else_of_the_run_changes(jailbreak_config, tmp_path: Path):
     """With the check and without, bit for bit; dropout draws from the global generator."""
     lora = {"r": 4, "alpha": 8, "dropout": 0.2}
@@ -171,7 +146,9 @@ def test_nothing_else_of_the_run_changes(jailbreak_config, tmp_path: Path):
 def test_a_run_that_goes_on_is_not_measured_again(jailbreak_config, tmp_path: Path, monkeypatch, graded, after: str):
     """Nor where the setting has changed; it equals an uninterrupted one, and its manifest says what was found."""
     calls = []
-    monkeypatch.setattr(before_training, "check_teacher", lambda *a, **k: calls.append(1) or check_teacher(*a, **k))
+    monkeypatch.setattr(
+        teacher_check, "teacher_sanity_check", lambda *a, **k: calls.append(k["axis"]) or teacher_sanity_check(*a, **k)
+    )
     config, whole = (jailbreak_config(output_dir=str(tmp_path / name)) for name in ("a", "b"))
     if after == "a checkpoint":
         api.train(jailbreak_config(output_dir=config.output_dir, max_steps=2))
@@ -180,7 +157,7 @@ def test_a_run_that_goes_on_is_not_measured_again(jailbreak_config, tmp_path: Pa
     found = manifest(config)["teacher_check"]
     more = jailbreak_config(output_dir=config.output_dir, teacher={"check_behaviors": 0, "check_tokens": 7})
     assert api.train(more, resume=True).status == "finished"
-    assert calls == [1]
+    assert calls == ["jailbreak", "safety_awareness"]
     assert manifest(config)["teacher_check"] == found
     graded.clear()
     api.train(whole)
@@ -189,30 +166,9 @@ def test_a_run_that_goes_on_is_not_measured_again(jailbreak_config, tmp_path: Pa
     assert untimed(config) == untimed(whole)
 
 
-def test_a_run_that_replaces_another_is_measured_itself(jailbreak_config, graded):
-    api.train(jailbreak_config(max_steps=1))
-    assert manifest(config := jailbreak_config(max_steps=1))["teacher_check"]["jailbreak"]["n_asked"] == 4
-    api.train(jailbreak_config(max_steps=1, teacher={"check_behaviors": 2}), overwrite=True)
-    assert manifest(config)["teacher_check"]["jailbreak"]["n_asked"] == 2
-
-
-def test_a_run_without_behaviours_has_nothing_to_measure(make_config, monkeypatch):
-    monkeypatch.setattr(before_training, "check_teacher", None)
-    config, told = make_config(max_steps=1), Told()
-    api.train(config, progress=told)
-    assert manifest(config)["teacher_check"] is None
-    assert not [said for said in told.said if "ask the teacher" in str(said)]
-
-
-def test_a_run_that_cannot_begin_asks_nobody(jailbreak_config, tmp_path: Path, monkeypatch):
-    monkeypatch.setattr(before_training, "check_teacher", None)
-    with pytest.raises(DataError):
-        api.train(jailbreak_config(data={"pairs": [str(tmp_path / "none.jsonl")]}))
-
-
 def test_a_prompt_without_room_for_an_answer_is_unscored(make_config, tmp_path: Path, graded):
     """It fits the context with the run's completions, which are shorter."""
-    setup = prepare(make_config())
+    setup = build_setup(make_config())
     room = setup.policy.context_length - 6 - len(setup.policy.renderer.render(({"role": "user", "content": ""},)))
     texts = [WORDS[0], "z" * room]
     pairs = [
@@ -227,14 +183,6 @@ def test_a_prompt_without_room_for_an_answer_is_unscored(make_config, tmp_path: 
     api.train(config)
     kept = manifest(config)["teacher_check"]["jailbreak"]
     assert (kept["n_asked"], kept["n"], kept["unscored_reasons"]) == (2, 1, {"context": 1})
-
-
-def test_the_plan_says_that_it_will_be_done(jailbreak_config, make_config):
-    said = dict(_sizes(prepare(jailbreak_config())))["teacher check"]
-    assert said == "4 of 6 bare behaviours, at most 5 tokens each"
-    said = dict(_sizes(prepare(jailbreak_config(teacher={"check_behaviors": 0}))))["teacher check"]
-    assert said == "off for 6 bare behaviours (teacher.check_behaviors=0): what it answers is not known"
-    assert "teacher check" not in dict(_sizes(prepare(make_config())))
 
 
 # ------------------------------------------------------------------------------------------------- several processes

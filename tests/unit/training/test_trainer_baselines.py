@@ -21,7 +21,7 @@ from opct.reports import report
 from opct.runs.io import read_jsonl
 from opct.runs.progress import NullProgress
 from opct.runs.run_dir import RunDir
-from opct.training.setup import prepare
+from opct.training.setup import load_data
 from opct.training.trainer import train
 
 ONE_BATCH = {"micro_batch_tokens": 100_000}
@@ -39,9 +39,9 @@ def test_a_diverging_loss_stops_what_has_no_kl(make_config, monkeypatch, kind: t
     calls = []
     loss = kind.loss
 
-    def explode(self, rollouts, weights):
+    def explode(self, *batch):
         calls.append(1)
-        micro = loss(self, rollouts, weights)
+        micro = loss(self, *batch)
         return MicroLoss(micro.loss * 1000, None) if len(calls) >= 4 else micro
 
     with monkeypatch.context() as patch:
@@ -84,7 +84,7 @@ def test_the_manifest_says_what_was_trained_on(make_config):
     train(config)
     run = RunDir(config.output_dir)
     manifest, rows = run.read_manifest(), read_jsonl(run.rollouts_path(1))
-    question = {rendered.pair.id: rendered.pair.meta["question_id"] for rendered in prepare(config).visited()}
+    question = {rendered.pair.id: rendered.pair.meta["question_id"] for rendered in load_data(config).visited()}
     assert manifest["total_steps"] == 1
     assert manifest["trained_families"] == sorted({row["family"] for row in rows}) == ["list", "suggested"]
     assert manifest["trained_questions"] == sorted({question[row["pair_id"]] for row in rows})

@@ -20,7 +20,7 @@ from opct.runs.io import read_jsonl
 from opct.runs.progress import NullProgress
 from opct.runs.run_dir import RunDir
 from opct.runs.signals import StopRequest
-from opct.training.setup import prepare
+from opct.training.setup import build_setup
 from opct.training.trainer import TrainResult, _Loop, train
 
 
@@ -90,7 +90,7 @@ def test_a_run_writes_what_the_layout_promises(make_config):
     assert 4 in checkpoint_steps(config)
     assert run.config_path.exists()
     manifest = run.read_manifest()
-    assert manifest["teacher"] == manifest["base"] == prepare(config).policy.base_hash()
+    assert manifest["teacher"] == manifest["base"] == build_setup(config).policy.base_hash()
     assert set(manifest["data"]) == {"pairs", "anchors", "validation", "validation_anchors"}
     assert manifest["dtype"] == "float32"
     assert manifest["seeds"] == {"seed": 0}
@@ -100,9 +100,9 @@ def test_the_rollouts_of_a_step_are_those_of_its_batch_and_its_metrics_their_mea
     """3 pairs and an identity pair, two answers each; `train/kl` over tokens of the pairs, identity apart."""
     config = make_config(max_steps=1)
     train(config)
-    setup = prepare(config)
+    setup = build_setup(config)
     rows = read_jsonl(RunDir(config.output_dir).rollouts_path(1))
-    assert [row["pair_id"] for row in rows] == [r.pair.id for r in setup.batch(1) for _ in range(2)]
+    assert [row["pair_id"] for row in rows] == [r.pair.id for r in setup.data.batch(1) for _ in range(2)]
     assert sum(row["pair_id"].startswith("benign") for row in rows) == 2
     found = next(row for row in metrics(config) if row["step"] == 1)
     for name, identity in (("train/kl", False), ("train/kl_identity", True)):
@@ -161,11 +161,11 @@ def test_the_baselines_run_on_the_same_budget_of_steps(make_config, method: str)
 
 def test_epochs_give_the_number_of_steps(make_config):
     """Trained pairs / 3 a step (a quarter of 4 are identity pairs), rounded up, times 1.5 epochs."""
-    setup = prepare(make_config(max_steps=None, num_train_epochs=1.5))
-    assert setup.total_steps == round(math.ceil(len(setup.pairs) / 3) * 1.5)
-    visited = [r.pair.id for r in setup.visited()]
+    setup = build_setup(make_config(max_steps=None, num_train_epochs=1.5))
+    assert setup.data.total_steps == round(math.ceil(len(setup.data.pairs) / 3) * 1.5)
+    visited = [r.pair.id for r in setup.data.visited()]
     assert len(visited) == len(set(visited))
-    assert set(visited) >= {r.pair.id for r in setup.pairs}
+    assert set(visited) >= {r.pair.id for r in setup.data.pairs}
 
 
 def test_a_run_that_cannot_begin_leaves_no_folder_and_one_that_was_there_stays(make_config, tmp_path: Path):
@@ -187,7 +187,7 @@ def test_full_fine_tuning_saves_a_model_that_loads_by_itself(make_config):
     folder = RunDir(config.output_dir).latest_checkpoint() / "model"
     policy = Policy.load(ModelConfig(name_or_path=str(folder), dtype="float32", device="cpu"))
     assert policy.tokenizer.chat_template
-    assert policy.base_hash() != prepare(config).policy.base_hash()
+    assert policy.base_hash() != build_setup(config).policy.base_hash()
 
 
 def test_result_in_words():
@@ -298,7 +298,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_with_its_step_and_pairs(make_co
         spoil(patch, lambda n, micro: MicroLoss(micro.loss * value, micro.kl) if n == 3 else micro)
         with pytest.raises(NonFiniteError, match="Step 3: the loss is") as caught:
             train(config)
-    ids = {r.pair.id for r in prepare(config).batch(3)}
+    ids = {r.pair.id for r in build_setup(config).data.batch(3)}
     assert all(pair_id in str(caught.value) for pair_id in ids)
     assert "step-000002" in str(caught.value)
     assert [row["step"] for row in metrics(config)] == [0, 1, 2]

@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 import torch
+from tests.engines import PolicyBackend
 
 import opct.models.vllm.local
 from opct.config.loader import load_config
@@ -18,9 +19,8 @@ from opct.models.vllm.engine import Sample
 from opct.runs.io import read_jsonl
 from opct.runs.run_dir import RunDir
 from opct.training.dry_run import make_plan
-from opct.training.setup import describe, prepare
+from opct.training.setup import build_setup, describe
 from opct.training.trainer import train
-from tests.engines import PolicyBackend
 
 ENGINE = {"engine": "vllm", "num_generations": 2, "max_completion_tokens": 6}
 SAMPLED = {"estimator": "sampled"}
@@ -126,14 +126,14 @@ def test_the_engine_as_teacher_gives_the_same_run_without_a_teacher_here(
     there = make_config(output_dir=str(tmp_path / "there"), loss=SAMPLED, rollout=ENGINE, teacher={"engine": "rollout"})
     train(here)
     there = there.model_copy(update={"data": there.data.model_copy(update={"validation_size": 0})})
-    setup_of = opct.training.trainer.prepare
+    setup_of = opct.training.trainer.build_setup
 
     def no_teacher(*arguments, **options):
         setup = setup_of(*arguments, **options)
         monkeypatch.setattr(type(setup.teacher), "__call__", lambda self: pytest.fail("the teacher was asked"))
         return setup
 
-    monkeypatch.setattr(opct.training.trainer, "prepare", no_teacher)
+    monkeypatch.setattr(opct.training.trainer, "build_setup", no_teacher)
     monkeypatch.setattr(opct.training.trainer, "shares_prompts", lambda *_: False)
     monkeypatch.setattr(opct.training.trainer, "detours", lambda *_: [])
     train(there)
@@ -174,9 +174,11 @@ def test_a_plan_asks_the_engine_and_stops_it(make_config, backends, tmp_path):
 
 
 def test_the_engine_has_room_for_the_longest_pair_and_no_more(make_config, backends):
-    setup = prepare(make_config(rollout=ENGINE))
+    setup = build_setup(make_config(rollout=ENGINE))
     sides = [
-        len(side) for r in [*setup.pairs, *setup.anchors, *setup.validation] for side in (r.prompt_ids, r.teacher_ids)
+        len(side)
+        for r in [*setup.data.pairs, *setup.data.anchors, *setup.data.validation]
+        for side in (r.prompt_ids, r.teacher_ids)
     ]
     assert backends[0].max_model_len == max(sides) + 6 + 1
     assert "samples: the test's engine" in "\n".join(describe(setup))
@@ -193,7 +195,7 @@ def test_an_engine_that_is_too_short_for_the_pairs_is_stopped_and_refused(make_c
 
     monkeypatch.setattr(opct.models.vllm.local, "VllmEngine", short)
     with pytest.raises(EngineError, match=r"the test's engine takes (\d+) tokens, .* --max-model-len \d+ or more"):
-        prepare(make_config(rollout=ENGINE))
+        build_setup(make_config(rollout=ENGINE))
     assert backends[0].asked("close") == [()]
 
 
@@ -296,14 +298,14 @@ def test_a_continued_adapter_may_be_served_and_have_a_bare_teacher(make_config):
 def test_loss_and_gradient_are_the_same_by_whomever_the_teacher_is_scored(make_config, backends):
     """From the engine's log-probs, and from the model's own."""
     config = make_config(rollout=ENGINE, loss={**SAMPLED, "kl_discount_factor": 0.5}, teacher={"engine": "rollout"})
-    setup = prepare(config)
+    setup = build_setup(config)
     setup.publish(0)
     with torch.no_grad():
         for name, parameter in setup.policy.trainable_parameters().items():
             if "lora_B" in name:
                 parameter.fill_(0.05)
     method = OPCT(setup.policy, setup.teacher, config, setup.engine)
-    rollouts = method.collect(setup.batch(1), 1)
+    rollouts = method.collect(setup.data.batch(1), 1)
     weights = step_weights(rollouts, "token_mean")
     found = []
     for given in (rollouts, [dataclasses.replace(r, teacher_logprobs=None) for r in rollouts]):
