@@ -56,7 +56,7 @@ from opct.evals.tasks.jailbreak import (
 )
 from opct.evals.tasks.safety_awareness import SAFETY_AWARENESS, safety_task, split_facts
 from opct.evals.tasks.sycophancy import CHOICE, SHORT, split_questions, sycophancy_task
-from opct.models.memory import give_back
+from opct.models.memory import release_memory
 from opct.runs.io import write_json
 from opct.runs.run_dir import RunDir
 
@@ -350,7 +350,7 @@ def evaluate(
     for log in logs:
         check_finished(log)
     _add_kl(policy, logs, config, count)
-    give_back()
+    release_memory()
     settings = _settings(policy, config, tasks)
     own = {"schema": SCHEMA, "run": about_run(run, policy, about), "settings": settings}
     own |= {"template_hash": policy.renderer.template_hash}
