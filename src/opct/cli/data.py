@@ -95,20 +95,22 @@ def check(
 
 
 def _check_teacher(model: str, pairs: Sequence[ContrastivePair]) -> None:
-    from opct.data.teacher_prompts import teacher_questions
+    from functools import partial
+
     from opct.errors import DataError
-    from opct.evals.teacher_check import check_teacher
+    from opct.evals.teacher_check import AXES, ask_policy, teacher_figure, teacher_sanity_check
     from opct.models.from_run import load_policy
 
-    asked = teacher_questions(pairs)
-    if not asked:
+    with load_policy(model).base() as teacher:
+        found = [teacher_sanity_check(pairs, partial(ask_policy, teacher), axis=axis, n=100) for axis in AXES]
+    rows = [row for row in found if row is not None]
+    if not rows:
         raise DataError(
             f"None of the {len(pairs)} pairs says what its teacher is to do, so {model} cannot be checked as one: "
             "only pairs of behaviours of the axis jailbreak, and of hazards of the axis safety_awareness, do."
         )
-    with load_policy(model).base() as teacher:
-        for axis in asked:
-            print(check_teacher(teacher, pairs, axis=axis).describe())
+    for row in rows:
+        print(f"teacher: {teacher_figure(row)}" + (f"\nwarning: {row['warning']}" if row["warning"] else ""))
 
 
 @app.command("show")

@@ -18,7 +18,7 @@ from opct.config.schema import LoraSettings
 from opct.errors import ConfigError, EngineError
 from opct.models.inference.sampler import Sampling
 from opct.models.policy import Policy
-from opct.models.vllm.engine import Drawn
+from opct.models.vllm.engine import Sample
 from opct.models.vllm.local import VllmEngine
 
 
@@ -178,8 +178,8 @@ def test_each_prompt_is_a_request_for_its_samples_with_the_seed_of_the_first(eng
     engine.load_adapter("v1", Path("/adapters/v1"))
     counted: list[int] = []
     seeds = [range(7, 10), range(40, 41), range(20, 22)]
-    drawn = engine.draw([[1, 2], [1, 2], [3]], seeds, Sampling(6, 0.5, 0.9, 3), "v1", counted.append)
-    assert drawn == [[Drawn([s, s + 1], [-0.0, -0.1]) for s in own] for own in seeds]
+    drawn = engine.sample([[1, 2], [1, 2], [3]], seeds, Sampling(6, 0.5, 0.9, 3), "v1", counted.append)
+    assert drawn == [[Sample([s, s + 1], [-0.0, -0.1]) for s in own] for own in seeds]
     [(prompts, settings, lora)] = vllm.made[0].calls
     assert prompts == [{"prompt_token_ids": ids} for ids in ([1, 2], [1, 2], [3])]
     assert [(s.given.pop("seed"), s.given.pop("n")) for s in settings] == [(7, 3), (40, 1), (20, 2)]
@@ -200,7 +200,7 @@ def test_each_prompt_is_a_request_for_its_samples_with_the_seed_of_the_first(eng
 def test_many_prompts_are_handed_over_in_parts(engine, vllm):
     counted: list[int] = []
     seeds = [range(2 * i, 2 * i + 2) for i in range(1100)]
-    drawn = engine.draw([[1]] * 1100, seeds, Sampling(2), None, counted.append)
+    drawn = engine.sample([[1]] * 1100, seeds, Sampling(2), None, counted.append)
     assert [d.token_ids[0] for own in drawn for d in own] == list(range(2200))
     assert counted == [1024, 1024, 152]
     assert all(lora is None for _, _, lora in vllm.made[0].calls)
@@ -234,7 +234,7 @@ def test_closing_stops_the_process(vllm, policy, config):
 def test_what_goes_wrong_in_vllm_is_one_line(engine, vllm, error):
     vllm.fails = error
     with pytest.raises(EngineError, match=f"vLLM stopped: {str(error).splitlines()[0]}") as caught:
-        engine.draw([[1]], [range(1, 2)], Sampling(2), None, lambda n: None)
+        engine.sample([[1]], [range(1, 2)], Sampling(2), None, lambda n: None)
     assert "\n" not in str(caught.value)
 
 

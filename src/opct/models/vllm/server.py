@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from opct.config.schema import VllmConfig
 from opct.errors import EngineError
 from opct.models.inference.sampler import Sampling
-from opct.models.vllm.engine import Drawn, OnDone
+from opct.models.vllm.engine import OnDone, Sample
 
 if TYPE_CHECKING:
     import httpx
@@ -68,7 +68,7 @@ class VllmServer:
         repeated = response.status_code == 400 and "already been loaded" in response.text
         if response.is_error and not repeated:  # by this process's own request, whose answer was lost
             raise EngineError(
-                f"{self.url} did not load the adapter {name} from {path} ({_fault(response)}). The server must see "
+                f"{self.url} did not load the adapter {name} from {path} ({_status(response)}). The server must see "
                 "that folder by the same path (vllm.adapter_dir), and serve its rank (--max-lora-rank)."
             )
         self._adapters.append(name)
@@ -76,17 +76,17 @@ class VllmServer:
     def unload_adapter(self, name: str) -> None:
         response = self._send("POST", "/v1/unload_lora_adapter", {"lora_name": name})
         if response.is_error and response.status_code != 404:  # 404: the answer to a first request was lost
-            raise EngineError(f"{self.url} did not unload the adapter {name}: {_fault(response)}.")
+            raise EngineError(f"{self.url} did not unload the adapter {name}: {_status(response)}.")
         self._adapters.remove(name)
 
-    def draw(
+    def sample(
         self,
         prompts: Sequence[Sequence[int]],
         seeds: Sequence[range],
         sampling: Sampling,
         adapter: str | None,
         on_done: OnDone,
-    ) -> list[list[Drawn]]:
+    ) -> list[list[Sample]]:
         """One request a prompt, `vllm.concurrency` at a time: vLLM gives its sample i the seed of the request + i."""
         shared = {
             "model": adapter or self.model,
@@ -107,7 +107,7 @@ class VllmServer:
             {**shared, "prompt": list(ids), "n": len(own), "seed": own.start}
             for ids, own in zip(prompts, seeds, strict=True)
         ]
-        return self._each(bodies, self._drawn, on_done)
+        return self._each(bodies, self._samples, on_done)
 
     def score(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
         shared = {"model": self.model, "max_tokens": 1, "temperature": 1.0, "prompt_logprobs": 0}
@@ -138,7 +138,7 @@ class VllmServer:
         served = [card for card in found or [] if not card.get("parent")]
         if not served:
             raise EngineError(
-                f"vllm.server_url={self.url} is no vLLM server: GET /v1/models gives {_fault(response)}. Start one "
+                f"vllm.server_url={self.url} is no vLLM server: GET /v1/models gives {_status(response)}. Start one "
                 "with `vllm serve`, and give its address without a path."
             )
         return served[0]
@@ -166,27 +166,20 @@ class VllmServer:
     def _complete(self, body: Mapping[str, Any], read: Callable[[Mapping[str, Any]], Any]) -> Any:
         response = self._send("POST", "/v1/completions", body)
         if response.is_error:
-            raise EngineError(f"{self.url} refused a completion by {body['model']}: {_fault(response)}.")
+            raise EngineError(f"{self.url} refused a completion by {body['model']}: {_status(response)}.")
         return read({"asked": body, **_json(response)})
 
-    def _drawn(self, answer: Mapping[str, Any]) -> list[Drawn]:
-        choices, n = {choice.get("index"): choice for choice in answer["choices"]}, answer["asked"]["n"]
-        if choices.keys() != set(range(n)):
+    def _samples(self, answer: Mapping[str, Any]) -> list[Sample]:
+        n, choices = answer["asked"]["n"], {choice.get("index"): choice for choice in answer["choices"]}
+        found = [choices.get(i, {}) for i in range(n)]
+        tokens = [choice.get("token_ids") or [] for choice in found]
+        logprobs = [(choice.get("logprobs") or {}).get("token_logprobs") or [] for choice in found]
+        if len(choices) != n or any(not a or len(a) != len(b) for a, b in zip(tokens, logprobs, strict=True)):
             raise EngineError(
-                f"{self.url} answers a request for {n} samples with those of the indices {sorted(choices, key=str)}: a "
-                "vLLM of the version in docs/vllm.md gives all."
+                f"{self.url} answers a request for {n} samples without the token ids and log-probs of each: a vLLM of "
+                "the version in docs/vllm.md gives both."
             )
-        return [self._choice(choices[i]) for i in range(n)]
-
-    def _choice(self, choice: Mapping[str, Any]) -> Drawn:
-        ids = choice.get("token_ids")
-        logprobs = (choice.get("logprobs") or {}).get("token_logprobs")
-        if not ids or not logprobs or len(ids) != len(logprobs):
-            raise EngineError(
-                f"{self.url} answers without the token ids and log-probs of a completion "
-                f"({len(ids or [])} and {len(logprobs or [])}): a vLLM of the version in docs/vllm.md gives both."
-            )
-        return Drawn(list(ids), [float(x) for x in logprobs])
+        return [Sample(list(a), [float(x) for x in b]) for a, b in zip(tokens, logprobs, strict=True)]
 
     def _scored(self, answer: Mapping[str, Any]) -> list[float]:
         [choice] = answer["choices"]
@@ -234,7 +227,7 @@ def _json(response: httpx.Response) -> dict[str, Any]:
     return found
 
 
-def _fault(response: httpx.Response) -> str:
+def _status(response: httpx.Response) -> str:
     """Status and message of an answer, on one line."""
     text = response.text
     try:
