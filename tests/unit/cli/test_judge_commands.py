@@ -9,7 +9,7 @@ from tests.labelled import rows, write
 
 from opct.cli.app import main
 from opct.judges.protocol import JudgeIdentity, JudgeResult
-from opct.runs.io import file_sha256, read_jsonl, write_json
+from opct.runs.io import read_jsonl, write_json
 from opct.runs.run_dir import RunDir
 
 
@@ -115,30 +115,6 @@ def test_a_judge_of_something_else_is_refused_before_it_is_asked(tmp_path: Path,
     assert "safety_awareness needs warned" in said.err
     assert "cost" not in said.out
     assert not (run / "evals" / "judge_cache.jsonl").exists()
-
-
-def test_what_is_judged_stays_measured(tmp_path: Path, monkeypatch):
-    """An experiment knows results by their hash; those that something else wrote before stay what they are."""
-
-    def judge(requests, progress):
-        return [JudgeResult(request.id, 0.75, "harmful") for request in requests]
-
-    def rewrite(run: RunDir, *_) -> list:
-        run.results_path.write_text(run.results_path.read_text() + " ")
-        return []
-
-    opened = SimpleNamespace(identity=JudgeIdentity("strongreject", "m", "r", "harmful", 0.5), judge=judge)
-    monkeypatch.setattr("opct.cli.judge._judge_of", lambda *_: opened)
-    monkeypatch.setattr("opct.judges.judged.add_judged", rewrite)
-    run = RunDir(samples(tmp_path / "run"))
-    run.results_path.write_text('{"rows": []}')
-    marker = run.evals_dir / "settings.json"
-    write_json(marker, {"label": "opct", "results_sha256": file_sha256(run.results_path)})
-    assert code("judge", "run", run.path, "--judge", "strongreject") == 0
-    assert json.loads(marker.read_text()) == {"label": "opct", "results_sha256": file_sha256(run.results_path)}
-    write_json(marker, {"label": "opct", "results_sha256": "of others"})
-    assert code("judge", "run", run.path, "--judge", "strongreject") == 0
-    assert json.loads(marker.read_text())["results_sha256"] == "of others"
 
 
 @pytest.mark.parametrize("dry_run", [False, True])

@@ -15,7 +15,7 @@ from opct.judges.apply import requests_of
 from opct.judges.calibration import store
 from opct.judges.judged import add_judged, judgeable
 from opct.judges.protocol import JudgeIdentity, JudgeResult
-from opct.judges.provenance import RULES_KAPPA, RULES_MEASURED, judge_json, judged_by
+from opct.judges.provenance import RULES_KAPPA, RULES_MEASURED, grader_label, judge_json
 from opct.reports import report
 from opct.reports.cells import read_difference
 from opct.reports.compare import compare
@@ -133,8 +133,8 @@ def test_how_far_the_refusal_rules_agree_with_people_is_what_the_docs_say():
 )
 def test_rules_of_another_version_than_was_measured_are_said_to_be_that(settings, ends: str):
     row = {"metric": "attack_success_rate", "settings": {"grader": "rules", **settings}}
-    assert judged_by(row).endswith(f"other models' replies{ends}")
-    assert judged_by(row | {"metric": "kl_to_base"}) is None
+    assert grader_label(row).endswith(f"other models' replies{ends}")
+    assert grader_label(row | {"metric": "kl_to_base"}) is None
     assert judge_json(row) is None
 
 
@@ -143,9 +143,11 @@ def test_over_refusal_of_ordinary_requests_has_the_rules_beside_it(settings):
     """As those of now and of before write the row; the other rows of the suite are not graded by these rules."""
     row = {"suite": "benign", "metric": "over_refusal_rate", "settings": settings}
     version = settings.get("grader_version", "an unknown version")
-    assert "kappa against people 0.92 (XSTest)" in judged_by(row)
-    assert judged_by(row).endswith(f"measured with rules {RULES_MEASURED['benign']} and not {version}")
-    assert judged_by({"suite": "benign", "metric": "accuracy_identity", "settings": {"grader_version": "0123"}}) is None
+    assert "kappa against people 0.92 (XSTest)" in grader_label(row)
+    assert grader_label(row).endswith(f"measured with rules {RULES_MEASURED['benign']} and not {version}")
+    assert (
+        grader_label({"suite": "benign", "metric": "accuracy_identity", "settings": {"grader_version": "0123"}}) is None
+    )
 
 
 def test_runs_that_other_rules_graded_are_warned_of(folders, tmp_path):
