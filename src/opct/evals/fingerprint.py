@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from importlib import metadata, resources
+from importlib.resources.abc import Traversable
 from typing import TYPE_CHECKING, Any
 
-from opct.data.builders.builtin import content_hash
 from opct.evals.run import parted, prepare
 from opct.evals.tasks.capability import LM_EVAL_BENCHMARKS, MATH500
 
@@ -73,3 +73,21 @@ def _version(package: str) -> str | None:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return None
+
+
+def content_hash(package: Traversable, names: Iterable[str]) -> str:
+    """SHA-256 over files of a package and over all in its folders, by name and content, 16 hex digits."""
+    found = hashlib.sha256()
+    for name in names:
+        for path, content in _files(package.joinpath(name), name):
+            found.update(f"{path} {len(content)}\n".encode() + content)
+    return found.hexdigest()[:16]
+
+
+def _files(entry: Traversable, name: str) -> Iterator[tuple[str, bytes]]:
+    """Name and content of a file, or of each in a folder and those in it; line ends are those of Unix."""
+    if entry.is_dir():
+        for inner in sorted(entry.iterdir(), key=lambda inner: inner.name):
+            yield from () if inner.name == "__pycache__" else _files(inner, f"{name}/{inner.name}")
+    elif not entry.name.endswith(".pyc"):
+        yield name, entry.read_bytes().replace(b"\r\n", b"\n")
