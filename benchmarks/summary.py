@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from opct.errors import EvaluationError
-from opct.evals.seeds import Values, difference_over_seeds
+from opct.evals.stats import Values, difference_over_seeds
 from opct.reports.arms import Arm
 from opct.reports.card import table_row
 from opct.reports.compare import Comparison, Section, compare

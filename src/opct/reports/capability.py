@@ -10,7 +10,7 @@ interval is symmetric this is that of a stratified sample; where one is not, nea
 side. Source: Zou and Donner 2008 (MOVER). A paired difference of means is made of paired differences in the same way.
 
 Of several training seeds these are the intervals for those very seeds. A seed is the same in all benchmarks, so what
-seeds add is not that of each benchmark but that of the means of each seed (`opct.evals.seeds.widened`).
+seeds add is not that of each benchmark but that of the means of each seed (`opct.evals.stats.widened`).
 
 A score is a benchmark's published metric (`accuracy`), over all replies: a model cannot raise it by answering less. Of
 no benchmark is a part taken: only those count that every run has which has any.
@@ -22,7 +22,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from opct.evals.seeds import Bounds, Interval, SeedSpread, widened
+from opct.evals.stats import Bounds, Interval, SeedSpread, widened
 from opct.reports.arms import Arm, Pair
 from opct.reports.axes import CAPABILITY
 from opct.reports.cells import Cell, PairedCell, read_difference

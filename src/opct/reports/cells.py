@@ -7,8 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from opct.evals.metrics import Metric
-from opct.evals.seeds import Interval, SeedSpread
-from opct.evals.stats import Estimate
+from opct.evals.stats import Estimate, Interval, SeedSpread
 from opct.reports.wording import Unit, change, interval, number, quantity
 
 MOST_LISTED = 5
@@ -112,7 +111,7 @@ def _words(reason: str) -> str:
 class PairedCell:
     """One paired difference, and its `reading` as `read_difference` gives it.
 
-    `spreads` and `n_partial` are those of `opct.evals.seeds.SeedDifference`; `over_questions` is the interval for these
+    `spreads` and `n_partial` are those of `opct.evals.stats.SeedDifference`; `over_questions` is the interval for these
     very seeds, where `low` and `high` are for others too.
     """
 

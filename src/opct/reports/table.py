@@ -1,7 +1,7 @@
 """A line of the tables: one metric of one group of samples, over all arms and comparisons.
 
 A cell of a single run is the row of its `results.json`, as it is. A pooled cell and every difference are computed from
-the samples by `opct.evals.seeds`, paired by sample id. Where a metric cannot be computed from the samples, where a run
+the samples by `opct.evals.stats`, paired by sample id. Where a metric cannot be computed from the samples, where a run
 of either side has no value of it, or where the two sides were asked or graded unlike, no difference is given but the
 reason.
 """
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from opct.evals.metrics import Metric
-from opct.evals.seeds import Values, difference_over_seeds, pooled_over_seeds, ratio_over_seeds
+from opct.evals.stats import Values, difference_over_seeds, pooled_over_seeds, ratio_over_seeds
 from opct.judges.provenance import grader_label, judge_json, judge_of
 from opct.reports.arms import Arm, Pair
 from opct.reports.cells import Cell, PairedCell, read_difference

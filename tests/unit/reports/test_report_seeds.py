@@ -10,7 +10,7 @@ import pytest
 from synthetic import write_run
 from tests.unit.reports.test_report_capability import run as benchmarks
 
-from opct.evals.seeds import SeedSpread, widened
+from opct.evals.stats import SeedSpread, widened
 from opct.reports import report
 from opct.reports.capability import MEAN
 from opct.reports.compare import Comparison, compare
