@@ -146,7 +146,7 @@ def evaluate(
         bar = stage_callback(progress, f"evaluate {about['label']}")
         result.results = evaluate_policy(policy, config, tasks=made, out_dir=result.out, progress=bar, **about)
     for task in tasks:
-        bar, weights = stage_callback(progress, task), about_run(RunDir(result.out), policy, cast(About, about))
+        bar, weights = stage_callback(progress, task), about_run(RunDir(result.out), policy, about)
         result.tasks[task] = run_task(
             policy, task, config, out_dir=result.out, progress=bar, run=weights, **task_options
         )

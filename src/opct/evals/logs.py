@@ -161,7 +161,8 @@ def _reply(sample: LogSample) -> dict[str, Any]:
 def _foreign_samples(log: EvalLog, left_out: list[str]) -> list[GradedSample]:
     """Samples of any other task: every number of its scorers is a value. A sample that was asked several times (epochs)
     counts once, with the mean over the epochs that were scored."""
-    task, by_id = task_name(log), dict[str, list[LogSample]]()
+    task = task_name(log)
+    by_id: dict[str, list[LogSample]] = {}
     for sample in log.samples or []:
         by_id.setdefault(f"{task}/{sample.id}#{_input_hash(sample)}", []).append(sample)
     names = _accuracy_names(log)
@@ -211,7 +212,8 @@ def _accuracy_names(log: EvalLog) -> dict[str, str]:
 
 
 def _foreign_values(sample: LogSample, names: Mapping[str, str], unused: Counter[str]) -> dict[str, float | None]:
-    scores, found = sample.scores or {}, dict[str, float | None]()
+    scores = sample.scores or {}
+    found: dict[str, float | None] = {}
     for scorer, score in scores.items():
         if isinstance(score.value, Mapping):
             prefix = f"{scorer}_" if len(scores) > 1 else ""

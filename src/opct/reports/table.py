@@ -15,7 +15,7 @@ from typing import Any
 
 from opct.evals.metrics import Metric
 from opct.evals.seeds import Values, difference_over_seeds, pooled_over_seeds, ratio_over_seeds
-from opct.judges.provenance import judge_json, judge_of, judged_by
+from opct.judges.provenance import grader_label, judge_json, judge_of
 from opct.reports.arms import Arm, Pair
 from opct.reports.cells import Cell, PairedCell, read_difference
 from opct.reports.load import EvaluatedRun, Row, suite_settings
@@ -130,7 +130,7 @@ def make_line(
     run_cells = tuple(tuple(_cell(row, info) for row in own) for own in rows)
     sides = {arm.label: _side(arm, suite, metric, group) for arm in arms}
     measured = [row for own in rows for row in own if row is not None]
-    by_whom = _alone([judged_by(row) for row in measured])
+    by_whom = _alone([grader_label(row) for row in measured])
     notes: list[str | None] = [*by_whom]
     cells = []
     for arm, own, apart in zip(arms, run_cells, alike.arms, strict=True):
