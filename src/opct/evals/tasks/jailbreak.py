@@ -174,7 +174,7 @@ def known_behaviors(
         DataError: the file is faulty.
     """
     if source is not None:
-        return load_behaviors(source, columns, twins=twins, leave_out=exclude)
+        return load_behaviors(source, columns, twins=twins, exclude=exclude)
     for what, given in (("twins", twins), ("columns", columns), ("categories to leave out", exclude)):
         if given:
             raise EvaluationError(
