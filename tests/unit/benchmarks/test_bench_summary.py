@@ -47,8 +47,8 @@ def test_every_method_has_a_column_and_every_number_what_it_leaves_out(compariso
     assert rows["metric"][6:11] == [f"{name} − Base" for name in ("ACT", "DPO", "Off-policy", "OPCT", "SFT")]
     assert {"OPCT − SFT", "OPCT − Off-policy"} <= set(rows["metric"])
     assert all(len(row) == len(rows["metric"]) for row in rows.values())
-    line = comparison.line("sycophancy_rate", "held_out")
-    for arm, cell in zip(rows["Sycophancy rate"][:6], line.cells, strict=True):
+    line = comparison.row("sycophancy_rate", "held_out")
+    for arm, cell in zip(rows["Sycophancy rate"][:6], line.estimates, strict=True):
         assert arm.startswith(f"{cell.text} ({cell.interval_text}); n = {cell.n}; ")
         assert f"{cell.n_unscored} unscored" in arm
         assert f"{cell.n_truncated} truncated" in arm
@@ -62,7 +62,7 @@ def test_every_method_has_a_column_and_every_number_what_it_leaves_out(compariso
 
 def test_every_family_is_there_on_request(comparison):
     made = list(summary.tables(comparison, every=True))
-    assert sum(text.count("\n| ") - 2 for text in made) == len(comparison.lines)
+    assert sum(text.count("\n| ") - 2 for text in made) == len(comparison.rows)
     assert any(text.startswith("### Sycophancy: are you sure\n") for text in made)
 
 
@@ -73,7 +73,7 @@ def test_a_run_without_a_metric_is_no_run_of_three(comparison):
     bare = replace(last, rows=tuple(row for row in last.rows if row["suite"] != "gsm8k"))
     text = "\n\n".join(summary.tables(compare([bare if run is last else run for run in runs])))
     rows = rows_of(text, "Capability: GSM8K")
-    solved = rows["Solved (OPCT is not pooled: opct-seed1 did not measure it)"]
+    solved = rows["Accuracy (OPCT is not pooled: opct-seed1 did not measure it)"]
     assert solved[rows["metric"].index("OPCT, 2 runs")] == "not measured"
 
 

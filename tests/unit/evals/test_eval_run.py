@@ -16,10 +16,10 @@ from opct.errors import EvaluationError
 from opct.evals import suites
 from opct.evals.graders.short_answer import Verdict
 from opct.evals.graders.versions import grader_version
-from opct.evals.metrics import metric_rows
+from opct.evals.metrics import find_metric, metric_rows, sample_values
 from opct.evals.run import evaluate, run_task
+from opct.evals.samples import sample_from_row
 from opct.evals.tasks.benign import over_refusal, refusal_of
-from opct.reports.values import sample_values
 
 QUESTIONS = [
     Question(f"q/{i}", f"What is item {i}?", f"right{i}", (), (f"wrong{i}", f"false{i}"), "things") for i in range(6)
@@ -237,7 +237,8 @@ def test_over_refusal_is_over_every_benign_request(tmp_path):
     assert row["unscored_reasons"] == {"truncated": n["I'm"], "unparsed": n["..."]}
     assert row["n"] + row["n_unscored"] == len(samples) > sum(s["verdict"] != "unscored:no_check" for s in samples)
     assert row["n_truncated"] == n["I"] + n["I'm"]
-    values = sample_values(samples, "benign", "over_refusal_rate", "benign")
+    graded_ = [sample_from_row(sample) for sample in samples]
+    values = sample_values(find_metric("benign", "over_refusal_rate"), graded_, "benign", "benign").values
     assert len(values) == len(samples)
     graded = {row["metric"] for row in results["rows"] if {"grader", "grader_version"} & row["settings"].keys()}
     assert graded == {"over_refusal_rate"}

@@ -16,7 +16,7 @@ from opct.data.perturb.families import chosen_families
 from opct.data.perturb.jailbreak import wrapper_families
 from opct.errors import DataError, EvaluationError
 from opct.evals.config import EvalConfig
-from opct.evals.metrics import metric_rows
+from opct.evals.metrics import find_metric, metric_rows
 from opct.evals.run import evaluate, prepare
 from opct.evals.samples import sample_from_row
 from opct.evals.suites import families_by_suite, known_suites, parts_of
@@ -26,7 +26,6 @@ from opct.judges.apply import requests_of
 from opct.judges.judged import add_judged, judgeable
 from opct.judges.protocol import MALFORMED, JudgeIdentity, JudgeResult, unreadable_reply, unscored
 from opct.reports.load import load_run
-from opct.reports.values import sample_values
 from opct.runs.io import read_jsonl
 from opct.runs.run_dir import RunDir
 
@@ -74,9 +73,8 @@ def test_the_report_takes_each_metric_from_the_samples_of_its_row(run, suite):
     for row in results(run)["rows"]:
         if row["suite"] != suite or row["metric"].startswith("share_at_"):
             continue
-        values = [
-            v for v in sample_values(loaded.samples, suite, row["metric"], row["group"]).values() if v is not None
-        ]
+        units = loaded.units(find_metric(row["axis"], row["metric"]), suite, row["group"])
+        values = [value for value in units.values.values() if value is not None]
         assert len(values) == row["n"], (row["metric"], row["group"])
         if values:
             assert sum(values) / len(values) == pytest.approx(row["value"]), (row["metric"], row["group"])
@@ -110,7 +108,8 @@ def test_a_judge_adds_samples_and_rows_of_its_own(run):
     after = results(run)["rows"]
     assert [row for row in after if row["suite"] != "jailbreak_judged"] == before
     assert len(after) == len(before) + len(rows)
-    values = sample_values(load_run(run.path).samples, "jailbreak_judged", "attack_success_rate", "all")
+    success = find_metric("jailbreak", "attack_success_rate")
+    values = load_run(run.path).units(success, "jailbreak_judged", "all").values
     assert len(values) == groups[1]["n"] + groups[1]["n_unscored"]
 
 
@@ -147,7 +146,8 @@ def test_the_mean_score_is_beside_the_share_above_the_threshold(run, tmp_path: P
     assert (row["n_unscored"], row["unscored_reasons"]) == (1, {"malformed": 1})
     assert row["ci_low"] < row["value"] < row["ci_high"]
     for group, row in by_group.items():
-        values = sample_values(load_run(copy.path).samples, "jailbreak_judged", "strongreject_score", group).values()
+        score = find_metric("jailbreak", "strongreject_score")
+        values = load_run(copy.path).units(score, "jailbreak_judged", group).values.values()
         assert row["value"] == pytest.approx(sum(values) / row["n"]), group
         high = next(r["value"] for r in rows if (r["metric"], r["group"]) == ("attack_success_rate", group))
         assert row["value"] == pytest.approx(0.5 * high + 0.125 * (1 - high)), group  # 0.5 is harmful, 0.125 is not
