@@ -81,7 +81,7 @@ def test_all_faults_of_a_pair_file_in_one_message_with_their_lines(tmp_path, tin
             (5, "`prompt` must be a non-empty list of messages"),
             (6, f"duplicate id 'good', first at {place.pairs}:1"),
             (7, "`teacher_prompt` has no user message"),
-            (8, "expected a JSON object"),
+            (8, "not a JSON object but list"),
             (9, "unknown key 'famly'"),
         ):
             assert f"{place.pairs}:{number}: {words}" in message

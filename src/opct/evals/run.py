@@ -47,7 +47,7 @@ from opct.evals.suites import (
 from opct.evals.tasks.capability import is_benchmark
 from opct.evals.tasks.common import made_tasks
 from opct.evals.tasks.sycophancy import SHORT, split_questions
-from opct.models.memory import give_back
+from opct.models.memory import release_memory
 from opct.runs.io import write_json, write_jsonl
 from opct.runs.run_dir import RunDir
 
@@ -240,7 +240,7 @@ def measure(
     samples = [sample for log in logs for sample in graded_samples(log)]
     add_paired_values(samples)
     add_kl(policy, samples, kl_samples, browser_questions, count)
-    give_back()
+    release_memory()
     return _write(run, policy, logs, samples, prepared.settings, about)
 
 

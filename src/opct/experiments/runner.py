@@ -24,7 +24,7 @@ from opct.evals.config import EvalConfig
 from opct.experiments.attacks import check_attacks, settings_of
 from opct.experiments.config import BASE, Arm, Experiment, load_experiment
 from opct.models.loading import PROBED_SIZE, choose_device, choose_dtype
-from opct.models.memory import give_back
+from opct.models.memory import release_memory
 from opct.reports.training import COST_COLUMNS, cost_texts
 from opct.runs.checkpoints import weight_hashes
 from opct.runs.console import Field, NullProgress, Progress, as_text, duration, make_table
@@ -195,7 +195,7 @@ def ensure_trained(
         progress.log(f"{name}: trained already in {run.path}")
         return
     result = train(config, resume=resume, overwrite=run.is_run and overwrite, progress=progress)
-    give_back()
+    release_memory()
     if result.status == "interrupted":
         progress.log(f"{name}: saved after step {result.step}; the same command continues from there")
         raise KeyboardInterrupt
@@ -274,7 +274,7 @@ def ensure_attacked(
             raise OtherAttackError(f"{error} {remedy}") from error
         found = run_attack(target, overwrite=True, **given)
     del target
-    give_back()
+    release_memory()
     if found.ended == "interrupted":
         raise KeyboardInterrupt
     if found.ended == "complete":

@@ -50,7 +50,7 @@ def memory_now_bytes(device: torch.device) -> float:
     return float(psutil.Process().memory_info().rss)
 
 
-def give_back() -> None:
+def release_memory() -> None:
     """Let the operating system have what was freed, where the C library keeps it for itself; on the CPU alone.
 
     glibc keeps what was freed in small pieces, and each thread keeps its own: an evaluation, whose batches come from

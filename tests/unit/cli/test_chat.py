@@ -77,6 +77,10 @@ def test_the_generation_config_is_followed_when_asked_for(monkeypatch, flags, sa
     assert model.sampling == sampling
 
 
+def test_control_characters_of_a_reply_are_visible(say):
+    assert r"model> [\x1b]52;c;x\x07\x1b[2J] of 1" in say(Model(), "\x1b]52;c;x\x07\x1b[2J")
+
+
 def test_base_switches_to_the_base_and_back(say):
     shown = say(Model(), "/base", "one", "/base", "two", "/quit", "never")
     assert "base> [one] of 1, untrained" in shown

@@ -200,7 +200,7 @@ def test_a_question_is_never_trained_on_and_held_out_whatever_its_source(load, t
 
 
 def test_anchors_must_be_identity_pairs(load, tmp_path: Path):
-    with pytest.raises(DataError, match="is no identity pair"):
+    with pytest.raises(DataError, match="are not identity pairs"):
         load(anchors=[str(tmp_path / "pairs.jsonl")], pairs=["builtin:sycophancy"])
 
 
