@@ -113,7 +113,6 @@ def page_html(
     Args:
         private: why it is not to be shared, for its top; empty of a page that may be.
     """
-    style, script = template_text("style.css").strip(), template_text("rollouts.js").strip()
     arms = comparison.arms
     browser = build_browser([(arm.name, arm.runs[0]) for arm in arms], max_rollouts)
     views, training = [axis_view(comparison, axis) for axis in comparison.axes], training_figures(comparison)
@@ -158,10 +157,7 @@ def page_html(
             kl_scale=_kl_scale(),
             browser_json=Markup(embeddable(browser.data | {"arms": [_swatch(arm) for arm in arms]})),
             runs=[_run_card(arm, run) for arm in arms for run in arm.runs],
-            style=Markup(style),
-            script=Markup(script),
-            style_hash=_source_hash(style),
-            script_hash=_source_hash(script),
+            **_style_and_script(),
             json_name=json_name,
             **stamp,
         )
@@ -187,6 +183,13 @@ def _repeated_styles(arms: Sequence[Arm]) -> str:
     return (
         f"There are {len(arms)} arms and {charts.STYLES} shapes and colours: some stand for several; the tables tell."
     )
+
+
+def _style_and_script() -> dict[str, str]:
+    """Both with their hashes, by which alone the page's policy lets them in."""
+    style, script = template_text("style.css").strip(), template_text("rollouts.js").strip()
+    hashes = {"style_hash": _source_hash(style), "script_hash": _source_hash(script)}
+    return {"style": Markup(style), "script": Markup(script), **hashes}
 
 
 def _source_hash(text: str) -> str:
