@@ -18,13 +18,15 @@ from opct.runs.console import NullProgress, Progress, stage_callback
 
 if TYPE_CHECKING:
     from opct.data.pairs import Prompt
+    from opct.data.questions import Question
     from opct.models.inference.sampler import Completion
     from opct.models.policy import Policy
     from opct.training.setup import TrainingSetup
     from opct.training.trainer import TrainResult
 
-TASK_OPTIONS = {"n_questions": "limit", "seed": "seed", "max_completion_tokens": "max_completion_tokens"}
-"""Settings that any Inspect task takes, and what Inspect calls them."""
+TASK_OPTIONS = {"n_questions": "limit", "max_completion_tokens": "max_completion_tokens"}
+"""Settings that any Inspect task takes under another name, or only where they are set."""
+TASK_SETTINGS = (*TASK_OPTIONS, "seed", "greedy", "batch_size")
 
 
 @dataclass
@@ -34,7 +36,7 @@ class EvalResult:
     Attributes:
         out: folder of logs and results.
         results: what `results.json` holds; None where none of our suites was asked for.
-        tasks: for each Inspect task that was asked for, the summaries that `opct.evals.external.run_task` returns.
+        tasks: for each Inspect task that was asked for, what `opct.evals.inspect_runner.run_task` returns.
     """
 
     out: Path
@@ -94,6 +96,7 @@ def evaluate(
     config: EvalConfig | None = None,
     *,
     tasks: Sequence[str] = (),
+    questions: Sequence[Question] | None = None,
     out: str | Path | None = None,
     label: str | None = None,
     dtype: str | None = None,
@@ -107,60 +110,62 @@ def evaluate(
             a loaded `Policy`.
         config: what is asked and how; by default `settings` over the defaults of `EvalConfig`.
         tasks: Inspect tasks, as `pkg/name` or `file.py@task`; where they are named, our suites only if they are too.
+        questions: instead of those of the config.
         out: folder of logs and results; by default the run directory, or `runs/eval-<target>`.
         label: what the report calls it: by default the run's method; of what is not a run, "base" where it has no
             adapter and "trained" where it has one.
         dtype: to load the target in; by default that of the run, else what a probe of this machine chooses.
-        settings: of `EvalConfig`, such as n_questions. An Inspect task takes n_questions, seed, max_completion_tokens.
+        settings: of `EvalConfig`, such as n_questions; an Inspect task takes few of them.
 
     Raises:
         ConfigError: an unknown setting, or a value out of range.
         EvaluationError: an unknown suite or task, a setting that a task does not take, or a run without weights.
         DataError: suites cannot be asked for want of data; said before a model is loaded.
     """
-    from opct.evals.run import check_task, measure, parted, prepare, run_task
+    from opct.evals.inspect_runner import check_task, run_task
+    from opct.evals.run import about_run, check_label, make_tasks, write_results
+    from opct.evals.run import evaluate as evaluate_policy
     from opct.evals.target import default_out, describe_target, open_target
+    from opct.runs.run_dir import RunDir
 
     progress = progress or NullProgress()
-    config = config or load_settings(EvalConfig, base=settings)
+    check_label(label)
+    before = {} if config is None else config.model_dump(include=config.model_fields_set)
+    config = load_settings(EvalConfig, base=before | settings)
     with_suites = not tasks or "suites" in config.model_fields_set
     task_options = _task_options(config) if tasks else {}
     for task in tasks:
         check_task(task)
-    asking, measuring = parted(_options(config))
-    prepared = prepare(config.suites, **asking) if with_suites else None  # faults are said before a model loads
+    made = make_tasks(config, questions) if with_suites else []  # faults are said before a model loads
     policy = open_target(target, dtype, progress)
     result = EvalResult(Path(out) if out is not None else default_out(target, policy))
-    if prepared is not None:
-        about = describe_target(target, policy) | ({"label": label} if label else {})
+    about = describe_target(target, policy) | ({"label": label} if label else {})
+    if made:
         bar = stage_callback(progress, f"evaluate {about['label']}")
-        result.results = measure(policy, prepared, out_dir=result.out, progress=bar, **about, **measuring)
+        result.results = evaluate_policy(policy, config, tasks=made, out_dir=result.out, progress=bar, **about)
     for task in tasks:
-        bar = stage_callback(progress, task)
-        result.tasks[task] = run_task(policy, task, out_dir=result.out, progress=bar, **task_options)
+        bar, weights = stage_callback(progress, task), about_run(RunDir(result.out), policy, about)
+        result.tasks[task] = run_task(
+            policy, task, config, out_dir=result.out, progress=bar, run=weights, **task_options
+        )
+    if tasks:
+        results = write_results(RunDir(result.out))
+        result.results = results if made else None
     return result
 
 
 def _task_options(config: EvalConfig) -> dict[str, Any]:
     given = config.model_fields_set - {"suites"}
-    unknown = sorted(given - TASK_OPTIONS.keys())
+    unknown = sorted(given - set(TASK_SETTINGS))
     if unknown:
         raise EvaluationError(
-            f"The setting {unknown[0]} is of our own suites; an Inspect task takes {', '.join(TASK_OPTIONS)}."
+            f"The setting {unknown[0]} is of our own suites; an Inspect task takes {', '.join(TASK_SETTINGS)}."
         )
-    return {TASK_OPTIONS[name]: getattr(config, name) for name in given}
-
-
-def _options(config: EvalConfig) -> dict[str, Any]:
-    options = config.model_dump(exclude={"suites", "exclude"}) | {"leave_out": config.exclude}
-    if options["n_problems"] is None and "n_questions" in config.model_fields_set:
-        options["n_problems"] = config.n_questions
-    return options
+    return {option: getattr(config, name) for name, option in TASK_OPTIONS.items() if name in given}
 
 
 def check_suites(config: EvalConfig) -> None:
     """Raises what `evaluate` would raise of suites, before a model is loaded."""
-    from opct.evals.run import parted, prepare
+    from opct.evals.run import make_tasks
 
-    asking, _ = parted(_options(config))
-    prepare(config.suites, **asking)
+    make_tasks(config)

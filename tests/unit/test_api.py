@@ -11,6 +11,7 @@ import pytest
 from opct import api
 from opct.errors import ConfigError, DataError, EvaluationError
 from opct.evals import target
+from opct.evals.config import EvalConfig
 from opct.runs.console import NullProgress
 
 RESULTS = {"run": {"label": "base", "model": "tiny"}, "rows": [], "warnings": []}
@@ -30,10 +31,12 @@ def calls(monkeypatch) -> list[tuple[str, tuple, dict[str, Any]]]:
 
         return call
 
-    monkeypatch.setattr("opct.evals.run.measure", fake("suites", RESULTS))
-    monkeypatch.setattr("opct.evals.run.prepare", lambda suites, **asking: SimpleNamespace(suites=suites, **asking))
-    monkeypatch.setattr("opct.evals.run.run_task", fake("task", [SUMMARY]))
-    monkeypatch.setattr("opct.evals.run.check_task", str)
+    monkeypatch.setattr("opct.evals.run.evaluate", fake("suites", RESULTS))
+    monkeypatch.setattr("opct.evals.run.make_tasks", lambda config, questions=None: ["made"])
+    monkeypatch.setattr("opct.evals.run.write_results", lambda run: RESULTS)
+    monkeypatch.setattr("opct.evals.run.about_run", lambda run, policy, about: {"label": about["label"]})
+    monkeypatch.setattr("opct.evals.inspect_runner.run_task", fake("task", [SUMMARY]))
+    monkeypatch.setattr("opct.evals.inspect_runner.check_task", str)
     return seen
 
 
@@ -50,16 +53,17 @@ def test_suites_are_asked_by_one_config(calls, policy, monkeypatch, tmp_path: Pa
     found = api.evaluate("m", label="mine", suites=["benign"], n_benign=4, greedy=False, n_questions=None)
     [(which, arguments, keywords)] = calls
     assert (which, arguments[0]) == ("suites", policy)
-    asked = arguments[1]
-    assert (asked.suites, asked.n_benign, asked.greedy, asked.n_questions) == (["benign"], 4, False, None)
-    assert keywords["label"] == "mine"
+    assert arguments[1] == EvalConfig(suites=["benign"], n_benign=4, greedy=False, n_questions=None)
+    expected = {"out_dir": Path("runs/eval-m"), "tasks": ["made"], "label": "mine", "weights": {"hash": "00ff"}}
+    assert keywords == expected
     assert (found.out, found.results, found.tasks) == (keywords["out_dir"], RESULTS, {})
 
 
 def test_tasks_alone_leave_our_suites_out_and_take_settings_by_their_own_names(calls, policy, tmp_path: Path):
     found = api.evaluate("m", out=tmp_path, tasks=["pkg/a", "b.py@c"], n_questions=5, seed=1, max_completion_tokens=9)
-    options = {"out_dir": tmp_path, "limit": 5, "seed": 1, "max_completion_tokens": 9}
-    assert calls == [("task", (policy, name), options) for name in ("pkg/a", "b.py@c")]
+    options = {"out_dir": tmp_path, "limit": 5, "max_completion_tokens": 9, "run": {"label": "base"}}
+    config = EvalConfig(n_questions=5, seed=1, max_completion_tokens=9)
+    assert calls == [("task", (policy, name, config), options) for name in ("pkg/a", "b.py@c")]
     assert (found.results, found.tasks) == (None, {"pkg/a": [SUMMARY], "b.py@c": [SUMMARY]})
 
 

@@ -283,20 +283,14 @@ def test_no_pair_of_the_experiment_on_all_axes_begins_the_reply():
 @pytest.mark.parametrize(
     ("attacks", "said"),
     [
-        ("{attackers: [refin]}", "attacks.attackers: unknown attacker 'refin'"),
+        ("{attackers: [refin]}", "for refin: .*refin"),
         ("{attackers: [transfer, transfer]}", "one is given twice"),
-        ("{settings: {rounds: 2}}", "attacks.settings: nobody attacks; name attackers"),
-        ("{attackers: [refine], settings: {label: x}}", "attacks.settings.label: it follows from the experiment"),
-        ("{attackers: [refine], settings: {sigma: 0.1}}", "attacks.settings.sigma: it is of best_of_n, which is not"),
-        ("{attackers: [refine], settings: {train_split: test}}", "attacks.settings.train_split: it is of grpo, which"),
-        ("{attackers: [refine], settings: {rouns: 2}}", "attacks.settings.rouns: .*did you mean 'rounds'"),
-        (
-            "{attackers: [refin], settings: {rouns: 2}}",
-            "unknown attacker 'refin'(.|\\n)*rouns: .*did you mean 'rounds'",
-        ),
-        ("{attackers: [refine], settings: {rounds: 0}}", "for refine: .*use at least 1"),
-        ("{attackers: [refine, grpo], settings: {episodes: 1}}", "for grpo: .*at least 2 episodes"),
-        ("{attackers: [refine], settings: {rounds: two}}", "for refine: .*'str'"),
+        ("{settings: {rounds: 2}}", "attacks.attackers is empty"),
+        ("{attackers: [refine], settings: {target: {label: x}}}", "attacks.settings.target.label: it follows from"),
+        ("{attackers: [{name: refine, sigma: 0.1}]}", "for refine: .*sigma"),
+        ("{attackers: [refine], settings: {rouns: 2}}", "did you mean rounds"),
+        ("{attackers: [refine], settings: {rounds: 0}}", "for refine: .*rounds"),
+        ("{attackers: [refine, grpo], settings: {episodes: 1}}", "for grpo: .*at least 2"),
         ("{attacker: [refine]}", "did you mean attacks.attackers"),
     ],
 )
@@ -305,12 +299,16 @@ def test_faults_of_the_attacks_are_named(write, attacks: str, said: str):
         load_experiment(write(PLAIN + "attacks: " + attacks.replace("{", "{{").replace("}", "}}") + "\n"))
 
 
-def test_a_setting_of_some_attackers_goes_to_those(write):
-    section = "attacks: {{attackers: [best_of_n, refine], settings: {{sigma: 0.1, rounds: 2}}}}\n"
+def test_each_attacker_has_its_section_and_the_shared_settings(write):
+    section = "attacks: {{attackers: [{{name: best_of_n, sigma: 0.1}}, refine], settings: {{rounds: 2}}}}\n"
     experiment = load_experiment(write(PLAIN + section))
     assert experiment.attackers == ["best_of_n", "refine"]
-    assert settings_of(experiment.config.attacks, "best_of_n") == {"sigma": 0.1, "rounds": 2}
-    assert settings_of(experiment.config.attacks, "refine") == {"rounds": 2}
+    shared = {"rounds": 2}
+    assert settings_of(experiment.config.attacks, "best_of_n") == {
+        **shared,
+        "attacker": {"name": "best_of_n", "sigma": 0.1},
+    }
+    assert settings_of(experiment.config.attacks, "refine") == {**shared, "attacker": {"name": "refine"}}
 
 
 # ------------------------------------------------------------------------------------- comparisons and shared steps

@@ -59,6 +59,12 @@ class EvalConfig(Section):
     kl_samples: int = Field(200, ge=0, description="Replies of each suite whose KL to the base is measured.")
     browser_questions: int = Field(40, ge=0, description="Questions whose replies get KL per token for the report.")
 
+    @property
+    def problem_limit(self) -> int | None:
+        """Most problems of a benchmark: n_problems, or n_questions if that alone was set."""
+        given = self.model_fields_set
+        return self.n_questions if "n_questions" in given and "n_problems" not in given else self.n_problems
+
     def families_each(self, default: int = FEW_FAMILIES) -> int | None:
         """Families for each question, behaviour or message; None for all."""
         return default if self.families_per_question == FAMILIES_DEFAULT else self.families_per_question

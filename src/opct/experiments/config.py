@@ -112,7 +112,7 @@ class Experiment:
     @property
     def attackers(self) -> list[str]:
         """Attackers of the base and of every run."""
-        return self.config.attacks.attackers
+        return self.config.attacks.names
 
     @property
     def comparisons(self) -> list[tuple[str, str]]:

@@ -264,8 +264,9 @@ def ensure_attacked(
         progress.log(f"{label}: attacked already by {attacker} in {kept.path}")
         return
     progress.stage(f"attack {label} with {attacker}")
-    target, own = _target(label, folder, config), {"attacker": attacker, "label": label, "dtype": config.model.dtype}
-    given: dict[str, Any] = {**settings, **own, "out": kept.path, "progress": progress}
+    target = _target(label, folder, config)
+    own = {**settings, "dtype": config.model.dtype, "target": {**settings.get("target", {}), "label": label}}
+    given: dict[str, Any] = {"config": own, "out": kept.path, "progress": progress}
     try:
         found = run_attack(target, resume=kept.is_attack, **given)
     except OtherAttackError as error:

@@ -429,7 +429,7 @@ def judge_text(judge: Mapping[str, Any]) -> str:
 
 
 PUBLIC = ("rows", "curve", "budget", "judge_usage", "ended")
-PUBLIC_SETTINGS = ("source", "rules", "twin_rules", "behaviors", "twins", "pool")
+PUBLIC_SETTINGS = ("source", "rules", "counterpart_rules", "behaviors", "counterparts", "pool")
 PUBLIC_JUDGE = ("name", "model", "rubric", "label", "threshold", "hash", "calibration", "warning")
 PUBLIC_MODEL = (
     *("source", "model", "where", "has_adapter", "weights", "template_hash", "dtype", "max_tokens"),
@@ -444,7 +444,7 @@ PUBLIC_TRAINING = (
 def public_result(result: Mapping[str, Any]) -> dict[str, Any]:
     """What of a result may be passed on. A report is made to be shared, so only what is named here is in it."""
     settings, attacker, training = result["settings"], result["attacker"], result.get("training")
-    twin_judge = settings.get("twin_judge")
+    benign_judge = settings.get("counterpart_judge")
     model = attacker.get("model")
     return {
         **{name: result.get(name) for name in PUBLIC},
@@ -453,7 +453,7 @@ def public_result(result: Mapping[str, Any]) -> dict[str, Any]:
         "attacker": {**attacker, **({"model": _only(model, PUBLIC_MODEL)} if isinstance(model, Mapping) else {})},
         "judge": _only(result["judge"], PUBLIC_JUDGE),
         "settings": _only(settings, PUBLIC_SETTINGS)
-        | ({"twin_judge": _only(twin_judge, PUBLIC_JUDGE)} if twin_judge else {}),
+        | ({"counterpart_judge": _only(benign_judge, PUBLIC_JUDGE)} if benign_judge else {}),
     }
 
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from opct.evals.metrics import INSPECT, Metric, find_metric, metrics_of
+from opct.evals.metrics import Metric, find_metric, metrics_of
+from opct.evals.samples import INSPECT
 from opct.evals.stats import CONFIDENCE
 from opct.reports.arms import Arm, Pair, References, make_arms, make_pairs
 from opct.reports.benchmarks import mean_row

@@ -9,23 +9,22 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 
 from opct.config.loader import read_yaml
 from opct.errors import ConfigError, EvaluationError
 from opct.evals.inspect_runner import quiet
+from opct.evals.logs import Evaluation, read_evaluation
 from opct.evals.metrics import Metric, Units, units_of
-from opct.evals.samples import BENIGN, GradedSample, sample_from_row
-from opct.evals.suites import known_suites, suite_of
+from opct.evals.run import known_suites, suite_of
+from opct.evals.samples import BENIGN, GradedSample
 from opct.evals.tasks.benign import OVER_REFUSAL
 from opct.judges.calibration import with_calibrations
-from opct.reports.logs import TaskLog, other_tasks, read_log
 from opct.runs.io import read_json, read_jsonl
 from opct.runs.run_dir import RunDir
 
 SCHEMA = 1
 Row = dict[str, Any]
-_SAMPLE = TypeAdapter(GradedSample)
 
 
 class _Lenient(BaseModel):
@@ -169,7 +168,7 @@ def load_runs(sources: Sequence[str | Path]) -> list[EvaluatedRun]:
                 )
             seen.add(path.resolve())
             if path.is_file():
-                _add_log(runs, read_log(path), label)
+                _add_log(runs, read_evaluation(path), label)
             else:
                 runs.append(load_run(path, label))
     return _with_unique_names(runs)
@@ -183,7 +182,7 @@ def _with_label(source: str | Path) -> tuple[str | None, Path]:
     return label, Path(path)
 
 
-def _add_log(runs: list[EvaluatedRun], log: TaskLog, label: str | None) -> None:
+def _add_log(runs: list[EvaluatedRun], log: Evaluation, label: str | None) -> None:
     """Add a log to the only run of its label, or make a run of it."""
     label = label or log.model.rstrip("/").rsplit("/", 1)[-1]
     same = [i for i, run in enumerate(runs) if run.label == label]
@@ -196,18 +195,23 @@ def _add_log(runs: list[EvaluatedRun], log: TaskLog, label: str | None) -> None:
         raise EvaluationError(f"{log.path} is of {label}, which has {len(same)} runs: give it a label, `LABEL=LOG`.")
 
 
-def _with_log(run: EvaluatedRun, log: TaskLog) -> EvaluatedRun:
+def _with_log(run: EvaluatedRun, log: Evaluation) -> EvaluatedRun:
     twice = run.suites.keys() & set(log.suites)
     if twice:
         raise EvaluationError(
             f"{log.path}: {run.label} has results of {', '.join(sorted(twice))} already; name one of the two, or give "
             "this log a label of its own, `LABEL=LOG`."
         )
-    return replace(run, rows=(*run.rows, *log.rows), samples=(*run.samples, *log.samples))
+    return replace(
+        run,
+        rows=(*run.rows, *log.rows),
+        samples=(*run.samples, *log.samples),
+        warnings=(*run.warnings, *log.left_out),
+    )
 
 
 def load_run(directory: Path, label: str | None = None) -> EvaluatedRun:
-    """Read one run directory: results.json, the samples behind it, and logs of other Inspect tasks in evals/.
+    """Read one run directory: its logs in evals/, of any Inspect task, and results.json.
 
     Raises:
         EvaluationError: the directory or its evaluation is missing, or a file in it cannot be read.
@@ -215,37 +219,36 @@ def load_run(directory: Path, label: str | None = None) -> EvaluatedRun:
     if not directory.is_dir():
         raise EvaluationError(f"No run directory at {directory}: check the path.")
     run_dir = RunDir(directory)
-    remedy = _remedy(run_dir)
-    results = _read_results(run_dir, remedy)
+    if not any(run_dir.evals_dir.glob("*.eval")):
+        raise EvaluationError(f"{directory} holds no evaluation (evals/*.eval). {_remedy(run_dir)}")
+    evaluation = read_evaluation(directory)
+    results = _Results.model_validate({"schema": SCHEMA, "run": evaluation.run, "rows": []})
+    if run_dir.results_path.is_file():
+        results = read_json(run_dir.results_path, _Results, hint=_remedy(run_dir), error=EvaluationError)
     manifest = _Manifest()
     if run_dir.manifest_path.is_file():
-        manifest = read_json(
-            run_dir.manifest_path, _Manifest, hint="It is written by `opct train`.", error=EvaluationError
-        )
-    info = results.run
+        hint = "It is written by `opct train`."
+        manifest = read_json(run_dir.manifest_path, _Manifest, hint=hint, error=EvaluationError)
+    info, rows = results.run, [row.model_dump() for row in results.rows]
+    known = {row["suite"] for row in rows}
     config, values = _read_config(run_dir.config_path)
-    run = EvaluatedRun(
+    return EvaluatedRun(
         name=info.name or directory.name,
         label=label or info.label or info.method or directory.name,
         model=info.model or "unknown",
         method=info.method,
         seed=info.seed,
-        created=results.created,
+        created=results.created or evaluation.created,
         settings=results.settings,
-        warnings=tuple(results.warnings),
-        rows=tuple(with_calibrations([row.model_dump() for row in results.rows])),
-        samples=tuple(_read_samples(run_dir.samples_path, remedy) if results.rows else ()),
+        warnings=(*results.warnings, *evaluation.left_out),
+        rows=tuple(with_calibrations([*rows, *(row for row in evaluation.rows if row["suite"] not in known)])),
+        samples=tuple(evaluation.samples),
         path=directory,
         metrics=tuple(read_jsonl(run_dir.metrics_path, error=EvaluationError)),
         manifest=manifest.model_dump(exclude_unset=True),
         config=config,
         config_values=values,
     )
-    for log in other_tasks(run_dir.evals_dir, run.suites):
-        run = _with_log(run, log)
-    if not run.samples:
-        raise EvaluationError(f"{directory} has no evaluated sample. {remedy}")
-    return run
 
 
 def _remedy(run: RunDir) -> str:
@@ -257,26 +260,6 @@ def _remedy(run: RunDir) -> str:
         return f"Name the runs in it: `opct report {shlex.join(map(str, inside))}`."
     folder = shlex.quote(str(run.path))
     return f"Evaluate the run first: `opct eval {folder if run.is_run else f'MODEL --out {folder}'}`."
-
-
-def _read_results(run: RunDir, remedy: str) -> _Results:
-    if not run.results_path.is_file() and any(run.evals_dir.glob("*.eval")):
-        return _Results.model_validate({"schema": SCHEMA, "run": {}, "rows": []})  # other Inspect tasks alone
-    return read_json(run.results_path, _Results, hint=remedy, error=EvaluationError)
-
-
-def _read_samples(path: Path, remedy: str) -> list[GradedSample]:
-    rows = read_jsonl(path, hint=remedy, error=EvaluationError)
-    if not rows:
-        raise EvaluationError(f"{path} is missing or empty, so no reply can be compared. {remedy}")
-    found = []
-    for number, row in enumerate(rows, start=1):
-        try:
-            found.append(_SAMPLE.validate_python(vars(sample_from_row(row))))
-        except (ValidationError, TypeError, ValueError, AttributeError) as fault:
-            said = " ".join(str(fault).split())[:200]
-            raise EvaluationError(f"{path}:{number}: is no sample of an evaluation ({said}). {remedy}") from fault
-    return found
 
 
 def _read_config(path: Path) -> tuple[str, dict[str, Any] | None]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from opct.evals.metrics import INSPECT, METRICS, Metric
-from opct.evals.samples import BENIGN, CAPABILITY, JUDGED, PARSED
+from opct.evals.metrics import METRICS, Metric
+from opct.evals.samples import BENIGN, CAPABILITY, INSPECT, JUDGED, PARSED
 from opct.reports.wording import capitalized, family_name
 
 MEAN = "benchmark_mean"

@@ -241,8 +241,8 @@ def _browser_caption(browser: Browser, arms: Sequence[Arm]) -> str:
     if browser.withheld:
         parts.append(
             f"{pluralize(browser.withheld, 'prompt')} of sets whose authors ask that examples are not published, or "
-            "not trained on (GPQA, SAGE-Eval), or of attackers, are not on this page; evals/samples.jsonl of each run "
-            "has them."
+            "not trained on (GPQA, SAGE-Eval), or of attackers, are not on this page; the logs in evals/ of each run "
+            "have them."
         )
     if pooled:
         parts.append(f"Of pooled runs one is shown: {'; '.join(pooled)}.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from opct.evals.metrics import INSPECT
+from opct.evals.samples import INSPECT
 from opct.reports.arms import OPCT, Arm
 from opct.reports.compare import Comparison
 from opct.reports.metrics import SAFETY_AXES, SCORE, SideEffect, axis_info, suite_name, where

@@ -221,7 +221,7 @@ def _stale_results(comparison: Comparison) -> Iterator[str]:
             first, folder = off[run.name][0], shlex.quote(str(run.path))
             yield (
                 f"{run.name}: {pluralize(len(off[run.name]), 'row')} of results.json (first {first.metric.name}, "
-                f"{first.group}) do not follow from evals/samples.jsonl; one of the files is stale. "
+                f"{first.group}) do not follow from its logs; one of the files is stale. "
                 f"Run `opct eval {folder}` again."
             )
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -41,7 +42,7 @@ def test_a_folder_without_an_evaluation_names_the_command_that_makes_one(tmp_pat
     assert f"`opct eval MODEL --out '{run}'`." in text()
     write_run(run, "base", questions=2)
     assert f"Name the runs in it: `opct report '{run / 'base'}'`." in text()
-    (run / "base" / "results.json").unlink()
+    shutil.rmtree(run / "base")
     (run / "manifest.json").write_text('{"opct_run": 1}')
     assert f"`opct eval '{run}'`." in text()
     (run / "result.json").write_text("{}")
@@ -64,9 +65,6 @@ def test_runs_that_share_a_name_are_told_apart_and_a_label_may_be_given(tmp_path
     assert [run.label for run in runs] == ["opct", "opct", "mine"]
 
 
-SAMPLE = {"task": "t", "axis": "a", "family": "f", "family_split": "s", "cluster": "c"}
-
-
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
@@ -76,11 +74,7 @@ SAMPLE = {"task": "t", "axis": "a", "family": "f", "family_split": "s", "cluster
         ("results.json", '{"schema": 1, "run": {}, "rows": [], "warnings": 5}', "warnings: "),
         ("results.json", '{"schema": 1, "run": {"seed": "a"}, "rows": [], "settings": 5}', "run.seed: .*settings: "),
         ("results.json", "[" * 100_000, "not valid JSON"),
-        ("evals/samples.jsonl", "", r"samples\.jsonl is missing or empty.*`opct eval "),
-        ("evals/samples.jsonl", "{broken\n{}\n", r"samples\.jsonl:1"),
-        ("evals/samples.jsonl", "{}\n", r"samples\.jsonl:1: is no sample"),
-        ("evals/samples.jsonl", json.dumps(SAMPLE | {"id": "x", "values": {"n": "text"}}) + "\n", r"values\.n"),
-        ("evals/samples.jsonl", json.dumps(SAMPLE | {"id": "x", "completion": [1]}) + "\n", "completion"),
+        ("evals/benign.eval", "no zip", r"benign\.eval cannot be read as an Inspect log"),
         ("manifest.json", '{"teacher_check": "yes"}', r"manifest\.json: teacher_check"),
         ("manifest.json", '{"teacher_check": {"jailbreak": {"bad": 0.5}}}', r"teacher_check\.jailbreak\.axis: Field"),
     ],

@@ -6,9 +6,11 @@ from html.parser import HTMLParser
 
 import pytest
 import yaml
-from synthetic import HOSTILE, write_run, write_three
+from synthetic import HOSTILE, sample_from_row, write_run, write_three
+from tests.logs import write_evaluation
 
 from opct.errors import EvaluationError
+from opct.evals.logs import read_samples
 from opct.reports import report
 from opct.reports.page import axis_view
 
@@ -62,8 +64,7 @@ def test_what_is_not_to_be_published_is_named_and_not_shown(tmp_path):
     row |= {"cluster": "1", "prompt": prompt, "teacher_prompt": prompt, "completion": "A", "answer": "a secret answer"}
     row |= {"stop_reason": "stop", "completion_tokens": 0, "verdict": "correct", "values": {"is_correct": 1.0}}
     for run in runs:
-        with (run / "evals" / "samples.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
+        write_evaluation(run, [*read_samples(run), sample_from_row(row)], run={"label": run.name})
     page = report(runs, tmp_path / "out" / "report.html")
     written = {path.suffix: path.read_text(encoding="utf-8") for path in page.parent.iterdir()}
     assert set(written) == {".html", ".json", ".md"}

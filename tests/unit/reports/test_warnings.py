@@ -75,7 +75,7 @@ def test_stale_results_and_shares_of_unscored_and_cut_replies_are_named(large):
         for row in opct.rows
     )
     text = warnings(large[0], replace(opct, rows=spoilt))
-    assert "opct-1: 1 row of results.json (first sycophancy_rate, held_out) do not follow from evals/samples" in text
+    assert "opct-1: 1 row of results.json (first sycophancy_rate, held_out) do not follow from its logs" in text
     assert "Sycophancy: samples unscored, so not in the number: OPCT 40 of 698 (5.7%) of Sycophancy rate" in text
     assert "Sycophancy: samples cut at the token limit or the context: OPCT 100 of 698 (14.3%)" in text
 
