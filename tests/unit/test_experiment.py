@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -154,9 +155,8 @@ def small(path: Path, tmp_path: Path, monkeypatch):
         part(f"measure {out.name}")
         seed = int(out.name[-1]) if "seed" in out.name else 0
         made = write_run(tmp_path / f"{out.parent.name} made {len(done)}", label, seed, name=out.name, questions=4)
-        (out / "evals").mkdir(parents=True, exist_ok=True)
-        for name in ("results.json", "evals/samples.jsonl"):
-            (out / name).write_bytes((made / name).read_bytes())
+        shutil.copytree(made / "evals", out / "evals", dirs_exist_ok=True)
+        shutil.copy(made / "results.json", out)
         return SimpleNamespace(results=json.loads((out / "results.json").read_text()))
 
     monkeypatch.setattr(module, "train", train)

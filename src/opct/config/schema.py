@@ -42,7 +42,11 @@ class ModelConfig(Section):
     attn_implementation: str | None = Field(
         None, description="Passed to transformers: `sdpa`, `eager`, `flash_attention_2`."
     )
-    trust_remote_code: bool = Field(False, description="Run code that comes with the model. Off unless you ask for it.")
+    trust_remote_code: bool = Field(
+        False,
+        description="Run code that comes with the model. Off unless you ask for it; a run folder that is loaded cannot "
+        "ask for it.",
+    )
 
 
 class LoraSettings(Section):

@@ -269,14 +269,6 @@ def render_pairs(
     return kept, left_out
 
 
-def prompt_tokens(rendered: RenderedPair, renderer: Renderer, turn_tokens: int) -> int:
-    """Tokens of a pair's prompt; each turn that the policy answers first adds `turn_tokens`, for its answer."""
-    if rendered.prompt_ids is not None:
-        return len(rendered.prompt_ids)
-    filled, sampled_turns = _with_placeholders(rendered.pair.prompt)
-    return len(renderer.render(filled)) + sampled_turns * turn_tokens
-
-
 def _with_placeholders(messages: Sequence[Message]) -> tuple[list[Message], int]:
     filled = [dict(m, content="." if m["content"] is None else m["content"]) for m in messages]
     return filled, sum(m["content"] is None for m in messages)

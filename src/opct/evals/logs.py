@@ -212,7 +212,8 @@ def _accuracy_names(log: EvalLog) -> dict[str, str]:
 
 
 def _foreign_values(sample: LogSample, names: Mapping[str, str], unused: Counter[str]) -> dict[str, float | None]:
-    scores, found = sample.scores or {}, dict[str, float | None]()
+    scores = sample.scores or {}
+    found: dict[str, float | None] = {}
     for scorer, score in scores.items():
         if isinstance(score.value, Mapping):
             prefix = f"{scorer}_" if len(scores) > 1 else ""

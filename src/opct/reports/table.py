@@ -16,7 +16,7 @@ from typing import Any
 from opct.evals import stats
 from opct.evals.metrics import Metric, Units
 from opct.evals.seeds import Interval, SeedSpread, Values, difference_over_seeds, pooled_over_seeds, ratio_over_seeds
-from opct.judges.provenance import judge_json, judge_of, judged_by
+from opct.judges.provenance import grader_label, judge_json, judge_of
 from opct.reports.arms import Arm, Pair
 from opct.reports.load import EvaluatedRun, Row, suite_settings
 from opct.reports.metrics import better_text
@@ -344,7 +344,7 @@ def make_row(
             for side, reason in zip(sides, reasons, strict=True)
         )
     measured = [row for arm in arms for run in arm.runs if (row := run.row(suite, metric.name, group)) is not None]
-    judges = _distinct([judged_by(row) for row in measured])
+    judges = _distinct([grader_label(row) for row in measured])
     return MetricRow(
         metric=metric,
         suite=suite,

@@ -8,7 +8,6 @@ whether an answer is of any use to anyone is for a judge.
 
 from __future__ import annotations
 
-import hashlib
 import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,6 +23,7 @@ from opct.data.perturb.families import alternating
 from opct.data.perturb.in_the_wild import WildTemplate, load_artifacts, load_templates
 from opct.data.perturb.jailbreak import ARTIFACT, AXIS, BARE, FAMILIES, bare_prompt, wrapped_prompt, wrapper_families
 from opct.data.questions import SPLITS as DATA_SPLITS
+from opct.data.questions import first_items
 from opct.errors import EvaluationError, unknown
 from opct.evals.graders.encoded import if_read
 from opct.evals.graders.refusal import COMPLIED, PARTIAL, REFUSED, grade_refusal
@@ -185,7 +185,7 @@ def known_behaviors(
 
 def first_behaviors(behaviors: Sequence[Behavior], n: int | None, seed: int = 0) -> list[Behavior]:
     """At most `n` of them, in an order by seed and id alone: fewer are a part of more."""
-    return sorted(behaviors, key=lambda behavior: _order(seed, behavior.id))[:n]
+    return first_items(behaviors, n, seed)
 
 
 def split_behaviors(split: str, behaviors: Sequence[Behavior]) -> list[Behavior]:
@@ -224,10 +224,6 @@ def finished_attacks(
             "or all."
         )
     return [random.Random(f"{seed}/{id_}/artifact").choice(several) for id_, several in of_goal.items()]
-
-
-def _order(seed: int, behavior_id: str) -> str:
-    return hashlib.sha256(f"{seed}/{behavior_id}".encode()).hexdigest()
 
 
 def _item(behavior: Behavior, request: str, prefix: str, family: str, prompt: Prompt) -> EvalSample:

@@ -23,7 +23,7 @@ def fuse_norms(model: torch.nn.Module) -> None:
     """Give the model's RMS norms the function; those that compute something else (as Gemma's do) keep their own."""
     for module in model.modules():
         if type(module).__name__.endswith("RMSNorm") and _epsilon(module) is not None and _is_plain(module):
-            module.__class__ = _fused(type(module))
+            module.__class__ = _fused(cast("Any", type(module)))
 
 
 def _epsilon(module: torch.nn.Module) -> float | None:
