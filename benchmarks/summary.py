@@ -16,7 +16,7 @@ from pathlib import Path
 from opct.errors import EvaluationError
 from opct.evals.metrics import find_metric
 from opct.evals.samples import SYCOPHANCY
-from opct.evals.seeds import Values, difference_over_seeds
+from opct.evals.stats import Values, difference_over_seeds
 from opct.reports.arms import Arm
 from opct.reports.card import table_row
 from opct.reports.compare import Comparison, Section, compare

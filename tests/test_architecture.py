@@ -23,7 +23,7 @@ LONG_FUNCTIONS = {"training/trainer.py:_Loop.run_steps"}
 """The trainer's loop is the one function that may be long."""
 
 BROAD = {"Exception", "BaseException"}
-HANDS_ON = {"evals/batching.py"}
+HANDS_ON = {"evals/provider.py"}
 """Gives any error of a batch to every caller that waits for it, and raises it itself."""
 
 

@@ -7,7 +7,7 @@ With scores s_1 .. s_k of k benchmarks and their intervals [l_i, h_i], each clus
 
 The benchmarks are fixed, their questions are drawn independently. Near 0 or 1 each side keeps its own width (MOVER:
 Zou and Donner 2008). Paired differences of means are combined in the same way. Of several training seeds the spread is
-that of the mean of each seed, since a seed is the same in all benchmarks (`opct.evals.seeds.widened`).
+that of the mean of each seed, since a seed is the same in all benchmarks (`opct.evals.stats.widened`).
 
 A score is a benchmark's published metric (`accuracy`), over all replies: a model cannot raise it by answering less.
 Only benchmarks that every run has count.
@@ -19,7 +19,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from opct.evals.seeds import Bounds, Interval, SeedSpread, widened
+from opct.evals.stats import Bounds, Interval, SeedSpread, widened
 from opct.reports.arms import Arm, Pair
 from opct.reports.metrics import CAPABILITY, MEAN_METRIC, SCORE, suite_name
 from opct.reports.table import Estimate, MetricRow, PairedDifference, read_difference, summed_counts

@@ -15,7 +15,7 @@ from typing import Any
 
 from opct.evals import stats
 from opct.evals.metrics import Metric, Units
-from opct.evals.seeds import Interval, SeedSpread, Values, difference_over_seeds, pooled_over_seeds, ratio_over_seeds
+from opct.evals.stats import Interval, SeedSpread, Values, difference_over_seeds, pooled_over_seeds, ratio_over_seeds
 from opct.judges.provenance import grader_label, judge_json, judge_of
 from opct.reports.arms import Arm, Pair
 from opct.reports.load import EvaluatedRun, Row, suite_settings
@@ -111,7 +111,7 @@ class PairedDifference:
     Attributes:
         left_out: samples that could not be paired.
         reading: see `read_difference`.
-        spreads: differences seed by seed; see `opct.evals.seeds.SeedDifference`.
+        spreads: differences seed by seed; see `opct.evals.stats.SeedDifference`.
         over_questions: the interval for these very seeds, where `low` and `high` cover other seeds too.
     """
 

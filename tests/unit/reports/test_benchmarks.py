@@ -5,7 +5,7 @@ from math import hypot, sqrt
 import pytest
 from small import benchmarks, with_row_settings
 
-from opct.evals.seeds import SeedSpread, widened
+from opct.evals.stats import SeedSpread, widened
 from opct.reports.benchmarks import combined
 from opct.reports.compare import Comparison, compare
 from opct.reports.metrics import MEAN
