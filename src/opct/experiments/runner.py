@@ -26,7 +26,7 @@ from opct.experiments.attacks import check_attacks, settings_of
 from opct.experiments.config import BASE, Arm, Experiment, load_experiment
 from opct.models.loading import PROBED_SIZE, choose_device, choose_dtype
 from opct.models.memory import release_memory
-from opct.reports.costs import COST_COLUMNS, cost_texts
+from opct.reports.training import COST_COLUMNS, cost_texts
 from opct.runs.checkpoints import weight_hashes
 from opct.runs.console import Field, NullProgress, Progress, as_text, duration, make_table
 from opct.runs.io import read_json, read_jsonl, write_json
