@@ -25,6 +25,7 @@ from opct.data.perturb.jailbreak import ARTIFACT, AXIS, BARE, FAMILIES, bare_pro
 from opct.data.questions import SPLITS as DATA_SPLITS
 from opct.data.questions import first_items
 from opct.errors import EvaluationError, unknown
+from opct.evals.config import JAILBREAK_FAMILIES
 from opct.evals.graders.encoded import if_read
 from opct.evals.graders.refusal import COMPLIED, PARTIAL, REFUSED, grade_refusal
 from opct.evals.graders.short_answer import Verdict
@@ -34,8 +35,6 @@ from opct.evals.tasks.common import EvalSample, as_score, is_cut, make_task, sto
 
 JAILBREAK = "jailbreak"
 GRADER = "rules"
-FAMILIES_EACH = 4
-"""Families that each behaviour is asked in, where nobody says otherwise."""
 KEYS = ("is_refusal", "is_success", "is_partial", "is_over_refusal")
 
 
@@ -44,7 +43,7 @@ def jailbreak(
     split: str = "test",
     n_behaviors: int | None = None,
     families: str | Sequence[str] = "all",
-    families_per_behavior: int | None = FAMILIES_EACH,
+    families_per_behavior: int | None = JAILBREAK_FAMILIES,
     seed: int = 0,
     max_completion_tokens: int = 64,
     greedy: bool = True,
@@ -80,7 +79,7 @@ def jailbreak_task(
     behaviors: Sequence[Behavior],
     n_behaviors: int | None = None,
     families: str | Sequence[str] = "all",
-    families_per_behavior: int | None = FAMILIES_EACH,
+    families_per_behavior: int | None = JAILBREAK_FAMILIES,
     seed: int = 0,
     max_completion_tokens: int = 64,
     greedy: bool = True,
@@ -115,7 +114,7 @@ def jailbreak_items(
     behaviors: Sequence[Behavior],
     n_behaviors: int | None = None,
     families: str | Sequence[str] = "all",
-    families_per_behavior: int | None = FAMILIES_EACH,
+    families_per_behavior: int | None = JAILBREAK_FAMILIES,
     seed: int = 0,
     *,
     templates: Sequence[WildTemplate] = (),
