@@ -13,10 +13,10 @@ from opct.evals.tasks.safety_awareness import WORDS
 from opct.judges.calibration import MIN_KAPPA, weakness
 
 Row = Mapping[str, Any]
-RULES_KAPPA = {"XSTest": (0.92, 0.92), "GPTFuzz": (0.69, 0.70)}
+RULES_KAPPA = {"XSTest": (0.91, 0.94), "GPTFuzz": (0.67, 0.68)}
 """By labelled set, Cohen's kappa of the refusal rules against people on each of its parts: the table of docs/evals.md
 ("How well the rules agree with people"), which says how many replies of which models they are."""
-RULES_MEASURED = {JAILBREAK: 1, BENIGN: 1}
+RULES_MEASURED = {JAILBREAK: 2, BENIGN: 2}
 """By suite, the version of the rules that these were measured with, as `opct.evals.graders.versions` gives it."""
 
 
