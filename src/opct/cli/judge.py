@@ -55,7 +55,7 @@ def train(
 ) -> None:
     """Train an offline judge on replies that people have labelled."""
     from opct.errors import DataError
-    from opct.judges.agreement import METRICS
+    from opct.judges.calibration import METRICS
     from opct.judges.classifier import JUDGE_FILE, TrainingSettings, require_sklearn
     from opct.judges.classifier import train as train_classifier
     from opct.judges.labels import read_labels
