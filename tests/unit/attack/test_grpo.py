@@ -48,7 +48,7 @@ from opct.methods.grpo import EPSILON, GRPO, group_advantages
 from opct.methods.rollouts import Rollout, step_weights
 from opct.models.from_run import load_policy
 from opct.models.inference.sampler import Completion
-from opct.reports.attack_numbers import TRAINING
+from opct.reports.attacks import PUBLIC_TRAINING
 from opct.runs.console import NullProgress
 from opct.runs.io import append_jsonl, read_jsonl, write_json
 from opct.runs.run_dir import RunDir
@@ -617,7 +617,7 @@ def test_a_whole_attack_trains_then_attacks_others(tiny_policy, tiny_folder, beh
     """Its result has cost and curve of the training. The training behaviours are not attacked."""
     done = attacked(tiny_policy, tiny_folder, behaviors_file, tmp_path / "a")
     training = done.result["training"]
-    assert set(training) - {"identity"} == set(TRAINING)  # a report has all but the config
+    assert set(training) - {"identity"} == set(PUBLIC_TRAINING)  # a report has all but the config
     assert [row["step"] for row in training["curve"]] == [1, 2]
     assert training["spent"]["queries"] == sum(
         row["queries"] for row in read_jsonl(tmp_path / "a" / "training_steps.jsonl") if "queries" in row
