@@ -26,6 +26,7 @@ from opct.data.perturb.jailbreak import ARTIFACT, AXIS, BARE, FAMILIES, bare_pro
 from opct.data.questions import SPLITS as DATA_SPLITS
 from opct.data.questions import first_items
 from opct.errors import EvaluationError, unknown
+from opct.evals.config import JAILBREAK_FAMILIES
 from opct.evals.graders.refusal import COMPLIED, PARTIAL, REFUSED, grade_refusal
 from opct.evals.graders.short_answer import Verdict
 from opct.evals.graders.versions import grader_version
@@ -34,8 +35,6 @@ from opct.evals.tasks.common import EvalSample, as_score, is_cut, make_task, sto
 
 JAILBREAK = "jailbreak"
 GRADER = "rules"
-FAMILIES_EACH = 4
-"""Families that each behaviour is asked in, where nobody says otherwise."""
 NOT_READ = "unscored:not_read"
 LEAST_BEGINNING = 3
 """A word of so many letters is the same as one that begins with it."""
@@ -47,7 +46,7 @@ def jailbreak(
     split: str = "test",
     n_behaviors: int | None = None,
     families: str | Sequence[str] = "all",
-    families_per_behavior: int | None = FAMILIES_EACH,
+    families_per_behavior: int | None = JAILBREAK_FAMILIES,
     seed: int = 0,
     max_completion_tokens: int = 64,
     greedy: bool = True,
@@ -83,7 +82,7 @@ def jailbreak_task(
     behaviors: Sequence[Behavior],
     n_behaviors: int | None = None,
     families: str | Sequence[str] = "all",
-    families_per_behavior: int | None = FAMILIES_EACH,
+    families_per_behavior: int | None = JAILBREAK_FAMILIES,
     seed: int = 0,
     max_completion_tokens: int = 64,
     greedy: bool = True,
@@ -118,7 +117,7 @@ def jailbreak_items(
     behaviors: Sequence[Behavior],
     n_behaviors: int | None = None,
     families: str | Sequence[str] = "all",
-    families_per_behavior: int | None = FAMILIES_EACH,
+    families_per_behavior: int | None = JAILBREAK_FAMILIES,
     seed: int = 0,
     *,
     templates: Sequence[WildTemplate] = (),
@@ -177,7 +176,7 @@ def known_behaviors(
         DataError: the file is faulty.
     """
     if source is not None:
-        return load_behaviors(source, columns, twins=twins, leave_out=exclude)
+        return load_behaviors(source, columns, twins=twins, exclude=exclude)
     for what, given in (("twins", twins), ("columns", columns), ("categories to leave out", exclude)):
         if given:
             raise EvaluationError(
