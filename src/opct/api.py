@@ -69,10 +69,8 @@ def train(
 
     Where pairs hold jailbreak behaviours or hazards, a new run measures its teacher; see `teacher.check_behaviors`.
     """
-    from opct.config.schema import refuse_attackers
     from opct.training.trainer import train as run_training
 
-    refuse_attackers(config)
     work = run_training
     if launched():  # torchrun then prints the error of the rank that failed first
         from torch.distributed.elastic.multiprocessing.errors import record

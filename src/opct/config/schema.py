@@ -11,8 +11,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
-from opct.errors import ConfigError
-
 DEFAULT_MODEL = "smollm2-135m-instruct"
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
@@ -95,7 +93,8 @@ class DataConfig(Section):
 
 
 class RolloutConfig(Section):
-    """How the policy answers. Anything but temperature 1, top_p 1, top_k 0 is not on-policy; see `on_policy_faults`."""
+    """How the policy answers. Anything but temperature 1, top_p 1, top_k 0 is not on-policy: `opct` refuses it where
+    nothing corrects for it."""
 
     engine: Literal["in_process", "vllm", "vllm_server"] = Field(
         "in_process",
@@ -264,8 +263,8 @@ class ParallelConfig(Section):
 class TrainConfig(Section):
     """One training run."""
 
-    method: Literal["opct", "sft", "offpolicy", "dpo", "act", "grpo"] = Field(
-        "opct", description="Which algorithm; see [Methods](methods.md)."
+    method: str = Field(
+        "opct", description="Which algorithm: `opct`, `sft`, `offpolicy`, `dpo` or `act`; see [Methods](methods.md)."
     )
     output_dir: str = Field("runs/opct", description="The run directory.")
     seed: int = Field(
@@ -302,38 +301,10 @@ class TrainConfig(Section):
     @model_validator(mode="after")
     def check_across_settings(self) -> TrainConfig:
         """Refuse settings that contradict each other; every such fault is in the message, one a line."""
-        faults = [*on_policy_faults(self), *combination_faults(self), *method_faults(self), *engine_faults(self)]
+        faults = [*combination_faults(self), *engine_faults(self)]
         if faults:
             raise ValueError("\n".join(faults))
         return self
-
-
-def on_policy_faults(config: TrainConfig) -> Iterator[str]:
-    """What makes the sampling not the policy's own, where nothing corrects for it.
-
-    `sampled` weighs each token by pi_theta / mu with mu the distribution that was sampled, so a temperature above 0 is
-    handled there. top_p and top_k give mu no mass on tokens that pi_theta can take: nothing corrects for that. The
-    baselines train on offline answers and may sample them as they like.
-    """
-    if config.method not in ("opct", "grpo"):
-        return
-    rollout = config.rollout
-    if rollout.top_p != 1.0 or rollout.top_k != 0:
-        yield (
-            f"rollout.top_p={rollout.top_p}, rollout.top_k={rollout.top_k}: truncated sampling is not on-policy and "
-            "nothing corrects for it; use top_p: 1.0 and top_k: 0"
-        )
-    if rollout.use_generation_config:
-        yield (
-            "rollout.use_generation_config: a generation_config may sample anything but the policy itself; leave it "
-            "out (the baselines may use it)"
-        )
-    handled = rollout.temperature > 0 and (config.loss.estimator == "sampled" or config.method == "grpo")
-    if rollout.temperature != 1.0 and not handled:
-        yield (
-            f"rollout.temperature={rollout.temperature}: only temperature 1 samples the policy itself; use 1.0, or "
-            "loss.estimator: sampled (above 0), which weighs the samples by pi/mu"
-        )
 
 
 def combination_faults(config: TrainConfig) -> Iterator[str]:
@@ -344,15 +315,6 @@ def combination_faults(config: TrainConfig) -> Iterator[str]:
             f"loss.estimator={loss.estimator} with loss.divergence={loss.divergence}: only `exact` computes "
             "other divergences than reverse_kl"
         )
-    if loss.ppo_clip is not None and loss.estimator != "sampled" and config.method != "grpo":
-        yield "loss.ppo_clip is for loss.estimator: sampled; leave it out"
-    if config.method == "offpolicy" and loss.kl_discount_factor > 0:
-        yield (
-            f"loss.kl_discount_factor={loss.kl_discount_factor} with method: offpolicy: the term for later tokens "
-            "needs the policy's own samples; use 0"
-        )
-    if config.method == "offpolicy" and loss.estimator == "sampled":
-        yield "method: offpolicy trains on the teacher's samples; loss.estimator must be exact or topk"
 
 
 def engine_faults(config: TrainConfig) -> Iterator[str]:
@@ -364,12 +326,6 @@ def engine_faults(config: TrainConfig) -> Iterator[str]:
             f"rollout.engine={engine} with lora: null: only an adapter can be served anew after each step; train one "
             "(lora: {r: 16, alpha: 32}) or use rollout.engine: in_process"
         )
-    if engine != "in_process" and config.method != "opct" and not bare_base:
-        yield (
-            f"rollout.engine={engine} with method: {config.method}: its offline answers are the teacher's, and the "
-            "engine serves the model without adapter only; use teacher.kind: base without model.adapter (or with "
-            "teacher.include_adapter: false), or rollout.engine: in_process"
-        )
     for name in ("server_url", "adapter_dir"):
         if engine == "vllm_server" and getattr(vllm, name) is None:
             yield f"rollout.engine=vllm_server needs vllm.{name}: set it"
@@ -379,55 +335,12 @@ def engine_faults(config: TrainConfig) -> Iterator[str]:
         return
     if engine == "in_process":
         yield "teacher.engine=rollout needs an engine: set rollout.engine to vllm or vllm_server"
-    if config.method != "opct" or config.loss.estimator != "sampled":
-        yield (
-            f"teacher.engine=rollout with method: {config.method}, loss.estimator={config.loss.estimator}: an engine "
-            "gives log-probs of the sampled tokens alone; use method: opct and loss.estimator: sampled, or "
-            "teacher.engine: in_process"
-        )
     if not bare_base:
         yield (
             f"teacher.engine=rollout with teacher.kind={teacher.kind}"
             + ("" if config.model.adapter is None else " and model.adapter")
             + ": the engine scores without the adapter; use teacher.kind: base and a fresh adapter (or "
             "teacher.include_adapter: false), or teacher.engine: in_process"
-        )
-
-
-OF_A_DIVERGENCE = ("estimator", "divergence", "kl_coef", "kl_discount_factor", "ppo_clip")
-UNUSED = {
-    "grpo": ("estimator", "divergence", "kl_discount_factor", "dpo_beta", "mask_truncated", "mask_thinking"),
-    "dpo": (*OF_A_DIVERGENCE, "reduction"),
-    "act": (*OF_A_DIVERGENCE, "mask_truncated", "mask_thinking", "dpo_beta"),
-    **dict.fromkeys(("opct", "sft", "offpolicy"), ("dpo_beta",)),
-}
-"""Settings of the loss, by the method that refuses another value than the default."""
-WHY = {
-    "grpo": "its loss is a policy gradient and the exact reverse KL, of every token that the attacker sampled",
-    "dpo": "its loss is no divergence, and its mean is over pairs of answers",
-    "act": "its loss is a distance of activations, and it has no answers",
-}
-
-
-def method_faults(config: TrainConfig) -> Iterator[str]:
-    """What the method of a run cannot follow."""
-    defaults = type(config.loss)()
-    for name in UNUSED[config.method]:
-        value = getattr(config.loss, name)
-        if value != getattr(defaults, name):
-            why = WHY.get(config.method, "it is for method: dpo")
-            yield f"loss.{name}={value} with method: {config.method}: {why}; leave it out"
-    if config.method == "dpo" and config.teacher.kind != "base":
-        yield (
-            f"teacher.kind={config.teacher.kind} with method: dpo: its reference does not move; use teacher.kind: base"
-        )
-
-
-def refuse_attackers(config: TrainConfig) -> None:
-    """Raises ConfigError where the settings are those of an attacker's training, which needs a target."""
-    if config.method == "grpo":
-        raise ConfigError(
-            "method: grpo trains an attacker against its target: use `opct attack --attacker grpo`, or opct.run_attack."
         )
 
 

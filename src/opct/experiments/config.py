@@ -26,8 +26,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from opct.config.loader import load_config, load_settings
-from opct.config.schema import Section, TrainConfig, refuse_attackers
+from opct.config.loader import load_settings
+from opct.config.schema import Section, TrainConfig
 from opct.errors import ConfigError
 from opct.experiments.arms import (
     Arm,
@@ -311,8 +311,12 @@ def _config_of(
     if arm.after is not None:
         earlier = next(other for other in arms if other.name == arm.after)
         own |= {"model.adapter": str(earlier.folder(out, seed)), "teacher.include_adapter": False}
+    from opct.methods.registry import load_training_config, refuse_attackers  # heavy
+
     try:
-        found = load_config(train, [*(f"{name}={json.dumps(value)}" for name, value in own.items()), *overrides])
+        found = load_training_config(
+            train, [*(f"{name}={json.dumps(value)}" for name, value in own.items()), *overrides]
+        )
         refuse_attackers(found)
         return found
     except ConfigError as error:
