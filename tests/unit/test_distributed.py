@@ -127,8 +127,8 @@ def test_the_empty_rollout_adds_nothing(make_config, share: bool):
         if extra:
             found, weights = [*found, dummy_rollout(found[0])], [*weights, torch.zeros(2)]
             plan = [[[0, 1], [2]], [[2]]]
-        loss, _, _ = accumulate._accumulate(
-            OPCT(policy, teacher, config), policy, teacher, found, weights, plan, share=share
+        loss, _, _ = accumulate._run(
+            OPCT(policy, teacher, config), policy, teacher, found, weights, plan, share=share, observe=lambda *_: None
         )
         results.append((loss, oracles.gradients(policy)))
     assert results[0][0] == pytest.approx(results[1][0], rel=1e-6)
