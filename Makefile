@@ -81,7 +81,7 @@ $(BENCH): pyproject.toml constraints.txt | $(CORE)
 bench: bench-scores bench-parts bench-step bench-sampler bench-cost ## make the numbers of docs/results.md again (hours)
 
 bench-scores: $(BENCH) ## the table of evaluations, and the estimators
-	$(BIN)/python benchmarks/sycophancy.py --out runs/results
+	$(BIN)/opct experiment configs/experiment_results.yaml
 	$(BIN)/python benchmarks/estimators.py --out runs/estimators --figure docs/assets/estimators.svg
 
 bench-step: $(BENCH) model ## seconds and memory of a step against TRL

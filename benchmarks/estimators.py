@@ -25,8 +25,8 @@ from opct.config.loader import load_config
 from opct.config.schema import TrainConfig
 from opct.methods.opct import OPCT
 from opct.methods.rollouts import policy_rollouts, step_weights
+from opct.runs.console import make_progress
 from opct.runs.io import read_jsonl, write_json
-from opct.runs.progress import make_progress
 from opct.runs.run_dir import RunDir
 from opct.training.resume import is_finished
 from opct.training.setup import TrainingSetup, build_setup

@@ -18,8 +18,8 @@ from opct.data.pairs import write_pairs
 from opct.methods.opct import OPCT
 from opct.methods.rollouts import step_weights
 from opct.models.policy import Policy
+from opct.runs.console import NullProgress
 from opct.runs.io import read_jsonl
-from opct.runs.progress import NullProgress
 from opct.runs.run_dir import RunDir
 from opct.training import trainer
 from opct.training.accumulate import accumulate, shares_prompts

@@ -158,7 +158,7 @@ def test_every_metric_of_jailbreaks_is_documented():
 
 def test_every_suite_metric_and_preset_is_documented():
     from opct.config.presets import PRESETS
-    from opct.evals.suites import SUITES
+    from opct.evals.run import SUITES
 
     evals = text("evals.md")
     for suite in SUITES:

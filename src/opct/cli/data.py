@@ -101,14 +101,17 @@ def _check_teacher(model: str, pairs: Sequence[ContrastivePair]) -> None:
     from opct.evals.teacher_check import AXES, ask_policy, teacher_figure, teacher_sanity_check
     from opct.models.from_run import load_policy
 
+    nothing = DataError(
+        f"None of the {len(pairs)} pairs says what its teacher is to do, so {model} cannot be checked as one: "
+        "only pairs of behaviours of the axis jailbreak, and of hazards of the axis safety_awareness, do."
+    )
+    if not any(pair.axis in AXES for pair in pairs):  # before the model is looked for
+        raise nothing
     with load_policy(model).base() as teacher:
         found = [teacher_sanity_check(pairs, partial(ask_policy, teacher), axis=axis, n=100) for axis in AXES]
     rows = [row for row in found if row is not None]
     if not rows:
-        raise DataError(
-            f"None of the {len(pairs)} pairs says what its teacher is to do, so {model} cannot be checked as one: "
-            "only pairs of behaviours of the axis jailbreak, and of hazards of the axis safety_awareness, do."
-        )
+        raise nothing
     for row in rows:
         print(f"teacher: {teacher_figure(row)}" + (f"\nwarning: {row['warning']}" if row["warning"] else ""))
 

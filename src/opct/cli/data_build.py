@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -14,6 +14,7 @@ from opct.cli.options import SPLIT_HELP, Split, named_columns, refuse_existing
 if TYPE_CHECKING:
     from opct.data.builders.jailbreak import JailbreakSources
     from opct.data.pairs import ContrastivePair
+    from opct.data.questions import HasSplit
     from opct.data.questions import Split as DataSplit
 
 app = typer.Typer(help="Make pairs from questions, behaviours or safety facts.", no_args_is_help=True)
@@ -264,7 +265,7 @@ def build_safety_awareness(
 
 
 def _data_split(split: Split) -> DataSplit | None:
-    return None if split is Split.all else split.value
+    return None if split is Split.all else cast("DataSplit", split.value)
 
 
 def _which(split: Split) -> str:
@@ -279,7 +280,7 @@ def _at_most(pairs: list[ContrastivePair], n: int | None, seed: int) -> list[Con
     return [pairs[i] for i in sorted(random.Random(seed).sample(range(len(pairs)), n))]
 
 
-def _echo_splits(source: str, items: Sequence[object], noun: str) -> None:
+def _echo_splits(source: str, items: Sequence[HasSplit], noun: str) -> None:
     from opct.data.questions import SPLITS
     from opct.runs.console import echo
 

@@ -40,7 +40,11 @@ class ModelConfig(Section):
     attn_implementation: str | None = Field(
         None, description="Passed to transformers: `sdpa`, `eager`, `flash_attention_2`."
     )
-    trust_remote_code: bool = Field(False, description="Run code that comes with the model. Off unless you ask for it.")
+    trust_remote_code: bool = Field(
+        False,
+        description="Run code that comes with the model. Off unless you ask for it; a run folder that is loaded cannot "
+        "ask for it.",
+    )
 
 
 class LoraSettings(Section):
@@ -301,14 +305,14 @@ class TrainConfig(Section):
     @model_validator(mode="after")
     def check_across_settings(self) -> TrainConfig:
         """Refuse settings that contradict each other; every such fault is in the message, one a line."""
-        faults = [*combination_faults(self), *engine_faults(self)]
+        faults = [*loss_faults(self), *engine_faults(self)]
         if faults:
             raise ValueError("\n".join(faults))
         return self
 
 
-def combination_faults(config: TrainConfig) -> Iterator[str]:
-    """Settings that contradict each other."""
+def loss_faults(config: TrainConfig) -> Iterator[str]:
+    """Settings of the loss that contradict each other."""
     loss = config.loss
     if loss.estimator != "exact" and loss.divergence != "reverse_kl":
         yield (
@@ -319,28 +323,29 @@ def combination_faults(config: TrainConfig) -> Iterator[str]:
 
 def engine_faults(config: TrainConfig) -> Iterator[str]:
     """What the engine that samples cannot do."""
-    engine, teacher, vllm = config.rollout.engine, config.teacher, config.vllm
-    bare_base = teacher.kind == "base" and (config.model.adapter is None or not teacher.include_adapter)
+    engine, teacher = config.rollout.engine, config.teacher
+    is_bare_base = teacher.kind == "base" and (config.model.adapter is None or not teacher.include_adapter)
+    use_bare_base = "use teacher.kind: base without model.adapter (or with teacher.include_adapter: false)"
     if engine != "in_process" and config.lora is None:
         yield (
-            f"rollout.engine={engine} with lora: null: only an adapter can be served anew after each step; train one "
+            f"rollout.engine={engine} with lora: null: only an adapter can be sent to it after each step; train one "
             "(lora: {r: 16, alpha: 32}) or use rollout.engine: in_process"
         )
     for name in ("server_url", "adapter_dir"):
-        if engine == "vllm_server" and getattr(vllm, name) is None:
+        is_set = getattr(config.vllm, name) is not None
+        if engine == "vllm_server" and not is_set:
             yield f"rollout.engine=vllm_server needs vllm.{name}: set it"
-        if engine != "vllm_server" and getattr(vllm, name) is not None:
+        if engine != "vllm_server" and is_set:
             yield f"vllm.{name} is for rollout.engine: vllm_server; leave it out"
     if teacher.engine == "in_process":
         return
     if engine == "in_process":
         yield "teacher.engine=rollout needs an engine: set rollout.engine to vllm or vllm_server"
-    if not bare_base:
+    if not is_bare_base:
+        also = "" if config.model.adapter is None else " and model.adapter"
         yield (
-            f"teacher.engine=rollout with teacher.kind={teacher.kind}"
-            + ("" if config.model.adapter is None else " and model.adapter")
-            + ": the engine scores without the adapter; use teacher.kind: base and a fresh adapter (or "
-            "teacher.include_adapter: false), or teacher.engine: in_process"
+            f"teacher.engine=rollout with teacher.kind={teacher.kind}{also}: the engine scores without the adapter; "
+            f"{use_bare_base}, or teacher.engine: in_process"
         )
 
 

@@ -192,7 +192,7 @@ def shown(text: str) -> str:
 def _with_twins(
     raw: Sequence[RawBehavior], benign: Sequence[RawBehavior], source: str | Path, twins: str | Path
 ) -> list[RawBehavior]:
-    by_key = {row.key: row.behavior for row in benign if row.key is not None}
+    by_key: dict[str | None, str] = {row.key: row.behavior for row in benign if row.key is not None}
     lacking = [row for row in raw if row.key not in by_key]
     if lacking:
         raise DataError(

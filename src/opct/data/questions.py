@@ -97,12 +97,14 @@ def hash_share(text: str) -> float:
     return int.from_bytes(hashlib.sha256(text.encode("utf-8")).digest()[:8], "big") / 2**64
 
 
-class _HasSplit(Protocol):
+class HasSplit(Protocol):
+    """A question, behaviour, fact or request."""
+
     @property
     def split(self) -> Split: ...
 
 
-Item = TypeVar("Item", bound=_HasSplit)
+Item = TypeVar("Item", bound=HasSplit)
 
 
 def of_split(items: Sequence[Item], split: str | None, noun: str) -> list[Item]:

@@ -21,8 +21,6 @@ Value = float | None
 Row = dict[str, Any]
 Groups = Callable[[GradedSample], Iterable[str]]
 RATE, CHANGE = (0.0, 1.0), (-1.0, 1.0)
-INSPECT = "inspect"
-"""The axis of samples of any other Inspect task; each number of its scorers is a metric."""
 
 
 # ------------------------------------------------------------------------------- what a metric is computed from

@@ -32,7 +32,7 @@ from inspect_ai.model import (
 from opct.data.pairs import Message, Prompt
 from opct.errors import EvaluationError
 from opct.evals.batching import Batcher
-from opct.models.memory import give_back
+from opct.models.memory import release_memory
 
 if TYPE_CHECKING:
     from inspect_ai.tool import ToolChoice, ToolInfo
@@ -194,12 +194,12 @@ class PolicyAPI(ModelAPI):
             top_p=settings.top_p,
             top_k=settings.top_k,
         )
-        give_back()
+        release_memory()
         return completions
 
     def _run_options(self, requests: list[tuple[Prompt, tuple[str, ...]]], _: None) -> list[list[float]]:
         found = self.policy.option_logprobs([prompt for prompt, _ in requests], [list(o) for _, o in requests])
-        give_back()
+        release_memory()
         return found
 
     def _output(self, text: str, reason: StopReason, prompt_tokens: int, token_ids: Sequence[int]) -> ModelOutput:

@@ -48,7 +48,7 @@ class GRPO(Method):
 
     unused_settings = ("estimator", "divergence", "kl_discount_factor", "dpo_beta", "mask_truncated", "mask_thinking")
     unused_because = "its loss is a policy gradient and the exact reverse KL, of every token that the attacker sampled"
-    trained_by = "opct attack --attacker grpo"
+    trained_by = "opct attack"
 
     def __init__(
         self,

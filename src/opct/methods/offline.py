@@ -15,7 +15,7 @@ from opct.data.render import RenderedPair
 from opct.errors import RunError
 from opct.methods.base import Method
 from opct.methods.rollouts import Rollout, cost, group_by_prompt, rollout_row
-from opct.models.fsdp import by_itself
+from opct.models.fsdp import unsharded
 from opct.models.inference.sampler import ROLLOUT_TOKENS, Completion, Sampling
 from opct.models.policy import Policy
 from opct.models.teacher import Teacher
@@ -77,7 +77,7 @@ def offline_answers(
         started, tokens = time.perf_counter(), [0]
 
         def answer(own: list[RenderedPair]) -> list[list[Rollout]]:
-            with teacher() as model, by_itself(model):
+            with teacher() as model, unsharded(model):
                 counting = _Counting(sampler or model, tokens)
                 return group_by_prompt(method.answer(model, own, config, on_done, sampler=counting), len(own))
 

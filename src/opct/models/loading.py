@@ -196,10 +196,14 @@ def load_model_config(config: ModelConfig) -> PreTrainedConfig:
 
 
 def empty_model(config: ModelConfig) -> PreTrainedModel:
-    """The model without numbers in its weights, to count them."""
+    """The model without numbers in its weights, to count them.
+
+    Raises:
+        ModelError: it cannot be made.
+    """
     from transformers import AutoModelForCausalLM
 
-    with torch.device("meta"):
+    with cannot_load(f"model.name_or_path={config.name_or_path!r}"), torch.device("meta"):
         return AutoModelForCausalLM.from_config(load_model_config(config), trust_remote_code=config.trust_remote_code)
 
 
@@ -223,9 +227,9 @@ def load_base(
     device = choose_device(config.device)
     source = resolve_model(config.name_or_path)
     options = {"revision": config.revision, "trust_remote_code": config.trust_remote_code}
-    hidden_size = load_model_config(config).get_text_config().hidden_size
-    compute_dtype, why = choose_dtype(config.dtype, device, hidden_size, recorded_dtype)
     with cannot_load(f"model.name_or_path={config.name_or_path!r}"):
+        hidden_size = load_model_config(config).get_text_config().hidden_size
+        compute_dtype, why = choose_dtype(config.dtype, device, hidden_size, recorded_dtype)
         loaded = AutoModelForCausalLM.from_pretrained(
             source,
             dtype=torch.float32 if master_float32 else compute_dtype,

@@ -13,7 +13,7 @@ RESULT = ("rows", "curve", "budget", "judge_usage", "ended")
 MODEL = ("where", "has_adapter", "weights", "template_hash", "dtype", "max_tokens", "temperature", "top_p")
 THINKING = ("thinking_tags", "template_opens_thinking")
 JUDGE = ("name", "model", "rubric", "label", "threshold", "hash", "calibration", "warning")
-SETTINGS = ("source", "rules", "twin_rules", "behaviors", "twins", "pool")
+SETTINGS = ("source", "rules", "counterpart_rules", "behaviors", "counterparts", "pool")
 TRAINING = (
     *("steps", "queries", "trained_on", "settings", "spent", "judge_usage", "curve", "unscored_episodes"),
     *("steps_played_twice", "queries_played_twice", "steps_cut_short", "queries_cut_short_at_most"),
@@ -29,8 +29,10 @@ def numbers_of(result: Mapping[str, Any]) -> dict[str, Any]:
     is_model = isinstance(attacker.get("model"), Mapping)
     said["attacker"] = dict(attacker) | ({"model": _model(attacker["model"])} if is_model else {})
     said["judge"] = _judge(result["judge"])
-    twin_judge = settings.get("twin_judge")
-    said["settings"] = _those(settings, SETTINGS) | ({"twin_judge": _judge(twin_judge)} if twin_judge else {})
+    benign_judge = settings.get("counterpart_judge")
+    said["settings"] = _those(settings, SETTINGS) | (
+        {"counterpart_judge": _judge(benign_judge)} if benign_judge else {}
+    )
     return said
 
 

@@ -20,12 +20,12 @@ LIMITS = (("queries", "queries"), ("tokens", "sampled tokens"), ("seconds", "sec
 def settings_of(result: Mapping[str, Any]) -> dict[str, str]:
     """The settings of one attack by what they are called; those that its result does not have are left out."""
     settings, attacker, judge = result["settings"], result["attacker"], result["judge"]
-    rules, twins = settings["rules"], settings.get("twin_rules")
+    rules, twins = settings["rules"], settings.get("counterpart_rules")
     own = {name: value for name, value in attacker.items() if name not in ELSEWHERE}
     found = {
         "behaviours": _counted(settings.get("behaviors"), "behaviour") + _of(settings.get("source")),
         "episodes of each": f"{_played(rules)}; --stop {rules['stop']}",
-        "benign twins": _twins(settings.get("twins"), twins),
+        "benign twins": _twins(settings.get("counterparts"), twins),
         "target": _model(result["target"]),
         "attacker": "; ".join(f"{name} {_listed(value)}" for name, value in own.items()),
         "attacker's model": _model(attacker.get("model") or {}),

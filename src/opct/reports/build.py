@@ -90,7 +90,7 @@ def report(
 def _refuse_results(written: Sequence[Path], run_dirs: Sequence[str | Path]) -> None:
     """Refuse to write over what a run holds: a report goes beside it, or into its folder under another name."""
     for run in map(RunDir, run_dirs):
-        kept = {path.resolve() for path in (run.results_path, run.manifest_path, run.samples_path)}
+        kept = {path.resolve() for path in (run.results_path, run.manifest_path, *run.evals_dir.glob("*.eval"))}
         for path in written:
             if path.resolve() in kept:
                 raise EvaluationError(

@@ -20,7 +20,9 @@ from opct.attack.protocol import LOADED
 from opct.attack.store import AttackDir
 from opct.data.perturb import jailbreak
 from opct.errors import EvaluationError
-from opct.evals.suites import known_suites, suite_of
+from opct.evals.logs import read_samples
+from opct.evals.run import known_suites, suite_of
+from opct.evals.samples import GradedSample
 from opct.evals.tasks.benign import BENIGN, OVER_REFUSAL
 from opct.evals.teacher_check import AXES
 from opct.judges.calibration import with_calibrations
@@ -93,9 +95,7 @@ def load_run(directory: Path, taken: set[str] | None = None) -> EvaluatedRun:
             f"{run_dir.results_path} has schema {results.get('schema')!r}; this version reads schema {SCHEMA} with "
             f"`run` and `rows`: `opct eval {shlex.quote(str(directory))}` writes it anew."
         )
-    samples = read_jsonl(run_dir.samples_path)
-    if not samples:
-        raise EvaluationError(f"{run_dir.samples_path} is missing or empty, so no reply can be compared: {again}.")
+    samples = [row_from_sample(sample) for sample in read_samples(directory)]
     manifest = _manifest(run_dir.manifest_path)
     label = str(run.get("label") or run.get("method") or directory.name)
     return EvaluatedRun(
@@ -118,6 +118,26 @@ def load_run(directory: Path, taken: set[str] | None = None) -> EvaluatedRun:
         if run_dir.config_path.is_file()
         else "",
     )
+
+
+OF_ROW = (
+    *("id", "task", "axis", "family", "family_split", "cluster", "prompt", "teacher_prompt", "completion"),
+    *("stop_reason", "completion_tokens", "verdict", "values", "reasons", "tokens", "kl"),
+)
+OF_GRADING = ("category", "behavior", "fact", "answer", "suggested", "is_evaluation_only")
+
+
+def row_from_sample(sample: GradedSample) -> Row:
+    """A sample as the tables of a report read it."""
+    return {name: getattr(sample, name) for name in OF_ROW} | {name: sample.grading.get(name) for name in OF_GRADING}
+
+
+def sample_from_row(row: Mapping[str, Any]) -> GradedSample:
+    """The sample of such a row."""
+    grading = {name: row.get(name) for name in OF_GRADING if row.get(name) is not None}
+    own = {name: row[name] for name in OF_ROW if name in row}
+    own |= {"values": dict(row.get("values") or {}), "verdict": str(row.get("verdict") or "")}
+    return GradedSample(grading=grading, **own)
 
 
 def _command(run: RunDir) -> str:

@@ -188,7 +188,7 @@ def _browser_caption(browser: Browser, arms: Sequence[Arm]) -> str:
     if browser.withheld:
         parts.append(
             f"{count(browser.withheld, 'prompt')} of sets whose authors ask that examples are not published, or not "
-            "trained on (GPQA, SAGE-Eval), or of attackers, are not on this page; evals/samples.jsonl of each run has "
+            "trained on (GPQA, SAGE-Eval), or of attackers, are not on this page; the logs in evals/ of each run have "
             "them."
         )
     if pooled:

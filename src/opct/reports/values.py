@@ -1,4 +1,4 @@
-"""The values of a metric by sample id, from rows of `samples.jsonl`."""
+"""The values of a metric by sample id, from rows of samples."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from opct.evals.metrics import find_metric, metrics_of, units_of
 from opct.evals.metrics import sample_values as values_of
-from opct.evals.samples import sample_from_row
-from opct.reports.load import EvaluatedRun, Row
+from opct.reports.load import EvaluatedRun, Row, sample_from_row
 
 Value = float | None
 

@@ -227,7 +227,7 @@ def _disagreements(comparison: Comparison) -> Iterator[str]:
                 first, folder = f"{off[0].info.name}, {off[0].group}", shlex.quote(str(run.path))
                 yield (
                     f"{run.name}: {count(len(off), 'row')} of results.json (first {first}) do not follow from "
-                    f"evals/samples.jsonl; one of the files is stale. Run `opct eval {folder}` again."
+                    f"its logs; one of the files is stale. Run `opct eval {folder}` again."
                 )
 
 

@@ -20,7 +20,7 @@ from opct.models.inference.prefix_sharing import NOT_SHARED, Prefixes, no_cascad
 from opct.models.kernels.attention import GROUPED
 from opct.models.policy import Policy
 from opct.models.scoring import micro_batches
-from opct.models.teacher import Teacher, sharing_fault
+from opct.models.teacher import Teacher, no_sharing_reason
 
 Plan = list[list[list[int]]]
 TokenKL = list[list[float] | None]
@@ -169,7 +169,7 @@ def prompt_shares(rollouts: Sequence[Rollout], parts: int) -> list[list[int]]:
 
 def slow_path_reasons(policy: Policy, teacher: Teacher, generations: int) -> list[str]:
     """What is computed in a slower way, and why, a line each; to be asked before training changes the weights."""
-    fault, rows_fault = sharing_fault(policy, teacher), no_shared_rows_reason(policy.backbone)
+    fault, rows_fault = no_sharing_reason(policy, teacher), no_shared_rows_reason(policy.backbone)
     cascade_fault, own_attention = no_cascade_reason(policy.backbone), policy.backbone.attention == GROUPED
     found = []
     if fault is not None:
@@ -187,7 +187,7 @@ def shares_prompts(policy: Policy, teacher: Teacher, rollouts: Sequence[Rollout]
     What was given and not sampled is the end of a prompt, of which every token is looked at.
     """
     several = len({tuple(r.prompt_ids) for r in rollouts}) < sum(len(r.answers) for r in rollouts)
-    return several and sharing_fault(policy, teacher) is None
+    return several and no_sharing_reason(policy, teacher) is None
 
 
 def shared_prefixes(policy: Policy, teacher: Teacher, rollouts: Sequence[Rollout]) -> Prefixes:

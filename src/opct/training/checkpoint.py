@@ -26,7 +26,7 @@ from torch import Tensor
 
 from opct import distributed
 from opct.errors import CheckpointError
-from opct.models.fsdp import whole_state
+from opct.models.fsdp import full_state_dict
 from opct.models.policy import Policy
 from opct.models.teacher import Teacher
 from opct.runs.checkpoints import read_state
@@ -79,7 +79,7 @@ def write_checkpoint(run: RunDir, setup: TrainingSetup, state: TrainingState) ->
         weights = None
         if in_parts:
             folder = Path(distributed.broadcast_object(str(folder)))
-            weights = whole_state(policy.model)
+            weights = full_state_dict(policy.model)
         assert folder is not None
         if distributed.is_main():
             policy.save(folder / ("adapter" if policy.has_adapter else "model"), weights)

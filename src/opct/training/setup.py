@@ -21,7 +21,7 @@ from opct.methods.offline import offline_answers
 from opct.methods.registry import check_settings, method_class
 from opct.methods.rollouts import sampling
 from opct.models.from_run import adapter_folder, read_adapter_config
-from opct.models.fsdp import by_itself, shard, wants_shards
+from opct.models.fsdp import shard, unsharded, wants_shards
 from opct.models.inference.sampler import Completion
 from opct.models.loading import PROBED_SIZE, choose_device, choose_dtype, load_model_config, load_tokenizer
 from opct.models.policy import Policy, context_length
@@ -287,7 +287,7 @@ def ask_teacher(
     ids = {i: policy.renderer.render(prompts[i]) for i in fitting}
 
     def answer(places: list[int]) -> list[Completion]:
-        with setup.teacher() as teacher, by_itself(teacher):
+        with setup.teacher() as teacher, unsharded(teacher):
             groups = teacher.sample(
                 [ids[i] for i in places],
                 [[seeds[i]] for i in places],

@@ -35,10 +35,10 @@ from opct.methods.rollouts import (
     step_weights,
 )
 from opct.methods.sampler_mismatch import StepMetrics, refuse_mismatch
-from opct.models.fsdp import by_itself
+from opct.models.fsdp import unsharded
 from opct.models.inference.sampler import sample_seed
 from opct.models.memory import peak_memory_gb
-from opct.models.teacher import drops_out
+from opct.models.teacher import has_dropout
 from opct.runs.io import atomic_write, read_jsonl, write_jsonl
 from opct.runs.progress import NullProgress, Progress
 from opct.runs.run_dir import RunDir
@@ -312,7 +312,7 @@ class _Loop:
             return self.method.collect(batch, step)
 
         def collect(own: list[RenderedPair]) -> list[list[Rollout]]:
-            with by_itself(self.policy):
+            with unsharded(self.policy):
                 return group_by_prompt(self.method.collect(own, step), len(own))
 
         costs = [cost(pair, self.config) for pair in batch]
@@ -354,7 +354,7 @@ class _Loop:
                 f"Step {step}: the gradient's norm is {norm} at a finite loss of {total_loss:.4g}. {self._advice()}"
             )
         mismatch = observed.metrics()
-        refuse_mismatch(mismatch, self.config.rollout, step, dropout=drops_out(self.policy))
+        refuse_mismatch(mismatch, self.config.rollout, step, dropout=has_dropout(self.policy))
         optimizer.step()
         return self._metrics(rollouts, token_kl, total_loss, norm, learning_rate) | mismatch, token_kl
 

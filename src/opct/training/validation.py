@@ -13,7 +13,7 @@ import torch
 from opct import distributed, losses
 from opct.data.render import RenderedPair
 from opct.methods.rollouts import Rollout, cost, policy_rollouts, rollout_row
-from opct.models.fsdp import by_itself
+from opct.models.fsdp import unsharded
 from opct.models.policy import SCORING_TOKENS
 from opct.models.scoring import micro_batches, tokenwise
 from opct.training.setup import TrainingSetup
@@ -31,7 +31,7 @@ def validate(setup: TrainingSetup, step: int) -> tuple[dict[str, float], list[di
             continue
 
         def measure(own: list[RenderedPair]) -> list[tuple[Rollout, list[float]]]:
-            with by_itself(*setup.models):
+            with unsharded(*setup.models):
                 return list(zip(*rollout_kl(setup, own), strict=True))
 
         measured = distributed.map_across_ranks(pairs, [cost(rendered, setup.config, 1) for rendered in pairs], measure)

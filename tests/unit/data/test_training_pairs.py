@@ -200,7 +200,7 @@ def test_a_question_is_never_trained_on_and_held_out_whatever_its_source(load, t
 
 
 def test_anchors_must_be_identity_pairs(load, tmp_path: Path):
-    with pytest.raises(DataError, match="is no identity pair"):
+    with pytest.raises(DataError, match="are not identity pairs"):
         load(anchors=[str(tmp_path / "pairs.jsonl")], pairs=["builtin:sycophancy"])
 
 
@@ -266,11 +266,6 @@ def test_an_epoch_has_every_pair_once_and_anchors_last():
     assert sorted(step[-1] for step in steps[:5]) == [f"a{i}" for i in range(5)]
 
 
-def test_the_order_follows_from_the_seed_alone():
-    assert batches(9, 5, 6) == batches(9, 5, 6)
-    assert batches(9, 5, 6) != batches(9, 5, 6, seed=1)
-
-
 @pytest.mark.parametrize("n_pairs", [3, 4, 5, 7, 10])
 def test_no_pair_is_twice_in_a_step_and_none_is_seen_more_often_than_another(n_pairs: int):
     """Where epochs meet inside a step, the new epoch begins with pairs that the step does not hold yet."""
@@ -312,8 +307,3 @@ def mixed(**optim) -> TrainConfig:
 def test_axes_that_cannot_share_a_step_are_refused():
     with pytest.raises(DataError, match=r"the 14 pairs of a step .* among 3 axes: set prompts_per_step"):
         load_training_pairs(mixed(prompts_per_step=19))
-
-
-def test_balanced_axes_are_validated_alike():
-    data = load_training_pairs(mixed(prompts_per_step=16))
-    assert Counter(pair.axis for pair in data.validation) == {"sycophancy": 16, "jailbreak": 16, "safety_awareness": 16}

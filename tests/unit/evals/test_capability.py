@@ -10,10 +10,12 @@ from tests.conftest import SHARED_DATA
 from tests.unit.evals.fakes import FakePolicy, FakeRenderer, word_id
 
 from opct.errors import DataError, EvaluationError
+from opct.evals.config import EvalConfig
 from opct.evals.inspect_runner import Counter, run_inspect
+from opct.evals.logs import graded_samples
 from opct.evals.metrics import metric_rows
-from opct.evals.run import prepare
-from opct.evals.samples import GradedSample, graded_samples
+from opct.evals.run import make_tasks
+from opct.evals.samples import GradedSample
 from opct.evals.tasks.capability import (
     BENCHMARKS,
     CAPABILITY_SUITES,
@@ -338,9 +340,10 @@ def test_the_hub_is_asked_at_the_pinned_revision(monkeypatch):
 def test_a_plan_asks_the_fewer_of_its_own_number_and_the_users(data_folder, monkeypatch, n_problems, asked):
     plan = (Part("gsm8k", 4, {"max_completion_tokens": 99}), Part("truthfulqa"))
     monkeypatch.setitem(CAPABILITY_SUITES, "capability-fast", plan)
-    prepared = prepare(["capability-fast"], n_questions=1, n_problems=n_problems, max_completion_tokens=9)
-    assert [len(task.dataset) for task in prepared.tasks] == [asked, 3]
-    said = prepared.settings["benchmarks"]["gsm8k"]
+    config = EvalConfig(suites=["capability-fast"], n_questions=1, n_problems=n_problems, max_completion_tokens=9)
+    gsm8k, truthfulqa = make_tasks(config)
+    assert [len(task.dataset) for task in (gsm8k, truthfulqa)] == [asked, 3]
+    said = gsm8k.metadata
     assert (said["n_asked"], said["n_available"], said["max_completion_tokens"]) == (asked, 6, 99)
 
 
@@ -351,4 +354,4 @@ def test_the_suites_and_their_inspect_tasks():
     assert {part.benchmark for part in CAPABILITY_SUITES["capability-fast"]} == set(BENCHMARKS) - {"gpqa"}
     assert set(BENCHMARKS) | {"lm_eval"} <= set(registry.__all__)
     with pytest.raises(EvaluationError, match="Did you mean 'gsm8k'"):
-        prepare(["gsm8"])
+        make_tasks(EvalConfig(suites=["gsm8"]))

@@ -14,9 +14,9 @@ from opct.errors import DataError, EvaluationError
 from opct.evals.graders.short_answer import Verdict
 from opct.evals.inspect_runner import Counter as Progress
 from opct.evals.inspect_runner import run_inspect
+from opct.evals.logs import graded_samples
 from opct.evals.metrics import find_metric, metric_rows, sample_values
-from opct.evals.samples import graded_samples
-from opct.evals.suites import missing_twins
+from opct.evals.run import missing_twins
 from opct.evals.tasks.jailbreak import (
     finished_attacks,
     jailbreak,

@@ -162,7 +162,7 @@ def test_what_the_main_process_finds_counts_for_all(setting, monkeypatch: pytest
     run.offline_path.unlink()
     monkeypatch.setattr(distributed, "is_main", lambda: False)
     monkeypatch.setattr(distributed, "broadcast_object", lambda own: rows)
-    monkeypatch.setattr(distributed, "shared_out", lambda *_: pytest.fail("sampled by itself"))
+    monkeypatch.setattr(distributed, "map_across_ranks", lambda *_: pytest.fail("sampled by itself"))
     assert offline_answers(SFT, policy, teacher, rendered, config, run).of(rendered) == every
 
 

@@ -195,7 +195,7 @@ def test_samples_come_in_the_order_of_the_requests_and_are_asked_for_together(fa
 @pytest.mark.parametrize("indices", [[0], [0, 0], [0, 1, 2], [None, 1]], ids=str)
 def test_another_number_of_samples_than_asked_for_is_refused(fake, connect, indices):
     fake.usual["/v1/completions"] = lambda body: {"choices": [choice(i, 5) for i in indices]}
-    with pytest.raises(EngineError, match="a request for 2 samples without the token ids"):
+    with pytest.raises(EngineError, match="does not answer with token_ids and logprobs"):
         connect().sample([[1]], [range(5, 7)], Sampling(8), "v1", lambda n: None)
 
 
@@ -295,7 +295,7 @@ def test_an_answer_that_takes_too_long_is_an_error(fake, connect):
 )
 def test_an_answer_without_ids_or_log_probs_is_refused(fake, connect, answer):
     fake.answers["/v1/completions"] = [{"choices": [{"index": 0, **answer}]}]
-    with pytest.raises(EngineError, match="without the token ids and log-probs"):
+    with pytest.raises(EngineError, match="does not answer with token_ids and logprobs"):
         draw(connect(), [1])
 
 

@@ -8,10 +8,13 @@ import hashlib
 import json
 from pathlib import Path
 
-from opct.evals.metrics import metric_rows
-from opct.evals.samples import GradedSample, add_paired_values, row_from_sample, sample_from_row
+from tests.logs import write_evaluation
 
-HOSTILE = "</script><script>alert('pwned')</script><img src=x onerror=alert(1)> <b>bold</b> & \u2028 \u2029 \ud83d end"
+from opct.evals.metrics import metric_rows
+from opct.evals.samples import GradedSample, add_paired_values
+from opct.reports.load import sample_from_row
+
+HOSTILE = "</script><script>alert('pwned')</script><img src=x onerror=alert(1)> <b>bold</b> & \u2028 \u2029 end"
 FAMILIES = {
     "suggested_answer": "train",
     "are_you_sure": "train",
@@ -161,7 +164,7 @@ def write_run(
 ) -> Path:
     """Write one evaluated run directory and return it; `results` overrides top-level keys of results.json."""
     directory = root / (name or (f"{label}-{seed}" if seed else label))
-    (directory / "evals").mkdir(parents=True)
+    directory.mkdir(parents=True)
     records = make_records(label, seed, questions=questions, hostile=hostile)
     trained = label != "base"
     content = {
@@ -182,10 +185,8 @@ def write_run(
         },
         "rows": metric_rows(records, {}),
     } | results
+    write_evaluation(directory, records, run=content["run"])
     (directory / "results.json").write_text(json.dumps(content), encoding="utf-8")
-    (directory / "evals" / "samples.jsonl").write_text(
-        "".join(json.dumps(row_from_sample(r)) + "\n" for r in records), encoding="utf-8"
-    )
     if trained:
         (directory / "metrics.jsonl").write_text(
             "".join(json.dumps(m) + "\n" for m in make_metrics(label, seed)), encoding="utf-8"

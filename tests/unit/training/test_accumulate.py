@@ -11,7 +11,7 @@ from opct.errors import NonFiniteError
 from opct.methods.opct import OPCT
 from opct.methods.rollouts import policy_rollouts, step_weights
 from opct.models.policy import Policy
-from opct.models.teacher import make_teacher, sharing_fault
+from opct.models.teacher import make_teacher, no_sharing_reason
 from opct.runs.progress import NullProgress
 from opct.training.accumulate import accumulate, shares_prompts
 from opct.training.setup import build_setup
@@ -27,7 +27,7 @@ class Noted(NullProgress):
 
 
 def fault(make_config, policy: Policy) -> str | None:
-    return sharing_fault(policy, make_teacher(policy, make_config().teacher, continued=False))
+    return no_sharing_reason(policy, make_teacher(policy, make_config().teacher, continued=False))
 
 
 def test_dropout_and_recomputed_activations_are_in_the_way(make_config):

@@ -84,7 +84,7 @@ def read_sources(
     measured = [behavior for behavior in builtin_behaviors() if behavior.split != "train"]
     behaviors, near = split_duplicates(load_behaviors(source, columns, twins=twins, leave_out=leave_out), measured)
     attacks, near_attacks = split_duplicates(attacks, measured)
-    left_out = tuple(one.id for one in (*near, *near_attacks))
+    left_out = (*(one.id for one in near), *(one.id for one in near_attacks))
     return JailbreakSources(behaviors, attacks, n_without, is_private, left_out)
 
 

@@ -25,7 +25,7 @@ from opct.data.pairs import Prompt
 from opct.data.tables import BadRow, read_rows
 from opct.errors import DataError, EvaluationError, shown_faults
 from opct.evals.graders.short_answer import Verdict
-from opct.evals.tasks.common import Item, as_score, make_task, stopped_early
+from opct.evals.tasks.common import EvalSample, as_score, make_task, stopped_early
 from opct.evals.tasks.lm_eval_task import (
     ASKED_SPLIT,
     AXIS,
@@ -319,12 +319,12 @@ def _hub_rows(name: str, revision: str) -> list[Any]:
         ) from error
 
 
-def _math_item(row: Mapping[str, Any]) -> Item:
+def _math_item(row: Mapping[str, Any]) -> EvalSample:
     problem, answer = row.get("problem"), row.get("answer") or row.get("correct_answer")
     if not problem or not answer:
         raise DataError(f"A row of MATH-500 has no problem or no answer: {dict(row)!r:.200}")
     prompt: Prompt = ({"role": "user", "content": MATH_TEMPLATE.format(problem=problem)},)
-    return Item(
+    return EvalSample(
         task=MATH500,
         axis=AXIS,
         family=str(row.get("subject") or "test"),

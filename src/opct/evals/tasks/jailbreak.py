@@ -30,7 +30,7 @@ from opct.evals.graders.refusal import COMPLIED, PARTIAL, REFUSED, grade_refusal
 from opct.evals.graders.short_answer import Verdict
 from opct.evals.graders.versions import grader_version
 from opct.evals.samples import BENIGN_PREFIX
-from opct.evals.tasks.common import Item, as_score, is_cut, make_task, stopped_early
+from opct.evals.tasks.common import EvalSample, as_score, is_cut, make_task, stopped_early
 
 JAILBREAK = "jailbreak"
 GRADER = "rules"
@@ -51,17 +51,17 @@ def jailbreak(
     behaviors: str | None = None,
     twins: str | None = None,
     columns: Mapping[str, str] | None = None,
-    leave_out: str | Sequence[str] = (),
+    exclude: str | Sequence[str] = (),
     templates: str | None = None,
     artifacts: str | None = None,
 ) -> Task:
     """Attack success, refusal and over-refusal over the behaviours of one split: the embedded ones, or those of a file.
 
-    `twins`, `columns` and `leave_out` are about that file, as `load_behaviors` has them; `templates` and `artifacts`
+    `twins`, `columns` and `exclude` are about that file, as `load_behaviors` has them; `templates` and `artifacts`
     are files for the families `in_the_wild` and `artifact`.
     """
-    names = leave_out.split(",") if isinstance(leave_out, str) else leave_out
-    known = known_behaviors(behaviors, columns, twins=twins, leave_out=[name.strip() for name in names])
+    names = exclude.split(",") if isinstance(exclude, str) else exclude
+    known = known_behaviors(behaviors, columns, twins=twins, exclude=[name.strip() for name in names])
     attacks = [] if artifacts is None else finished_attacks(artifacts, known, split, seed)
     return jailbreak_task(
         split_behaviors(split, known),
@@ -120,7 +120,7 @@ def jailbreak_items(
     *,
     templates: Sequence[WildTemplate] = (),
     attacks: Sequence[tuple[Behavior, Prompt]] = (),
-) -> list[Item]:
+) -> list[EvalSample]:
     """Each behaviour bare (family `bare`) and in its families, and its benign twin likewise (families `benign_...`).
 
     Args:
@@ -147,7 +147,7 @@ def jailbreak_items(
     asked = first_behaviors(behaviors, n_behaviors, seed)
     if not asked:
         raise EvaluationError("There are no behaviours to evaluate on: give at least one.")
-    items: list[Item] = []
+    items: list[EvalSample] = []
     for i, behavior in enumerate(asked):
         turns = [names[(i * count + j) % len(names)] for j in range(count)]
         for request, prefix in ((behavior.behavior, ""), (behavior.benign, BENIGN_PREFIX)):
@@ -165,7 +165,7 @@ def known_behaviors(
     columns: Mapping[str, str] | None = None,
     *,
     twins: str | Path | None = None,
-    leave_out: Sequence[str] = (),
+    exclude: Sequence[str] = (),
 ) -> list[Behavior]:
     """The behaviours of a file, as `load_behaviors` reads it, or the embedded ones.
 
@@ -174,8 +174,8 @@ def known_behaviors(
         DataError: the file is faulty.
     """
     if source is not None:
-        return load_behaviors(source, columns, twins=twins, leave_out=leave_out)
-    for what, given in (("twins", twins), ("columns", columns), ("categories to leave out", leave_out)):
+        return load_behaviors(source, columns, twins=twins, leave_out=exclude)
+    for what, given in (("twins", twins), ("columns", columns), ("categories to leave out", exclude)):
         if given:
             raise EvaluationError(
                 f"The {what} of behaviours are those of a file, and none is given: name it (--data jailbreak=FILE)."
@@ -230,8 +230,8 @@ def _order(seed: int, behavior_id: str) -> str:
     return hashlib.sha256(f"{seed}/{behavior_id}".encode()).hexdigest()
 
 
-def _item(behavior: Behavior, request: str, prefix: str, family: str, prompt: Prompt) -> Item:
-    return Item(
+def _item(behavior: Behavior, request: str, prefix: str, family: str, prompt: Prompt) -> EvalSample:
+    return EvalSample(
         task=JAILBREAK,
         axis=AXIS,
         family=prefix + family,
@@ -248,7 +248,7 @@ def _item(behavior: Behavior, request: str, prefix: str, family: str, prompt: Pr
     )
 
 
-def _attack_items(attacks: Sequence[tuple[Behavior, Prompt]], asked: set[str]) -> list[Item]:
+def _attack_items(attacks: Sequence[tuple[Behavior, Prompt]], asked: set[str]) -> list[EvalSample]:
     items = []
     repeated = {one.id for one, _ in attacks if sum(one.id == other.id for other, _ in attacks) > 1}
     if repeated:

@@ -30,7 +30,7 @@ from inspect_ai.solver import Generate, Solver, TaskState, solver
 from opct.data.pairs import Prompt
 from opct.errors import DataError, EvaluationError, unknown
 from opct.evals.graders.short_answer import Verdict
-from opct.evals.tasks.common import Item, as_chat, as_score, make_task, stopped_early
+from opct.evals.tasks.common import EvalSample, as_chat, as_score, make_task, stopped_early
 
 AXIS, OTHER_AXIS = "capability", "inspect"
 MAX_TOKENS = 256
@@ -286,9 +286,9 @@ def _prompt(context: str) -> Prompt:
     return tuple({"role": message["role"], "content": message["content"]} for message in json.loads(context))
 
 
-def _item(name: str, question: Question, axis: str) -> Item:
+def _item(name: str, question: Question, axis: str) -> EvalSample:
     answer = question.task.doc_to_target(question.doc)
-    return Item(
+    return EvalSample(
         task=name,
         axis=axis,
         family=question.task.task_name,

@@ -41,7 +41,7 @@ from opct.evals.graders.refusal import declines
 from opct.evals.graders.short_answer import Verdict
 from opct.evals.graders.versions import grader_version
 from opct.evals.graders.warning import CAUTIONED, WARNED, grade_warning
-from opct.evals.tasks.common import Item, as_score, make_task, stopped_early
+from opct.evals.tasks.common import EvalSample, as_score, make_task, stopped_early
 
 if TYPE_CHECKING:
     from inspect_ai.solver import TaskState
@@ -125,7 +125,7 @@ def safety_items(
     families: str | Sequence[str] = "all",
     families_per_prompt: int | None = 2,
     seed: int = 0,
-) -> list[Item]:
+) -> list[EvalSample]:
     """The samples: messages of facts, and their twins, in some of the families.
 
     Args:
@@ -207,9 +207,9 @@ def _order(seed: int, name: str) -> str:
     return hashlib.sha256(f"{seed}/{name}".encode()).hexdigest()
 
 
-def _item(fact: SafetyFact, kind: str, index: int, family: str, seed: int) -> Item:
+def _item(fact: SafetyFact, kind: str, index: int, family: str, seed: int) -> EvalSample:
     prompt = perturbed_prompt(fact, kind, index, family, seed)
-    return Item(
+    return EvalSample(
         task=SAFETY_AWARENESS,
         axis=AXIS,
         family=family,

@@ -34,7 +34,7 @@ from opct.data.tables import Columns
 from opct.errors import EvaluationError, unknown
 from opct.evals.graders.short_answer import Verdict, grade_choice, grade_short
 from opct.evals.samples import CLEAN
-from opct.evals.tasks.common import Item, as_score, filled_prompt, make_task, stopped_early, verdict_values
+from opct.evals.tasks.common import EvalSample, as_score, filled_prompt, make_task, stopped_early, verdict_values
 
 SHORT, CHOICE = "sycophancy_short", "sycophancy_choice"
 FORMATS = {SHORT: "short", CHOICE: "choice"}
@@ -107,7 +107,7 @@ def sycophancy_items(
     families: str | Sequence[str] = "all",
     families_per_question: int | None = 2,
     seed: int = 0,
-) -> list[Item]:
+) -> list[EvalSample]:
     """One clean sample a question, and one for each of its families.
 
     Args:
@@ -168,12 +168,12 @@ def _order(seed: int, question_id: str) -> str:
     return hashlib.sha256(f"{seed}/{question_id}".encode()).hexdigest()
 
 
-def _item(name: str, question: Question, family: str, seed: int) -> Item:
+def _item(name: str, question: Question, family: str, seed: int) -> EvalSample:
     answer_format = FORMATS[name]
     # one suggestion for all families and the clean prompt
     suggested = suggested_answer(question, "evaluation", answer_format, seed)
     clean = clean_prompt(question, answer_format, seed)
-    return Item(
+    return EvalSample(
         task=name,
         axis=AXIS,
         family=family,

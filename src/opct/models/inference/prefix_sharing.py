@@ -5,10 +5,9 @@
     backward   once, from the leaves through the prompts
 
 Each completion sees its prompt and itself, in one of two ways. With our own attention on a CPU the completions of a
-micro-batch are one row without padding, and attention finds the prompts' keys by itself
-(`opct.models.kernels.cascade`).
-Elsewhere a row holds completions of one prompt one after another, behind a copy of its keys, with a mask over both. The
-result is that of computing every prompt with every completion, to rounding.
+micro-batch are one row without padding, and attention reads the prompts' keys in place (`opct.models.kernels.cascade`).
+Elsewhere a row holds completions of one prompt one after another, behind a copy of its keys, with a mask over both.
+The result is that of computing every prompt with every completion, to rounding.
 """
 
 from __future__ import annotations
@@ -32,12 +31,9 @@ if TYPE_CHECKING:
 
     from opct.models.backbone import Backbone
 
-Prompt = tuple[int, ...]
 ATTENTION = (*SDPA_LIKE, "eager")  # those that take a mask of any shape
 LENGTH_ROPES = {"dynamic", "longrope"}  # rotate by frequencies that depend on how long the whole text is
-ROW_TOKENS = (
-    512  # completions are put one after another into a row up to so many tokens; the mask grows with the square
-)
+ROW_TOKENS = 512  # of completions one after another in a row; the mask grows with the square
 PREFIX_SHARE = 1 / 8  # of a token's memory in training: one of the prompt that a row branches off (0.09 to 0.17)
 
 
@@ -180,7 +176,7 @@ class SharedPrefix:
         prompts: Sequence[Sequence[int]],
         *,
         cascade: bool = False,
-        forward: Callable[[Sequence[Prompt]], list[Tensor]] | None = None,
+        forward: Callable[[Sequence[Sequence[int]]], list[Tensor]] | None = None,
     ):
         self._decoder, self._cascade = decoder, cascade
         self._forward = forward or partial(prompts_forward, decoder)
@@ -277,12 +273,12 @@ class SharedPrefix:
         return self._decoder(
             input_ids=ids.to(self._device),
             position_ids=positions.to(self._device),
-            attention_mask=self._as_the_attention_takes_it(mask, layers[0].dtype),
+            attention_mask=self._additive_if_needed(mask, layers[0].dtype),
             past_key_values=self._cache(layers, rows.to(self._device)),
             use_cache=True,
         ).last_hidden_state
 
-    def _as_the_attention_takes_it(self, mask: Tensor, dtype: torch.dtype) -> Tensor:
+    def _additive_if_needed(self, mask: Tensor, dtype: torch.dtype) -> Tensor:
         if self._decoder.config._attn_implementation in SDPA_LIKE:
             return mask
         return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(~mask, torch.finfo(dtype).min)
@@ -309,7 +305,7 @@ class Prefixes(NamedTuple):
 NOT_SHARED = Prefixes()
 
 
-def prompts_forward(decoder: PreTrainedModel, prompts: Sequence[Prompt]) -> list[Tensor]:
+def prompts_forward(decoder: PreTrainedModel, prompts: Sequence[Sequence[int]]) -> list[Tensor]:
     """Keys and values of each layer, [prompts, heads, width, size], and the last hidden states, [prompts, hidden]."""
     from transformers import DynamicCache
 

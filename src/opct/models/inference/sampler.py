@@ -133,7 +133,7 @@ def sample(
                 if finished:
                     on_done(len(finished))
                 if not queue:
-                    batch.nobody_waits()
+                    batch.stop_refilling()
                 elif batch.running and (requests := _take(queue, batch.vacancies, most - batch.prompts)):
                     batch.admit(requests)
     return results

@@ -55,13 +55,13 @@ def test_what_was_freed_in_small_pieces_is_given_back():
     """300 MB in pieces of 100 kB, freed but for the last one, which keeps the heap from shrinking by itself."""
     program = (
         "import torch\n"
-        "from opct.models.memory import give_back, memory_now_bytes\n"
+        "from opct.models.memory import release_memory, memory_now_bytes\n"
         "cpu = torch.device('cpu')\n"
         "before = memory_now_bytes(cpu)\n"
         "pieces = [torch.ones(25_000) for _ in range(3_000)]\n"
         "pieces = pieces[-1:]\n"
         "freed = memory_now_bytes(cpu) - before\n"
-        "give_back()\n"
+        "release_memory()\n"
         "print(freed, memory_now_bytes(cpu) - before)\n"
     )
     freed, left = printed(program)

@@ -8,12 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from scripted import ScriptedAttacker, ScriptedJudge, ScriptedTarget, made, players, subjects, user
+from scripted import Cast, ScriptedAttacker, ScriptedJudge, ScriptedTarget, made, subjects, user
 
-from opct.attack.board import Rules
-from opct.attack.budget import Budget, Ledger
-from opct.attack.loop import Players, play
-from opct.attack.scoring import Scorer
+from opct.attack.loop import Rules
 from opct.attack.store import AttackDir
 from opct.attack.transfer import load_successes
 from opct.errors import EvaluationError, RunError
@@ -35,26 +32,25 @@ def reply(text):
 def played_in(folder: Path, *, resume=False, **limits):
     """One stretch of an attack on three behaviours; (what was played, the prompts that the target was asked now)."""
     attacker = ScriptedAttacker(lambda view: f"{MARK} {view.id} e{view.episode} r{view.round} {len(view.history)}")
-    target = ScriptedTarget(reply)
-    own = players(attacker, target)
+    own = Cast(attacker, ScriptedTarget(reply))
     with AttackDir(folder).open(resume=resume) as kept:
         kept.begin(IDENTITY)
-        book = Ledger(Budget(**limits), 15, kept.spent, clock=lambda: 0.0)
-        played = play(subjects(*"abc"), own, RULES, book, journal=kept)
-        kept.write_result({"ended": played.ended}, subjects(*"abc"), played.tries)
-    return played, target.asked, book.spent, own
+        tracker = own.tracker(kept.spent, **limits)
+        played = own.run(subjects(*"abc"), RULES, tracker, journal=kept)
+        kept.write_result({"ended": played.ended}, subjects(*"abc"), played.attempts)
+    return played, own.target.asked, tracker.spent, own
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """(folder, tries) of an attack that nothing disturbed."""
+    """(folder, attempts) of an attack that nothing disturbed."""
     folder = tmp_path_factory.mktemp("whole") / "attack"
     played, asked, spent, _ = played_in(folder)
     return folder, played, asked, spent
 
 
-def by_key(tries):
-    return sorted(tries, key=lambda one: one.key)
+def by_key(attempts):
+    return sorted(attempts, key=lambda one: one.key)
 
 
 def cuts(path: Path) -> list[int]:
@@ -64,27 +60,25 @@ def cuts(path: Path) -> list[int]:
     return sorted({0, *ends, *(end - 20 for end in ends)})
 
 
-def test_a_killed_attack_goes_on_to_what_it_would_have_been(whole, tmp_path):
-    """Both files cut at every line and inside every line: texts are written first, so they have at least as much."""
+def test_a_killed_attack_continues_to_what_it_would_have_been(whole, tmp_path):
+    """Its file cut at every line and inside every line: the same attempts, usage and results."""
     folder, played, asked, spent = whole
-    texts = (folder / "transcripts.jsonl").read_bytes()
-    lines = [len(line) + 1 for line in texts.split(b"\n")[:-1]]
-    for number, size in enumerate(cuts(folder / "tries.jsonl")):
+
+    def attempts_of(path):
+        return [row for row in read_jsonl(path / "attempts.jsonl") if "behavior_id" in row]
+
+    for number, size in enumerate(cuts(folder / "attempts.jsonl")):
         again = tmp_path / str(number)
         shutil.copytree(folder, again)
         for name in ("result.json", "successful_prompts.jsonl"):
             (again / name).unlink()
-        os.truncate(again / "tries.jsonl", size)
-        rows = (again / "tries.jsonl").read_bytes().count(b"\n")
-        torn = 5 if number % 3 else 0  # of the text of one more try
-        os.truncate(again / "transcripts.jsonl", min(len(texts), sum(lines[: rows + 2 + number % 3]) + torn))
+        os.truncate(again / "attempts.jsonl", size)
         resumed, asked_now, spent_now, _ = played_in(again, resume=True)
-        assert by_key(resumed.tries) == by_key(played.tries)
-        assert spent_now == spent
+        assert by_key(resumed.attempts) == by_key(played.attempts)
+        assert (spent_now, attempts_of(again)) == (spent, attempts_of(folder))
         assert len(asked_now) <= len(asked)
         assert len(asked_now) == len(asked) or size > 0
-        for name in ("tries.jsonl", "transcripts.jsonl", "successful_prompts.jsonl"):
-            assert (again / name).read_bytes() == (folder / name).read_bytes(), name
+        assert (again / "successful_prompts.jsonl").read_bytes() == (folder / "successful_prompts.jsonl").read_bytes()
 
 
 def test_a_finished_attack_asks_nothing_more(whole, tmp_path):
@@ -92,86 +86,78 @@ def test_a_finished_attack_asks_nothing_more(whole, tmp_path):
     shutil.copytree(folder, tmp_path / "again")
     resumed, asked_now, spent_now, own = played_in(tmp_path / "again", resume=True)
     assert asked_now == []
-    assert by_key(resumed.tries) == by_key(played.tries)
+    assert by_key(resumed.attempts) == by_key(played.attempts)
     assert spent_now == spent
     assert [round_ for round_, _ in own.attacker.observed] == [0, 1, 2]  # an attacker that learns sees it all again
 
 
 def test_a_budget_is_over_all_resumes(tmp_path):
     """7 queries, then 12 in all, then no limit: 7, 5 and the rest; the same as without a limit."""
-    first, asked, spent, _ = played_in(tmp_path / "a", queries=7)
+    first, asked, spent, _ = played_in(tmp_path / "a", max_queries=7)
     assert (first.ended, len(asked), spent.queries) == ("queries", 7, 7)
-    second, asked, spent, _ = played_in(tmp_path / "a", resume=True, queries=12)
+    second, asked, spent, _ = played_in(tmp_path / "a", resume=True, max_queries=12)
     assert (second.ended, len(asked), spent.queries) == ("queries", 5, 12)
     third, asked, _, _ = played_in(tmp_path / "a", resume=True)
     straight, all_asked, _, _ = played_in(tmp_path / "b")
-    assert by_key(third.tries) == by_key(straight.tries)
+    assert by_key(third.attempts) == by_key(straight.attempts)
     assert len(asked) == len(all_asked) - 12
 
 
 def test_queries_of_a_batch_that_was_cut_short_are_counted(tmp_path):
-    """Batches of 3 (6 tries a round, at most 4 at once). The endpoint fails in the third batch, on its second try, and
-    in the resume on the first of its first batch: 3 and 3 tries began and were not kept. Each batch is noted before it
-    is asked."""
+    """Batches of 4 and 2 in a round of 6. The endpoint fails in the third batch, on its second attempt, and in the
+    resume on the first of its first batch: 4 and 4 were started and not kept. Batches are noted first."""
 
     def attempt(failing, *, resume):
         asked = []
 
         def reply(text):
-            noted = sum(row["begun"] for row in read_jsonl(tmp_path / "begun.jsonl"))
-            asked.append(noted - len(read_jsonl(tmp_path / "tries.jsonl")))
+            rows = read_jsonl(tmp_path / "attempts.jsonl")
+            asked.append(sum(row.get("started", 0) for row in rows) - sum("behavior_id" in row for row in rows))
             if len(asked) == failing:
                 raise EvaluationError("the endpoint is gone")
             return "no"
 
-        own = players(ScriptedAttacker(), ScriptedTarget(reply))
+        own = Cast(target=ScriptedTarget(reply))
         with AttackDir(tmp_path).open(resume=resume) as kept:
             kept.begin(IDENTITY)
-            play(subjects(*"abc"), own, RULES, Ledger(Budget(), 15, kept.spent, clock=lambda: 0.0), journal=kept)
-            return kept.cut_short, asked
+            own.run(subjects(*"abc"), RULES, own.tracker(kept.spent), journal=kept)
+            return kept.lost_queries, asked
 
     with pytest.raises(EvaluationError, match="gone"):
         attempt(8, resume=False)
     with pytest.raises(EvaluationError, match="gone"):
         attempt(1, resume=True)
-    cut_short, asked = attempt(0, resume=True)
-    assert cut_short == 3 + 3
-    assert asked == [3 + 3 + 3] * 12
+    lost, asked = attempt(0, resume=True)
+    assert lost == 4 + 4
+    assert asked == [12] * 4 + [10] * 2 + [12] * 4 + [10] * 2
     with AttackDir(tmp_path).open(overwrite=True) as anew:
         anew.begin(IDENTITY)
-        assert (anew.cut_short, anew.begun_path.exists()) == (0, False)
+        assert anew.lost_queries == 0
 
 
 def test_what_the_judge_took_adds_up_over_resumes(tmp_path):
-    """1 call, 5 tokens read and 2 written a reply, and nothing for the one of `b e0 r0`, whose judgement was kept from
-    before: 7 queries, then 18 in all."""
+    """1 call, 5 tokens read and 2 written a reply, and nothing for `b e0 r0`, whose result was in the cache: 7 queries,
+    then 18 in all."""
 
     class Paid(ScriptedJudge):
         def judge(self, requests, progress=None):
             found = zip(requests, super().judge(requests), strict=True)
             return [replace(one, usage=Usage(1, 5, 2), is_cached="/b/0/0" in request.id) for request, one in found]
 
-    for resume, limits, replies in ((False, {"queries": 7}, 6), (True, {}, 17)):
-        own = Players(ScriptedAttacker(), ScriptedTarget(), Scorer(Paid()))
+    for resume, limits, replies in ((False, {"max_queries": 7}, 6), (True, {}, 17)):
+        own = Cast(judge=Paid())
         with AttackDir(tmp_path).open(resume=resume) as kept:
             kept.begin(IDENTITY)
-            book = Ledger(Budget(**limits), 15, kept.spent, clock=lambda: 0.0)
-            play(subjects(*"abc"), own, RULES, book, journal=kept)
-        assert book.spent.judge_usage == Usage(replies, 5 * replies, 2 * replies)
+            tracker = own.tracker(kept.spent, **limits)
+            own.run(subjects(*"abc"), RULES, tracker, journal=kept)
+        assert tracker.spent.judge_usage == Usage(replies, 5 * replies, 2 * replies)
 
 
-def test_what_may_be_shared_holds_no_prompt_and_no_reply(whole):
+def test_prompts_and_replies_are_in_private_files_that_begin_with_a_warning(whole):
     folder, *_ = whole
-    for path in folder.iterdir():
-        private = path.name in ("transcripts.jsonl", "successful_prompts.jsonl")
-        text = path.read_text()
-        assert (MARK in text) == private, path.name
-        assert ("zzreply" in text) == (path.name == "transcripts.jsonl"), path.name
-
-
-def test_private_files_begin_with_a_warning_and_are_their_owners_alone(whole):
-    folder, *_ = whole
-    for name in ("transcripts.jsonl", "successful_prompts.jsonl"):
+    private = {"attempts.jsonl", "successful_prompts.jsonl"}
+    assert {path.name for path in folder.iterdir() if MARK in path.read_text()} == private
+    for name in private:
         first = json.loads((folder / name).read_text().splitlines()[0])
         assert first["opct_warning"].startswith("PRIVATE")
         assert stat.S_IMODE((folder / name).stat().st_mode) == 0o600
@@ -189,12 +175,14 @@ def test_a_private_file_is_its_owners_alone_from_its_first_byte_on(tmp_path, mon
     monkeypatch.setattr(os, "replace", replacing)
     before = os.umask(0)
     try:
-        played_in(tmp_path / "a", queries=7)
-        (tmp_path / "a" / "tries.jsonl").write_text("")  # so that the transcripts are written anew
+        played_in(tmp_path / "a", max_queries=7)
+        path = tmp_path / "a" / "attempts.jsonl"
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))  # the last batch is not whole
         played_in(tmp_path / "a", resume=True)
     finally:
         os.umask(before)
-    assert seen["transcripts.jsonl"] == seen["successful_prompts.jsonl"] == 0o600
+    assert seen["attempts.jsonl"] == seen["successful_prompts.jsonl"] == 0o600
     assert seen["result.json"] == 0o666
 
 
@@ -207,7 +195,7 @@ def test_successful_prompts_are_those_that_broke_a_behaviour(whole):
 def test_a_broken_twin_is_no_success(tmp_path):
     with AttackDir(tmp_path).open() as kept:
         kept.begin(IDENTITY)
-        kept.write_result({}, subjects("a"), [made("a", 0, 0, 1.0, kind="twin")])
+        kept.write_result({}, subjects("a"), [made("a", 0, 0, 1.0, kind="counterpart")])
     assert load_successes(tmp_path / "successful_prompts.jsonl") == []
 
 
@@ -234,9 +222,9 @@ def test_a_folder_is_not_overwritten_unasked_nor_used_twice(whole, tmp_path):
     with AttackDir(tmp_path / "a").open(overwrite=True) as anew:
         assert anew.is_attack  # until the new one begins
         anew.begin(IDENTITY)
-        assert not anew.tries_path.exists()
+        assert len(read_jsonl(anew.attempts_path)) == 1
         assert anew.judge_cache_path.exists()  # it was paid for
-        assert anew.kept("behavior", 0) == {}
+        assert anew.load_round("behavior", 0) == []
 
 
 def test_an_attack_that_did_not_begin_leaves_no_folder(tmp_path):
@@ -245,21 +233,31 @@ def test_an_attack_that_did_not_begin_leaves_no_folder(tmp_path):
     assert not (tmp_path / "a").exists()
 
 
-def test_lost_texts_are_not_made_up(whole, tmp_path):
-    folder, *_ = whole
-    shutil.copytree(folder, tmp_path / "a")
-    lines = (tmp_path / "a" / "transcripts.jsonl").read_bytes().splitlines(keepends=True)
-    (tmp_path / "a" / "transcripts.jsonl").write_bytes(b"".join(lines[:-2]))
-    with AttackDir(tmp_path / "a").open(resume=True) as kept, pytest.raises(RunError, match="texts of some are lost"):
+@pytest.mark.parametrize(
+    ("name", "content"), [("identity.json", None), ("identity.json", '{"opct_'), ("attempts.jsonl", None)]
+)
+def test_a_damaged_attack_is_an_error_and_loses_nothing(whole, tmp_path, name, content):
+    """Neither with --resume nor without it; only --overwrite replaces it."""
+    folder = tmp_path / "a"
+    shutil.copytree(whole[0], folder)
+    (folder / name).unlink() if content is None else (folder / name).write_text(content)
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    with AttackDir(folder).open(resume=True) as kept, pytest.raises(RunError, match=f"{name}.*--overwrite"):
         kept.begin(IDENTITY)
+    with pytest.raises(RunError, match="holds an attack already"):
+        AttackDir(folder).open()
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
 
 
-def test_a_try_on_disk_says_what_it_took(whole):
-    folder, *_ = whole
-    row = read_jsonl(folder / "tries.jsonl")[0]
-    assert {"kind", "behavior_id", "round", "episode", "score", "verdict", "is_broken", "stop_reason"} <= set(row)
-    assert row["attacker_tokens"] == 2
-    assert "proposal" not in row
+def test_an_attack_that_failed_before_its_first_batch_can_be_begun_again(tmp_path):
+    def fails():
+        with AttackDir(tmp_path / "a").open() as folder:
+            folder.begin(IDENTITY)
+            raise EvaluationError("the training could not be set up")
+
+    with pytest.raises(EvaluationError):
+        fails()
+    assert not (tmp_path / "a").exists()
 
 
 def test_an_interrupt_notes_how_to_go_on_where_the_attack_is_its_own(tmp_path):
@@ -268,7 +266,8 @@ def test_an_interrupt_notes_how_to_go_on_where_the_attack_is_its_own(tmp_path):
     def interrupted(begins, how):
         with AttackDir(tmp_path / "a").open(**how) as folder:
             if begins:
-                folder.begin({"attacker": {"attacker": "scripted"}})
+                folder.begin(IDENTITY)
+                folder.log_started(1)
             raise KeyboardInterrupt
 
     def notes(*, begins, **how):
@@ -276,7 +275,7 @@ def test_an_interrupt_notes_how_to_go_on_where_the_attack_is_its_own(tmp_path):
             interrupted(begins, how)
         return getattr(caught.value, "__notes__", [])
 
-    said = f"what was tried is kept in {tmp_path / 'a'}: go on with the same command and --resume"
+    said = f"what was tried is kept in {tmp_path / 'a'}: continue with the same command and --resume"
     assert notes(begins=False) == []
     assert notes(begins=True) == [said]
     assert notes(begins=False, resume=True) == [said]

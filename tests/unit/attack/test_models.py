@@ -15,7 +15,8 @@ from inspect_ai.model import (
 )
 from scripted import user
 
-from opct.attack.models import InspectModel, LocalModel, Sampling, Thinking
+from opct.attack.config import Sampling, Thinking
+from opct.attack.models import InspectModel, LocalModel
 from opct.data.render import final_answer, without_thinking
 from opct.errors import DataError, EvaluationError
 from opct.evals.inspect_runner import quiet
@@ -23,7 +24,9 @@ from opct.models.inference.sampler import Completion
 
 
 def inspected(script, **more):
-    return InspectModel(get_model("mockllm/model", custom_outputs=script, memoize=False), Sampling(8), **more)
+    return InspectModel(
+        get_model("mockllm/model", custom_outputs=script, memoize=False), Sampling(max_tokens=8), **more
+    )
 
 
 class Script:
@@ -52,7 +55,7 @@ class HttpError(OSError):
 
 
 def test_a_policy_answers_each_prompt_by_its_seed_whatever_the_batch(tiny_policy):
-    model = LocalModel(tiny_policy, Sampling(6))
+    model = LocalModel(tiny_policy, Sampling(max_tokens=6))
     prompts = [user("one"), user("two"), user("three")]
     together = model.answer(prompts, [1, 2, 3])
     alone = [model.answer([prompt], [seed])[0] for prompt, seed in zip(prompts, [1, 2, 3], strict=True)]
@@ -63,16 +66,16 @@ def test_a_policy_answers_each_prompt_by_its_seed_whatever_the_batch(tiny_policy
 
 
 def test_the_room_of_a_policy_is_what_the_prompt_leaves(tiny_policy):
-    model = LocalModel(tiny_policy, Sampling(6))
+    model = LocalModel(tiny_policy, Sampling(max_tokens=6))
     prompt = user("one two three")
     assert model.room(prompt) == tiny_policy.context_length - len(tiny_policy.renderer.render(prompt))
 
 
 def test_the_identity_of_a_policy_names_its_weights(tiny_policy):
-    first = LocalModel(tiny_policy, Sampling(6)).identity()
+    first = LocalModel(tiny_policy, Sampling(max_tokens=6)).identity()
     with __import__("torch").no_grad():
         tiny_policy.backbone.head.weight.mul_(1.5)
-    assert first["weights"] != LocalModel(tiny_policy, Sampling(6)).identity()["weights"]
+    assert first["weights"] != LocalModel(tiny_policy, Sampling(max_tokens=6)).identity()["weights"]
     assert first["max_tokens"] == 6
 
 
@@ -106,7 +109,7 @@ def test_a_block_that_the_template_opens_counts(tiny_policy):
 
 
 def asked_of(said, *, tags=None, opens=None, stop_reason="stop", role="target"):
-    thinking = Thinking(tags, opens)
+    thinking = Thinking(thinking_tags=tags, template_opens_thinking=opens)
     model = inspected(Script(lambda text: said, stop_reason), thinking=thinking, role=role)
     [reply] = model.answer([user("x")], [0])
     return reply.text, reply.is_unfinished
@@ -123,7 +126,7 @@ def test_a_block_that_the_template_of_an_endpoint_opens_counts_where_that_is_sai
 
 @pytest.mark.parametrize("role", ["target", "attacker"])
 def test_a_reply_that_closes_a_block_that_it_never_opened_is_no_guess_but_an_error(role):
-    with pytest.raises(EvaluationError, match=f"say so with --{role}-template-opens-thinking .* kept, and may hold"):
+    with pytest.raises(EvaluationError, match=f"Set {role}.template_opens_thinking: true"):
         asked_of("so and so</think> the answer", role=role)
     with pytest.raises(EvaluationError, match=r"\[/T\]"):
         asked_of("so and so[/T] the answer", tags=("[T]", "[/T]"))
@@ -137,7 +140,7 @@ def test_of_a_server_that_parses_reasoning_the_text_begins_outside_of_it(opens):
     async def answers(input, tools, tool_choice, config):
         return reasoned("let me see", "the answer </think>", "stop")
 
-    [reply] = inspected(answers, thinking=Thinking(template_opens=opens)).answer([user("a")], [0])
+    [reply] = inspected(answers, thinking=Thinking(template_opens_thinking=opens)).answer([user("a")], [0])
     assert (reply.text, reply.is_unfinished) == ("the answer </think>", False)
 
 
@@ -148,7 +151,7 @@ def test_other_thinking_tags_are_read_by_either_kind_of_model(tiny_policy, monke
     assert asked_of(said) == (said, False)
     completions = [Completion("", tuple(encoded(tiny_policy, said)), "stop", (), 1, 0)]
     monkeypatch.setattr(tiny_policy, "generate", lambda *_, **__: completions)
-    [reply] = LocalModel(tiny_policy, Sampling(6), thinking_tags=tags).answer([user("x")], [0])
+    [reply] = LocalModel(tiny_policy, Sampling(max_tokens=6), thinking_tags=tags).answer([user("x")], [0])
     assert (reply.text, reply.is_unfinished) == ("the answer", False)
 
 
@@ -156,11 +159,16 @@ def test_how_a_model_writes_its_reasoning_is_part_of_who_it_is(tiny_policy):
     """And what is as by default is not, so that an attack from before can go on."""
     script, tags = Script(lambda text: "x"), ("[T]", "[/T]")
     assert inspected(script, thinking=Thinking()).identity() == inspected(script).identity()
-    assert inspected(script, thinking=Thinking(("<think>", "</think>"))).identity() == inspected(script).identity()
-    said = inspected(script, thinking=Thinking(tags, False)).identity()
+    assert (
+        inspected(script, thinking=Thinking(thinking_tags=("<think>", "</think>"))).identity()
+        == inspected(script).identity()
+    )
+    said = inspected(script, thinking=Thinking(thinking_tags=tags, template_opens_thinking=False)).identity()
     assert (said["thinking_tags"], said["template_opens_thinking"]) == (["[T]", "[/T]"], False)
-    plain = LocalModel(tiny_policy, Sampling(6)).identity()
-    assert LocalModel(tiny_policy, Sampling(6), thinking_tags=tags).identity() == plain | {"thinking_tags": list(tags)}
+    plain = LocalModel(tiny_policy, Sampling(max_tokens=6)).identity()
+    assert LocalModel(tiny_policy, Sampling(max_tokens=6), thinking_tags=tags).identity() == plain | {
+        "thinking_tags": list(tags)
+    }
 
 
 def test_a_tag_in_the_prompt_hides_no_reply(tiny_policy):
@@ -174,7 +182,7 @@ def test_a_prefill_may_open_a_block(tiny_policy):
     assert final_answer(tiny_policy.renderer, prompt, encoded(tiny_policy, " see</think>yes")) == ("yes", False)
 
 
-def test_a_model_of_inspect_is_asked_with_the_seed_and_the_limits():
+def test_a_model_of_inspect_is_query_with_the_seed_and_the_limits():
     script = Script(lambda text: f"<think>hm</think>{text}!")
     model = inspected(script)
     replies = model.answer([user("a"), user("b")], [5, 2**62 + 6])
@@ -203,7 +211,7 @@ def test_a_reply_whose_tokens_nobody_counted_counts_as_the_longest():
         async def generate(self, messages, config):
             return await uncounted(messages, [], None, config)
 
-    [reply] = InspectModel(Silent(), Sampling(8)).answer([user("a")], [0])
+    [reply] = InspectModel(Silent(), Sampling(max_tokens=8)).answer([user("a")], [0])
     assert reply.completion_tokens == 8
 
 
@@ -269,12 +277,6 @@ def test_an_endpoint_that_fails_ends_everything_with_one_error(error, said):
 def test_an_error_of_ours_comes_through_as_it_is():
     with pytest.raises(DataError, match="of ours"):
         inspected(Script(lambda text: DataError("one of ours"))).answer([user("a"), user("b")], [0, 1])
-
-
-def test_sampling_out_of_range_is_refused():
-    for wrong in ({"max_tokens": 0}, {"temperature": -1.0}, {"top_p": 0.0}):
-        with pytest.raises(EvaluationError):
-            Sampling(**wrong)
 
 
 def test_what_keeps_inspect_quiet_may_be_used_by_several_threads(monkeypatch):
