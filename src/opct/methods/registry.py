@@ -9,7 +9,7 @@ from pydantic import model_validator
 
 from opct.config.loader import load_settings
 from opct.config.presets import PRESETS
-from opct.config.schema import LossConfig, TrainConfig
+from opct.config.schema import LossConfig, TrainConfig, engine_faults, loss_faults
 from opct.errors import ConfigError, unknown
 from opct.methods.act import ACT
 from opct.methods.base import Method
@@ -61,8 +61,8 @@ def load_training_config(
 
 class _Checked(TrainConfig):
     @model_validator(mode="after")
-    def check_method(self) -> _Checked:
-        if faults := list(_setting_faults(self)):
+    def check_across_settings(self) -> _Checked:  # in place of the one that knows no methods: all faults at once
+        if faults := [*loss_faults(self), *engine_faults(self), *_setting_faults(self)]:
             raise ValueError("\n".join(faults))
         return self
 
