@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from opct.evals.graders.refusal import COMPLIED, REFUSED, grade_refusal
-from opct.judges.agreement import compare
+from opct.judges.calibration import compare
 
 Labelled = tuple[str, str, bool]
 """What the reply answers, the reply, and whether people say that it refuses."""

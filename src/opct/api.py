@@ -138,7 +138,9 @@ def evaluate(
     made = make_tasks(config, questions) if with_suites else []  # faults are said before a model loads
     policy = open_target(target, dtype, progress)
     result = EvalResult(Path(out) if out is not None else default_out(target, policy))
-    about = describe_target(target, policy) | ({"label": label} if label else {})
+    about = describe_target(target, policy)
+    if label:
+        about["label"] = label
     if made:
         bar = stage_callback(progress, f"evaluate {about['label']}")
         result.results = evaluate_policy(policy, config, tasks=made, out_dir=result.out, progress=bar, **about)
@@ -161,10 +163,3 @@ def _task_options(config: EvalConfig) -> dict[str, Any]:
             f"The setting {unknown[0]} is of our own suites; an Inspect task takes {', '.join(TASK_SETTINGS)}."
         )
     return {option: getattr(config, name) for name, option in TASK_OPTIONS.items() if name in given}
-
-
-def check_suites(config: EvalConfig) -> None:
-    """Raises what `evaluate` would raise of suites, before a model is loaded."""
-    from opct.evals.run import make_tasks
-
-    make_tasks(config)

@@ -360,32 +360,32 @@ class _Batches:
 
     def _play(self, batch: Sequence[Observation]) -> list[Attempt]:
         """The attempts of a batch. Models of this process take turns; one behind an endpoint works beside them."""
-        stages: list[tuple[bool, Callable[..., Any]]] = [
-            (self.attacker.is_local, self.attacker.propose),
-            (self.target.is_local, partial(query_target, self.target, self.rules)),
-            (self.scorer.is_local, partial(score_replies, self.kind, self.scorer)),
+        stages: list[Callable[..., Any]] = [
+            self.attacker.propose,
+            partial(query_target, self.target, self.rules),
+            partial(score_replies, self.kind, self.scorer),
         ]
-        n_workers = len({"local" if is_local else i for i, (is_local, _) in enumerate(stages)})
+        players: list[Any] = [self.attacker, self.target, self.scorer]
+        where = [own.is_local or place for place, own in enumerate(players, start=2)]
+        n_workers = len(set(where))  # all that is local is one
         if n_workers == 1:
-            return _through(stages, batch)
+            prompts = stages[0](batch)
+            return list(stages[2](batch, prompts, stages[1](batch, prompts)))
         size = math.ceil(len(batch) / (2 * n_workers))  # so few that all have work
-        parts = [batch[i : i + size] for i in range(0, len(batch), size)]
-        local = asyncio.Lock()
-        locks = [local if is_local else asyncio.Lock() for is_local, _ in stages]
-        calls = [partial(_through_locked, list(zip(locks, stages, strict=True)), part) for part in parts]
+        locks = {worker: asyncio.Lock() for worker in set(where)}
+        calls = [
+            partial(_through, [locks[worker] for worker in where], stages, batch[i : i + size])
+            for i in range(0, len(batch), size)
+        ]
         return [attempt for attempts in run_all(calls) for attempt in attempts]
 
 
-def _through(stages: Sequence[tuple[bool, Callable[..., Any]]], batch: Sequence[Observation]) -> list[Attempt]:
-    (_, propose), (_, query), (_, score) = stages
-    prompts = propose(batch)
-    return list(score(batch, prompts, query(batch, prompts)))
-
-
-async def _through_locked(stages: Sequence[tuple[asyncio.Lock, Any]], part: Sequence[Observation]) -> list[Attempt]:
+async def _through(
+    locks: Sequence[asyncio.Lock], stages: Sequence[Callable[..., Any]], part: Sequence[Observation]
+) -> list[Attempt]:
     """A part of a batch through its three stages, each in its turn."""
     found: list[Any] = [part]
-    for lock, (_, stage) in stages:
+    for lock, stage in zip(locks, stages, strict=True):
         async with lock:
             found.append(await asyncio.to_thread(stage, *found))
     return list(found[-1])

@@ -164,9 +164,7 @@ def build_jailbreak(
     for read in (source, in_the_wild, artifacts, twins):
         if read is not None:
             refuse_existing(out, str(read), overwrite)
-    sources = read_sources(
-        source, artifacts, columns=named_columns(column or []), twins=twins, leave_out=leave_out or []
-    )
+    sources = read_sources(source, artifacts, columns=named_columns(column or []), twins=twins, exclude=leave_out or [])
     pairs = build(
         sources.behaviors,
         families=families,

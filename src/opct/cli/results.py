@@ -40,7 +40,7 @@ def _suites_table(results: dict[str, Any]) -> RenderableType:
     from rich.console import Group
 
     from opct.judges.calibration import with_calibrations
-    from opct.judges.provenance import judge_of, judged_by, short_agreement
+    from opct.judges.provenance import grader_label, judge_of, short_agreement
 
     rows = with_calibrations(results["rows"])
     judged = [row for row in rows if judge_of(row) is not None]
@@ -60,7 +60,7 @@ def _suites_table(results: dict[str, Any]) -> RenderableType:
         for row in rows
         if _is_shown(row, split)
     ]
-    graders = dict.fromkeys(f"{row['suite']}: {judged_by(row)}" for row in judged)
+    graders = dict.fromkeys(f"{row['suite']}: {grader_label(row)}" for row in judged)
     title = f"{results['run']['label']}: {results['run']['model']}"
     return Group(make_table(title, columns, cells, texts=2), *map(as_text, graders))
 

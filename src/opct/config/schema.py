@@ -1,7 +1,7 @@
 """Every setting of a training run. Strict: an unknown key, a wrong type or a bad value is an error.
 
 The defaults are the recommended settings of this project; the paper's are the presets of `opct.config.presets`.
-Field names are those of TRL, PEFT and Transformers where these have a word for the thing.
+Field names follow TRL, PEFT and Transformers.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class ModelConfig(Section):
     adapter: str | None = Field(None, description="Folder of a PEFT adapter to continue from (or a run directory).")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         "auto",
-        description="Of the frozen base weights; `auto` times float32 and bfloat16 on this machine and says which it "
-        "took. The run keeps it when it is resumed or evaluated. Training refuses `float16`.",
+        description="Of the frozen base weights; `auto` times float32 and bfloat16 on this machine and takes the "
+        "faster. A resumed or evaluated run keeps its dtype. Training refuses `float16`.",
     )
     device: str = Field("auto", description="`auto`, `cpu`, `cuda`, `cuda:1`, `mps`.")
     attn_implementation: str | None = Field(
@@ -75,24 +75,22 @@ class DataConfig(Section):
     validation_fraction: float = Field(
         0.1, ge=0, lt=1, description="Share of the questions (or pairs) held out where no validation pairs are named."
     )
-    validation_size: int = Field(
-        48, ge=0, description="At most so many held-out pairs are used for the validation KL; 0 turns it off."
-    )
+    validation_size: int = Field(48, ge=0, description="Most held-out pairs for the validation KL; 0 turns it off.")
     anchors: list[str] = Field(
         ["builtin:benign"], description="Identity pairs (prompt == teacher_prompt), same sources as `pairs`."
     )
     anchor_fraction: Fraction = Field(0.25, description="Share of identity pairs in every step.")
     max_pairs: int | None = Field(
-        None, ge=1, description="At most so many pairs (a seeded choice; with balance_axes, equally many of each axis)."
+        None, ge=1, description="Most pairs (a seeded choice; with balance_axes, equally many of each axis)."
     )
     balance_axes: bool = Field(
         False,
-        description="Where `pairs` are of several axes, each step holds equally many of each, however many there are; "
-        "those of a small axis come again sooner.",
+        description="Where `pairs` have several axes, each step holds equally many of each; pairs of a small axis "
+        "repeat sooner.",
     )
     train_on_evaluation_data: bool = Field(
         False,
-        description="Take pairs of sets that are for evaluation only (SAGE-Eval), too; report no score on these.",
+        description="Accept pairs of sets that are for evaluation only (SAGE-Eval); report no score on these.",
     )
 
 
@@ -102,7 +100,7 @@ class RolloutConfig(Section):
 
     engine: Literal["in_process", "vllm", "vllm_server"] = Field(
         "in_process",
-        description="Who samples: this process (`in_process`), vLLM on this machine (`vllm`), or a vLLM server "
+        description="What samples: this process (`in_process`), vLLM on this machine (`vllm`), or a vLLM server "
         "(`vllm_server`); see [vLLM](vllm.md).",
     )
     num_generations: int = Field(1, ge=1, description="Completions for each prompt.")
@@ -125,7 +123,7 @@ class RolloutConfig(Section):
     max_mismatch_kl: float | None = Field(
         0.1,
         gt=0,
-        description="Stop when the samples of a step are further than this from the policy that is trained "
+        description="Stop when the sampler and the policy in training differ by more than this in a step "
         "(`rollout/mismatch_kl`, nats a token; at temperature 1 without truncation). null: never.",
     )
 
@@ -148,13 +146,11 @@ class LossConfig(Section):
     kl_coef: float = Field(1.0, gt=0, description="Multiplies the loss (and so the advantage of `sampled`).")
     kl_discount_factor: Fraction = Field(
         0.0,
-        description="gamma: how much a token answers for the KL of the tokens after it. `offpolicy` refuses more than "
+        description="gamma: the weight of the KL of later tokens in a token's gradient. `offpolicy` refuses more than "
         "0: the term needs the policy's own samples. `sft` has no such term.",
     )
     ppo_clip: float | None = Field(None, gt=0, lt=1, description="`sampled` and `grpo`: PPO clip range; null is off.")
-    dpo_beta: float = Field(
-        0.1, gt=0, description="`dpo`: how dear it is to leave the reference; TRL's `beta`. The larger, the closer."
-    )
+    dpo_beta: float = Field(0.1, gt=0, description="`dpo`: TRL's `beta`; the larger, the closer to the reference.")
     reduction: Literal["token_mean", "sequence_mean", "sum"] = Field(
         "token_mean", description="From tokens to the loss of a step. `dpo` has a mean over pairs of answers."
     )
@@ -166,7 +162,7 @@ class LossConfig(Section):
 
 
 class TeacherConfig(Section):
-    """Who scores the policy's tokens under `teacher_prompt`."""
+    """What scores the policy's tokens under `teacher_prompt`."""
 
     kind: Literal["base", "live", "ema"] = Field("base", description="See [Teachers](how-it-works.md#teachers).")
     ema_decay: Fraction = Field(
@@ -179,11 +175,11 @@ class TeacherConfig(Section):
     )
     engine: Literal["in_process", "rollout"] = Field(
         "in_process",
-        description="Who computes the teacher's log-probs in training: this process (`in_process`), or the engine that "
-        "samples, without the adapter (`rollout`; for `loss.estimator: sampled` and a `base` teacher).",
+        description="What computes the teacher's log-probs in training: this process (`in_process`), or the engine "
+        "that samples, without the adapter (`rollout`; for `loss.estimator: sampled` and a `base` teacher).",
     )
     check_behaviors: int = Field(
-        24, ge=0, description="At most so many bare behaviours are put to the teacher before the first step. 0 is off."
+        24, ge=0, description="Most bare behaviours that the teacher is asked before the first step. 0 is off."
     )
     check_hazards: int = Field(24, ge=0, description="The same of hazards whose facts the teacher is shown.")
     check_tokens: int = Field(48, ge=1, description="Longest of these answers.")
@@ -196,7 +192,7 @@ class OptimConfig(Section):
     lr_scheduler_type: Literal["constant", "linear", "cosine"] = Field(
         "linear", description="`linear` and `cosine` fall to 0 after the last step."
     )
-    warmup_steps: int = Field(0, ge=0, description="The rate rises from 0 over so many steps.")
+    warmup_steps: int = Field(0, ge=0, description="Steps over which the rate rises from 0.")
     adam_beta1: float = Field(0.9, ge=0, lt=1, description="AdamW.")
     adam_beta2: float = Field(0.95, ge=0, lt=1, description="AdamW.")
     adam_epsilon: float = Field(1e-8, gt=0, description="AdamW.")
@@ -245,7 +241,7 @@ class StopConfig(Section):
         description="Stop when the training KL exceeds this times the largest validation or training KL of the first "
         "steps (`sft`, `dpo`, `act`: the training loss, against that of the first steps) ...",
     )
-    divergence_patience: int = Field(3, ge=1, description="... for so many steps in a row.")
+    divergence_patience: int = Field(3, ge=1, description="... for this number of steps in a row.")
 
 
 class ParallelConfig(Section):
@@ -271,20 +267,18 @@ class TrainConfig(Section):
         "opct", description="Which algorithm: `opct`, `sft`, `offpolicy`, `dpo` or `act`; see [Methods](methods.md)."
     )
     output_dir: str = Field("runs/opct", description="The run directory.")
-    seed: int = Field(
-        0, ge=0, lt=2**32, description="Of everything random in the run: adapter, order of pairs, samples, dropout."
-    )
+    seed: int = Field(0, ge=0, lt=2**32, description="Of everything random: adapter, order of pairs, samples, dropout.")
     max_steps: int | None = Field(None, ge=1, description="Optimizer steps; null: `num_train_epochs` over the pairs.")
     num_train_epochs: float = Field(1.0, gt=0, description="How often each pair is seen, where `max_steps` is null.")
     eval_steps: int | None = Field(
-        None, ge=1, description="Validation KL every so many steps; null: at the start, the middle and the end."
+        None, ge=1, description="Steps between validation KLs; null: at the start, the middle and the end."
     )
-    save_steps: int = Field(10, ge=1, description="A checkpoint every so many steps; one is always written at the end.")
+    save_steps: int = Field(10, ge=1, description="Steps between checkpoints; one is always written at the end.")
     save_total_limit: int = Field(2, ge=1, description="Checkpoints kept, besides the best one.")
     report_to: list[str] = Field(
         [],
         description="Trackers known to accelerate: tensorboard, wandb, trackio, mlflow ... A run resumed after a kill "
-        "sends them the steps after its last checkpoint twice; metrics.jsonl has each once.",
+        "sends them the steps after its last checkpoint again; metrics.jsonl has each once.",
     )
     model: ModelConfig = ModelConfig()
     lora: LoraSettings | None = LoraSettings()
@@ -299,7 +293,7 @@ class TrainConfig(Section):
 
     @property
     def may_go_on(self) -> bool:
-        """True where no step depends on how many come: a finished run may be resumed for more."""
+        """True where no step depends on the number of steps: a finished run may be resumed for more."""
         return self.optim.lr_scheduler_type == "constant"
 
     @model_validator(mode="after")

@@ -121,6 +121,21 @@ def of_split(items: Sequence[Item], split: str | None, noun: str) -> list[Item]:
     return chosen
 
 
+class HasId(Protocol):
+    """A question, behaviour or fact."""
+
+    @property
+    def id(self) -> str: ...
+
+
+Named = TypeVar("Named", bound=HasId)
+
+
+def first_items(items: Iterable[Named], n: int | None, seed: int) -> list[Named]:
+    """At most `n` items (None: all) in an order by seed and id alone, so that fewer are a part of more."""
+    return sorted(items, key=lambda item: hashlib.sha256(f"{seed}/{item.id}".encode()).hexdigest())[:n]
+
+
 def overlaps(a: str, b: str) -> bool:
     """True if the words of one text contain the words of the other in order ("York" in "New York"), case aside.
 

@@ -190,8 +190,8 @@ def _foreign_samples(log: EvalLog, left_out: list[str]) -> list[GradedSample]:
             )
         )
     everything = dict.fromkeys(name for sample in found for name in sample.values)
-    for sample in found:
-        sample.values = dict.fromkeys(everything) | sample.values
+    for graded in found:
+        graded.values = dict.fromkeys(everything) | graded.values
     if not everything:
         unused["no scorer gives a number"] += len(found)
     left_out += [f"{task}: {what} ({count} samples), left out" for what, count in unused.items()]
@@ -307,7 +307,7 @@ def read_evaluation(path: str | Path) -> Evaluation:
         EvaluationError: there is no log, or one cannot be read, did not end well, or lacks samples.
     """
     logs = sorted((read_log(each) for each in log_paths(path)), key=_log_place)
-    newest = max(logs, key=lambda log: log.eval.created)
+    newest = max(logs, key=_created)
     about = (newest.eval.metadata or {}).get(OPCT, {})
     left_out: list[str] = []
     graded = (sample for log in logs for sample in graded_samples(log, left_out))
@@ -316,7 +316,7 @@ def read_evaluation(path: str | Path) -> Evaluation:
     return Evaluation(
         path=Path(path),
         run=about.get("run") or {"name": Path(path).stem, "label": None, "model": newest.eval.model},
-        created=newest.eval.created,
+        created=_created(newest),
         settings=_joined_settings(logs, newest),
         suite_settings={name: own for log in logs for name, own in _suite_settings(log).items()},
         samples=samples,
@@ -332,6 +332,11 @@ def _place(task: str) -> tuple[int, str]:
     """Suites in the order of results, others after them, each before its second grading."""
     single = task.removesuffix(PARSED).removesuffix(JUDGED)
     return (SUITE_ORDER.index(single) if single in SUITE_ORDER else len(SUITE_ORDER), task)
+
+
+def _created(log: EvalLog) -> str:
+    """When the evaluation ended, to the microsecond; Inspect's own time has seconds alone."""
+    return str((log.eval.metadata or {}).get(OPCT, {}).get("created") or log.eval.created)
 
 
 def _log_place(log: EvalLog) -> tuple[int, str]:

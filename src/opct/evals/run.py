@@ -8,9 +8,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from opct.data.benign import CATEGORIES, BenignRequest, builtin_benign
@@ -25,8 +25,8 @@ from opct.data.questions import SPLITS, Question
 from opct.errors import DataError, EvaluationError, OpctError, unknown
 from opct.evals.config import JAILBREAK_FAMILIES, EvalConfig
 from opct.evals.inspect_runner import Counter, ProgressCallback, run_inspect, write_log
+from opct.evals.kl import add_kl
 from opct.evals.logs import (
-    KL,
     OPCT,
     Evaluation,
     check_finished,
@@ -66,7 +66,6 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 JAILBREAK_TWINS, SAFE_PROMPTS = "jailbreak_twins", "safety_awareness_safe"
-KL_BATCH = 32
 
 
 # --------------------------------------------------------------------------------------------------- the suites
@@ -349,11 +348,11 @@ def evaluate(
     logs = run_inspect(tasks, policy, unfinished_dir(run), config.batch_size, count)
     for log in logs:
         check_finished(log)
-    _add_kl(policy, logs, config, count)
+    add_kl(policy, [log for log in logs if suite_of(task_name(log)).measures_kl], config, count)
     release_memory()
     settings = _settings(policy, config, tasks)
     own = {"schema": SCHEMA, "run": about_run(run, policy, about), "settings": settings}
-    own |= {"template_hash": policy.renderer.template_hash}
+    own |= {"template_hash": policy.renderer.template_hash, "created": datetime.now(UTC).isoformat()}
     with run.results_lock():  # of two evaluations that end at once, the second one keeps the suites of the first
         dropped = _set_aside_others(run, own["run"], [task_name(log) for log in logs])
         held_in = _contamination(run, logs, settings, about)
@@ -496,67 +495,3 @@ def missing_twins(samples: Sequence[GradedSample]) -> list[str]:
         "model refuses harmless requests like them as well: a low attack_success_rate may be that alone. Give twins "
         "(--data jailbreak_twins=FILE, or a column benign)."
     ]
-
-
-# ------------------------------------------------------------------------------------------- KL to the base
-
-
-def _add_kl(policy: EvaluatedPolicy, logs: Sequence[EvalLog], config: EvalConfig, count: Counter) -> None:
-    """Add KL(policy | prompt || base | teacher_prompt) to the logs, as the score `kl`: its mean a reply, and per token
-    for the first questions of each suite."""
-    from inspect_ai.scorer import Score
-
-    samples = [
-        sample
-        for log in logs
-        if suite_of(task_name(log)).measures_kl
-        for sample in graded_samples(log)
-        if not sample.task.endswith(PARSED)
-    ]
-    shown = _browser_ids(samples, config.browser_questions)
-    wanted = [sample for sample in _first_plain(samples, config.kl_samples, shown) if sample.token_ids]
-    in_log = {str(sample.id): sample for log in logs for sample in log.samples or []}
-    count.add(len(wanted))
-    plain_first = [[s for s in wanted if _is_plain(s)], [s for s in wanted if not _is_plain(s)]]
-    batches = [part[i : i + KL_BATCH] for part in plain_first for i in range(0, len(part), KL_BATCH)]
-    for batch in batches:  # apart, so that equal prompts are padded alike on both sides: KL of the base to itself is 0
-        values = policy.token_kl(
-            [tuple(sample.prompt) for sample in batch],
-            [tuple(sample.teacher_prompt) for sample in batch],
-            [SimpleNamespace(token_ids=sample.token_ids) for sample in batch],
-        )
-        for sample, kl in zip(batch, values, strict=True):
-            metadata: dict[str, Any] = {}
-            if sample.id in shown:
-                pieces = list(policy.renderer.pieces(sample.token_ids))
-                metadata = {"tokens": pieces, "kl": [round(float(value), 5) for value in kl]}
-            name = "kl_to_base" if _is_plain(sample) else "kl_to_teacher"
-            scores = in_log[sample.id].scores
-            assert scores is not None
-            scores[KL] = Score(value={name: sum(kl) / len(kl)}, metadata=metadata)
-        count.step(len(batch))
-
-
-def _is_plain(sample: GradedSample) -> bool:
-    """Nothing is pushed: the prompt is its own teacher prompt."""
-    return list(sample.prompt) == list(sample.teacher_prompt)
-
-
-def _first_plain(samples: Sequence[GradedSample], n: int, shown: set[str]) -> Iterator[GradedSample]:
-    """Those of the browser, and of each suite the first n that nothing is pushed in."""
-    taken: dict[str, int] = {}
-    for sample in samples:
-        plain = _is_plain(sample) and bool(sample.token_ids)
-        taken[sample.task] = taken.get(sample.task, 0) + plain
-        if sample.id in shown or (plain and taken[sample.task] <= n):
-            yield sample
-
-
-def _browser_ids(samples: Sequence[GradedSample], n_clusters: int) -> set[str]:
-    """The ids of all samples of the first questions of each task; the families take turns, so these show them all."""
-    first: dict[str, dict[str, None]] = {}
-    for sample in samples:
-        clusters = first.setdefault(sample.task, {})
-        if len(clusters) < n_clusters:
-            clusters.setdefault(sample.cluster)
-    return {sample.id for sample in samples if sample.cluster in first[sample.task]}

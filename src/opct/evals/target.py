@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from opct.config.loader import load_config
 from opct.data.duplicates import read_trained_texts
 from opct.errors import EvaluationError
+from opct.evals.run import About
 from opct.models.from_run import load_policy
 from opct.runs.checkpoints import weight_hashes
 from opct.runs.console import Progress
@@ -38,7 +39,7 @@ def open_target(target: Target, dtype: str | None, progress: Progress) -> Policy
     return policy
 
 
-def describe_target(target: Target, policy: Policy) -> dict[str, Any]:
+def describe_target(target: Target, policy: Policy) -> About:
     """What results say about the run, model or policy: label, method, seed, weights, and what it was trained on."""
     run = run_of(target) if isinstance(target, str | Path) else None
     if run is None:
@@ -47,13 +48,18 @@ def describe_target(target: Target, policy: Policy) -> dict[str, Any]:
         weights = {"sha256": files} if files else {"hash": policy.weights_hash()}
         return {"label": label, "weights": weights, **_trained_on(target, policy)}
     config = load_config(run.config_path)
-    described = {"label": config.method, "method": config.method, "train_seed": config.seed, "name": run.path.name}
-    described |= _trained_on(target, policy)
+    found: About = {
+        "label": config.method,
+        "method": config.method,
+        "train_seed": config.seed,
+        "name": run.path.name,
+        **_trained_on(target, policy),
+    }
     checkpoint = run.checkpoint_named(str(target))
-    if checkpoint is None:
-        return described
-    step = int(checkpoint.name.removeprefix("step-"))
-    return described | {"weights": {"step": step, "sha256": weight_hashes(checkpoint)}}
+    if checkpoint is not None:
+        step = int(checkpoint.name.removeprefix("step-"))
+        found["weights"] = {"step": step, "sha256": weight_hashes(checkpoint)}
+    return found
 
 
 def default_out(target: Target, policy: Policy) -> Path:
@@ -71,14 +77,18 @@ def default_out(target: Target, policy: Policy) -> Path:
     return Path("runs") / f"eval-{_file_name(str(inside)) or path.name}"
 
 
-def _trained_on(target: Target, policy: Policy) -> dict[str, Any]:
+def _trained_on(target: Target, policy: Policy) -> About:
     """What the weights were trained on, as their run says; of an adapter without a run, that it is not known."""
     run = run_behind(target) if isinstance(target, str | Path) else None
     if run is None:
         return {"trained_texts": None} if policy.has_adapter else {}
     manifest = run.read_manifest()
-    names: dict[str, Any] = {key: manifest[key] for key in ("trained_families", "trained_questions") if key in manifest}
-    return {**names, "trained_texts": read_trained_texts(run)}
+    found: About = {"trained_texts": read_trained_texts(run)}
+    if "trained_families" in manifest:
+        found["trained_families"] = manifest["trained_families"]
+    if "trained_questions" in manifest:
+        found["trained_questions"] = manifest["trained_questions"]
+    return found
 
 
 def _weight_files(folder: Path) -> dict[str, str]:

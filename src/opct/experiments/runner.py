@@ -17,15 +17,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from opct.api import check_suites, evaluate, report, train
+from opct.api import evaluate, report, train
 from opct.config.schema import TrainConfig
 from opct.errors import OtherAttackError, RunError, TrainingError
 from opct.evals.config import EvalConfig
+from opct.evals.run import make_tasks
 from opct.experiments.attacks import check_attacks, settings_of
 from opct.experiments.config import BASE, Arm, Experiment, load_experiment
 from opct.models.loading import PROBED_SIZE, choose_device, choose_dtype
 from opct.models.memory import release_memory
-from opct.reports.costs import COST_COLUMNS, cost_texts
+from opct.reports.training import COST_COLUMNS, cost_texts
 from opct.runs.checkpoints import weight_hashes
 from opct.runs.console import Field, NullProgress, Progress, as_text, duration, make_table
 from opct.runs.io import read_json, read_jsonl, write_json
@@ -374,7 +375,7 @@ def _check_inputs(experiment: Experiment) -> None:
     runs = [(name, Path(config.output_dir), config) for (name, _), config in experiment.configs.items()]
     targets = [*runs, (BASE, experiment.out / BASE, _base_config(experiment))]
     if not all(is_evaluated(label, folder, config, settings) for label, folder, config in targets):
-        check_suites(settings)
+        make_tasks(settings)
     check_attacks(experiment.config.attacks)
 
 

@@ -314,5 +314,5 @@ class StopRequest:
             raise KeyboardInterrupt
         self.request()
         name = signal.Signals(number).name
-        sys.stderr.write(f"{name}: saving when the {self._unit} at hand is done; once more to stop at once\n")
+        sys.stderr.write(f"{name}: saving after this {self._unit}; send it again to stop at once\n")
         sys.stderr.flush()

@@ -130,7 +130,7 @@ class RunDir:
             raise RunError(f"Cannot make the run directory {run.path}: {reason(error)}. {remedy(error)}") from error
         run._acquire()
         try:
-            run._refuse_if_in_the_way(resume, overwrite)  # again, now that nobody else can come first
+            run._refuse_if_in_the_way(resume, overwrite)  # again, under the lock
             if not (run.is_run and (resume or (overwrite and keep_old))):
                 run.clear()
             run._remove_leftovers()
@@ -231,7 +231,7 @@ class RunDir:
             raise
 
     def results_lock(self) -> Any:
-        """Held while results are read, joined and written; whoever comes second waits. Use it in a `with`."""
+        """Lock of the results: held while they are read, joined and written. Use it in a `with`."""
         from filelock import FileLock
 
         return FileLock(self.evals_dir / ".results.lock", is_singleton=False)

@@ -39,10 +39,9 @@ from opct.models.fsdp import unsharded
 from opct.models.inference.sampler import sample_seed
 from opct.models.memory import peak_memory_gb
 from opct.models.teacher import has_dropout
+from opct.runs.console import NullProgress, Progress, StopRequest
 from opct.runs.io import atomic_write, read_jsonl, write_jsonl
-from opct.runs.progress import NullProgress, Progress
 from opct.runs.run_dir import RunDir
-from opct.runs.signals import StopRequest
 from opct.runs.tracking import NullTracker, Tracker, check_trackers
 from opct.training.accumulate import accumulate, shares_prompts, slow_path_reasons
 from opct.training.checkpoint import Counters, TrainingState, load_checkpoint, write_checkpoint

@@ -48,7 +48,7 @@ from opct.methods.grpo import EPSILON, GRPO, group_advantages
 from opct.methods.rollouts import Rollout, step_weights
 from opct.models.from_run import load_policy
 from opct.models.inference.sampler import Completion
-from opct.reports.attack_numbers import TRAINING
+from opct.reports.attacks import PUBLIC_TRAINING
 from opct.runs.console import NullProgress
 from opct.runs.io import append_jsonl, read_jsonl, write_json
 from opct.runs.run_dir import RunDir
@@ -284,11 +284,11 @@ def test_it_learns_a_hidden_pattern_from_reward_alone_and_beats_what_does_not_le
 
     own = opponent(yields)
     plan = plan_of(tmp_path / "a", tiny_folder)
-    done = trained(tmp_path / "a", tiny_folder, own)
+    done = trained(tmp_path / "a", tiny_folder, own, "attacker.training.max_steps=15")
     rewards = [row["reward"] for row in done.summary["curve"]]
-    assert len(rewards) == 30
+    assert len(rewards) == 15
     assert statistics.fmean(rewards[:3]) < 0.3
-    assert statistics.fmean(rewards[-5:]) > 0.8
+    assert statistics.fmean(rewards[-3:]) > 0.6
     assert done.summary["spent"]["queries"] == len(own.target.asked)
     for one in UNSEEN:
         assert any(yields(augmented(one.text, random.Random(seed))) for seed in range(2000)), "noise can do it"
@@ -318,12 +318,24 @@ class Stopping(NullProgress):
             os.kill(os.getpid(), signal.SIGTERM)
 
 
+WORDS = ["attacker.shots=1", "attacker.training.max_steps=4", "attacker.training.save_steps=2"]
+
+
+def yields_to_one(text):
+    return text.count("a") >= 1
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory, tiny_folder):
+    """(folder, what it left) of a training that nothing interrupted."""
+    folder = tmp_path_factory.mktemp("whole") / "a"
+    return folder, trained(folder, tiny_folder, opponent(yields_to_one), *WORDS)
+
+
 @pytest.mark.parametrize("after", [2, 3], ids=["on a checkpoint", "between two"])
-def test_training_that_was_interrupted_goes_on_as_if_it_had_not_been(tmp_path, tiny_folder, after):
-    """Shots and rehearsal come back from the disk: weights, curve and successes are those of the other."""
-    own = opponent(lambda text: text.count("a") >= 1)
-    words = ["attacker.shots=1", "attacker.training.max_steps=6", "attacker.training.save_steps=2"]
-    whole = trained(tmp_path / "whole", tiny_folder, own, *words)
+def test_training_that_was_interrupted_continues_as_if_it_had_not_been(tmp_path, tiny_folder, whole, after):
+    """Shots and replay buffer come back from the disk: weights, curve and successes are those of the other."""
+    (whole_folder, whole), own, words = whole, opponent(yields_to_one), WORDS
     with pytest.raises(KeyboardInterrupt):
         trained(tmp_path / "cut", tiny_folder, own, *words, progress=Stopping(after))
     if after == 3:  # as after kill -9: what came after the last checkpoint is lost
@@ -332,7 +344,7 @@ def test_training_that_was_interrupted_goes_on_as_if_it_had_not_been(tmp_path, t
         append_jsonl(tmp_path / "cut" / "training_steps.jsonl", {"step": 4, "started": 16})
     shutil.move(tmp_path / "cut", tmp_path / "moved")
     second = trained(tmp_path / "moved", tiny_folder, own, *words)
-    assert weights(tmp_path / "moved") == weights(tmp_path / "whole")
+    assert weights(tmp_path / "moved") == weights(whole_folder)
     assert second.summary["curve"] == whole.summary["curve"]
     assert second.shots == whole.shots != ()
     assert second.attacker.identity() == whole.attacker.identity()
@@ -605,7 +617,7 @@ def test_a_whole_attack_trains_then_attacks_others(tiny_policy, tiny_folder, beh
     """Its result has cost and curve of the training. The training behaviours are not attacked."""
     done = attacked(tiny_policy, tiny_folder, behaviors_file, tmp_path / "a")
     training = done.result["training"]
-    assert set(training) - {"identity"} == set(TRAINING)  # a report has all but the config
+    assert set(training) - {"identity"} == set(PUBLIC_TRAINING)  # a report has all but the config
     assert [row["step"] for row in training["curve"]] == [1, 2]
     assert training["spent"]["queries"] == sum(
         row["queries"] for row in read_jsonl(tmp_path / "a" / "training_steps.jsonl") if "queries" in row
@@ -802,6 +814,6 @@ def test_the_method_by_itself_is_for_attacks_and_replaces_no_run(make_config):
     api.train(make_config(max_steps=1))
     config = make_config(method="grpo")
     for refused in (lambda: api.train(config, overwrite=True), lambda: make_plan(config)):
-        with pytest.raises(ConfigError, match="opct attack --attacker grpo"):
+        with pytest.raises(ConfigError, match="use `opct attack`"):
             refused()
     assert RunDir(config.output_dir).latest_checkpoint() is not None

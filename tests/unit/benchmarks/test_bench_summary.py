@@ -48,8 +48,8 @@ def test_every_method_has_a_column_and_every_number_what_it_leaves_out(compariso
     assert rows["metric"][6:11] == [f"{name} − Base" for name in ("ACT", "DPO", "Off-policy", "OPCT", "SFT")]
     assert {"OPCT − SFT", "OPCT − Off-policy"} <= set(rows["metric"])
     assert all(len(row) == len(rows["metric"]) for row in rows.values())
-    line = comparison.line("sycophancy_rate", "held_out")
-    for arm, cell in zip(rows["Sycophancy rate"][:6], line.cells, strict=True):
+    line = comparison.row("sycophancy_rate", "held_out")
+    for arm, cell in zip(rows["Sycophancy rate"][:6], line.estimates, strict=True):
         assert arm.startswith(f"{cell.text} ({cell.interval_text}); n = {cell.n}; ")
         assert f"{cell.n_unscored} unscored" in arm
         assert f"{cell.n_truncated} truncated" in arm
@@ -63,7 +63,7 @@ def test_every_method_has_a_column_and_every_number_what_it_leaves_out(compariso
 
 def test_every_family_is_there_on_request(comparison):
     made = list(summary.tables(comparison, every=True))
-    assert sum(text.count("\n| ") - 2 for text in made) == len(comparison.lines)
+    assert sum(text.count("\n| ") - 2 for text in made) == len(comparison.rows)
     assert any(text.startswith("### Sycophancy: are you sure\n") for text in made)
 
 

@@ -171,11 +171,11 @@ def test_the_columns_and_the_first_request_are_logged(tmp_path, caplog):
 
 def test_categories_can_be_left_out(tmp_path):
     path = write_jsonl(tmp_path / "own.jsonl", [own(0), own(1, category="songs")])
-    assert [b.id for b in load_behaviors(path, leave_out=["songs"])] == ["x/0"]
+    assert [b.id for b in load_behaviors(path, exclude=["songs"])] == ["x/0"]
     with pytest.raises(DataError, match="holds no behaviours besides pranks, songs"):
-        load_behaviors(path, leave_out=["songs", "pranks"])
+        load_behaviors(path, exclude=["songs", "pranks"])
     with pytest.raises(DataError, match=r"own\.jsonl: Unknown category 'sogns'\. Did you mean 'songs'\?"):
-        load_behaviors(path, leave_out=["pranks", "sogns"])
+        load_behaviors(path, exclude=["pranks", "sogns"])
 
 
 def test_the_split_of_a_behaviour_is_its_own_whatever_else_is_in_the_file(tmp_path):

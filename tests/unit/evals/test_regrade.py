@@ -70,7 +70,7 @@ def test_by_the_same_rules_nothing_changes(folder):
 def test_other_replies_get_other_verdicts_values_and_rows(folder):
     """As if the rules had changed, the stored replies do: each hazard is warned of now, each attack is answered."""
     before = {sample.id: sample for sample in read_samples(folder)}
-    change(folder, "jailbreak", say("I can't do that. Dear Anna, I know where you live, and I know where you work."))
+    change(folder, "jailbreak", say("I can't do that. But here is how: open the lid."))
     warn = {fact.id: fact.fact for fact in FACTS.values()}
 
     def warned(sample):

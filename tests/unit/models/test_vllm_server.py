@@ -192,13 +192,6 @@ def test_samples_come_in_the_order_of_the_requests_and_are_asked_for_together(fa
     assert fake.most_under_way == 3
 
 
-@pytest.mark.parametrize("indices", [[0], [0, 0], [0, 1, 2], [None, 1]], ids=str)
-def test_another_number_of_samples_than_asked_for_is_refused(fake, connect, indices):
-    fake.usual["/v1/completions"] = lambda body: {"choices": [choice(i, 5) for i in indices]}
-    with pytest.raises(EngineError, match="does not answer with token_ids and logprobs"):
-        connect().sample([[1]], [range(5, 7)], Sampling(8), "v1", lambda n: None)
-
-
 def test_scores_are_those_of_every_token_but_the_first(fake, connect):
     def scored(body):
         rows = [None, *({str(token): {"logprob": -0.1 * token}} for token in body["prompt"][1:])]
@@ -285,18 +278,20 @@ def test_an_answer_that_takes_too_long_is_an_error(fake, connect):
 
 
 @pytest.mark.parametrize(
-    "answer",
+    "choices",
     [
-        {"text": "hello", "logprobs": {"token_logprobs": [-1.0]}},
-        {"token_ids": [1, 2], "logprobs": None},
-        {"token_ids": [1, 2], "logprobs": {"token_logprobs": [-1.0]}},
+        [choice(0, 5)],
+        [choice(0, 5), choice(1, 5), choice(2, 5)],
+        [choice(0, 5), choice(1, 5) | {"token_ids": None}],
+        [choice(0, 5), choice(1, 5) | {"logprobs": None}],
+        [choice(0, 5), choice(1, 5) | {"logprobs": {"token_logprobs": [-1.0]}}],
     ],
-    ids=["no ids", "no log-probs", "fewer log-probs"],
+    ids=["one", "three", "no ids", "no log-probs", "fewer log-probs"],
 )
-def test_an_answer_without_ids_or_log_probs_is_refused(fake, connect, answer):
-    fake.answers["/v1/completions"] = [{"choices": [{"index": 0, **answer}]}]
+def test_an_answer_without_two_samples_and_their_log_probs_is_refused(fake, connect, choices):
+    fake.answers["/v1/completions"] = [{"choices": choices}]
     with pytest.raises(EngineError, match="does not answer with token_ids and logprobs"):
-        draw(connect(), [1])
+        connect().sample([[1]], [range(5, 7)], Sampling(8), "v1", lambda n: None)
 
 
 def test_a_load_whose_answer_was_lost_is_no_error(fake, connect, tmp_path: Path):

@@ -12,7 +12,6 @@ from tests.logs import write_evaluation
 
 from opct.evals.metrics import metric_rows
 from opct.evals.samples import GradedSample, add_paired_values
-from opct.reports.load import sample_from_row
 
 HOSTILE = "</script><script>alert('pwned')</script><img src=x onerror=alert(1)> <b>bold</b> & \u2028 \u2029 end"
 FAMILIES = {
@@ -25,6 +24,15 @@ FAMILIES = {
 SUGGESTED = {"base": 0.48, "sft": 0.25, "opct": 0.08}
 CORRECT = {"base": 0.52, "sft": 0.50, "opct": 0.51}
 PLACES = ["Lisbon", "Oslo", "Quito", "Hanoi", "Accra", "Lima"]
+
+
+OF_GRADING = ("category", "behavior", "fact", "answer", "suggested", "is_evaluation_only")
+
+
+def sample_from_row(row: dict) -> GradedSample:
+    """The sample of a flat row."""
+    grading = {name: row[name] for name in OF_GRADING if row.get(name) is not None}
+    return GradedSample(grading=grading, **{name: value for name, value in row.items() if name not in OF_GRADING})
 
 
 def draw(*parts: object) -> float:

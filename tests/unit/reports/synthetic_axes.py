@@ -7,12 +7,11 @@ import json
 from pathlib import Path
 
 from tests.logs import write_evaluation
-from tests.unit.reports.synthetic import draw, make_records
+from tests.unit.reports.synthetic import draw, make_records, sample_from_row
 
 from opct.data.perturb.jailbreak import FAMILIES as WRAPPERS
 from opct.data.perturb.safety_awareness import FAMILIES as HIDDEN
 from opct.evals.metrics import metric_rows
-from opct.reports.load import sample_from_row
 
 SUCCESS = {"base": 0.62, "sft": 0.4, "offpolicy": 0.36, "opct": 0.18}
 WARNED = {"base": 0.12, "sft": 0.3, "offpolicy": 0.35, "opct": 0.55}

@@ -70,7 +70,7 @@ def read_sources(
     *,
     columns: Columns | None = None,
     twins: str | None = None,
-    leave_out: Collection[str] = (),
+    exclude: Collection[str] = (),
 ) -> JailbreakSources:
     """Behaviours (`builtin` or a file) and finished prompts, without what the embedded evaluation asks.
 
@@ -82,7 +82,7 @@ def read_sources(
     if source == "builtin":  # artifacts have the splits of the embedded behaviours that they are near
         return JailbreakSources(builtin_behaviors(), attacks, n_without, is_private)
     measured = [behavior for behavior in builtin_behaviors() if behavior.split != "train"]
-    behaviors, near = split_duplicates(load_behaviors(source, columns, twins=twins, leave_out=leave_out), measured)
+    behaviors, near = split_duplicates(load_behaviors(source, columns, twins=twins, exclude=exclude), measured)
     attacks, near_attacks = split_duplicates(attacks, measured)
     left_out = (*(one.id for one in near), *(one.id for one in near_attacks))
     return JailbreakSources(behaviors, attacks, n_without, is_private, left_out)

@@ -8,7 +8,6 @@ generated reply.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,7 +28,7 @@ from opct.data.perturb.sycophancy import (
     perturbed_prompt,
     suggested_answer,
 )
-from opct.data.questions import SPLITS, Question, builtin_questions, load_questions, split_of
+from opct.data.questions import SPLITS, Question, builtin_questions, first_items, load_questions, split_of
 from opct.data.tables import Columns
 from opct.errors import EvaluationError, unknown
 from opct.evals.graders.short_answer import Verdict, grade_choice, grade_short
@@ -130,7 +129,7 @@ def sycophancy_items(
     count = len(names) if families_per_question is None else min(families_per_question, len(names))
     if count < 1:
         raise EvaluationError(f"families_per_question is {count}: use at least 1, or null for all.")
-    chosen = sorted(questions, key=lambda question: _order(seed, question.id))[:n_questions]
+    chosen = first_items(questions, n_questions, seed)
     if not chosen:
         raise EvaluationError("There are no questions to evaluate on: give at least one.")
     items = []
@@ -162,10 +161,6 @@ def split_questions(
             f"None of the {len(questions)} questions of {source} is in the {split} split: take another split, or all."
         )
     return chosen
-
-
-def _order(seed: int, question_id: str) -> str:
-    return hashlib.sha256(f"{seed}/{question_id}".encode()).hexdigest()
 
 
 def _item(name: str, question: Question, family: str, seed: int) -> EvalSample:

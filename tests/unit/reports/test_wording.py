@@ -1,7 +1,7 @@
 import pytest
 
 from opct.reports.wording import arm_name, change, family_name, interval, joined, number, quantity
-from opct.runs.plural import count
+from opct.runs.console import pluralize
 
 
 @pytest.mark.parametrize(
@@ -40,8 +40,8 @@ def test_interval_says_when_there_is_none():
 
 
 def test_words():
-    assert count(1, "sample") == "1 sample"
-    assert count(1200, "sample") == "1,200 samples"
+    assert pluralize(1, "sample") == "1 sample"
+    assert pluralize(1200, "sample") == "1,200 samples"
     assert joined(["a", "b", "c"]) == "a, b and c"
     assert joined([]) == ""
     assert arm_name("opct") == "OPCT"

@@ -5,21 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from synthetic import write_run
+from small import run, sample
 
 from opct.reports.arms import make_arms, make_pairs, reference_note
 from opct.reports.charts import STYLES
 from opct.reports.compare import compare
-from opct.reports.load import EvaluatedRun, load_runs
 from opct.reports.verdict import verdict
 
 
-def run(label: str, method: str | None = None) -> EvaluatedRun:
-    return EvaluatedRun(None, label, label, "m", method or label, 0, "", {}, (), (), ())  # type: ignore[arg-type]
-
-
 def against_sft(methods: dict[str, str], references=None) -> dict[str, str]:
-    arms = make_arms([run("base"), *(run(label, method) for label, method in methods.items())])
+    arms = make_arms([run("base"), *(run(label, method=method) for label, method in methods.items())])
     return {pair.of: pair.against for pair in make_pairs(arms, references) if pair.against != "base"}
 
 
@@ -41,8 +36,10 @@ def test_by_name_the_reference_is_the_arm_whose_method_is_sft_and_whose_values_a
     assert against_sft(methods) == expected
 
 
-def against_offpolicy(methods: dict[str, str], references=None, **configs: str) -> dict[str, str]:
-    runs = [replace(run(label, method), config=configs.get(label, "")) for label, method in methods.items()]
+def against_offpolicy(methods: dict[str, str], references=None, **configs: dict) -> dict[str, str]:
+    runs = [
+        replace(run(label, method=method), config_values=configs.get(label, {})) for label, method in methods.items()
+    ]
     pairs = make_pairs(make_arms([run("base"), *runs]), references)
     return {pair.of: pair.against for pair in pairs if methods.get(pair.against) == "offpolicy"}
 
@@ -66,8 +63,8 @@ def test_opct_is_compared_with_the_off_policy_arm_of_the_same_values(methods, ex
 
 def test_an_arm_that_went_on_from_another_adapter_has_no_off_policy_one():
     methods = {"offpolicy": "offpolicy", "opct": "opct", "both": "opct"}
-    assert against_offpolicy(methods, both="model:\n  adapter: runs/sft\n") == {"opct": "offpolicy"}
-    assert against_offpolicy(methods, offpolicy="model:\n  adapter: runs/sft\n") == {}
+    assert against_offpolicy(methods, both={"model.adapter": "runs/sft"}) == {"opct": "offpolicy"}
+    assert against_offpolicy(methods, offpolicy={"model.adapter": "runs/sft"}) == {}
 
 
 def test_in_an_experiment_the_off_policy_arm_is_one_that_shares_the_reference_of_sft():
@@ -80,7 +77,7 @@ def test_in_an_experiment_the_off_policy_arm_is_one_that_shares_the_reference_of
 
 def test_references_may_be_several():
     methods = {"a": "offpolicy", "b": "offpolicy", "c": "sft", "opct": "opct"}
-    arms = make_arms([run("base"), *(run(label, method) for label, method in methods.items())])
+    arms = make_arms([run("base"), *(run(label, method=method) for label, method in methods.items())])
     pairs = make_pairs(arms, {"opct": ["c", "b", "c"]})
     assert [pair.against for pair in pairs if pair.of == "opct"] == ["base", "c", "b"]
 
@@ -98,10 +95,10 @@ def test_a_reference_that_is_not_in_the_report_is_no_comparison():
 
 
 def test_of_several_the_page_says_which_is_compared_with():
-    arms = make_arms([run("base"), run("slow", "sft"), run("fast", "sft"), run("opct")])
+    arms = make_arms([run("base"), run("slow", method="sft"), run("fast", method="sft"), run("opct")])
     note = reference_note(arms, make_pairs(arms))
     assert note == "Of several SFT arms slow is the one that others are compared with, fast too."
-    arms = make_arms([run("base"), run("slow", "sft"), run("opct")])
+    arms = make_arms([run("base"), run("slow", method="sft"), run("opct")])
     assert reference_note(arms, make_pairs(arms)) == ""
 
 
@@ -110,24 +107,14 @@ def test_a_dozen_arms_have_a_shape_and_colour_of_their_own():
     assert len({arm.style for arm in arms}) == STYLES == 12
 
 
-def test_an_sft_arm_of_another_name_has_its_differences(tmp_path):
-    """In the numbers: the difference of opct and bct is the mean of their difference on each sample."""
-    runs = load_runs([write_run(tmp_path, label, 1, questions=6) for label in ("base", "bct", "opct")])
-    found = compare(runs, {"opct": "bct"})
-    line = found.line("accuracy_clean")
-    difference = found.difference(line, "opct", "bct")
-    assert difference.value == pytest.approx(line.cells[2].value - line.cells[1].value)
-    assert found.difference(line, "bct", "opct") is None
-
-
-def test_what_is_asked_for_is_compared_besides_base_and_references(tmp_path):
+def test_what_is_requested_is_compared_besides_base_and_references():
     """Between two values of a matrix, of OPCT and of SFT; what is there already stands once and is asked for, and what
     no run has is left out. The note on several SFT arms is about references alone.
     """
-    arms = make_arms([run("base"), *(run(f"{m}-x-{v}", m) for v in (0, 5) for m in ("sft", "opct"))])
+    arms = make_arms([run("base"), *(run(f"{m}-x-{v}", method=m) for v in (0, 5) for m in ("sft", "opct"))])
     asked = [("opct-x-5", "opct-x-0"), ("sft-x-5", "sft-x-0"), ("opct-x-0", "sft-x-0"), ("opct-x-9", "opct-x-0")]
     pairs = make_pairs(arms, {"opct-x-0": "sft-x-0", "opct-x-5": "sft-x-5"}, asked)
-    assert [(pair.of, pair.against) for pair in pairs if pair.is_asked] == [asked[2], *asked[:2]]
+    assert [(pair.of, pair.against) for pair in pairs if pair.is_requested] == [asked[2], *asked[:2]]
     assert len(pairs) == len({(pair.of, pair.against) for pair in pairs})
     assert [(pair.of, pair.against) for pair in pairs if pair.is_reference] == [
         ("opct-x-0", "sft-x-0"),
@@ -136,8 +123,14 @@ def test_what_is_asked_for_is_compared_besides_base_and_references(tmp_path):
     assert reference_note(arms, pairs) == ""
     both = make_pairs(arms, {"sft-x-5": "sft-x-0"}, [("sft-x-5", "sft-x-0")])
     assert reference_note(arms, both).startswith("Of several SFT arms sft-x-0 is the one")
-    runs = load_runs([write_run(tmp_path, label, 1, questions=6) for label in ("base", "low", "high")])
+    runs = [run(label, [sample("q", "clean", correct=x)]) for label, x in (("base", 0.0), ("low", 0.0), ("high", 1.0))]
     found = compare(runs, {}, [("high", "low")])
-    line = found.line("accuracy_clean")
-    assert found.difference(line, "high", "low").value == pytest.approx(line.cells[2].value - line.cells[1].value)
+    assert found.difference(found.row("accuracy_clean"), "high", "low").value == 1.0
     assert any(text.startswith("Against low: ") for text in verdict(found))
+
+
+def test_base_comes_first_and_the_runs_of_a_label_are_one_arm():
+    made = [run(label, seed=seed) for label, seed in (("opct", 1), ("mine", 0), ("base", 0), ("opct", 2), ("sft", 0))]
+    arms = make_arms(made)
+    assert [(arm.label, len(arm.runs)) for arm in arms] == [("base", 1), ("opct", 2), ("mine", 1), ("sft", 1)]
+    assert [(p.of, p.against) for p in make_pairs(arms) if p.against != "base"] == [("opct", "sft"), ("mine", "sft")]

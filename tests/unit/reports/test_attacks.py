@@ -5,28 +5,28 @@ import re
 import shutil
 import stat
 from dataclasses import asdict, replace
-from io import StringIO
 from pathlib import Path
 
 import pytest
-from rich.console import Console
-from synthetic import HOSTILE as ANY_HOSTILE
-from synthetic import write_run
+from synthetic import HOSTILE, write_run
 from tests.unit.attack.scripted import Cast, ScriptedAttacker, ScriptedTarget
 
 from opct.attack.config import BudgetConfig
 from opct.attack.loop import Rules
 from opct.attack.protocol import Reply, Subject
-from opct.attack.render import result_table
 from opct.attack.results import AttackRun, build_result
 from opct.attack.store import AttackDir
 from opct.errors import EvaluationError
 from opct.reports import report
-from opct.reports.attack_figures import WORST
-from opct.reports.attack_numbers import without_folders
-from opct.reports.attack_settings import settings_table
-from opct.reports.attack_summary import attacks_said, card_rows
-from opct.reports.attacks import COLUMNS, RATE, attack_views, broken_title, load_attacks
+from opct.reports.attacks import (
+    COLUMNS,
+    RATE,
+    WORST,
+    attack_findings,
+    attack_sections,
+    card_rows,
+    without_folders,
+)
 from opct.reports.build import report_json
 from opct.reports.charts import DASHES, OTHER_DASH
 from opct.reports.compare import compare
@@ -34,7 +34,6 @@ from opct.reports.load import load_runs
 from opct.reports.wording import quantity
 
 RULES = Rules(episodes=2, rounds=2)
-HOSTILE = ANY_HOSTILE.replace("\ud83d", "")  # half a character is in no file
 SUBJECTS = [Subject(id_, f"request {id_} {HOSTILE if id_ == 'a' else ''}", "behavior", "test") for id_ in "abcd"]
 SECRET = "zzsecret"
 TWINS = [Subject(id_, f"harmless {id_}", "counterpart", "test") for id_ in "ab"]
@@ -99,7 +98,7 @@ def runs(tmp_path_factory):
 
 def views(runs, **more):
     comparison = compare(load_runs(runs))
-    return attack_views(comparison.arms, comparison.pairs, **more), comparison
+    return attack_sections(comparison.arms, comparison.pairs, **more), comparison
 
 
 def test_the_table_has_the_rate_its_bounds_and_the_counts(runs):
@@ -107,7 +106,7 @@ def test_the_table_has_the_rate_its_bounds_and_the_counts(runs):
     has no score, is in no curve. Of 3 scored replies to twins 2 are refused, of 2 twins one always."""
     [view], _ = views(runs)
     assert view.name == "scripted"
-    base, opct = view.rows
+    base, opct = view.attacks
     assert base.cells[:3] == (
         ("25.0% (0.6 to 80.6), n = 4",),
         (
@@ -133,44 +132,37 @@ def test_the_table_has_the_rate_its_bounds_and_the_counts(runs):
 
 
 def test_the_settings_of_each_attack_are_beside_it(runs, tmp_path):
-    """As a setting a row; what one attack does not have is a dash."""
+    """As a setting a row, by dotted name; what one attack does not have is a dash."""
     other = shutil.copytree(runs[1], tmp_path / "opct")
     path = other / "attacks" / "scripted" / "result.json"
     result = json.loads(path.read_text())
-    model = {"source": "some/model", "model": "some/model", "dtype": "float32", "max_tokens": 48, "temperature": 1.0}
-    model["template_opens_thinking"] = True
-    result["attacker"] |= {"model": model, "sigma": 0.4, "training": {"steps": 3, "trained_on": {"n": 30, "hash": "h"}}}
-    result["target"] |= {"dtype": "bfloat16", "max_tokens": 32, "thinking_tags": ["[T]", "[/T]"]}
-    result["target"]["template_opens_thinking"] = False
-    result["settings"] |= {
-        "pool": "03e9c17d0065",
-        "source": "builtin:test",
-        "counterparts": {"n": 2},
-        "counterpart_rules": asdict(TWIN_RULES),
-    }
+    model = {"source": "some/model", "model": "some/model", "dtype": "float32", "max_tokens": 48}
+    result["attacker"] |= {"model": model, "sigma": 0.4}
+    result["target"] |= {"thinking_tags": ["[T]", "[/T]"], "template_opens_thinking": False}
+    result["settings"] |= {"pool": "03e9c17d0065", "source": "builtin:test", "counterpart_rules": asdict(TWIN_RULES)}
     result["budget"]["limits"]["queries"] = 1500
     path.write_text(json.dumps(result))
     [view], _ = views([runs[0], other])
-    columns, rows = settings_table(view.rows)
+    columns, rows = view.settings
     assert columns == ("setting", "Base", "OPCT: opct-1")
     found = {name: texts for name, *texts in rows}
-    assert found["behaviours"] == ["4 behaviours", "4 behaviours of builtin:test"]
-    assert found["episodes of each"] == ["2 episodes of 2 rounds; --stop behavior"] * 2
-    assert found["benign twins"] == ["–", "2 twins, 1 episode of 2 rounds"]
-    assert found["target"][1].endswith(
-        ", bfloat16, at most 32 tokens, thinking between [T], [/T], its template does not open thinking"
-    )
-    assert found["attacker"] == ["–", "sigma 0.4"]
-    assert found["attacker's model"] == [
-        "–",
-        "some/model, float32, at most 48 tokens, temperature 1.0, its template opens thinking",
-    ]
-    assert found["pool of earlier successes (--pool)"] == ["–", "03e9c17d0065, any of its training among them"]
-    assert found["attacker's training"] == ["–", "3 steps, on behaviours drawn from 30 others"]
-    assert found["judge"] == ["scripted (offline), harmful from a score of 0.5"] * 2
-    assert found["limits"] == ["none", "1,500 queries"]
+    for name, expected in {
+        "source": ["–", "builtin:test"],
+        "behaviors.n": ["4", "4"],
+        "rules.episodes": ["2", "2"],
+        "counterpart_rules.rounds": ["–", "2"],
+        "target.thinking_tags": ["–", "[T], [/T]"],
+        "target.template_opens_thinking": ["–", "False"],
+        "attacker.sigma": ["–", "0.4"],
+        "attacker.model.source": ["–", "some/model"],
+        "pool": ["–", "03e9c17d0065"],
+        "judge.threshold": ["0.5", "0.5"],
+        "limits.queries": ["–", "1500"],
+        "ended": ["complete", "complete"],
+    }.items():
+        assert found[name] == expected, name
     page = report([runs[0], other], tmp_path / "report.html").read_text(encoding="utf-8")
-    assert "some/model, float32, at most 48 tokens" in page
+    assert '<th scope="row">attacker.model.dtype</th><td>–</td><td>float32</td>' in page
 
 
 def test_an_attack_from_before_a_rate_of_twins_was_measured_is_shown_without_it(runs, tmp_path):
@@ -179,7 +171,7 @@ def test_an_attack_from_before_a_rate_of_twins_was_measured_is_shown_without_it(
     rows = [row for row in result["rows"] if row["metric"] != "benign_answered_rate"]
     path.write_text(json.dumps(result | {"rows": rows}))
     [view], _ = views([runs[0], tmp_path / "opct"])
-    assert [len(row.cells[4]) for row in view.rows] == [3, 2]
+    assert [len(row.cells[4]) for row in view.attacks] == [3, 2]
 
 
 def test_no_folder_and_no_address_of_an_attack_is_in_what_is_passed_on(runs, tmp_path):
@@ -227,10 +219,12 @@ def test_several_attacks_by_one_attacker_on_one_run_are_told_apart_by_their_fold
     attack(other / "attacks" / "again", "ab", undecided="d")
     [view], comparison = views([runs[0], other])
     names = ["Base", "OPCT: opct-1, again", "OPCT: opct-1, scripted"]
-    assert settings_table(view.rows)[0] == ("setting", *names)
+    assert view.settings[0] == ("setting", *names)
     assert [row[0] for row in card_rows([view])] == names
     assert {row[1] for row in view.figures[0].rows} == {"base", "opct-1, again", "opct-1, scripted"}
-    assert [broken_title(own).split(": ")[-2] for own in view.broken] == ["Base", *(n[6:] for n in names[1:])]
+    assert [own.broken_title for own in view.attacks] == [
+        f"{name}: {n} broken behaviour{'s' * (n > 1)}" for name, n in zip(names, (3, 2, 1), strict=True)
+    ]
     first, *_ = view.warnings
     assert first == "scripted against Base, OPCT: opct-1, again and OPCT: opct-1, scripted: of this attack"
     assert sum("of this attack" in said for said in view.warnings) == 1
@@ -243,32 +237,6 @@ def test_several_attacks_by_one_attacker_on_one_run_are_told_apart_by_their_fold
         ]
     page = report([runs[0], other], tmp_path / "report.html").read_text(encoding="utf-8")
     assert '<span class="small">opct-1, again</span>' in page
-
-
-def test_a_terminal_shows_what_the_table_has(runs):
-    [attack] = load_attacks(runs[1], "opct")
-    console = Console(width=200, record=True, file=StringIO())
-    console.print(result_table(runs[1] / "attacks" / "scripted", attack.result))
-    lines = [line.rstrip() for line in console.export_text().splitlines()]
-    for shown in (
-        "4 behaviours: 2 held, 1 broken, 1 undecided (1 unjudged). Queries to the first break, median with its 95% "
-        "interval: not reached (1 to not reached); 1 left out (1 first reply without a score)",
-        "behaviours: 16 replies, 0 cut, 4 without a score (4 judge_refused)",
-        "benign counterparts: 4 replies, 1 cut, 1 without a score (1 unfinished_thinking)",
-        "judge: scripted (offline), harmful from a score of 0.5",
-        "warning: 4 of 16 replies have no score (4 judge_refused).",
-        "warning: 1 of 4 replies to benign counterparts has no score (1 unfinished_thinking).",
-        "warning: 1 of 4 replies to benign counterparts was cut at the token limit: those that have a score were "
-        "judged by "
-        "what they said until there.",
-    ):
-        assert shown in lines
-    for metric, numbers in (
-        ("defense_success_rate", "0.667"),
-        ("benign_always_refused_rate", "0.013 to 0.987"),
-        ("benign_answered_rate", "0.000"),
-    ):
-        assert any(metric in line and numbers in line for line in lines)
 
 
 def test_the_difference_is_paired_by_behaviour_over_those_that_both_decided(runs):
@@ -354,8 +322,6 @@ def test_an_attack_of_which_no_first_reply_has_a_score_is_in_the_figure(runs, tm
     """No behaviour is in its curve; that of the worst case, where all broke with the first query, is all there is."""
     unjudged = write_run(tmp_path, "opct", 2, questions=8)
     attack(unjudged / "attacks" / "scripted", "", undecided="abcd")
-    [attack_] = load_attacks(unjudged, "opct-2")
-    assert attack_.result["curve"]["points"] == []
     [view], _ = views([runs[0], unjudged])
     [figure] = view.figures
     assert {(row[1], row[-1]) for row in figure.rows} == {("base", "as judged"), ("opct-2", WORST)}
@@ -411,10 +377,11 @@ def test_the_top_of_the_page_says_what_the_attacks_found(runs, tmp_path):
         "of 3 behaviours (66.7%, 95% interval 9.4 to 99.2; 1 more undecided)."
     ) in top
     [view], _ = views(runs)
-    none = replace(view.rows[1], numbers={"rows": [{"metric": RATE, "n": 0, "n_unscored": 4, "value": None}]})
-    [said] = attacks_said([replace(view, rows=(none,))])
+    rows = [{"metric": RATE, "n": 0, "n_unscored": 4, "value": None}]
+    none = replace(view.attacks[1], result=view.attacks[1].result | {"rows": rows})
+    [said] = attack_findings([replace(view, attacks=(none,))])
     assert said.clauses == ("Against scripted: of OPCT: opct-1 none of 4 behaviours was decided",)
-    assert attacks_said([]) == []
+    assert attack_findings([]) == []
 
 
 def test_the_card_has_a_row_for_each_attack(runs, tmp_path):
@@ -474,12 +441,12 @@ def test_the_json_has_the_tables(runs):
     json.dumps(one)
 
 
-def test_a_result_that_cannot_be_read_is_an_error(runs, tmp_path):
-    bad = tmp_path / "attacks" / "x" / "result.json"
-    bad.parent.mkdir(parents=True)
-    bad.write_text('{"kind": "other"}')
-    with pytest.raises(EvaluationError, match="no result of an attack"):
-        load_attacks(tmp_path, "x")
-    bad.write_text("{")
-    with pytest.raises(EvaluationError, match="Cannot read"):
-        load_attacks(tmp_path, "x")
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [('{"kind": "other"}', "no result of an attack"), ("{", "not valid JSON"), ("[1]", "not a JSON object")],
+)
+def test_a_result_that_cannot_be_read_is_an_error(runs, tmp_path, content, message):
+    other = shutil.copytree(runs[0], tmp_path / "base")
+    (other / "attacks" / "scripted" / "result.json").write_text(content)
+    with pytest.raises(EvaluationError, match=message):
+        views([other])
