@@ -196,7 +196,7 @@ def _overrides(
     """What makes a task read these rows, or this revision."""
     if splits is None:
         return {"dataset_kwargs": {**(config.get("dataset_kwargs") or {}), "revision": revision}}
-    name, of_test = config["task"], config.get("test_split") or config.get("validation_split")
+    name, of_test = config["task"], str(config.get("test_split") or config.get("validation_split"))
     splits = {key or of_test: rows for key, rows in splits.items()}
     if not splits.get(of_test):
         raise DataError(f"The data of {name} has no rows of its split {of_test}: name a file with them.")
