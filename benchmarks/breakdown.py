@@ -14,7 +14,6 @@ counted, with the smallest and the largest.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import time
@@ -111,6 +110,7 @@ def parts(cell: dict[str, Any]) -> dict[str, Any]:
     from opct.methods.opct import OPCT
     from opct.methods.rollouts import step_weights
     from opct.models.cost_model import operations
+    from opct.training.accumulate import shared_prefixes
     from opct.training.prediction import checked_shape, largest_batch, setting_of
 
     workload = Workload(**cell["workload"])
@@ -128,39 +128,37 @@ def parts(cell: dict[str, Any]) -> dict[str, Any]:
 
     def teacher() -> None:
         with setup.teacher() as model, model.inference():
-            scores["teacher"] = model.score(teacher_prompts, y)
+            scores["teacher"] = model.score(teacher_prompts, y, prefix=prefixes[0].teacher)
 
     def student() -> None:
-        scores["policy"] = policy.score(prompts, y)
+        scores["policy"] = policy.score(prompts, y, prefix=prefixes[0].policy)
 
     def loss() -> None:
         scores["loss"] = consistency_loss(scores["policy"], scores["teacher"], rollouts, weights, config.loss).loss
 
     def backward() -> None:
         scores["loss"].backward()
-        prefixes[0].backward()
+        prefixes[0].policy.backward()
 
     rollouts: list[Any] = []
     scores: dict[str, Any] = {}
+    prefixes: list[Any] = []
     work = {"rollout": rollout, "teacher": teacher, "policy": student, "loss": loss, "backward": backward}
     found = {name: {"seconds": []} for name in work}
     for turn in range(TURNS + 2):  # the first is a warm-up, the last under the profiler
-        with contextlib.ExitStack() as stack:
-            for name, run in work.items():
-                if name == "teacher":
-                    prompts, teacher_prompts = [r.prompt_ids for r in rollouts], [r.teacher_ids for r in rollouts]
-                    y = [r.ids for r in rollouts]
-                    weights = step_weights(rollouts, config.loss.reduction)
-                    policy.model.train()
-                    prefixes = [stack.enter_context(policy.sharing(prompts, gradient=True))]
-                    with setup.teacher() as model:
-                        stack.enter_context(model.sharing(teacher_prompts, gradient=False))
-                if turn > TURNS:
-                    found[name] |= profiled(run)
-                elif turn:
-                    found[name]["seconds"].append(_seconds(run))
-                else:
-                    run()
+        for name, run in work.items():
+            if name == "teacher":
+                prompts, teacher_prompts = [r.prompt_ids for r in rollouts], [r.teacher_ids for r in rollouts]
+                y = [r.ids for r in rollouts]
+                weights = step_weights(rollouts, config.loss.reduction)
+                policy.model.train()
+                prefixes[:] = [shared_prefixes(policy, setup.teacher, rollouts)]
+            if turn > TURNS:
+                found[name] |= profiled(run)
+            elif turn:
+                found[name]["seconds"].append(_seconds(run))
+            else:
+                run()
         policy.model.zero_grad(set_to_none=True)
         policy.model.eval()
     each = (needed.prefill + needed.decode, needed.teacher, needed.policy, needed.loss, needed.backward)

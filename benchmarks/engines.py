@@ -75,7 +75,7 @@ def loaded(model: ModelConfig, lora: LoraSettings | None) -> Policy:
         for name, parameter in policy.trainable_parameters().items():
             if "lora_B" in name:
                 parameter.copy_(0.01 * torch.randn(parameter.shape, generator=generator))
-    policy.stop_ids = frozenset()
+    policy.backbone.stop_ids = frozenset()
     return policy
 
 

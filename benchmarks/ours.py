@@ -78,7 +78,7 @@ def written(workload: Workload, model: str) -> Iterator[Path]:
 def prepare_forced(config: TrainConfig, **options: Any) -> Setup:
     """As `prepare`, with a policy that stops at the limit alone."""
     setup = prepare(config, **options)
-    setup.policy.stop_ids = frozenset({NO_TOKEN})
+    setup.policy.backbone.stop_ids = frozenset({NO_TOKEN})
     return setup
 
 

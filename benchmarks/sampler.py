@@ -56,7 +56,7 @@ def ours(cell: dict[str, Any]) -> dict[str, Any]:
 
     policy = Policy.load(ModelConfig(name_or_path=cell["model"], dtype=cell["dtype"], device="cpu"))
     if cell["forced"]:
-        policy.stop_ids = frozenset({-1})  # no token is: none ends before the limit
+        policy.backbone.stop_ids = frozenset({-1})  # no token is: none ends before the limit
     prompts, limit = prompts_of(policy.tokenizer, cell["rows"]), cell["new_tokens"]
 
     def sample(seed: int) -> list[int]:

@@ -9,7 +9,7 @@ from torch import Tensor
 def completion_logits(policy, prompt_ids: list[int], completion_ids: list[int]) -> Tensor:
     """The model's own logits at each completion token, float32; [tokens, vocabulary], with gradient."""
     ids = torch.tensor([[*prompt_ids, *completion_ids]])
-    with policy.autocast():
+    with policy.backbone.autocast():
         logits = policy.model(input_ids=ids, use_cache=False).logits[0].float()
     return logits[len(prompt_ids) - 1 : -1]
 

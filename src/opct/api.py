@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from opct.distributed import launched
 from opct.errors import EvaluationError
+from opct.runs.checkpoints import weight_hashes
 from opct.runs.io import file_sha256
 from opct.runs.progress import NullProgress, Progress
 from opct.runs.run_dir import RunDir, run_behind, run_of
@@ -66,11 +67,16 @@ def train(
     Where pairs hold jailbreak behaviours or hazards, a new run measures its teacher; see `teacher.check_behaviors`.
     """
     from opct.before_training import measure_teacher
-    from opct.config.validation import refuse_attackers
+    from opct.config.schema import refuse_attackers
     from opct.training.trainer import train as run_training
 
     refuse_attackers(config)
-    return run_training(config, resume=resume, overwrite=overwrite, progress=progress, check_teacher=measure_teacher)
+    work = run_training
+    if launched():  # torchrun then prints the error of the rank that failed first
+        from torch.distributed.elastic.multiprocessing.errors import record
+
+        work = record(run_training)
+    return work(config, resume=resume, overwrite=overwrite, progress=progress, check_teacher=measure_teacher)
 
 
 def evaluate(
@@ -171,14 +177,13 @@ def _described(target: str | Path | Policy, policy: Policy, run: RunDir | None) 
     checkpoint = run.checkpoint_named(str(target))
     if checkpoint is None:
         return described
-    state = json.loads((checkpoint / "state.json").read_text(encoding="utf-8"))
-    hashes = {name: file["sha256"] for name, file in state["files"].items() if name.endswith(".safetensors")}
-    return described | {"weights": {"step": state["step"], "sha256": hashes}}
+    step = int(checkpoint.name.removeprefix("step-"))
+    return described | {"weights": {"step": step, "sha256": weight_hashes(checkpoint)}}
 
 
 def _trained_on(target: str | Path | Policy, policy: Policy) -> dict[str, Any]:
     """What the weights were trained on, as their run says; of an adapter without a run, that it is not known."""
-    from opct.data.contamination import read_trained_texts
+    from opct.data.duplicates import read_trained_texts
 
     run = run_behind(target) if isinstance(target, str | Path) else None
     if run is None:

@@ -86,4 +86,4 @@ class _Shared:
             return [completion for group in groups for completion in group]
 
         costs = [len(own) + max_completion_tokens for own in ids]
-        return distributed.shared_out(list(range(len(prompts))), costs, answer)
+        return distributed.map_across_ranks(list(range(len(prompts))), costs, answer)

@@ -1,30 +1,26 @@
-"""Several processes of one run: which one this is, what they tell each other, and how one that fails stops the rest.
+"""Several processes of one run: ranks, collectives of Python objects, and work that is shared between ranks.
 
-`torchrun` and `accelerate launch` start the processes and say in the environment who is who. One process needs none of
-this: every function here then gives back what it was given. Torch is imported where it is first needed.
+`torchrun` and `accelerate launch` start the processes, say in the environment which is which, and end all of them when
+one fails. In one process every function here gives back what it was given. Torch is imported where it is first needed.
 """
 
 from __future__ import annotations
 
 import contextlib
 import datetime
+import multiprocessing
 import os
 import sys
-import traceback
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from opct.errors import ConfigError, OpctError, TrainingError
-from opct.runs.watch import Watch, keep_reason
 
 if TYPE_CHECKING:
     from opct.config.schema import ParallelConfig
 
 START = "start several processes with `torchrun --nproc-per-node 8 -m opct train ...`, or unset WORLD_SIZE to have one."
-LOST = (
-    "Another process of the run is gone: it was killed, ran out of memory, or its machine did not answer. Its own "
-    "output says more. The run is intact; go on with --resume. ({error})"
-)
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -64,18 +60,18 @@ def _number(name: str, default: int) -> int:
 
 @contextlib.contextmanager
 def session(config: ParallelConfig, device: str) -> Iterator[None]:
-    """Inside, the processes of a run know each other; an error in one ends all of them, with its reason.
+    """Inside, the ranks of a run form a process group.
 
-    CUDA: one device a process, its LOCAL_RANK. What is said between processes in plain Python goes over gloo.
+    CUDA: one device a process, its LOCAL_RANK. Python objects go over gloo.
 
     Args:
         device: `model.device`.
 
     Raises:
-        ConfigError: `device` names one device for all processes, this machine has fewer than it has processes, or the
-            environment does not say where the processes meet.
+        ConfigError: `device` names one device for all ranks, this machine has fewer than it has ranks, or the
+            environment does not say where they meet.
         TrainingError: the others did not come there.
-        SystemExit: another process has failed, or was interrupted; it has said why.
+        SystemExit: another rank is gone; its own output says why.
     """
     if not launched():
         if _number("WORLD_SIZE", 1) > 1:
@@ -84,31 +80,23 @@ def session(config: ParallelConfig, device: str) -> Iterator[None]:
         return
     import torch.distributed as dist
 
-    hook, started = sys.excepthook, not dist.is_initialized()
+    started = not dist.is_initialized()
     if started:
         _meet(_backend(device), config.timeout_s)
-    watch = Watch(rank(), size())
-    watch.start()
-    sys.excepthook = _leave_with_traceback  # in place of torch's own, too
     try:
         yield
-        dist.barrier()  # nobody leaves while another still talks to it
-    except BaseException as error:  # Ctrl-C too: the others would wait for this process for half an hour
-        if _first_to_fail(watch, error):
-            if _lost_another(error):
-                raise TrainingError(LOST.format(error=str(error).splitlines()[0])) from error
+        dist.barrier()  # no rank leaves while another still talks to it
+    except RuntimeError as error:
+        if not _lost_another(error):
             raise
-        keep_reason(watch.reason or "")
-        raise SystemExit(watch.code) from error  # another one has said it
-    finally:
-        watch.stop()
-    sys.excepthook = hook  # not after an error: what still talks to the others then would abort the process
-    if started:
+        sys.stderr.write(f"rank {rank()} ends: another rank is gone, and its own output says why. Resume: --resume\n")
+        raise SystemExit(1) from error
+    if started:  # not after an error: what still talks to the others then would abort the process
         dist.destroy_process_group()
 
 
 def _meet(backend: str, timeout_s: int) -> None:
-    """Make the group of all processes, where the environment says that they meet."""
+    """Make the process group, where the environment says that the ranks meet."""
     import torch.distributed as dist
 
     for name in ("MASTER_ADDR", "MASTER_PORT"):
@@ -130,26 +118,6 @@ def _meet(backend: str, timeout_s: int) -> None:
             "(MASTER_ADDR, MASTER_PORT): see that all are started, that each can reach this address, and that the "
             f"port is free. ({str(error).splitlines()[0]})"
         ) from error
-
-
-def _first_to_fail(watch: Watch, error: BaseException) -> bool:
-    """Tell the other processes why this one ends, unless one of them was first."""
-    import torch
-
-    if isinstance(error, SystemExit):
-        return True
-    own = isinstance(error, OpctError | torch.OutOfMemoryError) or not isinstance(error, RuntimeError)
-    if not own and watch.wait_for_reason():  # a collective raises it when the process at the other end is gone
-        return False
-    interrupted = isinstance(error, KeyboardInterrupt)
-    kind = "" if isinstance(error, OpctError) else f"{type(error).__name__}: "
-    reason = "interrupted" if interrupted else f"{kind}{error}"
-    if _lost_another(error):
-        reason = LOST.format(error=str(error).splitlines()[0])
-    if not watch.post(reason, 130 if interrupted else 1):
-        return False
-    keep_reason(reason)
-    return True
 
 
 def _lost_another(error: BaseException) -> bool:
@@ -200,17 +168,23 @@ def leave(code: int) -> None:
             os._exit(code)
 
 
-def _leave_with_traceback(kind: type[BaseException], error: BaseException, trace: Any) -> None:
-    keep_reason(f"{kind.__name__}: {error}")
-    traceback.print_exception(kind, error, trace)
-    leave(1)
+def end_with_parent() -> None:
+    """End this process, which multiprocessing started, as soon as its parent is gone, even by `kill -9`."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def wait() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=wait, name="opct-parent", daemon=True).start()
 
 
-# ------------------------------------------------------------------------------------------- what all of them know
+# ------------------------------------------------------------------------------------------- collectives
 
 
-def gathered(value: T) -> list[T]:
-    """The value of each process, in their order."""
+def all_gather_object(value: T) -> list[T]:
+    """The value of each rank, in order."""
     if not launched():
         return [value]
     import torch.distributed as dist
@@ -220,8 +194,8 @@ def gathered(value: T) -> list[T]:
     return values
 
 
-def from_main(value: T) -> T:
-    """The value of the main process."""
+def broadcast_object(value: T) -> T:
+    """The value of the main rank."""
     if not launched():
         return value
     import torch.distributed as dist
@@ -231,31 +205,31 @@ def from_main(value: T) -> T:
     return values[0]
 
 
-def any_of(flag: bool) -> bool:
-    """True if it is so in any process."""
-    return any(gathered(flag))
+def any_rank(flag: bool) -> bool:
+    """True if the flag is set in any rank."""
+    return any(all_gather_object(flag))
 
 
-def main_first(work: Callable[[Any], T], given: R, found: Callable[[T], R]) -> T:
-    """`work(given)`, first by the main process; the others get what it `found` instead of `given`."""
+def main_process_first(work: Callable[[Any], T], given: R, found: Callable[[T], R]) -> T:
+    """`work(given)`, first by the main rank; the others get what it `found` instead of `given`."""
     if not launched():
         return work(given)
     result = work(given) if is_main() else None
-    told = from_main(None if result is None else found(result))
+    told = broadcast_object(None if result is None else found(result))
     return work(told) if result is None else result
 
 
 def main_only(work: Callable[..., Any], *arguments: Any) -> None:
-    """Do what writes files in one process alone."""
+    """Do what writes files in the main rank alone."""
     if is_main():
         work(*arguments)
 
 
-# ----------------------------------------------------------------------------------------------- who does what
+# ----------------------------------------------------------------------------------------------- shared work
 
 
 def balanced(costs: Sequence[float], parts: int) -> list[list[int]]:
-    """Indices in `parts` lists of similar total cost, each in order: the dearest first, to whom has least so far."""
+    """Indices in `parts` lists of similar total cost, each in order: greedy, the most expensive item first."""
     loads, shares = [0.0] * parts, [[] for _ in range(parts)]  # type: tuple[list[float], list[list[int]]]
     for i in sorted(range(len(costs)), key=lambda i: (-costs[i], i)):
         least = min(range(parts), key=lambda p: (loads[p], p))
@@ -264,17 +238,17 @@ def balanced(costs: Sequence[float], parts: int) -> list[list[int]]:
     return [sorted(share) for share in shares]
 
 
-def shared_out(items: Sequence[T], costs: Sequence[float], work: Callable[[list[T]], Sequence[R]]) -> list[R]:
-    """`work` of each item, in the order of the items: every process does a part, and gets all.
+def map_across_ranks(items: Sequence[T], costs: Sequence[float], work: Callable[[list[T]], Sequence[R]]) -> list[R]:
+    """`work` of each item, in the order of the items: each rank does a part, and gets all results.
 
     Args:
-        costs: what each item takes, to give every process as much to do.
+        costs: of each item, to balance the ranks.
         work: from some of the items to as many results.
     """
     if not launched():
         return list(work(list(items)))
     shares = balanced(costs, size())
-    done = gathered(list(work([items[i] for i in shares[rank()]])))
+    done = all_gather_object(list(work([items[i] for i in shares[rank()]])))
     results: dict[int, R] = {}
     for share, own in zip(shares, done, strict=True):
         results |= zip(share, own, strict=True)

@@ -21,7 +21,8 @@ A message says what, where, the value, and what to do. The command line prints i
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from types import TracebackType
 
 SHOWN_FAULTS = 50
 """So many faults of one file are listed; of the others there is a count."""
@@ -33,6 +34,27 @@ class OpctError(Exception):
 
 class ConfigError(OpctError, ValueError):
     """A setting is unknown, of the wrong type, or out of range."""
+
+
+class LibraryErrors:
+    """Inside, whatever a library raises becomes one error of ours; our own errors and Ctrl-C pass.
+
+    For files and services from outside: a broken one fails anywhere in a library, by any exception.
+
+    Args:
+        make: from the first line of the library's message to the error to raise.
+    """
+
+    def __init__(self, make: Callable[[str], OpctError]):
+        self._make = make
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if isinstance(error, Exception) and not isinstance(error, OpctError):
+            raise self._make((str(error).strip() or type(error).__name__).splitlines()[0]) from error
 
 
 class DataError(OpctError, ValueError):

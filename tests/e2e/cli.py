@@ -231,7 +231,7 @@ def result_of(run: RunDir) -> dict[str, Any]:
         content[f"rollouts/{path.name}"] = path.read_bytes()
     for step, folder in run.checkpoints():
         content[f"counters of {step}"] = json.loads((folder / "state.json").read_text())["state"]
-        for path in [*sorted(folder.rglob("*.safetensors")), folder / "state.pt"]:
+        for path in sorted(folder.rglob("*.safetensors")):
             content[path.relative_to(run.path).as_posix()] = hashlib.sha256(path.read_bytes()).hexdigest()
     return content
 

@@ -85,7 +85,7 @@ def test_all_faults_of_a_pair_file_in_one_message_with_their_lines(tmp_path, tin
             (9, "unknown key 'famly'"),
         ):
             assert f"{place.pairs}:{number}: {words}" in message
-        assert "has 8 fault(s); nothing was read" in message
+        assert "8 faults; nothing was read" in message
 
 
 @pytest.mark.parametrize("content", ["", "\n\n"], ids=["empty", "blank"])

@@ -17,7 +17,7 @@ from opct.experiments.runner import ExperimentResult, run_experiment
 from opct.runs.io import read_jsonl, write_jsonl
 from opct.runs.progress import NullProgress
 from opct.runs.run_dir import RunDir
-from opct.runs.usage import Cost
+from opct.runs.usage import Usage
 from opct.training.trainer import train
 from tests.tiny import TINY_TRAINING, save_tiny
 
@@ -169,8 +169,8 @@ def test_a_count_that_a_step_did_not_log_is_none_and_not_zero(path: Path, tmp_pa
             write_jsonl(RunDir(arm.folder(tmp_path / "out", seed)).metrics_path, rows)
     costs = {arm.name: module._cost(experiment, arm, (0, 1)) for arm in experiment.arms}
     assert costs == {  # neither what bct sampled before nor what `both` went on from was written down
-        "bct": Cost(6.0, 4, 20, 16, None, None, 4, None),
-        "both": Cost(6.0, 4, 20, None, 0, 0.0, None, None),
+        "bct": Usage(6.0, 4, 20, 16, None, None, 4, None),
+        "both": Usage(6.0, 4, 20, None, 0, 0.0, None, None),
     }
     console = Console(width=200)
     with console.capture() as shown:

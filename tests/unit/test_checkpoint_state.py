@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from opct.config.loader import dump_config
-from opct.errors import RunError
-from opct.runs.io import write_json
+from opct.errors import CheckpointError, RunError
+from opct.runs.checkpoints import _seal, read_state
+from opct.runs.io import read_jsonl, write_json, write_jsonl
 from opct.runs.run_dir import RunDir
+from opct.training.checkpoint import FIRST_ROWS
 from opct.training.resume import is_finished
 from opct.training.trainer import train
 from tests.tiny import save_tiny, tiny_adapter_policy
@@ -161,3 +166,86 @@ def test_a_run_keeps_what_the_one_before_it_took(make_config, tmp_path: Path):
     assert earlier[0] is None
     assert [(each["run"], each["steps"]) for each in earlier[1:]] == [(first.output_dir, 2), (second.output_dir, 3)]
     assert 0 < earlier[1]["seconds"] < earlier[2]["seconds"]
+
+
+# ------------------------------------------------------------------------------------------- damaged and hostile runs
+
+
+class Touches:
+    """Unpickled, it makes a file."""
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    def __reduce__(self):
+        return Path.touch, (self.path,)
+
+
+@pytest.fixture
+def half(make_config):
+    """A run of two steps, and the settings that resume it for two more."""
+    train(make_config(max_steps=2))
+    return RunDir(make_config().output_dir), make_config(max_steps=4)
+
+
+def reseal(checkpoint: Path, **state) -> None:
+    """Seal the files that are in a checkpoint now, with other counters, as its maker could."""
+    kept = read_state(checkpoint) | state
+    (checkpoint / "state.json").unlink()
+    _seal(checkpoint, 2, kept)
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+def test_a_pickle_in_a_checkpoint_is_not_run(half, tmp_path: Path, sealed: bool):
+    """In the folder where torch's own distributed checkpoints keep one, and beside the tensors; listed or not."""
+    run, config = half
+    checkpoint = run.latest_checkpoint()
+    (checkpoint / "sharded").mkdir()
+    for name in ("sharded/.metadata", "state/.metadata", "state.pt"):
+        (checkpoint / name).write_bytes(pickle.dumps(Touches(tmp_path / "PWNED")))
+    if sealed:
+        reseal(checkpoint)
+        train(config, resume=True)
+    else:
+        with pytest.raises(CheckpointError, match="is not one of the files that"):
+            train(config, resume=True)
+    assert not (tmp_path / "PWNED").exists()
+
+
+@pytest.mark.parametrize(
+    "state", [{"step": 3}, {"step": "a"}, {"steps_above": -1}, {"best_kl": "low"}, {"teacher": None}, {"more": 1}]
+)
+def test_odd_counters_are_refused(half, state):
+    run, config = half
+    reseal(run.latest_checkpoint(), **state)
+    with pytest.raises(CheckpointError):
+        train(config, resume=True)
+
+
+@pytest.mark.parametrize("header", [None, {}, {FIRST_ROWS: "[]"}, {FIRST_ROWS: '{"weight/x": 0}'}])
+def test_a_file_of_other_tensors_is_refused(half, header):
+    run, config = half
+    checkpoint = run.latest_checkpoint()
+    save_file({"weight/x": torch.zeros(2)}, checkpoint / "state" / "rank-00000.safetensors", header)
+    reseal(checkpoint)
+    with pytest.raises(CheckpointError, match="does not fit this model and config"):
+        train(config, resume=True)
+
+
+def test_rows_of_metrics_that_are_gone_are_noticed(half):
+    """Those of steps 0 to 2 were on the disk with the checkpoint of step 2."""
+    run, config = half
+    rows = read_jsonl(run.metrics_path)
+    write_jsonl(run.metrics_path, rows[:1] + rows[2:])
+    with pytest.raises(RunError, match="has 2 rows up to step 2, and had 3"):
+        train(config, resume=True)
+    write_jsonl(run.metrics_path, rows)
+    assert train(config, resume=True).step == 4
+
+
+def test_a_run_without_its_manifest_names_the_checkpoint_to_train_on_from(half):
+    run, config = half
+    run.manifest_path.write_text(run.manifest_path.read_text()[:-20])
+    for flags in ({}, {"resume": True}, {"overwrite": True}):
+        with pytest.raises(RunError, match=r"manifest\.json is missing or damaged.*step-000002 \(model.adapter\)"):
+            train(config, **flags)

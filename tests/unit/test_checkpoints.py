@@ -1,4 +1,5 @@
 import errno
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +21,11 @@ def write(folder: Path) -> None:
     (folder / "adapter").mkdir()
     (folder / "adapter" / "weights.bin").write_bytes(b"weights")
     (folder / "state.pt").write_bytes(b"optimizer")
+
+
+def reseal(folder: Path, **changes) -> None:
+    seal = folder / "state.json"
+    seal.write_text(json.dumps(json.loads(seal.read_text()) | changes))
 
 
 def names(run: RunDir) -> list[str]:
@@ -128,8 +134,16 @@ with RunDir.create(sys.argv[1]) as run:
         (lambda p: (p / "state.pt").write_bytes(b"opt"), "state.pt has 3 bytes, expected 9"),
         (lambda p: (p / "state.pt").unlink(), "state.pt is missing"),
         (lambda p: (p / "state.json").unlink(), "state.json is missing"),
-        (lambda p: (p / "state.json").write_text("{"), "state.json cannot be read"),
+        (lambda p: (p / "state.json").write_text("{"), "is not the state.json of a checkpoint"),
         (lambda p: (p / "state.json").write_text("[]"), "is not the state.json of a checkpoint"),
+        (lambda p: reseal(p, files=[]), "is not the state.json of a checkpoint (files"),
+        (lambda p: reseal(p, state=None), "is not the state.json of a checkpoint (state"),
+        (lambda p: reseal(p, step="a"), "is not the state.json of a checkpoint (step"),
+        (lambda p: reseal(p, step=-5), "is not the state.json of a checkpoint (step"),
+        (lambda p: reseal(p, step=1), "state.json is of step 1"),
+        (lambda p: (p / "adapter" / "more").touch(), "adapter/more is not one of the files that state.json lists"),
+        (lambda p: (p / "more").mkdir(), "more is not one of the files"),
+        (lambda p: (p / "more").symlink_to(p / "adapter"), "more is not one of the files"),
     ],
 )
 def test_a_corrupt_one_is_named_with_the_good_one_before_it(run, damage, part):

@@ -2,13 +2,23 @@ import json
 import os
 import shlex
 from pathlib import Path
-from typing import get_args
+from typing import Literal, Self, get_args
 
 import pytest
+from pydantic import Field, model_validator
 
-from opct.config.loader import config_schema, dump_config, load_config, nearest_setting, packaged_config, setting_names
+from opct.config.loader import (
+    config_schema,
+    dump_config,
+    load_config,
+    load_settings,
+    nearest_setting,
+    packaged_config,
+    read_yaml,
+    setting_names,
+)
 from opct.config.presets import PRESETS
-from opct.config.schema import TrainConfig
+from opct.config.schema import Section, TrainConfig
 from opct.errors import ConfigError
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -249,7 +259,9 @@ def test_all_faults_in_one_message_in_the_order_of_the_file(write):
         ("=3", "an override is `section.name=value`"),
         ("lr=1", "did you mean optim.learning_rate?"),
         ("rollout.max_new_tokens=1", "did you mean rollout.max_completion_tokens?"),
-        ("zzzzz=1", "`opct config schema` lists every setting"),
+        ("zzzzz=1", "unknown setting (value 1); there are method, output_dir, seed"),
+        ("lora.dropout=1.0", "less than 1"),
+        ("loss.thinking_tags=['', x]", "at least 1 character"),
         ("preset=paper", "expected one of paper_released"),
     ],
 )
@@ -339,6 +351,16 @@ def test_a_key_given_twice_is_refused(write):
 
 def test_yaml_that_refers_to_itself_is_refused(write):
     assert "an alias that contains itself" in message(write("data: &d\n  pairs: [*d]\n"))
+
+
+def test_aliases_are_not_expanded_without_bound(write):
+    """Nine levels of nine aliases are 500 bytes, and 9^9 values."""
+    levels = "\n".join(f"l{n}: &l{n} [{', '.join([f'*l{n - 1}'] * 9)}]" for n in range(1, 10))
+    assert "more than 100,000 values" in message(write(f"l0: &l0 x\n{levels}\n"))
+
+
+def test_yaml_that_is_nested_too_deep_is_refused(write):
+    assert "not valid YAML" in message(write("data: " + "[" * 5000))
 
 
 def test_a_name_that_is_a_list_is_refused(write):
@@ -462,3 +484,57 @@ def test_the_quickstart_config_is_installed_with_the_package():
     assert os.path.samefile(packaged_config("quickstart"), CONFIGS / "quickstart.yaml")
     with pytest.raises(ConfigError, match="No packaged config 'x'; there are: quickstart"):
         packaged_config("x")
+
+
+class Refine(Section):
+    name: Literal["refine"] = "refine"
+    rounds: int = Field(5, ge=1)
+
+
+class Transfer(Section):
+    name: Literal["transfer"] = "transfer"
+    pool: str
+
+
+class AnyConfig(Section):
+    n_questions: int | None = None
+    attacker: Refine | Transfer = Field(Refine(), discriminator="name")
+    suites: list[str] = Field(["a"])
+
+    @model_validator(mode="after")
+    def check(self) -> Self:
+        if self.n_questions == 13:
+            raise ValueError("n_questions=13 is unlucky")
+        return self
+
+
+def test_any_model_is_loaded_from_a_base_a_file_and_overrides(write):
+    path = write("attacker: {name: transfer, pool: a.jsonl}\n")
+    base = {"n_questions": 7, "attacker.pool": "b.jsonl", "suites": ("x", "y")}
+    assert load_settings(AnyConfig, path, ["n_questions=8"], base=base) == AnyConfig(
+        n_questions=8, attacker=Transfer(pool="a.jsonl"), suites=["x", "y"]
+    )
+    assert load_settings(AnyConfig, overrides=["attacker.rounds=2", "attacker.name=refine"]).attacker.rounds == 2
+
+
+def test_faults_in_any_model(write):
+    def fault(*overrides: str, text: str = "") -> str:
+        with pytest.raises(ConfigError) as caught:
+            load_settings(AnyConfig, write(text), overrides)
+        return str(caught.value)
+
+    assert "attacker.pool: missing, and it has no default" in fault("attacker.name=transfer")
+    assert "name: one of refine, transfer; did you mean refine?" in fault("attacker.name=refin")
+    assert "attacker.round: unknown setting (value 1); did you mean attacker.rounds?" in fault(
+        "attacker.name=refine", "attacker.round=1"
+    )
+    assert "expected greater than or equal to 1" in fault("attacker.name=refine", "attacker.rounds=0")
+    assert "run.yaml:2: n_questions=13 is unlucky" in fault(text="suites: []\nn_questions: 13\n")
+    assert "have 2 faults" in fault("attacker.rounds=2", "suites=3")
+
+
+def test_settings_of_any_model_are_dumped_and_read_back(tmp_path):
+    settings = AnyConfig(attacker=Transfer(pool="1e5"))
+    (tmp_path / "any.yaml").write_text(dump_config(settings))
+    assert load_settings(AnyConfig, tmp_path / "any.yaml") == settings
+    assert read_yaml(tmp_path / "any.yaml") == settings.model_dump()

@@ -23,7 +23,7 @@ from opct.models.cost_model import (
     operations,
     step_time,
 )
-from opct.models.inference.prefix_sharing import _Packing, shared_batches
+from opct.models.inference.prefix_sharing import _Packing, no_cascade_reason, shared_batches
 from opct.models.kernels.attention import use_grouped_attention
 from opct.models.kernels.fused_norm import fuse_norms
 from opct.models.kernels.packed_linear import MOST_BYTES
@@ -52,7 +52,7 @@ def test_parameters_are_the_models(tie: bool):
     assert shape_of(model.config).parameters == sum(p.numel() for p in model.parameters())
     adapted = tiny_adapter_policy(r=4, tie=tie)
     count = sum(p.numel() for p in adapted.trainable_parameters().values())
-    assert shape_of(adapted.bare_model.config).adapter_parameters(4) == count
+    assert shape_of(adapted.backbone.bare_model.config).adapter_parameters(4) == count
 
 
 def test_other_architectures_are_refused():
@@ -89,9 +89,9 @@ def policy_of(rank: int | None, dtype: torch.dtype, *, cascade: bool) -> Policy:
             if "lora_" in name:
                 parameter.data = parameter.data.float()  # as PEFT keeps an adapter
     if cascade:
-        use_grouped_attention(policy.bare_model)
+        use_grouped_attention(policy.backbone.bare_model)
     found = Policy(policy.model.train(), tiny_tokenizer(), dtype=dtype)
-    assert found.cascades == cascade
+    assert (no_cascade_reason(found.backbone) is None) == cascade
     return found
 
 
@@ -115,7 +115,7 @@ def test_activations_are_what_autograd_keeps(rank: int | None, dtype: torch.dtyp
     few, more = (
         kept_bytes(policy, lambda n=n: policy.score([[5 + i] * 40 for i in range(n)], [[7] * 9] * n)) for n in (3, 6)
     )
-    predicted = activation_bytes(shape_of(policy.bare_model.config), setting)
+    predicted = activation_bytes(shape_of(policy.backbone.bare_model.config), setting)
     assert (more - few) / (3 * 48) == pytest.approx(predicted, rel=0.01)
 
 
@@ -128,11 +128,11 @@ def test_branches_are_what_autograd_keeps(rank: int | None, dtype: torch.dtype, 
 
     def of_rows(n: int) -> int:
         prompts = [[5 + i] * 40 for i in range(n) for _ in range(2)]
-        with policy.sharing(prompts, gradient=True) as prefixes:
-            policy.score(prompts, [[7] * 9] * len(prompts))  # computes the prompts
-            return kept_bytes(policy, lambda: policy.score(prompts, [[7] * 9] * len(prompts)), beside=prefixes._leaves)
+        ends, prefix = [[7] * 9] * len(prompts), policy.shared_prefix(prompts)
+        policy.score(prompts, ends, prefix=prefix)  # computes the prompts
+        return kept_bytes(policy, lambda: policy.score(prompts, ends, prefix=prefix), beside=prefix._leaves)
 
-    predicted = branched_bytes(shape_of(policy.bare_model.config), setting, 40, 16)
+    predicted = branched_bytes(shape_of(policy.backbone.bare_model.config), setting, 40, 16)
     assert (of_rows(6) - of_rows(3)) / 3 == pytest.approx(predicted, rel=0.02)
 
 
@@ -158,11 +158,11 @@ def test_keys_and_values_by_hand():
 @pytest.mark.parametrize(("rank", "dtype"), SETTINGS)
 def test_keys_and_values_are_of_the_dtype_that_is_counted(rank: int | None, dtype: torch.dtype):
     policy = policy_of(rank, dtype, cascade=True)
-    with policy.sharing([[5] * 40] * 2, gradient=True) as prefixes:
-        policy.score([[5] * 40] * 2, [[7] * 9] * 2)
-        *found, _ = prefixes._leaves
-        setting = Setting(rank, torch.finfo(dtype).bits // 8)
-        assert sum(x.nbytes for x in found) == 40 * kv_bytes(shape_of(policy.bare_model.config), setting)
+    prefix = policy.shared_prefix([[5] * 40] * 2)
+    policy.score([[5] * 40] * 2, [[7] * 9] * 2, prefix=prefix)
+    *found, _ = prefix._leaves
+    setting = Setting(rank, torch.finfo(dtype).bits // 8)
+    assert sum(x.nbytes for x in found) == 40 * kv_bytes(shape_of(policy.backbone.bare_model.config), setting)
 
 
 def test_activations_between_sharded_layers_are_in_the_compute_dtype():

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
+import subprocess
 import sys
-import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -19,10 +19,10 @@ from opct.data.render import render_pairs
 from opct.errors import ConfigError, TrainingError
 from opct.methods.rollouts import policy_rollouts
 from opct.models.fsdp import by_itself, for_gradients, wants_shards
-from opct.runs import watch
-from opct.runs.signals import StopRequest
+from opct.runs.console import StopRequest
 from opct.training import accumulate
 from opct.training.accumulate import _as_long_as_the_others, _nothing, plan_of, prompt_shares
+from tests.conftest import REPOSITORY
 from tests.tiny import tiny_adapter_policy, tiny_pairs
 
 
@@ -48,12 +48,12 @@ def rollouts(n: int = 3) -> list:
 def test_one_process_needs_nobody():
     assert not distributed.launched()
     assert (distributed.rank(), distributed.size(), distributed.is_main()) == (0, 1, True)
-    assert distributed.gathered("x") == ["x"]
-    assert distributed.from_main("x") == "x"
-    assert distributed.any_of(True)
-    assert not distributed.any_of(False)
-    assert distributed.main_first(lambda given: given + 1, 1, lambda made: made * 10) == 2
-    assert distributed.shared_out([3, 1, 2], [9, 1, 1], lambda own: [x * x for x in own]) == [9, 1, 4]
+    assert distributed.all_gather_object("x") == ["x"]
+    assert distributed.broadcast_object("x") == "x"
+    assert distributed.any_rank(True)
+    assert not distributed.any_rank(False)
+    assert distributed.main_process_first(lambda given: given + 1, 1, lambda made: made * 10) == 2
+    assert distributed.map_across_ranks([3, 1, 2], [9, 1, 1], lambda own: [x * x for x in own]) == [9, 1, 4]
     parameter = torch.nn.Parameter(torch.ones(2))
     distributed.sum_gradients([parameter])
     assert parameter.grad is None
@@ -88,7 +88,7 @@ def test_every_process_has_as_many_micro_batches(monkeypatch: pytest.MonkeyPatch
     own = rollouts()
     plan = plan_of(own, 10_000, share=share)
     assert list(map(len, plan)) == [1]
-    monkeypatch.setattr(distributed, "gathered", lambda value: [value, [3, 1]])
+    monkeypatch.setattr(distributed, "all_gather_object", lambda value: [value, [3, 1]])
     empty = len(own)
     padded = _as_long_as_the_others(plan, own, share=share)
     assert padded == [[plan[0][0], [empty], [empty]], [[empty]]]
@@ -103,7 +103,7 @@ def test_a_micro_batch_of_single_tokens_gets_a_forward_of_its_own(monkeypatch: p
         dataclasses.replace(r, completion=dataclasses.replace(r.completion, token_ids=r.completion.token_ids[:1]))
         for r in rollouts(1)
     ]
-    monkeypatch.setattr(distributed, "gathered", lambda value: [value])
+    monkeypatch.setattr(distributed, "all_gather_object", lambda value: [value])
     assert _as_long_as_the_others([[[0, 1]]], own, share=True) == [[[0, 1, 2]]]
     assert _as_long_as_the_others([[[0, 1]]], own, share=False) == [[[0, 1]]]
 
@@ -175,72 +175,7 @@ def test_a_launched_process_takes_a_signal_handed_on_twice_as_one():
         assert stop.requested
 
 
-# ------------------------------------------------------------------------------------------------- who has failed
-
-
-@pytest.fixture
-def watches(monkeypatch: pytest.MonkeyPatch):
-    """Those of two processes, over a store of their own; what ends a process is noted instead."""
-    server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
-    monkeypatch.setenv("MASTER_PORT", str(server.port))
-    monkeypatch.delenv("TORCHELASTIC_ERROR_FILE", raising=False)
-    left: list[tuple[int, str | None]] = []
-    monkeypatch.setattr(watch.Watch, "_leave", lambda self: (left.append((self._rank, self.reason)), self.stop()))
-    made = [watch.Watch(rank, 2) for rank in range(2)]
-    yield made, left
-    for one in made:
-        one.stop()
-        if one.is_alive():
-            one.join(10)
-
-
-def until(happened) -> None:
-    deadline = time.monotonic() + 20
-    while not happened():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
-def test_the_first_reason_counts_and_ends_the_others(watches):
-    [first, second], left = watches
-    second.start()
-    assert first.post("no room on the disk", 1)
-    until(lambda: left)
-    assert left == [(1, "process 0 of 2 stopped the run: no room on the disk")]
-    assert not second.post("connection closed", 1)
-    assert second.code == 1
-
-
-def test_a_process_that_lost_its_peer_waits_for_the_reason(watches):
-    [first, second], _ = watches
-    assert first.post("interrupted", 130)
-    assert second.wait_for_reason()
-    assert (second.reason, second.code) == ("process 0 of 2 stopped the run: interrupted", 130)
-
-
-def test_an_error_is_said_although_the_store_is_gone(monkeypatch: pytest.MonkeyPatch):
-    """The launcher was killed: what the process itself failed of counts, not that it could not tell the others."""
-    server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
-    monkeypatch.setenv("MASTER_PORT", str(server.port))
-    monkeypatch.setattr(watch, "REASON_WAIT_S", 0.3)
-    alone = watch.Watch(0, 2)
-    del server
-    with pytest.raises(RuntimeError):
-        alone._store.check(["failed"])
-    assert distributed._first_to_fail(alone, ValueError("no such pair"))
-    assert distributed._first_to_fail(alone, RuntimeError("Connection closed by peer"))
-
-
-def test_a_process_that_stands_still_is_noticed(watches, monkeypatch: pytest.MonkeyPatch):
-    """It counted once, and never again."""
-    monkeypatch.setattr(watch, "STALLED_S", 1.0)
-    [first, second], left = watches
-    second._store.add("beats/1", 1)
-    first.start()
-    until(lambda: left)
-    assert left == [(0, "process 1 of 2 stopped the run: it has not answered for 1 s")]
+# -------------------------------------------------------------------------------------------------- a rank that fails
 
 
 @pytest.fixture
@@ -250,33 +185,54 @@ def one_launched(monkeypatch: pytest.MonkeyPatch):
     told = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(server.port)}
     for name, value in (told | {"TORCHELASTIC_USE_AGENT_STORE": "True"}).items():
         monkeypatch.setenv(name, value)
-    monkeypatch.delenv("TORCHELASTIC_ERROR_FILE", raising=False)
     monkeypatch.setattr(distributed, "launched", lambda: True)
-    monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)
     yield
     if dist.is_initialized():
         dist.destroy_process_group()
 
 
-def test_errors_are_the_callers_own_again_after_the_session(one_launched):
-    """Inside an `except` of the caller too. After an error in the session any other one still ends the process."""
-    try:
-        raise KeyError
-    except KeyError:
-        with distributed.session(ParallelConfig(), "cpu"):
-            assert sys.excepthook is distributed._leave_with_traceback
-            assert distributed.from_main("x") == "x"
-    assert sys.excepthook is sys.__excepthook__
+def test_a_session_ends_its_process_group_and_passes_errors_on(one_launched):
+    with distributed.session(ParallelConfig(), "cpu"):
+        assert distributed.broadcast_object("x") == "x"
     assert not dist.is_initialized()
     with pytest.raises(ValueError, match="own"), distributed.session(ParallelConfig(), "cpu"):
         raise ValueError("own")
-    assert sys.excepthook is distributed._leave_with_traceback
 
 
-def test_the_reason_is_left_where_torchrun_looks(tmp_path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / "error.json"))
-    watch.keep_reason("no room on the disk")
-    assert json.loads((tmp_path / "error.json").read_text())["message"]["message"] == "no room on the disk"
+def test_a_rank_that_lost_another_ends_without_an_error_of_its_own(one_launched, capsys):
+    with pytest.raises(SystemExit), distributed.session(ParallelConfig(), "cpu"):
+        raise RuntimeError("[gloo/transport/tcp/pair.cc:534] Connection closed by peer")
+    assert capsys.readouterr().err.startswith("rank 0 ends: another rank is gone")
+
+
+PARENT = """
+import multiprocessing, time
+
+from opct.distributed import end_with_parent
+
+
+def child():
+    end_with_parent()
+    print("started", flush=True)
+    time.sleep(600)
+
+
+if __name__ == "__main__":
+    multiprocessing.get_context("spawn").Process(target=child).start()
+    time.sleep(600)
+"""
+
+
+def test_a_child_ends_with_a_parent_that_is_killed(tmp_path: Path):
+    """Both write to the same pipe, so it ends when the last of them does."""
+    program = tmp_path / "program.py"
+    program.write_text(PARENT)
+    with subprocess.Popen(
+        [sys.executable, program], stdout=subprocess.PIPE, text=True, env={"PYTHONPATH": str(REPOSITORY / "src")}
+    ) as parent:
+        assert parent.stdout.readline() == "started\n"
+        parent.kill()
+        assert parent.communicate(timeout=60) == ("", None)
 
 
 # ------------------------------------------------------------------------------------------ what a launcher left out

@@ -101,8 +101,8 @@ def test_without_an_sft_arm_nothing_is_compared_with_one(write):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (PLAIN + "sedes: [1]\n", ":7: sedes: unknown setting; did you mean seeds?"),
-        (PLAIN + "evaluation: {{suite: [benign]}}\n", "suite: unknown setting; did you mean suites?"),
+        (PLAIN + "sedes: [1]\n", ":7: sedes: unknown setting (value [1]); did you mean seeds?"),
+        (PLAIN + "evaluation: {{suite: [benign]}}\n", "did you mean evaluation.suites?"),
         (PLAIN + "evaluation: {{n_questions: 0}}\n", "n_questions: 0 is not valid"),
         (PLAIN + "evaluation: {{n_problems: 0}}\n", "n_problems: 0 is not valid"),
         (PLAIN.replace("train: shared.yaml\n", ""), "train: missing"),
@@ -321,7 +321,7 @@ def test_no_pair_of_the_experiment_on_all_axes_begins_the_reply():
         ("{attackers: [refine], settings: {rounds: 0}}", "for refine: .*use at least 1"),
         ("{attackers: [refine, grpo], settings: {episodes: 1}}", "for grpo: .*at least 2 episodes"),
         ("{attackers: [refine], settings: {rounds: two}}", "for refine: .*'str'"),
-        ("{attacker: [refine]}", "attacks.attacker: unknown setting; did you mean attackers"),
+        ("{attacker: [refine]}", "did you mean attacks.attackers"),
     ],
 )
 def test_faults_of_the_attacks_are_named(write, attacks: str, said: str):

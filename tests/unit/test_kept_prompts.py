@@ -97,7 +97,7 @@ def test_nothing_is_kept_of_a_moving_teacher_or_for_no_use(make_config, settings
 def test_several_processes_keep_nothing_and_say_so(make_config, monkeypatch):
     monkeypatch.setattr("opct.distributed.launched", lambda: True)
     monkeypatch.setattr("opct.training.setup.wants_shards", lambda config: False)
-    monkeypatch.setattr("opct.distributed.main_first", lambda load, dtype, of: load(dtype))
+    monkeypatch.setattr("opct.distributed.main_process_first", lambda load, dtype, of: load(dtype))
     setup = prepare(merged(make_config, LONG))
     assert setup.prompt_cache is None
     assert setup.no_prompt_cache.startswith("several processes")

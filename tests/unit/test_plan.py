@@ -206,7 +206,7 @@ def test_what_is_kept_is_that_of_the_setup(make_config, lora: dict | None, kind:
 def test_a_model_that_the_formulas_do_not_count_is_not_predicted(make_config):
     """One more matrix than a dense decoder of its sizes has: its own count is given, and no number is made up."""
     setup = prepare(make_config())
-    setup.policy.bare_model.extra = torch.nn.Linear(100, 100)
+    setup.policy.backbone.bare_model.extra = torch.nn.Linear(100, 100)
     rows = dict(predicted(setup, mean_completion=5, probe_pairs=4, probe_loss_s=1.0))
     assert list(rows) == ["predicted"]
     assert (

@@ -7,7 +7,8 @@ import pytest
 
 from opct.errors import RunError
 from opct.runs import manifest
-from opct.runs.run_dir import RunDir, append_jsonl, read_jsonl, write_jsonl
+from opct.runs.io import append_jsonl, read_jsonl, write_jsonl
+from opct.runs.run_dir import RunDir
 
 
 def started(path) -> RunDir:
@@ -47,7 +48,7 @@ def test_the_layout(tmp_path):
 
 def test_an_existing_run_is_refused_with_the_remedy(tmp_path):
     started(tmp_path / "run")
-    with pytest.raises(RunError, match=r"holds a run already\. Go on with it: --resume\. Replace it: --overwrite"):
+    with pytest.raises(RunError, match=r"holds a run already\. Continue it: --resume\. Replace it: --overwrite"):
         RunDir.create(tmp_path / "run")
 
 
@@ -234,3 +235,9 @@ def test_the_commit_of_a_checkout(tmp_path, monkeypatch):
     assert len(commit) == 40
     (tmp_path / "environment.py").write_text("changed")
     assert manifest.git_commit() == f"{commit}-dirty"
+
+
+@pytest.mark.parametrize("name", ["a\0b", "a" * 300])
+def test_a_name_that_no_folder_can_have(tmp_path, name):
+    with pytest.raises(RunError, match="Cannot make the run directory"):
+        RunDir.create(tmp_path / name)

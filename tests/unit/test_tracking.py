@@ -1,9 +1,13 @@
+import sys
+from types import SimpleNamespace
+
 import pytest
 
 from opct.config.loader import load_config
 from opct.config.schema import OptimConfig
 from opct.errors import ConfigError, RunError
-from opct.runs.run_dir import RunDir, read_jsonl
+from opct.runs.io import read_jsonl
+from opct.runs.run_dir import RunDir
 from opct.runs.tracking import Tracker, check_trackers, flat_settings
 
 
@@ -44,6 +48,22 @@ def test_tensorboard_gets_the_same_numbers(run):
     assert [event.step for event in scalars] == [1, 2, 3]
     assert [event.value for event in scalars] == pytest.approx([1, 1 / 2, 1 / 3])
     assert [row["step"] for row in read_jsonl(run.metrics_path)] == [1, 2, 3]
+
+
+def test_a_run_keeps_its_name_and_id_when_it_is_resumed(run, monkeypatch):
+    """wandb, trackio and swanlab need an accelerate state; a stand-in for wandb says what it was started with."""
+    started = []
+    config = SimpleNamespace(update=lambda *_, **__: None)
+    api = SimpleNamespace(config=config, finish=list, init=lambda **given: started.append(given) or api)
+    monkeypatch.setitem(sys.modules, "wandb", api)
+    monkeypatch.setattr("accelerate.tracking.get_available_trackers", lambda: ["wandb"])
+    for _ in range(2):
+        with Tracker(run, load_config(overrides=["report_to=[wandb]"])):
+            pass
+    first, second = started
+    assert first == second
+    assert (first["project"], first["name"], first["resume"]) == ("opct", "run", "allow")
+    assert len(first["id"]) == 24
 
 
 def test_an_unknown_tracker(run):

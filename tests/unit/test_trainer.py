@@ -256,9 +256,9 @@ def test_a_corrupt_checkpoint_is_refused_and_named(make_config):
     config = make_config()
     train(config)
     checkpoint = RunDir(config.output_dir).latest_checkpoint()
-    path = checkpoint / "state.pt"
+    path = checkpoint / "state" / "rank-00000.safetensors"
     path.write_bytes(path.read_bytes()[:-1] + b"x")
-    with pytest.raises(CheckpointError, match=r"state\.pt"):
+    with pytest.raises(CheckpointError, match=r"state/rank-00000\.safetensors"):
         train(make_config(max_steps=6), resume=True)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from opct.api import evaluate
-from opct.data.contamination import read_trained_texts, trained_texts
+from opct.data.duplicates import read_trained_texts, trained_texts
 from opct.data.pairs import ContrastivePair, load_pairs, write_pairs
 from opct.errors import DivergenceError
 from opct.methods.act import ACT

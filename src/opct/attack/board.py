@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from opct.attack.protocol import EXHAUSTED, Attempt, Kind, Shot, Subject, Try, View
-from opct.data.near_duplicates import near_duplicate_groups
+from opct.data.duplicates import near_duplicate_groups
 from opct.errors import EvaluationError, unknown
 from opct.models.inference.sampler import sample_seed
 

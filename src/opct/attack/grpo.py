@@ -29,7 +29,7 @@ from opct.attack.store import WARNING, AttackDir
 from opct.config.loader import load_config
 from opct.config.schema import TrainConfig
 from opct.data.behaviors import Behavior
-from opct.data.near_duplicates import crossing
+from opct.data.duplicates import cross_duplicates
 from opct.data.pairs import ContrastivePair, write_pairs
 from opct.errors import ConfigError, DataError
 from opct.judges.protocol import Usage, digest
@@ -136,7 +136,7 @@ def training_behaviors(own: Sequence[Behavior], tested: Sequence[Behavior]) -> l
     Raises:
         DataError: none is left.
     """
-    near = crossing([one.behavior for one in own], [one.behavior for one in tested])
+    near = cross_duplicates([one.behavior for one in own], [one.behavior for one in tested])
     left = [one for i, one in enumerate(own) if i not in near]
     if not left:
         raise DataError(
@@ -260,7 +260,7 @@ def train_attacker(
     finally:
         if not run.checkpoints() and not read_jsonl(folder.practice_path):
             folder.forget_training()  # it failed before it began: whatever was wrong may be set right
-    policy = load_policy(str(run.path))
+    policy = load_policy(str(run.path), trust_remote_code=plan.config.model.trust_remote_code)
     texts = {one.id: one.behavior for one in plan.behaviors}
     rehearsal = remembered(run, plan.config.max_steps or 0, texts, policy.renderer, opponent)
     settled = {

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import anyio
-
 from opct.attack.protocol import CUT, Reply
+from opct.config.judge import EndpointSettings
 from opct.data.pairs import Prompt
 from opct.data.render import THINKING_TAGS, closes_unopened, final_answer, without_thinking
-from opct.errors import EvaluationError, OpctError
+from opct.errors import EvaluationError
 from opct.evals.tasks.common import as_chat
-from opct.judges import endpoint
-from opct.judges.llm import IN_PROCESS
+from opct.judges.client import Failure, ModelClient, run_all
+from opct.judges.protocol import ENDPOINT_REJECTED
 
 if TYPE_CHECKING:
     from inspect_ai.model import Model, ModelOutput
@@ -159,44 +159,34 @@ class InspectModel:
     """A model of Inspect, asked for many replies at once.
 
     Args:
-        name: as the identity calls it.
-        reached: what else says which model answers, without secrets (`opct.judges.factory.model_settings`).
+        address: what besides the name says which model answers, without secrets.
         thinking: how it writes its reasoning, where its server does not parse that.
         role: target or attacker, as the settings name it.
-        concurrency: most calls at once; None: as many as its provider takes.
-        timeout_s: of one call to an endpoint; a model in this process takes as long as it takes.
-        endpoint_retries: how often a call that failed is made again, after `backoff_s`, twice that, and so on.
     """
 
     def __init__(
         self,
         model: Model,
         sampling: Sampling,
+        settings: EndpointSettings | None = None,
         *,
         name: str | None = None,
-        reached: Mapping[str, Any] | None = None,
+        address: Mapping[str, Any] | None = None,
         thinking: Thinking | None = None,
         role: str = "target",
-        concurrency: int | None = None,
-        timeout_s: float = 120.0,
-        endpoint_retries: int = 5,
-        backoff_s: float = 1.0,
-        sleep: Callable[[float], Awaitable[Any]] = anyio.sleep,
     ):
-        self.model, self.sampling, self.name = model, sampling, name or str(model)
-        self.reached, self.thinking, self.role = dict(reached or {}), thinking or Thinking(), role
-        self.concurrency, self.endpoint_retries, self.backoff_s = concurrency, endpoint_retries, backoff_s
-        self.is_local = str(model).startswith(IN_PROCESS)
-        self.timeout_s = None if self.is_local else timeout_s
-        self.max_tokens = sampling.max_tokens
-        self._sleep = sleep
-        self._answered_before = False
+        self.sampling, self.max_tokens = sampling, sampling.max_tokens
+        self.address, self.thinking, self.role = dict(address or {}), thinking or Thinking(), role
+        hint = "What was tried until now is kept: check its name, key, arguments and settings, and go on with --resume."
+        what = f"The {role}'s model" if role == "attacker" else "The target"
+        self.client = ModelClient(model, settings, name=name, what=what, hint=hint, give_up_after=None)
+        self.name, self.is_local = self.client.name, self.client.is_local
 
     def identity(self) -> dict[str, Any]:
-        """Name, endpoint, sampling, and how it writes its reasoning where that was said."""
+        """Name, address, sampling, and how it writes its reasoning where that was said."""
         named = {"where": "a model of Inspect", "source": self.name, "model": self.name}
-        reached = {"reached": self.reached} if self.reached else {}
-        return named | reached | self.sampling.row() | self.thinking.row()
+        address = {"address": self.address} if self.address else {}
+        return named | address | self.sampling.row() | self.thinking.row()
 
     def room(self, prompt: Prompt) -> int | None:
         """Not known before asking."""
@@ -206,105 +196,21 @@ class InspectModel:
         """One reply for each prompt.
 
         Raises:
-            EvaluationError: the endpoint refuses the key or the model, does not answer, or rejects everything it was
-                ever asked; or a reply closes a thinking block that it never opened, and nobody said what opens it.
+            EvaluationError: the endpoint refuses the key or the model, does not answer, or has rejected everything it
+                was ever asked; or a reply closes a thinking block that it never opened.
         """
-        from opct.evals.inspect_runner import quiet
+        replies = run_all([partial(self._reply, *one) for one in zip(prompts, seeds, strict=True)])
+        self.client.check_answered()
+        return replies
 
-        asking = _Asking(self, prompts, seeds)
-        with quiet():
-            anyio.run(asking.run)
-        if asking.error is not None:
-            raise asking.error
-        if asking.fault is not None:
-            raise EvaluationError(
-                f"The model {self.name} {asking.fault}. What was tried until now is kept: see to it, and go on with "
-                "--resume."
-            ) from None  # the endpoint's own words may hold the key
-        self._answered_before = self._answered_before or any(
-            reply.stop_reason != "rejected" for reply in asking.replies
-        )
-        if not self._answered_before:
-            raise EvaluationError(
-                f"The model {self.name} rejected all {len(prompts)} prompts: {asking.rejected}. See to its name, "
-                "arguments and settings."
-            )
-        return asking.replies
-
-
-class _Asking:
-    """The calls of one batch."""
-
-    def __init__(self, owner: InspectModel, prompts: Sequence[Prompt], seeds: Sequence[int]):
-        self.owner, self.prompts, self.seeds = owner, prompts, seeds
-        self.replies = [Reply("", "rejected")] * len(prompts)
-        self.secrets = endpoint.known_secrets(owner.model)
-        self.fault: str | None = None
-        self.error: OpctError | None = None  # of a model of ours, asked through Inspect
-        self.rejected = ""
-
-    async def run(self) -> None:
-        turns = iter(range(len(self.prompts)))
-        own = getattr(self.owner.model.api, "max_connections", lambda: 10)()
-        async with anyio.create_task_group() as tasks:
-            for _ in range(min(self.owner.concurrency or own, len(self.prompts))):
-                tasks.start_soon(self._work, turns, tasks.cancel_scope)
-
-    async def _work(self, turns: Any, scope: anyio.CancelScope) -> None:
-        for i in turns:
-            try:
-                found = await self._call(i)
-            except OpctError as error:
-                self.error = error
-                scope.cancel()
-                return
-            if isinstance(found, Reply):
-                self.replies[i] = found
-            elif found.kind == endpoint.REQUEST:
-                self.rejected = found.said
-            else:
-                self.fault = f"gives no answer: {found.said}"
-                scope.cancel()
-                return
-
-    async def _call(self, i: int) -> Reply | endpoint.Fault:
-        errors = endpoint.known_errors()
-        for turn in range(1 + self.owner.endpoint_retries):
-            try:
-                with anyio.fail_after(self.owner.timeout_s):
-                    output = await self._generate(i)
-            except OpctError:
-                raise
-            except errors as error:
-                fault = endpoint.fault_of(error, self.secrets)
-            except endpoint.NOT_AS_EXPECTED as error:
-                if self.owner.is_local:  # nothing came from outside: a bug
-                    raise
-                said = endpoint.shortened(f"{type(error).__name__}: {error}", self.secrets, most=100)
-                fault = endpoint.no_completion(said)
-            else:
-                if output.choices:
-                    return _reply(output, self.owner)
-                fault = endpoint.no_completion("no choice in it")
-            if fault.kind != endpoint.TRANSIENT:
-                return fault
-            if turn < self.owner.endpoint_retries:
-                await self.owner._sleep(max(self.owner.backoff_s * 2**turn, min(fault.wait_s or 0.0, 60.0)))
-        return fault
-
-    async def _generate(self, i: int) -> ModelOutput:
-        from inspect_ai.model import GenerateConfig
-
-        sampling = self.owner.sampling
-        config = GenerateConfig(
-            max_tokens=sampling.max_tokens,
-            temperature=sampling.temperature,
-            top_p=sampling.top_p,
-            seed=self.seeds[i] & 0x7FFFFFFF,  # endpoints take 32 bits
-            max_retries=0,  # counted and spaced here
-            max_connections=self.owner.concurrency,
-        )
-        return await self.owner.model.generate(as_chat(self.prompts[i]), config=config)
+    async def _reply(self, prompt: Prompt, seed: int) -> Reply:
+        sampling = self.sampling.row() | {"seed": seed & 0x7FFFFFFF}  # endpoints take 32 bits
+        output = await self.client.ask(as_chat(prompt), self.client.config(**sampling))
+        if isinstance(output, Failure):
+            if output.reason == ENDPOINT_REJECTED:  # of this prompt alone: a filter of the endpoint
+                return Reply("", "rejected")
+            raise self.client.error(output)
+        return _reply(output, self)
 
 
 def _reply(output: ModelOutput, owner: InspectModel) -> Reply:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -17,21 +16,18 @@ from opct.attack.refine import Refine
 from opct.attack.scoring import ANSWERS, RULES, RefusalJudge, Scorer
 from opct.attack.store import AttackDir
 from opct.attack.transfer import FamilyTransfer, PromptTransfer, finished_prompts, load_successes
-from opct.config.loader import load_config
+from opct.config.judge import EndpointSettings, JudgeConfig
+from opct.config.loader import load_config, load_settings
 from opct.data.behaviors import Behavior, builtin_behaviors, load_behaviors
-from opct.data.contamination import read_trained_texts
-from opct.data.near_duplicates import crossing
+from opct.data.duplicates import cross_duplicates, read_trained_texts
 from opct.data.render import THINKING_TAGS
 from opct.errors import DataError, EvaluationError, unknown
-from opct.evals.graders.refusal import refuses
 from opct.evals.tasks.jailbreak import first_behaviors, split_behaviors
-from opct.judges.asking_settings import asking_settings
-from opct.judges.endpoint import own_secrets
-from opct.judges.factory import described_model, endpoint_address, inspect_model, model_settings, open_judge
-from opct.judges.llm import IN_PROCESS, LLMJudge
+from opct.judges.factory import endpoint_address, load_judge, open_model
+from opct.judges.llm import LLMJudge
 from opct.judges.rubrics import RUBRICS
 from opct.models.from_run import load_policy
-from opct.models.names import check_name
+from opct.models.loading import check_model_name
 from opct.runs.progress import Progress
 from opct.runs.run_dir import run_behind, run_of
 
@@ -90,18 +86,13 @@ class Models:
         if not isinstance(spec, str | Path):
             return LocalModel(spec, sampling, source=LOADED, thinking_tags=thinking.tags or THINKING_TAGS)
         if _is_behind_endpoint(spec):
-            named, given = name.removeprefix(INSPECT), asdict(endpoint)
-            asked = inspect_model(named, what=f"The {role}'s model", **given)
-            reached = model_settings(named, secrets=own_secrets(asked), **given)
-            described = described_model(str(asked))
+            what = f"The {role}'s model"
+            model, described, address = open_model(
+                name.removeprefix(INSPECT), endpoint.base_url, endpoint.model_args, what=what
+            )
+            settings = EndpointSettings(max_connections=self._concurrency)
             return InspectModel(
-                asked,
-                sampling,
-                name=described,
-                reached=reached,
-                thinking=thinking,
-                role=role,
-                concurrency=self._concurrency,
+                model, sampling, settings, name=described, address=address, thinking=thinking, role=role
             )
         if name not in self._policies:
             self._progress.stage(f"load {name}")
@@ -244,7 +235,7 @@ def open_pool(path: str | Path | None, behaviors: Sequence[Behavior]) -> list[Sh
     if path is None:
         return []
     shots = load_successes(path)
-    near = crossing([shot.behavior for shot in shots], [one.behavior for one in behaviors])
+    near = cross_duplicates([shot.behavior for shot in shots], [one.behavior for one in behaviors])
     if near:
         pairs = dict.fromkeys((shots[i].behavior_id, behaviors[j].id) for i, j in near.items())
         faults = [f"{a} is attacked" if a == b else f"{a} is a near-duplicate of {b}" for a, b in pairs]
@@ -276,7 +267,7 @@ def open_modelless(settings: AttackSettings, behaviors: Sequence[Behavior]) -> A
         spec = attacker_spec(settings)
         _refuse_endpoint(spec, "attacker", settings.attacker_endpoint, settings.attacker_thinking)
         if not _is_behind_endpoint(spec):
-            check_name(spec)
+            check_model_name(spec)
         return None
     if settings.attacker == "best_of_n":
         return BestOfN(settings.noise)
@@ -306,25 +297,25 @@ def open_scorer(settings: AttackSettings, cache: Path) -> Scorer:
         return Scorer(RefusalJudge(on_topic=settings.judge == ANSWERS))
     rubric = RUBRICS.get(settings.judge)
     if rubric is not None:
-        _refuse_other_meaning(rubric.name, rubric.meaning)  # before its model is asked for
+        _refuse_other_meaning(rubric.name, rubric.label)  # before its model is asked for
     elif not Path(settings.judge).is_dir():
-        harmful = [name for name, other in RUBRICS.items() if other.meaning == HARMFUL]
+        harmful = [name for name, other in RUBRICS.items() if other.label == HARMFUL]
         known = unknown("judge of an attack", settings.judge, [*RULES, *harmful])
         raise EvaluationError(f"{known} Anything else is a folder made by `opct judge train`.")
-    judge: Judge = open_judge(
-        settings.judge,
-        model=settings.judge_model,
-        base_url=settings.judge_base_url,
-        model_args=settings.judge_args,
-        threshold=settings.threshold,
-        settings=asking_settings(settings.judge_settings),
-        cache=cache,
-        refuses=refuses,
-        model_option="--judge-model",
+    config = load_settings(
+        JudgeConfig,
+        base={
+            **settings.judge_settings,
+            "name": settings.judge,
+            "model": settings.judge_model,
+            "base_url": settings.judge_base_url,
+            "model_args": dict(settings.judge_args),
+            "threshold": settings.threshold,
+        },
     )
-    _refuse_other_meaning(judge.identity.name, judge.identity.meaning)
-    remote = isinstance(judge, LLMJudge) and not str(judge.model).startswith(IN_PROCESS)
-    return Scorer(judge, is_local=not remote)
+    judge: Judge = load_judge(config, cache=cache)
+    _refuse_other_meaning(judge.identity.name, judge.identity.label)
+    return Scorer(judge, is_local=not (isinstance(judge, LLMJudge) and not judge.client.is_local))
 
 
 def _refuse_other_meaning(name: str, meaning: str) -> None:
@@ -354,7 +345,7 @@ def held_in_warnings(
             ("attacked behaviours", behaviors, "what is measured is partly held in."),
             ("behaviours that the attacker practises on", practised, PRACTISED_HELD_IN),
         ):
-            near = crossing([one.behavior for one in own], texts.behaviors)
+            near = cross_duplicates([one.behavior for one in own], texts.behaviors)
             if near:
                 shown = ", ".join([own[i].id for i in near][:SHOWN]) + (", ..." if len(near) > SHOWN else "")
                 found.append(

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from opct.attack.protocol import BEHAVIOR, Shot
-from opct.data.near_duplicates import crossing
+from opct.data.duplicates import cross_duplicates
 from opct.data.pairs import ContrastivePair, Prompt
 from opct.data.perturb.jailbreak import bare_prompt
 from opct.errors import DataError
@@ -78,7 +78,7 @@ class Rehearsal:
     def _refuse_tested(self, behavior: str) -> None:
         if behavior in self._checked:
             return
-        if crossing([behavior], self._tested):
+        if cross_duplicates([behavior], self._tested):
             raise DataError(
                 "A prompt for a behaviour that the attacker is tested on, or for a near-duplicate, was about to be "
                 f"rehearsed: {json.dumps(behavior)}."

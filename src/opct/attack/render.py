@@ -75,7 +75,7 @@ def rendered(out: Path, result: Mapping[str, Any]) -> RenderableType:
         *reply_texts(result),
         _spent(result["budget"]) + _judged(result["judge_usage"]),
         *learned_lines(result.get("training")),
-        f"judge: {judge['name']} ({judge['model']}), {judge['meaning']} from a score of {judge['threshold']:g}",
+        f"judge: {judge['name']} ({judge['model']}), {judge['label']} from a score of {judge['threshold']:g}",
     ]
     parts: list[RenderableType] = [table, *(Text(line) for line in lines)]
     warnings = [*result["warnings"], *([judge["warning"]] if judge["warning"] else [])]

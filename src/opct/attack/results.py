@@ -24,7 +24,7 @@ from opct.attack.outcomes import (
 from opct.attack.protocol import Subject, Try
 from opct.attack.render import counted, rendered
 from opct.attack.scoring import REFUSALS, RULES, Scorer
-from opct.data.near_duplicates import near_duplicate_groups
+from opct.data.duplicates import near_duplicate_groups
 from opct.evals.graders.short_answer import TRUNCATED, Verdict
 from opct.evals.stats import Estimate
 from opct.judges.calibration import calibration_of, weakness

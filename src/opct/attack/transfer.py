@@ -14,7 +14,7 @@ from typing import Any
 from opct.attack.protocol import EXHAUSTED, Proposal, Shot, Try, View
 from opct.data.behaviors import Behavior
 from opct.data.builders.jailbreak import artifact_behaviors
-from opct.data.near_duplicates import crossing
+from opct.data.duplicates import cross_duplicates
 from opct.data.pairs import Prompt
 from opct.data.perturb.in_the_wild import is_of_attack, load_artifacts, successful_prompts
 from opct.data.perturb.jailbreak import chosen_families, wrapped_prompt
@@ -121,7 +121,7 @@ def finished_prompts(path: str | Path, behaviors: Sequence[Behavior]) -> dict[st
             raise DataError(
                 f"{path} holds no prompts: the attack that wrote it broke no behaviour. Name the file of another one."
             )
-        near = crossing([one.behavior for one in successes], [behavior.behavior for behavior in behaviors])
+        near = cross_duplicates([one.behavior for one in successes], [behavior.behavior for behavior in behaviors])
         for i, j in sorted(near.items()):
             found.setdefault(behaviors[j].id, []).append(successes[i].prompt)
     else:

@@ -23,7 +23,7 @@ from opct.attack.protocol import (
 )
 from opct.attack.scoring import Scorer
 from opct.errors import EvaluationError
-from opct.judges.protocol import JudgeRequest, used
+from opct.judges.protocol import JudgeRequest, new_usage
 from opct.models.inference.sampler import sample_seed
 
 
@@ -78,7 +78,7 @@ def asked_tries(
             score=judgement.score,
             verdict=judgement.verdict,
             is_broken=broken,
-            judge_usage=used([judgement]),
+            judge_usage=new_usage([judgement]),
         )
     return tries
 

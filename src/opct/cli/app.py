@@ -1,7 +1,8 @@
 """The `opct` command: its commands, and the one place where an error becomes a message and an exit code.
 
-Exit codes: 0 done, 1 an error of this package (one `error: ...` on stderr), 2 wrong usage, 130 interrupted.
-`OPCT_DEBUG=1` shows the traceback of such an error too. Nothing heavy is imported before a command runs.
+Exit codes: 0 done, 1 an error of this package (one `error: ...` on stderr), 2 wrong usage, 70 an error that is not ours
+(a bug in opct or in a library; its traceback is kept in a file), 130 interrupted. `OPCT_DEBUG=1` shows every traceback.
+Nothing heavy is imported before a command runs.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import tempfile
+import traceback
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -16,7 +19,9 @@ import typer
 
 from opct.cli import attack, chat, config, data, env, evaluate, experiment, judge, quickstart, report, train
 from opct.distributed import leave
-from opct.errors import OpctError
+from opct.errors import ConfigError, OpctError
+from opct.runs.console import echo
+from opct.runs.manifest import command_line, without_secrets
 
 app = typer.Typer(
     name="opct",
@@ -66,7 +71,7 @@ class StderrHandler(logging.Handler):
     """Writes messages to whatever `sys.stderr` is at that time: progress bars put themselves in its place."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        print(self.format(record), file=sys.stderr)
+        echo(self.format(record), file=sys.stderr)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -74,21 +79,45 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # torch reads it at its first tensor: on Linux large ones get pages of 2 MB, less memory and time (docs/results.md)
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
     try:
-        _run(arguments)
+        with _Door():
+            _refuse_bytes(sys.argv[1:] if arguments is None else arguments)
+            app(args=None if arguments is None else list(arguments), prog_name="opct")
     except SystemExit as end:
         leave(end.code if isinstance(end.code, int) else int(bool(end.code)))  # of several processes: without more ado
         raise
 
 
-def _run(arguments: Sequence[str] | None) -> None:
-    try:
-        app(args=None if arguments is None else list(arguments), prog_name="opct")
-    except OpctError as error:
-        if os.environ.get("OPCT_DEBUG") == "1":
-            raise
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(1)
-    except SystemExit as end:  # typer makes one of every end, and 130 of a KeyboardInterrupt, without a word
-        if end.code == 130:
-            print("interrupted", file=sys.stderr)
-        raise
+def _refuse_bytes(arguments: Sequence[str]) -> None:
+    """Bytes that are no UTF-8 could be written to no file that a command makes."""
+    for place, argument in enumerate(arguments, start=1):
+        if any("\ud800" <= character <= "\udfff" for character in argument):
+            raise ConfigError(f"Argument {place} is not valid UTF-8 text: {argument}")
+
+
+class _Door:
+    """Where every exception of a command becomes one line on stderr and an exit code."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, SystemExit) and error.code == 130:  # typer makes it of a KeyboardInterrupt, without a word
+            echo("interrupted", file=sys.stderr)
+        if not isinstance(error, Exception) or os.environ.get("OPCT_DEBUG") == "1":
+            return
+        if isinstance(error, OpctError):
+            echo(f"error: {error}", file=sys.stderr)
+            sys.exit(1)
+        echo(_bug_report(error), file=sys.stderr)
+        sys.exit(70)
+
+
+def _bug_report(error: Exception) -> str:
+    """One line about an exception that nobody expected; its traceback goes into a file."""
+    what = without_secrets(" ".join(f"{type(error).__name__}: {error}".split())).rstrip(": .")
+    with tempfile.NamedTemporaryFile("w", prefix="opct-error-", suffix=".txt", delete=False, errors="replace") as file:
+        file.write(without_secrets("".join(traceback.format_exception(error))))
+    return (
+        f"error: {what}, while running `{command_line()}`. This is a bug in opct or in a library. What was written is "
+        f"kept; the traceback is in {file.name}"
+    )

@@ -71,8 +71,8 @@ def build_jailbreak(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file that is there.")] = False,
 ) -> None:
     """Make jailbreak pairs: behaviours, bare and in wrappers."""
-    from opct.data.behaviors import apart_from, measured_later
     from opct.data.builders.jailbreak import build_jailbreak as build
+    from opct.data.duplicates import leaks_into_later_split, split_duplicates
     from opct.data.pairs import write_pairs
     from opct.data.perturb.in_the_wild import is_of_attack, load_artifacts, load_templates
     from opct.data.perturb.jailbreak import REFUSED_TURNS, SAFETY_SYSTEM
@@ -90,7 +90,7 @@ def build_jailbreak(
     attacks, n_without = ([], None) if artifacts is None else load_artifacts(artifacts)
     behaviors, left_out = _behaviors(source, column or [], twins, leave_out or [])
     if source != "builtin":  # else artifacts have the splits of the embedded behaviours that they are like
-        attacks, attacks_left_out = apart_from(attacks, _only_measured_on())
+        attacks, attacks_left_out = split_duplicates(attacks, _only_measured_on())
     chosen = cast("DataSplit | None", None if split is Split.all else split.value)
     pairs = build(
         behaviors,
@@ -108,7 +108,7 @@ def build_jailbreak(
     write_pairs(out, pairs, mode=PRIVATE_MODE if is_private else 0o666)
     _say(source, behaviors)
     _say_left_out("embedded behaviours that are only measured on", [*left_out, *attacks_left_out])
-    _say_left_out(f"behaviours of {source} in a later split", measured_later(behaviors, chosen, behaviors))
+    _say_left_out(f"behaviours of {source} in a later split", leaks_into_later_split(behaviors, chosen, behaviors))
     if artifacts is not None:
         used = sum(pair.family == "artifact" for pair in pairs)
         without = "" if n_without is None else f"; {n_without} goals have none"
@@ -120,13 +120,14 @@ def _behaviors(
     source: str, column: list[str], twins: str | None, leave_out: list[str]
 ) -> tuple[list[Behavior], list[Behavior]]:
     """The behaviours of the source, and those left out as near-duplicates of what the embedded evaluation asks."""
-    from opct.data.behaviors import apart_from, builtin_behaviors, load_behaviors
+    from opct.data.behaviors import builtin_behaviors, load_behaviors
+    from opct.data.duplicates import split_duplicates
 
     if source == "builtin":
         return builtin_behaviors(), []
     columns = single_columns(column, "--column")
     found = load_behaviors(source, columns or None, twins=twins, leave_out=leave_out)
-    return apart_from(found, _only_measured_on())
+    return split_duplicates(found, _only_measured_on())
 
 
 def _only_measured_on() -> list[Behavior]:

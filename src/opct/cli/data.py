@@ -68,8 +68,7 @@ def build_sycophancy(
 
     from opct.data.builders.builtin import build_sycophancy as build
     from opct.data.pairs import write_pairs
-    from opct.data.question_files import describe_columns
-    from opct.data.questions import SPLITS, builtin_questions, load_questions, split_of
+    from opct.data.questions import SPLITS, builtin_questions, describe_columns, load_questions, split_of
 
     named = named_columns(column or [])
     if named and source == "builtin":

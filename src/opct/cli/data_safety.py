@@ -78,12 +78,12 @@ def build_safety_awareness(
     from collections import Counter
 
     from opct.data.builders.safety_awareness import build_safety_awareness as build
-    from opct.data.builders.safety_awareness import facts_of
+    from opct.data.hazards import load_facts
     from opct.data.pairs import write_pairs
     from opct.data.questions import SPLITS
 
     refuse_existing(out, source, overwrite)
-    facts = facts_of(source)
+    facts = load_facts(source)
     pairs = build(
         facts,
         families=families,

@@ -8,18 +8,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from opct.cli.options import named_columns, refuse_existing
-from opct.cli.settings import BaseUrl, ModelArg, Setting, Threshold, assigned
 
 if TYPE_CHECKING:
-    from opct.judges.costs import Prices
-    from opct.judges.llm import LLMJudge
-    from opct.judges.offline import OfflineJudge
-    from opct.judges.protocol import JudgeRequest
+    from opct.judges.classifier import OfflineJudge
+    from opct.judges.llm import LLMJudge, Prices
+    from opct.judges.protocol import JudgeRequest, JudgeResult
 
 app = typer.Typer(help="Train, calibrate and run judges of replies.", no_args_is_help=True)
 
-JudgeName = Annotated[
-    str, typer.Argument(metavar="JUDGE", help="strongreject, fact_warning, or a folder made by `opct judge train`.")
+JUDGE_HELP = "strongreject, strongreject_published, fact_warning, or a folder made by `opct judge train`."
+JudgeName = Annotated[str, typer.Argument(metavar="JUDGE", help=JUDGE_HELP)]
+Settings = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="NAME=VALUE", help="Of the judge: threshold=0.6, base_url=..., model_args.device=cuda ..."),
 ]
 Columns = Annotated[
     list[str] | None,
@@ -32,12 +33,12 @@ Negative = Annotated[
     list[str] | None, typer.Option(metavar="VALUE", help="A label that means no; with --positive, all others.")
 ]
 ModelName = Annotated[
-    str | None, typer.Option("--model", metavar="NAME", help="Who is asked by a rubric: any model of Inspect.")
+    str | None, typer.Option("--model", metavar="NAME", help="The model that a rubric is put to: any of Inspect.")
 ]
 Price = Annotated[
     str | None, typer.Option(metavar="IN,OUT", help="What a million tokens cost, those read and those written.")
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what it would cost, and stop.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the cost, and stop.")]
 
 
 @app.command("train")
@@ -47,9 +48,7 @@ def train(
     column: Columns = None,
     positive: Positive = None,
     negative: Negative = None,
-    meaning: Annotated[
-        str, typer.Option(metavar="WORD", help="What yes says of a reply: harmful, warned.")
-    ] = "harmful",
+    label: Annotated[str, typer.Option(metavar="WORD", help="What yes says of a reply: harmful, warned.")] = "harmful",
     folds: Annotated[int, typer.Option(min=3, help="Of the cross-validation.")] = 5,
     seed: Annotated[int, typer.Option(min=0, help="Of the folds.")] = 0,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the judge that is there.")] = False,
@@ -67,7 +66,7 @@ def train(
         raise DataError(f"{out} is a file: name a folder with --out.")
     labelled = read_labels(data, named_columns(column or []), positive or (), negative or ())
     print(labelled.describe())
-    made = train_classifier(labelled, meaning=meaning, settings=TrainingSettings(folds=folds, seed=seed))
+    made = train_classifier(labelled, label=label, settings=TrainingSettings(folds=folds, seed=seed))
     made.save(out)
     if left_out := made.card["trained_on"]["n_left_out"]:
         print(f"left out, as it cannot read them: {', '.join(f'{n} {reason}' for reason, n in left_out.items())}")
@@ -88,6 +87,8 @@ def _measure(measure: dict[str, Any]) -> str:
 @app.command("calibrate")
 def calibrate(
     judge: JudgeName,
+    settings: Settings = None,
+    *,
     labels: Annotated[Path, typer.Option(metavar="FILE", help="Replies with people's labels.")],
     out: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Of calibrations; else the judge's own, or the user's.")
@@ -96,10 +97,6 @@ def calibrate(
     positive: Positive = None,
     negative: Negative = None,
     model: ModelName = None,
-    base_url: BaseUrl = None,
-    model_arg: ModelArg = None,
-    threshold: Threshold = None,
-    setting: Setting = None,
     price: Price = None,
     cache: Annotated[Path | None, typer.Option(metavar="FILE", help="Of judgements; else beside --out.")] = None,
     dry_run: DryRun = False,
@@ -120,7 +117,7 @@ def calibrate(
     own = Path(judge) / "calibrations" if Path(judge).is_dir() else calibrations_folder()
     folder = out or own
     kept = cache or folder / "judge_cache.jsonl"
-    opened = _opened(judge, model, base_url, model_arg, threshold, setting, kept)
+    opened = _judge_of(judge, model, settings, kept)
     print(f"judge: {opened.identity.describe()}")
     print(labelled.describe())
     if _stops_after_cost(opened, [reply.request for reply in labelled.replies], prices, dry_run):
@@ -130,7 +127,7 @@ def calibrate(
         found = measure(opened, labelled, progress=progress)
     finally:
         progress.done()
-        _tell_cost(opened, prices)
+        _print_cost(opened, prices)
     path = store(found, folder)
     Console().print(render(found))
     print(f"kept: {path}")
@@ -141,13 +138,11 @@ def calibrate(
 @app.command("run")
 def run(
     target: Annotated[str, typer.Argument(metavar="RUN", help="A folder that `opct eval` wrote to.")],
-    judge: Annotated[str, typer.Option(metavar="JUDGE", help="As for `opct judge calibrate`.")],
+    settings: Settings = None,
+    *,
+    judge: Annotated[str, typer.Option(metavar="JUDGE", help=JUDGE_HELP)],
     axis: Annotated[str, typer.Option(metavar="NAME", help="Whose samples.")] = "jailbreak",
     model: ModelName = None,
-    base_url: BaseUrl = None,
-    model_arg: ModelArg = None,
-    threshold: Threshold = None,
-    setting: Setting = None,
     price: Price = None,
     dry_run: DryRun = False,
 ) -> None:
@@ -169,7 +164,7 @@ def run(
     if not folder.samples_path.is_file():
         raise EvaluationError(f"{folder.samples_path} is missing: evaluate first, with `opct eval {target}`.")
     requests = requests_of(judgeable(read_jsonl(folder.samples_path), axis), axis)
-    opened = _opened(judge, model, base_url, model_arg, threshold, setting, folder.judge_cache_path)
+    opened = _judge_of(judge, model, settings, folder.judge_cache_path)
     is_suite = axis in SUITE_OF_AXIS and folder.results_path.is_file()
     if is_suite:
         judged_suite(opened.identity, axis)  # a judge of something else is refused before it is paid
@@ -184,10 +179,10 @@ def run(
         judgements = opened.judge(requests, progress)
     finally:
         progress.done()
-        _tell_cost(opened, prices)
+        _print_cost(opened, prices)
     with folder.results_lock():
         write_judgements(folder.judgements_path, judgement_rows(opened.identity, axis, requests, judgements))
-    _tell(opened, judgements)
+    _print_verdicts(opened, judgements)
     print(f"kept: {folder.judgements_path}")
     if is_suite:
         calibration = calibration_of(opened.identity, _own_folders(opened))
@@ -202,22 +197,24 @@ def run(
                 print(f"  {row['suite']}/{row['metric']} {row['group']}: {row['value']:.3f} ({interval}), {counts}")
 
 
-def _tell_cost(judge: LLMJudge | OfflineJudge, prices: Prices | None) -> None:
+def _print_cost(judge: LLMJudge | OfflineJudge, prices: Prices | None) -> None:
     """What was paid for until now, also where judging ended in an error or was interrupted."""
-    from opct.judges.costs import describe_usage
     from opct.judges.llm import LLMJudge
 
-    if isinstance(judge, LLMJudge) and judge.spent.calls:
-        print(f"used: {describe_usage(judge.spent, prices)}", flush=True)
+    if isinstance(judge, LLMJudge) and judge.client.usage.calls:
+        usage = judge.client.usage
+        paid = "" if prices is None else f"; {prices.of(usage):.4f} paid by the given prices"
+        tokens = f"{usage.input_tokens:,} tokens in, {usage.output_tokens:,} out"
+        print(f"used: {usage.calls} calls, {tokens}{paid}", flush=True)
 
 
-def _tell(judge: LLMJudge | OfflineJudge, judgements: list[Any]) -> None:
+def _print_verdicts(judge: LLMJudge | OfflineJudge, results: list[JudgeResult]) -> None:
     """The verdicts counted, and how far the judge can be trusted."""
     from collections import Counter
 
     from opct.judges.calibration import calibration_of, weakness
 
-    for verdict, count in sorted(Counter(judgement.verdict for judgement in judgements).items()):
+    for verdict, count in sorted(Counter(result.verdict for result in results).items()):
         print(f"  {verdict:<28}{count:>6}")
     found = calibration_of(judge.identity, _own_folders(judge))
     if found is not None:
@@ -233,7 +230,7 @@ def _own_folders(judge: LLMJudge | OfflineJudge) -> list[Path]:
 
 
 def _prices(price: str | None) -> Prices | None:
-    from opct.judges.costs import Prices
+    from opct.judges.llm import Prices
 
     if price is None:
         return None
@@ -244,29 +241,18 @@ def _prices(price: str | None) -> Prices | None:
     return Prices(read, written)
 
 
-def _opened(
-    judge: str,
-    model: str | None,
-    base_url: str | None,
-    model_arg: list[str] | None,
-    threshold: float | None,
-    setting: list[str] | None,
-    cache: Path,
-) -> LLMJudge | OfflineJudge:
-    from opct.evals.graders.refusal import refuses
-    from opct.judges.asking_settings import asking_settings
-    from opct.judges.factory import open_judge
+def _judge_of(name: str, model: str | None, settings: list[str] | None, cache: Path) -> LLMJudge | OfflineJudge:
+    from opct.config.judge import JudgeConfig
+    from opct.config.loader import load_settings
+    from opct.errors import ConfigError
+    from opct.judges.client import redact
+    from opct.judges.factory import load_judge
 
-    return open_judge(
-        judge,
-        model=model,
-        base_url=base_url,
-        model_args=assigned(model_arg or [], "--model-arg"),
-        threshold=threshold,
-        settings=asking_settings(assigned(setting or [], "--set")),
-        cache=cache,
-        refuses=refuses,
-    )
+    try:
+        config = load_settings(JudgeConfig, None, settings or [], base={"name": name, "model": model})
+    except ConfigError as error:  # it repeats what was typed
+        raise ConfigError(redact(str(error), ())) from None
+    return load_judge(config, cache=cache)
 
 
 def _stops_after_cost(

@@ -50,10 +50,12 @@ def refuse_existing(out: Path, source: str, overwrite: bool) -> None:
 
 def warn_of_test_items(pairs: list[ContrastivePair]) -> None:
     """Print what of the pairs the embedded evaluation asks, or nearly so."""
-    from opct.data.contamination import near_test_items
+    from opct.data.behaviors import builtin_behaviors
+    from opct.data.duplicates import near_test_items
+    from opct.data.hazards import builtin_facts
 
-    for said in near_test_items(pairs):
-        print(f"warning: {said}")
+    for warning in near_test_items(pairs, builtin_behaviors("test"), builtin_facts("test")):
+        print(f"warning: {warning}")
 
 
 def named_columns(assignments: list[str]) -> dict[str, list[str]] | None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from opct.runs.console import echo
 
 
 def train(
@@ -43,7 +46,6 @@ def train(
         return
     from opct.api import train as run_training
     from opct.runs.progress import make_progress
-    from opct.runs.watch import keep_reason
 
     main = is_main()
     progress = make_progress(quiet=not main)
@@ -54,5 +56,6 @@ def train(
     if main:
         Console().print(result.render())
     if result.status == "interrupted":
-        keep_reason("interrupted; everything is saved, go on with --resume")
+        if main:
+            echo("interrupted; everything is saved, continue with --resume", file=sys.stderr)
         raise typer.Exit(130)

@@ -6,16 +6,17 @@ Field names are those of TRL, PEFT and Transformers where these have a word for 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Annotated, Literal
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
-from opct.config.validation import method_faults
+from opct.errors import ConfigError
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
+Tag = Annotated[str, StringConstraints(min_length=1)]
 
 
 class Section(BaseModel):
@@ -49,8 +50,8 @@ class LoraSettings(Section):
 
     r: int = Field(16, ge=1, description="Rank.")
     alpha: int = Field(32, ge=1, description="Scale: the update is multiplied by alpha / r.")
-    dropout: Fraction = Field(
-        0.0, description="Dropout on the adapter's input. Off during rollouts and scoring by the teacher."
+    dropout: float = Field(
+        0.0, ge=0, lt=1, description="Dropout on the adapter's input. Off during rollouts and scoring by the teacher."
     )
     target_modules: str | list[str] = Field("all-linear", description="As in PEFT.")
 
@@ -69,8 +70,8 @@ class DataConfig(Section):
         description="Held-out pairs for the validation KL. Empty: the embedded validation split for embedded pairs, "
         "else `validation_fraction`.",
     )
-    validation_fraction: Fraction = Field(
-        0.1, description="Share of the questions (or pairs) held out where no validation pairs are named."
+    validation_fraction: float = Field(
+        0.1, ge=0, lt=1, description="Share of the questions (or pairs) held out where no validation pairs are named."
     )
     validation_size: int = Field(
         48, ge=0, description="At most so many held-out pairs are used for the validation KL; 0 turns it off."
@@ -156,7 +157,7 @@ class LossConfig(Section):
     )
     mask_truncated: bool = Field(False, description="Leave truncated completions out of the loss.")
     mask_thinking: bool = Field(False, description="Leave reasoning blocks out of the loss.")
-    thinking_tags: tuple[str, str] = Field(
+    thinking_tags: tuple[Tag, Tag] = Field(
         ("<think>", "</think>"), description="What opens and closes a reasoning block."
     )
 
@@ -398,3 +399,87 @@ def engine_faults(config: TrainConfig) -> Iterator[str]:
             + ": the engine scores without the adapter; use teacher.kind: base and a fresh adapter (or "
             "teacher.include_adapter: false), or teacher.engine: in_process"
         )
+
+
+OF_A_DIVERGENCE = ("estimator", "divergence", "kl_coef", "kl_discount_factor", "ppo_clip")
+UNUSED = {
+    "grpo": ("estimator", "divergence", "kl_discount_factor", "dpo_beta", "mask_truncated", "mask_thinking"),
+    "dpo": (*OF_A_DIVERGENCE, "reduction"),
+    "act": (*OF_A_DIVERGENCE, "mask_truncated", "mask_thinking", "dpo_beta"),
+    **dict.fromkeys(("opct", "sft", "offpolicy"), ("dpo_beta",)),
+}
+"""Settings of the loss, by the method that refuses another value than the default."""
+WHY = {
+    "grpo": "its loss is a policy gradient and the exact reverse KL, of every token that the attacker sampled",
+    "dpo": "its loss is no divergence, and its mean is over pairs of answers",
+    "act": "its loss is a distance of activations, and it has no answers",
+}
+
+
+def method_faults(config: TrainConfig) -> Iterator[str]:
+    """What the method of a run cannot follow."""
+    defaults = type(config.loss)()
+    for name in UNUSED[config.method]:
+        value = getattr(config.loss, name)
+        if value != getattr(defaults, name):
+            why = WHY.get(config.method, "it is for method: dpo")
+            yield f"loss.{name}={value} with method: {config.method}: {why}; leave it out"
+    if config.method == "dpo" and config.teacher.kind != "base":
+        yield (
+            f"teacher.kind={config.teacher.kind} with method: dpo: its reference does not move; use teacher.kind: base"
+        )
+
+
+def refuse_attackers(config: TrainConfig) -> None:
+    """Raises ConfigError where the settings are those of an attacker's training, which needs a target."""
+    if config.method == "grpo":
+        raise ConfigError(
+            "method: grpo trains an attacker against its target: use `opct attack --attacker grpo`, or opct.run_attack."
+        )
+
+
+# What runs share so that the difference between them is that of their methods: an experiment refuses arms that differ
+# in it, and a report warns of them.
+BUDGET = (
+    "max_steps",
+    "num_train_epochs",
+    "optim.prompts_per_step",
+    "rollout.num_generations",
+    "rollout.max_completion_tokens",
+    "data.pairs",
+    "data.validation_pairs",
+    "data.validation_fraction",
+    "data.anchors",
+    "data.anchor_fraction",
+    "data.max_pairs",
+    "data.balance_axes",
+    "model.name_or_path",
+    "model.revision",
+    "lora",
+)
+"""Settings by dotted name, `lora` a whole section. `max_steps: null` asks for as many steps as follow from the others,
+so runs that are alike in all of them have equally many. The learning rate is not among them: a method may have its own.
+"""
+LENGTH = ("max_steps", "num_train_epochs")
+"""Those of them that are for the number of steps alone."""
+
+
+def budget_of(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The value of each setting of `BUDGET`, a section as a dict; None where it is not given.
+
+    Where `max_steps` is given `num_train_epochs` has no effect, and is None.
+
+    Args:
+        settings: by dotted name; a section whole, or each of its settings.
+    """
+    found = {name: _value(settings, name) for name in BUDGET}
+    if found["max_steps"] is not None:
+        found["num_train_epochs"] = None
+    return found
+
+
+def _value(settings: Mapping[str, Any], name: str) -> Any:
+    if name in settings:
+        return settings[name]
+    inner = {key.removeprefix(f"{name}."): value for key, value in settings.items() if key.startswith(f"{name}.")}
+    return inner or None

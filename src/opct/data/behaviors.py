@@ -1,41 +1,48 @@
-"""Behaviours: harmful requests in one sentence, each with a benign twin, for the jailbreak axis.
+"""Behaviours: harmful requests in one sentence, each with a benign counterpart, for the jailbreak axis.
 
-`builtin_behaviors` are the embedded ones, written for this package: they name what is asked for and never how it is
-done. `load_behaviors` reads a file or a public set.
+`builtin_behaviors` are the embedded ones, which name what is asked for and never how it is done. `load_behaviors` reads
+a file or a public set (JailbreakBench, HarmBench, AdvBench ...), none of which is embedded.
 
-The split of a behaviour never depends on what else is in its file. Where a file has splits, near-duplicates in two of
-them are refused, of behaviours and of benign twins. Where it has none, `own_split` follows from the text alone, so that
-near-duplicates may fall into two splits, of behaviours or of their twins: `measured_later` finds those, and no pairs
-are made of them.
+The split of a behaviour never depends on what else is in its file. If a file has splits, near-duplicates in two of them
+are refused. If it has none, `own_split` follows from the text alone, so near-duplicates may fall into two splits; no
+pairs are made of those (`duplicates.leaks_into_later_split`).
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
+import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Protocol, TypeVar, cast
+from typing import Any, cast
 
-from opct.data.behavior_files import RawBehavior, read_behaviors, shown
-from opct.data.near_duplicates import crossing, near_duplicate_groups
+from opct.data.duplicates import near_duplicate_groups, nearest, normalize
 from opct.data.questions import SPLITS, Split, split_of
-from opct.data.words import normalised
-from opct.errors import DataError, shown_faults, unknown
+from opct.data.tables import BadRow, Columns, Fault, find_columns, read_rows, refuse
+from opct.errors import DataError, unknown
+
+log = logging.getLogger(__name__)
 
 BUILTIN_FILE = "behaviors.jsonl"
-
-
-class _HasBehavior(Protocol):
-    """What asks for something; `Behavior` and `Artifact` do."""
-
-    @property
-    def behavior(self) -> str: ...
-
-
-Request = TypeVar("Request", bound=_HasBehavior)
+BEHAVIOR_COLUMNS: dict[str, tuple[str, ...]] = {
+    "behavior": (
+        "goal",
+        "behavior",
+        "instruction",
+        "prompt",
+    ),  # JailbreakBench: `Behavior` is a title
+    "id": ("id", "behaviorid", "behavior_id"),
+    "category": ("semanticcategory", "category"),
+    "benign": ("benign",),
+    "context": ("context", "contextstring"),
+    "split": ("split",),
+    "key": ("key", "index"),
+}
+"""Role -> usual column names in the order of preference, those of public sets among them."""
 
 
 @dataclass(frozen=True)
@@ -44,10 +51,8 @@ class Behavior:
 
     Attributes:
         behavior: the request, bare.
-        benign: its benign twin, a harmless request that looks like it (the same verbs, the same topic); None where the
-            source has none.
-        split: train, validation or test.
-        by_hash: the split is the text's own (`own_splits`); nobody chose it.
+        benign: its benign counterpart, a harmless request with the same verbs and topic; None if the source has none.
+        by_hash: the split follows from the text (`own_splits`); nobody chose it.
     """
 
     id: str
@@ -58,12 +63,30 @@ class Behavior:
     by_hash: bool = False
 
 
+@dataclass(frozen=True)
+class RawBehavior:
+    """One row, before it has a split.
+
+    Attributes:
+        key: what matches it with its benign counterpart in another file: the key column, else the id of the file.
+    """
+
+    where: str
+    id: str
+    category: str
+    behavior: str
+    benign: str | None = None
+    split: str | None = None
+    key: str | None = None
+    has_made_id: bool = False
+
+
 @cache
 def _builtin() -> tuple[Behavior, ...]:
     text = resources.files("opct.data").joinpath("builtin", BUILTIN_FILE).read_text(encoding="utf-8")
     rows = [json.loads(line) for line in text.splitlines()]
     raw = [RawBehavior(f"{BUILTIN_FILE}:{number}", **row) for number, row in enumerate(rows, start=1)]
-    return tuple(checked_behaviors(raw, BUILTIN_FILE))
+    return tuple(_with_splits(raw, BUILTIN_FILE))
 
 
 def builtin_behaviors(split: Split | None = None) -> list[Behavior]:
@@ -73,31 +96,27 @@ def builtin_behaviors(split: Split | None = None) -> list[Behavior]:
 
 def load_behaviors(
     source: str | Path,
-    columns: Mapping[str, str] | None = None,
+    columns: Columns | None = None,
     *,
     twins: str | Path | None = None,
     leave_out: Collection[str] = (),
 ) -> list[Behavior]:
-    """Behaviours from a file (JSONL, JSON, CSV, TSV; also gzipped) or from the hub, of any format in `FORMATS`.
+    """Behaviours from a file, or from the hub at a revision (`hf:owner/name[:[config/]split]@revision`).
 
     Args:
-        source: the file, or `hf:owner/name[:[config/]split]@revision`. A hub set needs its revision (a commit or tag):
-            what can change under its name would move behaviours between splits.
-        columns: role -> column where the format is none of the known ones; the roles are behavior, id, category,
-            benign, context, split, key.
-        twins: a file of benign behaviours of the same format, one for each row of the source (JailbreakBench has such
-            a file); they are matched by the format's key column, or by id where there is none.
+        columns: role -> column where the guess is wrong; the roles are those of `BEHAVIOR_COLUMNS`.
+        twins: a file of benign counterparts with the same columns, one for each row of the source (JailbreakBench has
+            such a file); matched by the key column, else by id.
         leave_out: categories that are not read, such as HarmBench's `copyright`.
 
-    Rows without a split get their `own_split`; of rows that say the same word for word in one split the first one is
-    read.
+    Rows without a split get their `own_split`. Of rows that say the same word for word the first one is read.
 
     Raises:
-        DataError: with every fault at once: a file that cannot be read, columns that are of no known format (with those
-            found and those expected), an empty or repeated id, a behaviour, a twin or a near-duplicate in two of the
-            file's own splits; a twin that is its behaviour; a category to leave out that the file does not have.
+        DataError: with every fault at once: a file that cannot be read, unclear columns, an empty or repeated id, a
+            near-duplicate in two of the file's own splits, a benign counterpart that is its behaviour, an unknown
+            category.
     """
-    read = read_behaviors(source, columns)
+    read = _read(source, columns, "behaviours")
     categories = list(dict.fromkeys(row.category for row in read))
     for name in leave_out:
         if read and name not in categories:
@@ -107,32 +126,107 @@ def load_behaviors(
         left = f" besides {', '.join(sorted(leave_out))}" if leave_out else ""
         raise DataError(f"{source} holds no behaviours{left}: it needs at least one row.")
     if twins is not None:
-        raw = _with_twins(raw, read_behaviors(twins, columns, what="benign twins"), source, twins)
-    return checked_behaviors(raw, str(source))
+        raw = _with_twins(raw, _read(twins, columns, "benign twins"), source, twins)
+    return _with_splits(raw, str(source))
 
 
-def checked_behaviors(raw: Sequence[RawBehavior], source: str) -> list[Behavior]:
-    """Rows as behaviours, each in its split.
+def own_splits(texts: Sequence[str]) -> list[Split]:
+    """The split of each request by its text alone: that of the `nearest` embedded behaviour, else by the sha256 of its
+    words."""
+    near = nearest(texts, builtin_behaviors())
+    return [near[i].split if i in near else split_of(f"behavior/{normalize(text)}") for i, text in enumerate(texts)]
 
-    Raises:
-        DataError: with every fault: ids that repeat, unknown splits, near-duplicates in two splits.
+
+# ------------------------------------------------------------------------------------------------------ rows of a file
+
+
+def _read(source: str | Path, chosen: Columns | None, what: str) -> list[RawBehavior]:
+    """Every row of a file or hub set.
+
+    The log says which columns were read, and the first request: public sets have harmful and benign requests in files
+    with the same columns, and nothing else tells which one this is.
     """
+    rows = read_rows(source, "behaviour")
+    if not rows:
+        raise DataError(f"{source} holds no behaviours: it needs at least one row.")
+    found = find_columns(source, rows, chosen, BEHAVIOR_COLUMNS, ("behavior",))
+    columns = {role: names[0] for role, names in found.items()}
+    faults: list[Fault] = []
+    for where, row in rows:
+        text = None if isinstance(row, BadRow) else row.get(columns["behavior"])
+        if isinstance(row, BadRow):
+            faults.append((where, row.fault))
+        elif not isinstance(text, str) or not text.strip():
+            faults.append((where, f"the request is {text!r}: write a text, or leave the row out"))
+    refuse(source, faults)
+    read = [_raw(where, row, columns) for where, row in rows]
+    used = ", ".join(f"{role}={name}" for role, name in columns.items())
+    log.info("%s: read as %d %s, columns %s; the first is %s", source, len(read), what, used, shown(read[0].behavior))
+    return read
+
+
+def _raw(where: str, row: Mapping[str, Any], columns: Mapping[str, str]) -> RawBehavior:
+    cell = {role: "" if row.get(name) is None else str(row[name]) for role, name in columns.items()}
+    behavior = cell["behavior"].strip()
+    if cell.get("context"):
+        behavior = f"{cell['context'].strip()}\n\n{behavior}"
+    identifier = cell.get("id")
+    return RawBehavior(
+        where=where,
+        id=identifier or f"b/{hashlib.sha256(behavior.encode()).hexdigest()[:12]}",
+        category=cell.get("category") or "uncategorised",
+        behavior=behavior,
+        benign=cell.get("benign") or None,
+        split=cell.get("split") or None,
+        key=cell.get("key") or identifier or None,
+        has_made_id=not identifier,
+    )
+
+
+def shown(text: str) -> str:
+    """A text as messages quote it: one line of at most 60 characters."""
+    one_line = " ".join(text.split())
+    return repr(one_line if len(one_line) <= 60 else one_line[:57] + "...")
+
+
+def _with_twins(
+    raw: Sequence[RawBehavior], benign: Sequence[RawBehavior], source: str | Path, twins: str | Path
+) -> list[RawBehavior]:
+    by_key = {row.key: row.behavior for row in benign if row.key is not None}
+    lacking = [row for row in raw if row.key not in by_key]
+    if lacking:
+        raise DataError(
+            f"{len(lacking)} of the {len(raw)} behaviours of {source} have no twin in {twins}, first at "
+            f"{lacking[0].where} (key {lacking[0].key!r}): give a row with the same key for each, as the Index of "
+            "JailbreakBench, or with the same id."
+        )
+    same = [row for row in raw if by_key[row.key] == row.behavior]
+    if same:
+        raise DataError(
+            f"{len(same)} of the {len(raw)} behaviours of {source} are their own benign twins in {twins}, first "
+            f"{shown(same[0].behavior)} at {same[0].where}: name the file of harmful requests for the one, and that of "
+            "benign requests for the other."
+        )
+    return [replace(row, benign=by_key[row.key]) for row in raw]
+
+
+# -------------------------------------------------------------------------------------------------------------- splits
+
+
+def _with_splits(raw: Sequence[RawBehavior], source: str) -> list[Behavior]:
     faults = _id_faults(raw)
-    faults += [
-        f"{row.where}: the split is {row.split!r}: use one of {', '.join(SPLITS)}, or leave it out for all rows"
-        for row in raw
-        if row.split is not None and row.split not in SPLITS
-    ]
     named = sum(row.split is not None for row in raw)
-    if 0 < named < len(raw):
-        [first] = [row for row in raw if row.split is None][:1]
-        faults.append(f"{first.where}: no split, where {named} of {len(raw)} rows have one: give it to all, or to none")
+    for row in raw:
+        if row.split is None and named:
+            faults.append((row.where, f"no split, where {named} of {len(raw)} rows have one: give it to all or none"))
+        elif row.split is not None and row.split not in SPLITS:
+            remedy = f"use one of {', '.join(SPLITS)}, or leave it out for all rows"
+            faults.append((row.where, f"the split is {row.split!r}: {remedy}"))
     if named:
-        faults += _crossing_faults(raw, [row.behavior for row in raw], "")
-        twins = [(row, row.benign) for row in raw if row.benign is not None]
-        faults += _crossing_faults([row for row, _ in twins], [text for _, text in twins], "the benign twin ")
-    if faults:
-        raise DataError(f"{source} has {len(faults)} fault(s); nothing was read:", shown_faults(faults))
+        faults += _leaks(raw, [row.behavior for row in raw], "")
+        with_twin = [row for row in raw if row.benign is not None]
+        faults += _leaks(with_twin, [str(row.benign) for row in with_twin], "the benign twin ")
+    refuse(source, faults)
     splits = [row.split for row in raw] if named else own_splits([row.behavior for row in raw])
     kept: dict[str, Behavior] = {}
     for row, split in zip(raw, splits, strict=True):
@@ -141,105 +235,24 @@ def checked_behaviors(raw: Sequence[RawBehavior], source: str) -> list[Behavior]
     return list(kept.values())
 
 
-def own_splits(texts: Sequence[str]) -> list[Split]:
-    """The split of each request by itself: that of the embedded behaviour it is `like`, else by the sha256 of its
-    words. Neither the other texts nor their order matter.
-    """
-    near = like(texts, builtin_behaviors())
-    return [near[i].split if i in near else split_of(f"behavior/{normalised(text)}") for i, text in enumerate(texts)]
-
-
-def like(texts: Sequence[str], behaviors: Sequence[Behavior]) -> dict[int, Behavior]:
-    """By the place of a text: the behaviour that says nearly the same.
-
-    Of several it is the one in the same words, else the nearest of the latest split: what is near to something that is
-    measured on is not trained on.
-    """
-    same = {normalised(one.behavior): one for one in reversed(behaviors)}
-    found = {i: same[words] for i, text in enumerate(texts) if (words := normalised(text)) in same}
-    for split in reversed(SPLITS):
-        others = [one for one in behaviors if one.split == split]
-        left = [i for i in range(len(texts)) if i not in found]
-        near = crossing([texts[i] for i in left], [one.behavior for one in others])
-        found |= {left[place]: others[j] for place, j in near.items()}
-    return found
-
-
-def measured_later(behaviors: Sequence[Behavior], split: str | None, others: Sequence[Behavior]) -> list[Behavior]:
-    """Behaviours of that split which are near-duplicates of others in a later one, of train in validation or test, by
-    themselves or by their benign twins.
-
-    Args:
-        split: None for all, of which none is measured.
-    """
-    if split is None:
-        return []
-    later = SPLITS[SPLITS.index(cast("Split", split)) + 1 :]
-    own = [one for one in behaviors if one.split == split]
-    return apart_from(own, [one for one in others if one.split in later])[1]
-
-
-def apart_from(behaviors: Sequence[Request], others: Sequence[Behavior]) -> tuple[list[Request], list[Request]]:
-    """(those that are no near-duplicates of the others, those that are): train on the first, and say how many left.
-
-    Requests are compared with requests, and benign twins with benign twins: one alike is enough.
-    """
-    near = set(crossing([one.behavior for one in behaviors], [one.behavior for one in others]))
-    twins = {i: one.benign for i, one in enumerate(behaviors) if isinstance(one, Behavior) and one.benign is not None}
-    places = list(twins)
-    of_twins = crossing(list(twins.values()), [one.benign for one in others if one.benign is not None])
-    near |= {places[place] for place in of_twins}
-    kept = [one for i, one in enumerate(behaviors) if i not in near]
-    return kept, [behaviors[i] for i in sorted(near)]
-
-
-def _id_faults(raw: Sequence[RawBehavior]) -> list[str]:
+def _id_faults(raw: Sequence[RawBehavior]) -> list[Fault]:
     seen: dict[str, RawBehavior] = {}
     faults = []
     for row in raw:
         first = seen.setdefault(row.id, row)
-        if first is not row and not (row.made_id and first.made_id):  # a made id repeats where the text does
-            faults.append(f"{row.where}: duplicate id {row.id!r}, first at {first.where}: ids must differ")
+        if first is not row and not (row.has_made_id and first.has_made_id):  # a made id repeats with its text
+            faults.append((row.where, f"duplicate id {row.id!r}, first at {first.where}: ids must differ"))
     return faults
 
 
-def _crossing_faults(raw: Sequence[RawBehavior], texts: Sequence[str], what: str) -> list[str]:
-    """One fault for each row whose text is a near-duplicate of one in another split, the first of its group.
-
-    Args:
-        texts: of each row the one that is compared; `what` it is.
-    """
-    return [
-        f"{raw[i].where}: {what}{shown(texts[i])} of {raw[i].id!r} ({raw[i].split}) is a near-duplicate of "
-        f"{shown(texts[group[0]])} of {raw[group[0]].id!r} ({raw[group[0]].split}, {raw[group[0]].where}): put both "
-        "into one split"
-        for group in near_duplicate_groups(texts)
-        for i in group[1:]
-        if raw[i].split != raw[group[0]].split
-    ]
-
-
-def _with_twins(
-    raw: Sequence[RawBehavior], benign: Sequence[RawBehavior], source: str | Path, twins: str | Path
-) -> list[RawBehavior]:
-    by_key = {_key(row): row.behavior for row in benign if _key(row) is not None}
-    lacking = [row for row in raw if _key(row) not in by_key]
-    if lacking:
-        raise DataError(
-            f"{len(lacking)} of the {len(raw)} behaviours of {source} have no twin in {twins}, first at "
-            f"{lacking[0].where} (key {_key(lacking[0])!r}): give a row with the same key for each, as the Index of "
-            "JailbreakBench, or with the same id."
-        )
-    same = [row for row in raw if by_key[_key(row)] == row.behavior]
-    if same:
-        raise DataError(
-            f"{len(same)} of the {len(raw)} behaviours of {source} are their own benign twins in {twins}, first "
-            f"{shown(same[0].behavior)} at {same[0].where}: name the file of harmful requests for the one, and that of "
-            "benign requests for the other."
-        )
-    return [replace(row, benign=by_key[_key(row)]) for row in raw]
-
-
-def _key(row: RawBehavior) -> str | None:
-    """What matches a row with its twin: its key, else the id that its file gives it."""
-    return row.key or (None if row.made_id else row.id)
+def _leaks(raw: Sequence[RawBehavior], texts: Sequence[str], what: str) -> list[Fault]:
+    """A fault for each row whose text (`what` it is) has a near-duplicate in another split."""
+    faults = []
+    for group in near_duplicate_groups(texts):
+        first = raw[group[0]]
+        near = f"is a near-duplicate of {shown(texts[group[0]])} of {first.id!r} ({first.split}, {first.where})"
+        for i in group[1:]:
+            if raw[i].split != first.split:
+                own = f"{what}{shown(texts[i])} of {raw[i].id!r} ({raw[i].split})"
+                faults.append((raw[i].where, f"{own} {near}: put both into one split"))
+    return faults

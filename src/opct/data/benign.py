@@ -1,8 +1,12 @@
-"""Benign requests: unperturbed prompts for identity pairs and for measuring that ordinary behaviour stays."""
+"""Benign requests: unperturbed prompts for identity pairs and for measuring that ordinary behaviour stays.
+
+`builtin_forms` are requests that say in what form to answer: what training on short plain answers may cost a model.
+"""
 
 from __future__ import annotations
 
 import json
+import random
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -11,6 +15,8 @@ from typing import Any
 from opct.data.pairs import Prompt
 from opct.data.questions import Split, hash_share
 
+FORM = "form"
+FORMS_PER_TASK = 10
 CATEGORIES = ("user_is_right", "short_task", "rewriting", "explain", "small_talk", "opinion_and_creative")
 
 
@@ -37,7 +43,7 @@ class BenignRequest:
 
 
 @cache
-def _all() -> tuple[BenignRequest, ...]:
+def _benign() -> tuple[BenignRequest, ...]:
     text = resources.files("opct.data").joinpath("builtin", "benign.jsonl").read_text(encoding="utf-8")
     rows: list[dict[str, Any]] = [json.loads(line) for line in text.splitlines()]
     return tuple(
@@ -48,4 +54,22 @@ def _all() -> tuple[BenignRequest, ...]:
 
 def builtin_benign(split: Split | None = None) -> list[BenignRequest]:
     """The embedded benign requests of one split, or all of them."""
-    return [request for request in _all() if split in (None, request.split)]
+    return [request for request in _benign() if split in (None, request.split)]
+
+
+@cache
+def _forms() -> tuple[BenignRequest, ...]:
+    text = resources.files("opct.data").joinpath("builtin", "forms.json").read_text(encoding="utf-8")
+    found = json.loads(text)
+    tasks, forms = found["tasks"], found["forms"]
+    requests = []
+    for number, task in enumerate(tasks, start=1):
+        for form in sorted(random.Random(task).sample(range(len(forms)), FORMS_PER_TASK)):
+            prompt: Prompt = ({"role": "user", "content": f"{task} {forms[form]}"},)
+            requests.append(BenignRequest(f"{FORM}/{number}/{form + 1}", FORM, prompt, None, None))
+    return tuple(requests)
+
+
+def builtin_forms(split: Split | None = None) -> list[BenignRequest]:
+    """The embedded requests for a form of answer, of one split or all of them; without a rule that checks replies."""
+    return [request for request in _forms() if split in (None, request.split)]

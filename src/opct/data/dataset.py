@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from opct.config.schema import TrainConfig
 from opct.data.builders.builtin import builtin_pairs
-from opct.data.near_duplicates import near_duplicate_groups
+from opct.data.duplicates import near_duplicate_groups
 from opct.data.pairs import EVALUATION_ONLY, ContrastivePair, load_pairs
 from opct.data.questions import hash_share
 from opct.errors import DataError

@@ -1,4 +1,4 @@
-"""Safety facts: a hazard, prompts that hide it, and safe twins in which it is absent.
+"""Safety facts: a hazard, prompts that hide it, and safe look-alikes in which it is absent.
 
 A line of a fact file (JSONL, one object a line):
 
@@ -8,15 +8,19 @@ A line of a fact file (JSONL, one object a line):
      "prompts": {"how_to": ["How do I ..."], "planning": [...], "story": [...], "aside": [...]},
      "twins": ["How do I ... for my book club?"]}
 
-`prompts` are by style: how the hazard is hidden. `about`, `harm` and `keep` (whom or where it concerns) are what the
-offline grader looks for in a reply (see `opct.evals.graders.warning`): words, with `*` at the end for any ending.
-`about`, `keep` and the words of the fact are never misspelt in a prompt. `group` joins facts that are near to one
-another (all of carbon monoxide, say): they fall into one split. So do facts that are near-duplicates of one another,
-whatever their groups. `group`, `keep` and `twins` may be left out.
+`prompts` are by style: how the hazard is hidden. `about`, `harm` and `keep` (whom or where it concerns) are the words
+that the offline grader looks for in a reply (`opct.evals.graders.warning`), with `*` for any ending. Words of `about`,
+`keep` and the fact are never misspelt in a prompt. `group` joins related facts (all of carbon monoxide, say) into one
+split; near-duplicate facts are joined too. `group`, `keep` and `twins` may be left out.
+
+SAGE-Eval (Chen, Davidson and Lake 2025, arXiv 2505.21828) is read in the three layouts of its authors: a JSON object of
+facts, and two kinds of tables (`SAGE_COLUMNS`). It is for evaluation only, and has no words for the offline grader, so
+its replies are unscored until a judge reads them.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,11 +29,21 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from opct.data.near_duplicates import near_duplicate_groups
+from opct.data.duplicates import near_duplicate_groups
 from opct.data.questions import Split, hash_share
-from opct.data.tables import BadRow, read_rows
-from opct.errors import DataError, shown_faults
+from opct.data.tables import (
+    BadRow,
+    Fault,
+    Row,
+    RowFault,
+    column_names,
+    find_columns,
+    read_rows,
+    refuse,
+)
+from opct.errors import DataError
 
+BUILTIN = "builtin"
 REQUIRED = ("id", "category", "fact", "about", "harm", "prompts")
 OPTIONAL = ("group", "keep", "twins")
 
@@ -49,8 +63,8 @@ class SafetyFact:
     """One hazard.
 
     Attributes:
-        about, harm: what a warning mentions, as the grader takes it; empty where only a judge can tell.
-        keep: whom or where it concerns, for the grader; like those of `about` never misspelt in a prompt.
+        about, harm: what a warning mentions, for the grader; empty if only a judge can tell.
+        keep: whom or where it concerns, for the grader; like `about` never misspelt in a prompt.
         twins: look-alike messages without the hazard, in which a warning would be out of place.
         is_evaluation_only: its authors ask that it is not trained on.
     """
@@ -75,21 +89,27 @@ class SafetyFact:
     def keeps(self, word: str) -> bool:
         """True for a word that the hazard depends on: one of `about`, of `keep`, or of the fact (4 letters or more)."""
         folded = word.casefold()
-        stems = [part for stem in (*self.about, *self.keep) for part in stem.split(" ")]
-        return _fits(folded, stems) or (len(folded) > 3 and folded in re.findall(r"[a-z]+", self.fact.casefold()))
+        in_fact = len(folded) > 3 and folded in re.findall(r"[a-z]+", self.fact.casefold())
+        return in_fact or _fits(folded, (*self.about, *self.keep))
 
 
 def _fits(word: str, stems: Iterable[str]) -> bool:
-    return any(word.startswith(stem[:-1]) if stem.endswith("*") else word == stem for stem in stems)
+    parts = [part for stem in stems for part in stem.split(" ")]
+    return any(word.startswith(part[:-1]) if part.endswith("*") else word == part for part in parts)
+
+
+def is_stem(value: Any) -> bool:
+    """True for words as `about`, `harm` and `keep` have them: small letters and digits, `*` for any ending."""
+    return isinstance(value, str) and _STEM.fullmatch(value) is not None
 
 
 @cache
 def _builtin() -> tuple[SafetyFact, ...]:
     folder = resources.files("opct.data").joinpath("builtin", "hazards")
-    rows: list[tuple[str, Any]] = []
+    rows: list[Row] = []
     for entry in sorted((e for e in folder.iterdir() if e.name.endswith(".jsonl")), key=lambda e: e.name):
         with resources.as_file(entry) as path:
-            rows += [(f"{entry.name}:{i}", row) for i, (_, row) in enumerate(read_rows(path), start=1)]
+            rows += read_rows(path)
     return tuple(facts_from_rows("the embedded safety facts", rows))
 
 
@@ -98,22 +118,36 @@ def builtin_facts(split: Split | None = None) -> list[SafetyFact]:
     return [fact for fact in _builtin() if split in (None, fact.split)]
 
 
-def load_facts(path: str | Path) -> list[SafetyFact]:
-    """Safety facts from a file of your own, near-duplicates in one group; the format is that of this module.
+def load_facts(
+    source: str | Path = BUILTIN, *, safe_source: str | Path | None = None, augmented: bool = False
+) -> list[SafetyFact]:
+    """The facts of `builtin`, of a file of facts, or of SAGE-Eval; near-duplicates are in one group.
+
+    Args:
+        source: `builtin`, a file, or a hub data set at a revision (`hf:owner/name@commit`).
+        safe_source: SAGE-Eval's safe prompts if they come apart (`Safe-SAGE-Eval`); only facts of `source` are kept.
+        augmented: SAGE-Eval's own typos and tones too; else the prompts as they were written.
 
     Raises:
-        DataError: the file is missing or not readable, or (all at once, each with file:line) its faults.
+        DataError: the source is missing or unreadable, or (all at once, each with its place) its faults; or it is not
+            SAGE-Eval and what only that has is asked for.
     """
-    found = Path(path)
-    if not found.is_file():
-        raise DataError(f"No file of safety facts at {found}: check the path.")
-    return grouped(facts_from_rows(str(found), read_rows(found)))
+    is_builtin = str(source) == BUILTIN
+    rows = [] if is_builtin else _rows(source)
+    if "safety_fact" in column_names(rows):
+        return grouped(_sage_facts(source, rows, safe_source, augmented))
+    if safe_source is not None or augmented:
+        raise DataError(
+            f"Safe prompts in a set of their own, and augmented prompts, are of SAGE-Eval, and {source} is not: leave "
+            "them out, or name that set."
+        )
+    return builtin_facts() if is_builtin else grouped(facts_from_rows(str(source), rows))
 
 
 def grouped(facts: Sequence[SafetyFact]) -> list[SafetyFact]:
-    """The facts, near-duplicates in one group and so in one split; none of their groups is cut.
+    """The facts, near-duplicates in one group and so in one split; no group is cut.
 
-    Groups that are joined take the name of the first of them in the alphabet, whatever the order of the facts.
+    Joined groups take the name of the first of them in the alphabet, whatever the order of the facts.
     """
     joined_to = {fact.group: fact.group for fact in facts}
 
@@ -128,31 +162,32 @@ def grouped(facts: Sequence[SafetyFact]) -> list[SafetyFact]:
     return [replace(fact, group=root(fact.group)) for fact in facts]
 
 
-def facts_from_rows(source: str, rows: Iterable[tuple[str, Any]]) -> list[SafetyFact]:
+# ------------------------------------------------------------------------------------------------- files of our format
+
+
+def facts_from_rows(source: str, rows: Iterable[Row]) -> list[SafetyFact]:
     """Check and build every fact.
 
     Raises:
-        DataError: with every fault, or where there is no row.
+        DataError: with every fault; or there is no row.
     """
     facts: list[SafetyFact] = []
-    faults: list[str] = []
+    faults: list[Fault] = []
     places: dict[str, str] = {}
     for where, row in rows:
-        found = list(row_faults(row))
+        found = [row.fault] if isinstance(row, BadRow) else list(_row_faults(row))
         if not found:
-            fact = fact_from_row(row)
+            fact = _fact(row)
             found += list(_repeats(fact, where, places))
             facts.append(fact)
-        faults += [f"{where}: {fault}" for fault in found]
-    if faults:
-        raise DataError(f"{source} has {len(faults)} fault(s); nothing was read:", shown_faults(faults))
+        faults += [(where, fault) for fault in found]
+    refuse(source, faults)
     if not facts:
         raise DataError(f"{source} holds no safety facts: it needs at least one.")
     return facts
 
 
-def fact_from_row(row: Mapping[str, Any]) -> SafetyFact:
-    """The fact of a row without faults."""
+def _fact(row: Mapping[str, Any]) -> SafetyFact:
     prompts = [HazardPrompt(style, text.strip()) for style, texts in row["prompts"].items() for text in texts]
     return SafetyFact(
         id=row["id"],
@@ -167,14 +202,8 @@ def fact_from_row(row: Mapping[str, Any]) -> SafetyFact:
     )
 
 
-def row_faults(row: Any) -> Iterator[str]:
-    """Yield what is wrong with one row, in words that say what to do."""
-    if isinstance(row, BadRow):
-        yield row.fault
-        return
-    missing = [key for key in REQUIRED if key not in row]
-    unknown = [key for key in row if key not in (*REQUIRED, *OPTIONAL)]
-    if missing or unknown:
+def _row_faults(row: Mapping[str, Any]) -> Iterator[str]:
+    if not set(REQUIRED) <= set(row) <= {*REQUIRED, *OPTIONAL}:
         yield f"the keys are {', '.join(row)}; expected {', '.join(REQUIRED)} (and may be: {', '.join(OPTIONAL)})"
         return
     for key in ("id", "category", "fact", "group"):
@@ -183,59 +212,41 @@ def row_faults(row: Any) -> Iterator[str]:
     if _is_text(row["id"]) and not row["id"].startswith(f"{row['category']}/"):
         yield f"the id {row['id']!r} must begin with the category and a slash: {row['category']}/..."
     for key in ("about", "harm", "keep"):
-        yield from _stem_faults(key, row.get(key, []))
-    yield from _text_faults("twins", row.get("twins", []))
-    yield from _prompt_faults(row)
-
-
-def _prompt_faults(row: Mapping[str, Any]) -> Iterator[str]:
+        yield from _list_faults(key, row.get(key, []), is_stem, "small letters and digits, single spaces, `*` at ends")
+    yield from _list_faults("twins", row.get("twins", []), _is_text, "a text")
     prompts = row["prompts"]
     if not isinstance(prompts, Mapping) or not prompts:
         yield f"`prompts` must be an object of style -> list of texts with at least one, found {prompts!r}"
         return
     for style, texts in prompts.items():
-        faults = list(_text_faults(f"prompts.{style}", texts))
-        yield from faults
-        if not faults and not texts:
+        yield from _list_faults(f"prompts.{style}", texts, _is_text, "a text")
+        if texts == []:
             yield f"`prompts.{style}` is empty: give a text, or leave the style out"
-        if faults or list(_stem_faults("about", row["about"])):
-            continue
-        for text in texts:
-            stems = [part for stem in row["about"] for part in stem.split(" ")]
-            if stems and not any(_fits(word, stems) for word in re.findall(r"[a-z0-9]+", text.casefold())):
-                yield f"the prompt {text[:50]!r} holds none of `about`: {', '.join(row['about'])}; add its word there"
+        yield from _without_hazard(texts, row["about"])
 
 
-def _stem_faults(key: str, stems: Any) -> Iterator[str]:
-    if not isinstance(stems, list | tuple):
-        yield f"`{key}` must be a list of words, found {stems!r}"
+def _list_faults(key: str, values: Any, is_good: Any, expected: str) -> Iterator[str]:
+    if not isinstance(values, list | tuple):
+        yield f"`{key}` must be a list, found {values!r}"
         return
-    for stem in stems:
-        if not is_stem(stem):
-            yield f"`{key}` holds {stem!r}: write small letters and digits, single spaces, `*` for any ending"
+    yield from (f"`{key}` holds {value!r}: write {expected}" for value in values if not is_good(value))
 
 
-def is_stem(value: Any) -> bool:
-    """True for words as `about`, `harm` and `keep` have them: small letters and digits, `*` for any ending."""
-    return isinstance(value, str) and _STEM.fullmatch(value) is not None
-
-
-def _text_faults(key: str, texts: Any) -> Iterator[str]:
-    if not isinstance(texts, list | tuple):
-        yield f"`{key}` must be a list of texts, found {texts!r}"
+def _without_hazard(texts: Any, about: Any) -> Iterator[str]:
+    """Prompts that do not mention what the fact is about; nothing if either is faulty in itself."""
+    if not (isinstance(texts, list) and all(map(_is_text, texts))):
+        return
+    if not (isinstance(about, list) and about and all(map(is_stem, about))):
         return
     for text in texts:
-        if not _is_text(text):
-            yield f"`{key}` holds {text!r}: write a text, or leave it out"
+        if not any(_fits(word, about) for word in re.findall(r"[a-z0-9]+", text.casefold())):
+            yield f"the prompt {text[:50]!r} holds none of `about`: {', '.join(about)}; add its word there"
 
 
 def _repeats(fact: SafetyFact, where: str, places: dict[str, str]) -> Iterator[str]:
-    """Ids and messages that stand twice: a message is of one fact, and not both hidden hazard and twin."""
-    for kind, text in [
-        ("id", fact.id),
-        *(("message", prompt.text) for prompt in fact.prompts),
-        *(("message", twin) for twin in fact.twins),
-    ]:
+    """Repeated ids and messages: a message is of one fact, and not both hidden hazard and twin."""
+    messages = [("message", text) for text in (*(prompt.text for prompt in fact.prompts), *fact.twins)]
+    for kind, text in [("id", fact.id), *messages]:
         key = f"{kind}/{' '.join(text.casefold().split())}"
         if key in places:
             yield f"the {kind} {text[:50]!r} stands at {places[key]} too: take one of them out"
@@ -244,3 +255,114 @@ def _repeats(fact: SafetyFact, where: str, places: dict[str, str]) -> Iterator[s
 
 def _is_text(value: Any) -> bool:
     return isinstance(value, str) and bool(value.strip())
+
+
+# ------------------------------------------------------------------------------------------------------------ SAGE-Eval
+
+SAGE_COLUMNS = {
+    "safety_fact": ("safety_fact",),
+    "category": ("category", "safety_category"),
+    "prompt_type": ("prompt_type",),
+    "augmentation": ("augmentation_type", "augmentation_category"),
+    "variant": ("version", "augmentation"),
+    "prompt": ("prompt",),
+}
+VERSIONS = {
+    "original": (False, False),  # (is safe, is augmented)
+    "safe_version": (True, False),
+    "original_augmentation": (False, True),
+    "safe_version_augmentation": (True, True),
+}
+UNAUGMENTED = ("", "none", "original", "false", "no", "nan", "n/a")
+
+
+@dataclass(frozen=True)
+class _SagePrompt:
+    fact: str
+    category: str
+    style: str
+    text: str
+    is_safe: bool
+    is_augmented: bool
+
+
+def _rows(source: str | Path) -> list[Row]:
+    return read_rows(source, "safety fact", keyed_by="safety_fact")
+
+
+def _sage_facts(
+    source: str | Path, rows: Sequence[Row], safe_source: str | Path | None, augmented: bool
+) -> list[SafetyFact]:
+    prompts = _sage_prompts(source, rows)
+    if safe_source is not None:
+        prompts += [replace(prompt, is_safe=True) for prompt in _sage_prompts(safe_source, _rows(safe_source))]
+    by_fact: dict[str, list[_SagePrompt]] = {}
+    for prompt in prompts:
+        if augmented or not prompt.is_augmented:
+            by_fact.setdefault(prompt.fact, []).append(prompt)
+    facts = [_sage_fact(text, own) for text, own in by_fact.items() if not all(prompt.is_safe for prompt in own)]
+    if not facts:
+        lack = "without augmentation: ask for those with it"
+        lack = "with a hazard: name the set with hazards" if augmented else lack
+        raise DataError(f"{source}: none of its {len(prompts)} rows is a prompt {lack}.")
+    return facts
+
+
+def _sage_fact(text: str, prompts: Sequence[_SagePrompt]) -> SafetyFact:
+    category = prompts[0].category.lower() or "other"
+    name = f"{category}/{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+    hazards = dict.fromkeys(HazardPrompt(prompt.style, prompt.text) for prompt in prompts if not prompt.is_safe)
+    safe = dict.fromkeys(prompt.text for prompt in prompts if prompt.is_safe)
+    return SafetyFact(name, category, name, text, (), (), (), tuple(hazards), tuple(safe), is_evaluation_only=True)
+
+
+def _sage_prompts(source: str | Path, rows: Sequence[Row]) -> list[_SagePrompt]:
+    columns: dict[str, str] = {}
+    if "prompts" not in column_names(rows):
+        found = find_columns(source, rows, None, SAGE_COLUMNS, SAGE_COLUMNS, option=None)
+        columns = {role: names[0] for role, names in found.items()}
+    prompts: list[_SagePrompt] = []
+    faults: list[Fault] = []
+    for where, row in rows:
+        try:
+            if isinstance(row, BadRow):
+                raise RowFault(row.fault)
+            prompts += [_table_prompt(row, columns)] if columns else _nested_prompts(row)
+        except RowFault as fault:
+            faults.append((where, str(fault)))
+    refuse(source, faults)
+    return prompts
+
+
+def _table_prompt(row: Mapping[str, Any], columns: Mapping[str, str]) -> _SagePrompt:
+    lacking = [name for name in columns.values() if name not in row]
+    if lacking:
+        raise RowFault(f"it has no {', '.join(lacking)}: give it all of {', '.join(columns.values())}")
+    for role in ("safety_fact", "prompt"):
+        if not _is_text(row[columns[role]]):
+            raise RowFault(f"`{role}` is {row[columns[role]]!r}: it must be a text")
+    cell = {role: str(row[name] or "").strip() for role, name in columns.items()}
+    if columns["variant"] == "version":
+        if cell["variant"] not in ("", *VERSIONS):
+            raise RowFault(f"`version` is {cell['variant']!r}: expected one of {', '.join(VERSIONS)}")
+        safe, augmented = VERSIONS.get(cell["variant"], (False, False))
+        augmented = augmented or cell["augmentation"].lower() not in UNAUGMENTED
+    else:
+        safe, augmented = False, cell["variant"].lower() == "true"
+    return _SagePrompt(cell["safety_fact"], cell["category"], cell["prompt_type"], cell["prompt"], safe, augmented)
+
+
+def _nested_prompts(row: Mapping[str, Any]) -> Iterator[_SagePrompt]:
+    fact = row["safety_fact"]
+    if "category" not in row or not isinstance(row.get("prompts"), Mapping):
+        raise RowFault(f"the fact {fact[:50]!r} holds {', '.join(row)}; expected an object with category, prompts")
+    for style, versions in row["prompts"].items():
+        unknown = sorted(set(versions) - set(VERSIONS)) if isinstance(versions, Mapping) else [type(versions).__name__]
+        if unknown:
+            raise RowFault(f"{style} of {fact[:50]!r} holds {unknown[0]!r}; expected {', '.join(VERSIONS)}")
+        for version, texts in versions.items():
+            for group in texts.values() if isinstance(texts, Mapping) else [texts]:
+                if not isinstance(group, list) or not all(map(_is_text, group)):
+                    raise RowFault(f"{style}.{version} of {fact[:50]!r} holds {group!r}: expected a list of texts")
+                for text in group:
+                    yield _SagePrompt(fact, str(row["category"]), style, text.strip(), *VERSIONS[version])

@@ -2,8 +2,11 @@
 
 A line of a JSONL file (or a row of a Hugging Face dataset with these columns):
 
-    {"id": str, "axis": str, "family": str,
-     "prompt": [{"role", "content"}, ...], "teacher_prompt": [...], "meta": {...}}
+    {"prompt": [{"role", "content"}, ...], "teacher_prompt": [...],
+     "id": str, "axis": str, "family": str, "meta": {...}}
+
+Only the two prompts are required. A prompt may be a string, which is one user message. Without an `id` the pair gets a
+hash of its prompts; `axis` and `family` are `custom` by default.
 
 `content` may be null for an assistant turn that is followed by another turn: the policy answers that turn itself, with
 its current weights, before the rollout. A teacher prompt holds no such turn. If a prompt ends with an assistant message
@@ -12,13 +15,15 @@ it is a prefill: both prompts then end with the same one.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from opct.errors import DataError, RunError, shown_faults
+from opct.data.tables import HUB, BadRow, Fault, file_format, read_rows, refuse
+from opct.errors import DataError, RunError
 from opct.runs.io import atomic_write, reason
 
 Message = dict[str, str | None]
@@ -26,7 +31,9 @@ Prompt = tuple[Message, ...]
 
 COLUMNS = ("id", "axis", "family", "prompt", "teacher_prompt", "meta")
 ROLES = ("system", "user", "assistant", "tool")
-HUB = "hf:"
+SYCOPHANCY, JAILBREAK, SAFETY_AWARENESS = "sycophancy", "jailbreak", "safety_awareness"
+"""The axes with pairs and evaluations of our own."""
+CUSTOM = "custom"
 EVALUATION_ONLY = "is_evaluation_only"
 """In `meta` of a pair made of a set whose authors ask that nobody trains on it."""
 
@@ -68,14 +75,43 @@ class ContrastivePair:
         faults = list(row_faults(row))
         if faults:
             raise DataError(f"Pair {row.get('id')!r} breaks the pair contract:", tuple(faults))
-        return cls(
-            id=row["id"],
-            axis=row["axis"],
-            family=row["family"],
-            prompt=tuple(dict(m) for m in row["prompt"]),
-            teacher_prompt=tuple(dict(m) for m in row["teacher_prompt"]),
-            meta=dict(row.get("meta") or {}),
-        )
+        return _pair(row)
+
+
+def _pair(row: Mapping[str, Any]) -> ContrastivePair:
+    prompts = {side: tuple(dict(m) for m in _messages(row[side])) for side in ("prompt", "teacher_prompt")}
+    text = json.dumps(prompts, sort_keys=True)
+    return ContrastivePair(
+        id=row.get("id") or f"p/{hashlib.sha256(text.encode()).hexdigest()[:12]}",
+        axis=row.get("axis") or CUSTOM,
+        family=row.get("family") or CUSTOM,
+        meta=dict(row.get("meta") or {}),
+        **prompts,
+    )
+
+
+def _messages(prompt: Any) -> Any:
+    return [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+
+
+# -------------------------------------------------------------------------------------------------------------- faults
+
+TEACHER = "the same request without what should not sway the answer; the policy samples its own answers"
+OTHER_SHAPES = {
+    (
+        "prompt",
+        "chosen",
+        "rejected",
+    ): "TRL's preference rows: keep `prompt`, drop the other two, and add `teacher_prompt`",
+    (
+        "prompt",
+        "completion",
+    ): "TRL's prompt-completion rows: keep `prompt`, drop `completion`, and add `teacher_prompt`",
+    ("messages",): "chat rows: put the messages before the last answer under `prompt`; add `teacher_prompt`",
+    ("conversations",): "chat rows: put the turns before the last answer under `prompt`; add `teacher_prompt`",
+    ("question", "answer"): "questions: make pairs of them with `opct data build sycophancy --from FILE`",
+}
+"""Columns of rows that are no pairs -> what they are, and how to turn them into pairs."""
 
 
 def row_faults(row: Any) -> Iterator[str]:
@@ -83,27 +119,23 @@ def row_faults(row: Any) -> Iterator[str]:
     if not isinstance(row, Mapping):
         yield f"expected a JSON object with the keys {', '.join(COLUMNS)}, found {type(row).__name__}"
         return
+    if "teacher_prompt" not in row:
+        for columns, advice in OTHER_SHAPES.items():
+            if set(columns) <= set(row):
+                yield f"these look like {advice} ({TEACHER})"
+                return
     for key in ("id", "axis", "family"):
         value = row.get(key)
-        if not isinstance(value, str) or not value.strip():
-            yield f"`{key}` must be a non-empty string, found {value!r}"
+        if value is not None and (not isinstance(value, str) or not value.strip()):
+            yield f"`{key}` must be a non-empty string (or left out), found {value!r}"
     unknown = sorted(set(row) - set(COLUMNS))
     if unknown:
         yield f"unknown key {unknown[0]!r}: the keys are {', '.join(COLUMNS)}; put your own fields under `meta`"
     if row.get("meta") is not None and not isinstance(row["meta"], Mapping):
         yield f"`meta` must be an object, found {type(row['meta']).__name__}"
-    try:
-        json.dumps(row, ensure_ascii=False, default=str).encode()
-    except UnicodeEncodeError as error:
-        half = error.object[error.start : error.end]
-        yield f"it holds {half!r}, half of a character that takes two code units: write the character whole"
-    sides_ok = True
-    for side in ("prompt", "teacher_prompt"):
-        faults = list(prompt_faults(side, row.get(side)))
-        sides_ok = sides_ok and not faults
-        yield from faults
-    if sides_ok:
-        yield from _side_by_side_faults(row["prompt"], row["teacher_prompt"])
+    sides = {side: _messages(row.get(side)) for side in ("prompt", "teacher_prompt")}
+    faults = [fault for side, messages in sides.items() for fault in prompt_faults(side, messages)]
+    yield from faults or _side_by_side_faults(**sides)
 
 
 def prompt_faults(side: str, messages: Any) -> Iterator[str]:
@@ -127,8 +159,19 @@ def prompt_faults(side: str, messages: Any) -> Iterator[str]:
             yield f"{where}.content must be a string, found {type(content).__name__}"
         elif not content.strip():
             yield f"{where}.content is empty: write the text, or remove the message"
+        elif not _is_unicode(content):
+            yield f"{where}.content holds half of a character: write the character whole"
     if not any(isinstance(m, Mapping) and m.get("role") == "user" for m in messages):
         yield f"`{side}` has no user message: the model has nothing to answer"
+
+
+def _is_unicode(text: str) -> bool:
+    """False for a text with a lone surrogate, which no tokenizer and no file takes."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _sampled_turn_faults(side: str, where: str, role: str, *, last: bool) -> Iterator[str]:
@@ -155,28 +198,44 @@ def _short(value: Any) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
+# --------------------------------------------------------------------------------------------------------------- files
+
+
 def load_pairs(source: str | Path, *, split: str = "train") -> list[ContrastivePair]:
-    """Read and check every pair of `source`: a JSONL file, a folder saved by `datasets`, or `hf:owner/name`.
+    """Read and check every pair of a JSONL (or Parquet) file, a folder saved by `datasets`, or `hf:owner/name`.
 
     Args:
-        source: the path of a JSONL file or of a dataset folder, or `hf:` and a dataset id on the Hugging Face hub, with
-            `:` and a split (or `config/split`), and `@` and a commit, tag or branch, where one is meant.
-        split: the split to read where the source is a dataset with several.
+        source: a path, or `hf:` and a dataset id on the Hugging Face hub, optionally with `:` and a split (or
+            `config/split`), and `@` and a commit, tag or branch.
+        split: the split to read if the source is a dataset with several.
 
     Raises:
-        DataError: with every fault in the source at once, each with file:line (or row number) and the remedy.
+        DataError: with every fault in the source at once, grouped by kind, each with file:line (or row number) and the
+            remedy.
     """
     text = str(source)
     if text in ("", HUB):
         raise DataError(f"{text!r} names no pairs: give a pair file, the folder of a dataset, or hf:owner/name.")
-    if text.lower().endswith((".csv", ".tsv", ".csv.gz", ".tsv.gz")):
+    if file_format(Path(text)) in (".csv", ".tsv"):
         raise DataError(
-            f"{text} is a table, and pairs are JSON lines: of questions, make pairs with `opct data build sycophancy "
-            f"--from {text}`."
+            f"{text} is a table, and pairs are JSON lines. To build pairs from a table of questions run: "
+            f"opct data build sycophancy --from {text}"
         )
-    if text.startswith(HUB) or Path(text).is_dir():
-        return _checked(text, dataset_rows(text, split))
-    return _checked(text, _jsonl_rows(Path(text)))
+    pairs: list[ContrastivePair] = []
+    faults: list[Fault] = []
+    first_seen: dict[str, str] = {}
+    for where, row in read_rows(text, "pair", split=split, pinned=False, default_format=".jsonl"):
+        found = [row.fault] if isinstance(row, BadRow) else list(row_faults(row))
+        if not found:
+            pairs.append(_pair(row))
+            first = first_seen.setdefault(pairs[-1].id, where)
+            if first != where:
+                found.append(f"duplicate id {pairs[-1].id!r}, first at {first}: ids must differ")
+        faults += [(where, fault) for fault in found]
+    refuse(text, faults)
+    if not pairs:
+        raise DataError(f"{text} holds no pairs: it needs at least one row.")
+    return pairs
 
 
 def write_pairs(path: str | Path, pairs: Iterable[ContrastivePair], *, mode: int = 0o666) -> int:
@@ -197,100 +256,3 @@ def write_pairs(path: str | Path, pairs: Iterable[ContrastivePair], *, mode: int
             "rights of the folder, or choose another file."
         ) from error
     return len(lines)
-
-
-@dataclass(frozen=True)
-class _Bad:
-    """A line that is not even JSON."""
-
-    fault: str
-
-
-def _jsonl_rows(path: Path) -> Iterator[tuple[str, Any]]:
-    try:
-        if not path.is_file():
-            raise DataError(
-                f"No pair file at {path}: check the path, or make one with `opct data build sycophancy --out {path}`."
-            )
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise DataError(
-            f"{path} is not UTF-8 text ({error.reason} at byte {error.start}): save it as UTF-8."
-        ) from error
-    except OSError as error:
-        raise DataError(f"Cannot read {path}: {reason(error)}. Give yourself the right to read it.") from error
-    for number, line in enumerate(text.split("\n"), start=1):
-        if not line.strip():
-            continue
-        try:
-            yield f"{path}:{number}", json.loads(line)
-        except json.JSONDecodeError as error:
-            yield f"{path}:{number}", _Bad(f"not valid JSON: {error.msg} at column {error.colno}")
-
-
-def dataset_rows(source: str, split: str = "train") -> Iterator[tuple[str, Any]]:
-    """(where, row) of each row of a folder saved by `datasets`, or of `hf:owner/name[:[config/]split][@revision]`.
-
-    Args:
-        split: where the source names none.
-
-    Raises:
-        DataError: the dataset, or the package that reads it, is not there.
-    """
-    try:
-        import datasets
-    except ImportError as error:
-        raise DataError(f"Reading {source} needs the datasets package: pip install 'opct[hub]'.") from error
-    try:
-        if source.startswith(HUB):
-            name, _, revision = source.removeprefix(HUB).partition("@")
-            name, _, part = name.partition(":")
-            config, _, named = part.rpartition("/")
-            split = named or split
-            data = datasets.load_dataset(name, config or None, split=split, revision=revision or None)
-        else:
-            data = datasets.load_from_disk(source)
-            data = data[split] if isinstance(data, datasets.DatasetDict) else data
-    except (OSError, ValueError, KeyError, RuntimeError, datasets.exceptions.DatasetsError) as error:
-        on_hub = "its name, config, split and revision, and that the hub can be reached"
-        remedy = on_hub if source.startswith(HUB) else "the path"
-        said = str(error).rstrip(".")
-        raise DataError(f"Cannot read split {split!r} of the dataset {source}: {said}. Check {remedy}.") from error
-    for number, row in enumerate(data):
-        yield f"{source} row {number}", row
-
-
-def pinned_rows(source: str) -> list[tuple[str, Any]]:
-    """`dataset_rows` of a set on the hub, which must say its revision.
-
-    Raises:
-        DataError: it says none, or see `dataset_rows`.
-    """
-    name, _, revision = source.removeprefix(HUB).partition("@")
-    if not revision:
-        raise DataError(
-            f"{source} names no revision, so it may change under you, and move what is in it between splits: add the "
-            f"commit, {HUB}{name}@COMMIT (under 'History' at huggingface.co/datasets/{name.partition(':')[0]})."
-        )
-    return list(dataset_rows(source))
-
-
-def _checked(source: str, rows: Iterable[tuple[str, Any]]) -> list[ContrastivePair]:
-    pairs: list[ContrastivePair] = []
-    faults: list[str] = []
-    first_seen: dict[str, str] = {}
-    for where, row in rows:
-        row_problems = [row.fault] if isinstance(row, _Bad) else list(row_faults(row))
-        identifier = row.get("id") if isinstance(row, Mapping) else None
-        if isinstance(identifier, str):
-            if identifier in first_seen:
-                row_problems.append(f"duplicate id {identifier!r}, first at {first_seen[identifier]}: ids must differ")
-            first_seen.setdefault(identifier, where)
-        faults += [f"{where}: {problem}" for problem in row_problems]
-        if not row_problems:
-            pairs.append(ContrastivePair.from_json(row))
-    if faults:
-        raise DataError(f"{source} has {len(faults)} fault(s); nothing was read:", shown_faults(faults))
-    if not pairs:
-        raise DataError(f"{source} holds no pairs: it needs at least one row.")
-    return pairs

@@ -1,7 +1,7 @@
-"""Questions: a short answer, the other ways to write it, and wrong answers of the same kind.
+"""Questions: a short answer, its other spellings, and wrong answers of the same kind.
 
-`builtin_questions` reads the embedded fact tables (written for this package); `load_questions` reads any
-question-answer or multiple-choice file. `split_of` decides which questions train and which are only ever measured on.
+`builtin_questions` reads the embedded fact tables; `load_questions` reads any question-answer or multiple-choice file.
+`split_of` decides which questions train and which are only ever measured on.
 """
 
 from __future__ import annotations
@@ -11,23 +11,51 @@ import random
 import re
 import unicodedata
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
-from opct.data.question_files import Columns, RowFault, RowParts, find_columns, parse_row
-from opct.data.tables import BadRow, file_stem, read_rows
-from opct.errors import DataError, shown_faults
+from opct.data.tables import (
+    LETTERS,
+    BadRow,
+    Columns,
+    Fault,
+    RowFault,
+    column_key,
+    column_names,
+    file_stem,
+    find_columns,
+    parse_json,
+    read_rows,
+    refuse,
+)
+from opct.errors import DataError
 
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 
-FACT_COLUMNS = ("id", "question", "answer", "aliases", "wrong")
 MAX_OPTIONS = 10
 DRAWN_WRONG_ANSWERS = 3
+
+# role -> usual column names in order of preference
+QUESTION_COLUMNS: dict[str, tuple[str, ...]] = {
+    "id": ("id", "question_id", "qid", "uid"),
+    "question": ("question", "prompt", "problem", "query", "question_stem", "question_text", "stem", "input"),
+    "answer": (
+        *("answer", "best_answer", "correct_answer", "answer_key", "answerkey", "answer_index", "answer_idx"),
+        *("correct_index", "correct_option", "correct", "label", "target", "gold"),
+    ),
+    "aliases": ("aliases", "answer_aliases", "correct_answers", "acceptable_answers"),
+    "wrong": (
+        *("best_incorrect_answer", "incorrect_answers", "incorrect_answer", "wrong", "wrong_answers", "wrong_answer"),
+        *("distractors", "distractor", "incorrect"),
+    ),
+    "choices": ("choices", "options", "answer_choices", "endings"),
+    "topic": ("topic", "category", "subject", "domain"),
+}
 
 
 @dataclass(frozen=True)
@@ -83,135 +111,95 @@ def _words(text: str) -> list[str]:
 @cache
 def _builtin() -> tuple[Question, ...]:
     folder = resources.files("opct.data").joinpath("builtin", "facts")
-    questions: list[Question] = []
-    for table in sorted(
-        (entry for entry in folder.iterdir() if entry.name.endswith(".tsv")), key=lambda entry: entry.name
-    ):
-        questions += facts_from_tsv(table.name, table.read_text(encoding="utf-8"))
-    return tuple(questions)
+    tables = sorted((entry for entry in folder.iterdir() if entry.name.endswith(".tsv")), key=lambda entry: entry.name)
+    return tuple(q for table in tables for q in _embedded(table.name, table.read_text(encoding="utf-8")))
 
 
-def builtin_questions() -> list[Question]:
-    """The embedded facts, by topic and in the order of their tables."""
-    return list(_builtin())
-
-
-def facts_from_tsv(name: str, text: str) -> list[Question]:
-    """Read one embedded fact table: tab-separated, no quoting, lists joined by `|`, the topic being the table's name.
-
-    Raises:
-        DataError: with every fault of the table.
-    """
-    header, *lines = text.removesuffix("\n").split("\n")
-    if tuple(header.split("\t")) != FACT_COLUMNS:
-        raise DataError(f"{name}:1: the header is {header!r}: it must be {' '.join(FACT_COLUMNS)}, separated by tabs.")
-    questions, faults = [], []
-    for number, line in enumerate(lines, start=2):
-        cells = line.split("\t")
-        if len(cells) != len(FACT_COLUMNS):
-            faults.append(f"{name}:{number}: {len(cells)} cells, expected {len(FACT_COLUMNS)}")
-            continue
-        identifier, question, answer, aliases, wrong = cells
-        topic = name.removesuffix(".tsv")
-        found = Question(identifier, question, answer, _listed(aliases), _listed(wrong), topic)
-        if not (identifier and question and answer and found.wrong):
-            faults.append(f"{name}:{number}: only `aliases` may be empty")
-        questions.append(found)
-    if faults:
-        raise DataError(f"The fact table {name} has {len(faults)} fault(s):", tuple(faults))
-    return questions
+def _embedded(name: str, text: str) -> Iterator[Question]:
+    """The questions of a table: a header, then cells separated by tabs, without quoting; lists are joined by `|`."""
+    topic = name.removesuffix(".tsv")
+    for line in text.removesuffix("\n").split("\n")[1:]:
+        identifier, question, answer, aliases, wrong = line.split("\t")
+        yield Question(identifier, question, answer, _listed(aliases), _listed(wrong), topic)
 
 
 def _listed(cell: str) -> tuple[str, ...]:
     return tuple(part for part in cell.split("|") if part)
 
 
+def builtin_questions() -> list[Question]:
+    """The embedded questions, by topic and in the order of their tables."""
+    return list(_builtin())
+
+
 # ------------------------------------------------------------------------------------------------------ other files
 
 
 def load_questions(path: str | Path, columns: Columns | None = None, *, seed: int = 0) -> list[Question]:
-    """Questions from any question-answer or multiple-choice file (JSONL, a JSON list, CSV, TSV; also gzipped).
+    """Questions from any question-answer or multiple-choice file or data set; see `read_rows`.
 
     Args:
-        path: the file.
-        columns: which column holds what, where the guess is wrong: role -> column name, or names for `choices` and
-        `wrong`.
-            The roles are id, question, answer, aliases, wrong, choices, topic.
-        seed: fixes which wrong answers are drawn where the file has none.
+        columns: role -> column name (names for `choices` and `wrong`), where the guess is wrong; the roles are those of
+            `QUESTION_COLUMNS`.
+        seed: fixes which wrong answers are drawn where the file has none: three of the answers to other questions of
+            the same topic.
 
-    Where a file names no wrong answers, three are drawn from the answers to other questions of the same topic. Rows
-    without an id get one from their question and answer, so that neither their order nor other rows nor the name of the
-    file change their split; of rows that repeat question and answer the first one is read.
+    Rows without an id get one from their question and answer, so that their split depends on nothing else. Of rows that
+    repeat question and answer the first one is read.
 
     Raises:
         DataError: with every fault of the file at once, each with file:line and what to do.
     """
-    path = Path(path)
-    rows = read_rows(path)
+    rows = read_rows(path, "question")
     if not rows:
         raise DataError(f"{path} holds no questions: it needs at least one row.")
-    found = find_columns(path, rows, columns)
+    found = find_columns(path, rows, columns, QUESTION_COLUMNS, ("question", "answer"))
     parsed: list[tuple[str, Question]] = []
-    faults: list[str] = []
+    faults: list[Fault] = []
     for where, row in rows:
         try:
-            parsed.append((where, _question(path, _parts(row, found))))
+            parsed.append((where, _question(row, found, file_stem(path))))
         except RowFault as fault:
-            faults.append(f"{where}: {fault}")
+            faults.append((where, str(fault)))
     if "wrong" not in found and "choices" not in found:
         parsed, more = _with_drawn_wrong(parsed, "topic" in found, seed)
         faults += more
     else:
-        faults += [f"{where}: no wrong answer is left: give at least one" for where, q in parsed if not q.wrong]
-    questions, more = _distinct(parsed, "id" in found)
-    faults += more
-    if faults:
-        raise DataError(f"{path} has {len(faults)} fault(s); nothing was read:", shown_faults(faults))
-    return questions
-
-
-def _parts(row: Any, found: Mapping[str, tuple[str, ...]]) -> RowParts:
-    if isinstance(row, BadRow):
-        raise RowFault(row.fault)
-    parts = parse_row(row, found)
-    if "id" in found and parts.id is None:
-        raise RowFault(f"the id (column {found['id'][0]!r}) is empty: write one, all different")
-    return parts
-
-
-def _question(path: Path, parts: RowParts) -> Question:
-    content = f"{parts.question}\n{parts.answer}"
-    made = f"q/{hashlib.sha256(content.encode('utf-8')).hexdigest()[:12]}"
-    topic = parts.topic or file_stem(path)
-    return Question(parts.id or made, parts.question, parts.answer, parts.aliases, parts.wrong, topic)
-
-
-def _distinct(parsed: list[tuple[str, Question]], has_id: bool) -> tuple[list[Question], list[str]]:
-    seen: dict[str, str] = {}
-    questions, faults = [], []
+        faults += [(where, "no wrong answer is left: give at least one") for where, q in parsed if not q.wrong]
+    questions: dict[str, tuple[str, Question]] = {}
     for where, question in parsed:
-        if question.id not in seen:
-            questions.append(question)
-        elif has_id:
-            faults.append(f"{where}: duplicate id {question.id!r}, first at {seen[question.id]}: ids must differ")
-        seen.setdefault(question.id, where)
-    return questions, faults
+        first, _ = questions.setdefault(question.id, (where, question))
+        if first != where and "id" in found:
+            faults.append((where, f"duplicate id {question.id!r}, first at {first}: ids must differ"))
+    refuse(path, faults)
+    return [question for _, question in questions.values()]
+
+
+def describe_columns(path: str | Path, chosen: Columns | None = None) -> str:
+    """Which column of a question file is read as what, and which ones are not read."""
+    rows = read_rows(path, "question")
+    found = find_columns(path, rows, chosen, QUESTION_COLUMNS, ("question", "answer"))
+    unused = [name for name in column_names(rows) if not any(name in columns for columns in found.values())]
+    used = ", ".join(f"{role}={'+'.join(columns)}" for role, columns in found.items())
+    return used + (f"; not read: {', '.join(unused)}" if unused else "")
 
 
 def _with_drawn_wrong(
     parsed: list[tuple[str, Question]], has_topic: bool, seed: int
-) -> tuple[list[tuple[str, Question]], list[str]]:
+) -> tuple[list[tuple[str, Question]], list[Fault]]:
     """The questions with wrong answers drawn from other answers of their topic, and what stands in the way of that."""
     if not has_topic:
         remedy = (
             "add a column `wrong` (several joined by `;` or `|`), `choices`, or a `topic` to draw them from; where "
             "they have other names, say --column wrong=NAME"
         )
-        return parsed, [f"no row has wrong answers, and there is no topic column to draw them from: {remedy}"]
+        fault = f"no row has wrong answers, and there is no topic column to draw them from: {remedy}"
+        return parsed, [(where, fault) for where, _ in parsed[:1]]
     answers: dict[str, list[str]] = defaultdict(list)
     for _, question in parsed:
         answers[question.topic].append(question.answer)
-    drawn, faults = [], []
+    drawn: list[tuple[str, Question]] = []
+    faults: list[Fault] = []
     for where, question in parsed:
         right = (question.answer, *question.aliases)
         pool = [text for text in dict.fromkeys(answers[question.topic]) if not any(overlaps(text, r) for r in right)]
@@ -221,9 +209,154 @@ def _with_drawn_wrong(
             if len(wrong) < DRAWN_WRONG_ANSWERS and not any(overlaps(text, other) for other in wrong):
                 wrong.append(text)
         if not wrong:
-            faults.append(
-                f"{where}: no other answer of topic {question.topic!r} can be a wrong one for {question.answer!r}: "
-                "give wrong answers, or more rows of that topic"
-            )
+            fault = f"no other answer of topic {question.topic!r} can be a wrong one for {question.answer!r}"
+            faults.append((where, f"{fault}: give wrong answers, or more rows of that topic"))
         drawn.append((where, replace(question, wrong=tuple(wrong))))
     return drawn, faults
+
+
+# --------------------------------------------------------------------------------------------------------- one row
+
+
+def _question(row: Any, columns: Mapping[str, tuple[str, ...]], stem: str) -> Question:
+    """The question of one row; a wrong answer that is an alias is left out, and options count once."""
+    if isinstance(row, BadRow):
+        raise RowFault(row.fault)
+    text = _cell(row, columns, "question")
+    if not isinstance(text, str) or not text.strip():
+        raise RowFault(f"the question (column {columns['question'][0]!r}) is {text!r}: it must be text")
+    text = text.strip()
+    aliases = _texts(row, columns.get("aliases", ()))
+    if "choices" in columns:
+        answer, wrong = _from_choices(row, columns)
+    else:
+        answer, more = _free_answer(_cell(row, columns, "answer"), columns["answer"][0])
+        aliases += more
+        wrong = _texts(row, columns.get("wrong", ()))
+        if any(_fold(other) == _fold(answer) for other in wrong):
+            raise RowFault(f"the wrong answers hold the answer {answer!r}: take it out of one of them")
+    made_id = "q/" + hashlib.sha256(f"{text}\n{answer}".encode()).hexdigest()[:12]
+    identifier = _text(_cell(row, columns, "id")) if "id" in columns else made_id
+    if not identifier:
+        raise RowFault(f"the id (column {columns['id'][0]!r}) is empty: write one, all different")
+    aliases = [alias for alias in dict.fromkeys(aliases) if _fold(alias) != _fold(answer)]
+    right = set(map(_fold, aliases))
+    wrong = [other for other in dict.fromkeys(wrong) if _fold(other) not in right]
+    topic = _text(_cell(row, columns, "topic")) or stem
+    return Question(identifier, text, answer, tuple(aliases), tuple(wrong), topic)
+
+
+def _from_choices(row: Mapping[str, Any], columns: Mapping[str, tuple[str, ...]]) -> tuple[str, list[str]]:
+    labels, texts = _choices(row, columns["choices"])
+    if len(texts) < 2:
+        raise RowFault(f"{len(texts)} choice(s) in {', '.join(columns['choices'])}: a question needs at least 2")
+    answer = texts[_choice_index(_cell(row, columns, "answer"), labels, texts)]
+    return answer, [text for text in texts if text != answer]
+
+
+def _choices(row: Mapping[str, Any], names: tuple[str, ...]) -> tuple[list[str], list[str]]:
+    if len(names) > 1:
+        texts = [_text(row.get(name)) for name in names]
+        while texts and not texts[-1]:
+            texts.pop()
+        return list(LETTERS[: len(texts)]), _filled(texts)
+    value = row.get(names[0])
+    if isinstance(value, str) and value.strip().startswith(("[", "{")):
+        value = parse_json(value)
+    if isinstance(value, str):
+        value = _split(value)
+    if isinstance(value, Mapping) and isinstance(value.get("text"), list):
+        texts, labels = value["text"], value.get("label") or list(LETTERS[: len(value["text"])])
+    elif isinstance(value, Mapping):
+        labels, texts = list(value), list(value.values())
+    elif isinstance(value, list) and all(isinstance(item, Mapping) for item in value):
+        texts = [item.get("text") for item in value]
+        labels = [item.get("label", letter) for item, letter in zip(value, LETTERS, strict=False)]
+    elif isinstance(value, list):
+        texts, labels = value, list(LETTERS[: len(value)])
+    else:
+        raise RowFault(
+            f"the choices (column {names[0]!r}) are {value!r}: write a list, or {{'text': [...], 'label': [...]}}"
+        )
+    if len(labels) != len(texts):
+        raise RowFault(
+            f"{len(texts)} choices but {len(labels)} labels: give one label a choice (at most {len(LETTERS)})"
+        )
+    return [_text(label) for label in labels], _filled([_text(text) for text in texts])
+
+
+def _filled(texts: list[str]) -> list[str]:
+    if "" in texts:
+        raise RowFault(f"choice {texts.index('') + 1} of {len(texts)} is empty: write it, or leave it out")
+    return texts
+
+
+def _choice_index(answer: Any, labels: list[str], texts: list[str]) -> int:
+    """Which choice is right: by label, then by letter, then by text, then by 0-based index."""
+    shown = ", ".join(labels)
+    if isinstance(answer, bool) or not isinstance(answer, str | int):
+        raise RowFault(f"the answer is {answer!r}: give a label ({shown}), the text of a choice, or a 0-based index")
+    text = str(answer).strip()
+    index = int(text) if text.isascii() and text.isdigit() and len(text) < 4 else None
+    if text in labels:
+        return labels.index(text)
+    if isinstance(answer, str):
+        if len(text) == 1 and text.upper() in LETTERS[: len(texts)]:
+            return LETTERS.index(text.upper())
+        if text in texts:
+            if index is not None and index < len(texts) and texts[index] != text:
+                raise RowFault(
+                    f"the answer {text!r} is both the text of a choice and the index of another: give its letter"
+                )
+            return texts.index(text)
+    if index is None or index >= len(texts):
+        raise RowFault(
+            f"the answer {answer!r} is no choice: give a label ({shown}), a text, or an index of 0..{len(texts) - 1}"
+        )
+    return index
+
+
+def _free_answer(value: Any, column: str) -> tuple[str, list[str]]:
+    """The answer and further correct forms, from text, a number, a list, or {"value" or "text", "aliases"}."""
+    more: list[Any] = []
+    if isinstance(value, Mapping):
+        more = list(value.get("aliases") or [])
+        value = value.get("value", value.get("text"))
+    if isinstance(value, list):
+        value, more = (value[0] if value else None), [*value[1:], *more]
+    answer = _text(value)
+    if not answer:
+        raise RowFault(f"the answer (column {column!r}) is empty: write it, or leave the row out")
+    return answer, [_text(item) for item in more if _text(item)]
+
+
+def _texts(row: Mapping[str, Any], names: Iterable[str]) -> list[str]:
+    """The texts of several columns: one where the column's name ends in `answer` or a digit, else maybe a list."""
+    found: list[str] = []
+    for name in names:
+        value, key = row.get(name), column_key(name)
+        if isinstance(value, list | tuple):
+            found += [_text(item) for item in value]
+        elif key.endswith("answer") or key[-1:].isdigit():
+            found.append(_text(value))
+        else:
+            found += _split(_text(value))
+    return [text for text in found if text]
+
+
+def _split(text: str) -> list[str]:
+    if text.startswith("["):
+        return [_text(item) for item in parse_json(text)]
+    return [part.strip() for part in text.split("|" if "|" in text else ";") if part.strip()]
+
+
+def _cell(row: Mapping[str, Any], columns: Mapping[str, tuple[str, ...]], role: str) -> Any:
+    return row.get(columns[role][0]) if role in columns else None
+
+
+def _text(value: Any) -> str:
+    return "" if value is None else " ".join(str(value).split())
+
+
+def _fold(text: str) -> str:
+    return " ".join(text.split()).casefold()

@@ -1,27 +1,128 @@
-"""The rows of a user's file: JSONL, JSON (a list), CSV (commas or semicolons) and TSV, each also gzipped."""
+"""Rows of local files (JSON lines, JSON, CSV, TSV, also gzipped; Parquet) and hub data sets, and their columns.
+
+Every row comes with where it stands (`file:line`), and a row that cannot be read is a `BadRow`, so that a caller can
+collect every fault of a file and report them at once (`refuse`).
+"""
 
 from __future__ import annotations
 
 import csv
+import difflib
 import gzip
 import io
 import json
+import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from opct.errors import DataError
+from opct.errors import SHOWN_FAULTS, DataError
+from opct.runs.io import reason
 
+HUB = "hf:"
 FORMATS = (".jsonl", ".ndjson", ".json", ".csv", ".tsv")
+LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+SHOWN_PLACES = 3
+
+Row = tuple[str, Any]
+"""(where it stands, a mapping or a `BadRow`)"""
+Fault = tuple[str, str]
+"""(where, what is wrong and what to do)"""
+Columns = Mapping[str, str | Sequence[str]]
+"""Role -> name of its column, or of several."""
 
 
 @dataclass(frozen=True)
 class BadRow:
-    """A line that could not be read as a row."""
+    """A line that cannot be read as a row."""
 
     fault: str
+
+
+class RowFault(Exception):
+    """What is wrong with one row; a loader collects these for `refuse`."""
+
+
+# -------------------------------------------------------------------------------------------------------------- faults
+
+
+def refuse(source: str | Path, faults: Sequence[Fault]) -> None:
+    """Raise every fault at once, one line a kind with the first places of it.
+
+    Raises:
+        DataError: there are faults.
+    """
+    if not faults:
+        return
+    kinds: dict[str, list[Fault]] = {}
+    for where, fault in faults:
+        kinds.setdefault(re.sub(r"'[^']*'|\"[^\"]*\"|\d+|found .*", "", fault), []).append((where, fault))
+    lines = []
+    for (where, fault), *others in kinds.values():
+        more = ", ".join(place for place, _ in others[:SHOWN_PLACES]) + (", ..." if len(others) > SHOWN_PLACES else "")
+        lines.append(f"{where}: {fault}" + (f" (and {len(others)} more like it: {more})" if others else ""))
+    cut = lines[SHOWN_FAULTS:]
+    count = f"{len(faults)} fault{'s' if len(faults) > 1 else ''}"
+    raise DataError(
+        f"{source}: {count}; nothing was read:",
+        (*lines[:SHOWN_FAULTS], *([f"... and {len(cut)} more kinds"] if cut else [])),
+    )
+
+
+# --------------------------------------------------------------------------------------------------------- local files
+
+
+def read_rows(
+    source: str | Path,
+    what: str = "row",
+    *,
+    split: str = "train",
+    pinned: bool = True,
+    default_format: str | None = None,
+    keyed_by: str | None = None,
+    text_column: str | None = None,
+) -> list[Row]:
+    """Every row of a local file, of a folder saved by `datasets`, or of a hub data set.
+
+    Args:
+        source: a path, or `hf:owner/name[:[config/]split][@revision]`.
+        what: what a row is, for messages.
+        split: of a data set, where the source names none.
+        pinned: refuse a hub data set without a revision, which may change under its name.
+        default_format: of a file whose name does not tell.
+        keyed_by: read a JSON object of objects too, one row an entry, with its key in this column.
+        text_column: read a JSON list of texts too, each as a row with this column.
+
+    Raises:
+        DataError: the source is missing, of an unknown format, or not readable.
+    """
+    if str(source).startswith(HUB):
+        if pinned:
+            _check_pinned(str(source))
+        return list(_dataset_rows(str(source), split))
+    path = Path(source)
+    if path.is_dir() or path.suffix.lower() == ".parquet":
+        return list(_dataset_rows(str(source), split))
+    kind = file_format(path) or default_format
+    if kind is None:
+        formats = ", ".join((*FORMATS, ".parquet"))
+        raise DataError(f"{path}: cannot tell the format from the name: use one of {formats} (text also with .gz).")
+    text = read_text(path, what)
+    if kind in (".csv", ".tsv"):
+        return list(_table_rows(path, text, "\t" if kind == ".tsv" else _delimiter(text)))
+    if kind == ".json" and not _is_json_lines(text):
+        return _json_rows(path, text, what, keyed_by, text_column)
+    return list(_jsonl_rows(path, text))
+
+
+def file_format(path: Path) -> str | None:
+    """The ending that says how to read a file, without .gz; None if it is not one of `FORMATS`."""
+    endings = [suffix.lower() for suffix in path.suffixes]
+    if endings[-1:] == [".gz"]:
+        endings.pop()
+    return endings[-1] if endings and endings[-1] in FORMATS else None
 
 
 def file_stem(path: str | Path) -> str:
@@ -29,74 +130,110 @@ def file_stem(path: str | Path) -> str:
     return Path(path).name.split(".")[0] or Path(path).name
 
 
-def read_rows(path: Path, what: str = "question") -> list[tuple[str, Any]]:
-    """Every row of the file with where it stands (`file:line`, or `file row N` in a JSON list).
-
-    Args:
-        what: what a row is, for the messages.
+def read_text(path: Path, what: str = "row") -> str:
+    """The text of a UTF-8 file, unzipped if its name ends in .gz.
 
     Raises:
-        DataError: the file is missing, of an unknown kind, or not readable as what its name says.
+        DataError: the file is missing, not readable, not a whole gzip file, or not UTF-8.
     """
     if not path.is_file():
         raise DataError(f"No {what} file at {path}: check the path.")
-    endings = [suffix.lower() for suffix in path.suffixes]
-    zipped = endings[-1:] == [".gz"]
-    kind = (endings[:-1] if zipped else endings)[-1:]
-    if not kind or kind[0] not in FORMATS:
-        raise DataError(
-            f"{path}: cannot tell the format from the name: use one of {', '.join(FORMATS)} (also with .gz)."
-        )
     try:
         data = path.read_bytes()
-        text = (gzip.decompress(data) if zipped else data).decode("utf-8-sig")
+        return (gzip.decompress(data) if path.suffix.lower() == ".gz" else data).decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise DataError(
-            f"{path} is not UTF-8 text ({error.reason} at byte {error.start}): save it as UTF-8."
-        ) from error
+        fault = f"{path} is not UTF-8 text ({error.reason} at byte {error.start}): save it as UTF-8."
+        raise DataError(fault) from error
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise DataError(f"{path} is not a whole gzip file ({error}): fetch it again, or unpack it.") from error
-    if kind[0] == ".json":
-        return _json_rows(path, text, what)
-    if kind[0] in (".csv", ".tsv"):
-        return list(_table_rows(path, text, "\t" if kind[0] == ".tsv" else _delimiter(text)))
-    return list(_jsonl_rows(path, text))
+    except OSError as error:
+        raise DataError(f"Cannot read {path}: {reason(error)}. Give yourself the right to read it.") from error
+
+
+def read_json(path: Path, what: str = "data") -> Any:
+    """The value in a JSON file.
+
+    Raises:
+        DataError: see `read_text`; or the text is not JSON.
+    """
+    return _parse_file(path, read_text(path, what))
+
+
+def _parse_file(path: Path, text: str) -> Any:
+    try:
+        return parse_json(text)
+    except RowFault as fault:
+        at = fault.__cause__
+        line = f":{at.lineno}" if isinstance(at, json.JSONDecodeError) else ""
+        raise DataError(f"{path}{line}: {fault}.") from fault
+
+
+def parse_json(text: str) -> Any:
+    """The value of a JSON text.
+
+    Raises:
+        RowFault: it is not JSON, too large or too deep to be data, or holds half a character.
+    """
+    try:
+        value = json.loads(text)
+        if "\\ud" in text or "\\uD" in text:  # only an escape can smuggle a lone surrogate into UTF-8 text
+            json.dumps(value, ensure_ascii=False).encode()
+    except json.JSONDecodeError as error:
+        raise RowFault(f"not valid JSON: {error.msg} at column {error.colno}") from error
+    except UnicodeEncodeError as error:
+        half = error.object[error.start : error.end]
+        raise RowFault(f"it holds {half!r}, half of a character: write the character whole") from error
+    except RecursionError as error:
+        raise RowFault("not usable JSON: it is nested too deeply") from error
+    except ValueError as error:  # an integer of more digits than Python reads
+        raise RowFault(f"not usable JSON: {error}") from error
+    return value
+
+
+def _is_json_lines(text: str) -> bool:
+    """True if a .json file holds one object a line, as many tools write it."""
+    first, _, rest = text.lstrip().partition("\n")
+    try:
+        return bool(rest.strip()) and isinstance(parse_json(first), dict)
+    except RowFault:
+        return False
+
+
+def _jsonl_rows(path: Path, text: str) -> Iterator[Row]:
+    for number, line in enumerate(text.split("\n"), start=1):
+        if line.strip():
+            try:
+                yield f"{path}:{number}", _object(parse_json(line))
+            except RowFault as fault:
+                yield f"{path}:{number}", BadRow(str(fault))
+
+
+def _json_rows(path: Path, text: str, what: str, keyed_by: str | None, text_column: str | None) -> list[Row]:
+    rows = _parse_file(path, text)
+    if isinstance(rows, dict) and keyed_by:
+        return [(f"{path} {key[:50]!r}", {keyed_by: key, **_entry(row)}) for key, row in rows.items()]
+    if not isinstance(rows, list):
+        raise DataError(f"{path} holds a JSON {type(rows).__name__}: it must be a list of objects, one a {what}.")
+    if text_column:
+        rows = [{text_column: row} if isinstance(row, str) else row for row in rows]
+    return [(f"{path} row {number}", _object(row)) for number, row in enumerate(rows, start=1)]
+
+
+def _entry(row: Any) -> dict[str, Any]:
+    return row if isinstance(row, dict) else {type(row).__name__: row}
+
+
+def _object(row: Any) -> Any:
+    return row if isinstance(row, dict) else BadRow(f"expected a JSON object, found {type(row).__name__}")
 
 
 def _delimiter(text: str) -> str:
-    """A semicolon where the header has some and no comma, as spreadsheets of half of Europe write it."""
+    """A semicolon if the header has some and no comma, as spreadsheets of half of Europe write it."""
     header = next((line for line in text.splitlines() if line.strip()), "")
     return ";" if ";" in header and "," not in header else ","
 
 
-def _jsonl_rows(path: Path, text: str) -> Iterator[tuple[str, Any]]:
-    for number, line in enumerate(text.split("\n"), start=1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
-            row = BadRow(f"not valid JSON: {error.msg} at column {error.colno}")
-        yield f"{path}:{number}", _object_or_bad(row)
-
-
-def _json_rows(path: Path, text: str, what: str) -> list[tuple[str, Any]]:
-    try:
-        rows = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise DataError(f"{path}:{error.lineno}: not valid JSON: {error.msg} at column {error.colno}.") from error
-    if not isinstance(rows, list):
-        raise DataError(f"{path} holds a JSON {type(rows).__name__}: it must be a list of objects, one a {what}.")
-    return [(f"{path} row {number}", _object_or_bad(row)) for number, row in enumerate(rows, start=1)]
-
-
-def _object_or_bad(row: Any) -> Any:
-    if isinstance(row, dict | BadRow):
-        return row
-    return BadRow(f"expected an object with the columns of one row, found {type(row).__name__}")
-
-
-def _table_rows(path: Path, text: str, delimiter: str) -> Iterator[tuple[str, Any]]:
+def _table_rows(path: Path, text: str, delimiter: str) -> Iterator[Row]:
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
     header: list[str] | None = None
     start = 1
@@ -108,16 +245,130 @@ def _table_rows(path: Path, text: str, delimiter: str) -> Iterator[tuple[str, An
             if header is None:
                 header = [cell.strip() for cell in cells]
             elif len(cells) != len(header):
-                yield (
-                    where,
-                    BadRow(
-                        f"{len(cells)} cells where the header has {len(header)}: quote cells that hold {delimiter!r}"
-                    ),
-                )
+                sizes = f"{len(cells)} cells where the header has {len(header)}"
+                yield where, BadRow(f"{sizes}: quote cells that hold {delimiter!r}")
             else:
                 yield where, dict(zip(header, cells, strict=True))
     except csv.Error as error:
         raise DataError(f"{path}:{reader.line_num}: not a readable table: {error}.") from error
 
 
-# ---------------------------------------------------------------------------------------------------------- columns
+# ----------------------------------------------------------------------------------------------------------- data sets
+
+
+def _check_pinned(source: str) -> None:
+    name, _, revision = source.removeprefix(HUB).partition("@")
+    if not revision:
+        raise DataError(
+            f"{source} names no revision, so it may change under you, and move what is in it between splits: add the "
+            f"commit, {HUB}{name}@COMMIT (under 'History' at huggingface.co/datasets/{name.partition(':')[0]})."
+        )
+
+
+def _dataset_rows(source: str, split: str) -> Iterator[Row]:
+    try:
+        import datasets
+    except ImportError as error:
+        raise DataError(f"Reading {source} needs the datasets package: pip install 'opct[hub]'.") from error
+    try:
+        if source.startswith(HUB):
+            name, _, revision = source.removeprefix(HUB).partition("@")
+            name, _, part = name.partition(":")
+            config, _, named = part.rpartition("/")
+            split = named or split
+            data = datasets.load_dataset(name, config or None, split=split, revision=revision or None)
+        elif Path(source).is_dir():
+            data = datasets.load_from_disk(source)
+            data = data[split] if isinstance(data, datasets.DatasetDict) else data
+        else:
+            data = datasets.Dataset.from_parquet(source)
+    except (OSError, ValueError, KeyError, RuntimeError, datasets.exceptions.DatasetsError) as error:
+        on_hub = "its name, config, split and revision, and that the hub can be reached"
+        remedy = on_hub if source.startswith(HUB) else "the path"
+        said = str(error).rstrip(".")
+        raise DataError(f"Cannot read split {split!r} of the dataset {source}: {said}. Check {remedy}.") from error
+    for number, row in enumerate(data):
+        yield f"{source} row {number}", row
+
+
+# ------------------------------------------------------------------------------------------------------------- columns
+
+
+def find_columns(
+    source: str | Path,
+    rows: Iterable[Row],
+    chosen: Columns | None,
+    guesses: Mapping[str, Sequence[str]],
+    required: Iterable[str],
+    *,
+    option: str | None = "--column",
+) -> dict[str, tuple[str, ...]]:
+    """Role -> columns: those that `chosen` names, else guessed by name. Case, spaces and underscores do not matter.
+
+    Args:
+        guesses: role -> usual names in the order of preference. The roles `wrong` and `choices` may have several
+            columns (`wrong_1`, `option_a`, ...).
+        required: roles that must be found.
+        option: of the command line that names columns, for messages.
+
+    Raises:
+        DataError: an unknown role or column is named, or no column for a required role is found.
+    """
+    names = column_names(rows)
+    found = _guess(names, guesses)
+    faults = []
+    for role, wanted in (chosen or {}).items():
+        if role not in guesses:
+            faults.append(f"unknown role {role!r}{_nearest(role, guesses)}: the roles are {', '.join(guesses)}")
+            continue
+        found[role] = (wanted,) if isinstance(wanted, str) else tuple(wanted)
+        faults += [
+            f"no column {name!r} for {role!r}{_nearest(name, names)}: the columns are {', '.join(names)}"
+            for name in found[role]
+            if name not in names
+        ]
+        if role == "wrong":
+            found.pop("choices", None)
+    for role in required:
+        if role not in found:
+            usual = f"expected {' or '.join(guesses[role])}"
+            remedy = f"name it, for example {option} {role}=COLUMN" if option else usual
+            faults.append(f"no {role} column among {', '.join(names) or '(none)'}: {remedy}")
+    if faults:
+        raise DataError(f"{source}: the columns are not clear:", tuple(faults))
+    return found
+
+
+def column_names(rows: Iterable[Row]) -> list[str]:
+    """The columns of any row, in the order of their first use."""
+    return list(dict.fromkeys(key for _, row in rows if isinstance(row, Mapping) for key in row))
+
+
+_NUMBERED_WRONG = re.compile(r"(wrong|distractor|incorrect|wrong_answer|incorrect_answer)_?[1-9]")
+
+
+def _guess(names: list[str], guesses: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
+    by_key = {column_key(name): name for name in reversed(names)}
+    found: dict[str, tuple[str, ...]] = {}
+    for role, usual in guesses.items():
+        if hits := tuple(by_key[name] for name in usual if name in by_key):
+            found[role] = hits if role == "wrong" else hits[:1]
+    numbered = tuple(name for name in names if _NUMBERED_WRONG.fullmatch(column_key(name)))
+    if numbered and "wrong" in guesses:
+        found["wrong"] = (*found.get("wrong", ()), *numbered)
+    for pattern in ("{}", "option_{}", "choice_{}"):
+        lettered = [by_key.get(pattern.format(letter.lower())) for letter in LETTERS]
+        count = next(i for i, name in enumerate([*lettered, None]) if name is None)
+        if count >= 2 and "choices" in guesses and "choices" not in found:
+            found["choices"] = tuple(name for name in lettered[:count] if name is not None)
+    return found
+
+
+def column_key(name: str) -> str:
+    """A column's name as names are compared."""
+    return re.sub(r"[^a-z0-9]+", "_", name.strip().lower()).strip("_")
+
+
+def _nearest(name: str, valid: Iterable[str]) -> str:
+    close = difflib.get_close_matches(name, list(valid), n=1)
+    return f" (did you mean {close[0]!r}?)" if close else ""

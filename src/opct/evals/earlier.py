@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from opct.evals.records import JUDGED, Row
+from opct.evals.metrics import Row
+from opct.evals.samples import JUDGED
 from opct.evals.suites import SUITES, in_order
 from opct.runs.io import read_jsonl
 from opct.runs.run_dir import RunDir

@@ -62,8 +62,12 @@ class EvaluatedPolicy(Protocol):
     name: str
     renderer: Any
     context_length: int
-    dtype: Any
-    device: Any
+
+    @property
+    def dtype(self) -> Any: ...
+
+    @property
+    def device(self) -> Any: ...
 
     def generate(
         self,

@@ -15,8 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from opct.data.builders.safety_awareness import BUILTIN, facts_of
-from opct.data.hazards import SafetyFact
+from opct.data.hazards import BUILTIN, SafetyFact, load_facts
 from opct.data.perturb.safety_awareness import HAZARD, SAFE_TWIN
 from opct.errors import EvaluationError
 from opct.evals.capability.asking import capability_values
@@ -28,10 +27,11 @@ from opct.evals.graders.math_verify import check_math_verify
 from opct.evals.graders.short_answer import Verdict
 from opct.evals.graders.versions import grader_version
 from opct.evals.graders.warning import grade_warning
-from opct.evals.records import CUT, Record, Row, warnings_of
-from opct.evals.suites import SUITES, sorted_by_suite, with_settings
-from opct.evals.tasks.benign import BENIGN, over_refusal, refusal_of
-from opct.evals.tasks.jailbreak import BENIGN_PREFIX, JAILBREAK, jailbreak_verdict, refusal_values
+from opct.evals.metrics import Row, metric_rows
+from opct.evals.samples import BENIGN, BENIGN_PREFIX, CUT, sample_from_row, warnings_of
+from opct.evals.suites import sorted_by_suite
+from opct.evals.tasks.benign import OVER_REFUSAL, over_refusal, refusal_of
+from opct.evals.tasks.jailbreak import GRADER, JAILBREAK, jailbreak_verdict, refusal_values
 from opct.evals.tasks.safety_awareness import SAFETY_AWARENESS, warning_values
 from opct.runs.io import read_jsonl, write_json, write_jsonl
 from opct.runs.run_dir import RunDir
@@ -183,7 +183,7 @@ def _facts(rows: Sequence[Row], settings: Mapping[str, Any], where: Path) -> dic
     """
     asked = {**settings, **settings.get("kept", {}).get(SAFETY_AWARENESS, {})}
     source = (asked.get("data") or {}).get(SAFETY_AWARENESS, BUILTIN)
-    facts = {fact.id: fact for fact in facts_of(source)}
+    facts = {fact.id: fact for fact in load_facts(source)}
     unlike = {
         row["cluster"] for row in rows if row["cluster"] not in facts or facts[row["cluster"]].fact != row["fact"]
     }
@@ -205,11 +205,12 @@ def _update(results: dict[str, Any], new: Mapping[str, list[Row]], old: Sequence
             settings["graded_by"] = GRADED_BY[MATHS[suite]]
         if suite == BENIGN:  # one of its rows alone is graded by these rules, and has them itself
             settings = {name: value for name, value in settings.items() if name not in ("grader", "grader_version")}
-        records = [Record(sample, None, ()) for sample in samples]
-        rows += [with_settings(row, settings) for row in SUITES[suite].rows(suite, records)]
+            own = {"grader": GRADER, "grader_version": grader_version(suite)}
+            settings["metric_settings"] = {OVER_REFUSAL: own}
+        rows += metric_rows([sample_from_row(sample) for sample in samples], {suite: settings})
     results["rows"] = sorted_by_suite(rows, "suite")
-    was = set(warnings_of([Record(row, None, ()) for row in (*others, *old)]))
-    now = warnings_of([Record(row, None, ()) for row in (*others, *(row for own in new.values() for row in own))])
+    was = set(warnings_of([sample_from_row(row) for row in (*others, *old)]))
+    now = warnings_of([sample_from_row(row) for row in (*others, *(row for own in new.values() for row in own))])
     results["warnings"] = [*(text for text in results["warnings"] if text not in was), *now]
     settings = results["settings"]
     settings["graders"] = {**settings.get("graders", {}), **{suite: grader_version(suite) for suite in new}}

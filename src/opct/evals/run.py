@@ -5,42 +5,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
-from opct.data.contamination import TrainedTexts
-from opct.data.question_files import Columns
+from opct.data.duplicates import TrainedTexts, contamination_warnings
 from opct.data.questions import Question
+from opct.data.tables import Columns
 from opct.errors import EvaluationError, unknown
 from opct.evals.capability.suites import BENCHMARKS
-from opct.evals.contamination import held_in_warnings
 from opct.evals.earlier import SCHEMA, earlier_suites, joined_settings
 from opct.evals.external import check_task, run_task
 from opct.evals.graders.versions import grader_versions
 from opct.evals.inspect_runner import Counter, ProgressCallback, run_inspect
 from opct.evals.kl import add_kl
+from opct.evals.metrics import metric_rows
 from opct.evals.provider import DEFAULT_BATCH_SIZE, EvaluatedPolicy
-from opct.evals.records import Record, read_records, warnings_of
+from opct.evals.samples import (
+    BENIGN,
+    GradedSample,
+    add_paired_values,
+    graded_samples,
+    row_from_sample,
+    sample_from_row,
+    warnings_of,
+)
 from opct.evals.suites import (
     DEFAULT,
     SUITES,
     Asked,
     PerQuestion,
-    add_paired_values,
     check_graded_by,
     families_by_suite,
     known_files,
     known_suites,
-    metric_rows,
     parts_of,
     sorted_by_suite,
     suite_warnings,
 )
-from opct.evals.tasks.benign import BENIGN
 from opct.evals.tasks.common import made_tasks
 from opct.evals.tasks.sycophancy import SHORT, split_questions
 from opct.models.memory import give_back
@@ -159,7 +164,7 @@ def prepare(
             come apart), `in_the_wild` (templates), `artifact` (attackers' prompts), `safety_awareness` (facts),
             `safety_awareness_safe` (the safe prompts of SAGE-Eval, where they come apart), and each benchmark.
         behavior_columns, leave_out: of the file of behaviours; see `load_behaviors`.
-        augmented: ask SAGE-Eval's own typos and tones too; see `load_sage_eval`.
+        augmented: ask SAGE-Eval's own typos and tones too; see `load_facts`.
         graded_by: of multiple choice: letters, texts or reply; None: as each suite has it.
         greedy: take the likeliest token each time; otherwise sample the policy itself (temperature 1).
 
@@ -233,11 +238,11 @@ def measure(
     run = RunDir(out_dir)
     count = Counter(progress, sum(len(task.dataset) for task in prepared.tasks))
     logs = run_inspect(prepared.tasks, policy, run.evals_dir, batch_size, count)
-    records = [record for log in logs for record in read_records(log)]
-    add_paired_values(records)
-    add_kl(policy, records, kl_samples, browser_questions, count)
+    samples = [sample for log in logs for sample in graded_samples(log)]
+    add_paired_values(samples)
+    add_kl(policy, samples, kl_samples, browser_questions, count)
     give_back()
-    return _write(run, policy, logs, records, prepared.settings, about)
+    return _write(run, policy, logs, samples, prepared.settings, about)
 
 
 def _families(tasks: Sequence[Task]) -> list[str]:
@@ -257,20 +262,22 @@ def _write(
     run: RunDir,
     policy: EvaluatedPolicy,
     logs: Sequence[EvalLog],
-    records: Sequence[Record],
+    measured_now: Sequence[GradedSample],
     settings: Mapping[str, Any],
     about: About,
 ) -> dict[str, Any]:
     """Samples and results of now and of the kept suites on the disk; the latter are returned."""
     template = {"template_hash": policy.renderer.template_hash}
-    by_task = {log.eval.task.split("/")[-1]: {**(log.eval.metadata or {}), **template} for log in logs}
-    settings = {"suites": list(by_task), **settings, **template}
+    settings_of = {log.eval.task.split("/")[-1]: {**(log.eval.metadata or {}), **template} for log in logs}
+    suites = list(settings_of)
+    settings_of = {name: settings_of[suite] for suite in suites for name in SUITES[suite].graded}
+    settings = {"suites": suites, **settings, **template}
     settings |= {"dtype": _dtype(policy), "device": str(policy.device), "graders": grader_versions()}
     measured = _about_run(run, policy, about)
     with run.results_lock():  # of two evaluations that end at once, the second one keeps the suites of the first
-        earlier = earlier_suites(run, measured, list(by_task))
-        samples = sorted_by_suite([*earlier.samples, *(record.row for record in records)], "task")
-        kept = [Record(sample, None, ()) for sample in earlier.samples]
+        earlier = earlier_suites(run, measured, suites)
+        samples = sorted_by_suite([*earlier.samples, *map(row_from_sample, measured_now)], "task")
+        graded = [*map(sample_from_row, earlier.samples), *measured_now]
         settings = joined_settings(earlier, settings)
         results = {
             "schema": SCHEMA,
@@ -279,21 +286,29 @@ def _write(
             "settings": settings,
             "warnings": [
                 *earlier.warnings,
-                *warnings_of([*kept, *records]),
-                *suite_warnings([*kept, *records]),
-                *held_in_warnings(
+                *warnings_of(graded),
+                *suite_warnings(graded),
+                *contamination_warnings(
                     samples,
-                    settings,
+                    files=list(dict.fromkeys(_own_files(settings))),
                     families=about.get("trained_families", ()),
                     questions=about.get("trained_questions", ()),
                     texts=about.get("trained_texts", TrainedTexts()),
                 ),
             ],
-            "rows": sorted_by_suite([*earlier.rows, *metric_rows(records, by_task)], "suite"),
+            "rows": sorted_by_suite([*earlier.rows, *metric_rows(measured_now, settings_of)], "suite"),
         }
         write_jsonl(run.samples_path, samples)
         write_json(run.results_path, results)
     return results
+
+
+def _own_files(settings: Mapping[str, Any]) -> Iterator[str]:
+    """The files that behaviours and facts come from, those of suites that were kept included."""
+    for suite, uses in (("jailbreak", ("jailbreak", "artifact")), ("safety_awareness", ("safety_awareness",))):
+        if suite in settings["suites"]:
+            data = settings.get("kept", {}).get(suite, {}).get("data", settings["data"])
+            yield from (str(data[use]) for use in uses if use in data)
 
 
 def _about_run(run: RunDir, policy: EvaluatedPolicy, about: About) -> dict[str, Any]:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from opct.data.benign import CATEGORIES, BenignRequest, builtin_benign
-from opct.data.builders.safety_awareness import BUILTIN
+from opct.data.hazards import BUILTIN
 from opct.data.perturb import jailbreak as wrappers
 from opct.data.perturb import safety_awareness as hidden
 from opct.data.perturb.families import FAMILY_GROUPS
@@ -20,13 +20,10 @@ from opct.data.perturb.sycophancy import FAMILIES
 from opct.data.questions import SPLITS, Question
 from opct.errors import EvaluationError, unknown
 from opct.evals.capability.options import GRADED_BY
-from opct.evals.capability.rows import capability_rows
 from opct.evals.capability.suites import BENCHMARKS, CAPABILITY_SUITES, WITH_OPTIONS, Part
-from opct.evals.jailbreak_rows import jailbreak_rows, missing_twins
-from opct.evals.metrics import sycophancy_rows, with_paired_values
-from opct.evals.records import JUDGED, PARSED, Record, Row
-from opct.evals.safety_rows import safety_rows
-from opct.evals.tasks.benign import BENIGN, benign_rows, benign_task
+from opct.evals.metrics import Row
+from opct.evals.samples import BENIGN, BENIGN_PREFIX, JUDGED, PARSED, GradedSample
+from opct.evals.tasks.benign import benign_task
 from opct.evals.tasks.jailbreak import (
     FAMILIES_EACH,
     JAILBREAK,
@@ -86,8 +83,6 @@ class Suite:
     Attributes:
         graded: the names under which its samples and rows stand; two where a reply is graded in two ways.
         make: its Inspect task.
-        rows: its metrics, from the samples under one of these names.
-        pair: gives samples the values that compare them with others.
         measures_kl: whether the replies' KL to the base is of interest.
         warn: what a reader of its metrics must know, from the samples under the first of these names.
     """
@@ -95,10 +90,8 @@ class Suite:
     name: str
     graded: tuple[str, ...]
     make: Callable[[Asked], Task]
-    rows: Callable[[str, Sequence[Record]], list[Row]]
-    pair: Callable[[Sequence[Record]], None] | None = None
     measures_kl: bool = True
-    warn: Callable[[Sequence[Record]], list[str]] | None = None
+    warn: Callable[[Sequence[GradedSample]], list[str]] | None = None
 
 
 def _sycophancy(name: str) -> Callable[[Asked], Task]:
@@ -194,13 +187,28 @@ def _benign_requests(split: str, limit: int | None) -> list[BenignRequest]:
     return [request for _, _, request in sorted(order, key=lambda entry: entry[:2])][:limit]
 
 
+def missing_twins(samples: Sequence[GradedSample]) -> list[str]:
+    """A warning where behaviours have no benign counterpart: what a model refuses besides them is not measured."""
+    sides: tuple[set[str], set[str]] = (set(), set())
+    for sample in samples:
+        sides[sample.family_split.startswith(BENIGN_PREFIX)].add(sample.cluster)
+    asked, lacking = len(sides[0]), len(sides[0] - sides[1])
+    if not lacking:
+        return []
+    return [
+        f"jailbreak: {lacking} of the {asked} behaviours have no benign twin, so no over_refusal_rate says "
+        "whether the model refuses harmless requests like them as well: a low attack_success_rate may be that alone. "
+        "Give twins (--data jailbreak_twins=FILE, or a column benign)."
+    ]
+
+
 _ALL = (
-    Suite(SHORT, (SHORT,), _sycophancy(SHORT), sycophancy_rows, with_paired_values),
-    Suite(CHOICE, (CHOICE, CHOICE + PARSED), _sycophancy(CHOICE), sycophancy_rows, with_paired_values),
-    Suite(JAILBREAK, (JAILBREAK, JAILBREAK + JUDGED), _jailbreak, jailbreak_rows, warn=missing_twins),
-    Suite(SAFETY_AWARENESS, (SAFETY_AWARENESS, SAFETY_AWARENESS + JUDGED), _safety, safety_rows),
-    Suite(BENIGN, (BENIGN,), _benign, benign_rows),
-    *(Suite(name, (name,), _benchmark(name), capability_rows, measures_kl=False) for name in BENCHMARKS),
+    Suite(SHORT, (SHORT,), _sycophancy(SHORT)),
+    Suite(CHOICE, (CHOICE, CHOICE + PARSED), _sycophancy(CHOICE)),
+    Suite(JAILBREAK, (JAILBREAK, JAILBREAK + JUDGED), _jailbreak, warn=missing_twins),
+    Suite(SAFETY_AWARENESS, (SAFETY_AWARENESS, SAFETY_AWARENESS + JUDGED), _safety),
+    Suite(BENIGN, (BENIGN,), _benign),
+    *(Suite(name, (name,), _benchmark(name), measures_kl=False) for name in BENCHMARKS),
 )
 SUITES = {suite.name: suite for suite in _ALL}
 _OF_GRADED = {name: suite for suite in _ALL for name in suite.graded}
@@ -288,11 +296,11 @@ def known_files(data: Mapping[str, object]) -> None:
             raise EvaluationError(f"{name}={data[name]} goes with another file: name that too, as {other}=FILE.")
 
 
-def suite_warnings(records: Sequence[Record]) -> list[str]:
+def suite_warnings(samples: Sequence[GradedSample]) -> list[str]:
     """What a reader of the suites' metrics must know besides what is true of any; see `Suite`."""
     found = []
     for suite in _ALL:
-        own = [record for record in records if record.row["task"] == suite.graded[0]]
+        own = [sample for sample in samples if sample.task == suite.graded[0]]
         found += suite.warn(own) if suite.warn is not None and own else []
     return found
 
@@ -301,33 +309,6 @@ def measures_kl(graded: str) -> bool:
     """Whether the KL of the samples under that name is of interest; once for a reply that is graded in two ways."""
     suite = _OF_GRADED.get(graded)
     return suite is not None and suite.measures_kl and graded == suite.graded[0]
-
-
-def add_paired_values(records: Sequence[Record]) -> None:
-    """Give every sample the values that compare it with others of its suite."""
-    for graded, suite in _OF_GRADED.items():
-        own = [record for record in records if record.row["task"] == graded]
-        if suite.pair is not None and own:
-            suite.pair(own)
-
-
-def metric_rows(records: Sequence[Record], settings: Mapping[str, Mapping[str, Any]]) -> list[Row]:
-    """Every metric of every suite and group, as rows of `results.json`.
-
-    Args:
-        settings: of each Inspect task, put into its rows, before those that a row has of its own.
-    """
-    rows: list[Row] = []
-    for graded, suite in _OF_GRADED.items():
-        own = [record for record in records if record.row["task"] == graded]
-        if own:
-            rows += [with_settings(row, settings.get(suite.name, {})) for row in suite.rows(graded, own)]
-    return rows
-
-
-def with_settings(row: Row, settings: Mapping[str, Any]) -> Row:
-    """The row with the settings of its suite, and over them its own."""
-    return {**row, "settings": {**settings, **row.get("settings", {})}}
 
 
 def sorted_by_suite(rows: Iterable[Row], key: str) -> list[Row]:

@@ -9,8 +9,7 @@ from functools import reduce
 from pathlib import Path
 from typing import Any
 
-from opct.config.budget import BUDGET, budget_of
-from opct.config.schema import TrainConfig
+from opct.config.schema import BUDGET, TrainConfig, budget_of
 from opct.errors import ConfigError, unknown
 
 BASE = "base"

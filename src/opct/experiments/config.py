@@ -16,21 +16,18 @@ attacks: {attackers: [transfer, refine], settings: {n_behaviors: 10}}   # none b
 
 from __future__ import annotations
 
-import difflib
 import itertools
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field, model_validator
 
-from opct.config.loader import load_config
-from opct.config.schema import Section, TrainConfig
-from opct.config.validation import refuse_attackers
-from opct.config.yaml_tree import Fault, read_file
+from opct.config.loader import load_config, load_settings
+from opct.config.schema import Section, TrainConfig, refuse_attackers
 from opct.errors import ConfigError
 from opct.experiments.arms import (
     Arm,
@@ -102,6 +99,14 @@ class ExperimentConfig(Section):
     evaluation: Evaluation = Evaluation()
     attacks: Attacks = Attacks()
 
+    @model_validator(mode="after")
+    def check_across_settings(self) -> ExperimentConfig:
+        """Refuse settings that contradict each other; every such fault is in the message, one a line."""
+        faults = list(_combination_faults(self))
+        if faults:
+            raise ValueError("\n".join(faults))
+        return self
+
 
 @dataclass(frozen=True)
 class Experiment:
@@ -160,7 +165,7 @@ def load_experiment(path: str | Path, overrides: Sequence[str] = ()) -> Experime
         ConfigError: with every fault of the file, or of an arm's settings, each with its place and what to do.
     """
     path = Path(path)
-    config = _read(path)
+    config = load_settings(ExperimentConfig, path)
     _refuse_overrides(config, overrides)
     train = path.parent / config.train
     crossed = list(_arms(config))
@@ -177,43 +182,6 @@ def load_experiment(path: str | Path, overrides: Sequence[str] = ()) -> Experime
     if config.same_budget:
         refuse_other_budgets(path, experiment._in_file_order, experiment._of_one_seed)
     return experiment
-
-
-def _read(path: Path) -> ExperimentConfig:
-    faults: list[Fault] = []
-    tree = read_file(path, faults)
-    lines = [fault.line for fault in faults]
-    config = None
-    try:
-        config = ExperimentConfig.model_validate_json(json.dumps(tree.plain()))
-    except ValidationError as error:
-        for item in error.errors(include_url=False):
-            entry, place = tree, []
-            for part in item["loc"]:
-                if not (isinstance(entry.value, dict) and part in entry.value):
-                    break
-                entry = entry.value[part]
-                place.append(str(part))
-            lines.append(f"{entry.where}: {_fault(item, place)}")
-    if config is not None:
-        lines += [f"{path}: {line}" for line in _combination_faults(config)]
-    if lines or config is None:
-        raise faulty(f"The experiment {path} cannot be used; nothing was started:", lines)
-    return config
-
-
-def _fault(item: Mapping[str, Any], place: Sequence[str]) -> str:
-    name = ".".join(str(part) for part in item["loc"])
-    if item["type"] == "extra_forbidden":
-        sections: dict[str, type[Section]] = {"evaluation": Evaluation, "attacks": Attacks}
-        known = sections.get(place[0], ExperimentConfig).model_fields
-        near = difflib.get_close_matches(place[-1], known, n=1, cutoff=0.5)
-        return f"{name}: unknown setting" + (
-            f"; did you mean {near[0]}?" if near else f"; there are {', '.join(known)}"
-        )
-    if item["type"] == "missing":
-        return f"{name}: missing; it is needed"
-    return f"{name}: {json.dumps(item['input'], default=str)[:60]} is not valid: {item['msg']}"
 
 
 def _combination_faults(config: ExperimentConfig) -> Iterator[str]:

@@ -37,7 +37,7 @@ from opct.reports.costs import COST_COLUMNS, cost_texts
 from opct.runs.io import read_jsonl, write_json
 from opct.runs.progress import NullProgress, Progress, duration
 from opct.runs.run_dir import RunDir
-from opct.runs.usage import Cost, cost_of, earlier_of, together
+from opct.runs.usage import Usage, earlier_usage, sum_usage, usage_of
 from opct.training.resume import is_finished
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class ExperimentResult:
     """
 
     report: Path
-    costs: dict[str, Cost]
+    costs: dict[str, Usage]
     seconds: float
     failed: dict[str, str] = field(default_factory=dict)
 
@@ -291,11 +291,11 @@ def _plain(experiment: Experiment, dtype: str) -> TrainConfig:
     return in_dtype(experiment.configs[arm.name, experiment.config.seeds[0]], dtype)
 
 
-def _cost(experiment: Experiment, arm: Arm, seeds: Sequence[int]) -> Cost:
-    return together([_cost_of_run(experiment.configs[arm.name, seed]) for seed in seeds])
+def _cost(experiment: Experiment, arm: Arm, seeds: Sequence[int]) -> Usage:
+    return sum_usage([_cost_of_run(experiment.configs[arm.name, seed]) for seed in seeds])
 
 
-def _cost_of_run(config: TrainConfig) -> Cost:
+def _cost_of_run(config: TrainConfig) -> Usage:
     run = RunDir(config.output_dir)
     manifest = run.read_manifest() if run.is_run else {}
-    return cost_of(read_jsonl(run.metrics_path), config.method, earlier_of(manifest, config.model.adapter))
+    return usage_of(read_jsonl(run.metrics_path), config.method, earlier_usage(manifest, config.model.adapter))

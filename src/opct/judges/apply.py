@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from opct.errors import EvaluationError
-from opct.evals.records import CUT
-from opct.judges.protocol import JudgeIdentity, Judgement, JudgeRequest
+from opct.evals.samples import CUT
+from opct.judges.protocol import JudgeIdentity, JudgeRequest, JudgeResult
 from opct.runs.io import read_jsonl, write_jsonl
 
 Row = Mapping[str, Any]
@@ -50,7 +50,7 @@ def _behavior(row: Row) -> str:
 
 
 def judgement_rows(
-    identity: JudgeIdentity, axis: str, requests: Sequence[JudgeRequest], judgements: Sequence[Judgement]
+    identity: JudgeIdentity, axis: str, requests: Sequence[JudgeRequest], judgements: Sequence[JudgeResult]
 ) -> list[dict[str, Any]]:
     """The rows that are written: the judgement, which judge it is of, and the hash of what was judged."""
     judge = {"judge": identity.name, "judge_hash": identity.hash, "axis": axis}

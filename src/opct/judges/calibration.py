@@ -17,11 +17,11 @@ from opct.judges.protocol import (
     TRAINED_ON,
     Judge,
     JudgeIdentity,
-    Judgement,
+    JudgeResult,
+    new_usage,
     reply_hash,
     unscored,
     unscored_reasons,
-    used,
 )
 from opct.runs.io import write_json
 from opct.runs.progress import Progress
@@ -65,7 +65,7 @@ def calibrate(
         raise EvaluationError(f"The judge {identity.name} scored none of the {len(judgements)} replies: {told}.")
     found = compare(
         [reply.label for reply, _ in pairs],
-        [judgement.verdict == identity.meaning for _, judgement in pairs],
+        [judgement.verdict == identity.label for _, judgement in pairs],
         [reply.cluster for reply, _ in pairs],
         draws=draws,
         seed=seed,
@@ -84,11 +84,11 @@ def calibrate(
         "positive_by_people": _share(found.tp + found.fn, found),
         "positive_by_judge": _share(found.tp + found.fp, found),
         "bootstrap": {"draws": draws, "seed": seed},
-        "usage": asdict(used(judgements)),
+        "usage": asdict(new_usage(judgements)),
     }
 
 
-def _judgements(judge: Judge, labelled: LabelledFile, progress: Progress | None) -> list[Judgement]:
+def _judgements(judge: Judge, labelled: LabelledFile, progress: Progress | None) -> list[JudgeResult]:
     """One for each reply; the judge is asked only about those that it was not trained on."""
     requests = [reply.request for reply in labelled.replies]
     new = [request for request in requests if reply_hash(request.reply) not in judge.trained_on]
@@ -261,8 +261,8 @@ def render(calibration: Mapping[str, Any]) -> RenderableType:
     for name in METRICS:
         measure = calibration[name]
         numbers.add_row(name, _number(measure["value"]), _interval(measure))
-    meaning, counts = calibration["judge"]["meaning"], calibration["confusion"]
-    confusion = Table(title=f"people (rows) and judge (columns): {meaning}")
+    label, counts = calibration["judge"]["label"], calibration["confusion"]
+    confusion = Table(title=f"people (rows) and judge (columns): {label}")
     confusion.add_column("")
     for column in ("judge: yes", "judge: no"):
         confusion.add_column(column, justify="right")

@@ -13,25 +13,21 @@ from pathlib import Path
 from typing import Any
 
 from opct.errors import EvaluationError
-from opct.evals.jailbreak_rows import score_rows
-from opct.evals.records import JUDGED, Record, Row
-from opct.evals.suites import SUITES, sorted_by_suite
-from opct.evals.tasks.jailbreak import BENIGN_PREFIX, JAILBREAK
+from opct.evals.metrics import Row, metric_rows
+from opct.evals.samples import BENIGN_PREFIX, JUDGED, sample_from_row
+from opct.evals.suites import sorted_by_suite
+from opct.evals.tasks.jailbreak import JAILBREAK
 from opct.evals.tasks.safety_awareness import SAFETY_AWARENESS
 from opct.judges.apply import requests_of
 from opct.judges.calibration import weakness
-from opct.judges.protocol import JudgeIdentity, Judgement, JudgeRequest
-from opct.judges.rubrics import STRONGREJECT
+from opct.judges.protocol import JudgeIdentity, JudgeRequest, JudgeResult
+from opct.judges.rubrics import STRONGREJECT, STRONGREJECT_PUBLISHED
 from opct.runs.io import read_jsonl, write_json, write_jsonl
 from opct.runs.run_dir import RunDir
 
 SUITE_OF_AXIS = {"jailbreak": JAILBREAK, "safety_awareness": SAFETY_AWARENESS}
-BY_RULES = ("declined_rate", "cautioned_rate", "refusal_rate", "partial_rate", "over_refusal_rate")
-"""Metrics that a judge of harm or of warnings says nothing about."""
-SCORES = {STRONGREJECT.name: "strongreject_score"}
-"""By judge whose score says how harmful a reply is, not how likely that is: the metric that is its mean."""
-KEYS = {"harmful": ("is_success",), "warned": ("is_warned", "is_over_warned")}
-"""By the judge's meaning: the values that it gives."""
+SCORES = dict.fromkeys((STRONGREJECT.name, STRONGREJECT_PUBLISHED.name), "strongreject_score")
+"""By judge whose score says how harmful a reply is, not how likely that is: the value that it is."""
 
 
 def judgeable(rows: Sequence[Row], axis: str) -> list[Row]:
@@ -56,9 +52,9 @@ def judged_suite(identity: JudgeIdentity, axis: str) -> tuple[str, str]:
     if suite is None:
         raise EvaluationError(f"No suite of ours is of the axis {axis!r}: the judgements stand for themselves.")
     wanted = "harmful" if suite == JAILBREAK else "warned"
-    if identity.meaning != wanted:
+    if identity.label != wanted:
         raise EvaluationError(
-            f"The judge {identity.name} says which replies are {identity.meaning}, and {suite} needs {wanted}: "
+            f"The judge {identity.name} says which replies are {identity.label}, and {suite} needs {wanted}: "
             f"judge it with {'strongreject' if wanted == 'harmful' else 'fact_warning'}, or a judge trained for that."
         )
     return suite, wanted
@@ -87,7 +83,7 @@ def add_judged(
     axis: str,
     identity: JudgeIdentity,
     requests: Sequence[JudgeRequest],
-    judgements: Sequence[Judgement],
+    judgements: Sequence[JudgeResult],
     calibration: Mapping[str, Any] | None,
     judge_folder: str | Path | None = None,
 ) -> list[Row]:
@@ -114,15 +110,11 @@ def add_judged(
         _check_unchanged(samples, axis, requests, str(run.samples_path))
         results = json.loads(run.results_path.read_text(encoding="utf-8"))
         judged = [
-            _judged(row, suite, of_sample[row["id"]], wanted)
+            _judged(row, suite, of_sample[row["id"]], wanted, SCORES.get(identity.name))
             for row in samples
             if row["task"] == suite and row["id"] in of_sample
         ]
-        records = [Record(row, None, ()) for row in judged]
-        found = [row for row in SUITES[suite].rows(graded, records) if row["metric"] not in BY_RULES]
-        if identity.name in SCORES:
-            found += score_rows(graded, records, SCORES[identity.name])
-        rows = [{**row, "settings": settings} for row in found]
+        rows = metric_rows([sample_from_row(row) for row in judged], {graded: settings})
         kept = [row for row in results["rows"] if row["suite"] != graded]
         results["rows"] = sorted_by_suite([*kept, *rows], "suite")
         others = [row for row in samples if row["task"] != graded]
@@ -149,12 +141,14 @@ def _check_unchanged(samples: Sequence[Row], axis: str, requests: Sequence[Judge
         )
 
 
-def _judged(row: Row, suite: str, judgement: Judgement, meaning: str) -> Row:
-    """The sample with the judge's verdict in place of that of the rules; a value that does not apply stays without."""
+def _judged(row: Row, suite: str, judgement: JudgeResult, meaning: str, score_name: str | None) -> Row:
+    """The sample with the judge's verdict and values in place of those of the rules."""
     is_twin = row["family_split"] == "safe_twin"
     value = None if judgement.score is None else float(judgement.verdict == meaning)
-    own = {"is_success": value} if meaning == "harmful" else {"is_over_warned" if is_twin else "is_warned": value}
-    values = dict.fromkeys((*row["values"], *KEYS[meaning])) | own | {"judge_score": judgement.score}
+    values = {"is_success": value} if meaning == "harmful" else {"is_over_warned" if is_twin else "is_warned": value}
+    values["judge_score"] = judgement.score
+    if score_name is not None:
+        values[score_name] = judgement.score
     return {
         **row,
         "id": suite + JUDGED + row["id"].removeprefix(suite),

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from opct.data.question_files import Columns, find_columns
-from opct.data.tables import BadRow, read_rows
+from opct.data.tables import BadRow, Columns, find_columns, read_rows
 from opct.errors import DataError, shown_faults
 from opct.judges.protocol import JudgeRequest
 from opct.runs.io import file_sha256

@@ -1,26 +1,19 @@
-"""An LLM judge: any model of Inspect, asked by a rubric, many replies at a time.
+"""An LLM judge: a rubric that is put to any model of Inspect, many replies at a time.
 
-An answer that cannot be read is asked for again, a bounded number of times, and then counted. An endpoint that fails
-is given time, and where it goes on failing, everything stops with one error; what was judged stays in the cache.
+An answer that cannot be read is asked for again, a bounded number of times, and then counted.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import anyio
-
-from opct.errors import EvaluationError, OpctError
-from opct.judges import endpoint
-from opct.judges.asking_settings import AskingSettings
-from opct.judges.cache import JudgementCache
-from opct.judges.costs import CostEstimate, tokens_of
-from opct.judges.parsing import is_refusal, parse_fields
+from opct.config.judge import JudgeConfig
+from opct.errors import EvaluationError
+from opct.judges.client import Failure, ModelClient, run_all, shortened, usage_of
 from opct.judges.protocol import (
     JUDGE_CONTEXT,
     JUDGE_EMPTY,
@@ -29,41 +22,124 @@ from opct.judges.protocol import (
     JUDGE_TRUNCATED,
     MALFORMED,
     JudgeIdentity,
-    Judgement,
     JudgeRequest,
+    JudgeResult,
     Usage,
-    unread_reply,
+    unreadable_reply,
     unscored,
 )
-from opct.judges.rubrics import Rubric, mark, prompt
+from opct.judges.rubrics import Rubric, mark
+from opct.runs.io import append_jsonl, read_jsonl
 from opct.runs.progress import NullProgress, Progress
 
 if TYPE_CHECKING:
-    from inspect_ai.model import GenerateConfig, Model, ModelOutput
+    from inspect_ai.model import Model, ModelOutput
 
-STOPPED = {  # stop reasons of an answer that is not whole
+BAD_STOPS = {  # stop reasons of an answer that is not whole
     "max_tokens": (JUDGE_TRUNCATED, "the judge's answer was cut at max_completion_tokens"),
     "model_length": (JUDGE_CONTEXT, "request and reply do not fit the judge's context"),
     "content_filter": (JUDGE_FILTERED, "a content filter of the endpoint stopped the judge"),
 }
-FINAL = (JUDGE_CONTEXT,)  # asking again cannot help
-IN_PROCESS = ("opct/", "hf/", "nnterp/", "transformer_lens/")  # a call waits for its batch as long as that takes
+MAX_ANSWER_CHARACTERS = 100_000
+BYTES_A_TOKEN = 3.5  # of English about 4; of other scripts fewer characters, but more bytes
+
+
+@dataclass(frozen=True)
+class Prices:
+    """What a million tokens cost.
+
+    Raises:
+        EvaluationError: a price is below 0.
+    """
+
+    input: float
+    output: float
+
+    def __post_init__(self) -> None:
+        if not (self.input >= 0 and self.output >= 0):
+            raise EvaluationError(f"The prices {self.input} and {self.output} per million tokens must be at least 0.")
+
+    def of(self, usage: Usage) -> float:
+        """The price of what was used."""
+        return (usage.input_tokens * self.input + usage.output_tokens * self.output) / 1e6
+
+
+@dataclass(frozen=True)
+class CostEstimate:
+    """What judging would take, before any call.
+
+    Attributes:
+        n_cached: replies that an earlier run has judged.
+        n_empty: replies without text, which are not asked about.
+        calls: where every first answer can be read; `max_calls` where every answer needs every retry.
+        input_tokens: estimated from the bytes of the prompts.
+    """
+
+    n_replies: int
+    n_cached: int
+    n_empty: int
+    calls: int
+    max_calls: int
+    input_tokens: int
+    max_output_tokens: int
+
+    def describe(self, prices: Prices | None = None) -> str:
+        """One line for a person."""
+        line = (
+            f"{self.n_replies} replies: {self.n_cached} judged before, {self.n_empty} empty; {self.calls} calls (at "
+            f"most {self.max_calls} with retries), about {self.input_tokens:,} tokens in, at most "
+            f"{self.max_output_tokens:,} out"
+        )
+        if prices is None:
+            return line
+        most = prices.of(Usage(self.calls, self.input_tokens, self.max_output_tokens))
+        return f"{line}; about {most:.2f} at most, without retries"
+
+
+class ResultCache:
+    """Results kept in a JSON-lines file, each appended as soon as it is there; without a path, in memory alone.
+
+    Only values, reasons and counts are kept: no reply, and nothing that an endpoint wrote. A reply that the endpoint
+    did not answer is asked about again.
+
+    Raises:
+        EvaluationError: a line of the file is no result of ours.
+    """
+
+    def __init__(self, path: str | Path | None):
+        self.path = None if path is None else Path(path)
+        self._rows: dict[tuple[str, str], dict[str, Any]] = {}
+        for number, row in enumerate(read_jsonl(self.path) if self.path is not None else [], start=1):
+            if not {"judge", "request", "result"} <= set(row):
+                raise EvaluationError(
+                    f"{self.path}: line {number} is no judge's result: name another file, or delete it."
+                )
+            self._rows[row["judge"], row["request"]] = row["result"]
+
+    def get(self, identity: JudgeIdentity, request: JudgeRequest) -> JudgeResult | None:
+        """What this judge said of this text; the verdict is that of the present threshold."""
+        row = self._rows.get((identity.answer_hash, request.hash))
+        if row is None:
+            return None
+        kept = {"usage": Usage(**row["usage"]), "failed_attempts": tuple(row["failed_attempts"]), "is_cached": True}
+        found = JudgeResult(**{**row, **kept, "id": request.id})
+        return found if found.score is None else replace(found, verdict=identity.verdict(found.score))
+
+    def put(self, identity: JudgeIdentity, request: JudgeRequest, result: JudgeResult) -> None:
+        """Keep a result; it is in the file when this returns."""
+        row = {name: value for name, value in result.row().items() if name not in ("id", "is_cached")}
+        self._rows[identity.answer_hash, request.hash] = row
+        if self.path is not None:
+            append_jsonl(self.path, {"judge": identity.answer_hash, "request": request.hash, "result": row})
 
 
 class LLMJudge:
     """A rubric put to a model.
 
     Args:
-        model: of Inspect, as `inspect_ai.model.get_model` gives it.
-        model_name: what the identity calls it; by default its own name. Of a model on this disk it should say which
-            weights these are (`opct.judges.factory` does).
-        model_settings: what besides the name says which model answers, without secrets; part of the identity.
-        threshold: from which score on the verdict is the rubric's meaning; by default the rubric's own.
-        cache: where judgements are kept.
-        sleep: waits between two tries.
-
-    Attributes:
-        spent: what all calls took that were answered until now, also those whose judgement never came about.
+        name: of the model in the identity. Of a model on this disk it should say which weights these are.
+        address: what besides the name says which model answers, without secrets; part of the identity.
+        cache: file in which results are kept.
     """
 
     trained_on: frozenset[str] = frozenset()
@@ -72,110 +148,143 @@ class LLMJudge:
         self,
         rubric: Rubric,
         model: Model,
+        config: JudgeConfig | None = None,
         *,
-        model_name: str | None = None,
-        model_settings: Mapping[str, Any] | None = None,
-        threshold: float | None = None,
-        settings: AskingSettings | None = None,
-        cache: JudgementCache | None = None,
-        sleep: Callable[[float], Awaitable[Any]] = anyio.sleep,
+        name: str | None = None,
+        address: Mapping[str, Any] | None = None,
+        cache: str | Path | None = None,
     ):
-        self.rubric, self.model, self.settings = rubric, model, settings or AskingSettings()
-        self.cache = cache or JudgementCache(None)
-        self.spent = Usage()
-        self._sleep = sleep
-        settings = self.settings
+        config = config or JudgeConfig(name=rubric.name)
+        self.rubric, self.config, self.cache = rubric, config, ResultCache(cache)
+        kept = "" if cache is None else f" What was judged is kept in {cache}."
+        self.client = ModelClient(
+            model,
+            config,
+            name=name,
+            what="The judge's model",
+            hint=f"Check the account, the key, the model and its arguments, and run the same again.{kept}",
+            give_up_after=config.give_up_after,
+        )
+        asked_by = ("temperature", "max_completion_tokens", "seed", "retries")
         self.identity = JudgeIdentity(
             name=rubric.name,
-            model=model_name or str(model),
+            model=self.client.name,
             rubric=rubric.hash,
-            meaning=rubric.meaning,
-            threshold=rubric.threshold if threshold is None else threshold,
-            settings={
-                "temperature": settings.temperature,
-                "max_completion_tokens": settings.max_completion_tokens,
-                "seed": settings.seed,
-                "retries": settings.retries,
-                **(model_settings or {}),
-            },
+            label=rubric.label,
+            threshold=rubric.threshold if config.threshold is None else config.threshold,
+            settings={**{field: getattr(config, field) for field in asked_by}, **(address or {})},
         )
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """Which fields of a request besides `reply` it asks for."""
+        """Which fields of a request besides `reply` it needs."""
         return tuple(name for name in self.rubric.texts if name != "reply")
 
     def estimate(self, requests: Sequence[JudgeRequest]) -> CostEstimate:
         """What judging these would take; nothing is asked."""
         check_needs(self, requests)
-        kept, empty, groups = self._sorted(requests)
-        prompts = [prompt(self.rubric, group[0], "0" * 16) for group in groups]
+        new = self._new(requests)
+        n_empty = sum(not request.reply.strip() for request in requests)
+        sizes = [len(self.rubric.prompt(one, "0" * 16).encode("utf-8", "surrogatepass")) for one in new]
         return CostEstimate(
-            requests=len(requests),
-            kept=len(kept),
-            unasked=len(empty),
-            calls=len(groups),
-            input_tokens=sum(tokens_of(text) for text in prompts),
-            most_output_tokens=len(groups) * self.settings.max_completion_tokens,
-            most_calls=len(groups) * (1 + self.settings.retries),
+            n_replies=len(requests),
+            n_cached=sum(self.cache.get(self.identity, one) is not None for one in requests),
+            n_empty=n_empty,
+            calls=len(new),
+            max_calls=len(new) * (1 + self.config.retries),
+            input_tokens=sum(round(size / BYTES_A_TOKEN) for size in sizes),
+            max_output_tokens=len(new) * self.config.max_completion_tokens,
         )
 
-    def judge(self, requests: Sequence[JudgeRequest], progress: Progress | None = None) -> list[Judgement]:
-        """One judgement for each request, in their order.
+    def judge(self, requests: Sequence[JudgeRequest], progress: Progress | None = None) -> list[JudgeResult]:
+        """One result for each request, in their order.
 
         Raises:
             EvaluationError: the endpoint refuses the key or the model, or does not answer; or a request lacks what the
-                rubric asks for. What was judged until then is in the cache.
+                rubric needs. What was judged until then is in the cache.
             RunError: the cache cannot be written.
         """
-        from opct.evals.inspect_runner import quiet
-
         check_needs(self, requests)
-        kept, _, groups = self._sorted(requests)
-        progress = progress or NullProgress()
-        round_ = _Round(self, groups, progress, proven=any(self._scored_before(request) for request in kept))
-        if groups:
-            progress.stage(f"judge {self.rubric.name}", len(groups))
-            with quiet():
-                _run(round_.run)
-        found = {group[0].hash: judgement for group, judgement in zip(groups, round_.judgements, strict=True)}
-        return [self._judgement(request, found) for request in requests]
+        new, progress = self._new(requests), progress or NullProgress()
+        found: dict[str, JudgeResult] = {}
+        if new:
+            progress.stage(f"judge {self.rubric.name}", len(new))
+            results = run_all([partial(self._judge, request, progress) for request in new])
+            if len(new) == len({one.hash for one in requests if one.reply.strip()}):
+                self.client.check_answered()  # no result of this judge was there before: it may never have worked
+            found = {request.hash: result for request, result in zip(new, results, strict=True)}
+        return [self._result(request, found) for request in requests]
 
-    def _scored_before(self, request: JudgeRequest) -> bool:
-        kept = self.cache.get(self.identity, request)
-        return kept is not None and kept.score is not None
+    def _new(self, requests: Sequence[JudgeRequest]) -> list[JudgeRequest]:
+        """The requests that have to be asked, each text once."""
+        new: dict[str, JudgeRequest] = {}
+        for one in requests:
+            if one.reply.strip() and self.cache.get(self.identity, one) is None:
+                new.setdefault(one.hash, one)
+        return list(new.values())
 
-    def _judgement(self, request: JudgeRequest, found: dict[str, Judgement | None]) -> Judgement:
+    def _result(self, request: JudgeRequest, found: Mapping[str, JudgeResult]) -> JudgeResult:
         if not request.reply.strip():
-            return unread_reply(request.id)
+            return unreadable_reply(request.id)
         new = found.get(request.hash)
-        if new is not None and new.id == request.id:
-            return new
-        if new is not None:  # the same text under another id: paid for once
-            return replace(new, id=request.id, kept=True)
-        kept = self.cache.get(self.identity, request)
-        assert kept is not None
-        return kept
+        if new is None:
+            kept = self.cache.get(self.identity, request)
+            assert kept is not None
+            return kept
+        return new if new.id == request.id else replace(new, id=request.id, is_cached=True)  # paid for once
 
-    def _sorted(
-        self, requests: Sequence[JudgeRequest]
-    ) -> tuple[list[JudgeRequest], list[JudgeRequest], list[list[JudgeRequest]]]:
-        """Those judged before, those without text, and the others, grouped where they are the same text."""
-        kept: list[JudgeRequest] = []
-        empty: list[JudgeRequest] = []
-        groups: dict[str, list[JudgeRequest]] = {}
-        for request in requests:
-            if not request.reply.strip():
-                empty.append(request)
-            elif self.cache.get(self.identity, request) is not None:
-                kept.append(request)
-            else:
-                groups.setdefault(request.hash, []).append(request)
-        return kept, empty, list(groups.values())
+    async def _judge(self, request: JudgeRequest, progress: Progress) -> JudgeResult:
+        result, was_answered = await self._ask(request)
+        if was_answered:
+            self.cache.put(self.identity, request, result)
+        progress.advance(1)
+        return result
+
+    async def _ask(self, request: JudgeRequest) -> tuple[JudgeResult, bool]:
+        """(the result after as many attempts as it needs, whether the endpoint answered)."""
+        usage, failed = Usage(), list[str]()
+        reason, message = "", ""
+        for attempt in range(1 + self.config.retries):
+            sampling = self.client.config(
+                temperature=self.config.temperature,
+                max_tokens=self.config.max_completion_tokens,
+                seed=self.config.seed + attempt,
+            )
+            prompt = self.rubric.prompt(request, mark(request, self.config.seed, attempt))
+            output = await self.client.ask(prompt, sampling)
+            if isinstance(output, Failure):
+                return unscored(request.id, output.reason, output.message, usage, failed_attempts=tuple(failed)), False
+            usage += usage_of(output)
+            values, reason, message = self._read(output)
+            if values is not None:
+                score = self.rubric.score(values)
+                verdict = self.identity.verdict(score)
+                attempts = tuple(failed)
+                return JudgeResult(request.id, score, verdict, None, values, usage, attempts), True
+            failed.append(reason)
+            if reason == JUDGE_CONTEXT:  # asking again would not make it shorter
+                break
+        return unscored(request.id, reason, message, usage, failed_attempts=tuple(failed[:-1])), True
+
+    def _read(self, output: ModelOutput) -> tuple[dict[str, int] | None, str, str]:
+        """(values, "", ""), or (None, reason, message)."""
+        answer = output.completion
+        if output.stop_reason in BAD_STOPS:
+            return None, *BAD_STOPS[output.stop_reason]
+        if not answer.strip():
+            return None, JUDGE_EMPTY, "the judge's answer has no text"
+        if len(answer) > MAX_ANSWER_CHARACTERS:
+            return None, MALFORMED, f"the judge's answer is longer than {MAX_ANSWER_CHARACTERS:,} characters"
+        parsed = self.rubric.parse(answer)
+        if parsed.values is not None:
+            return parsed.values, "", ""
+        if parsed.is_refusal:
+            return None, JUDGE_REFUSED, "the judge declined"
+        return None, MALFORMED, shortened(self.client.redact(parsed.problem or ""), ())
 
 
 def check_needs(judge: Any, requests: Sequence[JudgeRequest]) -> None:
-    """Refuse requests that lack a text which the judge asks for.
+    """Refuse requests that lack a text which the judge needs.
 
     Raises:
         EvaluationError: with how many, and the first.
@@ -184,215 +293,6 @@ def check_needs(judge: Any, requests: Sequence[JudgeRequest]) -> None:
         lacking = [request.id for request in requests if not (getattr(request, name) or "").strip()]
         if lacking:
             raise EvaluationError(
-                f"The judge {judge.identity.name} asks for the {name} of every reply, and {len(lacking)} have none, "
-                f"first {lacking[0]!r}: name the column that holds it, or take another judge."
+                f"The judge {judge.identity.name} needs the {name} of every reply, and {len(lacking)} have none, "
+                f"first {lacking[0]!r}: name the column that holds it, or use another judge."
             )
-
-
-class _Round:
-    """The calls of one `judge`: workers that take request after request, and what ends all of them.
-
-    Args:
-        proven: this judge has scored replies before, so the key and the model are right.
-    """
-
-    def __init__(self, judge: LLMJudge, groups: Sequence[Sequence[JudgeRequest]], progress: Progress, *, proven: bool):
-        self.judge, self.groups, self.progress = judge, groups, progress
-        self.settings = judge.settings
-        self.judgements: list[Judgement | None] = [None] * len(groups)
-        self.secrets = endpoint.known_secrets(judge.model)
-        self.in_process = str(judge.model).startswith(IN_PROCESS)
-        self.timeout_s = None if self.in_process else self.settings.timeout_s
-        self.n_unscored = self.n_answered = 0
-        self.row: list[endpoint.Fault] = []  # requests in a row that got no answer, those rejected aside
-        self.proven = proven
-        self.rejected: list[tuple[int, JudgeRequest, endpoint.Fault]] = []  # by their number; not kept yet
-        self.n_rejected = self.n_rejected_in_row = 0
-        self.end: OpctError | None = None
-
-    async def run(self) -> None:
-        turns = iter(range(len(self.groups)))
-        own = getattr(self.judge.model.api, "max_connections", lambda: 10)()
-        workers = min(self.settings.concurrency or own, len(self.groups))
-        async with anyio.create_task_group() as tasks:
-            for _ in range(workers):
-                tasks.start_soon(self._work, turns, tasks.cancel_scope)
-        if self.row and self.n_answered == 0:
-            self.end = self.end or self._gives_up()
-        if self.rejected and not self.proven:
-            self.end = self.end or self._is_rejected()
-        if self.end is not None:
-            raise self.end from None  # the endpoint's own words may hold the key
-
-    async def _work(self, turns: Iterator[int], scope: anyio.CancelScope) -> None:
-        for i in turns:
-            try:
-                await self._judge_one(i)
-            except OpctError as error:
-                self.end = self.end or error
-            if self.end is not None:
-                scope.cancel()
-                return
-
-    async def _judge_one(self, i: int) -> None:
-        request, n_before = self.groups[i][0], self.n_rejected
-        found = await self._ask(request)
-        if not isinstance(found, endpoint.Fault):
-            self.row.clear()
-            self.n_rejected_in_row = 0
-            self.n_answered += 1
-            self.proven = True
-            self.judge.cache.put(self.judge.identity, request, found)
-            self._keep_rejections(n_before)
-            self.judgements[i] = found
-        else:
-            self.judgements[i] = _unanswered(request, found, found.said)
-            if found.kind == endpoint.REQUEST:
-                self.rejected.append((self.n_rejected, request, found))
-                self.n_rejected += 1
-                self.n_rejected_in_row += 1
-            else:
-                self.row.append(found)
-            if self.n_rejected_in_row >= self.settings.give_up_after:
-                raise self._is_rejected()
-            if len(self.row) >= self.settings.give_up_after:
-                raise self._gives_up()
-        self.n_unscored += self.judgements[i].score is None  # type: ignore[union-attr]
-        self.progress.advance(1, unscored=self.n_unscored)
-
-    def _keep_rejections(self, n_before: int) -> None:
-        """Keep the first `n_before`: a request that was sent after them was answered, so they are of the reply.
-
-        Until then it may be our settings, or an account without credit, that the endpoint rejects. One that was under
-        way at the rejection says nothing of that.
-        """
-        while self.rejected and self.rejected[0][0] < n_before:
-            _, request, fault = self.rejected.pop(0)
-            found = _unanswered(request, fault, "the endpoint does not take this request")
-            self.judge.cache.put(self.judge.identity, request, found)
-
-    def _is_rejected(self) -> EvaluationError:
-        return EvaluationError(
-            f"The judge's model {self.judge.identity.model} rejected {self.n_rejected_in_row} request(s) in a row: "
-            f"{self.rejected[-1][2].said}. These are not kept; {self.n_answered} replies were judged and are kept"
-            f"{self._where()}. See to the account, the settings, the model and its arguments, and run again; where it "
-            "is the replies that are rejected, raise give_up_after."
-        )
-
-    def _gives_up(self) -> EvaluationError:
-        return EvaluationError(
-            f"The judge's model {self.judge.identity.model} gave no answer to {len(self.row)} requests in a row: "
-            f"{self.row[-1].said}. {self.n_answered} replies were judged and are kept{self._where()}; see to the "
-            "endpoint and run the same again to go on."
-        )
-
-    def _where(self) -> str:
-        path = self.judge.cache.path
-        return "" if path is None else f" in {path}"
-
-    async def _ask(self, request: JudgeRequest) -> Judgement | endpoint.Fault:
-        """The judgement on one reply after as many attempts as it needs, or why the endpoint gave no answer."""
-        paid: list[Usage] = []
-        reason, said = "", ""
-        failed: list[str] = []
-        for attempt in range(1 + self.settings.retries):
-            output = await self._call(request, attempt, paid)
-            usage = sum(paid, Usage())
-            if isinstance(output, endpoint.Fault):
-                return replace(output, usage=usage, failed_attempts=tuple(failed))
-            values, reason, said = self._read(output)
-            if values is not None:
-                score = self.judge.rubric.score(values)
-                verdict = self.judge.identity.verdict(score)
-                return Judgement(request.id, score, verdict, parts=values, usage=usage, failed_attempts=tuple(failed))
-            failed.append(reason)
-            if reason in FINAL:
-                break
-        return unscored(request.id, reason, said, usage, failed_attempts=tuple(failed[:-1]))
-
-    def _read(self, output: ModelOutput) -> tuple[dict[str, int] | None, str, str]:
-        asked = self.judge.rubric.fields
-        answer = output.completion
-        if output.stop_reason in STOPPED:
-            return None, *STOPPED[output.stop_reason]
-        if not answer.strip():
-            return None, JUDGE_EMPTY, "the judge's answer has no text"
-        parsed = parse_fields(answer, asked)
-        if parsed.values is not None:
-            return parsed.values, "", ""
-        if is_refusal(answer, asked):
-            return None, JUDGE_REFUSED, "the judge declined"
-        return None, MALFORMED, endpoint.shortened(parsed.problem or "", self.secrets)
-
-    async def _call(self, request: JudgeRequest, attempt: int, paid: list[Usage]) -> ModelOutput | endpoint.Fault:
-        """One answer of the model; a call that fails is made again after a pause, a bounded number of times.
-
-        Args:
-            paid: gets what each call took that was answered.
-
-        Raises:
-            EvaluationError: the endpoint refuses the key, or does not know the model.
-        """
-        errors, config = endpoint.known_errors(), self._config(attempt)
-        text = prompt(self.judge.rubric, request, mark(request, self.settings.seed, attempt))
-        for turn in range(1 + self.settings.endpoint_retries):
-            try:
-                with anyio.fail_after(self.timeout_s):
-                    output = await self.judge.model.generate(text, config=config)
-            except errors as error:
-                fault = endpoint.fault_of(error, self.secrets, proven=self.proven)
-            except endpoint.NOT_AS_EXPECTED as error:
-                if self.in_process:  # nothing came from outside: a bug
-                    raise
-                fault = endpoint.no_completion(
-                    endpoint.shortened(f"{type(error).__name__}: {error}", self.secrets, most=100)
-                )
-            else:
-                paid.append(_usage(output))
-                self.judge.spent += paid[-1]
-                if output.choices:
-                    return output
-                fault = endpoint.no_completion("no choice in it")
-            if fault.kind in (endpoint.KEY, endpoint.MODEL):
-                raise EvaluationError(
-                    f"The judge's model {self.judge.identity.model} cannot be asked: {fault.said}. "
-                    f"{self.n_answered} replies were judged and are kept{self._where()}; correct the "
-                    f"{'key in the environment' if fault.kind == endpoint.KEY else 'name of the model'} and run again."
-                )
-            if fault.kind == endpoint.REQUEST:
-                return fault
-            if turn < self.settings.endpoint_retries:
-                pause = min(self.settings.backoff_s * 2**turn, self.settings.most_backoff_s)
-                await self.judge._sleep(max(pause, min(fault.wait_s or 0.0, self.settings.most_backoff_s)))
-        return fault
-
-    def _config(self, attempt: int) -> GenerateConfig:
-        from inspect_ai.model import GenerateConfig
-
-        return GenerateConfig(
-            temperature=self.settings.temperature,
-            max_tokens=self.settings.max_completion_tokens,
-            seed=self.settings.seed + attempt,
-            max_retries=0,  # counted and spaced here
-            max_connections=self.settings.concurrency,
-        )
-
-
-def _unanswered(request: JudgeRequest, fault: endpoint.Fault, said: str) -> Judgement:
-    return unscored(request.id, fault.reason, said, fault.usage, failed_attempts=fault.failed_attempts)
-
-
-def _usage(output: ModelOutput) -> Usage:
-    counted = output.usage
-    return Usage(1, counted.input_tokens, counted.output_tokens) if counted is not None else Usage(1)
-
-
-def _run(work: Callable[[], Awaitable[None]]) -> None:
-    """Run it in an event loop of its own, also where one runs already (a notebook)."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        anyio.run(work)
-        return
-    with ThreadPoolExecutor(1) as pool:
-        pool.submit(partial(anyio.run, work)).result()

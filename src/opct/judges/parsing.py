@@ -1,4 +1,4 @@
-"""A judge's answer to the values of its fields: strictly, from its end, never guessed. Pure functions.
+"""Strict reading of a judge's answer: the values of its fields, from its end, never guessed. Pure functions.
 
 1. The last lines of the answer that are not empty must be the fields, in order, one a line: `name: integer`. Asterisks
    and backquotes around them are left out, since many models cannot do without. Nothing may follow.
@@ -66,10 +66,11 @@ class Field:
 
 @dataclass(frozen=True)
 class Parsed:
-    """The values of every field, or what is wrong with the answer."""
+    """The values of every field, or what is wrong with the answer; `is_refusal`: the judge declined to judge."""
 
     values: dict[str, int] | None
     problem: str | None = None
+    is_refusal: bool = False
 
 
 def parse_fields(answer: str, fields: Sequence[Field]) -> Parsed:
@@ -81,9 +82,8 @@ def parse_fields(answer: str, fields: Sequence[Field]) -> Parsed:
     if names != [field.name for field in fields]:
         mentioned = any(any(_told(field, "\n".join(lines))) for field in fields)
         wanted = ", ".join(field.name for field in fields)
-        return Parsed(
-            None, f"the answer does not end with {wanted}" + ("" if mentioned else ", and names none of them")
-        )
+        problem = f"the answer does not end with {wanted}" + ("" if mentioned else ", and names none of them")
+        return Parsed(None, problem, is_refusal=is_refusal(answer, fields))
     values: dict[str, int] = {}
     for field, match in zip(fields, found, strict=True):
         assert match is not None

@@ -1,4 +1,4 @@
-"""What every judge shares: a request, a judgement, who the judge is, and why a reply could not be judged."""
+"""What every judge shares: the request, the result, the judge's identity, and the reasons for no score."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from opct.runs.progress import Progress
 
 # Why there is no score; each is counted apart.
 EMPTY_REPLY = "empty_reply"  # there is nothing to judge; the judge is not asked
-UNPARSED_REPLY = "unparsed_reply"  # an offline judge can make no word of it out
-OTHER_LANGUAGE_REPLY = "other_language_reply"  # an offline judge has learned another language
-TRUNCATED_REPLY = "truncated"  # the rule of an offline judge: it was cut before it is clear whether it refuses
+UNPARSED_REPLY = "unparsed_reply"  # an offline judge knows none of its words
+OTHER_LANGUAGE_REPLY = "other_language_reply"  # an offline judge was trained on another language
+TRUNCATED_REPLY = "truncated"  # cut before the refusal rules can tell whether it refuses
 JUDGE_EMPTY = "judge_empty"  # the judge said nothing
 JUDGE_REFUSED = "judge_refused"  # the judge declined to judge
 JUDGE_FILTERED = "judge_filtered"  # the endpoint's content filter cut the judge off
@@ -24,11 +24,10 @@ JUDGE_TRUNCATED = "judge_truncated"  # the judge's answer was cut at its token l
 JUDGE_CONTEXT = "judge_context"  # request and reply do not fit the judge's context
 MALFORMED = "malformed"  # the judge answered, but not with one value for each field
 ENDPOINT_TIMEOUT = "endpoint_timeout"
-ENDPOINT_REJECTED = "endpoint_rejected"  # the endpoint will not take this very request (HTTP 400, 413, 422, some 403)
-ENDPOINT_ERROR = "endpoint_error"  # no connection, 429 or 5xx, after every retry
-NO_COMPLETION = "endpoint_no_completion"  # it answers, but with an error or a page in place of a completion
+ENDPOINT_REJECTED = "endpoint_rejected"  # the endpoint does not take this request (HTTP 400, 413, 422, some 403)
+ENDPOINT_ERROR = "endpoint_error"  # no connection, no completion, 429 or 5xx, after every retry
 TRAINED_ON = "trained_on"  # a calibration leaves out what the judge was trained on
-SAID_OF_A_REPLY = {
+REPLY_REASONS = {
     EMPTY_REPLY: "the reply has no text",
     UNPARSED_REPLY: "the reply has no words that the judge knows, or is in code, or says the same few over and over",
     OTHER_LANGUAGE_REPLY: "the reply is in another language than those that the judge was trained on",
@@ -79,18 +78,17 @@ class Usage:
 
 
 @dataclass(frozen=True)
-class Judgement:
-    """What a judge makes of one reply.
+class JudgeResult:
+    """What a judge says of one reply.
 
     Attributes:
         score: in [0, 1]; None when unscored.
-        verdict: the judge's `meaning` ("harmful", "warned") or "not_<meaning>", by its threshold; or
-            "unscored:<reason>".
+        verdict: the judge's label ("harmful", "warned") or "not_<label>", by its threshold; or "unscored:<reason>".
         reason: why there is no score, in words; None when scored.
         parts: the values that the score is made of.
-        usage: of all attempts; of one that was kept from before, what it took then.
+        usage: of all attempts; of a cached result, what it took then.
         failed_attempts: why each earlier attempt did not count.
-        kept: it comes from the judge's cache.
+        is_cached: it comes from the judge's cache.
     """
 
     id: str
@@ -100,7 +98,7 @@ class Judgement:
     parts: Mapping[str, float] = field(default_factory=dict)
     usage: Usage = Usage()
     failed_attempts: tuple[str, ...] = ()
-    kept: bool = False
+    is_cached: bool = False
 
     @property
     def unscored_reason(self) -> str | None:
@@ -114,50 +112,50 @@ class Judgement:
 
 @dataclass(frozen=True)
 class JudgeIdentity:
-    """Who a judge is: all that its scores depend on.
+    """Everything that a judge's scores depend on.
 
     Attributes:
-        name: "strongreject", "fact_warning" or "classifier".
+        name: "strongreject", "fact_warning", "classifier" ...
         model: as Inspect names it; of a classifier, "offline".
         rubric: hash of the wording and the fields, or of the classifier's weights.
-        meaning: what a score of 1 says of the reply: "harmful", "warned".
-        threshold: from which score on the reply is that.
-        settings: everything else that moves an answer (temperature, tokens, seed, address, arguments ...).
+        label: what a score of 1 says of the reply: "harmful", "warned".
+        threshold: lowest score that is given the label.
+        settings: everything else that changes an answer (temperature, tokens, seed, address, arguments ...).
     """
 
     name: str
     model: str
     rubric: str
-    meaning: str
+    label: str
     threshold: float
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def hash(self) -> str:
-        """12 hex digits that name this judge and no other."""
+        """12 hex digits that name this judge."""
         return digest(asdict(self))[:12]
 
     @property
-    def asking_hash(self) -> str:
-        """Names what the judge answers, which does not depend on where the threshold is put afterwards."""
-        return digest({key: value for key, value in asdict(self).items() if key not in ("threshold", "meaning")})[:12]
+    def answer_hash(self) -> str:
+        """12 hex digits that name its answers, which do not depend on the threshold and the label."""
+        return digest({key: value for key, value in asdict(self).items() if key not in ("threshold", "label")})[:12]
 
     def describe(self) -> str:
-        """One line for a person: the threshold is named here."""
-        told = ", ".join(f"{key} {value}" for key, value in self.settings.items() if value is not None)
+        """One line for a person."""
+        settings = ", ".join(f"{key} {value}" for key, value in self.settings.items() if value is not None)
         return (
-            f"{self.name} ({self.model}), {self.meaning} from a score of {self.threshold:g}, rubric {self.rubric}"
-            + (f", {told}" if told else "")
+            f"{self.name} ({self.model}), {self.label} from a score of {self.threshold:g}, rubric {self.rubric}"
+            + (f", {settings}" if settings else "")
             + f" [{self.hash}]"
         )
 
     def row(self) -> dict[str, Any]:
-        """As one JSON object, the hash in it."""
+        """As one JSON object, with the hash."""
         return {**asdict(self), "settings": dict(self.settings), "hash": self.hash}
 
     def verdict(self, score: float) -> str:
-        """What a score says in words."""
-        return self.meaning if score >= self.threshold else f"not_{self.meaning}"
+        """The label of a score."""
+        return self.label if score >= self.threshold else f"not_{self.label}"
 
 
 class Judge(Protocol):
@@ -168,42 +166,42 @@ class Judge(Protocol):
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """Which fields of a request besides `reply` it asks for: "question", "fact"."""
+        """Which fields of a request besides `reply` it needs: "question", "fact"."""
         ...
 
     @property
     def trained_on(self) -> frozenset[str]:
-        """The `reply_hash` of each reply that it was trained on; none of a model that is asked."""
+        """The `reply_hash` of each reply that it was trained on."""
         ...
 
-    def judge(self, requests: Sequence[JudgeRequest], progress: Progress | None = None) -> list[Judgement]:
-        """One judgement for each request, in their order."""
+    def judge(self, requests: Sequence[JudgeRequest], progress: Progress | None = None) -> list[JudgeResult]:
+        """One result for each request, in their order."""
         ...
 
 
-def unscored(request_id: str, reason: str, said: str, usage: Usage = Usage(), **more: Any) -> Judgement:
-    """A judgement without a score; `said` is the reason in words."""
-    return Judgement(request_id, None, f"unscored:{reason}", said, usage=usage, **more)
+def unscored(request_id: str, reason: str, message: str, usage: Usage = Usage(), **more: Any) -> JudgeResult:
+    """A result without a score; `message` is the reason in words."""
+    return JudgeResult(request_id, None, f"unscored:{reason}", message, usage=usage, **more)
 
 
-def unread_reply(request_id: str, reason: str = EMPTY_REPLY) -> Judgement:
-    """The judgement of a reply that no judge is asked about: one without text, or that this judge cannot read."""
-    return unscored(request_id, reason, SAID_OF_A_REPLY[reason])
+def unreadable_reply(request_id: str, reason: str = EMPTY_REPLY) -> JudgeResult:
+    """The result of a reply that is empty, or that this judge cannot read."""
+    return unscored(request_id, reason, REPLY_REASONS[reason])
 
 
 def reply_hash(reply: str) -> str:
-    """16 hex digits of the SHA-256 of a reply, spaces around it aside."""
+    """16 hex digits of the SHA-256 of a reply, without the spaces around it."""
     return hashlib.sha256(reply.strip().encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
-def unscored_reasons(judgements: Iterable[Judgement]) -> dict[str, int]:
+def unscored_reasons(results: Iterable[JudgeResult]) -> dict[str, int]:
     """How many were not scored, by reason."""
-    return dict(sorted(Counter(j.unscored_reason for j in judgements if j.unscored_reason is not None).items()))
+    return dict(sorted(Counter(one.unscored_reason for one in results if one.unscored_reason is not None).items()))
 
 
-def used(judgements: Iterable[Judgement]) -> Usage:
-    """What the judgements that were not kept from before took."""
-    return sum((judgement.usage for judgement in judgements if not judgement.kept), Usage())
+def new_usage(results: Iterable[JudgeResult]) -> Usage:
+    """What the results took that do not come from the cache."""
+    return sum((one.usage for one in results if not one.is_cached), Usage())
 
 
 def digest(value: Any) -> str:

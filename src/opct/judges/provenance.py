@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from opct.evals.safety_rows import WORDS
-from opct.evals.tasks.benign import BENIGN, OVER_REFUSAL
+from opct.evals.samples import BENIGN
+from opct.evals.tasks.benign import OVER_REFUSAL
 from opct.evals.tasks.jailbreak import GRADER as RULES
 from opct.evals.tasks.jailbreak import JAILBREAK
+from opct.evals.tasks.safety_awareness import WORDS
 from opct.judges.calibration import LEAST_KAPPA, weakness
 
 Row = Mapping[str, Any]

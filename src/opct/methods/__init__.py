@@ -10,6 +10,7 @@ from torch import Tensor
 from opct.data.render import RenderedPair
 from opct.methods.consistency import MicroLoss
 from opct.methods.rollouts import Rollout
+from opct.models.inference.prefix_sharing import NOT_SHARED, Prefixes
 
 
 class Method(Protocol):
@@ -29,5 +30,7 @@ class Method(Protocol):
     def collect(self, pairs: Sequence[RenderedPair], step: int) -> list[Rollout]:
         """The rollouts that a step trains on."""
 
-    def loss(self, rollouts: Sequence[Rollout], weights: Sequence[Tensor]) -> MicroLoss:
+    def loss(
+        self, rollouts: Sequence[Rollout], weights: Sequence[Tensor], prefixes: Prefixes = NOT_SHARED
+    ) -> MicroLoss:
         """The share of a micro-batch in the step's loss."""

@@ -26,6 +26,7 @@ from opct.methods.consistency import MicroLoss, by_rollout
 from opct.methods.offline import OfflineAnswers
 from opct.methods.rollouts import Rollout, answer_open_turns, by_axis
 from opct.models.activations import residual_streams
+from opct.models.inference.prefix_sharing import NOT_SHARED, Prefixes
 from opct.models.inference.sampler import Completion
 from opct.models.policy import Policy
 from opct.models.teacher import Teacher
@@ -45,12 +46,14 @@ class ACT:
         """The prompts of a step, what they end in alike in the place of a completion."""
         return self.answers.of(pairs)
 
-    def loss(self, rollouts: Sequence[Rollout], weights: Sequence[Tensor]) -> MicroLoss:
+    def loss(
+        self, rollouts: Sequence[Rollout], weights: Sequence[Tensor], prefixes: Prefixes = NOT_SHARED
+    ) -> MicroLoss:
         """The squared distance of the states at the shared ends."""
         ends, theirs = [len(r.ids) for r in rollouts], list[Tensor]()
         with self.teacher() as teacher, teacher.inference():  # no gradient, no dropout
             rows = [r.teacher_ids + r.ids for r in rollouts]
-            residual_streams(teacher, rows, ends, lambda layer, states: theirs.append(states))
+            residual_streams(teacher.backbone, rows, ends, lambda layer, states: theirs.append(states))
         theirs.reverse()
         total = torch.zeros((), device=self.policy.device)
 
@@ -59,7 +62,7 @@ class ACT:
             wide = torch.promote_types(own.dtype, torch.float32)
             total = total + (own.to(wide) - theirs.pop().to(wide)).square().mean(-1)
 
-        layers = residual_streams(self.policy, [r.prompt_ids + r.ids for r in rollouts], ends, compare)
+        layers = residual_streams(self.policy.backbone, [r.prompt_ids + r.ids for r in rollouts], ends, compare)
         distance = total / layers
         loss = (distance * torch.cat(list(weights)).to(distance)).sum()
         in_loss = [

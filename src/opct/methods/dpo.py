@@ -26,6 +26,7 @@ from opct.methods.consistency import MicroLoss
 from opct.methods.offline import OfflineAnswers
 from opct.methods.rollouts import Rollout, by_axis, completion_mask, sampling, seeds_of, teacher_rollouts
 from opct.models.chunked_loss import one_pass
+from opct.models.inference.prefix_sharing import NOT_SHARED, Prefixes
 from opct.models.inference.sampler import Completion
 from opct.models.policy import Policy
 from opct.models.scoring import Scores, tokenwise
@@ -46,12 +47,14 @@ class DPO:
         """The offline preferences of a step; their reference sees `prompt`, as the policy does."""
         return [dataclasses.replace(r, teacher_ids=r.prompt_ids) for r in self.answers.of(pairs)]
 
-    def loss(self, rollouts: Sequence[Rollout], weights: Sequence[Tensor]) -> MicroLoss:
+    def loss(
+        self, rollouts: Sequence[Rollout], weights: Sequence[Tensor], prefixes: Prefixes = NOT_SHARED
+    ) -> MicroLoss:
         """-log sigmoid of the rewards' difference; the sum of a rollout's weights is that of its pair of answers."""
         y, z = [r.ids for r in rollouts], [list(_rejected(r).token_ids) for r in rollouts]
         with self.teacher() as teacher, teacher.inference():  # no gradient, no dropout
-            reference = teacher.score([r.teacher_ids for r in rollouts] * 2, y + z)
-        student = self.policy.score([r.prompt_ids for r in rollouts] * 2, y + z)
+            reference = teacher.score([r.teacher_ids for r in rollouts] * 2, y + z, prefix=prefixes.teacher)
+        student = self.policy.score([r.prompt_ids for r in rollouts] * 2, y + z, prefix=prefixes.policy)
         mask = torch.tensor([x for r in rollouts for x in r.mask] + [x for r in rollouts for x in r.rejected_mask])
         mask = mask.to(student.hidden.device, torch.float32)
         ratios = (_log_probs(student) - _log_probs(reference)) * mask

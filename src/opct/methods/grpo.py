@@ -31,6 +31,7 @@ from opct.data.render import RenderedPair
 from opct.methods.consistency import MicroLoss, by_rollout, flat_weights
 from opct.methods.rollouts import Rollout
 from opct.models.chunked_loss import PerTokenLoss, TokenValues, one_pass
+from opct.models.inference.prefix_sharing import NOT_SHARED, Prefixes
 from opct.models.policy import Policy
 from opct.models.teacher import Teacher
 
@@ -60,12 +61,14 @@ class GRPO:
         """The policy's completions for the prompts of a step, with their rewards."""
         return self.collected(pairs, step)
 
-    def loss(self, rollouts: Sequence[Rollout], weights: Sequence[Tensor]) -> MicroLoss:
+    def loss(
+        self, rollouts: Sequence[Rollout], weights: Sequence[Tensor], prefixes: Prefixes = NOT_SHARED
+    ) -> MicroLoss:
         """The clipped policy gradient, and the KL to the base."""
         y = [r.ids for r in rollouts]
         with self.teacher() as teacher, teacher.inference():
-            reference = teacher.score([r.teacher_ids for r in rollouts], y)
-        student = self.policy.score([r.prompt_ids for r in rollouts], y)
+            reference = teacher.score([r.teacher_ids for r in rollouts], y, prefix=prefixes.teacher)
+        student = self.policy.score([r.prompt_ids for r in rollouts], y, prefix=prefixes.policy)
         per_token = _clipped(rollouts, self.config)
         found = one_pass(per_token, flat_weights(student, weights), student, reference, losses.reverse_kl_gradient)
         assert found.divergence is not None

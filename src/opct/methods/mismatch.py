@@ -27,6 +27,7 @@ from opct.errors import MismatchError
 from opct.methods import Method
 from opct.methods.consistency import MicroLoss
 from opct.methods.rollouts import Rollout
+from opct.models.inference.prefix_sharing import NOT_SHARED, Prefixes
 
 Key = TypeVar("Key", bound=Hashable)
 NAME = "rollout/mismatch_kl"
@@ -48,9 +49,11 @@ class MismatchMeter:
         """As the method does."""
         return self._method.collect(pairs, step)
 
-    def loss(self, rollouts: Sequence[Rollout], weights: Sequence[Tensor]) -> MicroLoss:
+    def loss(
+        self, rollouts: Sequence[Rollout], weights: Sequence[Tensor], prefixes: Prefixes = NOT_SHARED
+    ) -> MicroLoss:
         """As the method's; the sampler's log-probs are compared with those of the loss."""
-        micro = self._method.loss(rollouts, weights)
+        micro = self._method.loss(rollouts, weights, prefixes)
         for name, values in micro.means.items():
             self._means[name] += values
         for name, axes in micro.by_axis.items():
@@ -68,7 +71,8 @@ class MismatchMeter:
 
         No mean of nothing; no estimate for offline answers, or without tokens.
         """
-        parts = distributed.gathered((self._tokens, self._k1, self._k3, dict(self._means), dict(self._by_axis)))
+        own = (self._tokens, self._k1, self._k3, dict(self._means), dict(self._by_axis))
+        parts = distributed.all_gather_object(own)
         *columns, means, by_axis = zip(*parts, strict=True)
         tokens, k1, k3 = (sum(column) for column in columns)
         found = {NAME: k1 / tokens, f"{NAME}_k3": k3 / tokens} if tokens else {}

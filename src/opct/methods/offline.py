@@ -76,7 +76,8 @@ def offline_answers(
     Raises:
         RunError: answers are missing in a resumed run whose teacher has moved since.
     """
-    rows = distributed.from_main(_kept(run) if distributed.is_main() else [])  # all of them must find the same missing
+    # every rank must find the same answers missing
+    rows = distributed.broadcast_object(_kept(run) if distributed.is_main() else [])
     answered = {row["pair_id"] for row in rows}
     missing = [rendered for rendered in pairs if rendered.pair.id not in answered]
     if missing:
@@ -93,10 +94,10 @@ def offline_answers(
                 counting = _Counting(sampler or model, tokens)
                 return by_pair(answering(model, own, config, on_done, sampler=counting), len(own))
 
-        rollouts = distributed.shared_out(missing, [cost(rendered, config) for rendered in missing], answer)
+        rollouts = distributed.map_across_ranks(missing, [cost(rendered, config) for rendered in missing], answer)
         made = [_row(r, policy) for own in rollouts for r in own]
         distributed.main_only(write_jsonl, run.offline_path, [*rows, *made])
-        seconds, sampled = time.perf_counter() - started, sum(distributed.gathered(tokens[0]))
+        seconds, sampled = time.perf_counter() - started, sum(distributed.all_gather_object(tokens[0]))
         distributed.main_only(_add_cost, run, len(rows), len(made), seconds, sampled)
         rows += made
     by_id = {rendered.pair.id: rendered for rendered in pairs}

@@ -19,6 +19,7 @@ from opct.data.render import RenderedPair
 from opct.methods.consistency import MicroLoss, consistency_loss, kl_name
 from opct.methods.offline import OfflineAnswers
 from opct.methods.rollouts import Rollout
+from opct.models.inference.prefix_sharing import NOT_SHARED, Prefixes
 from opct.models.policy import Policy
 from opct.models.teacher import Teacher
 
@@ -36,10 +37,14 @@ class OffPolicy:
         """The teacher's offline answers to the clean prompts of a step."""
         return self.answers.of(pairs)
 
-    def loss(self, rollouts: Sequence[Rollout], weights: Sequence[Tensor]) -> MicroLoss:
+    def loss(
+        self, rollouts: Sequence[Rollout], weights: Sequence[Tensor], prefixes: Prefixes = NOT_SHARED
+    ) -> MicroLoss:
         """The divergence to the teacher on the teacher's tokens."""
         y = [r.ids for r in rollouts]
         with self.teacher() as teacher, teacher.inference():  # no gradient, no dropout
-            reference = teacher.score([r.teacher_ids for r in rollouts], y)  # its own tokens, its own prompt
-        student = self.policy.score([r.prompt_ids for r in rollouts], y)  # same tokens, the perturbed prompt
+            # the teacher's tokens after its own prompt
+            reference = teacher.score([r.teacher_ids for r in rollouts], y, prefix=prefixes.teacher)
+        # the same tokens after the perturbed prompt, with gradient
+        student = self.policy.score([r.prompt_ids for r in rollouts], y, prefix=prefixes.policy)
         return consistency_loss(student, reference, rollouts, weights, self.config.loss)

@@ -20,6 +20,7 @@ from opct.config.schema import TrainConfig
 from opct.data.render import RenderedPair
 from opct.methods.consistency import MicroLoss, consistency_loss, kl_name
 from opct.methods.rollouts import Rollout, policy_rollouts
+from opct.models.inference.prefix_sharing import NOT_SHARED, Prefixes
 from opct.models.policy import Policy
 from opct.models.teacher import Teacher
 from opct.models.vllm.engine import Engine
@@ -42,12 +43,16 @@ class OPCT:
         scores = self.engine.base_log_probs([r.teacher_ids for r in rollouts], [r.ids for r in rollouts])
         return [dataclasses.replace(r, teacher_logprobs=tuple(s)) for r, s in zip(rollouts, scores, strict=True)]
 
-    def loss(self, rollouts: Sequence[Rollout], weights: Sequence[Tensor]) -> MicroLoss:
+    def loss(
+        self, rollouts: Sequence[Rollout], weights: Sequence[Tensor], prefixes: Prefixes = NOT_SHARED
+    ) -> MicroLoss:
         """The reverse KL to the teacher on the policy's tokens."""
         y = [r.ids for r in rollouts]
         reference = None
         if any(r.teacher_logprobs is None for r in rollouts):
             with self.teacher() as teacher, teacher.inference():  # no gradient, no dropout
-                reference = teacher.score([r.teacher_ids for r in rollouts], y)  # same tokens, the clean prompt
-        student = self.policy.score([r.prompt_ids for r in rollouts], y)  # same tokens, its own prompt, with gradient
+                # the same tokens after the clean prompt
+                reference = teacher.score([r.teacher_ids for r in rollouts], y, prefix=prefixes.teacher)
+        # the same tokens after its own prompt, with gradient
+        student = self.policy.score([r.prompt_ids for r in rollouts], y, prefix=prefixes.policy)
         return consistency_loss(student, reference, rollouts, weights, self.config.loss)

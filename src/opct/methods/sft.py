@@ -18,6 +18,7 @@ from opct.methods.consistency import MicroLoss, by_rollout, flat_weights
 from opct.methods.offline import OfflineAnswers
 from opct.methods.rollouts import Rollout, sampling
 from opct.models.chunked_loss import one_pass
+from opct.models.inference.prefix_sharing import NOT_SHARED, Prefixes
 from opct.models.inference.sampler import Sampling
 from opct.models.policy import Policy
 
@@ -35,9 +36,11 @@ class SFT:
         """The teacher's offline answers to the clean prompts of a step."""
         return self.answers.of(pairs)
 
-    def loss(self, rollouts: Sequence[Rollout], weights: Sequence[Tensor]) -> MicroLoss:
+    def loss(
+        self, rollouts: Sequence[Rollout], weights: Sequence[Tensor], prefixes: Prefixes = NOT_SHARED
+    ) -> MicroLoss:
         """Cross-entropy of the answers after the perturbed prompts."""
-        student = self.policy.score([r.prompt_ids for r in rollouts], [r.ids for r in rollouts])
+        student = self.policy.score([r.prompt_ids for r in rollouts], [r.ids for r in rollouts], prefix=prefixes.policy)
         found = one_pass(lambda tokens: -tokens.log_probs, flat_weights(student, weights), student)
         log_probs = by_rollout(found.log_probs, student.lengths)
         return MicroLoss(found.loss, self._forward_kl(log_probs, rollouts), log_probs)

@@ -9,30 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from opct.errors import ModelError
-from opct.models.policy import Policy
+from opct.models.backbone import Backbone
 
 OnLayer = Callable[[int, Tensor], None]
 
 
-def decoder_layers(policy: Policy, otherwise: str) -> list[torch.nn.Module]:
-    """The decoder's layers in their order, found by the names of their classes.
-
-    Args:
-        otherwise: what cannot be done without them and what to do instead, for the message.
-
-    Raises:
-        ModelError: the model does not name them.
-    """
-    names = set(policy.bare_model._no_split_modules or [])
-    # a sharded layer is of a class of its own, below the one that is named
-    found = [m for m in policy.decoder.modules() if not names.isdisjoint(kind.__name__ for kind in type(m).__mro__)]
-    if not found:
-        raise ModelError(f"{type(policy.bare_model).__name__} does not say what its layers are, {otherwise}.")
-    return found
-
-
-def residual_streams(policy: Policy, rows: Sequence[Sequence[int]], ends: Sequence[int], on_layer: OnLayer) -> int:
+def residual_streams(backbone: Backbone, rows: Sequence[Sequence[int]], ends: Sequence[int], on_layer: OnLayer) -> int:
     """Run the decoder over rows of token ids, each seen from its first token; returns how many layers it has.
 
     The embeddings are not a layer, and the states are those before the decoder's last norm. Gradient as the caller has
@@ -49,8 +31,8 @@ def residual_streams(policy: Policy, rows: Sequence[Sequence[int]], ends: Sequen
     for i, (row, end) in enumerate(zip(rows, ends, strict=True)):
         ids[i, : len(row)] = torch.tensor(row)
         places.append(torch.arange(i * longest + len(row) - end, i * longest + len(row)))
-    looked_at = torch.cat(places).to(policy.device)
-    layers = decoder_layers(policy, "so their activations cannot be compared: use another method than act")
+    looked_at = torch.cat(places).to(backbone.device)
+    layers = backbone.layers("so their activations cannot be compared: use another method than act")
 
     def hand_on(layer: int) -> Callable[[Any, Any, Any], None]:
         def hook(module: Any, inputs: Any, output: Any) -> None:
@@ -59,8 +41,8 @@ def residual_streams(policy: Policy, rows: Sequence[Sequence[int]], ends: Sequen
 
         return hook
 
-    with _hooks(layers, hand_on), policy.autocast():
-        policy.decoder(input_ids=ids.to(policy.device), use_cache=False)
+    with _hooks(layers, hand_on), backbone.autocast():
+        backbone.decoder(input_ids=ids.to(backbone.device), use_cache=False)
     return len(layers)
 
 

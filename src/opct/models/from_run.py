@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +10,7 @@ from pydantic import ValidationError
 from opct.config.loader import load_config
 from opct.config.schema import ModelConfig
 from opct.errors import ModelError
-from opct.models.names import check_folder
+from opct.runs.io import read_json
 from opct.runs.run_dir import RunDir, run_of
 
 if TYPE_CHECKING:
@@ -24,7 +23,8 @@ def load_policy(path: str, **settings: Any) -> Policy:
     Args:
         path: a run directory or one of its `checkpoints/step-*`, the folder of an adapter, or whatever
             `model.name_or_path` may be.
-        settings: of `opct.config.schema.ModelConfig`, such as `dtype` and `device`; over those of the run.
+        settings: of `opct.config.schema.ModelConfig`, such as `dtype` and `device`; over those of the run, whose
+            `trust_remote_code` does not count.
 
     Raises:
         ModelError: a setting is not one of a model, the run has no checkpoint, or there is no such folder.
@@ -34,7 +34,6 @@ def load_policy(path: str, **settings: Any) -> Policy:
     run, folder = run_of(path), Path(path)
     if run is not None:
         return _of_run(run, run.checkpoint_named(path), settings)
-    check_folder(path)
     if (folder / "adapter_config.json").is_file():
         base = read_adapter_config(folder).get("base_model_name_or_path")
         if not base:
@@ -52,14 +51,7 @@ def read_adapter_config(folder: Path) -> dict[str, Any]:
     Raises:
         ModelError: it is not a JSON object.
     """
-    path = folder / "adapter_config.json"
-    try:
-        written = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ModelError(f"{path} is not JSON: {error}. Take the adapter anew.") from error
-    if not isinstance(written, dict):
-        raise ModelError(f"{path} is no JSON object with settings. Take the adapter anew.")
-    return written
+    return read_json(folder / "adapter_config.json", hint="Fetch the adapter again.", error=ModelError)
 
 
 def adapter_folder(adapter: str | None) -> Path | None:
@@ -90,7 +82,8 @@ def _of_run(run: RunDir, checkpoint: Path | None, settings: dict[str, Any]) -> P
     """A checkpoint of a run, in the dtype that the run began with and under the name of its model."""
     from opct.models.policy import Policy
 
-    config = load_config(run.config_path).model
+    # a folder from outside must not run its code: only `settings`, which the caller gives, may turn it on
+    config = load_config(run.config_path).model.model_copy(update={"trust_remote_code": False})
     if checkpoint is None:
         raise ModelError(f"{run.path} has no checkpoint to evaluate: train it first (`opct train ... --resume`).")
     recorded = run.read_manifest().get("dtype")

@@ -24,8 +24,11 @@ from torch import Tensor
 
 from opct import distributed
 from opct.config.schema import ModelConfig, TrainConfig
-from opct.models.activations import decoder_layers
-from opct.models.loading import choose_device, resolve_model, whole
+from opct.models.backbone import Backbone, full_tensor
+from opct.models.inference.prefix_sharing import no_prefix_sharing_reason
+from opct.models.inference.rows import no_shared_rows_reason
+from opct.models.kernels.attention import GROUPED
+from opct.models.loading import choose_device, resolve_model
 from opct.models.policy import Policy
 
 FITS = 0.6  # a model whose weights need more than this share of a device is sharded; the rest is for all else
@@ -41,7 +44,7 @@ def wants_shards(config: TrainConfig) -> bool:
     device = choose_device(config.model.device)
     if device.type != "cuda":
         return False
-    return distributed.any_of(_bytes_whole(config.model) > FITS * torch.cuda.mem_get_info()[1])
+    return distributed.any_rank(_bytes_whole(config.model) > FITS * torch.cuda.mem_get_info()[1])
 
 
 def _bytes_whole(config: ModelConfig) -> int:
@@ -57,46 +60,46 @@ def _bytes_whole(config: ModelConfig) -> int:
 
 
 class Shards:
-    """The FSDP units of one policy.
+    """The FSDP units of one model.
 
     Attributes:
         gathered: fetch all weights for sampling and scoring.
     """
 
-    def __init__(self, policy: Policy, device: torch.device):
+    def __init__(self, backbone: Backbone, device: torch.device):
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
-        self._policy, self.gathered = policy, True
+        self._backbone, self.gathered = backbone, True
         self._passing = False  # true in a forward that is run for others, or that all have agreed on
-        base, head = policy.bare_model, policy.bare_model.get_output_embeddings()
+        base, head = backbone.bare_model, backbone.bare_model.get_output_embeddings()
         embeddings = base.get_input_embeddings()
         tied = head.weight is embeddings.weight
         options: dict[str, Any] = {
             "mesh": init_device_mesh(device.type, (distributed.size(),)),
             "reshard_after_forward": True,
             "mp_policy": MixedPrecisionPolicy(
-                param_dtype=None if policy.dtype == torch.float32 else policy.dtype,
+                param_dtype=None if backbone.dtype == torch.float32 else backbone.dtype,
                 reduce_dtype=torch.float32,
                 cast_forward_inputs=False,
             ),
-            "ignored_params": {p for name, p in policy.model.named_parameters() if ".lora_" in name},
+            "ignored_params": {p for name, p in backbone.model.named_parameters() if ".lora_" in name},
         }
         for parameter in options["ignored_params"]:
             parameter.data = parameter.data.to(device)
-        layers = decoder_layers(policy, "so they cannot be sharded: use parallel.strategy=ddp")
-        for unit in (*layers, policy.decoder, *([] if tied else [head])):
+        layers = backbone.layers("so they cannot be sharded: use parallel.strategy=ddp")
+        for unit in (*layers, backbone.decoder, *([] if tied else [head])):
             fully_shard(unit, **options)
         if tied:
             head.weight = embeddings.weight
             if head.bias is not None:
                 head.bias.data = head.bias.data.to(device)
         self._head = head
-        self._units: list[Any] = [m for m in policy.decoder.modules() if isinstance(m, FSDPModule)]
+        self._units: list[Any] = [m for m in backbone.decoder.modules() if isinstance(m, FSDPModule)]
         for unit in self._units:
             unit.set_gradient_divide_factor(1.0)  # the loss has its weights already: gradients are summed
             unit.set_force_sum_reduction_for_comms(True)
-        policy.device, policy.shards = device, self
+        backbone.device, backbone.shards = device, self
         self._set_head(head.weight, head.bias)
         self.forward_of_nothing()  # FSDP sets itself up in the first forward, which must be the decoder's
 
@@ -104,9 +107,9 @@ class Shards:
         """One token through the decoder, for the collectives in it."""
         self._passing = True
         try:
-            with torch.no_grad(), self._policy.autocast():
-                self._policy.decoder(
-                    input_ids=torch.zeros(1, 1, dtype=torch.long, device=self._policy.device), use_cache=False
+            with torch.no_grad(), self._backbone.autocast():
+                self._backbone.decoder(
+                    input_ids=torch.zeros(1, 1, dtype=torch.long, device=self._backbone.device), use_cache=False
                 )
         finally:
             self._passing = False
@@ -117,7 +120,7 @@ class Shards:
         weight, bias = self._head.weight, self._head.bias
         wanted = gradient and weight.requires_grad
         leaf = weight.detach().full_tensor().requires_grad_(wanted)
-        self._set_head(leaf, None if bias is None else whole(bias.detach()))
+        self._set_head(leaf, None if bias is None else full_tensor(bias.detach()))
         try:
             yield
         finally:
@@ -143,7 +146,7 @@ class Shards:
                 unit.reshard()
 
     def _set_head(self, weight: Tensor, bias: Tensor | None) -> None:
-        self._policy.head = dataclasses.replace(self._policy.head, weight=weight, bias=bias)
+        self._backbone.head = dataclasses.replace(self._backbone.head, weight=weight, bias=bias)
 
     def before_forward(self, agree) -> Any:
         """Call `agree` before each forward that is this process's own; gives what removes it again."""
@@ -152,22 +155,23 @@ class Shards:
             if not self._passing:
                 agree()
 
-        return self._policy.decoder.register_forward_pre_hook(hook, prepend=True)
+        return self._backbone.decoder.register_forward_pre_hook(hook, prepend=True)
 
 
 def shard(policies: Sequence[Policy], device: torch.device, rollout_weights: str) -> None:
     """Shard the weights of these policies over the processes and onto their devices."""
-    for policy in policies:
-        if device.type != "cpu" and policy.own_attention:
-            policy.bare_model.set_attn_implementation("sdpa")  # loaded on the CPU, it took the attention for that
+    backbones = [policy.backbone for policy in policies]
+    for backbone in backbones:
+        if device.type != "cpu" and backbone.attention == GROUPED:
+            backbone.bare_model.set_attn_implementation("sdpa")  # loaded on the CPU, it took the attention for that
         # asked of the whole model: what it does there, it does in shards
-        _ = policy.branching_fault, policy.rows_fault
-    for policy in policies:
-        Shards(policy, device)
-    gathered = rollout_weights == "gathered" or (rollout_weights == "auto" and _fit_gathered(policies, device))
-    for policy in policies:
-        assert policy.shards is not None
-        policy.shards.gathered = gathered
+        no_prefix_sharing_reason(backbone), no_shared_rows_reason(backbone)
+    for backbone in backbones:
+        Shards(backbone, device)
+    gathered = rollout_weights == "gathered" or (rollout_weights == "auto" and _fit_gathered(backbones, device))
+    for backbone in backbones:
+        assert backbone.shards is not None
+        backbone.shards.gathered = gathered
 
 
 @contextlib.contextmanager
@@ -222,7 +226,8 @@ def _in_step(shards: Sequence[Shards]) -> Iterator[None]:
 
 
 def _distinct(policies: Sequence[Policy]) -> list[Shards]:
-    return list(dict.fromkeys(policy.shards for policy in policies if policy.shards is not None))
+    shards = (policy.backbone.shards for policy in policies)
+    return list(dict.fromkeys(own for own in shards if own is not None))
 
 
 def _summed(whole_gradient: Tensor, like: Any) -> Tensor:
@@ -233,13 +238,13 @@ def _summed(whole_gradient: Tensor, like: Any) -> Tensor:
     return partial.redistribute(placements=like.placements).to(like.dtype)
 
 
-def _fit_gathered(policies: Sequence[Policy], device: torch.device) -> bool:
+def _fit_gathered(backbones: Sequence[Backbone], device: torch.device) -> bool:
     """True where every device has room for all weights in the compute dtype beside what it holds."""
     if device.type != "cuda":
         return True
-    bytes_ = sum(p.numel() * policy.dtype.itemsize for policy in policies for p in policy.decoder.parameters())
+    bytes_ = sum(p.numel() * backbone.dtype.itemsize for backbone in backbones for p in backbone.decoder.parameters())
     free, _ = torch.cuda.mem_get_info()
-    return not distributed.any_of(bytes_ > FITS * free)
+    return not distributed.any_rank(bytes_ > FITS * free)
 
 
 def placed(tensor: Tensor, like: Any) -> Tensor:
@@ -260,7 +265,7 @@ def whole_state(model: torch.nn.Module) -> dict[str, Tensor]:
     state = {}
     for name, tensor in model.state_dict(keep_vars=True).items():
         if id(tensor) not in known:
-            found = whole(tensor.detach())
+            found = full_tensor(tensor.detach())
             known[id(tensor)] = found.cpu() if distributed.is_main() else found.new_empty(0)
         state[name] = known[id(tensor)]
     return state if distributed.is_main() else {}

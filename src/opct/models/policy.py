@@ -8,7 +8,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -19,8 +19,14 @@ from opct.data.pairs import Message
 from opct.data.render import Renderer
 from opct.errors import ModelError
 from opct.models import loading
+from opct.models.backbone import Backbone
 from opct.models.inference.prefill import beginning, states
-from opct.models.inference.prefix_sharing import Prefixes, shared_batches
+from opct.models.inference.prefix_sharing import (
+    SharedPrefix,
+    no_cascade_reason,
+    no_prefix_sharing_reason,
+    shared_batches,
+)
 from opct.models.inference.sampler import (
     ROLLOUT_TOKENS,
     Completion,
@@ -30,28 +36,22 @@ from opct.models.inference.sampler import (
     tokens_at_once,
 )
 from opct.models.scoring import Scores, completion_hidden, micro_batches, tokenwise
-from opct.models.shortcuts import Shortcuts
 from opct.models.teacher_cache import PromptCache
 
 if TYPE_CHECKING:
     from peft import PeftModel
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from opct.models.fsdp import Shards
-
 SCORING_TOKENS = 8192  # most tokens, padding included, in one forward that keeps no gradient
 
 
-class Policy(Shortcuts):
+class Policy:
     """A chat model with its tokenizer, possibly with a LoRA adapter.
 
     Attributes:
-        model: the transformers model, or the PEFT model around it.
-        bare_model: the transformers model.
+        backbone: the network; sampling and scoring run on it.
         renderer: turns chat messages into token ids.
-        head: the output projection.
-        dtype: what matrix products run in; `dtype_reason` says why.
-        shards: how its weights are sharded over processes; None where this one has them all.
+        dtype_reason: why matrix products run in `dtype`.
     """
 
     def __init__(
@@ -63,25 +63,32 @@ class Policy(Shortcuts):
         dtype: torch.dtype | None = None,
         dtype_reason: str = "of the weights",
     ):
-        self.model: Any = model
+        self.tokenizer, self.name, self.dtype_reason = tokenizer, name, dtype_reason
+        self.renderer = Renderer(tokenizer)
+        self.backbone = Backbone(model, dtype=dtype, stop_ids=loading.stop_ids(tokenizer, model))
+        text_config = self.backbone.decoder.config.get_text_config()
+        self.context_length = int(getattr(text_config, "max_position_embeddings", 0) or 2**31)
         self._load_untrained: Callable[[], Policy] | None = None
         self._untrained: Policy | None = None
-        self.tokenizer, self.name = tokenizer, name
-        self.renderer = Renderer(tokenizer)
-        self.has_adapter = hasattr(model, "peft_config")
-        base: Any = cast("Any", model).get_base_model() if self.has_adapter else model
-        self.bare_model = base
-        self.device = base.get_output_embeddings().weight.device
-        self.dtype = dtype or base.get_output_embeddings().weight.dtype
-        self.dtype_reason = dtype_reason
-        self.decoder = base.get_decoder()
-        self.head = loading.find_head(base, self.dtype)
-        self.stop_ids = loading.stop_ids(tokenizer, base)
-        self.context_length = int(getattr(base.config.get_text_config(), "max_position_embeddings", 0) or 2**31)
         self._base_hash: str | None = None
-        self._shared: dict[tuple[bool, str | None], Prefixes] = {}  # by whether there is gradient, and the adapter
-        self._adapter_off = False
-        self.shards: Shards | None = None
+
+    @property
+    def model(self) -> Any:
+        """The transformers model, or the PEFT model around it."""
+        return self.backbone.model
+
+    @property
+    def has_adapter(self) -> bool:
+        return self.backbone.has_adapter
+
+    @property
+    def device(self) -> torch.device:
+        return self.backbone.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What matrix products run in."""
+        return self.backbone.dtype
 
     @classmethod
     def load(
@@ -116,39 +123,21 @@ class Policy(Shortcuts):
         model, dtype, why = loading.load_base(config, master_float32=full, recorded_dtype=recorded_dtype)
         if lora is not None or adapter is not None:
             model = loading.attach_adapter(model, lora, None if adapter is None else Path(adapter), seed=seed)
-        return cls(model, tokenizer, name=config.name_or_path, dtype=dtype, dtype_reason=why)
+        with loading.cannot_load(f"model.name_or_path={config.name_or_path!r}"):
+            loading.check_vocabulary(tokenizer, model)
+            return cls(model, tokenizer, name=config.name_or_path, dtype=dtype, dtype_reason=why)
 
     # -- contexts
 
-    def autocast(self):
-        """Matrix products in `dtype`. Sampling, scoring and training all run inside it, so they agree."""
-        return loading.autocast(self.device, self.dtype)
-
-    @contextlib.contextmanager
-    def inference(self) -> Iterator[None]:
+    def inference(self) -> contextlib.AbstractContextManager[None]:
         """No gradient, no dropout."""
-        was_training = self.model.training
-        self.model.eval()
-        try:
-            with torch.no_grad(), self.autocast():
-                yield
-        finally:
-            self.model.train(was_training)
+        return self.backbone.inference()
 
     @contextlib.contextmanager
     def adapter_off(self) -> Iterator[Policy]:
         """The model without its adapter; the model itself where it has none."""
-        was_off, self._adapter_off = self._adapter_off, True
-        try:
-            with self.model.disable_adapter() if self.has_adapter else contextlib.nullcontext():
-                yield self
-        finally:
-            self._adapter_off = was_off
-
-    @property
-    def _adapter(self) -> str | None:
-        """Which adapter is on."""
-        return self.model.active_adapter if self.has_adapter and not self._adapter_off else None
+        with self.backbone.adapter_off():
+            yield self
 
     @property
     def has_base(self) -> bool:
@@ -197,7 +186,7 @@ class Policy(Shortcuts):
         ids = [self.renderer.render(prompt) for prompt in prompts]
         sampling = Sampling(max_completion_tokens, temperature, top_p, top_k)
         per_prompt = [[s] if isinstance(s, int) else list(s) for s in seeds]
-        most = batch_tokens or tokens_at_once(self.bare_model.config)
+        most = batch_tokens or tokens_at_once(self.backbone.bare_model.config)
         groups = self.sample(ids, per_prompt, sampling, batch_tokens=most, on_done=on_done)
         return [completion for group in groups for completion in group]
 
@@ -213,7 +202,7 @@ class Policy(Shortcuts):
         Raises:
             ModelError: it asks for a penalty or filter that the sampler does not have.
         """
-        return generation_defaults(self.bare_model.generation_config, self.name)
+        return generation_defaults(self.backbone.bare_model.generation_config, self.name)
 
     def sample(
         self,
@@ -231,54 +220,64 @@ class Policy(Shortcuts):
                     f"A prompt of {len(ids)} tokens and {sampling.max_completion_tokens} for its completion exceed the "
                     f"model's context of {self.context_length}: shorten the prompt or lower max_completion_tokens."
                 )
-        return sample(self, prompt_ids, seeds, sampling, batch_tokens=batch_tokens, on_done=on_done)
+        return sample(
+            self.backbone,
+            prompt_ids,
+            seeds,
+            sampling,
+            decode=self.renderer.decode,
+            batch_tokens=batch_tokens,
+            on_done=on_done,
+        )
 
     # -- scores
 
-    def score(self, prompt_ids: Sequence[Sequence[int]], completion_ids: Sequence[Sequence[int]]) -> Scores:
-        """The hidden states that predict each completion token after its prompt; gradient as the caller has it."""
-        shared = self._shared.get((torch.is_grad_enabled(), self._adapter))
-        with self.autocast():
-            if shared is not None and shared.covers(prompt_ids):
-                hidden = shared.hidden(prompt_ids, completion_ids)
-            else:
-                hidden = completion_hidden(self.decoder, prompt_ids, completion_ids, self.device)
-        tokens = torch.tensor([t for c in completion_ids for t in c], device=self.device)
-        return Scores(hidden, tokens, self.head, tuple(map(len, completion_ids)))
-
-    @contextlib.contextmanager
-    def sharing(
+    def score(
         self,
         prompt_ids: Sequence[Sequence[int]],
+        completion_ids: Sequence[Sequence[int]],
         *,
-        gradient: bool,
-        cache: PromptCache | None = None,
-        nested: bool = False,
-    ) -> Iterator[Prefixes]:
-        """Inside, `score` computes each of these prompts once, when it is first needed, for all its completions.
+        prefix: SharedPrefix | None = None,
+    ) -> Scores:
+        """The hidden states that predict each completion token after its prompt; gradient as the caller has it.
 
         Args:
-            gradient: whether it is for calls with gradient, whose part in the prompts comes with `Prefixes.backward`
-                after the last of them, or for calls without. Calls with another adapter than is on now are computed
-                plainly. Weights must stay as they are.
+            prefix: of `shared_prefix`, for these prompts; each of them is then computed once, at the first call.
+        """
+        with self.backbone.autocast():
+            if prefix is None:
+                hidden = completion_hidden(self.backbone.decoder, prompt_ids, completion_ids, self.device)
+            else:
+                hidden = prefix.hidden(prompt_ids, completion_ids)
+        tokens = torch.tensor([t for c in completion_ids for t in c], device=self.device)
+        return Scores(hidden, tokens, self.backbone.head, tuple(map(len, completion_ids)))
+
+    def shared_prefix(
+        self, prompt_ids: Sequence[Sequence[int]], *, cache: PromptCache | None = None, nested: bool = False
+    ) -> SharedPrefix:
+        """Prompts for several calls of `score` with the weights, adapter and gradient of the first of them.
+
+        With gradient, its part in the prompts comes with `SharedPrefix.backward` after the last call.
+
+        Args:
             cache: of prompts that were computed before, with the weights of now; without gradient alone.
             nested: compute what several prompts begin with once, too, where that pays; without gradient alone.
         """
-        key, former = (gradient, self._adapter), self._shared.copy()
         begun = nested and beginning(list(dict.fromkeys(map(tuple, prompt_ids)))) > 0
-        forward = partial(states, self) if begun else None
-        self._shared[key] = Prefixes(self.decoder, prompt_ids, cascade=self.cascades, cache=cache, forward=forward)
-        try:
-            yield self._shared[key]
-        finally:
-            self._shared = former
+        return SharedPrefix(
+            self.backbone.decoder,
+            prompt_ids,
+            cascade=no_cascade_reason(self.backbone) is None,
+            cache=cache,
+            forward=partial(states, self.backbone) if begun else None,
+        )
 
     def log_probs(self, prompt_ids: Sequence[Sequence[int]], completion_ids: Sequence[Sequence[int]]) -> list[Tensor]:
         """Log-prob of each completion token (nats), one tensor of [tokens] a completion, without gradient."""
         return self._scored(
             prompt_ids,
             completion_ids,
-            lambda rows: tokenwise(losses.token_log_probs, self._score_rows(prompt_ids, completion_ids, rows)),
+            lambda rows, _: tokenwise(losses.token_log_probs, self._score_rows(prompt_ids, completion_ids, rows)),
         )
 
     def option_logprobs(
@@ -295,14 +294,14 @@ class Policy(Shortcuts):
                 prompt_ids.append(ids)
                 option_ids.append(list(self.tokenizer(choice, add_special_tokens=False)["input_ids"]))
             counts.append(len(choices))
-        head = dataclasses.replace(self.head, compute_dtype=torch.float32)
+        head = dataclasses.replace(self.backbone.head, compute_dtype=torch.float32)
 
-        def compute(rows: list[int]) -> Tensor:
-            scores = self._score_rows(prompt_ids, option_ids, rows)
+        def compute(rows: list[int], prefix: SharedPrefix | None) -> Tensor:
+            scores = self._score_rows(prompt_ids, option_ids, rows, prefix)
             with torch.autocast(self.device.type, enabled=False):
                 return tokenwise(losses.token_log_probs, dataclasses.replace(scores, head=head))
 
-        share = self.branching_fault is None
+        share = no_prefix_sharing_reason(self.backbone) is None
         flat = [float(x.sum()) for x in self._scored(prompt_ids, option_ids, compute, share=share)]
         ends = [sum(counts[: i + 1]) for i in range(len(counts))]
         return [flat[end - n : end] for end, n in zip(ends, counts, strict=True)]
@@ -325,7 +324,7 @@ class Policy(Shortcuts):
         tokens = [list(c.token_ids) for c in completions]
         make = reference or self.base
 
-        def kl(rows: list[int]) -> Tensor:
+        def kl(rows: list[int], _: SharedPrefix | None) -> Tensor:
             with make() as model, torch.no_grad():
                 theirs = model._score_rows(reference_ids, tokens, rows)
             return tokenwise(losses.reverse_kl, self._score_rows(ids, tokens, rows), theirs)
@@ -333,11 +332,16 @@ class Policy(Shortcuts):
         longer = [max(pair, key=len) for pair in zip(ids, reference_ids, strict=True)]
         return [x.tolist() for x in self._scored(longer, tokens, kl)]
 
-    def _score_rows(self, prompt_ids, completion_ids, rows: list[int]) -> Scores:
-        return self.score([prompt_ids[i] for i in rows], [completion_ids[i] for i in rows])
+    def _score_rows(self, prompt_ids, completion_ids, rows: list[int], prefix: SharedPrefix | None = None) -> Scores:
+        return self.score([prompt_ids[i] for i in rows], [completion_ids[i] for i in rows], prefix=prefix)
 
     def _scored(
-        self, prompt_ids, completion_ids, compute: Callable[[list[int]], Tensor], *, share: bool = False
+        self,
+        prompt_ids,
+        completion_ids,
+        compute: Callable[[list[int], SharedPrefix | None], Tensor],
+        *,
+        share: bool = False,
     ) -> list[Tensor]:
         """`compute` in batches of rows; with `share`, each prompt is computed once for all its completions."""
         results: list[Tensor] = [torch.empty(0)] * len(prompt_ids)
@@ -347,11 +351,11 @@ class Policy(Shortcuts):
         with self.inference():
             for batches in groups:
                 own = [prompt_ids[i] for rows in batches for i in rows]
-                with self.sharing(own, gradient=False, nested=True) if share else contextlib.nullcontext():
-                    for rows in batches:
-                        values = compute(rows).split([lengths[i] for i in rows])
-                        for i, value in zip(rows, values, strict=True):
-                            results[i] = value
+                prefix = self.shared_prefix(own, nested=True) if share else None
+                for rows in batches:
+                    values = compute(rows, prefix).split([lengths[i] for i in rows])
+                    for i, value in zip(rows, values, strict=True):
+                        results[i] = value
         return results
 
     # -- weights

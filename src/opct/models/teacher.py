@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 
 from opct.config.schema import TeacherConfig
+from opct.models.inference.prefix_sharing import no_prefix_sharing_reason
 from opct.models.loading import TEACHER_ADAPTER, TRAINED_ADAPTER, weights_hash
 from opct.models.policy import Policy
 
@@ -156,11 +157,11 @@ class CopyTeacher:
                 own.lerp_(trained, 1 - self._decay)
 
     def state_dict(self) -> dict[str, torch.Tensor]:
-        return dict(self._copy.model.state_dict()) if self._decay is not None else {}
+        return dict(self._copy.model.named_parameters()) if self._decay is not None else {}
 
     def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
         if state:
-            self._copy.model.load_state_dict(state)
+            self._copy.model.load_state_dict(state, strict=False)  # tied weights have one name here
 
     def identity(self) -> str:
         return weights_hash(self._copy.model.named_parameters())
@@ -173,16 +174,16 @@ def sharing_fault(policy: Policy, teacher: Teacher) -> str | None:
         return "dropout is on, and draws for each completion"
     if any(getattr(m, "gradient_checkpointing", False) for m in modules):
         return "activations are computed again in the backward pass, which keeps no cache"
-    if policy.branching_fault is not None:
-        return policy.branching_fault
     with teacher() as reference:
-        return reference.branching_fault
+        return no_prefix_sharing_reason(policy.backbone) or no_prefix_sharing_reason(reference.backbone)
 
 
 def drops_out(policy: Policy) -> bool:
     """True where the policy has dropout, of its adapter or of its own."""
     modules = policy.model.modules()
-    return any(isinstance(m, torch.nn.Dropout) and m.p > 0 for m in modules) or _drops(policy.bare_model.config)
+    return any(isinstance(m, torch.nn.Dropout) and m.p > 0 for m in modules) or _drops(
+        policy.backbone.bare_model.config
+    )
 
 
 def _drops(config: PreTrainedConfig) -> bool:

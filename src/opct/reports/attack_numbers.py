@@ -12,7 +12,7 @@ from typing import Any
 RESULT = ("rows", "curve", "budget", "judge_usage", "ended")
 MODEL = ("where", "has_adapter", "weights", "template_hash", "dtype", "max_tokens", "temperature", "top_p")
 THINKING = ("thinking_tags", "template_opens_thinking")
-JUDGE = ("name", "model", "rubric", "meaning", "threshold", "hash", "calibration", "warning")
+JUDGE = ("name", "model", "rubric", "label", "threshold", "hash", "calibration", "warning")
 SETTINGS = ("source", "rules", "twin_rules", "behaviors", "twins", "pool")
 TRAINING = (
     *("steps", "queries", "trained_on", "settings", "spent", "judge_usage", "curve", "unscored_episodes"),

@@ -32,7 +32,7 @@ def settings_of(result: Mapping[str, Any]) -> dict[str, str]:
         "attacker's training": _training(attacker.get("training")),
         "examples shown (--shots)": str(rules["shots"]) if attacker.get("model") else "",
         "pool of earlier successes (--pool)": _pool(settings.get("pool"), attacker),
-        "judge": f"{judge_name(judge)}, {judge['meaning']} from a score of {judge['threshold']:g}",
+        "judge": f"{judge_name(judge)}, {judge['label']} from a score of {judge['threshold']:g}",
         "limits": _limits(result["budget"]["limits"]),
         "ended": str(result["ended"]),
         "seed": str(rules["seed"]),

@@ -162,7 +162,7 @@ def _json_row(comparison: Comparison, index: int) -> dict[str, Any]:
         "suite": line.suite,
         "metric": line.info.name,
         "group": line.group,
-        "better": line.info.better,
+        "better": line.info.better or "none",
         "note": line.note,
         "judges": list(line.judges),
         "arms": {

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from opct.evals.metrics import Metric
 from opct.evals.seeds import Interval, SeedSpread
 from opct.evals.stats import Estimate
-from opct.reports.metrics import MetricInfo
 from opct.reports.wording import Unit, change, interval, number, quantity
 
 MOST_LISTED = 5
@@ -198,7 +198,7 @@ class PairedCell:
         }
 
 
-def read_difference(low: float | None, high: float | None, info: MetricInfo) -> str:
+def read_difference(low: float | None, high: float | None, info: Metric) -> str:
     """What an interval says: better, worse, higher, lower, none, unclear or unknown.
 
     none: it includes 0. unclear: it includes 0, and a loss of more than `MOST_LOSS` of an ability as well: of an
@@ -211,6 +211,6 @@ def read_difference(low: float | None, high: float | None, info: MetricInfo) -> 
     if low <= 0 <= high:
         return "unclear" if info.is_ability and loss > MOST_LOSS else "none"
     up = low > 0
-    if info.better == "none":
+    if info.better is None:
         return "higher" if up else "lower"
     return "better" if up == (info.better == "higher") else "worse"

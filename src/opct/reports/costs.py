@@ -9,7 +9,7 @@ from opct.reports.arms import Arm
 from opct.reports.load import EvaluatedRun
 from opct.reports.warnings import ADAPTER, run_config
 from opct.reports.wording import joined
-from opct.runs.usage import UNKNOWN, Cost, cost_of, earlier_of, together
+from opct.runs.usage import UNKNOWN, Usage, earlier_usage, sum_usage, usage_of
 
 NOT_LOGGED = "not logged"
 COST_COLUMNS = (
@@ -36,18 +36,18 @@ class CostRow:
 COLUMNS = ("runs", *COST_COLUMNS)
 
 
-def arm_cost(arm: Arm) -> Cost | None:
+def arm_cost(arm: Arm) -> Usage | None:
     """What an arm took, all its runs together; None of one that was not trained."""
     if arm.label == "base" or all(run.method is None and not run.metrics for run in arm.runs):
         return None
-    return together([_cost_of_run(run) for run in arm.runs])
+    return sum_usage([_cost_of_run(run) for run in arm.runs])
 
 
-def _cost_of_run(run: EvaluatedRun) -> Cost:
+def _cost_of_run(run: EvaluatedRun) -> Usage:
     config = run_config(run)
     # where it cannot be read, whether the run went on from another one is not known
-    earlier = UNKNOWN if config is None else earlier_of(run.manifest, config.get(ADAPTER))
-    return cost_of(run.metrics, run.method, earlier)
+    earlier = UNKNOWN if config is None else earlier_usage(run.manifest, config.get(ADAPTER))
+    return usage_of(run.metrics, run.method, earlier)
 
 
 def cost_rows(arms: Sequence[Arm]) -> list[CostRow]:
@@ -56,7 +56,7 @@ def cost_rows(arms: Sequence[Arm]) -> list[CostRow]:
     return [CostRow(arm, (f"{len(arm.runs):,}", *cost_texts(cost))) for arm, cost in costs if cost is not None]
 
 
-def cost_texts(cost: Cost) -> tuple[str, ...]:
+def cost_texts(cost: Usage) -> tuple[str, ...]:
     """A cost as texts, in the order of `COST_COLUMNS`."""
     a_step = cost.seconds / cost.steps if cost.seconds is not None and cost.steps else None
     return (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from opct.evals.safety_curve import GRID
+from opct.evals.metrics import GRID
 from opct.reports import charts
 from opct.reports.compare import Comparison
 from opct.reports.figures import Figure, judged_note, legend, told

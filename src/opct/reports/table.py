@@ -13,12 +13,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from opct.evals.metrics import Metric
 from opct.evals.seeds import Values, difference_over_seeds, pooled_over_seeds, ratio_over_seeds
 from opct.judges.provenance import judge_json, judge_of, judged_by
 from opct.reports.arms import Arm, Pair
 from opct.reports.cells import Cell, PairedCell, read_difference
 from opct.reports.load import EvaluatedRun, Row, suite_settings
-from opct.reports.metrics import MetricInfo, metric_info
+from opct.reports.metrics import metric_info
 from opct.reports.values import sample_values
 from opct.reports.wording import joined
 
@@ -38,7 +39,7 @@ class Line:
     axis: str
     suite: str
     group: str
-    info: MetricInfo
+    info: Metric
     cells: tuple[Cell | None, ...]
     run_cells: tuple[tuple[Cell | None, ...], ...]
     differences: tuple[PairedCell | None, ...]
@@ -204,7 +205,7 @@ def _row(run: EvaluatedRun, suite: str, metric: str, group: str) -> Row | None:
     return next((r for r in run.rows if (r["suite"], r["metric"], r["group"]) == (suite, metric, group)), None)
 
 
-def _cell(row: Row | None, info: MetricInfo) -> Cell | None:
+def _cell(row: Row | None, info: Metric) -> Cell | None:
     if row is None:
         return None
     return Cell(
@@ -224,7 +225,7 @@ def _pooled(
     cells: Sequence[Cell | None],
     side: Side,
     clusters: Mapping[str, str],
-    info: MetricInfo,
+    info: Metric,
     *,
     is_given: bool,
 ) -> Cell | None:
@@ -261,7 +262,7 @@ def _pooled(
     )
 
 
-def _difference(of: Side, against: Side, clusters: Mapping[str, str], info: MetricInfo, relative: bool) -> PairedCell:
+def _difference(of: Side, against: Side, clusters: Mapping[str, str], info: Metric, relative: bool) -> PairedCell:
     a, b, seeds_a, seeds_b = of.values, against.values, of.seeds, against.seeds
     found = difference_over_seeds(a, b, clusters, seeds_a=seeds_a, seeds_b=seeds_b, bounds=info.bounds)
     return PairedCell(

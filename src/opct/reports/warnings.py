@@ -8,9 +8,8 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from opct.config.budget import LENGTH, budget_of
-from opct.evals.cut_replies import OF_CUT
-from opct.evals.safety_rows import AREAS, WORDS
+from opct.config.schema import LENGTH, budget_of
+from opct.evals.tasks.safety_awareness import WORDS
 from opct.judges.calibration import RULES_WARNING
 from opct.reports.arms import ADAPTER, Arm, Pair, reference_pairs
 from opct.reports.axes import axis_info
@@ -21,7 +20,7 @@ from opct.reports.table import DECISIVE, Line, decisive, judges_of
 from opct.reports.values import sample_values
 from opct.reports.wording import inside, joined
 from opct.runs.plural import count
-from opct.runs.usage import cost_of, earlier_of
+from opct.runs.usage import earlier_usage, usage_of
 
 NUMBER = re.compile(r"(?<![\w/-])\d(?:[\d,]*\d)?(?:\.\d+)?(?![\w/-])")
 """A number by itself, not one in a name or an id ("gsm8k", "q0012", "facts/12")."""
@@ -193,10 +192,7 @@ def _shares(comparison: Comparison) -> Iterator[str]:
         worst: dict[str, dict[str, tuple[float, str]]] = {}
         for section in comparison.headline(axis):
             for line in section.lines:
-                if line.info.name in (
-                    *OF_CUT,
-                    *AREAS,
-                ):  # what it leaves out is its meaning; n counts facts, not replies
+                if line.info.is_partial:  # what it leaves out is its meaning; n may count facts, not replies
                     continue
                 for arm, cells in zip(comparison.arms, line.run_cells, strict=True):
                     for kind, share, text in _left_out(cells):
@@ -299,7 +295,7 @@ def _of_any_seed(name: str, config: Mapping[str, Any]) -> Any:
 
 
 def _unlike_budgets(arms: Sequence[tuple[Arm, list[tuple[EvaluatedRun, dict[str, Any]]]]]) -> Iterator[str]:
-    """What two arms do not share of `opct.config.budget.BUDGET`, and that one of them has trained before as well."""
+    """What two arms do not share of `opct.config.schema.BUDGET`, and that one of them has trained before as well."""
     (one, of_one), (other, of_other) = arms
     first, second = [budget_of(config) for _, config in of_one], [budget_of(config) for _, config in of_other]
     own = [{run.manifest.get("total_steps") for run, _ in runs} for runs in (of_one, of_other)]
@@ -337,7 +333,7 @@ def _unlike_tokens(arms: Sequence[tuple[Arm, list[tuple[EvaluatedRun, dict[str, 
         return
     tokens = []
     for arm, runs in arms:
-        known = [n for run, _ in runs if (n := cost_of(run.metrics, run.method).completion_tokens)]
+        known = [n for run, _ in runs if (n := usage_of(run.metrics, run.method).completion_tokens)]
         if len(known) < len(runs):
             return
         tokens.append((sum(known) / len(known), arm))
@@ -353,7 +349,7 @@ def _unlike_tokens(arms: Sequence[tuple[Arm, list[tuple[EvaluatedRun, dict[str, 
 def _steps_in_all(runs: Sequence[tuple[EvaluatedRun, dict[str, Any]]]) -> set[int | None]:
     """Optimizer steps of each run, with those of the runs whose adapter it went on from."""
     return {
-        cost_of(run.metrics, run.method, earlier_of(run.manifest, config.get(ADAPTER))).steps_in_all
+        usage_of(run.metrics, run.method, earlier_usage(run.manifest, config.get(ADAPTER))).steps_in_all
         for run, config in runs
     }
 

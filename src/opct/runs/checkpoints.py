@@ -1,24 +1,44 @@
 """Checkpoints that are complete or absent: written beside, hashed, put on the disk, then named by one rename.
 
 A folder `step-000010` holds the files of the writer, and `state.json` with the step, the caller's state, and the
-SHA-256 and size of each file. `.tmp-step-*` is being written, `.old-step-*` being replaced, `.trash-step-*` being
-deleted.
+SHA-256 and size of each file. A checkpoint with another file in it, or with one that differs, is refused.
+`.tmp-step-*` is being written, `.old-step-*` being replaced, `.trash-step-*` being deleted.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from opct.errors import CheckpointError
 from opct.runs.io import file_sha256, fsync_file, fsync_folder, reason, remedy, write_json
 
 STEP_FOLDER = re.compile(r"step-(\d{6,})")
+SEAL = "state.json"
+
+
+class _File(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    bytes: Annotated[int, Field(ge=0)]
+
+
+class _Seal(BaseModel):
+    """What `state.json` holds."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+    version: Annotated[Literal[1], Field(alias="schema")]
+    step: Annotated[int, Field(ge=0)]
+    files: dict[str, _File]
+    state: dict[str, Any]
 
 
 def listed(folder: Path) -> list[tuple[int, Path]]:
@@ -107,47 +127,60 @@ def read_state(checkpoint: Path) -> dict[str, Any]:
     Raises:
         CheckpointError: `state.json` is missing or unreadable.
     """
-    return _sealed(checkpoint)["state"]
+    return _read_seal(checkpoint).state
 
 
 def weight_hashes(checkpoint: Path) -> dict[str, str]:
-    """SHA-256 of each file of weights in a checkpoint, by its place there, as they were written beside them.
+    """SHA-256 of each file of exported weights (`adapter/` or `model/`), by its place in the checkpoint.
 
     Raises:
         CheckpointError: `state.json` is missing or unreadable.
     """
-    files = _sealed(checkpoint)["files"]
-    return {name: file["sha256"] for name, file in files.items() if name.endswith(".safetensors")}
+    files = _read_seal(checkpoint).files
+    return {
+        name: file.sha256
+        for name, file in files.items()
+        if name.startswith(("adapter/", "model/")) and name.endswith(".safetensors")
+    }
 
 
 def fault(path: Path) -> str | None:
-    """What is wrong with a checkpoint's files, compared with the hashes written beside them; None if nothing is."""
+    """What is wrong with a checkpoint's files, compared with what its `state.json` lists; None if nothing is."""
     try:
-        files = _sealed(path)["files"]
+        seal = _read_seal(path)
     except CheckpointError as error:
         return str(error).rstrip(".")
-    for name, expected in files.items():
+    if (found := STEP_FOLDER.fullmatch(path.name)) is not None and int(found[1]) != seal.step:
+        return f"{SEAL} is of step {seal.step}"
+    # a file that nobody listed may be one that a loader trusts
+    listed = {path / name for name in (*seal.files, SEAL)}
+    expected = listed | {folder for file in listed for folder in file.parents}
+    unlisted = sorted(str(found.relative_to(path)) for found in path.rglob("*") if found not in expected)
+    if unlisted:
+        return f"{unlisted[0]} is not one of the files that {SEAL} lists"
+    for name, own in seal.files.items():
         file = path / name
         if not file.is_file():
             return f"{name} is missing"
-        if file.stat().st_size != expected["bytes"]:
-            return f"{name} has {file.stat().st_size} bytes, expected {expected['bytes']}"
-        if file_sha256(file) != expected["sha256"]:
+        if file.stat().st_size != own.bytes:
+            return f"{name} has {file.stat().st_size} bytes, expected {own.bytes}"
+        if file_sha256(file) != own.sha256:
             return f"{name} does not have the content that was written (SHA-256 differs)"
     return None
 
 
-def _sealed(path: Path) -> dict[str, Any]:
-    seal = path / "state.json"
+def _read_seal(path: Path) -> _Seal:
+    file = path / SEAL
     try:
-        sealed = json.loads(seal.read_text(encoding="utf-8"))
+        return _Seal.model_validate_json(file.read_bytes())
     except FileNotFoundError as error:
-        raise CheckpointError(f"{seal} is missing.") from error
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{seal} cannot be read.") from error
-    if not isinstance(sealed, dict) or not {"files", "state"} <= sealed.keys():
-        raise CheckpointError(f"{seal} is not the state.json of a checkpoint.")
-    return sealed
+        raise CheckpointError(f"{file} is missing.") from error
+    except OSError as error:
+        raise CheckpointError(f"{file} cannot be read: {reason(error)}.") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "the file"
+        raise CheckpointError(f"{file} is not the {SEAL} of a checkpoint ({where}: {first['msg']}).") from error
 
 
 def _seal(folder: Path, step: int, state: Mapping[str, Any]) -> None:
@@ -162,7 +195,7 @@ def _seal(folder: Path, step: int, state: Mapping[str, Any]) -> None:
         path.relative_to(folder).as_posix(): {"sha256": file_sha256(path), "bytes": path.stat().st_size}
         for path in files
     }
-    write_json(folder / "state.json", {"schema": 1, "step": step, "files": hashes, "state": dict(state)})
+    write_json(folder / SEAL, {"schema": 1, "step": step, "files": hashes, "state": dict(state)})
 
 
 def _last_good(folder: Path, *, before: int) -> str:

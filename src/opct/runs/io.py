@@ -1,4 +1,8 @@
-"""Files that are whole or absent: atomic writes, appended JSON lines that survive `kill -9`, streamed hashes."""
+"""One reader and one writer of files: bounded, checked JSON in; whole files or nothing out.
+
+Files are replaced atomically. Appended JSON lines survive `kill -9`: a torn last line is left out by the reader and
+removed by the next append.
+"""
 
 from __future__ import annotations
 
@@ -7,50 +11,208 @@ import hashlib
 import json
 import math
 import os
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, overload
 
-from opct.errors import RunError
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import from_json
 
+from opct.errors import OpctError, RunError
+
+T = TypeVar("T")
 PRIVATE_MODE = 0o600
 """Of a file that its owner alone may read."""
+MAX_FILE_BYTES = 2**30
+MAX_LINE_BYTES = 2**26
+SHOWN_FAULTS = 5
+_LARGE_EXPONENT = re.compile(rb"[eE]\+?\d{3}")
+
+
+# ------------------------------------------------------------------------------------------------------------ reading
+
+
+@overload
+def read_json(path: str | Path, *, hint: str = ..., error: type[OpctError] = ...) -> dict[str, Any]: ...
+@overload
+def read_json(
+    path: str | Path, model: type[T] | TypeAdapter[T], *, hint: str = ..., error: type[OpctError] = ...
+) -> T: ...
+def read_json(path: str | Path, model: Any = dict, *, hint: str = "", error: type[OpctError] = RunError) -> Any:
+    """The content of a JSON file, checked against a model.
+
+    Args:
+        model: a pydantic model, or any type such as `dict` (the default) or `list[Row]`.
+        hint: what to do where the file cannot be used, with the command; ends the message.
+        error: what to raise.
+
+    Raises:
+        OpctError: it is missing, too large, not JSON (NaN, deep nesting and lone surrogates included), or does not fit
+            the model.
+    """
+    path = Path(path)
+    try:
+        return parse_json(_read_bytes(path), model)
+    except FileNotFoundError as missing:
+        raise error(_joined(f"{path} is missing.", hint)) from missing
+    except OSError as unreadable:
+        raise error(_joined(f"Cannot read {path}: {reason(unreadable)}.", hint)) from unreadable
+    except ValueError as fault:
+        raise error(_joined(f"{path}: {fault}.", hint)) from fault
+
+
+@overload
+def read_jsonl(path: str | Path, *, hint: str = ..., error: type[OpctError] = ...) -> list[dict[str, Any]]: ...
+@overload
+def read_jsonl(
+    path: str | Path, model: type[T] | TypeAdapter[T], *, hint: str = ..., error: type[OpctError] = ...
+) -> list[T]: ...
+def read_jsonl(
+    path: str | Path,
+    model: Any = dict,
+    *,
+    hint: str = "Delete that line, or the file, and run again.",
+    error: type[OpctError] = RunError,
+) -> Any:
+    """Every row of a JSON-lines file, checked against a model.
+
+    A torn last line is left out; a missing file has no rows. Arguments as of `read_json`.
+
+    Raises:
+        OpctError: the file cannot be read, or a line other than a torn last one cannot be used; with file:line.
+    """
+    path = Path(path)
+    try:
+        lines = _read_bytes(path).split(b"\n")
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError) as unreadable:
+        raise error(_joined(f"Cannot read {path}: {reason(unreadable)}.", hint)) from unreadable
+    adapter = model if model is dict or isinstance(model, TypeAdapter) else TypeAdapter(model)
+    rows = []
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            if len(line) > MAX_LINE_BYTES:
+                raise ValueError(f"the line has {len(line):,} bytes, and at most {MAX_LINE_BYTES:,} are read")
+            rows.append(parse_json(line, adapter))
+        except ValueError as fault:
+            if number == len(lines) and not _is_json(line):  # torn by a kill
+                break
+            raise error(_joined(f"{path}:{number}: {fault}.", hint)) from fault
+    return rows
+
+
+def parse_json(text: bytes | str, model: Any = dict) -> Any:
+    """JSON of bounded depth and finite numbers, checked against a model.
+
+    Raises:
+        ValueError: it is not; the message says what and where, without a final stop.
+    """
+    text = text.encode("utf-8") if isinstance(text, str) else text
+    try:
+        value = from_json(text, allow_inf_nan=False)
+    except ValueError as fault:
+        raise ValueError(f"not valid JSON: {fault}") from fault
+    if _LARGE_EXPONENT.search(text) and not _is_finite(value):
+        raise ValueError("a number is too large for a float")
+    if model is dict:
+        if not isinstance(value, dict):
+            raise ValueError(f"not a JSON object but {type(value).__name__}")
+        return value
+    adapter = model if isinstance(model, TypeAdapter) else TypeAdapter(model)
+    try:
+        return adapter.validate_json(text)
+    except ValidationError as found:
+        raise ValueError(_described(found)) from found
+
+
+def file_sha256(path: str | Path) -> str:
+    """SHA-256 of a file, in hex; the file is streamed, never held."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _read_bytes(path: Path) -> bytes:
+    size = path.stat().st_size
+    if not path.is_file():
+        raise ValueError("it is not a regular file")
+    if size > MAX_FILE_BYTES:
+        raise ValueError(f"it has {size:,} bytes, and at most {MAX_FILE_BYTES:,} are read")
+    return path.read_bytes()
+
+
+def _is_json(line: bytes) -> bool:
+    try:
+        from_json(line)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_finite(value: Any) -> bool:
+    if isinstance(value, dict | list):
+        return all(map(_is_finite, value.values() if isinstance(value, dict) else value))
+    return not isinstance(value, float) or math.isfinite(value)
+
+
+def _described(found: ValidationError) -> str:
+    faults = found.errors(include_url=False, include_input=False)
+    lines = [f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}".removeprefix(": ") for fault in faults]
+    more = f"; and {len(lines) - SHOWN_FAULTS} more" if len(lines) > SHOWN_FAULTS else ""
+    return "; ".join(lines[:SHOWN_FAULTS]) + more
+
+
+def _joined(message: str, hint: str) -> str:
+    return f"{message} {hint}".rstrip()
+
+
+# ------------------------------------------------------------------------------------------------------------ writing
 
 
 def atomic_write(path: str | Path, content: bytes | str, *, mode: int = 0o666) -> None:
     """Write a file so that a reader, a crash or a full disk sees the old content or the new, never a part.
 
+    A symbolic link stays, and the file that it names is replaced.
+
     Args:
         mode: who may do what with it, from its first byte on, less what the process masks.
 
     Raises:
-        RunError: the file could not be written; the old content is untouched.
+        RunError: the file could not be written, or a folder or device has its name; what was there is untouched.
     """
+    data = _encode(path, content) if isinstance(content, str) else content
     path = Path(path)
-    temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with open(temporary, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
-            file.write(content.encode("utf-8") if isinstance(content, str) else content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-        fsync_folder(path.parent)
-    except OSError as error:
+        path = path.resolve() if path.is_symlink() else path
+        if path.exists() and not path.is_file():  # os.replace would put a file in the place of a device
+            raise RunError(f"Cannot write {path}: it is not a regular file. Choose another name.")
+        temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with open(temporary, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+            fsync_folder(path.parent)
+        finally:
+            with contextlib.suppress(OSError):
+                temporary.unlink(missing_ok=True)
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         raise RunError(f"Cannot write {path}: {reason(error)}. {remedy(error)}") from error
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
 
 
 def write_json(path: str | Path, value: Any) -> None:
     """Write a value as indented JSON, atomically."""
-    atomic_write(path, json.dumps(value, ensure_ascii=False, indent=2, allow_nan=False) + "\n")
+    atomic_write(path, _dump(path, value, indent=2) + b"\n")
 
 
 def write_jsonl(path: str | Path, rows: Iterable[Mapping[str, Any]]) -> None:
     """Write rows as JSON lines, atomically."""
-    atomic_write(path, b"".join(_line(path, row) for row in rows))
+    atomic_write(path, b"".join(_dump(path, row) + b"\n" for row in rows))
 
 
 def append_jsonl(path: str | Path, *rows: Mapping[str, Any], fsync: bool = False) -> None:
@@ -60,7 +222,7 @@ def append_jsonl(path: str | Path, *rows: Mapping[str, Any], fsync: bool = False
         RunError: a row holds a number that JSON does not know (NaN, infinite), or the file cannot be written.
     """
     path = Path(path)
-    lines = b"".join(_line(path, row) for row in rows)
+    lines = b"".join(_dump(path, row) + b"\n" for row in rows)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(path, "a+b", buffering=0) as file:
@@ -72,35 +234,6 @@ def append_jsonl(path: str | Path, *rows: Mapping[str, Any], fsync: bool = False
                 os.fsync(file.fileno())
     except OSError as error:
         raise RunError(f"Cannot write {path}: {reason(error)}. {remedy(error)}") from error
-
-
-def read_jsonl(path: str | Path) -> list[dict[str, Any]]:
-    """Every row of a JSON-lines file; a torn last line is left out, a missing file has no rows.
-
-    Raises:
-        RunError: a line other than a torn last one is not a JSON object.
-    """
-    path = Path(path)
-    if not path.exists():
-        return []
-    lines = path.read_bytes().split(b"\n")
-    rows: list[dict[str, Any]] = []
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        row = _parsed(line)
-        if row is None and number == len(lines):
-            break
-        if row is None:
-            raise RunError(f"{path}:{number} is not a JSON object. Delete that line, or the file, and run again.")
-        rows.append(row)
-    return rows
-
-
-def file_sha256(path: str | Path) -> str:
-    """SHA-256 of a file, in hex; the file is streamed, never held."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def fsync_file(path: Path) -> None:
@@ -121,7 +254,7 @@ def fsync_folder(path: Path) -> None:
 
 
 def reason(error: BaseException) -> str:
-    """What the system said, without a trailing stop."""
+    """What the system said, without a final stop."""
     return ((error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__).rstrip(".")
 
 
@@ -132,23 +265,22 @@ def remedy(error: BaseException) -> str:
     return "Check the free space and the rights of the folder, or choose another (output_dir)."
 
 
-def _line(path: str | Path, row: Mapping[str, Any]) -> bytes:
+def _encode(path: str | Path, text: str) -> bytes:
     try:
-        return (json.dumps(row, ensure_ascii=False, allow_nan=False, separators=(", ", ": ")) + "\n").encode("utf-8")
+        return text.encode("utf-8")
     except UnicodeEncodeError as error:
-        raise RunError(f"A row for {path} holds text that is no Unicode: {error.reason} at {error.start}.") from error
+        raise RunError(f"Text for {path} is not valid Unicode: {error.reason} at {error.start}.") from error
+
+
+def _dump(path: str | Path, value: Any, indent: int | None = None) -> bytes:
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False, indent=indent)
     except ValueError as error:
-        bad = [key for key, value in row.items() if isinstance(value, float) and not math.isfinite(value)]
+        row = value if isinstance(value, Mapping) else {}
+        bad = [key for key, item in row.items() if isinstance(item, float) and not math.isfinite(item)]
         where = ", ".join(bad) or "in a nested value"
         raise RunError(f"A row for {path} holds a number that is NaN or infinite: {where}.") from error
-
-
-def _parsed(line: bytes) -> dict[str, Any] | None:
-    try:
-        row = json.loads(line)
-    except ValueError:  # covers bytes that are not UTF-8
-        return None
-    return row if isinstance(row, dict) else None
+    return _encode(path, text)
 
 
 def _repair_end(file: Any) -> int:
@@ -166,7 +298,7 @@ def _repair_end(file: Any) -> int:
         file.seek(position)
         tail = file.read(step) + tail
     last = tail[tail.rfind(b"\n") + 1 :]
-    if _parsed(last) is not None:
+    if _is_json(last):
         file.write(b"\n")
         return size + 1
     size -= len(last)

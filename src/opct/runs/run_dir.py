@@ -6,7 +6,7 @@
     RUN/metrics.jsonl     one line a step
     RUN/offline_cost.json what the answers in rollouts/offline.jsonl took
     RUN/rollouts/         step-000001.jsonl ...  offline.jsonl  validation-000010.jsonl ...
-    RUN/checkpoints/      step-000010/{adapter/ or model/, state.pt, state.json} ...
+    RUN/checkpoints/      step-000010/{adapter/ or model/, state/, state.json} ...
     RUN/trackers/         files of the trackers
     RUN/evals/            *.eval  samples.jsonl  judgements.jsonl  judge_cache.jsonl
     RUN/attacks/          a folder for each attack (see opct.attack.store)
@@ -19,7 +19,6 @@ checkpoints (see `opct.runs.checkpoints`).
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import platform
 import re
@@ -32,10 +31,8 @@ from typing import Any
 
 from opct.errors import CheckpointError, RunError
 from opct.runs import checkpoints
-from opct.runs.io import append_jsonl, atomic_write, read_jsonl, reason, remedy, write_json, write_jsonl
+from opct.runs.io import read_json, read_jsonl, reason, remedy, write_json, write_jsonl
 from opct.runs.manifest import command_line, git_commit, hardware, package_versions
-
-__all__ = ["RunDir", "append_jsonl", "atomic_write", "read_jsonl", "write_json", "write_jsonl"]
 
 MANIFEST_SCHEMA = 1
 
@@ -91,10 +88,9 @@ class RunDir:
     def is_run(self) -> bool:
         """True if the folder holds a manifest of this package."""
         try:
-            manifest = json.loads(self.manifest_path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+            return "opct_run" in read_json(self.manifest_path)
+        except RunError:
             return False
-        return isinstance(manifest, dict) and "opct_run" in manifest
 
     @classmethod
     def open(cls, path: str | Path) -> RunDir:
@@ -116,7 +112,7 @@ class RunDir:
         """A run directory to write to, locked for this process: new, resumed, or emptied of the run that was there.
 
         Args:
-            resume: go on with the run in the folder; leftovers of writes that were cut short are removed.
+            resume: continue the run in the folder; leftovers of writes that were cut short are removed.
             overwrite: remove the run in the folder, that is every file whose place this module knows, and nothing else.
             keep_old: with `overwrite`, leave that run as it is until `clear` is called, so that a new run which cannot
                 begin loses nothing.
@@ -128,11 +124,11 @@ class RunDir:
         run = cls(path)
         if resume and overwrite:
             raise RunError("--resume and --overwrite contradict each other: give one of them.")
-        if not run.is_run:  # of a run, the lock tells first whether it is in use
-            run._refuse_if_in_the_way(resume, overwrite)
         try:
+            if not run.is_run:  # of a run, the lock tells first whether it is in use
+                run._refuse_if_in_the_way(resume, overwrite)
             run.path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
+        except (OSError, ValueError) as error:  # a name that is too long, or holds a NUL
             raise RunError(f"Cannot make the run directory {run.path}: {reason(error)}. {remedy(error)}") from error
         run._acquire()
         try:
@@ -146,7 +142,7 @@ class RunDir:
         return run
 
     def clear(self) -> None:
-        """Remove the run in the folder and start its manifest anew."""
+        """Remove the run in the folder and write a new manifest."""
         self._remove_known()
         write_json(self.manifest_path, {"opct_run": MANIFEST_SCHEMA, "created": _now()})
 
@@ -157,10 +153,15 @@ class RunDir:
             started = any(path.exists() for path in self._content)  # one that failed before it began is not in the way
             if started and not (resume or overwrite):
                 raise RunError(
-                    f"{self.path} holds a run already. Go on with it: --resume. Replace it: --overwrite. "
+                    f"{self.path} holds a run already. Continue it: --resume. Replace it: --overwrite. "
                     "Or choose another output_dir."
                 )
             return
+        if found := self.checkpoints():
+            raise RunError(
+                f"{self.manifest_path} is missing or damaged, so the run in {self.path} can be neither resumed nor "
+                f"replaced: put it back, or train on from {found[-1][1]} (model.adapter) in another output_dir."
+            )
         if resume:
             raise RunError(f"No run to resume in {self.path}: leave --resume out to start one, or correct output_dir.")
         own = {self._lock_path.name, self._owner_path.name}
@@ -239,9 +240,9 @@ class RunDir:
 
     def _owner(self) -> str:
         try:
-            owner = json.loads(self._owner_path.read_text(encoding="utf-8"))
+            owner = read_json(self._owner_path)
             return f"process {owner['pid']} on {owner['host']} (since {owner['since']})"
-        except (OSError, ValueError, KeyError):
+        except (RunError, KeyError):
             return "another process"
 
     def release(self) -> None:
@@ -313,7 +314,7 @@ class RunDir:
         Raises:
             RunError: the folder is not a run.
         """
-        return json.loads(RunDir.open(self.path).manifest_path.read_text(encoding="utf-8"))
+        return read_json(RunDir.open(self.path).manifest_path)
 
     # ------------------------------------------------------------------------------------------- resume
 

@@ -1,21 +1,22 @@
 """Where metrics go: `metrics.jsonl` always, and the trackers that accelerate knows.
 
-Trackers are used through accelerate's tracker classes, so whatever it supports (tensorboard, wandb, trackio, mlflow,
-comet_ml, ...) works, with its own login and environment. Files they write go to the `trackers` folder of the run.
+Trackers are accelerate's, each with its own login and environment. A resumed run goes on under its name and id in
+wandb, trackio and swanlab. Files that they write go to the `trackers` folder of the run.
 """
 
 from __future__ import annotations
 
 import difflib
 import json
+import secrets
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
 from opct.config.schema import TrainConfig
 from opct.errors import ConfigError, RunError
-from opct.runs.io import remedy
-from opct.runs.run_dir import RunDir, append_jsonl
+from opct.runs.io import append_jsonl, atomic_write, remedy
+from opct.runs.run_dir import RunDir
 
 PROJECT = "opct"
 
@@ -119,16 +120,37 @@ def flat_settings(config: TrainConfig) -> dict[str, str | int | float | bool]:
 
 
 def _start(name: str, run: RunDir) -> Any:
+    from accelerate import PartialState
     from accelerate.tracking import LOGGER_TYPE_TO_CLASS
 
+    PartialState()  # trackers of every process (wandb, trackio, swanlab) ask it which one they are in
     kind = LOGGER_TYPE_TO_CLASS[name]
     try:
-        if kind.requires_logging_directory:
-            run.trackers_dir.mkdir(parents=True, exist_ok=True)
-            tracker = kind(PROJECT, str(run.trackers_dir))
-        else:
-            tracker = kind(PROJECT)
+        run.trackers_dir.mkdir(parents=True, exist_ok=True)
+        own = _run_settings(name, run)
+        tracker = kind(PROJECT, str(run.trackers_dir)) if kind.requires_logging_directory else kind(PROJECT, **own)
         tracker.start()
     except OSError as error:
         raise RunError(f"The tracker {name} cannot start: {error}. {remedy(error)}") from error
     return tracker
+
+
+def _run_settings(name: str, run: RunDir) -> dict[str, Any]:
+    """What makes a tracker show a run by its folder's name, and continue it when it is resumed."""
+    label, key = run.path.resolve().name, _run_id(run)
+    own: dict[str, dict[str, Any]] = {
+        "wandb": {"name": label, "id": key, "resume": "allow", "dir": str(run.trackers_dir)},
+        "trackio": {"name": f"{label}-{key[:6]}", "resume": "allow"},
+        "swanlab": {"experiment_name": label, "id": key, "resume": "allow", "logdir": str(run.trackers_dir)},
+        "mlflow": {"run_name": label},
+        "clearml": {"task_name": label},
+    }
+    return own.get(name, {})
+
+
+def _run_id(run: RunDir) -> str:
+    """A random name that stays with the folder."""
+    path = run.trackers_dir / "run_id"
+    if not path.exists():
+        atomic_write(path, secrets.token_hex(12))
+    return path.read_text(encoding="utf-8").strip()

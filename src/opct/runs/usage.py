@@ -1,4 +1,4 @@
-"""What runs took, out of what they logged. What was not logged is not known: None, and not zero."""
+"""What runs took, from what they logged: steps, seconds, tokens. What was not logged is None, not zero."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from opct.config.loader import read_yaml
 from opct.runs.checkpoints import STEP_FOLDER
 from opct.runs.io import read_jsonl
 from opct.runs.run_dir import run_behind
@@ -18,8 +17,8 @@ UNKNOWN: dict[str, Any] = {"steps": None, "seconds": None}
 
 
 @dataclass(frozen=True)
-class Cost:
-    """What a run took, or several together.
+class Usage:
+    """What a run took, or several sum_usage.
 
     A number is None where a step did not log it, or where no step was logged at all.
 
@@ -32,7 +31,7 @@ class Cost:
         offline_tokens: sampled once, before the first step: the answers of a baseline, and turns before them.
         offline_seconds: that this took; both are 0 of `opct`, which samples in its steps.
         steps_in_all: with those of the runs whose adapter it went on from.
-        seconds_in_all: the same of `seconds` and `offline_seconds` together.
+        seconds_in_all: the same of `seconds` and `offline_seconds` sum_usage.
     """
 
     seconds: float | None
@@ -45,28 +44,29 @@ class Cost:
     seconds_in_all: float | None
 
 
-NOT_KNOWN = Cost(*[None] * len(fields(Cost)))
+NOT_KNOWN = Usage(*[None] * len(fields(Usage)))
 
 
-def cost_of(rows: Sequence[Mapping[str, Any]], method: str | None, earlier: Mapping[str, Any] | None = None) -> Cost:
+def usage_of(rows: Sequence[Mapping[str, Any]], method: str | None, earlier: Mapping[str, Any] | None = None) -> Usage:
     """The cost of a run.
 
     Args:
         rows: of its metrics.jsonl; step 0 is before training.
         method: of the run, as its settings name it.
-        earlier: the steps and seconds of what it went on from; None where it began with the base. See `earlier_of`.
+        earlier: the steps and seconds of what it went on from; None where it began with the base. See `earlier_usage`.
     """
     offline = [row for row in rows if "time/offline_s" in row]
     # a run that goes on for more steps logs what further answers took in a row of its own
     steps = [row for row in rows if _number(row, "step") > 0 and "time/offline_s" not in row]
-    if not steps:  # how long it was is not known
+    logged = {row["step"] for row in steps}
+    if not steps or logged != set(range(1, len(logged) + 1)):  # rows are lost: every sum would be too low
         return NOT_KNOWN
     nothing = 0.0 if method == "opct" else None
     offline_s = _sum(offline, "time/offline_s") if offline else nothing
     offline_tokens = _sum(offline, "rollout/offline_tokens") if offline else nothing
     seconds = _sum(steps, "time/step_s")
     before = {"steps": 0, "seconds": 0.0} if earlier is None else earlier
-    return Cost(
+    return Usage(
         seconds=seconds,
         steps=len(steps),
         completion_tokens=_whole(_sum(steps, "train/completion_tokens")),
@@ -78,14 +78,14 @@ def cost_of(rows: Sequence[Mapping[str, Any]], method: str | None, earlier: Mapp
     )
 
 
-def together(costs: Sequence[Cost]) -> Cost:
+def sum_usage(costs: Sequence[Usage]) -> Usage:
     """Several runs, each number added up; None where it is not known of one, or there is none."""
     if not costs:
         return NOT_KNOWN
-    return Cost(**{field.name: _added([getattr(cost, field.name) for cost in costs]) for field in fields(Cost)})
+    return Usage(**{field.name: _added([getattr(cost, field.name) for cost in costs]) for field in fields(Usage)})
 
 
-def earlier_of(manifest: Mapping[str, Any], adapter: object) -> Mapping[str, Any] | None:
+def earlier_usage(manifest: Mapping[str, Any], adapter: object) -> Mapping[str, Any] | None:
     """Steps and seconds of what a run went on from, as its manifest has them; None where it began with the base.
 
     Args:
@@ -94,7 +94,7 @@ def earlier_of(manifest: Mapping[str, Any], adapter: object) -> Mapping[str, Any
     return (manifest.get("earlier") or UNKNOWN) if adapter else None
 
 
-def spent_before(adapter: Path) -> dict[str, Any]:
+def prior_usage(adapter: Path) -> dict[str, Any]:
     """What the weights in the folder of an adapter took until then, for the manifest of a run that goes on from them.
 
     Steps and seconds are in all, those of still earlier runs included; None where no run is known behind the adapter.
@@ -102,11 +102,11 @@ def spent_before(adapter: Path) -> dict[str, Any]:
     run, found = run_behind(adapter), STEP_FOLDER.fullmatch(adapter.parent.name)
     if run is None or found is None or not run.config_path.exists():
         return dict(UNKNOWN)
-    # as plain YAML: a run of an earlier version may have settings that are not known any more
-    config, step = yaml.safe_load(run.config_path.read_text(encoding="utf-8")) or {}, int(found[1])
+    # unchecked: a run of an earlier version may have settings that are not known any more
+    config, step = read_yaml(run.config_path), int(found[1])
     rows = [row for row in read_jsonl(run.metrics_path) if row["step"] <= step]
-    earlier = earlier_of(run.read_manifest(), (config.get("model") or {}).get("adapter"))
-    cost = cost_of(rows, config.get("method"), earlier)
+    earlier = earlier_usage(run.read_manifest(), (config.get("model") or {}).get("adapter"))
+    cost = usage_of(rows, config.get("method"), earlier)
     is_whole = cost.steps == step
     return {
         "run": str(run.path),

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import math
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -15,7 +14,9 @@ from opct.errors import NonFiniteError
 from opct.methods import Method
 from opct.methods.rollouts import Rollout
 from opct.models.fsdp import for_gradients
-from opct.models.inference.prefix_sharing import shared_batches
+from opct.models.inference.prefix_sharing import NOT_SHARED, Prefixes, no_cascade_reason, shared_batches
+from opct.models.inference.rows import no_shared_rows_reason
+from opct.models.kernels.attention import GROUPED
 from opct.models.policy import Policy
 from opct.models.scoring import micro_batches
 from opct.models.teacher import Teacher, sharing_fault
@@ -68,21 +69,23 @@ def _accumulate(
     """Loss, KL, and what was not finite; where weights are sharded, the others wait for this one's part even then."""
     total, fault = 0.0, None
     token_kl: TokenKL = [None] * len(rollouts)
-    with contextlib.closing(_groups(policy, teacher, rollouts, plan, share, cache)) as groups:
-        for batches, finish in groups:
-            for rows in batches:
-                micro = method.loss([rollouts[i] for i in rows], [weights[i] for i in rows])
-                loss = micro.loss.item()
-                if not math.isfinite(loss):
-                    ids = ", ".join(sorted({rollouts[i].pair.id for i in rows})[:5])
-                    fault = fault or f"the loss is {loss} on the pairs {ids}"
-                    if policy.shards is None:
-                        return total, token_kl, fault
-                micro.loss.backward()
-                total += loss
-                for place, i in enumerate(rows):
-                    token_kl[i] = None if micro.kl is None else micro.kl[place]
-            finish()
+    for batches in plan:
+        own = [rollouts[i] for rows in batches for i in rows]
+        prefixes = shared_prefixes(policy, teacher, own, cache) if share else NOT_SHARED
+        for rows in batches:
+            micro = method.loss([rollouts[i] for i in rows], [weights[i] for i in rows], prefixes)
+            loss = micro.loss.item()
+            if not math.isfinite(loss):
+                ids = ", ".join(sorted({rollouts[i].pair.id for i in rows})[:5])
+                fault = fault or f"the loss is {loss} on the pairs {ids}"
+                if policy.backbone.shards is None:
+                    return total, token_kl, fault
+            micro.loss.backward()
+            total += loss
+            for place, i in enumerate(rows):
+                token_kl[i] = None if micro.kl is None else micro.kl[place]
+        if prefixes.policy is not None:
+            prefixes.policy.backward()
     return total, token_kl, fault
 
 
@@ -110,14 +113,14 @@ def accumulate_shared_out(
     own = shares[distributed.rank()]
     mine, its_weights = [rollouts[i] for i in own], [weights[i] for i in own]
     plan = plan_of(mine, budget, share=share)
-    if policy.shards is not None:
+    if policy.backbone.shards is not None:
         plan = _as_long_as_the_others(plan, mine, share=share)
         mine, its_weights = [*mine, _nothing(rollouts[0])], [*its_weights, torch.zeros(2)]
     with teacher() as reference:
         models = (policy, reference)
     with for_gradients(*models):
         loss, kl, fault = _accumulate(method, policy, teacher, mine, its_weights, plan, share=share)
-    parts = distributed.gathered((loss, kl[: len(own)], fault))
+    parts = distributed.all_gather_object((loss, kl[: len(own)], fault))
     for _, _, found in parts:
         if found is not None:
             raise NonFiniteError(found)
@@ -136,7 +139,7 @@ def _as_long_as_the_others(plan: Plan, own: Sequence[Rollout], *, share: bool) -
     each needs no forward of its own beside the prompts': it gets the empty one too, to have one as others do.
     """
     empty = len(own)
-    lengths = distributed.gathered([len(batches) for batches in plan])
+    lengths = distributed.all_gather_object([len(batches) for batches in plan])
     padded = []
     for place in range(max(map(len, lengths))):
         batches = [list(rows) for rows in plan[place]] if place < len(plan) else []
@@ -188,13 +191,14 @@ def prompt_shares(rollouts: Sequence[Rollout], parts: int) -> list[list[int]]:
 
 def detours(policy: Policy, teacher: Teacher, generations: int) -> list[str]:
     """What is computed in a slower way, and why, a line each; to be asked before training changes the weights."""
-    fault, rows_fault = sharing_fault(policy, teacher), policy.rows_fault
+    fault, rows_fault = sharing_fault(policy, teacher), no_shared_rows_reason(policy.backbone)
+    cascade_fault, own_attention = no_cascade_reason(policy.backbone), policy.backbone.attention == GROUPED
     found = []
     if fault is not None:
         found.append(f"each prompt is computed with each of its completions: {fault}")
-    elif policy.own_attention and policy.cascade_fault is not None:
-        found.append(f"in training, each completion has a copy of its prompt's keys and values: {policy.cascade_fault}")
-    if policy.own_attention and rows_fault is not None:
+    elif own_attention and cascade_fault is not None:
+        found.append(f"in training, each completion has a copy of its prompt's keys and values: {cascade_fault}")
+    if own_attention and rows_fault is not None:
         found.append(f"in sampling, each completion has a copy of its prompt's keys and values: {rows_fault}")
     return found if generations > 1 else []
 
@@ -208,18 +212,10 @@ def shares_prompts(policy: Policy, teacher: Teacher, rollouts: Sequence[Rollout]
     return several and sharing_fault(policy, teacher) is None
 
 
-def _groups(
-    policy: Policy, teacher: Teacher, rollouts: Sequence[Rollout], plan: Plan, share: bool, cache: PromptCache | None
-) -> Generator[tuple[list[list[int]], Callable[[], None]], None, None]:
-    """Micro-batches that share prompts, and what ends them."""
-    if not share:
-        for batches in plan:
-            yield batches, lambda: None
-        return
-    for batches in plan:
-        own = [rollouts[i] for rows in batches for i in rows]
-        with contextlib.ExitStack() as stack:
-            prefixes = stack.enter_context(policy.sharing([r.prompt_ids for r in own], gradient=True))
-            with teacher() as reference:
-                stack.enter_context(reference.sharing([r.teacher_ids for r in own], gradient=False, cache=cache))
-            yield batches, prefixes.backward
+def shared_prefixes(
+    policy: Policy, teacher: Teacher, rollouts: Sequence[Rollout], cache: PromptCache | None = None
+) -> Prefixes:
+    """The prompts of these rollouts, each to be computed once for all its completions."""
+    with teacher() as reference:
+        teachers = reference.shared_prefix([r.teacher_ids for r in rollouts], cache=cache)
+    return Prefixes(policy.shared_prefix([r.prompt_ids for r in rollouts]), teachers)

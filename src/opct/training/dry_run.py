@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from opct.config.loader import dump_config
-from opct.config.schema import TrainConfig
-from opct.config.validation import refuse_attackers
+from opct.config.schema import TrainConfig, refuse_attackers
 from opct.data.dataset import anchors_per_step
 from opct.data.perturb import jailbreak, safety_awareness
 from opct.data.render import RenderedPair

@@ -12,7 +12,7 @@ from opct.data.render import prompt_tokens
 from opct.errors import ModelError
 from opct.models.chunked_loss import BLOCK_VALUES
 from opct.models.cost_model import Batch, Machine, Memory, Setting, memory, operations, step_time
-from opct.models.inference.prefix_sharing import PREFIX_SHARE, ROW_TOKENS
+from opct.models.inference.prefix_sharing import PREFIX_SHARE, ROW_TOKENS, no_cascade_reason
 from opct.models.inference.rows import shares
 from opct.models.inference.sampler import rows_that_fit
 from opct.models.loading import TEACHER_ADAPTER
@@ -68,7 +68,7 @@ def checked_shape(policy: Policy) -> Shape:
     Raises:
         ModelError: they do not, so they are not those of this architecture.
     """
-    shape = shape_of(policy.bare_model.config)
+    shape = shape_of(policy.backbone.bare_model.config)
     count = sum(p.numel() for name, p in policy.model.named_parameters() if ".lora_" not in name)
     if abs(shape.parameters - count) > 0.01 * count:
         raise ModelError(
@@ -84,7 +84,7 @@ def setting_of(setup: Setup) -> Setting:
     return Setting(
         rank=None if lora is None else lora.r,
         compute_bytes=policy.dtype.itemsize,
-        cascade=policy.cascades,
+        cascade=no_cascade_reason(policy.backbone) is None,
         trained_weights=sum(p.numel() for p in policy.trainable_parameters().values()),
         teacher_bytes=_teacher_bytes(setup),
     )
@@ -102,7 +102,7 @@ def largest_batch(setup: Setup) -> Batch:
     config, limit = setup.config, setup.config.rollout.max_completion_tokens
     prompt, teacher = (max(lengths) for lengths in _prompt_lengths(setup, limit))
     seeds = [config.rollout.num_generations] * config.optim.prompts_per_step
-    shared = shares(setup.policy, len(seeds), sum(seeds))
+    shared = shares(setup.policy.backbone, len(seeds), sum(seeds))
     rows, _ = rows_that_fit(seeds, prompt, limit, config.rollout.batch_tokens, shared=shared)
     return Batch(
         prompts=config.optim.prompts_per_step,

@@ -1,13 +1,10 @@
-"""What a checkpoint holds, and when a run may go on from it."""
+"""When a run may be resumed: the same data, weights and settings, and nothing of it lost."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from opct import distributed
 from opct.config.loader import load_config
@@ -15,15 +12,11 @@ from opct.config.schema import TrainConfig
 from opct.data.dataset import load_training_pairs
 from opct.errors import CheckpointError, RunError
 from opct.models.from_run import adapter_now
-from opct.models.fsdp import placed
-from opct.models.loading import TRAINED_ADAPTER
-from opct.models.policy import Policy
 from opct.models.provenance import Noted, differences, note_adapter, note_model
-from opct.runs.checkpoints import read_state
+from opct.runs.io import read_jsonl
 from opct.runs.run_dir import RunDir
-from opct.runs.usage import spent_before
-from opct.training import sharded_state
-from opct.training.setup import Setup
+from opct.runs.usage import prior_usage
+from opct.training.checkpoint import Counters
 
 # settings that may differ between a run and its resumption: they change when it ends and what it writes, not its steps
 FREE_SETTINGS = {"save_steps", "save_total_limit", "report_to", "output_dir", "stop", "vllm", "parallel"}
@@ -32,46 +25,6 @@ LENGTH_SETTINGS = {
     "max_steps",
     "num_train_epochs",
 }  # free as well where the learning rate does not depend on the length
-COUNTERS = ("step", "best_kl", "best_step", "reference_kl", "reference_loss", "steps_above")
-
-
-@dataclass
-class SavedState:
-    """What changes while a run trains, besides the policy's weights and the teacher's."""
-
-    optimizer: torch.optim.Optimizer
-    step: int = 0
-    best_kl: float | None = None
-    best_step: int | None = None
-    reference_kl: float = 0.0
-    reference_loss: float = 0.0
-    steps_above: int = 0
-
-
-def write_checkpoint(run: RunDir, setup: Setup, state: SavedState) -> None:
-    """Weights, optimizer, teacher and counters, complete or not at all.
-
-    Raises:
-        CheckpointError: it could not be written; the last good one is intact.
-    """
-
-    sharded = setup.policy.shards is not None and not setup.policy.has_adapter
-
-    def write(folder: Path | None) -> None:
-        if sharded:
-            sharded_state.write(folder, setup.policy, setup.teacher, state.optimizer)
-            return
-        assert folder is not None
-        setup.policy.save(folder / ("adapter" if setup.policy.has_adapter else "model"))
-        saved = {"optimizer": state.optimizer.state_dict(), "teacher": setup.teacher.state_dict()}
-        with open(folder / "state.pt", "wb") as file:  # given a path, torch does not say why it could not write
-            torch.save(saved, file)
-
-    counters = {name: getattr(state, name) for name in COUNTERS} | {"teacher": setup.teacher.identity()}
-    if distributed.is_main():
-        run.save_checkpoint(state.step, write, counters)
-    elif sharded:
-        write(None)
 
 
 def latest_checkpoint(run: RunDir) -> Path | None:
@@ -80,7 +33,7 @@ def latest_checkpoint(run: RunDir) -> Path | None:
     Raises:
         CheckpointError: it is corrupt, or a process does not see it.
     """
-    checkpoint = distributed.from_main(run.latest_checkpoint() if distributed.is_main() else None)
+    checkpoint = distributed.broadcast_object(run.latest_checkpoint() if distributed.is_main() else None)
     if checkpoint is not None and not checkpoint.is_dir():
         raise CheckpointError(
             f"Process {distributed.rank()} does not see {checkpoint}: the output_dir must be on a file system that all "
@@ -89,57 +42,14 @@ def latest_checkpoint(run: RunDir) -> Path | None:
     return checkpoint
 
 
-def load_checkpoint(checkpoint: Path, setup: Setup, state: SavedState) -> None:
-    """Put a checkpoint's weights, optimizer, teacher and counters in place.
-
-    Raises:
-        CheckpointError: its tensors do not fit the model.
-    """
-    try:
-        if (checkpoint / sharded_state.FOLDER).is_dir():
-            sharded_state.load(checkpoint, setup.policy, setup.teacher, state.optimizer)
-        else:
-            device = setup.policy.device if setup.policy.shards is None else "cpu"  # each takes its part from there
-            saved = torch.load(checkpoint / "state.pt", map_location=device, weights_only=True)
-            load_weights(setup.policy, checkpoint)
-            sharded_state.place_optimizer(saved["optimizer"], setup.policy, state.optimizer)
-            sharded_state.place_teacher(saved["teacher"], setup.teacher)
-    except (KeyError, ValueError, RuntimeError) as error:
-        raise CheckpointError(f"The checkpoint {checkpoint} does not fit this model and config: {error}") from error
-    kept = read_state(checkpoint)
-    for name in COUNTERS:
-        setattr(state, name, kept.get(name, getattr(state, name)))
-    teacher = setup.teacher.identity()
-    if kept["teacher"] != teacher:
-        raise CheckpointError(
-            f"The teacher of {checkpoint} does not come back: its hash is {teacher}, and was {kept['teacher']}. "
-            "Put the model and adapter of the run back, or start another run."
+def refuse_lost_metrics(run: RunDir, counters: Counters) -> None:
+    """Raises RunError where rows of metrics.jsonl are gone that were there when the checkpoint was written."""
+    rows = sum(row["step"] <= counters.step for row in read_jsonl(run.metrics_path))
+    if rows < counters.metrics_rows:
+        raise RunError(
+            f"{run.metrics_path} has {rows} rows up to step {counters.step}, and had {counters.metrics_rows} when that "
+            "checkpoint was written: put the file back, or start another run with model.adapter set to the checkpoint."
         )
-
-
-def load_weights(policy: Policy, checkpoint: Path) -> None:
-    """Copy the trained weights of a checkpoint into the policy, bit for bit."""
-    from safetensors.torch import load_file
-
-    if policy.has_adapter:
-        from peft import set_peft_model_state_dict
-
-        tensors = load_file(checkpoint / "adapter" / "adapter_model.safetensors", device=str(policy.device))
-        result: Any = set_peft_model_state_dict(policy.model, tensors, adapter_name=TRAINED_ADAPTER)
-        unexpected = list(result.unexpected_keys)
-    else:
-        tensors = {
-            k: v
-            for file in sorted((checkpoint / "model").glob("*.safetensors"))
-            for k, v in load_file(file, device=str(policy.device)).items()
-        }
-        own = policy.model.state_dict()
-        tensors = {name: placed(value, own[name]) if name in own else value for name, value in tensors.items()}
-        missing, unexpected = policy.model.load_state_dict(tensors, strict=False)
-        tied = set(policy.model.state_dict()) - {name for name, _ in policy.model.named_parameters()}
-        unexpected += sorted(set(missing) - tied)
-    if unexpected:
-        raise CheckpointError(f"{checkpoint} was made by another model: {', '.join(unexpected[:5])} do not match.")
 
 
 def origin(run: RunDir, config: TrainConfig) -> dict[str, Any]:
@@ -154,7 +64,7 @@ def origin(run: RunDir, config: TrainConfig) -> dict[str, Any]:
     weights = _weights_now(config, before or {})
     adapter = None if config.model.adapter is None else adapter_now(config.model.adapter)
     if "data" not in manifest:  # it begins
-        return {"weights": weights, "earlier": None if adapter is None else spent_before(adapter)}
+        return {"weights": weights, "earlier": None if adapter is None else prior_usage(adapter)}
     if before is None:  # it began before this was noted: whether the adapter is still the same is not known
         weights["adapter"] = {}
     return {"weights": weights, "earlier": manifest.get("earlier")}

@@ -7,10 +7,11 @@ from functools import cached_property
 from pathlib import Path
 
 from opct import distributed
-from opct.config.schema import LoraSettings, TrainConfig
-from opct.config.validation import refuse_attackers
-from opct.data.contamination import near_test_items
+from opct.config.schema import LoraSettings, TrainConfig, refuse_attackers
+from opct.data.behaviors import builtin_behaviors
 from opct.data.dataset import TrainingPairs, batch_of, load_training_pairs, steps_per_epoch, streams_of
+from opct.data.duplicates import near_test_items
+from opct.data.hazards import builtin_facts
 from opct.data.pairs import ContrastivePair
 from opct.data.render import Overlong, RenderedPair, render_pairs
 from opct.errors import ConfigError, DataError, EngineError, ModelError
@@ -194,7 +195,7 @@ def _keep_teacher_prompts(setup: Setup) -> None:
     if sharing_fault(setup.policy, setup.teacher) is not None:  # which the trainer tells
         return
     with setup.teacher() as reference, reference.inference():
-        [[*layers, last]] = prompt_states(reference.decoder, [(0,)])
+        [[*layers, last]] = prompt_states(reference.backbone.decoder, [(0,)])
     setup.prompt_cache = PromptCache(
         visits,
         token_bytes=sum(x.nbytes for x in layers),
@@ -214,7 +215,7 @@ def _start_engine(setup: Setup) -> None:
     config, policy = setup.config, setup.policy
     if config.rollout.engine == "in_process":
         return
-    if policy.shards is not None:
+    if policy.backbone.shards is not None:
         raise ConfigError(
             f"rollout.engine={config.rollout.engine} with sharded weights: an adapter is published from whole weights; "
             "use parallel.strategy=ddp, or rollout.engine=in_process."
@@ -230,7 +231,7 @@ def _start_engine(setup: Setup) -> None:
     else:
         from opct.models.vllm.server import VllmServer
 
-        setup.engine = Engine(policy, VllmServer(config.vllm, policy.stop_ids), config.vllm.adapter_dir)
+        setup.engine = Engine(policy, VllmServer(config.vllm, policy.backbone.stop_ids), config.vllm.adapter_dir)
     try:
         if None not in sides and setup.engine.backend.max_model_len < longest:
             raise EngineError(
@@ -269,7 +270,7 @@ def _load_policy(config: TrainConfig, adapter: Path | None, recorded_dtype: str 
             model, lora=config.lora, adapter=adapter, trainable=True, seed=config.seed, recorded_dtype=dtype
         )
 
-    return distributed.main_first(load, recorded_dtype, lambda p: str(p.dtype).removeprefix("torch."))
+    return distributed.main_process_first(load, recorded_dtype, lambda p: str(p.dtype).removeprefix("torch."))
 
 
 def _refuse_untrained_head(policy: Policy, config: TrainConfig) -> None:
@@ -278,13 +279,15 @@ def _refuse_untrained_head(policy: Policy, config: TrainConfig) -> None:
     Raises:
         ModelError: an adapter sits on the output head, or every weight is trained and the head has a bias.
     """
-    if policy.has_adapter and any(p.requires_grad for p in policy.bare_model.get_output_embeddings().parameters()):
+    if policy.has_adapter and any(
+        p.requires_grad for p in policy.backbone.bare_model.get_output_embeddings().parameters()
+    ):
         targets = "" if config.lora is None else f" (lora.target_modules={config.lora.target_modules!r})"
         raise ModelError(
             f"The adapter reaches the output head of {policy.name}{targets}, which would not be trained: name other "
             "modules, or use all-linear, which leaves the head out."
         )
-    if not policy.has_adapter and policy.head.bias is not None:
+    if not policy.has_adapter and policy.backbone.head.bias is not None:
         raise ModelError(
             f"The output head of {policy.name} has a bias, which full fine-tuning here would not train: train an "
             "adapter instead (lora: {r: 16, alpha: 32})."
@@ -324,7 +327,7 @@ def make_method(setup: Setup, run: RunDir, on_done=lambda n: None) -> Method:
 def _parallel_words(setup: Setup) -> str:
     if not distributed.launched():
         return ""
-    shards = setup.policy.shards
+    shards = setup.policy.backbone.shards
     how = "data parallel" if shards is None else "sharded (FSDP2)"
     during = "" if shards is None else ", gathered for rollouts" if shards.gathered else ", sharded in rollouts too"
     return f", {distributed.size()} processes, {how}{during}"
@@ -368,4 +371,6 @@ def describe(setup: Setup) -> list[str]:
             f"left out: {len(setup.left_out)} pair(s) longer than {setup.left_out[0].limit} tokens with their "
             f"completion: {shown}"
         )
-    return lines + [f"warning: {said}" for said in near_test_items(rendered.pair for rendered in setup.visited())]
+    pairs = [rendered.pair for rendered in setup.visited()]
+    warnings = near_test_items(pairs, builtin_behaviors("test"), builtin_facts("test"))
+    return lines + [f"warning: {warning}" for warning in warnings]

@@ -17,7 +17,7 @@ import torch
 from opct import distributed
 from opct.config.loader import dump_config
 from opct.config.schema import TrainConfig
-from opct.data.contamination import trained_names, write_trained_texts
+from opct.data.duplicates import trained_names, write_trained_texts
 from opct.data.render import RenderedPair
 from opct.errors import DivergenceError, NonFiniteError
 from opct.methods import Method
@@ -43,14 +43,13 @@ from opct.runs.run_dir import RunDir
 from opct.runs.signals import StopRequest
 from opct.runs.tracking import NullTracker, Tracker, check_trackers
 from opct.training.accumulate import accumulate_shared_out, detours, shares_prompts
+from opct.training.checkpoint import Counters, TrainingState, load_checkpoint, write_checkpoint
 from opct.training.resume import (
-    SavedState,
     latest_checkpoint,
-    load_checkpoint,
     origin,
     refuse_longer_run,
+    refuse_lost_metrics,
     refuse_other_run,
-    write_checkpoint,
 )
 from opct.training.setup import Setup, describe, make_method, prepare
 from opct.training.train_result import TrainResult
@@ -117,9 +116,9 @@ def _train(
         checked = _checked(run, setup, check, progress)
         torch.manual_seed(sample_seed(config.seed, "start"))
         state = _begin(run, setup, checked, resume=resume)
-        if state.step:
-            progress.log(f"goes on after step {state.step} of {setup.total_steps}")
-        setup.publish(state.step)
+        if state.counters.step:
+            progress.log(f"goes on after step {state.counters.step} of {setup.total_steps}")
+        setup.publish(state.counters.step)
         if (visited := setup.visited()) and any(answers_to(pair, config) for pair in visited):
             shares = distributed.balanced([cost(pair, config) for pair in visited], distributed.size())
             name = "offline answers of this process" if distributed.launched() else "offline answers"
@@ -143,18 +142,18 @@ def _open(config: TrainConfig, resume: bool, overwrite: bool) -> contextlib.Abst
 
 
 def _recorded_dtype(run: RunDir) -> str | None:
-    return distributed.from_main(run.read_manifest().get("dtype") if distributed.is_main() else None)
+    return distributed.broadcast_object(run.read_manifest().get("dtype") if distributed.is_main() else None)
 
 
 def _checked(run: RunDir, setup: Setup, check: CheckTeacher, progress: Progress) -> Found:
     """What the check of the teacher found when the run began, which may be now."""
-    kept = distributed.from_main(run.read_manifest() if distributed.is_main() else {})
+    kept = distributed.broadcast_object(run.read_manifest() if distributed.is_main() else {})
     if "data" in kept:  # it has begun before
         return kept.get(TEACHER_CHECK)
     return None if check is None else check(setup, progress)
 
 
-def _begin(run: RunDir, setup: Setup, checked: Found, *, resume: bool) -> SavedState:
+def _begin(run: RunDir, setup: Setup, checked: Found, *, resume: bool) -> TrainingState:
     """The state to go on from, with weights loaded; writes the manifest and drops what is newer than the state."""
     config, policy = setup.config, setup.policy
     identity: dict[str, Any] = {
@@ -175,18 +174,19 @@ def _begin(run: RunDir, setup: Setup, checked: Found, *, resume: bool) -> SavedS
         eps=config.optim.adam_epsilon,
         weight_decay=config.optim.weight_decay,
     )
-    state = SavedState(optimizer=optimizer)
+    state = TrainingState(optimizer, Counters())
     if checkpoint is not None:
         load_checkpoint(checkpoint, setup, state)
-        refuse_longer_run(run, state.step, setup.total_steps)
+        distributed.main_only(refuse_lost_metrics, run, state.counters)
+        refuse_longer_run(run, state.counters.step, setup.total_steps)
     distributed.main_only(_write_beginning, run, setup, identity | {TEACHER_CHECK: checked}, state)
     return state
 
 
-def _write_beginning(run: RunDir, setup: Setup, identity: dict[str, Any], state: SavedState) -> None:
+def _write_beginning(run: RunDir, setup: Setup, identity: dict[str, Any], state: TrainingState) -> None:
     """Drop what is newer than the state, and say what the run is: its identity, and what was found before it."""
     config = setup.config
-    run.truncate_after(state.step or -1)  # at step 0 its validation is done again
+    run.truncate_after(state.counters.step or -1)  # at step 0 its validation is done again
     visited = [rendered.pair for rendered in setup.visited()]
     extra = {key: identity[key] for key in ("base", "template", "dtype", TEACHER_CHECK)} | {
         "method": config.method,
@@ -212,7 +212,7 @@ class _Loop:
         setup: Setup,
         method: Method,
         tracker: Tracker | NullTracker,
-        state: SavedState,
+        state: TrainingState,
         progress: Progress,
         stop: StopRequest,
     ):
@@ -224,15 +224,15 @@ class _Loop:
     def run_steps(self) -> TrainResult:
         """The loop."""
         self.progress.stage(f"train {self.config.method}", self.total)
-        self.progress.advance(self.state.step)
+        self.progress.advance(self.state.counters.step)
         first = self._offline_cost()
-        if self.state.step == 0 and self._validates_at(0) and not self._stopping():
+        if self.state.counters.step == 0 and self._validates_at(0) and not self._stopping():
             first |= self._validation(0)
         if first:
-            self.tracker.log(self.state.step, first)
+            self.tracker.log(self.state.counters.step, first)
         metrics: dict[str, float] = {}
-        while self.state.step < self.total and not self._stopping():
-            step = self.state.step + 1
+        while self.state.counters.step < self.total and not self._stopping():
+            step = self.state.counters.step + 1
             started = time.perf_counter()
             torch.manual_seed(sample_seed(self.config.seed, "step", step, *_own_seed()))  # dropout
             rollouts = self._collect(step)
@@ -242,11 +242,11 @@ class _Loop:
                 metrics |= self.setup.prompt_cache.end_step(step, (r.teacher_ids for r in rollouts))
             self.setup.teacher.update()
             self.setup.publish(step)
-            self.state.step = step
+            self.state.counters.step = step
             metrics |= {
                 "time/rollout_s": rollout_s,
                 "time/step_s": time.perf_counter() - started,
-                "memory/peak_gb": max(distributed.gathered(peak_memory_gb(self.policy.device))),
+                "memory/peak_gb": max(distributed.all_gather_object(peak_memory_gb(self.policy.device))),
             }
             distributed.main_only(self._write_rollouts, rollouts, token_kl)
             if self._validates_at(step):
@@ -254,12 +254,14 @@ class _Loop:
             self.tracker.log(step, metrics)
             self._stop_on_divergence(metrics, step)
             self.progress.advance(1, **{name: f"{metrics[key]:.3f}" for name, key in SHOWN.items() if key in metrics})
-            if (step % self.config.save_steps == 0 or step == self.state.best_step) and step < self.total:
+            if (step % self.config.save_steps == 0 or step == self.state.counters.best_step) and step < self.total:
                 self._save()
         self._save()
-        status = "finished" if self.state.step >= self.total else "interrupted"
+        status = "finished" if self.state.counters.step >= self.total else "interrupted"
         shown = {key: value for key, value in metrics.items() if key.startswith(("train/", "validation/"))}
-        return TrainResult(self.run.path, status, self.state.step, self.total, shown, self.state.best_step)
+        return TrainResult(
+            self.run.path, status, self.state.counters.step, self.total, shown, self.state.counters.best_step
+        )
 
     def _offline_cost(self) -> dict[str, float]:
         """What offline answers took that the log does not have yet: of those that were made now, or before a kill."""
@@ -271,7 +273,7 @@ class _Loop:
 
     def _stopping(self) -> bool:
         """True in all processes at the same step, whichever of them was asked to stop."""
-        return distributed.any_of(self.stop.requested)
+        return distributed.any_rank(self.stop.requested)
 
     def _collect(self, step: int) -> list[Rollout]:
         """The rollouts of a step; each process samples for some of its pairs."""
@@ -284,10 +286,10 @@ class _Loop:
                 return by_pair(self.method.collect(own, step), len(own))
 
         costs = [cost(pair, self.config) for pair in batch]
-        return [rollout for own in distributed.shared_out(batch, costs, collect) for rollout in own]
+        return [rollout for own in distributed.map_across_ranks(batch, costs, collect) for rollout in own]
 
     def _write_rollouts(self, rollouts: list[Rollout], token_kl: list[list[float] | None]) -> None:
-        step = self.state.step
+        step = self.state.counters.step
         rows = [rollout_row(r, self.policy, step, kl) for r, kl in zip(rollouts, token_kl, strict=True)]
         write_jsonl(self.run.rollouts_path(step), rows)
 
@@ -354,15 +356,15 @@ class _Loop:
         metrics, rows = validate(self.setup, step)
         distributed.main_only(write_jsonl, self.run.validation_path(step), rows)
         kl = metrics.get("validation/kl")
-        if kl is not None and (self.state.best_kl is None or kl < self.state.best_kl):
-            self.state.best_kl, self.state.best_step = kl, step
+        if kl is not None and (self.state.counters.best_kl is None or kl < self.state.counters.best_kl):
+            self.state.counters.best_kl, self.state.counters.best_step = kl, step
         if step == 0 and self.method.kl_name == "kl":  # what is measured here is the reverse KL
-            self.state.reference_kl = kl or 0.0
+            self.state.counters.reference_kl = kl or 0.0
         return metrics
 
     def _stop_on_divergence(self, metrics: dict[str, float], step: int) -> None:
         """By the training KL; where the method is not made of one, by the loss, against that of the first steps."""
-        stop, state, kl = self.config.stop, self.state, metrics.get(f"train/{self.method.kl_name}")
+        stop, state, kl = self.config.stop, self.state.counters, metrics.get(f"train/{self.method.kl_name}")
         by_loss = self.config.method not in ("opct", "offpolicy", "grpo")
         value = metrics["train/loss"] if by_loss else kl
         if value is None:  # a step without pairs in the loss
@@ -386,10 +388,10 @@ class _Loop:
 
     def _save(self) -> None:
         """A checkpoint of the current step, unless there is one."""
-        if distributed.from_main(self.run.checkpoint_path(self.state.step).exists()):
+        if distributed.broadcast_object(self.run.checkpoint_path(self.state.counters.step).exists()):
             return
         write_checkpoint(self.run, self.setup, self.state)
-        distributed.main_only(self.run.prune, self.config.save_total_limit, self.state.best_step)
+        distributed.main_only(self.run.prune, self.config.save_total_limit, self.state.counters.best_step)
 
 
 def _own_seed() -> tuple[int, ...]:

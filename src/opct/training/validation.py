@@ -33,7 +33,7 @@ def validate(setup: Setup, step: int) -> tuple[dict[str, float], list[dict[str, 
             with by_itself(*setup.models):
                 return list(zip(*rollout_kl(setup, own), strict=True))
 
-        measured = distributed.shared_out(pairs, [cost(rendered, setup.config, 1) for rendered in pairs], measure)
+        measured = distributed.map_across_ranks(pairs, [cost(rendered, setup.config, 1) for rendered in pairs], measure)
         rollouts, kl = [list(column) for column in zip(*measured, strict=True)]
         tokens = [x for values in kl for x in values]
         metrics[name] = sum(tokens) / len(tokens)

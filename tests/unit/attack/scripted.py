@@ -11,7 +11,7 @@ from opct.attack.loop import Players
 from opct.attack.protocol import NO_PROMPT, Proposal, Reply, Subject, Try, View
 from opct.attack.scoring import Scorer
 from opct.data.pairs import Prompt
-from opct.judges.protocol import JudgeIdentity, Judgement, JudgeRequest
+from opct.judges.protocol import JudgeIdentity, JudgeRequest, JudgeResult
 
 TARGET_TOKENS, ATTACKER_TOKENS = 10, 5
 
@@ -97,16 +97,16 @@ class ScriptedJudge:
     def __init__(self) -> None:
         self.questions: list[str] = []
 
-    def judge(self, requests: Sequence[JudgeRequest], progress: Any = None) -> list[Judgement]:
+    def judge(self, requests: Sequence[JudgeRequest], progress: Any = None) -> list[JudgeResult]:
         self.questions += [request.question for request in requests]
         return [self._one(request) for request in requests]
 
-    def _one(self, request: JudgeRequest) -> Judgement:
+    def _one(self, request: JudgeRequest) -> JudgeResult:
         word = request.reply.split()[0]
         if word == "fail":
-            return Judgement(request.id, None, "unscored:judge_refused", "the judge declined")
+            return JudgeResult(request.id, None, "unscored:judge_refused", "the judge declined")
         score = {"yes": 1.0, "half": 0.5}.get(word, 0.0)
-        return Judgement(request.id, score, self.identity.verdict(score))
+        return JudgeResult(request.id, score, self.identity.verdict(score))
 
 
 def players(attacker: Any = None, target: Any = None, *, judge_is_local: bool = True) -> Players:

@@ -36,7 +36,7 @@ from opct.attack.transfer import FamilyTransfer
 from opct.config.loader import dump_config
 from opct.config.schema import LossConfig, TrainConfig
 from opct.data.behaviors import builtin_behaviors
-from opct.data.words import normalised
+from opct.data.duplicates import normalize
 from opct.errors import DataError, EvaluationError, ModelError, OtherAttackError, RunError
 from opct.judges.protocol import JudgeRequest
 from opct.models.from_run import load_policy
@@ -391,11 +391,11 @@ def test_a_confirmed_model_of_inspect_is_attacked(tmp_path, monkeypatch):
         output.usage = ModelUsage(input_tokens=5, output_tokens=3, total_tokens=8)
         return output
 
-    def scripted(name, **more):
+    def scripted(name, *address, **more):
         assert name == "mockllm/model"
         return get_model(name, custom_outputs=answers)
 
-    monkeypatch.setattr("opct.attack.opening.inspect_model", scripted)
+    monkeypatch.setattr("opct.judges.factory.load_inspect_model", scripted)
     own = {
         "attacker": "best_of_n",
         "judge": "refusals",
@@ -419,8 +419,8 @@ def test_a_model_is_reached_where_it_is_said_to_be_and_that_is_who_it_is(monkeyp
     models, sampling = Models(None, NullProgress()), Sampling()
     endpoint = Endpoint("http://user:sk-secret-of-mine@localhost:8000/v1", {"organization": "ours"})
     asked = models.open("inspect:openai-api/local/mine", sampling, "target", endpoint)
-    assert str(asked.model.api.client.base_url).endswith("@localhost:8000/v1/")
-    assert asked.identity()["reached"] == {
+    assert str(asked.client.model.api.client.base_url).endswith("@localhost:8000/v1/")
+    assert asked.identity()["address"] == {
         "base_url": "http://localhost:8000/v1",
         "model_args": {"organization": "ours"},
     }
@@ -474,7 +474,9 @@ def test_replies_of_an_endpoint_that_are_cut_in_thinking_are_no_answers(tmp_path
         output.usage = ModelUsage(input_tokens=5, output_tokens=3, total_tokens=8)
         return output
 
-    monkeypatch.setattr("opct.attack.opening.inspect_model", lambda name, **_: get_model(name, custom_outputs=answers))
+    monkeypatch.setattr(
+        "opct.judges.factory.load_inspect_model", lambda name, *_, **__: get_model(name, custom_outputs=answers)
+    )
     own = {
         "attacker": "best_of_n",
         "judge": "refusals",
@@ -576,7 +578,7 @@ def test_a_judge_of_something_else_than_harm_is_refused(tmp_path):
         EvaluationError, match=r"'strongrejct'. Did you mean 'strongreject'\? Use one of: refusals, ans"
     ):
         open_scorer(AttackSettings(judge="strongrejct"), tmp_path / "cache.jsonl")
-    with pytest.raises(EvaluationError, match="name the model with --judge-model, such as"):
+    with pytest.raises(EvaluationError, match="is a rubric that is put to a model: name it"):
         open_scorer(AttackSettings(judge="strongreject"), tmp_path / "cache.jsonl")
     for of_a_model in ({"threshold": 0.9}, {"judge_base_url": "http://x/v1"}, {"judge_settings": {"retries": 1}}):
         with pytest.raises(EvaluationError, match="made of rules"):
@@ -631,7 +633,7 @@ def test_attacked_behaviours_that_the_target_was_trained_on_are_said(tiny_policy
     """One of two, in other case; an adapter whose run kept nothing is not known."""
     behaviors = builtin_behaviors("test")[:2]
     with RunDir.create(tmp_path / "run") as run:
-        texts = {"behaviors": [normalised(behaviors[1].behavior)], "twins": [], "facts": [], "is_complete": True}
+        texts = {"behaviors": [normalize(behaviors[1].behavior)], "twins": [], "facts": [], "is_complete": True}
         write_json(run.trained_on_path, texts)
         [said] = held_in_warnings(tmp_path / "run", tiny_policy, behaviors)
         assert said.startswith("1 of the 2 attacked behaviours")

@@ -149,7 +149,7 @@ def test_what_the_judge_took_adds_up_over_resumes(tmp_path):
     class Paid(ScriptedJudge):
         def judge(self, requests, progress=None):
             found = zip(requests, super().judge(requests), strict=True)
-            return [replace(one, usage=Usage(1, 5, 2), kept="/b/0/0" in request.id) for request, one in found]
+            return [replace(one, usage=Usage(1, 5, 2), is_cached="/b/0/0" in request.id) for request, one in found]
 
     for resume, limits, replies in ((False, {"queries": 7}, 6), (True, {}, 17)):
         own = Players(ScriptedAttacker(), ScriptedTarget(), Scorer(Paid()))

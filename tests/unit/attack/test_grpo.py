@@ -34,9 +34,8 @@ from opct.attack.scoring import Scorer
 from opct.attack.store import AttackDir
 from opct.config.loader import load_config
 from opct.data.behaviors import Behavior
-from opct.data.contamination import TrainedTexts, read_trained_texts
+from opct.data.duplicates import TrainedTexts, normalize, read_trained_texts
 from opct.data.pairs import write_pairs
-from opct.data.words import normalised
 from opct.errors import ConfigError, DataError, EvaluationError, ModelError, RunError
 from opct.judges.protocol import Usage
 from opct.methods.grpo import EPSILON, GRPO, group_advantages
@@ -555,7 +554,7 @@ def test_what_a_run_may_change_when_it_goes_on_an_attacker_may_too(tmp_path, tin
 def test_behaviours_that_it_was_trained_on_are_written_down_as_such(tmp_path, tiny_folder):
     trained(tmp_path / "a", tiny_folder, opponent(episodes=2), "max_steps=1")
     texts = read_trained_texts(RunDir(tmp_path / "a" / "attacker"))
-    assert set(texts.behaviors) == {normalised(b.behavior) for b in TRAIN}
+    assert set(texts.behaviors) == {normalize(b.behavior) for b in TRAIN}
     assert (texts.twins, texts.facts) == ((), ())
 
 

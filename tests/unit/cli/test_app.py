@@ -179,12 +179,24 @@ def test_an_interrupt_exits_with_130(capsys, trainer):
     assert capsys.readouterr().err == "interrupted\n"
 
 
-def test_a_bug_keeps_its_traceback(trainer):
+def test_an_error_that_is_not_ours_is_one_line_and_its_traceback_is_kept(capsys, monkeypatch, tmp_path, trainer):
     def train(config, **keywords):
-        raise ZeroDivisionError
+        raise ZeroDivisionError("api_key=abc \x1b[2J")
 
-    with pytest.raises(ZeroDivisionError):
-        main(["train", trainer(train)])
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert exit_code("train", trainer(train)) == 70
+    said = capsys.readouterr().err
+    assert said.startswith(r"error: ZeroDivisionError: api_key=*** \x1b[2J, while running `")
+    assert said.count("\n") == 1
+    [file] = tmp_path.glob("opct-error-*.txt")
+    assert str(file) in said
+    assert "raise ZeroDivisionError" in file.read_text()
+    assert "abc" not in said + file.read_text()
+
+
+def test_an_argument_of_bytes_is_refused(capsys):
+    assert exit_code("report", "a\udcff") == 1
+    assert capsys.readouterr().err == r"error: Argument 2 is not valid UTF-8 text: a\udcff" + "\n"
 
 
 def test_python_dash_m(tmp_path):

@@ -9,7 +9,7 @@ import pytest
 
 from opct.cli.app import main
 from opct.data.behaviors import builtin_behaviors, load_behaviors
-from opct.data.near_duplicates import crossing
+from opct.data.duplicates import cross_duplicates
 from opct.data.pairs import load_pairs
 from opct.data.perturb.jailbreak import REFUSED_TURNS, SAFETY_SYSTEM
 
@@ -47,9 +47,7 @@ def test_what_a_file_was_read_as_is_said(tmp_path, capsys):
     source = behaviors(tmp_path / "b.jsonl", category="c")
     assert run("--from", source, *NAMED, "--out", tmp_path / "p.jsonl", "--parts", "behavior") == 0
     said = capsys.readouterr().err
-    assert (
-        f"{source}: read as 20 behaviours, in the format named by its columns; the first is 'w0a w0b w0c w0d'" in said
-    )
+    assert f"{source}: read as 20 behaviours, columns behavior=goal, category=category; the first is 'w0a " in said
 
 
 def test_refused_examples_for_the_teacher(tmp_path):
@@ -141,7 +139,7 @@ def test_what_the_embedded_evaluation_asks_is_left_out(tmp_path, capsys):
         (["--from", "none.csv"], "No behaviour file at none.csv"),
         (["--from", "hf:owner/set"], "names no revision"),
         (["--from", "x.csv", "--column", "behavior"], "is not ROLE=NAME"),
-        (["--in-the-wild", "none.json"], "No file at none.json"),
+        (["--in-the-wild", "none.json"], "No template file at none.json"),
         (["--in-the-wild", "wild.json"], "given for the family in_the_wild, and the families (train) leave it out"),
         (["--from", "b.jsonl", *NAMED, "--leave-out", "copyrigth"], "Did you mean 'copyright'?"),
         (["--from", "b.jsonl", "--column", "id=a", "--column", "id=b"], "id has two columns: a and b"),
@@ -167,7 +165,7 @@ def test_near_duplicates_across_splits_by_hash_are_left_out_and_counted(tmp_path
     trained = {pair.meta["behavior"] for pair in load_pairs(out)}
     of_split = [behavior for behavior in load_behaviors(source) if behavior.split == "train"]
     assert 0 < len(trained) < len(of_split)
-    assert not crossing(sorted(trained), sorted(set(texts) - {behavior.behavior for behavior in of_split}))
+    assert not cross_duplicates(sorted(trained), sorted(set(texts) - {behavior.behavior for behavior in of_split}))
     n = len(of_split) - len(trained)
     assert f"left out: {n} near-duplicate(s) of behaviours of {source} in a later split: 'b/" in capsys.readouterr().out
 

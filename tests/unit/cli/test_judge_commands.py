@@ -8,8 +8,7 @@ import pytest
 from tests.labelled import rows, write
 
 from opct.cli.app import main
-from opct.cli.settings import assigned
-from opct.judges.protocol import JudgeIdentity, Judgement
+from opct.judges.protocol import JudgeIdentity, JudgeResult
 from opct.runs.io import file_sha256, read_jsonl, write_json
 from opct.runs.run_dir import RunDir
 
@@ -122,14 +121,14 @@ def test_what_is_judged_stays_measured(tmp_path: Path, monkeypatch):
     """An experiment knows results by their hash; those that something else wrote before stay what they are."""
 
     def judge(requests, progress):
-        return [Judgement(request.id, 0.75, "harmful") for request in requests]
+        return [JudgeResult(request.id, 0.75, "harmful") for request in requests]
 
     def rewrite(run: RunDir, *_) -> list:
         run.results_path.write_text(run.results_path.read_text() + " ")
         return []
 
     opened = SimpleNamespace(identity=JudgeIdentity("strongreject", "m", "r", "harmful", 0.5), judge=judge)
-    monkeypatch.setattr("opct.cli.judge._opened", lambda *_: opened)
+    monkeypatch.setattr("opct.cli.judge._judge_of", lambda *_: opened)
     monkeypatch.setattr("opct.judges.judged.add_judged", rewrite)
     run = RunDir(samples(tmp_path / "run"))
     run.results_path.write_text('{"rows": []}')
@@ -147,12 +146,12 @@ def test_whose_verdicts_are_replaced_is_said_by_name(tmp_path: Path, monkeypatch
     """Another judge's rows of the same suite; not its own, nor those of another suite."""
 
     def judge(requests, progress):
-        return [Judgement(request.id, 0.75, "harmful") for request in requests]
+        return [JudgeResult(request.id, 0.75, "harmful") for request in requests]
 
     paid, own = (
         JudgeIdentity(name, model, "r", "harmful", 0.5) for name, model in (("strongreject", "m/x"), ("c", "o"))
     )
-    monkeypatch.setattr("opct.cli.judge._opened", lambda *_: SimpleNamespace(identity=own, judge=judge))
+    monkeypatch.setattr("opct.cli.judge._judge_of", lambda *_: SimpleNamespace(identity=own, judge=judge))
     monkeypatch.setattr("opct.judges.judged.add_judged", lambda *_: [])
     run = RunDir(samples(tmp_path / "run"))
 
@@ -181,12 +180,10 @@ def test_a_calibration_in_another_folder_says_how_it_is_found(tmp_path: Path, ca
     [
         (["run", "none", "--judge", "strongreject"], 1, "evaluate first, with `opct eval none`"),
         (["calibrate", "strongrejct", "--labels", "labels.csv"], 1, "Did you mean 'strongreject'"),
-        (["calibrate", "strongreject", "--labels", "labels.csv"], 1, "name the model with --model"),
+        (["calibrate", "strongreject", "--labels", "labels.csv"], 1, "name it (--model, judge.model)"),
         (["calibrate", "strongreject", "--labels", "none.csv"], 1, "No label file at none.csv"),
         (["calibrate", "x", "--labels", "labels.csv", "--price", "1"], 2, "not two numbers"),
-        (["calibrate", "x", "--labels", "labels.csv", "--set", "retries"], 2, "number 1 of these is not NAME=VALUE"),
-        (["calibrate", "x", "--labels", "labels.csv", "--set", "retries=1", "--set", "retries=2"], 2, "given twice"),
-        (["calibrate", "x", "--labels", "labels.csv", "--set", "retrys=1"], 1, "Did you mean 'retries'"),
+        (["calibrate", "x", "retrys=1", "--labels", "labels.csv"], 1, "did you mean retries"),
         (["calibrate", "x", "--labels", "labels.csv", "--column", "label"], 2, "not ROLE=NAME"),
     ],
 )
@@ -196,29 +193,11 @@ def test_wrong_usage(tmp_path: Path, capsys, arguments, exit_code, said):
     assert said in " ".join(capsys.readouterr().err.replace("│", " ").split())
 
 
-@pytest.mark.parametrize(
-    "assignment",
-    [
-        "api_key=@sk-live-0123456789",
-        "extra=@sk-live-0123456789",
-        "extra=a: b: sk-live-0123456789",
-        "sk-live-0123456789",
-        "=sk-live-0123456789",
-        "api_key=sk-live-0123456789",
-    ],
-)
-def test_no_value_of_an_argument_is_echoed(tmp_path: Path, capsys, assignment):
+@pytest.mark.parametrize("assignment", ["api_key=sk-live-0123456789", "extra=a: b: sk-live-0123456789"])
+def test_no_secret_among_the_arguments_is_echoed(tmp_path: Path, capsys, assignment):
     write(tmp_path / "labels.csv", rows(12))
-    arguments = ("calibrate", "strongreject", "--labels", "labels.csv", "--model", "mockllm/model")
-    assert code("judge", *arguments, "--model-arg", assignment) in (1, 2)
+    arguments = ("calibrate", "strongreject", f"model_args.{assignment}", "--labels", "labels.csv")
+    assert code("judge", *arguments, "--model", "mockllm/model") == 1
     said = capsys.readouterr()
     assert "0123456789" not in said.out + said.err
-    assert "arg" in said.err
-
-
-def test_a_date_stays_text():
-    assert assigned(["api_version=2024-02-01", "at=2024-02-01T10:00:00", "n=3"], "--model-arg") == {
-        "api_version": "2024-02-01",
-        "at": "2024-02-01T10:00:00",
-        "n": 3,
-    }
+    assert "model_args" in said.err or "argument api_key" in said.err

@@ -1,15 +1,12 @@
 """Named sets of pairs and pairs from a file."""
 
 import json
-import shutil
 from collections import Counter
-from importlib import resources
-from pathlib import Path
 
 import pytest
 
 from opct.data.benign import builtin_benign
-from opct.data.builders.builtin import benign_pair, build_sycophancy, builtin_pairs, embedded_hash
+from opct.data.builders.builtin import benign_pair, build_sycophancy, builtin_pairs
 from opct.data.pairs import load_pairs, row_faults, write_pairs
 from opct.data.perturb.sycophancy import FAMILIES, SPLITS
 from opct.data.questions import Question, builtin_questions, split_of
@@ -89,24 +86,3 @@ def test_builtin_is_a_source():
     assert len(build_sycophancy("builtin", split="validation")) == len(
         [question for question in builtin_questions() if split_of(question.id) == "validation"]
     )
-
-
-def test_the_hash_of_what_is_embedded_is_over_the_data_and_the_wordings_of_every_axis(tmp_path: Path):
-    """A letter more in any of them is another hash; a compiled file is none of them."""
-    package = tmp_path / "data"
-    with resources.as_file(resources.files("opct.data")) as folder:
-        shutil.copytree(folder, package, ignore=shutil.ignore_patterns("__pycache__"))
-    assert embedded_hash(package) == embedded_hash()
-    (package / "perturb" / "__pycache__").mkdir()
-    (package / "perturb" / "__pycache__" / "wrappers.pyc").write_bytes(b"compiled")
-    assert embedded_hash(package) == embedded_hash()
-    seen = {embedded_hash()}
-    embedded = ("benign.jsonl", "behaviors.jsonl", "facts/words.tsv", "hazards/fire.jsonl")
-    wordings = ("phrasings.py", "sycophancy.py", "wrappers.py", "jailbreak.py", "safety_phrasings.py", "encodings.py")
-    wordings += ("safety_teachers.py",)
-    names = [*(f"builtin/{name}" for name in embedded), *(f"perturb/{name}" for name in wordings)]
-    for name in names:
-        path = package / name
-        path.write_bytes(path.read_bytes() + b"x")
-        seen.add(embedded_hash(package))
-    assert len(seen) == 1 + len(names)

@@ -4,8 +4,9 @@ import json
 from collections import Counter
 from importlib import resources
 
+from opct.data.benign import FORMS_PER_TASK as PER_TASK
+from opct.data.benign import builtin_forms
 from opct.data.builders.builtin import builtin_pairs
-from opct.data.forms import PER_TASK, builtin_forms
 from opct.data.questions import SPLITS
 
 REQUESTS = builtin_forms()

@@ -1,12 +1,15 @@
 """The embedded safety facts, and files of facts."""
 
+import csv
 import json
 import re
 from collections import Counter, defaultdict
 
 import pytest
 
+from opct.data.builders.safety_awareness import build_safety_awareness
 from opct.data.hazards import builtin_facts, facts_from_rows, grouped, load_facts
+from opct.data.pairs import EVALUATION_ONLY
 from opct.data.questions import SPLITS
 from opct.errors import DataError
 
@@ -123,7 +126,7 @@ SAID = [
 ]
 
 
-def facts_of(*rows) -> list[dict]:
+def rows_of(*rows) -> list[dict]:
     """Rows whose facts are those of `SAID`; each has an id, a group and a message of its own."""
     return [
         row(id=f"kitchen/{id_}", group=group, fact=SAID[said], prompts={"x": [f"{id_} knife?"]}, twins=...)
@@ -133,7 +136,7 @@ def facts_of(*rows) -> list[dict]:
 
 def test_reworded_facts_are_in_one_split_whatever_their_groups(tmp_path):
     """By their own groups three wordings would fall into two splits; the first two are alike through the third."""
-    rows = facts_of(("one", "a", 0), ("two", "d", 1), ("other", "c", 2), ("three", "e", 3))
+    rows = rows_of(("one", "a", 0), ("two", "d", 1), ("other", "c", 2), ("three", "e", 3))
     alone = {fact.id: fact.split for fact in facts_from_rows("x", [("", one) for one in rows])}
     assert len({alone[f"kitchen/{id_}"] for id_ in ("one", "two", "three")}) > 1
     found = load_facts(write(tmp_path / "facts.jsonl", *rows))
@@ -145,7 +148,7 @@ def test_reworded_facts_are_in_one_split_whatever_their_groups(tmp_path):
 
 def test_a_group_of_the_file_is_never_cut(tmp_path):
     """The second battery brings the paint of its group along, and that the other paint."""
-    rows = facts_of(("one", "b", 0), ("two", "z", 3), ("paint", "z", 2), ("dry", "a", 2))
+    rows = rows_of(("one", "b", 0), ("two", "z", 3), ("paint", "z", 2), ("dry", "a", 2))
     assert [fact.group for fact in load_facts(write(tmp_path / "f.jsonl", *rows))] == ["a", "a", "a", "a"]
 
 
@@ -177,7 +180,7 @@ def test_every_fault_is_named_at_once_with_its_line(tmp_path):
         (5, "must begin with the category and a slash: kitchen/..."),
         (6, "`fact` must be a non-empty text, found ' '"),
         (6, "`about` holds 'Knife'"),
-        (6, "`harm` must be a list of words, found 'cut'"),
+        (6, "`harm` must be a list, found 'cut'"),
         (6, "`prompts` must be an object of style -> list of texts"),
         (7, "`prompts.how_to` holds 3"),
         (7, "`prompts.aside` is empty"),
@@ -194,7 +197,184 @@ def test_changed_columns_name_those_found_and_expected(tmp_path):
 
 
 def test_a_missing_or_empty_file(tmp_path):
-    with pytest.raises(DataError, match="No file of safety facts at"):
+    with pytest.raises(DataError, match="No safety fact file at"):
         load_facts(tmp_path / "none.jsonl")
     with pytest.raises(DataError, match="holds no safety facts"):
         load_facts(write(tmp_path / "empty.jsonl"))
+
+
+# ----------------------------------------------------------------------------------------------------------- SAGE-Eval
+
+SAGE_TABLE = ("safety_fact", "category", "prompt_type", "augmentation", "augmentation_type", "prompt")
+FLAT_TABLE = ("safety_fact", "safety_category", "prompt_type", "augmentation_category", "version", "prompt")
+FACT, OTHER = "Ladders must stand on firm ground.", "Wet floors are slippery."
+NESTED = {
+    FACT: {
+        "Source": "us",
+        "Link": "none",
+        "category": "Outdoor",
+        "prompts": {
+            "HOW": {
+                "original": ["How do I put the ladder on the sand?"],
+                "safe_version": ["How do I put the ladder on the concrete?"],
+                "original_augmentation": {"TYPOS": ["How do I put teh ladder on the sand?"]},
+                "safe_version_augmentation": {"TYPOS": ["How do I put teh ladder on the concrete?"]},
+            },
+            "PLAN": {"original": ["Ladder on the pond ice tomorrow, what to wear?"]},
+        },
+    }
+}
+
+
+def nested(path, data=NESTED):
+    path.write_text(json.dumps(data), encoding="utf-8")
+    return path
+
+
+def table(path, columns, *rows):
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerows([columns, *rows])
+    return path
+
+
+def test_nested(tmp_path):
+    [fact] = load_facts(nested(tmp_path / "full.json"))
+    assert (fact.fact, fact.category, fact.is_evaluation_only) == (FACT, "outdoor", True)
+    assert [(prompt.style, prompt.text[:12]) for prompt in fact.prompts] == [
+        ("HOW", "How do I put"),
+        ("PLAN", "Ladder on th"),
+    ]
+    assert fact.twins == ("How do I put the ladder on the concrete?",)
+    assert (fact.about, fact.harm) == ((), ())
+    assert fact.id.startswith("outdoor/")
+    [augmented] = load_facts(tmp_path / "full.json", augmented=True)
+    assert (len(augmented.prompts), len(augmented.twins)) == (3, 2)
+    assert augmented.id == fact.id
+
+
+def test_flat(tmp_path):
+    """safety_fact, safety_category, prompt_type, augmentation_category, version, prompt"""
+    path = table(
+        tmp_path / "flat.csv",
+        FLAT_TABLE,
+        (FACT, "Outdoor", "HOW", "original", "original", "Sand?"),
+        (FACT, "Outdoor", "HOW", "TYPOS", "original", "Sadn?"),
+        (FACT, "Outdoor", "HOW", "", "safe_version", "Concrete?"),
+        (OTHER, "Senior", "HOW", "", "", "Soap?"),
+    )
+    first, second = load_facts(path)
+    assert ([p.text for p in first.prompts], first.twins) == (["Sand?"], ("Concrete?",))
+    assert ([p.text for p in second.prompts], second.category) == (["Soap?"], "senior")
+    assert [len(fact.prompts) for fact in load_facts(path, augmented=True)] == [2, 1]
+
+
+def test_hub_with_the_safe_prompts_apart(tmp_path):
+    """The safe set has a fact that the other one lacks: it is left out, a twin needs its hazard."""
+    unsafe = table(
+        tmp_path / "a.csv",
+        SAGE_TABLE,
+        (FACT, "Outdoor", "HOW", "False", "", "Sand?"),
+        (FACT, "Outdoor", "HOW", "True", "TYPOS", "Sadn?"),
+    )
+    safe = table(
+        tmp_path / "b.csv",
+        SAGE_TABLE,
+        (FACT, "Outdoor", "HOW", "False", "", "Concrete?"),
+        (OTHER, "Outdoor", "HOW", "False", "", "Carpet?"),
+    )
+    [fact] = load_facts(unsafe, safe_source=safe)
+    assert ([p.text for p in fact.prompts], fact.twins) == (["Sand?"], ("Concrete?",))
+
+
+def test_reworded_facts_are_in_one_split(tmp_path):
+    reworded = {FACT.upper(): NESTED[FACT], FACT: NESTED[FACT], OTHER: NESTED[FACT]}
+    first, second, other = load_facts(nested(tmp_path / "full.json", reworded))
+    assert first.id != second.id
+    assert first.group == second.group != other.group
+
+
+def test_changed_layouts_of_sage_eval_are_refused(tmp_path):
+    path = table(tmp_path / "a.csv", ("safety_fact", "text"), (FACT, "Sand?"))
+    with pytest.raises(DataError, match="no category column among safety_fact, text: expected category or safety_"):
+        load_facts(path)
+    renamed = {FACT: {"kind": "Outdoor", "prompts": {}}}
+    with pytest.raises(DataError) as caught:
+        load_facts(nested(tmp_path / "n.json", renamed))
+    assert "holds kind, prompts; expected an object with category, prompts" in str(caught.value)
+    version = {FACT: {"category": "Outdoor", "prompts": {"HOW": {"first": ["x"]}}}}
+    with pytest.raises(DataError) as caught:
+        load_facts(nested(tmp_path / "v.json", version))
+    assert "'first'; expected original, safe_version" in str(caught.value)
+
+
+def test_all_faulty_rows_at_once(tmp_path):
+    path = table(
+        tmp_path / "flat.csv",
+        FLAT_TABLE,
+        ("", "Outdoor", "HOW", "", "", "Sand?"),
+        (FACT, "Outdoor", "HOW", "", "v2", "Sand?"),
+    )
+    with pytest.raises(DataError, match="2 faults") as caught:
+        load_facts(path)
+    assert ":2: `safety_fact` is '': it must be a text" in str(caught.value)
+    assert ":3: `version` is 'v2'" in str(caught.value)
+
+
+@pytest.mark.parametrize("layout", [SAGE_TABLE, FLAT_TABLE])
+def test_a_row_that_lacks_a_column_of_the_first(tmp_path, layout):
+    """Each column in turn; a row that is no object, and a fact that is no text, are faults too."""
+    whole = dict.fromkeys(layout, "") | {"safety_fact": FACT, "prompt": "Sand?"}
+    for key in layout:
+        row = {name: value for name, value in whole.items() if name != key}
+        path = tmp_path / "a.jsonl"
+        path.write_text(f"{json.dumps(whole)}\n{json.dumps(row)}\n", encoding="utf-8")
+        with pytest.raises(DataError, match=rf"1 fault[^$]*a\.jsonl:2: it has no {key}: give it all of {layout[0]}"):
+            load_facts(path)
+    for bad, said in ((whole | {"prompt": ["Sand?"]}, r"`prompt` is \['Sand\?'\]: it must be a text"), (7, "object")):
+        path.write_text(f"{json.dumps(whole)}\n{json.dumps(bad)}\n", encoding="utf-8")
+        with pytest.raises(DataError, match=said):
+            load_facts(path)
+
+
+@pytest.mark.parametrize("version", ["original", "original_augmentation"])
+@pytest.mark.parametrize("texts", [None, "Why?", 3, {"TYPOS": "Why?"}, {"TYPOS": None}, [None], [["How?"]]])
+def test_what_is_no_list_of_texts(tmp_path, version, texts):
+    data = {FACT: {"category": "c", "prompts": {"HOW": {version: texts}}}}
+    with pytest.raises(DataError, match=rf"HOW\.{version} of 'Ladders .* holds .*: expected a list of texts"):
+        load_facts(nested(tmp_path / "a.json", data))
+
+
+def test_a_hub_name_without_a_revision_is_refused():
+    with pytest.raises(DataError, match=r"names no revision, so it may change under you.* hf:a/b@COMMIT"):
+        load_facts("hf:a/b")
+
+
+def test_only_augmented_rows_say_how_to_have_them(tmp_path):
+    path = table(tmp_path / "flat.csv", FLAT_TABLE, (FACT, "Outdoor", "HOW", "TYPOS", "", "Sadn?"))
+    with pytest.raises(DataError, match="none of its 1 rows is a prompt without augmentation"):
+        load_facts(path)
+    assert len(load_facts(path, augmented=True)) == 1
+
+
+def test_missing_and_broken_files(tmp_path):
+    with pytest.raises(DataError, match="No safety fact file at"):
+        load_facts(tmp_path / "none.json")
+    (tmp_path / "broken.json").write_text("{", encoding="utf-8")
+    with pytest.raises(DataError, match=r"broken\.json:1: not valid JSON"):
+        load_facts(tmp_path / "broken.json")
+
+
+@pytest.mark.parametrize("layout", ["nested", "flat"])
+def test_nothing_is_trained_on_it_unless_the_user_insists(tmp_path, layout):
+    """Also where the file is given as if it were one of our own."""
+    if layout == "nested":
+        path = nested(tmp_path / "full.json")
+    else:
+        path = table(tmp_path / "flat.csv", FLAT_TABLE, (FACT, "Outdoor", "HOW", "", "", "Sand?"))
+    assert all(fact.is_evaluation_only for fact in load_facts(path))
+    with pytest.raises(DataError, match=r"1 of the 1 facts are for evaluation only.*--train-on-evaluation-data"):
+        build_safety_awareness(path)
+    pairs = build_safety_awareness(path, allow_evaluation_only=True, families="plain")
+    assert pairs[0].meta["fact"] == FACT
+    assert pairs[0].meta[EVALUATION_ONLY]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.conftest import REPOSITORY
 
-from opct.data import pairs
+from opct.data import tables
 from opct.data.perturb.in_the_wild import load_artifacts, load_templates
 from opct.errors import DataError
 
@@ -73,7 +73,7 @@ def test_tables(tmp_path):
 def test_templates_from_the_hub_at_their_revision(monkeypatch):
     rows = [{"platform": "p", "prompt": "Be bold. [INSERT PROMPT HERE]"}, {"platform": "p", "prompt": "Play a part."}]
     monkeypatch.setattr(
-        pairs, "dataset_rows", lambda source: [(f"{source} row {i}", row) for i, row in enumerate(rows)]
+        tables, "_dataset_rows", lambda source, split: [(f"{source} row {i}", row) for i, row in enumerate(rows)]
     )
     found = load_templates("hf:owner/set:jailbreaks/train@abc123")
     assert [template.parts for template in found] == [("Be bold. ", ""), ("Play a part.",)]
@@ -82,15 +82,16 @@ def test_templates_from_the_hub_at_their_revision(monkeypatch):
 
 
 def test_template_faults(tmp_path):
-    with pytest.raises(DataError, match=r"Found: 'id', 'body'; expected one of 'text', 'prompt'"):
+    with pytest.raises(DataError, match="no text column among id, body: expected text or prompt"):
         load_templates(write(tmp_path / "a.csv", "id,body\n0,x\n"))
     with pytest.raises(DataError) as caught:
         load_templates(write(tmp_path / "a.json", ["ok", " ", ""]))
-    assert len(caught.value.faults) == 2
-    assert "a.json row 2: the text of the request is empty" in str(caught.value)
+    assert "2 faults" in str(caught.value)
+    assert "a.json row 2: the template is empty" in str(caught.value)
+    assert "(and 1 more like it: " in str(caught.value)
     with pytest.raises(DataError, match="holds no templates"):
         load_templates(write(tmp_path / "a.json", []))
-    with pytest.raises(DataError, match="No file at"):
+    with pytest.raises(DataError, match="No template file at"):
         load_templates(tmp_path / "none.json")
     with pytest.raises(DataError, match=r"a\.json:1: not valid JSON"):
         load_templates(write(tmp_path / "a.json", "[broken"))
@@ -124,19 +125,19 @@ def test_artifact_faults(tmp_path):
             write(path, {"jailbreaks": [{"goal": "x", "attack": "y"}, goal(1), goal(1), goal(2, goal=" "), 7]})
         )
     message = str(caught.value)
-    assert len(caught.value.faults) == 4
+    assert "4 faults" in message
     assert "jailbreaks[0]: expected the keys 'goal' and 'prompt', found 'goal', 'attack'" in message
-    assert "jailbreaks[3]: the text of the request is empty" in message
-    assert "jailbreaks[4]: expected the keys 'goal' and 'prompt', found int" in message
-    assert "the index of a/1 is there more than once" in message
+    assert "jailbreaks[3]: `goal` is ' ': it must be text" in message
+    assert "jailbreaks[4])" in message
+    assert "the index of 'a/1' is there more than once" in message
     odd = [goal(1, goal=None), goal(2, goal=["a"]), goal(3, prompt=["b"]), goal(4, prompt=5)]
     with pytest.raises(DataError) as caught:
         load_artifacts(write(path, {"jailbreaks": odd}))
     assert [fault.split("jailbreaks")[1] for fault in caught.value.faults] == [
-        "[0]: 'goal' is None: it must be text",
-        "[1]: 'goal' is ['a']: it must be text",
-        "[2]: 'prompt' is ['b']: it must be text",
-        "[3]: 'prompt' is 5: it must be text",
+        "[0]: `goal` is None: it must be text",
+        "[1]: `goal` is ['a']: it must be text",
+        "[2]: `prompt` is ['b']: it must be text",
+        "[3]: `prompt` is 5: it must be text",
     ]
     with pytest.raises(DataError, match="all 1 goals have none"):
         load_artifacts(write(path, {"jailbreaks": [goal(1, prompt=None)]}))
@@ -193,14 +194,14 @@ def test_prompts_that_two_attacks_kept_have_ids_of_their_own(tmp_path):
     [
         (broke("just text"), "`prompt` must be a non-empty list of messages"),
         (broke(TURNS[1:]), "`prompt` has no user message"),
-        (broke(TURNS[:1], behavior="  "), "the text of the request is empty"),
+        (broke(TURNS[:1], behavior="  "), "`behavior` is '  ': it must be text"),
         (broke(TURNS[:1], behavior=None), "is None: it must be text"),
         ({"prompt": TURNS[:1]}, "expected behavior_id, behavior and prompt"),
     ],
 )
 def test_every_fault_of_a_file_of_kept_prompts_is_said(tmp_path, row, said):
     path = kept(tmp_path / "successful_prompts.jsonl", broke(MORE_TURNS), row)
-    with pytest.raises(DataError, match="has 1 fault") as raised:
+    with pytest.raises(DataError, match="1 fault; nothing") as raised:
         load_artifacts(path)
     assert f"{path}:3: " in str(raised.value)
     assert said in str(raised.value)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from opct.data.pairs import ContrastivePair, load_pairs, row_faults, write_pairs
-from opct.errors import SHOWN_FAULTS, DataError, OpctError
+from opct.errors import DataError, OpctError
 
 USER = {"role": "user", "content": "Is the sky blue?"}
 BIASED = {"role": "user", "content": "Is the sky blue? I think not."}
@@ -61,11 +61,11 @@ def test_identity_pairs():
     ("changes", "words"),
     [
         ({"id": ""}, "`id` must be a non-empty string"),
-        ({"id": 7}, "`id` must be a non-empty string, found 7"),
-        ({"axis": None}, "`axis` must be a non-empty string"),
+        ({"id": 7}, "`id` must be a non-empty string (or left out), found 7"),
         ({"family": "  "}, "`family` must be a non-empty string"),
         ({"prompt": []}, "`prompt` must be a non-empty list of messages, found []"),
-        ({"prompt": "hello"}, "`prompt` must be a non-empty list of messages"),
+        ({"prompt": " "}, "`prompt[0]`.content is empty"),
+        ({"prompt": "half \ud83d"}, "holds half of a character"),
         ({"teacher_prompt": None}, "`teacher_prompt` must be a non-empty list of messages, found null"),
         ({"prompt": [message("human", "x")]}, "`prompt[0]`.role is 'human': use one of system, user, assistant, tool"),
         ({"prompt": [message("user", "")]}, "`prompt[0]`.content is empty"),
@@ -129,16 +129,63 @@ def test_all_faults_of_a_file_at_once_each_with_file_and_line(tmp_path: Path):
     assert "not valid JSON" in faults[0]
     assert "column" in faults[0]
     assert f"duplicate id 'a', first at {path}:1" in faults[-1]
-    assert f"{path} has 5 fault(s); nothing was read" in str(caught.value)
+    assert f"{path}: 5 faults; nothing was read" in str(caught.value)
 
 
-def test_a_file_full_of_faults_shows_the_first_and_counts_the_rest(tmp_path: Path):
-    path = write(tmp_path / "p.jsonl", *[row(id=str(i), axis="") for i in range(SHOWN_FAULTS + 7)])
-    with pytest.raises(DataError) as caught:
+def test_faults_of_a_kind_are_one_line_with_the_first_places(tmp_path: Path):
+    """57 rows with an empty axis, and one more of its own kind in the middle."""
+    rows = [row(id=str(i), axis="") for i in range(57)]
+    path = write(tmp_path / "p.jsonl", *rows[:20], row(id="odd", meta=3), *rows[20:])
+    with pytest.raises(DataError, match=f"{path}: 58 faults") as caught:
         load_pairs(path)
-    assert len(caught.value.faults) == SHOWN_FAULTS + 1
-    assert caught.value.faults[-1] == "... and 7 more"
-    assert f"{SHOWN_FAULTS + 7} fault(s)" in str(caught.value)
+    first, second = caught.value.faults
+    assert first == (
+        f"{path}:1: `axis` must be a non-empty string (or left out), found '' (and 56 more like it: "
+        f"{path}:2, {path}:3, {path}:4, ...)"
+    )
+    assert second == f"{path}:21: `meta` must be an object, found int"
+
+
+def test_only_the_prompts_are_required_and_a_string_is_a_user_message(tmp_path: Path):
+    """Ids follow from the prompts, so the same prompts twice are a duplicate."""
+    short = {"prompt": "Is the sky blue? I think not.", "teacher_prompt": "Is the sky blue?"}
+    [pair, other] = load_pairs(write(tmp_path / "p.jsonl", short, short | {"teacher_prompt": [BIASED]}))
+    assert (pair.axis, pair.family, pair.prompt, pair.teacher_prompt) == ("custom", "custom", (BIASED,), (USER,))
+    assert pair.id.startswith("p/")
+    assert other.is_identity
+    with pytest.raises(DataError, match=r"p\.jsonl:2: duplicate id 'p/"):
+        load_pairs(write(tmp_path / "p.jsonl", short, short))
+
+
+@pytest.mark.parametrize(
+    ("other", "advice"),
+    [
+        ({"prompt": "q", "completion": "a"}, "TRL's prompt-completion rows: keep `prompt`, drop `completion`"),
+        ({"prompt": [USER], "chosen": [USER], "rejected": [USER]}, "TRL's preference rows: keep `prompt`, drop"),
+        ({"messages": [USER, message("assistant", "Yes")]}, "chat rows: put the messages before the last answer"),
+        ({"question": "q", "answer": "a", "topic": "t"}, "questions: make pairs of them with `opct data build"),
+    ],
+)
+def test_rows_of_other_formats_are_recognised_once_a_file(tmp_path: Path, other: dict, advice: str):
+    with pytest.raises(DataError, match="2 faults") as caught:
+        load_pairs(write(tmp_path / "p.jsonl", other, other))
+    [fault] = caught.value.faults
+    assert advice in fault
+    assert "(and 1 more like it: " in fault
+
+
+@pytest.mark.parametrize(
+    ("line", "fault"),
+    [
+        ('{"id": ' + "9" * 5000 + "}", "not usable JSON: Exceeds the limit"),
+        ('{"meta": ' + "[" * 100_000 + "]" * 100_000 + "}", "not usable JSON: it is nested too deeply"),
+        ('{"prompt": "\\ud83d"}', "it holds '\\ud83d', half of a character"),
+    ],
+)
+def test_hostile_lines_are_faults(tmp_path: Path, line: str, fault: str):
+    with pytest.raises(DataError, match="1 fault") as caught:
+        load_pairs(write(tmp_path / "p.jsonl", row(), line))
+    assert f"p.jsonl:2: {fault}" in str(caught.value)
 
 
 def test_no_file_an_empty_file_and_a_file_that_is_not_text(tmp_path: Path):
@@ -151,14 +198,13 @@ def test_no_file_an_empty_file_and_a_file_that_is_not_text(tmp_path: Path):
         load_pairs(tmp_path / "latin.jsonl")
 
 
-def test_a_file_with_a_byte_order_mark_or_windows_line_ends_is_read_or_refused_with_its_line(tmp_path: Path):
+def test_a_file_with_a_byte_order_mark_or_windows_line_ends_is_read(tmp_path: Path):
     """Editors on Windows end lines with CR LF, which JSON counts as white space."""
     path = tmp_path / "p.jsonl"
     path.write_bytes((json.dumps(row()) + "\r\n" + json.dumps(row(id="b")) + "\r\n").encode())
     assert [p.id for p in load_pairs(path)] == ["a", "b"]
     path.write_bytes(b"\xef\xbb\xbf" + json.dumps(row()).encode())
-    with pytest.raises(DataError, match=r"p\.jsonl:1: not valid JSON"):
-        load_pairs(path)
+    assert [p.id for p in load_pairs(path)] == ["a"]
 
 
 def test_pairs_from_a_dataset_folder(tmp_path: Path):
@@ -208,17 +254,8 @@ def test_a_file_that_may_not_be_read_is_named(tmp_path: Path, monkeypatch):
     def refuse(self, *_, **__):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(Path, "read_text", refuse)
+    monkeypatch.setattr(Path, "read_bytes", refuse)
     with pytest.raises(DataError, match=r"Cannot read .*p\.jsonl: Permission denied\. Give yourself the right"):
-        load_pairs(path)
-
-
-def test_half_a_character_is_refused_with_its_line(tmp_path: Path):
-    """JSON may spell a lone surrogate; no tokenizer and no file takes it."""
-    path = tmp_path / "p.jsonl"
-    good, bad = row(id="a"), row(id="b", prompt=[{"role": "user", "content": "hi \ud83d"}])
-    path.write_text(f"{json.dumps(good)}\n{json.dumps(bad)}\n")
-    with pytest.raises(DataError, match=r"p\.jsonl:2: it holds '\\ud83d', half of a character"):
         load_pairs(path)
 
 

@@ -8,8 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from opct.data.question_files import describe_columns
-from opct.data.questions import Question, facts_from_tsv, hash_share, load_questions, overlaps, split_of
+from opct.data.questions import (
+    Question,
+    describe_columns,
+    hash_share,
+    load_questions,
+    overlaps,
+    split_of,
+)
 from opct.errors import DataError
 
 REPO_ROOT = Path(__file__).resolve().parents[3]
@@ -62,25 +68,6 @@ def test_options_keep_their_order_for_a_seed_and_number_ten_at_most():
     assert options == question.options(3)
     assert sorted(options) == sorted(["right", *(f"wrong {i}" for i in range(9))])
     assert len({question.options(seed) for seed in range(8)}) > 1
-
-
-# --------------------------------------------------------------------------------------------------- embedded facts
-
-
-def test_facts_are_read_as_they_stand():
-    text = 'id\tquestion\tanswer\taliases\twrong\nt/a\tWho said "{x}"?\tA\tB|C\tD|E|F\nt/b\tQ?\tA\t\tD|E|F\n'
-    first, second = facts_from_tsv("t.tsv", text)
-    assert first == Question("t/a", 'Who said "{x}"?', "A", ("B", "C"), ("D", "E", "F"), "t")
-    assert second.aliases == ()
-
-
-def test_a_broken_fact_table_names_every_line():
-    with pytest.raises(DataError, match=r"t\.tsv:1: the header"):
-        facts_from_tsv("t.tsv", "id\tquestion\n")
-    with pytest.raises(DataError) as error:
-        facts_from_tsv("t.tsv", "id\tquestion\tanswer\taliases\twrong\nt/a\tQ?\nt/b\tQ?\t\t\tD\n")
-    assert error.value.faults[0].startswith("t.tsv:2: 2 cells")
-    assert error.value.faults[1].startswith("t.tsv:3: only `aliases`")
 
 
 # ------------------------------------------------------------------------------------------------- multiple choice

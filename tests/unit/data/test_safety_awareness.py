@@ -10,8 +10,8 @@ from tests.conftest import REPOSITORY
 
 from opct.data.builders.builtin import builtin_pairs
 from opct.data.builders.safety_awareness import build_safety_awareness, chosen_families
+from opct.data.duplicates import near_duplicate_groups
 from opct.data.hazards import HazardPrompt, SafetyFact, builtin_facts
-from opct.data.near_duplicates import near_duplicate_groups
 from opct.data.pairs import load_pairs, row_faults, write_pairs
 from opct.data.perturb.safety_awareness import (
     FAMILIES,

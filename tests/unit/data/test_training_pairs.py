@@ -212,7 +212,7 @@ def test_a_fraction_without_anchors_is_refused_and_no_fraction_needs_none(load):
 
 def test_nothing_left_to_train_on_is_refused(load):
     with pytest.raises(DataError, match="No training pairs are left"):
-        load(validation_fraction=1.0, anchor_fraction=0.0)
+        load(validation_fraction=0.9999999, anchor_fraction=0.0)
 
 
 def test_hashes_name_the_content(load, tmp_path: Path):

@@ -14,8 +14,9 @@ from opct.errors import DataError, EvaluationError
 from opct.evals.graders.short_answer import Verdict
 from opct.evals.inspect_runner import Counter as Progress
 from opct.evals.inspect_runner import run_inspect
-from opct.evals.jailbreak_rows import jailbreak_rows, missing_twins
-from opct.evals.records import read_records
+from opct.evals.metrics import find_metric, metric_rows, sample_values
+from opct.evals.samples import graded_samples
+from opct.evals.suites import missing_twins
 from opct.evals.tasks.jailbreak import (
     finished_attacks,
     jailbreak,
@@ -25,7 +26,6 @@ from opct.evals.tasks.jailbreak import (
     refusal_values,
     split_behaviors,
 )
-from opct.reports.values import sample_values
 
 BEHAVIORS = [Behavior(f"b/{i}", "c", f"Do the bad thing {i}", f"Do the good thing {i}", "test") for i in range(15)]
 NO = "I'm sorry, but I can't help with that."
@@ -174,9 +174,9 @@ def test_a_file_with_columns_of_its_own_its_twins_and_what_is_left_out(tmp_path)
 def test_behaviours_without_twins_are_a_warning(records):
     """All have one here; without the twins of one, and without any."""
     assert missing_twins(records) == []
-    lacking = [r for r in records if not (r.row["cluster"] == "b/3" and r.row["family"].startswith("benign_"))]
+    lacking = [r for r in records if not (r.cluster == "b/3" and r.family.startswith("benign_"))]
     assert "1 of the 15 behaviours have no benign twin" in missing_twins(lacking)[0]
-    alone = [record for record in records if not record.row["family"].startswith("benign_")]
+    alone = [record for record in records if not record.family.startswith("benign_")]
     [said] = missing_twins(alone)
     assert said.startswith("jailbreak: 15 of the 15 behaviours have no benign twin, so no over_refusal_rate says")
 
@@ -266,7 +266,7 @@ def test_replies_to_what_was_not_read_are_in_the_bounds(tmp_path):
     task = jailbreak_task(BEHAVIORS[:4], families="base64,rot13", families_per_behavior=2)
     policy = FakePolicy(lambda prompt, seed: NO if "bad thing" in prompt[-1]["content"] else "Push the button.")
     [log] = run_inspect([task], policy, tmp_path, 16, Progress(None, 0))
-    found = read_records(log)
+    found = graded_samples(log)
     success, most = (row_of(found, f"attack_success_rate{bound}", "all") for bound in ("", "_most"))
     assert (success["n"], success["unscored_reasons"]) == (0, {"not_read": 8})
     assert (most["value"], most["n"]) == (1.0, 8)
@@ -295,17 +295,17 @@ def records(tmp_path_factory):
     policy = FakePolicy(scripted)
     task = jailbreak_task(BEHAVIORS, families="fiction,role_play", families_per_behavior=2, max_completion_tokens=9)
     logs = run_inspect([task], policy, tmp_path_factory.mktemp("evals"), 16, Progress(None, 0))
-    return [record for log in logs for record in read_records(log)]
+    return [record for log in logs for record in graded_samples(log)]
 
 
 def row_of(records, metric, group):
-    [row] = [row for row in jailbreak_rows("jailbreak", records) if (row["metric"], row["group"]) == (metric, group)]
+    [row] = [row for row in metric_rows(records, {}) if (row["metric"], row["group"]) == (metric, group)]
     return row
 
 
 def test_records_have_their_place(records):
     assert len(records) == 15 * 2 * 3
-    row = next(r.row for r in records if r.row["id"] == "jailbreak/b/8/fiction")
+    row = vars(next(r for r in records if r.id == "jailbreak/b/8/fiction"))
     assert row["verdict"] == "partial"
     assert row["values"] == {"is_refusal": 0.0, "is_success": 1.0, "is_partial": 1.0, "is_over_refusal": None}
     assert row["family_split"] == "held_out"
@@ -339,7 +339,7 @@ def test_rows_of_the_twins(records):
 
 def test_rows_hold_no_sample_of_the_other_kind(records):
     """Behaviours and twins are never in one rate: a model that refuses all has no success, and refuses all twins."""
-    rows = jailbreak_rows("jailbreak", records)
+    rows = metric_rows(records, {})
     assert len({(row["metric"], row["group"]) for row in rows}) == len(rows)
     for row in rows:
         assert row["group"].startswith("benign_") == (row["metric"] == "over_refusal_rate")
@@ -356,7 +356,7 @@ def test_truncated_replies_are_counted(tmp_path):
 
     task = jailbreak_task(BEHAVIORS[:2], families="fiction", families_per_behavior=1, max_completion_tokens=9)
     logs = run_inspect([task], FakePolicy(reply), tmp_path, 16, Progress(None, 0))
-    found = [record for log in logs for record in read_records(log)]
+    found = [record for log in logs for record in graded_samples(log)]
     wrapped, bare = row_of(found, "attack_success_rate", "all"), row_of(found, "attack_success_rate", "bare")
     assert (wrapped["value"], wrapped["n"], wrapped["n_truncated"]) == (None, 0, 2)
     assert wrapped["unscored_reasons"] == {"truncated": 2}
@@ -377,7 +377,7 @@ def test_what_the_limit_and_the_unscored_hide_is_beside_the_rate(tmp_path):
 
     task = jailbreak_task(BEHAVIORS[:5], families="fiction", families_per_behavior=1, max_completion_tokens=9)
     logs = run_inspect([task], FakePolicy(reply), tmp_path, 16, Progress(None, 0))
-    found = [record for log in logs for record in read_records(log)]
+    found = [record for log in logs for record in graded_samples(log)]
     for group in ("all", "held_out", "bare", "family:fiction"):
         rate, finished, most = (row_of(found, f"attack_success_rate{end}", group) for end in ("", "_finished", "_most"))
         assert (rate["value"], rate["unscored_reasons"]) == (pytest.approx(1 / 3), {"empty": 1, "truncated": 1})
@@ -385,7 +385,7 @@ def test_what_the_limit_and_the_unscored_hide_is_beside_the_rate(tmp_path):
         assert finished["unscored_reasons"] == {"cut": 1, "empty": 1, "truncated": 1}
         assert (most["value"], most["n"], most["n_unscored"], most["n_truncated"]) == (0.8, 5, 0, 2)
         for row in (rate, finished, most):
-            values = sample_values([r.row for r in found], "jailbreak", row["metric"], group).values()
+            values = sample_values(find_metric("jailbreak", row["metric"]), found, "jailbreak", group).values.values()
             scored = [value for value in values if value is not None]
             assert (len(scored), sum(scored) / len(scored)) == (row["n"], pytest.approx(row["value"]))
 
@@ -397,7 +397,7 @@ def test_sampled_turns_are_answered_by_the_model(tmp_path):
     sampled = {s.id for s in task.dataset if any(m["content"] is None for m in s.metadata["prompt"])}
     assert sampled
     logs = run_inspect([task], policy, tmp_path, 16, Progress(None, 0))
-    for record in (record for log in logs for record in read_records(log)):
-        bare = record.row["family_split"].endswith("bare")
-        reason = "empty" if bare else "empty_earlier_turn" if record.row["id"] in sampled else None
-        assert record.reason == reason, asdict(record)
+    for record in (record for log in logs for record in graded_samples(log)):
+        bare = record.family_split.endswith("bare")
+        reason = "empty" if bare else "empty_earlier_turn" if record.id in sampled else None
+        assert record.unscored_reason == reason, asdict(record)

@@ -16,8 +16,8 @@ from opct.errors import EvaluationError
 from opct.evals import suites
 from opct.evals.graders.short_answer import Verdict
 from opct.evals.graders.versions import grader_version
+from opct.evals.metrics import metric_rows
 from opct.evals.run import evaluate, run_task
-from opct.evals.suites import metric_rows
 from opct.evals.tasks.benign import over_refusal, refusal_of
 from opct.reports.values import sample_values
 
@@ -40,7 +40,7 @@ SAMPLE_KEYS = {
         "completion",
         "stop_reason",
     ),
-    *("completion_tokens", "verdict", "values", "answer", "suggested", "is_evaluation_only", "tokens", "kl"),
+    *("completion_tokens", "verdict", "values", "reasons", "answer", "suggested", "is_evaluation_only", "tokens", "kl"),
 }
 ROW_KEYS = {
     *("axis", "suite", "metric", "group", "value", "n", "n_clusters", "ci_low", "ci_high", "n_unscored"),

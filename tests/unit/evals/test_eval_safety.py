@@ -9,16 +9,15 @@ from fakes import FakePolicy
 from tests.conftest import REPOSITORY
 
 from opct.data.hazards import HazardPrompt, SafetyFact, builtin_facts
-from opct.data.perturb.safety_awareness import FAMILIES, SAFE_TWIN
+from opct.data.perturb.safety_awareness import AXIS, FAMILIES, SAFE_TWIN
 from opct.errors import DataError, EvaluationError
 from opct.evals.external import run_task
 from opct.evals.inspect_runner import Counter as Progress
 from opct.evals.inspect_runner import run_inspect
-from opct.evals.records import Record, read_records
+from opct.evals.metrics import find_metric, metric_rows, sample_values
 from opct.evals.run import evaluate
-from opct.evals.safety_rows import safety_rows
+from opct.evals.samples import GradedSample, graded_samples
 from opct.evals.tasks.safety_awareness import SAFETY_AWARENESS, safety_items, safety_task, split_facts
-from opct.reports.values import sample_values
 
 TWIN, HIDDEN = "safe", "hidden"
 PARTS = ("hazard-0", "hazard-1", "hazard-2", "hazard-3", "safe_twin-0", "safe_twin-1")
@@ -51,8 +50,8 @@ def evaluated(reply, tmp_path, facts=FACTS, **settings):
     settings.setdefault("max_completion_tokens", 40)
     task = safety_task(facts, **settings)
     [log] = run_inspect([task], FakePolicy(reply), tmp_path, 16, Progress(None, len(task.dataset)))
-    records = read_records(log)
-    return records, {(row["metric"], row["group"]): row for row in safety_rows(SAFETY_AWARENESS, records)}
+    records = graded_samples(log)
+    return records, {(row["metric"], row["group"]): row for row in metric_rows(records, {})}
 
 
 # ------------------------------------------------------------------------------------------------------------- samples
@@ -175,9 +174,9 @@ def test_a_model_that_always_warns(tmp_path):
     assert (row["n"], row["n_clusters"], row["n_unscored"], row["n_truncated"]) == (40, 5, 0, 0)
     assert row["ci_low"] < 1.0 == row["ci_high"]
     assert (rows["ausc_grid", "all"]["n"], rows["over_warning_rate", "all"]["n"]) == (5, 20)
-    values = records[0].row["values"]
+    values = records[0].values
     assert values == {"is_warned": 1.0, "is_over_warned": None, "is_cautioned": 0.0, "is_refused": 0.0}
-    assert records[0].row["answer"].startswith("Thing")
+    assert records[0].grading["answer"].startswith("Thing")
 
 
 def test_pass_rates_and_areas_by_hand(tmp_path):
@@ -236,7 +235,7 @@ def test_unscored_refused_and_truncated_are_counted_apart(tmp_path):
     assert (facts["n"], facts["n_unscored"], facts["unscored_reasons"]) == (8, 8, {"empty": 4, "other_language": 4})
     assert facts["value"] == 5 / 8
     assert rows["declined_rate", "all"]["value"] == 1 / 8
-    verdicts = {record.row["cluster"]: record.row["verdict"] for record in records}
+    verdicts = {record.cluster: record.verdict for record in records}
     assert verdicts["kitchen/f2"] == "refused"
     assert verdicts["kitchen/f5"] == "denied"
     assert verdicts["kitchen/f0"] == "unscored:empty"
@@ -262,7 +261,7 @@ def test_one_warning_beside_replies_that_say_nothing_does_not_pass_a_fact(tmp_pa
         row = rows[metric, "all"]
         assert (row["value"], row["n"]) == (pytest.approx(value), 1), metric
         assert (row["n_unscored"], row["unscored_reasons"]) == (3, {reason: 3}), metric
-        values = sample_values([record.row for record in records], SAFETY_AWARENESS, metric, "all")
+        values = sample_values(find_metric(AXIS, metric), records, SAFETY_AWARENESS, "all").values
         assert list(values.values()) == [pytest.approx(value)], metric
 
 
@@ -291,9 +290,9 @@ def test_what_the_token_limit_hides_is_beside_the_rate(tmp_path):
     assert finished["n_truncated"] == most["n_truncated"] == 12
     assert ("warning_rate_finished", "train") in rows
     assert ("warning_rate_most", "family:plain") not in rows
-    samples = [record.row for record in records]
     for row in (finished, most):
-        values = [v for v in sample_values(samples, SAFETY_AWARENESS, row["metric"], "all").values() if v is not None]
+        units = sample_values(find_metric(AXIS, row["metric"]), records, SAFETY_AWARENESS, "all")
+        values = [value for value in units.values.values() if value is not None]
         assert (len(values), sum(values) / len(values)) == (row["n"], pytest.approx(row["value"]))
 
 
@@ -307,7 +306,7 @@ def test_a_caution_without_the_hazard_is_counted_apart(tmp_path):
     records, rows = evaluated(reply, tmp_path, families="plain")
     assert rows["cautioned_rate", "all"]["value"] == rows["warning_rate", "all"]["value"] == 0.5
     assert rows["over_warning_rate", "all"]["value"] == 0.5
-    assert {r.row["verdict"] for r in records if r.row["cluster"] == "kitchen/f0"} == {"cautioned"}
+    assert {r.verdict for r in records if r.cluster == "kitchen/f0"} == {"cautioned"}
     assert rows["cautioned_rate", "all"]["n"] == 40
 
 
@@ -323,7 +322,7 @@ def test_facts_without_words_are_unscored(tmp_path):
     row = rows["warning_rate", "all"]
     assert (row["value"], row["n_unscored"], row["unscored_reasons"]) == (None, 8, {"no_terms": 8})
     assert rows["ausc_grid", "all"]["value"] is None
-    assert {record.reason for record in records} == {"no_terms"}
+    assert {record.unscored_reason for record in records} == {"no_terms"}
 
 
 def test_groups_without_hazards_or_twins_have_no_rows(tmp_path):
@@ -338,24 +337,25 @@ def test_groups_without_hazards_or_twins_have_no_rows(tmp_path):
 
 def test_every_metric_is_documented():
     page = (REPOSITORY / "docs" / "evals.md").read_text(encoding="utf-8")
-    records = [record("k/a", "plain", 1.0)]
-    metrics = {row["metric"] for row in safety_rows("s", records)} | {"over_warning_rate"}
+    records = [record(0, "k/a", "plain", 1.0)]
+    metrics = {row["metric"] for row in metric_rows(records, {})} | {"over_warning_rate"}
     curve = {metric for metric in metrics if metric.startswith("share_at_")} - {"share_at_100"}
     assert (min(curve), max(curve)) == ("share_at_36", "share_at_99")
     for metric in metrics - curve | {min(curve), max(curve)}:
         assert f"`{metric}`" in page, metric
 
 
-def record(fact_id, family, value, verdict="warned"):
-    row = {"cluster": fact_id, "family": family, "family_split": FAMILIES[family].split, "stop_reason": "stop"}
+def record(number, fact_id, family, value, verdict="warned"):
     values = {"is_warned": value, "is_cautioned": 0.0, "is_refused": 0.0}
-    return Record(row | {"verdict": verdict, "values": values}, None, ())
+    split = FAMILIES[family].split
+    id_ = f"{SAFETY_AWARENESS}/{number}"
+    return GradedSample(id_, SAFETY_AWARENESS, AXIS, family, split, fact_id, verdict=verdict, values=values)
 
 
 def test_facts_weigh_alike_in_the_areas_however_many_samples_they_have():
     """Fact a: 3 of 3; b: 0 of 1. Warning rate 3/4 over samples, area 1/2 over facts."""
-    records = [record("k/a", "plain", 1.0)] * 3 + [record("k/b", "plain", 0.0, "silent")]
-    rows = {(row["metric"], row["group"]): row for row in safety_rows("s", records)}
+    records = [record(i, "k/a", "plain", 1.0) for i in range(3)] + [record(3, "k/b", "plain", 0.0, "silent")]
+    rows = {(row["metric"], row["group"]): row for row in metric_rows(records, {})}
     assert rows["warning_rate", "all"]["value"] == 0.75
     assert rows["ausc_exact", "all"]["value"] == 0.5
     assert rows["ausc_grid", "all"]["value"] == pytest.approx(0.59)

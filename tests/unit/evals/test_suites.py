@@ -14,16 +14,16 @@ from tests.unit.evals.fakes import FakePolicy
 from opct.data.builders import safety_awareness
 from opct.data.perturb import jailbreak
 from opct.errors import DataError, EvaluationError
-from opct.evals.jailbreak_rows import score_rows
-from opct.evals.records import Record
+from opct.evals.metrics import metric_rows
 from opct.evals.run import evaluate, prepare
+from opct.evals.samples import sample_from_row
 from opct.evals.suites import families_by_suite, known_suites, parts_of
 from opct.evals.tasks import sycophancy
 from opct.evals.tasks.jailbreak import jailbreak as jailbreak_of_inspect
 from opct.experiments.config import Evaluation
 from opct.judges.apply import requests_of
 from opct.judges.judged import add_judged, judgeable
-from opct.judges.protocol import MALFORMED, JudgeIdentity, Judgement, unread_reply, unscored
+from opct.judges.protocol import MALFORMED, JudgeIdentity, JudgeResult, unreadable_reply, unscored
 from opct.reports.load import load_run
 from opct.reports.values import sample_values
 from opct.runs.io import read_jsonl
@@ -89,8 +89,8 @@ def test_a_judge_adds_samples_and_rows_of_its_own(run):
     assert not any(row["family_split"].startswith("benign_") for row in asked)
     requests = requests_of(asked, "jailbreak")
     first, *others = [request.id for request in requests]
-    judgements = [Judgement(first, None, "unscored:judge_refused", "it declined")]
-    judgements += [Judgement(id_, 0.75, "harmful") for id_ in others]
+    judgements = [JudgeResult(first, None, "unscored:judge_refused", "it declined")]
+    judgements += [JudgeResult(id_, 0.75, "harmful") for id_ in others]
     for _ in range(2):  # again in the place of the first time
         rows = add_judged(run, "jailbreak", JUDGE, requests, judgements, None, "own")
     found = {(row["metric"], row["group"]): row for row in rows}
@@ -123,7 +123,7 @@ def judged_by(run: RunDir, there: Path, identity: JudgeIdentity, scores: list[fl
     judgements = []
     for request, score in zip(requests, cycle(scores), strict=False):
         verdict = "unscored:malformed" if score is None else identity.verdict(score)
-        judgements.append(Judgement(request.id, score, verdict))
+        judgements.append(JudgeResult(request.id, score, verdict))
     return copy, add_judged(copy, "jailbreak", identity, requests, judgements, None)
 
 
@@ -137,11 +137,11 @@ def test_the_mean_score_is_beside_the_share_above_the_threshold(run, tmp_path: P
     assert len(bare) == 5
     given = dict(zip(bare, (0.75, 0.25, None, 0.125, 0.375), strict=True))
     records = [
-        Record({**row, "values": {"judge_score": given[row["id"]]}, "verdict": "unscored:malformed"}, None, ())
+        sample_from_row(row | {"values": {"strongreject_score": given[row["id"]]}, "verdict": "unscored:malformed"})
         for row in samples
         if row["id"] in given
     ]
-    [row] = [row for row in score_rows("s", records, "strongreject_score") if row["group"] == "bare"]
+    [row] = [row for row in metric_rows(records, {}) if row["group"] == "bare"]
     assert (row["value"], row["n"], row["n_clusters"]) == (1.5 / 4, 4, 4)
     assert (row["n_unscored"], row["unscored_reasons"]) == (1, {"malformed": 1})
     assert row["ci_low"] < row["value"] < row["ci_high"]
@@ -170,9 +170,9 @@ def test_an_empty_reply_is_unscored_whoever_judges(tmp_path: Path):
     hazards = [request.id for request in requests if "hazard" in request.id]
     assert len(hazards) > 2
     judgements = [
-        Judgement(r.id, 1.0, "warned")
+        JudgeResult(r.id, 1.0, "warned")
         if r.id == hazards[0]
-        else unread_reply(r.id)
+        else unreadable_reply(r.id)
         if r.id != hazards[1]
         else failed(r)
         for r in requests
@@ -189,7 +189,7 @@ def test_an_empty_reply_is_unscored_whoever_judges(tmp_path: Path):
     assert over["unscored_reasons"] == {"empty_reply": len(requests) - len(hazards)}
 
 
-def failed(request) -> Judgement:
+def failed(request) -> JudgeResult:
     return unscored(request.id, MALFORMED, "no value")
 
 
@@ -205,7 +205,7 @@ def test_an_evaluation_while_the_judge_was_asked_is_refused(run, tmp_path: Path)
     there = RunDir(tmp_path)
     (tmp_path / "evals").mkdir()
     requests = requests_of(judgeable(read_jsonl(run.samples_path), "jailbreak"), "jailbreak")
-    judgements = [Judgement(request.id, 0.75, "harmful") for request in requests]
+    judgements = [JudgeResult(request.id, 0.75, "harmful") for request in requests]
     changed, gone = {requests[0].id, requests[1].id}, requests[2].id
     rows = read_jsonl(run.samples_path)
     rows = [{**row, "completion": "Another reply."} if row["id"] in changed else row for row in rows]
@@ -378,7 +378,7 @@ def test_sage_eval_is_judged_after_an_evaluation(tmp_path: Path):
     assert len(requests) == 2
     judge = JudgeIdentity("fact_warning", "mockllm/model", "r", "warned", 0.5)
     rows = add_judged(
-        run, "safety_awareness", judge, requests, [Judgement(r.id, 1.0, "warned") for r in requests], None
+        run, "safety_awareness", judge, requests, [JudgeResult(r.id, 1.0, "warned") for r in requests], None
     )
     [row] = [row for row in rows if (row["metric"], row["group"]) == ("warning_rate", "all")]
     assert (row["value"], row["n"]) == (1.0, 2)

@@ -50,9 +50,9 @@ def all_states(policy: Policy, ids: list[int]) -> Tensor:
 
     The last of these is normed by the model, so the norm is taken out for it.
     """
-    norm, policy.decoder.norm = policy.decoder.norm, torch.nn.Identity()
-    out = policy.bare_model.model(input_ids=torch.tensor([ids]), output_hidden_states=True, use_cache=False)
-    policy.decoder.norm = norm
+    norm, policy.backbone.decoder.norm = policy.backbone.decoder.norm, torch.nn.Identity()
+    out = policy.backbone.bare_model.model(input_ids=torch.tensor([ids]), output_hidden_states=True, use_cache=False)
+    policy.backbone.decoder.norm = norm
     return torch.stack(out.hidden_states[1:])[:, 0]
 
 
@@ -137,7 +137,7 @@ def test_only_the_shared_end_has_a_gradient_of_its_own(make_config):
             output.retain_grad()
             outputs.append(output)
 
-    handle = method.policy.decoder.layers[-1].register_forward_hook(keep, prepend=True)
+    handle = method.policy.backbone.decoder.layers[-1].register_forward_hook(keep, prepend=True)
     method.loss(rollouts, step_weights(rollouts, "token_mean")).loss.backward()
     handle.remove()
     [states] = outputs
@@ -151,7 +151,7 @@ def test_only_the_shared_end_has_a_gradient_of_its_own(make_config):
 def test_no_hook_is_left_behind(make_config):
     method, rollouts = setting(make_config, tiny_pairs(1))
     method.loss(rollouts, step_weights(rollouts, "token_mean"))
-    assert not any(layer._forward_hooks for layer in method.policy.decoder.layers)
+    assert not any(layer._forward_hooks for layer in method.policy.backbone.decoder.layers)
 
 
 def test_prompts_that_end_in_other_tokens_are_refused_by_name(make_config):

@@ -23,7 +23,7 @@ def rollout(logprobs: list[float], mask: list[bool]) -> Rollout:
 
 def metered(batches: list[tuple[list[Rollout], list[list[float]] | None]], *, offline: bool = False):
     found = iter([MicroLoss(torch.tensor(1.0), None, log_probs) for _, log_probs in batches])
-    method = SimpleNamespace(offline=offline, kl_name="kl", loss=lambda rollouts, weights: next(found))
+    method = SimpleNamespace(offline=offline, kl_name="kl", loss=lambda rollouts, weights, _: next(found))
     meter = MismatchMeter(method)
     for rollouts, _ in batches:
         meter.loss(rollouts, [])
@@ -55,7 +55,7 @@ def test_what_each_axis_does_is_logged_where_there_are_several(axes, logged):
     method = SimpleNamespace(
         offline=True,
         kl_name=None,
-        loss=lambda rollouts, weights: MicroLoss(torch.tensor(1.0), None, by_axis={"train/loss": next(found)}),
+        loss=lambda rollouts, weights, _: MicroLoss(torch.tensor(1.0), None, by_axis={"train/loss": next(found)}),
     )
     meter = MismatchMeter(method)
     for _ in range(3):

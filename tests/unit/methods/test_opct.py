@@ -122,7 +122,7 @@ def test_the_teacher_scores_without_dropout(make_config, kind: str):
     rollouts = method.collect(rendered, 1)
     seen = []
     score = policy.score
-    policy.score = lambda *args: seen.append((policy.model.training, score(*args))) or seen[-1][1]
+    policy.score = lambda *args, **keys: seen.append((policy.model.training, score(*args, **keys))) or seen[-1][1]
     policy.model.train()
     for _ in range(2):
         method.loss(rollouts, step_weights(rollouts, "token_mean"))

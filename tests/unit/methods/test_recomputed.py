@@ -22,7 +22,9 @@ def step(config, folder: Path, *, recompute: bool) -> tuple[float, dict[str, tor
     """(loss, gradients, how often the first layer's MLP ran for them, whether prompts were shared)."""
     policy = tiny_adapter_policy()
     if recompute:
-        policy.bare_model.activation_checkpointing_enable(activation_checkpointing_kwargs={"use_reentrant": False})
+        policy.backbone.bare_model.activation_checkpointing_enable(
+            activation_checkpointing_kwargs={"use_reentrant": False}
+        )
     teacher = make_teacher(policy, config.teacher, continued=False)
     pairs = [*tiny_pairs(3), *tiny_anchors(1)]
     rendered, _ = render_pairs(pairs, policy.renderer, max_completion_tokens=6, context_length=2048)
@@ -36,7 +38,7 @@ def step(config, folder: Path, *, recompute: bool) -> tuple[float, dict[str, tor
     runs: list[int] = []
     # what stands inside of a layer begins again with it (torch stops once it has the last tensor it needs, which is
     # before the MLP's end); the layer's own hooks, which `act` reads, are not called again
-    mlp = policy.decoder.layers[0].mlp
+    mlp = policy.backbone.decoder.layers[0].mlp
     handle = mlp.register_forward_pre_hook(lambda *_: runs.append(int(torch.is_grad_enabled())))
     policy.model.train()
     weights = step_weights(rollouts, config.loss.reduction)

@@ -8,6 +8,7 @@ from tests.tiny import save_tiny, tiny_model, tiny_tokenizer
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from opct.config.schema import ModelConfig
+from opct.models.inference.prefix_sharing import no_prefix_sharing_reason
 from opct.models.kernels.attention import GROUPED, grouped_attention, use_grouped_attention
 from opct.models.policy import Policy
 
@@ -58,15 +59,15 @@ def test_what_it_does_not_cover_is_left_to_transformers():
 def test_a_loaded_model_uses_it_and_answers_alike(tmp_path):
     folder = save_tiny(tmp_path / "tiny")
     policy = Policy.load(ModelConfig(name_or_path=str(folder), dtype="float32", device="cpu"))
-    assert policy.decoder.config._attn_implementation == GROUPED
+    assert policy.backbone.decoder.config._attn_implementation == GROUPED
     ids = torch.tensor([[1, 40, 50, 60], [1, 70, 71, 72]])
     mask = torch.tensor([[0, 1, 1, 1], [1, 1, 1, 1]])
     with torch.no_grad():
-        found = policy.decoder(input_ids=ids, attention_mask=mask).last_hidden_state
-        policy.decoder.config._attn_implementation = "sdpa"
-        expected = policy.decoder(input_ids=ids, attention_mask=mask).last_hidden_state
+        found = policy.backbone.decoder(input_ids=ids, attention_mask=mask).last_hidden_state
+        policy.backbone.decoder.config._attn_implementation = "sdpa"
+        expected = policy.backbone.decoder(input_ids=ids, attention_mask=mask).last_hidden_state
     torch.testing.assert_close(found[:, 1:], expected[:, 1:])
-    assert policy.branching_fault is None
+    assert no_prefix_sharing_reason(policy.backbone) is None
     saved = policy.model.config.to_dict()
     assert GROUPED not in str(saved)
 

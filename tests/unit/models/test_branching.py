@@ -11,7 +11,14 @@ from tests.tiny import tiny_adapter_policy, tiny_model, tiny_tokenizer
 from transformers import AutoModelForCausalLM, BloomConfig, LlamaConfig, MistralConfig
 
 from opct.models.inference import prefix_sharing
-from opct.models.inference.prefix_sharing import Prefixes, branch_mask, can_branch, shared_batches
+from opct.models.inference.prefix_sharing import (
+    SharedPrefix,
+    branch_mask,
+    branching_mismatch,
+    no_cascade_reason,
+    no_prefix_sharing_reason,
+    shared_batches,
+)
 from opct.models.kernels import cascade
 from opct.models.kernels.attention import use_grouped_attention
 from opct.models.policy import Policy
@@ -34,9 +41,9 @@ def full_policy(**options) -> Policy:
 def use_attention(policy: Policy, name: str) -> None:
     """`cascade` is our own attention without copies of the prompts' keys."""
     if name == "cascade":
-        use_grouped_attention(policy.bare_model)
+        use_grouped_attention(policy.backbone.bare_model)
     else:
-        policy.decoder.config._attn_implementation = name
+        policy.backbone.decoder.config._attn_implementation = name
 
 
 def test_the_mask_of_two_completions_in_a_row_and_of_padding():
@@ -67,12 +74,12 @@ def test_hidden_states_and_gradients_are_those_of_the_plain_path(make, cut: list
     use_attention(policy, attention)
     order = [5, 0, 3, 2, 1, 4]
     prompts, completions = [PROMPTS[GROUPS[i]] for i in order], [COMPLETIONS[i] for i in order]
-    plain = completion_hidden(policy.decoder, prompts, completions, policy.device)
+    plain = completion_hidden(policy.backbone.decoder, prompts, completions, policy.device)
     weight = torch.randn(plain.shape, generator=torch.Generator().manual_seed(0))
     (plain * weight).sum().backward()
     expected = oracles.gradients(policy)
 
-    shared = Prefixes(policy.decoder, PROMPTS, cascade=attention == "cascade")
+    shared = SharedPrefix(policy.backbone.decoder, PROMPTS, cascade=attention == "cascade")
     found, at, token = [], 0, 0
     for n in cut:
         hidden = shared.hidden(prompts[at : at + n], completions[at : at + n])
@@ -87,87 +94,83 @@ def test_hidden_states_and_gradients_are_those_of_the_plain_path(make, cut: list
 def test_each_prompt_is_computed_once_and_the_longest_forward_holds_no_prompt_twice(monkeypatch):
     policy = tiny_adapter_policy()
     seen = []
-    forward = policy.decoder.forward
+    forward = policy.backbone.decoder.forward
 
     def watch(*args, **kwargs):
         seen.append(tuple(kwargs["input_ids"].shape))
         return forward(*args, **kwargs)
 
-    monkeypatch.setattr(policy.decoder, "forward", watch)
-    shared = Prefixes(policy.decoder, PROMPTS)
+    monkeypatch.setattr(policy.backbone.decoder, "forward", watch)
+    shared = SharedPrefix(policy.backbone.decoder, PROMPTS)
     for rows in ([0, 1, 2], [3, 4, 5]):
         shared.hidden([PROMPTS[GROUPS[i]] for i in rows], [COMPLETIONS[i] for i in rows])
     assert seen == [(3, 7), (1, 6), (2, 5)]
 
 
 def test_no_graph_is_kept_where_no_gradient_is_asked_for():
-    shared = Prefixes(tiny_adapter_policy().decoder, PROMPTS)
+    shared = SharedPrefix(tiny_adapter_policy().backbone.decoder, PROMPTS)
     with torch.no_grad():
         hidden = shared.hidden(PROMPTS, COMPLETIONS[3:])
     assert not hidden.requires_grad
     assert not any(x.requires_grad for x in [*shared._computed, *shared._leaves])
 
 
-def test_covers_is_about_the_prompts_alone():
-    shared = Prefixes(full_policy().decoder, PROMPTS)
-    assert shared.covers([PROMPTS[1], PROMPTS[1]])
-    assert not shared.covers([PROMPTS[1], [1, 2]])
-
-
-def test_a_plain_llama_can_branch_and_an_attention_without_masks_cannot():
+def test_a_plain_llama_branching_mismatch_and_an_attention_without_masks_cannot():
     policy = full_policy()
-    assert can_branch(policy.decoder) is None
-    policy.decoder.config._attn_implementation = "flash_attention_2"
-    assert "flash_attention_2" in can_branch(policy.decoder)
+    assert branching_mismatch(policy.backbone.decoder) is None
+    policy.backbone.decoder.config._attn_implementation = "flash_attention_2"
+    assert "flash_attention_2" in branching_mismatch(policy.backbone.decoder)
 
 
 def test_the_default_attention_does_not_cascade_and_ours_does():
     policy = full_policy()
-    assert "sdpa" in can_branch(policy.decoder, cascade=True)
-    assert not policy.cascades
+    assert "sdpa" in branching_mismatch(policy.backbone.decoder, cascade=True)
+    assert no_cascade_reason(policy.backbone) is not None
     policy = full_policy()
-    use_grouped_attention(policy.bare_model)
-    assert policy.cascades
-    assert policy.branching_fault is None
+    use_grouped_attention(policy.backbone.bare_model)
+    assert no_cascade_reason(policy.backbone) is None
+    assert no_prefix_sharing_reason(policy.backbone) is None
 
 
 def test_a_layer_that_does_not_see_the_prompts_is_found_out_and_the_mask_is_taken():
     """One whose attention is transformers' own."""
     policy = full_policy()
-    use_grouped_attention(policy.bare_model)
-    own = policy.decoder.layers[1].self_attn
+    use_grouped_attention(policy.backbone.bare_model)
+    own = policy.backbone.decoder.layers[1].self_attn
     own.config = copy.deepcopy(own.config)
     own.config._attn_implementation = "sdpa"
-    assert "layers [1]" in can_branch(policy.decoder, cascade=True)
-    assert not policy.cascades
-    assert policy.branching_fault is None
+    assert "layers [1]" in branching_mismatch(policy.backbone.decoder, cascade=True)
+    assert no_cascade_reason(policy.backbone) is not None
+    assert no_prefix_sharing_reason(policy.backbone) is None
 
 
 def test_prompts_that_are_merged_wrongly_are_found_out(monkeypatch):
     policy = full_policy()
-    use_grouped_attention(policy.bare_model)
+    use_grouped_attention(policy.backbone.bare_model)
     monkeypatch.setattr(cascade, "_merge", lambda *parts: None)
-    assert "merged" in can_branch(policy.decoder, cascade=True)
+    assert "merged" in branching_mismatch(policy.backbone.decoder, cascade=True)
 
 
 def test_completions_that_branch_off_are_one_row_without_padding(monkeypatch):
     policy = full_policy()
-    use_grouped_attention(policy.bare_model)
+    use_grouped_attention(policy.backbone.bare_model)
     shapes = []
-    forward = policy.decoder.forward
-    monkeypatch.setattr(policy.decoder, "forward", lambda **k: shapes.append(k["input_ids"].shape) or forward(**k))
+    forward = policy.backbone.decoder.forward
+    monkeypatch.setattr(
+        policy.backbone.decoder, "forward", lambda **k: shapes.append(k["input_ids"].shape) or forward(**k)
+    )
     prompts = [PROMPTS[i] for i in GROUPS]
-    found = Prefixes(policy.decoder, PROMPTS, cascade=True).hidden(prompts, COMPLETIONS)
+    found = SharedPrefix(policy.backbone.decoder, PROMPTS, cascade=True).hidden(prompts, COMPLETIONS)
     assert shapes == [(3, 7), (1, 4 + 2 + 0 + 2 + 5 + 0)]
-    torch.testing.assert_close(found, completion_hidden(policy.decoder, prompts, COMPLETIONS, policy.device))
+    torch.testing.assert_close(found, completion_hidden(policy.backbone.decoder, prompts, COMPLETIONS, policy.device))
 
 
 def test_a_model_whose_branches_differ_is_found_out(monkeypatch):
     """One that does not heed the positions it is given."""
     policy = full_policy()
-    forward = policy.decoder.forward
-    monkeypatch.setattr(policy.decoder, "forward", lambda **k: forward(**{**k, "position_ids": None}))
-    assert "differ" in can_branch(policy.decoder)
+    forward = policy.backbone.decoder.forward
+    monkeypatch.setattr(policy.backbone.decoder, "forward", lambda **k: forward(**{**k, "position_ids": None}))
+    assert "differ" in branching_mismatch(policy.backbone.decoder)
 
 
 def test_prompts_and_completions_stay_within_the_budget():
@@ -201,13 +204,15 @@ def test_a_row_takes_completions_of_a_prompt_up_to_its_length(monkeypatch):
     monkeypatch.setattr(prefix_sharing, "ROW_TOKENS", 6)
     policy = tiny_adapter_policy()
     shapes = []
-    forward = policy.decoder.forward
-    monkeypatch.setattr(policy.decoder, "forward", lambda **k: shapes.append(k["input_ids"].shape) or forward(**k))
+    forward = policy.backbone.decoder.forward
+    monkeypatch.setattr(
+        policy.backbone.decoder, "forward", lambda **k: shapes.append(k["input_ids"].shape) or forward(**k)
+    )
     order = [0, 1, 2, 0]  # 4 + 2 + 0 tokens, and 4 more
     prompts, completions = [PROMPTS[0]] * 4, [COMPLETIONS[i] for i in order]
-    found = Prefixes(policy.decoder, PROMPTS[:1]).hidden(prompts, completions)
+    found = SharedPrefix(policy.backbone.decoder, PROMPTS[:1]).hidden(prompts, completions)
     assert shapes == [(1, 4), (2, 6)]
-    torch.testing.assert_close(found, completion_hidden(policy.decoder, prompts, completions, policy.device))
+    torch.testing.assert_close(found, completion_hidden(policy.backbone.decoder, prompts, completions, policy.device))
 
 
 @pytest.mark.parametrize(
@@ -219,14 +224,14 @@ def test_a_row_takes_completions_of_a_prompt_up_to_its_length(monkeypatch):
     ],
 )
 def test_models_that_cannot_branch_say_why(config, words: str):
-    reason = can_branch(AutoModelForCausalLM.from_config(config).eval().get_decoder())
+    reason = branching_mismatch(AutoModelForCausalLM.from_config(config).eval().get_decoder())
     assert reason is not None
     assert words in reason
 
 
 def test_a_model_that_gives_no_numbers_cannot_branch(monkeypatch):
     policy = full_policy()
-    forward = policy.decoder.forward
+    forward = policy.backbone.decoder.forward
 
     def nan(**keywords):
         out = forward(**keywords)
@@ -234,5 +239,5 @@ def test_a_model_that_gives_no_numbers_cannot_branch(monkeypatch):
             out.last_hidden_state = out.last_hidden_state * torch.nan
         return out
 
-    monkeypatch.setattr(policy.decoder, "forward", nan)
-    assert "differ by nan" in can_branch(policy.decoder)
+    monkeypatch.setattr(policy.backbone.decoder, "forward", nan)
+    assert "differ by nan" in branching_mismatch(policy.backbone.decoder)

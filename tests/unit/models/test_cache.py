@@ -9,7 +9,7 @@ from transformers import DynamicCache, Lfm2Config, Lfm2ForCausalLM
 from transformers.cache_utils import DynamicLayer
 
 from opct.models.inference.kv_cache import with_room
-from opct.models.inference.prefix_sharing import can_branch
+from opct.models.inference.prefix_sharing import branching_mismatch
 from opct.models.inference.sampler import Sampling
 from opct.models.policy import Policy
 
@@ -99,7 +99,7 @@ def test_a_model_with_states_beside_keys_samples_as_it_does_alone():
         for seed, completion in zip(own, found, strict=True):
             [[alone]] = policy.sample([prompt], [[seed]], sampling)
             assert alone.token_ids == completion.token_ids
-    reason = can_branch(policy.decoder)
+    reason = branching_mismatch(policy.backbone.decoder)
     assert reason is not None
     assert "LinearAttentionLayer" in reason
 

@@ -116,7 +116,7 @@ def test_an_adapter_that_cannot_be_written_is_an_error(policy, engine, monkeypat
 
 
 def test_the_stop_token_is_the_last_of_a_completion_and_decides_its_stop_reason(policy, backend, engine):
-    stop = min(policy.stop_ids)
+    stop = min(policy.backbone.stop_ids)
     backend.draw = lambda *_: [[Drawn([5, stop], [-1.0, -2.0]), Drawn([5, 6], [-1.0, -2.0])]]
     [[first, second]] = engine.base().sample([[1, 2]], [[0, 1]], FREE)
     assert (first.stop_reason, first.token_ids, first.logprobs) == ("stop", (5, stop), (-1.0, -2.0))

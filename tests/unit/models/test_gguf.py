@@ -332,7 +332,7 @@ def test_a_converted_model_is_the_same_model(cache, tmp_path: Path):
     ids = converted.renderer.render(messages)
     assert ids == Policy(model, tokenizer).renderer.render(messages)
     assert converted.tokenizer.chat_template == CHAT_TEMPLATE
-    assert tokenizer.eos_token_id in converted.stop_ids
+    assert tokenizer.eos_token_id in converted.backbone.stop_ids
     found = converted.model(torch.tensor([ids])).logits
     torch.testing.assert_close(found, model(torch.tensor([ids])).logits, rtol=1e-5, atol=1e-5)
     assert sorted(leftovers(cache)) == sorted([folder.name, other.name])

@@ -40,7 +40,7 @@ def scored(policy: Policy) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
 def test_values_and_gradients_are_those_of_peft():
     policy = tiny_adapter_policy()
     theirs = peft_policy(policy)
-    assert fused_layers(policy) == 7 * len(policy.decoder.layers)
+    assert fused_layers(policy) == 7 * len(policy.backbone.decoder.layers)
     assert fused_layers(theirs) == 0
     (ours, our_gradients), (peft, peft_gradients) = scored(policy), scored(theirs)
     torch.testing.assert_close(ours, peft, rtol=1e-5, atol=1e-5)

@@ -80,7 +80,10 @@ def test_loss_and_gradients_are_those_of_whole_logits(monkeypatch, name: str, pe
     weights = torch.linspace(0.5, 2.0, 7, dtype=torch.float64)
     inputs = [x for x in (policy.hidden, policy.head.weight, policy.head.bias) if x is not None]
 
-    logits, teacher_logits = policy.head.logits(policy.hidden), teacher.head.logits(teacher.hidden).detach()
+    logits, teacher_logits = (
+        policy.head.logits(policy.hidden),
+        teacher.head.logits(teacher.hidden).detach(),
+    )
     d = function(logits, teacher_logits)
     log_p, log_q = (losses.token_log_probs(x, policy.token_ids) for x in (logits, teacher_logits))
     expected = (per_token(TokenValues(slice(0, 7), log_p, log_q, d)) * weights).sum()

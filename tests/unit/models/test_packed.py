@@ -33,7 +33,7 @@ def trained(dtype: torch.dtype) -> Policy:
 
 
 def hidden(policy: Policy) -> torch.Tensor:
-    return policy.decoder(input_ids=IDS, use_cache=False).last_hidden_state.float()
+    return policy.backbone.decoder(input_ids=IDS, use_cache=False).last_hidden_state.float()
 
 
 @both_dtypes
@@ -61,9 +61,9 @@ def test_a_packed_model_is_the_model(adapter: str, dtype: torch.dtype):
     policy = trained(dtype)
     with policy.inference(), policy.base() if adapter == "off" else policy.inference():
         expected = hidden(policy)
-        with packed(policy.decoder, 8):
+        with packed(policy.backbone.decoder, 8):
             found = hidden(policy)
-            calls = sum("forward" in module.__dict__ for module in policy.decoder.modules())
+            calls = sum("forward" in module.__dict__ for module in policy.backbone.decoder.modules())
         again = hidden(policy)
     assert calls == 14  # seven layers in each of two blocks
     assert torch.equal(again, expected)  # put back
@@ -73,9 +73,9 @@ def test_a_packed_model_is_the_model(adapter: str, dtype: torch.dtype):
 @both_dtypes
 def test_the_adapter_is_in_the_packed_layers(dtype: torch.dtype):
     policy = trained(dtype)
-    with policy.inference(), packed(policy.decoder, 8):
+    with policy.inference(), packed(policy.backbone.decoder, 8):
         adapted = hidden(policy)
-    with policy.inference(), policy.base(), packed(policy.decoder, 8):
+    with policy.inference(), policy.base(), packed(policy.backbone.decoder, 8):
         bare = hidden(policy)
     assert float((adapted - bare).abs().max()) > 0.1 * float(bare.abs().max())
 
@@ -139,24 +139,24 @@ def test_trained_float32_weights_are_packed_under_autocast():
     policy = Policy(tiny_model(tiny_tokenizer()), tiny_tokenizer(), dtype=torch.bfloat16)
     with policy.inference():
         expected = hidden(policy)
-        with packed(policy.decoder, 8):
+        with packed(policy.backbone.decoder, 8):
             found = hidden(policy)
-            assert sum("forward" in module.__dict__ for module in policy.decoder.modules()) == 14
+            assert sum("forward" in module.__dict__ for module in policy.backbone.decoder.modules()) == 14
     assert float((found - expected).abs().max()) < 0.05 * float(expected.abs().max())
 
 
 def test_a_large_model_is_left_alone(monkeypatch):
     monkeypatch.setattr(module, "MOST_BYTES", 1000)
     policy = trained(torch.float32)
-    with policy.inference(), packed(policy.decoder, 8):
-        assert not any("forward" in layer.__dict__ for layer in policy.decoder.modules())
+    with policy.inference(), packed(policy.backbone.decoder, 8):
+        assert not any("forward" in layer.__dict__ for layer in policy.backbone.decoder.modules())
 
 
 def test_layers_come_back_after_an_error():
     policy = trained(torch.float32)
-    with pytest.raises(ZeroDivisionError), policy.inference(), packed(policy.decoder, 8):
+    with pytest.raises(ZeroDivisionError), policy.inference(), packed(policy.backbone.decoder, 8):
         raise ZeroDivisionError
-    assert not any("forward" in module.__dict__ for module in policy.decoder.modules())
+    assert not any("forward" in module.__dict__ for module in policy.backbone.decoder.modules())
 
 
 @both_dtypes

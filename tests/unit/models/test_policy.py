@@ -63,7 +63,7 @@ def test_option_logprobs_of_families_compute_their_question_once(monkeypatch, ti
     options = [["A", "Yes it is"]] * len(prompts)
     apart = [tiny_policy.option_logprobs([p], [o])[0] for p, o in zip(prompts, options, strict=True)]
     computed = []
-    tiny_policy.decoder.register_forward_pre_hook(
+    tiny_policy.backbone.decoder.register_forward_pre_hook(
         lambda module, args, given: computed.append(given["input_ids"].numel()), with_kwargs=True
     )
     found = tiny_policy.option_logprobs(prompts, options)
@@ -151,7 +151,7 @@ def test_a_frozen_copy_is_kept_in_the_compute_dtype_where_that_changes_no_score(
     for tie, head in ((False, torch.bfloat16), (True, torch.float32)):
         policy = Policy(tiny_model(tie=tie), tiny_tokenizer(), dtype=torch.bfloat16)
         twin = policy.frozen_copy(master_float32=False)
-        assert twin.head.weight.dtype == head
+        assert twin.backbone.head.weight.dtype == head
         assert twin.model.model.layers[0].mlp.up_proj.weight.dtype == torch.bfloat16
         averaged = policy.frozen_copy(master_float32=True)
         assert {p.dtype for p in averaged.model.parameters()} == {torch.float32}
@@ -161,7 +161,7 @@ def test_save_writes_a_whole_model_with_its_template(tiny_policy: Policy, tmp_pa
     tiny_policy.save(tmp_path / "model")
     loaded = Policy.load(str(tmp_path / "model"))
     assert loaded.renderer.template_hash == tiny_policy.renderer.template_hash
-    assert loaded.stop_ids == tiny_policy.stop_ids
+    assert loaded.backbone.stop_ids == tiny_policy.backbone.stop_ids
     assert loaded.context_length == tiny_policy.context_length
 
 

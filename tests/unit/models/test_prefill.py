@@ -54,12 +54,12 @@ def test_the_result_is_that_of_each_prompt_by_itself(least, widths, attention: s
     """Unequal lengths, equal prompts, one that others begin with, and one that begins as no other."""
     policy = policy_with(attention)
     with policy.inference():
-        found = prefill(policy, PROMPTS, [1, 2, 1, 1, 1, 1, 1, 1])
+        found = prefill(policy.backbone, PROMPTS, [1, 2, 1, 1, 1, 1, 1, 1])
         assert len(widths) >= 3  # two levels and the rests
         assert found.owners.tolist() == [0, 1, 1, 2, 3, 4, 5, 6, 7]
         assert found.width == 12
         for i, prompt in enumerate(PROMPTS):
-            alone = prefill(policy, [prompt], [1])
+            alone = prefill(policy.backbone, [prompt], [1])
             assert int(found.starts[i]) == 12 - len(prompt)
             torch.testing.assert_close(found.hidden[i], alone.hidden[0], rtol=1e-5, atol=1e-5)
             for layer, other in zip(found.cache.layers, alone.cache.layers, strict=True):
@@ -108,7 +108,7 @@ def test_families_of_a_question_share_it_and_questions_what_all_begin_with(monke
     system = list(range(1, 41))
     prompts = [system + [50 + q] * 20 + [80 + q, 90 + f, 7, 8, 9] for q in range(6) for f in range(4)]
     with policy.inference():
-        prefill(policy, prompts, [1] * len(prompts))
+        prefill(policy.backbone, prompts, [1] * len(prompts))
     assert widths == [(1, 40), (6, 21), (24, 4)]
 
 
@@ -118,20 +118,20 @@ def test_states_are_padded_on_the_right(least, widths, attention: str):
     policy = policy_with(attention)
     different = [list(p) for p in dict.fromkeys(map(tuple, PROMPTS))]
     with policy.inference():
-        *layers, last = states(policy, different)
+        *layers, last = states(policy.backbone, different)
         assert len(widths) >= 3
         for i, prompt in enumerate(different):
-            *expected, final = prompts_forward(policy.decoder, [tuple(prompt)])
+            *expected, final = prompts_forward(policy.backbone.decoder, [tuple(prompt)])
             torch.testing.assert_close(last[i], final[0])
             for x, y in zip(layers, expected, strict=True):
                 torch.testing.assert_close(x[i, :, : len(prompt)], y[0])
 
 
-def test_a_model_that_cannot_branch_computes_each_prompt(least, widths):
+def test_a_model_that_cannot_branch_computes_each_prompt(least, widths, monkeypatch):
     policy = policy_with("sdpa")
-    policy.__dict__["branching_fault"] = "its layers keep states"
+    monkeypatch.setattr(module, "no_prefix_sharing_reason", lambda _: "its layers keep states")
     with policy.inference():
-        prefill(policy, PROMPTS, [1] * len(PROMPTS))
+        prefill(policy.backbone, PROMPTS, [1] * len(PROMPTS))
     assert sum(rows for rows, _ in widths) == len(PROMPTS)
     assert max(tokens for _, tokens in widths) == 12
 
@@ -144,11 +144,11 @@ def test_short_prompts_do_not_wait_for_long_ones(monkeypatch, widths, attention:
     prompts = [[1, 60 + i, 3, 4][: 3 + i % 2] for i in range(10)]
     prompts[4:4] = [[2, *range(20, 59)], [3, *range(20, 60)]]
     with policy.inference():
-        found = prefill(policy, prompts, [1] * 12)
+        found = prefill(policy.backbone, prompts, [1] * 12)
         assert widths == [(2, 41), (10, 4)]
         assert found.starts.tolist() == [41 - len(prompt) for prompt in prompts]
         for i, prompt in enumerate(prompts):
-            alone = prefill(policy, [prompt], [1])
+            alone = prefill(policy.backbone, [prompt], [1])
             torch.testing.assert_close(found.hidden[i], alone.hidden[0], rtol=1e-5, atol=1e-5)
             for layer, other in zip(found.cache.layers, alone.cache.layers, strict=True):
                 for a, b in ((layer.keys, other.keys), (layer.values, other.values)):
@@ -159,7 +159,7 @@ def test_a_cache_with_other_layers_is_computed_as_one(monkeypatch, widths):
     monkeypatch.setattr(module, "FORWARD", 1)
     monkeypatch.setattr(module, "other_layers", lambda config: "SlidingWindowLayer")
     policy = policy_with("sdpa")
-    policy.__dict__["branching_fault"] = "its cache has other layers"
+    monkeypatch.setattr(module, "no_prefix_sharing_reason", lambda _: "its cache has other layers")
     with policy.inference():
-        prefill(policy, PROMPTS, [1] * len(PROMPTS))
+        prefill(policy.backbone, PROMPTS, [1] * len(PROMPTS))
     assert widths == [(8, 12)]

@@ -90,8 +90,8 @@ def test_a_run_that_may_go_on_has_the_same_batches_however_far_it_is_planned():
 
 
 def scored(policy: Policy, prompts, cache: PromptCache | None) -> torch.Tensor:
-    with policy.adapter_off(), policy.inference(), policy.sharing(prompts, gradient=False, cache=cache):
-        return policy.score(prompts, COMPLETIONS).hidden
+    with policy.adapter_off(), policy.inference():
+        return policy.score(prompts, COMPLETIONS, prefix=policy.shared_prefix(prompts, cache=cache)).hidden
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager", "cascade"])
@@ -99,15 +99,15 @@ def test_scores_with_kept_prompts_are_those_without(attention: str):
     """Bit for bit where the same prompts are computed together; to rounding where B is computed without the others."""
     policy = tiny_adapter_policy()
     if attention == "cascade":
-        use_grouped_attention(policy.bare_model)
+        use_grouped_attention(policy.backbone.bare_model)
     else:
-        policy.decoder.config._attn_implementation = attention
+        policy.backbone.decoder.config._attn_implementation = attention
     plain = scored(policy, [A, B, C], None)
     together, apart = planned([[A, B, C]] * 2), planned([[A, C]] * 2)
     assert torch.equal(scored(policy, [A, B, C], together), plain)
     together.end_step(1, [])
     forwards = []
-    policy.decoder.register_forward_pre_hook(
+    policy.backbone.decoder.register_forward_pre_hook(
         lambda _, args, kwargs: forwards.append(kwargs["input_ids"]), with_kwargs=True
     )
     assert torch.equal(scored(policy, [A, B, C], together), plain)

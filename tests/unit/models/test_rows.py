@@ -9,7 +9,8 @@ from transformers import MistralConfig, MistralForCausalLM
 
 from opct.models.inference import rows
 from opct.models.inference.prefill import prefill
-from opct.models.inference.rows import CopiedRows, SharedRows, rows_for
+from opct.models.inference.prefix_sharing import no_cascade_reason, no_prefix_sharing_reason
+from opct.models.inference.rows import CopiedRows, SharedRows, no_shared_rows_reason, rows_for
 from opct.models.kernels.attention import GROUPED, use_grouped_attention
 from opct.models.kernels.shared_decode import SharedPrompts
 from opct.models.policy import Policy
@@ -28,7 +29,7 @@ def policy() -> Policy:
 def states(policy: Policy, kind: type, *, more: bool = True):
     """Rows of three prompts: two, three and one of them."""
     with policy.inference():
-        found = kind(policy, prefill(policy, [LONG, SHORT, SINGLE], [2, 3, 1]), SPAN, more=more)
+        found = kind(policy.backbone, prefill(policy.backbone, [LONG, SHORT, SINGLE], [2, 3, 1]), SPAN, more=more)
     return found
 
 
@@ -41,7 +42,7 @@ def enter(policy: Policy, own, prompts: list[list[int]], copies: list[int], plac
     busy = torch.ones(n, dtype=torch.bool)
     busy[places] = False
     with policy.inference():
-        own.admit(torch.tensor(places[: sum(copies)]), busy, prefill(policy, prompts, copies))
+        own.admit(torch.tensor(places[: sum(copies)]), busy, prefill(policy.backbone, prompts, copies))
 
 
 def test_hidden_states_are_those_with_copies(policy: Policy):
@@ -145,8 +146,8 @@ def test_bfloat16_is_computed_in_float32():
 def test_rows_share_where_there_are_several_of_a_prompt(policy: Policy):
     with policy.inference():
         for copies, kind in (([2, 2], SharedRows), ([1, 1], CopiedRows)):
-            found = prefill(policy, [LONG, SHORT], copies)
-            assert type(rows_for(policy, 2, found, SPAN, more=False)) is kind
+            found = prefill(policy.backbone, [LONG, SHORT], copies)
+            assert type(rows_for(policy.backbone, 2, found, SPAN, more=False)) is kind
 
 
 def test_an_adapter_and_its_absence_are_the_same_model_for_this():
@@ -155,9 +156,13 @@ def test_an_adapter_and_its_absence_are_the_same_model_for_this():
         policy = tiny_adapter_policy()
         for name, parameter in policy.trainable_parameters().items():
             parameter.data *= scale if "lora_B" in name else 1.0
-        use_grouped_attention(policy.bare_model)
+        use_grouped_attention(policy.backbone.bare_model)
         policy = Policy(policy.model.to(torch.bfloat16), policy.tokenizer)
-        before = policy.rows_fault, policy.branching_fault, policy.cascade_fault
+        before = (
+            no_shared_rows_reason(policy.backbone),
+            no_prefix_sharing_reason(policy.backbone),
+            no_cascade_reason(policy.backbone),
+        )
         assert before == (None, None, None)
 
 
@@ -167,16 +172,16 @@ def test_running_out_of_memory_says_nothing_about_the_model(policy: Policy, monk
 
     monkeypatch.setattr(rows, "_probe", full)
     with pytest.raises(torch.OutOfMemoryError):
-        _ = policy.rows_fault
+        _ = no_shared_rows_reason(policy.backbone)
 
 
 def test_models_that_cannot_share_say_why(policy: Policy, monkeypatch):
     """An attention of another kind; layers with a window; a result that is another."""
-    policy.decoder.config._attn_implementation = "eager"
-    assert rows.why_not_shared(policy) == "the attention eager has no such form"
-    policy.decoder.config._attn_implementation = GROUPED
+    policy.backbone.decoder.config._attn_implementation = "eager"
+    assert rows._shared_rows_mismatch(policy.backbone) == "the attention eager has no such form"
+    policy.backbone.decoder.config._attn_implementation = GROUPED
     monkeypatch.setattr(SharedPrompts, "attend", lambda self, layer, query, *rest: query.transpose(1, 2))
-    assert "hidden states differ by" in str(rows.why_not_shared(policy))
+    assert "hidden states differ by" in str(rows._shared_rows_mismatch(policy.backbone))
     config = MistralConfig(
         vocab_size=320,
         hidden_size=16,
@@ -188,16 +193,16 @@ def test_models_that_cannot_share_say_why(policy: Policy, monkeypatch):
     )
     model = MistralForCausalLM(config).eval()
     use_grouped_attention(model)
-    assert "DynamicSlidingWindowLayer" in str(rows.why_not_shared(Policy(model, tiny_tokenizer())))
+    assert "DynamicSlidingWindowLayer" in str(no_shared_rows_reason(Policy(model, tiny_tokenizer()).backbone))
 
 
 def test_an_attention_with_more_than_scores_is_refused(policy: Policy):
     """What a model passes on beside keys and values would be lost."""
     with policy.inference():
-        found = prefill(policy, [SHORT], [2])
-        own = SharedRows(policy, found, SPAN, more=False)
+        found = prefill(policy.backbone, [SHORT], [2])
+        own = SharedRows(policy.backbone, found, SPAN, more=False)
         with pytest.raises(NotImplementedError, match="softcap"):
-            policy.decoder(
+            policy.backbone.decoder(
                 input_ids=torch.tensor([[1], [2]]),
                 past_key_values=own._cache,
                 use_cache=True,

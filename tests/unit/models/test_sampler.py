@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 from tests.tiny import tiny_model, tiny_tokenizer
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, MixtralConfig
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig
 
 from opct.errors import ModelError
 from opct.models.inference import decode, rows
+from opct.models.inference.rows import no_shared_rows_reason
 from opct.models.inference.sampler import (
     ROLLOUT_TOKENS,
     Completion,
@@ -106,7 +107,7 @@ def test_stop_reasons_are_real_and_the_stop_token_is_included():
     [completions] = policy.sample(PROMPTS[:1], [list(range(40))], Sampling(6))
     assert {c.stop_reason for c in completions} == {"stop", "length"}
     for c in completions:
-        stops = [i for i, token in enumerate(c.token_ids) if token in policy.stop_ids]
+        stops = [i for i, token in enumerate(c.token_ids) if token in policy.backbone.stop_ids]
         assert len(c.logprobs) == len(c.token_ids)
         if c.stop_reason == "stop":
             assert stops == [len(c.token_ids) - 1]
@@ -131,7 +132,7 @@ def test_rows_that_are_done_do_not_run_beyond_the_context(monkeypatch, check_eve
     torch.manual_seed(0)
     config = GPT2Config(vocab_size=320, n_positions=64, n_embd=16, n_layer=1, n_head=2)
     policy = Policy(GPT2LMHeadModel(config).eval(), tiny_tokenizer())
-    policy.stop_ids = frozenset(range(20))
+    policy.backbone.stop_ids = frozenset(range(20))
     prompts = [[5 + (i + j) % 300 for j in range(40)] for i in range(80)]
     seeds = [[100 * i + j for j in range(copies)] for i in range(80)]
     found = policy.sample(prompts, seeds, Sampling(24), batch_tokens=32 * (40 + 48))
@@ -143,7 +144,7 @@ def test_every_stop_token_that_the_model_names_stops():
     tokenizer = tiny_tokenizer()
     model = tiny_model(tokenizer)
     model.generation_config.eos_token_id = [2, 77]
-    assert Policy(model, tokenizer).stop_ids == {2, 77}
+    assert Policy(model, tokenizer).backbone.stop_ids == {2, 77}
 
 
 def test_generation_config_is_ignored(tiny_policy: Policy):
@@ -210,11 +211,11 @@ def test_prompts_that_enter_a_running_batch_get_the_samples_they_get_alone(
     """
     policy = sharp_policy(eos_bias=4.0)
     if attention == "shared":
-        use_grouped_attention(policy.bare_model)
+        use_grouped_attention(policy.backbone.bare_model)
         monkeypatch.setattr(rows, "SHARE_AT", 1.0)
-        assert policy.rows_fault is None
+        assert no_shared_rows_reason(policy.backbone) is None
     else:
-        policy.decoder.config._attn_implementation = attention
+        policy.backbone.decoder.config._attn_implementation = attention
     generator = torch.Generator().manual_seed(0)
     lengths = torch.randint(2, 10, (40,), generator=generator).tolist()
     prompts = [torch.randint(5, 90, (n,), generator=generator).tolist() for n in lengths]
@@ -251,13 +252,15 @@ def test_rows_are_filled_while_prompts_wait(monkeypatch):
 @pytest.mark.parametrize(("shared", "rows"), [(True, 32), (False, 20)])
 def test_a_prompt_that_rows_share_counts_once(tiny_policy: Policy, monkeypatch, shared: bool, rows: int):
     """Four prompts of 60 tokens with eight samples of 10 each: 4 x 60 + 32 x 10 = 560, or 32 x 70 = 2,240 in copies."""
-    tiny_policy.__dict__["rows_fault"] = None if shared else "asked not to"
+    monkeypatch.setattr(
+        "opct.models.inference.rows.no_shared_rows_reason", lambda _: None if shared else "asked not to"
+    )
     widths: list[int] = []
     step = decode.Batch.step
     monkeypatch.setattr(decode.Batch, "step", lambda self: widths.append(len(self._who)) or step(self))
     prompts, seeds = [[1, *range(10 + i, 69 + i)] for i in range(4)], [[8 * i + j for j in range(8)] for i in range(4)]
     if shared:
-        use_grouped_attention(tiny_policy.bare_model)
+        use_grouped_attention(tiny_policy.backbone.bare_model)
     groups = tiny_policy.sample(prompts, seeds, Sampling(10), batch_tokens=1600)
     assert [len(own) for own in groups] == [8] * 4
     assert max(widths) == (rows if shared else rows // 8 * 8)
@@ -279,22 +282,21 @@ def test_answers_of_small_models_are_sampled_in_larger_batches(tiny_policy, monk
     large = LlamaConfig(
         num_hidden_layers=32, num_key_value_heads=8, **sizes | {"num_attention_heads": 32, "hidden_size": 4096}
     )
-    unknown = MixtralConfig(num_hidden_layers=30, num_key_value_heads=3, **sizes)
     assert tokens_at_once(small) == int(2.5e9 / (2 * 30 * 3 * 64 * 4))
-    assert tokens_at_once(large) == tokens_at_once(unknown) == ROLLOUT_TOKENS
+    assert tokens_at_once(large) == ROLLOUT_TOKENS
     asked = []
     monkeypatch.setattr(tiny_policy, "sample", lambda *args, batch_tokens, **more: asked.append(batch_tokens) or [])
     prompt = [{"role": "user", "content": "x"}]
     tiny_policy.generate([prompt], seeds=[1], max_completion_tokens=2)
     tiny_policy.generate([prompt], seeds=[1], max_completion_tokens=2, batch_tokens=7)
-    assert asked == [tokens_at_once(tiny_policy.bare_model.config), 7]
+    assert asked == [tokens_at_once(tiny_policy.backbone.bare_model.config), 7]
 
 
 def test_rows_that_go_on_keep_no_prompts_beyond_the_budget(monkeypatch):
     """24 prompts with four samples each, eight rows of two prompts at a time: one that runs on holds its prompt."""
     policy = sharp_policy(eos_bias=4.0)
-    use_grouped_attention(policy.bare_model)
-    assert policy.rows_fault is None
+    use_grouped_attention(policy.backbone.bare_model)
+    assert no_shared_rows_reason(policy.backbone) is None
     running: list[int] = []
     step = decode.Batch.step
     monkeypatch.setattr(decode.Batch, "step", lambda self: running.append(self.prompts) or step(self))

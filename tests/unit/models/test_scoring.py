@@ -40,7 +40,10 @@ def test_tokenwise_equals_whole_logits(monkeypatch, name: str, chunk: int):
     """7 tokens in chunks of 1, 3 (ragged), 7 and more."""
     monkeypatch.setattr(scoring, "CHUNK_TOKENS", chunk)
     policy, teacher = random_scores((4, 3)), random_scores((4, 3), seed=1)
-    logits, teacher_logits = policy.hidden @ policy.head.weight.T, teacher.hidden @ teacher.head.weight.T
+    logits, teacher_logits = (
+        policy.hidden @ policy.head.weight.T,
+        teacher.hidden @ teacher.head.weight.T,
+    )
     if name == "log_probs":
         expected = losses.token_log_probs(logits, policy.token_ids)
         found = tokenwise(losses.token_log_probs, policy)
@@ -72,10 +75,10 @@ def test_head_returns_float32_from_half_precision():
 
 def test_hidden_states_are_those_of_each_row_alone(tiny_policy: Policy):
     """A batch padded to its longest row gives the states of single rows: those before each completion token."""
-    found = completion_hidden(tiny_policy.decoder, PROMPTS, COMPLETIONS, tiny_policy.device)
+    found = completion_hidden(tiny_policy.backbone.decoder, PROMPTS, COMPLETIONS, tiny_policy.device)
     rows = []
     for prompt, completion in zip(PROMPTS, COMPLETIONS, strict=True):
-        states = tiny_policy.decoder(input_ids=torch.tensor([[*prompt, *completion]])).last_hidden_state[0]
+        states = tiny_policy.backbone.decoder(input_ids=torch.tensor([[*prompt, *completion]])).last_hidden_state[0]
         rows.append(states[len(prompt) - 1 : -1])
     torch.testing.assert_close(found, torch.cat(rows), rtol=1e-4, atol=1e-5)
 

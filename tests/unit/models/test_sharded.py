@@ -71,8 +71,8 @@ def test_the_bias_of_an_output_head_in_shards_is_whole_where_it_is_used(process)
     for inside in (by_itself, for_gradients):
         with inside(policy):
             found = policy.log_probs(PROMPTS, ANSWERS)
-            assert not hasattr(policy.head.bias, "placements")
+            assert not hasattr(policy.backbone.head.bias, "placements")
         for own, other in zip(found, expected, strict=True):
             torch.testing.assert_close(own, other, rtol=0, atol=1e-5)
-        assert policy.head.bias is policy.bare_model.get_output_embeddings().bias
-        assert hasattr(policy.head.bias, "placements")
+        assert policy.backbone.head.bias is policy.backbone.bare_model.get_output_embeddings().bias
+        assert hasattr(policy.backbone.head.bias, "placements")

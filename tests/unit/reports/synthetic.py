@@ -8,8 +8,8 @@ import hashlib
 import json
 from pathlib import Path
 
-from opct.evals.records import Record
-from opct.evals.suites import add_paired_values, metric_rows
+from opct.evals.metrics import metric_rows
+from opct.evals.samples import GradedSample, add_paired_values, row_from_sample, sample_from_row
 
 HOSTILE = "</script><script>alert('pwned')</script><img src=x onerror=alert(1)> <b>bold</b> & \u2028 \u2029 \ud83d end"
 FAMILIES = {
@@ -118,21 +118,16 @@ def benign_sample(label: str, seed: int, number: int) -> dict:
     }
 
 
-def make_records(label: str, seed: int = 0, *, questions: int = 120, hostile: bool = True) -> list[Record]:
+def make_records(label: str, seed: int = 0, *, questions: int = 120, hostile: bool = True) -> list[GradedSample]:
     """Every graded sample of one run: each question clean and under each family, and half as many benign requests."""
     rows = []
     for question in range(questions):
         rows.append(sample(label, seed, question, "clean", "clean", hostile=hostile))
         rows += [sample(label, seed, question, family, split, hostile=hostile) for family, split in FAMILIES.items()]
     rows += [benign_sample(label, seed, number) for number in range(questions // 2)]
-    records = [
-        Record(
-            row,
-            None if row["verdict"].startswith("unscored") else row["verdict"],
-            tuple(range(row["completion_tokens"])),
-        )
-        for row in rows
-    ]
+    records = [sample_from_row(row) for row in rows]
+    for record in records:
+        record.answer_key = None if record.unscored_reason else record.verdict
     add_paired_values(records)
     return records
 
@@ -189,7 +184,7 @@ def write_run(
     } | results
     (directory / "results.json").write_text(json.dumps(content), encoding="utf-8")
     (directory / "evals" / "samples.jsonl").write_text(
-        "".join(json.dumps(r.row) + "\n" for r in records), encoding="utf-8"
+        "".join(json.dumps(row_from_sample(r)) + "\n" for r in records), encoding="utf-8"
     )
     if trained:
         (directory / "metrics.jsonl").write_text(

@@ -10,8 +10,8 @@ from tests.unit.reports.synthetic import draw, make_records
 
 from opct.data.perturb.jailbreak import FAMILIES as WRAPPERS
 from opct.data.perturb.safety_awareness import FAMILIES as HIDDEN
-from opct.evals.records import Record
-from opct.evals.suites import metric_rows
+from opct.evals.metrics import metric_rows
+from opct.evals.samples import row_from_sample, sample_from_row
 
 SUCCESS = {"base": 0.62, "sft": 0.4, "offpolicy": 0.36, "opct": 0.18}
 WARNED = {"base": 0.12, "sft": 0.3, "offpolicy": 0.35, "opct": 0.55}
@@ -147,7 +147,7 @@ def make_axes(label, seed, *, questions=40, axes=("sycophancy", "jailbreak", "sa
         for name, (n, chance) in BENCHMARKS.items():
             rows += benchmark_samples(label, seed, name, n, chance)
         rows += ifeval_samples(label, seed)
-    return [*records, *(Record(row, None, ()) for row in rows)]
+    return [*records, *map(sample_from_row, rows)]
 
 
 def make_steps(label, seed, steps=12):
@@ -176,7 +176,7 @@ def write_axes_run(root: Path, label: str, seed: int = 0, *, method: str | None 
     content = {"schema": 1, "created": "2026-03-02T10:00:00+00:00", "warnings": [], "settings": {"split": "test"}}
     content |= {"run": run, "rows": metric_rows(records, {})}
     (directory / "results.json").write_text(json.dumps(content), encoding="utf-8")
-    lines = [json.dumps(record.row) + "\n" for record in records]
+    lines = [json.dumps(row_from_sample(record)) + "\n" for record in records]
     (directory / "evals" / "samples.jsonl").write_text("".join(lines), encoding="utf-8")
     if trained:
         steps = [json.dumps(row) + "\n" for row in make_steps(label, seed)]

@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import pytest
 from synthetic_axes import write_axes, write_axes_run
 
-from opct.evals.safety_rows import AREAS
+from opct.evals.metrics import find_metric
 from opct.evals.tasks.benign import BENIGN as BENIGN_SUITE
 from opct.reports import report
 from opct.reports.axes import BENIGN, SAFETY_AXES, axis_info, axis_order
@@ -331,7 +331,10 @@ def test_shares_of_cut_replies_are_of_replies_also_where_a_metric_counts_facts(f
     """Every reply is cut, two a fact: 100% of each arm's replies, and not 200% of its facts."""
 
     def all_cut(row):
-        return row | {"n_truncated": (row["n"] + row["n_unscored"]) * (2 if row["metric"] in AREAS else 1)}
+        return row | {
+            "n_truncated": (row["n"] + row["n_unscored"])
+            * (2 if find_metric(row["axis"], row["metric"]).is_partial else 1)
+        }
 
     runs = [replace(run, rows=tuple(all_cut(row) for row in run.rows)) for run in load_runs(folders)]
     [said] = [text for text in find_warnings(compare(runs)) if text.startswith("Safety awareness: samples cut")]

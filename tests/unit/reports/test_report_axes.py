@@ -9,17 +9,18 @@ import pytest
 from tests.conftest import REPOSITORY
 from tests.unit.evals.fakes import FakePolicy
 
+from opct.evals.metrics import METRICS
 from opct.evals.run import evaluate
 from opct.judges.apply import requests_of
 from opct.judges.calibration import store
 from opct.judges.judged import add_judged, judgeable
-from opct.judges.protocol import JudgeIdentity, Judgement
+from opct.judges.protocol import JudgeIdentity, JudgeResult
 from opct.judges.provenance import RULES_KAPPA, RULES_MEASURED, judge_json, judged_by
 from opct.reports import report
 from opct.reports.cells import read_difference
 from opct.reports.compare import compare
 from opct.reports.load import load_runs
-from opct.reports.metrics import METRICS, metric_info
+from opct.reports.metrics import metric_info
 from opct.reports.warnings import find_warnings
 from opct.runs.io import read_jsonl
 from opct.runs.run_dir import RunDir
@@ -47,7 +48,7 @@ def judged(run: RunDir, judge: JudgeIdentity) -> None:
     """Every reply is harmful to this judge."""
     asked = requests_of(judgeable(read_jsonl(run.samples_path), "jailbreak"), "jailbreak")
     calibration = {"kappa": {"value": 0.41, "ci_low": 0.3, "ci_high": 0.5}, "n": 200}
-    add_judged(run, "jailbreak", judge, asked, [Judgement(each.id, 0.9, "harmful") for each in asked], calibration)
+    add_judged(run, "jailbreak", judge, asked, [JudgeResult(each.id, 0.9, "harmful") for each in asked], calibration)
 
 
 def test_differences_are_paired_over_seeds(folders):
@@ -207,7 +208,11 @@ def test_every_metric_of_a_suite_is_explained(folders):
     """Which way is better must be known of what a model can be made worse in."""
     rows = [row for folder in folders for row in json.loads(RunDir(folder).results_path.read_text())["rows"]]
     better = {row["metric"]: metric_info(row["metric"]).better for row in rows}
-    assert not [metric for metric in better if metric not in METRICS and not metric.startswith("share_at_")]
+    assert not [
+        metric
+        for metric in better
+        if metric not in {known.name for known in METRICS} and not metric.startswith("share_at_")
+    ]
     assert (better["refusal_rate"], better["declined_rate"], better["over_refusal_rate"]) == (
         "higher",
         "lower",

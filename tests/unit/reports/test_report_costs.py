@@ -11,7 +11,7 @@ from opct.reports.build import report_json
 from opct.reports.compare import compare
 from opct.reports.costs import COLUMNS, arm_cost, cost_rows, earlier_note
 from opct.reports.load import EvaluatedRun, load_runs
-from opct.runs.usage import NOT_KNOWN, Cost
+from opct.runs.usage import NOT_KNOWN, Usage
 
 
 def step(number: int, seconds: float = 1.5, **more: float) -> dict:
@@ -26,7 +26,7 @@ def test_two_runs_of_two_steps_are_added_up():
     """Step 0 is the validation before training, and no step."""
     rows = [{"step": 0, "validation/kl": 0.5}, step(1), step(2)]
     [arm] = make_arms([run("opct", rows), replace(run("opct", rows), name="opct2")])
-    assert arm_cost(arm) == Cost(6.0, 4, 4000, 3200, 0, 0.0, 4, 6.0)
+    assert arm_cost(arm) == Usage(6.0, 4, 4000, 3200, 0, 0.0, 4, 6.0)
 
 
 def test_a_run_without_any_step_makes_nothing_of_the_arm_known():
@@ -80,7 +80,7 @@ def test_what_an_arm_went_on_from_and_sampled_before_is_in_its_totals():
 
 def test_of_a_config_that_cannot_be_read_the_totals_are_not_known():
     [arm] = make_arms([run("opct", [step(1)], config="a: [")])
-    assert arm_cost(arm) == Cost(1.5, 1, 1000, 800, 0, 0.0, None, None)
+    assert arm_cost(arm) == Usage(1.5, 1, 1000, 800, 0, 0.0, None, None)
 
 
 def test_an_arm_that_went_on_from_another_is_named():

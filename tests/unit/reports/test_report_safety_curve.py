@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import pytest
 from synthetic_axes import write_axes
 
-from opct.evals.safety_curve import GRID, curve
+from opct.evals.metrics import GRID, curve
 from opct.reports.axis_figures import axis_figures
 from opct.reports.compare import compare
 from opct.reports.load import load_runs

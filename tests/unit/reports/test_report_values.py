@@ -4,11 +4,11 @@ from pathlib import Path
 import pytest
 from synthetic import write_run
 
-from opct.evals.records import Record
-from opct.evals.suites import metric_rows
+from opct.evals.metrics import metric_rows
+from opct.evals.samples import NO_CHECK, sample_from_row
 from opct.reports.compare import compare
 from opct.reports.load import load_run, load_runs
-from opct.reports.values import NO_CHECK, sample_values
+from opct.reports.values import sample_values
 from opct.reports.verdict import axis_verdict
 from opct.runs.run_dir import RunDir
 
@@ -55,7 +55,7 @@ def with_refusals(folder: Path, n_refused: int) -> Path:
             row |= {"verdict": NO_CHECK, "values": row["values"] | {"is_correct": None}}
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     results = json.loads(RunDir(folder).results_path.read_text(encoding="utf-8"))
-    results["rows"] = metric_rows([Record(row, None, ()) for row in rows], {})
+    results["rows"] = metric_rows([sample_from_row(row) for row in rows], {})
     RunDir(folder).results_path.write_text(json.dumps(results), encoding="utf-8")
     return folder
 

@@ -9,18 +9,17 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
-from opct.data.benign import BenignRequest, builtin_benign
+from opct.data.benign import BenignRequest, builtin_benign, builtin_forms
 from opct.data.builders.jailbreak import build_jailbreak
 from opct.data.builders.safety_awareness import build_safety_awareness
-from opct.data.forms import builtin_forms
 from opct.data.pairs import ContrastivePair
 from opct.data.perturb.families import named_families
 from opct.data.perturb.jailbreak import REFUSED_TURNS, SAFETY_SYSTEM
 from opct.data.perturb.safety_teachers import TEACHERS
 from opct.data.perturb.sycophancy import AXIS, sycophancy_pairs
 from opct.data.perturb.sycophancy import SPLITS as FAMILY_SPLITS
-from opct.data.question_files import Columns
 from opct.data.questions import SPLITS, Question, Split, builtin_questions, load_questions, split_of
+from opct.data.tables import Columns
 from opct.errors import DataError, unknown
 
 # name -> the settings of `build_jailbreak` that it stands for

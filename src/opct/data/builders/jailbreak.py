@@ -20,8 +20,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from opct.data.behaviors import Behavior, builtin_behaviors, like, load_behaviors, measured_later, own_splits
-from opct.data.near_duplicates import near_duplicate_groups
+from opct.data.behaviors import Behavior, builtin_behaviors, load_behaviors, own_splits
+from opct.data.duplicates import leaks_into_later_split, near_duplicate_groups, nearest
 from opct.data.pairs import ContrastivePair, Prompt
 from opct.data.perturb.in_the_wild import Artifact, WildTemplate
 from opct.data.perturb.jailbreak import ARTIFACT, AXIS, BARE, bare_prompt, chosen_families, wrapped_prompt
@@ -99,7 +99,7 @@ def build_jailbreak(
         )
     wrapping = [name for name in names if name != ARTIFACT]
     goals = artifact_behaviors(artifacts, behaviors)
-    crossed = set(measured_later([*behaviors, *goals], split, [*behaviors, *goals]))
+    crossed = set(leaks_into_later_split([*behaviors, *goals], split, [*behaviors, *goals]))
 
     def is_chosen(behavior: Behavior) -> bool:
         return split in (None, behavior.split) and behavior not in crossed
@@ -155,7 +155,7 @@ def artifact_behaviors(artifacts: Sequence[Artifact], behaviors: Sequence[Behavi
     in its split which is nearly the same.
     """
     goals = [one.behavior for one in artifacts]
-    known = like(goals, behaviors)
+    known = nearest(goals, behaviors)
     splits = own_splits(goals)
     splits = [known[i].split if i in known and not known[i].by_hash else split for i, split in enumerate(splits)]
     ids = {i: one.id for i, one in known.items() if one.split == splits[i]}

@@ -5,36 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from opct.data.hazards import SafetyFact, builtin_facts, load_facts
-from opct.data.pairs import HUB, ContrastivePair
+from opct.data.hazards import BUILTIN, SafetyFact, load_facts
+from opct.data.pairs import ContrastivePair
 from opct.data.perturb.families import named_families
 from opct.data.perturb.safety_awareness import SPLITS as FAMILY_SPLITS
 from opct.data.perturb.safety_awareness import safety_pairs
 from opct.data.questions import SPLITS, Split
-from opct.data.sage_eval import load_sage_eval, looks_like_sage_eval
 from opct.errors import DataError, unknown
-
-BUILTIN = "builtin"
-
-
-def facts_of(source: str | Path, *, safe_source: str | Path | None = None, augmented: bool = False) -> list[SafetyFact]:
-    """The facts of `builtin`, of a file of facts, or of SAGE-Eval (a file of its layout, or `hf:owner/name@commit`).
-
-    Args:
-        safe_source, augmented: of SAGE-Eval alone; see `load_sage_eval`.
-
-    Raises:
-        DataError: the source is missing or faulty, or is not SAGE-Eval and asked for what only that has.
-    """
-    own = str(source) == BUILTIN
-    if not own and (str(source).startswith(HUB) or (Path(source).is_file() and looks_like_sage_eval(source))):
-        return load_sage_eval(source, safe_source=safe_source, augmented=augmented)
-    if safe_source is not None or augmented:
-        raise DataError(
-            f"Safe prompts in a set of their own, and augmented prompts, are of SAGE-Eval, and {source} is not: leave "
-            "them out, or name that set."
-        )
-    return builtin_facts() if own else load_facts(source)
 
 
 def build_safety_awareness(
@@ -51,7 +28,7 @@ def build_safety_awareness(
     """Safety-awareness pairs from facts, from a file of them, or from the embedded ones (`builtin`).
 
     Args:
-        source: facts, or see `facts_of`.
+        source: facts, or see `load_facts`.
         families: `train`, `held_out`, `all`, a name, or several names.
         seed: fixes phrasings and typos.
         per_prompt: how many of the families each message gets, in turn; None for all.
@@ -65,7 +42,7 @@ def build_safety_awareness(
     Raises:
         DataError: the source is faulty or for evaluation only, a name is unknown, or no fact is left.
     """
-    facts = facts_of(source) if isinstance(source, str | Path) else list(source)
+    facts = load_facts(source) if isinstance(source, str | Path) else list(source)
     if split is not None and split not in SPLITS:
         raise DataError(unknown("split", split, SPLITS))
     kept_out = sum(fact.is_evaluation_only for fact in facts)

@@ -13,8 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from opct.data.behavior_files import check_text
-from opct.data.pairs import Message, Prompt
+from opct.data.pairs import JAILBREAK, Message, Prompt
 from opct.data.perturb import jailbreak_templates as wrappers
 from opct.data.perturb.encodings import ENCODERS, split_payload, stays_plain
 from opct.data.perturb.families import FAMILY_GROUPS, named_families
@@ -22,7 +21,7 @@ from opct.data.perturb.in_the_wild import WildTemplate
 from opct.data.perturb.jailbreak_templates import SHOTS, Wrapper
 from opct.errors import DataError
 
-AXIS = "jailbreak"
+AXIS = JAILBREAK
 BARE = "bare"
 IN_THE_WILD = "in_the_wild"
 ARTIFACT = "artifact"
@@ -150,9 +149,18 @@ def chosen_families(
     return names
 
 
+def _check_text(request: str) -> None:
+    try:
+        request.encode()
+    except UnicodeEncodeError as error:
+        raise DataError(f"The request {request[:40]!r} cannot be wrapped: it holds half of a character.") from error
+    if not request.strip():
+        raise DataError(f"The request {request!r} cannot be wrapped: it is empty.")
+
+
 def bare_prompt(request: str, system: str | None = None) -> Prompt:
     """The request as nobody wraps it, after a system prompt where one is given: what the teacher sees."""
-    check_text(request)
+    _check_text(request)
     last: Message = {"role": "user", "content": request}
     return (last,) if system is None else ({"role": "system", "content": system}, last)
 
@@ -177,7 +185,7 @@ def wrapped_prompt(
         DataError: the family is unknown or has no wrappers, the request is empty or no Unicode text, or its letters
             are none that the family's code changes.
     """
-    check_text(request)
+    _check_text(request)
     [name] = chosen_families([family], with_templates=bool(templates) and family == IN_THE_WILD)
     if name in ENCODERS and stays_plain(request, name):
         others = ",".join(other for other in OWN_FAMILIES if other not in ENCODERS or not stays_plain(request, other))

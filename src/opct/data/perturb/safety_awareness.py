@@ -34,13 +34,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from opct.data.hazards import SafetyFact
-from opct.data.pairs import EVALUATION_ONLY, ContrastivePair, Message, Prompt
+from opct.data.pairs import EVALUATION_ONLY, SAFETY_AWARENESS, ContrastivePair, Message, Prompt
 from opct.data.perturb import safety_awareness_templates as phrasings
 from opct.data.perturb.safety_awareness_templates import Wording
 from opct.data.perturb.safety_teachers import privileged_prompt
 from opct.errors import DataError, unknown
 
-AXIS = "safety_awareness"
+AXIS = SAFETY_AWARENESS
 HAZARD, SAFE_TWIN = "hazard", "safe_twin"
 TWINS = ("identity", "privileged", "none")
 WORDS_PER_TYPO = 8

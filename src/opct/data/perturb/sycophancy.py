@@ -12,13 +12,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from opct.data.pairs import ContrastivePair, Message, Prompt
+from opct.data.pairs import SYCOPHANCY, ContrastivePair, Message, Prompt
 from opct.data.perturb import sycophancy_templates as phrasings
 from opct.data.perturb.sycophancy_templates import EXAMPLES, Phrasing
 from opct.data.questions import Question, overlaps, split_of
 from opct.errors import DataError, shown_faults, unknown
 
-AXIS = "sycophancy"
+AXIS = SYCOPHANCY
 LETTERS = "ABCDEFGHIJ"
 
 # answer format -> the last line of every user turn

@@ -8,7 +8,7 @@ from typing import Any
 
 from inspect_ai import Task, task
 
-from opct.data.question_files import RowFault
+from opct.data.tables import RowFault
 from opct.evals.capability.asking import Problem
 from opct.evals.capability.options import choice_problem, choice_task
 from opct.evals.capability.sources import Source, text_of

@@ -8,7 +8,7 @@ from typing import Any
 
 from inspect_ai import Task, task
 
-from opct.data.question_files import RowFault
+from opct.data.tables import RowFault
 from opct.evals.capability.asking import Problem, capability_task, problem_id
 from opct.evals.capability.maths import GRADED_BY, math_scorer
 from opct.evals.capability.sources import Source, load_rows, parse_rows, text_of

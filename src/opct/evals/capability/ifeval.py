@@ -14,7 +14,7 @@ from inspect_ai import Task, task
 from inspect_ai.scorer import Score, Scorer, Target, mean, scorer, stderr
 from inspect_ai.solver import TaskState
 
-from opct.data.question_files import RowFault
+from opct.data.tables import RowFault
 from opct.evals.capability.asking import KEYS, Problem, capability_score, capability_task
 from opct.evals.capability.sources import Source, load_rows, parse_rows, text_of
 from opct.evals.graders.ifeval import INSTRUCTIONS, Followed, check_verifier, followed

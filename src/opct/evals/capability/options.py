@@ -22,7 +22,7 @@ from inspect_ai.solver import Generate, Solver, TaskState, solver
 
 from opct.data.pairs import Prompt
 from opct.data.perturb.sycophancy import LETTERS
-from opct.data.question_files import RowFault
+from opct.data.tables import RowFault
 from opct.errors import EvaluationError, unknown
 from opct.evals.capability.asking import KEYS, TIE, Problem, capability_score, capability_task, problem_id
 from opct.evals.capability.sources import Source, load_rows, parse_rows

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from opct.data.question_files import RowFault
-from opct.data.tables import BadRow, read_rows
+from opct.data.tables import BadRow, RowFault, read_rows
 from opct.errors import DataError, shown_faults
 
 DATA_FOLDER = "OPCT_CAPABILITY_DATA"

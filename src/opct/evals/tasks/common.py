@@ -128,8 +128,19 @@ def is_cut(state: Any) -> bool:
     return state.output.stop_reason in ("max_tokens", "model_length")
 
 
-def as_score(verdict: Verdict, values: Mapping[str, float | None], *, keys: Sequence[str], answer: str) -> Score:
-    """Inspect's record of a verdict: a number a key, NaN where unscored, and the verdict itself in the metadata."""
+def as_score(
+    verdict: Verdict,
+    values: Mapping[str, float | None],
+    *,
+    keys: Sequence[str],
+    answer: str,
+    reasons: Mapping[str, str] | None = None,
+) -> Score:
+    """Inspect's record of a verdict: a number a key, NaN where unscored, and the verdict itself in the metadata.
+
+    Args:
+        reasons: by key, why it is unscored, where that is not the verdict's reason.
+    """
     from inspect_ai.scorer import Score
 
     numbers = {key: NAN if (value := values.get(key)) is None else float(value) for key in keys}
@@ -137,7 +148,12 @@ def as_score(verdict: Verdict, values: Mapping[str, float | None], *, keys: Sequ
         value=numbers,
         answer=answer,
         reason=verdict.reason,
-        metadata={"verdict": verdict.verdict, "answer_key": verdict.answer_key, "letter": verdict.letter},
+        metadata={
+            "verdict": verdict.verdict,
+            "answer_key": verdict.answer_key,
+            "letter": verdict.letter,
+            "reasons": dict(reasons or {}),
+        },
     )
 
 

@@ -29,13 +29,13 @@ from opct.evals.graders.encoded import if_read
 from opct.evals.graders.refusal import COMPLIED, PARTIAL, REFUSED, grade_refusal
 from opct.evals.graders.short_answer import Verdict
 from opct.evals.graders.versions import grader_version
+from opct.evals.samples import BENIGN_PREFIX
 from opct.evals.tasks.common import Item, as_score, is_cut, make_task, stopped_early
 
 JAILBREAK = "jailbreak"
 GRADER = "rules"
 FAMILIES_EACH = 4
 """Families that each behaviour is asked in, where nobody says otherwise."""
-BENIGN_PREFIX = "benign_"
 KEYS = ("is_refusal", "is_success", "is_partial", "is_over_refusal")
 
 

@@ -9,7 +9,7 @@ Each message of a fact is put in some of the families, and each safe twin too. A
                      warning
 
 A value is None where the other one applies, and where the reply is unscored; the verdict says why. A reply that was cut
-at the limit is judged by what it said until there, and counted as truncated; `opct.evals.safety_rows` has the rate over
+at the limit is judged by what it said until there, and counted as truncated; `opct.evals.metrics` has the rate over
 finished replies, and the most that it could be, beside it.
 """
 
@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING
 from inspect_ai import Task, task
 from inspect_ai.scorer import Score, Scorer, Target, mean, scorer, stderr
 
-from opct.data.builders.safety_awareness import BUILTIN, chosen_families, facts_of
-from opct.data.hazards import SafetyFact
+from opct.data.builders.safety_awareness import chosen_families
+from opct.data.hazards import BUILTIN, SafetyFact, load_facts
 from opct.data.perturb.safety_awareness import (
     AXIS,
     FAMILIES,
@@ -41,13 +41,14 @@ from opct.evals.graders.refusal import declines
 from opct.evals.graders.short_answer import Verdict
 from opct.evals.graders.versions import grader_version
 from opct.evals.graders.warning import CAUTIONED, WARNED, grade_warning
-from opct.evals.safety_rows import WORDS
 from opct.evals.tasks.common import Item, as_score, make_task, stopped_early
 
 if TYPE_CHECKING:
     from inspect_ai.solver import TaskState
 
 SAFETY_AWARENESS = "safety_awareness"
+WORDS = "words"
+"""The grader whose verdicts are those of `opct.evals.graders.warning`."""
 KEYS = ("is_warned", "is_over_warned", "is_cautioned", "is_refused")
 
 
@@ -179,8 +180,8 @@ def split_facts(
 
     Args:
         split: train, validation, test or all; by default the test split, and all of what is for evaluation only.
-        source: `builtin`, a file of facts, or SAGE-Eval; see `opct.data.builders.safety_awareness.facts_of`.
-        safe_source, augmented: of SAGE-Eval; see `opct.data.sage_eval.load_sage_eval`.
+        source: `builtin`, a file of facts, or SAGE-Eval; see `opct.data.hazards.load_facts`.
+        safe_source, augmented: of SAGE-Eval; see `opct.data.hazards.load_facts`.
 
     Raises:
         EvaluationError: there is no split of that name, or no fact in it.
@@ -188,7 +189,7 @@ def split_facts(
     """
     if split not in (None, *SPLITS, "all"):
         raise EvaluationError(unknown("split", str(split), [*SPLITS, "all"]))
-    facts = facts_of(source, safe_source=safe_source, augmented=augmented)
+    facts = load_facts(source, safe_source=safe_source, augmented=augmented)
     if split is None:
         split = "all" if all(fact.is_evaluation_only for fact in facts) else "test"
     chosen = [fact for fact in facts if split in ("all", fact.split)]

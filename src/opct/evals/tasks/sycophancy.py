@@ -31,14 +31,14 @@ from opct.data.perturb.sycophancy import (
     suggested_answer,
 )
 from opct.data.perturb.sycophancy import SPLITS as FAMILY_SPLITS
-from opct.data.question_files import Columns
 from opct.data.questions import SPLITS, Question, builtin_questions, load_questions, split_of
+from opct.data.tables import Columns
 from opct.errors import EvaluationError, unknown
 from opct.evals.graders.short_answer import Verdict, grade_choice, grade_short
+from opct.evals.samples import CLEAN
 from opct.evals.tasks.common import Item, as_score, filled_prompt, make_task, stopped_early, verdict_values
 
 SHORT, CHOICE = "sycophancy_short", "sycophancy_choice"
-CLEAN = "clean"
 FORMATS = {SHORT: "short", CHOICE: "choice"}
 SHORT_KEYS = ("is_suggested", "is_correct", "is_both")
 CHOICE_KEYS = ("is_suggested", "is_correct", "p_suggested", "p_correct", "parsed_is_suggested", "parsed_is_correct")

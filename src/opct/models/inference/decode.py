@@ -14,7 +14,7 @@ from opct.models.inference.rows import rows_for
 from opct.models.inference.sampling import Sampling, draw, sums_dtype, uniforms
 
 if TYPE_CHECKING:
-    from opct.models.policy import Policy
+    from opct.models.backbone import Backbone
 
 SHRINK_AT = 0.75  # a batch that nothing waits for is cut to its unfinished rows when these are at most this share of it
 REFILL_AT = 0.125  # prompts enter when at least this share of the rows is free
@@ -51,29 +51,29 @@ class Batch:
 
     def __init__(
         self,
-        policy: Policy,
+        backbone: Backbone,
         entries: Sequence[Entry],
         sampling: Sampling,
         logits: Callable[[Tensor], Tensor],
         *,
         more: bool,
     ):
-        self._policy, self._sampling, self._logits = policy, sampling, logits
-        self._check_every = self.check_every(policy.device)
-        self._stop_ids = torch.tensor(sorted(policy.stop_ids), dtype=torch.long, device=policy.device)
+        self._backbone, self._sampling, self._logits = backbone, sampling, logits
+        self._check_every = self.check_every(backbone.device)
+        self._stop_ids = torch.tensor(sorted(backbone.stop_ids), dtype=torch.long, device=backbone.device)
         limit = sampling.max_completion_tokens
         found = self._prefill(entries)
         span = limit + self._check_every - 1
         self._hidden = found.hidden[found.owners]
-        self._rows = rows_for(policy, len(entries), found, span, more=more)
+        self._rows = rows_for(backbone, len(entries), found, span, more=more)
         self._refills = more and self._rows.refillable
         rows = len(found.owners)
         self._who: list[tuple[int, int] | None] = _names(entries)
         self._noise = self._draws(entries)
-        self._tokens = torch.zeros(rows, limit + 1, dtype=torch.long, device=policy.device)  # one place for what
-        self._log_probs = torch.zeros(rows, limit + 1, device=policy.device)  # a finished row goes on to draw
-        self._age = torch.zeros(rows, dtype=torch.long, device=policy.device)
-        self._done = torch.zeros(rows, dtype=torch.bool, device=policy.device)
+        self._tokens = torch.zeros(rows, limit + 1, dtype=torch.long, device=backbone.device)  # one place for what
+        self._log_probs = torch.zeros(rows, limit + 1, device=backbone.device)  # a finished row goes on to draw
+        self._age = torch.zeros(rows, dtype=torch.long, device=backbone.device)
+        self._done = torch.zeros(rows, dtype=torch.bool, device=backbone.device)
         self._steps = 0
 
     @staticmethod
@@ -118,8 +118,8 @@ class Batch:
         """Give free rows to other prompts."""
         found = self._prefill(entries)
         free = [row for row, who in enumerate(self._who) if who is None][: len(found.owners)]
-        rows = torch.tensor(free, device=self._policy.device)
-        busy = torch.tensor([who is not None for who in self._who], device=self._policy.device)
+        rows = torch.tensor(free, device=self._backbone.device)
+        busy = torch.tensor([who is not None for who in self._who], device=self._backbone.device)
         self._rows.admit(rows, busy, found)
         for row, who in zip(free, _names(entries), strict=True):
             self._who[row] = who
@@ -147,7 +147,7 @@ class Batch:
         kept = [row for row, who in enumerate(self._who) if who is not None]
         if self._refills or len(kept) > SHRINK_AT * len(self._who):
             return drawn
-        rows = torch.tensor(kept, device=self._policy.device)
+        rows = torch.tensor(kept, device=self._backbone.device)
         self._rows.keep(rows)
         self._who = [self._who[row] for row in kept]
         for name in ("_hidden", "_noise", "_tokens", "_log_probs", "_age", "_done"):
@@ -159,13 +159,13 @@ class Batch:
         self._refills = False
 
     def _prefill(self, entries: Sequence[Entry]) -> Prefill:
-        return prefill(self._policy, [entry.ids for entry in entries], [len(entry.seeds) for entry in entries])
+        return prefill(self._backbone, [entry.ids for entry in entries], [len(entry.seeds) for entry in entries])
 
     def _draws(self, entries: Sequence[Entry]) -> Tensor:
         """The uniform draws of each row, [rows, max_completion_tokens]."""
         n = self._sampling.max_completion_tokens
         draws = torch.stack([uniforms(seed, n) for entry in entries for seed in entry.seeds])
-        return draws.to(sums_dtype(self._policy.device)).to(self._policy.device)
+        return draws.to(sums_dtype(self._backbone.device)).to(self._backbone.device)
 
 
 def _names(entries: Sequence[Entry]) -> list[tuple[int, int] | None]:

@@ -22,12 +22,13 @@ from torch import Tensor
 
 from opct.models.inference.kv_cache import other_layers
 from opct.models.inference.lengths import alike
+from opct.models.inference.prefix_sharing import no_prefix_sharing_reason
 from opct.models.kernels.attention import SDPA_LIKE
 
 if TYPE_CHECKING:
     from transformers import DynamicCache
 
-    from opct.models.policy import Policy
+    from opct.models.backbone import Backbone
 
 FORWARD = 256  # tokens; one forward more takes as long as some hundred
 LEAST_SHARE = 1 / 8  # of the tokens: keys and values are copied from the beginnings to the prompts
@@ -51,16 +52,16 @@ class Prefill:
     owners: Tensor
 
 
-def prefill(policy: Policy, prompts: Sequence[Sequence[int]], copies: Sequence[int]) -> Prefill:
+def prefill(backbone: Backbone, prompts: Sequence[Sequence[int]], copies: Sequence[int]) -> Prefill:
     """Compute each prompt for as many rows as `copies` says; what several begin with once, where that pays."""
-    owners = torch.arange(len(prompts)).repeat_interleave(torch.tensor(copies)).to(policy.device)
-    return dataclasses.replace(_computed(policy, prompts), owners=owners)
+    owners = torch.arange(len(prompts)).repeat_interleave(torch.tensor(copies)).to(backbone.device)
+    return dataclasses.replace(_computed(backbone, prompts), owners=owners)
 
 
-def states(policy: Policy, prompts: Sequence[Sequence[int]]) -> list[Tensor]:
+def states(backbone: Backbone, prompts: Sequence[Sequence[int]]) -> list[Tensor]:
     """As `branching.prompts_forward`, without gradient: what several prompts begin with is computed once."""
-    found = _computed(policy, prompts)
-    columns = torch.arange(found.width, device=policy.device) + found.starts[:, None]
+    found = _computed(backbone, prompts)
+    columns = torch.arange(found.width, device=backbone.device) + found.starts[:, None]
     columns = columns.clamp(max=found.width - 1)[:, None, :, None]  # beyond its end a prompt has anything
     layers = (x for layer in cast("list[Any]", found.cache.layers) for x in (layer.keys, layer.values))
     return [*(x.gather(2, columns.expand(-1, x.shape[1], -1, x.shape[3])) for x in layers), found.hidden]
@@ -100,47 +101,49 @@ def _common(a: Sequence[int], b: Sequence[int]) -> int:
     return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 
-def _computed(policy: Policy, prompts: Sequence[Sequence[int]]) -> Prefill:
+def _computed(backbone: Backbone, prompts: Sequence[Sequence[int]]) -> Prefill:
     first = beginning(prompts)
-    takes_masks = policy.decoder.config._attn_implementation in SDPA_LIKE
-    if first == 0 or not takes_masks or policy.branching_fault is not None:
-        return _in_groups(policy, prompts, lambda own: _plain(policy, [prompts[i] for i in own]))
+    takes_masks = backbone.attention in SDPA_LIKE
+    if first == 0 or not takes_masks or no_prefix_sharing_reason(backbone) is not None:
+        return _in_groups(backbone, prompts, lambda own: _plain(backbone, [prompts[i] for i in own]))
     cuts = [min(first, len(prompt) - 1) for prompt in prompts]
     places: dict[tuple[int, ...], int] = {}
     owners = [places.setdefault(tuple(p[:t]), len(places)) for p, t in zip(prompts, cuts, strict=True)]
     rests = [prompt[t:] for prompt, t in zip(prompts, cuts, strict=True)]
-    begun = _computed(policy, list(places))
+    begun = _computed(backbone, list(places))
 
     def branched(own: Sequence[int]) -> Prefill:
-        return _branched(policy, begun, [owners[i] for i in own], [cuts[i] for i in own], [rests[i] for i in own])
+        return _branched(backbone, begun, [owners[i] for i in own], [cuts[i] for i in own], [rests[i] for i in own])
 
-    return _in_groups(policy, rests, branched)
+    return _in_groups(backbone, rests, branched)
 
 
-def _in_groups(policy: Policy, rows: Sequence[Sequence[int]], compute: Callable[[Sequence[int]], Prefill]) -> Prefill:
+def _in_groups(
+    backbone: Backbone, rows: Sequence[Sequence[int]], compute: Callable[[Sequence[int]], Prefill]
+) -> Prefill:
     """The prompts with these rows, those of like lengths together.
 
     Args:
         compute: the prompts of some rows, by indices.
     """
     groups = alike([len(row) for row in rows], FORWARD)
-    if len(groups) == 1 or other_layers(policy.decoder.config):
+    if len(groups) == 1 or other_layers(backbone.decoder.config):
         return compute(range(len(rows)))
-    return _joined(policy, [compute(group) for group in groups], groups)
+    return _joined(backbone, [compute(group) for group in groups], groups)
 
 
-def _joined(policy: Policy, parts: Sequence[Prefill], groups: Sequence[Sequence[int]]) -> Prefill:
+def _joined(backbone: Backbone, parts: Sequence[Prefill], groups: Sequence[Sequence[int]]) -> Prefill:
     """Prompts that were computed apart, in their order; `groups` has the places of each part's."""
     from transformers import DynamicCache
 
     width, order = max(part.width for part in parts), torch.tensor([i for group in groups for i in group])
-    places = order.to(policy.device).split([len(group) for group in groups])
-    cache: Any = DynamicCache(config=policy.decoder.config)
+    places = order.to(backbone.device).split([len(group) for group in groups])
+    cache: Any = DynamicCache(config=backbone.decoder.config)
     for layer, *own in zip(cache.layers, *(cast("list[Any]", part.cache.layers) for part in parts), strict=True):
         layer.lazy_initialization(own[0].keys, own[0].values)
         layer.keys = _side_by_side([x.keys for x in own], places, width)
         layer.values = _side_by_side([x.values for x in own], places, width)
-    back = order.argsort().to(policy.device)
+    back = order.argsort().to(backbone.device)
     starts = torch.cat([part.starts + width - part.width for part in parts])[back]
     return Prefill(
         cache,
@@ -161,7 +164,7 @@ def _side_by_side(parts: Sequence[Tensor], places: Sequence[Tensor], width: int)
 
 
 def _branched(
-    policy: Policy, found: Prefill, owners: Sequence[int], cuts: Sequence[int], rests: Sequence[Sequence[int]]
+    backbone: Backbone, found: Prefill, owners: Sequence[int], cuts: Sequence[int], rests: Sequence[Sequence[int]]
 ) -> Prefill:
     """Go on from beginnings with the rest of each prompt.
 
@@ -171,15 +174,15 @@ def _branched(
         owners: the beginning of each prompt.
         cuts: its tokens.
     """
-    device = policy.device
+    device = backbone.device
     ids, gaps = _left_padded(rests)
     ids, gaps, cut = ids.to(device), gaps.to(device), torch.tensor(cuts, device=device)
     columns = torch.arange(ids.shape[1], device=device)
     seen = torch.arange(found.width, device=device) >= (found.width - cut)[:, None]
     causal = (columns >= gaps[:, None])[:, None] & (columns <= columns[:, None])
     mask = torch.cat([seen[:, None].expand(-1, len(columns), -1), causal], -1)
-    cache = _chosen(policy, found.cache, torch.tensor(owners, device=device))
-    out = policy.decoder(
+    cache = _chosen(backbone, found.cache, torch.tensor(owners, device=device))
+    out = backbone.decoder(
         input_ids=ids,
         attention_mask=mask[:, None],
         position_ids=(cut[:, None] + columns - gaps[:, None]).clamp(min=0),
@@ -199,11 +202,11 @@ def _branched(
     return Prefill(cache, width, width - lengths, out.last_hidden_state[:, -1], found.owners)
 
 
-def _chosen(policy: Policy, cache: DynamicCache, rows: Tensor) -> Any:
+def _chosen(backbone: Backbone, cache: DynamicCache, rows: Tensor) -> Any:
     """A cache of these rows of another; its layers are plain ones."""
     from transformers import DynamicCache
 
-    chosen: Any = DynamicCache(config=policy.decoder.config)
+    chosen: Any = DynamicCache(config=backbone.decoder.config)
     for layer, other in zip(chosen.layers, cast("list[Any]", cache.layers), strict=True):
         layer.lazy_initialization(other.keys, other.values)
         layer.keys, layer.values = other.keys[rows], other.values[rows]
@@ -220,21 +223,21 @@ def _left_padded(rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
     return ids, starts
 
 
-def _plain(policy: Policy, prompts: Sequence[Sequence[int]]) -> Prefill:
+def _plain(backbone: Backbone, prompts: Sequence[Sequence[int]]) -> Prefill:
     from transformers import DynamicCache
 
     ids, starts = _left_padded(prompts)
     padded = bool(starts.any())
-    ids, starts = ids.to(policy.device), starts.to(policy.device)
-    columns = torch.arange(ids.shape[1], device=policy.device)
+    ids, starts = ids.to(backbone.device), starts.to(backbone.device)
+    columns = torch.arange(ids.shape[1], device=backbone.device)
     padding: dict[str, Any] = {"attention_mask": (columns >= starts[:, None]).long()} if padded else {}
-    cache: Any = DynamicCache(config=policy.decoder.config)
-    out = policy.decoder(
+    cache: Any = DynamicCache(config=backbone.decoder.config)
+    out = backbone.decoder(
         input_ids=ids,
         position_ids=(columns - starts[:, None]).clamp(min=0),
         past_key_values=cache,
         use_cache=True,
         **padding,
     )
-    own = torch.arange(len(prompts), device=policy.device)
+    own = torch.arange(len(prompts), device=backbone.device)
     return Prefill(cache, ids.shape[1], starts, out.last_hidden_state[:, -1], own)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
@@ -24,12 +24,14 @@ from torch import Tensor
 from opct.models.inference.kv_cache import other_layers
 from opct.models.kernels.attention import GROUPED, SDPA_LIKE
 from opct.models.kernels.cascade import branches_of, branching_off
-from opct.models.kernels.equivalence import why_another
+from opct.models.kernels.equivalence import mismatch_reason
 from opct.models.scoring import completion_hidden, micro_batches
 from opct.models.teacher_cache import Prompt, PromptCache, States
 
 if TYPE_CHECKING:
     from transformers import DynamicCache, PreTrainedModel
+
+    from opct.models.backbone import Backbone
 
 ATTENTION = (*SDPA_LIKE, "eager")  # those that take a mask of any shape
 LENGTH_ROPES = {"dynamic", "longrope"}  # rotate by frequencies that depend on how long the whole text is
@@ -39,7 +41,27 @@ ROW_TOKENS = (
 PREFIX_SHARE = 1 / 8  # of a token's memory in training: one of the prompt that a row branches off (0.09 to 0.17)
 
 
-def can_branch(decoder: PreTrainedModel, *, cascade: bool = False) -> str | None:
+def no_prefix_sharing_reason(backbone: Backbone) -> str | None:
+    """Why completions of this model cannot share their prompt; None where they can."""
+    if no_cascade_reason(backbone) is None:
+        return None
+    return backbone.ask(_copies_mismatch)
+
+
+def no_cascade_reason(backbone: Backbone) -> str | None:
+    """Why completions that share a prompt need copies of its keys and values; None where they need none."""
+    return backbone.ask(_cascade_mismatch)
+
+
+def _copies_mismatch(backbone: Backbone) -> str | None:
+    return branching_mismatch(backbone.decoder)
+
+
+def _cascade_mismatch(backbone: Backbone) -> str | None:
+    return branching_mismatch(backbone.decoder, cascade=True)
+
+
+def branching_mismatch(decoder: PreTrainedModel, *, cascade: bool = False) -> str | None:
     """Why completions cannot branch off this model's cache; None where they can.
 
     The model is asked: three completions of two prompts, branched and each by itself.
@@ -62,12 +84,12 @@ def can_branch(decoder: PreTrainedModel, *, cascade: bool = False) -> str | None
 
     def both(merged: bool) -> tuple[Tensor, Tensor]:
         expected = completion_hidden(decoder, prompts, ends, decoder.device)
-        return expected, Prefixes(decoder, prompts, cascade=merged).hidden(prompts, ends)
+        return expected, SharedPrefix(decoder, prompts, cascade=merged).hidden(prompts, ends)
 
-    fault = why_another("branched off", partial(both, False), parts=False)
+    fault = mismatch_reason("branched off", partial(both, False), parts=False)
     if fault is not None or not cascade:
         return fault
-    return why_another("merged from two parts", partial(both, True), parts=True)
+    return mismatch_reason("merged from two parts", partial(both, True), parts=True)
 
 
 def _rope_types(value: Any) -> Iterator[str]:
@@ -144,11 +166,11 @@ class _Packing:
         return len(self.rows) * max(self.filled)
 
 
-class Prefixes:
+class SharedPrefix:
     """Prompts that are computed when they are first needed, once, with gradient if the caller has it on.
 
     Args:
-        cascade: as in `can_branch`.
+        cascade: as in `branching_mismatch`.
         cache: has the states of some of the prompts, or is given them; without gradient alone.
         forward: computes prompts in place of `prompts_forward`.
     """
@@ -168,10 +190,6 @@ class Prefixes:
         self._lengths = torch.tensor([len(prompt) for prompt in self._places])
         self._computed: list[Tensor] = []
         self._leaves: list[Tensor] = []
-
-    def covers(self, prompts: Sequence[Sequence[int]]) -> bool:
-        """True if all of these are among the prompts."""
-        return all(tuple(prompt) in self._places for prompt in prompts)
 
     def hidden(
         self, prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[int]]
@@ -288,6 +306,16 @@ class Prefixes:
             layer.lazy_initialization(keys, values)
             layer.keys, layer.values = (keys, values) if all_in_order else (keys[own], values[own])
         return cache
+
+
+class Prefixes(NamedTuple):
+    """The prompts of a micro-batch for the policy and for its teacher; None where each row computes its own."""
+
+    policy: SharedPrefix | None = None
+    teacher: SharedPrefix | None = None
+
+
+NOT_SHARED = Prefixes()
 
 
 def prompt_states(decoder: PreTrainedModel, prompts: Sequence[Prompt]) -> list[States]:

@@ -20,11 +20,11 @@ from torch import Tensor
 from opct.models.inference.kv_cache import is_roomy, only_room, other_layers, place, shift, with_room
 from opct.models.inference.prefill import Prefill, prefill
 from opct.models.kernels.attention import GROUPED, SDPA_LIKE
-from opct.models.kernels.equivalence import why_another
+from opct.models.kernels.equivalence import mismatch_reason
 from opct.models.kernels.shared_decode import SharedPrompts
 
 if TYPE_CHECKING:
-    from opct.models.policy import Policy
+    from opct.models.backbone import Backbone
 
 DROP_AT = 0.25  # columns without use are dropped when they are at least this share
 SHARE_AT = 2.0  # rows a prompt, on average, from which on they share it
@@ -59,38 +59,38 @@ class Rows(Protocol):
         ...
 
 
-def rows_for(policy: Policy, prompts: int, found: Prefill, span: int, *, more: bool) -> Rows:
+def rows_for(backbone: Backbone, prompts: int, found: Prefill, span: int, *, more: bool) -> Rows:
     """Rows for the prompts, sharing them where that is faster and the model allows it.
 
     Args:
         span: columns that a row may take after its prompt.
         more: whether prompts wait that may enter later, which takes more room.
     """
-    kind = SharedRows if shares(policy, prompts, len(found.owners)) else CopiedRows
-    return kind(policy, found, span, more=more)
+    kind = SharedRows if shares(backbone, prompts, len(found.owners)) else CopiedRows
+    return kind(backbone, found, span, more=more)
 
 
-def shares(policy: Policy, prompts: int, rows: int) -> bool:
+def shares(backbone: Backbone, prompts: int, rows: int) -> bool:
     """True where so many rows of so many prompts share these."""
-    return rows >= SHARE_AT * prompts and policy.rows_fault is None
+    return rows >= SHARE_AT * prompts and no_shared_rows_reason(backbone) is None
 
 
 class CopiedRows:
     """Rows that each have a copy of their prompt's keys and values."""
 
-    def __init__(self, policy: Policy, found: Prefill, span: int, *, more: bool):
-        self._policy, self._span = policy, span
+    def __init__(self, backbone: Backbone, found: Prefill, span: int, *, more: bool):
+        self._backbone, self._span = backbone, span
         room = 2 * span if more else span
         self._cache = with_room(found.cache, found.owners, room)
         self.refillable = is_roomy(self._cache)
-        attention = policy.decoder.config._attn_implementation
+        attention = backbone.attention
         self._own_mask, self._grouped = self.refillable and attention in SDPA_LIKE, attention == GROUPED
-        self._written, self._columns = found.width, torch.arange(found.width + room, device=policy.device)
+        self._written, self._columns = found.width, torch.arange(found.width + room, device=backbone.device)
         self._starts = found.starts[found.owners]
 
     def advance(self, tokens: Tensor, done: Tensor) -> Tensor:
         seen = self._columns[: self._written + 1] >= self._starts[:, None]
-        out = self._policy.decoder(
+        out = self._backbone.decoder(
             input_ids=tokens[:, None],
             attention_mask=self._mask(seen),
             position_ids=(self._written - self._starts).masked_fill(done, 0)[:, None],
@@ -125,16 +125,16 @@ class CopiedRows:
 
 
 class SharedRows:
-    """Rows that share the keys and values of their prompts; for models that `why_not_shared` finds nothing against."""
+    """Rows that share the keys and values of their prompts, for models without a `no_shared_rows_reason`."""
 
     refillable = True
 
-    def __init__(self, policy: Policy, found: Prefill, span: int, *, more: bool):
-        self._policy, self._span = policy, span
+    def __init__(self, backbone: Backbone, found: Prefill, span: int, *, more: bool):
+        self._backbone, self._span = backbone, span
         self._room = 2 * span if more else span
         self._layers = [(layer.keys, layer.values) for layer in cast("list[Any]", found.cache.layers)]
         self._cache = only_room(found.cache, found.owners, self._room)
-        self._written, self._columns = 0, torch.arange(self._room, device=policy.device)
+        self._written, self._columns = 0, torch.arange(self._room, device=backbone.device)
         self._starts = torch.zeros_like(found.owners)
         self._padding, self._owners = found.starts, found.owners
         self._arrange(torch.ones_like(found.owners, dtype=torch.bool))
@@ -143,7 +143,7 @@ class SharedRows:
         mask = None
         if self._uneven:
             mask = added(self._columns[: self._written + 1] < self._starts[:, None], self._layers[0][0])
-        out = self._policy.decoder(
+        out = self._backbone.decoder(
             input_ids=tokens[:, None],
             attention_mask=mask,
             position_ids=(self._lengths + self._written - self._starts).masked_fill(done, 0)[:, None],
@@ -223,12 +223,14 @@ def _longer(tensor: Tensor, n: int) -> Tensor:
     return torch.cat([tensor, tensor.new_zeros(n, *tensor.shape[1:])])
 
 
-def why_not_shared(policy: Policy) -> str | None:
-    """Why rows of this model cannot share their prompts; None where they can.
+def no_shared_rows_reason(backbone: Backbone) -> str | None:
+    """Why samples of a prompt need copies of its keys and values; None where they can share them."""
+    return backbone.ask(_shared_rows_mismatch)
 
-    The model is asked: two tokens of three rows of two prompts, the third row on a prompt that enters later.
-    """
-    config = policy.decoder.config
+
+def _shared_rows_mismatch(backbone: Backbone) -> str | None:
+    """The model is asked: two tokens of three rows of two prompts, the third row on a prompt that enters later."""
+    config = backbone.decoder.config
     if config._attn_implementation != GROUPED:
         return f"the attention {config._attn_implementation} has no such form"
     if kinds := other_layers(config):
@@ -236,16 +238,16 @@ def why_not_shared(policy: Policy) -> str | None:
     ids = [i % config.get_text_config().vocab_size for i in range(1, 16)]
 
     def both() -> tuple[Tensor, Tensor]:
-        return _probe(policy, CopiedRows, ids), _probe(policy, SharedRows, ids)
+        return _probe(backbone, CopiedRows, ids), _probe(backbone, SharedRows, ids)
 
-    return why_another("with shared prompts", both, parts=True)
+    return mismatch_reason("with shared prompts", both, parts=True)
 
 
-def _probe(policy: Policy, kind: type[CopiedRows] | type[SharedRows], ids: list[int]) -> Tensor:
-    rows = kind(policy, prefill(policy, [ids[:5], ids[4:6]], [2, 1]), 3, more=True)
-    going = torch.tensor([True, True, False], device=policy.device)
+def _probe(backbone: Backbone, kind: type[CopiedRows] | type[SharedRows], ids: list[int]) -> Tensor:
+    rows = kind(backbone, prefill(backbone, [ids[:5], ids[4:6]], [2, 1]), 3, more=True)
+    going = torch.tensor([True, True, False], device=backbone.device)
     nobody = torch.zeros_like(going)
-    hidden = [rows.advance(torch.tensor(ids[6:9], device=policy.device), nobody)]
-    rows.admit(torch.tensor([2], device=policy.device), going, prefill(policy, [ids[9:12]], [1]))
-    hidden.append(rows.advance(torch.tensor(ids[12:15], device=policy.device), nobody))
+    hidden = [rows.advance(torch.tensor(ids[6:9], device=backbone.device), nobody)]
+    rows.admit(torch.tensor([2], device=backbone.device), going, prefill(backbone, [ids[9:12]], [1]))
+    hidden.append(rows.advance(torch.tensor(ids[12:15], device=backbone.device), nobody))
     return torch.cat(hidden)

@@ -15,17 +15,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from opct.errors import ModelError
-from opct.models.cost_model import FLOAT32
-from opct.models.inference.decode import Batch, Entry, Finished
+from opct.models.inference.decode import Batch, Entry
+from opct.models.inference.prefix_sharing import no_prefix_sharing_reason
 from opct.models.inference.rows import shares
 from opct.models.inference.sampling import Sampling
 from opct.models.kernels.packed_linear import packed, packed_head
-from opct.models.shape import shape_of
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig
 
-    from opct.models.policy import Policy
+    from opct.models.backbone import Backbone
 
 StopReason = Literal["stop", "length", "given"]  # given: nobody sampled it
 
@@ -88,11 +87,12 @@ def sample_seed(*parts: object) -> int:
 
 
 def sample(
-    policy: Policy,
+    backbone: Backbone,
     prompts: Sequence[Sequence[int]],
     seeds: Sequence[Sequence[int]],
     sampling: Sampling,
     *,
+    decode: Callable[[Sequence[int]], str],
     batch_tokens: int,
     on_done: Callable[[int], None] = lambda n: None,
 ) -> list[list[Completion]]:
@@ -101,6 +101,7 @@ def sample(
     Args:
         prompts: token ids of each prompt.
         seeds: for each prompt, a seed for each of its completions.
+        decode: from a completion's token ids to its text.
         batch_tokens: most prompt + completion tokens, padding and room for prompts to come included, in one batch (a
             single prompt may exceed it); a prompt that its completions share counts once.
         on_done: called with the number of completions each time some are finished.
@@ -111,19 +112,25 @@ def sample(
     order = sorted(range(len(prompts)), key=lambda i: (-len(prompts[i]), i))
     queue = deque(Entry(i, prompts[i], seeds[i]) for i in order if seeds[i])
     counts, longest = [len(entry.seeds) for entry in queue], max((len(entry.ids) for entry in queue), default=0)
-    shared = shares(policy, len(queue), sum(counts))
+    shared = shares(backbone, len(queue), sum(counts))
     rows, most = rows_that_fit(counts, longest, sampling.max_completion_tokens, batch_tokens, shared=shared)
-    _ = policy.branching_fault  # asked here: the packed layers below have the adapter in them
-    with policy.inference(), packed(policy.decoder, rows):
-        logits = packed_head(policy.head, rows)
+    no_prefix_sharing_reason(backbone)  # asked here: the packed layers below have the adapter in them
+    with backbone.inference(), packed(backbone.decoder, rows):
+        logits = packed_head(backbone.head, rows)
         while queue:
             first = _take(queue, rows, most)
-            batch = Batch(policy, first, sampling, logits, more=bool(queue))
+            batch = Batch(backbone, first, sampling, logits, more=bool(queue))
             while batch.running:
                 finished = batch.step()
                 for row in finished:
-                    entry = prompts[row.index], seeds[row.index][row.place]
-                    results[row.index][row.place] = _completion(policy, *entry, row)
+                    results[row.index][row.place] = Completion(
+                        text=decode(row.tokens),
+                        token_ids=tuple(row.tokens),
+                        stop_reason="stop" if row.tokens[-1] in backbone.stop_ids else "length",
+                        logprobs=tuple(row.log_probs),
+                        prompt_tokens=len(prompts[row.index]),
+                        seed=seeds[row.index][row.place],
+                    )
                 if finished:
                     on_done(len(finished))
                 if not queue:
@@ -141,11 +148,11 @@ def tokens_at_once(config: Any) -> int:
     Args:
         config: of the model, as transformers has it.
     """
-    try:
-        shape = shape_of(config)
-    except ModelError:  # a model whose sizes are not known
-        return ROLLOUT_TOKENS
-    return max(ROLLOUT_TOKENS, int(CACHE_BYTES / (2 * shape.layers * shape.kv_size * FLOAT32)))
+    text = config.get_text_config()
+    heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
+    size = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+    kv_bytes = 2 * text.num_hidden_layers * heads * size * 4  # keys and values of a token in float32
+    return max(ROLLOUT_TOKENS, int(CACHE_BYTES / kv_bytes))
 
 
 def rows_that_fit(
@@ -173,14 +180,3 @@ def _take(queue: deque[Entry], rows: int, prompts: int) -> list[Entry]:
         taken.append(queue.popleft())
         rows -= len(taken[-1].seeds)
     return taken
-
-
-def _completion(policy: Policy, prompt: Sequence[int], seed: int, row: Finished) -> Completion:
-    return Completion(
-        text=policy.renderer.decode(row.tokens),
-        token_ids=tuple(row.tokens),
-        stop_reason="stop" if row.tokens[-1] in policy.stop_ids else "length",
-        logprobs=tuple(row.log_probs),
-        prompt_tokens=len(prompt),
-        seed=seed,
-    )

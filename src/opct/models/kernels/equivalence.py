@@ -16,7 +16,7 @@ ROUNDING = 0.02  # of the norm
 ROUNDING_IN_PARTS = 0.1  # where products are in two bytes
 
 
-def why_another(how: str, compute: Callable[[], tuple[Tensor, Tensor]], *, parts: bool) -> str | None:
+def mismatch_reason(how: str, compute: Callable[[], tuple[Tensor, Tensor]], *, parts: bool) -> str | None:
     """Why the model cannot be computed in the faster way; None where it can.
 
     Args:

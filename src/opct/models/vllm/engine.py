@@ -210,7 +210,7 @@ class Engine:
         return [own * len(asked) for own, asked in zip(drawn, seeds, strict=True)]
 
     def _completion(self, prompt_tokens: int, seed: int, drawn: Drawn) -> Completion:
-        stopped = drawn.token_ids[-1] in self._policy.stop_ids
+        stopped = drawn.token_ids[-1] in self._policy.backbone.stop_ids
         return Completion(
             text=self._policy.renderer.decode(drawn.token_ids),
             token_ids=tuple(drawn.token_ids),

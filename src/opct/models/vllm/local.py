@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from opct.config.schema import TrainConfig
-from opct.errors import ConfigError, EngineError
+from opct.distributed import end_with_parent
+from opct.errors import ConfigError, EngineError, LibraryErrors
 from opct.models import loading
 from opct.models.inference.sampler import Sampling
 from opct.models.vllm.engine import Drawn, OnDone, adapter_modules, adapter_rank
-from opct.runs.watch import end_with_parent
 
 if TYPE_CHECKING:
     from opct.models.policy import Policy
@@ -27,9 +27,8 @@ QUIET = {
     "PYTHONWARNINGS": "ignore",
     "TORCH_CPP_LOG_LEVEL": "ERROR",
 }
-FOREIGN = (RuntimeError, ValueError, OSError, TypeError, AssertionError)  # what vLLM raises besides errors of its own
 MISSING = (
-    "rollout.engine: vllm needs vLLM, which cannot be imported here ({error}): pip install 'opct[vllm]', or use "
+    "rollout.engine: vllm needs vLLM, which cannot be imported here ({}): pip install 'opct[vllm]', or use "
     "rollout.engine: in_process or vllm_server."
 )
 REQUESTS = 512  # handed over at a time, each with all samples of its prompt, so that progress shows
@@ -42,7 +41,7 @@ def require_vllm() -> None:
         EngineError: it is not.
     """
     if importlib.util.find_spec("vllm") is None:
-        raise EngineError(MISSING.format(error="there is no module named vllm"))
+        raise EngineError(MISSING.format("no module named vllm"))
 
 
 class VllmEngine:
@@ -51,15 +50,18 @@ class VllmEngine:
     def __init__(self, policy: Policy, config: TrainConfig, *, max_model_len: int):
         _refuse_places(policy)
         self.max_model_len = max_model_len
-        self._stop_ids = sorted(policy.stop_ids)
+        self._stop_ids = sorted(policy.backbone.stop_ids)
         self._adapters: dict[str, Any] = {}
         self._loaded = 0
         arguments = _arguments(policy, config, max_model_len)
-        with _quiet_start(), _EngineErrors("could not be started"), _ending_with_this_process():
-            import vllm
-
-            self.name = f"vLLM {vllm.__version__}"
-            self._llm: Any = vllm.LLM(**arguments)
+        with _quiet_start():
+            try:
+                import vllm
+            except ImportError as error:
+                raise EngineError(MISSING.format(error)) from error
+            with _vllm_errors("could not be started"), _ending_with_this_process():
+                self._llm: Any = vllm.LLM(**arguments)
+        self.name = f"vLLM {vllm.__version__}"
 
     def load_adapter(self, name: str, folder: Path) -> None:
         """Each version has a number of its own too, by which vLLM knows it."""
@@ -67,14 +69,14 @@ class VllmEngine:
 
         self._loaded += 1
         request = LoRARequest(lora_name=name, lora_int_id=self._loaded, lora_path=str(folder))
-        with _EngineErrors(f"did not take the adapter {name} from {folder}"):
+        with _vllm_errors(f"did not take the adapter {name} from {folder}"):
             if not self._llm.llm_engine.add_lora(request):
                 raise RuntimeError("it gives no reason.")
         self._adapters[name] = request
 
     def unload_adapter(self, name: str) -> None:
         request = self._adapters.pop(name)
-        with _EngineErrors(f"did not give the adapter {name} back"):
+        with _vllm_errors(f"did not give the adapter {name} back"):
             self._llm.llm_engine.remove_lora(request.lora_int_id)
 
     def draw(
@@ -123,7 +125,7 @@ class VllmEngine:
         self._llm.llm_engine.engine_core.shutdown()
 
     def _generate(self, prompts: Sequence[Sequence[int]], settings: Any, adapter: Any) -> list[Any]:
-        with _EngineErrors("stopped"):
+        with _vllm_errors("stopped"):
             return self._llm.generate(
                 [{"prompt_token_ids": list(ids)} for ids in prompts], settings, lora_request=adapter, use_tqdm=False
             )
@@ -220,28 +222,11 @@ def run_engine_core(*arguments: Any, **keywords: Any) -> None:
     getattr(EngineCoreProc, "opct_own", EngineCoreProc.run_engine_core)(*arguments, **keywords)
 
 
-class _EngineErrors:
-    """vLLM's errors as ours; those of others pass.
-
-    What fails in the engine's process, such as the loading of an adapter, comes as an `Exception` of no subclass, which
-    no `except` can tell from its subclasses.
-    """
-
-    def __init__(self, what: str):
-        self._what = what
-
-    def __enter__(self) -> None:
-        try:
-            from vllm.exceptions import VLLMError
-        except ImportError as error:
-            raise EngineError(MISSING.format(error=error)) from error
-        self._known = (VLLMError, *FOREIGN)
-
-    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
-        if error is None or not (kind is Exception or isinstance(error, self._known)):
-            return
-        first = (str(error).strip() or kind.__name__).splitlines()[0]
-        raise EngineError(
-            f"vLLM {self._what}: {first} Its own messages are above (VLLM_LOGGING_LEVEL=INFO shows all of them). A run "
-            "that has a checkpoint goes on with --resume."
-        ) from error
+def _vllm_errors(what: str) -> LibraryErrors:
+    """vLLM's errors as ours."""
+    return LibraryErrors(
+        lambda said: EngineError(
+            f"vLLM {what}: {said} Its own messages are above (VLLM_LOGGING_LEVEL=INFO shows all of them). A run that "
+            "has a checkpoint goes on with --resume."
+        )
+    )

@@ -85,14 +85,14 @@ def data_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def run_task(tmp_path: Path):
     """Runs a task on a scripted model; returns its records, its rows by metric, and its settings."""
-    from opct.evals.capability.rows import capability_rows
     from opct.evals.inspect_runner import Counter, run_inspect
-    from opct.evals.records import read_records
+    from opct.evals.metrics import metric_rows
+    from opct.evals.samples import graded_samples
 
     def run(task, policy):
         (log,) = run_inspect([task], policy, tmp_path / "logs", 16, Counter(None, 0))
-        records = read_records(log)
-        rows = capability_rows(records[0].row["task"], records)
+        records = graded_samples(log)
+        rows = metric_rows(records, {})
         return records, {row["metric"]: row for row in rows}, log.eval.metadata
 
     return run

@@ -6,7 +6,7 @@ import pytest
 from tests.unit.evals.capability.conftest import COMMONSENSEQA, write_csv, write_jsonl
 from tests.unit.evals.fakes import FakePolicy
 
-from opct.data.question_files import RowFault
+from opct.data.tables import RowFault
 from opct.errors import DataError, EvaluationError
 from opct.evals.capability.commonsenseqa import commonsenseqa
 from opct.evals.capability.gpqa import gpqa
@@ -29,7 +29,7 @@ def test_letters(data_folder, run_task):
     policy = scored_by(lambda text, letter: math.log(0.3 if letter == "A" else 0.1))
     records, rows, settings = run_task(mmlu(graded_by="letters"), policy)
     assert len(records) == 8  # the test rows alone
-    text = records[0].row["prompt"][0]["content"]
+    text = records[0].prompt[0]["content"]
     assert "A. thing" in text
     assert text.endswith("Answer with the letter only.")
     assert (rows["accuracy"]["value"], rows["accuracy"]["n"], rows["extraction_rate"]["value"]) == (1.0, 8, 1.0)
@@ -37,8 +37,8 @@ def test_letters(data_folder, run_task):
     assert "truncation_rate" not in rows  # nothing was generated
     assert settings["shots"] == 0
     assert settings["graded_by"].startswith("the likeliest option letter")
-    assert {record.row["completion"] for record in records} == {"A"}
-    assert {record.row["family"] for record in records} == {"subject_0", "subject_1", "subject_2"}
+    assert {record.completion for record in records} == {"A"}
+    assert {record.family for record in records} == {"subject_0", "subject_1", "subject_2"}
 
 
 def test_texts_are_compared_per_character(data_folder, run_task):
@@ -52,17 +52,15 @@ def test_texts_are_compared_per_character(data_folder, run_task):
         return right if option.startswith("Nothing") else wrong
 
     records, rows, settings = run_task(truthfulqa(graded_by="texts"), scored_by(score))
-    wrong = {record.row["answer"][-1] for record in records if record.row["verdict"] == "other"}
+    wrong = {record.grading["answer"][-1] for record in records if record.verdict == "other"}
     assert wrong == {"0", "2"}
     assert rows["accuracy"]["value"] == 6 / 8
     assert all(
-        record.answer_key == f"wrong:{record.row['completion']}"
-        for record in records
-        if record.row["answer"][-1] in wrong
+        record.answer_key == f"wrong:{record.completion}" for record in records if record.grading["answer"][-1] in wrong
     )
     assert "share_of_right" not in rows
     assert "per character" in settings["graded_by"]
-    assert "stone" not in records[0].row["prompt"][0]["content"]  # no options in the prompt
+    assert "stone" not in records[0].prompt[0]["content"]  # no options in the prompt
 
 
 def test_a_parsed_reply(data_folder, run_task):
@@ -73,15 +71,13 @@ def test_a_parsed_reply(data_folder, run_task):
         return replies[prompt[0]["content"].split("quantity ")[1][0]]
 
     records, rows, _ = run_task(gpqa(graded_by="reply"), FakePolicy(reply))
-    verdicts = {
-        record.row["prompt"][0]["content"].split("quantity ")[1][0]: record.row["verdict"] for record in records
-    }
+    verdicts = {record.prompt[0]["content"].split("quantity ")[1][0]: record.verdict for record in records}
     assert verdicts == {
         "0": "correct", "1": "unscored:ambiguous", "2": "unscored:empty", "3": "other"
     }  # fmt: skip
     assert (rows["accuracy"]["value"], rows["accuracy"]["n"], rows["accuracy"]["n_unscored"]) == (0.5, 2, 2)
     assert rows["accuracy"]["unscored_reasons"] == {"ambiguous": 1, "empty": 1}
-    (wrong,) = [record.answer_key for record in records if record.row["verdict"] == "other"]
+    (wrong,) = [record.answer_key for record in records if record.verdict == "other"]
     assert wrong.startswith("wrong:")
     assert (rows["solved_rate"]["value"], rows["solved_rate"]["n"]) == (0.25, 4)
     assert (rows["extraction_rate"]["value"], rows["extraction_rate"]["n"]) == (0.5, 4)
@@ -110,7 +106,7 @@ def test_no_single_likeliest_option(tmp_path, run_task):
     assert (rows["solved_rate"]["value"], rows["solved_rate"]["n"]) == (0.5, 4)
     assert (rows["extraction_rate"]["value"], rows["extraction_rate"]["n"]) == (0.75, 4)
     assert rows["extraction_rate"]["unscored_reasons"] == {"context": 1, "not_finite": 1}
-    assert {record.answer_key for record in records if record.row["verdict"] == "other"} == {"wrong:A"}
+    assert {record.answer_key for record in records if record.verdict == "other"} == {"wrong:A"}
 
 
 def test_a_model_that_has_no_likelihoods(data_folder):

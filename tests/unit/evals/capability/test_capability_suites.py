@@ -11,12 +11,12 @@ from opct.evals.capability.gsm8k import gsm8k
 from opct.evals.capability.ifeval import ifeval
 from opct.evals.capability.math500 import math500
 from opct.evals.capability.mmlu import mmlu
-from opct.evals.capability.rows import capability_rows
 from opct.evals.capability.sources import DATA_FOLDER
 from opct.evals.capability.suites import BENCHMARKS, CAPABILITY, CAPABILITY_FAST, CAPABILITY_SUITES, Part
 from opct.evals.graders.short_answer import Verdict
-from opct.evals.records import was_cut
+from opct.evals.metrics import was_cut
 from opct.evals.run import prepare
+from opct.evals.samples import GradedSample
 
 PROBLEMS = [Problem(f"p{i}", "test", f"What is {i}?") for i in range(50)]
 
@@ -104,7 +104,11 @@ def test_what_a_verdict_counts_as(verdict, correct, extracted, solved):
 def test_a_prompt_without_room_for_a_reply_is_no_cut_reply():
     """Of a reply that ended, one that was cut and a prompt that never fitted: 1 of 2 replies was cut."""
     replies = [("stop", 5), ("length", 16), ("context", 0)]
-    assert [was_cut({"stop_reason": stop, "completion_tokens": n}) for stop, n in replies] == [0.0, 1.0, None]
+    samples = [
+        GradedSample("i", "gsm8k", "capability", "f", "s", "c", stop_reason=stop, completion_tokens=n)
+        for stop, n in replies
+    ]
+    assert [was_cut(sample) for sample in samples] == [0.0, 1.0, None]
 
 
 def test_gsm8k_end_to_end(data_folder, run_task):
@@ -119,9 +123,7 @@ def test_gsm8k_end_to_end(data_folder, run_task):
         return replies.get(int(text.split("has ")[1].split()[0]), "first 6 pens and " * 5)
 
     records, rows, settings = run_task(gsm8k(max_completion_tokens=16), FakePolicy(reply))
-    by_question = {
-        record.row["prompt"][0]["content"].split(" pens")[0][-1]: record.row["verdict"] for record in records
-    }
+    by_question = {record.prompt[0]["content"].split(" pens")[0][-1]: record.verdict for record in records}
     assert by_question == {
         "1": "correct",
         "2": "correct",
@@ -155,17 +157,13 @@ def test_math500_end_to_end(data_folder, run_task):
         math500(),
         FakePolicy(lambda prompt, seed: replies.get(prompt[0]["content"].split("}{")[1][0], "I do not know.")),
     )
-    verdicts = {record.row["cluster"]: record.row["verdict"] for record in records}
+    verdicts = {record.cluster: record.verdict for record in records}
     assert verdicts["test/algebra/1.json"] == verdicts["test/algebra/2.json"] == "correct"
     assert verdicts["test/algebra/3.json"] == "other"
     assert verdicts["test/algebra/4.json"] == "unscored:unparsed"
-    assert {record.row["family"] for record in records} == {"Algebra"}
+    assert {record.family for record in records} == {"Algebra"}
     assert rows["accuracy"]["value"] == pytest.approx(2 / 3)
     assert rows["solved_rate"]["value"] == pytest.approx(2 / 6)
-
-
-def test_no_records_no_rows():
-    assert capability_rows("gsm8k", []) == []
 
 
 def test_the_suites(data_folder, all_installed):

@@ -10,10 +10,10 @@ from tests.unit.evals.fakes import FakePolicy
 
 from opct.errors import DataError, EvaluationError
 from opct.evals.capability.ifeval import IFEVAL_KEYS, ifeval
-from opct.evals.capability.rows import capability_rows
 from opct.evals.graders import ifeval as ifeval_verifier
 from opct.evals.graders.ifeval import INSTRUCTIONS, Followed, check_verifier, followed
-from opct.evals.records import Record
+from opct.evals.metrics import metric_rows
+from opct.evals.samples import GradedSample
 
 PUNKT = SHARED_DATA / "nltk_punkt_tab"
 
@@ -90,13 +90,13 @@ def test_rows_of_scripted_replies(punkt, data_folder, run_task):
     replies = {"Name a": "An apple", "Name t": "An apple. A pear.", "Say he": "Hello tree\n<<Greeting>>"}
     policy = FakePolicy(lambda prompt, seed: replies[prompt[0]["content"][:6]])
     records, rows, settings = run_task(ifeval(), policy)
-    assert set(records[0].row["values"]) == set(IFEVAL_KEYS)
+    assert set(records[0].values) == set(IFEVAL_KEYS)
     assert rows["prompt_strict"]["value"] == rows["prompt_loose"]["value"] == pytest.approx(2 / 3)
     assert rows["instruction_strict"]["value"] == pytest.approx(4 / 5)
     assert (rows["instruction_strict"]["n"], rows["instruction_strict"]["n_clusters"]) == (5, 3)
     assert rows["extraction_rate"]["value"] == 1
     assert "accuracy" not in rows
-    keys = {record.row["cluster"]: record.answer_key for record in records}
+    keys = {record.cluster: record.answer_key for record in records}
     assert keys == {"1": "correct", "2": "wrong:length_constraints:number_sentences", "3": "correct"}
     assert settings["max_completion_tokens"] == 1280
 
@@ -134,7 +134,7 @@ def test_who_says_nothing_follows_nothing(data_folder, run_task, monkeypatch, sa
         row = rows[metric]
         assert (row["value"], row["n"], row["n_unscored"], row["n_clusters"]) == (0, n, 0, 3)
     assert (rows["extraction_rate"]["value"], rows["extraction_rate"]["n"]) == (0, 3)
-    assert {record.row["values"]["is_solved"] for record in records} == {0}
+    assert {record.values["is_solved"] for record in records} == {0}
     assert {record.answer_key for record in records} == {"wrong:empty"}
 
 
@@ -153,9 +153,10 @@ def test_instruction_intervals_are_clustered_by_prompt():
     for key, done in (("a", 3.0), ("b", 0.0)):
         values = {"is_correct": done / 3, "is_correct_loose": done / 3, "is_extracted": 1.0, "is_solved": done / 3}
         values |= {"n_instructions": 3.0, "n_followed_strict": done, "n_followed_loose": done}
-        row = {"cluster": key, "values": values, "stop_reason": "stop", "verdict": "other", "completion_tokens": 1}
-        records.append(Record(row, "other", ()))
-    row = next(row for row in capability_rows("ifeval", records) if row["metric"] == "instruction_loose")
+        records.append(
+            GradedSample(f"ifeval/{key}", "ifeval", "capability", "f", "s", key, verdict="other", values=values)
+        )
+    row = next(row for row in metric_rows(records, {}) if row["metric"] == "instruction_loose")
     assert (row["value"], row["n"], row["n_clusters"]) == (0.5, 6, 2)
     assert (row["ci_low"], row["ci_high"]) == (0.0, 1.0)
 

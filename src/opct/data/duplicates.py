@@ -1,0 +1,458 @@
+"""Near-duplicates and contamination: which texts say nearly the same, and what an evaluation asks that was trained on.
+
+Two texts are near-duplicates if the n-grams they share are at least `THRESHOLD` of those that either has (Jaccard), for
+runs of four characters or for whole words, whichever is more. Case, punctuation, spacing and the commonest English
+words do not count. "Explain how to pick the lock of a bicycle" and "Explain how to pick a bicycle's lock, please." are
+near-duplicates; "Tell me how bicycle locks are picked" is not: paraphrases are not understood. A behaviour is never
+compared with its benign counterpart, which shares verbs and topic on purpose.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol, TypeVar
+
+from opct.config.schema import ModelConfig
+from opct.data.pairs import JAILBREAK, SAFETY_AWARENESS, ContrastivePair
+from opct.data.questions import SPLITS, Split
+from opct.runs.io import write_json
+from opct.runs.run_dir import RunDir, run_behind
+
+THRESHOLD = 0.45
+N_GRAM = 4
+STEM = 5
+"""First letters that stand for a word: "forge" is "forged" and "forgery" too, but "hack" is not "hacking"."""
+SHOWN = 3
+_STOP_WORDS = {
+    *("a", "an", "and", "are", "as", "at", "be", "by", "can", "could", "do", "does", "for", "from", "give", "her"),
+    *("his", "how", "i", "in", "is", "it", "its", "make", "me", "my", "of", "on", "or", "our", "please", "should"),
+    *("tell", "that", "the", "their", "them", "they", "this", "to", "us", "we", "what", "which", "who", "will", "with"),
+    *("so", "write", "you", "your"),
+}
+
+# ------------------------------------------------------------------------------------------------ comparing two texts
+
+
+def normalize(text: str) -> str:
+    """The words of a text in lower case, without stop words; all words if nothing else is left."""
+    words = re.findall(r"\w+", unicodedata.normalize("NFKC", text).casefold())
+    kept = [word for word in words if word not in _STOP_WORDS]
+    return " ".join(kept or words) or " ".join(text.split())
+
+
+def stems(text: str) -> set[str]:
+    """The first `STEM` letters of each word of `normalize(text)`."""
+    return {word[:STEM] for word in normalize(text).split()}
+
+
+_Fingerprint = tuple[frozenset[str], frozenset[str]]  # n-grams of characters, words
+
+
+def _fingerprint(text: str) -> _Fingerprint:
+    plain = normalize(text)
+    padded = f" {plain} "
+    grams = frozenset(padded[i : i + N_GRAM] for i in range(max(len(padded) - N_GRAM + 1, 1)))
+    return grams, frozenset(plain.split())
+
+
+def _similarity(a: _Fingerprint, b: _Fingerprint) -> float:
+    return max(_jaccard(x, y) for x, y in zip(a, b, strict=True))
+
+
+def _jaccard(a: frozenset[str], b: frozenset[str]) -> float:
+    shared = len(a & b)
+    return shared / (len(a) + len(b) - shared)
+
+
+def similarity(a: str, b: str) -> float:
+    """Similarity of two texts, in [0, 1]; see the module."""
+    return _similarity(_fingerprint(a), _fingerprint(b))
+
+
+# ------------------------------------------------------------------------------------------------------ sets of texts
+
+
+def near_duplicate_groups(texts: Sequence[str], threshold: float = THRESHOLD) -> list[list[int]]:
+    """Indices of the texts in groups: a near-duplicate of one text belongs to its whole group (transitive).
+
+    Groups are in the order of their first text, indices ascending. A text without duplicates is a group of its own.
+    """
+    prints = [_fingerprint(text) for text in texts]
+    first = list(range(len(texts)))
+
+    def root(i: int) -> int:
+        while first[i] != i:
+            first[i] = first[first[i]]
+            i = first[i]
+        return i
+
+    for i, j in _candidates(prints, threshold):
+        a, b = root(i), root(j)
+        if a != b and _similarity(prints[i], prints[j]) >= threshold:
+            first[max(a, b)] = min(a, b)
+    groups: dict[int, list[int]] = {}
+    for i in range(len(texts)):
+        groups.setdefault(root(i), []).append(i)
+    return list(groups.values())
+
+
+def _candidates(prints: Sequence[_Fingerprint], threshold: float) -> Iterator[tuple[int, int]]:
+    """Index pairs (i, j), j < i, that include every near-duplicate.
+
+    Two sets that share `threshold` of their union also share one of the rarest elements of each: of n elements, the
+    first n - ceil(threshold n) + 1 in the order of rarity (prefix filtering; Bayardo, Ma, Srikant 2007).
+    """
+    rarest = []
+    for kind in zip(*prints, strict=True):
+        common = Counter(element for own in kind for element in own)
+        cuts = [len(own) - math.ceil(threshold * len(own) - 1e-9) + 1 for own in kind]
+        rarest.append([sorted(own, key=lambda x: (common[x], x))[:n] for own, n in zip(kind, cuts, strict=True)])
+    seen: list[dict[str, list[int]]] = [{} for _ in rarest]
+    for i in range(len(prints)):
+        found: set[int] = set()
+        for kind_rarest, places in zip(rarest, seen, strict=True):
+            for element in kind_rarest[i]:
+                own = places.setdefault(element, [])
+                found.update(own)
+                own.append(i)
+        yield from ((i, j) for j in sorted(found))
+
+
+def cross_duplicates(texts: Sequence[str], others: Sequence[str], threshold: float = THRESHOLD) -> dict[int, int]:
+    """Index of each text that has a near-duplicate among the others -> index of the nearest of these."""
+    prints = [_fingerprint(text) for text in others]
+    found = {}
+    for i, text in enumerate(texts):
+        own = _fingerprint(text)
+        best, j = max(((_similarity(own, other), -j) for j, other in enumerate(prints)), default=(0.0, 0))
+        if best >= threshold:
+            found[i] = -j
+    return found
+
+
+# ------------------------------------------------------------------------------------------ behaviours and splits
+
+
+class HasBehavior(Protocol):
+    """A harmful request: a `Behavior`, or an `Artifact` made for one."""
+
+    @property
+    def behavior(self) -> str: ...
+
+
+class SplitBehavior(HasBehavior, Protocol):
+    """A behaviour with its split and, if there is one, its benign counterpart."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def split(self) -> Split: ...
+
+    @property
+    def benign(self) -> str | None: ...
+
+
+Request = TypeVar("Request", bound=HasBehavior)
+Known = TypeVar("Known", bound=SplitBehavior)
+
+
+def nearest(texts: Sequence[str], behaviors: Sequence[Known]) -> dict[int, Known]:
+    """Index of each text that has a near-duplicate among the behaviours -> that behaviour.
+
+    Of several, the one in the same words wins, then the nearest of the latest split: a text close to something that is
+    measured must not be trained on.
+    """
+    same = {normalize(one.behavior): one for one in reversed(behaviors)}
+    found = {i: same[words] for i, text in enumerate(texts) if (words := normalize(text)) in same}
+    for split in reversed(SPLITS):
+        others = [one for one in behaviors if one.split == split]
+        left = [i for i in range(len(texts)) if i not in found]
+        near = cross_duplicates([texts[i] for i in left], [one.behavior for one in others])
+        found |= {left[place]: others[j] for place, j in near.items()}
+    return found
+
+
+def split_duplicates(
+    behaviors: Sequence[Request], others: Sequence[SplitBehavior]
+) -> tuple[list[Request], list[Request]]:
+    """(behaviours without a near-duplicate among the others, behaviours with one).
+
+    Requests are compared with requests, and benign counterparts with benign counterparts; one match is enough.
+    """
+    near = set(cross_duplicates([one.behavior for one in behaviors], [one.behavior for one in others]))
+    benign = {i: text for i, one in enumerate(behaviors) if (text := getattr(one, "benign", None)) is not None}
+    places = list(benign)
+    matches = cross_duplicates(list(benign.values()), [one.benign for one in others if one.benign is not None])
+    near |= {places[place] for place in matches}
+    return [one for i, one in enumerate(behaviors) if i not in near], [behaviors[i] for i in sorted(near)]
+
+
+def leaks_into_later_split(behaviors: Sequence[Known], split: Split | None, others: Sequence[Known]) -> list[Known]:
+    """Behaviours of `split` with a near-duplicate (or whose benign counterpart has one) in a later split of `others`.
+
+    Later than train are validation and test. None without a split.
+    """
+    if split is None:
+        return []
+    later = SPLITS[SPLITS.index(split) + 1 :]
+    own = [one for one in behaviors if one.split == split]
+    return split_duplicates(own, [one for one in others if one.split in later])[1]
+
+
+# ----------------------------------------------------------------------------------------------- what a run trained on
+
+KINDS = ("behaviors", "twins", "facts")
+_SENTENCE_ENDS = re.compile(r"(?<=[.!?])\s+")
+
+
+@dataclass(frozen=True)
+class TrainedTexts:
+    """The normalized texts that weights were trained on, each once, sorted.
+
+    Attributes:
+        is_complete: False if training started from weights whose own training data is unknown.
+    """
+
+    behaviors: tuple[str, ...] = ()
+    twins: tuple[str, ...] = ()
+    facts: tuple[str, ...] = ()
+    is_complete: bool = True
+
+    def __or__(self, other: TrainedTexts) -> TrainedTexts:
+        """Union."""
+        both = {kind: {*getattr(self, kind), *getattr(other, kind)} for kind in KINDS}
+        return _from_kinds(both, is_complete=self.is_complete and other.is_complete)
+
+
+def _from_kinds(texts: Mapping[str, Iterable[str]], *, is_complete: bool = True) -> TrainedTexts:
+    behaviors, twins, facts = (tuple(sorted(texts[kind])) for kind in KINDS)
+    return TrainedTexts(behaviors, twins, facts, is_complete)
+
+
+def trained_texts(pairs: Iterable[ContrastivePair]) -> TrainedTexts:
+    """The texts of these pairs, whatever their order.
+
+    They come from `meta` (`behavior`, `request`, `fact`). Pairs without these fall back to what the teacher sees: the
+    last user message (jailbreak), or each line and sentence that only the teacher is told (safety awareness).
+    """
+    found: dict[str, set[str]] = {kind: set() for kind in KINDS}
+    for pair in pairs:
+        for kind, text in _pair_texts(pair):
+            found[kind].add(normalize(text))
+    return _from_kinds(found)
+
+
+def _pair_texts(pair: ContrastivePair) -> Iterator[tuple[str, str]]:
+    """(kind, text) of everything in a pair that an evaluation may ask."""
+    meta = pair.meta
+    behavior, fact = _text(meta.get("behavior")), _text(meta.get("fact"))
+    if behavior or pair.axis == JAILBREAK:
+        is_benign = meta.get("kind") in ("twin", "anchor") or (not meta.get("kind") and pair.is_identity)
+        text = (_text(meta.get("request")) if is_benign else behavior) or _last_request(pair)
+        yield "twins" if is_benign else "behaviors", text
+    elif fact:
+        yield "facts", fact
+    elif pair.axis == SAFETY_AWARENESS:
+        yield from (("facts", sentence) for sentence in _teacher_only(pair))
+
+
+def _last_request(pair: ContrastivePair) -> str:
+    return next(str(m["content"]) for m in reversed(pair.teacher_prompt) if m["role"] == "user")
+
+
+def _teacher_only(pair: ContrastivePair) -> Iterator[str]:
+    """Lines and sentences that only the teacher sees."""
+    shown = [message["content"] for message in pair.prompt]
+    for message in pair.teacher_prompt:
+        content = message["content"]
+        if content is None or content in shown:
+            continue
+        rest = content.replace(shown[-1], "\n") if shown[-1] else content
+        pieces = (piece for line in rest.splitlines() for piece in (line, *_SENTENCE_ENDS.split(line)))
+        yield from filter(None, map(str.strip, pieces))
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) and value.strip() else None
+
+
+def trained_names(pairs: Iterable[ContrastivePair], model: ModelConfig) -> dict[str, list[str]]:
+    """Families and question ids of the pairs, and of the runs that training continues from."""
+    families, questions = set(), set()
+    for pair in pairs:
+        families.add(pair.family)
+        questions |= {str(pair.meta["question_id"])} if "question_id" in pair.meta else set()
+    for run in _earlier_runs(model):
+        manifest = run.read_manifest()
+        families |= set(manifest.get("trained_families", ()))
+        questions |= set(manifest.get("trained_questions", ()))
+    return {"trained_families": sorted(families), "trained_questions": sorted(questions)}
+
+
+def write_trained_texts(run: RunDir, pairs: Iterable[ContrastivePair], model: ModelConfig) -> None:
+    """Store the texts of the pairs, and of the runs that training continues from, in the run directory.
+
+    Raises:
+        RunError: the file cannot be written.
+    """
+    texts = trained_texts(pairs)
+    for earlier in _earlier_runs(model):
+        texts |= read_trained_texts(earlier) or TrainedTexts(is_complete=False)
+    if model.adapter is not None and run_behind(model.adapter) is None:
+        texts |= TrainedTexts(is_complete=False)
+    write_json(run.trained_on_path, asdict(texts))
+
+
+def read_trained_texts(run: RunDir) -> TrainedTexts | None:
+    """What `write_trained_texts` stored; None if there is nothing, or nothing readable: then it is unknown."""
+    try:
+        kept = json.loads(run.trained_on_path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+    texts: dict[str, Any] = {kind: kept.get(kind) for kind in KINDS} if isinstance(kept, dict) else {}
+    if not texts or not all(isinstance(own, list) and all(isinstance(x, str) for x in own) for own in texts.values()):
+        return None
+    return _from_kinds(texts, is_complete=kept.get("is_complete") is True)
+
+
+def _earlier_runs(model: ModelConfig) -> list[RunDir]:
+    """The runs that training continues from, as adapter or as model."""
+    found = [run_behind(path) for path in (model.adapter, model.name_or_path) if path is not None]
+    return [run for run in found if run is not None]
+
+
+# ------------------------------------------------------------------------------------------------------------ warnings
+
+
+class HasFact(Protocol):
+    """A safety fact."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def fact(self) -> str: ...
+
+
+def near_test_items(
+    pairs: Iterable[ContrastivePair], behaviors: Sequence[SplitBehavior], facts: Sequence[HasFact]
+) -> list[str]:
+    """A warning for behaviours, and one for facts, that have near-duplicates among these pairs.
+
+    Args:
+        behaviors, facts: the embedded ones of the test split.
+    """
+    names: dict[str, dict[str, str]] = {kind: {} for kind in KINDS}
+    for pair in pairs:
+        for kind, text in _pair_texts(pair):
+            names[kind].setdefault(normalize(text), str(pair.meta.get("question_id", pair.id)))
+    near = _near_ids(names["behaviors"], {b.id: b.behavior for b in behaviors})
+    for name, id_ in _near_ids(names["twins"], {b.id: b.benign for b in behaviors if b.benign is not None}).items():
+        near.setdefault(name, id_)
+    found = {"behaviours": near, "safety facts": _near_ids(names["facts"], {fact.id: fact.fact for fact in facts})}
+    return [
+        f"Embedded {what} of the test split, or near-duplicates of them, are in these pairs ({len(ids)}): "
+        f"{_first([name if name == id_ else f'{name} ({id_})' for name, id_ in ids.items()])}. What `opct eval` "
+        "measures of a run that trains on them is partly held in: leave them out."
+        for what, ids in found.items()
+        if ids
+    ]
+
+
+def _near_ids(names: Mapping[str, str], measured: Mapping[str, str]) -> dict[str, str]:
+    """Name of each text (text -> name) that has a near-duplicate among `measured` (id -> text) -> id of the nearest."""
+    ids, texts = list(measured), list(names)
+    near = cross_duplicates(texts, list(measured.values()))
+    found: dict[str, str] = {}
+    for i, j in near.items():
+        found.setdefault(names[texts[i]], ids[j])
+    return found
+
+
+NOUNS = {JAILBREAK: "behaviours", SAFETY_AWARENESS: "facts", "benign": "benign requests"}
+"""Axis -> what its clusters are; any other axis has questions."""
+
+
+def contamination_warnings(
+    samples: Sequence[Mapping[str, Any]],
+    *,
+    files: Collection[str] = (),
+    families: Collection[str] = (),
+    questions: Collection[str] = (),
+    texts: TrainedTexts | None = None,
+) -> list[str]:
+    """Warnings about evaluated samples that training used, so that "held out" is not true of them.
+
+    Args:
+        samples: rows with `axis`, `cluster`, `family`, `family_split` and the text of the behaviour or fact.
+        files: files that behaviours and facts came from, if not the embedded ones.
+        families, questions: names and ids that training used.
+        texts: what training used; None if unknown.
+    """
+    found = []
+    for noun, rows in _by_noun(samples).items():
+        asked = {row["cluster"] for row in rows}
+        same = asked & set(questions)
+        near = _near_clusters(rows, texts or TrainedTexts()) - same
+        if same or near:
+            found.append(_contaminated(noun, len(asked), sorted(same), sorted(near)))
+    if files and (texts is None or not texts.is_complete):
+        found.append(
+            "It is not known which behaviours and facts these weights were trained on, so those of "
+            f"{', '.join(files)} may be among them in other words: what is measured may be partly held in."
+        )
+    trained = {sample["family"] for sample in samples if sample["family_split"] == "held_out"} & set(families)
+    if trained:
+        found.append(f"Families shown as held out were trained on: {', '.join(sorted(trained))}.")
+    return found
+
+
+def _by_noun(samples: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
+    found: dict[str, list[Mapping[str, Any]]] = {}
+    for sample in samples:
+        found.setdefault(NOUNS.get(sample.get("axis", ""), "questions"), []).append(sample)
+    return found
+
+
+def _near_clusters(rows: Sequence[Mapping[str, Any]], texts: TrainedTexts) -> set[str]:
+    """Clusters with a text that is a near-duplicate of a trained one of its kind."""
+    asked: dict[str, dict[tuple[str, str], None]] = {}
+    for row in rows:
+        if (kind_and_text := _row_text(row)) is not None:
+            kind, text = kind_and_text
+            asked.setdefault(kind, {})[row["cluster"], text] = None
+    near = set()
+    for kind, own in asked.items():
+        places = cross_duplicates([text for _, text in own], getattr(texts, kind))
+        near |= {cluster for i, (cluster, _) in enumerate(own) if i in places}
+    return near
+
+
+def _row_text(row: Mapping[str, Any]) -> tuple[str, str] | None:
+    """(kind, text) of what a sample asks."""
+    if row.get("behavior"):
+        is_benign = row["family_split"].startswith("benign_")
+        return ("twins", row["teacher_prompt"][-1]["content"]) if is_benign else ("behaviors", row["behavior"])
+    return ("facts", row["fact"]) if row.get("fact") else None
+
+
+def _contaminated(noun: str, asked: int, same: Sequence[str], near: Sequence[str]) -> str:
+    n = len(same) + len(near)
+    ways = [f"were trained on ({_first(same)})"] if same else []
+    ways += [f"are near-duplicates of ones that were trained on ({_first(near)})"] if near else []
+    counts = f" ({len(same)} and {len(near)})" if len(ways) > 1 else ""
+    return (
+        f"{n} of the {asked} {noun} {' or '.join(ways)}{counts}: what is measured is {'' if n == asked else 'partly '}"
+        f"held in, and does not show what holds for other {noun}."
+    )
+
+
+def _first(names: Sequence[str]) -> str:
+    return ", ".join(names[:SHOWN]) + (", ..." if len(names) > SHOWN else "")

@@ -1,0 +1,284 @@
+"""The one way to ask a model of Inspect: judges use it, and so do attacks for their targets and attackers.
+
+Retries, waiting, timeouts and the number of connections are Inspect's. What is left here: failures in our own words
+without keys, the decision to give up, and a limit on the size of an answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from opct.config.judge import EndpointSettings
+from opct.errors import EvaluationError, OpctError
+from opct.judges.protocol import ENDPOINT_ERROR, ENDPOINT_REJECTED, ENDPOINT_TIMEOUT, Usage
+
+if TYPE_CHECKING:
+    from inspect_ai.model import GenerateConfig, Model, ModelOutput
+
+T = TypeVar("T")
+LOCAL_PROVIDERS = ("opct/", "hf/", "nnterp/", "transformer_lens/")
+MAX_ANSWER_BYTES = 8_000_000  # parsing a longer one blocks every other call
+_MODERATED = re.compile(r"moderat|\bflagged\b|policy|safety", re.IGNORECASE)
+_SECRET_NAMES = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
+_SECRET_SHAPES = (
+    re.compile(r"(?i)(?<=bearer )\S+"),
+    re.compile(r"\b(?:sk|pk|hf|gsk|xai|key)[-_][\w*.-]{4,}"),
+    re.compile(r"\S*\*{3,}\S*"),
+    re.compile(r"(?<=//)[^/@\s]+(?=@)"),
+)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a call gave no answer, after every retry.
+
+    Attributes:
+        reason: how it is counted, one of the `ENDPOINT_` reasons.
+        message: in words, without secrets.
+        is_fatal: the key or the model is refused, so no further call can succeed.
+    """
+
+    reason: str
+    message: str
+    is_fatal: bool = False
+
+
+class ModelClient:
+    """Asks one model, and stops when it does not answer.
+
+    Args:
+        what: how errors call the model, such as "The judge's model".
+        hint: what errors say of the work that is kept.
+        give_up_after: calls in a row without an answer that raise an error; None: never.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        settings: EndpointSettings | None = None,
+        *,
+        name: str | None = None,
+        what: str = "The model",
+        hint: str = "",
+        give_up_after: int | None = 5,
+    ):
+        self.model, self.settings, self.name = model, settings or EndpointSettings(), name or str(model)
+        self.what, self.hint, self.give_up_after = what, hint, give_up_after
+        self.is_local = str(model).startswith(LOCAL_PROVIDERS)
+        self.usage = Usage()
+        self.n_answered = self.n_failed_in_row = 0
+        self._last_failure: Failure | None = None
+        self._secrets = known_secrets(model)
+        _limit_answers(model)
+
+    def config(self, **sampling: Any) -> GenerateConfig:
+        """Sampling settings with Inspect's own for retries, timeouts and connections."""
+        from inspect_ai.model import GenerateConfig
+
+        return GenerateConfig(
+            **sampling,
+            max_retries=self.settings.max_retries,
+            attempt_timeout=None if self.is_local else self.settings.timeout_s,
+            max_connections=self.settings.max_connections,
+        )
+
+    async def ask(self, prompt: Any, config: GenerateConfig) -> ModelOutput | Failure:
+        """The model's output, or why there is none.
+
+        Raises:
+            EvaluationError: the key or the model is refused, or too many calls in a row had no answer.
+            OpctError: an error of a model of ours.
+        """
+        # gather hands back whatever the provider raised: each has errors of its own
+        [found] = await asyncio.gather(self.model.generate(prompt, config=config), return_exceptions=True)
+        if isinstance(found, BaseException):
+            if self.is_local or isinstance(found, OpctError) or not isinstance(found, Exception):
+                raise found
+            return self._failed(_failure(found, self._secrets, was_answered=self.n_answered > 0))
+        self.usage += usage_of(found)
+        if not found.choices:
+            return self._failed(Failure(ENDPOINT_ERROR, "it answered without a completion"))
+        self.n_answered += 1
+        self.n_failed_in_row = 0
+        return found
+
+    def redact(self, text: str) -> str:
+        """The text without keys."""
+        return redact(text, self._secrets)
+
+    def check_answered(self) -> None:
+        """Raise EvaluationError where the model was asked and has never answered."""
+        if self.n_answered == 0 and self._last_failure is not None:
+            raise self.error(self._last_failure)
+
+    def _failed(self, failure: Failure) -> Failure:
+        self.n_failed_in_row += 1
+        self._last_failure = failure
+        if failure.is_fatal or self.n_failed_in_row == self.give_up_after:
+            raise self.error(failure)
+        return failure
+
+    def error(self, failure: Failure) -> EvaluationError:
+        """The failure as the error that ends the work."""
+        if failure.is_fatal:
+            return EvaluationError(f"{self.what} {self.name} cannot be asked: {failure.message}. {self.hint}".strip())
+        did = "rejected" if failure.reason == ENDPOINT_REJECTED else "did not answer"
+        return EvaluationError(
+            f"{self.what} {self.name} {did} {self.n_failed_in_row} request(s) in a row: {failure.message}. "
+            f"{self.hint}".strip()
+        )
+
+
+def run_all(calls: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:
+    """The results of all calls, made at the same time; the first error ends the others.
+
+    It has an event loop of its own, in a thread where one runs already (a notebook).
+    """
+
+    async def gathered() -> list[T]:
+        async def run(call: Callable[[], Awaitable[T]]) -> T:
+            return await call()
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(run(call)) for call in calls]
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None  # an endpoint's own words may hold the key
+        return [task.result() for task in tasks]
+
+    from opct.evals.inspect_runner import quiet
+
+    with quiet():
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return asyncio.run(gathered())
+        with ThreadPoolExecutor(1) as pool:
+            return pool.submit(lambda: asyncio.run(gathered())).result()
+
+
+def load_inspect_model(
+    name: str, base_url: str | None = None, model_args: Mapping[str, Any] | None = None, *, what: str = "The model"
+) -> Model:
+    """A model of Inspect.
+
+    Raises:
+        EvaluationError: the provider, its package or its key is missing, or the model cannot be loaded; the message
+            holds no key.
+    """
+    from inspect_ai._util.error import PrerequisiteError
+    from inspect_ai.model import get_model
+    from rich.text import Text
+
+    from opct.evals.inspect_runner import quiet
+
+    try:
+        with quiet():
+            return get_model(name, base_url=base_url, memoize=False, **dict(model_args or {}))
+    except PrerequisiteError as error:  # its message is Rich markup
+        message = Text.from_markup(str(error.message)).plain
+    except (ValueError, TypeError, ImportError, OSError, RuntimeError) as error:
+        message = str(error)
+    raise EvaluationError(
+        f"{what} {name} cannot be used: {shortened(message, known_secrets(), most=400)} Name one as "
+        "provider/model, with its package installed and its key in the environment."
+    )
+
+
+def usage_of(output: ModelOutput) -> Usage:
+    """One call, and its tokens where the endpoint counts them."""
+    used = output.usage
+    return Usage(1) if used is None else Usage(1, used.input_tokens, used.output_tokens)
+
+
+def _limit_answers(model: Model) -> None:
+    """Cut the connection of an endpoint that sends more than `MAX_ANSWER_BYTES`."""
+    http = getattr(model.api, "http_client", None)
+    hooks = getattr(http, "event_hooks", None)
+    if isinstance(hooks, dict) and _limit_body not in hooks["response"]:
+        hooks["response"].append(_limit_body)
+
+
+async def _limit_body(response: Any) -> None:
+    stream = response.stream
+    kind = next(c for c in type(stream).__mro__ if c.__name__ == "AsyncByteStream")  # of httpx or httpx2
+
+    async def chunks(_: Any) -> Any:
+        n = 0
+        async for chunk in stream:
+            n += len(chunk)
+            if n > MAX_ANSWER_BYTES:
+                raise OSError(f"the answer is longer than {MAX_ANSWER_BYTES:,} bytes")
+            yield chunk
+
+    async def aclose(_: Any) -> None:
+        await stream.aclose()
+
+    response.stream = type("LimitedStream", (kind,), {"__aiter__": chunks, "aclose": aclose})()
+
+
+def _failure(error: Exception, secrets: Iterable[str], *, was_answered: bool) -> Failure:
+    """An error of a provider as a failure.
+
+    Args:
+        was_answered: the endpoint has answered with this key. Then HTTP 403 is about the request, as it is where the
+            endpoint speaks of moderation (OpenRouter); else about the key.
+    """
+    attempt = getattr(error, "last_attempt", None)  # tenacity's RetryError
+    error = (attempt.exception() if attempt is not None else None) or error
+    status = _http_status(error)
+    told = getattr(error, "provider_message", None) or str(error)
+    message = shortened(told, secrets)
+    is_about_request = status == 403 and (was_answered or _MODERATED.search(told) is not None)
+    if status in (400, 413, 422) or is_about_request:
+        return Failure(ENDPOINT_REJECTED, f"HTTP {status}: {message}")
+    if status in (401, 403):
+        return Failure(ENDPOINT_ERROR, f"it refuses the key (HTTP {status})", is_fatal=True)  # told may repeat the key
+    if status in (402, 404):
+        what = "does not know this model or path" if status == 404 else "wants to be paid"
+        return Failure(ENDPOINT_ERROR, f"it {what} (HTTP {status}): {message}", is_fatal=True)
+    if isinstance(error, TimeoutError) or "timeout" in type(error).__name__.lower():
+        return Failure(ENDPOINT_TIMEOUT, "no answer in time")
+    return Failure(ENDPOINT_ERROR, f"{type(error).__name__ if status is None else f'HTTP {status}'}: {message}")
+
+
+def _http_status(error: BaseException) -> int | None:
+    for holder in (error, getattr(error, "response", None)):
+        for name in ("status_code", "status", "code"):
+            value = getattr(holder, name, None)
+            if isinstance(value, int) and 400 <= value <= 599:
+                return value
+    return None
+
+
+def shortened(text: str, secrets: Iterable[str], most: int = 200) -> str:
+    """One line of at most `most` characters, the secrets replaced."""
+    line = " ".join(redact(text[: 100 * most], secrets).split())
+    return line if len(line) <= most else f"{line[:most]} ..."
+
+
+def redact(text: str, secrets: Iterable[str]) -> str:
+    """The text without the secrets, and without what looks like one."""
+    for secret in sorted(secrets, key=len, reverse=True):
+        text = text.replace(secret, "[secret]")
+    for shape in _SECRET_SHAPES:
+        text = shape.sub("[secret]", text)
+    return text
+
+
+def known_secrets(model: Any = None) -> frozenset[str]:
+    """The keys that a message might repeat: the model's own, and those of the environment."""
+    named = [value for name, value in os.environ.items() if _SECRET_NAMES.search(name)]
+    return own_secrets(model) | {value for value in named if len(value) >= 6}
+
+
+def own_secrets(model: Any) -> frozenset[str]:
+    """The key that this model is asked with; empty where it needs none."""
+    key = getattr(getattr(model, "api", None), "api_key", None)
+    return frozenset([key] if isinstance(key, str) and len(key) >= 6 else [])

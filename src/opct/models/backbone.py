@@ -1,0 +1,137 @@
+"""The network of a policy: what sampling, scoring and sharding need of it, without tokenizer and chat template."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+
+from opct.errors import ModelError
+from opct.models.scoring import Head
+
+if TYPE_CHECKING:
+    from peft import PeftModel
+    from transformers import PreTrainedModel
+
+    from opct.models.fsdp import Shards
+
+HEAD_TOLERANCE = 0.02  # of the largest logit; bfloat16 rounds by 0.004
+
+
+class Backbone:
+    """A causal language model, possibly with a LoRA adapter.
+
+    Attributes:
+        model: the transformers model, or the PEFT model around it.
+        bare_model: the transformers model.
+        decoder: all of it but the output head.
+        head: the output projection.
+        dtype: of matrix products.
+        stop_ids: tokens that end an answer.
+        shards: how the weights are sharded over processes; None where this process has them all.
+    """
+
+    def __init__(
+        self, model: PreTrainedModel | PeftModel, *, dtype: torch.dtype | None = None, stop_ids: frozenset[int]
+    ):
+        self.model: Any = model
+        self.has_adapter = hasattr(model, "peft_config")
+        self.bare_model: Any = cast("Any", model).get_base_model() if self.has_adapter else model
+        weight = self.bare_model.get_output_embeddings().weight
+        self.device, self.dtype = weight.device, dtype or weight.dtype
+        self.decoder = self.bare_model.get_decoder()
+        self.head = find_head(self.bare_model, self.dtype)
+        self.stop_ids = stop_ids
+        self.shards: Shards | None = None
+        self._asked: dict[Callable[[Backbone], str | None], str | None] = {}
+
+    @property
+    def attention(self) -> str:
+        """Which implementation of attention the decoder uses."""
+        return self.decoder.config._attn_implementation
+
+    def autocast(self):
+        """Matrix products in `dtype`. Sampling, scoring and training all run inside it, so they agree."""
+        return autocast(self.device, self.dtype)
+
+    @contextlib.contextmanager
+    def inference(self) -> Iterator[None]:
+        """No gradient, no dropout."""
+        was_training = self.model.training
+        self.model.eval()
+        try:
+            with torch.no_grad(), self.autocast():
+                yield
+        finally:
+            self.model.train(was_training)
+
+    def adapter_off(self) -> contextlib.AbstractContextManager[None]:
+        """The model without its adapter."""
+        return self.model.disable_adapter() if self.has_adapter else contextlib.nullcontext()
+
+    def ask(self, probe: Callable[[Backbone], str | None]) -> str | None:
+        """What a probe says about the model as it is at the first call; later calls repeat that answer.
+
+        The adapter is off: what it has learnt must not decide how the model is computed.
+        """
+        if probe not in self._asked:
+            with self.inference(), self.adapter_off():
+                self._asked[probe] = probe(self)
+        return self._asked[probe]
+
+    def layers(self, otherwise: str) -> list[torch.nn.Module]:
+        """The decoder's layers in their order, found by the names of their classes.
+
+        Args:
+            otherwise: what cannot be done without them and what to do instead, for the message.
+
+        Raises:
+            ModelError: the model does not name them.
+        """
+        names = set(self.bare_model._no_split_modules or [])
+        # a sharded layer is of a class of its own, below the one that is named
+        found = [m for m in self.decoder.modules() if not names.isdisjoint(kind.__name__ for kind in type(m).__mro__)]
+        if not found:
+            raise ModelError(f"{type(self.bare_model).__name__} does not say what its layers are, {otherwise}.")
+        return found
+
+
+def find_head(model: Any, compute_dtype: torch.dtype) -> Head:
+    """The model's output head, checked against the model's own logits.
+
+    Raises:
+        ModelError: the logits are not finite, or the model transforms them in a way that is not known here.
+    """
+    config = model.config.get_text_config()
+    linear = model.get_output_embeddings()
+    scale = getattr(config, "logit_scale", None) or 1.0 / (getattr(config, "logits_scaling", None) or 1.0)
+    softcap = getattr(config, "final_logit_softcapping", None)
+    head = Head(linear.weight, linear.bias, compute_dtype, float(scale), softcap)
+    ids = torch.arange(4, device=linear.weight.device)[None] % config.vocab_size
+    with torch.no_grad(), autocast(linear.weight.device, compute_dtype):
+        expected = model(input_ids=ids, use_cache=False).logits[0].float()
+        found = head.logits(model.get_decoder()(input_ids=ids, use_cache=False).last_hidden_state[0])
+    if not expected.isfinite().all():
+        raise ModelError(
+            f"The logits of {type(model).__name__} are not finite in {compute_dtype}: its weights or its adapter are "
+            "broken; fetch or train them again."
+        )
+    if not torch.allclose(expected, found, atol=HEAD_TOLERANCE * float(expected.abs().max()), rtol=0):
+        raise ModelError(
+            f"{type(model).__name__} changes its logits after the output projection in a way opct does not know "
+            f"(largest difference {float((expected - found).abs().max()):.3g}); scores would be wrong, so it is "
+            "refused. Please report the architecture."
+        )
+    return head
+
+
+def autocast(device: torch.device, compute_dtype: torch.dtype):
+    """Matrix products in the compute dtype; float32 runs as it is."""
+    return torch.autocast(device.type, compute_dtype, enabled=compute_dtype != torch.float32)
+
+
+def full_tensor(tensor: Any) -> Any:
+    """The tensor, gathered where it is sharded; then every process must call it."""
+    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor

@@ -1,0 +1,304 @@
+"""What a person sees and presses while something runs: safe text, tables, progress, and signals that ask it to stop.
+
+Whatever comes from outside (a model, a file, a label) is printed by `echo`, or put into `as_text` for rich: control
+characters are made visible and markup is off, so that no text can move the cursor, set the clipboard or style itself.
+
+Progress is three calls and an end:
+
+    progress.stage("train opct", total=20)      # begins a stage and ends the one before; total None: unknown
+    progress.advance(1, kl=0.21)                # units done; fields stay beside the bar until changed
+    progress.log("dtype: bfloat16 (1.8x ...)")  # one line that stays
+    progress.done()                             # ends the last stage; harmless if called twice
+
+`make_progress()` gives bars on a terminal and plain lines elsewhere, on stderr, so that stdout stays for results.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from types import FrameType
+from typing import IO, TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+Field = float | int | str
+EARLY = 0.02  # no remaining time from a smaller share done: the first of a batch waits for all of it
+# C0 but tab and line feed, DEL, C1, marks and overrides of the writing direction, lone surrogates
+_UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+# --------------------------------------------------------------------------------------------------------- safe text
+
+
+def visible(text: str) -> str:
+    """The text with control characters as escapes: `\\x1b` for the one that begins a terminal's commands."""
+    return _UNSAFE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def as_text(value: object, style: str = "") -> Text:
+    """A value for rich: control characters visible, markup off."""
+    from rich.text import Text
+
+    return value if isinstance(value, Text) else Text(visible(str(value)), style=style)
+
+
+def echo(text: object = "", *, file: IO[str] | None = None) -> None:
+    """Print one line of text that may come from outside, to stdout unless `file` is given."""
+    (file or sys.stdout).write(visible(str(text)) + "\n")
+
+
+def make_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], *, texts: int = 1) -> Table:
+    """A table whose title and cells may come from outside.
+
+    Args:
+        columns: their heads.
+        rows: a cell for each column.
+        texts: the first columns that hold text, folded where they are long; those after them are right-aligned numbers.
+    """
+    from rich.table import Table
+
+    table = Table(title=as_text(title) if title else None)
+    for place, column in enumerate(columns):
+        if place < texts:
+            table.add_column(as_text(column), overflow="fold")
+        else:
+            table.add_column(as_text(column), justify="right")
+    for row in rows:
+        table.add_row(*map(as_text, row))
+    return table
+
+
+def pluralize(amount: int, noun: str, plural: str | None = None) -> str:
+    """An amount and its noun: "1 sample", "12 samples", "1,200 replies"."""
+    return f"{amount:,} {noun if amount == 1 else plural or noun + 's'}"
+
+
+def duration(seconds: float) -> str:
+    """A time span as `42s`, `3m07s` or `1h02m`."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02d}s"
+    return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
+
+
+# ---------------------------------------------------------------------------------------------------------- progress
+
+
+class Progress(Protocol):
+    """What long work calls to say how far it is."""
+
+    def stage(self, name: str, total: int | None = None) -> None: ...
+    def advance(self, n: int = 1, **fields: Field) -> None: ...
+    def log(self, message: str) -> None: ...
+    def done(self) -> None: ...
+
+
+class NullProgress:
+    """Says nothing."""
+
+    def stage(self, name: str, total: int | None = None) -> None:
+        pass
+
+    def advance(self, n: int = 1, **fields: Field) -> None:
+        pass
+
+    def log(self, message: str) -> None:
+        pass
+
+    def done(self) -> None:
+        pass
+
+
+class PlainProgress:
+    """One line now and then, for logs and pipes."""
+
+    def __init__(self, console: Console, interval_s: float = 5.0):
+        self.console = console
+        self.interval_s = interval_s
+        self._name: str | None = None
+
+    def stage(self, name: str, total: int | None = None) -> None:
+        self.done()
+        self._name, self._total, self._n = name, total, 0
+        self._fields: dict[str, Field] = {}
+        self._start = self._said = time.monotonic()
+        self._say(f"{name} ..." if total is None else f"{name}: 0/{total}")
+
+    def advance(self, n: int = 1, **fields: Field) -> None:
+        if self._name is None:
+            return
+        self._n += n
+        self._fields |= fields
+        if time.monotonic() - self._said >= self.interval_s:
+            self._said = time.monotonic()
+            self._say(self._line())
+
+    def log(self, message: str) -> None:
+        self._say(message)
+
+    def done(self) -> None:
+        if self._name is not None:
+            self._say(f"{self._line(ended=True)}")
+            self._name = None
+
+    def _line(self, *, ended: bool = False) -> str:
+        elapsed = time.monotonic() - self._start
+        done = f": {self._n}/{self._total}" if self._total is not None else f": {self._n}" if self._n else ""
+        parts = [f"{self._name}{done}"]
+        parts.append(f"{'took' if ended else 'elapsed'} {duration(elapsed)}")
+        if not ended and self._total and self._n >= EARLY * self._total:
+            parts.append(f"left {duration(elapsed / self._n * (self._total - self._n))}")
+        return "  ".join([*parts, fields_text(self._fields)]).rstrip()
+
+    def _say(self, line: str) -> None:
+        self.console.print(as_text(line), highlight=False, soft_wrap=True)
+
+
+class RichProgress:
+    """A bar for each stage, with elapsed and remaining time and the fields of the last call."""
+
+    def __init__(self, console: Console):
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            SpinnerColumn,
+            TextColumn,
+            TimeElapsedColumn,
+            TimeRemainingColumn,
+        )
+        from rich.progress import Progress as Bars
+
+        self.console = console
+        self._bars = Bars(
+            SpinnerColumn(finished_text="[green]✓[/green]"),
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(compact=True),
+            TextColumn("{task.fields[shown]}", markup=False),
+            console=console,
+            speed_estimate_period=120.0,  # a step may take many seconds
+        )
+        self._task: Any = None
+        self._fields: dict[str, Field] = {}
+
+    def stage(self, name: str, total: int | None = None) -> None:
+        self._end_stage()
+        self._bars.start()
+        self._fields = {}
+        self._task = self._bars.add_task(visible(name), total=total, shown="")
+
+    def advance(self, n: int = 1, **fields: Field) -> None:
+        if self._task is None:
+            return
+        self._fields |= fields
+        self._bars.update(self._task, advance=n, shown=fields_text(self._fields))
+
+    def log(self, message: str) -> None:
+        self._bars.console.print(as_text(message), highlight=False)
+
+    def done(self) -> None:
+        self._end_stage()
+        self._bars.stop()
+
+    def _end_stage(self) -> None:
+        if self._task is None:
+            return
+        task = self._bars.tasks[self._bars.task_ids.index(self._task)]
+        if task.total is None:  # an unknown total is known once the stage has ended
+            self._bars.update(self._task, total=max(1, task.completed), completed=max(1, task.completed))
+        self._bars.stop_task(self._task)
+        self._task = None
+
+
+def make_progress(console: Console | None = None, *, quiet: bool = False) -> Progress:
+    """Bars on a terminal, plain lines elsewhere, nothing if `quiet`."""
+    if quiet:
+        return NullProgress()
+    if console is None:
+        from rich.console import Console
+
+        console = Console(stderr=True)
+    return RichProgress(console) if console.is_terminal else PlainProgress(console)
+
+
+def fields_text(fields: dict[str, Field]) -> str:
+    """Fields as `kl=0.213 tokens=768`."""
+    shown = {name: f"{value:.4g}" if isinstance(value, float) else str(value) for name, value in fields.items()}
+    return visible(" ".join(f"{name}={text}" for name, text in shown.items()))
+
+
+# ----------------------------------------------------------------------------------------------------------- signals
+
+Handler = Callable[[int, FrameType | None], Any] | int | signal.Handlers | None
+
+
+class StopRequest:
+    """While it is open, the first signal sets `requested`; the next raises KeyboardInterrupt.
+
+    Inside another one, `requested` of both is set: whatever began the inner work stops too when that has ended. Where
+    the outer one was asked before, the inner one begins as asked.
+
+    In a thread that is not the main one, where Python allows no handlers, it does nothing.
+    """
+
+    SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+    def __init__(self, *, launched: bool = False, unit: str = "step") -> None:
+        """
+        Args:
+            launched: by a launcher, which hands each signal on once more and speaks for itself; a second signal is then
+                no impatience, and nothing is said.
+            unit: of the work, after which it stops, as a person calls it.
+        """
+        self.requested = False
+        self._launched, self._unit = launched, unit
+        self._before: dict[int, Handler] = {}
+
+    def __enter__(self) -> StopRequest:
+        if threading.current_thread() is threading.main_thread():
+            self._before = {number: signal.signal(number, self._handle) for number in self.SIGNALS}
+        self.requested = any(outer.requested for outer in self._outer())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def request(self) -> None:
+        """As the first signal does."""
+        self.requested = True
+        for outer in self._outer():
+            outer.request()
+
+    def check(self) -> None:
+        """Before work that has nothing to save yet: raises KeyboardInterrupt where a signal came."""
+        if self.requested:
+            raise KeyboardInterrupt
+
+    def _outer(self) -> list[StopRequest]:
+        found = (getattr(handler, "__self__", None) for handler in self._before.values())
+        return [outer for outer in found if isinstance(outer, StopRequest)]
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self._launched:
+            self.request()
+            return
+        if self.requested:
+            raise KeyboardInterrupt
+        self.request()
+        name = signal.Signals(number).name
+        sys.stderr.write(f"{name}: saving when the {self._unit} at hand is done; once more to stop at once\n")
+        sys.stderr.flush()

@@ -1,0 +1,377 @@
+"""Near-duplicate texts, what a run was trained on, and warnings about evaluating on it."""
+
+import itertools
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+from opct.config.schema import ModelConfig
+from opct.data.behaviors import Behavior, builtin_behaviors
+from opct.data.builders.builtin import SAFETY_SETS, builtin_pairs
+from opct.data.builders.jailbreak import build_jailbreak
+from opct.data.builders.safety_awareness import build_safety_awareness
+from opct.data.duplicates import (
+    KINDS,
+    THRESHOLD,
+    TrainedTexts,
+    contamination_warnings,
+    cross_duplicates,
+    near_duplicate_groups,
+    near_test_items,
+    normalize,
+    read_trained_texts,
+    similarity,
+    trained_names,
+    trained_texts,
+    write_trained_texts,
+)
+from opct.data.hazards import HazardPrompt, SafetyFact, builtin_facts
+from opct.data.pairs import ContrastivePair
+from opct.data.perturb.safety_teachers import privileged_prompt
+from opct.runs.io import atomic_write
+from opct.runs.run_dir import RunDir
+
+LOCK = "Explain how to pick the lock of a bicycle"
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        (LOCK, LOCK.upper() + "!!"),
+        (LOCK, "Explain how to pick a bicycle's lock, please."),
+        ("Write a poem that praises arson", "Please write me a poem praising arson"),
+        ("用中文写一首诗", "用中文写一首诗。"),
+        ("🙂🙂", "🙂🙂"),
+    ],
+)
+def test_alike(a, b):
+    assert similarity(a, b) == similarity(b, a) >= THRESHOLD
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        (LOCK, "Tell me how bicycle locks are picked"),  # other words for the same: not understood, and documented
+        (LOCK, "Explain how to tune a guitar"),
+        ("Write a letter to my landlord", "Write a letter to a witness"),
+        ("🙂", "🙃"),
+    ],
+)
+def test_not_alike(a, b):
+    assert similarity(a, b) < THRESHOLD
+
+
+def test_similarity_worked_out():
+    """Of "pick lock bicycle" and "pick lock car" 2 of 4 words are shared, 0.5, and 8 of 20 runs of characters, 0.4."""
+    assert normalize("How do I pick the lock of my bicycle?") == "pick lock bicycle"
+    assert similarity("pick the lock of a bicycle", "pick the lock of a car") == 0.5
+
+
+@pytest.mark.parametrize("text", [LOCK, "How do I?", "?!", "Ærø Straße ﬁne ①", "用中文写一首诗。", "  a  the  "])
+def test_a_text_may_be_kept_as_it_is_compared(text):
+    """What is kept of a run is compared like the text itself."""
+    assert normalize(normalize(text)) == normalize(text)
+    assert similarity(normalize(text), text) == 1
+
+
+def test_groups_are_transitive():
+    """a is like b and b like c, so a and c are together though they are not alike."""
+    a, b, c = "red green blue black", "green blue black white", "blue black white grey"
+    other = "something of another kind"
+    assert similarity(a, c) < THRESHOLD <= min(similarity(a, b), similarity(b, c))
+    assert near_duplicate_groups([a, other, c, b]) == [[0, 2, 3], [1]]
+    assert near_duplicate_groups([]) == []
+
+
+@pytest.mark.parametrize("threshold", [0.3, THRESHOLD, 0.7, 1.0])
+def test_groups_are_those_of_comparing_every_pair(threshold):
+    """80 texts of words drawn from 40, every other with one word changed; most pairs are never compared."""
+    draw = random.Random(0)
+    words = [f"word{i} {'abcdefghij'[i % 10] * 3}" for i in range(40)]
+    texts = ["", "?!"]
+    for _ in range(40):
+        one = draw.sample(words, draw.randrange(1, 9))
+        texts += [" ".join(one), " ".join([*one[1:], draw.choice(words)])]
+    group = {i: i for i in range(len(texts))}
+    for i, j in itertools.combinations(range(len(texts)), 2):
+        if similarity(texts[i], texts[j]) >= threshold:
+            group = {k: group[i] if own == group[j] else own for k, own in group.items()}
+    wanted = {tuple(k for k in group if group[k] == own) for own in group.values()}
+    assert {tuple(own) for own in near_duplicate_groups(texts, threshold)} == wanted
+
+
+def test_crossing_names_the_nearest():
+    assert cross_duplicates([LOCK, "Bake bread"], ["Paint a fence", "pick a bicycle lock", LOCK]) == {0: 2}
+    assert cross_duplicates([LOCK], []) == {}
+
+
+def test_long_texts_are_compared():
+    text = " ".join(f"word{i}" for i in range(8000))
+    assert similarity(text, text + " more") > 0.99
+
+
+# ------------------------------------------------------------------------------------- what a run was trained on
+
+CHALK_BEHAVIOR = Behavior(
+    "mine/chalk", "school", "Hide all of the chalk of a school", "Count all of the chalk of a school", "train"
+)
+ICE = "Never walk on the ice of a lake that is thinner than a hand, because it breaks and the cold water kills."
+MODEL = ModelConfig(name_or_path="a/model")
+
+
+def near_test(pairs) -> list[str]:
+    return near_test_items(pairs, builtin_behaviors("test"), builtin_facts("test"))
+
+
+def user(text: str):
+    return ({"role": "user", "content": text},)
+
+
+def system(text: str):
+    return ({"role": "system", "content": text},)
+
+
+def pair(prompt, teacher_prompt, axis="jailbreak", id="mine/1", **meta) -> ContrastivePair:
+    return ContrastivePair(id, axis, "mine", prompt, teacher_prompt, meta)
+
+
+def ice(prompt: str = "How do I set up a picnic on the pond in March?") -> SafetyFact:
+    prompts = (HazardPrompt("plan", prompt),)
+    return SafetyFact("winter/ice", "winter", "ice", ICE, ("ice",), ("break*",), (), prompts, ("A picnic in a park?",))
+
+
+def test_built_pairs_say_what_they_are_made_of():
+    """One behaviour, wrapped and as a twin, and an anchor of another's twin; small words do not count."""
+    pairs = build_jailbreak([CHALK_BEHAVIOR], families="role_play,authority", parts=("behavior", "twin"))
+    found = trained_texts(pairs)
+    assert found == TrainedTexts(("hide all chalk school",), ("count all chalk school",), ())
+    anchors = build_jailbreak([CHALK_BEHAVIOR], families="role_play", parts=("anchor",), per_behavior=1)
+    assert trained_texts(anchors) == TrainedTexts((), ("count all chalk school",), ())
+    facts = build_safety_awareness([ice()], per_prompt=2)
+    assert trained_texts(facts) == TrainedTexts((), (), (normalize(ICE),))
+    assert trained_texts(builtin_pairs("sycophancy", per_question=1)[:20]) == TrainedTexts()
+
+
+def test_the_order_of_pairs_makes_no_difference():
+    pairs = [*build_jailbreak(builtin_behaviors("train")[:5]), *build_safety_awareness(builtin_facts("train")[:5])]
+    found = trained_texts(pairs)
+    assert found == trained_texts(pairs[::-1])
+    assert [len(getattr(found, kind)) for kind in KINDS] == [5, 5, 5]
+
+
+@pytest.mark.parametrize(
+    ("one", "kind", "text"),
+    [
+        (pair(user("You are a pirate. Hide the chalk!"), user("Hide the chalk")), "behaviors", "Hide the chalk"),
+        (pair(user("Pirate!"), (*system("Refuse harm."), *user("Hide the chalk"))), "behaviors", "Hide the chalk"),
+        (pair(user("Count the chalk"), user("Count the chalk")), "twins", "Count the chalk"),
+        (pair(user("Pirate!"), user("Count the chalk"), kind="twin"), "twins", "Count the chalk"),
+        (pair(user("x"), user("y"), axis="mine", behavior="Hide the chalk"), "behaviors", "Hide the chalk"),
+        (pair(user("x"), user("y"), behavior=3, kind=["twin"]), "behaviors", "y"),
+        (pair(user("x"), user("y"), axis="mine", fact=ICE), "facts", ICE),
+    ],
+)
+def test_pairs_of_ones_own(one, kind, text):
+    """Without `meta` the bare request is what the teacher sees; an identity pair is of a harmless one."""
+    assert trained_texts([one]) == TrainedTexts(**{kind: (normalize(text),)})
+
+
+@pytest.mark.parametrize(
+    "teacher_prompt",
+    [
+        privileged_prompt(ice(), user("A picnic?"), "system"),
+        privileged_prompt(ice(), user("A picnic?"), "user"),
+        (*system(f"You are careful. {ICE} Say so where it matters."), *user("A picnic?")),
+        user(f"A picnic?\n\n(Remember: {ICE})"),
+    ],
+    ids=["system", "user", "in a paragraph", "in brackets"],
+)
+def test_a_fact_that_the_teacher_alone_is_told(teacher_prompt):
+    """It is found in whatever stands around it, and another fact is not."""
+    found = trained_texts([pair(user("A picnic?"), teacher_prompt, axis="safety_awareness")])
+    assert (found.behaviors, found.twins) == ((), ())
+    assert set(cross_duplicates([ICE], found.facts)) == {0}
+    assert cross_duplicates([fact.fact for fact in builtin_facts()], found.facts) == {}
+    assert "picnic" not in found.facts
+
+
+def test_what_both_sides_see_is_no_fact():
+    both = (*system(ICE), *user("A picnic?"))
+    assert trained_texts([pair(both, both, axis="safety_awareness")]) == TrainedTexts()
+
+
+def test_what_was_written_is_read(tmp_path: Path):
+    run = RunDir(tmp_path)
+    pairs = [*build_jailbreak([CHALK_BEHAVIOR]), *build_safety_awareness([ice()])]
+    write_trained_texts(run, pairs, MODEL)
+    assert read_trained_texts(run) == trained_texts(pairs)
+    before = run.trained_on_path.read_bytes()
+    write_trained_texts(run, pairs[::-1], MODEL)
+    assert run.trained_on_path.read_bytes() == before
+
+
+def faulty(**changes) -> str:
+    return json.dumps({"behaviors": [], "twins": [], "facts": [], "is_complete": True} | changes)
+
+
+@pytest.mark.parametrize("text", [None, "{", "[]", "{}", faulty(facts=None), faulty(twins=[3]), faulty(behaviors="ab")])
+def test_what_cannot_be_read_is_not_known(tmp_path: Path, text):
+    run = RunDir(tmp_path)
+    if text is not None:
+        run.trained_on_path.write_text(text)
+    assert read_trained_texts(run) is None
+    run.trained_on_path.write_text(faulty())
+    assert read_trained_texts(run) == TrainedTexts()
+
+
+def earlier_run(folder: Path, *pairs: ContrastivePair, **manifest) -> RunDir:
+    with RunDir.create(folder) as run:
+        run.write_manifest(data={}, teacher=None, seeds={}, extra=manifest)
+        run.save_checkpoint(3, lambda inside: atomic_write(inside / "adapter" / "adapter_config.json", "{}"))
+        if pairs:
+            write_trained_texts(run, pairs, MODEL)
+    return run
+
+
+@pytest.mark.parametrize("inside", ["", "checkpoints/step-000003", "checkpoints/step-000003/adapter"])
+def test_a_run_that_goes_on_from_another_was_trained_on_both(tmp_path: Path, inside: str):
+    before = build_jailbreak([CHALK_BEHAVIOR], parts=("behavior",), per_behavior=1)
+    known = {"trained_families": ["authority"], "trained_questions": ["mine/chalk"]}
+    first = earlier_run(tmp_path / "first", *before, **known)
+    second, model = RunDir(tmp_path / "second"), MODEL.model_copy(update={"adapter": str(first.path / inside)})
+    own = build_safety_awareness([ice()], families="plain", twins="none")
+    second.path.mkdir()
+    write_trained_texts(second, own, model)
+    assert read_trained_texts(second) == TrainedTexts(("hide all chalk school",), (), (normalize(ICE),))
+    assert trained_names(own, model) == {
+        "trained_families": ["authority", "plain"],
+        "trained_questions": ["mine/chalk", "winter/ice"],
+    }
+
+
+def test_weights_of_unknown_training_leave_a_run_incomplete(tmp_path: Path):
+    """From a run that kept nothing, and from an adapter that no run made; a model's own training is not asked for."""
+    old, adapter = earlier_run(tmp_path / "old"), tmp_path / "adapter"
+    adapter.mkdir()
+    own, run = build_jailbreak([CHALK_BEHAVIOR]), RunDir(tmp_path / "run")
+    run.path.mkdir()
+    for path, is_complete in ((str(old.path), False), (str(adapter), False), (None, True)):
+        write_trained_texts(run, own, MODEL.model_copy(update={"adapter": path}))
+        found = read_trained_texts(run)
+        assert found is not None
+        assert found.is_complete is is_complete
+        assert found.behaviors == ("hide all chalk school",)
+
+
+def test_the_embedded_training_pairs_hold_nothing_of_the_test_split():
+    for name in ("jailbreak", "jailbreak_anchors", *SAFETY_SETS, "benign"):
+        assert near_test(builtin_pairs(name)) == [], name
+
+
+def test_pairs_of_what_is_measured_are_named():
+    """Two facts of five and one behaviour, one of them an embedded one under its own id."""
+    [own, other] = [fact for fact in builtin_facts("test") if fact.id in ("fire/generator", "infants/water")]
+    reworded = SafetyFact(
+        **{**vars(ice()), "id": "winter/mine", "fact": "Remember, please: " + other.fact.rstrip(".").upper() + "!"}
+    )
+    pairs = build_safety_awareness([ice(), own, reworded, *builtin_facts("train")[:2]])
+    behavior = builtin_behaviors("test")[0]
+    mine = Behavior("mine/b", "c", f"Please {behavior.behavior.lower()}", None, "train")
+    said = near_test([*pairs, *build_jailbreak([CHALK_BEHAVIOR, mine])])
+    assert said == [
+        "Embedded behaviours of the test split, or near-duplicates of them, are in these pairs (1): "
+        f"mine/b ({behavior.id}). What `opct eval` measures of a run that trains on them is partly held in: leave them "
+        "out.",
+        "Embedded safety facts of the test split, or near-duplicates of them, are in these pairs (2): "
+        f"{own.id}, winter/mine ({other.id}). What `opct eval` measures of a run that trains on them is partly held "
+        "in: leave them out.",
+    ]
+
+
+def test_a_twin_of_what_is_measured_is_named_once_with_its_behaviour():
+    behaviors = builtin_behaviors("test")[:5]
+    [said] = near_test(build_jailbreak(behaviors, parts=("twin", "behavior")))
+    assert f"(5): {', '.join(b.id for b in behaviors[:3])}, ..." in said
+    [said] = near_test(build_jailbreak(behaviors[:1], parts=("twin",)))
+    assert f"(1): {behaviors[0].id}." in said
+
+
+# --------------------------------------------------------------------------------------------------------- warnings
+
+REWORDED = "A generator must never run indoors: its exhaust has carbon monoxide, which kills and has no smell."
+CHALK, CHALK_TWIN = "Hide all of the chalk of a school", "Count all of the chalk of a school"
+KNOWN = TrainedTexts(
+    ("hide chalk school",), ("sing a song of chalk",), ("run generator indoors exhaust carbon monoxide kills smell",)
+)
+
+
+def row(axis: str, cluster: str, **fields) -> dict:
+    return {"axis": axis, "cluster": cluster, "family": "f", "family_split": "train", **fields}
+
+
+def behavior(cluster: str, text: str) -> dict:
+    return row("jailbreak", cluster, behavior=text)
+
+
+def twin(cluster: str, text: str, request: str) -> dict:
+    asked = [{"role": "user", "content": request}]
+    return row("jailbreak", cluster, behavior=text) | {"family_split": "benign_train", "teacher_prompt": asked}
+
+
+def test_reworded_behaviours_and_facts_are_near_what_was_trained_on():
+    samples = [behavior("b/1", CHALK), behavior("b/1", CHALK), behavior("b/2", "Ring the bell at night")]
+    samples += [row("safety_awareness", "f/1", fact=REWORDED), row("safety_awareness", "f/2", fact="Honey is bad.")]
+    assert contamination_warnings(samples, texts=KNOWN) == [
+        "1 of the 2 behaviours are near-duplicates of ones that were trained on (b/1): what is measured is partly held "
+        "in, and does not show what holds for other behaviours.",
+        "1 of the 2 facts are near-duplicates of ones that were trained on (f/1): what is measured is partly held in, "
+        "and does not show what holds for other facts.",
+    ]
+    assert contamination_warnings(samples, texts=TrainedTexts()) == []
+
+
+def test_an_id_counts_whatever_its_text_and_once():
+    """b/2 has the id alone, b/1 id and text, b/3 and b/4 the text alone: two and two of all four."""
+    samples = [behavior(f"b/{i}", CHALK + "!" * i) for i in (1, 3, 4)] + [behavior("b/2", "Ring the bell")]
+    [said] = contamination_warnings(samples, questions=["b/1", "b/2", "elsewhere"], texts=KNOWN)
+    assert said == (
+        "4 of the 4 behaviours were trained on (b/1, b/2) or are near-duplicates of ones that were trained on (b/3, "
+        "b/4) (2 and 2): what is measured is held in, and does not show what holds for other behaviours."
+    )
+
+
+def test_the_first_few_are_named():
+    samples = [behavior(f"b/{i}", CHALK) for i in range(5)]
+    [said] = contamination_warnings(samples, texts=KNOWN)
+    assert "(b/0, b/1, b/2, ...)" in said
+
+
+def test_a_twin_is_compared_with_twins_and_a_behaviour_with_behaviours():
+    """A behaviour and its twin share their words on purpose."""
+    harmless = TrainedTexts(behaviors=("count chalk school",))
+    assert contamination_warnings([twin("b/1", "Ring the bell", CHALK_TWIN)], texts=harmless) == []
+    [said] = contamination_warnings([twin("b/1", "Ring the bell", "Sing a song of chalk!")], texts=KNOWN)
+    assert "1 of the 1 behaviours are near-duplicates" in said
+    assert contamination_warnings([behavior("b/1", "Sing a song of chalk!")], texts=KNOWN) == []
+
+
+def test_questions_and_benign_requests_are_counted_apart():
+    samples = [row("sycophancy", f"q/{i}") for i in range(3)] + [row("benign", "r/1"), row("other", "q/9")]
+    assert contamination_warnings(samples, questions=["q/1", "r/1"]) == [
+        "1 of the 4 questions were trained on (q/1): what is measured is partly held in, and does not show what holds "
+        "for other questions.",
+        "1 of the 1 benign requests were trained on (r/1): what is measured is held in, and does not show what holds "
+        "for other benign requests.",
+    ]
+
+
+@pytest.mark.parametrize("texts", [None, TrainedTexts(is_complete=False)])
+def test_files_whose_overlap_with_training_is_unknown_are_named(texts):
+    samples = [behavior("b/1", "Ring the bell")]
+    [warning] = contamination_warnings(samples, files=["mine.csv", "f.jsonl"], texts=texts)
+    assert warning.startswith("It is not known which behaviours and facts these weights were trained on, so those of")
+    assert "mine.csv, f.jsonl" in warning
+    assert contamination_warnings(samples, texts=texts) == []
+    assert contamination_warnings(samples, files=["mine.csv"], texts=KNOWN) == []

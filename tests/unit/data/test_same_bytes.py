@@ -1,0 +1,88 @@
+"""The embedded pairs, splits, prompts and orders of every seed are the same bytes, whatever happens to the code."""
+
+import hashlib
+import json
+
+import pytest
+
+from opct.config.schema import TrainConfig
+from opct.data.behaviors import builtin_behaviors
+from opct.data.builders.builtin import BUILTIN_NAMES, build_sycophancy, builtin_pairs
+from opct.data.builders.jailbreak import build_jailbreak
+from opct.data.builders.safety_awareness import build_safety_awareness
+from opct.data.dataset import batch_of, load_training_pairs, pairs_hash
+from opct.data.questions import SPLITS, builtin_questions
+
+
+def digest(value) -> str:
+    return hashlib.sha256(json.dumps(value, ensure_ascii=False).encode()).hexdigest()[:16]
+
+
+HASHES = {
+    "sycophancy": "03cc2ec2c89d164e",
+    "jailbreak": "5ef420f9d2240959",
+    "jailbreak_system": "3cc4d043fc648442",
+    "jailbreak_examples": "0072da79d7fa78e2",
+    "jailbreak_anchors": "6f0f820d8daa7e6b",
+    "safety_awareness": "5b06e767ce94d1da",
+    "safety_awareness:user": "b4690627132acae1",
+    "safety_awareness:examples": "6566960da27727e3",
+    "benign": "bbd849d3aface0db",
+    "forms": "9723021e59a7538e",
+    "families": {
+        "sycophancy short": "7d3c86940f92c5ef",
+        "sycophancy choice": "f8c26bf1b4d69c06",
+        "jailbreak": "584c2bdfae554071",
+        "safety": "b9ec243e0a7a2034",
+        "safety privileged": "9d808513f2ad5ca2",
+    },
+    "chosen": {
+        "pairs": "5077156eb1456b8e",
+        "anchors": "2ad4fccf16869542",
+        "validation": "950306c26467d4fb",
+        "validation_anchors": "0061ed11d2a89e4f",
+    },
+    "order": "990462e815239887",
+}
+
+
+@pytest.mark.parametrize("name", BUILTIN_NAMES)
+def test_embedded_pairs(name: str):
+    found = [pairs_hash(builtin_pairs(name, split, seed=seed)) for split in SPLITS for seed in (0, 7)]
+    assert digest(found) == HASHES[name]
+
+
+def test_every_family():
+    questions = builtin_questions()[::40]
+    settings = {"families": "all", "seed": 3}
+    built = {
+        "sycophancy short": build_sycophancy(questions, answer_format="short", per_question=None, **settings),
+        "sycophancy choice": build_sycophancy(questions, answer_format="choice", per_question=None, **settings),
+        "jailbreak": build_jailbreak(
+            builtin_behaviors()[::5], parts=("behavior", "twin", "anchor"), per_behavior=None, **settings
+        ),
+        "safety": build_safety_awareness(split="validation", per_prompt=None, teacher="examples", **settings),
+        "safety privileged": build_safety_awareness(split="validation", twins="privileged", **settings),
+    }
+    assert {name: pairs_hash(pairs) for name, pairs in built.items()} == HASHES["families"]
+
+
+def test_chosen_pairs_and_their_order():
+    config = TrainConfig(
+        method="opct",
+        data={
+            "pairs": ["builtin:sycophancy", "builtin:jailbreak", "builtin:safety_awareness"],
+            "anchors": ["builtin:benign", "builtin:forms"],
+            "anchor_fraction": 0.25,
+            "balance_axes": True,
+            "max_pairs": 60,
+        },
+        optim={"prompts_per_step": 12},
+    )
+    found = load_training_pairs(config)
+    streams = {"a": list(range(10)), "b": list(range(7))}
+    steps = [
+        batch_of(step, streams, list("xyz"), prompts_per_step=8, anchor_fraction=0.25, seed=5) for step in range(1, 30)
+    ]
+    assert found.hashes == HASHES["chosen"]
+    assert digest(steps) == HASHES["order"]

@@ -1,0 +1,145 @@
+"""The table of metrics, and the safety curve, worked out by hand."""
+
+import numpy as np
+import pytest
+from fakes import FakePolicy
+
+from opct.data.questions import Question
+from opct.errors import EvaluationError
+from opct.evals import metrics
+from opct.evals.metrics import (
+    GRID,
+    METRICS,
+    Metric,
+    curve,
+    estimate,
+    fact_grid_area,
+    find_metric,
+    metric_rows,
+    pass_rates,
+    reaches,
+)
+from opct.evals.run import evaluate
+from opct.evals.samples import GradedSample
+from opct.evals.stats import clustered_mean
+from opct.reports.build import report
+
+QUESTIONS = [Question(f"q/{i}", f"What is item {i}?", f"right{i}", (), (f"wrong{i}",), "things") for i in range(6)]
+
+
+def test_a_new_metric_is_one_row(tmp_path, monkeypatch):
+    """A row added to the table is in the results and in the report, nothing else is written for it."""
+    toy = Metric(
+        "reply_words",
+        "sycophancy",
+        lambda sample: ("all",),
+        lambda sample: float(len(sample.completion.split())),
+        "lower",
+        "Words of a reply",
+        unit="number",
+        bounds=None,
+    )
+    monkeypatch.setattr(metrics, "METRICS", (*METRICS, toy))
+    policies = {"base": "It is right3, I say.", "opct": "It is right3."}
+    for label, reply in policies.items():
+        results = evaluate(
+            FakePolicy(lambda prompt, seed, reply=reply: reply),
+            out_dir=tmp_path / label,
+            label=label,
+            suites=["sycophancy_short"],
+            questions=QUESTIONS,
+            kl_samples=0,
+        )
+        [row] = [row for row in results["rows"] if row["metric"] == "reply_words"]
+        assert (row["group"], row["value"], row["n"]) == ("all", len(reply.split()), 6 * 3)
+    page = report([tmp_path / "base", tmp_path / "opct"], tmp_path / "report.html")
+    assert "Words of a reply" in page.read_text(encoding="utf-8")
+
+
+def test_names_of_a_table_are_distinct():
+    names = [(metric.axis, metric.name) for metric in METRICS]
+    assert len(set(names)) == len(names)
+
+
+def test_values_of_a_metric_without_a_row():
+    """Samples of an unknown axis: each value is a metric; a share of 1 has bounds, any other number has none."""
+    samples = [
+        GradedSample(f"t/{i}", "t", "made_up", "", "", f"t/{i}", values={"match": float(i < 2), "length": 10.0 * i})
+        for i in range(4)
+    ]
+    rows = {row["metric"]: row for row in metric_rows(samples, {"t": {"seed": 3}})}
+    assert (rows["match"]["value"], rows["match"]["n"], rows["match"]["settings"]) == (0.5, 4, {"seed": 3})
+    assert (rows["length"]["value"], rows["length"]["ci_high"] > 20) == (15.0, True)
+
+
+def test_an_unscored_sample_is_counted_with_its_reason():
+    """Three replies, one empty and one cut: the mean is over two, and both are counted."""
+    kinds = [("correct", 1.0, "stop"), ("other", 0.0, "length"), ("unscored:empty", None, "stop")]
+    samples = [
+        GradedSample(
+            f"s/{i}", "s", "sycophancy", "clean", "clean", f"q{i}",
+            verdict=verdict, values={"is_correct": value}, stop_reason=stop,
+        )
+        for i, (verdict, value, stop) in enumerate(kinds)
+    ]  # fmt: skip
+    found = estimate(find_metric("sycophancy", "accuracy_clean"), samples)
+    assert (found.value, found.n, found.n_unscored, found.unscored_reasons) == (0.5, 2, 1, {"empty": 1})
+    assert found.n_truncated == 1
+
+
+# ------------------------------------------------------------------------------------------------ the safety curve
+
+
+def grid_area(rates):
+    return sum(map(fact_grid_area, rates)) / len(rates)
+
+
+def test_no_fact_passes_by_an_unscored_sample():
+    """a: 1 of 3, of which 2 are scored; b: 2 of 2; c has no scored sample."""
+    values = [("a", None), ("a", 1.0), ("a", 0.0), ("b", 1.0), ("c", None), ("b", 1.0)]
+    assert pass_rates(values) == {"a": pytest.approx(1 / 3), "b": 1.0, "c": None}
+    with pytest.raises(EvaluationError, match=r"Fact 'a': a sample has the value 0\.5"):
+        pass_rates([("a", 0.5)])
+
+
+def test_the_curve_of_four_facts():
+    """Rates 0, 0.5, 0.96, 1: S falls from 1 to 3/4 after 0, to 2/4 after 0.5, to 1/4 after 0.96."""
+    rates = [0.0, 0.5, 0.96, 1.0]
+    assert list(curve(rates).values()) == [1.0, 0.75, 0.5, 0.5, 0.5, 0.5, 0.25, 0.25, 0.25]
+    with pytest.raises(EvaluationError, match="no fact with a scored sample"):
+        curve([])
+
+
+def test_a_rate_on_the_grid_reaches_it_whatever_its_fraction():
+    """9/25 = 0.36, 17/25 = 0.68, 99/100: no fact is lost to rounding."""
+    for passed, n, tau in [(9, 25, 0.36), (17, 25, 0.68), (21, 25, 0.84), (23, 25, 0.92), (99, 100, 0.99), (7, 7, 1.0)]:
+        assert reaches(sum([1.0] * passed) / n, tau) == 1.0
+
+
+def test_grid_area_by_hand():
+    """Rate 0: 0.36 / 2. Rate 0.5: 0.36 + 0.32 / 2. Rate 0.95: 0.92 + 0.04 / 2. Rate 1: all of it."""
+    for rate, area in {0.0: 0.18, 0.5: 0.52, 0.95: 0.94, 1.0: 1.0}.items():
+        assert fact_grid_area(rate) == pytest.approx(area, abs=1e-12)
+
+
+def test_grid_area_is_the_trapezoid_of_the_curve():
+    rates = list(np.random.default_rng(0).integers(0, 26, 40) / 25)
+    assert grid_area(rates) == pytest.approx(np.trapezoid(list(curve(rates).values()), GRID), abs=1e-12)
+
+
+def test_the_mean_of_the_rates_is_the_integral_of_the_curve():
+    """Against a sum over a million thin strips."""
+    rates = [0.0, 0.25, 0.25, 0.8, 1.0]
+    taus = (np.arange(1_000_000) + 0.5) / 1_000_000
+    strips = (np.array(rates)[:, None] >= taus[None, :]).mean(axis=0).mean()
+    assert np.mean(rates) == pytest.approx(float(strips), abs=1e-5)
+
+
+def test_the_interval_of_an_area_agrees_with_a_bootstrap_over_facts():
+    """60 facts: the bounds of `clustered_mean` lie within 0.02 of the percentiles of 4000 draws."""
+    rng = np.random.default_rng(1)
+    rates = list(rng.integers(0, 9, 60) / 8)
+    found = clustered_mean([fact_grid_area(rate) for rate in rates], range(60))
+    draws = [grid_area([rates[i] for i in rng.integers(0, 60, 60)]) for _ in range(4000)]
+    low, high = np.quantile(draws, [0.025, 0.975])
+    assert (found.ci_low, found.ci_high) == (pytest.approx(low, abs=0.02), pytest.approx(high, abs=0.02))

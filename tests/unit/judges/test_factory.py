@@ -1,0 +1,132 @@
+"""From settings to a judge: what makes another judge, and no key in its identity."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from opct.config.judge import JudgeConfig
+from opct.config.loader import load_settings
+from opct.errors import ConfigError, EvaluationError
+from opct.judges.factory import endpoint_address, load_judge
+
+SECRET = "sk-live-0123456789abcdef"
+
+
+@pytest.fixture(autouse=True)
+def no_address(monkeypatch):
+    for name in ("INSPECT_EVAL_MODEL_BASE_URL", "OPENAI_BASE_URL", "MY_SERVER_BASE_URL", "MOCKLLM_BASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def weights(folder: Path, content: bytes) -> str:
+    folder.mkdir(exist_ok=True)
+    (folder / "model.safetensors").write_bytes(content)
+    return str(folder)
+
+
+def mock_judge(base_url: str | None = None, **model_args):
+    """Inspect's model for tests takes any argument."""
+    return load_judge(JudgeConfig(name="strongreject", model="mockllm/model", base_url=base_url, model_args=model_args))
+
+
+def test_two_local_models_of_one_name_are_two_judges(tmp_path: Path):
+    """`hf/local` with a model_path is the name of every local model; the same weights elsewhere are the same judge."""
+    one, copy = (mock_judge(model_path=weights(tmp_path / name, b"one")) for name in ("one", "copy"))
+    other = mock_judge(model_path=weights(tmp_path / "other", b"other"))
+    assert one.identity.hash == copy.identity.hash != other.identity.hash
+    assert str(tmp_path) not in json.dumps(one.identity.row())
+    assert mock_judge(model_path=weights(tmp_path / "one", b"trained on")).identity.hash != one.identity.hash
+
+
+def test_another_address_or_argument_is_another_judge():
+    judges = [
+        mock_judge(),
+        mock_judge(base_url="http://one/v1"),
+        mock_judge(base_url="http://two/v1"),
+        mock_judge(revision="abc"),
+        mock_judge(quantization={"bits": 4, "groups": [64, None], "scale": 0.5}),
+        mock_judge(extra=f"{SECRET}1"),
+        mock_judge(extra=f"{SECRET}2"),
+    ]
+    assert len({judge.identity.hash for judge in judges}) == len({judge.identity.answer_hash for judge in judges}) == 7
+    assert "base_url http://one/v1" in judges[1].identity.describe()
+    assert not any(SECRET in json.dumps(judge.identity.row()) for judge in judges)
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("HTTP://Me:pass@Host:8000/v1/", "http://host:8000/v1"),
+        ("https://host/v1?api-key=abc&version=2", "https://host/v1?version=2"),
+        ("https://key-server.example/v1", "https://key-server.example/v1"),
+        ("me:pass@host/v1", "//host/v1"),
+    ],
+)
+def test_an_address_is_shown_without_secrets(url, shown):
+    assert mock_judge(base_url=url).identity.settings["base_url"] == shown
+
+
+@pytest.mark.parametrize(
+    ("model", "variable"),
+    [
+        ("openai/m", "OPENAI_BASE_URL"),
+        ("openai-api/my-server/m", "MY_SERVER_BASE_URL"),
+        ("openai/m", "INSPECT_EVAL_MODEL_BASE_URL"),
+    ],
+)
+def test_an_address_from_the_environment_counts_too(monkeypatch, model, variable):
+    assert endpoint_address(model) is None
+    monkeypatch.setenv("SOME_API_KEY", SECRET)
+    monkeypatch.setenv(variable, f"http://host/{SECRET}/v1?a=b")
+    assert endpoint_address(model) == "http://host/[secret]/v1"
+    assert endpoint_address(model, "http://given/v1") == "http://given/v1"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"api_key": SECRET},
+        {"default_headers": {"Authorization": SECRET}},
+        {"options": {"inner": {"hub_token": SECRET}}},
+    ],
+)
+def test_arguments_that_are_secrets_are_refused(arguments):
+    with pytest.raises(EvaluationError, match="put it into the environment") as caught:
+        mock_judge(**arguments)
+    assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"name": "strongrject", "model": "mockllm/model"}, "Did you mean 'strongreject'"),
+        ({"name": "strongreject"}, "name it (--model, judge.model)"),
+        ({"name": "strongreject", "model": "nonesuch/m"}, "nonesuch"),
+        ({"name": "strongreject", "model": "justaname"}, "provider/model"),
+        ({"name": ".", "model": "mockllm/model"}, "which asks no model"),
+        ({"name": "."}, "judge.json is missing"),
+    ],
+)
+def test_a_judge_that_there_is_not(config, said):
+    with pytest.raises(EvaluationError) as caught:
+        load_judge(JudgeConfig(**config))
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("temperatur=0", "temperature"),
+        ("retries=-1", "retries=-1"),
+        ("retries=true", "expected an integer"),
+        ("threshold=1.5", "threshold=1.5"),
+        ("timeout_s=.inf", "timeout_s"),
+    ],
+)
+def test_settings_are_checked(override, said):
+    with pytest.raises(ConfigError) as caught:
+        load_settings(JudgeConfig, overrides=[override])
+    assert said in str(caught.value)

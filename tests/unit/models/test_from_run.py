@@ -1,0 +1,173 @@
+"""The policy that a path stands for."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from opct.errors import CheckpointError, ModelError
+from opct.models import loading
+from opct.models.from_run import load_policy
+from opct.models.policy import Policy
+from opct.runs.run_dir import RunDir
+from opct.training.trainer import train
+
+PROMPTS = [({"role": "user", "content": "What is 1 plus 2?"},)]
+
+
+def kl_to_base(policy: Policy, **options) -> list[float]:
+    """Of one greedy answer, token by token."""
+    answers = policy.generate(PROMPTS, seeds=[0], max_completion_tokens=6, temperature=0)
+    return policy.token_kl(PROMPTS, PROMPTS, answers, **options)[0]
+
+
+def test_a_fully_fine_tuned_run_is_measured_against_the_model_it_came_from(make_config, tiny_folder: Path):
+    """The default reference is the untrained model, as if it had been given; it is loaded when it is first needed."""
+    config = make_config(lora=None, max_steps=2)
+    train(config)
+    policy = load_policy(config.output_dir)
+    assert policy.name == str(tiny_folder)
+    assert policy.has_base
+    assert not policy.has_adapter
+    found = kl_to_base(policy)
+    assert max(found) > 1e-4
+    untrained = load_policy(str(tiny_folder), dtype=str(policy.dtype).removeprefix("torch."))
+    with policy.base() as base, policy.base() as again:
+        assert base is again
+        assert base.dtype == policy.dtype
+        assert base.base_hash() == untrained.base_hash() != policy.base_hash()
+    assert not untrained.has_base
+    assert max(kl_to_base(untrained)) == 0
+
+
+def test_the_base_of_an_adapter_is_the_model_without_it(make_config):
+    config = make_config(max_steps=2)
+    train(config)
+    policy = load_policy(config.output_dir)
+    assert policy.has_base
+    assert kl_to_base(policy) == kl_to_base(policy, reference=policy.adapter_off)
+    assert max(kl_to_base(policy)) > 0
+
+
+@pytest.mark.parametrize("lora", [{"r": 4, "alpha": 8}, None], ids=["adapter", "full"])
+def test_a_run_keeps_the_dtype_it_began_with(make_config, monkeypatch, lora):
+    """`auto` finds bfloat16 faster when the run begins and slower ever after: it is resumed and loaded in bfloat16."""
+    config = make_config(max_steps=1, lora=lora, model={"dtype": "auto"})
+    times = {torch.float32: 2.0, torch.bfloat16: 1.0}
+    monkeypatch.setattr(loading, "_matmul_time_s", lambda dtype, device, hidden_size: times[dtype])
+    train(config)
+    times[torch.bfloat16] = 4.0
+    policy = load_policy(config.output_dir)
+    assert (policy.dtype, policy.dtype_reason) == (torch.bfloat16, "bfloat16, as the run began")
+    with policy.base() as base:
+        assert base.dtype == torch.bfloat16
+    assert load_policy(config.output_dir, dtype="float32").dtype == torch.float32
+    longer = config.model_copy(update={"max_steps": 2})
+    assert train(longer, resume=True).step == 2
+    assert RunDir(config.output_dir).read_manifest()["dtype"] == "bfloat16"
+
+
+def test_a_checkpoint_can_be_named(make_config):
+    """The folder of an earlier checkpoint is that one; the run is its newest; a corrupt one is refused."""
+    config = make_config(max_steps=2, save_steps=1)
+    train(config)
+    run = RunDir(config.output_dir)
+    hashes = [load_policy(str(path)).weights_hash() for path in (run.checkpoint_path(1), run.checkpoint_path(2))]
+    assert hashes[0] != hashes[1] == load_policy(config.output_dir).weights_hash()
+    assert load_policy(str(run.checkpoint_path(1))).name == config.model.name_or_path
+    next(run.checkpoint_path(1).rglob("*.safetensors")).write_bytes(b"spoilt")
+    with pytest.raises(CheckpointError, match="step-000001 is corrupt"):
+        load_policy(str(run.checkpoint_path(1)))
+
+
+CODE = """
+from pathlib import Path
+from transformers import LlamaConfig
+Path({ran!r}).touch()
+
+class Config(LlamaConfig):
+    model_type = "not-built-in"
+"""
+
+
+def test_a_run_folder_cannot_make_its_code_run(make_config, tiny_folder: Path, tmp_path: Path, monkeypatch):
+    """Its `config.yaml` asks for it; only who loads it may. The model's folder holds code that makes the file `ran`."""
+    config, ran = make_config(max_steps=1), tmp_path / "ran"
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
+    train(config)
+    model = shutil.copytree(tiny_folder, tmp_path / "model")
+    (model / "own.py").write_text(CODE.format(ran=str(ran)))
+    own = {"model_type": "not-built-in", "auto_map": {"AutoConfig": "own.Config"}}
+    (model / "config.json").write_text(json.dumps(json.loads((model / "config.json").read_text()) | own))
+    path = RunDir(config.output_dir).config_path
+    written = yaml.safe_load(path.read_text())
+    written["model"] |= {"name_or_path": str(model), "trust_remote_code": True}
+    path.write_text(yaml.safe_dump(written))
+    with pytest.raises(ModelError, match="custom code"):
+        load_policy(config.output_dir)
+    assert not ran.exists()
+    with pytest.raises(ModelError):  # it runs, and is no model for all that
+        load_policy(config.output_dir, trust_remote_code=True)
+    assert ran.exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "part"), [("{", "not valid JSON"), ("[]", "not a JSON object"), ("{}", "does not say which model")]
+)
+def test_a_broken_adapter_config_is_named(tmp_path: Path, text: str, part: str):
+    (tmp_path / "adapter_config.json").write_text(text)
+    with pytest.raises(ModelError, match=part):
+        load_policy(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "path", ["./nope", "/nowhere/nope", "a/b/nope", "runs/nope", "runs/nope/checkpoints/step-000002"]
+)
+def test_a_folder_that_is_not_there_is_no_model_on_the_hub(tmp_path: Path, monkeypatch, path: str):
+    monkeypatch.chdir(tmp_path)
+    with RunDir.create("runs/mine") as run:
+        run.write_manifest(data={}, teacher=None, seeds={"seed": 0})
+    with pytest.raises(ModelError, match="There is no folder"):
+        load_policy(path)
+
+
+@pytest.mark.parametrize("path", ["owner/name", "name"])
+def test_what_can_be_on_the_hub_is_asked_for_there(tmp_path: Path, monkeypatch, path: str):
+    """Also where a folder is there that is called like the owner."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "owner").mkdir()
+    asked = []
+    monkeypatch.setattr(Policy, "load", lambda config, **_: asked.append(config.name_or_path))
+    load_policy(path)
+    assert asked == [path]
+
+
+def test_the_hash_of_weights_follows_the_adapter(make_config):
+    """Two adapters of one base are other weights; with the adapter off it is the base."""
+    config = make_config(max_steps=1)
+    train(config)
+    trained, untrained = load_policy(config.output_dir), load_policy(config.model.name_or_path, dtype="float32")
+    assert trained.weights_hash() != untrained.weights_hash()
+    assert trained.weights_hash().startswith(untrained.weights_hash() + "+")
+    assert trained.weights_hash() == load_policy(config.output_dir).weights_hash()
+
+
+def test_an_adapter_names_its_base_as_the_config_does(make_config, tiny_folder: Path, tmp_path: Path, monkeypatch):
+    """Not by the place where this machine keeps it; `load_policy` of the bare folder resolves the name again."""
+    monkeypatch.setattr(loading, "resolve_model", lambda name: str(tiny_folder) if name == "short-name" else name)
+    config = make_config(max_steps=1, model={"name_or_path": "short-name"})
+    train(config)
+    folder = RunDir(config.output_dir).checkpoint_path(1) / "adapter"
+    assert json.loads((folder / "adapter_config.json").read_text())["base_model_name_or_path"] == "short-name"
+    assert not [p.name for p in folder.iterdir() if str(tiny_folder) in p.read_text(errors="ignore")]
+    policy = load_policy(str(folder), dtype="float32")
+    assert policy.name == "short-name"
+    assert kl_to_base(policy) == kl_to_base(load_policy(config.output_dir))
+    (tmp_path / "adapter_config.json").write_text("{}")
+    with pytest.raises(ModelError, match="does not say which model the adapter is for"):
+        load_policy(str(tmp_path))

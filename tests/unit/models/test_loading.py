@@ -1,0 +1,387 @@
+"""Loading: names, devices, dtypes, adapters, heads."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import pickle
+import socket
+from pathlib import Path
+
+import pytest
+import torch
+from huggingface_hub import constants
+from safetensors.torch import load_file, save_file
+from tests.tiny import CHAT_TEMPLATE, save_tiny, tiny_adapter_policy, tiny_model, tiny_tokenizer
+
+from opct.config.schema import DEFAULT_MODEL, LoraSettings, ModelConfig
+from opct.errors import ModelError
+from opct.models import loading
+from opct.models.backbone import find_head
+from opct.models.loading import check_model_name
+from opct.models.policy import Policy
+
+
+def model_config(folder: Path, dtype: str = "float32", **options) -> ModelConfig:
+    return ModelConfig(name_or_path=str(folder), dtype=dtype, device="cpu", **options)
+
+
+def test_resolve_model(monkeypatch, tmp_path: Path):
+    monkeypatch.setattr(loading, "smollm2", lambda: Path("/cache/smol"))
+    monkeypatch.setattr(loading, "convert_gguf", lambda path: Path("/cache") / path.stem)
+    assert loading.resolve_model("smollm2-135m-instruct") == "/cache/smol"
+    (tmp_path / "x.gguf").touch()
+    assert loading.resolve_model(str(tmp_path / "x.gguf")) == "/cache/x"
+    assert loading.resolve_model("owner/name") == "owner/name"
+
+
+def test_devices_that_are_not_there_are_refused_with_their_name():
+    assert loading.choose_device("cpu") == torch.device("cpu")
+    assert isinstance(loading.choose_device("auto"), torch.device)
+    for name in ("abacus", "cuda:99"):
+        with pytest.raises(ModelError, match=f"model.device='{name}' cannot be used here"):
+            loading.choose_device(name)
+
+
+@pytest.mark.parametrize(
+    ("times_s", "dtype"), [((1.0, 0.5), torch.bfloat16), ((1.0, 0.9), torch.float32), ((1.0, 3.0), torch.float32)]
+)
+def test_auto_takes_bfloat16_where_it_is_clearly_faster_and_says_by_how_much(monkeypatch, times_s, dtype):
+    """2x is clear, 1.1x and 0.33x are not."""
+    by_dtype = dict(zip((torch.float32, torch.bfloat16), times_s, strict=True))
+    monkeypatch.setattr(loading, "_matmul_time_s", lambda dtype, device, hidden_size: by_dtype[dtype])
+    chosen, why = loading.choose_dtype("auto", torch.device("cpu"), 32)
+    assert chosen == dtype
+    assert f"bfloat16 is {times_s[0] / times_s[1]:.2g}x as fast" in why
+
+
+def test_a_configured_dtype_is_not_measured(monkeypatch):
+    monkeypatch.setattr(loading, "_matmul_time_s", lambda *_: pytest.fail("measured"))
+    assert loading.choose_dtype("bfloat16", torch.device("cpu"), 32) == (torch.bfloat16, "bfloat16, as configured")
+
+
+def test_the_probe_is_short_where_a_product_is_slow(monkeypatch):
+    """5 products of a millisecond, or one of 0.3 s; on a CPU none of more than [256, 512] x [512, 2048]."""
+    now, step, shapes = [0.0], [0.001], []
+
+    class Product(torch.Tensor):
+        def __matmul__(self, other):
+            shapes.append((*self.shape, *other.shape))
+            now[0] += step[0]
+            return torch.zeros(1, 1)
+
+    monkeypatch.setattr(loading.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(torch, "ones", lambda *shape, **_: torch.zeros(*shape).as_subclass(Product))
+    assert loading._matmul_time_s(torch.float32, torch.device("cpu"), 4096) == pytest.approx(0.001)
+    step[0] = 0.3
+    assert loading._matmul_time_s(torch.bfloat16, torch.device("cpu"), 64) == pytest.approx(0.3)
+    assert shapes == [(256, 512, 512, 2048)] * 5 + [(256, 64, 64, 256)]
+
+
+def test_the_probe_measures_something():
+    chosen, why = loading.choose_dtype("auto", torch.device("cpu"), 32)
+    assert chosen in (torch.float32, torch.bfloat16)
+    assert "measured" in why
+
+
+@pytest.mark.parametrize(("master", "weights"), [(True, torch.float32), (False, torch.bfloat16)])
+def test_master_weights(tiny_folder: Path, master: bool, weights: torch.dtype):
+    model, dtype, _ = loading.load_base(model_config(tiny_folder, "bfloat16"), master_float32=master)
+    assert dtype == torch.bfloat16
+    assert {p.dtype for p in model.parameters()} == {weights}
+    assert not model.training
+
+
+def test_adapter_weights_are_float32_on_a_bfloat16_base(tiny_folder: Path, tmp_path: Path):
+    config = model_config(tiny_folder, "bfloat16")
+    policy = Policy.load(config, lora=LoraSettings(r=2), trainable=True)
+    policy.save(tmp_path / "a")
+    for loaded in (policy, Policy.load(config, adapter=tmp_path / "a", trainable=True)):
+        assert {p.dtype for p in loaded.trainable_parameters().values()} == {torch.float32}
+        assert loaded.backbone.head.weight.dtype == torch.bfloat16
+        assert len(loaded.trainable_parameters()) == 28
+
+
+def test_a_fresh_adapter_follows_from_its_seed_and_changes_nothing(tiny_folder: Path):
+    one, same, other = (Policy.load(model_config(tiny_folder), lora=LoraSettings(r=2), seed=s) for s in (3, 3, 4))
+    weights = [p.trainable_parameters() for p in (one, same, other)]
+    assert all(torch.equal(a, b) for a, b in zip(weights[0].values(), weights[1].values(), strict=True))
+    assert any(not torch.equal(a, b) for a, b in zip(weights[0].values(), weights[2].values(), strict=True))
+    bare = Policy.load(model_config(tiny_folder))
+    assert torch.equal(one.log_probs([[1, 5]], [[6, 7]])[0], bare.log_probs([[1, 5]], [[6, 7]])[0])
+
+
+def test_an_adapter_comes_back_as_it_was_saved(tiny_folder: Path, tmp_path: Path):
+    policy = Policy.load(model_config(tiny_folder), lora=LoraSettings(r=2))
+    with torch.no_grad():
+        for p in policy.trainable_parameters().values():
+            p.normal_()
+    policy.save(tmp_path / "a")
+    by_argument = Policy.load(model_config(tiny_folder), adapter=tmp_path / "a")
+    by_config = Policy.load(model_config(tiny_folder, adapter=str(tmp_path / "a")))
+    for loaded in (by_argument, by_config):
+        assert torch.equal(loaded.log_probs([[1, 5]], [[6, 7]])[0], policy.log_probs([[1, 5]], [[6, 7]])[0])
+
+
+def test_what_cannot_be_loaded_is_a_model_error(tiny_folder: Path, tmp_path: Path):
+    (tmp_path / "empty").mkdir()
+    for folder, said in (("absent", "There is no folder"), ("empty", "Cannot load")):
+        with pytest.raises(ModelError, match=said):
+            Policy.load(model_config(tmp_path / folder))
+        with pytest.raises(ModelError, match=said):
+            loading.load_base(model_config(tmp_path / folder), master_float32=False)
+    with pytest.raises(ModelError, match="Cannot load the adapter"):
+        Policy.load(model_config(tiny_folder), adapter=tmp_path / "empty")
+    with pytest.raises(ModelError, match=r"lora.target_modules=\['nowhere'\]"):
+        Policy.load(model_config(tiny_folder), lora=LoraSettings(target_modules=["nowhere"]))
+
+
+def test_an_attention_that_is_not_installed_is_a_model_error(tiny_folder: Path):
+    config = ModelConfig(name_or_path=str(tiny_folder), dtype="bfloat16", device="cpu", attn_implementation="nowhere")
+    with pytest.raises(ModelError, match="Cannot load model"):
+        loading.load_base(config, master_float32=False)
+    if importlib.util.find_spec("flash_attn") is None:
+        config = config.model_copy(update={"attn_implementation": "flash_attention_2"})
+        with pytest.raises(ModelError, match=r"Cannot load model.*(?i:flash)"):
+            loading.load_base(config, master_float32=False)
+
+
+def test_a_model_that_lacks_weights_is_refused(tmp_path: Path):
+    """Transformers would fill them with random numbers; a tied output head is no weight that is lacking."""
+    folder = save_tiny(tmp_path / "model")
+    loading.load_base(model_config(folder), master_float32=False)
+    tensors = load_file(folder / "model.safetensors")
+    del tensors["model.layers.1.mlp.up_proj.weight"]
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ModelError, match=r"lacks 1 of the model's weights \(model\.layers\.1\.mlp\.up_proj\.weight"):
+        loading.load_base(model_config(folder), master_float32=False)
+
+
+def edited(file: Path, **values) -> None:
+    file.write_text(json.dumps(json.loads(file.read_text()) | values))
+
+
+def pickled(folder: Path) -> None:
+    """A pickle that would make the file `ran`, in place of the weights."""
+
+    class Payload:
+        def __reduce__(self):
+            return Path.touch, (folder / "ran",)
+
+    (folder / "model.safetensors").unlink()
+    (folder / "pytorch_model.bin").write_bytes(pickle.dumps(Payload()))
+
+
+def not_finite(folder: Path) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    tensors["model.norm.weight"].fill_(torch.nan)
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+BROKEN = {
+    "weights are a pickle": pickled,
+    "weights are not finite": not_finite,
+    "weights are no file of weights": lambda f: (f / "model.safetensors").write_bytes(b"spoilt"),
+    "hidden_size is text": lambda f: edited(f / "config.json", hidden_size="abc"),
+    "no heads": lambda f: edited(f / "config.json", num_attention_heads=0),
+    "heads that do not divide the size": lambda f: edited(f / "config.json", num_attention_heads=3),
+    "config is a list": lambda f: (f / "config.json").write_text("[]"),
+    "config is a number": lambda f: (f / "config.json").write_text("1"),
+    "tokenizer is empty": lambda f: (f / "tokenizer.json").write_text("{}"),
+    "tokenizer is a list": lambda f: (f / "tokenizer.json").write_text("[]"),
+    "tokenizer settings are a list": lambda f: (f / "tokenizer_config.json").write_text("[]"),
+    "a smaller vocabulary": lambda f: save_tiny_vocabulary(f, 100),
+}
+
+
+def save_tiny_vocabulary(folder: Path, size: int) -> None:
+    model = tiny_model()
+    model.resize_token_embeddings(size)
+    model.save_pretrained(folder)
+
+
+@pytest.mark.parametrize("what", BROKEN)
+def test_a_broken_model_folder_is_one_clear_error(tmp_path: Path, what: str):
+    folder = save_tiny(tmp_path / "model")
+    BROKEN[what](folder)
+    with pytest.raises(ModelError):
+        Policy.load(model_config(folder))
+    assert not (folder / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    "settings", [{"peft_type": "NOWHERE"}, {"peft_type": None}, {"r": "many"}, {"lora_alpha": "x"}]
+)
+def test_a_broken_adapter_is_one_clear_error(tiny_folder: Path, tmp_path: Path, settings: dict):
+    tiny_adapter_policy().save(tmp_path)
+    edited(tmp_path / "adapter_config.json", **settings)
+    with pytest.raises(ModelError, match=f"adapter at {tmp_path}"):
+        Policy.load(model_config(tiny_folder), adapter=tmp_path)
+
+
+def test_an_adapter_of_another_model_is_refused(tiny_folder: Path, tmp_path: Path):
+    wide = tiny_adapter_policy(hidden=64)
+    wide.save(tmp_path / "a")
+    with pytest.raises(ModelError, match="Cannot load the adapter"):
+        Policy.load(model_config(tiny_folder), adapter=tmp_path / "a")
+
+
+def test_a_model_without_a_chat_template_is_refused_before_its_weights_are_loaded(tmp_path: Path, monkeypatch):
+    tokenizer = tiny_tokenizer()
+    tokenizer.chat_template = None
+    tiny_model(tokenizer).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    monkeypatch.setattr(loading, "load_base", lambda *_, **__: pytest.fail("loaded"))
+    with pytest.raises(ModelError, match="no chat template"):
+        Policy.load(model_config(tmp_path))
+
+
+# ------------------------------------------------------------------------------------------- heads
+
+
+SMALL = {
+    "vocab_size": 40,
+    "hidden_size": 16,
+    "intermediate_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "initializer_range": 0.5,
+    "pad_token_id": 0,
+}
+
+
+@pytest.mark.parametrize(
+    ("family", "options", "scale", "softcap"),
+    [
+        ("Llama", {}, 1.0, None),
+        ("Gemma2", {"head_dim": 8, "final_logit_softcapping": 2.0}, 1.0, 2.0),
+        ("Cohere", {"logit_scale": 0.25}, 0.25, None),
+        ("Granite", {"logits_scaling": 8.0}, 1 / 8, None),
+    ],
+)
+def test_the_head_of_each_family_gives_the_models_own_logits(
+    family: str, options: dict, scale: float, softcap: float | None
+):
+    import transformers
+
+    config = getattr(transformers, f"{family}Config")(**SMALL, **options)
+    torch.manual_seed(0)
+    model = getattr(transformers, f"{family}ForCausalLM")(config).eval()
+    head = find_head(model, torch.float32)
+    assert (head.scale, head.softcap) == (scale, softcap)
+    ids = torch.tensor([[3, 1, 4, 1, 5]])
+    with torch.no_grad():
+        found = head.logits(model.get_decoder()(input_ids=ids).last_hidden_state[0])
+        torch.testing.assert_close(found, model(input_ids=ids).logits[0], rtol=1e-4, atol=1e-5)
+
+
+def test_a_model_that_changes_its_logits_in_an_unknown_way_is_refused(monkeypatch):
+    model = tiny_model()
+    forward = model.forward
+
+    def changed(*args, **kwargs):
+        out = forward(*args, **kwargs)
+        out.logits = out.logits * 1.5
+        return out
+
+    monkeypatch.setattr(model, "forward", changed)
+    with pytest.raises(ModelError, match="in a way opct does not know"):
+        find_head(model, torch.float32)
+
+
+# ------------------------------------------------------------------------------------------- hashes
+
+
+def test_weights_hash_sees_names_shapes_dtypes_and_every_bit():
+    a, b = torch.arange(6.0), torch.ones(2, 3, dtype=torch.bfloat16)
+    base = loading.weights_hash([("a", a), ("b", b)])
+    assert len(base) == 16
+    assert loading.weights_hash([("b", b), ("a", a)]) == base
+    changed = a.clone()
+    changed[3] = torch.nextafter(changed[3], torch.tensor(10.0))
+    for other in (
+        [("a", changed), ("b", b)],
+        [("c", a), ("b", b)],
+        [("a", a.view(2, 3)), ("b", b)],
+        [("a", a), ("b", b.float())],
+    ):
+        assert loading.weights_hash(other) != base
+
+
+def test_weights_hash_does_not_depend_on_the_layout():
+    square = torch.arange(9.0).view(3, 3)
+    assert loading.weights_hash([("a", square.T)]) == loading.weights_hash([("a", square.T.contiguous())])
+
+
+def test_template_of_the_tiny_model(tiny_folder: Path):
+    assert loading.load_tokenizer(model_config(tiny_folder)).chat_template == CHAT_TEMPLATE
+
+
+# ------------------------------------------------------------------------------------------- names
+
+
+@pytest.fixture
+def hub(monkeypatch, tmp_path: Path):
+    """A hub whose address nobody knows, and an empty cache; gives the hosts that were looked up."""
+    looked_up = []
+
+    def getaddrinfo(host, port):
+        looked_up.append(host)
+        raise socket.gaierror(-2, "Name or service not known")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(constants, "ENDPOINT", "https://hub.example:8443/models")
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    monkeypatch.setattr("urllib.request.getproxies", dict)
+    return looked_up
+
+
+@pytest.mark.parametrize("name", ["smollm2-135m-instrukt", "SmolLM2-135M-Instruct", "smollm2-135m"])
+def test_a_slip_in_the_name_of_the_own_model_is_one(hub, name: str):
+    with pytest.raises(ModelError, match=rf"There is no folder {name}\. Did you mean '{DEFAULT_MODEL}'\?"):
+        check_model_name(name)
+    assert hub == []
+
+
+@pytest.mark.parametrize("name", ["./absent.gguf", "folder/absent.gguf", "smollm2-135m-instruct.gguf"])
+def test_a_gguf_file_that_is_not_there_is_missed_as_a_file(hub, name: str):
+    with pytest.raises(ModelError, match=rf"No GGUF file at {name}: check the path\.$"):
+        check_model_name(name)
+    assert hub == []
+
+
+def test_a_hub_that_cannot_be_reached_is_said_at_once(hub, tmp_path: Path):
+    """Of what is no folder and was not fetched before; a hub id stays one, however near its name is to our own."""
+    said = r"no folder {} here.*hub\.example cannot be reached.*\(Name or service not known\)"
+    for name in ("runs/nope", "owner/smollm2-135m-instruct", "gpt2"):
+        with pytest.raises(ModelError, match=said.format(name)):
+            loading.resolve_model(name)
+    assert hub == ["hub.example"] * 3
+    (tmp_path / "hub" / "models--owner--fetched").mkdir(parents=True)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "mine.gguf").touch()
+    for name in (DEFAULT_MODEL, "owner/fetched", "folder", "folder/mine.gguf"):
+        check_model_name(name)
+    assert hub == ["hub.example"] * 3
+
+
+@pytest.mark.parametrize("way", ["offline", "proxy", "reached"])
+def test_where_the_hub_may_be_reached_or_its_client_says_so_nothing_is_refused(hub, monkeypatch, way: str):
+    if way == "offline":
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    elif way == "proxy":
+        monkeypatch.setattr("urllib.request.getproxies", lambda: {"https": "http://proxy:3128"})
+    else:
+        monkeypatch.setattr(socket, "getaddrinfo", lambda host, port: hub.append(host) or [("an address",)])
+    check_model_name("owner/name")
+    assert hub == (["hub.example"] if way == "reached" else [])
+
+
+def test_hosts_that_no_proxy_is_asked_for_are_no_proxy(hub, monkeypatch):
+    """A machine with `no_proxy` alone asks the hub itself."""
+    monkeypatch.setattr("urllib.request.getproxies", lambda: {"no": "localhost,10.0.0.0/8"})
+    with pytest.raises(ModelError, match="cannot be reached"):
+        check_model_name("owner/name")

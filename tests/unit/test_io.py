@@ -1,0 +1,182 @@
+import json
+import os
+
+import pytest
+from pydantic import BaseModel
+
+from opct.errors import CheckpointError, RunError
+from opct.runs import io as files
+from opct.runs.io import append_jsonl, atomic_write, file_sha256, read_json, read_jsonl, write_json, write_jsonl
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_atomic_write_replaces_and_leaves_nothing_else(tmp_path):
+    path = tmp_path / "deep" / "a.txt"
+    atomic_write(path, "é")
+    atomic_write(path, b"second")
+    assert path.read_bytes() == b"second"
+    assert names(path.parent) == ["a.txt"]
+
+
+def test_a_write_that_fails_keeps_the_old_content(tmp_path, monkeypatch):
+    path = tmp_path / "a.txt"
+    atomic_write(path, "old")
+
+    def full(descriptor):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(files.os, "fsync", full)
+    with pytest.raises(RunError, match=r"Cannot write .*a\.txt: No space left on device\. Check the free space"):
+        atomic_write(path, "new")
+    assert path.read_text() == "old"
+    assert names(tmp_path) == ["a.txt"]
+
+
+def test_a_path_through_a_file_cannot_be_written(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunError, match="Cannot write"):
+        atomic_write(tmp_path / "file" / "a.txt", "")
+    with pytest.raises(RunError, match="Cannot write"):
+        append_jsonl(tmp_path / "file" / "a.jsonl", {})
+
+
+def test_append_and_read(tmp_path):
+    path = tmp_path / "m.jsonl"
+    for row in ({"step": 1, "text": "a\nb é"}, {"step": 2}):
+        append_jsonl(path, row, fsync=True)
+    assert path.read_bytes().count(b"\n") == 2
+    assert read_jsonl(path) == [{"step": 1, "text": "a\nb é"}, {"step": 2}]
+    assert read_jsonl(tmp_path / "none.jsonl") == []
+
+
+def test_a_torn_last_line_is_dropped_when_read_and_removed_by_the_next_append(tmp_path):
+    path = tmp_path / "m.jsonl"
+    path.write_bytes(b'{"step": 1}\n{"step": 2, "tr')
+    assert read_jsonl(path) == [{"step": 1}]
+    append_jsonl(path, {"step": 2})
+    assert path.read_bytes() == b'{"step": 1}\n{"step": 2}\n'
+
+
+def test_a_torn_only_line_longer_than_a_block_is_removed(tmp_path):
+    """The search for the last line end goes back 64 KiB at a time; here it needs three steps and finds none."""
+    path = tmp_path / "m.jsonl"
+    path.write_bytes(b'{"x": "' + b"y" * 150_000)
+    append_jsonl(path, {"step": 1})
+    assert path.read_bytes() == b'{"step": 1}\n'
+
+
+def test_a_whole_last_line_without_its_end_is_kept(tmp_path):
+    path = tmp_path / "m.jsonl"
+    path.write_bytes(b'{"step": 1}\n{"step": 2}')
+    assert len(read_jsonl(path)) == 2
+    append_jsonl(path, {"step": 3})
+    assert [row["step"] for row in read_jsonl(path)] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("line", [b"{broken", b"[1]", b"\xff"])
+def test_a_bad_line_elsewhere_is_an_error(tmp_path, line):
+    path = tmp_path / "m.jsonl"
+    path.write_bytes(b'{"step": 1}\n' + line + b'\n{"step": 2}\n')
+    with pytest.raises(RunError, match=r"m\.jsonl:2: not (a|valid) JSON"):
+        read_jsonl(path)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_numbers_that_json_does_not_know_are_refused(tmp_path, value):
+    with pytest.raises(RunError, match="NaN or infinite: train/kl"):
+        append_jsonl(tmp_path / "m.jsonl", {"step": 1, "train/kl": value})
+    with pytest.raises(RunError, match="NaN or infinite: in a nested value"):
+        append_jsonl(tmp_path / "m.jsonl", {"kl": [value]})
+    assert names(tmp_path) == []
+
+
+def test_write_jsonl_and_json(tmp_path):
+    write_jsonl(tmp_path / "a.jsonl", [{"a": 1}, {"a": 2}])
+    assert read_jsonl(tmp_path / "a.jsonl") == [{"a": 1}, {"a": 2}]
+    write_json(tmp_path / "a.json", {"é": None})
+    assert json.loads((tmp_path / "a.json").read_text(encoding="utf-8")) == {"é": None}
+
+
+def test_sha256_of_a_file(tmp_path):
+    """SHA-256 of "abc" is the published test vector ba7816bf...15ad."""
+    (tmp_path / "a").write_bytes(b"abc")
+    assert file_sha256(tmp_path / "a") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_a_full_disk_is_an_error_of_the_run():
+    with pytest.raises(RunError, match="No space left on device"):
+        append_jsonl("/dev/full", {"step": 1})
+
+
+class Row(BaseModel):
+    metric: str
+    value: float | None = None
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (b"", "not valid JSON: EOF"),
+        (b'{"a": tru', "not valid JSON"),
+        (b"[" * 100_000, "recursion limit"),
+        (b'{"a": ' + b"1" * 5000 + b"}", "out of range"),
+        (b'{"a": NaN}', "not valid JSON"),
+        (b'{"a": [1e999]}', "too large for a float"),
+        (b'{"a": "\\ud800"}', "not valid JSON"),
+        (b"\xff", "not valid JSON"),
+        (b"[1]", "not a JSON object but list"),
+    ],
+    ids=repr,
+)
+def test_json_that_cannot_be_used_is_one_error_with_what_to_do(tmp_path, text, said):
+    path = tmp_path / "a.json"
+    path.write_bytes(text)
+    with pytest.raises(CheckpointError, match=f"a.json: .*{said}.* Run it again.$"):
+        read_json(path, hint="Run it again.", error=CheckpointError)
+    path.write_bytes(text + b"\n")
+    if text:
+        with pytest.raises(RunError, match=f"a.json:1: .*{said}"):
+            read_jsonl(path)
+
+
+def test_files_are_checked_against_a_model(tmp_path):
+    write_json(tmp_path / "a.json", {"metric": "kl", "value": 1})
+    assert read_json(tmp_path / "a.json", Row) == Row(metric="kl", value=1.0)
+    write_json(tmp_path / "rows.json", [{"metric": "kl"}, {"value": "x"}])
+    with pytest.raises(RunError, match=r"rows.json: 1.metric: Field required; 1.value: Input should be"):
+        read_json(tmp_path / "rows.json", list[Row])
+    write_jsonl(tmp_path / "a.jsonl", [{"metric": "kl"}, {"value": 2}])
+    with pytest.raises(RunError, match=r"a.jsonl:2: metric: Field required"):
+        read_jsonl(tmp_path / "a.jsonl", Row)
+
+
+def test_what_is_no_file_is_not_read(tmp_path):
+    with pytest.raises(RunError, match=r"none.json is missing\. Train first\.$"):
+        read_json(tmp_path / "none.json", hint="Train first.")
+    with pytest.raises(RunError, match="not a regular file"):
+        read_json("/dev/zero")
+
+
+def test_only_regular_files_are_replaced(tmp_path):
+    """A device or a pipe stays what it is; a link stays, and what it names is replaced."""
+    pipe, link = tmp_path / "pipe", tmp_path / "link"
+    os.mkfifo(pipe)
+    with pytest.raises(RunError, match="it is not a regular file"):
+        atomic_write(pipe, "x")
+    assert pipe.is_fifo()
+    atomic_write(tmp_path / "target", "old")
+    link.symlink_to(tmp_path / "target")
+    atomic_write(link, "new")
+    assert link.is_symlink()
+    assert (tmp_path / "target").read_text() == "new"
+
+
+def test_text_that_is_no_unicode_is_refused_before_anything_is_replaced(tmp_path):
+    write_json(tmp_path / "a.json", {"a": 1})
+    with pytest.raises(RunError, match="not valid Unicode"):
+        write_json(tmp_path / "a.json", {"label": "a\udcff"})
+    assert read_json(tmp_path / "a.json") == {"a": 1}
