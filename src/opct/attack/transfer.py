@@ -17,7 +17,7 @@ from opct.data.builders.jailbreak import artifact_behaviors
 from opct.data.duplicates import cross_duplicates
 from opct.data.pairs import Prompt
 from opct.data.perturb.in_the_wild import is_of_attack, load_artifacts, successful_prompts
-from opct.data.perturb.jailbreak import chosen_families, wrapped_prompt
+from opct.data.perturb.jailbreak import wrapped_prompt, wrapper_families
 from opct.errors import DataError
 from opct.judges.protocol import digest
 
@@ -26,7 +26,7 @@ class FamilyTransfer:
     """Wraps each behaviour in the families, one after another, and in further wrappers of each when all had a turn.
 
     Args:
-        families: as `chosen_families` takes them.
+        families: as `wrapper_families` takes them.
         episodes: N of the attack; try number = round x N + episode.
         seed: of the wrappers.
     """
@@ -36,7 +36,7 @@ class FamilyTransfer:
     is_local = True
 
     def __init__(self, families: str | Sequence[str] = "held_out", *, episodes: int, seed: int | str = 0):
-        self.families, self.episodes, self.seed = chosen_families(families), episodes, seed
+        self.families, self.episodes, self.seed = wrapper_families(families), episodes, seed
 
     def identity(self) -> dict[str, Any]:
         """The families, in their order."""

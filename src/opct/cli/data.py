@@ -66,7 +66,7 @@ def build_sycophancy(
     import random
     from collections import Counter
 
-    from opct.data.builders.builtin import build_sycophancy as build
+    from opct.data.builders.sycophancy import build_sycophancy as build
     from opct.data.pairs import write_pairs
     from opct.data.questions import SPLITS, builtin_questions, describe_columns, load_questions, split_of
 

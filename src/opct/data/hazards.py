@@ -355,7 +355,8 @@ def _table_prompt(row: Mapping[str, Any], columns: Mapping[str, str]) -> _SagePr
 def _nested_prompts(row: Mapping[str, Any]) -> Iterator[_SagePrompt]:
     fact = row["safety_fact"]
     if "category" not in row or not isinstance(row.get("prompts"), Mapping):
-        raise RowFault(f"the fact {fact[:50]!r} holds {', '.join(row)}; expected an object with category, prompts")
+        found = ", ".join(key for key in row if key != "safety_fact")
+        raise RowFault(f"the fact {fact[:50]!r} holds {found}; expected an object with category, prompts")
     for style, versions in row["prompts"].items():
         unknown = sorted(set(versions) - set(VERSIONS)) if isinstance(versions, Mapping) else [type(versions).__name__]
         if unknown:

@@ -221,6 +221,8 @@ def load_pairs(source: str | Path, *, split: str = "train") -> list[ContrastiveP
             f"{text} is a table, and pairs are JSON lines. To build pairs from a table of questions run: "
             f"opct data build sycophancy --from {text}"
         )
+    if not text.startswith(HUB) and not Path(text).exists():
+        raise DataError(f"No pair file at {text}: check the path, or build pairs with `opct data build`.")
     pairs: list[ContrastivePair] = []
     faults: list[Fault] = []
     first_seen: dict[str, str] = {}

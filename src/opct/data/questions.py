@@ -11,12 +11,12 @@ import random
 import re
 import unicodedata
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, TypeVar
 
 from opct.data.tables import (
     LETTERS,
@@ -32,7 +32,7 @@ from opct.data.tables import (
     read_rows,
     refuse,
 )
-from opct.errors import DataError
+from opct.errors import DataError, unknown
 
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
@@ -70,6 +70,11 @@ class Question:
     topic: str
 
     @property
+    def split(self) -> Split:
+        """See `split_of`."""
+        return split_of(self.id)
+
+    @property
     def shown_wrong(self) -> tuple[str, ...]:
         """The wrong answers that fit beside the answer in a list of at most ten options: the first nine."""
         return self.wrong[: MAX_OPTIONS - 1]
@@ -90,6 +95,28 @@ def split_of(question_id: str) -> Split:
 def hash_share(text: str) -> float:
     """A number in [0, 1) that depends on the text alone: the first 8 bytes of its sha256 over 2**64."""
     return int.from_bytes(hashlib.sha256(text.encode("utf-8")).digest()[:8], "big") / 2**64
+
+
+class _HasSplit(Protocol):
+    @property
+    def split(self) -> Split: ...
+
+
+Item = TypeVar("Item", bound=_HasSplit)
+
+
+def of_split(items: Sequence[Item], split: str | None, noun: str) -> list[Item]:
+    """The items (`noun` they are) of one split; all of them if it is None.
+
+    Raises:
+        DataError: there is no split of that name, or no item in it.
+    """
+    if split is not None and split not in SPLITS:
+        raise DataError(unknown("split", split, SPLITS))
+    chosen = [item for item in items if split in (None, item.split)]
+    if not chosen:
+        raise DataError(f"None of the {len(items)} {noun} is in the {split} split: give more, or another split.")
+    return chosen
 
 
 def overlaps(a: str, b: str) -> bool:
@@ -346,7 +373,7 @@ def _texts(row: Mapping[str, Any], names: Iterable[str]) -> list[str]:
 
 def _split(text: str) -> list[str]:
     if text.startswith("["):
-        return [_text(item) for item in parse_json(text)]
+        return [_text(item) for item in parse_json(text, list)]
     return [part.strip() for part in text.split("|" if "|" in text else ";") if part.strip()]
 
 

@@ -9,17 +9,16 @@ from __future__ import annotations
 import csv
 import difflib
 import gzip
-import io
-import json
 import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 from opct.errors import SHOWN_FAULTS, DataError
-from opct.runs.io import reason
+from opct.runs import io
 
 HUB = "hf:"
 FORMATS = (".jsonl", ".ndjson", ".json", ".csv", ".tsv")
@@ -147,7 +146,7 @@ def read_text(path: Path, what: str = "row") -> str:
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise DataError(f"{path} is not a whole gzip file ({error}): fetch it again, or unpack it.") from error
     except OSError as error:
-        raise DataError(f"Cannot read {path}: {reason(error)}. Give yourself the right to read it.") from error
+        raise DataError(f"Cannot read {path}: {io.reason(error)}. Give yourself the right to read it.") from error
 
 
 def read_json(path: Path, what: str = "data") -> Any:
@@ -163,49 +162,40 @@ def _parse_file(path: Path, text: str) -> Any:
     try:
         return parse_json(text)
     except RowFault as fault:
-        at = fault.__cause__
-        line = f":{at.lineno}" if isinstance(at, json.JSONDecodeError) else ""
-        raise DataError(f"{path}{line}: {fault}.") from fault
+        raise DataError(f"{path}: {fault}.") from fault
 
 
-def parse_json(text: str) -> Any:
-    """The value of a JSON text.
+def parse_json(text: str, model: Any = Any) -> Any:
+    """The value of a JSON text; see `opct.runs.io.parse_json` for its bounds.
 
     Raises:
-        RowFault: it is not JSON, too large or too deep to be data, or holds half a character.
+        RowFault: it is not JSON, or does not fit the model.
     """
     try:
-        value = json.loads(text)
-        if "\\ud" in text or "\\uD" in text:  # only an escape can smuggle a lone surrogate into UTF-8 text
-            json.dumps(value, ensure_ascii=False).encode()
-    except json.JSONDecodeError as error:
-        raise RowFault(f"not valid JSON: {error.msg} at column {error.colno}") from error
-    except UnicodeEncodeError as error:
-        half = error.object[error.start : error.end]
-        raise RowFault(f"it holds {half!r}, half of a character: write the character whole") from error
-    except RecursionError as error:
-        raise RowFault("not usable JSON: it is nested too deeply") from error
-    except ValueError as error:  # an integer of more digits than Python reads
-        raise RowFault(f"not usable JSON: {error}") from error
-    return value
+        return io.parse_json(text, model)
+    except ValueError as fault:
+        raise RowFault(str(fault)) from fault
 
 
 def _is_json_lines(text: str) -> bool:
     """True if a .json file holds one object a line, as many tools write it."""
     first, _, rest = text.lstrip().partition("\n")
+    if not rest.strip():
+        return False
     try:
-        return bool(rest.strip()) and isinstance(parse_json(first), dict)
+        parse_json(first, dict)
     except RowFault:
         return False
+    return True
 
 
 def _jsonl_rows(path: Path, text: str) -> Iterator[Row]:
     for number, line in enumerate(text.split("\n"), start=1):
         if line.strip():
             try:
-                yield f"{path}:{number}", _object(parse_json(line))
+                yield f"{path}:{number}", parse_json(line, dict)
             except RowFault as fault:
-                yield f"{path}:{number}", BadRow(str(fault))
+                yield f"{path}:{number}", BadRow(str(fault).replace(" at line 1 column", " at column"))
 
 
 def _json_rows(path: Path, text: str, what: str, keyed_by: str | None, text_column: str | None) -> list[Row]:
@@ -234,7 +224,7 @@ def _delimiter(text: str) -> str:
 
 
 def _table_rows(path: Path, text: str, delimiter: str) -> Iterator[Row]:
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    reader = csv.reader(StringIO(text, newline=""), delimiter=delimiter, strict=True)
     header: list[str] | None = None
     start = 1
     try:

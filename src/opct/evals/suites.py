@@ -217,7 +217,7 @@ _OF_GRADED = {name: suite for suite in _ALL for name in suite.graded}
 FAMILIES_OF: dict[str, Iterable[str]] = {
     SHORT: FAMILIES,
     CHOICE: FAMILIES,
-    JAILBREAK: wrappers.SPLITS,
+    JAILBREAK: wrappers.FAMILIES,
     SAFETY_AWARENESS: hidden.FAMILIES,
 }
 

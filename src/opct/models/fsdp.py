@@ -25,8 +25,8 @@ from torch import Tensor
 from opct import distributed
 from opct.config.schema import ModelConfig, TrainConfig
 from opct.models.backbone import Backbone, full_tensor
+from opct.models.inference.decode import no_shared_rows_reason
 from opct.models.inference.prefix_sharing import no_prefix_sharing_reason
-from opct.models.inference.rows import no_shared_rows_reason
 from opct.models.kernels.attention import GROUPED
 from opct.models.loading import choose_device, resolve_model
 from opct.models.policy import Policy

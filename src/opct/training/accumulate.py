@@ -14,8 +14,8 @@ from opct.errors import NonFiniteError
 from opct.methods import Method
 from opct.methods.rollouts import Rollout
 from opct.models.fsdp import for_gradients
+from opct.models.inference.decode import no_shared_rows_reason
 from opct.models.inference.prefix_sharing import NOT_SHARED, Prefixes, no_cascade_reason, shared_batches
-from opct.models.inference.rows import no_shared_rows_reason
 from opct.models.kernels.attention import GROUPED
 from opct.models.policy import Policy
 from opct.models.scoring import micro_batches

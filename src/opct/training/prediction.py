@@ -12,8 +12,8 @@ from opct.data.render import prompt_tokens
 from opct.errors import ModelError
 from opct.models.chunked_loss import BLOCK_VALUES
 from opct.models.cost_model import Batch, Machine, Memory, Setting, memory, operations, step_time
+from opct.models.inference.decode import shares
 from opct.models.inference.prefix_sharing import PREFIX_SHARE, ROW_TOKENS, no_cascade_reason
-from opct.models.inference.rows import shares
 from opct.models.inference.sampler import rows_that_fit
 from opct.models.loading import TEACHER_ADAPTER
 from opct.models.policy import Policy

@@ -134,7 +134,7 @@ def test_what_the_embedded_evaluation_asks_is_left_out(tmp_path, capsys):
         (["--families", "fictoin"], "Did you mean 'fiction'"),
         (["--parts", "twins"], "Did you mean 'twin'"),
         (["--per-behavior", 30], "use 1 to 7"),
-        (["--families", "in_the_wild"], "takes its templates from a file"),
+        (["--families", "in_the_wild"], "takes its prompts from a file"),
         (["--twins", "x.csv"], "name it with --from"),
         (["--from", "none.csv"], "No behaviour file at none.csv"),
         (["--from", "hf:owner/set"], "names no revision"),

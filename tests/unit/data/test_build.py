@@ -6,9 +6,10 @@ from collections import Counter
 import pytest
 
 from opct.data.benign import builtin_benign
-from opct.data.builders.builtin import benign_pair, build_sycophancy, builtin_pairs
+from opct.data.builders.builtin import benign_pair, builtin_pairs
+from opct.data.builders.sycophancy import build_sycophancy
 from opct.data.pairs import load_pairs, row_faults, write_pairs
-from opct.data.perturb.sycophancy import FAMILIES, SPLITS
+from opct.data.perturb.sycophancy import FAMILIES
 from opct.data.questions import Question, builtin_questions, split_of
 from opct.errors import DataError
 
@@ -20,7 +21,7 @@ def test_builtin_sycophancy_is_two_training_families_for_each_training_question(
     train = [question.id for question in builtin_questions() if split_of(question.id) == "train"]
     assert Counter(pair.meta["question_id"] for pair in pairs) == Counter(dict.fromkeys(train, 2))
     families = Counter(pair.family for pair in pairs)
-    assert set(families) == {name for name, split in SPLITS.items() if split == "train"}
+    assert set(families) == {name for name, family in FAMILIES.items() if family.split == "train"}
     assert max(families.values()) - min(families.values()) <= 1
     assert {pair.meta["split"] for pair in pairs} == {"train"}
     assert not any(pair.is_identity for pair in pairs)
@@ -61,7 +62,7 @@ def test_families_by_group_name_or_list():
         return {pair.family for pair in build_sycophancy(QUESTIONS, families=families)}
 
     assert found("all") == set(FAMILIES)
-    assert found("held_out") == {name for name, split in SPLITS.items() if split == "held_out"}
+    assert found("held_out") == {name for name, family in FAMILIES.items() if family.split == "held_out"}
     assert found("pressure") == {"pressure"}
     assert found(["pressure", "post_hoc"]) == {"pressure", "post_hoc"}
 

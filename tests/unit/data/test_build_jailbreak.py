@@ -12,7 +12,7 @@ from opct.data.builders.jailbreak import artifact_behaviors, build_jailbreak
 from opct.data.dataset import load_training_pairs
 from opct.data.pairs import ContrastivePair, load_pairs, row_faults, write_pairs
 from opct.data.perturb.in_the_wild import Artifact, WildTemplate
-from opct.data.perturb.jailbreak import OWN_FAMILIES, REFUSED_TURNS, SAFETY_SYSTEM, SPLITS, bare_prompt
+from opct.data.perturb.jailbreak import FAMILIES, OWN_FAMILIES, REFUSED_TURNS, SAFETY_SYSTEM, bare_prompt
 from opct.errors import DataError
 
 BEHAVIORS = [
@@ -66,7 +66,7 @@ def test_families_take_turns():
     counts = Counter(pair.family for pair in pairs["behavior"])
     assert len(counts) == 7
     assert max(counts.values()) - min(counts.values()) <= 1
-    assert {SPLITS[family] for family in counts} == {"train"}
+    assert {FAMILIES[family].split for family in counts} == {"train"}
     assert Counter(pair.family for pair in pairs["twin"]) == counts
 
 
@@ -268,7 +268,7 @@ def test_pairs_survive_the_file(tmp_path):
         ({"parts": []}, "There are no parts"),
         ({"per_behavior": 0}, "per_behavior is 0, with 7 families"),
         ({"per_behavior": 8}, "use 1 to 7"),
-        ({"families": "in_the_wild"}, "takes its templates from a file"),
+        ({"families": "in_the_wild"}, "takes its prompts from a file"),
         ({"split": "validation"}, "None of the 3 behaviours is in the validation split"),
         ({"source": BEHAVIORS[2:], "parts": ["twin"]}, "has a benign twin"),
     ],

@@ -29,7 +29,7 @@ from opct.data.duplicates import (
 )
 from opct.data.hazards import HazardPrompt, SafetyFact, builtin_facts
 from opct.data.pairs import ContrastivePair
-from opct.data.perturb.safety_teachers import privileged_prompt
+from opct.data.perturb.safety_awareness import privileged_prompt
 from opct.runs.io import atomic_write
 from opct.runs.run_dir import RunDir
 

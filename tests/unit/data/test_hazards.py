@@ -361,7 +361,7 @@ def test_missing_and_broken_files(tmp_path):
     with pytest.raises(DataError, match="No safety fact file at"):
         load_facts(tmp_path / "none.json")
     (tmp_path / "broken.json").write_text("{", encoding="utf-8")
-    with pytest.raises(DataError, match=r"broken\.json:1: not valid JSON"):
+    with pytest.raises(DataError, match=r"broken\.json: not valid JSON: .* line 1"):
         load_facts(tmp_path / "broken.json")
 
 

@@ -93,7 +93,7 @@ def test_template_faults(tmp_path):
         load_templates(write(tmp_path / "a.json", []))
     with pytest.raises(DataError, match="No template file at"):
         load_templates(tmp_path / "none.json")
-    with pytest.raises(DataError, match=r"a\.json:1: not valid JSON"):
+    with pytest.raises(DataError, match=r"a\.json: not valid JSON: .* line 1"):
         load_templates(write(tmp_path / "a.json", "[broken"))
 
 

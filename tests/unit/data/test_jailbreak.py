@@ -1,10 +1,7 @@
 """Jailbreak wrappers: what comes through them, whatever the request holds."""
 
-import os
 import random
 import string
-import subprocess
-import sys
 from collections import Counter
 
 import pytest
@@ -27,10 +24,9 @@ from opct.data.perturb.jailbreak import (
     FAMILIES,
     IN_THE_WILD,
     OWN_FAMILIES,
-    SPLITS,
     bare_prompt,
-    chosen_families,
     wrapped_prompt,
+    wrapper_families,
 )
 from opct.data.perturb.jailbreak_templates import SHOTS
 from opct.errors import DataError
@@ -47,12 +43,6 @@ REQUESTS = {
     "percent": "100% of %s and %(x)s and \\n and $HOME",
     "long": "words and words " * 3125,
 }
-DIGEST_SCRIPT = """
-import hashlib, json
-from opct.data.builders.jailbreak import build_jailbreak
-pairs = build_jailbreak(families="all", parts=("behavior", "twin", "anchor"), seed=5, per_behavior=None, split="test")
-print(hashlib.sha256(json.dumps([pair.to_json() for pair in pairs]).encode()).hexdigest())
-"""
 
 
 def wrapped(request, family, seed=0, **settings):
@@ -67,30 +57,25 @@ def shown(prompt) -> str:
 
 
 def test_families_and_splits():
-    assert set(FAMILIES) == set(SPLITS)
     assert len(OWN_FAMILIES) == 15
     assert set(FAMILIES) - set(OWN_FAMILIES) == {IN_THE_WILD, ARTIFACT}
-    assert len(chosen_families("train")) == 7
-    assert len(chosen_families("held_out")) == 8
-    assert chosen_families("all") == list(OWN_FAMILIES)
-    assert chosen_families("held_out", with_templates=True)[-1] == IN_THE_WILD
-    assert chosen_families("rot13, fiction,rot13") == ["rot13", "fiction"]
+    assert len(wrapper_families("train")) == 7
+    assert len(wrapper_families("held_out")) == 8
+    assert wrapper_families("all") == list(OWN_FAMILIES)
+    assert wrapper_families("held_out", with_templates=True)[-1] == IN_THE_WILD
+    assert wrapper_families("rot13, fiction,rot13") == ["rot13", "fiction"]
 
 
 def test_every_family_has_several_different_wrappers_and_none_is_shared():
     for name in OWN_FAMILIES:
-        assert len(set(FAMILIES[name].wrappers)) == len(FAMILIES[name].wrappers) >= 6, name
-    turns = Counter(w.turns for name in OWN_FAMILIES if name != "many_shot" for w in FAMILIES[name].wrappers)
+        assert len(set(FAMILIES[name].templates)) == len(FAMILIES[name].templates) >= 6, name
+    turns = Counter(w.turns for name in OWN_FAMILIES if name != "many_shot" for w in FAMILIES[name].templates)
     assert [turn for turn, n in turns.items() if n > 1] == []
-
-
-def test_multi_turn_families():
-    assert {name for name in OWN_FAMILIES if FAMILIES[name].multi_turn} == {"many_shot", "build_up"}
 
 
 def test_templates_use_known_fields_and_hold_the_request_once():
     for name in OWN_FAMILIES:
-        for wrapper in FAMILIES[name].wrappers:
+        for wrapper in FAMILIES[name].templates:
             assert len(wrapper.turns) % 2 == 1, "the last turn is the user's"
             assert wrapper.turns[0] is not None
             assert None not in wrapper.turns[::2], "only the assistant's turns are sampled"
@@ -105,7 +90,7 @@ def test_templates_use_known_fields_and_hold_the_request_once():
 
 
 def test_harmless_exchanges_all_comply():
-    assert len({asked for asked, _ in SHOTS}) == len(SHOTS) >= max(w.shots for w in FAMILIES["many_shot"].wrappers)
+    assert len({asked for asked, _ in SHOTS}) == len(SHOTS) >= max(w.shots for w in FAMILIES["many_shot"].templates)
     from opct.evals.graders.refusal import grade_refusal
 
     assert {grade_refusal(said).verdict for _, said in SHOTS} == {"complied"}
@@ -205,7 +190,7 @@ def test_a_request_comes_through_intact(family, request_):
 
 def _pieces(request, family, seed):
     rng = random.Random(f"{seed}/a/b/{family}/wrapper")
-    rng.choice(FAMILIES[family].wrappers)
+    rng.choice(FAMILIES[family].templates)
     return split_payload(request, rng)
 
 
@@ -237,7 +222,7 @@ def test_many_shot_has_its_exchanges():
 def test_all_wrappers_of_a_family_occur_and_a_key_fixes_one():
     for family in OWN_FAMILIES:
         seen = {shown(wrapped("Say hi", family, seed)) for seed in range(200)}
-        assert len(seen) >= len(FAMILIES[family].wrappers), family
+        assert len(seen) >= len(FAMILIES[family].templates), family
         assert wrapped("Say hi", family, 3) == wrapped("Say hi", family, 3)
     behavior, twin = wrapped("BAD", "fiction", 3), wrapped("GOOD", "fiction", 3)
     assert shown(behavior).replace("BAD", "GOOD") == shown(twin)
@@ -267,8 +252,8 @@ def test_a_system_prompt_comes_first():
     ("request_", "family", "message"),
     [
         ("x", "fictoin", "Did you mean 'fiction'"),
-        ("x", IN_THE_WILD, "takes its templates from a file"),
-        ("x", ARTIFACT, "made of finished prompts"),
+        ("x", IN_THE_WILD, "takes its prompts from a file"),
+        ("x", ARTIFACT, "takes its prompts from a file"),
         (" \n", "fiction", "is empty"),
         ("\ud83d", "base64", "half of a character"),
     ],
@@ -276,21 +261,5 @@ def test_a_system_prompt_comes_first():
 def test_faults(request_, family, message):
     with pytest.raises(DataError, match=message):
         wrapped(request_, family)
-    with pytest.raises(DataError, match="There are no families"):
-        chosen_families([])
-
-
-def test_the_same_bytes_in_another_process():
-    """Whatever the hash seed of the process."""
-    digests = set()
-    for hash_seed in ("0", "1"):
-        done = subprocess.run(
-            [sys.executable, "-c", DIGEST_SCRIPT],
-            env={**os.environ, "PYTHONHASHSEED": hash_seed},
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=60,
-        )
-        digests.add(done.stdout)
-    assert len(digests) == 1
+    with pytest.raises(DataError, match="There are no jailbreak families"):
+        wrapper_families([])

@@ -206,7 +206,7 @@ def test_all_faults_come_at_once_with_file_and_line(tmp_path):
     assert "no wrong answer is left" in faults["7"]
     assert f"duplicate id '1', first at {path}:1" in faults["8"]
     assert "the id (column 'id') is empty" in faults["9"]
-    assert "found list" in faults["10"]
+    assert "not a JSON object but list" in faults["10"]
 
 
 def test_csv_rows_count_lines_not_records(tmp_path):
@@ -227,7 +227,7 @@ def test_csv_rows_count_lines_not_records(tmp_path):
         ("f.jsonl.gz", b"plain", "not a whole gzip file"),
         ("f.jsonl.gz", gzip.compress(b'{"question": 1}' * 50, mtime=0)[:-12], "not a whole gzip file"),
         ("f.json", b'{"a": 1}', "must be a list of objects"),
-        ("f.json", b"[1,\n2,,]", r"f\.json:2: not valid JSON"),
+        ("f.json", b"[1,\n2,,]", r"f\.json: not valid JSON: .* line 2"),
         ("f.csv", b'question,answer\n"Q?,x\n', "not a readable table"),
     ],
 )

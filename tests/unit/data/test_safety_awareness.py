@@ -9,19 +9,20 @@ import pytest
 from tests.conftest import REPOSITORY
 
 from opct.data.builders.builtin import builtin_pairs
-from opct.data.builders.safety_awareness import build_safety_awareness, chosen_families
+from opct.data.builders.safety_awareness import build_safety_awareness
 from opct.data.duplicates import near_duplicate_groups
 from opct.data.hazards import HazardPrompt, SafetyFact, builtin_facts
 from opct.data.pairs import load_pairs, row_faults, write_pairs
+from opct.data.perturb.families import chosen_families
 from opct.data.perturb.safety_awareness import (
+    AXIS,
     FAMILIES,
     HAZARD,
     SAFE_TWIN,
-    SPLITS,
     perturbed_prompt,
-    safety_pairs,
+    privileged_prompt,
 )
-from opct.data.perturb.safety_teachers import EXAMPLES, privileged_prompt
+from opct.data.perturb.safety_awareness_templates import TEACHER_EXAMPLES as EXAMPLES
 from opct.errors import DataError
 from opct.evals.graders.warning import grade_warning
 
@@ -44,7 +45,7 @@ def last(prompt):
     return prompt[-1]["content"]
 
 
-@pytest.mark.parametrize("family", [name for name, family in FAMILIES.items() if not family.misspells])
+@pytest.mark.parametrize("family", [name for name, family in FAMILIES.items() if name != "typos"])
 @pytest.mark.parametrize("text", HOSTILE, ids=["braces", "code", "rtl", "spaces", "50000"])
 def test_any_text_passes_through_a_family_intact(family, text):
     for seed in range(6):
@@ -181,7 +182,7 @@ def test_no_wording_warns_or_names_a_hazard():
     """Around an empty message no family says anything that the grader of a fact takes for a warning."""
     facts = builtin_facts()[::4]
     for family in FAMILIES.values():
-        for wording in family.phrasings:
+        for wording in family.templates:
             around = " ".join([*wording.before, wording.text.format(prompt="")])
             verdicts = (
                 {grade_warning(around, fact.about, fact.harm, fact.keep).verdict for fact in facts}
@@ -193,11 +194,11 @@ def test_no_wording_warns_or_names_a_hazard():
 
 def test_the_same_seed_gives_the_same_bytes():
     """A hash of all pairs of all families: any change of wording, data or draws shows here and must be meant."""
-    pairs = safety_pairs(builtin_facts(), list(FAMILIES), seed=3, per_prompt=None)
+    pairs = build_safety_awareness(builtin_facts(), families=list(FAMILIES), seed=3, per_prompt=None)
     text = "\n".join(json.dumps(pair.to_json(), sort_keys=True, ensure_ascii=False) for pair in pairs)
-    assert pairs == safety_pairs(builtin_facts(), list(FAMILIES), seed=3, per_prompt=None)
+    assert pairs == build_safety_awareness(builtin_facts(), families=list(FAMILIES), seed=3, per_prompt=None)
     assert hashlib.sha256(text.encode()).hexdigest()[:16] == "4c91337697869b2b"
-    assert pairs != safety_pairs(builtin_facts(), list(FAMILIES), seed=4, per_prompt=None)
+    assert pairs != build_safety_awareness(builtin_facts(), families=list(FAMILIES), seed=4, per_prompt=None)
 
 
 def test_builtin_pairs_are_two_training_families_for_each_message_of_the_training_facts():
@@ -207,7 +208,7 @@ def test_builtin_pairs_are_two_training_families_for_each_message_of_the_trainin
     assert kinds == {HAZARD: 2 * sum(len(f.prompts) for f in facts), SAFE_TWIN: 2 * sum(len(f.twins) for f in facts)}
     for kind in kinds:
         families = Counter(pair.family for pair in pairs if pair.meta["kind"] == kind)
-        assert set(families) == set(chosen_families("train"))
+        assert set(families) == set(chosen_families("train", FAMILIES, AXIS))
         assert max(families.values()) - min(families.values()) <= 1
     assert {pair.meta["split"] for pair in pairs} == {"train"}
     assert len({pair.id for pair in pairs}) == len(pairs)
@@ -219,7 +220,10 @@ def test_builtin_pairs_are_two_training_families_for_each_message_of_the_trainin
 def test_twins():
     """Identity by default; with the same privileged fact; or left out."""
     facts = builtin_facts("train")[:3]
-    by_kind = {kind: safety_pairs(facts, ["plain"], twins=kind) for kind in ("identity", "privileged", "none")}
+    by_kind = {
+        kind: build_safety_awareness(facts, families=["plain"], twins=kind)
+        for kind in ("identity", "privileged", "none")
+    }
     assert [len(pairs) for pairs in by_kind.values()] == [18, 18, 12]
     for pair in by_kind["identity"]:
         assert pair.is_identity == (pair.meta["kind"] == SAFE_TWIN)
@@ -228,7 +232,7 @@ def test_twins():
         assert "If it does not apply" in pair.teacher_prompt[0]["content"]
     assert {pair.meta["kind"] for pair in by_kind["none"]} == {HAZARD}
     with pytest.raises(DataError, match=r"Unknown kind of twins 'identical'\. Did you mean 'identity'"):
-        safety_pairs(facts, ["plain"], twins="identical")
+        build_safety_awareness(facts, families=["plain"], twins="identical")
 
 
 @pytest.mark.parametrize(("families", "per_prompt"), [("train", 1), ("train", 2), ("all", 1), ("all", 2), ("all", 4)])
@@ -236,7 +240,7 @@ def test_no_family_is_bound_to_a_style(families, per_prompt):
     """Each style of hazard meets each family, whatever divides what."""
     pairs = build_safety_awareness(families=families, per_prompt=per_prompt)
     met = {(pair.meta["style"], pair.family) for pair in pairs}
-    assert len(met) == 5 * len(chosen_families(families))
+    assert len(met) == 5 * len(chosen_families(families, FAMILIES, AXIS))
 
 
 def test_twins_and_hazards_come_in_the_same_families():
@@ -247,20 +251,15 @@ def test_twins_and_hazards_come_in_the_same_families():
 
 
 def test_families_and_splits():
-    assert set(SPLITS) == set(FAMILIES)
-    assert chosen_families("all") == list(FAMILIES)
-    assert chosen_families("held_out") == ["hurried", "anxious", "multi_turn"]
-    assert chosen_families("typos, plain,typos") == ["typos", "plain"]
-    with pytest.raises(DataError, match="Did you mean 'hurried'"):
-        chosen_families("huried")
-    with pytest.raises(DataError, match=r"Unknown safety-awareness family .* 'plane'\. Did you mean 'plain'"):
-        chosen_families(["plane"])
+    assert chosen_families("held_out", FAMILIES, AXIS) == ["hurried", "anxious", "multi_turn"]
+    with pytest.raises(DataError, match=r"Unknown safety_awareness family .* 'plane'\. Did you mean 'plain'"):
+        build_safety_awareness(families=["plane"])
     with pytest.raises(
         DataError, match=r"per_prompt is 4, with 3 families \(hurried, anxious, multi_turn\): use 1 to 3"
     ):
         build_safety_awareness(families="held_out", per_prompt=4)
-    with pytest.raises(DataError, match="no families"):
-        safety_pairs(builtin_facts(), [])
+    with pytest.raises(DataError, match="no safety_awareness families"):
+        build_safety_awareness(builtin_facts(), families=[])
 
 
 def test_a_split_without_facts_is_refused():
@@ -279,6 +278,6 @@ def test_every_family_is_documented():
     """Its split and how many phrasings it has."""
     page = (REPOSITORY / "docs" / "data.md").read_text(encoding="utf-8")
     for family in FAMILIES.values():
-        split, turns = family.split.replace("_", " "), "several" if family.multi_turn else "one"
-        assert f"| `{family.name}` | {split} | {turns} | {len(family.phrasings)} |" in page, family.name
+        split, turns = family.split.replace("_", " "), "several" if family.name == "multi_turn" else "one"
+        assert f"| `{family.name}` | {split} | {turns} | {len(family.templates)} |" in page, family.name
     assert f"{len(builtin_facts())} hazards" in page

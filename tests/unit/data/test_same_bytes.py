@@ -7,9 +7,10 @@ import pytest
 
 from opct.config.schema import TrainConfig
 from opct.data.behaviors import builtin_behaviors
-from opct.data.builders.builtin import BUILTIN_NAMES, build_sycophancy, builtin_pairs
+from opct.data.builders.builtin import BUILTIN_NAMES, builtin_pairs
 from opct.data.builders.jailbreak import build_jailbreak
 from opct.data.builders.safety_awareness import build_safety_awareness
+from opct.data.builders.sycophancy import build_sycophancy
 from opct.data.dataset import batch_of, load_training_pairs, pairs_hash
 from opct.data.questions import SPLITS, builtin_questions
 

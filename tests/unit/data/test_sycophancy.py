@@ -1,28 +1,22 @@
 """Sycophancy families: what each pair promises, whatever the question holds."""
 
-import hashlib
-import json
-import os
 import re
 import string
-import subprocess
-import sys
 from collections import Counter
 from dataclasses import fields
 
 import pytest
 
+from opct.data.builders.sycophancy import build_sycophancy, sycophancy_pair
 from opct.data.pairs import row_faults
 from opct.data.perturb import sycophancy_templates
 from opct.data.perturb.sycophancy import (
     FAMILIES,
     INSTRUCTIONS,
-    SPLITS,
+    MULTI_TURN,
     clean_prompt,
     perturbed_prompt,
     suggested_answer,
-    sycophancy_pair,
-    sycophancy_pairs,
 )
 from opct.data.perturb.sycophancy_templates import Phrasing
 from opct.data.questions import Question, builtin_questions, overlaps
@@ -34,18 +28,6 @@ SYDNEY = Question(
 MANY = [Question(f"t/{i}", f"Question {i}?", f"right{i}", (), ("alpha", "beta", "gamma"), "t") for i in range(60)]
 FORMATS = ("short", "choice")
 
-DIGEST_SCRIPT = """
-import hashlib, json
-from opct.data.perturb.sycophancy import FAMILIES, sycophancy_pairs
-from opct.data.questions import builtin_questions
-pairs = [
-    pair.to_json()
-    for format in ("short", "choice")
-    for pair in sycophancy_pairs(builtin_questions()[:40], FAMILIES, answer_format=format, seed=5, per_question=None)
-]
-print(hashlib.sha256(json.dumps(pairs).encode()).hexdigest())
-"""
-
 
 def text_of(pair) -> str:
     return "\n".join(message["content"] or "" for message in pair.prompt)
@@ -55,20 +37,18 @@ def text_of(pair) -> str:
 
 
 def test_ten_families_half_of_them_held_out():
-    assert set(FAMILIES) == set(SPLITS)
-    assert len(FAMILIES) == 10
-    assert sorted(SPLITS.values()) == ["held_out"] * 5 + ["train"] * 5
+    assert sorted(family.split for family in FAMILIES.values()) == ["held_out"] * 5 + ["train"] * 5
 
 
 def test_every_family_has_enough_different_phrasings():
-    assert len(FAMILIES["suggested_answer"].phrasings) >= 12
+    assert len(FAMILIES["suggested_answer"].templates) >= 12
     for family in FAMILIES.values():
-        assert len(family.phrasings) >= 10, family.name
-        assert len(set(family.phrasings)) == len(family.phrasings), family.name
+        assert len(family.templates) >= 10, family.name
+        assert len(set(family.templates)) == len(family.templates), family.name
 
 
 def test_families_share_no_phrasing():
-    texts = Counter(p.text for family in FAMILIES.values() for p in family.phrasings if p.text != "{question}")
+    texts = Counter(p.text for family in FAMILIES.values() for p in family.templates if p.text != "{question}")
     assert [text for text, n in texts.items() if n > 1] == []
 
 
@@ -82,7 +62,7 @@ def test_templates_use_known_fields_only():
     }
     assert set(known) == {field.name for field in fields(Phrasing)}
     for family in FAMILIES.values():
-        for phrasing in family.phrasings:
+        for phrasing in family.templates:
             for part, names in known.items():
                 template = getattr(phrasing, part) or ""
                 found = {name for _, name, _, _ in string.Formatter().parse(template) if name is not None}
@@ -91,7 +71,7 @@ def test_templates_use_known_fields_only():
 
 def test_every_phrasing_pushes_the_suggestion():
     for family in FAMILIES.values():
-        for phrasing in family.phrasings:
+        for phrasing in family.templates:
             if family.name == "spurious_marker":
                 assert phrasing.marked != phrasing.plain
             else:
@@ -178,7 +158,7 @@ def test_turns_of_the_multi_turn_families():
     assert post.meta["suggested"] in post.prompt[1]["content"]
     lettered = sycophancy_pair(SYDNEY, "post_hoc", answer_format="choice")
     assert lettered.prompt[1]["content"] == lettered.meta["suggested_option"]
-    single = [family.name for family in FAMILIES.values() if not family.multi_turn]
+    single = [family.name for family in FAMILIES.values() if family.name not in MULTI_TURN]
     assert all(len(sycophancy_pair(SYDNEY, name).prompt) == 1 for name in single)
 
 
@@ -212,7 +192,7 @@ def test_worked_examples_are_two_or_three_and_never_right():
 def test_any_number_of_options_from_two_to_ten():
     for count in (1, 4, 9, 12):
         question = Question("q", "Q?", "right", (), tuple(f"wrong{i}" for i in range(count)), "t")
-        pairs = sycophancy_pairs([question], FAMILIES, answer_format="choice", per_question=None)
+        pairs = build_sycophancy([question], families=FAMILIES, answer_format="choice", per_question=None)
         for pair in pairs:
             assert len(pair.meta["options"]) == min(count + 1, 10)
             assert pair.meta["suggested"] in pair.meta["options"]
@@ -246,15 +226,18 @@ def test_letters_that_differ_in_case_are_different_options():
 def test_questions_without_a_usable_wrong_answer_are_reported_at_once():
     bad = [Question(f"bad{i}", "Q?", "York", (), ("New York",), "t") for i in range(2)]
     with pytest.raises(DataError) as error:
-        sycophancy_pairs([*bad, SYDNEY], ["majority"])
-    assert len(error.value.faults) == 2
-    assert "bad1" in error.value.faults[1]
+        build_sycophancy([*bad, SYDNEY], families=["majority"])
+    assert "2 faults" in str(error.value)
+    assert "question 'bad0': none of its wrong answers" in str(error.value)
+    assert "(and 1 more like it: question 'bad1')" in str(error.value)
     assert "choice format" in error.value.faults[1]
 
 
 def test_builtin_suggestions_are_wrong_in_every_family_and_format():
     for answer_format in FORMATS:
-        for pair in sycophancy_pairs(builtin_questions(), FAMILIES, answer_format=answer_format, per_question=3):
+        for pair in build_sycophancy(
+            builtin_questions(), families=FAMILIES, answer_format=answer_format, per_question=3
+        ):
             right = (pair.meta["answer"], *pair.meta["aliases"])
             assert not any(overlaps(pair.meta["suggested"], text) for text in right), pair.id
             assert list(row_faults(pair.to_json())) == []
@@ -265,14 +248,14 @@ def test_builtin_suggestions_are_wrong_in_every_family_and_format():
 
 def test_families_take_turns():
     """60 questions x 2 families are 120 pairs over 5 families: 24 each, never the same family twice for a question."""
-    pairs = sycophancy_pairs(MANY, [name for name, split in SPLITS.items() if split == "train"], per_question=2)
+    pairs = build_sycophancy(MANY, families="train", per_question=2)
     assert set(Counter(pair.family for pair in pairs).values()) == {24}
     assert len({pair.id for pair in pairs}) == 120
 
 
 def test_seeds_and_families_vary_phrasing_and_suggestion_independently():
-    pairs = sycophancy_pairs(MANY, ["pressure"])
-    templates = FAMILIES["pressure"].phrasings
+    pairs = build_sycophancy(MANY, families=["pressure"])
+    templates = FAMILIES["pressure"].templates
     drawn = Counter()
     for pair in pairs:
         rendered = [
@@ -287,18 +270,18 @@ def test_seeds_and_families_vary_phrasing_and_suggestion_independently():
         ]
         drawn[(rendered[0], pair.meta["suggested"])] += 1
     assert len(drawn) > 12, "of 8 x 3 combinations of phrasing and suggestion most should occur in 60 draws"
-    assert [p.prompt for p in pairs] != [p.prompt for p in sycophancy_pairs(MANY, ["pressure"], seed=1)]
+    assert [p.prompt for p in pairs] != [p.prompt for p in build_sycophancy(MANY, families=["pressure"], seed=1)]
 
 
 def test_unknown_names_are_refused_with_the_nearest():
     with pytest.raises(DataError, match="Did you mean 'majority'"):
-        sycophancy_pairs([SYDNEY], ["majorty"])
+        build_sycophancy([SYDNEY], families=["majorty"])
     with pytest.raises(DataError, match="Did you mean 'choice'"):
-        sycophancy_pairs([SYDNEY], ["majority"], answer_format="choices")
+        build_sycophancy([SYDNEY], families=["majority"], answer_format="choices")
     with pytest.raises(DataError, match="per_question is 3, with 2 families"):
-        sycophancy_pairs([SYDNEY], ["majority", "pressure"], per_question=3)
-    with pytest.raises(DataError, match="no families"):
-        sycophancy_pairs([SYDNEY], [])
+        build_sycophancy([SYDNEY], families=["majority", "pressure"], per_question=3)
+    with pytest.raises(DataError, match="no sycophancy families"):
+        build_sycophancy([SYDNEY], families=[])
 
 
 # -------------------------------------------------------------------------------------------------------- safe bytes
@@ -314,30 +297,6 @@ def test_braces_and_right_to_left_text_pass_unchanged(family, answer_format):
         assert question.question in text_of(pair)
         assert pair.meta["suggested"].upper() in text_of(pair).upper()
         assert question.question in pair.teacher_prompt[0]["content"]
-
-
-def test_the_same_bytes_whatever_the_hash_seed():
-    digests = set()
-    for hash_seed in ("0", "1"):
-        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
-        done = subprocess.run(
-            [sys.executable, "-c", DIGEST_SCRIPT],
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=60,
-        )
-        digests.add(done.stdout.strip())
-    pairs = [
-        pair.to_json()
-        for answer_format in FORMATS
-        for pair in sycophancy_pairs(
-            builtin_questions()[:40], FAMILIES, answer_format=answer_format, seed=5, per_question=None
-        )
-    ]
-    digests.add(hashlib.sha256(json.dumps(pairs).encode()).hexdigest())
-    assert len(digests) == 1
 
 
 def test_a_pair_is_the_same_bytes_for_ever():

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+import random
+
 import pytest
 import torch
 from tests.tiny import tiny_model, tiny_tokenizer
 
 from opct.models.inference import prefill as module
-from opct.models.inference.prefill import beginning, prefill, states
+from opct.models.inference.prefill import beginning, bucket_by_length, prefill, states
 from opct.models.inference.prefix_sharing import prompts_forward
 from opct.models.inference.sampler import Sampling
 from opct.models.kernels.attention import use_grouped_attention
@@ -163,3 +166,29 @@ def test_a_cache_with_other_layers_is_computed_as_one(monkeypatch, widths):
     with policy.inference():
         prefill(policy.backbone, PROMPTS, [1] * len(PROMPTS))
     assert widths == [(8, 12)]
+
+
+def cost(groups: list[list[int]], lengths: list[int], overhead: int) -> int:
+    return sum(overhead + len(group) * max(lengths[i] for i in group) for group in groups)
+
+
+def test_no_way_to_cut_takes_less():
+    rng = random.Random(0)
+    for overhead in (0, 3, 20, 1000):
+        for n in range(1, 9):
+            lengths = [rng.randint(1, 30) for _ in range(n)]
+            groups = bucket_by_length(lengths, overhead)
+            assert sorted(i for group in groups for i in group) == list(range(n))
+            assert [lengths[i] for group in groups for i in group] == sorted(lengths, reverse=True)
+            order = sorted(range(n), key=lambda i: -lengths[i])
+            least = min(
+                cost([order[a:b] for a, b in itertools.pairwise([0, *cuts, n])], lengths, overhead)
+                for k in range(n)
+                for cuts in itertools.combinations(range(1, n), k)
+            )
+            assert cost(groups, lengths, overhead) == least
+
+
+def test_equal_rows_stay_together():
+    assert bucket_by_length([5, 5, 5], 0) == [[0, 1, 2]]
+    assert bucket_by_length([2, 9, 2], 0) == [[1], [0, 2]]

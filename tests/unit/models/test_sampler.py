@@ -8,8 +8,8 @@ from tests.tiny import tiny_model, tiny_tokenizer
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig
 
 from opct.errors import ModelError
-from opct.models.inference import decode, rows
-from opct.models.inference.rows import no_shared_rows_reason
+from opct.models.inference import decode
+from opct.models.inference.decode import no_shared_rows_reason
 from opct.models.inference.sampler import (
     ROLLOUT_TOKENS,
     Completion,
@@ -128,7 +128,7 @@ def test_a_stop_token_at_the_limit_is_a_stop():
 @pytest.mark.parametrize("copies", [1, 5])
 def test_rows_that_are_done_do_not_run_beyond_the_context(monkeypatch, check_every: int, copies: int):
     """80 prompts of 40 tokens in a context of 64 that is a table of positions; many stop early and wait for others."""
-    monkeypatch.setattr(decode.Batch, "check_every", staticmethod(lambda device: check_every))
+    monkeypatch.setattr(decode.DecodeBatch, "check_every", staticmethod(lambda device: check_every))
     torch.manual_seed(0)
     config = GPT2Config(vocab_size=320, n_positions=64, n_embd=16, n_layer=1, n_head=2)
     policy = Policy(GPT2LMHeadModel(config).eval(), tiny_tokenizer())
@@ -186,8 +186,8 @@ def test_progress_counts_every_completion(tiny_policy: Policy):
 def entered(monkeypatch) -> list[int]:
     """How many prompts entered a running batch, one number each time."""
     counts: list[int] = []
-    admit = decode.Batch.admit
-    monkeypatch.setattr(decode.Batch, "admit", lambda self, e: counts.append(len(e)) or admit(self, e))
+    admit = decode.DecodeBatch.admit
+    monkeypatch.setattr(decode.DecodeBatch, "admit", lambda self, e: counts.append(len(e)) or admit(self, e))
     return counts
 
 
@@ -195,8 +195,8 @@ def entered(monkeypatch) -> list[int]:
 def dropped(monkeypatch) -> list[int]:
     """How many columns were dropped, one number each time."""
     counts: list[int] = []
-    shift = rows.shift
-    monkeypatch.setattr(rows, "shift", lambda cache, n: counts.append(n) or shift(cache, n))
+    shift = decode.shift
+    monkeypatch.setattr(decode, "shift", lambda cache, n: counts.append(n) or shift(cache, n))
     return counts
 
 
@@ -212,7 +212,7 @@ def test_prompts_that_enter_a_running_batch_get_the_samples_they_get_alone(
     policy = sharp_policy(eos_bias=4.0)
     if attention == "shared":
         use_grouped_attention(policy.backbone.bare_model)
-        monkeypatch.setattr(rows, "SHARE_AT", 1.0)
+        monkeypatch.setattr(decode, "SHARE_AT", 1.0)
         assert no_shared_rows_reason(policy.backbone) is None
     else:
         policy.backbone.decoder.config._attn_implementation = attention
@@ -222,7 +222,7 @@ def test_prompts_that_enter_a_running_batch_get_the_samples_they_get_alone(
     seeds = [[i, 1000 + i] if i % 5 == 0 else [i] for i in range(40)]
     expected = [policy.sample([p], [own], Sampling(10))[0] for p, own in zip(prompts, seeds, strict=True)]
     assert not entered
-    monkeypatch.setattr(decode.Batch, "check_every", staticmethod(lambda device: check_every))
+    monkeypatch.setattr(decode.DecodeBatch, "check_every", staticmethod(lambda device: check_every))
     done: list[int] = []
     found = policy.sample(prompts, seeds, Sampling(10), batch_tokens=6 * 29, on_done=done.append)
     assert sum(entered) > 20
@@ -239,8 +239,8 @@ def test_rows_are_filled_while_prompts_wait(monkeypatch):
     """Of 48 samples at most 6 at a time, at least 90% of the rows of all steps draw a token that is kept."""
     policy = sharp_policy(eos_bias=4.0)
     widths: list[int] = []
-    step = decode.Batch.step
-    monkeypatch.setattr(decode.Batch, "step", lambda self: widths.append(len(self._who)) or step(self))
+    step = decode.DecodeBatch.step
+    monkeypatch.setattr(decode.DecodeBatch, "step", lambda self: widths.append(len(self._who)) or step(self))
     groups = policy.sample(
         [[1, 40 + i] for i in range(48)], [[i] for i in range(48)], Sampling(10), batch_tokens=6 * 22
     )
@@ -253,11 +253,11 @@ def test_rows_are_filled_while_prompts_wait(monkeypatch):
 def test_a_prompt_that_rows_share_counts_once(tiny_policy: Policy, monkeypatch, shared: bool, rows: int):
     """Four prompts of 60 tokens with eight samples of 10 each: 4 x 60 + 32 x 10 = 560, or 32 x 70 = 2,240 in copies."""
     monkeypatch.setattr(
-        "opct.models.inference.rows.no_shared_rows_reason", lambda _: None if shared else "asked not to"
+        "opct.models.inference.decode.no_shared_rows_reason", lambda _: None if shared else "asked not to"
     )
     widths: list[int] = []
-    step = decode.Batch.step
-    monkeypatch.setattr(decode.Batch, "step", lambda self: widths.append(len(self._who)) or step(self))
+    step = decode.DecodeBatch.step
+    monkeypatch.setattr(decode.DecodeBatch, "step", lambda self: widths.append(len(self._who)) or step(self))
     prompts, seeds = [[1, *range(10 + i, 69 + i)] for i in range(4)], [[8 * i + j for j in range(8)] for i in range(4)]
     if shared:
         use_grouped_attention(tiny_policy.backbone.bare_model)
@@ -298,8 +298,8 @@ def test_rows_that_go_on_keep_no_prompts_beyond_the_budget(monkeypatch):
     use_grouped_attention(policy.backbone.bare_model)
     assert no_shared_rows_reason(policy.backbone) is None
     running: list[int] = []
-    step = decode.Batch.step
-    monkeypatch.setattr(decode.Batch, "step", lambda self: running.append(self.prompts) or step(self))
+    step = decode.DecodeBatch.step
+    monkeypatch.setattr(decode.DecodeBatch, "step", lambda self: running.append(self.prompts) or step(self))
     prompts = [[1, *range(10 + i, 30 + i)] for i in range(24)]
     groups = policy.sample(prompts, [[4 * i + j for j in range(4)] for i in range(24)], Sampling(10), batch_tokens=204)
     assert [len(own) for own in groups] == [4] * 24

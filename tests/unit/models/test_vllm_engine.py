@@ -1,291 +1,243 @@
-"""What vLLM is started with and asked, on a stand-in for its module; tests/e2e/test_vllm.py runs vLLM itself."""
+"""What is published, what is asked of a backend, and when an engine is refused."""
 
 from __future__ import annotations
 
-import contextlib
-import os
-import pickle
-import signal
-import sys
+import re
+from itertools import pairwise
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
-from typing import ClassVar
 
 import pytest
+import torch
+from tests.engines import PolicyBackend
+from tests.tiny import save_tiny
 
-import opct.models.vllm.local
-from opct.config.schema import LoraSettings
-from opct.errors import ConfigError, EngineError
-from opct.models.inference.sampler import Sampling
+from opct.config.schema import LoraSettings, ModelConfig
+from opct.errors import EngineError, ModelError
+from opct.models.inference.sampler import Sampling, sample_seed
 from opct.models.policy import Policy
-from opct.models.vllm.engine import Drawn
-from opct.models.vllm.local import VllmEngine
+from opct.models.vllm.engine import Drawn, Engine, adapter_modules, adapter_rank, check_engine
 
-
-class Keywords:
-    """An object that keeps what it was made with."""
-
-    def __init__(self, **given):
-        self.given = given
-        vars(self).update(given)
-
-
-class VLLMError(Exception):
-    pass
-
-
-class DeadError(VLLMError):
-    pass
-
-
-class EngineCoreProc:
-    """Where vLLM has the function that its process runs."""
-
-    @staticmethod
-    def run_engine_core(*arguments, **keywords):
-        return arguments, keywords
-
-
-class FakeLLM:
-    """vllm.LLM: token i of a completion is its seed + i, with log-prob -0.1 i; a prompt's token t has log-prob -t.
-
-    Sample i of a request has the seed of the request + i, as in vLLM.
-    """
-
-    made: ClassVar[list[FakeLLM]] = []
-    fails: Exception | None = None
-    lora_answer: Exception | bool = True
-
-    def __init__(self, **arguments):
-        self.arguments, self.environment = arguments, dict(os.environ)
-        self.core_runs = EngineCoreProc.run_engine_core
-        self.blocked = signal.pthread_sigmask(signal.SIG_BLOCK, set())
-        os.environ["LOCAL_WORLD_SIZE"] = "1"  # as vLLM does on a CPU
-        self.loras: list = []
-        self.calls: list = []
-        self.stopped = False
-        core = SimpleNamespace(shutdown=lambda: setattr(self, "stopped", True))
-        remove = lambda number: self._lora(-number)  # noqa: E731
-        self.llm_engine = SimpleNamespace(add_lora=self._lora, remove_lora=remove, engine_core=core)
-        FakeLLM.made.append(self)
-
-    def _lora(self, asked):
-        if isinstance(FakeLLM.lora_answer, Exception):
-            raise FakeLLM.lora_answer
-        self.loras.append(asked)
-        return FakeLLM.lora_answer
-
-    def generate(self, prompts, settings, *, lora_request, use_tqdm):
-        if FakeLLM.fails is not None:
-            raise FakeLLM.fails
-        self.calls.append((prompts, settings, lora_request))
-        every = settings if isinstance(settings, list) else [settings] * len(prompts)
-        return [self._output(p["prompt_token_ids"], s.given) for p, s in zip(prompts, every, strict=True)]
-
-    def _output(self, ids, given):
-        scored = [None, *({t: SimpleNamespace(logprob=-float(t))} for t in ids[1:])]
-        first = given.get("seed", 0)
-        samples = [self._sample(first + i) for i in range(given.get("n", 1))]
-        return SimpleNamespace(outputs=samples, prompt_logprobs=scored)
-
-    def _sample(self, seed):
-        logprobs = [{seed + i: SimpleNamespace(logprob=-0.1 * i)} for i in range(2)]
-        return SimpleNamespace(token_ids=[seed, seed + 1], logprobs=logprobs)
+PROMPTS = [[1, 5, 6, 7, 8], [1, 9, 10], [1, 5, 6, 11]]
+FREE = Sampling(6)
 
 
 @pytest.fixture
-def vllm(monkeypatch):
-    """A stand-in for the module vllm."""
-    modules = {
-        "vllm": {"LLM": FakeLLM, "SamplingParams": Keywords, "__version__": "9.9"},
-        "vllm.exceptions": {"VLLMError": VLLMError},
-        "vllm.v1": {},
-        "vllm.v1.engine": {},
-        "vllm.v1.engine.core": {"EngineCoreProc": EngineCoreProc},
-        "vllm.lora": {},
-        "vllm.lora.request": {"LoRARequest": Keywords},
-    }
-    for name, content in modules.items():
-        module = ModuleType(name)
-        vars(module).update(content)
-        monkeypatch.setitem(sys.modules, name, module)
-    monkeypatch.setattr(FakeLLM, "made", [])
-    monkeypatch.setattr(FakeLLM, "fails", None)
-    monkeypatch.setattr(FakeLLM, "lora_answer", True)
-    return FakeLLM
+def policy(make_config) -> Policy:
+    """With an adapter that changes what it says."""
+    policy = Policy.load(make_config().model, lora=LoraSettings(r=4, alpha=8))
+    move(policy, 1)
+    return policy
+
+
+def flat(groups):
+    return [completion for group in groups for completion in group]
+
+
+@torch.no_grad()
+def move(policy: Policy, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    for name, parameter in policy.trainable_parameters().items():
+        if "lora_B" in name:
+            parameter.copy_(0.2 * torch.randn(parameter.shape, generator=generator))
 
 
 @pytest.fixture
-def config(make_config):
-    return make_config(rollout={"engine": "vllm"}, vllm={"max_num_seqs": 4, "gpu_memory_utilization": 0.5})
+def backend(make_config) -> PolicyBackend:
+    return PolicyBackend(make_config())
 
 
 @pytest.fixture
-def policy(config) -> Policy:
-    return Policy.load(config.model, lora=LoraSettings(r=9, alpha=18))
+def engine(policy, backend):
+    engine = Engine(policy, backend)
+    yield engine
+    engine.close()
 
 
-@pytest.fixture
-def engine(vllm, policy, config):
-    with contextlib.closing(VllmEngine(policy, config, max_model_len=99)) as made:
-        yield made
+def test_an_engine_samples_what_the_policy_samples(policy, engine):
+    """The same weights, prompts and seeds: the same completions, in the order of prompts and seeds."""
+    engine.publish(0)
+    seeds = [[1, 2], [3], [4, 5, 6]]
+    found, own = engine.sample(PROMPTS, seeds, FREE), policy.sample(PROMPTS, seeds, FREE)
+    assert [[c.seed for c in group] for group in found] == seeds
+    for a, b in zip(flat(found), flat(own), strict=True):
+        assert (a.text, a.token_ids, a.stop_reason, a.prompt_tokens) == (
+            b.text,
+            b.token_ids,
+            b.stop_reason,
+            b.prompt_tokens,
+        )
+        assert a.logprobs == pytest.approx(b.logprobs, abs=1e-5)
+    assert {c.stop_reason for group in found for c in group} == {"length"}
 
 
-def test_the_engine_is_the_base_with_room_for_the_adapter(engine, vllm, config):
-    """Rank 9 needs room for 16; the tiny Llama has seven kinds of Linear layers besides its head."""
-    [llm] = vllm.made
-    expected = {
-        "model": config.model.name_or_path,
-        "dtype": "float32",
-        "max_model_len": 99,
-        "max_num_seqs": 4,
-        "gpu_memory_utilization": 0.5,
-        "enable_prefix_caching": True,
-        "enable_lora": True,
-        "max_lora_rank": 16,
-        "lora_target_modules": ["down_proj", "gate_proj", "k_proj", "o_proj", "q_proj", "up_proj", "v_proj"],
-        "logprobs_mode": "processed_logprobs",
-        "generation_config": "vllm",
-        "skip_tokenizer_init": True,
-    }
-    assert {key: llm.arguments[key] for key in expected} == expected
-    assert engine.name == "vLLM 9.9"
+def test_the_seeds_of_a_prompt_are_counted_up_from_its_first(policy, backend, engine):
+    """One call for all; a prompt without samples is left out; the last seed stays below 2^63."""
+    asked, draw = [], backend.draw
+    backend.draw = lambda prompts, seeds, *rest: asked.append((prompts, seeds)) or draw(prompts, seeds, *rest)
+    found = engine.base().sample([*PROMPTS, [3]], [[70, 5, 6], [], [9], [2**63 - 1, 0]], FREE)
+    ranges = [range(70, 73), range(9, 10), range(2**63 - 2, 2**63)]
+    assert asked == [([PROMPTS[0], PROMPTS[2], [3]], ranges)]
+    assert [[c.seed for c in group] for group in found] == [[70, 71, 72], [], [9], [2**63 - 2, 2**63 - 1]]
+    again = engine.base().sample(PROMPTS[:1], [[72]], FREE)  # the third sample of three is that of its seed
+    assert again[0][0].token_ids == found[0][2].token_ids != found[0][1].token_ids
 
 
-def test_the_engine_is_quiet_and_deaf_to_ctrl_c_and_the_environment_stays(engine, vllm):
-    [llm] = vllm.made
-    assert llm.environment["VLLM_NO_USAGE_STATS"] == "1"
-    assert signal.SIGINT in llm.blocked
-    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, set())
-    assert "LOCAL_WORLD_SIZE" not in os.environ
-    assert "VLLM_NO_USAGE_STATS" not in os.environ
+def test_seeds_of_two_prompts_never_meet_unseen(engine):
+    """Seeds that are hashes are far apart: the closest of 20,000 by about 2^63 / 20,000^2; seeds 4 and 6 are not."""
+    firsts = sorted(sample_seed(0, "step", pair, 0) for pair in range(20_000))
+    assert min(b - a for a, b in pairwise(firsts)) > 10**6
+    with pytest.raises(EngineError, match="The seeds 4 and 6 of two prompts are closer than the 3 samples"):
+        engine.base().sample(PROMPTS, [[6, 1], [4, 2, 3], [20]], FREE)
+    engine.base().sample(PROMPTS, [[7, 1], [4, 2, 3], [7]], FREE)
 
 
-def test_the_engines_process_ends_with_this_one(engine, vllm, monkeypatch):
-    """It watches its parent and then runs what vLLM would; here nothing of vLLM is changed once it has started."""
-    [llm] = vllm.made
-    watched = []
-    monkeypatch.setattr(opct.models.vllm.local, "end_with_parent", lambda: watched.append("before"))
-    monkeypatch.setattr(EngineCoreProc, "opct_own", lambda *given, **named: watched.append((given, named)))
-    assert llm.core_runs is opct.models.vllm.local.run_engine_core
-    assert pickle.loads(pickle.dumps(llm.core_runs)) is llm.core_runs
-    llm.core_runs(1, dp_rank=0)
-    assert watched == ["before", ((1,), {"dp_rank": 0})]
-    assert EngineCoreProc.run_engine_core(3) == ((3,), {})
-
-
-def test_each_prompt_is_a_request_for_its_samples_with_the_seed_of_the_first(engine, vllm, policy):
-    engine.load_adapter("v1", Path("/adapters/v1"))
+def test_a_greedy_answer_is_computed_once_and_repeated(policy, backend, engine):
+    """vLLM refuses several samples without a temperature."""
     counted: list[int] = []
-    seeds = [range(7, 10), range(40, 41), range(20, 22)]
-    drawn = engine.draw([[1, 2], [1, 2], [3]], seeds, Sampling(6, 0.5, 0.9, 3), "v1", counted.append)
-    assert drawn == [[Drawn([s, s + 1], [-0.0, -0.1]) for s in own] for own in seeds]
-    [(prompts, settings, lora)] = vllm.made[0].calls
-    assert prompts == [{"prompt_token_ids": ids} for ids in ([1, 2], [1, 2], [3])]
-    assert [(s.given.pop("seed"), s.given.pop("n")) for s in settings] == [(7, 3), (40, 1), (20, 2)]
-    shared = {
-        "max_tokens": 6,
-        "temperature": 0.5,
-        "top_p": 0.9,
-        "top_k": 3,
-        "stop_token_ids": sorted(policy.backbone.stop_ids),
-        "logprobs": 0,
-        "detokenize": False,
-    }
-    assert [s.given for s in settings] == [shared] * 3
-    assert lora.given["lora_name"] == "v1"
-    assert counted == [6]
-
-
-def test_many_prompts_are_handed_over_in_parts(engine, vllm):
-    counted: list[int] = []
-    seeds = [range(2 * i, 2 * i + 2) for i in range(1100)]
-    drawn = engine.draw([[1]] * 1100, seeds, Sampling(2), None, counted.append)
-    assert [d.token_ids[0] for own in drawn for d in own] == list(range(2200))
-    assert counted == [1024, 1024, 152]
-    assert all(lora is None for _, _, lora in vllm.made[0].calls)
-
-
-def test_every_version_has_a_number_of_its_own(engine, vllm):
-    engine.load_adapter("v1", Path("/adapters/v1"))
-    engine.load_adapter("v2", Path("/adapters/v2"))
-    engine.unload_adapter("v1")
-    assert list(engine._adapters) == ["v2"]
-    first, second, removed = vllm.made[0].loras
-    assert [x.given for x in (first, second)] == [
-        {"lora_name": "v1", "lora_int_id": 1, "lora_path": "/adapters/v1"},
-        {"lora_name": "v2", "lora_int_id": 2, "lora_path": "/adapters/v2"},
+    engine.publish(0)
+    greedy = Sampling(6, 0.0)
+    found = engine.sample(PROMPTS, [[1, 2], [5], [8, 9, 10]], greedy, on_done=counted.append)
+    assert [[c.seed for c in group] for group in found] == [[1, 2], [5], [8, 9, 10]]
+    expected = policy.sample(PROMPTS, [[0]] * 3, greedy)
+    assert [[c.token_ids for c in group] for group in found] == [
+        [own.token_ids] * n for [own], n in zip(expected, (2, 1, 3), strict=True)
     ]
-    assert removed == -1
+    assert backend.asked("draw") == [(backend.asked("load")[0][0], 3)]
+    assert sum(counted) == 6
 
 
-def test_scores_are_those_of_every_token_but_the_first(engine, vllm):
-    assert engine.score([[5, 6, 7], [8, 9]]) == [[-6.0, -7.0], [-9.0]]
-    [(_, settings, lora)] = vllm.made[0].calls
-    assert (settings.given["prompt_logprobs"], settings.given["max_tokens"], lora) == (0, 1, None)
+def test_an_adapter_that_cannot_be_written_is_an_error(policy, engine, monkeypatch):
+    def full(*_, **__):
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(policy.model, "save_pretrained", full)
+    with pytest.raises(EngineError, match=r"step 3 cannot be written to .*-step-000003: No space .* --resume"):
+        engine.publish(3)
 
 
-def test_closing_stops_the_process(vllm, policy, config):
-    VllmEngine(policy, config, max_model_len=99).close()
-    assert vllm.made[0].stopped
+def test_the_stop_token_is_the_last_of_a_completion_and_decides_its_stop_reason(policy, backend, engine):
+    stop = min(policy.backbone.stop_ids)
+    backend.draw = lambda *_: [[Drawn([5, stop], [-1.0, -2.0]), Drawn([5, 6], [-1.0, -2.0])]]
+    [[first, second]] = engine.base().sample([[1, 2]], [[0, 1]], FREE)
+    assert (first.stop_reason, first.token_ids, first.logprobs) == ("stop", (5, stop), (-1.0, -2.0))
+    assert second.stop_reason == "length"
+    assert first.text == policy.renderer.decode([5])
 
 
-@pytest.mark.parametrize("error", [DeadError("the core died\nsee above"), RuntimeError("no memory")], ids=str)
-def test_what_goes_wrong_in_vllm_is_one_line(engine, vllm, error):
-    vllm.fails = error
-    with pytest.raises(EngineError, match=f"vLLM stopped: {str(error).splitlines()[0]}") as caught:
-        engine.draw([[1]], [range(1, 2)], Sampling(2), None, lambda n: None)
-    assert "\n" not in str(caught.value)
+def test_every_version_is_published_under_a_name_of_its_own(policy, backend, engine):
+    """After a move the new weights answer, the former version is served no more, and its folder is gone."""
+    engine.publish(7)
+    before = engine.sample(PROMPTS, [[1], [2], [3]], FREE)
+    move(policy, 2)
+    stale = engine.sample(PROMPTS, [[1], [2], [3]], FREE)
+    assert [c.token_ids for [c] in stale] == [c.token_ids for [c] in before]  # not before it is published
+    engine.publish(8)
+    after = engine.sample(PROMPTS, [[1], [2], [3]], FREE)
+    assert [c.token_ids for [c] in after] == [c.token_ids for [c] in policy.sample(PROMPTS, [[1], [2], [3]], FREE)]
+    assert [c.token_ids for [c] in after] != [c.token_ids for [c] in before]
+    (first, files), (second, _) = backend.asked("load")
+    assert re.fullmatch(r"opct-[0-9a-f]{8}-step-000007", first)
+    assert second == first.replace("000007", "000008")
+    assert {"adapter_config.json", "adapter_model.safetensors"} <= set(files)
+    assert backend.asked("unload") == [(first,)]
+    assert [name for name, _ in backend.asked("draw")] == [first, first, second]
+    assert [path.name for path in engine._folder.iterdir()] == [second]
 
 
-@pytest.mark.parametrize(
-    ("answer", "reason"),
-    [
-        (Exception("Call to add_lora method failed: rank 32 > 16"), "Call to add_lora method failed: rank 32 > 16"),
-        (DeadError("the core died"), "the core died"),
-        (False, "it gives no reason"),
-    ],
-    ids=["bare", "dead", "refused"],
-)
-def test_an_adapter_that_is_not_taken_is_an_error(engine, vllm, answer, reason):
-    """What fails in vLLM's process comes as a bare Exception."""
-    vllm.lora_answer = answer
-    with pytest.raises(EngineError, match=rf"did not take the adapter v1 from /adapters/v1: {reason}.* --resume"):
-        engine.load_adapter("v1", Path("/adapters/v1"))
-    assert not engine._adapters
+def test_two_runs_on_one_server_have_names_of_their_own(policy, backend, engine):
+    other = Engine(policy, backend)
+    engine.publish(0)
+    other.publish(0)
+    assert len({name for name, _ in backend.asked("load")}) == 2
+    other.close()
 
 
-def test_an_adapter_that_is_not_given_back_is_an_error(engine, vllm):
-    engine.load_adapter("v1", Path("/adapters/v1"))
-    vllm.lora_answer = Exception("Call to remove_lora method failed")
-    with pytest.raises(EngineError, match="did not give the adapter v1 back: Call to remove_lora"):
-        engine.unload_adapter("v1")
+def test_publishing_leaves_the_weights_alone(policy, engine):
+    before = policy.weights_hash()
+    engine.publish(0)
+    engine.sample(PROMPTS, [[1], [2], [3]], FREE)
+    assert policy.weights_hash() == before
 
 
-def test_a_start_that_fails_says_so(vllm, policy, config, monkeypatch):
-    def no_room(self, **arguments):
-        raise ValueError("No available memory for the cache blocks.")
-
-    monkeypatch.setattr(FakeLLM, "__init__", no_room)
-    with pytest.raises(EngineError, match="vLLM could not be started: No available memory"):
-        VllmEngine(policy, config, max_model_len=99)
-    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, set())
-
-
-def test_without_vllm_the_error_says_what_to_install(policy, config, monkeypatch):
-    monkeypatch.setitem(sys.modules, "vllm", None)
-    with pytest.raises(EngineError, match=r"pip install 'opct\[vllm\]'"):
-        VllmEngine(policy, config, max_model_len=99)
+def test_base_answers_and_scores_without_the_adapter(policy, backend, engine):
+    engine.publish(0)
+    [[completion]] = engine.base().sample(PROMPTS[:1], [[5]], FREE)
+    with policy.adapter_off():
+        [[expected]] = policy.sample(PROMPTS[:1], [[5]], FREE)
+        scores = policy.log_probs(PROMPTS, [[5, 6], [7], [8, 9, 10]])
+    assert completion.token_ids == expected.token_ids
+    assert backend.asked("draw") == [(None, 1)]
+    found = engine.base_log_probs(PROMPTS, [[5, 6], [7], [8, 9, 10]])
+    assert [len(row) for row in found] == [2, 1, 3]
+    for row, own in zip(found, scores, strict=True):
+        assert row == pytest.approx(own.tolist(), abs=1e-5)
 
 
-def test_one_process_only(vllm, policy, config, monkeypatch):
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(ConfigError, match=r"2 processes: .* use rollout\.engine: vllm_server"):
-        VllmEngine(policy, config, max_model_len=99)
-    assert not vllm.made
+def test_nothing_is_sampled_before_the_first_version(engine):
+    with pytest.raises(EngineError, match="publish first"):
+        engine.sample(PROMPTS, [[1], [2], [3]], FREE)
 
 
-def test_an_adapter_that_is_too_large_is_refused(vllm, policy, config):
-    policy.model.peft_config["default"].r = 1024
-    with pytest.raises(ConfigError, match=r"lora\.r=1024: vLLM serves adapters of rank 512 at most"):
-        VllmEngine(policy, config, max_model_len=99)
+def test_a_prompt_that_does_not_fit_is_refused(backend, engine):
+    backend.max_model_len = 8
+    engine.publish(0)
+    with pytest.raises(ModelError, match="prompt of 5 tokens and 6 for its completion exceed the 8 tokens"):
+        engine.sample(PROMPTS, [[1], [2], [3]], FREE)
+
+
+def test_closing_stops_the_backend_and_removes_the_folder(policy, backend, tmp_path: Path):
+    engine = Engine(policy, backend, str(tmp_path / "new" / "shared"))
+    engine.publish(3)
+    [folder] = (tmp_path / "new" / "shared").iterdir()
+    assert folder.stat().st_mode & 0o055 == 0o055  # a server may run as another user
+    engine.close()
+    assert backend.asked("close") == [()]
+    assert not folder.exists()
+
+
+def test_an_adapter_folder_that_cannot_be_made_is_an_error(policy, backend, tmp_path: Path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(EngineError, match="No folder for adapters"):
+        Engine(policy, backend, str(tmp_path / "file"))
+
+
+@pytest.mark.parametrize("sampling", [FREE, Sampling(6, 0.7), Sampling(6, 1.0, 0.6, 20), Sampling(6, 0.0)], ids=str)
+def test_the_probe_finds_the_same_model_the_same(policy, engine, sampling):
+    assert check_engine(engine, policy, PROMPTS, sampling, scores=True) < 1e-5
+
+
+def test_the_probe_refuses_another_model(policy, make_config, tmp_path: Path):
+    other = make_config(model={"name_or_path": str(save_tiny(tmp_path / "other", seed=1))})
+    engine = Engine(policy, PolicyBackend(other))
+    with pytest.raises(EngineError, match=r"nats a token from those of .* serve the same model"):
+        check_engine(engine, policy, PROMPTS, FREE, scores=False)
+    engine.close()
+
+
+def test_the_probe_refuses_log_probs_of_another_distribution(policy, backend, engine):
+    """A server that gives log-probs before the temperature: at temperature 2 they are not those of what was drawn."""
+    draw = backend.draw
+
+    def raw(prompts, seeds, sampling, adapter, on_done):
+        drawn = draw(prompts, seeds, sampling, adapter, on_done)
+        scored = backend.score([[*p, *d.token_ids] for p, [d] in zip(prompts, drawn, strict=True)])
+        return [[Drawn(d.token_ids, s[-len(d.token_ids) :])] for [d], s in zip(drawn, scored, strict=True)]
+
+    backend.draw = raw
+    assert check_engine(engine, policy, PROMPTS, FREE, scores=False) < 1e-5
+    with pytest.raises(EngineError, match="logprobs-mode processed_logprobs"):
+        check_engine(engine, policy, PROMPTS, Sampling(6, 2.0), scores=False)
+
+
+def test_the_probe_refuses_wrong_scores_only_where_they_are_used(policy, backend, engine):
+    score = backend.score
+    backend.score = lambda sequences: [[x - 0.5 for x in row] for row in score(sequences)]
+    check_engine(engine, policy, PROMPTS, FREE, scores=False)
+    with pytest.raises(EngineError, match=r"use teacher\.engine: in_process"):
+        check_engine(engine, policy, PROMPTS, FREE, scores=True)
+
+
+def test_rank_and_modules_of_an_adapter(tiny_folder: Path):
+    settings = LoraSettings(r=3, alpha=6, target_modules=["v_proj", "down_proj"])
+    policy = Policy.load(ModelConfig(name_or_path=str(tiny_folder), dtype="float32", device="cpu"), lora=settings)
+    assert (adapter_rank(policy), adapter_modules(policy)) == (3, ["down_proj", "v_proj"])

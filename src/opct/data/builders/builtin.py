@@ -1,25 +1,21 @@
-"""Pairs from questions: the embedded sets by name, and `opct data build` from a file."""
+"""The embedded pair sets by name (`builtin:NAME`)."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from importlib import resources
 from importlib.resources.abc import Traversable
-from pathlib import Path
 from typing import Any
 
 from opct.data.benign import BenignRequest, builtin_benign, builtin_forms
 from opct.data.builders.jailbreak import build_jailbreak
 from opct.data.builders.safety_awareness import build_safety_awareness
+from opct.data.builders.sycophancy import build_sycophancy
 from opct.data.pairs import ContrastivePair
-from opct.data.perturb.families import named_families
 from opct.data.perturb.jailbreak import REFUSED_TURNS, SAFETY_SYSTEM
-from opct.data.perturb.safety_teachers import TEACHERS
-from opct.data.perturb.sycophancy import AXIS, sycophancy_pairs
-from opct.data.perturb.sycophancy import SPLITS as FAMILY_SPLITS
-from opct.data.questions import SPLITS, Question, Split, builtin_questions, load_questions, split_of
-from opct.data.tables import Columns
+from opct.data.perturb.safety_awareness import TEACHERS
+from opct.data.questions import SPLITS, Split
 from opct.errors import DataError, unknown
 
 # name -> the settings of `build_jailbreak` that it stands for
@@ -77,7 +73,7 @@ def builtin_pairs(
     if name != "sycophancy":
         raise DataError(unknown("embedded pair set", name, BUILTIN_NAMES))
     return build_sycophancy(
-        builtin_questions(),
+        "builtin",
         families=families,
         answer_format=answer_format,
         seed=seed,
@@ -114,43 +110,6 @@ def _files(entry: Traversable, name: str) -> Iterator[tuple[str, bytes]]:
             yield from () if inner.name == "__pycache__" else _files(inner, f"{name}/{inner.name}")
     elif not entry.name.endswith(".pyc"):
         yield name, entry.read_bytes().replace(b"\r\n", b"\n")
-
-
-def build_sycophancy(
-    source: str | Path | Sequence[Question],
-    *,
-    families: str | Iterable[str] = "train",
-    answer_format: str = "short",
-    seed: int = 0,
-    per_question: int | None = 1,
-    split: Split | None = None,
-    columns: Columns | None = None,
-) -> list[ContrastivePair]:
-    """Sycophancy pairs from questions, from a file of them, or from the embedded ones (`builtin`).
-
-    Args:
-        source: questions, the path of any question-answer or multiple-choice file, or `builtin`.
-        families: `train`, `held_out`, `all`, a name, or several names.
-        answer_format: `short` or `choice`.
-        seed: fixes phrasings, suggested answers and the order of options.
-        per_question: how many of the families each question gets, in turn; None for all.
-        split: only the questions of this split; None for all.
-        columns: see `load_questions`.
-
-    Raises:
-        DataError: the file is faulty, a name is unknown, or no question is left.
-    """
-    if isinstance(source, str | Path):
-        questions = builtin_questions() if str(source) == "builtin" else load_questions(source, columns, seed=seed)
-    else:
-        questions = list(source)
-    if split is not None and split not in SPLITS:
-        raise DataError(unknown("split", split, SPLITS))
-    chosen = [question for question in questions if split in (None, split_of(question.id))]
-    if not chosen:
-        raise DataError(f"None of the {len(questions)} questions is in the {split} split: give more, or another split.")
-    names = named_families(families, FAMILY_SPLITS, AXIS)
-    return sycophancy_pairs(chosen, names, answer_format=answer_format, seed=seed, per_question=per_question)
 
 
 def benign_pair(request: BenignRequest) -> ContrastivePair:

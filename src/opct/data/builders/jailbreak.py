@@ -6,16 +6,15 @@ Four kinds of pairs, named as `parts`:
                bare one would get: a refusal, if the model refuses that.
     bare       prompt: the bare behaviour; teacher_prompt: the same with what the teacher alone sees. For a model that
                does not refuse by itself, and whose teacher is therefore given a system prompt or refused examples.
-    twin       prompt: the benign twin in the same wrapper; teacher_prompt: the bare twin. Without these, a model can
-               learn to refuse whatever is wrapped; with them, that wrappers do not matter either way.
-    anchor     identity pairs of the twin, bare and wrapped: the model is held to what it does now, also where that is
-               to refuse a harmless request in a wrapper. They are for `data.anchors`, which takes nothing else.
+    twin       prompt: the benign counterpart in the same wrapper; teacher_prompt: the bare counterpart. Without these,
+               a model can learn to refuse whatever is wrapped.
+    anchor     identity pairs of the benign counterpart, bare and wrapped, for `data.anchors`: the model is held to what
+               it does now, also if that is to refuse a harmless request in a wrapper.
 """
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -23,9 +22,11 @@ from typing import Literal
 from opct.data.behaviors import Behavior, builtin_behaviors, load_behaviors, own_splits
 from opct.data.duplicates import leaks_into_later_split, near_duplicate_groups, nearest
 from opct.data.pairs import ContrastivePair, Prompt
+from opct.data.perturb.families import rotation
 from opct.data.perturb.in_the_wild import Artifact, WildTemplate
-from opct.data.perturb.jailbreak import ARTIFACT, AXIS, BARE, bare_prompt, chosen_families, wrapped_prompt
-from opct.data.questions import SPLITS, Split
+from opct.data.perturb.jailbreak import ARTIFACT, AXIS, BARE, bare_prompt, wrapped_prompt, wrapper_families
+from opct.data.questions import SPLITS, Split, of_split
+from opct.data.tables import Columns
 from opct.errors import DataError, unknown
 
 Part = Literal["behavior", "bare", "twin", "anchor"]
@@ -58,16 +59,16 @@ def build_jailbreak(
     teacher_turns: Prompt = (),
     templates: Sequence[WildTemplate] = (),
     artifacts: Sequence[Artifact] = (),
-    columns: Mapping[str, str] | None = None,
+    columns: Columns | None = None,
 ) -> list[ContrastivePair]:
     """Jailbreak pairs from behaviours, from a file or public set of them, or from the embedded ones (`builtin`).
 
     Args:
         source: behaviours, what `load_behaviors` reads, or `builtin`.
-        families: `train`, `held_out`, `all`, a name, or several names; `in_the_wild` and `artifact` are held out.
+        families: see `wrapper_families`.
         parts: of `behavior`, `bare`, `twin` and `anchor`; see the module.
         seed: fixes the wrappers.
-        per_behavior: how many of the families each behaviour (and its twin) gets, in turn; None for all.
+        per_behavior: families for each behaviour and its twin, in rotation; None for all.
         split: only behaviours of this split, without near-duplicates of those in a later one; None for all.
         teacher_system: a system prompt that the teacher alone sees, beside behaviours and never beside twins: for
             models that refuse too little by themselves (`SAFETY_SYSTEM`).
@@ -82,43 +83,30 @@ def build_jailbreak(
             for the teacher alone, or templates or artifacts are given and not asked for.
     """
     behaviors = _behaviors_of(source, columns)
-    if split is not None and split not in SPLITS:
-        raise DataError(unknown("split", split, SPLITS))
     wanted = _parts(parts)
-    if "bare" in wanted and teacher_system is None and not teacher_turns:
-        raise DataError(
-            "The part bare needs something that the teacher alone sees, else both sides of its pairs are the same: "
-            "give teacher_system or teacher_turns, or leave the part out."
-        )
     privilege = _Privilege(teacher_system, teacher_turns)
-    names = chosen_families(families, with_templates=bool(templates), with_artifacts=bool(artifacts))
-    if artifacts and "behavior" not in wanted:
-        raise DataError(
-            "Finished prompts are given, and they become pairs of the part behavior, which is not among the parts "
-            f"({', '.join(wanted)}): add it, or leave the prompts out."
-        )
+    _check_parts(wanted, privilege, artifacts)
+    names = wrapper_families(families, with_templates=bool(templates), with_artifacts=bool(artifacts))
     wrapping = [name for name in names if name != ARTIFACT]
+    in_split = of_split(behaviors, split, "behaviours")
     goals = artifact_behaviors(artifacts, behaviors)
-    crossed = set(leaks_into_later_split([*behaviors, *goals], split, [*behaviors, *goals]))
-
-    def is_chosen(behavior: Behavior) -> bool:
-        return split in (None, behavior.split) and behavior not in crossed
-
-    chosen = list(filter(is_chosen, behaviors))
+    everything = [*behaviors, *goals]
+    leaking = set(leaks_into_later_split(everything, split, everything))
+    chosen = [behavior for behavior in in_split if behavior not in leaking]
     if not chosen:
         raise DataError(
-            f"None of the {len(behaviors)} behaviours is in the {split} split (near-duplicates of those in a later one "
-            "aside): give more, or another split."
+            f"All {len(in_split)} behaviours of the {split} split are near-duplicates of some in a later one: "
+            "give more, or another split."
         )
     pairs: list[ContrastivePair] = []
-    for behavior, turns in zip(chosen, _turns(wrapping, per_behavior, len(chosen), seed), strict=True):
-        for part in wanted:
-            pairs += _pairs_of(behavior, part, turns, seed, privilege, templates)
-    pairs += [
-        _artifact_pair(artifact, goal, privilege)
-        for artifact, goal in zip(artifacts, goals, strict=True)
-        if is_chosen(goal)
-    ]
+    if wrapping:
+        turns = rotation(wrapping, per_behavior, "per_behavior", key=f"{seed}/families")
+        for behavior, own in zip(chosen, turns, strict=False):
+            for part in wanted:
+                pairs += _pairs_of(behavior, part, own, seed, privilege, templates)
+    for artifact, goal in zip(artifacts, goals, strict=True):
+        if split in (None, goal.split) and goal not in leaking:
+            pairs.append(_artifact_pair(artifact, goal, privilege))
     if not pairs:
         raise DataError(
             f"None of the {len(chosen)} behaviours has a benign twin: give twins, or the part behavior."
@@ -128,31 +116,30 @@ def build_jailbreak(
     return pairs
 
 
-def _behaviors_of(source: str | Path | Sequence[Behavior], columns: Mapping[str, str] | None) -> list[Behavior]:
+def _check_parts(parts: Sequence[str], privilege: _Privilege, artifacts: Sequence[Artifact]) -> None:
+    if "bare" in parts and privilege.system is None and not privilege.turns:
+        raise DataError(
+            "The part bare needs something that the teacher alone sees, else both sides of its pairs are the same: "
+            "give teacher_system or teacher_turns, or leave the part out."
+        )
+    if artifacts and "behavior" not in parts:
+        raise DataError(
+            "Finished prompts are given, and they become pairs of the part behavior, which is not among the parts "
+            f"({', '.join(parts)}): add it, or leave the prompts out."
+        )
+
+
+def _behaviors_of(source: str | Path | Sequence[Behavior], columns: Columns | None) -> list[Behavior]:
     if not isinstance(source, str | Path):
         return list(source)
     return builtin_behaviors() if str(source) == "builtin" else load_behaviors(source, columns)
 
 
-def _turns(families: Sequence[str], count: int | None, n: int, seed: int) -> list[list[str]]:
-    """`count` families for each of `n` behaviours, taking turns, or all; none where there are none."""
-    if not families:
-        return [[]] * n
-    count = len(families) if count is None else count
-    if not 1 <= count <= len(families):
-        raise DataError(
-            f"per_behavior is {count}, with {len(families)} families ({', '.join(families)}): use 1 to {len(families)}."
-        )
-    start = random.Random(f"{seed}/families").randrange(len(families))
-    return [[families[(start + i * count + j) % len(families)] for j in range(count)] for i in range(n)]
-
-
 def artifact_behaviors(artifacts: Sequence[Artifact], behaviors: Sequence[Behavior] = ()) -> list[Behavior]:
-    """The behaviour of each artifact, in order: its goal, in the split of the behaviour that it is `like`.
+    """The behaviour of each artifact, in order: its goal, in the split of the `nearest` behaviour.
 
-    Where nobody chose that split, or the goal is like none, it is the goal's own (`own_splits`), which follows from its
-    text alone. Its id is that of the behaviour it is like, where they are in one split, else that of the first artifact
-    in its split which is nearly the same.
+    If nobody chose that split, or none is near, the split follows from the goal's text (`own_splits`). The id is that
+    of the nearest behaviour if both are in one split, else that of the first artifact there with nearly that goal.
     """
     goals = [one.behavior for one in artifacts]
     known = nearest(goals, behaviors)

@@ -1,4 +1,15 @@
-"""Safety-awareness pairs: from the embedded facts, a file of facts, or SAGE-Eval where the user insists."""
+"""Pairs of the safety-awareness axis: from the embedded facts, a file of facts, or SAGE-Eval if the user insists.
+
+Safe twins keep over-warning down. What the teacher sees beside a twin is one of `TWINS`:
+
+    identity     the twin and nothing else: the model is held to what it said before, so that a lesson learnt on hazards
+                 does not spread to their look-alikes. The default: it needs nothing of the teacher.
+    privileged   the twin with the fact as beside a hazard ("If it does not apply ... leave it out"), for a teacher that
+                 obeys this. Small models bring the fact up anyway, and would be taught to warn of what is not there.
+    none         no twins; over-warning is then left to the benign anchors.
+
+Twins go through the same families as the hazards, so that no tone or length tells the two apart.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +17,21 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from opct.data.hazards import BUILTIN, SafetyFact, load_facts
-from opct.data.pairs import ContrastivePair
-from opct.data.perturb.families import named_families
-from opct.data.perturb.safety_awareness import SPLITS as FAMILY_SPLITS
-from opct.data.perturb.safety_awareness import safety_pairs
-from opct.data.questions import SPLITS, Split
+from opct.data.pairs import EVALUATION_ONLY, ContrastivePair
+from opct.data.perturb.families import chosen_families, rotation
+from opct.data.perturb.safety_awareness import (
+    AXIS,
+    FAMILIES,
+    HAZARD,
+    SAFE_TWIN,
+    perturbed_prompt,
+    privileged_prompt,
+    shuffled_messages,
+)
+from opct.data.questions import Split, of_split
 from opct.errors import DataError, unknown
+
+TWINS = ("identity", "privileged", "none")
 
 
 def build_safety_awareness(
@@ -29,22 +49,19 @@ def build_safety_awareness(
 
     Args:
         source: facts, or see `load_facts`.
-        families: `train`, `held_out`, `all`, a name, or several names.
+        families: see `chosen_families`.
         seed: fixes phrasings and typos.
-        per_prompt: how many of the families each message gets, in turn; None for all.
+        per_prompt: families for each message, in rotation, hazards and twins apart; None for all. The messages of a
+            fact come in a shuffled order, so that no family is bound to one style.
         split: only the facts of this split; None for all.
-        twins: what the teacher sees beside a safe twin: `identity`, `privileged`, or `none` for no twins; see
-            `opct.data.perturb.safety_awareness`.
-        teacher: where the teacher finds the fact: in a `system` message, at the end of the last `user` message, or
-            there after `examples`; see `TEACHERS` of `opct.data.perturb.safety_teachers`.
+        twins: what the teacher sees beside a safe twin: one of `TWINS`.
+        teacher: where the teacher finds the fact: one of `TEACHERS` of `opct.data.perturb.safety_awareness`.
         allow_evaluation_only: make pairs also of facts whose authors ask that nobody trains on them.
 
     Raises:
         DataError: the source is faulty or for evaluation only, a name is unknown, or no fact is left.
     """
     facts = load_facts(source) if isinstance(source, str | Path) else list(source)
-    if split is not None and split not in SPLITS:
-        raise DataError(unknown("split", split, SPLITS))
     kept_out = sum(fact.is_evaluation_only for fact in facts)
     if kept_out and not allow_evaluation_only:
         raise DataError(
@@ -52,18 +69,43 @@ def build_safety_awareness(
             "not trained on. Train on other facts; to make pairs of them all the same, say --train-on-evaluation-data "
             "(allow_evaluation_only=True), and then report no score on them."
         )
-    chosen = [fact for fact in facts if split in (None, fact.split)]
-    if not chosen:
-        raise DataError(f"None of the {len(facts)} facts is in the {split} split: give more, or another split.")
-    return safety_pairs(
-        chosen, chosen_families(families), seed=seed, per_prompt=per_prompt, twins=twins, teacher=teacher
+    if twins not in TWINS:
+        raise DataError(unknown("kind of twins", twins, TWINS))
+    chosen = of_split(facts, split, "facts")
+    names = chosen_families(families, FAMILIES, AXIS)
+    pairs = []
+    for kind in (HAZARD, SAFE_TWIN) if twins != "none" else (HAZARD,):
+        turns = rotation(names, per_prompt, "per_prompt", key=f"{seed}/{kind}/families")
+        for fact in chosen:
+            for index in shuffled_messages(fact, kind, seed):
+                for name in next(turns):
+                    pairs.append(safety_pair(fact, kind, index, name, seed=seed, twins=twins, teacher=teacher))
+    return pairs
+
+
+def safety_pair(
+    fact: SafetyFact,
+    kind: str,
+    index: int,
+    family: str,
+    *,
+    seed: int = 0,
+    twins: str = "identity",
+    teacher: str = "system",
+) -> ContrastivePair:
+    """The pair of one message of a fact and one family."""
+    prompt = perturbed_prompt(fact, kind, index, family, seed)
+    is_identity = kind == SAFE_TWIN and twins == "identity"
+    told = "user" if teacher == "examples" else teacher  # a twin's teacher sees no warnings of other hazards
+    meta = {"question_id": fact.id, "fact_id": fact.id, "fact": fact.fact, "category": fact.category}
+    meta |= {"group": fact.group, "split": fact.split, "kind": kind}
+    meta |= {"style": fact.prompts[index].style if kind == HAZARD else SAFE_TWIN}
+    mark = {EVALUATION_ONLY: True} if fact.is_evaluation_only else {}
+    return ContrastivePair(
+        id=f"{AXIS}/{kind}/{family}/{fact.id}/{index}",
+        axis=AXIS,
+        family=family,
+        prompt=prompt,
+        teacher_prompt=prompt if is_identity else privileged_prompt(fact, prompt, teacher if kind == HAZARD else told),
+        meta={**meta, "about": list(fact.about), "harm": list(fact.harm), "keep": list(fact.keep), **mark},
     )
-
-
-def chosen_families(families: str | Iterable[str]) -> list[str]:
-    """The family names that a setting stands for: a group, a name, names with commas, or several names.
-
-    Raises:
-        DataError: one is unknown; the message has the nearest name.
-    """
-    return named_families(families, FAMILY_SPLITS, "safety-awareness")

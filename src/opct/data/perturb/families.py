@@ -1,31 +1,97 @@
-"""Which families a setting stands for, on any axis: a group of them, a name, or several."""
+"""Families: the ways to perturb a prompt, which of them train, and which a setting stands for."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import random
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count as count_up
+from itertools import zip_longest
+from typing import Any, Generic, Literal, TypeVar
 
 from opct.errors import DataError, unknown
 
+Template = TypeVar("Template")
 FAMILY_GROUPS = ("all", "train", "held_out")
 
 
-def named_families(families: str | Iterable[str], splits: Mapping[str, str], axis: str) -> list[str]:
-    """The names of a group, of a text with commas, or of a sequence, each once and in their order.
+@dataclass(frozen=True)
+class Family(Generic[Template]):
+    """One way to perturb a prompt.
 
-    Args:
-        splits: the split of each family that there is.
-        axis: whose families they are, for the message.
+    Attributes:
+        split: train, or held_out: only ever measured on.
+        templates: its wordings; none if they come from a file.
+    """
+
+    name: str
+    split: Literal["train", "held_out"]
+    description: str
+    templates: tuple[Template, ...] = ()
+
+
+Families = Mapping[str, Family[Any]]
+
+
+def by_name(*families: Family[Template]) -> dict[str, Family[Template]]:
+    """The families by name, in this order."""
+    return {family.name: family for family in families}
+
+
+def find_family(name: str, families: Mapping[str, Family[Template]], axis: str) -> Family[Template]:
+    """The family of that name.
 
     Raises:
-        DataError: a name is no family; the message has the nearest one.
+        DataError: there is none; the message has the nearest name.
     """
-    if isinstance(families, str) and families in FAMILY_GROUPS:
-        return [name for name, split in splits.items() if families in ("all", split)]
-    if isinstance(families, str):
-        names = [part for name in families.split(",") if (part := name.strip())] or [families]
+    if name not in families:
+        raise DataError(unknown(f"{axis} family", name, families))
+    return families[name]
+
+
+def chosen_families(setting: str | Iterable[str], families: Families, axis: str) -> list[str]:
+    """The names that a setting stands for, each once.
+
+    Args:
+        setting: a group (`all`, `train`, `held_out`), names with commas, or several names.
+        axis: whose families they are, for messages.
+
+    Raises:
+        DataError: a name is unknown (the message has the nearest one), or there is none.
+    """
+    if isinstance(setting, str) and setting in FAMILY_GROUPS:
+        names = [name for name, family in families.items() if setting in ("all", family.split)]
+    elif isinstance(setting, str):
+        names = [part for name in setting.split(",") if (part := name.strip())] or [setting]
     else:
-        names = list(families)
+        names = list(setting)
     for name in names:
-        if name not in splits:
-            raise DataError(unknown(f"{axis} family or group of families", name, [*FAMILY_GROUPS, *splits]))
+        if name not in families:
+            raise DataError(unknown(f"{axis} family or group of families", name, [*FAMILY_GROUPS, *families]))
+    if not names:
+        raise DataError(f"There are no {axis} families: name at least one of {', '.join(families)}.")
     return list(dict.fromkeys(names))
+
+
+def rotation(names: Sequence[str], count: int | None, setting: str, *, key: str | None = None) -> Iterator[list[str]]:
+    """`count` families for one item after another (None: all), so that each occurs equally often to within one.
+
+    Args:
+        setting: that gives the count, for messages.
+        key: fixes where the rotation starts; at the first family without one.
+
+    Raises:
+        DataError: the count is not from 1 to the number of families.
+    """
+    size = len(names) if count is None else count
+    if not 1 <= size <= len(names):
+        raise DataError(f"{setting} is {size}, with {len(names)} families ({', '.join(names)}): use 1 to {len(names)}.")
+    start = 0 if key is None else random.Random(key).randrange(len(names))
+    return ([names[(start + i * size + j) % len(names)] for j in range(size)] for i in count_up())
+
+
+def alternating(names: Sequence[str], families: Families) -> list[str]:
+    """Training and held-out families in turn, so that two in a row are one of each as long as there are both."""
+    train = [name for name in names if families[name].split == "train"]
+    held_out = [name for name in names if families[name].split == "held_out"]
+    return [name for pair in zip_longest(train, held_out) for name in pair if name is not None]

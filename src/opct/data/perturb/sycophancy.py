@@ -1,24 +1,22 @@
-"""Sycophancy: a question is put to the policy together with a wrong answer that the user pushes.
+"""Sycophancy: a question is put to the policy together with a wrong answer that the user suggests.
 
-The clean prompt is the question and an instruction. A family says how the wrong answer comes in; `SPLITS` says which
-families train and which are only ever measured on. Every draw comes from `random.Random` seeded with a text of seed,
-question and family, so the same seed gives the same bytes on any machine.
+The clean prompt is the question and an instruction. A family says how the wrong answer comes in. Every draw comes from
+`random.Random` seeded with a text of seed, question and family, so the same seed gives the same bytes on any machine.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
-from opct.data.pairs import SYCOPHANCY, ContrastivePair, Message, Prompt
-from opct.data.perturb import sycophancy_templates as phrasings
+from opct.data.pairs import SYCOPHANCY as AXIS
+from opct.data.pairs import Message, Prompt
+from opct.data.perturb import sycophancy_templates as templates
+from opct.data.perturb.families import Family, by_name, find_family
 from opct.data.perturb.sycophancy_templates import EXAMPLES, Phrasing
-from opct.data.questions import Question, overlaps, split_of
-from opct.errors import DataError, shown_faults, unknown
+from opct.data.questions import Question, overlaps
+from opct.errors import DataError, unknown
 
-AXIS = SYCOPHANCY
 LETTERS = "ABCDEFGHIJ"
 
 # answer format -> the last line of every user turn
@@ -27,71 +25,22 @@ INSTRUCTIONS = {
     "choice": "Answer with the letter only.",
 }
 
-# Which families train, and which are only measured on.
-SPLITS: dict[str, Literal["train", "held_out"]] = {
-    "suggested_answer": "train",
-    "claimed_authority": "train",
-    "are_you_sure": "train",
-    "spurious_marker": "train",
-    "wrong_few_shot": "train",
-    "majority": "held_out",
-    "own_expertise": "held_out",
-    "post_hoc": "held_out",
-    "distractor_argument": "held_out",
-    "pressure": "held_out",
-}
-
-
-@dataclass(frozen=True)
-class Family:
-    """One way of pushing a wrong answer.
-
-    In a multi-turn family the question was asked and answered before. One with candidates shows them in short answers
-    too, to policy and teacher.
-    """
-
-    name: str
-    multi_turn: bool
-    description: str
-    phrasings: tuple[Phrasing, ...]
-    candidates: bool = False
-
-    @property
-    def split(self) -> Literal["train", "held_out"]:
-        """Whether the family trains or is held out."""
-        return SPLITS[self.name]
-
-
-FAMILIES: dict[str, Family] = {
-    family.name: family
-    for family in (
-        Family("suggested_answer", False, "the user names a wrong answer", phrasings.SUGGESTED_ANSWER),
-        Family(
-            "claimed_authority",
-            False,
-            "a teacher, book or expert is said to hold it",
-            phrasings.CLAIMED_AUTHORITY,
-        ),
-        Family(
-            "are_you_sure",
-            True,
-            "the user doubts the policy's own answer and names it",
-            phrasings.ARE_YOU_SURE,
-        ),
-        Family("spurious_marker", False, "it is marked in a list of candidates", phrasings.SPURIOUS_MARKER, True),
-        Family("wrong_few_shot", False, "worked examples agree with wrong answers", phrasings.WRONG_FEW_SHOT),
-        Family("majority", False, "most people are said to hold it", phrasings.MAJORITY),
-        Family("own_expertise", False, "the user claims to be an expert", phrasings.OWN_EXPERTISE),
-        Family("post_hoc", True, "the assistant is made to have said it", phrasings.POST_HOC),
-        Family(
-            "distractor_argument",
-            False,
-            "the user gives a poor argument for it",
-            phrasings.DISTRACTOR_ARGUMENT,
-        ),
-        Family("pressure", False, "the user pleads, threatens or shouts", phrasings.PRESSURE),
-    )
-}
+FAMILIES = by_name(
+    Family("suggested_answer", "train", "the user names a wrong answer", templates.SUGGESTED_ANSWER),
+    Family("claimed_authority", "train", "a teacher, book or expert is said to hold it", templates.CLAIMED_AUTHORITY),
+    Family("are_you_sure", "train", "the user doubts the policy's own answer and names it", templates.ARE_YOU_SURE),
+    Family("spurious_marker", "train", "it is marked in a list of candidates", templates.SPURIOUS_MARKER),
+    Family("wrong_few_shot", "train", "worked examples agree with wrong answers", templates.WRONG_FEW_SHOT),
+    Family("majority", "held_out", "most people are said to hold it", templates.MAJORITY),
+    Family("own_expertise", "held_out", "the user claims to be an expert", templates.OWN_EXPERTISE),
+    Family("post_hoc", "held_out", "the assistant is made to have said it", templates.POST_HOC),
+    Family("distractor_argument", "held_out", "the user gives a poor argument for it", templates.DISTRACTOR_ARGUMENT),
+    Family("pressure", "held_out", "the user pleads, threatens or shouts", templates.PRESSURE),
+)
+MULTI_TURN = {"are_you_sure", "post_hoc"}
+"""Families in which the question was asked and answered before."""
+LISTS_CANDIDATES = {"spurious_marker"}
+"""Families that show candidate answers in the short format too, to policy and teacher."""
 
 
 def plain_prompt(text: str, answer_format: str = "short") -> Prompt:
@@ -100,48 +49,48 @@ def plain_prompt(text: str, answer_format: str = "short") -> Prompt:
 
 
 def clean_prompt(question: Question, answer_format: str, seed: int) -> Prompt:
-    """The question as nobody pushes anything: what the teacher sees."""
+    """The question without any pressure: what the teacher sees."""
     return plain_prompt(_question_text(question, answer_format, seed), answer_format)
 
 
 def contrast_prompt(question: Question, family: str, answer_format: str, seed: int) -> Prompt:
-    """What the teacher sees beside a family's prompt: the same without what pushes the wrong answer.
+    """What the teacher sees beside a family's prompt: the clean prompt.
 
-    That is the clean prompt; in a family with candidates, with the same ones and no mark: beside a question without
-    candidates, the policy would learn to ignore lists as well.
+    In a family that lists candidates it has the same ones without a mark: beside a question without candidates, the
+    policy would learn to ignore lists as well.
     """
-    listed = known_family(family).candidates
+    find_family(family, FAMILIES, AXIS)
+    listed = family in LISTS_CANDIDATES
     return plain_prompt(_question_text(question, answer_format, seed, listed=listed), answer_format)
 
 
 def perturbed_prompt(question: Question, family: str, suggested: str, answer_format: str, seed: int) -> Prompt:
-    """The question with `suggested` pushed in the way of `family`: what the policy sees.
+    """The question with `suggested` brought in by the family: what the policy sees.
 
     Raises:
-        DataError: the family or format is unknown, or `suggested` is not a wrong answer of the question that can be
-        told
-            from the right one.
+        DataError: the family or format is unknown, or `suggested` cannot be told from the right answer.
     """
-    found = known_family(family)
+    found = find_family(family, FAMILIES, AXIS)
     _check_suggested(question, suggested, answer_format)
     rng = random.Random(f"{seed}/{question.id}/{family}/phrasing")
-    phrasing = rng.choice(found.phrasings)
+    phrasing = rng.choice(found.templates)
     shown = _shown(question, suggested, answer_format, seed)
+    mark = (suggested, phrasing)
     text = phrasing.text.format(
-        question=_question_text(question, answer_format, seed, listed=found.candidates, mark=(suggested, phrasing)),
+        question=_question_text(question, answer_format, seed, listed=family in LISTS_CANDIDATES, mark=mark),
         suggested=shown,
         Suggested=shown[:1].upper() + shown[1:],
         SUGGESTED=shown.upper(),
         examples=_examples(phrasing, answer_format, rng) if phrasing.example else "",
     )
     last = _user(text, answer_format)
-    if not found.multi_turn:
+    if family not in MULTI_TURN:
         return (last,)
     return (*clean_prompt(question, answer_format, seed), _earlier_reply(phrasing, shown, answer_format), last)
 
 
 def suggested_answer(question: Question, family: str, answer_format: str, seed: int) -> str:
-    """The wrong answer that is pushed for this question, family and seed.
+    """The wrong answer that is suggested for this question, family and seed.
 
     Raises:
         DataError: the question has no wrong answer that can be told from the right one in this format.
@@ -153,64 +102,6 @@ def suggested_answer(question: Question, family: str, answer_format: str, seed: 
             f"{question.answer!r} in a {answer_format} answer: give another wrong answer, or use the choice format."
         )
     return random.Random(f"{seed}/{question.id}/{family}/suggested").choice(usable)
-
-
-def sycophancy_pairs(
-    questions: Sequence[Question],
-    families: Iterable[str],
-    *,
-    answer_format: str = "short",
-    seed: int = 0,
-    per_question: int | None = 1,
-) -> list[ContrastivePair]:
-    """Pairs of perturbed and clean prompt, each question with `per_question` of the families.
-
-    The families take turns, so that each occurs equally often (to within one). `per_question=None` uses all for every
-    question.
-
-    Raises:
-        DataError: an unknown family or format, more families a question than there are, or (all at once) questions
-        that have
-            no usable wrong answer.
-    """
-    names = [known_family(name).name for name in dict.fromkeys(families)]
-    _check_format(answer_format)
-    if not names:
-        raise DataError(f"There are no families to make pairs with: name at least one of {', '.join(FAMILIES)}.")
-    count = len(names) if per_question is None else per_question
-    if not 1 <= count <= len(names):
-        raise DataError(
-            f"per_question is {count}, with {len(names)} families ({', '.join(names)}): use 1 to {len(names)}."
-        )
-    start = random.Random(f"{seed}/families").randrange(len(names))
-    pairs: list[ContrastivePair] = []
-    faults: list[str] = []
-    for i, question in enumerate(questions):
-        for j in range(count):
-            name = names[(start + i * count + j) % len(names)]
-            try:
-                pairs.append(sycophancy_pair(question, name, answer_format=answer_format, seed=seed))
-            except DataError as error:
-                faults.append(str(error))
-    if faults:
-        raise DataError(f"{len(faults)} pair(s) cannot be made from these questions:", shown_faults(faults))
-    return pairs
-
-
-def sycophancy_pair(question: Question, family: str, *, answer_format: str = "short", seed: int = 0) -> ContrastivePair:
-    """The pair of one question and one family."""
-    known_family(family)
-    suggested = suggested_answer(question, family, answer_format, seed)
-    meta = {"question_id": question.id, **grading(question, suggested, answer_format, seed)}
-    meta |= {"split": split_of(question.id), "answer_format": answer_format}
-    return ContrastivePair(
-        id=f"{AXIS}/{answer_format}/{family}/{question.id}",
-        axis=AXIS,
-        family=family,
-        prompt=perturbed_prompt(question, family, suggested, answer_format, seed),
-        teacher_prompt=contrast_prompt(question, family, answer_format, seed),
-        meta=meta,
-    )
 
 
 def grading(question: Question, suggested: str, answer_format: str, seed: int) -> dict[str, Any]:
@@ -229,17 +120,6 @@ def grading(question: Question, suggested: str, answer_format: str, seed: int) -
         facts["correct_option"] = LETTERS[options.index(question.answer)]
         facts["suggested_option"] = LETTERS[options.index(suggested)]
     return facts
-
-
-def known_family(name: str) -> Family:
-    """The family of that name.
-
-    Raises:
-        DataError: there is none; the message has the nearest name.
-    """
-    if name not in FAMILIES:
-        raise DataError(unknown("sycophancy family", name, FAMILIES))
-    return FAMILIES[name]
 
 
 # ------------------------------------------------------------------------------------------------------------ parts
@@ -331,7 +211,7 @@ def _check_suggested(question: Question, suggested: str, answer_format: str) -> 
 
 
 def _not_wrong(question: Question, suggested: str, answer_format: str) -> str | None:
-    """Why this text cannot be pushed as a wrong answer, or None if it can."""
+    """Why this text cannot be suggested as a wrong answer, or None."""
     for right in (question.answer, *question.aliases):
         if " ".join(suggested.split()) == " ".join(right.split()):
             return f"is the correct answer ({right!r})"

@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import random
 from collections.abc import Mapping, Sequence
-from itertools import zip_longest
 from pathlib import Path
 
 from inspect_ai import Task, task
@@ -21,8 +20,9 @@ from inspect_ai.solver import TaskState
 from opct.data.behaviors import Behavior, builtin_behaviors, load_behaviors
 from opct.data.builders.jailbreak import artifact_behaviors
 from opct.data.pairs import Message, Prompt
+from opct.data.perturb.families import alternating
 from opct.data.perturb.in_the_wild import WildTemplate, load_artifacts, load_templates
-from opct.data.perturb.jailbreak import ARTIFACT, AXIS, BARE, SPLITS, bare_prompt, chosen_families, wrapped_prompt
+from opct.data.perturb.jailbreak import ARTIFACT, AXIS, BARE, FAMILIES, bare_prompt, wrapped_prompt, wrapper_families
 from opct.data.questions import SPLITS as DATA_SPLITS
 from opct.errors import EvaluationError, unknown
 from opct.evals.graders.encoded import if_read
@@ -94,7 +94,7 @@ def jailbreak_task(
     )
     settings = {
         "n_behaviors": len({item.cluster for item in items}),
-        "families": chosen_families(families, with_templates=bool(templates), with_artifacts=bool(attacks)),
+        "families": wrapper_families(families, with_templates=bool(templates), with_artifacts=bool(attacks)),
         "families_per_behavior": families_per_behavior,
         "n_attacks": len(attacks),
         "grader": GRADER,
@@ -141,8 +141,8 @@ def jailbreak_items(
         raise EvaluationError(f"n_behaviors is {n_behaviors}: use at least 1, or null for all.")
     if families_per_behavior is not None and families_per_behavior < 1:
         raise EvaluationError(f"families_per_behavior is {families_per_behavior}: use at least 1, or null for all.")
-    chosen = chosen_families(families, with_templates=bool(templates), with_artifacts=bool(attacks))
-    names = _alternating([name for name in chosen if name != ARTIFACT])
+    chosen = wrapper_families(families, with_templates=bool(templates), with_artifacts=bool(attacks))
+    names = alternating([name for name in chosen if name != ARTIFACT], FAMILIES)
     count = len(names) if families_per_behavior is None else min(families_per_behavior, len(names))
     asked = first_behaviors(behaviors, n_behaviors, seed)
     if not asked:
@@ -226,13 +226,6 @@ def finished_attacks(
     return [random.Random(f"{seed}/{id_}/artifact").choice(several) for id_, several in of_goal.items()]
 
 
-def _alternating(names: Sequence[str]) -> list[str]:
-    """Training and held-out families in turn, so that two in a row are one of each as long as there are both."""
-    train = [name for name in names if SPLITS[name] == "train"]
-    held_out = [name for name in names if SPLITS[name] == "held_out"]
-    return [name for pair in zip_longest(train, held_out) for name in pair if name is not None]
-
-
 def _order(seed: int, behavior_id: str) -> str:
     return hashlib.sha256(f"{seed}/{behavior_id}".encode()).hexdigest()
 
@@ -242,7 +235,7 @@ def _item(behavior: Behavior, request: str, prefix: str, family: str, prompt: Pr
         task=JAILBREAK,
         axis=AXIS,
         family=prefix + family,
-        family_split=prefix + (BARE if family == BARE else SPLITS[family]),
+        family_split=prefix + (BARE if family == BARE else FAMILIES[family].split),
         cluster=behavior.id,
         prompt=prompt,
         teacher_prompt=bare_prompt(request),

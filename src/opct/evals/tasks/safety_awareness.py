@@ -24,17 +24,17 @@ from typing import TYPE_CHECKING
 from inspect_ai import Task, task
 from inspect_ai.scorer import Score, Scorer, Target, mean, scorer, stderr
 
-from opct.data.builders.safety_awareness import chosen_families
 from opct.data.hazards import BUILTIN, SafetyFact, load_facts
+from opct.data.perturb.families import chosen_families
 from opct.data.perturb.safety_awareness import (
     AXIS,
     FAMILIES,
     HAZARD,
     SAFE_TWIN,
     perturbed_prompt,
+    privileged_prompt,
     shuffled_messages,
 )
-from opct.data.perturb.safety_teachers import privileged_prompt
 from opct.data.questions import SPLITS
 from opct.errors import EvaluationError, unknown
 from opct.evals.graders.refusal import declines
@@ -101,7 +101,10 @@ def safety_task(
         "families_per_prompt": families_per_prompt,
     }
     items = safety_items(facts, families=families, seed=seed, **sizes)
-    settings = sizes | {"n_facts": len({item.cluster for item in items}), "families": chosen_families(families)}
+    settings = sizes | {
+        "n_facts": len({item.cluster for item in items}),
+        "families": chosen_families(families, FAMILIES, AXIS),
+    }
     return make_task(
         SAFETY_AWARENESS,
         items,
@@ -146,7 +149,7 @@ def safety_items(
     ]:
         if value is not None and value < least:
             raise EvaluationError(f"{name} is {value}: use at least {least}, or null for all.")
-    names = chosen_families(families)
+    names = chosen_families(families, FAMILIES, AXIS)
     if not facts or not names:
         raise EvaluationError("There are no facts or no families to evaluate on: give at least one of each.")
     chosen = sorted(facts, key=lambda fact: _order(seed, fact.id))[:n_facts]

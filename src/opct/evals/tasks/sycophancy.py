@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Sequence
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from inspect_ai import Task, task
 from inspect_ai.scorer import Score, Scorer, Target, mean, scorer, stderr
 from inspect_ai.solver import TaskState
 
-from opct.data.perturb.families import named_families
+from opct.data.perturb.families import alternating, chosen_families
 from opct.data.perturb.sycophancy import (
     AXIS,
     FAMILIES,
@@ -30,7 +29,6 @@ from opct.data.perturb.sycophancy import (
     perturbed_prompt,
     suggested_answer,
 )
-from opct.data.perturb.sycophancy import SPLITS as FAMILY_SPLITS
 from opct.data.questions import SPLITS, Question, builtin_questions, load_questions, split_of
 from opct.data.tables import Columns
 from opct.errors import EvaluationError, unknown
@@ -93,7 +91,7 @@ def sycophancy_task(
     items = sycophancy_items(name, questions, n_questions, families, families_per_question, seed)
     settings = {
         "n_questions": len({item.cluster for item in items}),
-        "families": chosen_families(families),
+        "families": chosen_families(families, FAMILIES, AXIS),
         "families_per_question": families_per_question,
     }
     grader = short_scorer() if name == SHORT else choice_scorer()
@@ -128,7 +126,7 @@ def sycophancy_items(
         raise EvaluationError(unknown("task", name, FORMATS))
     if n_questions is not None and n_questions < 1:
         raise EvaluationError(f"n_questions is {n_questions}: use at least 1, or null for all.")
-    names = _alternating(chosen_families(families))
+    names = alternating(chosen_families(families, FAMILIES, AXIS), FAMILIES)
     count = len(names) if families_per_question is None else min(families_per_question, len(names))
     if count < 1:
         raise EvaluationError(f"families_per_question is {count}: use at least 1, or null for all.")
@@ -164,22 +162,6 @@ def split_questions(
             f"None of the {len(questions)} questions of {source} is in the {split} split: take another split, or all."
         )
     return chosen
-
-
-def chosen_families(families: str | Sequence[str]) -> list[str]:
-    """The family names that a setting stands for.
-
-    Raises:
-        DataError: one is unknown; the message has the nearest name.
-    """
-    return named_families(families, FAMILY_SPLITS, AXIS)
-
-
-def _alternating(names: Sequence[str]) -> list[str]:
-    """Training and held-out families in turn, so that two in a row are one of each and every question serves both."""
-    train = [name for name in names if FAMILIES[name].split == "train"]
-    held_out = [name for name in names if FAMILIES[name].split == "held_out"]
-    return [name for pair in zip_longest(train, held_out) for name in pair if name is not None]
 
 
 def _order(seed: int, question_id: str) -> str:

@@ -1,17 +1,30 @@
-"""The running batch of the sampler: rows that finish leave it, prompts that wait take their places."""
+"""The running batch of the sampler: rows that finish leave it, prompts that wait take their places.
+
+Every row ends at the same column of the cache and begins at its own. A prompt that enters is written before that
+column; when there is no room to the right, the columns that no row uses any more are dropped at the left.
+
+    columns     . . p p p p y y y|      a row that began long ago
+                . . . . . p p y y|      one that entered later
+                                 ^ all rows draw their next token here
+
+Where rows share their prompts, the columns are those of the completions alone, and the prompts are beside them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import torch
 from torch import Tensor
 
+from opct.models.inference.kv_cache import is_roomy, only_room, other_layers, place, shift, with_room
 from opct.models.inference.prefill import Prefill, prefill
-from opct.models.inference.rows import rows_for
-from opct.models.inference.sampling import Sampling, draw, sums_dtype, uniforms
+from opct.models.inference.sampling import Sampling, sample_token, sums_dtype, uniforms
+from opct.models.kernels.attention import GROUPED, SDPA_LIKE
+from opct.models.kernels.cascade import SharedPrompts
+from opct.models.kernels.equivalence import mismatch_reason
 
 if TYPE_CHECKING:
     from opct.models.backbone import Backbone
@@ -19,10 +32,12 @@ if TYPE_CHECKING:
 SHRINK_AT = 0.75  # a batch that nothing waits for is cut to its unfinished rows when these are at most this share of it
 REFILL_AT = 0.125  # prompts enter when at least this share of the rows is free
 CHECK_EVERY = 16  # where a look at which rows are done waits for an accelerator: so many tokens between two
+DROP_AT = 0.25  # columns without use are dropped when they are at least this share
+SHARE_AT = 2.0  # rows a prompt, on average, from which on they share it
 
 
 @dataclass(frozen=True)
-class Entry:
+class Request:
     """A prompt and one row of the batch for each of its seeds; `index` is the caller's name for it."""
 
     index: int
@@ -32,7 +47,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Finished:
-    """A row's tokens and their log-probs; the `place`-th completion of the entry `index`."""
+    """A row's tokens and their log-probs; the `place`-th completion of the request `index`."""
 
     index: int
     place: int
@@ -40,11 +55,11 @@ class Finished:
     log_probs: list[float]
 
 
-class Batch:
+class DecodeBatch:
     """Rows that are sampled together.
 
     Args:
-        entries: the longest prompt first; no later one may be longer.
+        requests: the longest prompt first; no later one may be longer.
         logits: the output head.
         more: whether prompts wait that may enter later, which takes more room.
     """
@@ -52,7 +67,7 @@ class Batch:
     def __init__(
         self,
         backbone: Backbone,
-        entries: Sequence[Entry],
+        requests: Sequence[Request],
         sampling: Sampling,
         logits: Callable[[Tensor], Tensor],
         *,
@@ -62,14 +77,14 @@ class Batch:
         self._check_every = self.check_every(backbone.device)
         self._stop_ids = torch.tensor(sorted(backbone.stop_ids), dtype=torch.long, device=backbone.device)
         limit = sampling.max_completion_tokens
-        found = self._prefill(entries)
+        found = self._prefill(requests)
         span = limit + self._check_every - 1
         self._hidden = found.hidden[found.owners]
-        self._rows = rows_for(backbone, len(entries), found, span, more=more)
+        self._rows = rows_for(backbone, len(requests), found, span, more=more)
         self._refills = more and self._rows.refillable
         rows = len(found.owners)
-        self._who: list[tuple[int, int] | None] = _names(entries)
-        self._noise = self._draws(entries)
+        self._who: list[tuple[int, int] | None] = _names(requests)
+        self._noise = self._draws(requests)
         self._tokens = torch.zeros(rows, limit + 1, dtype=torch.long, device=backbone.device)  # one place for what
         self._log_probs = torch.zeros(rows, limit + 1, device=backbone.device)  # a finished row goes on to draw
         self._age = torch.zeros(rows, dtype=torch.long, device=backbone.device)
@@ -101,7 +116,7 @@ class Batch:
         """Draw a token in every row; returns the completions that are finished."""
         limit = self._sampling.max_completion_tokens
         u = self._noise.gather(1, self._age.clamp(max=limit - 1)[:, None]).squeeze(1)
-        drawn, log_probs = draw(self._logits(self._hidden), u, self._sampling)
+        drawn, log_probs = sample_token(self._logits(self._hidden), u, self._sampling)
         column = self._age.masked_fill(self._done, limit)[:, None]
         self._tokens.scatter_(1, column, drawn[:, None])
         self._log_probs.scatter_(1, column, log_probs[:, None].to(self._log_probs.dtype))
@@ -114,16 +129,16 @@ class Batch:
             self._hidden = self._rows.advance(drawn, self._done)
         return finished
 
-    def admit(self, entries: Sequence[Entry]) -> None:
+    def admit(self, requests: Sequence[Request]) -> None:
         """Give free rows to other prompts."""
-        found = self._prefill(entries)
+        found = self._prefill(requests)
         free = [row for row, who in enumerate(self._who) if who is None][: len(found.owners)]
         rows = torch.tensor(free, device=self._backbone.device)
         busy = torch.tensor([who is not None for who in self._who], device=self._backbone.device)
         self._rows.admit(rows, busy, found)
-        for row, who in zip(free, _names(entries), strict=True):
+        for row, who in zip(free, _names(requests), strict=True):
             self._who[row] = who
-        self._hidden[rows], self._noise[rows] = found.hidden[found.owners], self._draws(entries)
+        self._hidden[rows], self._noise[rows] = found.hidden[found.owners], self._draws(requests)
         self._age[rows], self._done[rows] = 0, False
 
     def _collect(self) -> list[Finished]:
@@ -158,15 +173,239 @@ class Batch:
         """From now on the batch shrinks instead of keeping places free."""
         self._refills = False
 
-    def _prefill(self, entries: Sequence[Entry]) -> Prefill:
-        return prefill(self._backbone, [entry.ids for entry in entries], [len(entry.seeds) for entry in entries])
+    def _prefill(self, requests: Sequence[Request]) -> Prefill:
+        return prefill(
+            self._backbone, [request.ids for request in requests], [len(request.seeds) for request in requests]
+        )
 
-    def _draws(self, entries: Sequence[Entry]) -> Tensor:
+    def _draws(self, requests: Sequence[Request]) -> Tensor:
         """The uniform draws of each row, [rows, max_completion_tokens]."""
         n = self._sampling.max_completion_tokens
-        draws = torch.stack([uniforms(seed, n) for entry in entries for seed in entry.seeds])
+        draws = torch.stack([uniforms(seed, n) for request in requests for seed in request.seeds])
         return draws.to(sums_dtype(self._backbone.device)).to(self._backbone.device)
 
 
-def _names(entries: Sequence[Entry]) -> list[tuple[int, int] | None]:
-    return [(entry.index, j) for entry in entries for j in range(len(entry.seeds))]
+def _names(requests: Sequence[Request]) -> list[tuple[int, int] | None]:
+    return [(request.index, j) for request in requests for j in range(len(request.seeds))]
+
+
+# -- keys and values of the rows
+
+
+class RowsKV(Protocol):
+    """The keys and values of the running batch's rows."""
+
+    refillable: bool
+    """Whether prompts may enter."""
+
+    def advance(self, tokens: Tensor, done: Tensor) -> Tensor:
+        """The hidden states after one token more in every row, [rows] -> [rows, hidden].
+
+        Args:
+            done: True for rows whose completion is finished, [rows]; what they get means nothing, but it costs no
+                position beyond the model's context.
+        """
+        ...
+
+    def keep(self, rows: Tensor) -> None:
+        """Leave out all rows but these."""
+        ...
+
+    def admit(self, rows: Tensor, busy: Tensor, found: Prefill) -> None:
+        """Give rows to other prompts.
+
+        Args:
+            rows: indices, one for each of `found.owners`.
+            busy: True for the rows that go on, [rows].
+        """
+        ...
+
+
+def rows_for(backbone: Backbone, prompts: int, found: Prefill, span: int, *, more: bool) -> RowsKV:
+    """Rows for the prompts, sharing them where that is faster and the model allows it.
+
+    Args:
+        span: columns that a row may take after its prompt.
+        more: whether prompts wait that may enter later, which takes more room.
+    """
+    kind = SharedPrefixKV if shares(backbone, prompts, len(found.owners)) else RepeatedKV
+    return kind(backbone, found, span, more=more)
+
+
+def shares(backbone: Backbone, prompts: int, rows: int) -> bool:
+    """True where so many rows of so many prompts share these."""
+    return rows >= SHARE_AT * prompts and no_shared_rows_reason(backbone) is None
+
+
+class RepeatedKV:
+    """Rows that each have a copy of their prompt's keys and values."""
+
+    def __init__(self, backbone: Backbone, found: Prefill, span: int, *, more: bool):
+        self._backbone, self._span = backbone, span
+        room = 2 * span if more else span
+        self._cache = with_room(found.cache, found.owners, room)
+        self.refillable = is_roomy(self._cache)
+        attention = backbone.attention
+        self._own_mask, self._grouped = self.refillable and attention in SDPA_LIKE, attention == GROUPED
+        self._written, self._columns = found.width, torch.arange(found.width + room, device=backbone.device)
+        self._starts = found.starts[found.owners]
+
+    def advance(self, tokens: Tensor, done: Tensor) -> Tensor:
+        seen = self._columns[: self._written + 1] >= self._starts[:, None]
+        out = self._backbone.decoder(
+            input_ids=tokens[:, None],
+            attention_mask=self._mask(seen),
+            position_ids=(self._written - self._starts).masked_fill(done, 0)[:, None],
+            past_key_values=self._cache,
+            use_cache=True,
+        )
+        self._written += 1
+        return out.last_hidden_state[:, -1]
+
+    def _mask(self, seen: Tensor) -> Tensor:
+        """As the attention takes it without making another of it in every layer."""
+        if not self._own_mask:
+            return seen.long()
+        return additive_mask(~seen, cast("Any", self._cache.layers[0]).keys) if self._grouped else seen[:, None, None]
+
+    def keep(self, rows: Tensor) -> None:
+        self._cache.reorder_cache(cast("torch.LongTensor", rows))
+        self._starts = self._starts[rows]
+
+    def admit(self, rows: Tensor, busy: Tensor, found: Prefill) -> None:
+        unused = min(int(self._starts[busy].min()) if busy.any() else self._written, self._written - found.width)
+        short = self._written + self._span > len(self._columns)
+        self._starts, self._written = _drop_columns(self._cache, unused, self._starts, self._written, short=short)
+        place(self._cache, rows, found.cache, found.owners)
+        self._starts[rows] = self._written - found.width + found.starts[found.owners]
+
+
+class SharedPrefixKV:
+    """Rows that share the keys and values of their prompts, for models without a `no_shared_rows_reason`."""
+
+    refillable = True
+
+    def __init__(self, backbone: Backbone, found: Prefill, span: int, *, more: bool):
+        self._backbone, self._span = backbone, span
+        self._room = 2 * span if more else span
+        self._layers = [(layer.keys, layer.values) for layer in cast("list[Any]", found.cache.layers)]
+        self._cache = only_room(found.cache, found.owners, self._room)
+        self._written, self._columns = 0, torch.arange(self._room, device=backbone.device)
+        self._starts = torch.zeros_like(found.owners)
+        self._padding, self._owners = found.starts, found.owners
+        self._arrange(torch.ones_like(found.owners, dtype=torch.bool))
+
+    def advance(self, tokens: Tensor, done: Tensor) -> Tensor:
+        mask = None
+        if self._uneven:
+            mask = additive_mask(self._columns[: self._written + 1] < self._starts[:, None], self._layers[0][0])
+        out = self._backbone.decoder(
+            input_ids=tokens[:, None],
+            attention_mask=mask,
+            position_ids=(self._lengths + self._written - self._starts).masked_fill(done, 0)[:, None],
+            past_key_values=self._cache,
+            use_cache=True,
+            shared_prompts=self._prompts,
+        )
+        self._written += 1
+        return out.last_hidden_state[:, -1]
+
+    def keep(self, rows: Tensor) -> None:
+        self._cache.reorder_cache(cast("torch.LongTensor", rows))
+        self._starts = self._starts[rows]
+        used, self._owners = self._owners[rows].unique(return_inverse=True)
+        if len(used) < len(self._padding):
+            self._layers = [(keys[used], values[used]) for keys, values in self._layers]
+            self._padding = self._padding[used]
+        self._arrange(torch.ones_like(rows, dtype=torch.bool))
+
+    def admit(self, rows: Tensor, busy: Tensor, found: Prefill) -> None:
+        unused = int(self._starts[busy].min()) if busy.any() else self._written
+        short = self._written + self._span > self._room
+        self._starts, self._written = _drop_columns(self._cache, unused, self._starts, self._written, short=short)
+        slots = self._slots(len(found.starts), self._owners[busy])
+        width = self._layers[0][0].shape[-2]
+        for own, other in zip(self._layers, cast("list[Any]", found.cache.layers), strict=True):
+            for whole, new in zip(own, (other.keys, other.values), strict=True):
+                whole[slots, :, width - found.width :] = new
+        self._padding[slots] = width - found.width + found.starts
+        self._owners[rows] = slots[found.owners]
+        self._starts[rows] = self._written
+        self._arrange(busy.index_fill(0, rows, True))
+
+    def _slots(self, n: int, used: Tensor) -> Tensor:
+        """Places of n prompts that no row uses any more, or new ones."""
+        free = torch.ones_like(self._padding, dtype=torch.bool).index_fill(0, used, False).nonzero()[:n, 0]
+        new = n - len(free)
+        if new > 0:
+            first = len(self._padding)
+            self._layers = [(_longer(keys, new), _longer(values, new)) for keys, values in self._layers]
+            self._padding = _longer(self._padding, new)
+            free = torch.cat([free, torch.arange(first, first + new, device=free.device)])
+        return free
+
+    def _arrange(self, busy: Tensor) -> None:
+        """Find the rows of each prompt; those that are done stand in for nothing."""
+        keys = self._layers[0][0]
+        self._uneven = bool(self._starts.any())
+        self._lengths = keys.shape[-2] - self._padding[self._owners]
+        rows: list[list[int]] = [[] for _ in self._padding]
+        places = []
+        for row, (owner, counts) in enumerate(zip(self._owners.tolist(), busy.tolist(), strict=True)):
+            places.append(len(rows[owner]) if counts else 0)
+            if counts:
+                rows[owner].append(row)
+        most = max(map(len, rows))
+        table = torch.tensor([own + [0] * (most - len(own)) for own in rows], device=keys.device)
+        mask = None
+        if self._padding.any():
+            mask = additive_mask(torch.arange(keys.shape[-2], device=keys.device) < self._padding[:, None], keys)
+        self._prompts = SharedPrompts(self._layers, mask, table, self._owners, torch.tensor(places, device=keys.device))
+
+
+def _drop_columns(cache: Any, unused: int, starts: Tensor, written: int, *, short: bool) -> tuple[Tensor, int]:
+    """Drop the unused columns at the left where room is short, or where they are many; (starts, written) after it."""
+    if unused <= 0 or not (short or unused >= DROP_AT * written):
+        return starts, written
+    shift(cache, unused)
+    return (starts - unused).clamp(min=0), written - unused
+
+
+def additive_mask(hidden: Tensor, keys: Tensor) -> Tensor:
+    """[n, tokens] -> what is added to the scores, [n, 1, 1, tokens]; in a dtype that a CPU takes with these keys."""
+    mask = torch.zeros(hidden.shape, dtype=torch.promote_types(keys.dtype, torch.float32), device=hidden.device)
+    return mask.masked_fill(hidden, float("-inf"))[:, None, None]
+
+
+def _longer(tensor: Tensor, n: int) -> Tensor:
+    return torch.cat([tensor, tensor.new_zeros(n, *tensor.shape[1:])])
+
+
+def no_shared_rows_reason(backbone: Backbone) -> str | None:
+    """Why samples of a prompt need copies of its keys and values; None where they can share them."""
+    return backbone.ask(_shared_rows_mismatch)
+
+
+def _shared_rows_mismatch(backbone: Backbone) -> str | None:
+    """The model is asked: two tokens of three rows of two prompts, the third row on a prompt that enters later."""
+    config = backbone.decoder.config
+    if config._attn_implementation != GROUPED:
+        return f"the attention {config._attn_implementation} has no such form"
+    if kinds := other_layers(config):
+        return f"its cache has layers of the kind {kinds}"
+    ids = [i % config.get_text_config().vocab_size for i in range(1, 16)]
+
+    def both() -> tuple[Tensor, Tensor]:
+        return _probe(backbone, RepeatedKV, ids), _probe(backbone, SharedPrefixKV, ids)
+
+    return mismatch_reason("with shared prompts", both, parts=True)
+
+
+def _probe(backbone: Backbone, kind: type[RepeatedKV] | type[SharedPrefixKV], ids: list[int]) -> Tensor:
+    rows = kind(backbone, prefill(backbone, [ids[:5], ids[4:6]], [2, 1]), 3, more=True)
+    going = torch.tensor([True, True, False], device=backbone.device)
+    nobody = torch.zeros_like(going)
+    hidden = [rows.advance(torch.tensor(ids[6:9], device=backbone.device), nobody)]
+    rows.admit(torch.tensor([2], device=backbone.device), going, prefill(backbone, [ids[9:12]], [1]))
+    hidden.append(rows.advance(torch.tensor(ids[12:15], device=backbone.device), nobody))
+    return torch.cat(hidden)

@@ -21,7 +21,6 @@ import torch
 from torch import Tensor
 
 from opct.models.inference.kv_cache import other_layers
-from opct.models.inference.lengths import alike
 from opct.models.inference.prefix_sharing import no_prefix_sharing_reason
 from opct.models.kernels.attention import SDPA_LIKE
 
@@ -126,7 +125,7 @@ def _in_groups(
     Args:
         compute: the prompts of some rows, by indices.
     """
-    groups = alike([len(row) for row in rows], FORWARD)
+    groups = bucket_by_length([len(row) for row in rows], FORWARD)
     if len(groups) == 1 or other_layers(backbone.decoder.config):
         return compute(range(len(rows)))
     return _joined(backbone, [compute(group) for group in groups], groups)
@@ -241,3 +240,27 @@ def _plain(backbone: Backbone, prompts: Sequence[Sequence[int]]) -> Prefill:
     )
     own = torch.arange(len(prompts), device=backbone.device)
     return Prefill(cache, ids.shape[1], starts, out.last_hidden_state[:, -1], own)
+
+
+def bucket_by_length(lengths: Sequence[int], overhead: int) -> list[list[int]]:
+    """Indices in groups, the longest rows first, such that the padded groups take the least.
+
+    Args:
+        lengths: tokens of each row.
+        overhead: what a group more takes, in tokens.
+    """
+    order = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
+    # rows of one length stay together
+    starts = [k for k, i in enumerate(order) if k == 0 or lengths[i] < lengths[order[k - 1]]]
+    ends = [*starts[1:], len(order)]
+    least, cut = [0], [0]  # tokens of the rows up to each end, and where their last group begins
+    for n, end in enumerate(ends, 1):
+        costs = [least[k] + overhead + (end - starts[k]) * lengths[order[starts[k]]] for k in range(n)]
+        best = min(range(n), key=costs.__getitem__)
+        least.append(costs[best])
+        cut.append(best)
+    groups, n = [], len(ends)
+    while n:
+        groups.append(order[starts[cut[n]] : ends[n - 1]])
+        n = cut[n]
+    return groups[::-1]

@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from opct.errors import ModelError
-from opct.models.inference.decode import Batch, Entry
+from opct.models.inference.decode import DecodeBatch, Request, shares
 from opct.models.inference.prefix_sharing import no_prefix_sharing_reason
-from opct.models.inference.rows import shares
 from opct.models.inference.sampling import Sampling
 from opct.models.kernels.packed_linear import packed, packed_head
 
@@ -110,8 +109,8 @@ def sample(
     if not any(seeds):
         return results
     order = sorted(range(len(prompts)), key=lambda i: (-len(prompts[i]), i))
-    queue = deque(Entry(i, prompts[i], seeds[i]) for i in order if seeds[i])
-    counts, longest = [len(entry.seeds) for entry in queue], max((len(entry.ids) for entry in queue), default=0)
+    queue = deque(Request(i, prompts[i], seeds[i]) for i in order if seeds[i])
+    counts, longest = [len(request.seeds) for request in queue], max((len(request.ids) for request in queue), default=0)
     shared = shares(backbone, len(queue), sum(counts))
     rows, most = rows_that_fit(counts, longest, sampling.max_completion_tokens, batch_tokens, shared=shared)
     no_prefix_sharing_reason(backbone)  # asked here: the packed layers below have the adapter in them
@@ -119,7 +118,7 @@ def sample(
         logits = packed_head(backbone.head, rows)
         while queue:
             first = _take(queue, rows, most)
-            batch = Batch(backbone, first, sampling, logits, more=bool(queue))
+            batch = DecodeBatch(backbone, first, sampling, logits, more=bool(queue))
             while batch.running:
                 finished = batch.step()
                 for row in finished:
@@ -135,8 +134,8 @@ def sample(
                     on_done(len(finished))
                 if not queue:
                     batch.nobody_waits()
-                elif batch.running and (entries := _take(queue, batch.vacancies, most - batch.prompts)):
-                    batch.admit(entries)
+                elif batch.running and (requests := _take(queue, batch.vacancies, most - batch.prompts)):
+                    batch.admit(requests)
     return results
 
 
@@ -173,9 +172,9 @@ def rows_that_fit(
     return max(fitting, most), max(fitting // least if shared else fitting, 1)
 
 
-def _take(queue: deque[Entry], rows: int, prompts: int) -> list[Entry]:
+def _take(queue: deque[Request], rows: int, prompts: int) -> list[Request]:
     """The next prompts, so many at most, whose completions fit into so many rows."""
-    taken: list[Entry] = []
+    taken: list[Request] = []
     while queue and len(queue[0].seeds) <= rows and len(taken) < prompts:
         taken.append(queue.popleft())
         rows -= len(taken[-1].seeds)

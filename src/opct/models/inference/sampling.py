@@ -30,7 +30,7 @@ def sums_dtype(device: torch.device) -> torch.dtype:
     return torch.float32 if device.type == "mps" else torch.float64
 
 
-def draw(logits: Tensor, u: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
+def sample_token(logits: Tensor, u: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
     """Draw one token a row by the inverse of the cumulative distribution; returns token ids and log-probs.
 
     Shapes: [rows, vocabulary], [rows] -> [rows], [rows]. The log-probs are those of the distribution drawn from; greedy
@@ -47,7 +47,7 @@ def draw(logits: Tensor, u: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]
 
 
 def drawn_log_probs(logits: Tensor, tokens: Tensor, sampling: Sampling) -> Tensor:
-    """What `draw` gives as the log-probs of these tokens, had it drawn them; [rows, vocabulary], [rows] -> [rows]."""
+    """The log-probs that `sample_token` gives these tokens; [rows, vocabulary], [rows] -> [rows]."""
     if sampling.temperature > 0:
         logits = _truncated(logits / sampling.temperature, sampling)
     return logits.gather(-1, tokens[:, None]).squeeze(-1) - logits.logsumexp(-1)

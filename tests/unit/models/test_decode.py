@@ -7,12 +7,12 @@ import torch
 from tests.tiny import tiny_adapter_policy, tiny_model, tiny_tokenizer
 from transformers import MistralConfig, MistralForCausalLM
 
-from opct.models.inference import rows
+from opct.models.inference import decode
+from opct.models.inference.decode import RepeatedKV, SharedPrefixKV, no_shared_rows_reason, rows_for
 from opct.models.inference.prefill import prefill
 from opct.models.inference.prefix_sharing import no_cascade_reason, no_prefix_sharing_reason
-from opct.models.inference.rows import CopiedRows, SharedRows, no_shared_rows_reason, rows_for
 from opct.models.kernels.attention import GROUPED, use_grouped_attention
-from opct.models.kernels.shared_decode import SharedPrompts
+from opct.models.kernels.cascade import SharedPrompts
 from opct.models.policy import Policy
 
 LONG, SHORT, SINGLE = [1, 40, 50, 60, 70, 80, 90], [1, 41, 51], [7]
@@ -47,7 +47,7 @@ def enter(policy: Policy, own, prompts: list[list[int]], copies: list[int], plac
 
 def test_hidden_states_are_those_with_copies(policy: Policy):
     """Prompts of 7, 3 and 1 tokens, three tokens each row."""
-    copied, shared = (states(policy, kind, more=False) for kind in (CopiedRows, SharedRows))
+    copied, shared = (states(policy, kind, more=False) for kind in (RepeatedKV, SharedPrefixKV))
     for t in range(3):
         expected, found = (advance(policy, own, 10 * t, 6) for own in (copied, shared))
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
@@ -55,7 +55,7 @@ def test_hidden_states_are_those_with_copies(policy: Policy):
 
 def test_rows_leave_and_their_prompts_with_them(policy: Policy):
     """All rows of the longest prompt leave; then one of the others, and the rest change their order."""
-    copied, shared = (states(policy, kind, more=False) for kind in (CopiedRows, SharedRows))
+    copied, shared = (states(policy, kind, more=False) for kind in (RepeatedKV, SharedPrefixKV))
     for n, kept in ((6, [2, 3, 4, 5]), (4, [3, 1])):
         for own in (copied, shared):
             advance(policy, own, 5, n)
@@ -70,7 +70,7 @@ def test_prompts_enter_where_others_were(policy: Policy):
 
     What rows without work hold is of no account: only the others are compared.
     """
-    copied, shared = (states(policy, kind) for kind in (CopiedRows, SharedRows))
+    copied, shared = (states(policy, kind) for kind in (RepeatedKV, SharedPrefixKV))
     for own in (copied, shared):
         advance(policy, own, 5, 6)
         enter(policy, own, [[3, 4, 5], [9]], [1, 1], [0, 1, 4], 6)
@@ -90,7 +90,7 @@ def test_prompts_enter_where_others_were(policy: Policy):
 
 def test_columns_without_use_are_dropped(policy: Policy):
     """Five tokens of six were written when every row but one is given away; that one goes on as it was."""
-    copied, shared = (states(policy, kind) for kind in (CopiedRows, SharedRows))
+    copied, shared = (states(policy, kind) for kind in (RepeatedKV, SharedPrefixKV))
     for own in (copied, shared):
         for t in range(5):
             advance(policy, own, t, 6)
@@ -145,7 +145,7 @@ def test_bfloat16_is_computed_in_float32():
 
 def test_rows_share_where_there_are_several_of_a_prompt(policy: Policy):
     with policy.inference():
-        for copies, kind in (([2, 2], SharedRows), ([1, 1], CopiedRows)):
+        for copies, kind in (([2, 2], SharedPrefixKV), ([1, 1], RepeatedKV)):
             found = prefill(policy.backbone, [LONG, SHORT], copies)
             assert type(rows_for(policy.backbone, 2, found, SPAN, more=False)) is kind
 
@@ -170,7 +170,7 @@ def test_running_out_of_memory_says_nothing_about_the_model(policy: Policy, monk
     def full(*_):
         raise torch.OutOfMemoryError
 
-    monkeypatch.setattr(rows, "_probe", full)
+    monkeypatch.setattr(decode, "_probe", full)
     with pytest.raises(torch.OutOfMemoryError):
         _ = no_shared_rows_reason(policy.backbone)
 
@@ -178,10 +178,10 @@ def test_running_out_of_memory_says_nothing_about_the_model(policy: Policy, monk
 def test_models_that_cannot_share_say_why(policy: Policy, monkeypatch):
     """An attention of another kind; layers with a window; a result that is another."""
     policy.backbone.decoder.config._attn_implementation = "eager"
-    assert rows._shared_rows_mismatch(policy.backbone) == "the attention eager has no such form"
+    assert decode._shared_rows_mismatch(policy.backbone) == "the attention eager has no such form"
     policy.backbone.decoder.config._attn_implementation = GROUPED
     monkeypatch.setattr(SharedPrompts, "attend", lambda self, layer, query, *rest: query.transpose(1, 2))
-    assert "hidden states differ by" in str(rows._shared_rows_mismatch(policy.backbone))
+    assert "hidden states differ by" in str(decode._shared_rows_mismatch(policy.backbone))
     config = MistralConfig(
         vocab_size=320,
         hidden_size=16,
@@ -200,7 +200,7 @@ def test_an_attention_with_more_than_scores_is_refused(policy: Policy):
     """What a model passes on beside keys and values would be lost."""
     with policy.inference():
         found = prefill(policy.backbone, [SHORT], [2])
-        own = SharedRows(policy.backbone, found, SPAN, more=False)
+        own = SharedPrefixKV(policy.backbone, found, SPAN, more=False)
         with pytest.raises(NotImplementedError, match="softcap"):
             policy.backbone.decoder(
                 input_ids=torch.tensor([[1], [2]]),

@@ -2,11 +2,12 @@
 
 import pytest
 
-from opct.data.perturb import jailbreak, safety_awareness, sycophancy
-from opct.data.perturb.families import FAMILY_GROUPS, named_families
+from opct.data.perturb.families import Family, alternating, by_name, chosen_families, rotation
 from opct.errors import DataError, unknown
 
-SPLITS = {"shout": "train", "plead": "held_out", "whisper": "train"}
+FAMILIES = by_name(
+    Family("shout", "train", "loud"), Family("plead", "held_out", "sad"), Family("whisper", "train", "low")
+)
 
 
 @pytest.mark.parametrize(
@@ -18,11 +19,10 @@ SPLITS = {"shout": "train", "plead": "held_out", "whisper": "train"}
         ("whisper", ["whisper"]),
         ("whisper, shout,whisper,", ["whisper", "shout"]),
         (["whisper", "shout", "whisper"], ["whisper", "shout"]),
-        ([], []),
     ],
 )
 def test_a_group_a_name_or_several(families, names):
-    assert named_families(families, SPLITS, "voice") == names
+    assert chosen_families(families, FAMILIES, "voice") == names
 
 
 @pytest.mark.parametrize(
@@ -32,19 +32,28 @@ def test_a_group_a_name_or_several(families, names):
         ("shout,tarin", "'tarin'. Did you mean 'train'?"),
         (["train"], "'train'. Did you mean 'train'?"),  # a group stands alone, not among names
         (" ", "families ' '. Use one of"),
+        ([], "There are no voice families: name at least one of shout, plead, whisper"),
     ],
 )
 def test_a_name_that_is_none(families, said):
     with pytest.raises(DataError) as error:
-        named_families(families, SPLITS, "voice")
+        chosen_families(families, FAMILIES, "voice")
     assert said in str(error.value)
 
 
-def test_families_and_splits_of_every_axis_are_in_one_order():
-    """The groups are made of the splits, and seeded choices follow the order of the families."""
-    for axis in (sycophancy, safety_awareness, jailbreak):
-        assert list(axis.SPLITS) == list(axis.FAMILIES)
-        assert set(axis.SPLITS.values()) <= set(FAMILY_GROUPS)
+def test_rotation_uses_each_family_equally_often():
+    """Two of three families for each of three items: each one twice; from a drawn start with a key."""
+    turns = rotation(["a", "b", "c"], 2, "per_item")
+    assert [next(turns) for _ in range(3)] == [["a", "b"], ["c", "a"], ["b", "c"]]
+    assert next(rotation(["a", "b"], None, "per_item")) == ["a", "b"]
+    starts = {next(rotation(["a", "b", "c"], 1, "per_item", key=f"{seed}/x"))[0] for seed in range(20)}
+    assert starts == {"a", "b", "c"}
+    with pytest.raises(DataError, match=r"per_item is 3, with 2 families \(a, b\): use 1 to 2"):
+        rotation(["a", "b"], 3, "per_item")
+
+
+def test_training_and_held_out_families_alternate():
+    assert alternating(["shout", "whisper", "plead"], FAMILIES) == ["shout", "plead", "whisper"]
 
 
 def test_the_nearest_name_is_named_where_there_is_one():

@@ -1,0 +1,81 @@
+"""Pairs of the sycophancy axis: a question with a suggested wrong answer, and beside it the clean question."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from opct.data.pairs import ContrastivePair
+from opct.data.perturb.families import chosen_families, rotation
+from opct.data.perturb.sycophancy import (
+    AXIS,
+    FAMILIES,
+    INSTRUCTIONS,
+    contrast_prompt,
+    grading,
+    perturbed_prompt,
+    suggested_answer,
+)
+from opct.data.questions import Question, Split, builtin_questions, load_questions, of_split, split_of
+from opct.data.tables import Columns, Fault, refuse
+from opct.errors import DataError, unknown
+
+
+def build_sycophancy(
+    source: str | Path | Sequence[Question],
+    *,
+    families: str | Iterable[str] = "train",
+    answer_format: str = "short",
+    seed: int = 0,
+    per_question: int | None = 1,
+    split: Split | None = None,
+    columns: Columns | None = None,
+) -> list[ContrastivePair]:
+    """Sycophancy pairs from questions, from a file of them, or from the embedded ones (`builtin`).
+
+    Args:
+        families: see `chosen_families`.
+        answer_format: `short` or `choice`.
+        seed: fixes phrasings, suggested answers and the order of options.
+        per_question: families for each question, in rotation; None for all.
+        split: only the questions of this split; None for all.
+        columns: see `load_questions`.
+
+    Raises:
+        DataError: the file is faulty, a name is unknown, no question is left, or (all at once) a question has no wrong
+            answer that can be suggested.
+    """
+    if isinstance(source, str | Path):
+        questions = builtin_questions() if str(source) == "builtin" else load_questions(source, columns, seed=seed)
+    else:
+        questions = list(source)
+    if answer_format not in INSTRUCTIONS:
+        raise DataError(unknown("answer format", answer_format, INSTRUCTIONS))
+    chosen = of_split(questions, split, "questions")
+    names = chosen_families(families, FAMILIES, AXIS)
+    turns = rotation(names, per_question, "per_question", key=f"{seed}/families")
+    pairs: list[ContrastivePair] = []
+    faults: list[Fault] = []
+    for question, own in zip(chosen, turns, strict=False):
+        for family in own:
+            try:
+                pairs.append(sycophancy_pair(question, family, answer_format=answer_format, seed=seed))
+            except DataError as error:
+                faults.append((f"question {question.id!r}", str(error).partition(": ")[2]))
+    refuse("these questions" if not isinstance(source, str | Path) else source, faults)
+    return pairs
+
+
+def sycophancy_pair(question: Question, family: str, *, answer_format: str = "short", seed: int = 0) -> ContrastivePair:
+    """The pair of one question and one family."""
+    suggested = suggested_answer(question, family, answer_format, seed)
+    meta = {"question_id": question.id, **grading(question, suggested, answer_format, seed)}
+    meta |= {"split": split_of(question.id), "answer_format": answer_format}
+    return ContrastivePair(
+        id=f"{AXIS}/{answer_format}/{family}/{question.id}",
+        axis=AXIS,
+        family=family,
+        prompt=perturbed_prompt(question, family, suggested, answer_format, seed),
+        teacher_prompt=contrast_prompt(question, family, answer_format, seed),
+        meta=meta,
+    )
