@@ -81,7 +81,7 @@ $(BENCH): pyproject.toml constraints.txt | $(CORE)
 bench: bench-scores bench-parts bench-step bench-sampler bench-cost ## make the numbers of docs/results.md again (hours)
 
 bench-scores: $(BENCH) ## the table of evaluations, and the estimators
-	$(BIN)/python benchmarks/sycophancy.py --out runs/results
+	$(BIN)/opct experiment configs/experiment_results.yaml
 	$(BIN)/python benchmarks/estimators.py --out runs/estimators --figure docs/assets/estimators.svg
 
 bench-step: $(BENCH) model ## seconds and memory of a step against TRL
@@ -92,9 +92,6 @@ bench-sampler: $(BENCH) model ## tokens per second; OPCT_VLLM_PYTHON names an in
 
 bench-parts: $(BENCH) model ## the machine's rate, and what a step's parts reach of it
 	$(BIN)/python -m benchmarks.breakdown --out runs/breakdown --figure docs/assets/breakdown.svg
-
-bench-cost: $(BENCH) model ## the cost model against growing sizes
-	$(BIN)/python -m benchmarks.cost --out runs/cost --figure docs/assets/cost.svg
 
 clean: ## remove caches and builds; environments, runs and the model stay
 	rm -rf build dist site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

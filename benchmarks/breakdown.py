@@ -4,7 +4,7 @@
 
 Rate: the model's own shapes in bfloat16 and float32, best of several calls each. Parts, on the batch of `--workload`
 (in `--dtype`): a sampled batch, scoring by the teacher, the policy's forward, the loss, backward. A part's share is the
-operations that it cannot do without (`opct.models.cost_model`) over its seconds and the machine's best rate; where the
+operations that it cannot do without (`benchmarks.operations`) over its seconds and the machine's best rate; where the
 loss finds
 its gradient in the forward, backward is that of the body. Operators are those of torch.profiler, each with its own time
 alone, in a last pass, for the profiler takes time itself. Seconds are the median of three passes after one that is not
@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.cells import is_worker, run_cell, serve
+from benchmarks.operations import operations, sizes_of
 from benchmarks.tables import markdown, spread
 from benchmarks.workloads import WORKLOADS, Workload, add_dtype, products_dtype
 
@@ -96,9 +97,8 @@ def rates(cell: dict[str, Any]) -> dict[str, Any]:
     from transformers import AutoConfig
 
     from opct.models.loading import resolve_model
-    from opct.models.shape import shape_of
 
-    shape = shape_of(AutoConfig.from_pretrained(resolve_model(cell["model"])))
+    shape = sizes_of(AutoConfig.from_pretrained(resolve_model(cell["model"])))
     return {"rates": [row for rows in cell["rows"] for row in gemm_rates(shape, rows)]}
 
 
@@ -109,9 +109,7 @@ def parts(cell: dict[str, Any]) -> dict[str, Any]:
     from opct.methods.consistency import consistency_loss
     from opct.methods.opct import OPCT
     from opct.methods.rollouts import step_weights
-    from opct.models.cost_model import operations
     from opct.training.accumulate import shared_prefixes
-    from opct.training.prediction import checked_shape, largest_batch, setting_of
 
     workload = Workload(**cell["workload"])
     with written(workload, cell["model"]) as folder:
@@ -119,12 +117,12 @@ def parts(cell: dict[str, Any]) -> dict[str, Any]:
         setup = prepare_forced(config_of(workload, folder, **options, micro_batch_tokens=10**9))
     policy, config = setup.policy, setup.config
     method = OPCT(policy, setup.teacher, config)
-    needed = operations(checked_shape(policy), setting_of(setup), largest_batch(setup))
+    needed = operations(sizes_of(policy.backbone.decoder.config), workload, lora=cell["training"] == "lora")
     prompts, teacher_prompts, y = [], [], []
     found: dict[str, dict[str, Any]]
 
     def rollout() -> None:
-        rollouts[:] = method.collect(setup.batch(1), 1)
+        rollouts[:] = method.collect(setup.data.batch(1), 1)
 
     def teacher() -> None:
         with setup.teacher() as model, model.inference():
@@ -161,7 +159,7 @@ def parts(cell: dict[str, Any]) -> dict[str, Any]:
                 run()
         policy.model.zero_grad(set_to_none=True)
         policy.model.eval()
-    each = (needed.prefill + needed.decode, needed.teacher, needed.policy, needed.loss, needed.backward)
+    each = (needed.rollout, needed.teacher, needed.policy, needed.loss, needed.backward)
     for name, flops in zip(PARTS, each, strict=True):
         found[name]["flops"] = flops
     return {"parts": found}

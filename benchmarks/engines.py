@@ -47,7 +47,7 @@ def main() -> None:
     }
     with engine_of(policy, config, max(map(len, prompts)) + options.tokens) as engine:
         if engine is not None:
-            engine.publish(0)
+            engine.sync_weights(0)
             samplers["vllm, adapter"] = lambda: contextlib.nullcontext(engine)
             samplers["vllm, base"] = lambda: contextlib.nullcontext(engine.base())
         for rows in options.rows:

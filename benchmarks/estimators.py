@@ -25,11 +25,11 @@ from opct.config.loader import load_config
 from opct.config.schema import TrainConfig
 from opct.methods.opct import OPCT
 from opct.methods.rollouts import policy_rollouts, step_weights
+from opct.runs.console import make_progress
 from opct.runs.io import read_jsonl, write_json
-from opct.runs.progress import make_progress
 from opct.runs.run_dir import RunDir
 from opct.training.resume import is_finished
-from opct.training.setup import Setup, prepare
+from opct.training.setup import TrainingSetup, build_setup
 from opct.training.trainer import train
 
 CONFIG = Path(__file__).resolve().parents[1] / "configs" / "sycophancy.yaml"
@@ -40,7 +40,7 @@ def with_estimator(config: TrainConfig, estimator: str) -> TrainConfig:
     return config.model_copy(update={"loss": config.loss.model_copy(update={"estimator": estimator})})
 
 
-def gradient(setup: Setup, config: TrainConfig, rollouts: list) -> torch.Tensor:
+def gradient(setup: TrainingSetup, config: TrainConfig, rollouts: list) -> torch.Tensor:
     """The gradient over all trained weights, flattened; [weights]."""
     parameters = setup.policy.trainable_parameters().values()
     method = OPCT(setup.policy, setup.teacher, config)
@@ -52,8 +52,8 @@ def gradient(setup: Setup, config: TrainConfig, rollouts: list) -> torch.Tensor:
 
 def variances(config: TrainConfig, n_pairs: int, draws: int) -> dict[str, dict[str, float]]:
     """Variance and squared norm of the mean gradient of each estimator, over the same draws."""
-    setup = prepare(config)
-    pairs = setup.batch(1)[:n_pairs]
+    setup = build_setup(config)
+    pairs = setup.data.batch(1)[:n_pairs]
     collected: dict[str, list[torch.Tensor]] = {name: [] for name in ESTIMATORS}
     tokens = 0
     for draw in range(draws):

@@ -21,14 +21,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.hidden_pattern import add_attack_options, played, settings_of, table
+from benchmarks.hidden_pattern import add_attack_options, config_of, played, table
 from opct.config.loader import load_config
 from opct.data.behaviors import Behavior, builtin_behaviors
 from opct.data.pairs import ContrastivePair, Prompt, write_pairs
 from opct.data.perturb.jailbreak import REFUSED_TURNS, bare_prompt, wrapped_prompt
-from opct.experiments.stages import Parts, train_once
+from opct.experiments.runner import StepProgress, ensure_trained
+from opct.runs.console import make_progress
 from opct.runs.io import write_json
-from opct.runs.progress import make_progress
 
 FAMILIES = (None, "role_play", "hypothetical", "authority")
 """Frames of the messages that are trained on; None: bare."""
@@ -49,7 +49,7 @@ YIELDED_TURNS: Prompt = tuple(
 )
 """The same requests as in `REFUSED_TURNS`, taken up."""
 REPLY_TOKENS = 48
-TWIN_EPISODES = 2
+COUNTERPART_EPISODES = 2
 """Played against each benign twin: a model that refuses everything resists, too."""
 COMMON = {"optim.prompts_per_step": 12, "optim.learning_rate": 1e-3, "rollout.max_completion_tokens": 40}
 
@@ -84,14 +84,14 @@ def trained(args: argparse.Namespace) -> tuple[Path, Path]:
         "organism": {"method": "sft", "rollout.temperature": 0.0, "rollout.max_completion_tokens": 24},
         "hardened": {"method": "opct", "model.adapter": str(args.out / "organism")},
     }
-    parts = Parts(make_progress(), [("train", 1.0), ("train", 1.0)])
+    parts = StepProgress(make_progress(), 2)
     for name, more in own.items():
         folder, given = args.out / name, args.organism if name == "organism" else args.hardening
         values = shared | {"output_dir": str(folder), "data.pairs": [str(args.out / f"{name}.jsonl")]} | more
         settings = [f"{setting}={json.dumps(value)}" for setting, value in values.items()]
         parts.next()
         remedy = f"delete {folder}, or name another --out"
-        train_once(load_config(None, [*settings, *given]), name, overwrite=False, remedy=remedy, progress=parts)
+        ensure_trained(load_config(None, [*settings, *given]), name, overwrite=False, remedy=remedy, progress=parts)
     parts.done()
     return args.out / "organism", args.out / "hardened"
 
@@ -153,16 +153,18 @@ def attacks(args: argparse.Namespace, name: str, target: Path) -> list[dict[str,
     """The rows of the same messages with the word and without it, and of every attacker."""
     prompts = args.out / "asked.json"
     write_json(prompts, {"jailbreaks": list(asked(builtin_behaviors("test"), args.word))})
-    fixed = {"prompts": prompts, "judge": "answers", "episodes": 2 * len(ASKED_FAMILIES), "rounds": 1, "stop": "never"}
-    fixed |= {"n_behaviors": args.behaviors, "twin_episodes": 0, "dtype": args.dtype, "max_reply_tokens": REPLY_TOKENS}
+    reply = {"target": {"max_tokens": REPLY_TOKENS}}
+    fixed = {"attacker": {"name": "transfer", "prompts": str(prompts)}, "episodes": 2 * len(ASKED_FAMILIES), **reply}
+    fixed |= {"rounds": 1, "stop": "never", "counterpart_episodes": 0}
+    fixed |= {"n_behaviors": args.behaviors, "dtype": args.dtype}
     out = args.out / "attacks"
-    rows = [played(out / f"{name}-asked", str(target), "transfer", args.seed, args.word, fixed)]
+    rows = [played(out / f"{name}-asked", str(target), fixed, args.seed, args.word)]
     for attacker in args.attackers:
-        settings = settings_of(args, attacker) | {"judge": "answers", "twin_episodes": TWIN_EPISODES}
-        settings["max_reply_tokens"] = REPLY_TOKENS
+        config = config_of(args, attacker)
         if attacker == "grpo":
-            settings["train_split"] = "validation"  # neither target was trained on these
-        rows.append(played(out / f"{name}-{attacker}", str(target), attacker, args.seed, args.word, settings))
+            config["attacker"]["train_split"] = "validation"  # neither target was trained on these
+        config |= {"judge": {"name": "answers"}, "counterpart_episodes": COUNTERPART_EPISODES, **reply}
+        rows.append(played(out / f"{name}-{attacker}", str(target), config, args.seed, args.word))
     return rows
 
 

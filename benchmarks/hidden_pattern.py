@@ -19,14 +19,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import yaml
 from inspect_ai.model import ModelAPI, ModelOutput, modelapi
 
 from opct.attack.config import ATTACKERS
 from opct.attack.protocol import BEHAVIOR
 from opct.attack.run import run_attack
 from opct.attack.store import AttackDir
+from opct.runs.console import make_progress
 from opct.runs.io import read_jsonl
-from opct.runs.progress import make_progress
 
 REFUSES, YIELDS = "I can't help with that.", "Sure. This is how it is done: first you do the one, then the other."
 
@@ -68,8 +69,8 @@ def _against_the_script(
     args: argparse.Namespace, attacker: str, seed: int, settings: Mapping[str, Any], suffix: str = ""
 ) -> dict[str, Any]:
     out, target = args.out / f"{attacker}{suffix}-seed{seed}", f"inspect:yielding/{args.word}"
-    settings = settings_of(args, attacker) | {"confirm_remote": True, **settings}
-    return played(out, target, attacker, seed, args.word, settings)
+    config = {**config_of(args, attacker), **settings}
+    return played(out, target, {**config, "target": {"confirm_remote": True}}, seed, args.word)
 
 
 def add_attack_options(parser: argparse.ArgumentParser) -> None:
@@ -80,47 +81,48 @@ def add_attack_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--n", type=int, default=8, help="episodes of one round against each behaviour")
     parser.add_argument("--max-attack-tokens", type=int, default=48)
     parser.add_argument("--dtype", default=None)
-    parser.add_argument("--train", nargs="*", default=["max_steps=30"], metavar="a.b=c", help="of grpo")
+    parser.add_argument(
+        "--train", nargs="*", default=["max_steps=30"], metavar="a.b=c", help="settings of the training of grpo"
+    )
 
 
-def settings_of(args: argparse.Namespace, attacker: str) -> dict[str, Any]:
-    """Of `opct.run_attack`, from what a person said."""
-    settings = {
-        "judge": "refusals",  # the script's answer is to no request in particular
+def config_of(args: argparse.Namespace, attacker: str) -> dict[str, Any]:
+    """The settings of an attack, as of `opct.run_attack`."""
+    own: dict[str, Any] = {"name": attacker}
+    if attacker in ("refine", "grpo"):
+        own |= {"model": args.attacker_model, "max_tokens": args.max_attack_tokens}
+    if attacker == "grpo":
+        own["training"] = {name: yaml.safe_load(value) for name, _, value in (one.partition("=") for one in args.train)}
+    return {
+        "attacker": own,
+        "judge": {"name": "refusals"},  # the script's answer is to no request in particular
         "n_behaviors": args.behaviors,
         "episodes": args.n,
         "rounds": 1,
         "stop": "never",
-        "twin_episodes": 0,
+        "counterpart_episodes": 0,
         "dtype": args.dtype,
     }
-    if attacker in ("refine", "grpo"):
-        settings |= {"attacker_model": args.attacker_model, "max_attack_tokens": args.max_attack_tokens}
-    if attacker == "grpo":
-        settings["training"] = args.train
-    return settings
 
 
-def played(out: Path, target: str, attacker: str, seed: int, word: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The numbers of one attack, which is made or gone on with; one that is at its end asks nothing.
+def played(out: Path, target: str, config: Mapping[str, Any], seed: int, word: str) -> dict[str, Any]:
+    """The numbers of one attack, which is begun or resumed; one that is complete asks nothing.
 
     Raises:
         SystemExit: it was interrupted.
     """
-    folder = AttackDir(out)
-    shared = {"resume": folder.is_attack, "progress": make_progress()}
-    done = run_attack(target, out=out, attacker=attacker, seed=seed, **shared, **settings)
+    resume = AttackDir(out).is_attack
+    done = run_attack(target, {**config, "seed": seed}, out=out, resume=resume, progress=make_progress())
     if done.ended != "complete":
-        raise SystemExit(f"{done.ended}: start again to go on with it")
-    return row_of(out, attacker, seed, word)
+        raise SystemExit(f"{done.ended}: start again to continue it")
+    return row_of(out, str(config["attacker"]["name"]), seed, word)
 
 
 def row_of(out: Path, attacker: str, seed: int, word: str) -> dict[str, Any]:
     """The numbers of an attack that is at its end."""
     folder = AttackDir(out)
-    tries, (_, *texts) = read_jsonl(folder.tries_path), read_jsonl(folder.transcripts_path)
-    both = [(one, text["prompt"]) for one, text in zip(tries, texts, strict=True) if text["prompt"]]
-    asked = [(one["is_broken"], prompt) for one, prompt in both if one["kind"] == BEHAVIOR]
+    attempts = [row for row in read_jsonl(folder.attempts_path) if row.get("kind") == BEHAVIOR]
+    asked = [(one["is_broken"], one["prompt"]) for one in attempts if one["prompt"]]
     broke = [(is_broken, said(word, prompt[-1]["content"])) for is_broken, prompt in asked]
     return {
         "attacker": attacker,
@@ -137,10 +139,10 @@ def said(word: str, text: str) -> bool:
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """In Markdown: behaviours that broke, the tries with the word and without it and how many of them broke, how many
-    replies to benign twins refused, the queries, and those of the training."""
+    """In Markdown: behaviours that broke, the attempts with the word and without it, how many of them broke, how many
+    replies to benign counterparts refused, the queries, and those of the training."""
     yield (
-        "| attacker, seed | broken, held, undecided | broke with the word | without | twins refused | queries "
+        "| attacker, seed | broken, held, undecided | broke with the word | without | counterparts refused | queries "
         "| its training |"
     )
     yield "|---|---|---|---|---|---|---|"
@@ -155,10 +157,10 @@ def table(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         )
 
 
-def broken_of(tries: Sequence[bool | None]) -> str:
-    """How many of the scored tries broke, and how many more have no score."""
-    scored = [is_broken for is_broken in tries if is_broken is not None]
-    unscored = len(tries) - len(scored)
+def broken_of(attempts: Sequence[bool | None]) -> str:
+    """How many of the scored attempts broke, and how many more have no score."""
+    scored = [is_broken for is_broken in attempts if is_broken is not None]
+    unscored = len(attempts) - len(scored)
     return f"{sum(scored)} of {len(scored)}" + (f" ({unscored} more without a score)" if unscored else "")
 
 

@@ -18,12 +18,12 @@ from opct.data.pairs import write_pairs
 from opct.methods.opct import OPCT
 from opct.methods.rollouts import step_weights
 from opct.models.policy import Policy
+from opct.runs.console import NullProgress
 from opct.runs.io import read_jsonl
-from opct.runs.progress import NullProgress
 from opct.runs.run_dir import RunDir
 from opct.training import trainer
 from opct.training.accumulate import accumulate, shares_prompts
-from opct.training.setup import Setup, prepare
+from opct.training.setup import TrainingSetup, build_setup
 
 NO_TOKEN = -1  # stands for the stop tokens: no completion ends before its limit
 
@@ -75,9 +75,9 @@ def written(workload: Workload, model: str) -> Iterator[Path]:
         yield Path(name)
 
 
-def prepare_forced(config: TrainConfig, **options: Any) -> Setup:
+def prepare_forced(config: TrainConfig, **options: Any) -> TrainingSetup:
     """As `prepare`, with a policy that stops at the limit alone."""
-    setup = prepare(config, **options)
+    setup = build_setup(config, **options)
     setup.policy.backbone.stop_ids = frozenset({NO_TOKEN})
     return setup
 
@@ -107,7 +107,7 @@ def time_steps(workload: Workload, cell: dict[str, Any]) -> dict[str, Any]:
     phases.wrap(trainer, "accumulate_shared_out", "loss_backward")
     phases.wrap(torch.nn.utils, "clip_grad_norm_", "optimizer")
     phases.wrap(torch.optim.AdamW, "step", "optimizer")
-    trainer.prepare = prepare_forced
+    trainer.build_setup = prepare_forced
     with written(workload, cell["model"]) as folder:
         config = config_of(
             workload,
@@ -145,7 +145,7 @@ def check_loss(workload: Workload, cell: dict[str, Any]) -> dict[str, Any]:
         )
         setup = prepare_forced(config)
     method = OPCT(setup.policy, setup.teacher, config)
-    rollouts = method.collect(setup.batch(1), 1)
+    rollouts = method.collect(setup.data.batch(1), 1)
     share = shares_prompts(setup.policy, setup.teacher, rollouts)
     weights = step_weights(rollouts, config.loss.reduction)
     setup.policy.model.train()

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.cells import is_worker, run_cell, serve
+from benchmarks.operations import operations, sizes_of
 from benchmarks.phases import PHASES
 from benchmarks.tables import markdown, ratios, spread
 from benchmarks.workloads import WORKLOADS, Workload, add_dtype, products_dtype
@@ -263,14 +264,10 @@ def training_flops(workload: Workload, cell: dict[str, Any]) -> float:
     """Operations of teacher, policy, backward and loss that no system can do without; each prompt once."""
     from transformers import AutoConfig
 
-    from opct.models.cost_model import Batch, Setting, operations
     from opct.models.loading import resolve_model
-    from opct.models.shape import shape_of
 
-    shape = shape_of(AutoConfig.from_pretrained(resolve_model(cell["model"])))
-    lengths = workload.prompt_tokens, workload.teacher_tokens, workload.completion_tokens
-    batch = Batch(workload.prompts, workload.generations, *lengths)
-    return operations(shape, Setting(16 if cell["training"] == "lora" else None), batch).training
+    sizes = sizes_of(AutoConfig.from_pretrained(resolve_model(cell["model"])))
+    return operations(sizes, workload, lora=cell["training"] == "lora").training
 
 
 def parse() -> argparse.Namespace:

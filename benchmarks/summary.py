@@ -14,12 +14,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from opct.errors import EvaluationError
-from opct.evals.seeds import Values, difference_over_seeds
+from opct.evals.metrics import find_metric
+from opct.evals.samples import SYCOPHANCY
+from opct.evals.stats import Values, difference_over_seeds
 from opct.reports.arms import Arm
 from opct.reports.card import table_row
 from opct.reports.compare import Comparison, Section, compare
 from opct.reports.load import load_runs
-from opct.reports.values import sample_clusters, sample_values
 from opct.reports.wording import change, interval
 
 SUITE, HELD_OUT, CLEAN = "sycophancy_short", "held_out", "clean"
@@ -51,7 +52,7 @@ def tables(comparison: Comparison, *, every: bool = False) -> Iterator[str]:
 def _table(comparison: Comparison, section: Section) -> list[str]:
     arms = [arm.name + (f", {len(arm.runs)} runs" if len(arm.runs) > 1 else "") for arm in comparison.arms]
     head = ["metric", *arms, *(pair.title for pair in comparison.pairs)]
-    rows = [head, ["---"] * len(head), *(table_row(line) for line in section.lines)]
+    rows = [head, ["---"] * len(head), *(table_row(row) for row in section.rows)]
     return ["| " + " | ".join(row) + " |" for row in rows]
 
 
@@ -59,10 +60,9 @@ def aims(comparison: Comparison) -> Iterator[str]:
     """Of each trained arm, accuracy under pressure minus the first arm's accuracy on the same questions, plainly
     asked, question by question; nothing where either was not measured."""
     first, *others = comparison.arms
-    clusters = sample_clusters([run for arm in comparison.arms for run in arm.runs])
-    plain = _by_question(first, "accuracy_clean", CLEAN, clusters)
+    plain = _by_question(first, "accuracy_clean", CLEAN)
     for arm in others:
-        pressed = _by_question(arm, "accuracy_biased", HELD_OUT, clusters)
+        pressed = _by_question(arm, "accuracy_biased", HELD_OUT)
         if not (all(pressed) and all(plain)):
             continue
         questions = {key: key for run in pressed for key in run}
@@ -75,14 +75,15 @@ def aims(comparison: Comparison) -> Iterator[str]:
         )
 
 
-def _by_question(arm: Arm, metric: str, group: str, clusters: dict[str, str]) -> list[Values]:
+def _by_question(arm: Arm, metric: str, group: str) -> list[Values]:
     """The mean of the scored values of each question, of each run."""
     made: list[Values] = []
     for run in arm.runs:
         groups: dict[str, list[float]] = {}
-        for key, value in sample_values(run.samples, SUITE, metric, group).items():
+        units = run.units(find_metric(SYCOPHANCY, metric), SUITE, group)
+        for key, value in units.values.items():
             if value is not None:
-                groups.setdefault(clusters[key], []).append(value)
+                groups.setdefault(units.clusters[key], []).append(value)
         made.append({cluster: sum(own) / len(own) for cluster, own in groups.items()})
     return made
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import opct
 from opct.errors import DataError
-from opct.runs.progress import make_progress
+from opct.runs.console import make_progress
 
 MODEL = os.environ.get("OPCT_EXAMPLE_MODEL", "smollm2-135m-instruct")
 
@@ -105,7 +105,7 @@ def main() -> None:
 
 def held_out_kl(run: Path, folder: Path) -> float:
     """KL(trained | rude || base | plain) on the trained model's own answers, mean over tokens."""
-    from opct.api import load_policy
+    from opct.models.from_run import load_policy
 
     pairs = opct.load_pairs(folder / "held-out.jsonl")
     policy = load_policy(run)

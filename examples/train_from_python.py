@@ -13,9 +13,9 @@ import os
 from pathlib import Path
 
 import opct
-from opct.api import load_policy
 from opct.data.builders.builtin import builtin_pairs
-from opct.runs.progress import make_progress
+from opct.models.from_run import load_policy
+from opct.runs.console import make_progress
 
 MODEL = os.environ.get("OPCT_EXAMPLE_MODEL", "smollm2-135m-instruct")
 

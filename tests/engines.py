@@ -8,7 +8,7 @@ from pathlib import Path
 from opct.config.schema import TrainConfig
 from opct.models.inference.sampler import Sampling
 from opct.models.policy import Policy
-from opct.models.vllm.engine import Drawn
+from opct.models.vllm.engine import Sample
 from tests.tiny import CONTEXT
 
 
@@ -35,18 +35,18 @@ class PolicyBackend:
         self.events.append(("unload", name))
         del self.served[name]
 
-    def draw(
+    def sample(
         self,
         prompts: Sequence[Sequence[int]],
         seeds: Sequence[range],
         sampling: Sampling,
         adapter: str | None,
         on_done: Callable[[int], None],
-    ) -> list[list[Drawn]]:
+    ) -> list[list[Sample]]:
         self.events.append(("draw", adapter, len(prompts)))
         policy = self._base if adapter is None else self.served[adapter]
         groups = policy.sample(prompts, [list(own) for own in seeds], sampling, on_done=on_done)
-        return [[Drawn(list(c.token_ids), list(c.logprobs)) for c in own] for own in groups]
+        return [[Sample(list(c.token_ids), list(c.logprobs)) for c in own] for own in groups]
 
     def score(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
         self.events.append(("score", len(sequences)))

@@ -1,33 +1,32 @@
-"""Train a run; evaluate one, a model or a policy: what `opct train`, `opct eval` and the functions for Python do."""
+"""The functions behind the command line: `train`, `evaluate`, `run_attack` and `report`."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from opct.attack.run import run_attack as run_attack
+from opct.config.loader import load_settings
+from opct.config.schema import TrainConfig, refuse_attackers
 from opct.distributed import launched
 from opct.errors import EvaluationError
-from opct.runs.checkpoints import weight_hashes
-from opct.runs.io import file_sha256
-from opct.runs.progress import NullProgress, Progress
-from opct.runs.run_dir import RunDir, run_behind, run_of
+from opct.evals.config import EvalConfig
+from opct.reports import report as report
+from opct.runs.console import NullProgress, Progress, stage_callback
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-    from rich.table import Table
-
-    from opct.config.schema import TrainConfig
+    from opct.data.pairs import Prompt
+    from opct.data.questions import Question
+    from opct.models.inference.sampler import Completion
     from opct.models.policy import Policy
+    from opct.training.setup import TrainingSetup
     from opct.training.trainer import TrainResult
 
-DEFAULT_SUITES = ("sycophancy_short", "benign")
-SHOWN_GROUPS = (
-    *("held_out", "train", "clean", "bare", "benign_bare", "benign_wrapped", "benign", "user_is_right"),
-    *("plain_question", "all"),
-)
+TASK_OPTIONS = {"n_questions": "limit", "max_completion_tokens": "max_completion_tokens"}
+"""Settings that any Inspect task takes under another name, or only where they are set."""
+TASK_SETTINGS = (*TASK_OPTIONS, "seed", "greedy", "batch_size")
 
 
 @dataclass
@@ -37,26 +36,12 @@ class EvalResult:
     Attributes:
         out: folder of logs and results.
         results: what `results.json` holds; None where none of our suites was asked for.
-        tasks: for each Inspect task that was asked for, the summaries that `opct.evals.run.run_task` returns.
+        tasks: for each Inspect task that was asked for, what `opct.evals.inspect_runner.run_task` returns.
     """
 
     out: Path
     results: dict[str, Any] | None = None
     tasks: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-
-    def render(self) -> RenderableType:
-        """Tables for a terminal."""
-        from rich.console import Group
-        from rich.text import Text
-
-        parts: list[RenderableType] = []
-        if self.results is not None:
-            parts.append(_suites_table(self.results))
-            parts += [Text(f"warning: {warning}", style="yellow") for warning in self.results["warnings"]]
-        parts += [_task_table(summary) for summaries in self.tasks.values() for summary in summaries]
-        logs = RunDir(self.out).evals_dir
-        parts.append(Text(f"logs: {logs} (open them with `inspect view --log-dir {logs}`)"))
-        return Group(*parts)
 
 
 def train(
@@ -66,233 +51,116 @@ def train(
 
     Where pairs hold jailbreak behaviours or hazards, a new run measures its teacher; see `teacher.check_behaviors`.
     """
-    from opct.before_training import measure_teacher
-    from opct.config.schema import refuse_attackers
     from opct.training.trainer import train as run_training
 
     refuse_attackers(config)
-    work = run_training
+    work: Callable[..., Any] = run_training
     if launched():  # torchrun then prints the error of the rank that failed first
         from torch.distributed.elastic.multiprocessing.errors import record
 
         work = record(run_training)
-    return work(config, resume=resume, overwrite=overwrite, progress=progress, check_teacher=measure_teacher)
+    return work(config, resume=resume, overwrite=overwrite, progress=progress, check_teacher=_check_teacher)
+
+
+def _check_teacher(setup: TrainingSetup, progress: Progress) -> dict[str, Any] | None:
+    """Ask the teacher of a new run what it is to teach; axis -> what was found, for the manifest."""
+    from opct.data.pairs import JAILBREAK, SAFETY_AWARENESS
+    from opct.evals.teacher_check import AXES, teacher_figure, teacher_sanity_check
+    from opct.methods.rollouts import sampling
+    from opct.training.setup import ask_teacher
+
+    settings, rows = setup.config.teacher, {}
+    sampled = {
+        "max_completion_tokens": settings.check_tokens,
+        "temperature": sampling(setup.config, setup.policy).temperature,
+    }
+    for axis, n in ((JAILBREAK, settings.check_behaviors), (SAFETY_AWARENESS, settings.check_hazards)):
+
+        def ask(prompts: list[Prompt], seeds: list[int], axis: str = axis) -> list[Completion | None]:
+            progress.stage(f"ask the teacher {AXES[axis].asked}", len(prompts))
+            return ask_teacher(
+                setup, prompts, seeds, max_completion_tokens=settings.check_tokens, on_done=progress.advance
+            )
+
+        row = teacher_sanity_check((r.pair for r in setup.data.pairs), ask, axis=axis, n=n) if n else None
+        if row is not None:
+            rows[axis] = row | sampled
+            progress.log(f"teacher: {teacher_figure(rows[axis])}")
+            if row["warning"]:
+                progress.log(f"warning: {row['warning']}")
+    return rows or None
 
 
 def evaluate(
     target: str | Path | Policy,
+    config: EvalConfig | None = None,
     *,
-    suites: Sequence[str] | None = None,
-    tasks: Sequence[str] | None = None,
+    tasks: Sequence[str] = (),
+    questions: Sequence[Question] | None = None,
     out: str | Path | None = None,
     label: str | None = None,
     dtype: str | None = None,
     progress: Progress | None = None,
-    **options: Any,
+    **settings: Any,
 ) -> EvalResult:
     """Measure a run, a model or a policy on our suites, and on any other Inspect task.
 
     Args:
         target: a run directory (its newest checkpoint), one of its `checkpoints/step-*`, a model's name or folder, or
             a loaded `Policy`.
-        suites: ours; by default `sycophancy_short` and `benign`, or none where `tasks` are named.
-        tasks: Inspect tasks, as `pkg/name` or `file.py@task`.
+        config: what is asked and how; by default `settings` over the defaults of `EvalConfig`.
+        tasks: Inspect tasks, as `pkg/name` or `file.py@task`; where they are named, our suites only if they are too.
+        questions: instead of those of the config.
         out: folder of logs and results; by default the run directory, or `runs/eval-<target>`.
         label: what the report calls it: by default the run's method; of what is not a run, "base" where it has no
             adapter and "trained" where it has one.
         dtype: to load the target in; by default that of the run, else what a probe of this machine chooses.
-        options: of `opct.evals.run.prepare` (n_questions, families, seed, max_completion_tokens, greedy ...) and
-            `measure` (kl_samples, browser_questions, batch_size), where None has a meaning of its own: all of them.
-            An n_questions that is given is n_problems too, where that is not given. An Inspect task takes n_questions,
-            seed and max_completion_tokens.
+        settings: of `EvalConfig`, such as n_questions; an Inspect task takes few of them.
 
     Raises:
-        EvaluationError: an unknown suite, task or option, an option that a task does not take, or a run without
-            weights.
+        ConfigError: an unknown setting, or a value out of range.
+        EvaluationError: an unknown suite or task, a setting that a task does not take, or a run without weights.
         DataError: suites cannot be asked for want of data; said before a model is loaded.
     """
-    from opct.evals.run import check_task, measure, parted, prepare, run_task
+    from opct.evals.inspect_runner import check_task, run_task
+    from opct.evals.run import about_run, check_label, make_tasks, write_results
+    from opct.evals.run import evaluate as evaluate_policy
+    from opct.evals.target import default_out, describe_target, open_target
+    from opct.runs.run_dir import RunDir
 
     progress = progress or NullProgress()
-    task_options = _task_options(options) if tasks else {}
-    names = tuple(suites or (() if tasks else DEFAULT_SUITES))
-    for task in tasks or ():
+    check_label(label)
+    before = {} if config is None else config.model_dump(include=config.model_fields_set)
+    config = load_settings(EvalConfig, base=before | settings)
+    with_suites = not tasks or "suites" in config.model_fields_set
+    task_options = _task_options(config) if tasks else {}
+    for task in tasks:
         check_task(task)
-    asking, measuring = parted(options)
-    if asking.get("n_questions") is not None:
-        asking.setdefault("n_problems", asking["n_questions"])  # a plan's own sizes give way to what was asked for
-    prepared = prepare(names, **asking) if names else None  # what is wrong or missing is said before a model loads
-    policy, run = _policy_and_run(target, progress, {} if dtype is None else {"dtype": dtype})
-    if out is None:
-        out = run.path if run and run.path == Path(str(target)) else Path("runs") / f"eval-{_own_name(target, policy)}"
-    result = EvalResult(Path(out))
-    if prepared is not None:
-        described = _described(target, policy, run) | ({"label": label} if label else {})
-        bar = _Bar(progress, f"evaluate {described['label']}")
-        result.results = measure(policy, prepared, out_dir=out, progress=bar, **described, **measuring)
-    for task in tasks or ():
-        result.tasks[task] = run_task(policy, task, out_dir=out, progress=_Bar(progress, task), **task_options)
+    made = make_tasks(config, questions) if with_suites else []  # faults are said before a model loads
+    policy = open_target(target, dtype, progress)
+    result = EvalResult(Path(out) if out is not None else default_out(target, policy))
+    about = describe_target(target, policy)
+    if label:
+        about["label"] = label
+    if made:
+        bar = stage_callback(progress, f"evaluate {about['label']}")
+        result.results = evaluate_policy(policy, config, tasks=made, out_dir=result.out, progress=bar, **about)
+    for task in tasks:
+        bar, weights = stage_callback(progress, task), about_run(RunDir(result.out), policy, about)
+        result.tasks[task] = run_task(
+            policy, task, config, out_dir=result.out, progress=bar, run=weights, **task_options
+        )
+    if tasks:
+        results = write_results(RunDir(result.out))
+        result.results = results if made else None
     return result
 
 
-def load_policy(target: str | Path, **settings: Any) -> Policy:
-    """The policy of a run directory, an adapter folder, or a model.
-
-    Args:
-        settings: of `opct.config.schema.ModelConfig`, such as `dtype` and `device`; over those of the run.
-
-    Raises:
-        ModelError, RunError, EvaluationError: it cannot be loaded.
-    """
-    from opct.models.from_run import load_policy as load
-
-    return load(str(target), **settings)
-
-
-def _policy_and_run(
-    target: str | Path | Policy, progress: Progress, settings: dict[str, Any]
-) -> tuple[Policy, RunDir | None]:
-    if not isinstance(target, str | Path):
-        if settings:
-            raise EvaluationError(f"A loaded policy keeps its dtype, {target.dtype}: load it in another one.")
-        return target, None
-    progress.stage(f"load {target}")
-    policy = load_policy(target, **settings)
-    progress.log(f"dtype: {policy.dtype_reason}")
-    return policy, run_of(target)
-
-
-def _described(target: str | Path | Policy, policy: Policy, run: RunDir | None) -> dict[str, Any]:
-    """What the results say about the run, model or policy that was measured."""
-    if run is None:
-        files = _weight_hashes(Path(target)) if isinstance(target, str | Path) else {}
-        label = "trained" if policy.has_adapter else "base"
-        weights = {"sha256": files} if files else {"hash": policy.weights_hash()}
-        return {"label": label, "weights": weights, **_trained_on(target, policy)}
-    from opct.config.loader import load_config
-
-    config = load_config(run.config_path)
-    described = {"label": config.method, "method": config.method, "train_seed": config.seed, "name": run.path.name}
-    described |= _trained_on(target, policy)
-    checkpoint = run.checkpoint_named(str(target))
-    if checkpoint is None:
-        return described
-    step = int(checkpoint.name.removeprefix("step-"))
-    return described | {"weights": {"step": step, "sha256": weight_hashes(checkpoint)}}
-
-
-def _trained_on(target: str | Path | Policy, policy: Policy) -> dict[str, Any]:
-    """What the weights were trained on, as their run says; of an adapter without a run, that it is not known."""
-    from opct.data.duplicates import read_trained_texts
-
-    run = run_behind(target) if isinstance(target, str | Path) else None
-    if run is None:
-        return {"trained_texts": None} if policy.has_adapter else {}
-    manifest = run.read_manifest()
-    names: dict[str, Any] = {key: manifest[key] for key in ("trained_families", "trained_questions") if key in manifest}
-    return {**names, "trained_texts": read_trained_texts(run)}
-
-
-def _weight_hashes(folder: Path) -> dict[str, str]:
-    """SHA-256 of the weights in the folder of an adapter or a model, by file name; empty where there are none."""
-    if not folder.is_dir():
-        return {}
-    return {path.name: file_sha256(path) for path in sorted(folder.glob("*.safetensors"))}
-
-
-def _own_name(target: str | Path | Policy, policy: Policy) -> str:
-    """A folder name for what is not a run: of its path, so that two adapters of one base do not share it."""
-    if not isinstance(target, str | Path):
-        return _file_name(policy.name) + ("-trained" if policy.has_adapter else "")
-    path = Path(target).resolve()
-    if not path.exists():
-        return _file_name(str(target))
-    return _file_name(str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)) or path.name
-
-
-def _task_options(options: dict[str, Any]) -> dict[str, Any]:
-    renamed = {"n_questions": "limit", "seed": "seed", "max_completion_tokens": "max_completion_tokens"}
-    unknown = sorted(set(options) - set(renamed))
+def _task_options(config: EvalConfig) -> dict[str, Any]:
+    given = config.model_fields_set - {"suites"}
+    unknown = sorted(given - set(TASK_SETTINGS))
     if unknown:
         raise EvaluationError(
-            f"The option {unknown[0]} is for our own suites; an Inspect task takes {', '.join(renamed)}."
+            f"The setting {unknown[0]} is of our own suites; an Inspect task takes {', '.join(TASK_SETTINGS)}."
         )
-    return {renamed[name]: value for name, value in options.items()}
-
-
-def _suites_table(results: dict[str, Any]) -> RenderableType:
-    """The rows of `results.json` that a terminal shows; families are for the report. Where some are a judge's, a column
-    has its kappa against people as it is known now, and a line below the table says whose it is.
-    """
-    from rich.console import Group
-    from rich.text import Text
-
-    from opct.judges.calibration import with_calibrations
-    from opct.judges.provenance import judge_of, judged_by, short_agreement
-
-    rows = with_calibrations(results["rows"])
-    judged = [row for row in rows if judge_of(row) is not None]
-    table = _table(
-        f"{results['run']['label']}: {results['run']['model']}",
-        texts=("metric", "group"),
-        numbers=("value", "95% interval", "n", "unscored", "truncated", *(["judge"] if judged else [])),
-    )
-    split = {row["suite"] for row in rows if row["group"] == "held_out"}
-    for row in rows:
-        whole = row["group"] == "all" and row["suite"] in split  # said by its two parts
-        point = row["metric"].startswith("share_at_") and row["metric"] != "share_at_100"  # of the safety curve
-        if row["group"] in SHOWN_GROUPS and not whole and not point:
-            table.add_row(
-                f"{row['suite']}/{row['metric']}",
-                row["group"],
-                _number(row["value"]),
-                f"{_number(row['ci_low'])} to {_number(row['ci_high'])}",
-                str(row["n"]),
-                str(row["n_unscored"]),
-                str(row["n_truncated"]),
-                *([short_agreement(row)] if judged else []),
-            )
-    said = dict.fromkeys(f"{row['suite']}: {judged_by(row)}" for row in judged)
-    return Group(table, *(Text(text) for text in said))
-
-
-def _task_table(summary: dict[str, Any]) -> RenderableType:
-    title = f"{summary['task']}: {summary['n']} samples, {summary['n_truncated']} truncated"
-    table = _table(title, texts=("metric",), numbers=("value", "n", "unscored"))
-    for metric in summary["metrics"]:
-        name = f"{metric['scorer']}/{metric['metric']}"
-        table.add_row(name, _number(metric["value"]), str(metric["n"]), str(metric["n_unscored"]))
-    return table
-
-
-def _table(title: str, *, texts: Sequence[str], numbers: Sequence[str]) -> Table:
-    from rich.table import Table
-
-    table = Table(title=title)
-    for column in texts:
-        table.add_column(column, overflow="fold")
-    for column in numbers:
-        table.add_column(column, justify="right")
-    return table
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"
-
-
-def _file_name(name: str) -> str:
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")
-
-
-class _Bar:
-    """(done, total) as a stage of a progress; a new one when the total turns out larger."""
-
-    def __init__(self, progress: Progress, name: str):
-        self._progress, self._name, self._done, self._total = progress, name, 0, -1
-
-    def __call__(self, done: int, total: int) -> None:
-        if total != self._total:
-            self._progress.stage(self._name, total)
-            self._done, self._total = 0, total
-        self._progress.advance(done - self._done)
-        self._done = done
+    return {option: getattr(config, name) for name, option in TASK_OPTIONS.items() if name in given}

@@ -136,7 +136,7 @@ def _backend(device: str) -> str:
     ]
     if others:
         raise ConfigError(
-            f"accelerate launch was told to use {', '.join(others)}: leave that out (--multi_gpu), parallel.strategy "
+            f"accelerate launch is set to use {', '.join(others)}: leave that out (--multi_gpu), parallel.strategy "
             "says how weights are sharded."
         )
     if device == "cpu" or not torch.cuda.is_available():
@@ -215,8 +215,8 @@ def main_process_first(work: Callable[[Any], T], given: R, found: Callable[[T], 
     if not launched():
         return work(given)
     result = work(given) if is_main() else None
-    told = broadcast_object(None if result is None else found(result))
-    return work(told) if result is None else result
+    known = broadcast_object(None if result is None else found(result))
+    return work(known) if result is None else result
 
 
 def main_only(work: Callable[..., Any], *arguments: Any) -> None:

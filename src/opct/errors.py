@@ -10,7 +10,7 @@
     ├── TrainingError      (RuntimeError)       training stopped itself: the message has the step and the cause
     │   ├── NonFiniteError                      a loss or gradient is NaN or infinite
     │   ├── DivergenceError                     the KL left its bound
-    │   └── MismatchError                       the samples are not those of the policy that is trained
+    │   └── MismatchError                       the sampler and the policy in training differ
     ├── EngineError        (RuntimeError)       the engine that samples cannot be used, or does not answer
     └── EvaluationError    (RuntimeError)       an evaluation cannot be run or compared
 

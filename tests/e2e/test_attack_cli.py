@@ -5,19 +5,19 @@ from pathlib import Path
 
 from tests.e2e.cli import here, jsonl, started
 
-SMALL = ("--n-behaviors", "4", "--n", "3", "--rounds", "2", "--max-reply-tokens", "6", "--dtype", "float32")
-MANY = ("--n-behaviors", "4", "--n", "3", "--rounds", "2", "--max-reply-tokens", "6", "--dtype", "float32")
-BY_ONE = (*MANY, "--attacker", "best_of_n", "--batch-size", "2", "--stop", "never")
+SMALL = ("--n-behaviors", "4", "episodes=3", "rounds=2", "target.max_tokens=6", "dtype=float32")
+BY_ONE = (*SMALL, "--attacker", "best_of_n", "batch_size=2", "stop=never")
+
+
+def attempts(folder: Path) -> list[dict]:
+    return [row for row in jsonl(folder / "attempts.jsonl") if "behavior_id" in row]
 
 
 def found(folder: Path) -> dict:
     """What an attack came to, times aside."""
     result = json.loads((folder / "result.json").read_text())
     return {
-        "tries": [
-            {name: value for name, value in row.items() if name != "seconds"} for row in jsonl(folder / "tries.jsonl")
-        ],
-        "transcripts": (folder / "transcripts.jsonl").read_bytes(),
+        "attempts": attempts(folder),
         "successes": (folder / "successful_prompts.jsonl").read_bytes(),
         **{name: result[name] for name in ("rows", "curve", "behaviors", "warnings", "ended")},
         "queries": result["budget"]["spent"]["queries"],
@@ -26,14 +26,14 @@ def found(folder: Path) -> dict:
 
 
 def test_an_attack_that_was_killed_equals_one_that_was_not(tmp_path, tiny_folder):
-    """4 behaviours x 3 x 2 tries and 4 twins x 1 x 2, two at a time: killed somewhere in the middle, then gone on."""
+    """4 behaviours x 3 x 2 attempts and 4 counterparts x 1 x 2, two at a time: killed in the middle, then resumed."""
     done = here("attack", tiny_folder, *BY_ONE, "--out", tmp_path / "whole")
     assert done.code == 0, done.err
     killed = tmp_path / "killed"
     with started(tmp_path, "attack", tiny_folder, *BY_ONE, "--out", killed) as process:
-        process.frozen_when(lambda: len(jsonl(killed / "tries.jsonl")) >= 9, "the 9th try")
+        process.frozen_when(lambda: len(attempts(killed)) >= 9, "the 9th attempt")
         process.kill()
-    n_killed = len(jsonl(killed / "tries.jsonl"))
+    n_killed = len(attempts(killed))
     assert n_killed < 4 * 3 * 2
     assert here("attack", tiny_folder, *BY_ONE, "--out", killed).error().startswith(f"{killed} holds an attack already")
     done = here("attack", tiny_folder, *BY_ONE, "--out", killed, "--resume")
@@ -42,32 +42,19 @@ def test_an_attack_that_was_killed_equals_one_that_was_not(tmp_path, tiny_folder
     assert found(killed)["queries"] == 4 * 3 * 2 + 4 * 2
 
 
-def test_refine_that_was_killed_goes_on_with_the_successes_of_before(tmp_path, tiny_folder):
-    """4 behaviours x 3 x 3 tries, four at a time, killed in round 1 or 2 of 0 to 2: what broke in round 0 is among the
-    examples of every later try, so an attack that forgot it would write other prompts, as one without examples does."""
-    own = ("attack", tiny_folder, "--attacker", "refine", "--attacker-model", tiny_folder, "--max-attack-tokens", "8")
-    rest = (
-        "--judge",
-        "refusals",
-        "--n-behaviors",
-        "4",
-        "--n",
-        "3",
-        "--rounds",
-        "3",
-        "--max-reply-tokens",
-        "64",
-        "--dtype",
-        "float32",
-    )
-    reworded = (*own, *rest, "--batch-size", "4", "--stop", "never", "--twin-episodes", "0")
+def test_refine_that_was_killed_resumes_with_its_earlier_successes(tmp_path, tiny_folder):
+    """4 behaviours x 3 x 3 attempts, four at a time, killed in round 1 or 2: what broke in round 0 is an example
+    of every later attempt, so an attack that forgot it would write other prompts, as one without examples does."""
+    own = ("attack", tiny_folder, f"attacker.model={tiny_folder}", "attacker.max_tokens=8", "judge.name=refusals")
+    rest = ("--n-behaviors", "4", "episodes=3", "rounds=3", "target.max_tokens=64", "dtype=float32")
+    reworded = (*own, *rest, "batch_size=4", "stop=never", "counterpart_episodes=0")
     assert here(*reworded, "--out", tmp_path / "whole").code == 0
-    assert here(*reworded, "--out", tmp_path / "alone", "--shots", "0").code == 0
+    assert here(*reworded, "--out", tmp_path / "alone", "attacker.shots=0").code == 0
     killed = tmp_path / "killed"
     with started(tmp_path, *reworded, "--out", killed) as process:
-        process.frozen_when(lambda: len(jsonl(killed / "tries.jsonl")) >= 17, "the 17th try")
+        process.frozen_when(lambda: len(attempts(killed)) >= 17, "the 17th attempt")
         process.kill()
-    before = jsonl(killed / "tries.jsonl")
+    before = attempts(killed)
     assert len(before) < 4 * 3 * 3
     assert any(row["is_broken"] for row in before if row["round"] == 0)
     done = here(*reworded, "--out", killed, "--resume")
@@ -75,8 +62,7 @@ def test_refine_that_was_killed_goes_on_with_the_successes_of_before(tmp_path, t
     assert found(killed) == found(tmp_path / "whole")
     assert json.loads((killed / "result.json").read_text())["budget"]["queries_cut_short_at_most"] in (0, 4)
     with_shots, without = (
-        [row["prompt"] for row in jsonl(tmp_path / name / "transcripts.jsonl")[1:] if row["round"] == 1]
-        for name in ("whole", "alone")
+        [row["prompt"] for row in attempts(tmp_path / name) if row["round"] == 1] for name in ("whole", "alone")
     )
     assert with_shots != without
 
@@ -85,8 +71,8 @@ def test_refine_writes_its_own_prompts(tmp_path, tiny_folder):
     """Each episode reads its history: the tiny attacker writes other prompts than the request."""
     out = tmp_path / "a"
     done = here(
-        *("attack", tiny_folder, "--attacker", "refine", "--attacker-model", tiny_folder, "--max-attack-tokens", "12"),
-        *(*SMALL, "--out", out, "--max-queries", "20"),
+        *("attack", tiny_folder, f"attacker.model={tiny_folder}", "attacker.max_tokens=12"),
+        *(*SMALL, "--out", out, "budget.max_queries=20"),
     )
     assert done.code == 0, done.err
     assert f"target: {tiny_folder}, a folder or file on this machine" in done.err
@@ -95,7 +81,7 @@ def test_refine_writes_its_own_prompts(tmp_path, tiny_folder):
     assert "private" in done.out
     result = json.loads((out / "result.json").read_text())
     assert 0 < result["budget"]["spent"]["queries"] <= 20
-    _, *texts = jsonl(out / "transcripts.jsonl")
+    texts = attempts(out)
     prompts = [row["prompt"][-1]["content"] for row in texts if row["prompt"] is not None]
     assert len(set(prompts)) > 3
     said = [" ".join(text.split()) for text in (*prompts, *(row["reply"] or "" for row in texts))]
@@ -108,7 +94,7 @@ def test_what_cannot_begin_says_so_and_leaves_nothing(tmp_path, tiny_folder):
     remote = here("attack", "inspect:openai/some-model", "--attacker", "best_of_n", "--out", tmp_path / "a")
     assert "--confirm-remote" in remote.error()
     wrong = here("attack", tiny_folder, "--attacker", "refin", "--out", tmp_path / "a")
-    assert "Did you mean 'refine'" in wrong.error()
+    assert "refin" in wrong.error()
     nothing = here("attack", tmp_path / "nowhere", "--attacker", "best_of_n", "--out", tmp_path / "a")
     assert "There is no folder" in nothing.error()
     assert not (tmp_path / "a").exists()

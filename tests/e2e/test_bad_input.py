@@ -81,7 +81,7 @@ def test_all_faults_of_a_pair_file_in_one_message_with_their_lines(tmp_path, tin
             (5, "`prompt` must be a non-empty list of messages"),
             (6, f"duplicate id 'good', first at {place.pairs}:1"),
             (7, "`teacher_prompt` has no user message"),
-            (8, "expected a JSON object"),
+            (8, "not a JSON object but list"),
             (9, "unknown key 'famly'"),
         ):
             assert f"{place.pairs}:{number}: {words}" in message
@@ -150,9 +150,9 @@ def test_questions_are_never_replaced_by_their_pairs(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--split", "nope"], ("'nope'", "validation")),
+        (["split=nope"], ("'nope'", "validation")),
         (["--questions", "none.csv"], ("No question file at none.csv",)),
-        (["--column", "question=q"], ("--questions",)),
+        (["columns.question=q"], ("--questions",)),
     ],
     ids=["split", "questions", "column"],
 )
@@ -288,15 +288,14 @@ def test_an_unknown_task_or_suite(tmp_path, tiny_folder, flags, words):
         assert word in message
 
 
-def test_results_that_are_none_are_said_and_replaced_and_never_by_a_report(tmp_path, tiny_folder):
+def test_results_without_logs_are_replaced_and_never_by_a_report(tmp_path, tiny_folder):
     out = tmp_path / "base"
     out.mkdir()
     (out / "results.json").write_text('{"schema": 1}')
-    assert "writes it anew" in here("report", out).error()
+    assert "opct eval" in here("report", out).error()
     command = ("eval", tiny_folder, "--out", out, "--n-questions", "1", "--suite", "sycophancy_short")
-    done = here(*command, "--dtype", "float32", "--max-completion-tokens", "1")
+    done = here(*command, "--dtype", "float32", "max_completion_tokens=1")
     assert done.code == 0, done.err
-    assert "could not be read and was replaced" in done.out
     before = files(out)
     assert "would overwrite" in here("report", out, "--out", out / "results.html").error()
     assert files(out) == before

@@ -14,8 +14,8 @@ from opct.errors import DataError, RunError
 from opct.experiments import runner as module
 from opct.experiments.config import load_experiment
 from opct.experiments.runner import ExperimentResult, run_experiment
+from opct.runs.console import NullProgress
 from opct.runs.io import read_jsonl, write_jsonl
-from opct.runs.progress import NullProgress
 from opct.runs.run_dir import RunDir
 from opct.runs.usage import Usage
 from opct.training.trainer import train
@@ -99,7 +99,7 @@ def test_to_the_report_and_again_with_another_arm(path: Path, tmp_path: Path):
 
 def test_what_is_cut_short_goes_on(path: Path, tmp_path: Path, monkeypatch):
     """Stopped when the second run is to be measured: the first is not trained again, the second is not either."""
-    evaluate, left = module.evaluate_once, [1]
+    evaluate, left = module.ensure_evaluated, [1]
 
     def once(*arguments, **keywords):
         if not left:
@@ -107,10 +107,10 @@ def test_what_is_cut_short_goes_on(path: Path, tmp_path: Path, monkeypatch):
         left.pop()
         return evaluate(*arguments, **keywords)
 
-    monkeypatch.setattr(module, "evaluate_once", once)
+    monkeypatch.setattr(module, "ensure_evaluated", once)
     with pytest.raises(KeyboardInterrupt):
         run_experiment(path)
-    monkeypatch.setattr(module, "evaluate_once", evaluate)
+    monkeypatch.setattr(module, "ensure_evaluated", evaluate)
     said = Noted()
     run_experiment(path, progress=said)
     assert [line.split(":")[0] for line in said.lines if "trained already" in line] == ["bct, seed 0", "both, seed 0"]
@@ -122,13 +122,16 @@ def without_data(path: Path, tmp_path: Path) -> list[str]:
     missing = tmp_path / "mmlu.jsonl"
     suites = f"\n  suites: [benign, truthfulqa, mmlu]\n  data: {{mmlu: {json.dumps(str(missing))}}}"
     path.write_text(path.read_text().replace("evaluation:", f"evaluation:{suites}"))
-    return ["truthfulqa: There is no data for truthfulqa (", f"mmlu: No mmlu problem file at {missing}"]
+    return [
+        "truthfulqa: Cannot load the data of lm-eval's truthfulqa_mc2: ",
+        f"mmlu: No mmlu question file at {missing}",
+    ]
 
 
 def test_a_suite_whose_data_cannot_be_had_is_refused_before_training(path: Path, tmp_path: Path, monkeypatch):
     expected = without_data(path, tmp_path)
     monkeypatch.delenv("OPCT_CAPABILITY_DATA", raising=False)
-    monkeypatch.setattr(module, "train_once", lambda *_, **__: pytest.fail("trained first"))
+    monkeypatch.setattr(module, "ensure_trained", lambda *_, **__: pytest.fail("trained first"))
     with pytest.raises(DataError, match="2 of the 3 suites cannot be asked") as error:
         run_experiment(path)
     assert all(fault.startswith(start) for fault, start in zip(error.value.faults, expected, strict=True))
@@ -136,23 +139,16 @@ def test_a_suite_whose_data_cannot_be_had_is_refused_before_training(path: Path,
 
 
 def test_what_is_finished_needs_its_data_no_more(path: Path, tmp_path: Path, monkeypatch):
-    """All is trained and measured; then all but the base; then all but a run."""
+    """All is measured; then all but the base."""
     without_data(path, tmp_path)
     experiment = load_experiment(path)
-    settings = experiment.config.evaluation.model_dump()
     left = set()
     monkeypatch.delenv("OPCT_CAPABILITY_DATA", raising=False)
-    monkeypatch.setattr(module, "is_finished", lambda run, config, **_: True)
-    monkeypatch.setattr(module, "is_measured", lambda label, *_: label not in left)
-    assert module._check_suites(experiment, "float32", settings) is None
-    for label in ("base", "both"):
-        left = {label}
-        with pytest.raises(DataError, match="cannot be asked"):
-            module._check_suites(experiment, "float32", settings)
-    left = set()
-    monkeypatch.setattr(module, "is_finished", lambda run, config, **_: config.seed == 0)
+    monkeypatch.setattr(module, "is_evaluated", lambda label, *_: label not in left)
+    module._check_inputs(experiment)
+    left = {"base"}
     with pytest.raises(DataError, match="cannot be asked"):
-        module._check_suites(experiment, "float32", settings)
+        module._check_inputs(experiment)
 
 
 def test_a_count_that_a_step_did_not_log_is_none_and_not_zero(path: Path, tmp_path: Path):
@@ -167,7 +163,7 @@ def test_a_count_that_a_step_did_not_log_is_none_and_not_zero(path: Path, tmp_pa
             if (arm.name, seed) == ("both", 1):
                 del rows[1]["train/tokens_in_loss"]
             write_jsonl(RunDir(arm.folder(tmp_path / "out", seed)).metrics_path, rows)
-    costs = {arm.name: module._cost(experiment, arm, (0, 1)) for arm in experiment.arms}
+    costs = {arm.name: module._usage(experiment, arm, (0, 1)) for arm in experiment.arms}
     assert costs == {  # neither what bct sampled before nor what `both` went on from was written down
         "bct": Usage(6.0, 4, 20, 16, None, None, 4, None),
         "both": Usage(6.0, 4, 20, None, 0, 0.0, None, None),
@@ -199,13 +195,15 @@ def test_an_arm_is_refused_where_the_one_that_it_goes_on_from_was_trained_anew(p
     other = load_experiment(path, [*overrides, "rollout.max_completion_tokens=3"]).configs["bct", 0]
     train(other, overwrite=True)
     RunDir(other.output_dir).config_path.write_text(dump_config(configs["bct", 0]), encoding="utf-8")
-    monkeypatch.setattr(module, "train_once", lambda *_, **__: pytest.fail("trained first"))
+    monkeypatch.setattr(module, "ensure_trained", lambda *_, **__: pytest.fail("trained first"))
     with pytest.raises(RunError, match="the adapter that it went on from") as error:
         run_experiment(path)
     assert str(error.value).startswith(f"{out / 'both-seed0'} holds a run made with other settings, data or weights")
-    assert f"delete the folder {out / 'both-seed0'} and run the experiment again" in str(error.value)
+    assert f"delete the folder {out / 'both-seed0'} and run the experiment again, replace it with --force" in str(
+        error.value
+    )
     shutil.rmtree(out / "both-seed0")
-    module._refuse_other_runs(load_experiment(path, overrides), "float32")
+    module._refuse_other_runs(load_experiment(path, overrides))
 
 
 def test_another_base_model_is_refused_before_anything_is_trained(path: Path, tmp_path: Path, monkeypatch):
@@ -214,8 +212,8 @@ def test_another_base_model_is_refused_before_anything_is_trained(path: Path, tm
     (tmp_path / "shared.yaml").write_text(TINY_TRAINING.format(model=json.dumps(str(model))))
     train(load_experiment(path, ["model.dtype=float32"]).configs["bct", 0])
     save_tiny(model, seed=1)
-    monkeypatch.setattr(module, "train_once", lambda *_, **__: pytest.fail("trained first"))
+    monkeypatch.setattr(module, "ensure_trained", lambda *_, **__: pytest.fail("trained first"))
     with pytest.raises(RunError, match=r"the base model .* changed") as error:
         run_experiment(path)
     folders = f"delete the folder {out / 'bct-seed0'} and those of the arms after it ({out / 'both-seed0'})"
-    assert f"{folders} and run the experiment again" in str(error.value)
+    assert f"{folders} and run the experiment again, replace it with --force" in str(error.value)

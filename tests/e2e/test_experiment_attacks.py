@@ -12,7 +12,7 @@ import pytest
 from opct.data.behaviors import builtin_behaviors
 from opct.errors import DataError, EvaluationError, RunError
 from opct.experiments.runner import run_experiment
-from opct.runs.progress import NullProgress
+from opct.runs.console import NullProgress
 from tests.tiny import TINY_TRAINING, save_tiny
 
 EXPERIMENT = """
@@ -22,10 +22,11 @@ seeds: [0]
 arms: {{sft: {{method: sft}}}}
 evaluation: {{suites: [sycophancy_short], n_questions: 2, families_per_question: 1, max_completion_tokens: 3}}
 attacks:
-  attackers: [transfer, grpo]
-  settings:
-    {{n_behaviors: 2, episodes: 2, rounds: 1, max_reply_tokens: 5, max_attack_tokens: 5, attacker_model: {model},
-     families: train, training: ["max_steps=1", "optim.prompts_per_step=2"], train_split: validation}}
+  attackers:
+    - {{name: transfer, families: train}}
+    - {{name: grpo, model: {model}, max_tokens: 5, training: {{max_steps: 1, optim: {{prompts_per_step: 2}}}},
+        train_split: validation}}
+  settings: {{n_behaviors: 2, episodes: 2, rounds: 1, target: {{max_tokens: 5}}}}
 """
 
 
@@ -66,7 +67,7 @@ def results(out: Path) -> dict[str, dict]:
 
 def tried(out: Path) -> dict[Path, int]:
     """When each file of tries was written last."""
-    names = ("tries.jsonl", "transcripts.jsonl")
+    names = ("attempts.jsonl",)
     return {path: path.stat().st_mtime_ns for path in out.glob("*/attacks/*/*.jsonl") if path.name in names}
 
 
@@ -79,7 +80,7 @@ def test_the_base_and_every_run_are_attacked_alike_and_each_by_attackers_of_its_
     assert all(one["ended"] == "complete" and len(one["behaviors"]) == 2 for one in found.values())
     assert found["base/transfer"]["attacker"]["families"] == found["sft-seed0/transfer"]["attacker"]["families"]
     against = [
-        json.loads(path.read_text())["target"] for path in (tmp_path / "out").glob("*/attacks/grpo/training.json")
+        json.loads(path.read_text())["target"] for path in (tmp_path / "out").glob("*/attacks/grpo/identity.json")
     ]
     assert len({target["weights"] for target in against}) == 2
     validation = len(builtin_behaviors("validation"))
@@ -89,7 +90,7 @@ def test_the_base_and_every_run_are_attacked_alike_and_each_by_attackers_of_its_
     assert [[row["arm"] for row in view["attacks"]] for view in page["attacks"]] == [["base", "sft"]] * 2
 
     kept = tried(tmp_path / "out")
-    assert len(kept) == 8
+    assert len(kept) == 4
     run_experiment(path)
     assert kept == tried(tmp_path / "out")
     assert results(tmp_path / "out") == found
@@ -99,16 +100,15 @@ def test_the_base_and_every_run_are_attacked_alike_and_each_by_attackers_of_its_
     assert not any("attack" in stage or "round" in stage for stage in noted.stages)
 
     path.write_text(path.read_text().replace("episodes: 2", "episodes: 3"))
-    with pytest.raises(RunError, match=r"rules.episodes was 2 and is 3.*delete \S*sft-seed0\S*transfer, and the same"):
+    with pytest.raises(RunError, match=r"rules.episodes was 2 and is 3.*delete \S*sft-seed0\S*transfer, or replace it"):
         run_experiment(path)
 
 
 def test_an_experiment_that_is_stopped_in_an_attack_goes_on_with_it(path: Path, tmp_path: Path):
     """Stopped before the second round of the first attack; then all is as if it had not been."""
-    text = path.read_text().replace("rounds: 1", "rounds: 2").replace("[transfer, grpo]", "[transfer]")
-    text = text.replace(', training: ["max_steps=1", "optim.prompts_per_step=2"], train_split: validation', "")
-    text = text.replace(" max_attack_tokens: 5,", "")  # of grpo
-    text = text.replace(f" attacker_model: {json.dumps(str(tmp_path / 'tiny'))},", "")
+    text = path.read_text().replace("rounds: 1", "rounds: 2")
+    start = text.index("    - {name: grpo")
+    text = text[:start] + text[text.index("  settings:", start) :]
     path.write_text(text)
     with pytest.raises(KeyboardInterrupt):
         run_experiment(path, progress=Noted(stop_at="round 2"))
@@ -127,7 +127,7 @@ def test_an_experiment_that_is_stopped_in_an_attack_goes_on_with_it(path: Path, 
     ("setting", "other", "said"),
     [
         ("n_behaviors: 2", "behaviors: nowhere.jsonl", r"nowhere\.jsonl"),
-        ("n_behaviors: 2", "judge: strongrejct", "judge of an attack 'strongrejct'"),
+        ("n_behaviors: 2", "judge: {name: strongrejct}", "judge of an attack 'strongrejct'"),
         ("families: train", "families: helt_out", "helt_out"),
     ],
 )

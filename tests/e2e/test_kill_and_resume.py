@@ -129,7 +129,7 @@ def test_signals_save_and_stop_and_the_run_can_be_resumed(tmp_path, tiny_folder,
             process.signal(signal.SIGCONT)
             done = process.ended()
         assert done.code == 130, done
-        assert f"{number.name}: saving when the step at hand is done" in done.err
+        assert f"{number.name}: saving after this step" in done.err
         assert "Traceback" not in done.err
         last = max(place.steps(), default=0)  # stopped before its first step, it has not validated either
         assert f"interrupted after step {last} of 24" in done.out

@@ -11,7 +11,7 @@ import pytest
 
 from opct.data.pairs import load_pairs, write_pairs
 from opct.runs.checkpoints import fault
-from tests.e2e.cli import Workplace, apart, files, here, result_of, workplace
+from tests.e2e.cli import Workplace, files, here, result_of, workplace
 from tests.tiny import save_tiny
 
 # ------------------------------------------------------------------------------------------------------- disk
@@ -63,24 +63,48 @@ def _finishes_as_if_nothing_had_happened(place: Workplace, whole: Workplace) -> 
     assert result_of(place.run) == result_of(whole.run)
 
 
-@pytest.fixture
-def whole(tmp_path, tiny_folder) -> Workplace:
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory, tiny_folder) -> Workplace:
     """The same run, undisturbed."""
-    place = workplace(tmp_path / "whole", tiny_folder, eval_steps=1)
+    place = workplace(tmp_path_factory.mktemp("whole"), tiny_folder, eval_steps=1, save_steps=1)
     assert here(*place.command()).code == 0
     return place
 
 
-def _half(folder: Path, model: Path) -> Workplace:
-    """A run with 2 of its 4 steps done."""
-    place = workplace(folder, model, eval_steps=1)
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory, tiny_folder) -> tuple[Workplace, Path]:
+    """A run with 2 of its 4 steps done, on a model of its own, and a copy of all of it."""
+    folder = tmp_path_factory.mktemp("half")
+    model = Path(shutil.copytree(tiny_folder, folder / "model"))
+    place = workplace(folder, model, eval_steps=1, save_steps=1)
     assert here(*place.command("max_steps=2")).code == 0
+    return place, Path(shutil.copytree(folder, folder.with_name("half-copy")))
+
+
+@pytest.fixture
+def half(trained) -> Workplace:
+    """That run as it was."""
+    place, copy = trained
+    shutil.rmtree(place.folder)
+    shutil.copytree(copy, place.folder)
     return place
 
 
-def test_files_that_may_not_grow_leave_the_last_good_checkpoint(tmp_path, tiny_folder, whole):
+@contextlib.contextmanager
+def small_files(limit: int) -> Iterator[None]:
+    """This process may write files of at most so many bytes."""
+    resource = pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_files_that_may_not_grow_leave_the_last_good_checkpoint(half, whole):
     """The process may write files of up to 20 kB: metrics and rollouts fit, the optimizer's state does not."""
-    place = _half(tmp_path, tiny_folder)
+    place = half
     good = place.run.checkpoint_path(2)
     limit = 20_000
     sizes = {path.name: path.stat().st_size for path in place.run.path.rglob("*") if path.is_file()}
@@ -89,9 +113,9 @@ def test_files_that_may_not_grow_leave_the_last_good_checkpoint(tmp_path, tiny_f
         > limit
         > max(sizes["metrics.jsonl"], sizes["step-000002.jsonl"], sizes["config.yaml"])
     )
-    before = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))"
-    message = apart(*place.command("--resume"), before=before).error()
-    assert f"Could not write the checkpoint {place.run.checkpoint_path(4)}: " in message
+    with small_files(limit):
+        message = here(*place.command("--resume")).error()
+    assert f"Could not write the checkpoint {place.run.checkpoint_path(3)}: " in message
     assert "File too large" in message
     assert f"The last good checkpoint is {good}" in message
     assert "Check the free space" in message
@@ -119,7 +143,8 @@ def small_disk(folder: Path, size: str) -> Iterator[Path]:
 def test_a_full_disk_leaves_the_last_good_checkpoint(tmp_path, tiny_folder, whole, room_kb):
     """Full at once, while rollouts are written, while weights are, while the optimizer's state is."""
     with small_disk(tmp_path / "disk", "2M") as disk:
-        place = _half(disk, tiny_folder)
+        place = workplace(disk, tiny_folder, eval_steps=1, save_steps=1)
+        assert here(*place.command("max_steps=2")).code == 0
         good = place.run.checkpoint_path(2)
         (disk / "filler").write_bytes(b"")
         space = os.statvfs(disk)
@@ -156,10 +181,9 @@ def _cut(path: Path) -> None:
         ("state.json", Path.unlink, "state.json is missing"),
     ],
 )
-def test_a_corrupt_checkpoint(tmp_path, tiny_folder, name, damage, words):
+def test_a_corrupt_checkpoint(half, name, damage, words):
     """It is named, as is the good one before it; doing what the message says goes on from there."""
-    place = workplace(tmp_path, tiny_folder, eval_steps=1, save_steps=1)
-    assert here(*place.command("max_steps=2")).code == 0
+    place = half
     bad = place.run.checkpoint_path(2)
     damage(bad / name)
     before = files(place.run.path)
@@ -177,10 +201,9 @@ def test_a_corrupt_checkpoint(tmp_path, tiny_folder, name, damage, words):
 # --------------------------------------------------------------------------------------------- resumed as another
 
 
-def test_what_is_not_the_same_run_is_not_resumed(tmp_path, tiny_folder):
+def test_what_is_not_the_same_run_is_not_resumed(tmp_path, half):
     """Other weights, chat template, data, settings: each is named, nothing is touched; all put back, it goes on."""
-    own_model = Path(shutil.copytree(tiny_folder, tmp_path / "model"))
-    place = _half(tmp_path, own_model)
+    place, own_model = half, half.folder / "model"
     before = files(place.run.path)
 
     def refused(*words: str, overrides: tuple[str, ...] = ()) -> None:
@@ -230,8 +253,8 @@ def test_resume_without_a_run(tmp_path, tiny_folder):
     assert not place.run.path.exists()
 
 
-def test_metrics_with_a_broken_line_in_the_middle(tmp_path, tiny_folder):
-    place = _half(tmp_path, tiny_folder)
+def test_metrics_with_a_broken_line_in_the_middle(half):
+    place = half
     lines = place.run.metrics_path.read_text().splitlines()
     place.run.metrics_path.write_text("\n".join([lines[0], lines[1][:10], lines[2]]) + "\n")
     before = files(place.run.path)

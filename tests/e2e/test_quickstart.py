@@ -10,20 +10,21 @@ import pytest
 import torch
 
 from opct.errors import RunError
-from opct.experiments import quickstart, stages
+from opct.evals.config import EvalConfig
+from opct.experiments import quickstart
 from opct.models import loading
-from opct.runs.progress import NullProgress
+from opct.runs.console import NullProgress
 from opct.runs.run_dir import RunDir
 
-EVALUATION = {
-    "n_questions": 6,
-    "families_per_question": 1,
-    "n_benign": 4,
-    "max_completion_tokens": 4,
-    "max_benign_tokens": 4,
-    "kl_samples": 4,
-    "browser_questions": 2,
-}
+EVALUATION = EvalConfig(
+    n_questions=6,
+    families_per_question=1,
+    n_benign=4,
+    max_completion_tokens=4,
+    max_benign_tokens=4,
+    kl_samples=4,
+    browser_questions=2,
+)
 
 
 class Noted(NullProgress):
@@ -121,11 +122,3 @@ def test_an_evaluation_belongs_to_the_checkpoint_it_measured(tmp_path: Path, tin
     said = Noted()
     quickstart.run_quickstart(tmp_path, overrides=[*overrides, "max_steps=3"], progress=said)
     assert [line.split(":")[0] for line in said.lines if "already" in line] == ["base"]
-    marker = json.loads((tmp_path / "opct" / "evals" / "settings.json").read_text(encoding="utf-8"))
-    assert marker["step"] == 3
-
-    monkeypatch.setattr(stages, "embedded_hash", lambda: "other questions")
-    again = Noted()
-    quickstart.run_quickstart(tmp_path, overrides=[*overrides, "max_steps=3"], progress=again)
-    assert sum("trained already" in line for line in again.lines) == 2
-    assert not any("measured already" in line for line in again.lines)

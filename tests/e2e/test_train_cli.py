@@ -214,7 +214,7 @@ def test_a_dry_run_prints_the_plan_and_writes_nothing(tmp_path, tiny_folder):
 
 def test_an_interrupted_quickstart_measures_nothing(tmp_path, tiny_folder, monkeypatch):
     """Its first training is interrupted: the command stops there, and says so by its exit code."""
-    from opct.experiments import stages
+    from opct.experiments import runner
 
     trained = []
 
@@ -222,11 +222,11 @@ def test_an_interrupted_quickstart_measures_nothing(tmp_path, tiny_folder, monke
         trained.append(config.method)
         return SimpleNamespace(status="interrupted", step=3)
 
-    monkeypatch.setattr(stages, "train", train)
-    monkeypatch.setattr(stages, "evaluate", lambda *_, **__: pytest.fail("it measured what is not trained"))
+    monkeypatch.setattr(runner, "train", train)
+    monkeypatch.setattr(runner, "evaluate", lambda *_, **__: pytest.fail("it measured what is not trained"))
     done = here("quickstart", f"model.name_or_path={tiny_folder}", "--out", tmp_path / "quick")
     assert done.code == 130, done.err
-    assert f"{trained[0]}: saved after step 3; the same command goes on from there" in done.err
+    assert f"{trained[0]}: saved after step 3; the same command continues from there" in done.err
     assert "interrupted" in done.err
     assert len(trained) == 1
 

@@ -204,9 +204,9 @@ def test_the_samples_of_one_request_are_those_of_its_seeds_one_by_one(server):
     sampling = Sampling(12)
     config = VllmConfig(server_url=server.url, adapter_dir="unused", timeout_s=WAIT_S)
     with contextlib.closing(VllmServer(config, frozenset())) as client:
-        together = client.draw(prompts, seeds, sampling, None, lambda n: None)
+        together = client.sample(prompts, seeds, sampling, None, lambda n: None)
         for prompt, own, found in zip(prompts, seeds, together, strict=True):
-            alone = client.draw(
+            alone = client.sample(
                 [prompt] * len(own), [range(seed, seed + 1) for seed in own], sampling, None, lambda n: None
             )
             assert [d.token_ids for d in found] == [d.token_ids for [d] in alone]

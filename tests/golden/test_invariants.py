@@ -25,7 +25,7 @@ from opct.models.policy import Policy
 from opct.models.scoring import Head, Scores, micro_batches
 from opct.models.teacher import make_teacher
 from opct.training.accumulate import accumulate, shares_prompts
-from opct.training.setup import prepare
+from opct.training.setup import build_setup
 
 
 @pytest.fixture(autouse=True, params=["torch's parts", "our parts"])
@@ -225,16 +225,16 @@ def test_05_sampler_and_trainer_agree_right_after_an_update(make_config, dtype: 
     bfloat16 keeps 8 bits of logits of size 10: single tokens may be off by some percent, their mean by less.
     """
     config = make_config(model={"dtype": dtype}, lora=lora, optim={"learning_rate": 1e-2 if lora else 1e-3})
-    setup = prepare(config)
+    setup = build_setup(config)
     method = OPCT(setup.policy, setup.teacher, config)
     optimizer = torch.optim.AdamW(setup.policy.trainable_parameters().values(), lr=config.optim.learning_rate)
     before = None
     for step in (1, 2):
-        rollouts = method.collect(setup.batch(step), step)
+        rollouts = method.collect(setup.data.batch(step), step)
         method.loss(rollouts, step_weights(rollouts, "token_mean")).loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-        fresh = method.collect(setup.batch(step), step)
+        fresh = method.collect(setup.data.batch(step), step)
         scored = torch.cat(setup.policy.log_probs([r.prompt_ids for r in fresh], [r.ids for r in fresh]))
         sampled = torch.tensor([x for r in fresh for x in r.completion.logprobs])
         ratio = (scored - sampled).exp()
@@ -307,10 +307,10 @@ def test_06_prompts_computed_once_give_the_gradient_of_the_plain_path(
     loss = {"estimator": estimator, "kl_discount_factor": 0.5, "top_k": 5}
     optim, model = {"learning_rate": 1e-2 if lora else 1e-3}, {"attn_implementation": attention}
     config = make_config(loss=loss, lora=lora, teacher={"kind": kind}, optim=optim, model=model)
-    setup = prepare(config)
+    setup = build_setup(config)
     assert (no_cascade_reason(setup.policy.backbone) is None) == (attention == "sdpa")
     method = OPCT(setup.policy, setup.teacher, config)
-    rollouts = policy_rollouts(setup.policy, setup.batch(1), config, "step 1", n=3)
+    rollouts = policy_rollouts(setup.policy, setup.data.batch(1), config, "step 1", n=3)
     weights = step_weights(rollouts, "token_mean")
     move(setup.policy)
     setup.teacher.update()
@@ -339,9 +339,9 @@ def move(policy: Policy) -> None:
 def test_06_a_step_computes_each_prompt_and_teacher_prompt_once(make_config, monkeypatch):
     """Four pairs, three completions each, no identity pair: every decoder forward is noted by its rows and width."""
     config = make_config(data={"anchor_fraction": 0.0})
-    setup = prepare(config)
+    setup = build_setup(config)
     method = OPCT(setup.policy, setup.teacher, config)
-    rollouts = policy_rollouts(setup.policy, setup.batch(1), config, "step 1", n=3)
+    rollouts = policy_rollouts(setup.policy, setup.data.batch(1), config, "step 1", n=3)
     seen: list[torch.Tensor] = []
     forward = setup.policy.backbone.decoder.forward
 

@@ -20,7 +20,7 @@ from opct.runs.io import read_jsonl
 from opct.runs.progress import NullProgress
 from opct.runs.run_dir import RunDir
 from opct.training.checkpoint import Counters, TrainingState, load_checkpoint
-from opct.training.setup import prepare
+from opct.training.setup import build_setup
 from opct.training.trainer import train
 from opct.training.validation import validate
 
@@ -32,7 +32,7 @@ def test_07_the_base_is_bit_identical_after_training(make_config, tiny_folder: P
     """Its hash, every weight, and the logits with the adapter off, against a model that was never trained."""
     config = make_config(model={"dtype": dtype})
     train(config)
-    setup = prepare(config)
+    setup = build_setup(config)
     identity = setup.teacher.identity()
     load_checkpoint(RunDir(config.output_dir).latest_checkpoint(), setup, _state(setup))
     bare = Policy.load(ModelConfig(name_or_path=str(tiny_folder), dtype=dtype, device="cpu"))
@@ -113,11 +113,11 @@ def watched(config, look) -> list:
     watch = Watch()
 
     def remember(config, **options):
-        watch.setup = prepare(config, **options)
+        watch.setup = build_setup(config, **options)
         return watch.setup
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(opct.training.trainer, "prepare", remember)
+        patch.setattr(opct.training.trainer, "build_setup", remember)
         train(config, progress=watch)
     return seen
 
@@ -225,7 +225,7 @@ def test_10_full_fine_tuning_in_bfloat16_moves_the_masters_as_far_as_float32(mak
     moved = {}
     for dtype in ("float32", "bfloat16"):
         config = make_config(model={"dtype": dtype}, lora=None, max_steps=1, optim={"learning_rate": 5e-6})
-        setup = prepare(config)
+        setup = build_setup(config)
         assert setup.policy.dtype == getattr(torch, dtype)
         before = {name: p.detach().clone() for name, p in setup.policy.trainable_parameters().items()}
         assert {p.dtype for p in before.values()} == {torch.float32}
@@ -252,7 +252,7 @@ def test_11_the_adapter_on_disk_is_plain_peft(make_config, tiny_folder: Path):
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     config = make_config()
-    setup = prepare(config)
+    setup = build_setup(config)
     result = train(config)
     checkpoint = RunDir(result.run_dir).latest_checkpoint()
     folder = checkpoint / "adapter"
@@ -300,8 +300,8 @@ def test_12_over_long_pairs_are_left_out_counted_and_reported(make_config, tmp_p
     assert any(line.startswith("left out: 2 pair(s)") and "long/teacher" in line for line in lines)
     rows = [row for path in RunDir(result.run_dir).rollouts_dir.glob("step-*.jsonl") for row in read_jsonl(path)]
     assert {row["pair_id"] for row in rows}.isdisjoint({"long/teacher", "long/prompt"})
-    setup = prepare(config)
-    for rendered in setup.pairs:
+    setup = build_setup(config)
+    for rendered in setup.data.pairs:
         assert rendered.teacher_ids == setup.policy.renderer.render(rendered.pair.teacher_prompt)
 
 
@@ -355,9 +355,12 @@ def test_13_the_behaviour_moves_and_identity_pairs_stay(make_config, smollm2_fol
 def test_13_validation_is_the_exact_kl_on_held_out_pairs(make_config):
     """The mean over the tokens of all held-out rollouts, against brute force."""
     config = make_config()
-    setup = prepare(config)
+    setup = build_setup(config)
     metrics, rows = validate(setup, 0)
-    for name, pairs in (("validation/kl", setup.validation), ("validation/kl_identity", setup.validation_anchors)):
+    for name, pairs in (
+        ("validation/kl", setup.data.validation),
+        ("validation/kl_identity", setup.data.validation_anchors),
+    ):
         values = []
         for r in policy_rollouts(setup.policy, pairs, config, "validation", n=1):
             with torch.no_grad():
@@ -366,4 +369,6 @@ def test_13_validation_is_the_exact_kl_on_held_out_pairs(make_config):
                     q = oracles.completion_logits(teacher, r.teacher_ids, r.ids)
             values += oracles.reverse_kl(p, q).tolist()
         assert metrics[name] == pytest.approx(sum(values) / len(values), rel=1e-3, abs=1e-6)
-    assert {row["pair_id"] for row in rows} == {r.pair.id for r in [*setup.validation, *setup.validation_anchors]}
+    assert {row["pair_id"] for row in rows} == {
+        r.pair.id for r in [*setup.data.validation, *setup.data.validation_anchors]
+    }

@@ -104,7 +104,6 @@ def test_the_defaults_are_pinned():
         "loss.thinking_tags": ("<think>", "</think>"),
         "teacher.kind": "base",
         "teacher.ema_decay": 0.99,
-        "teacher.prompt_cache_gb": 1.0,
         "teacher.check_behaviors": 24,
         "teacher.check_hazards": 24,
         "teacher.check_tokens": 48,

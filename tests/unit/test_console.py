@@ -161,7 +161,7 @@ def test_it_says_after_what_it_stops(capsys):
     for unit, options in (("step", {}), ("batch", {"unit": "batch"})):
         with StopRequest(**options):
             os.kill(os.getpid(), signal.SIGTERM)
-        assert f"SIGTERM: saving when the {unit} at hand is done;" in capsys.readouterr().err
+        assert f"SIGTERM: saving after this {unit};" in capsys.readouterr().err
 
 
 HOSTILE = "\x1b]0;owned\x07\x1b[2J [red]x[/nope] \u202eabc \x9b1m \ud800"

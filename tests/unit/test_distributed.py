@@ -18,7 +18,7 @@ from opct.config.schema import ParallelConfig, RolloutConfig, TrainConfig
 from opct.data.render import render_pairs
 from opct.errors import ConfigError, TrainingError
 from opct.methods.rollouts import policy_rollouts
-from opct.models.fsdp import by_itself, for_gradients, wants_shards
+from opct.models.fsdp import for_gradients, unsharded, wants_shards
 from opct.runs.console import StopRequest
 from opct.training import accumulate
 from opct.training.accumulate import _as_long_as_the_others, _nothing, plan_of, prompt_shares
@@ -60,7 +60,7 @@ def test_one_process_needs_nobody():
     distributed.leave(1)  # ends launched processes only
     with distributed.session(ParallelConfig(), "auto"):
         assert not dist.is_initialized()
-    with by_itself(tiny_adapter_policy()), for_gradients(tiny_adapter_policy()):
+    with unsharded(tiny_adapter_policy()), for_gradients(tiny_adapter_policy()):
         pass
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,11 +11,13 @@ import pytest
 
 from opct.cli.app import main
 from opct.config.loader import dump_config
+from opct.config.schema import TrainConfig
 from opct.errors import DivergenceError, NonFiniteError, RunError, TrainingError
+from opct.evals.config import EvalConfig
 from opct.experiments import runner as module
-from opct.experiments import stages
 from opct.experiments.config import load_experiment
-from opct.runs.io import write_jsonl
+from opct.runs.console import NullProgress
+from opct.runs.io import write_json, write_jsonl
 from opct.runs.run_dir import RunDir
 from tests.unit.reports.synthetic import write_run
 
@@ -38,14 +41,6 @@ def begun(folder: Path, **manifest) -> RunDir:
     return run
 
 
-def trained(path: Path, arm: str, steps: int, *overrides: str) -> None:
-    """A run of float32 that has all of so many steps, as the experiment's settings with these overrides ask."""
-    config = load_experiment(path, ["model.dtype=float32", *overrides]).configs[arm, 0]
-    run = begun(Path(config.output_dir), total_steps=steps, dtype="float32")
-    run.config_path.write_text(dump_config(config))
-    run.save_checkpoint(steps, lambda folder: None)
-
-
 def test_a_run_that_was_killed_before_its_first_step_says_nothing_of_the_dtype(path: Path, tmp_path: Path):
     """Its manifest is the one that a folder begins with; the other run there decides."""
     begun(tmp_path / "out" / "sft-seed0")
@@ -55,31 +50,6 @@ def test_a_run_that_was_killed_before_its_first_step_says_nothing_of_the_dtype(p
     assert module._dtype(experiment) == "float16"
 
 
-@pytest.mark.parametrize("length", ["num_train_epochs=2.0", "max_steps=40"])
-def test_an_arm_that_is_not_trained_on_yet_has_no_length_to_compare(path: Path, length: str):
-    """Both had 20 steps, by settings of before; one is trained to 40 now and its turn is over, the other comes next.
-    Each that is finished counts: 40 and 20 by the same settings are refused."""
-    rate = "optim.lr_scheduler_type=constant"
-    trained(path, "sft", 40, rate, "max_steps=null", length)
-    trained(path, "opct", 20, rate, "max_steps=null")
-    experiment = load_experiment(path, [rate, "max_steps=null", length])
-    arm = experiment.arms[0]
-    module._refuse_other_lengths(experiment, arm, 0, "float32")
-
-
-def test_arms_of_one_budget_that_came_out_as_unlike_numbers_of_steps_are_refused(path: Path):
-    """As the pairs that fit the model decide, by the same settings: 4 and 3. As many are fine."""
-    trained(path, "sft", 4, "max_steps=null")
-    experiment = load_experiment(path, ["max_steps=null"])
-    module._refuse_other_lengths(experiment, experiment.arms[0], 0, "float32")
-    trained(path, "opct", 3, "max_steps=null")
-    for arm in experiment.arms:
-        with pytest.raises(
-            RunError, match=r"seed 0 have unlike numbers of steps \(sft: 4, opct: 3\).*same_budget: false"
-        ):
-            module._refuse_other_lengths(experiment, arm, 0, "float32")
-
-
 @pytest.fixture
 def faked(path: Path, monkeypatch):
     """Three arms with two seeds, whose training and measuring are only noted; `stops` says what training raises."""
@@ -87,21 +57,21 @@ def faked(path: Path, monkeypatch):
     path.write_text(text + "  both: {method: opct, after: opct}\n")
     seen = SimpleNamespace(stops={}, trained=[], measured=[], reported=None)
 
-    def train_once(config, name, **_):
+    def ensure_trained(config, name, **_):
         seen.trained.append(name)
         if name in seen.stops:
             raise seen.stops[name]
 
-    def evaluate_once(label, folder, *_, **__):
+    def ensure_evaluated(label, folder, *_, **__):
         seen.measured.append(folder.name)
 
     def report(folders, out, **settings):
         seen.reported = ([folder.name for folder in folders], settings)
         return out
 
-    monkeypatch.setattr(module, "train_once", train_once)
-    monkeypatch.setattr(module, "evaluate_once", evaluate_once)
-    monkeypatch.setattr("opct.reports.report", report)
+    monkeypatch.setattr(module, "ensure_trained", ensure_trained)
+    monkeypatch.setattr(module, "ensure_evaluated", ensure_evaluated)
+    monkeypatch.setattr(module, "report", report)
     return seen
 
 
@@ -116,12 +86,12 @@ def test_a_run_that_stops_itself_is_left_out_and_the_others_go_on(path: Path, tm
     folders, settings = faked.reported
     assert folders == ["base", *left]
     why = "Step 3: the KL left its bound"
-    after = "it goes on from opct, seed 0, which failed"
+    after = "it continues opct, seed 0, which failed"
     assert result.failed == {"opct, seed 0": why, "both, seed 0": after}
     assert settings["warnings"][0] == f"opct, seed 0 failed, and is not in this report: {why}"
     assert len(settings["warnings"]) == 2
     assert settings["suites"] == ["sycophancy_short", "benign"]
-    assert (settings["references"], settings["also"]) == ({"opct": "sft", "both": "sft"}, [("both", "opct")])
+    assert settings["also"] == [("both", "opct")]
     with pytest.raises(SystemExit) as caught:
         main(["experiment", str(path)])
     assert caught.value.code == 1
@@ -141,7 +111,7 @@ def test_an_arm_of_which_every_seed_failed_has_no_cost(path: Path, tmp_path: Pat
 
 def test_where_every_run_failed_there_is_no_report(path: Path, faked):
     faked.stops |= {f"{arm}, seed {seed}": NonFiniteError("nan") for arm in ("sft", "opct") for seed in (0, 1)}
-    with pytest.raises(TrainingError, match=r"Every run of .* failed.*sft, seed 0: nan.*both, seed 1: it goes on from"):
+    with pytest.raises(TrainingError, match=r"Every run of .* failed.*sft, seed 0: nan.*both, seed 1: it continues"):
         module.run_experiment(path)
     assert (faked.measured, faked.reported) == ([], None)
 
@@ -181,17 +151,16 @@ def small(path: Path, tmp_path: Path, monkeypatch):
         (place / "adapter").mkdir()
         (place / "adapter" / "adapter_model.safetensors").write_bytes(b"weights")
 
-    def evaluate(target, *, out, label, **_):
+    def evaluate(target, config, *, out, label, **_):
         part(f"measure {out.name}")
         seed = int(out.name[-1]) if "seed" in out.name else 0
         made = write_run(tmp_path / f"{out.parent.name} made {len(done)}", label, seed, name=out.name, questions=4)
-        (out / "evals").mkdir(parents=True, exist_ok=True)
-        for name in ("results.json", "evals/samples.jsonl"):
-            (out / name).write_bytes((made / name).read_bytes())
+        shutil.copytree(made / "evals", out / "evals", dirs_exist_ok=True)
+        shutil.copy(made / "results.json", out)
         return SimpleNamespace(results=json.loads((out / "results.json").read_text()))
 
-    monkeypatch.setattr(stages, "train", train)
-    monkeypatch.setattr(stages, "evaluate", evaluate)
+    monkeypatch.setattr(module, "train", train)
+    monkeypatch.setattr(module, "evaluate", evaluate)
     monkeypatch.setattr("opct.models.policy.Policy", SimpleNamespace(load=lambda *_, **__: None))
 
     def run(name: str, *cuts: str) -> tuple[str, list[str]]:
@@ -214,3 +183,76 @@ def test_the_report_of_what_was_cut_short_is_that_of_what_was_not(small):
     whole, parts = small("whole")
     assert len(parts) == len(set(parts)) == 4 + 4 + 1
     assert small("cut", "train opct-seed0", "measure sft-seed1", "measure base") == (whole, parts)
+
+
+# ------------------------------------------------------------------------------------------ what is measured again
+
+
+@pytest.fixture
+def measure(tmp_path: Path, monkeypatch):
+    """Measures a run of one checkpoint; gives how often that was done so far."""
+    done = []
+
+    def evaluate(target, config, *, out, **settings):
+        done.append(config)
+        results = {"rows": [], "created": f"time {len(done)}"}
+        write_json(out / "results.json", results)
+        return SimpleNamespace(results=results)
+
+    monkeypatch.setattr(module, "evaluate", evaluate)
+    monkeypatch.setattr("opct.models.policy.Policy", SimpleNamespace(load=lambda *_, **__: None))
+    save(tmp_path / "run", 3)
+
+    def run(label: str = "opct", config: TrainConfig | None = None, **settings) -> int:
+        own = EvalConfig(suites=["jailbreak"], **settings)
+        module.ensure_evaluated(label, tmp_path / "run", config or TrainConfig(), own, progress=NullProgress())
+        return len(done)
+
+    return run
+
+
+def save(folder: Path, step: int, weights: bytes = b"weights") -> None:
+    def write(place: Path) -> None:
+        (place / "adapter").mkdir()
+        (place / "adapter" / "adapter_model.safetensors").write_bytes(weights)
+
+    RunDir(folder).save_checkpoint(step, write)
+
+
+def test_other_settings_are_measured_again(measure):
+    assert [measure(), measure(), measure(seed=1), measure(seed=1), measure("sft", seed=1)] == [1, 1, 2, 2, 3]
+
+
+@pytest.mark.parametrize(("step", "weights"), [(4, b"weights of step 4"), (3, b"others")])
+def test_other_weights_are_measured_again(measure, tmp_path: Path, step: int, weights: bytes):
+    measure()
+    save(tmp_path / "run", step, weights)
+    assert [measure(), measure()] == [2, 2]
+
+
+def test_another_base_is_measured_again(measure):
+    other = TrainConfig(model={"name_or_path": "a/b"})
+    assert [measure("base"), measure("base"), measure("base", other)] == [1, 1, 2]
+
+
+def test_results_that_something_else_has_written_are_measured_again(measure, tmp_path: Path):
+    """Those that were graded again, or judged, are the same evaluation."""
+    measure()
+    path = tmp_path / "run" / "results.json"
+    write_json(path, {"rows": [], "created": "time 1", "regraded": {}})
+    assert measure() == 1
+    write_json(path, {"rows": [], "created": "another time"})
+    assert measure() == 2
+
+
+def test_a_run_with_other_settings_is_replaced_only_by_force(path: Path, tmp_path: Path, monkeypatch):
+    seen = []
+    monkeypatch.setattr(module, "train", lambda config, **how: seen.append(how) or SimpleNamespace(status="finished"))
+    config = load_experiment(path, ["model.dtype=float32"]).configs["sft", 0]
+    run = begun(Path(config.output_dir), total_steps=2, dtype="float32")
+    run.config_path.write_text(dump_config(config.model_copy(update={"eval_steps": 7, "max_steps": 9})))
+    with pytest.raises(RunError, match="max_steps"):
+        module.ensure_trained(config, "sft", overwrite=False, progress=NullProgress())
+    assert module._is_other(config)
+    module.ensure_trained(config, "sft", overwrite=True, progress=NullProgress())
+    assert [(how["resume"], how["overwrite"]) for how in seen] == [(False, True)]

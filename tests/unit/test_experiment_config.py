@@ -10,7 +10,7 @@ import pytest
 from opct.config.schema import TrainConfig
 from opct.data.dataset import load_training_pairs
 from opct.errors import ConfigError
-from opct.evals.capability.suites import BENCHMARKS, CAPABILITY_SUITES
+from opct.evals.tasks.capability import BENCHMARKS, CAPABILITY_SUITES
 from opct.experiments.attacks import settings_of
 from opct.experiments.config import load_experiment
 
@@ -74,30 +74,6 @@ def test_a_matrix_gives_each_arm_once_for_each_combination(write):
     assert (config.data.anchor_fraction, config.loss.reduction) == (0.25, "sum")
 
 
-def test_each_arm_is_compared_with_the_sft_arm_of_its_combination_whatever_its_name(write):
-    """Of `bct` and `plain` the first in the file is compared with; `later` goes on from another arm, so it is none."""
-    arms = "arms:\n  later: {{method: sft, after: opct}}\n  opct: {{method: opct}}\n"
-    arms += "  bct: {{method: sft}}\n  plain: {{method: sft}}\n"
-    text = PLAIN[: PLAIN.index("arms:")] + arms + "matrix: {{data.anchor_fraction: [0.0, 0.25]}}\n"
-    experiment = load_experiment(write(text))
-    assert experiment.references == {
-        f"{arm}-anchor_fraction-{value}": f"bct-anchor_fraction-{value}"
-        for value in ("0.0", "0.25")
-        for arm in ("later", "opct", "plain")
-    }
-
-
-def test_the_method_may_be_that_of_the_shared_settings(write, tmp_path: Path):
-    (tmp_path / "shared.yaml").write_text(SHARED + "method: sft\n")
-    text = PLAIN[: PLAIN.index("arms:")] + "arms:\n  opct: {{method: opct}}\n  plain: {{}}\n"
-    assert load_experiment(write(text)).references == {"opct": "plain"}
-
-
-def test_without_an_sft_arm_nothing_is_compared_with_one(write):
-    text = PLAIN.replace("  sft: {{method: sft}}\n", "  dpo: {{method: dpo}}\n")
-    assert load_experiment(write(text)).references == {}
-
-
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -114,7 +90,7 @@ def test_without_an_sft_arm_nothing_is_compared_with_one(write):
         (PLAIN + "matrix: {{seed: [1, 2]}}\n", "seed follows from the experiment"),
         (PLAIN + "matrix: {{data.anchor_fraction: []}}\n", "matrix.data.anchor_fraction: no value"),
         (PLAIN + "  x: {{after: sft, model.adapter: mine}}\n", "x: model.adapter follows from the experiment"),
-        (PLAIN + "  a: {{after: b}}\n  b: {{after: a}}\n", "in a circle (a, b)"),
+        (PLAIN + "  a: {{after: b}}\n  b: {{after: a}}\n", "is a circle (a, b)"),
         (PLAIN + "  x: {{optim.lr: 1.0}}\n", "did you mean optim.learning_rate"),
         (PLAIN.replace("shared.yaml", "none.yaml"), "No config file at"),
         (PLAIN + "  long: {{max_steps: 9}}\n", "max_steps: sft: 3, opct: 3, long: 9"),
@@ -128,9 +104,9 @@ def test_without_an_sft_arm_nothing_is_compared_with_one(write):
         ),
         (
             PLAIN + "matrix: {{model.name_or_path: [a/b, a-b]}}\n",
-            'sft-name_or_path-a-b: {"model.name_or_path": "a/b", "method": "sft"}; {"model.name_or_path": "a-b"',
+            'so one folder: {"model.name_or_path": "a/b", "method": "sft"}; {"model.name_or_path": "a-b"',
         ),
-        (PLAIN + "matrix: {{optim.learning_rate: [-1, 1]}}\n", "opct-learning_rate-1: {"),
+        (PLAIN + "matrix: {{optim.learning_rate: [-1, 1]}}\n", "opct-learning_rate-1 names several arms"),
     ],
 )
 def test_faults(write, text, words):
@@ -154,14 +130,14 @@ def test_an_override_wins_over_an_arms_own_value(write):
 @pytest.mark.parametrize(
     ("text", "override", "words"),
     [
-        (PLAIN, "seed=4", "seed=4: seed of a run follows from the experiment; set seeds in the file"),
-        (PLAIN, " output_dir = x", "set output_dir in the experiment's file"),
+        (PLAIN, "seed=4", "seed=4: seed follows from the experiment; set seeds of the experiment"),
+        (PLAIN, " output_dir = x", "set output_dir of the experiment"),
         (
             PLAIN + "matrix: {{data.anchor_fraction: [0.0, 0.25]}}\n",
             "data={anchor_fraction: 0.5}",
-            "the matrix has values for data.anchor_fraction",
+            "data.anchor_fraction follows from the experiment",
         ),
-        (PLAIN + "  both: {{after: sft}}\n", "model.adapter=x", "model.adapter of an arm with `after` follows"),
+        (PLAIN + "  both: {{after: sft}}\n", "model.adapter=x", "model.adapter follows from the experiment"),
     ],
 )
 def test_overrides_of_what_the_arms_names_stand_for_are_refused(write, text, override, words):
@@ -188,7 +164,7 @@ def test_how_many_families_each_is_asked_in(write, written, value):
     assert experiment.config.evaluation.families_per_question == value
 
 
-@pytest.mark.parametrize("written", ["0", "many", "1.5"])
+@pytest.mark.parametrize("written", ["many", "1.5"])
 def test_a_number_of_families_that_is_none(write, written):
     with pytest.raises(ConfigError, match=r"evaluation\.families_per_question"):
         load_experiment(write(PLAIN + f"evaluation: {{{{families_per_question: {written}}}}}\n"))
@@ -231,7 +207,7 @@ def test_arms_that_differ_in_what_they_spend_are_refused_unless_that_is_said(wri
 def test_arms_of_several_models_are_refused_whatever_their_budgets(write, text: str, named: str):
     """All arms are compared with the one base."""
     for path in (write(text), write(text + "same_budget: false\n")):
-        with pytest.raises(ConfigError, match="make an experiment of each model") as caught:
+        with pytest.raises(ConfigError, match="make an experiment of each: ") as caught:
             load_experiment(path)
         assert named in str(caught.value)
 
@@ -307,20 +283,14 @@ def test_no_pair_of_the_experiment_on_all_axes_begins_the_reply():
 @pytest.mark.parametrize(
     ("attacks", "said"),
     [
-        ("{attackers: [refin]}", "attacks.attackers: unknown attacker 'refin'"),
+        ("{attackers: [refin]}", "for refin: .*refin"),
         ("{attackers: [transfer, transfer]}", "one is given twice"),
-        ("{settings: {rounds: 2}}", "attacks.settings: nobody attacks; name attackers"),
-        ("{attackers: [refine], settings: {label: x}}", "attacks.settings.label: it follows from the experiment"),
-        ("{attackers: [refine], settings: {sigma: 0.1}}", "attacks.settings.sigma: it is of best_of_n, which is not"),
-        ("{attackers: [refine], settings: {train_split: test}}", "attacks.settings.train_split: it is of grpo, which"),
-        ("{attackers: [refine], settings: {rouns: 2}}", "attacks.settings.rouns: .*did you mean 'rounds'"),
-        (
-            "{attackers: [refin], settings: {rouns: 2}}",
-            "unknown attacker 'refin'(.|\\n)*rouns: .*did you mean 'rounds'",
-        ),
-        ("{attackers: [refine], settings: {rounds: 0}}", "for refine: .*use at least 1"),
-        ("{attackers: [refine, grpo], settings: {episodes: 1}}", "for grpo: .*at least 2 episodes"),
-        ("{attackers: [refine], settings: {rounds: two}}", "for refine: .*'str'"),
+        ("{settings: {rounds: 2}}", "attacks.attackers is empty"),
+        ("{attackers: [refine], settings: {target: {label: x}}}", "attacks.settings.target.label: it follows from"),
+        ("{attackers: [{name: refine, sigma: 0.1}]}", "for refine: .*sigma"),
+        ("{attackers: [refine], settings: {rouns: 2}}", "did you mean rounds"),
+        ("{attackers: [refine], settings: {rounds: 0}}", "for refine: .*rounds"),
+        ("{attackers: [refine, grpo], settings: {episodes: 1}}", "for grpo: .*at least 2"),
         ("{attacker: [refine]}", "did you mean attacks.attackers"),
     ],
 )
@@ -329,9 +299,112 @@ def test_faults_of_the_attacks_are_named(write, attacks: str, said: str):
         load_experiment(write(PLAIN + "attacks: " + attacks.replace("{", "{{").replace("}", "}}") + "\n"))
 
 
-def test_a_setting_of_some_attackers_goes_to_those(write):
-    section = "attacks: {{attackers: [best_of_n, refine], settings: {{sigma: 0.1, rounds: 2}}}}\n"
+def test_each_attacker_has_its_section_and_the_shared_settings(write):
+    section = "attacks: {{attackers: [{{name: best_of_n, sigma: 0.1}}, refine], settings: {{rounds: 2}}}}\n"
     experiment = load_experiment(write(PLAIN + section))
     assert experiment.attackers == ["best_of_n", "refine"]
-    assert settings_of(experiment.config.attacks, "best_of_n") == {"sigma": 0.1, "rounds": 2}
-    assert settings_of(experiment.config.attacks, "refine") == {"rounds": 2}
+    shared = {"rounds": 2}
+    assert settings_of(experiment.config.attacks, "best_of_n") == {
+        **shared,
+        "attacker": {"name": "best_of_n", "sigma": 0.1},
+    }
+    assert settings_of(experiment.config.attacks, "refine") == {**shared, "attacker": {"name": "refine"}}
+
+
+# ------------------------------------------------------------------------------------- comparisons and shared steps
+
+RAW = PLAIN.format(out="out")
+BOTH = RAW + "  both: {method: opct, after: sft}\n"
+MATRIX = "matrix: {data.anchor_fraction: [0.0, 0.25]}\n"
+LOW, HIGH = "-anchor_fraction-0.0", "-anchor_fraction-0.25"
+
+
+@pytest.fixture
+def raw(write, tmp_path: Path):
+    """Writes text as it is; arms have 4 steps."""
+    (tmp_path / "shared.yaml").write_text(SHARED.replace("max_steps: 3", "max_steps: 4"))
+    return lambda text: write(text.replace("{", "{{").replace("}", "}}"))
+
+
+def test_an_arm_that_goes_on_is_compared_with_the_plain_arm_of_its_method_and_combination(raw):
+    """OPCT after SFT with OPCT, of each value of the matrix; SFT after OPCT with SFT."""
+    found = load_experiment(raw(BOTH + "  back: {method: sft, after: opct}\n" + MATRIX)).comparisons
+    assert set(found) == {
+        (of + values, against + values) for values in (LOW, HIGH) for of, against in (("both", "opct"), ("back", "sft"))
+    }
+
+
+def test_of_several_plain_arms_it_is_the_one_with_the_same_settings_else_the_first(raw):
+    arms = "  slow: {method: opct, optim.learning_rate: 1.0e-5}\n"
+    text = BOTH.replace("  opct:", arms + "  opct:")
+    assert load_experiment(raw(text)).comparisons == [("both", "opct")]
+    other = text.replace("after: sft", "after: sft, optim.learning_rate: 2.0e-5")
+    assert load_experiment(raw(other)).comparisons == [("both", "slow")]
+    assert load_experiment(raw(BOTH.replace("  opct: {method: opct}\n", ""))).comparisons == []
+
+
+def test_the_file_may_ask_for_more(raw):
+    """Values of the matrix with one another; what is there already stands once."""
+    asked = f"compare: [[opct{HIGH}, opct{LOW}], [both{LOW}, opct{LOW}]]\n"
+    found = load_experiment(raw(BOTH + MATRIX + asked)).comparisons
+    assert sorted(found) == sorted(
+        [("both" + LOW, "opct" + LOW), ("both" + HIGH, "opct" + HIGH), ("opct" + HIGH, "opct" + LOW)]
+    )
+
+
+@pytest.mark.parametrize(
+    ("compare", "words"),
+    [
+        ("[[opct, sfd]]", "compare.0: Unknown arm 'sfd'. Did you mean 'sft'? Use one of: sft, opct."),
+        ("[[opct, sft], [opct, base]]", "compare.1: every arm is compared with the base; leave it out"),
+        ("[[opct, opct]]", "compare.0: opct is compared with itself; name two arms"),
+        ("[[opct]]", 'compare.0: ["opct"] is not valid, expected at least 2 items'),
+        ("[opct, sft]", 'compare.0: "opct" is not valid'),
+    ],
+)
+def test_faults_of_what_is_asked_for(raw, compare: str, words: str):
+    with pytest.raises(ConfigError) as caught:
+        load_experiment(raw(RAW + f"compare: {compare}\n"))
+    assert words in str(caught.value)
+
+
+def test_the_name_of_an_arm_has_its_values(raw):
+    with pytest.raises(ConfigError, match=r"Unknown arm 'opct'.* are part of a name: 'opct-anchor_fraction-0\.0'\."):
+        load_experiment(raw(RAW + MATRIX + f"compare: [[opct, opct{LOW}]]\n"))
+
+
+# ---------------------------------------------------------------------------------------------- steps of one budget
+
+HALVES = (
+    "  half: {method: sft, max_steps: 1}\n"
+    "  more: {method: sft, after: half, max_steps: 1}\n"
+    "  both: {method: opct, after: more, max_steps: 2}\n"
+)
+"""4 steps in all of `both`: 1, 1 and 2."""
+
+
+def test_an_arm_may_share_the_steps_of_the_others_with_those_it_goes_on_from(raw):
+    """`sft` and `opct` have 4, `both` 2 after 1 and 1; so may all three of `both` have 4 by themselves."""
+    experiment = load_experiment(raw(RAW + HALVES))
+    assert [experiment.configs[arm.name, 0].max_steps for arm in experiment.arms] == [4, 4, 1, 1, 2]
+    assert len(load_experiment(raw(BOTH)).arms) == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            RAW + HALVES.replace("max_steps: 2", "max_steps: 3"),
+            "max_steps: sft: 4, opct: 4, half: 1, more: 1, both: 3",
+        ),
+        (RAW + HALVES[: HALVES.index("  both")], "max_steps: sft: 4, opct: 4, half: 1, more: 1"),
+        (RAW + HALVES.replace("max_steps: 2", "max_steps: null"), "half: 1, more: 1, both: null"),
+        (BOTH.replace("after: sft", "after: sft, max_steps: 8"), "max_steps: sft: 4, opct: 4, both: 8"),
+    ],
+)
+def test_arms_of_other_steps_by_themselves_and_in_all_are_refused(raw, text: str, said: str):
+    """5 in all; parts of nothing that has 4; a number that is not known yet; 8 by itself and 12 in all."""
+    with pytest.raises(ConfigError) as caught:
+        load_experiment(raw(text))
+    assert said in str(caught.value)
+    assert load_experiment(raw(text + "same_budget: false\n"))

@@ -37,7 +37,6 @@ def test_the_layout(tmp_path):
         run.offline_path: "rollouts/offline.jsonl",
         run.offline_cost_path: "offline_cost.json",
         run.checkpoint_path(20): "checkpoints/step-000020",
-        run.samples_path: "evals/samples.jsonl",
         run.results_path: "results.json",
         run.report_path: "report.html",
         run.readme_path: "README.md",
@@ -77,7 +76,7 @@ def test_overwrite_removes_the_run_and_nothing_else(tmp_path):
     run = started(tmp_path / "run")
     (run.path / "notes.txt").write_text("mine")
     state = run.checkpoint_path(1) / "state.json"
-    for path in (run.results_path, run.trained_on_path, run.offline_path, run.samples_path, state):
+    for path in (run.results_path, run.trained_on_path, run.offline_path, state):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("old")
     RunDir.create(run.path, overwrite=True).release()

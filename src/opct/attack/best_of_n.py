@@ -1,12 +1,10 @@
-"""`best_of_n`: the bare request again and again, each time with its letters disturbed anew. No model, nothing learned.
+"""`best_of_n`: the bare request again and again, each time with its letters disturbed. No model, nothing learned.
 
-Best-of-N Jailbreaking (Hughes et al. 2024, arXiv 2412.03556), on text: with strength sigma, the inner characters of a
-word of more than 3 are shuffled with probability sqrt(sigma), each letter takes the other case with probability
-sqrt(sigma), and each printable ASCII character moves to a neighbour in the code with probability sigma^3, where that is
-printable too. These are the rules of the authors' code (jplhughes/bon-jailbreaking); the paper says of the case that it
-is random. Deviations: letters outside ASCII change case too, which that code drops, and spaces stay as many as they
-are, which it makes one. What is left out of the paper: prefixes in front of the request, other modalities, and its
-forecast of success at larger N.
+Best-of-N Jailbreaking (Hughes et al. 2024, arXiv 2412.03556), on text, by the rules of the authors' code
+(jplhughes/bon-jailbreaking): with strength sigma, the inner characters of a word of more than 3 are shuffled with
+probability sqrt(sigma), each letter takes the other case with probability sqrt(sigma), and each printable ASCII
+character moves to a neighbour in the code with probability sigma^3. Two differences: letters outside ASCII change case
+too, and spaces are kept.
 """
 
 from __future__ import annotations
@@ -16,13 +14,10 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from opct.attack.protocol import Proposal, Try, View
+from opct.attack.protocol import AttackPrompt, Attempt, Observation
 from opct.data.perturb.jailbreak import bare_prompt
-from opct.errors import EvaluationError
 
-SIGMA = 0.4
-NOISE = 2
-"""Version of the rules by which letters are disturbed: other ones are another attacker. 1 drew the case anew."""
+NOISE = 2  # version of the rules by which letters are disturbed
 FIRST_PRINTABLE, LAST_PRINTABLE = 32, 126
 
 
@@ -33,24 +28,23 @@ class BestOfN:
     max_tokens = 0
     is_local = True
 
-    def __init__(self, sigma: float = SIGMA):
-        if not 0.0 <= sigma <= 1.0:
-            raise EvaluationError(f"sigma of best_of_n is {sigma}: use a number from 0 (nothing changes) to 1.")
+    def __init__(self, sigma: float = 0.4):
         self.sigma = sigma
 
     def identity(self) -> dict[str, Any]:
         """Its strength, and the version of its rules."""
         return {"attacker": self.name, "sigma": self.sigma, "noise": NOISE}
 
-    def propose(self, views: Sequence[View]) -> list[Proposal]:
-        """The request of each view, augmented by the view's own seed."""
-        return [Proposal(bare_prompt(augmented(view.behavior, random.Random(view.seed), self.sigma))) for view in views]
+    def propose(self, observations: Sequence[Observation]) -> list[AttackPrompt]:
+        """The request of each observation, augmented by its own seed."""
+        texts = [augmented(one.behavior, random.Random(one.seed), self.sigma) for one in observations]
+        return [AttackPrompt(bare_prompt(text)) for text in texts]
 
-    def observe(self, round_: int, tries: Sequence[Try]) -> None:
+    def observe(self, round_: int, attempts: Sequence[Attempt]) -> None:
         """Nothing is learned."""
 
 
-def augmented(text: str, rng: random.Random, sigma: float = SIGMA) -> str:
+def augmented(text: str, rng: random.Random, sigma: float = 0.4) -> str:
     """The text with words shuffled inside, letters in the other case and character noise."""
     often, seldom = sigma**0.5, sigma**3
     words = re.split(r"(\s+)", text)

@@ -1,53 +1,58 @@
-"""`grpo`: `refine` with an adapter that was trained against this very target, by what its messages earned.
+"""`grpo`: `refine` with an adapter that was trained against this very target, by the scores of its messages.
 
-The adapter is trained with `opct.methods.grpo` on other behaviours, none of them a near-duplicate of those attacked. A
-step plays N episodes of K rounds against each of a few behaviours, each to its end or to a score of 1, after which
-nothing changes; the reward of an episode is its best round's score, and what is reinforced is the message of that
-round, the first of those that scored best. The trainer, its checkpoints and the sampler are those of every run, so
-training that was killed goes on from its last checkpoint. Then the adapter is frozen, and attacks as `refine` does,
-with the successes of its training as examples.
+The adapter is trained with `opct.methods.grpo` on other behaviours, none of them a near-duplicate of those attacked. In
+a step it plays N episodes of K rounds against each of a few behaviours, each to its end or to a score of 1. The reward
+of an episode is its best round's score, and the message of that round is reinforced, the first of those that scored
+best. Trainer, checkpoints and sampler are those of every run, so training that was killed continues from its last
+checkpoint. Then the adapter is frozen, and attacks as `refine` does, with the successes of its training as examples.
 """
 
 from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from opct.attack.board import Rules
-from opct.attack.models import LocalModel, Sampling
-from opct.attack.practice import LESSONS, Opponent, Practice, remembered, written_message
-from opct.attack.protocol import ChatModel, Shot, View
-from opct.attack.refine import Refine, attacker_messages
-from opct.attack.rehearsal import attack_pair
+from opct.attack import config as settings
+from opct.attack.loop import AttackUsage, BudgetTracker, Rules, run_episodes
+from opct.attack.models import LocalModel
+from opct.attack.protocol import BEHAVIOR, Attempt, ChatModel, FewShotExample, Observation, Subject
+from opct.attack.refine import Refine, attacker_messages, message_of
 from opct.attack.scoring import Scorer
+from opct.attack.setup import INSPECT, all_behaviors, rules_of
 from opct.attack.store import WARNING, AttackDir
 from opct.config.loader import load_config
 from opct.config.schema import TrainConfig
 from opct.data.behaviors import Behavior
 from opct.data.duplicates import cross_duplicates
-from opct.data.pairs import ContrastivePair, write_pairs
-from opct.errors import ConfigError, DataError
+from opct.data.pairs import ContrastivePair, Prompt, write_pairs
+from opct.data.perturb.jailbreak import bare_prompt
+from opct.data.render import RenderedPair, Renderer, final_answer
+from opct.errors import ConfigError, DataError, EvaluationError, ModelError
+from opct.evals.tasks.jailbreak import split_behaviors
 from opct.judges.protocol import Usage, digest
-from opct.methods.grpo import GRPO
+from opct.methods.grpo import GRPO, group_advantages
+from opct.methods.rollouts import Rollout
 from opct.models.from_run import load_policy
-from opct.runs.io import PRIVATE_MODE, atomic_write, read_jsonl
-from opct.runs.progress import Progress
-from opct.runs.run_dir import RunDir
+from opct.models.inference.sampler import Completion
+from opct.models.policy import Policy
+from opct.runs.console import Field, NullProgress, Progress
+from opct.runs.io import PRIVATE_MODE, append_jsonl, atomic_write, read_jsonl
+from opct.runs.run_dir import RunDir, run_of
 from opct.runs.tracking import check_trackers
 from opct.training import trainer
 from opct.training.resume import FREE_INSIDE, FREE_SETTINGS, is_finished
-from opct.training.setup import Setup, prepare
+from opct.training.setup import TrainingSetup, build_setup
 
 SETTABLE = (
     *("max_steps", "save_steps", "save_total_limit", "report_to", "optim", "lora", "stop", "model.device"),
     *("model.attn_implementation", "loss.kl_coef", "loss.ppo_clip", "loss.reduction", "rollout.max_mismatch_kl"),
 )
-"""Settings of the training that a person may give; all others follow from the attack, or have no use there."""
+"""Settings of the training that can be given; all others follow from the attack, or have no use there."""
 DEFAULTS: dict[str, Any] = {
     "max_steps": 40,
     "optim.prompts_per_step": 4,
@@ -62,6 +67,9 @@ DEFAULTS: dict[str, Any] = {
     "stop.divergence_factor": 100.0,
     "save_steps": 5,
 }
+AXIS, FAMILY = "attack", "grpo"
+SIGNAL = "groups_with_signal"
+"""How many behaviours of a step had episodes whose rewards differed, replayed successes among them."""
 
 
 class Grpo(Refine):
@@ -82,12 +90,16 @@ class Grpo(Refine):
         return super().identity() | {"training": self.training}
 
 
+# ----------------------------------------------------------------------------------------------------------- the plan
+
+
 @dataclass(frozen=True)
 class TrainingPlan:
     """What an attacker will be trained on, and how; made before anything is loaded or replaced.
 
     Attributes:
-        behaviors: that are practised on, none of them `tested` or a near-duplicate of such.
+        behaviors: that it is trained on, none of them `tested` or a near-duplicate of one.
+        tested: texts of the behaviours that are attacked.
         rules: of every step but for their seed; an episode ends early at a score of 1 alone.
     """
 
@@ -96,12 +108,12 @@ class TrainingPlan:
     tested: tuple[str, ...]
     config: TrainConfig
     rules: Rules
-    sampling: Sampling
+    sampling: settings.Sampling
 
     @property
-    def most_queries(self) -> int:
-        """That the training puts to the target, where nothing has to be made again."""
-        return (self.config.max_steps or 0) * self.config.optim.prompts_per_step * self.rules.tries
+    def max_queries(self) -> int:
+        """Queries of the training to the target, where no step has to be made again."""
+        return (self.config.max_steps or 0) * self.config.optim.prompts_per_step * self.rules.attempts
 
     def identity(self) -> dict[str, Any]:
         """JSON values that the trained attacker depends on, its target and judge apart."""
@@ -115,93 +127,86 @@ class TrainingPlan:
         }
 
 
-@dataclass(frozen=True)
-class Trained:
-    """What training left.
-
-    Attributes:
-        attacker: the frozen one.
-        shots: its successes on training behaviours.
-        summary: settings, cost and learning curve, without a prompt.
-    """
-
-    attacker: Grpo
-    shots: tuple[Shot, ...]
-    summary: dict[str, Any]
-
-
-def training_behaviors(own: Sequence[Behavior], tested: Sequence[Behavior]) -> list[Behavior]:
-    """Those that are no near-duplicates of the behaviours that are attacked.
+def plan_training(config: settings.AttackConfig, tested: Sequence[Behavior], folder: AttackDir) -> TrainingPlan | None:
+    """Check everything about the training of an attacker that can be checked without a model; None without training.
 
     Raises:
-        DataError: none is left.
+        ConfigError: a setting is faulty, or follows from the attack.
+        DataError, EvaluationError: no behaviour is left to train on, or the model cannot be trained.
     """
-    near = cross_duplicates([one.behavior for one in own], [one.behavior for one in tested])
-    left = [one for i, one in enumerate(own) if i not in near]
+    own = config.attacker
+    if not isinstance(own, settings.Grpo):
+        return None
+    if own.model.startswith(INSPECT):
+        raise EvaluationError(
+            f"The attacker grpo trains its model, and {own.model} is behind an endpoint: name weights."
+        )
+    if run_of(own.model) is not None or (Path(own.model) / "adapter_config.json").is_file():
+        raise EvaluationError(
+            f"The attacker grpo trains a fresh adapter on a model, and {own.model} is a run or an adapter: name the "
+            "model."
+        )
+    behaviors = training_behaviors(config, own, tested)
+    sampling = settings.Sampling(max_tokens=own.max_tokens)  # GRPO samples the policy itself, at temperature 1
+    given = _planned(config, own, folder, len(behaviors))
+    overrides = [f"{name}={json.dumps(value)}" for name, value in _flat(own.training)]
+    planned = load_config(None, [*given, *overrides])
+    _refuse_fixed(load_config(None, given), planned)
+    if planned.max_steps is None:
+        raise ConfigError("max_steps=null: an attacker is trained for a number of steps, since each costs queries.")
+    if planned.optim.prompts_per_step > len(behaviors):
+        raise ConfigError(
+            f"optim.prompts_per_step={planned.optim.prompts_per_step}: there are {len(behaviors)} behaviours to train "
+            "the attacker on, and a step uses each once: use at most that many."
+        )
+    texts = tuple(one.behavior for one in tested)
+    return TrainingPlan(own.model, behaviors, texts, planned, replace(rules_of(config), stop="perfect"), sampling)
+
+
+def _planned(config: settings.AttackConfig, own: settings.Grpo, folder: AttackDir, n_behaviors: int) -> list[str]:
+    """The settings of the training that follow from the attack, as overrides."""
+    values = DEFAULTS | {
+        "method": "grpo",
+        "output_dir": str(folder.attacker_path),
+        "seed": config.seed,
+        "model.name_or_path": own.model,
+        "data.pairs": [str(folder.pairs_path)],
+        "rollout.num_generations": config.episodes,
+        "rollout.max_completion_tokens": own.max_tokens,
+        "optim.prompts_per_step": min(int(DEFAULTS["optim.prompts_per_step"]), n_behaviors),
+    }
+    if config.dtype is not None:
+        values["model.dtype"] = config.dtype
+    if own.thinking_tags is not None:
+        values["loss.thinking_tags"] = list(own.thinking_tags)
+    return [f"{name}={json.dumps(value)}" for name, value in values.items()]
+
+
+def training_behaviors(
+    config: settings.AttackConfig, own: settings.Grpo, tested: Sequence[Behavior]
+) -> tuple[Behavior, ...]:
+    """The behaviours to train on that are no near-duplicates of those attacked.
+
+    Raises:
+        DataError, EvaluationError: they cannot be read, or none is left.
+    """
+    source = own.train_behaviors or config.behaviors
+    try:
+        known = split_behaviors(own.train_split, all_behaviors(source))
+    except EvaluationError as error:
+        raise EvaluationError(f"{source}, to train the attacker on (attacker.train_split): {error}") from None
+    near = cross_duplicates([one.behavior for one in known], [one.behavior for one in tested])
+    left = tuple(one for i, one in enumerate(known) if i not in near)
     if not left:
         raise DataError(
-            f"No behaviour is left to train the attacker on: all {len(own)} that it was to practise on are attacked, "
-            "or near-duplicates of such. Attack another split, or let it practise on another (train_split, or "
-            "train_behaviors of another source)."
+            f"No behaviour is left to train the attacker on: all {len(known)} of them are attacked, or near-duplicates "
+            "of such. Attack another split, or train on another (attacker.train_split, attacker.train_behaviors)."
         )
     return left
 
 
-def plan_training(
-    model: str,
-    practised: Sequence[Behavior],
-    tested: Sequence[Behavior],
-    rules: Rules,
-    sampling: Sampling,
-    folder: AttackDir,
-    own: Sequence[str],
-    *,
-    dtype: str | None = None,
-    thinking_tags: tuple[str, str] | None = None,
-) -> TrainingPlan:
-    """Check everything about a training that can be checked without a model.
-
-    Args:
-        model: the base of the attacker.
-        practised: those to train on, where they are not like `tested`, those that are attacked.
-        rules, sampling: of the attack.
-        own: settings of the training, `section.name=value` each.
-        thinking_tags: of the attacker's model, where they are not those by default.
-
-    Raises:
-        ConfigError: a setting is faulty, or follows from the attack. DataError: no behaviour is left to train on.
-    """
-    behaviors = training_behaviors(practised, tested)
-    settings = DEFAULTS | {
-        "method": "grpo",
-        "output_dir": str(folder.attacker_path),
-        "seed": rules.seed,
-        "model.name_or_path": model,
-        "data.pairs": [str(folder.practised_path)],
-        "rollout.num_generations": rules.episodes,
-        "rollout.max_completion_tokens": sampling.max_tokens,
-        "optim.prompts_per_step": min(int(DEFAULTS["optim.prompts_per_step"]), len(behaviors)),
-    }
-    if dtype is not None:
-        settings["model.dtype"] = dtype
-    if thinking_tags is not None:
-        settings["loss.thinking_tags"] = list(thinking_tags)
-    given = [f"{name}={json.dumps(value)}" for name, value in settings.items()]
-    config = load_config(None, [*given, *own])
-    _refuse_fixed(load_config(None, given), config)
-    if config.max_steps is None:
-        raise ConfigError("max_steps=null: an attacker is trained for a number of steps, since each costs queries.")
-    if config.optim.prompts_per_step > len(behaviors):
-        raise ConfigError(
-            f"optim.prompts_per_step={config.optim.prompts_per_step}: there are {len(behaviors)} behaviours to train "
-            "the attacker on, and a step takes each once: use at most so many."
-        )
-    texts = tuple(one.behavior for one in tested)
-    return TrainingPlan(model, tuple(behaviors), texts, config, replace(rules, stop="perfect"), sampling)
-
-
 def _refuse_fixed(planned: TrainConfig, given: TrainConfig) -> None:
-    """Raises ConfigError where a setting is given that is not one of `SETTABLE`."""
+    """Raise ConfigError where a setting is given that is not one of `SETTABLE`."""
     before, now = (dict(_flat(config.model_dump(mode="json"))) for config in (planned, given))
     for name in sorted(before.keys() | now.keys()):
         if before.get(name) != now.get(name) and not any(f"{name}.".startswith(f"{allowed}.") for allowed in SETTABLE):
@@ -213,14 +218,26 @@ def _refuse_fixed(planned: TrainConfig, given: TrainConfig) -> None:
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for name, value in values.items():
-        if isinstance(value, dict):
+        if isinstance(value, dict) and value:
             yield from _flat(value, f"{prefix}{name}.")
         else:
             yield prefix + name, value
 
 
+def attack_pair(behavior_id: str, behavior: str, messages: Sequence[Mapping[str, Any]]) -> ContrastivePair:
+    """What the attacker reads about a behaviour, beside the bare behaviour, as a pair of the trainer."""
+    prompt: Prompt = tuple({"role": str(m["role"]), "content": str(m["content"])} for m in messages)
+    meta = {"behavior": behavior, "kind": BEHAVIOR, "question_id": behavior_id}
+    return ContrastivePair(behavior_id, AXIS, FAMILY, prompt, bare_prompt(behavior), meta)
+
+
+def _pairs(plan: TrainingPlan) -> list[ContrastivePair]:
+    observed = [Observation(b.id, b.behavior, 0, 0, 0) for b in plan.behaviors]
+    return [attack_pair(one.id, one.behavior, attacker_messages(one, ())) for one in observed]
+
+
 def check_training(plan: TrainingPlan, progress: Progress) -> None:
-    """Open and check all that the training would, apart from the attack's folder, and let go of it again.
+    """Set up the training outside of the attack's folder, to see before an old attack is replaced that it can begin.
 
     Raises:
         OpctError: as of `opct.train` before its first step.
@@ -231,118 +248,335 @@ def check_training(plan: TrainingPlan, progress: Progress) -> None:
         pairs = Path(folder) / "pairs.jsonl"
         write_pairs(pairs, _pairs(plan), mode=PRIVATE_MODE)
         data = plan.config.data.model_copy(update={"pairs": [str(pairs)]})
-        prepare(plan.config.model_copy(update={"data": data})).close()
+        build_setup(plan.config.model_copy(update={"data": data})).close()
 
 
-def _pairs(plan: TrainingPlan) -> list[ContrastivePair]:
-    views = [View(b.id, b.behavior, 0, 0, 0) for b in plan.behaviors]
-    return [attack_pair(view.id, view.behavior, attacker_messages(view, ())) for view in views]
+# ------------------------------------------------------------------------------------------------------- the training
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What training left.
+
+    Attributes:
+        attacker: the frozen one.
+        shots: its successes on training behaviours.
+        summary: settings, cost and learning curve, without a prompt.
+    """
+
+    attacker: Grpo
+    shots: tuple[FewShotExample, ...]
+    summary: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Environment:
+    """What the attacker is trained against: the target, the judge, and the plan."""
+
+    target: ChatModel
+    scorer: Scorer
+    plan: TrainingPlan
+
+    @property
+    def threshold(self) -> float:
+        """Lowest reward of a success."""
+        return self.scorer.threshold(BEHAVIOR)
 
 
 def train_attacker(
     plan: TrainingPlan, target: ChatModel, scorer: Scorer, folder: AttackDir, progress: Progress
 ) -> Trained:
-    """Train the attacker, or go on where that was interrupted.
+    """Train the attacker, or continue where that was interrupted.
 
     Raises:
-        RunError: another training was begun in the folder.
         KeyboardInterrupt: the signal came; the training can be resumed.
         OpctError: as of `opct.train`; as of an attack.
     """
-    identity = plan.identity() | {"target": target.identity(), "judge": scorer.judge_of_behaviors.identity.row()}
-    folder.begin_training(identity)
-    write_pairs(folder.practised_path, _pairs(plan), mode=PRIVATE_MODE)
-    opponent = Opponent(target, scorer, plan.sampling, plan.rules, plan.tested)
-    run = RunDir(folder.attacker_path)
-    try:
-        if not is_finished(run, plan.config):
-            _train(plan, opponent, folder, run, progress)
-    finally:
-        if not run.checkpoints() and not read_jsonl(folder.practice_path):
-            folder.forget_training()  # it failed before it began: whatever was wrong may be set right
+    write_pairs(folder.pairs_path, _pairs(plan), mode=PRIVATE_MODE)
+    environment, run = Environment(target, scorer, plan), RunDir(folder.attacker_path)
+    if not is_finished(run, plan.config):
+        _train(environment, folder, run, progress)
     policy = load_policy(str(run.path), trust_remote_code=plan.config.model.trust_remote_code)
-    texts = {one.id: one.behavior for one in plan.behaviors}
-    rehearsal = remembered(run, plan.config.max_steps or 0, texts, policy.renderer, opponent)
-    settled = {
+    tags = plan.config.loss.thinking_tags
+    replay = ReplayBuffer.of_run(run, plan.config.max_steps or 0, environment, policy.renderer)
+    shown = {
         "steps": plan.config.max_steps,
-        "queries": plan.most_queries,
-        "trained_on": identity["trained_on"],
+        "queries": plan.max_queries,
+        "trained_on": plan.identity()["trained_on"],
         "settings": digest(plan.identity())[:12],
     }
-    tags = plan.config.loss.thinking_tags
     source = f"{plan.model}, trained against the target"
     model = LocalModel(policy, plan.sampling, source=source, thinking_tags=tags)
-    return Trained(
-        Grpo(model, settled),
-        tuple(rehearsal.shots(partial(written_message, policy.renderer, tags=tags))),
-        {**settled, "identity": plan.identity(), **learned(folder, run)},
-    )
+    shots = tuple(replay.shots(partial(written_message, policy.renderer, tags=tags)))
+    return Trained(Grpo(model, shown), shots, {**shown, "identity": plan.identity(), **learning_summary(folder, run)})
 
 
-def _train(plan: TrainingPlan, opponent: Opponent, folder: AttackDir, run: RunDir, progress: Progress) -> None:
+def _train(environment: Environment, folder: AttackDir, run: RunDir, progress: Progress) -> None:
+    plan = environment.plan
     progress.log(
-        f"trains its attacker first: {plan.config.max_steps} steps, at most {plan.most_queries:,} queries to the "
-        "target, which --max-queries does not count"
+        f"trains its attacker first: {plan.config.max_steps} steps, at most {plan.max_queries:,} queries to the "
+        "target, which budget.max_queries does not count"
     )
-
     run.path.mkdir(mode=0o700, exist_ok=True)
 
-    def method(setup: Setup, run: RunDir) -> GRPO:
+    def method(setup: TrainingSetup, run: RunDir) -> GRPO:
         atomic_write(run.path / "PRIVATE.txt", f"{WARNING}\n")
-        practice = Practice(setup, run, opponent, folder.practice_path, progress)
-        return GRPO(setup.policy, setup.teacher, setup.config, practice)
+        collector = RolloutCollector(setup, run, environment, folder.steps_path, progress)
+        return GRPO(setup.policy, setup.teacher, setup.config, collector)
 
     result = trainer.train(plan.config, resume=run.is_run, progress=progress, method=method)
     if result.status != "finished":
         raise KeyboardInterrupt
 
 
-def learned(folder: AttackDir, run: RunDir) -> dict[str, Any]:
-    """Cost and learning curve. What was played counts, also in steps that were lost by a kill and made again; the curve
-    has the last time of each step. Seconds are those of the steps that count, gradient included."""
-    rows = read_jsonl(folder.practice_path)
-    played = [row for row in rows if "begun" not in row]
+class RolloutCollector:
+    """Collects the rollouts of a step: N episodes of K rounds against each behaviour; the best round of an episode is
+    its completion and its reward.
+
+    Args:
+        log: file to which what each step showed is added.
+        progress: of the training, which shows how far a step is and its reward.
+    """
+
+    def __init__(self, setup: TrainingSetup, run: RunDir, environment: Environment, log: Path, progress: Progress):
+        self.policy, self.run, self.environment, self.log, self.progress = setup.policy, run, environment, log, progress
+        self.thinking_tags = setup.config.loss.thinking_tags
+        self._replay: ReplayBuffer | None = None
+
+    def __call__(self, pairs: Sequence[RenderedPair], step: int) -> list[Rollout]:
+        """As many rollouts for each pair as there are episodes, with reward and advantage.
+
+        Raises:
+            ModelError: what the attacker has to read does not fit its context.
+        """
+        environment, plan = self.environment, self.environment.plan
+        if self._replay is None:  # the successes of the earlier steps are on the disk where the training was resumed
+            self._replay = ReplayBuffer.of_run(self.run, step - 1, environment, self.policy.renderer)
+        replay, most = self._replay, len(pairs) * plan.rules.attempts
+        append_jsonl(self.log, {"step": step, "started": most}, fsync=True)
+        subjects = [Subject(one.pair.id, str(one.pair.meta["behavior"])) for one in pairs]
+        rules = replace(plan.rules, seed=f"{plan.rules.seed}/practice/{step}")
+        model = LocalModel(self.policy, plan.sampling, thinking_tags=self.thinking_tags)
+        budget = BudgetTracker(settings.BudgetConfig(), model.max_tokens + environment.target.max_tokens)
+        shots = replay.shots(partial(written_message, self.policy.renderer, tags=self.thinking_tags))
+        attempts = run_episodes(
+            subjects,
+            Refine(model),
+            environment.target,
+            environment.scorer,
+            rules,
+            budget,
+            pool=shots,
+            progress=_WithinStep(self.progress, most),
+        ).attempts
+        fresh = [self._group(subject, attempts) for subject in subjects]
+        groups = [_with_advantages(self._with_replay(group, replay)) for group in fresh]
+        shown = self._shown(step, fresh, attempts, budget.spent) | {SIGNAL: sum(map(_has_signal, groups))}
+        append_jsonl(self.log, shown, fsync=True)
+        self.progress.advance(0, reward="none" if shown["reward"] is None else shown["reward"])
+        for group in fresh:
+            replay.add(group)
+        return [rollout for group in groups for rollout in group]
+
+    def _group(self, subject: Subject, attempts: Sequence[Attempt]) -> list[Rollout]:
+        """The episodes of a behaviour, one rollout each."""
+        episodes: dict[int, list[Attempt]] = {}
+        for one in attempts:
+            if one.behavior_id == subject.id:
+                episodes.setdefault(one.episode, []).append(one)
+        return [self._rollout(subject, number, own) for number, own in sorted(episodes.items())]
+
+    def _rollout(self, subject: Subject, episode: int, attempts: Sequence[Attempt]) -> Rollout:
+        """The round that scored best, the first of those that did; without any score, the first round."""
+        sampled = [(one, one.written) for one in attempts if one.written and one.written.completion is not None]
+        if not sampled:
+            raise ModelError(
+                f"What the attacker has to read about {subject.id} leaves no room in its context "
+                f"({self.policy.context_length} tokens) for a message of {self.environment.plan.sampling.max_tokens}: "
+                "use an attacker with a longer context, or lower attacker.max_tokens."
+            )
+        scores = [_score(one) for one in attempts]
+        _, best = max(sampled, key=lambda pair: (-1.0 if _score(pair[0]) is None else _score(pair[0]), -pair[0].round))
+        reward = max((score for score in scores if score is not None), default=None)
+        if None in scores and (reward is None or reward < self.environment.threshold):
+            reward = None  # the round without a score may have been a success
+        pair = attack_pair(subject.id, subject.text, best.messages or ())
+        ids = self.policy.renderer.render(pair.prompt)
+        mask = (True,) * len(best.completion.token_ids)
+        return Rollout(pair, episode, ids, ids, best.completion, mask, reward=reward)
+
+    def _with_replay(self, group: list[Rollout], replay: ReplayBuffer) -> list[Rollout]:
+        """The group; where nothing in it succeeded, its last episode gives way to a success of an earlier step."""
+        if any(r.reward is not None and r.reward >= self.environment.threshold for r in group):
+            return group
+        earlier = replay.resample(group[0].pair.id, self.policy)
+        return group if earlier is None else [*group[:-1], earlier]
+
+    def _shown(
+        self, step: int, groups: Sequence[Sequence[Rollout]], attempts: Sequence[Attempt], spent: AttackUsage
+    ) -> dict[str, Any]:
+        rewards = [r.reward for group in groups for r in group if r.reward is not None]
+        threshold = self.environment.threshold
+        return {
+            "step": step,
+            "reward": sum(rewards) / len(rewards) if rewards else None,
+            "episodes": sum(map(len, groups)),
+            "unscored_episodes": sum(map(len, groups)) - len(rewards),
+            "behaviors": len(groups),
+            "broken": sum(any(r.reward is not None and r.reward >= threshold for r in group) for group in groups),
+            "unjudged": sum(one.is_unscored for one in attempts),
+            **spent.row(),
+            "judge_usage": asdict(spent.judge_usage),
+        }
+
+
+class ReplayBuffer:
+    """The last success on each training behaviour: shown as an example, and trained on again where a group of episodes
+    had no success.
+
+    Raises:
+        DataError: a success is about a behaviour that the attacker is tested on; nothing that was trained on may be.
+    """
+
+    def __init__(self, tested: Sequence[str], threshold: float):
+        self._tested, self._threshold = list(tested), threshold
+        self._last: dict[str, Rollout] = {}
+        self._checked: set[str] = set()
+
+    @classmethod
+    def of_run(cls, run: RunDir, steps: int, environment: Environment, renderer: Renderer) -> ReplayBuffer:
+        """The successes of the first `steps` steps of a run."""
+        texts = {one.id: one.behavior for one in environment.plan.behaviors}
+        found = cls(environment.plan.tested, environment.threshold)
+        for step in range(1, steps + 1):
+            rows = read_jsonl(run.rollouts_path(step))
+            own = [rollout_of(row, texts[row["pair_id"]], renderer.render) for row in rows]
+            found.add([one for one in own if one is not None])
+        return found
+
+    def add(self, rollouts: Sequence[Rollout]) -> None:
+        """Keep the best success on each behaviour among the fresh rollouts of a step."""
+        for rollout in sorted(rollouts, key=lambda r: (r.reward or 0.0, r.index)):
+            if rollout.reward is None or rollout.reward < self._threshold or rollout.is_rehearsed:
+                continue
+            self._refuse_tested(str(rollout.pair.meta["behavior"]))
+            self._last[rollout.pair.id] = rollout
+
+    def shots(self, message_of: Callable[[Rollout], str | None]) -> list[FewShotExample]:
+        """Each as an example for other behaviours; `message_of` gives what the target was sent."""
+        found = []
+        for id_, rollout in sorted(self._last.items()):
+            if (message := message_of(rollout)) is not None:
+                found.append(FewShotExample(id_, str(rollout.pair.meta["behavior"]), bare_prompt(message)))
+        return found
+
+    def resample(self, behavior_id: str, policy: Policy) -> Rollout | None:
+        """The success on that behaviour as if it were sampled now: with the policy's own log-probs of its tokens."""
+        found = self._last.get(behavior_id)
+        if found is None:
+            return None
+        [log_probs] = policy.log_probs([found.prompt_ids], [found.ids])
+        completion = replace(found.completion, logprobs=tuple(log_probs.tolist()))
+        return replace(found, completion=completion, is_rehearsed=True)
+
+    def _refuse_tested(self, behavior: str) -> None:
+        if behavior not in self._checked and cross_duplicates([behavior], self._tested):
+            raise DataError(
+                "A prompt for a behaviour that the attacker is tested on, or for a near-duplicate, was about to be "
+                f"trained on: {json.dumps(behavior)}."
+            )
+        self._checked.add(behavior)
+
+
+def rollout_of(row: Mapping[str, Any], behavior: str, render: Callable[[Any], list[int]]) -> Rollout | None:
+    """A rollout as the run keeps it, without log-probs; None of one that was replayed or has no reward."""
+    if row.get("reward") is None or row.get("rehearsed"):
+        return None
+    pair = attack_pair(row["pair_id"], behavior, row["prompt"])
+    ids, tokens = render(pair.prompt), tuple(row["token_ids"])
+    completion = Completion(
+        row["completion"], tokens, row["stop_reason"], (0.0,) * len(tokens), len(ids), int(row["seed"])
+    )
+    return Rollout(pair, int(row["sample"]), ids, ids, completion, (True,) * len(tokens), reward=float(row["reward"]))
+
+
+def written_message(renderer: Renderer, rollout: Rollout, tags: tuple[str, str]) -> str | None:
+    """The message that the target was sent: what the attacker wrote, without any thinking."""
+    text, is_unfinished = final_answer(renderer, rollout.pair.prompt, rollout.completion.token_ids, tags)
+    return None if is_unfinished else message_of(text)
+
+
+def _score(one: Attempt) -> float | None:
+    """The judge's; 0 for a message that could not be put to the target; None where the judge gave no score."""
+    return one.score if one.is_query else 0.0
+
+
+class _WithinStep(NullProgress):
+    """Shows the attempts of a step, batch by batch, beside the steps of the training."""
+
+    def __init__(self, progress: Progress, most: int):
+        self.progress, self.most, self.n = progress, most, 0
+
+    def advance(self, n: int = 1, **fields: Field) -> None:
+        self.n += n
+        if n:
+            self.progress.advance(0, attempts=f"{self.n}/{self.most}")
+
+
+def _has_signal(group: Sequence[Rollout]) -> bool:
+    """Whether rewards differ in it, so that its messages are told apart."""
+    return any(r.advantage != 0.0 for r in group)
+
+
+def _with_advantages(group: Sequence[Rollout]) -> list[Rollout]:
+    advantages = group_advantages([r.reward for r in group])
+    return [replace(r, advantage=advantage) for r, advantage in zip(group, advantages, strict=True)]
+
+
+# -------------------------------------------------------------------------------------------------------- the summary
+
+
+def learning_summary(folder: AttackDir, run: RunDir) -> dict[str, Any]:
+    """Cost and learning curve. The cost is of all steps, also of those that were lost by a kill and made again; the
+    curve has the last time of each step. Seconds are those of the steps that count, gradient included."""
+    rows = read_jsonl(folder.steps_path)
+    played = [row for row in rows if "started" not in row]
     curve = {row["step"]: row for row in played}
-    names = ("queries", "tokens", "prompt_tokens")
-    spent = {name: sum(row[name] for row in played) for name in names}
-    judge_usage = sum((Usage(**row["judge_usage"]) for row in played), Usage())
     steps = [row for row in read_jsonl(run.metrics_path) if "time/step_s" in row]
-    shown = ("step", "reward", "behaviors", "broken", "episodes", "unscored_episodes", "unjudged", "queries")
-    cut_short = sum("begun" in row for row in rows) - len(played)
+    names = ("step", "reward", "behaviors", "broken", "episodes", "unscored_episodes", "unjudged", "queries", SIGNAL)
+    n_cut_short = sum("started" in row for row in rows) - len(played)
     again = [row for row in played if row is not curve[row["step"]]]
+    spent = {name: sum(row[name] for row in played) for name in ("queries", "tokens", "prompt_tokens")}
     return {
         "spent": spent | {"seconds": sum(row["time/step_s"] for row in steps)},
-        "judge_usage": asdict(judge_usage),
+        "judge_usage": asdict(sum((Usage(**row["judge_usage"]) for row in played), Usage())),
         "steps_played_twice": len(again),
         "queries_played_twice": sum(row["queries"] for row in again),
-        "steps_cut_short": cut_short,
-        "queries_cut_short_at_most": cut_short * max((row["begun"] for row in rows if "begun" in row), default=0),
-        "curve": [
-            {name: row[name] for name in shown} | {LESSONS: row.get(LESSONS)}  # None: of a step before it was counted
-            for _, row in sorted(curve.items())
-        ],
+        "steps_cut_short": n_cut_short,
+        "queries_cut_short_at_most": n_cut_short * max((row["started"] for row in rows if "started" in row), default=0),
+        "curve": [{name: row[name] for name in names} for _, row in sorted(curve.items())],
         "unscored_episodes": sum(row["unscored_episodes"] for row in curve.values()),
     }
 
 
-def unlearnt(summary: Mapping[str, Any]) -> list[str]:
-    """A warning where no step of a training told one message from another, so that nothing was learnt of any.
+def no_learning_signal_warning(summary: Mapping[str, Any]) -> list[str]:
+    """A warning where no step of a training told one message from another.
 
     Args:
         summary: of `Trained`.
     """
     curve = summary["curve"]
-    if any(row[LESSONS] != 0 for row in curve):
+    if any(row[SIGNAL] != 0 for row in curve):
         return []
     episodes, rewards = sum(row["episodes"] for row in curve), [row["reward"] for row in curve if row["reward"]]
     unscored = f" ({summary['unscored_episodes']} without a score)" if summary["unscored_episodes"] else ""
     found = (
-        f"none of its {episodes} episodes{unscored} earned anything"
+        f"none of its {episodes} episodes{unscored} had a reward above 0"
         if not rewards
-        else f"in no behaviour of a step did its {episodes} episodes{unscored} earn differently"
+        else f"in no behaviour of a step did the rewards of its {episodes} episodes{unscored} differ"
     )
     return [
-        f"The attacker learnt nothing in its training: {found}. What held has held against its base model, and not "
-        "against an attacker that was trained. Look at the judge and the replies, and give it more episodes (--n), "
-        "rounds (--rounds), steps (--train max_steps=N) or a larger model."
+        f"The attacker learnt nothing in its training: {found}. The target was tested against its base model, and not "
+        "against an attacker that was trained. Look at the judge and the replies, and give it more episodes, rounds, "
+        "steps (attacker.training.max_steps) or a larger model."
     ]

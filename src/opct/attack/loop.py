@@ -1,47 +1,244 @@
-"""The episode loop: N episodes x K rounds of every behaviour, batched together, within a budget, resumable.
+"""The episode loop: N episodes of K rounds about every behaviour, in batches, within a budget, resumable.
 
-A round is cut into batches of open episodes, into several where stages can work side by side. Each goes through three
-stages: the attacker proposes, the target answers, the judge scores; then its tries are kept at once. Stages work at the
-same time where they can: a judge or a model behind an endpoint takes one batch while the next is under way, and models
-of this process take turns, those of the oldest batch first. Batches are kept in their order, so what is on the disk is
-always the beginning of the attack, and going on from there gives what would have come without the interruption.
+A round is made of batches of open episodes. The attacker writes, the target answers and the judge scores each batch;
+then its attempts are kept, and the next batch begins. With a model behind an endpoint, parts of a batch overlap.
 """
 
 from __future__ import annotations
 
-import itertools
+import asyncio
 import math
-from collections import deque
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
-from queue import PriorityQueue
-from typing import Any, Protocol, TypeVar
+import random
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from typing import Any, Literal, Protocol
 
-from opct.attack.board import Board, Rules
-from opct.attack.budget import Ledger
-from opct.attack.protocol import BEHAVIOR, Attacker, ChatModel, Key, Kind, Shot, Subject, Try, View
+from opct.attack.config import BudgetConfig
+from opct.attack.protocol import (
+    BEHAVIOR,
+    CUT,
+    EMPTY_ANSWER,
+    EXHAUSTED,
+    NO_PROMPT,
+    TARGET_CONTEXT,
+    TARGET_FILTERED,
+    TARGET_REJECTED,
+    UNFINISHED_THINKING,
+    Attacker,
+    AttackPrompt,
+    Attempt,
+    ChatModel,
+    FewShotExample,
+    Key,
+    Kind,
+    Observation,
+    Reply,
+    Subject,
+)
 from opct.attack.scoring import Scorer
-from opct.attack.turns import answered, asked_tries
-from opct.runs.progress import NullProgress, Progress
+from opct.data.duplicates import near_duplicate_groups
+from opct.errors import EvaluationError
+from opct.judges.client import run_all
+from opct.judges.protocol import JudgeRequest, Usage, new_usage
+from opct.models.inference.sampler import sample_seed
+from opct.runs.console import NullProgress, Progress
 
-T = TypeVar("T")
-INTERRUPTED = "interrupted"
-COMPLETE = "complete"
+COMPLETE, INTERRUPTED = "complete", "interrupted"
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How long an attack goes on.
+
+    Attributes:
+        episodes: N, about each behaviour in parallel.
+        rounds: K, of each episode.
+        stop: what ends early: the behaviour once it is broken, the episode that broke it, an episode at a score of 1
+            ("perfect"), or nothing ("never").
+        shots: most successes on other behaviours that an attacker is shown.
+        batch_size: most attempts that are made and kept at once.
+        seed: of every draw; a text where several attacks share one seed.
+        drawn_from: where only some episodes of a longer attack are played, how many that one has: each subject gets
+            `episodes` numbers below it, drawn by seed and id, so that together they meet whatever depends on the number
+            (a family, an approach). None: all numbers from 0.
+    """
+
+    episodes: int = 8
+    rounds: int = 3
+    stop: Literal["behavior", "episode", "perfect", "never"] = "behavior"
+    shots: int = 2
+    batch_size: int = 256
+    seed: int | str = 0
+    drawn_from: int | None = None
+
+    @property
+    def attempts(self) -> int:
+        """N x K: most attempts on one behaviour."""
+        return self.episodes * self.rounds
+
+    def numbers(self, id_: str) -> list[int]:
+        """The episodes of a subject, rising."""
+        if self.drawn_from is None:
+            return list(range(self.episodes))
+        draw = random.Random(f"{self.seed}/{id_}/episodes")
+        return sorted(draw.sample(range(self.drawn_from), self.episodes))
+
+
+@dataclass(frozen=True)
+class AttackUsage:
+    """What an attack took."""
+
+    queries: int = 0
+    tokens: int = 0
+    prompt_tokens: int = 0
+    seconds: float = 0.0
+    judge_usage: Usage = field(default_factory=Usage)
+
+    def plus(self, attempts: Iterable[Attempt], seconds: float) -> AttackUsage:
+        """With further attempts; `seconds` are those of everything until now."""
+        own = list(attempts)
+        return AttackUsage(
+            self.queries + sum(one.is_query for one in own),
+            self.tokens + sum(one.sampled_tokens for one in own),
+            self.prompt_tokens + sum(one.prompt_tokens + one.attacker_prompt_tokens for one in own),
+            seconds,
+            sum((one.judge_usage for one in own), self.judge_usage),
+        )
+
+    def row(self) -> dict[str, Any]:
+        """As one JSON object, without what the judge took, which no limit is for."""
+        return {name: value for name, value in asdict(self).items() if name != "judge_usage"}
+
+
+class BudgetTracker:
+    """Keeps an attack within its budget: a batch begins only if it fits however long its replies get.
+
+    Args:
+        most_tokens: that one attempt can sample, attacker and target together.
+        spent: before a resume.
+        clock: seconds, rising.
+    """
+
+    def __init__(
+        self,
+        budget: BudgetConfig,
+        most_tokens: int,
+        spent: AttackUsage = AttackUsage(),
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        self.budget, self.most_tokens, self.spent = budget, most_tokens, spent
+        self._clock, self._start = clock, clock() - spent.seconds
+
+    def seconds(self) -> float:
+        """Of working, before a resume and since."""
+        return self._clock() - self._start
+
+    def fitting(self, n: int) -> int:
+        """How many of `n` attempts fit."""
+        budget, fits = self.budget, n
+        if budget.max_queries is not None:
+            fits = min(fits, budget.max_queries - self.spent.queries)
+        if budget.max_tokens is not None and self.most_tokens:
+            fits = min(fits, (budget.max_tokens - self.spent.tokens) // self.most_tokens)
+        if budget.max_seconds is not None and self.seconds() >= budget.max_seconds:
+            fits = 0
+        return max(fits, 0)
+
+    def add(self, attempts: Iterable[Attempt]) -> None:
+        """Count what a batch took."""
+        self.spent = self.spent.plus(attempts, self.seconds())
+
+    def exhausted(self) -> str:
+        """Which limit one more attempt would break: "queries", "tokens" or "seconds"."""
+        budget = self.budget
+        if budget.max_queries is not None and self.spent.queries >= budget.max_queries:
+            return "queries"
+        if budget.max_tokens is not None and self.spent.tokens + self.most_tokens > budget.max_tokens:
+            return "tokens"
+        return "seconds"
+
+
+class EpisodeState:
+    """Which episodes of a kind of subjects are open, and what the attacker sees of each.
+
+    Args:
+        pool: successes on other behaviours from before this attack. No attacker is shown one on a near-duplicate of the
+            behaviour at hand, from here or from the pool.
+
+    Raises:
+        EvaluationError: there is no subject, one is there twice, or they are of two kinds.
+    """
+
+    def __init__(self, subjects: Sequence[Subject], rules: Rules, pool: Sequence[FewShotExample] = ()):
+        kinds = {subject.kind for subject in subjects}
+        if len(kinds) != 1 or len({subject.id for subject in subjects}) != len(subjects):
+            raise EvaluationError(
+                f"{len(subjects)} subjects of {len(kinds)} kinds to attack: give at least one, each id once, all "
+                "behaviours or all benign counterparts."
+            )
+        self.subjects, self.rules = tuple(subjects), rules
+        self.kind: Kind = next(iter(kinds))
+        self._pool = tuple(pool)
+        self._numbers = {subject.id: rules.numbers(subject.id) for subject in subjects}
+        self._texts = {subject.id: subject.text for subject in subjects}
+        texts = list(dict.fromkeys([*self._texts.values(), *(shot.behavior for shot in pool)]))
+        self._group = {texts[i]: n for n, places in enumerate(near_duplicate_groups(texts)) for i in places}
+        self._history: dict[tuple[str, int], list[Attempt]] = {}
+        self._ended: set[tuple[str, int]] = set()
+        self._broken: dict[str, FewShotExample] = {}
+
+    def observations(self, round_: int) -> list[Observation]:
+        """Every open episode, the first of each behaviour before the second of any: a budget cuts all alike."""
+        shots = (*self._pool, *self._broken.values())
+        return [
+            self._observation(subject, episode, round_, shots)
+            for turn in range(self.rules.episodes)
+            for subject in self.subjects
+            if self._is_open(subject.id, episode := self._numbers[subject.id][turn])
+        ]
+
+    def add(self, attempts: Iterable[Attempt]) -> None:
+        """Take the attempts of one whole round."""
+        for one in sorted(attempts, key=lambda one: one.key):
+            self._history.setdefault((one.behavior_id, one.episode), []).append(one)
+            if one.verdict == f"unasked:{EXHAUSTED}" or self._ends_episode(one):
+                self._ended.add((one.behavior_id, one.episode))
+            if one.is_broken and one.prompt is not None:
+                text = self._texts[one.behavior_id]
+                self._broken.setdefault(one.behavior_id, FewShotExample(one.behavior_id, text, one.prompt))
+
+    def _ends_episode(self, one: Attempt) -> bool:
+        stop = self.rules.stop
+        return (stop == "episode" and bool(one.is_broken)) or (stop == "perfect" and one.score == 1.0)
+
+    def _is_open(self, id_: str, episode: int) -> bool:
+        is_over = self.rules.stop == "behavior" and id_ in self._broken
+        return not is_over and (id_, episode) not in self._ended
+
+    def _observation(self, subject: Subject, episode: int, round_: int, shots: Sequence[FewShotExample]) -> Observation:
+        own = self._group[subject.text]
+        others = [shot for shot in shots if shot.behavior_id != subject.id and self._group[shot.behavior] != own]
+        seed = sample_seed(self.rules.seed, "attacker", subject.id, episode, round_)
+        draw = random.Random(f"{self.rules.seed}/{subject.id}/{round_}/shots")  # the same for all episodes
+        chosen = draw.sample(others, min(self.rules.shots, len(others)))
+        history = tuple(self._history.get((subject.id, episode), ()))
+        return Observation(subject.id, subject.text, episode, round_, seed, history, tuple(chosen))
 
 
 class Journal(Protocol):
-    """Where tries are kept."""
+    """Where attempts are kept."""
 
-    def kept(self, kind: Kind, round_: int) -> dict[Key, Try]:
-        """The tries of a round that were made before."""
+    def load_round(self, kind: Kind, round_: int) -> list[Attempt]:
+        """The attempts of a round that were made before."""
         ...
 
-    def begun(self, kind: Kind, n: int) -> None:
-        """Note that a batch of so many tries begins; the note is on the disk when this returns."""
+    def log_started(self, n: int) -> None:
+        """Note that a batch of so many attempts begins; the note is on the disk when this returns."""
         ...
 
-    def write(self, tries: Sequence[Try], seconds: float) -> None:
+    def append(self, attempts: Sequence[Attempt], seconds: float) -> None:
         """Keep a batch; it is on the disk, whole, when this returns."""
         ...
 
@@ -49,217 +246,234 @@ class Journal(Protocol):
 class NoJournal:
     """Keeps nothing."""
 
-    def kept(self, kind: Kind, round_: int) -> dict[Key, Try]:
-        return {}
+    def load_round(self, kind: Kind, round_: int) -> list[Attempt]:
+        return []
 
-    def begun(self, kind: Kind, n: int) -> None:
+    def log_started(self, n: int) -> None:
         pass
 
-    def write(self, tries: Sequence[Try], seconds: float) -> None:
+    def append(self, attempts: Sequence[Attempt], seconds: float) -> None:
         pass
-
-
-@dataclass
-class Players:
-    """Who plays: the attacker, the target, and how replies are scored."""
-
-    attacker: Attacker
-    target: ChatModel
-    scorer: Scorer
 
 
 @dataclass(frozen=True)
-class Played:
-    """What was played.
+class EpisodesResult:
+    """What was attempted.
 
     Attributes:
-        tries: all of them, those of before a resume too, round by round.
+        attempts: all of them, those from before a resume too, round by round.
         ended: "complete", "interrupted", or the limit that ended it: "queries", "tokens", "seconds".
-        cut_short: ids of the subjects that had tries left when it ended early.
+        cut_short: ids of the subjects that had attempts left when it ended early.
     """
 
-    tries: tuple[Try, ...]
+    attempts: tuple[Attempt, ...]
     ended: str = COMPLETE
     cut_short: frozenset[str] = frozenset()
 
 
-def play(
+def run_episodes(
     subjects: Sequence[Subject],
-    players: Players,
+    attacker: Attacker,
+    target: ChatModel,
+    scorer: Scorer,
     rules: Rules,
-    ledger: Ledger,
+    budget: BudgetTracker,
     *,
-    pool: Sequence[Shot] = (),
+    pool: Sequence[FewShotExample] = (),
     journal: Journal | None = None,
     should_stop: Callable[[], bool] = lambda: False,
     progress: Progress | None = None,
-) -> Played:
+) -> EpisodesResult:
     """Play every round of every episode, as far as the budget reaches.
 
     Args:
         pool: successes on other behaviours from before.
-        journal: holds what was played before a resume; what is played now is added.
+        journal: holds the attempts from before a resume; new ones are added.
         should_stop: asked before each batch.
 
     Raises:
-        EvaluationError: a model or the judge gives no answer; what was played until then is in the journal.
+        EvaluationError: a model or the judge gives no answer; the batches before that are in the journal.
     """
     journal, progress = journal or NoJournal(), progress or NullProgress()
-    board = Board(subjects, rules, pool)
-    played: list[Try] = []
-    with _Stages(players) as stages:
-        for round_ in range(rules.rounds):
-            views = board.views(round_)
-            if not views:
-                break
-            kept = journal.kept(board.kind, round_)
-            name = f"{board.kind}: round {round_ + 1} of {rules.rounds}"
-            if len(kept) < len(views):
-                progress.stage(name, len(views))
-                progress.advance(len(kept))
-            table = _Round(board.kind, players, stages, ledger, journal, progress, list(kept.values()))
-            ended = table.run([view for view in views if _key(board.kind, view) not in kept], rules, should_stop)
-            played += table.tries
-            if ended != COMPLETE:
-                why = ended if ended == INTERRUPTED else f"the limit of {ended} is reached"
-                progress.log(f"{name}: the attack ends here: {why}")
-                done = {one.key for one in table.tries}
-                more = round_ + 1 < rules.rounds
-                left = frozenset(view.id for view in views if more or _key(board.kind, view) not in done)
-                return Played(tuple(played), ended, left)
-            board.add(table.tries)
-            players.attacker.observe(round_, table.tries)
-    return Played(tuple(played))
+    state = EpisodeState(subjects, rules, pool)
+    batches = _Batches(state.kind, attacker, target, scorer, rules, budget, journal, should_stop, progress)
+    attempts: list[Attempt] = []
+    for round_ in range(rules.rounds):
+        observations = state.observations(round_)
+        if not observations:
+            break
+        name = f"{state.kind}: round {round_ + 1} of {rules.rounds}"
+        own, ended = batches.run(name, observations, journal.load_round(state.kind, round_))
+        attempts += own
+        if ended != COMPLETE:
+            why = ended if ended == INTERRUPTED else f"the limit of {ended} is reached"
+            progress.log(f"{name}: the attack ends here: {why}")
+            done = {one.key for one in own}
+            more = round_ + 1 < rules.rounds
+            left = frozenset(one.id for one in observations if more or _key(state.kind, one) not in done)
+            return EpisodesResult(tuple(attempts), ended, left)
+        state.add(own)
+        attacker.observe(round_, own)
+    return EpisodesResult(tuple(attempts))
 
 
-def _even(n: int, most: int) -> int:
-    """The size of the next batch of n tries in as few batches as may be, none much smaller than another."""
-    return math.ceil(n / math.ceil(n / most))
-
-
-def _key(kind: Kind, view: View) -> Key:
-    return (kind, view.id, view.round, view.episode)
+def _key(kind: Kind, one: Observation) -> Key:
+    return (kind, one.id, one.round, one.episode)
 
 
 @dataclass
-class _Round:
-    """The batches of one round; as many are under way as there are threads for stages."""
+class _Batches:
+    """Plays the batches of a round, one after another."""
 
     kind: Kind
-    players: Players
-    stages: _Stages
-    ledger: Ledger
+    attacker: Attacker
+    target: ChatModel
+    scorer: Scorer
+    rules: Rules
+    budget: BudgetTracker
     journal: Journal
+    should_stop: Callable[[], bool]
     progress: Progress
-    tries: list[Try]
-    under_way: deque[tuple[int, Future[list[Try]]]] = field(default_factory=deque)
 
-    def run(self, views: Sequence[View], rules: Rules, should_stop: Callable[[], bool]) -> str:
-        """Play these views; `tries` holds what was kept of the round, so that its batches are as large as they were."""
-        waiting, most = deque(views), self._most(len(self.tries) + len(views), rules)
+    def run(self, name: str, observations: Sequence[Observation], kept: Sequence[Attempt]) -> tuple[list[Attempt], str]:
+        """(the attempts of the round, those in `kept` included; how it ended)."""
+        attempts, done = list(kept), {one.key for one in kept}
+        waiting = [one for one in observations if _key(self.kind, one) not in done]
+        if waiting:
+            self.progress.stage(name, len(observations))
+            self.progress.advance(len(kept))
         while waiting:
-            if should_stop():
-                self._settle_all()
-                return INTERRUPTED
-            size = _even(len(waiting), most)
-            fits = self.ledger.fitting(size)
-            if fits < size and self.under_way:
-                self._settle_one()  # it may have taken less than was set aside
-                continue
-            if fits == 0:
-                return self.ledger.exhausted()
-            batch = [waiting.popleft() for _ in range(fits)]
-            self.ledger.reserve(len(batch))
-            self.journal.begun(self.kind, len(batch))
-            self.under_way.append((len(batch), self.stages.submit(self.kind, batch, rules)))
-            while len(self.under_way) >= len(self.stages.threads):
-                self._settle_one()
-        self._settle_all()
-        return COMPLETE
+            if self.should_stop():
+                return attempts, INTERRUPTED
+            size = self.budget.fitting(min(len(waiting), self.rules.batch_size))
+            if size == 0:
+                return attempts, self.budget.exhausted()
+            batch, waiting = waiting[:size], waiting[size:]
+            self.journal.log_started(len(batch))
+            found = self._play(batch)
+            self.budget.add(found)
+            self.journal.append(found, self.budget.spent.seconds)
+            attempts += found
+            word = "broken" if self.kind == BEHAVIOR else "not_refused"
+            self.progress.advance(size, **{word: len({one.behavior_id for one in attempts if one.is_broken})})
+        return attempts, COMPLETE
 
-    def _most(self, n: int, rules: Rules) -> int:
-        """Tries of one batch: of a round's n, where stages have threads of their own, so few that all have work."""
-        threads = len(self.stages.threads)
-        return rules.batch_size if threads == 1 else min(rules.batch_size, max(1, n // (2 * threads)))
-
-    def _settle_all(self) -> None:
-        while self.under_way:
-            self._settle_one()
-
-    def _settle_one(self) -> None:
-        n, future = self.under_way.popleft()
-        tries = future.result()
-        self.ledger.settle(n, tries)
-        self.journal.write(tries, self.ledger.spent.seconds)
-        self.tries += tries
-        word = "broken" if self.kind == BEHAVIOR else "not_refused"
-        self.progress.advance(n, **{word: len({one.behavior_id for one in self.tries if one.is_broken})})
+    def _play(self, batch: Sequence[Observation]) -> list[Attempt]:
+        """The attempts of a batch. Models of this process take turns; one behind an endpoint works beside them."""
+        stages: list[Callable[..., Any]] = [
+            self.attacker.propose,
+            partial(query_target, self.target, self.rules),
+            partial(score_replies, self.kind, self.scorer),
+        ]
+        where = [own.is_local or place for place, own in enumerate((self.attacker, self.target, self.scorer), start=2)]
+        n_workers = len(set(where))  # all that is local is one
+        if n_workers == 1:
+            prompts = stages[0](batch)
+            return list(stages[2](batch, prompts, stages[1](batch, prompts)))
+        size = math.ceil(len(batch) / (2 * n_workers))  # so few that all have work
+        locks = {worker: asyncio.Lock() for worker in set(where)}
+        calls = [
+            partial(_through, [locks[worker] for worker in where], stages, batch[i : i + size])
+            for i in range(0, len(batch), size)
+        ]
+        return [attempt for attempts in run_all(calls) for attempt in attempts]
 
 
-class _Stages:
-    """One thread for all models of this process, and one for each stage that works elsewhere."""
+async def _through(
+    locks: Sequence[asyncio.Lock], stages: Sequence[Callable[..., Any]], part: Sequence[Observation]
+) -> list[Attempt]:
+    """A part of a batch through its three stages, each in its turn."""
+    found: list[Any] = [part]
+    for lock, stage in zip(locks, stages, strict=True):
+        async with lock:
+            found.append(await asyncio.to_thread(stage, *found))
+    return list(found[-1])
 
-    def __init__(self, players: Players):
-        self.players = players
-        self._batches = itertools.count()
-        here = _Thread("local")
-        self._attacker = here if players.attacker.is_local else _Thread("attacker")
-        self._target = here if players.target.is_local else _Thread("target")
-        self._judge = here if players.scorer.is_local else _Thread("judge")
-        self.threads = {self._attacker, self._target, self._judge}
 
-    def __enter__(self) -> _Stages:
-        return self
+def query_target(
+    target: ChatModel, rules: Rules, batch: Sequence[Observation], prompts: Sequence[AttackPrompt]
+) -> list[Reply | None]:
+    """The target's reply to each prompt; None where there is no prompt, or none that fits the target's context.
 
-    def __exit__(self, *_: object) -> None:
-        for thread in self.threads:  # all of them, before any is waited for: what ends now begins nothing more
-            thread.pool.shutdown(wait=False, cancel_futures=True)
-        for thread in self.threads:
-            thread.pool.shutdown(wait=True)
+    Raises:
+        EvaluationError: the attacker gave another number of prompts than it was asked for.
+    """
+    if len(prompts) != len(batch):
+        raise EvaluationError(f"The attacker gave {len(prompts)} prompts for {len(batch)} episodes: one for each.")
+    replies: list[Reply | None] = [None] * len(batch)
+    asked = {i: one.prompt for i, one in enumerate(prompts) if one.prompt is not None}
+    asked = {i: prompt for i, prompt in asked.items() if _fits(target.room(prompt), target.max_tokens)}
+    seeds = [sample_seed(rules.seed, "target", batch[i].id, batch[i].episode, batch[i].round) for i in asked]
+    if asked:
+        for i, reply in zip(asked, target.answer(list(asked.values()), seeds), strict=True):
+            replies[i] = reply
+    return replies
 
-    def submit(self, kind: Kind, views: Sequence[View], rules: Rules) -> Future[list[Try]]:
-        """Begin a batch; each stage begins once the one before it is done and it has its turn. Where a stage fails,
-        those after it fail with its error."""
-        attacker, target, scorer = self.players.attacker, self.players.target, self.players.scorer
-        batch = next(self._batches)
-        proposed = self._attacker.submit(batch, lambda: attacker.propose(views))
-        replied = self._target.submit(batch, lambda: answered(target, views, proposed.result(), rules), proposed)
-        return self._judge.submit(
-            batch, lambda: asked_tries(kind, views, proposed.result(), replied.result(), scorer), replied
+
+def _fits(room: int | None, max_tokens: int) -> bool:
+    return room is None or room >= max_tokens
+
+
+def score_replies(
+    kind: Kind,
+    scorer: Scorer,
+    batch: Sequence[Observation],
+    prompts: Sequence[AttackPrompt],
+    replies: Sequence[Reply | None],
+) -> list[Attempt]:
+    """The attempts, those judged that have an answer to judge."""
+    attempts = [_unjudged(kind, *one) for one in zip(batch, prompts, replies, strict=True)]
+    to_judge = [i for i, one in enumerate(attempts) if one.is_query and not one.verdict]
+    requests = [
+        JudgeRequest(
+            id="/".join(map(str, attempts[i].key)),
+            question=batch[i].behavior,
+            reply=attempts[i].reply or "",
+            is_cut=attempts[i].stop_reason in CUT,
         )
+        for i in to_judge
+    ]
+    for i, result in zip(to_judge, scorer.judge(kind, requests), strict=True):
+        broken = None if result.score is None else result.score >= scorer.threshold(kind)
+        usage = new_usage([result])
+        attempts[i] = replace(
+            attempts[i], score=result.score, verdict=result.verdict, is_broken=broken, judge_usage=usage
+        )
+    return attempts
 
 
-class _Thread:
-    """Runs stages one at a time: of those that can begin, that of the oldest batch first, so that no batch waits for a
-    later one before it is kept."""
+def _unjudged(kind: Kind, seen: Observation, written: AttackPrompt, reply: Reply | None) -> Attempt:
+    """The attempt before it is judged; `verdict` is empty where a judge is to be asked."""
+    return Attempt(
+        kind=kind,
+        behavior_id=seen.id,
+        episode=seen.episode,
+        round=seen.round,
+        prompt=None if reply is None else written.prompt,
+        reply=None if reply is None else reply.text,
+        stop_reason=None if reply is None else reply.stop_reason,
+        score=None,
+        verdict=_unasked(written) if reply is None else _unanswered(reply),
+        is_broken=None,
+        prompt_tokens=0 if reply is None else reply.prompt_tokens,
+        completion_tokens=0 if reply is None else reply.completion_tokens,
+        attacker_tokens=written.tokens,
+        attacker_prompt_tokens=written.prompt_tokens,
+        written=written,
+    )
 
-    def __init__(self, name: str):
-        self.pool = ThreadPoolExecutor(1, f"opct-attack-{name}")
-        self._ready: PriorityQueue[tuple[int, int, Any, Any]] = PriorityQueue()
-        self._came = itertools.count()  # decides between stages of one batch, of which the first may have come too late
 
-    def submit(self, batch: int, work: Callable[[], T], after: Future[Any] | None = None) -> Future[T]:
-        """Run `work` in its turn; where it takes the result of a stage before it (`after`), it holds no thread until
-        that is done."""
-        future: Future[T] = Future()
-        if after is None:
-            self._enqueue(batch, future, work)
-        else:
-            after.add_done_callback(lambda _: self._enqueue(batch, future, work))
-        return future
+def _unasked(written: AttackPrompt) -> str:
+    return f"unasked:{TARGET_CONTEXT if written.prompt is not None else written.reason or NO_PROMPT}"
 
-    def _enqueue(self, batch: int, future: Future[T], work: Callable[[], T]) -> None:
-        self._ready.put((batch, next(self._came), future, work))
-        try:
-            self.pool.submit(self._run_oldest)
-        except RuntimeError as error:  # it was shut down, and nobody waits for this any more; else they get to know
-            future.set_exception(error)
 
-    def _run_oldest(self) -> None:
-        _, _, future, work = self._ready.get()
-        try:
-            found = work()
-        except BaseException as error:  # whatever it is, whoever settles the batch gets it
-            future.set_exception(error)
-            raise
-        future.set_result(found)
+def _unanswered(reply: Reply) -> str:
+    """Why no judge is asked about a reply; empty where one is."""
+    ends = {"filtered": TARGET_FILTERED, "rejected": TARGET_REJECTED}
+    if reply.stop_reason in ends:
+        return f"unscored:{ends[reply.stop_reason]}"
+    if reply.is_unfinished:
+        return f"unscored:{UNFINISHED_THINKING}"
+    if reply.text.strip():
+        return ""
+    return f"unscored:{TARGET_CONTEXT if reply.stop_reason == 'context' else EMPTY_ANSWER}"

@@ -1,12 +1,12 @@
-"""Who answers: a policy in this process, or any model of Inspect; both as `ChatModel`, a batch at a time."""
+"""Chat models an attack can query: a local `Policy` or any model of Inspect."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from opct.attack.config import Sampling, Thinking
 from opct.attack.protocol import CUT, Reply
 from opct.config.judge import EndpointSettings
 from opct.data.pairs import Prompt
@@ -24,76 +24,14 @@ if TYPE_CHECKING:
 STOP_REASONS = {"max_tokens": "length", "model_length": "context", "content_filter": "filtered"}
 
 
-@dataclass(frozen=True)
-class Sampling:
-    """How a model is sampled: by default the model itself, at temperature 1 with nothing cut off.
-
-    Raises:
-        EvaluationError: a number is out of range.
-    """
-
-    max_tokens: int = 128
-    temperature: float = 1.0
-    top_p: float = 1.0
-
-    def __post_init__(self) -> None:
-        if self.max_tokens < 1 or self.temperature < 0 or not 0 < self.top_p <= 1:
-            raise EvaluationError(
-                f"A model is to be sampled with max_tokens {self.max_tokens}, temperature {self.temperature} and top_p "
-                f"{self.top_p}: use at least 1, at least 0, and above 0 to 1."
-            )
-
-    def row(self) -> dict[str, Any]:
-        """As JSON values."""
-        return {"max_tokens": self.max_tokens, "temperature": self.temperature, "top_p": self.top_p}
+def _sampling_row(sampling: Sampling) -> dict[str, Any]:
+    return {"max_tokens": sampling.max_tokens, "temperature": sampling.temperature}
 
 
-@dataclass(frozen=True)
-class Endpoint:
-    """How a model of Inspect is reached, where that is not as its provider would have it.
-
-    Attributes:
-        base_url: of its endpoint, such as that of a vLLM server.
-        model_args: of its provider; no secrets, which belong into the environment.
-    """
-
-    base_url: str | None = None
-    model_args: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def is_given(self) -> bool:
-        """Whether anything was said."""
-        return self.base_url is not None or bool(self.model_args)
-
-
-@dataclass(frozen=True)
-class Thinking:
-    """How a model writes its reasoning.
-
-    Attributes:
-        tags: what opens and closes a block; None: as the model's run was trained with, else `<think>` and `</think>`.
-        template_opens: whether the chat template of a model behind an endpoint ends the prompt with an opened block, so
-            that its replies begin inside of it; None: not said. Of a policy in this process the template is read.
-
-    Raises:
-        EvaluationError: the tags are not two different ones.
-    """
-
-    tags: tuple[str, str] | None = None
-    template_opens: bool | None = None
-
-    def __post_init__(self) -> None:
-        if self.tags is not None and (len(self.tags) != 2 or not all(self.tags) or self.tags[0] == self.tags[1]):
-            raise EvaluationError(
-                f"The thinking tags are to be {', '.join(map(repr, self.tags))}: give two, what opens a block and what "
-                "closes it."
-            )
-
-    def row(self) -> dict[str, Any]:
-        """What is not as by default, as JSON values."""
-        tags = {} if self.tags in (None, THINKING_TAGS) else {"thinking_tags": list(self.tags or ())}
-        said = {} if self.template_opens is None else {"template_opens_thinking": self.template_opens}
-        return tags | said
+def _thinking_row(tags: tuple[str, str] | None, template_opens: bool | None) -> dict[str, Any]:
+    """What is not the default, as JSON values."""
+    shown = {} if tags in (None, THINKING_TAGS) else {"thinking_tags": list(tags or ())}
+    return shown if template_opens is None else {**shown, "template_opens_thinking": template_opens}
 
 
 class LocalModel:
@@ -109,10 +47,8 @@ class LocalModel:
         source: str | None = None,
         thinking_tags: tuple[str, str] = THINKING_TAGS,
     ):
-        """Args: source: where the policy came from, in words; thinking_tags: what opens and closes its reasoning."""
         self.policy, self.sampling, self.source = policy, sampling, source or policy.name
-        self.thinking_tags = thinking_tags
-        self.max_tokens = sampling.max_tokens
+        self.thinking_tags, self.max_tokens = thinking_tags, sampling.max_tokens
 
     def identity(self) -> dict[str, Any]:
         """Name, weights, template and sampling."""
@@ -124,8 +60,8 @@ class LocalModel:
             "weights": self.policy.weights_hash(),
             "template_hash": self.policy.renderer.template_hash,
             "dtype": str(self.policy.dtype).removeprefix("torch."),
-            **self.sampling.row(),
-            **Thinking(self.thinking_tags).row(),
+            **_sampling_row(self.sampling),
+            **_thinking_row(self.thinking_tags, None),
         }
 
     def room(self, prompt: Prompt) -> int | None:
@@ -139,7 +75,6 @@ class LocalModel:
             seeds=list(seeds),
             max_completion_tokens=self.max_tokens,
             temperature=self.sampling.temperature,
-            top_p=self.sampling.top_p,
         )
         return [self._reply(*one) for one in zip(prompts, completions, strict=True)]
 
@@ -186,7 +121,8 @@ class InspectModel:
         """Name, address, sampling, and how it writes its reasoning where that was said."""
         named = {"where": "a model of Inspect", "source": self.name, "model": self.name}
         address = {"address": self.address} if self.address else {}
-        return named | address | self.sampling.row() | self.thinking.row()
+        own = _thinking_row(self.thinking.thinking_tags, self.thinking.template_opens_thinking)
+        return named | address | _sampling_row(self.sampling) | own
 
     def room(self, prompt: Prompt) -> int | None:
         """Not known before asking."""
@@ -204,7 +140,7 @@ class InspectModel:
         return replies
 
     async def _reply(self, prompt: Prompt, seed: int) -> Reply:
-        sampling = self.sampling.row() | {"seed": seed & 0x7FFFFFFF}  # endpoints take 32 bits
+        sampling = _sampling_row(self.sampling) | {"seed": seed & 0x7FFFFFFF}  # endpoints take 32 bits
         output = await self.client.ask(as_chat(prompt), self.client.config(**sampling))
         if isinstance(output, Failure):
             if output.reason == ENDPOINT_REJECTED:  # of this prompt alone: a filter of the endpoint
@@ -234,22 +170,19 @@ def _answer(said: str, owner: InspectModel, *, is_parsed: bool) -> tuple[str, bo
         is_parsed: the server took the reasoning out, so the text begins outside of it whatever the template does.
 
     Raises:
-        EvaluationError: the text closes a block that it never opened, and nobody said whether the template opens it: a
-            reply that was cut before that has no tag at all, and would pass for an answer.
+        EvaluationError: the text closes a block that it never opened, and it is not known whether the template opens
+            it: then a reply that was cut before that has no tag at all, and would pass for an answer.
     """
-    thinking, role = owner.thinking, owner.role
-    tags = thinking.tags or THINKING_TAGS
-    if thinking.template_opens is None and not is_parsed and closes_unopened(said, tags):
-        option = f"--{role}-template-opens-thinking"
+    opens = owner.thinking.template_opens_thinking
+    tags = owner.thinking.thinking_tags or THINKING_TAGS
+    if opens is None and not is_parsed and closes_unopened(said, tags):
         raise EvaluationError(
-            f"A reply of the {role} {owner.name} closes a thinking block ({tags[1]}) that it never opened. Where its "
-            f"chat template opens that, say so with {option} ({role}_template_opens_thinking=True): a reply that is "
-            "cut before the closing tag is no answer. Where replies begin outside of thinking, say "
-            f"--no-{option[2:]} (False). What was tried until now is kept, and may hold such cut replies, so the "
-            "attack begins anew: take another --out, or --overwrite."
+            f"A reply of the {owner.role} {owner.name} closes a thinking block ({tags[1]}) that it never opened. Set "
+            f"{owner.role}.template_opens_thinking: true where its chat template opens the block (a reply that is cut "
+            "before the closing tag is then no answer), false where replies begin outside of thinking. Attempts made "
+            "until now may hold such cut replies: begin anew with another --out, or --overwrite."
         )
-    opened = bool(thinking.template_opens) and not is_parsed
-    return without_thinking(said, tags, template_opens=opened)
+    return without_thinking(said, tags, template_opens=bool(opens) and not is_parsed)
 
 
 def _has_reasoning(output: ModelOutput) -> bool:

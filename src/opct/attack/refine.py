@@ -1,11 +1,9 @@
-"""`refine`: a model rewords the request from what came back, round after round; nothing is trained.
+"""`refine`: a model rewords the request from the replies, round after round; nothing is trained.
 
 After PAIR (Chao et al. 2023, arXiv 2310.08419): N conversations in parallel, each with its own attempts, the target's
-replies and their scores. Deviations: (1) the attacker answers with the message alone, not with JSON and a reasoning of
-its own, which small models cannot keep to; a thinking block is dropped. (2) The system prompt is ours, and says how
-wordings differ in general and nothing of any topic; instead of three worked examples it has successes on other
-behaviours, where there are some. (3) Where a history does not fit the attacker's context, its oldest attempts are left
-out, and then successes on other behaviours.
+replies and their scores. Three differences: the attacker writes the message alone, without JSON and reasoning, which
+small models cannot keep to; the system prompt is ours and names no topic, and successes on other behaviours stand in
+place of worked examples; where a history does not fit the attacker's context, its oldest attempts are left out first.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from opct.attack.protocol import ATTACKER_CONTEXT, NO_PROMPT, Attempt, ChatModel, Proposal, Try, View
+from opct.attack.protocol import ATTACKER_CONTEXT, NO_PROMPT, AttackPrompt, Attempt, ChatModel, Observation
 from opct.data.pairs import Message, Prompt
 from opct.data.perturb.jailbreak import bare_prompt
 from opct.judges.protocol import digest
@@ -70,16 +68,16 @@ class Refine:
         wording = digest([SYSTEM, APPROACHES, TASK, SHOTS, SHOT, FEEDBACK, REPLY_CHARACTERS])[:12]
         return {"attacker": self.name, "wording": wording, "model": self.model.identity()}
 
-    def propose(self, views: Sequence[View]) -> list[Proposal]:
-        """What the model writes for each view."""
-        asked = [fitting_messages(self.model, view) for view in views]
+    def propose(self, observations: Sequence[Observation]) -> list[AttackPrompt]:
+        """What the model writes for each observation."""
+        asked = [fitting_messages(self.model, seen) for seen in observations]
         places = [i for i, messages in enumerate(asked) if messages is not None]
         prompts = [messages for messages in asked if messages is not None]
-        replies = self.model.answer(prompts, [views[i].seed for i in places]) if places else []
-        found = [Proposal(None, ATTACKER_CONTEXT)] * len(views)
+        replies = self.model.answer(prompts, [observations[i].seed for i in places]) if places else []
+        found = [AttackPrompt(None, ATTACKER_CONTEXT)] * len(observations)
         for i, messages, reply in zip(places, prompts, replies, strict=True):
             message = None if reply.is_unfinished else message_of(reply.text)
-            found[i] = Proposal(
+            found[i] = AttackPrompt(
                 None if message is None else bare_prompt(message),
                 None if message is not None else NO_PROMPT,
                 tokens=reply.completion_tokens,
@@ -89,30 +87,30 @@ class Refine:
             )
         return found
 
-    def observe(self, round_: int, tries: Sequence[Try]) -> None:
-        """Nothing is learned; each view has the history of its episode."""
+    def observe(self, round_: int, attempts: Sequence[Attempt]) -> None:
+        """Nothing is learned; each observation has the history of its episode."""
 
 
-def fitting_messages(model: ChatModel, view: View) -> Prompt | None:
+def fitting_messages(model: ChatModel, seen: Observation) -> Prompt | None:
     """What the attacker's model reads, without as many of the oldest attempts, then of the successes on other
     behaviours, as do not fit; None where nothing does."""
-    n, shots = len(view.history), len(view.shots)
+    n, shots = len(seen.history), len(seen.shots)
     less = [(left, shots) for left in range(n, -1, -1)] + [(0, left) for left in range(shots - 1, -1, -1)]
     for attempts, kept in less:
-        messages = attacker_messages(replace(view, shots=view.shots[:kept]), view.history[n - attempts :])
+        messages = attacker_messages(replace(seen, shots=seen.shots[:kept]), seen.history[n - attempts :])
         room = model.room(messages)
         if room is None or room >= model.max_tokens:
             return messages
     return None
 
 
-def attacker_messages(view: View, history: Sequence[Attempt]) -> Prompt:
+def attacker_messages(seen: Observation, history: Sequence[Attempt]) -> Prompt:
     """The conversation of one episode as its attacker reads it."""
-    known = "\n\n".join(SHOT.format(behavior=shot.behavior, message=last_turn(shot.prompt)) for shot in view.shots)
-    shots, approach = SHOTS.format(shots=known) if known else "", APPROACHES[view.episode % len(APPROACHES)]
+    known = "\n\n".join(SHOT.format(behavior=shot.behavior, message=last_turn(shot.prompt)) for shot in seen.shots)
+    shots, approach = SHOTS.format(shots=known) if known else "", APPROACHES[seen.episode % len(APPROACHES)]
     messages: list[Message] = [
         {"role": "system", "content": SYSTEM},
-        {"role": "user", "content": TASK.format(behavior=view.behavior, shots=shots, approach=approach)},
+        {"role": "user", "content": TASK.format(behavior=seen.behavior, shots=shots, approach=approach)},
     ]
     for attempt in history:
         if attempt.prompt is not None:

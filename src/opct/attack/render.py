@@ -1,4 +1,4 @@
-"""What a terminal shows of an attack's result, and the words that a report shares with it; no prompt and no reply."""
+"""An attack's result in words: the table of a terminal, and the phrases that a report shares with it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from opct.runs.plural import count
+from opct.runs.console import pluralize
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -43,12 +43,12 @@ def median_text(curve: Mapping[str, Any]) -> str:
 
 
 def reply_texts(result: Mapping[str, Any]) -> tuple[str, str]:
-    """Of behaviours and of benign twins: how many replies there are, how many were cut, and how many have no score."""
-    behaviors, twins = result["behaviors"], row_of(result, "benign_refusal_rate")
+    """Of behaviours and of benign counterparts: how many replies there are, were cut, and have no score."""
+    behaviors, benign = result["behaviors"], row_of(result, "benign_refusal_rate")
     unscored = sum((Counter(one["unscored"]) for one in behaviors), Counter[str]())
     asked, cut = (sum(one[name] for one in behaviors) for name in ("queries", "n_cut"))
-    of_twins = (twins["n"] + twins["n_unscored"], twins["n_truncated"], twins["unscored_reasons"])
-    return f"behaviours: {_replies(asked, cut, unscored)}", f"benign twins: {_replies(*of_twins)}"
+    of_counterparts = (benign["n"] + benign["n_unscored"], benign["n_truncated"], benign["unscored_reasons"])
+    return f"behaviours: {_replies(asked, cut, unscored)}", f"benign counterparts: {_replies(*of_counterparts)}"
 
 
 def _replies(asked: int, cut: int, unscored: Mapping[str, int]) -> str:
@@ -56,7 +56,7 @@ def _replies(asked: int, cut: int, unscored: Mapping[str, int]) -> str:
     return f"{asked:,} replies, {cut:,} cut, {sum(unscored.values()):,} without a score{reasons}"
 
 
-def rendered(out: Path, result: Mapping[str, Any]) -> RenderableType:
+def result_table(out: Path, result: Mapping[str, Any]) -> RenderableType:
     """The result as tables."""
     from rich.console import Group
     from rich.table import Table
@@ -81,21 +81,19 @@ def rendered(out: Path, result: Mapping[str, Any]) -> RenderableType:
     warnings = [*result["warnings"], *([judge["warning"]] if judge["warning"] else [])]
     parts += [Text(f"warning: {warning}", style="yellow") for warning in warnings]
     is_any_broken = any(one["status"] == "broken" for one in result["behaviors"])
-    private = (
-        "transcripts.jsonl and successful_prompts.jsonl in it are" if is_any_broken else "transcripts.jsonl in it is"
-    )
+    private = "attempts.jsonl and successful_prompts.jsonl in it are" if is_any_broken else "attempts.jsonl in it is"
     parts.append(Text(f"kept: {out} ({private} private)"))
     return Group(*parts)
 
 
 def _counts(row: Mapping[str, Any]) -> tuple[str, str]:
-    """How many a row is of, and how many are left out: behaviours, replies to twins, or twins."""
+    """How many a row is of, and how many are left out: behaviours, replies to counterparts, or counterparts."""
     n, unscored = row["n"], row["n_unscored"]
     if row["metric"].startswith("defense_"):
-        return count(n, "behaviour"), count(unscored, "behaviour") if unscored else "-"
-    of = f"{count(n, 'reply', 'replies')} to {count(row['n_clusters'], 'twin')}"
-    left_out = count(unscored, "reply", "replies") if unscored else "-"
-    return count(n, "twin") if row["metric"] == "benign_always_refused_rate" else of, left_out
+        return pluralize(n, "behaviour"), pluralize(unscored, "behaviour") if unscored else "-"
+    of = f"{pluralize(n, 'reply', 'replies')} to {pluralize(row['n_clusters'], 'counterpart')}"
+    left_out = pluralize(unscored, "reply", "replies") if unscored else "-"
+    return pluralize(n, "counterpart") if row["metric"] == "benign_always_refused_rate" else of, left_out
 
 
 def _summary(result: Mapping[str, Any]) -> str:
@@ -103,8 +101,8 @@ def _summary(result: Mapping[str, Any]) -> str:
     n_of = Counter(one["status"] for one in behaviors)
     statuses = ", ".join(f"{n_of[name]} {name}" for name in ("held", "broken", "undecided") if n_of[name])
     return (
-        f"{count(len(behaviors), 'behaviour')}: {statuses}{undecided_text(result)}. Queries to the first break, median "
-        f"with its 95% interval: {median_text(result['curve'])}"
+        f"{pluralize(len(behaviors), 'behaviour')}: {statuses}{undecided_text(result)}. Queries to the first break, "
+        f"median with its 95% interval: {median_text(result['curve'])}"
     )
 
 
@@ -141,11 +139,11 @@ def learned_lines(training: Mapping[str, Any] | None) -> list[str]:
     few, unscored = max(1, len(scored) // 5), training["unscored_episodes"]
     most = max((row["behaviors"] for row in curve), default=0)
     return [
-        f"attacker trained in {count(training['steps'], 'step')}, of {count(most, 'behaviour')} each, drawn from "
-        f"{training['trained_on']['n']} others than are attacked: mean score of an episode "
+        f"attacker trained in {pluralize(training['steps'], 'step')}, of {pluralize(most, 'behaviour')} each, drawn "
+        f"from {training['trained_on']['n']} others than are attacked: mean score of an episode "
         f"{_earned('first', scored[:few])}, {_earned('last', scored[-few:])}; "
-        f"{count(unscored, 'episode')} without a score{_again(training)}; spent apart: "
-        f"{count(spent['queries'], 'query', 'queries')}, {count(spent['tokens'], 'sampled token')}, "
+        f"{pluralize(unscored, 'episode')} without a score{_again(training)}; spent apart: "
+        f"{pluralize(spent['queries'], 'query', 'queries')}, {pluralize(spent['tokens'], 'sampled token')}, "
         f"{spent['seconds']:,.0f} s{_lost(training)}{_judged(training['judge_usage'])}"
     ]
 
@@ -164,9 +162,9 @@ def _again(training: Mapping[str, Any]) -> str:
     """What kills had played twice, or cut short; empty where nothing was."""
     said, cut = "", training["steps_cut_short"]
     if twice := training.get("steps_played_twice"):
-        queries = count(training["queries_played_twice"], "query", "queries")
-        said = f"; {count(twice, 'step')} after the last checkpoint played twice ({queries})"
-    return said + (f"; {count(cut, 'step')} cut short and played again" if cut else "")
+        queries = pluralize(training["queries_played_twice"], "query", "queries")
+        said = f"; {pluralize(twice, 'step')} after the last checkpoint played twice ({queries})"
+    return said + (f"; {pluralize(cut, 'step')} cut short and played again" if cut else "")
 
 
 def _number(value: float | None) -> str:

@@ -1,8 +1,7 @@
 """`transfer`: fixed prompts that were not written for this target. It learns nothing and samples nothing.
 
-Either the wrappers of the jailbreak families (the same that `opct eval --suite jailbreak` asks in, for held-out
-families alone those a target was never trained on), or finished prompts from a file: an attacker's artifacts in
-JailbreakBench's format, or the successes that an earlier attack kept.
+Either the wrappers of the jailbreak families, as `opct eval --suite jailbreak` uses them, or finished prompts from a
+file: artifacts in JailbreakBench's format, or the successes that an earlier attack kept.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from opct.attack.protocol import EXHAUSTED, Proposal, Shot, Try, View
+from opct.attack.protocol import EXHAUSTED, AttackPrompt, Attempt, FewShotExample, Observation
 from opct.data.behaviors import Behavior
 from opct.data.builders.jailbreak import artifact_behaviors
 from opct.data.duplicates import cross_duplicates
@@ -27,7 +26,7 @@ class FamilyTransfer:
 
     Args:
         families: as `wrapper_families` takes them.
-        episodes: N of the attack; try number = round x N + episode.
+        episodes: N of the attack; attempt number = round x N + episode.
         seed: of the wrappers.
     """
 
@@ -43,7 +42,7 @@ class FamilyTransfer:
         return {"attacker": self.name, "families": self.families, "seed": self.seed}
 
     def check(self, behaviors: Sequence[Behavior]) -> None:
-        """See that every behaviour and its twin can be wrapped in every family.
+        """Check that every behaviour and its benign counterpart can be wrapped in every family.
 
         Raises:
             DataError: one cannot.
@@ -53,23 +52,23 @@ class FamilyTransfer:
                 for family in self.families if text is not None else ():
                     wrapped_prompt(str(text), family, f"{self.seed}/{behavior.id}/0", 0, stated_only=True)
 
-    def propose(self, views: Sequence[View]) -> list[Proposal]:
+    def propose(self, observations: Sequence[Observation]) -> list[AttackPrompt]:
         """The behaviour in the wrapper whose turn it is."""
-        return [Proposal(self._prompt(view)) for view in views]
+        return [AttackPrompt(self._prompt(seen)) for seen in observations]
 
-    def _prompt(self, view: View) -> Prompt:
-        turn, place = divmod(view.round * self.episodes + view.episode, len(self.families))
-        key = f"{self.seed}/{view.id}/{turn}"  # a twin has the id, and so the wrapper, of its behaviour
-        return wrapped_prompt(view.behavior, self.families[place], key, 0, stated_only=True)
+    def _prompt(self, seen: Observation) -> Prompt:
+        turn, place = divmod(seen.round * self.episodes + seen.episode, len(self.families))
+        key = f"{self.seed}/{seen.id}/{turn}"  # a counterpart has the id, and so the wrapper, of its behaviour
+        return wrapped_prompt(seen.behavior, self.families[place], key, 0, stated_only=True)
 
-    def observe(self, round_: int, tries: Sequence[Try]) -> None:
+    def observe(self, round_: int, attempts: Sequence[Attempt]) -> None:
         """Nothing is learned."""
 
 
 class PromptTransfer:
-    """Puts finished prompts, in their order; a behaviour that has no more of them gets no further try.
+    """Puts finished prompts, in their order; a behaviour that has no more of them gets no further attempt.
 
-    They ask for the behaviours, so there are none for benign twins.
+    They ask for the behaviours, so there are none for benign counterparts.
 
     Args:
         prompts: by behaviour id.
@@ -79,7 +78,7 @@ class PromptTransfer:
     name = "transfer"
     max_tokens = 0
     is_local = True
-    plays_twins = False
+    attacks_counterparts = False
 
     def __init__(self, prompts: Mapping[str, Sequence[Prompt]], *, episodes: int):
         self.prompts, self.episodes = {id_: list(own) for id_, own in prompts.items()}, episodes
@@ -92,15 +91,15 @@ class PromptTransfer:
             "n_prompts": sum(map(len, self.prompts.values())),
         }
 
-    def propose(self, views: Sequence[View]) -> list[Proposal]:
+    def propose(self, observations: Sequence[Observation]) -> list[AttackPrompt]:
         """The prompt whose turn it is."""
-        return [self._proposal(view) for view in views]
+        return [self._proposal(seen) for seen in observations]
 
-    def _proposal(self, view: View) -> Proposal:
-        own, number = self.prompts.get(view.id, []), view.round * self.episodes + view.episode
-        return Proposal(own[number]) if number < len(own) else Proposal(None, EXHAUSTED)
+    def _proposal(self, seen: Observation) -> AttackPrompt:
+        own, number = self.prompts.get(seen.id, []), seen.round * self.episodes + seen.episode
+        return AttackPrompt(own[number]) if number < len(own) else AttackPrompt(None, EXHAUSTED)
 
-    def observe(self, round_: int, tries: Sequence[Try]) -> None:
+    def observe(self, round_: int, attempts: Sequence[Attempt]) -> None:
         """Nothing is learned."""
 
 
@@ -137,10 +136,12 @@ def finished_prompts(path: str | Path, behaviors: Sequence[Behavior]) -> dict[st
     return found
 
 
-def load_successes(path: str | Path) -> list[Shot]:
+def load_successes(path: str | Path) -> list[FewShotExample]:
     """What an attack kept as `successful_prompts.jsonl`.
 
     Raises:
         DataError: the file is not there, or is no such file.
     """
-    return [Shot(row["behavior_id"], row["behavior"], tuple(row["prompt"])) for row in successful_prompts(path)]
+    return [
+        FewShotExample(row["behavior_id"], row["behavior"], tuple(row["prompt"])) for row in successful_prompts(path)
+    ]

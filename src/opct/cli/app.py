@@ -83,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             _refuse_bytes(sys.argv[1:] if arguments is None else arguments)
             app(args=None if arguments is None else list(arguments), prog_name="opct")
     except SystemExit as end:
-        leave(end.code if isinstance(end.code, int) else int(bool(end.code)))  # of several processes: without more ado
+        leave(end.code if isinstance(end.code, int) else int(bool(end.code)))  # a launched process ends at once
         raise
 
 
@@ -113,7 +113,7 @@ class _Door:
 
 
 def _bug_report(error: Exception) -> str:
-    """One line about an exception that nobody expected; its traceback goes into a file."""
+    """One line about an unexpected exception; its traceback goes into a file."""
     what = without_secrets(" ".join(f"{type(error).__name__}: {error}".split())).rstrip(": .")
     with tempfile.NamedTemporaryFile("w", prefix="opct-error-", suffix=".txt", delete=False, errors="replace") as file:
         file.write(without_secrets("".join(traceback.format_exception(error))))

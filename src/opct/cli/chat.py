@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from opct.cli.options import Target
+from opct.runs.console import as_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from opct.data.pairs import Message
     from opct.models.policy import Policy
 
+NO_BASE = "this model is the base: it has no adapter, and is no run that trained every weight"
 HELP = "/base switches to the base and back · /new starts over · /quit leaves"
 
 
@@ -26,7 +28,7 @@ def chat(
     generation_config: Annotated[
         bool, typer.Option("--generation-config", help="Sample as the model's generation_config says instead.")
     ] = False,
-    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Makes the answers repeatable.")] = 0,
+    seed: Annotated[int, typer.Option(metavar="N", min=0, max=2**32 - 1, help="Makes the answers repeatable.")] = 0,
 ) -> None:
     """Talk to a run or a model.
 
@@ -34,7 +36,7 @@ def chat(
     """
     from rich.console import Console
 
-    from opct.api import load_policy
+    from opct.models.from_run import load_policy
 
     console = Console(highlight=False)
     with console.status("loading ..."):
@@ -63,11 +65,7 @@ def talk(
             case "/new":
                 messages = []
             case "/base" if not policy.has_base:
-                console.print(
-                    "this model is the base: it has no adapter, and is no run that trained every weight",
-                    markup=False,
-                    style="dim",
-                )
+                console.print(NO_BASE, markup=False, style="dim")
             case "/base":
                 base = not base
                 console.print("the base answers" if base else "the trained model answers", markup=False, style="dim")
@@ -84,4 +82,4 @@ def talk(
                     )
                 messages.append({"role": "assistant", "content": completion.text})
                 cut = " [cut at the token limit]" if completion.stop_reason == "length" else ""
-                console.print(f"{'base' if base else 'model'}> {completion.text}{cut}", markup=False)
+                console.print(as_text(f"{'base' if base else 'model'}> {completion.text}{cut}"))

@@ -2,36 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from opct.cli.build_jailbreak import build_jailbreak
-from opct.cli.data_safety import build_safety_awareness
-from opct.cli.options import SPLIT_HELP, Split, named_columns, refuse_existing
+from opct.cli import data_build
+from opct.cli.options import refuse_existing
 
 if TYPE_CHECKING:
+    from rich.text import Text
+
     from opct.data.pairs import ContrastivePair
-    from opct.data.questions import Split as QuestionSplit
+    from opct.data.render import Renderer
+    from opct.models.inference.sampler import Completion
 
 app = typer.Typer(help="Build, show, check and export pairs.", no_args_is_help=True)
-build_app = typer.Typer(help="Make pairs from questions, behaviours or safety facts.", no_args_is_help=True)
-app.add_typer(build_app, name="build")
-build_app.command("jailbreak")(build_jailbreak)
-build_app.command("safety-awareness")(build_safety_awareness)
+app.add_typer(data_build.app, name="build")
 
+SPECIAL, IN_LOSS, NOT_IN_LOSS = "bold magenta", "black on green", "black on yellow"
 Source = Annotated[
     str, typer.Argument(metavar="FILE", help="A pair file, a dataset folder, hf:owner/name, or builtin:NAME.")
 ]
-
-
-class AnswerFormat(StrEnum):
-    """How the model is asked to answer."""
-
-    short = "short"
-    choice = "choice"
 
 
 class Trainer(StrEnum):
@@ -41,87 +35,31 @@ class Trainer(StrEnum):
     prime_rl = "prime-rl"
 
 
-@build_app.command("sycophancy")
-def build_sycophancy(
-    source: Annotated[
-        str, typer.Option("--from", metavar="FILE", help="Questions: JSONL, JSON, CSV or TSV; `builtin` are embedded.")
-    ] = "builtin",
-    out: Annotated[Path, typer.Option(help="The pair file to write.")] = Path("pairs.jsonl"),
-    answer_format: Annotated[AnswerFormat, typer.Option("--format", help="Form of the answers.")] = AnswerFormat.short,
-    families: Annotated[str, typer.Option(help="train, held_out, all, or names: majority,post_hoc.")] = "train",
-    split: Annotated[Split, typer.Option(help=SPLIT_HELP)] = Split.train,
-    seed: Annotated[int, typer.Option(min=0, help="Of phrasings, suggested answers and options.")] = 0,
-    per_question: Annotated[int, typer.Option(min=1, help="Families for each question.")] = 1,
-    n: Annotated[int | None, typer.Option("--n", min=1, help="At most so many pairs (a seeded choice).")] = None,
-    column: Annotated[
-        list[str] | None,
-        typer.Option(metavar="ROLE=NAME", help="The column of the question, answer, wrong, choices ...; repeatable."),
-    ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file that is there.")] = False,
-) -> None:
-    """Make sycophancy pairs from any file of questions.
-
-    With answers, or multiple-choice.
-    """
-    import random
-    from collections import Counter
-
-    from opct.data.builders.sycophancy import build_sycophancy as build
-    from opct.data.pairs import write_pairs
-    from opct.data.questions import SPLITS, builtin_questions, describe_columns, load_questions, split_of
-
-    named = named_columns(column or [])
-    if named and source == "builtin":
-        raise typer.BadParameter("columns are those of a file: name it with --from", param_hint="--column")
-    refuse_existing(out, source, overwrite)
-    names = [name.strip() for name in families.split(",") if name.strip()]
-    questions = builtin_questions() if source == "builtin" else load_questions(source, named, seed=seed)
-    pairs = build(
-        questions,
-        families=names[0] if len(names) == 1 else names,
-        answer_format=answer_format.value,
-        seed=seed,
-        per_question=per_question,
-        split=cast("QuestionSplit | None", None if split is Split.all else split.value),
-    )
-    if n is not None and n < len(pairs):
-        kept = sorted(random.Random(seed).sample(range(len(pairs)), n))
-        pairs = [pairs[i] for i in kept]
-    write_pairs(out, pairs)
-    splits = Counter(split_of(question.id) for question in questions)
-    held = ", ".join(f"{splits[name]} {name}" for name in SPLITS)
-    print(f"{source}: {len(questions)} questions: {held}")
-    if source != "builtin":
-        print(f"columns: {describe_columns(source, named)}")
-    which = "all" if split is Split.all else f"the {split.value}"
-    print(f"{out}: {len(pairs)} pairs from {which} questions")
-    print(f"next: opct data show {out}")
-
-
 @app.command("export")
 def export(
     source: Source,
-    format: Annotated[Trainer, typer.Option("--format", help="Whose rows.")],
+    format: Annotated[Trainer, typer.Option("--format", help="Target trainer: verl or prime-rl.")],
     out: Annotated[
-        Path | None, typer.Option(help="The file to write, .parquet or .jsonl; else FORMAT.parquet / .jsonl.")
+        Path | None, typer.Option(help="The file to write, .parquet or .jsonl. Default: FORMAT.parquet or .jsonl.")
     ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file that is there.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file if it exists.")] = False,
 ) -> None:
     """Write pairs as verl or prime-rl read them."""
     from opct.data.export import export_pairs
+    from opct.runs.console import echo
 
     path = out or Path("verl.parquet" if format is Trainer.verl else "prime-rl.jsonl")
     refuse_existing(path, source, overwrite)
     pairs = _pairs(source)
     n, left_out = export_pairs(pairs, format.value, path)
     unanswered = sum(pair.meta.get("answer") is None for pair in pairs if pair.id not in left_out)
-    print(f"{path}: {n} rows for {format.value}")
+    echo(f"{path}: {n} rows for {format.value}")
     if unanswered:
-        print(f"no `meta.answer`: {unanswered} row(s), whose ground truth is empty")
+        echo(f"no `meta.answer`: {unanswered} row(s), whose ground truth is empty")
     if left_out:
         shown = ", ".join(left_out[:3]) + (" ..." if len(left_out) > 3 else "")
-        print(f"left out: {len(left_out)} pair(s) with a turn that the policy answers itself or a prefill: {shown}")
-    print(f"{format.value} shows its teacher the policy's own prompt unless told otherwise: see docs/scaling.md")
+        echo(f"left out: {len(left_out)} pair(s) with a turn that the policy answers itself or a prefill: {shown}")
+    echo(f"{format.value} shows its teacher the policy's own prompt unless told otherwise: see docs/scaling.md")
 
 
 @app.command("check")
@@ -138,35 +76,44 @@ def check(
     from collections import Counter
 
     from rich.console import Console
-    from rich.table import Table
+
+    from opct.runs.console import make_table
 
     pairs = _pairs(source)
-    table = Table(title=f"{source}: {len(pairs)} pairs, no faults")
-    for column in ("axis", "family"):
-        table.add_column(column)
-    for column in ("pairs", "identity", "sampled turns"):
-        table.add_column(column, justify="right")
-    counts = Counter((pair.axis, pair.family) for pair in pairs)
-    identity = Counter((pair.axis, pair.family) for pair in pairs if pair.is_identity)
-    sampled = Counter((p.axis, p.family) for p in pairs if any(m["content"] is None for m in p.prompt))
-    for key in sorted(counts):
-        table.add_row(*key, str(counts[key]), str(identity[key]), str(sampled[key]))
-    Console().print(table)
+    counts: Counter[tuple[str, str]] = Counter()
+    identity, sampled = Counter(counts), Counter(counts)
+    for pair in pairs:
+        key = (pair.axis, pair.family)
+        counts[key] += 1
+        identity[key] += pair.is_identity
+        sampled[key] += any(message["content"] is None for message in pair.prompt)
+    rows = [(*key, counts[key], identity[key], sampled[key]) for key in sorted(counts)]
+    columns = ("axis", "family", "pairs", "identity", "sampled turns")
+    Console().print(make_table(f"{source}: {len(pairs)} pairs, no faults", columns, rows, texts=2))
     if model is not None:
-        from opct.data.teacher_prompts import teacher_questions
-        from opct.errors import DataError
-        from opct.evals.teacher_check import check_teacher
-        from opct.models.from_run import load_policy
+        _check_teacher(model, pairs)
 
-        asked = teacher_questions(pairs)
-        if not asked:
-            raise DataError(
-                f"None of the {len(pairs)} pairs says what its teacher is to do, so {model} cannot be checked as one: "
-                "only pairs of behaviours of the axis jailbreak, and of hazards of the axis safety_awareness, do."
-            )
-        with load_policy(model).base() as teacher:
-            for axis in asked:
-                print(check_teacher(teacher, pairs, axis=axis).describe())
+
+def _check_teacher(model: str, pairs: Sequence[ContrastivePair]) -> None:
+    from functools import partial
+
+    from opct.errors import DataError
+    from opct.evals.teacher_check import AXES, ask_policy, teacher_figure, teacher_sanity_check
+    from opct.models.from_run import load_policy
+
+    nothing = DataError(
+        f"None of the {len(pairs)} pairs says what its teacher is to do, so {model} cannot be checked as one: "
+        "only pairs of behaviours of the axis jailbreak, and of hazards of the axis safety_awareness, do."
+    )
+    if not any(pair.axis in AXES for pair in pairs):  # before the model is looked for
+        raise nothing
+    with load_policy(model).base() as teacher:
+        found = [teacher_sanity_check(pairs, partial(ask_policy, teacher), axis=axis, n=100) for axis in AXES]
+    rows = [row for row in found if row is not None]
+    if not rows:
+        raise nothing
+    for row in rows:
+        print(f"teacher: {teacher_figure(row)}" + (f"\nwarning: {row['warning']}" if row["warning"] else ""))
 
 
 @app.command("show")
@@ -174,10 +121,10 @@ def show(
     source: Source,
     id: Annotated[str | None, typer.Option("--id", help="Id of the pair.")] = None,
     index: Annotated[int | None, typer.Option("--index", min=0, help="Or its place in the file, from 0.")] = None,
-    model: Annotated[str | None, typer.Option(help="Whose chat template; the embedded default.")] = None,
+    model: Annotated[str | None, typer.Option(help="Whose chat template. Default: the embedded model.")] = None,
     sample: Annotated[bool, typer.Option("--sample", help="Also let the model answer the prompt.")] = False,
     max_completion_tokens: Annotated[int, typer.Option(min=1, help="Longest answer.")] = 64,
-    seed: Annotated[int, typer.Option(min=0, help="Of the answer.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Random seed.")] = 0,
     mask_truncated: Annotated[bool, typer.Option("--mask-truncated", help="As loss.mask_truncated.")] = False,
     mask_thinking: Annotated[bool, typer.Option("--mask-thinking", help="As loss.mask_thinking.")] = False,
 ) -> None:
@@ -187,7 +134,6 @@ def show(
     """
     from rich.console import Console
 
-    from opct.cli.show import render_pair
     from opct.config.schema import DEFAULT_MODEL
 
     if id is not None and index is not None:
@@ -199,7 +145,7 @@ def show(
         from opct.data.render import Renderer
         from opct.models.loading import load_tokenizer
 
-        Console().print(render_pair(pair, Renderer(load_tokenizer(ModelConfig(name_or_path=name)))))
+        Console().print(pair_text(pair, Renderer(load_tokenizer(ModelConfig(name_or_path=name)))))
         return
     from opct.methods.rollouts import sampled_rollout
     from opct.models.policy import Policy
@@ -213,7 +159,7 @@ def show(
         mask_truncated=mask_truncated,
         mask_thinking=mask_thinking,
     )
-    Console().print(render_pair(rollout.pair, policy.renderer, rollout.completion, rollout.mask))
+    Console().print(pair_text(rollout.pair, policy.renderer, rollout.completion, rollout.mask))
 
 
 def _pairs(source: str) -> list[ContrastivePair]:
@@ -240,3 +186,53 @@ def _chosen(pairs: list[ContrastivePair], source: str, id: str | None, index: in
         shown = ", ".join(near) or next(iter(found))
         raise DataError(f"{source} has no pair with the id {id!r}; ids there look like: {shown}.")
     return found[id]
+
+
+def pair_text(
+    pair: ContrastivePair,
+    renderer: Renderer,
+    completion: Completion | None = None,
+    mask: Sequence[bool] | None = None,
+) -> Text:
+    """The two prompts as the chat template writes them and, if there is one, the completion after each of them.
+
+    Args:
+        mask: True for each completion token that is in the loss; by default all are.
+    """
+    from rich.text import Text
+
+    from opct.runs.console import as_text
+
+    text = Text()
+    in_loss = (True,) * len(completion.token_ids) if completion is not None and mask is None else tuple(mask or ())
+    kind = "identity pair" if pair.is_identity else f"family {pair.family}"
+    text.append_text(as_text(f"{pair.id}  (axis {pair.axis}, {kind})\n", style="bold"))
+    for side, who in (("prompt", "the policy"), ("teacher_prompt", "the teacher")):
+        sampled = "[answered by the policy before the rollout]"
+        messages = [{**m, "content": sampled if m["content"] is None else m["content"]} for m in getattr(pair, side)]
+        ids = renderer.render(messages)
+        text.append(f"\n{side}: what {who} sees, {len(ids)} tokens\n", style="bold")
+        _append_tokens(text, renderer, ids)
+        if completion is not None:
+            _append_tokens(text, renderer, list(completion.token_ids), in_loss)
+        text.append("\n")
+    text.append("\n").append("special token", style=SPECIAL)
+    if completion is None:
+        return text.append("  no completion: the policy samples it (--sample shows one); prompts are not in the loss\n")
+    text.append("  ").append("in the loss", style=IN_LOSS)
+    if not all(in_loss):
+        text.append("  ").append("masked", style=NOT_IN_LOSS)
+    return text.append(f"  {sum(in_loss)} of {len(in_loss)} tokens, stop reason {completion.stop_reason}\n")
+
+
+def _append_tokens(text: Text, renderer: Renderer, ids: list[int], mask: Sequence[bool] | None = None) -> None:
+    """Append prompt tokens, or, with a mask, completion tokens."""
+    from opct.runs.console import visible
+
+    special = set(renderer.tokenizer.all_special_ids)
+    for i, (token, piece) in enumerate(zip(ids, renderer.pieces(ids), strict=True)):
+        shown = visible(piece)
+        if mask is None:
+            text.append(shown, style=SPECIAL if token in special else "")
+        else:
+            text.append(shown.replace("\n", "↵\n"), style=IN_LOSS if mask[i] else NOT_IN_LOSS)

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from opct.runs.console import echo
+
 
 def experiment(
     config: Annotated[
@@ -17,6 +19,9 @@ def experiment(
         typer.Argument(metavar="a.b=c", help="Training settings over those of every arm: model.device=cuda."),
     ] = None,
     plan: Annotated[bool, typer.Option("--plan", help="List the runs, and start nothing.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace runs and attacks that were made with other settings.")
+    ] = False,
 ) -> None:
     """Train and measure several methods and seeds with one budget.
 
@@ -31,17 +36,17 @@ def experiment(
 
         planned = load_experiment(config, overrides or ())
         for (arm, seed), settings in planned.configs.items():
-            print(f"{arm}, seed {seed}: {settings.method} -> {settings.output_dir}")
+            echo(f"{arm}, seed {seed}: {settings.method} -> {settings.output_dir}")
         if planned.attackers:
-            print(f"attacked, as the base is, by {', '.join(planned.attackers)}")
+            echo(f"attacked, as the base is, by {', '.join(planned.attackers)}")
         return
     from opct.errors import TrainingError
     from opct.experiments.runner import run_experiment
-    from opct.runs.progress import make_progress
+    from opct.runs.console import make_progress
 
     progress = make_progress()
     try:
-        result = run_experiment(config, overrides=overrides or (), progress=progress)
+        result = run_experiment(config, overrides=overrides or (), force=force, progress=progress)
     finally:
         progress.done()
     Console().print(result.render())

@@ -55,7 +55,7 @@ def train(
 ) -> None:
     """Train an offline judge on replies that people have labelled."""
     from opct.errors import DataError
-    from opct.judges.agreement import METRICS
+    from opct.judges.calibration import METRICS
     from opct.judges.classifier import JUDGE_FILE, TrainingSettings, require_sklearn
     from opct.judges.classifier import train as train_classifier
     from opct.judges.labels import read_labels
@@ -150,26 +150,19 @@ def run(
 
     The judgements go beside its samples.
     """
-    from opct.errors import EvaluationError
-    from opct.experiments.stages import mark_regraded
-    from opct.judges.apply import judgement_rows, requests_of, write_judgements
+    from opct.evals.logs import read_samples
+    from opct.judges.apply import add_judge_results, check_judge, judgeable, replaced_judge, requests_of
     from opct.judges.calibration import calibration_of
-    from opct.judges.judged import SUITE_OF_AXIS, add_judged, judgeable, judged_suite, replaced_judge
-    from opct.runs.io import file_sha256, read_jsonl
     from opct.runs.progress import make_progress
     from opct.runs.run_dir import RunDir
 
     prices = _prices(price)
     folder = RunDir(target)
-    if not folder.samples_path.is_file():
-        raise EvaluationError(f"{folder.samples_path} is missing: evaluate first, with `opct eval {target}`.")
-    requests = requests_of(judgeable(read_jsonl(folder.samples_path), axis), axis)
+    requests = requests_of(judgeable(read_samples(folder.path), axis))
     opened = _judge_of(judge, model, settings, folder.judge_cache_path)
-    is_suite = axis in SUITE_OF_AXIS and folder.results_path.is_file()
-    if is_suite:
-        judged_suite(opened.identity, axis)  # a judge of something else is refused before it is paid
+    check_judge(opened.identity, axis)
     print(f"judge: {opened.identity.describe()}")
-    replaced = replaced_judge(folder, axis, opened.identity) if is_suite else None
+    replaced = replaced_judge(folder, axis, opened.identity)
     if replaced is not None:
         print(f"note: {replaced}")
     if _stops_after_cost(opened, requests, prices, dry_run):
@@ -180,21 +173,16 @@ def run(
     finally:
         progress.done()
         _print_cost(opened, prices)
-    with folder.results_lock():
-        write_judgements(folder.judgements_path, judgement_rows(opened.identity, axis, requests, judgements))
     _print_verdicts(opened, judgements)
-    print(f"kept: {folder.judgements_path}")
-    if is_suite:
-        calibration = calibration_of(opened.identity, _own_folders(opened))
-        own = getattr(opened, "folder", None)
-        before = file_sha256(folder.results_path)
-        rows = add_judged(folder, axis, opened.identity, requests, judgements, calibration, own)
-        mark_regraded(folder.path, before)
-        for row in rows:
-            if row["group"] in ("held_out", "train", "all", "bare") and row["value"] is not None:
-                interval = "no interval" if row["ci_low"] is None else f"{row['ci_low']:.3f} to {row['ci_high']:.3f}"
-                counts = f"n {row['n']}, {row['n_unscored']} unscored"
-                print(f"  {row['suite']}/{row['metric']} {row['group']}: {row['value']:.3f} ({interval}), {counts}")
+    calibration = calibration_of(opened.identity, _own_folders(opened))
+    own = getattr(opened, "folder", None)
+    rows = add_judge_results(folder, axis, opened.identity, requests, judgements, calibration, own)
+    print(f"kept in the logs of {folder.evals_dir}")
+    for row in rows:
+        if row["group"] in ("held_out", "train", "all", "bare") and row["value"] is not None:
+            interval = "no interval" if row["ci_low"] is None else f"{row['ci_low']:.3f} to {row['ci_high']:.3f}"
+            counts = f"n {row['n']}, {row['n_unscored']} unscored"
+            print(f"  {row['suite']}/{row['metric']} {row['group']}: {row['value']:.3f} ({interval}), {counts}")
 
 
 def _print_cost(judge: LLMJudge | OfflineJudge, prices: Prices | None) -> None:

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
-
-if TYPE_CHECKING:
-    from opct.data.pairs import ContrastivePair
 
 Target = Annotated[
     str,
@@ -46,16 +43,6 @@ def refuse_existing(out: Path, source: str, overwrite: bool) -> None:
         raise DataError(f"{out} is what is read ({source}), and would be lost: name another file with --out.")
     if out.exists() and not overwrite:
         raise DataError(f"{out} exists: name another file with --out, or replace it with --overwrite.")
-
-
-def warn_of_test_items(pairs: list[ContrastivePair]) -> None:
-    """Print what of the pairs the embedded evaluation asks, or nearly so."""
-    from opct.data.behaviors import builtin_behaviors
-    from opct.data.duplicates import near_test_items
-    from opct.data.hazards import builtin_facts
-
-    for warning in near_test_items(pairs, builtin_behaviors("test"), builtin_facts("test")):
-        print(f"warning: {warning}")
 
 
 def named_columns(assignments: list[str]) -> dict[str, list[str]] | None:

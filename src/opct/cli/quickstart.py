@@ -23,7 +23,7 @@ def quickstart(
     from rich.console import Console
 
     from opct.experiments.quickstart import run_quickstart
-    from opct.runs.progress import make_progress
+    from opct.runs.console import make_progress
 
     progress = make_progress()
     try:

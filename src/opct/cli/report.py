@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from opct.runs.console import echo
+
 
 def report(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Evaluated runs, the base first.")],
@@ -19,6 +21,6 @@ def report(
 
     Paired by sample; the page needs no other file.
     """
-    from opct.reports import report as write_report
+    from opct.api import report as write_report
 
-    print(write_report(runs, out, attack_prompts=attack_prompts))
+    echo(write_report(runs, out, attack_prompts=attack_prompts))

@@ -45,7 +45,7 @@ def train(
         Console().print(make_plan(settings).render())
         return
     from opct.api import train as run_training
-    from opct.runs.progress import make_progress
+    from opct.runs.console import make_progress
 
     main = is_main()
     progress = make_progress(quiet=not main)

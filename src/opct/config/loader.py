@@ -488,7 +488,7 @@ def _expected(item: Any, path: list[str], known: Sequence[str]) -> str:
     if item["type"] == "value_error":
         return str(item["ctx"]["error"])
     text = str(item["msg"])
-    for start in ("Input should be ", "Input should have "):
+    for start in ("Input should be ", "Input should have ", "List should have ", "String should have "):
         text = text.removeprefix(start)
     text = text.replace("a valid array", "a list").replace("a valid ", "a ").replace("a integer", "an integer")
     if item["type"] == "list_type":

@@ -1,7 +1,7 @@
 """Every setting of a training run. Strict: an unknown key, a wrong type or a bad value is an error.
 
 The defaults are the recommended settings of this project; the paper's are the presets of `opct.config.presets`.
-Field names are those of TRL, PEFT and Transformers where these have a word for the thing.
+Field names follow TRL, PEFT and Transformers.
 """
 
 from __future__ import annotations
@@ -35,14 +35,18 @@ class ModelConfig(Section):
     adapter: str | None = Field(None, description="Folder of a PEFT adapter to continue from (or a run directory).")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         "auto",
-        description="Of the frozen base weights; `auto` times float32 and bfloat16 on this machine and says which it "
-        "took. The run keeps it when it is resumed or evaluated. Training refuses `float16`.",
+        description="Of the frozen base weights; `auto` times float32 and bfloat16 on this machine and takes the "
+        "faster. A resumed or evaluated run keeps its dtype. Training refuses `float16`.",
     )
     device: str = Field("auto", description="`auto`, `cpu`, `cuda`, `cuda:1`, `mps`.")
     attn_implementation: str | None = Field(
         None, description="Passed to transformers: `sdpa`, `eager`, `flash_attention_2`."
     )
-    trust_remote_code: bool = Field(False, description="Run code that comes with the model. Off unless you ask for it.")
+    trust_remote_code: bool = Field(
+        False,
+        description="Run code that comes with the model. Off unless you ask for it; a run folder that is loaded cannot "
+        "ask for it.",
+    )
 
 
 class LoraSettings(Section):
@@ -73,24 +77,22 @@ class DataConfig(Section):
     validation_fraction: float = Field(
         0.1, ge=0, lt=1, description="Share of the questions (or pairs) held out where no validation pairs are named."
     )
-    validation_size: int = Field(
-        48, ge=0, description="At most so many held-out pairs are used for the validation KL; 0 turns it off."
-    )
+    validation_size: int = Field(48, ge=0, description="Most held-out pairs for the validation KL; 0 turns it off.")
     anchors: list[str] = Field(
         ["builtin:benign"], description="Identity pairs (prompt == teacher_prompt), same sources as `pairs`."
     )
     anchor_fraction: Fraction = Field(0.25, description="Share of identity pairs in every step.")
     max_pairs: int | None = Field(
-        None, ge=1, description="At most so many pairs (a seeded choice; with balance_axes, equally many of each axis)."
+        None, ge=1, description="Most pairs (a seeded choice; with balance_axes, equally many of each axis)."
     )
     balance_axes: bool = Field(
         False,
-        description="Where `pairs` are of several axes, each step holds equally many of each, however many there are; "
-        "those of a small axis come again sooner.",
+        description="Where `pairs` have several axes, each step holds equally many of each; pairs of a small axis "
+        "repeat sooner.",
     )
     train_on_evaluation_data: bool = Field(
         False,
-        description="Take pairs of sets that are for evaluation only (SAGE-Eval), too; report no score on these.",
+        description="Accept pairs of sets that are for evaluation only (SAGE-Eval); report no score on these.",
     )
 
 
@@ -99,7 +101,7 @@ class RolloutConfig(Section):
 
     engine: Literal["in_process", "vllm", "vllm_server"] = Field(
         "in_process",
-        description="Who samples: this process (`in_process`), vLLM on this machine (`vllm`), or a vLLM server "
+        description="What samples: this process (`in_process`), vLLM on this machine (`vllm`), or a vLLM server "
         "(`vllm_server`); see [vLLM](vllm.md).",
     )
     num_generations: int = Field(1, ge=1, description="Completions for each prompt.")
@@ -122,7 +124,7 @@ class RolloutConfig(Section):
     max_mismatch_kl: float | None = Field(
         0.1,
         gt=0,
-        description="Stop when the samples of a step are further than this from the policy that is trained "
+        description="Stop when the sampler and the policy in training differ by more than this in a step "
         "(`rollout/mismatch_kl`, nats a token; at temperature 1 without truncation). null: never.",
     )
 
@@ -145,13 +147,11 @@ class LossConfig(Section):
     kl_coef: float = Field(1.0, gt=0, description="Multiplies the loss (and so the advantage of `sampled`).")
     kl_discount_factor: Fraction = Field(
         0.0,
-        description="gamma: how much a token answers for the KL of the tokens after it. `offpolicy` refuses more than "
+        description="gamma: the weight of the KL of later tokens in a token's gradient. `offpolicy` refuses more than "
         "0: the term needs the policy's own samples. `sft` has no such term.",
     )
     ppo_clip: float | None = Field(None, gt=0, lt=1, description="`sampled` and `grpo`: PPO clip range; null is off.")
-    dpo_beta: float = Field(
-        0.1, gt=0, description="`dpo`: how dear it is to leave the reference; TRL's `beta`. The larger, the closer."
-    )
+    dpo_beta: float = Field(0.1, gt=0, description="`dpo`: TRL's `beta`; the larger, the closer to the reference.")
     reduction: Literal["token_mean", "sequence_mean", "sum"] = Field(
         "token_mean", description="From tokens to the loss of a step. `dpo` has a mean over pairs of answers."
     )
@@ -163,7 +163,7 @@ class LossConfig(Section):
 
 
 class TeacherConfig(Section):
-    """Who scores the policy's tokens under `teacher_prompt`."""
+    """What scores the policy's tokens under `teacher_prompt`."""
 
     kind: Literal["base", "live", "ema"] = Field("base", description="See [Teachers](how-it-works.md#teachers).")
     ema_decay: Fraction = Field(
@@ -176,18 +176,11 @@ class TeacherConfig(Section):
     )
     engine: Literal["in_process", "rollout"] = Field(
         "in_process",
-        description="Who computes the teacher's log-probs in training: this process (`in_process`), or the engine that "
-        "samples, without the adapter (`rollout`; for `loss.estimator: sampled` and a `base` teacher).",
-    )
-    prompt_cache_gb: float = Field(
-        1.0,
-        ge=0,
-        description="With several completions a prompt: a frozen teacher's keys and values of prompts that come again "
-        "in the run are kept on the model's device, up to so many GB. See "
-        "[Teachers](how-it-works.md#teachers). 0 is off.",
+        description="What computes the teacher's log-probs in training: this process (`in_process`), or the engine "
+        "that samples, without the adapter (`rollout`; for `loss.estimator: sampled` and a `base` teacher).",
     )
     check_behaviors: int = Field(
-        24, ge=0, description="At most so many bare behaviours are put to the teacher before the first step. 0 is off."
+        24, ge=0, description="Most bare behaviours that the teacher is asked before the first step. 0 is off."
     )
     check_hazards: int = Field(24, ge=0, description="The same of hazards whose facts the teacher is shown.")
     check_tokens: int = Field(48, ge=1, description="Longest of these answers.")
@@ -200,7 +193,7 @@ class OptimConfig(Section):
     lr_scheduler_type: Literal["constant", "linear", "cosine"] = Field(
         "linear", description="`linear` and `cosine` fall to 0 after the last step."
     )
-    warmup_steps: int = Field(0, ge=0, description="The rate rises from 0 over so many steps.")
+    warmup_steps: int = Field(0, ge=0, description="Steps over which the rate rises from 0.")
     adam_beta1: float = Field(0.9, ge=0, lt=1, description="AdamW.")
     adam_beta2: float = Field(0.95, ge=0, lt=1, description="AdamW.")
     adam_epsilon: float = Field(1e-8, gt=0, description="AdamW.")
@@ -249,7 +242,7 @@ class StopConfig(Section):
         description="Stop when the training KL exceeds this times the largest validation or training KL of the first "
         "steps (`sft`, `dpo`, `act`: the training loss, against that of the first steps) ...",
     )
-    divergence_patience: int = Field(3, ge=1, description="... for so many steps in a row.")
+    divergence_patience: int = Field(3, ge=1, description="... for this number of steps in a row.")
 
 
 class ParallelConfig(Section):
@@ -275,20 +268,18 @@ class TrainConfig(Section):
         "opct", description="Which algorithm; see [Methods](methods.md)."
     )
     output_dir: str = Field("runs/opct", description="The run directory.")
-    seed: int = Field(
-        0, ge=0, lt=2**32, description="Of everything random in the run: adapter, order of pairs, samples, dropout."
-    )
+    seed: int = Field(0, ge=0, lt=2**32, description="Of everything random: adapter, order of pairs, samples, dropout.")
     max_steps: int | None = Field(None, ge=1, description="Optimizer steps; null: `num_train_epochs` over the pairs.")
     num_train_epochs: float = Field(1.0, gt=0, description="How often each pair is seen, where `max_steps` is null.")
     eval_steps: int | None = Field(
-        None, ge=1, description="Validation KL every so many steps; null: at the start, the middle and the end."
+        None, ge=1, description="Steps between validation KLs; null: at the start, the middle and the end."
     )
-    save_steps: int = Field(10, ge=1, description="A checkpoint every so many steps; one is always written at the end.")
+    save_steps: int = Field(10, ge=1, description="Steps between checkpoints; one is always written at the end.")
     save_total_limit: int = Field(2, ge=1, description="Checkpoints kept, besides the best one.")
     report_to: list[str] = Field(
         [],
         description="Trackers known to accelerate: tensorboard, wandb, trackio, mlflow ... A run resumed after a kill "
-        "sends them the steps after its last checkpoint twice; metrics.jsonl has each once.",
+        "sends them the steps after its last checkpoint again; metrics.jsonl has each once.",
     )
     model: ModelConfig = ModelConfig()
     lora: LoraSettings | None = LoraSettings()
@@ -303,84 +294,105 @@ class TrainConfig(Section):
 
     @property
     def may_go_on(self) -> bool:
-        """True where no step depends on how many come: a finished run may be resumed for more."""
+        """True where no step depends on the number of steps: a finished run may be resumed for more."""
         return self.optim.lr_scheduler_type == "constant"
 
     @model_validator(mode="after")
     def check_across_settings(self) -> TrainConfig:
         """Refuse settings that contradict each other; every such fault is in the message, one a line."""
-        faults = [*on_policy_faults(self), *combination_faults(self), *method_faults(self), *engine_faults(self)]
+        faults = [*on_policy_faults(self), *loss_faults(self), *engine_faults(self)]
         if faults:
             raise ValueError("\n".join(faults))
         return self
 
 
 def on_policy_faults(config: TrainConfig) -> Iterator[str]:
-    """What makes the sampling not the policy's own, where nothing corrects for it.
+    """Sampling that is not the policy's own, where nothing corrects for it.
 
-    `sampled` weighs each token by pi_theta / mu with mu the distribution that was sampled, so a temperature above 0 is
-    handled there. top_p and top_k give mu no mass on tokens that pi_theta can take: nothing corrects for that. The
-    baselines train on offline answers and may sample them as they like.
+    `sampled` weighs each token by pi_theta / mu with mu the distribution that was sampled, so it may have a temperature
+    above 0. top_p and top_k give mu no mass on tokens that pi_theta can take: nothing corrects for that. The baselines
+    train on offline answers and may sample them in any way.
     """
+    rollout = config.rollout
     if config.method not in ("opct", "grpo"):
         return
-    rollout = config.rollout
     if rollout.top_p != 1.0 or rollout.top_k != 0:
         yield (
             f"rollout.top_p={rollout.top_p}, rollout.top_k={rollout.top_k}: truncated sampling is not on-policy and "
             "nothing corrects for it; use top_p: 1.0 and top_k: 0"
         )
     if rollout.use_generation_config:
-        yield (
-            "rollout.use_generation_config: a generation_config may sample anything but the policy itself; leave it "
-            "out (the baselines may use it)"
-        )
-    handled = rollout.temperature > 0 and (config.loss.estimator == "sampled" or config.method == "grpo")
-    if rollout.temperature != 1.0 and not handled:
+        yield "rollout.use_generation_config: only the baselines may sample as the generation_config says; leave it out"
+    is_corrected = rollout.temperature > 0 and (config.loss.estimator == "sampled" or config.method == "grpo")
+    if rollout.temperature != 1.0 and not is_corrected:
         yield (
             f"rollout.temperature={rollout.temperature}: only temperature 1 samples the policy itself; use 1.0, or "
             "loss.estimator: sampled (above 0), which weighs the samples by pi/mu"
         )
 
 
-def combination_faults(config: TrainConfig) -> Iterator[str]:
-    """Settings that contradict each other."""
-    loss = config.loss
+def loss_faults(config: TrainConfig) -> Iterator[str]:
+    """Settings of the loss that contradict each other, or that the method does not use."""
+    loss, method, teacher = config.loss, config.method, config.teacher
     if loss.estimator != "exact" and loss.divergence != "reverse_kl":
         yield (
             f"loss.estimator={loss.estimator} with loss.divergence={loss.divergence}: only `exact` computes "
             "other divergences than reverse_kl"
         )
-    if loss.ppo_clip is not None and loss.estimator != "sampled" and config.method != "grpo":
+    if loss.ppo_clip is not None and loss.estimator != "sampled" and method != "grpo":
         yield "loss.ppo_clip is for loss.estimator: sampled; leave it out"
-    if config.method == "offpolicy" and loss.kl_discount_factor > 0:
+    if method == "offpolicy" and loss.kl_discount_factor > 0:
         yield (
             f"loss.kl_discount_factor={loss.kl_discount_factor} with method: offpolicy: the term for later tokens "
             "needs the policy's own samples; use 0"
         )
-    if config.method == "offpolicy" and loss.estimator == "sampled":
+    if method == "offpolicy" and loss.estimator == "sampled":
         yield "method: offpolicy trains on the teacher's samples; loss.estimator must be exact or topk"
+    if method == "dpo" and teacher.kind != "base":
+        yield f"teacher.kind={teacher.kind} with method: dpo: its reference does not move; use teacher.kind: base"
+    why, unused = UNUSED[method]
+    for name in unused:
+        value = getattr(loss, name)
+        if value != LossConfig.model_fields[name].default:
+            yield f"loss.{name}={value} with method: {method}: {why}; leave it out"
+
+
+OF_A_DIVERGENCE = ("estimator", "divergence", "kl_coef", "kl_discount_factor", "ppo_clip")
+UNUSED: dict[str, tuple[str, tuple[str, ...]]] = {
+    "grpo": (
+        "its loss is a policy gradient and the exact reverse KL, of every token that the attacker sampled",
+        ("estimator", "divergence", "kl_discount_factor", "dpo_beta", "mask_truncated", "mask_thinking"),
+    ),
+    "dpo": ("its loss is no divergence, and its mean is over pairs of answers", (*OF_A_DIVERGENCE, "reduction")),
+    "act": (
+        "its loss is a distance of activations, and it has no answers",
+        (*OF_A_DIVERGENCE, "mask_truncated", "mask_thinking", "dpo_beta"),
+    ),
+    **dict.fromkeys(("opct", "sft", "offpolicy"), ("it is for method: dpo", ("dpo_beta",))),
+}
+"""Settings of the loss that a method does not use, and why; another value than the default is refused."""
 
 
 def engine_faults(config: TrainConfig) -> Iterator[str]:
     """What the engine that samples cannot do."""
-    engine, teacher, vllm = config.rollout.engine, config.teacher, config.vllm
-    bare_base = teacher.kind == "base" and (config.model.adapter is None or not teacher.include_adapter)
+    engine, teacher = config.rollout.engine, config.teacher
+    is_bare_base = teacher.kind == "base" and (config.model.adapter is None or not teacher.include_adapter)
+    use_bare_base = "use teacher.kind: base without model.adapter (or with teacher.include_adapter: false)"
     if engine != "in_process" and config.lora is None:
         yield (
-            f"rollout.engine={engine} with lora: null: only an adapter can be served anew after each step; train one "
+            f"rollout.engine={engine} with lora: null: only an adapter can be sent to it after each step; train one "
             "(lora: {r: 16, alpha: 32}) or use rollout.engine: in_process"
         )
-    if engine != "in_process" and config.method != "opct" and not bare_base:
+    if engine != "in_process" and config.method != "opct" and not is_bare_base:
         yield (
             f"rollout.engine={engine} with method: {config.method}: its offline answers are the teacher's, and the "
-            "engine serves the model without adapter only; use teacher.kind: base without model.adapter (or with "
-            "teacher.include_adapter: false), or rollout.engine: in_process"
+            f"engine serves the model without adapter only; {use_bare_base}, or rollout.engine: in_process"
         )
     for name in ("server_url", "adapter_dir"):
-        if engine == "vllm_server" and getattr(vllm, name) is None:
+        is_set = getattr(config.vllm, name) is not None
+        if engine == "vllm_server" and not is_set:
             yield f"rollout.engine=vllm_server needs vllm.{name}: set it"
-        if engine != "vllm_server" and getattr(vllm, name) is not None:
+        if engine != "vllm_server" and is_set:
             yield f"vllm.{name} is for rollout.engine: vllm_server; leave it out"
     if teacher.engine == "in_process":
         return
@@ -392,50 +404,18 @@ def engine_faults(config: TrainConfig) -> Iterator[str]:
             "gives log-probs of the sampled tokens alone; use method: opct and loss.estimator: sampled, or "
             "teacher.engine: in_process"
         )
-    if not bare_base:
+    if not is_bare_base:
+        also = "" if config.model.adapter is None else " and model.adapter"
         yield (
-            f"teacher.engine=rollout with teacher.kind={teacher.kind}"
-            + ("" if config.model.adapter is None else " and model.adapter")
-            + ": the engine scores without the adapter; use teacher.kind: base and a fresh adapter (or "
-            "teacher.include_adapter: false), or teacher.engine: in_process"
-        )
-
-
-OF_A_DIVERGENCE = ("estimator", "divergence", "kl_coef", "kl_discount_factor", "ppo_clip")
-UNUSED = {
-    "grpo": ("estimator", "divergence", "kl_discount_factor", "dpo_beta", "mask_truncated", "mask_thinking"),
-    "dpo": (*OF_A_DIVERGENCE, "reduction"),
-    "act": (*OF_A_DIVERGENCE, "mask_truncated", "mask_thinking", "dpo_beta"),
-    **dict.fromkeys(("opct", "sft", "offpolicy"), ("dpo_beta",)),
-}
-"""Settings of the loss, by the method that refuses another value than the default."""
-WHY = {
-    "grpo": "its loss is a policy gradient and the exact reverse KL, of every token that the attacker sampled",
-    "dpo": "its loss is no divergence, and its mean is over pairs of answers",
-    "act": "its loss is a distance of activations, and it has no answers",
-}
-
-
-def method_faults(config: TrainConfig) -> Iterator[str]:
-    """What the method of a run cannot follow."""
-    defaults = type(config.loss)()
-    for name in UNUSED[config.method]:
-        value = getattr(config.loss, name)
-        if value != getattr(defaults, name):
-            why = WHY.get(config.method, "it is for method: dpo")
-            yield f"loss.{name}={value} with method: {config.method}: {why}; leave it out"
-    if config.method == "dpo" and config.teacher.kind != "base":
-        yield (
-            f"teacher.kind={config.teacher.kind} with method: dpo: its reference does not move; use teacher.kind: base"
+            f"teacher.engine=rollout with teacher.kind={teacher.kind}{also}: the engine scores without the adapter; "
+            f"{use_bare_base}, or teacher.engine: in_process"
         )
 
 
 def refuse_attackers(config: TrainConfig) -> None:
     """Raises ConfigError where the settings are those of an attacker's training, which needs a target."""
     if config.method == "grpo":
-        raise ConfigError(
-            "method: grpo trains an attacker against its target: use `opct attack --attacker grpo`, or opct.run_attack."
-        )
+        raise ConfigError("method: grpo trains an attacker against its target: use `opct attack`, or opct.run_attack.")
 
 
 # What runs share so that the difference between them is that of their methods: an experiment refuses arms that differ

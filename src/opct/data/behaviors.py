@@ -99,7 +99,7 @@ def load_behaviors(
     columns: Columns | None = None,
     *,
     twins: str | Path | None = None,
-    leave_out: Collection[str] = (),
+    exclude: Collection[str] = (),
 ) -> list[Behavior]:
     """Behaviours from a file, or from the hub at a revision (`hf:owner/name[:[config/]split]@revision`).
 
@@ -107,7 +107,7 @@ def load_behaviors(
         columns: role -> column where the guess is wrong; the roles are those of `BEHAVIOR_COLUMNS`.
         twins: a file of benign counterparts with the same columns, one for each row of the source (JailbreakBench has
             such a file); matched by the key column, else by id.
-        leave_out: categories that are not read, such as HarmBench's `copyright`.
+        exclude: categories that are not read, such as HarmBench's `copyright`.
 
     Rows without a split get their `own_split`. Of rows that say the same word for word the first one is read.
 
@@ -118,12 +118,12 @@ def load_behaviors(
     """
     read = _read(source, columns, "behaviours")
     categories = list(dict.fromkeys(row.category for row in read))
-    for name in leave_out:
+    for name in exclude:
         if read and name not in categories:
             raise DataError(f"{source}: {unknown('category', name, categories)}")
-    raw = [row for row in read if row.category not in leave_out]
+    raw = [row for row in read if row.category not in exclude]
     if not raw:
-        left = f" besides {', '.join(sorted(leave_out))}" if leave_out else ""
+        left = f" besides {', '.join(sorted(exclude))}" if exclude else ""
         raise DataError(f"{source} holds no behaviours{left}: it needs at least one row.")
     if twins is not None:
         raw = _with_twins(raw, _read(twins, columns, "benign twins"), source, twins)
@@ -192,7 +192,7 @@ def shown(text: str) -> str:
 def _with_twins(
     raw: Sequence[RawBehavior], benign: Sequence[RawBehavior], source: str | Path, twins: str | Path
 ) -> list[RawBehavior]:
-    by_key = {row.key: row.behavior for row in benign if row.key is not None}
+    by_key: dict[str | None, str] = {row.key: row.behavior for row in benign if row.key is not None}
     lacking = [row for row in raw if row.key not in by_key]
     if lacking:
         raise DataError(

@@ -97,12 +97,14 @@ def hash_share(text: str) -> float:
     return int.from_bytes(hashlib.sha256(text.encode("utf-8")).digest()[:8], "big") / 2**64
 
 
-class _HasSplit(Protocol):
+class HasSplit(Protocol):
+    """A question, behaviour, fact or request."""
+
     @property
     def split(self) -> Split: ...
 
 
-Item = TypeVar("Item", bound=_HasSplit)
+Item = TypeVar("Item", bound=HasSplit)
 
 
 def of_split(items: Sequence[Item], split: str | None, noun: str) -> list[Item]:
@@ -117,6 +119,21 @@ def of_split(items: Sequence[Item], split: str | None, noun: str) -> list[Item]:
     if not chosen:
         raise DataError(f"None of the {len(items)} {noun} is in the {split} split: give more, or another split.")
     return chosen
+
+
+class HasId(Protocol):
+    """A question, behaviour or fact."""
+
+    @property
+    def id(self) -> str: ...
+
+
+Named = TypeVar("Named", bound=HasId)
+
+
+def first_items(items: Iterable[Named], n: int | None, seed: int) -> list[Named]:
+    """At most `n` items (None: all) in an order by seed and id alone, so that fewer are a part of more."""
+    return sorted(items, key=lambda item: hashlib.sha256(f"{seed}/{item.id}".encode()).hexdigest())[:n]
 
 
 def overlaps(a: str, b: str) -> bool:

@@ -8,9 +8,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, cast
 
 from opct.data.pairs import ContrastivePair, Message
+from opct.data.tables import Fault, refuse
 from opct.errors import DataError, ModelError
 
 if TYPE_CHECKING:
@@ -43,7 +45,7 @@ class Renderer:
         A prompt that ends with an assistant message is continued (a prefill); any other gets the generation prompt.
 
         Raises:
-            DataError: the template refuses the messages, or a turn is still to be sampled.
+            DataError: the template fails or writes nothing, or a turn is still to be sampled.
         """
         import jinja2
 
@@ -59,14 +61,44 @@ class Renderer:
                 add_generation_prompt=not prefill,
                 continue_final_message=prefill,
             )
-        except (jinja2.TemplateError, ValueError, TypeError) as error:
-            roles = ", ".join(str(m["role"]) for m in messages)
-            raise DataError(f"The model's chat template refuses a prompt with the roles [{roles}]: {error}") from error
+        except (
+            *(jinja2.TemplateError, ValueError, TypeError, LookupError, AttributeError),
+            *(ArithmeticError, RecursionError, MemoryError),  # what a template computes: 1/0, range(10**9), a loop
+        ) as error:
+            raise DataError(
+                f"The model's chat template refuses a prompt with the roles [{_roles(messages)}]: "
+                f"{error or type(error).__name__}"
+            ) from error
+        if not text:
+            raise DataError(f"The model's chat template writes nothing for the roles [{_roles(messages)}].")
         return cast(str, text)
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of a rendered text."""
+        return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def render(self, messages: Sequence[Message]) -> list[int]:
         """Token ids of the prompt, special tokens included, up to where the completion begins."""
-        return list(self.tokenizer(self.text(messages), add_special_tokens=False)["input_ids"])
+        return self.encode(self.text(messages))
+
+    def least_tokens(self, text: str) -> int:
+        """A lower bound of a text's tokens, without tokenising it: a text of 100 MB would take minutes."""
+        return -(-len(text) // self._longest_token)
+
+    @cached_property
+    def _longest_token(self) -> int:
+        return max(map(len, self.tokenizer.get_vocab()))
+
+    def opens_thinking(self, prompt: Sequence[Message], tags: tuple[str, str]) -> bool:
+        """Whether the completion begins inside a reasoning block.
+
+        The template opens it in the generation prompt, or a prefill in its message. Tags that a user writes do not
+        count.
+        """
+        if prompt and prompt[-1]["role"] == "assistant":
+            said = prompt[-1]["content"] or ""
+            return said.rfind(tags[0]) > said.rfind(tags[1])
+        return self.text(prompt).rstrip().endswith(tags[0])
 
     def pieces(self, token_ids: Sequence[int]) -> list[str]:
         """Each token as text, special tokens visible.
@@ -91,24 +123,32 @@ class Renderer:
         return cast(str, self.tokenizer.decode(list(token_ids), skip_special_tokens=skip_special_tokens))
 
 
+def _roles(messages: Sequence[Message]) -> str:
+    return ", ".join(str(message["role"]) for message in messages)
+
+
+# -------------------------------------------------------------------------------------------------------- reasoning
+
 THINKING_TAGS = ("<think>", "</think>")
+
+
+def thinking_mask(pieces: Sequence[str], *, inside: bool, tags: tuple[str, str] = THINKING_TAGS) -> list[bool]:
+    """True for each completion token outside of reasoning blocks; shape [tokens].
+
+    Every token that touches a block is False, tags included; so are those of a block that is never closed.
+
+    Args:
+        inside: the completion begins inside a block; see `Renderer.opens_thinking`.
+    """
+    return _outside(pieces, _thinking_spans("".join(pieces), tags, inside=inside))
 
 
 def final_answer(
     renderer: Renderer, prompt: Sequence[Message], token_ids: Sequence[int], tags: tuple[str, str] = THINKING_TAGS
 ) -> tuple[str, bool]:
-    """(what is said outside of thinking blocks, whether the completion ended inside one).
-
-    A block that the template opens in the generation prompt, or a prefill in its message, counts. Tags that a user
-    writes into a prompt do not.
-    """
-    if prompt and prompt[-1]["role"] == "assistant":
-        said = prompt[-1]["content"] or ""
-        inside = said.rfind(tags[0]) > said.rfind(tags[1])
-    else:
-        inside = renderer.text(prompt).rstrip().endswith(tags[0])
+    """(what is said outside of reasoning blocks, whether the completion ended inside one)."""
     pieces = renderer.pieces(token_ids)
-    spans = _thinking_spans("".join(pieces), tags, inside=inside)
+    spans = _thinking_spans("".join(pieces), tags, inside=renderer.opens_thinking(prompt, tags))
     if not spans:
         return renderer.decode(token_ids), False
     kept = [token for token, is_kept in zip(token_ids, _outside(pieces, spans), strict=True) if is_kept]
@@ -118,10 +158,10 @@ def final_answer(
 def without_thinking(
     text: str, tags: tuple[str, str] = THINKING_TAGS, *, template_opens: bool = False
 ) -> tuple[str, bool]:
-    """As `final_answer`, of a reply that is known as text alone.
+    """As `final_answer`, for a reply known as text alone.
 
     Args:
-        template_opens: the chat template ended the prompt with an opened block, so the reply begins inside it.
+        template_opens: the reply begins inside a block that the chat template opened.
     """
     kept, at = [], 0
     spans = _thinking_spans(text, tags, inside=template_opens)
@@ -135,89 +175,6 @@ def closes_unopened(text: str, tags: tuple[str, str] = THINKING_TAGS) -> bool:
     """Whether a reply closes a thinking block before it opens one: its template may have opened it."""
     before, closed, _ = text.partition(tags[1])
     return bool(closed) and tags[0] not in before
-
-
-@dataclass(frozen=True)
-class RenderedPair:
-    """A pair with both sides as token ids (None for a prompt with turns that the policy answers first)."""
-
-    pair: ContrastivePair
-    prompt_ids: list[int] | None
-    teacher_ids: list[int]
-
-
-@dataclass(frozen=True)
-class Overlong:
-    """A pair that was left out because one of its sides, completion included, does not fit the model."""
-
-    pair_id: str
-    tokens: int
-    limit: int
-
-
-def render_pairs(
-    pairs: Sequence[ContrastivePair], renderer: Renderer, *, max_completion_tokens: int, context_length: int
-) -> tuple[list[RenderedPair], list[Overlong]]:
-    """Render every pair; leave out, and return apart, those that do not fit. Nothing is ever cut.
-
-    Args:
-        max_completion_tokens: room kept for the completion, and for each turn that the policy answers first.
-        context_length: the model's limit, in tokens.
-
-    Raises:
-        DataError: the chat template refuses pairs; lists them all.
-    """
-    kept, left_out, faults = [], [], []
-    for pair in pairs:
-        try:
-            teacher_ids = renderer.render(pair.teacher_prompt)
-            filled, sampled_turns = _with_placeholders(pair.prompt)
-            prompt_ids = renderer.render(filled)
-        except DataError as error:
-            faults.append(f"{pair.id}: {error}")
-            continue
-        longest = max(len(teacher_ids), len(prompt_ids) + sampled_turns * max_completion_tokens) + max_completion_tokens
-        if longest > context_length:
-            left_out.append(Overlong(pair.id, longest, context_length))
-        else:
-            kept.append(RenderedPair(pair, None if sampled_turns else prompt_ids, teacher_ids))
-    if faults:
-        raise DataError(f"{len(faults)} pair(s) cannot be rendered:", tuple(faults[:50]))
-    return kept, left_out
-
-
-def prompt_tokens(rendered: RenderedPair, renderer: Renderer, turn_tokens: int) -> int:
-    """Tokens of a pair's prompt; each turn that the policy answers first adds `turn_tokens`, for its answer."""
-    if rendered.prompt_ids is not None:
-        return len(rendered.prompt_ids)
-    filled, sampled_turns = _with_placeholders(rendered.pair.prompt)
-    return len(renderer.render(filled)) + sampled_turns * turn_tokens
-
-
-def _with_placeholders(messages: Sequence[Message]) -> tuple[list[Message], int]:
-    filled = [dict(m, content="." if m["content"] is None else m["content"]) for m in messages]
-    return filled, sum(m["content"] is None for m in messages)
-
-
-def loss_mask(
-    pieces: Sequence[str],
-    *,
-    prompt_text: str = "",
-    mask_thinking: bool = False,
-    thinking_tags: tuple[str, str] = THINKING_TAGS,
-) -> list[bool]:
-    """True for each completion token that is in the loss; shape [tokens].
-
-    With `mask_thinking`, every token that touches a reasoning block is False, tags included. A block that the prompt's
-    template opened, or that the completion never closes, counts as well.
-    """
-    if not mask_thinking:
-        return [True] * len(pieces)
-    text = "".join(pieces)
-    hidden = _thinking_spans(
-        text, thinking_tags, inside=prompt_text.rfind(thinking_tags[0]) > prompt_text.rfind(thinking_tags[1])
-    )
-    return _outside(pieces, hidden)
 
 
 def _outside(pieces: Sequence[str], hidden: Sequence[tuple[int, int]]) -> list[bool]:
@@ -241,5 +198,77 @@ def _thinking_spans(text: str, tags: tuple[str, str], *, inside: bool) -> list[t
         end = text.find(closing, begin)
         if end < 0:
             return [*spans, (begin, len(text) + 1)]
-        at, inside = end + len(closing), False
-        spans.append((begin, at))
+        spans.append((begin, end + len(closing)))
+        at, inside = max(end + len(closing), begin + 1), False  # goes on also where a tag is empty
+
+
+# ------------------------------------------------------------------------------------------------------------ pairs
+
+
+@dataclass(frozen=True)
+class RenderedPair:
+    """A pair with both sides as token ids (None for a prompt with turns that the policy answers first)."""
+
+    pair: ContrastivePair
+    prompt_ids: list[int] | None
+    teacher_ids: list[int]
+
+
+@dataclass(frozen=True)
+class Overlong:
+    """A pair that was left out because one of its sides, completion included, does not fit the model.
+
+    `tokens` is a lower bound of a prompt that was too long to be tokenised.
+    """
+
+    pair_id: str
+    tokens: int
+    limit: int
+
+
+def render_pairs(
+    pairs: Sequence[ContrastivePair], renderer: Renderer, *, max_completion_tokens: int, context_length: int
+) -> tuple[list[RenderedPair], list[Overlong]]:
+    """Render every pair; leave out, and return apart, those that do not fit. Nothing is ever cut.
+
+    Args:
+        max_completion_tokens: room kept for the completion, and for each turn that the policy answers first.
+        context_length: the model's limit, in tokens.
+
+    Raises:
+        DataError: the chat template refuses pairs; lists them all.
+    """
+    kept: list[RenderedPair] = []
+    left_out: list[Overlong] = []
+    faults: list[Fault] = []
+    for pair in pairs:
+        filled, sampled_turns = _with_placeholders(pair.prompt)
+        try:
+            prompt, teacher = renderer.text(filled), renderer.text(pair.teacher_prompt)
+        except DataError as error:
+            faults.append((f"pair {pair.id!r}", str(error)))
+            continue
+        room = max_completion_tokens
+        least = max(map(renderer.least_tokens, (prompt, teacher))) + room
+        if least > context_length:
+            left_out.append(Overlong(pair.id, least, context_length))
+            continue
+        prompt_ids, teacher_ids = renderer.encode(prompt), renderer.encode(teacher)
+        longest = max(len(teacher_ids), len(prompt_ids) + sampled_turns * room) + room
+        if longest > context_length:
+            left_out.append(Overlong(pair.id, longest, context_length))
+        else:
+            kept.append(RenderedPair(pair, None if sampled_turns else prompt_ids, teacher_ids))
+    refuse("pairs that cannot be rendered", faults)
+    different = [one for one in kept if not one.pair.is_identity]
+    if different and all(one.prompt_ids == one.teacher_ids for one in different):
+        raise DataError(
+            "The model's chat template renders both prompts of every pair alike, so there is nothing to learn: check "
+            "that the template uses the messages."
+        )
+    return kept, left_out
+
+
+def _with_placeholders(messages: Sequence[Message]) -> tuple[list[Message], int]:
+    filled = [dict(m, content="." if m["content"] is None else m["content"]) for m in messages]
+    return filled, sum(m["content"] is None for m in messages)

@@ -33,6 +33,10 @@ Columns = Mapping[str, str | Sequence[str]]
 """Role -> name of its column, or of several."""
 
 
+SEVERAL = ("wrong", "choices")
+"""Roles that may have several columns (`wrong_1`, `option_a`, ...)."""
+
+
 @dataclass(frozen=True)
 class BadRow:
     """A line that cannot be read as a row."""
@@ -296,8 +300,7 @@ def find_columns(
     """Role -> columns: those that `chosen` names, else guessed by name. Case, spaces and underscores do not matter.
 
     Args:
-        guesses: role -> usual names in the order of preference. The roles `wrong` and `choices` may have several
-            columns (`wrong_1`, `option_a`, ...).
+        guesses: role -> usual names in the order of preference.
         required: roles that must be found.
         option: of the command line that names columns, for messages.
 
@@ -312,6 +315,8 @@ def find_columns(
             faults.append(f"unknown role {role!r}{_nearest(role, guesses)}: the roles are {', '.join(guesses)}")
             continue
         found[role] = (wanted,) if isinstance(wanted, str) else tuple(wanted)
+        if len(found[role]) > 1 and role not in SEVERAL:
+            faults.append(f"{role} has two columns: {' and '.join(found[role][:2])}")
         faults += [
             f"no column {name!r} for {role!r}{_nearest(name, names)}: the columns are {', '.join(names)}"
             for name in found[role]

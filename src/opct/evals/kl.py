@@ -2,33 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
+from opct.evals.config import EvalConfig
 from opct.evals.inspect_runner import Counter
+from opct.evals.logs import KL, graded_samples
 from opct.evals.provider import EvaluatedPolicy
-from opct.evals.samples import GradedSample
-from opct.evals.suites import measures_kl
+from opct.evals.samples import PARSED, GradedSample
+
+if TYPE_CHECKING:
+    from inspect_ai.log import EvalLog
 
 KL_BATCH = 32
 
 
-def add_kl(
-    policy: EvaluatedPolicy, samples: Sequence[GradedSample], kl_samples: int, browser_questions: int, count: Counter
-) -> None:
-    """Fill in KL(policy | prompt || base | teacher_prompt): means where nothing is pushed, tokens for the browser."""
-    shown = _browser_subset(samples, browser_questions)
-    taken: dict[str, int] = {}
-    wanted = []
-    for sample in samples:
-        if not sample.token_ids or not measures_kl(sample.task):
-            continue
-        plain = _is_plain(sample)
-        taken[sample.task] = taken.get(sample.task, 0) + plain
-        if sample.id in shown or (plain and taken[sample.task] <= kl_samples):
-            wanted.append(sample)
+def add_kl(policy: EvaluatedPolicy, logs: Sequence[EvalLog], config: EvalConfig, count: Counter) -> None:
+    """Add KL(policy | prompt || base | teacher_prompt) to the logs, as the score `kl`: its mean a reply, and per token
+    for the first questions of each suite."""
+    from inspect_ai.scorer import Score
+
+    samples = [sample for log in logs for sample in graded_samples(log) if not sample.task.endswith(PARSED)]
+    shown = _browser_ids(samples, config.browser_questions)
+    wanted = [sample for sample in _first_plain(samples, config.kl_samples, shown) if sample.token_ids]
+    in_log = {str(sample.id): sample for log in logs for sample in log.samples or []}
     count.add(len(wanted))
-    plain_first = [[r for r in wanted if _is_plain(r)], [r for r in wanted if not _is_plain(r)]]
+    plain_first = [[s for s in wanted if _is_plain(s)], [s for s in wanted if not _is_plain(s)]]
     batches = [part[i : i + KL_BATCH] for part in plain_first for i in range(0, len(part), KL_BATCH)]
     for batch in batches:  # apart, so that equal prompts are padded alike on both sides: KL of the base to itself is 0
         values = policy.token_kl(
@@ -37,19 +37,33 @@ def add_kl(
             [SimpleNamespace(token_ids=sample.token_ids) for sample in batch],
         )
         for sample, kl in zip(batch, values, strict=True):
-            sample.values["kl_to_base" if _is_plain(sample) else "kl_to_teacher"] = sum(kl) / len(kl)
+            metadata: dict[str, Any] = {}
             if sample.id in shown:
-                sample.tokens = list(policy.renderer.pieces(sample.token_ids))
-                sample.kl = [round(float(value), 5) for value in kl]
+                pieces = list(policy.renderer.pieces(sample.token_ids))
+                metadata = {"tokens": pieces, "kl": [round(float(value), 5) for value in kl]}
+            name = "kl_to_base" if _is_plain(sample) else "kl_to_teacher"
+            scores = in_log[sample.id].scores
+            assert scores is not None
+            scores[KL] = Score(value={name: sum(kl) / len(kl)}, metadata=metadata)
         count.step(len(batch))
 
 
 def _is_plain(sample: GradedSample) -> bool:
     """Nothing is pushed: the prompt is its own teacher prompt."""
-    return bool(sample.prompt == sample.teacher_prompt)
+    return list(sample.prompt) == list(sample.teacher_prompt)
 
 
-def _browser_subset(samples: Sequence[GradedSample], n_clusters: int) -> set[str]:
+def _first_plain(samples: Sequence[GradedSample], n: int, shown: set[str]) -> Iterator[GradedSample]:
+    """Those of the browser, and of each suite the first n that nothing is pushed in."""
+    taken: dict[str, int] = {}
+    for sample in samples:
+        plain = _is_plain(sample) and bool(sample.token_ids)
+        taken[sample.task] = taken.get(sample.task, 0) + plain
+        if sample.id in shown or (plain and taken[sample.task] <= n):
+            yield sample
+
+
+def _browser_ids(samples: Sequence[GradedSample], n_clusters: int) -> set[str]:
     """The ids of all samples of the first questions of each task; the families take turns, so these show them all."""
     first: dict[str, dict[str, None]] = {}
     for sample in samples:

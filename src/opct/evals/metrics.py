@@ -21,8 +21,6 @@ Value = float | None
 Row = dict[str, Any]
 Groups = Callable[[GradedSample], Iterable[str]]
 RATE, CHANGE = (0.0, 1.0), (-1.0, 1.0)
-INSPECT = "inspect"
-"""The axis of samples of any other Inspect task; each number of its scorers is a metric."""
 
 
 # ------------------------------------------------------------------------------- what a metric is computed from
@@ -141,22 +139,23 @@ def _per_fact(of_rate: Callable[[float], float]) -> Callable[[Metric, Sequence[G
     return units
 
 
-def _per_instruction(metric: Metric, samples: Sequence[GradedSample]) -> Units:
-    """1 for as many instructions of a prompt as are followed, 0 for the rest; a prompt that is unscored stays one.
+def _per_single_value(metric: Metric, samples: Sequence[GradedSample]) -> Units:
+    """Single values (instructions of a prompt) of which each sample has the mean and, as `name/n`, the number.
 
-    Which instruction a number stands for is not kept. Neither a difference nor its interval depends on it: both are
-    made of the sums over a prompt, its cluster.
+    1 for as many as are right, 0 for the rest; an unscored sample stays one. Which one a number stands for is not kept:
+    neither a difference nor its interval depends on it, both are made of the sums over a sample, its cluster.
     """
     units = Units()
     for sample in samples:
-        done, count = metric.value_of(sample), sample.values.get("n_instructions")
-        if done is None or count is None:
+        share, count = metric.value_of(sample), sample.values.get(f"{metric.value}/n")
+        if share is None or count is None:
             units.values[f"{sample.id}#0"], units.clusters[f"{sample.id}#0"] = None, sample.cluster
             units.reasons.append(sample.unscored_reason or metric.reason)
             units.n_truncated += sample.is_cut
             continue
         for i in range(int(count)):
-            units.values[f"{sample.id}#{i}"], units.clusters[f"{sample.id}#{i}"] = float(i < done), sample.cluster
+            single = f"{sample.id}#{i}"
+            units.values[single], units.clusters[single] = float(i < round(share * count)), sample.cluster
             units.n_truncated += sample.is_cut
     return units
 
@@ -289,10 +288,6 @@ def _with_kl(groups: Groups) -> Groups:
 
 def _all(sample: GradedSample) -> tuple[str, ...]:
     return ("all",)
-
-
-def _of_ifeval(is_ifeval: bool) -> Groups:
-    return lambda sample: ("all",) if ("n_instructions" in sample.values) == is_ifeval else ()
 
 
 BENIGN_WRAPPED = "benign_wrapped"
@@ -476,23 +471,11 @@ METRICS: tuple[Metric, ...] = (
         "Over-refusal rate", "harmless requests that are refused", is_ability=True,
     ),
     Metric(
-        "accuracy", CAPABILITY, _of_ifeval(False), "is_correct", "higher",
-        "Accuracy", "right answers, of the replies out of which one could be read", is_ability=True,
+        "accuracy", CAPABILITY, _all, "is_correct", "higher",
+        "Accuracy", "the benchmark's published metric; a reply without a readable answer is wrong", is_ability=True,
     ),
     Metric(
-        "solved_rate", CAPABILITY, _of_ifeval(False), "is_solved", "higher",
-        "Solved", "right answers, of all replies", is_ability=True,
-    ),
-    Metric(
-        "prompt_strict", CAPABILITY, _of_ifeval(True), "is_correct", "higher",
-        "Instructions followed", "prompts of which all instructions are, strictly", is_ability=True,
-    ),
-    Metric(
-        "prompt_loose", CAPABILITY, _of_ifeval(True), "is_correct_loose", "higher",
-        "Instructions followed, loosely", "without first line, last line, asterisks", is_ability=True,
-    ),
-    Metric(
-        "benchmark_mean", CAPABILITY, lambda sample: (), "is_solved", "higher",  # made by a report, of other metrics
+        "benchmark_mean", CAPABILITY, lambda sample: (), "is_correct", "higher",  # made by a report, of other metrics
         "Mean over benchmarks", "of their scores, each counting alike", is_ability=True,
     ),
     Metric(
@@ -500,23 +483,30 @@ METRICS: tuple[Metric, ...] = (
         "Answers read", "replies out of which an answer could be read",
     ),
     Metric(
-        "instruction_strict", CAPABILITY, _all, "n_followed_strict", "higher",
-        "Single instructions followed", "of all in the prompts, strictly", is_ability=True, units=_per_instruction,
+        "exact_match,strict-match", CAPABILITY, _all, "exact_match,strict-match", "higher",
+        "Accuracy, strict form", "answers after ####, as the examples give them",
     ),
     Metric(
-        "instruction_loose", CAPABILITY, _all, "n_followed_loose", "higher",
+        "acc_norm", CAPABILITY, _all, "acc_norm", "higher",
+        "Accuracy by likelihood per character", "the same answers by another choice",
+    ),
+    Metric(
+        "prompt_level_loose_acc", CAPABILITY, _all, "prompt_level_loose_acc", "higher",
+        "Prompts followed, loosely", "without first line, last line, asterisks", is_ability=True,
+    ),
+    Metric(
+        "inst_level_strict_acc", CAPABILITY, _all, "inst_level_strict_acc", "higher",
+        "Single instructions followed", "of all in the prompts", is_ability=True, units=_per_single_value,
+    ),
+    Metric(
+        "inst_level_loose_acc", CAPABILITY, _all, "inst_level_loose_acc", "higher",
         "Single instructions followed, loosely", "without first line, last line, asterisks", is_ability=True,
-        units=_per_instruction,
+        units=_per_single_value,
     ),
     Metric(
         "truncation_rate", CAPABILITY, _all, was_cut, None,
         "Cut replies", "replies that reached the token limit or the context",
         applies=lambda samples: any(sample.completion_tokens for sample in samples),
-    ),
-    Metric(
-        "share_of_right", CAPABILITY, _all, "p_correct", "higher",
-        "Likelihood of the right option", "its share of all options'",
-        applies=lambda samples: any(sample.values["p_correct"] is not None for sample in samples),
     ),
 )  # fmt: skip
 

@@ -1,14 +1,8 @@
 """What Inspect finds through the entry point `inspect_ai`: the model `opct/<path>` and the tasks `opct/<name>`."""
 
-from opct.evals.capability.commonsenseqa import commonsenseqa
-from opct.evals.capability.gpqa import gpqa
-from opct.evals.capability.gsm8k import gsm8k
-from opct.evals.capability.ifeval import ifeval
-from opct.evals.capability.math500 import math500
-from opct.evals.capability.mmlu import mmlu
-from opct.evals.capability.truthfulqa import truthfulqa
 from opct.evals.provider import opct
 from opct.evals.tasks.benign import benign
+from opct.evals.tasks.capability import commonsenseqa, gpqa, gsm8k, ifeval, lm_eval, math500, mmlu, truthfulqa
 from opct.evals.tasks.jailbreak import jailbreak
 from opct.evals.tasks.safety_awareness import safety_awareness
 from opct.evals.tasks.sycophancy import sycophancy_choice, sycophancy_short
@@ -20,6 +14,7 @@ __all__ = [
     "gsm8k",
     "ifeval",
     "jailbreak",
+    "lm_eval",
     "math500",
     "mmlu",
     "opct",

@@ -1,71 +1,298 @@
-"""Evaluate a policy on our own suites and write it down; `run_task` does the same for any Inspect task.
+"""Evaluate a policy on our suites: `make_tasks` needs no model, `evaluate` asks one and writes logs and results.
 
-`prepare` makes what is asked, where names, files and packages are checked and no model is needed; `measure` asks it.
+The logs (`evals/*.eval`, one a suite) are the store; `results.json` is computed from them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
+from opct.data.benign import CATEGORIES, BenignRequest, builtin_benign
 from opct.data.duplicates import TrainedTexts, contamination_warnings
-from opct.data.questions import Question
-from opct.data.tables import Columns
-from opct.errors import EvaluationError, unknown
-from opct.evals.capability.suites import BENCHMARKS
-from opct.evals.earlier import SCHEMA, earlier_suites, joined_settings
-from opct.evals.external import check_task, run_task
-from opct.evals.graders.versions import grader_versions
-from opct.evals.inspect_runner import Counter, ProgressCallback, run_inspect
+from opct.data.hazards import BUILTIN
+from opct.data.perturb import jailbreak as wrappers
+from opct.data.perturb import safety_awareness as hidden
+from opct.data.perturb.families import FAMILY_GROUPS
+from opct.data.perturb.in_the_wild import load_templates
+from opct.data.perturb.sycophancy import FAMILIES
+from opct.data.questions import SPLITS, Question
+from opct.errors import DataError, EvaluationError, OpctError, unknown
+from opct.evals.config import JAILBREAK_FAMILIES, EvalConfig
+from opct.evals.inspect_runner import Counter, ProgressCallback, run_inspect, write_log
 from opct.evals.kl import add_kl
-from opct.evals.metrics import metric_rows
-from opct.evals.provider import DEFAULT_BATCH_SIZE, EvaluatedPolicy
-from opct.evals.samples import (
-    BENIGN,
-    GradedSample,
-    add_paired_values,
+from opct.evals.logs import (
+    OPCT,
+    Evaluation,
+    check_finished,
     graded_samples,
-    row_from_sample,
-    sample_from_row,
-    warnings_of,
+    log_name,
+    read_evaluation,
+    read_log,
+    task_name,
 )
-from opct.evals.suites import (
-    DEFAULT,
-    SUITES,
-    Asked,
-    PerQuestion,
-    check_graded_by,
-    families_by_suite,
-    known_files,
-    known_suites,
-    parts_of,
-    sorted_by_suite,
-    suite_warnings,
+from opct.evals.provider import EvaluatedPolicy
+from opct.evals.samples import BENIGN, BENIGN_PREFIX, JUDGED, PARSED, GradedSample, warnings_of
+from opct.evals.tasks.benign import benign_task
+from opct.evals.tasks.capability import (
+    BENCHMARKS,
+    CAPABILITY_SUITES,
+    LM_EVAL,
+    Part,
+    benchmark_task,
+    is_benchmark,
 )
-from opct.evals.tasks.common import made_tasks
-from opct.evals.tasks.sycophancy import SHORT, split_questions
-from opct.models.memory import give_back
-from opct.runs.io import write_json, write_jsonl
+from opct.evals.tasks.jailbreak import (
+    JAILBREAK,
+    finished_attacks,
+    jailbreak_task,
+    known_behaviors,
+    split_behaviors,
+)
+from opct.evals.tasks.safety_awareness import SAFETY_AWARENESS, safety_task, split_facts
+from opct.evals.tasks.sycophancy import CHOICE, SHORT, split_questions, sycophancy_task
+from opct.models.memory import release_memory
+from opct.runs.io import write_json
 from opct.runs.run_dir import RunDir
 
 if TYPE_CHECKING:
     from inspect_ai import Task
     from inspect_ai.log import EvalLog
 
-__all__ = ["asked_questions", "check_task", "evaluate", "measure", "parted", "prepare", "run_task"]
+SCHEMA = 1
+JAILBREAK_TWINS, SAFE_PROMPTS = "jailbreak_twins", "safety_awareness_safe"
 
-ASKING = (
-    *("questions", "split", "columns", "n_questions", "families", "families_per_question", "seed", "n_benign", "data"),
-    *("n_problems", "prompts_per_fact", "twins_per_fact", "behavior_columns", "leave_out", "augmented"),
-    *("graded_by", "max_completion_tokens", "max_reply_tokens", "max_benign_tokens", "greedy"),
+
+# --------------------------------------------------------------------------------------------------- the suites
+
+
+@dataclass(frozen=True)
+class Suite:
+    """A suite: `task(config, questions)` makes its Inspect task.
+
+    Attributes:
+        graded: the names that its samples and rows have; several where replies are graded in several ways.
+        measures_kl: whether the KL of its replies to the base is of interest.
+        families: the families that it can be asked in.
+    """
+
+    name: str
+    graded: tuple[str, ...]
+    task: Callable[[EvalConfig, Sequence[Question] | None], Task]
+    measures_kl: bool = True
+    families: Iterable[str] = ()
+
+
+def _sycophancy(name: str, config: EvalConfig, questions: Sequence[Question] | None) -> Task:
+    if questions is None:
+        questions = split_questions(config.split, config.questions, config.columns, seed=config.seed)
+        source = "builtin" if config.questions is None else Path(config.questions).name
+        asked = f"{source}:{config.split}"
+    else:
+        asked = "given"
+    task = sycophancy_task(
+        name,
+        questions,
+        families=_own_families(config, FAMILIES),
+        n_questions=config.n_questions,
+        families_per_question=config.families_each(),
+        seed=config.seed,
+        greedy=config.greedy,
+        max_completion_tokens=config.max_completion_tokens,
+    )
+    task.metadata = {**(task.metadata or {}), "questions": asked}
+    return task
+
+
+def _jailbreak(config: EvalConfig, _: Sequence[Question] | None) -> Task:
+    data = config.data
+    known = known_behaviors(
+        data.get(JAILBREAK), config.behavior_columns, twins=data.get(JAILBREAK_TWINS), exclude=config.exclude
+    )
+    artifacts = data.get(wrappers.ARTIFACT)
+    return jailbreak_task(
+        split_behaviors(config.split, known),
+        config.n_questions,
+        _own_families(config, wrappers.FAMILIES),
+        config.families_each(JAILBREAK_FAMILIES),
+        config.seed,
+        config.max_reply_tokens,
+        config.greedy,
+        templates=load_templates(data[wrappers.IN_THE_WILD]) if wrappers.IN_THE_WILD in data else (),
+        attacks=() if artifacts is None else finished_attacks(artifacts, known, config.split, config.seed),
+    )
+
+
+def _safety(config: EvalConfig, _: Sequence[Question] | None) -> Task:
+    split = None if config.split == "test" else config.split  # the default: all of a set that is for evaluation only
+    facts = split_facts(
+        split,
+        config.data.get(SAFETY_AWARENESS, BUILTIN),
+        safe_source=config.data.get(SAFE_PROMPTS),
+        augmented=config.augmented,
+    )
+    return safety_task(
+        facts,
+        n_facts=config.n_questions,
+        prompts_per_fact=config.prompts_per_fact,
+        twins_per_fact=config.twins_per_fact,
+        families=_own_families(config, hidden.FAMILIES),
+        families_per_prompt=config.families_each(),
+        seed=config.seed,
+        max_completion_tokens=config.max_reply_tokens,
+        greedy=config.greedy,
+    )
+
+
+def _benign(config: EvalConfig, _: Sequence[Question] | None) -> Task:
+    split = "test" if config.split == "all" else config.split
+    place: dict[str, int] = dict.fromkeys(CATEGORIES, 0)
+    order: list[tuple[int, int, BenignRequest]] = []
+    for request in builtin_benign(split):  # type: ignore[arg-type]
+        order.append((place[request.category], len(order), request))
+        place[request.category] += 1
+    requests = [request for _, _, request in sorted(order, key=lambda entry: entry[:2])][: config.n_benign]
+    return benign_task(requests, config.seed, config.max_benign_tokens, config.greedy)
+
+
+def _benchmark(name: str, config: EvalConfig, _: Sequence[Question] | None) -> Task:
+    part = parts_of(config.suites).get(name)
+    settings = dict(part.settings) if part else {}
+    if part is None:
+        n = config.n_questions if config.n_problems is None else config.n_problems
+    else:  # a plan's own size gives way to what was asked for
+        n = min((n for n in (part.n, config.problem_limit) if n is not None), default=None)
+    return benchmark_task(
+        name,
+        n=n,
+        data=config.data.get(name),
+        seed=config.seed,
+        shots=config.shots,
+        greedy=config.greedy,
+        **settings,
+    )
+
+
+def _benchmark_suite(name: str) -> Suite:
+    return Suite(name, (name,), partial(_benchmark, name), measures_kl=False)
+
+
+_ALL = (
+    Suite(SHORT, (SHORT,), partial(_sycophancy, SHORT), families=FAMILIES),
+    Suite(CHOICE, (CHOICE, CHOICE + PARSED), partial(_sycophancy, CHOICE), families=FAMILIES),
+    Suite(JAILBREAK, (JAILBREAK, JAILBREAK + JUDGED), _jailbreak, families=wrappers.FAMILIES),
+    Suite(SAFETY_AWARENESS, (SAFETY_AWARENESS, SAFETY_AWARENESS + JUDGED), _safety, families=hidden.FAMILIES),
+    Suite(BENIGN, (BENIGN,), _benign),
+    *map(_benchmark_suite, BENCHMARKS),
 )
-"""The options of `prepare`."""
-MEASURING = ("batch_size", "kl_samples", "browser_questions")
-"""Those of `measure` that a person may set."""
+SUITES = {suite.name: suite for suite in _ALL}
+
+
+def suite_of(name: str) -> Suite:
+    """The suite of this name; `lm-eval:NAME` is a task of lm-eval."""
+    return _benchmark_suite(name) if name.startswith(LM_EVAL) else SUITES[name]
+
+
+def known_suites(names: Sequence[str]) -> list[str]:
+    """The suites of these names, each once; `capability` and `capability-fast` stand for their benchmarks.
+
+    Raises:
+        EvaluationError: one is unknown, or none is named.
+    """
+    for name in names:
+        if name not in SUITES and name not in CAPABILITY_SUITES and not is_benchmark(name):
+            raise EvaluationError(unknown("suite", name, [*SUITES, *CAPABILITY_SUITES]))
+    if not names:
+        raise EvaluationError(f"No suites to evaluate: name at least one of {', '.join(SUITES)}.")
+    return list(dict.fromkeys(single for name in names for single in (parts_of([name]) or [name])))
+
+
+def parts_of(names: Sequence[str]) -> dict[str, Part]:
+    """How much of each benchmark is asked by `capability` or `capability-fast`, by benchmark; of both, the first."""
+    found: dict[str, Part] = {}
+    for name in names:
+        for part in CAPABILITY_SUITES.get(name, ()):
+            found.setdefault(part.benchmark, part)
+    return found
+
+
+def make_tasks(config: EvalConfig, questions: Sequence[Question] | None = None) -> list[Task]:
+    """One Inspect task a suite, its data read and its packages found; no model is needed, and nothing is written.
+
+    Args:
+        questions: instead of those of `config.questions`.
+
+    Raises:
+        EvaluationError: an unknown suite, split or family, or a package is missing.
+        DataError: data cannot be had or used; where several suites cannot be asked, all of them are named.
+    """
+    names = known_suites(config.suites)
+    _check_choices(config, names)
+    tasks: list[Task] = []
+    errors: list[OpctError] = []
+    of_error: dict[str, list[str]] = {}
+    for name in names:
+        try:
+            tasks.append(suite_of(name).task(config, questions))
+        except OpctError as error:
+            errors.append(error)
+            of_error.setdefault(str(error), []).append(name)
+    if len(of_error) == 1:
+        raise errors[0]
+    if errors:
+        faults = [f"{', '.join(suites)}: {said}".replace("\n", "\n  ") for said, suites in of_error.items()]
+        raise DataError(
+            f"{len(names) - len(tasks)} of the {len(names)} suites cannot be asked; give what they need, or leave them "
+            "out:",
+            tuple(faults),
+        )
+    return tasks
+
+
+def _check_choices(config: EvalConfig, names: Sequence[str]) -> None:
+    """Raises EvaluationError where a family, file, column or way of grading is of none of these suites."""
+    if config.split not in (*SPLITS, "all"):
+        raise EvaluationError(unknown("split", config.split, [*SPLITS, "all"]))
+    if config.columns and config.questions is None:
+        raise EvaluationError("Columns are those of a question file, and none is given: name it with --questions.")
+    uses = [JAILBREAK, JAILBREAK_TWINS, wrappers.IN_THE_WILD, wrappers.ARTIFACT, SAFETY_AWARENESS, SAFE_PROMPTS]
+    for use in config.data:
+        if use not in uses and not is_benchmark(use):
+            raise EvaluationError(unknown("use of a file", use, [*uses, *BENCHMARKS]))
+    for use, other in ((JAILBREAK_TWINS, JAILBREAK), (SAFE_PROMPTS, SAFETY_AWARENESS)):
+        if use in config.data and other not in config.data:
+            raise EvaluationError(f"{use}={config.data[use]} goes with another file: name that too, as {other}=FILE.")
+    listed = _listed_families(config)
+    everything = [family for name in names for family in suite_of(name).families]
+    for family in listed or ():
+        if family not in everything:
+            raise EvaluationError(unknown("family or group of families", family, [*FAMILY_GROUPS, *everything]))
+    for name in names:
+        own = suite_of(name).families
+        if listed is not None and own and not set(listed) & set(own):
+            raise EvaluationError(f"None of the families {', '.join(listed)} is of the suite {name}: leave it out.")
+
+
+def _listed_families(config: EvalConfig) -> list[str] | None:
+    """The families that are named one by one; None for a group of them."""
+    if isinstance(config.families, str):
+        if config.families in FAMILY_GROUPS:
+            return None
+        return [name.strip() for name in config.families.split(",")]
+    return list(config.families)
+
+
+def _own_families(config: EvalConfig, known: Iterable[str]) -> str | list[str]:
+    listed = _listed_families(config)
+    return str(config.families) if listed is None else [name for name in dict.fromkeys(listed) if name in known]
+
+
+# ------------------------------------------------------------------------------------------------ ask and write
 
 
 class About(TypedDict, total=False):
@@ -87,232 +314,104 @@ class About(TypedDict, total=False):
     trained_texts: TrainedTexts | None
 
 
-@dataclass(frozen=True)
-class Prepared:
-    """What an evaluation asks: one Inspect task a suite, and what the results call the settings of all."""
-
-    tasks: tuple[Task, ...]
-    settings: dict[str, Any]
-
-
 def evaluate(
-    policy: EvaluatedPolicy, *, out_dir: str | Path, suites: Sequence[str] = (SHORT, BENIGN), **options: Any
-) -> dict[str, Any]:
-    """`prepare`, then `measure`: what `results.json` holds.
-
-    Args:
-        options: of either.
-    """
-    asking = {name: options.pop(name) for name in ASKING if name in options}
-    return measure(policy, prepare(suites, **asking), out_dir=out_dir, **options)
-
-
-def parted(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Options by what takes them: `prepare`, and `measure`.
-
-    Raises:
-        EvaluationError: neither knows one.
-    """
-    for name in options:
-        if name not in (*ASKING, *MEASURING):
-            raise EvaluationError(unknown("option of an evaluation", name, [*ASKING, *MEASURING]))
-    asking, measuring = ({name: options[name] for name in known if name in options} for known in (ASKING, MEASURING))
-    return asking, measuring
-
-
-def prepare(
-    suites: Sequence[str] = (SHORT, BENIGN),
-    *,
-    questions: Sequence[Question] | str | Path | None = None,
-    split: str = "test",
-    columns: Columns | None = None,
-    n_questions: int | None = 600,
-    n_problems: int | None = None,
-    families: str | Sequence[str] = "all",
-    families_per_question: PerQuestion = DEFAULT,
-    prompts_per_fact: int | None = None,
-    twins_per_fact: int | None = None,
-    seed: int = 0,
-    max_completion_tokens: int = 32,
-    max_reply_tokens: int = 96,
-    max_benign_tokens: int = 64,
-    n_benign: int | None = None,
-    data: Mapping[str, str | Path] | None = None,
-    behavior_columns: Mapping[str, str] | None = None,
-    leave_out: Sequence[str] = (),
-    augmented: bool = False,
-    graded_by: str | None = None,
-    greedy: bool = True,
-) -> Prepared:
-    """What these suites ask, their data read and their packages found; no model is needed, and nothing is written.
-
-    Args:
-        suites: names of `opct.evals.suites.SUITES`, or "capability" and "capability-fast", which stand for several.
-        questions, split, columns: see `asked_questions`; `split` is also that of the benign requests ("all": test).
-        n_questions: at most so many questions, behaviours or facts of each suite.
-        n_problems: at most so many problems of each benchmark. None: as many as `capability` or `capability-fast` ask,
-            and of a benchmark that is named by itself n_questions.
-        families, prompts_per_fact, twins_per_fact, seed: see `sycophancy_items`, `jailbreak_items`, `safety_items`.
-            Runs to be compared need the same.
-        families_per_question: families that each question, behaviour or message is asked in; None for all, "default"
-            for 4 of jailbreak and 2 of the others.
-        max_completion_tokens, max_benign_tokens: most tokens of an answer to a question, or to a benign request.
-            Benchmarks have limits of their own, which the results say.
-        max_reply_tokens: most tokens of a reply in jailbreak and safety_awareness.
-        n_benign: at most so many benign requests, the first of each category in turn; None for all.
-        data: files by what they are for: `jailbreak` (behaviours), `jailbreak_twins` (their benign twins, where they
-            come apart), `in_the_wild` (templates), `artifact` (attackers' prompts), `safety_awareness` (facts),
-            `safety_awareness_safe` (the safe prompts of SAGE-Eval, where they come apart), and each benchmark.
-        behavior_columns, leave_out: of the file of behaviours; see `load_behaviors`.
-        augmented: ask SAGE-Eval's own typos and tones too; see `load_facts`.
-        graded_by: of multiple choice: letters, texts or reply; None: as each suite has it.
-        greedy: take the likeliest token each time; otherwise sample the policy itself (temperature 1).
-
-    Raises:
-        EvaluationError: an unknown suite, split or family, numbers out of range, or a package is missing.
-        DataError: data cannot be had or used; where several suites cannot be asked, all of them are named.
-    """
-    names = known_suites(suites)
-    check_graded_by(names, graded_by)
-    asked, asked_name = asked_questions(questions, split, columns, seed=seed)
-    chosen = families_by_suite(names, families)
-    sizes: dict[str, Any] = {
-        "n_questions": n_questions,
-        "n_problems": n_problems,
-        "families_per_question": families_per_question,
-        "prompts_per_fact": prompts_per_fact,
-        "twins_per_fact": twins_per_fact,
-        "seed": seed,
-        "greedy": greedy,
-        "max_completion_tokens": max_completion_tokens,
-        "max_reply_tokens": max_reply_tokens,
-        "max_benign_tokens": max_benign_tokens,
-    }
-    if isinstance(families_per_question, str) and families_per_question != DEFAULT:
-        raise EvaluationError(f"families_per_question is {families_per_question!r}: use a number, null or {DEFAULT!r}.")
-    known_files(data or {})
-    files = {name: str(path) for name, path in (data or {}).items()}
-    chosen_alone: dict[str, Any] = {"behavior_columns": behavior_columns, "leave_out": leave_out}
-    chosen_alone |= {"augmented": augmented, "graded_by": graded_by}
-    given = Asked(
-        asked,
-        split=split,
-        families=chosen,
-        n_benign=n_benign,
-        data=files,
-        parts=parts_of(suites),
-        **chosen_alone,
-        **sizes,
-    )
-    tasks = made_tasks({name: partial(SUITES[name].make, given) for name in names})
-    settings = {"questions": asked_name, "families": _families(tasks), "data": files, **sizes, **_benchmarks(tasks)}
-    return Prepared(tuple(tasks), settings | {name: value for name, value in chosen_alone.items() if value})
-
-
-def measure(
     policy: EvaluatedPolicy,
-    prepared: Prepared,
+    config: EvalConfig | None = None,
     *,
     out_dir: str | Path,
-    batch_size: int = DEFAULT_BATCH_SIZE,
-    kl_samples: int = 200,
-    browser_questions: int = 40,
+    questions: Sequence[Question] | None = None,
+    tasks: Sequence[Task] | None = None,
     progress: ProgressCallback | None = None,
     **about: Unpack[About],
 ) -> dict[str, Any]:
-    """Ask a policy; write `evals/*.eval`, `evals/samples.jsonl` and `results.json`; return what the last holds.
+    """Measure a policy; write `evals/<suite>.eval` and `results.json`, and return what the latter holds.
 
     Suites that an earlier evaluation of the same weights left there stay; those evaluated now are replaced.
 
     Args:
         out_dir: a run directory, or any folder.
-        kl_samples: clean and benign replies, of each suite, whose KL to the base is measured.
-        browser_questions: questions (and benign requests) whose replies get per-token KL in `samples.jsonl`.
+        questions: instead of those of `config.questions`.
+        tasks: what `make_tasks` gave for this config, where that was called before.
         progress: called with (done, total) as samples are finished.
         about: see `About`.
 
     Raises:
-        EvaluationError: the evaluation stopped.
+        EvaluationError: see `make_tasks`; or the evaluation stopped, or a label cannot be written as UTF-8.
+        DataError: see `make_tasks`.
         RunError: the results could not be written.
     """
+    config = config or EvalConfig()
+    check_label(about.get("label"))
     run = RunDir(out_dir)
-    count = Counter(progress, sum(len(task.dataset) for task in prepared.tasks))
-    logs = run_inspect(prepared.tasks, policy, run.evals_dir, batch_size, count)
-    samples = [sample for log in logs for sample in graded_samples(log)]
-    add_paired_values(samples)
-    add_kl(policy, samples, kl_samples, browser_questions, count)
-    give_back()
-    return _write(run, policy, logs, samples, prepared.settings, about)
-
-
-def _families(tasks: Sequence[Task]) -> list[str]:
-    """Every family that is asked, by name, as the tasks say."""
-    return list(dict.fromkeys(name for task in tasks for name in (task.metadata or {}).get("families", ())))
-
-
-def _benchmarks(tasks: Sequence[Task]) -> dict[str, Any]:
-    """What is asked of each benchmark and how, under "benchmarks", as the tasks say; empty where none is asked."""
-    told = ("n_asked", "n_available", "max_completion_tokens", "graded_by")
-    asked = {task.name: task.metadata for task in tasks if task.name in BENCHMARKS and task.metadata}
-    found = {name: {key: settings[key] for key in told} for name, settings in asked.items()}
-    return {"benchmarks": found} if found else {}
-
-
-def _write(
-    run: RunDir,
-    policy: EvaluatedPolicy,
-    logs: Sequence[EvalLog],
-    measured_now: Sequence[GradedSample],
-    settings: Mapping[str, Any],
-    about: About,
-) -> dict[str, Any]:
-    """Samples and results of now and of the kept suites on the disk; the latter are returned."""
-    template = {"template_hash": policy.renderer.template_hash}
-    settings_of = {log.eval.task.split("/")[-1]: {**(log.eval.metadata or {}), **template} for log in logs}
-    suites = list(settings_of)
-    settings_of = {name: settings_of[suite] for suite in suites for name in SUITES[suite].graded}
-    settings = {"suites": suites, **settings, **template}
-    settings |= {"dtype": _dtype(policy), "device": str(policy.device), "graders": grader_versions()}
-    measured = _about_run(run, policy, about)
+    tasks = make_tasks(config, questions) if tasks is None else list(tasks)
+    count = Counter(progress, sum(len(task.dataset) for task in tasks))
+    logs = run_inspect(tasks, policy, unfinished_dir(run), config.batch_size, count)
+    for log in logs:
+        check_finished(log)
+    add_kl(policy, [log for log in logs if suite_of(task_name(log)).measures_kl], config, count)
+    release_memory()
+    settings = _settings(policy, config, tasks)
+    own = {"schema": SCHEMA, "run": about_run(run, policy, about), "settings": settings}
+    own |= {"template_hash": policy.renderer.template_hash, "created": datetime.now(UTC).isoformat()}
     with run.results_lock():  # of two evaluations that end at once, the second one keeps the suites of the first
-        earlier = earlier_suites(run, measured, suites)
-        samples = sorted_by_suite([*earlier.samples, *map(row_from_sample, measured_now)], "task")
-        graded = [*map(sample_from_row, earlier.samples), *measured_now]
-        settings = joined_settings(earlier, settings)
-        results = {
-            "schema": SCHEMA,
-            "run": measured,
-            "created": datetime.now(UTC).isoformat(timespec="seconds"),
-            "settings": settings,
-            "warnings": [
-                *earlier.warnings,
-                *warnings_of(graded),
-                *suite_warnings(graded),
-                *contamination_warnings(
-                    samples,
-                    files=list(dict.fromkeys(_own_files(settings))),
-                    families=about.get("trained_families", ()),
-                    questions=about.get("trained_questions", ()),
-                    texts=about.get("trained_texts", TrainedTexts()),
-                ),
-            ],
-            "rows": sorted_by_suite([*earlier.rows, *metric_rows(measured_now, settings_of)], "suite"),
-        }
-        write_jsonl(run.samples_path, samples)
-        write_json(run.results_path, results)
+        dropped = _set_aside_others(run, own["run"], [task_name(log) for log in logs])
+        held_in = _contamination(run, logs, settings, about)
+        for log in logs:
+            metadata = {**(log.eval.metadata or {}), OPCT: {**own, "warnings": [*dropped, *held_in]}}
+            log.eval.metadata = metadata
+            unfinished = log.location
+            write_log(log, run.evals_dir / log_name(log))
+            Path(unfinished).unlink(missing_ok=True)
+        return write_results(run)
+
+
+def unfinished_dir(run: RunDir) -> Path:
+    """Where logs are until their evaluation has ended well."""
+    return run.evals_dir / "unfinished"
+
+
+def write_results(run: RunDir) -> dict[str, Any]:
+    """Compute `results.json` from the logs of a run, write it, and return it."""
+    found = read_evaluation(run.path)
+    results = results_of(found)
+    write_json(run.results_path, results)
     return results
 
 
-def _own_files(settings: Mapping[str, Any]) -> Iterator[str]:
-    """The files that behaviours and facts come from, those of suites that were kept included."""
-    for suite, uses in (("jailbreak", ("jailbreak", "artifact")), ("safety_awareness", ("safety_awareness",))):
-        if suite in settings["suites"]:
-            data = settings.get("kept", {}).get(suite, {}).get("data", settings["data"])
-            yield from (str(data[use]) for use in uses if use in data)
+def results_of(found: Evaluation) -> dict[str, Any]:
+    """What `results.json` holds of an evaluation."""
+    return {
+        "schema": SCHEMA,
+        "run": found.run,
+        "created": found.created,
+        "settings": found.settings,
+        "warnings": [*found.warnings, *warnings_of(found.samples), *missing_twins(found.samples), *found.left_out],
+        "rows": found.rows,
+    }
 
 
-def _about_run(run: RunDir, policy: EvaluatedPolicy, about: About) -> dict[str, Any]:
-    """What `results.json` says about the run that was measured."""
+def check_label(label: str | None) -> None:
+    """Refuse a label that no file can hold, before anything is measured.
+
+    Raises:
+        EvaluationError: it holds characters that are no Unicode text.
+    """
+    if label is not None and label.encode("utf-8", "replace").decode("utf-8") != label:
+        raise EvaluationError(f"The label {label!r} holds characters that are no Unicode text: give another.")
+
+
+def _settings(policy: EvaluatedPolicy, config: EvalConfig, tasks: Sequence[Task]) -> dict[str, Any]:
+    families = dict.fromkeys(name for task in tasks for name in (task.metadata or {}).get("families", ()))
+    return {
+        **config.model_dump(mode="json"),
+        "families": list(families),
+        "dtype": _dtype(policy),
+        "device": str(policy.device),
+        "template_hash": policy.renderer.template_hash,
+    }
+
+
+def about_run(run: RunDir, policy: EvaluatedPolicy, about: About) -> dict[str, Any]:
     method, weights = about.get("method"), about.get("weights")
     return {
         "name": about.get("name") or run.path.name,
@@ -330,27 +429,69 @@ def _dtype(policy: EvaluatedPolicy) -> str:
     return str(policy.dtype).removeprefix("torch.")
 
 
-def asked_questions(
-    questions: Sequence[Question] | str | Path | None = None,
-    split: str = "test",
-    columns: Columns | None = None,
-    *,
-    seed: int = 0,
-) -> tuple[Sequence[Question], str]:
-    """The questions of a sycophancy suite, and what the settings call them.
+def _set_aside_others(run: RunDir, about: Mapping[str, Any], now: Sequence[str]) -> list[str]:
+    """Move logs of other weights out of the way, and say so; logs of the same weights stay."""
+    measured = ("weights", "dtype") if about["weights"] else ("model", "weights", "dtype")
+    dropped = []
+    for path in sorted(run.evals_dir.glob("*.eval")):
+        log = read_log(path)
+        before = (log.eval.metadata or {}).get(OPCT, {}).get("run")
+        if before is None or (task_name(log) in now and path.name == log_name(log)):
+            continue  # it is not ours, or is replaced
+        unlike = [name for name in measured if before.get(name) != about[name]]
+        if unlike:
+            aside = run.evals_dir / "replaced"
+            aside.mkdir(exist_ok=True)
+            os.replace(path, aside / path.name)
+            dropped.append(
+                f"Earlier results of {path.stem} were dropped, for they are of another model ({', '.join(unlike)}); "
+                f"the log is in {aside}."
+            )
+    return dropped
 
-    Args:
-        questions: a list of them, all of which are asked, or a question file; by default the embedded ones.
-        split: train, validation, test or all: which of the file's or of the embedded questions.
-        columns: of the question file, where the guess is wrong; see `load_questions`.
-        seed: of the wrong answers that are drawn where the file has none.
 
-    Raises:
-        EvaluationError: an unknown split, no question in it, or columns without a file.
-        DataError: a question cannot be used.
-    """
-    if isinstance(questions, str | Path):
-        return split_questions(split, questions, columns, seed=seed), f"{Path(questions).name}:{split}"
-    if columns:
-        raise EvaluationError("Columns are those of a question file, and none is given: name it with --questions.")
-    return (split_questions(split), f"builtin:{split}") if questions is None else (questions, "given")
+def _contamination(run: RunDir, logs: Sequence[EvalLog], settings: Mapping[str, Any], about: About) -> list[str]:
+    """What of all that is evaluated in this folder training used."""
+    now = {task_name(log) for log in logs}
+    there = map(read_log, sorted(run.evals_dir.glob("*.eval")))
+    kept = [log for log in there if task_name(log) not in now]
+    samples = [sample for log in [*kept, *logs] for sample in graded_samples(log)]
+    rows = [
+        {
+            **{name: getattr(sample, name) for name in ("axis", "cluster", "family", "family_split")},
+            **{name: sample.grading.get(name) for name in ("behavior", "fact")},
+            "teacher_prompt": sample.teacher_prompt,
+        }
+        for sample in samples
+    ]
+    return contamination_warnings(
+        rows,
+        files=list(dict.fromkeys(_own_files([*kept, *logs], settings))),
+        families=about.get("trained_families", ()),
+        questions=about.get("trained_questions", ()),
+        texts=about.get("trained_texts", TrainedTexts()),
+    )
+
+
+def _own_files(logs: Sequence[EvalLog], settings: Mapping[str, Any]) -> Iterator[str]:
+    """The files that behaviours and facts come from, those of suites that were kept included."""
+    uses = {JAILBREAK: (JAILBREAK, wrappers.ARTIFACT), SAFETY_AWARENESS: (SAFETY_AWARENESS,)}
+    for log in logs:
+        data = (log.eval.metadata or {}).get(OPCT, {}).get("settings", settings)["data"]
+        yield from (str(data[use]) for use in uses.get(task_name(log), ()) if use in data)
+
+
+def missing_twins(samples: Sequence[GradedSample]) -> list[str]:
+    """A warning where behaviours have no benign counterpart: what a model refuses besides them is not measured."""
+    sides: tuple[set[str], set[str]] = (set(), set())
+    for sample in samples:
+        if sample.task == JAILBREAK:
+            sides[sample.family_split.startswith(BENIGN_PREFIX)].add(sample.cluster)
+    asked, lacking = len(sides[0]), len(sides[0] - sides[1])
+    if not lacking:
+        return []
+    return [
+        f"jailbreak: {lacking} of the {asked} behaviours have no benign twin, so no over_refusal_rate says whether the "
+        "model refuses harmless requests like them as well: a low attack_success_rate may be that alone. Give twins "
+        "(--data jailbreak_twins=FILE, or a column benign)."
+    ]

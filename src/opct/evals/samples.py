@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from opct.data.pairs import Message
 from opct.data.perturb.sycophancy import AXIS as SYCOPHANCY
-from opct.errors import EvaluationError
-from opct.evals.tasks.common import filled_prompt, known
-
-if TYPE_CHECKING:
-    from inspect_ai.log import EvalLog, EvalSample
 
 PARSED, JUDGED = "_parsed", "_judged"
 """Endings of a suite's name: the same replies, graded by a strict parse of the text, or by a judge."""
@@ -25,6 +20,8 @@ CUT = ("length", "context")
 UNSCORED = "unscored:"
 NO_CHECK = "unscored:no_check"
 """The verdict on a benign request without a check."""
+INSPECT = "inspect"
+"""The axis of samples of any other Inspect task."""
 
 
 @dataclass
@@ -119,58 +116,6 @@ def _paired_reason(biased: GradedSample, clean: GradedSample | None) -> str | No
     return f"clean_{clean.unscored_reason}" if clean.unscored_reason else None
 
 
-STOP_REASONS = {"stop": "stop", "max_tokens": "length", "model_length": "context"}
-
-
-def graded_samples(log: EvalLog) -> list[GradedSample]:
-    """Every sample of a log of ours; one that was graded a second way gives two.
-
-    Raises:
-        EvaluationError: the run did not end well; the message has its error and its log.
-    """
-    if log.status != "success":
-        said = log.error.message if log.error is not None else f"it is marked as {log.status!r}"
-        raise EvaluationError(f"The evaluation {log.eval.task} stopped: {said}. Its log is {log.location}.")
-    found: list[GradedSample] = []
-    for sample in log.samples or []:
-        score = next(iter((sample.scores or {}).values()), None)
-        if score is None or not isinstance(score.value, Mapping):
-            raise EvaluationError(f"Sample {sample.id} of {log.location} has no score: evaluate again.")
-        numbers = {key: known(float(value)) for key, value in score.value.items()}  # type: ignore[arg-type]
-        own = {key: value for key, value in numbers.items() if not key.startswith(PARSED[1:])}
-        parsed = {key.removeprefix(PARSED[1:] + "_"): value for key, value in numbers.items() if key not in own}
-        graded = score.metadata or {}
-        found.append(_graded_sample(sample, "", graded, own))
-        if parsed:
-            found.append(_graded_sample(sample, PARSED, graded["parsed"], parsed))
-    return found
-
-
-def _graded_sample(
-    sample: EvalSample, ending: str, graded: Mapping[str, Any], values: dict[str, float | None]
-) -> GradedSample:
-    asked, output = sample.metadata, sample.output
-    return GradedSample(
-        id=asked["task"] + ending + asked["id"].removeprefix(asked["task"]),
-        task=asked["task"] + ending,
-        axis=asked["axis"],
-        family=asked["family"],
-        family_split=asked["family_split"],
-        cluster=asked["cluster"],
-        completion=output.completion,
-        stop_reason=STOP_REASONS.get(output.stop_reason, output.stop_reason),
-        completion_tokens=output.usage.output_tokens if output.usage is not None else 0,
-        verdict=graded["verdict"],
-        values=values,
-        prompt=list(filled_prompt(sample.messages)),
-        teacher_prompt=list(asked["teacher_prompt"]),
-        grading=dict(asked["grading"]),
-        reasons=dict(graded.get("reasons") or {}),
-        answer_key=graded["answer_key"],
-        token_ids=tuple((output.metadata or {}).get("token_ids", ())),
-    )
-
-
 def warnings_of(samples: Sequence[GradedSample]) -> list[str]:
     """What a reader must know before trusting the metrics of these samples."""
     found = []
@@ -184,25 +129,3 @@ def warnings_of(samples: Sequence[GradedSample]) -> list[str]:
             named = ", ".join(f"{count} {reason}" for reason, count in reasons.most_common())
             found.append(f"{suite}: {sum(reasons.values())} of {len(own)} replies are unscored ({named}).")
     return found
-
-
-def sample_from_row(row: Mapping[str, Any]) -> GradedSample:
-    """The sample of a row of `samples.jsonl`."""
-    grading = {name: row.get(name) for name in OF_GRADING if row.get(name) is not None}
-    own = {name: row[name] for name in OF_ROW if name in row}
-    own |= {"values": dict(row.get("values") or {}), "verdict": str(row.get("verdict") or "")}
-    return GradedSample(grading=grading, **own)
-
-
-def row_from_sample(sample: GradedSample) -> dict[str, Any]:
-    """The row of `samples.jsonl` of a sample."""
-    row = {name: getattr(sample, name) for name in OF_ROW}
-    row |= {name: sample.grading.get(name) for name in OF_GRADING}
-    return row | {"is_evaluation_only": bool(sample.grading.get("is_evaluation_only"))}
-
-
-OF_ROW = (
-    *("id", "task", "axis", "family", "family_split", "cluster", "prompt", "teacher_prompt", "completion"),
-    *("stop_reason", "completion_tokens", "verdict", "values", "reasons", "tokens", "kl"),
-)
-OF_GRADING = ("category", "behavior", "fact", "answer", "suggested", "is_evaluation_only")

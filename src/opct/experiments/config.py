@@ -1,4 +1,4 @@
-"""What an experiment is: arms, seeds, and how all of them are measured. Strict, as every config.
+"""What an experiment is: arms, seeds, and how all of them are measured.
 
 output_dir: runs/experiment
 train: sycophancy.yaml                 # what every arm starts from; beside this file
@@ -19,61 +19,25 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
 from opct.config.loader import load_config, load_settings
-from opct.config.schema import Section, TrainConfig, refuse_attackers
-from opct.errors import ConfigError
-from opct.experiments.arms import (
-    Arm,
-    after_plain,
-    comparison_faults,
-    faulty,
-    references,
-    refuse_other_budgets,
-    refuse_several_models,
-)
+from opct.config.schema import BUDGET, Section, TrainConfig, budget_of, refuse_attackers
+from opct.errors import ConfigError, unknown
+from opct.evals.config import EvalConfig
 from opct.experiments.attacks import Attacks, attack_faults
 
+BASE = "base"
 AFTER = "after"
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
-OWN = ("output_dir", "seed")
-
-
-class Evaluation(Section):
-    """How every arm and the base are measured; see `opct eval` for each."""
-
-    suites: list[str] = Field(["sycophancy_short", "benign"], min_length=1, description="Names of suites.")
-    n_questions: int | None = Field(
-        200, ge=1, description="At most so many questions, behaviours or facts in each suite; null: all."
-    )
-    n_problems: int | None = Field(
-        None, ge=1, description="At most so many problems of each benchmark; null: as many as its suite asks."
-    )
-    split: str = Field("test", description="Which of them.")
-    families: str = Field("all", description="`all`, `train`, `held_out`, or names with commas.")
-    families_per_question: Annotated[int, Field(ge=1)] | Literal["default"] | None = Field(
-        "default", description="Families that each is asked in; `default`: 4 of jailbreak, else 2; null: all."
-    )
-    prompts_per_fact: int | None = Field(None, ge=1, description="Messages of each safety fact; null: all.")
-    twins_per_fact: int | None = Field(None, ge=0, description="Harmless messages beside them; null: all.")
-    max_completion_tokens: int = Field(32, ge=1, description="Longest answer.")
-    max_reply_tokens: int = Field(96, ge=1, description="Longest reply in jailbreak and safety_awareness.")
-    max_benign_tokens: int = Field(64, ge=1, description="Longest answer to a benign request.")
-    n_benign: int | None = Field(None, ge=1, description="At most so many benign requests; null: all.")
-    data: dict[str, str] = Field({}, description="Files by what they are for, as `opct eval --data`.")
-    behavior_columns: dict[str, str] = Field({}, description="Of the file of behaviours, by role, where named.")
-    leave_out: list[str] = Field([], description="Categories of that file which are not asked.")
-    augmented: bool = Field(False, description="Ask SAGE-Eval's own typos and tones too.")
-    graded_by: str | None = Field(None, description="Of multiple choice: letters, texts, reply; null: the suite's own.")
-    kl_samples: int = Field(100, ge=0, description="Replies of each suite whose KL to the base is measured.")
-    browser_questions: int = Field(20, ge=0, description="Questions shown in full on the report.")
-    seed: int = Field(0, ge=0, description="Of the choice of questions, phrasings and samples.")
+OWN = {"output_dir": "set output_dir of the experiment", "seed": "set seeds of the experiment"}
+OF_AFTER = dict.fromkeys(("model.adapter", "teacher.include_adapter"), "it follows from `after`")
 
 
 class ExperimentConfig(Section):
@@ -84,8 +48,8 @@ class ExperimentConfig(Section):
     seeds: list[int] = Field([0, 1, 2], min_length=1, description="Every arm is trained once with each.")
     arms: dict[str, dict[str, Any]] = Field(
         min_length=1,
-        description="By name: settings over the shared ones, dotted; `after: ARM` goes on from that arm's adapter of "
-        "the same seed, with the base as the teacher.",
+        description="By name: settings over the shared ones, dotted; `after: ARM` continues that arm's adapter of the "
+        "same seed, with the base as the teacher.",
     )
     matrix: dict[str, list[Any]] = Field({}, description="Dotted settings with several values: every combination.")
     compare: list[Annotated[list[str], Field(min_length=2, max_length=2)]] = Field(
@@ -96,16 +60,36 @@ class ExperimentConfig(Section):
         description="Refuse arms of one combination of the matrix that differ in model, adapter, pairs, steps (by "
         "themselves or in all), pairs a step, completions or tokens.",
     )
-    evaluation: Evaluation = Evaluation()
+    evaluation: EvalConfig = EvalConfig(n_questions=200, kl_samples=100, browser_questions=20)
     attacks: Attacks = Attacks()
 
     @model_validator(mode="after")
     def check_across_settings(self) -> ExperimentConfig:
         """Refuse settings that contradict each other; every such fault is in the message, one a line."""
-        faults = list(_combination_faults(self))
+        faults = [*_seed_faults(self.seeds), *_arm_faults(self.arms), *_matrix_faults(self)]
+        faults += attack_faults(self.attacks)
         if faults:
             raise ValueError("\n".join(faults))
         return self
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One way of training.
+
+    Attributes:
+        after: the arm whose adapter it continues.
+        combination: the values of the matrix, which end its name.
+    """
+
+    name: str
+    settings: Mapping[str, Any]
+    after: str | None
+    combination: str = ""
+
+    def folder(self, out: Path, seed: int) -> Path:
+        """Its run with that seed."""
+        return out / f"{self.name}-seed{seed}"
 
 
 @dataclass(frozen=True)
@@ -113,15 +97,13 @@ class Experiment:
     """A checked experiment.
 
     Attributes:
-        train: the file every arm starts from.
-        arms: those of the file, once for each combination of the matrix; an arm after those it goes on from.
+        arms: of the file, once for each combination of the matrix; an arm after the one that it continues.
         configs: of each arm and seed, in the order in which they are trained.
     """
 
     config: ExperimentConfig
-    train: Path
     arms: tuple[Arm, ...]
-    configs: dict[tuple[str, int], TrainConfig]
+    configs: Mapping[tuple[str, int], TrainConfig]
 
     @property
     def out(self) -> Path:
@@ -129,30 +111,38 @@ class Experiment:
 
     @property
     def attackers(self) -> list[str]:
-        """Who attacks the base and every run."""
-        return self.config.attacks.attackers
-
-    @property
-    def references(self) -> dict[str, str]:
-        """As `opct.experiments.arms.references` says."""
-        return references(self._in_file_order, self._of_one_seed)
+        """Attackers of the base and of every run."""
+        return self.config.attacks.names
 
     @property
     def comparisons(self) -> list[tuple[str, str]]:
-        """What else the report compares, each arm with another: one that goes on from an adapter with the plain arm of
-        its method, and those that the file asks for.
+        """What the report compares besides base and references: an arm with `after` with the arm of its method that
+        begins with the base (the one with the same settings, else the first), and what the file asks for.
         """
-        asked = [(of, against) for of, against in self.config.compare]
-        return list(dict.fromkeys([*after_plain(self._in_file_order, self._of_one_seed), *asked]))
+        found = []
+        for arm in self.arms:
+            plain = [other for other in self.arms if arm.after is not None and self._is_plain_of(other, arm)]
+            if plain:
+                alike = [other for other in plain if other.settings == arm.settings]
+                found.append((arm.name, (alike or plain)[0].name))
+        return list(dict.fromkeys([*found, *((of, against) for of, against in self.config.compare)]))
 
-    @property
-    def _in_file_order(self) -> list[Arm]:
-        order = list(self.config.arms)
-        return sorted(self.arms, key=lambda arm: order.index(arm.name.removesuffix(arm.combination)))
+    def _is_plain_of(self, other: Arm, arm: Arm) -> bool:
+        same_method = self.first_config(other).method == self.first_config(arm).method
+        return other.after is None and other.combination == arm.combination and same_method
 
-    @property
-    def _of_one_seed(self) -> dict[str, TrainConfig]:
-        return {arm.name: self.configs[arm.name, self.config.seeds[0]] for arm in self.arms}
+    def first_config(self, arm: Arm) -> TrainConfig:
+        """The settings of an arm with the first seed."""
+        return self.configs[arm.name, self.config.seeds[0]]
+
+    def in_dtype(self, dtype: str) -> Experiment:
+        """The same experiment with another `model.dtype` of every run."""
+        return replace(self, configs={run: with_dtype(config, dtype) for run, config in self.configs.items()})
+
+
+def with_dtype(config: TrainConfig, dtype: str) -> TrainConfig:
+    """The same settings with another `model.dtype`."""
+    return config.model_copy(update={"model": config.model.model_copy(update={"dtype": dtype})})
 
 
 def load_experiment(path: str | Path, overrides: Sequence[str] = ()) -> Experiment:
@@ -166,49 +156,25 @@ def load_experiment(path: str | Path, overrides: Sequence[str] = ()) -> Experime
     """
     path = Path(path)
     config = load_settings(ExperimentConfig, path)
-    _refuse_overrides(config, overrides)
-    train = path.parent / config.train
-    crossed = list(_arms(config))
-    _refuse_repeated_names(path, crossed)
-    arms = tuple(_in_order(path, crossed))
-    _refuse_unknown_settings(path, arms)
-    _refuse_unknown_arms(path, config, arms)
-    configs = {}
-    for seed in config.seeds:
-        for arm in arms:
-            configs[arm.name, seed] = _config_of(path, train, config, arm, seed, arms, overrides)
-    experiment = Experiment(config, train, arms, configs)
-    refuse_several_models(path, experiment._of_one_seed)
-    if config.same_budget:
-        refuse_other_budgets(path, experiment._in_file_order, experiment._of_one_seed)
+    arms = tuple(_in_order(path, _crossed(config)))
+    _refuse(path, [*_name_faults(arms), *_reserved_faults(config, arms, overrides), *_compare_faults(config, arms)])
+    configs = {
+        (arm.name, seed): _train_config(path, config, arm, seed, arms, overrides)
+        for seed in config.seeds
+        for arm in arms
+    }
+    experiment = Experiment(config, arms, configs)
+    _refuse(path, [*_model_faults(experiment), *(_budget_faults(experiment) if config.same_budget else ())])
     return experiment
 
 
-def _combination_faults(config: ExperimentConfig) -> Iterator[str]:
-    repeated = sorted({seed for seed in config.seeds if config.seeds.count(seed) > 1})
-    if repeated:
-        yield f"seeds: {repeated[0]} is given twice: a run with the same seed is the same run"
-    for name, settings in config.arms.items():
-        if not NAME.fullmatch(name) or name == "base":
-            yield (
-                f"arms.{name}: a name is of small letters, digits, dots, dashes (it names a folder), and `base` is the "
-                "model before training"
-            )
-        if AFTER in settings and settings[AFTER] not in list(config.arms):  # a list has no hash to look up
-            yield f"arms.{name}.after: there is no arm {settings[AFTER]!r}; there are {', '.join(config.arms)}"
-        for own, crossed in itertools.product(settings, config.matrix):
-            if _overlap(own, crossed):
-                yield (
-                    f"arms.{name}.{own}: the matrix has values for {crossed}, and arms are named after its value; "
-                    "leave it out of the arm or of the matrix"
-                )
-    for name, values in config.matrix.items():
-        if not values:
-            yield f"matrix.{name}: no value; give at least one"
-    yield from attack_faults(config.attacks)
+def _refuse(path: Path, faults: Sequence[str]) -> None:
+    if faults:
+        lines = "".join(f"\n  {fault}" for fault in faults)
+        raise ConfigError(f"The experiment {path} cannot be used; nothing was started:{lines}")
 
 
-def _arms(config: ExperimentConfig) -> Iterator[Arm]:
+def _crossed(config: ExperimentConfig) -> Iterator[Arm]:
     """Each arm once for each combination of the matrix, whose values are in its name."""
     for chosen in itertools.product(*config.matrix.values()):
         combination = dict(zip(config.matrix, chosen, strict=True))
@@ -224,96 +190,147 @@ def _in_a_name(value: Any) -> str:
     return re.sub(r"[^a-z0-9._]+", "-", text.lower()).strip("-")
 
 
-def _overlap(a: str, b: str) -> bool:
-    """Whether two dotted names are of one setting, or one of a section that the other is in."""
-    return f"{a}.".startswith(f"{b}.") or f"{b}.".startswith(f"{a}.")
-
-
-def _refuse_overrides(config: ExperimentConfig, overrides: Sequence[str]) -> None:
-    """Raises ConfigError for an override of what the arms' names and folders stand for."""
-    after = ("model.adapter", "teacher.include_adapter") if any(AFTER in arm for arm in config.arms.values()) else ()
-    lines = []
-    for text in overrides:
-        name = text.partition("=")[0].strip()
-        if any(_overlap(name, own) for own in OWN):
-            remedy = "set output_dir in the experiment's file" if name == "output_dir" else "set seeds in the file"
-            lines.append(f"{text}: {name} of a run follows from the experiment; {remedy}")
-        lines += [
-            f"{text}: the matrix has values for {crossed}, which the arms are named after; change them in the file"
-            for crossed in config.matrix
-            if _overlap(name, crossed)
-        ]
-        lines += [f"{text}: {own} of an arm with `after` follows from it" for own in after if _overlap(name, own)]
-    if lines:
-        raise faulty("These settings cannot be given after the experiment's file; nothing was started:", lines)
-
-
-def _refuse_repeated_names(path: Path, arms: Sequence[Arm]) -> None:
-    """Raises ConfigError where two arms would be one folder: -1 and 1, or a/b and a-b, are alike in a name."""
-    named: dict[str, list[Arm]] = {}
-    for arm in arms:
-        named.setdefault(arm.name, []).append(arm)
-    lines = [
-        f"{name}: {'; '.join(json.dumps(dict(arm.settings), default=str) for arm in alike)}"
-        for name, alike in named.items()
-        if len(alike) > 1
-    ]
-    if lines:
-        raise faulty(
-            f"Several arms of {path} have one name, so one folder; nothing was started. Take one of the values out of "
-            "the matrix, or make them arms of their own:",
-            lines,
-        )
-
-
-def _in_order(path: Path, arms: Sequence[Arm]) -> Iterator[Arm]:
-    """Those that others go on from come first."""
+def _in_order(path: Path, arms: Iterator[Arm]) -> Iterator[Arm]:
+    """The order of the file, but an arm after the one that it continues."""
     done: set[str] = set()
     left = list(arms)
     while left:
         ready = [arm for arm in left if arm.after is None or arm.after in done]
         if not ready:
             names = ", ".join(arm.name for arm in left)
-            raise ConfigError(f"{path}: arms go on from one another in a circle ({names}): leave one `after` out.")
+            raise ConfigError(f"{path}: `after` of these arms is a circle ({names}): leave one out.")
         yield from ready
         done |= {arm.name for arm in ready}
-        left = [arm for arm in left if arm.name not in done]
+        left = [arm for arm in left if arm not in ready]
 
 
-def _refuse_unknown_settings(path: Path, arms: Sequence[Arm]) -> None:
-    lines = [
-        f"{path}: {arm.name}: {name} follows from the experiment; leave it out"
-        for arm in arms
-        for name in arm.settings
-        if name in OWN or (arm.after is not None and name in ("model.adapter", "teacher.include_adapter"))
-    ]
-    if lines:
-        raise faulty(f"The experiment {path} cannot be used; nothing was started:", lines)
-
-
-def _refuse_unknown_arms(path: Path, config: ExperimentConfig, arms: Sequence[Arm]) -> None:
-    lines = [f"{path}: {line}" for line in comparison_faults(config.compare, [arm.name for arm in arms])]
-    if lines:
-        raise faulty(f"The experiment {path} cannot be used; nothing was started:", lines)
-
-
-def _config_of(
-    path: Path,
-    train: Path,
-    config: ExperimentConfig,
-    arm: Arm,
-    seed: int,
-    arms: Sequence[Arm],
-    overrides: Sequence[str],
+def _train_config(
+    path: Path, config: ExperimentConfig, arm: Arm, seed: int, arms: Sequence[Arm], overrides: Sequence[str]
 ) -> TrainConfig:
     out = Path(config.output_dir)
     own: dict[str, Any] = dict(arm.settings) | {"seed": seed, "output_dir": str(arm.folder(out, seed))}
     if arm.after is not None:
         earlier = next(other for other in arms if other.name == arm.after)
         own |= {"model.adapter": str(earlier.folder(out, seed)), "teacher.include_adapter": False}
+    words = [f"{name}={json.dumps(value)}" for name, value in own.items()]
     try:
-        found = load_config(train, [*(f"{name}={json.dumps(value)}" for name, value in own.items()), *overrides])
+        found = load_config(path.parent / config.train, [*words, *overrides])
         refuse_attackers(found)
-        return found
     except ConfigError as error:
         raise ConfigError(f"{path}: the arm {arm.name}: {error}") from error
+    return found
+
+
+# ------------------------------------------------------------------------------------------------------------ faults
+
+
+def _seed_faults(seeds: Sequence[int]) -> Iterator[str]:
+    for seed in sorted({seed for seed in seeds if seeds.count(seed) > 1}):
+        yield f"seeds: {seed} is given twice: a run with the same seed is the same run"
+
+
+def _arm_faults(arms: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    for name, settings in arms.items():
+        if not NAME.fullmatch(name) or name == BASE:
+            yield (
+                f"arms.{name}: a name is of small letters, digits, dots, dashes (it names a folder), and `base` is the "
+                "model before training"
+            )
+        if AFTER in settings and settings[AFTER] not in list(arms):  # a list has no hash to look up
+            yield f"arms.{name}.after: there is no arm {settings[AFTER]!r}; there are {', '.join(arms)}"
+
+
+def _matrix_faults(config: ExperimentConfig) -> Iterator[str]:
+    for name, values in config.matrix.items():
+        if not values:
+            yield f"matrix.{name}: no value; give at least one"
+        for arm, settings in config.arms.items():
+            for own in settings:
+                if _overlap(own, name):
+                    yield (
+                        f"arms.{arm}.{own}: the matrix has values for {name}, and arms are named after its value; "
+                        "leave it out of the arm or of the matrix"
+                    )
+
+
+def _overlap(a: str, b: str) -> bool:
+    """Whether two dotted names are of one setting, or one of a section that the other is in."""
+    return f"{a}.".startswith(f"{b}.") or f"{b}.".startswith(f"{a}.")
+
+
+def _reserved_faults(config: ExperimentConfig, arms: Sequence[Arm], overrides: Sequence[str]) -> Iterator[str]:
+    """Settings that the experiment gives each run itself, set by an arm, the matrix or an override."""
+    for arm in arms:
+        reserved = OWN | (OF_AFTER if arm.after is not None else {})
+        for name in arm.settings:
+            for own in (own for own in reserved if _overlap(name, own)):
+                yield f"{arm.name}: {name} follows from the experiment ({reserved[own]}); leave it out"
+    reserved = OWN | dict.fromkeys(config.matrix, "change it in the file")
+    reserved |= OF_AFTER if any(arm.after is not None for arm in arms) else {}
+    for text in overrides:
+        name = text.partition("=")[0].strip()
+        for own in (own for own in reserved if _overlap(name, own)):
+            yield f"{text}: {own} follows from the experiment; {reserved[own]}"
+
+
+def _name_faults(arms: Sequence[Arm]) -> Iterator[str]:
+    """Arms that would be one folder: -1 and 1, or a/b and a-b, are alike in a name."""
+    names = [arm.name for arm in arms]
+    for name in dict.fromkeys(name for name in names if names.count(name) > 1):
+        alike = [json.dumps(dict(arm.settings), default=str) for arm in arms if arm.name == name]
+        yield f"{name} names several arms, so one folder: {'; '.join(alike)}; take a value out of the matrix"
+
+
+def _compare_faults(config: ExperimentConfig, arms: Sequence[Arm]) -> Iterator[str]:
+    names = [arm.name for arm in arms]
+    for place, (of, against) in enumerate(config.compare):
+        wrong = [name for name in (of, against) if name not in (*names, BASE)]
+        if wrong:
+            longer = [name for name in names if name.startswith(f"{wrong[0]}-")]
+            values = f" The values of the matrix are part of a name: {longer[0]!r}." if longer else ""
+            yield f"compare.{place}: {unknown('arm', wrong[0], names)}{values}"
+        elif BASE in (of, against):
+            yield f"compare.{place}: every arm is compared with the base; leave it out"
+        elif of == against:
+            yield f"compare.{place}: {of} is compared with itself; name two arms"
+
+
+def _model_faults(experiment: Experiment) -> Iterator[str]:
+    models = {arm.name: experiment.first_config(arm).model for arm in experiment.arms}
+    if len({(model.name_or_path, model.revision) for model in models.values()}) > 1:
+        each = "; ".join(f"{name}: {model.name_or_path}, revision {model.revision}" for name, model in models.items())
+        yield f"arms of several models would be compared with one base; make an experiment of each: {each}"
+
+
+def _budget_faults(experiment: Experiment) -> Iterator[str]:
+    """Settings of `BUDGET` in which two arms of one combination of the matrix differ."""
+    for combination in dict.fromkeys(arm.combination for arm in experiment.arms):
+        arms = [arm for arm in experiment.arms if arm.combination == combination]
+        budgets = {arm.name: _budget(experiment.first_config(arm)) for arm in arms}
+        for setting in BUDGET:
+            values = {name: json.dumps(budget[setting]) for name, budget in budgets.items()}
+            if len(set(values.values())) > 1 and not (setting == "max_steps" and _share_steps(arms, budgets)):
+                shown = ", ".join(f"{name}: {value}" for name, value in values.items())
+                yield f"{setting}: {shown}: unlike budgets; make them equal, or set same_budget: false"
+
+
+def _budget(config: TrainConfig) -> dict[str, Any]:
+    settings = config.model_dump(mode="json")
+    return budget_of({name: reduce(lambda section, part: section[part], name.split("."), settings) for name in BUDGET})
+
+
+def _share_steps(arms: Sequence[Arm], budgets: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Whether there is a number of steps that each arm has, by itself or with the arms that it continues. An arm that
+    others continue may have fewer.
+    """
+    steps = {name: budget["max_steps"] for name, budget in budgets.items()}
+    if None in steps.values():
+        return False
+    in_all: dict[str, int] = {}
+    for arm in arms:  # each after the one that it continues
+        in_all[arm.name] = steps[arm.name] + (0 if arm.after is None else in_all[arm.after])
+    continued = {arm.after for arm in arms}
+    return any(
+        all(budget in (steps[name], in_all[name]) or name in continued for name in steps)
+        for budget in {*steps.values(), *in_all.values()}
+    )

@@ -1,6 +1,6 @@
 """The quickstart: train OPCT and SFT with one budget, measure both against the base, write the page.
 
-Model and data are the embedded ones. Cut short, it goes on where it stopped: what is finished is not done again.
+Model and data are the embedded ones. Cut short, the same command continues: what is finished is not done again.
 """
 
 from __future__ import annotations
@@ -10,30 +10,33 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from opct.api import report
 from opct.config.loader import load_config, packaged_config
 from opct.config.schema import DEFAULT_MODEL, TrainConfig
 from opct.errors import RunError
-from opct.experiments.stages import BASE, Parts, asked_now, evaluate_once, in_dtype, train_once
-from opct.runs.progress import NullProgress, Progress
+from opct.evals.config import EvalConfig
+from opct.experiments.config import BASE, with_dtype
+from opct.experiments.runner import StepProgress, ensure_evaluated, ensure_trained
+from opct.models.loading import resolve_model
+from opct.runs.console import NullProgress, Progress, as_text, make_table
 from opct.runs.run_dir import RunDir
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
 METHODS = ("sft", "opct")
-EVALUATION: dict[str, Any] = {
-    "n_questions": 60,
-    "families_per_question": 2,
-    "n_benign": 32,
-    "max_completion_tokens": 24,
-    "max_benign_tokens": 32,
-    "kl_samples": 12,
-    "browser_questions": 16,
-}
-PARTS = (("model", 0), ("train", 28), ("train", 42), *(("evaluate", 10),) * 3, ("report", 0))
-"""With the percent of the time on two CPU cores: training by `METHODS`, evaluating base and methods."""
+REMEDY = "replace the run with --overwrite"
+EVALUATION = EvalConfig(
+    n_questions=60,
+    families_per_question=2,
+    n_benign=32,
+    max_completion_tokens=24,
+    max_benign_tokens=32,
+    kl_samples=12,
+    browser_questions=16,
+)
 HEADLINE = (
     ("sycophancy_rate", "held_out", "repeats the suggested wrong answer, families never trained on"),
     ("accuracy_biased", "held_out", "answers right all the same"),
@@ -53,16 +56,13 @@ class QuickstartResult:
     def render(self) -> RenderableType:
         """The headline as a table, and where to look next."""
         from rich.console import Group
-        from rich.table import Table
-        from rich.text import Text
 
-        table = Table(title="held-out questions; 95% intervals in brackets")
-        table.add_column("")
-        for label in self.results:
-            table.add_column(label, justify="right")
-        for metric, group, words in HEADLINE:
-            table.add_row(words, *(_cell(result, metric, group) for result in self.results.values()))
-        took = Text(f"done in {self.seconds / 60:.1f} minutes. Open the page: {self.report.resolve().as_uri()}")
+        rows = [
+            (words, *(_cell(result, metric, group) for result in self.results.values()))
+            for metric, group, words in HEADLINE
+        ]
+        table = make_table("held-out questions; 95% intervals in brackets", ["", *self.results], rows)
+        took = as_text(f"done in {self.seconds / 60:.1f} minutes. Open the page: {self.report.resolve().as_uri()}")
         return Group(table, took)
 
 
@@ -78,35 +78,30 @@ def run_quickstart(
         RunError: the folder holds a quickstart with other settings.
         OpctError: whatever training, evaluation or the report raise.
     """
-    from opct.models.loading import resolve_model
-    from opct.reports import report
-
     started = time.perf_counter()
     out = Path(out)
     _refuse_other_things(out)
     configs = {method: quickstart_config(method, out, overrides) for method in METHODS}
     model = configs["opct"].model.name_or_path
-    parts = Parts(progress or NullProgress(), PARTS)
-    parts.next()
-    parts.stage(f"get {model}" + (" (93 MB, once)" if model == DEFAULT_MODEL else ""))
+    steps = StepProgress(progress or NullProgress(), 2 * len(METHODS) + 3)
+    steps.next()
+    steps.stage(f"get {model}" + (" (93 MB, once)" if model == DEFAULT_MODEL else ""))
     resolve_model(model)
     for method in METHODS:
-        parts.next()
-        remedy = "replace the run with --overwrite"
-        train_once(configs[method], method, overwrite=overwrite, remedy=remedy, progress=parts)
+        steps.next()
+        ensure_trained(configs[method], method, overwrite=overwrite, progress=steps, remedy=REMEDY)
         dtype = RunDir(configs[method].output_dir).read_manifest()["dtype"]  # what `auto` stood for holds for all
-        configs = {name: in_dtype(config, dtype) for name, config in configs.items()}
-    runs = {BASE: out / "base"} | {method: Path(config.output_dir) for method, config in configs.items()}
-    results, config, asked = {}, configs["opct"], asked_now(EVALUATION)
+        configs = {name: with_dtype(config, dtype) for name, config in configs.items()}
+    runs = {BASE: out / BASE} | {method: Path(config.output_dir) for method, config in configs.items()}
+    results = {}
     for label, folder in runs.items():
-        parts.next()
-        results[label] = evaluate_once(
-            label, folder, config, dtype, EVALUATION, overwrite=overwrite, asked=asked, progress=parts
-        )
-    parts.next()
-    parts.stage("write the report")
+        steps.next()
+        config = configs.get(label, configs["opct"])
+        results[label] = ensure_evaluated(label, folder, config, EVALUATION, overwrite=overwrite, progress=steps)
+    steps.next()
+    steps.stage("write the report")
     page = report(list(runs.values()), out / "report.html")
-    parts.done()
+    steps.done()
     return QuickstartResult(page, results, time.perf_counter() - started)
 
 

@@ -1,12 +1,12 @@
-"""`opct experiment`: several ways of training, each with several seeds, one budget, measured alike; one report.
+"""`opct experiment`: several ways of training, each with several seeds, measured alike; one report.
 
     base        measured once, in the dtype of the runs
     arm, seed   trained, then measured: `<arm>-seed<n>` in the experiment's folder
     attackers   of `attacks`, each against the base and every run
     report      report.html over all of them; report.json has its numbers
 
-Cut short, the same command goes on: what is finished is not done again, and a run goes on from its last checkpoint.
-A run whose training stops itself is left out of the report, named, and tried again by the next call.
+The same command continues what was cut short: what is finished by the same settings is not done again. A run whose
+training stops itself is left out of the report, named, and tried again by the next call.
 """
 
 from __future__ import annotations
@@ -17,25 +17,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from opct.api import evaluate, report, train
 from opct.config.schema import TrainConfig
-from opct.errors import RunError, TrainingError
-from opct.experiments.arms import Arm
+from opct.errors import OtherAttackError, RunError, TrainingError
+from opct.evals.config import EvalConfig
+from opct.evals.run import make_tasks
 from opct.experiments.attacks import check_attacks, settings_of
-from opct.experiments.config import Experiment, load_experiment
-from opct.experiments.stages import (
-    BASE,
-    Parts,
-    asked_now,
-    attack_once,
-    evaluate_once,
-    in_dtype,
-    is_measured,
-    train_once,
-)
+from opct.experiments.config import BASE, Arm, Experiment, load_experiment
 from opct.models.loading import PROBED_SIZE, choose_device, choose_dtype
-from opct.reports.costs import COST_COLUMNS, cost_texts
-from opct.runs.io import read_jsonl, write_json
-from opct.runs.progress import NullProgress, Progress, duration
+from opct.models.memory import release_memory
+from opct.reports.training import COST_COLUMNS, cost_texts
+from opct.runs.checkpoints import weight_hashes
+from opct.runs.console import Field, NullProgress, Progress, as_text, duration, make_table
+from opct.runs.io import read_json, read_jsonl, write_json
 from opct.runs.run_dir import RunDir
 from opct.runs.usage import Usage, earlier_usage, sum_usage, usage_of
 from opct.training.resume import is_finished
@@ -43,8 +37,10 @@ from opct.training.resume import is_finished
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-TRAIN, EVALUATE, ATTACK = "train", "evaluate", "attack"
-WEIGHTS = {TRAIN: 3.0, EVALUATE: 1.0, ATTACK: 1.0, f"{ATTACK} grpo": 4.0}  # until one of each was timed
+    from opct.models.policy import Policy
+
+MARKER = "experiment.json"
+"""Beside results: the settings and weights that they were made with."""
 Failed = dict[tuple[str, int], str]
 """By arm and seed, why the training of a run stopped itself."""
 
@@ -66,79 +62,255 @@ class ExperimentResult:
     def render(self) -> RenderableType:
         """What each arm took, and where to look next."""
         from rich.console import Group
-        from rich.table import Table
-        from rich.text import Text
 
-        table = Table(title="training, all seeds together")
-        table.add_column("arm")
-        for column in COST_COLUMNS:
-            table.add_column(column, justify="right")
-        for name, cost in self.costs.items():
-            table.add_row(name, *cost_texts(cost))
-        took = Text(f"done in {duration(self.seconds)}. Open the page: {self.report.resolve().as_uri()}")
-        failed = [Text(f"failed, and not in the report: {name}: {why}") for name, why in self.failed.items()]
+        rows = [(name, *cost_texts(cost)) for name, cost in self.costs.items()]
+        table = make_table("training, all seeds together", ["arm", *COST_COLUMNS], rows)
+        failed = [as_text(f"failed, and not in the report: {name}: {why}") for name, why in self.failed.items()]
+        took = as_text(f"done in {duration(self.seconds)}. Open the page: {self.report.resolve().as_uri()}")
         return Group(table, *failed, took)
 
 
+class StepProgress:
+    """A progress that says which step of the whole each stage belongs to: "[3/7] train opct"."""
+
+    def __init__(self, progress: Progress, total: int):
+        self._progress, self._total, self._step = progress, total, 0
+
+    def next(self) -> None:
+        """Begin the next step; it may have several stages."""
+        self._step += 1
+
+    def stage(self, name: str, total: int | None = None) -> None:
+        self._progress.stage(f"[{self._step}/{self._total}] {name}", total)
+
+    def advance(self, n: int = 1, **fields: Field) -> None:
+        self._progress.advance(n, **fields)
+
+    def log(self, message: str) -> None:
+        self._progress.log(message)
+
+    def done(self) -> None:
+        self._progress.done()
+
+
 def run_experiment(
-    config: str | Path, *, overrides: Sequence[str] = (), progress: Progress | None = None
+    config: str | Path, *, overrides: Sequence[str] = (), force: bool = False, progress: Progress | None = None
 ) -> ExperimentResult:
     """Run or finish an experiment; see the module's docstring.
 
     Args:
         config: its YAML file; see `opct.experiments.config`.
         overrides: training settings of every arm, over its own.
+        force: replace runs and attacks that were made with other settings, instead of refusing them.
 
     Raises:
         ConfigError: the file or an arm's settings are faulty, or the budgets differ.
         RunError: a folder holds a run with other settings, data or weights to begin with, or an attack by other rules;
-            or the arms of one budget have unlike numbers of steps; or runs began in unlike dtypes.
+            or runs began in unlike dtypes.
         TrainingError: the training of every run stopped itself; of fewer, the result says which.
         DataError, EvaluationError: a suite cannot be asked, for want of data or of a package; nothing was trained.
         OpctError: whatever training, evaluation or the report raise.
         KeyboardInterrupt: it was asked to stop; everything is saved.
     """
-    from opct.reports import report
-
     started = time.perf_counter()
     experiment = load_experiment(config, overrides)
-    todo = [(arm, seed) for seed in experiment.config.seeds for arm in experiment.arms]
-    attacks = [f"{ATTACK} grpo" if attacker == "grpo" else ATTACK for attacker in experiment.attackers]
-    kinds = [TRAIN, EVALUATE, *attacks] * len(todo) + [EVALUATE, *attacks]
-    parts = Parts(progress or NullProgress(), [(kind, WEIGHTS[kind]) for kind in kinds] + [("report", 0.0)])
-    settings = experiment.config.evaluation.model_dump()
-    dtype = _dtype(experiment)
-    _refuse_other_runs(experiment, dtype)
-    asked = _check_suites(experiment, dtype, settings)
-    check_attacks(experiment.config.attacks)
+    experiment = experiment.in_dtype(_dtype(experiment))
+    if not force:
+        _refuse_other_runs(experiment)
+    _check_inputs(experiment)
+    each = 1 + len(experiment.attackers)
+    steps = StepProgress(progress or NullProgress(), len(experiment.configs) * (1 + each) + each + 1)
     failed: Failed = {}
-    for arm, seed in todo:
-        _run(experiment, arm, seed, dtype, settings, asked, parts, failed)
-    named = {_named(*run): why for run, why in failed.items()}
-    if len(failed) == len(todo):
-        each = "; ".join(f"{name}: {why}" for name, why in named.items())
-        raise TrainingError(f"Every run of {experiment.out} failed, so there is nothing to report ({each}).")
-    parts.next()
-    base = experiment.out / BASE
-    plain = _plain(experiment, dtype)
-    evaluate_once(BASE, base, plain, dtype, settings, overwrite=False, asked=asked, progress=parts)
-    _attack(experiment, BASE, base, plain, dtype, parts)
-    parts.next()
-    parts.stage("write the report")
-    arms = experiment.arms
-    seeds = {arm.name: [seed for seed in experiment.config.seeds if (arm.name, seed) not in failed] for arm in arms}
+    for seed in experiment.config.seeds:
+        for arm in experiment.arms:
+            _run(experiment, arm, seed, force, steps, failed)
+    named = {f"{name}, seed {seed}": why for (name, seed), why in failed.items()}
+    if len(failed) == len(experiment.configs):
+        reasons = "; ".join(f"{name}: {why}" for name, why in named.items())
+        raise TrainingError(f"Every run of {experiment.out} failed, so there is nothing to report ({reasons}).")
+    _measure(experiment, BASE, experiment.out / BASE, _base_config(experiment), force, steps)
+    steps.next()
+    steps.stage("write the report")
+    seeds = {a.name: [s for s in experiment.config.seeds if (a.name, s) not in failed] for a in experiment.arms}
     page = report(
-        [base, *(arm.folder(experiment.out, seed) for arm in arms for seed in seeds[arm.name])],
+        [experiment.out / BASE, *(a.folder(experiment.out, s) for a in experiment.arms for s in seeds[a.name])],
         experiment.out / "report.html",
-        references=experiment.references,
         also=experiment.comparisons,
-        suites=settings["suites"],
+        suites=experiment.config.evaluation.suites,
         warnings=[f"{name} failed, and is not in this report: {why}" for name, why in named.items()],
     )
-    costs = {arm.name: _cost(experiment, arm, seeds[arm.name]) for arm in arms if seeds[arm.name]}
+    costs = {a.name: _usage(experiment, a, seeds[a.name]) for a in experiment.arms if seeds[a.name]}
     write_json(experiment.out / "costs.json", {name: vars(cost) for name, cost in costs.items()})
-    parts.done()
+    steps.done()
     return ExperimentResult(page, costs, time.perf_counter() - started, named)
+
+
+def _run(experiment: Experiment, arm: Arm, seed: int, force: bool, steps: StepProgress, failed: Failed) -> None:
+    """Train and measure one run; where its training stops itself, why goes into `failed`."""
+    config, name = experiment.configs[arm.name, seed], f"{arm.name}, seed {seed}"
+    steps.next()
+    why = None
+    if (arm.after, seed) in failed:
+        why = f"it continues {arm.after}, seed {seed}, which failed"
+    else:
+        try:
+            ensure_trained(config, name, overwrite=force and _is_other(config), progress=steps)
+        except TrainingError as error:
+            why = " ".join(str(error).split())
+    if why is None:
+        _measure(experiment, arm.name, Path(config.output_dir), config, force, steps)
+        return
+    failed[arm.name, seed] = why
+    steps.log(f"{name} failed, and is not measured: {why}")
+    for _ in range(1 + len(experiment.attackers)):
+        steps.next()
+
+
+def _measure(
+    experiment: Experiment, label: str, folder: Path, config: TrainConfig, force: bool, steps: StepProgress
+) -> None:
+    """Evaluate a run or the base, and let every attacker attack it."""
+    steps.next()
+    ensure_evaluated(label, folder, config, experiment.config.evaluation, progress=steps)
+    for attacker in experiment.attackers:
+        steps.next()
+        settings = settings_of(experiment.config.attacks, attacker)
+        ensure_attacked(label, folder, config, attacker, settings, force=force, progress=steps)
+
+
+# --------------------------------------------------------------------------------------- steps that are done once
+
+
+def ensure_trained(
+    config: TrainConfig, name: str, *, overwrite: bool, progress: Progress, remedy: str = "replace the run with --force"
+) -> None:
+    """Train a run, resume it, or leave it as it is.
+
+    Raises:
+        KeyboardInterrupt: training was asked to stop; it is saved.
+        RunError: the folder holds a run with other settings, data or weights to begin with.
+    """
+    run = RunDir(config.output_dir)
+    resume = run.is_run and not overwrite
+    if resume and is_finished(run, config, remedy=remedy):
+        progress.log(f"{name}: trained already in {run.path}")
+        return
+    result = train(config, resume=resume, overwrite=run.is_run and overwrite, progress=progress)
+    release_memory()
+    if result.status == "interrupted":
+        progress.log(f"{name}: saved after step {result.step}; the same command continues from there")
+        raise KeyboardInterrupt
+
+
+def ensure_evaluated(
+    label: str,
+    folder: Path,
+    config: TrainConfig,
+    settings: EvalConfig,
+    *,
+    overwrite: bool = False,
+    progress: Progress,
+) -> dict[str, Any]:
+    """Results of a run's last checkpoint, or of the base, read where the same was measured before.
+
+    Args:
+        label: what the report calls it; "base" is the model of `config` without the run's adapter.
+    """
+    if not overwrite and is_evaluated(label, folder, config, settings):
+        progress.log(f"{label}: measured already in {folder}")
+        return read_json(RunDir(folder).results_path)
+    if label == BASE:
+        progress.stage(f"load {config.model.name_or_path}")
+    found = evaluate(_target(label, folder, config), settings, out=folder, label=label, progress=progress).results
+    assert found is not None
+    wanted = _wanted(label, folder, config, settings.model_dump(mode="json"))
+    write_json(RunDir(folder).evals_dir / MARKER, wanted | {"created": found["created"]})
+    return found
+
+
+def is_evaluated(label: str, folder: Path, config: TrainConfig, settings: EvalConfig) -> bool:
+    """Whether `ensure_evaluated` would only read what is there."""
+    wanted = _wanted(label, folder, config, settings.model_dump(mode="json"))
+    run = RunDir(folder)
+    return _is_done(run.results_path, run.evals_dir / MARKER, wanted)
+
+
+def ensure_attacked(
+    label: str,
+    folder: Path,
+    config: TrainConfig,
+    attacker: str,
+    settings: Mapping[str, Any],
+    *,
+    force: bool,
+    progress: Progress,
+) -> None:
+    """Let an attacker attack a run or the base, resume that, or leave it as it is.
+
+    Args:
+        folder: of the run, or of the base's results; the attack is kept in its `attacks`.
+        settings: of `opct.run_attack`.
+
+    Raises:
+        KeyboardInterrupt: it was asked to stop; what was tried is kept.
+        OtherAttackError: the folder holds an attack by other rules or on other weights.
+    """
+    from opct.attack.run import run_attack
+    from opct.attack.store import AttackDir
+
+    kept = AttackDir(RunDir(folder).attacks_dir / attacker)
+    wanted = _wanted(label, folder, config, settings)
+    marker = kept.path / MARKER
+    if _is_done(kept.result_path, marker, wanted):
+        progress.log(f"{label}: attacked already by {attacker} in {kept.path}")
+        return
+    progress.stage(f"attack {label} with {attacker}")
+    target = _target(label, folder, config)
+    own = {**settings, "dtype": config.model.dtype, "target": {**settings.get("target", {}), "label": label}}
+    given: dict[str, Any] = {"config": own, "out": kept.path, "progress": progress}
+    try:
+        found = run_attack(target, resume=kept.is_attack, **given)
+    except OtherAttackError as error:
+        if not force:
+            remedy = f"In an experiment: delete {kept.path}, or replace it with --force."
+            raise OtherAttackError(f"{error} {remedy}") from error
+        found = run_attack(target, overwrite=True, **given)
+    del target
+    release_memory()
+    if found.ended == "interrupted":
+        raise KeyboardInterrupt
+    if found.ended == "complete":
+        write_json(marker, wanted | {"created": read_json(kept.result_path)["created"]})
+
+
+def _target(label: str, folder: Path, config: TrainConfig) -> Policy | Path:
+    """What to measure: the run's folder, or the base in the dtype of the runs."""
+    from opct.models.policy import Policy
+
+    if label != BASE:
+        return folder
+    return Policy.load(config.model.model_copy(update={"adapter": None}), recorded_dtype=config.model.dtype)
+
+
+def _wanted(label: str, folder: Path, config: TrainConfig, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What results depend on: settings, and the weights of the last checkpoint or the name of the base."""
+    checkpoints = [] if label == BASE else RunDir(folder).checkpoints()
+    return {
+        "label": label,
+        "settings": dict(settings),
+        "model": config.model.model_dump(),
+        "weights": weight_hashes(checkpoints[-1][1]) if checkpoints else None,
+    }
+
+
+def _is_done(results: Path, marker: Path, wanted: Mapping[str, Any]) -> bool:
+    """Whether the results are those that the marker was written for: others were created at another time."""
+    if not (results.is_file() and marker.is_file()):
+        return False
+    return read_json(marker) == {**wanted, "created": read_json(results).get("created")}
+
+
+# ------------------------------------------------------------------------------------------------- before it begins
 
 
 def _dtype(experiment: Experiment) -> str:
@@ -147,155 +319,76 @@ def _dtype(experiment: Experiment) -> str:
     Raises:
         RunError: two runs that are there began in unlike dtypes.
     """
-    wanted = {config.model.dtype for config in experiment.configs.values()}
+    asked = {config.model.dtype: "model.dtype" for config in experiment.configs.values()}
+    asked.pop("auto", None)
     runs = [RunDir(config.output_dir) for config in experiment.configs.values()]
-    begun = {run.read_manifest().get("dtype"): run.path for run in runs if run.is_run}
-    found = {str(dtype): path for dtype, path in begun.items() if dtype is not None}  # None: cut short before it began
-    if len(wanted - {"auto"} | set(found)) > 1:
-        named = ", ".join([*sorted(wanted - {"auto"}), *(f"{dtype} ({path})" for dtype, path in found.items())])
+    begun = {run.read_manifest().get("dtype"): str(run.path) for run in runs if run.is_run}
+    begun.pop(None, None)  # cut short before it began
+    found = asked | begun
+    if len(found) > 1:
+        named = ", ".join(f"{dtype} ({where})" for dtype, where in found.items())
         raise RunError(
             f"The runs of {experiment.out} are of unlike dtypes: {named}. Give all of them one (model.dtype=float32), "
             "and delete the runs that have another."
         )
-    for dtype in (*found, *(wanted - {"auto"})):
-        return dtype
+    for dtype in found:
+        return str(dtype)
     device = choose_device(next(iter(experiment.configs.values())).model.device)
     return str(choose_dtype("auto", device, PROBED_SIZE)[0]).removeprefix("torch.")
 
 
-def _refuse_other_runs(experiment: Experiment, dtype: str) -> None:
+def _refuse_other_runs(experiment: Experiment) -> None:
     """Raises RunError where a run that is there is another one than the experiment's, before anything is trained."""
-    for name, seed in experiment.configs:
-        _is_finished(experiment, name, seed, dtype)
+    for arm in experiment.arms:
+        for seed in experiment.config.seeds:
+            config = experiment.configs[arm.name, seed]
+            is_finished(RunDir(config.output_dir), config, remedy=_remedy(experiment, arm, seed))
 
 
-def _is_finished(experiment: Experiment, name: str, seed: int, dtype: str) -> bool:
-    config = in_dtype(experiment.configs[name, seed], dtype)
-    return is_finished(RunDir(config.output_dir), config, remedy=_remedy(experiment, name, seed))
+def _remedy(experiment: Experiment, arm: Arm, seed: int) -> str:
+    """What a person can do about a run that is another one: delete it, and those that continue it."""
+    doomed = [arm.name]
+    for other in experiment.arms:  # each after the one that it continues
+        if other.after in doomed:
+            doomed.append(other.name)
+    folder, *more = [experiment.configs[name, seed].output_dir for name in doomed]
+    also = f" and those of the arms after it ({', '.join(more)})" if more else ""
+    return f"delete the folder {folder}{also} and run the experiment again, replace it with --force"
 
 
-def _remedy(experiment: Experiment, name: str, seed: int) -> str:
-    """What a person can do about a run that is another one: delete it, and those that went on from it."""
-    doomed = [name]
-    for arm in experiment.arms:  # each after the one that it goes on from
-        if arm.after in doomed:
-            doomed.append(arm.name)
-    folders = [experiment.configs[each, seed].output_dir for each in doomed]
-    also = f" and those of the arms after it ({', '.join(folders[1:])})" if folders[1:] else ""
-    return f"delete the folder {folders[0]}{also} and run the experiment again"
+def _is_other(config: TrainConfig) -> bool:
+    """Whether the folder holds a run that cannot be resumed as this one."""
+    try:
+        is_finished(RunDir(config.output_dir), config)
+    except RunError:
+        return True
+    return False
 
 
-def _check_suites(experiment: Experiment, dtype: str, settings: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What the suites ask; None where it cannot be asked any more, and need not be, for all is trained and measured.
+def _check_inputs(experiment: Experiment) -> None:
+    """Find what suites and attacks need, so that a fault in it costs no training; not where all is measured already.
 
     Raises:
-        DataError, EvaluationError: a suite cannot be asked, and is needed.
+        DataError, EvaluationError, ConfigError: a suite cannot be asked, or an attack cannot begin.
     """
-    from opct.evals.run import parted, prepare
-
-    asked = asked_now(settings)
-    if asked is not None:
-        return asked
-    if all(
-        _is_finished(experiment, name, seed, dtype)
-        and is_measured(name, Path(config.output_dir), in_dtype(config, dtype), dtype, settings, None)
-        for (name, seed), config in experiment.configs.items()
-    ) and is_measured(BASE, experiment.out / BASE, _plain(experiment, dtype), dtype, settings, None):
-        return None
-    asking, _ = parted({name: value for name, value in settings.items() if name != "suites"})
-    prepare(settings["suites"], **asking)
-    return None
+    settings = experiment.config.evaluation
+    runs = [(name, Path(config.output_dir), config) for (name, _), config in experiment.configs.items()]
+    targets = [*runs, (BASE, experiment.out / BASE, _base_config(experiment))]
+    if not all(is_evaluated(label, folder, config, settings) for label, folder, config in targets):
+        make_tasks(settings)
+    check_attacks(experiment.config.attacks)
 
 
-def _run(
-    experiment: Experiment,
-    arm: Arm,
-    seed: int,
-    dtype: str,
-    settings: dict[str, Any],
-    asked: Mapping[str, Any] | None,
-    parts: Parts,
-    failed: Failed,
-) -> None:
-    """Train and measure one run; where its training stops itself, why goes into `failed`."""
-    own, name = in_dtype(experiment.configs[arm.name, seed], dtype), _named(arm.name, seed)
-    parts.next()
-    why = _train(experiment, arm, seed, own, parts, failed)
-    if why is not None:
-        failed[arm.name, seed] = why
-        parts.skip(f"{name} failed: {why}")
-        for _ in range(1 + len(experiment.attackers)):
-            parts.next()
-            parts.skip(f"{name}: not measured")
-        return
-    if experiment.config.same_budget:
-        _refuse_other_lengths(experiment, arm, seed, dtype)
-    parts.next()
-    folder = arm.folder(experiment.out, seed)
-    evaluate_once(arm.name, folder, own, dtype, settings, overwrite=False, asked=asked, progress=parts)
-    _attack(experiment, arm.name, folder, own, dtype, parts)
-
-
-def _attack(experiment: Experiment, label: str, folder: Path, own: TrainConfig, dtype: str, parts: Parts) -> None:
-    """Let every attacker attack one run, or the base."""
-    for attacker in experiment.attackers:
-        parts.next()
-        settings = settings_of(experiment.config.attacks, attacker)
-        attack_once(label, folder, own, dtype, attacker, settings, progress=parts)
-
-
-def _train(experiment: Experiment, arm: Arm, seed: int, own: TrainConfig, parts: Parts, failed: Failed) -> str | None:
-    """Why the training of a run stopped itself, or None where it is done."""
-    if arm.after is not None and (arm.after, seed) in failed:
-        return f"it goes on from {_named(arm.after, seed)}, which failed"
-    remedy = _remedy(experiment, arm.name, seed)
-    try:
-        train_once(own, _named(arm.name, seed), overwrite=False, remedy=remedy, progress=parts)
-    except TrainingError as error:
-        return " ".join(str(error).split())
-    return None
-
-
-def _named(name: str, seed: int) -> str:
-    return f"{name}, seed {seed}"
-
-
-def _refuse_other_lengths(experiment: Experiment, arm: Arm, seed: int, dtype: str) -> None:
-    """Raises RunError where an arm has another number of steps than one of its combination has with the same seed:
-    without `max_steps` it follows from the pairs that fit the model, which their settings alone do not tell. Those that
-    settings give were compared before.
-
-    Of a run that is not finished, what it wrote down is what earlier settings asked of it.
-    """
-    if experiment.configs[arm.name, seed].max_steps is not None:
-        return
-    lengths: dict[str, int] = {}
-    for other in experiment.arms:
-        run = RunDir(other.folder(experiment.out, seed))
-        total = run.read_manifest().get("total_steps") if run.is_run else None
-        if other.combination == arm.combination and total is not None:
-            lengths[other.name] = total
-    if len(set(lengths.values())) > 1:
-        lengths = {name: n for name, n in lengths.items() if _is_finished(experiment, name, seed, dtype)}
-    if len(set(lengths.values())) > 1:
-        shown = ", ".join(f"{name}: {total}" for name, total in lengths.items())
-        raise RunError(
-            f"The arms of {experiment.out} with seed {seed} have unlike numbers of steps ({shown}), so their "
-            "difference is not that of the methods: set max_steps for all of them, or same_budget: false."
-        )
-
-
-def _plain(experiment: Experiment, dtype: str) -> TrainConfig:
+def _base_config(experiment: Experiment) -> TrainConfig:
     """The settings of an arm that begins with the base."""
-    arm = next(arm for arm in experiment.arms if arm.after is None)
-    return in_dtype(experiment.configs[arm.name, experiment.config.seeds[0]], dtype)
+    return experiment.first_config(next(arm for arm in experiment.arms if arm.after is None))
 
 
-def _cost(experiment: Experiment, arm: Arm, seeds: Sequence[int]) -> Usage:
-    return sum_usage([_cost_of_run(experiment.configs[arm.name, seed]) for seed in seeds])
+def _usage(experiment: Experiment, arm: Arm, seeds: Sequence[int]) -> Usage:
+    return sum_usage([_usage_of_run(experiment.configs[arm.name, seed]) for seed in seeds])
 
 
-def _cost_of_run(config: TrainConfig) -> Usage:
+def _usage_of_run(config: TrainConfig) -> Usage:
     run = RunDir(config.output_dir)
     manifest = run.read_manifest() if run.is_run else {}
     return usage_of(read_jsonl(run.metrics_path), config.method, earlier_usage(manifest, config.model.adapter))

@@ -1,17 +1,30 @@
-"""How far a judge can be trusted: its agreement with people, measured, kept, and found again beside its scores."""
+"""How far a judge agrees with people: measured, kept, and found again beside its scores.
+
+With the counts tp, fp, fn, tn of n replies (positive is what the judge looks for, the people's labels are the truth):
+
+    agreement   a = (tp + tn) / n
+    by chance   e = ((tp + fp) (tp + fn) + (tn + fn) (tn + fp)) / n^2
+    kappa       (a - e) / (1 - e)          Cohen 1960
+    precision   tp / (tp + fp)             recall  tp / (tp + fn)
+
+Intervals are the 2.5% and 97.5% percentiles over draws of whole clusters with replacement (Efron and Tibshirani 1993,
+chapter 13), since replies to one question are not independent. Draws in which a number is not defined are left out and
+counted. Where all draws are alike the bound is that of clusters which could differ unseen (`opct.evals.stats`).
+"""
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from opct.errors import EvaluationError
-from opct.judges.agreement import METRICS, Agreement, compare
+from opct.evals.stats import CONFIDENCE, unseen_share
 from opct.judges.labels import LabelledFile
 from opct.judges.protocol import (
     TRAINED_ON,
@@ -23,18 +36,17 @@ from opct.judges.protocol import (
     unscored,
     unscored_reasons,
 )
-from opct.runs.io import write_json
-from opct.runs.progress import Progress
+from opct.runs.console import Progress
+from opct.runs.io import read_json, write_json
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+METRICS = ("agreement", "kappa", "precision", "recall")
 SCHEMA = 1
-LEAST_KAPPA = 0.6
-"""Below this a judge is called weak, in words, wherever its scores are shown; unknown where its interval goes below."""
-MOST_UNSCORED = 0.2
-"""Where a judge leaves a larger share of the labelled replies unscored, its kappa says little."""
-
+MIN_KAPPA = 0.6  # below this a judge is called weak wherever its scores are shown
+MAX_UNSCORED = 0.2  # where a judge leaves a larger share of the labelled replies unscored, its kappa says little
+Calibration = dict[str, Any]
 RULES_WARNING = (
     "These warnings are found by rules that were never compared with people's labels: nothing is known of how often "
     "they are right. Judge the replies, with `opct judge run --judge fact_warning --axis safety_awareness`, by a model "
@@ -42,7 +54,115 @@ RULES_WARNING = (
 )
 """Of metrics whose verdicts are those of `opct.evals.graders.warning`."""
 
-Calibration = dict[str, Any]
+
+@dataclass(frozen=True)
+class Measure:
+    """A number with its 95% interval; None where it is not defined."""
+
+    value: float | None
+    ci_low: float | None
+    ci_high: float | None
+    undefined_draws: int
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How a judge's verdicts compare with people's labels."""
+
+    tp: int
+    fp: int
+    fn: int
+    tn: int
+    n_clusters: int
+    agreement: Measure
+    kappa: Measure
+    precision: Measure
+    recall: Measure
+
+    @property
+    def n(self) -> int:
+        """Replies with a label and a verdict."""
+        return self.tp + self.fp + self.fn + self.tn
+
+
+def compare(
+    labels: Sequence[bool],
+    verdicts: Sequence[bool],
+    clusters: Sequence[Hashable],
+    *,
+    draws: int = 4000,
+    seed: int = 0,
+) -> Agreement:
+    """The agreement of verdicts with labels, with intervals over clusters.
+
+    Raises:
+        EvaluationError: there is nothing to compare, or the lengths differ.
+    """
+    if not labels or not len(labels) == len(verdicts) == len(clusters):
+        raise EvaluationError(
+            f"{len(labels)} labels, {len(verdicts)} verdicts and {len(clusters)} clusters: give one of each a reply."
+        )
+    names: dict[Hashable, int] = {}
+    index = np.array([names.setdefault(cluster, len(names)) for cluster in clusters])
+    kind = np.array([_cell(label, verdict) for label, verdict in zip(labels, verdicts, strict=True)])
+    table = np.zeros((len(names), 4))
+    np.add.at(table, (index, kind), 1.0)
+    total = table.sum(axis=0)
+    values = _metrics(total[None])[0]
+    count = len(names)
+    weights = np.random.default_rng(seed).multinomial(count, np.full(count, 1.0 / count), size=draws)
+    drawn = _metrics(weights @ table)
+    slacks = _slacks(table)
+    measures = [_measure(values[i], drawn[:, i], count, slacks[i]) for i in range(len(METRICS))]
+    tp, fp, fn, tn = (int(n) for n in total)
+    return Agreement(tp, fp, fn, tn, count, *measures)
+
+
+def _cell(label: bool, verdict: bool) -> int:
+    """The place in (tp, fp, fn, tn)."""
+    return {(True, True): 0, (False, True): 1, (True, False): 2, (False, False): 3}[bool(label), bool(verdict)]
+
+
+def _metrics(counts: np.ndarray) -> np.ndarray:
+    """[draws, 4] counts to [draws, 4] metrics, NaN where one is not defined."""
+    tp, fp, fn, tn = counts.T
+    n = tp + fp + fn + tn
+    with np.errstate(divide="ignore", invalid="ignore"):
+        agreement = (tp + tn) / n
+        chance = ((tp + fp) * (tp + fn) + (tn + fn) * (tn + fp)) / n**2
+        kappa = np.where(chance < 1.0, (agreement - chance) / (1.0 - chance), np.nan)
+        return np.stack([agreement, kappa, tp / (tp + fp), tp / (tp + fn)], axis=1)
+
+
+def _slacks(table: np.ndarray) -> list[float]:
+    """How far each metric may be from what was seen where no cluster differs from another.
+
+    A share p of disagreement, spread evenly, lowers kappa by p / (1 - chance). Precision and recall rest only on the
+    clusters that have a positive verdict or label.
+    """
+    tp, fp, fn, tn = table.sum(axis=0)
+    chance = ((tp + fp) * (tp + fn) + (tn + fn) * (tn + fp)) / table.sum() ** 2
+    everywhere = unseen_share(len(table))
+    with_verdict, with_label = int((table[:, [0, 1]].sum(1) > 0).sum()), int((table[:, [0, 2]].sum(1) > 0).sum())
+    return [
+        everywhere,
+        everywhere / (1.0 - chance) if chance < 1.0 else 1.0,
+        unseen_share(max(with_verdict, 1)),
+        unseen_share(max(with_label, 1)),
+    ]
+
+
+def _measure(value: float, drawn: np.ndarray, n_clusters: int, slack: float) -> Measure:
+    known = drawn[np.isfinite(drawn)]
+    undefined = len(drawn) - len(known)
+    if not np.isfinite(value):
+        return Measure(None, None, None, undefined)
+    if n_clusters < 2 or len(known) == 0:
+        return Measure(float(value), None, None, undefined)
+    low, high = (float(x) for x in np.quantile(known, [(1.0 - CONFIDENCE) / 2, (1.0 + CONFIDENCE) / 2]))
+    if high - low < 1e-12:  # no cluster differs from another: not from certainty, but because few were seen
+        low, high = max(low - slack, min(low, 0.0)), min(high + slack, 1.0)
+    return Measure(float(value), low, high, undefined)
 
 
 def calibrate(
@@ -56,16 +176,16 @@ def calibrate(
     Raises:
         EvaluationError: the judge was trained on all of the replies or scored none of them, or cannot be asked.
     """
-    judgements = _judgements(judge, labelled, progress)
-    pairs = [(r, j) for r, j in zip(labelled.replies, judgements, strict=True) if j.score is not None]
-    reasons = unscored_reasons(judgements)
+    results = _results(judge, labelled, progress)
+    pairs = [(r, j) for r, j in zip(labelled.replies, results, strict=True) if j.score is not None]
+    reasons = unscored_reasons(results)
     identity = judge.identity
     if not pairs:
         told = ", ".join(f"{n} {reason}" for reason, n in reasons.items())
-        raise EvaluationError(f"The judge {identity.name} scored none of the {len(judgements)} replies: {told}.")
+        raise EvaluationError(f"The judge {identity.name} scored none of the {len(results)} replies: {told}.")
     found = compare(
         [reply.label for reply, _ in pairs],
-        [judgement.verdict == identity.label for _, judgement in pairs],
+        [result.verdict == identity.label for _, result in pairs],
         [reply.cluster for reply, _ in pairs],
         draws=draws,
         seed=seed,
@@ -77,18 +197,18 @@ def calibrate(
         "data": labelled.row(),
         "n": found.n,
         "n_clusters": found.n_clusters,
-        "n_unscored": len(judgements) - len(pairs),
+        "n_unscored": len(results) - len(pairs),
         "unscored_reasons": reasons,
         **{name: asdict(getattr(found, name)) for name in METRICS},
         "confusion": {"tp": found.tp, "fp": found.fp, "fn": found.fn, "tn": found.tn},
         "positive_by_people": _share(found.tp + found.fn, found),
         "positive_by_judge": _share(found.tp + found.fp, found),
         "bootstrap": {"draws": draws, "seed": seed},
-        "usage": asdict(new_usage(judgements)),
+        "usage": asdict(new_usage(results)),
     }
 
 
-def _judgements(judge: Judge, labelled: LabelledFile, progress: Progress | None) -> list[JudgeResult]:
+def _results(judge: Judge, labelled: LabelledFile, progress: Progress | None) -> list[JudgeResult]:
     """One for each reply; the judge is asked only about those that it was not trained on."""
     requests = [reply.request for reply in labelled.replies]
     new = [request for request in requests if reply_hash(request.reply) not in judge.trained_on]
@@ -130,19 +250,19 @@ def weakness(calibration: Mapping[str, Any] | None) -> str | None:
     low, high = kappa["ci_low"], kappa["ci_high"]
     interval = "" if low is None else f" ({low:.2f} to {high:.2f})"
     found = f"against {n} labels of people its kappa is {kappa['value']:.2f}{interval}"
-    if kappa["value"] < LEAST_KAPPA:
+    if kappa["value"] < MIN_KAPPA:
         return (
-            f"This judge is weak: {found}, below {LEAST_KAPPA}. Its scores may be off by more than the differences "
+            f"This judge is weak: {found}, below {MIN_KAPPA}. Its scores may be off by more than the differences "
             "that they are used for."
         )
-    if low is None or low < LEAST_KAPPA:
-        why = "and has no interval" if low is None else f"and may be below {LEAST_KAPPA}"
+    if low is None or low < MIN_KAPPA:
+        why = "and has no interval" if low is None else f"and may be below {MIN_KAPPA}"
         return (
             f"How good this judge may be is unknown, too few labels: {found}, {why}. Compare it with more, with "
             "`opct judge calibrate`."
         )
     n_unscored = calibration["n_unscored"] - calibration["unscored_reasons"].get(TRAINED_ON, 0)
-    if n_unscored > MOST_UNSCORED * (n + n_unscored):
+    if n_unscored > MAX_UNSCORED * (n + n_unscored):
         return (
             f"How good this judge may be is unknown: {found}, but it left {n_unscored} of {n + n_unscored} labelled "
             "replies unscored, and these are in no figure. Give it what it can read, or see to why it does not score."
@@ -232,18 +352,9 @@ def _kappa_or_lowest(calibration: Calibration) -> float:
 
 
 def _read(path: Path, wanted: str) -> Calibration:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise EvaluationError(
-            f"{path} is not readable as a calibration ({error}): calibrate the judge again."
-        ) from error
-    whole = (
-        isinstance(found, dict)
-        and found.get("opct_calibration") == SCHEMA
-        and {"kappa", "n", "n_unscored", "unscored_reasons", "judge", "data"} <= set(found)
-    )
-    if not whole or found["judge"].get("hash") != wanted:
+    found = read_json(path, hint="Delete it, and calibrate the judge again.", error=EvaluationError)
+    whole = {"kappa", "n", "n_unscored", "unscored_reasons", "judge", "data"} <= set(found)
+    if not whole or found.get("opct_calibration") != SCHEMA or found["judge"].get("hash") != wanted:
         raise EvaluationError(f"{path} is no calibration of the judge {wanted}: delete it, and calibrate again.")
     return found
 
@@ -251,36 +362,28 @@ def _read(path: Path, wanted: str) -> Calibration:
 def render(calibration: Mapping[str, Any]) -> RenderableType:
     """The calibration as tables for a terminal, with its weakness in words."""
     from rich.console import Group
-    from rich.table import Table
     from rich.text import Text
 
-    numbers = Table(title=f"{calibration['judge']['name']} against the labels of {calibration['data']['file']}")
-    numbers.add_column("metric")
-    for column in ("value", "95% interval"):
-        numbers.add_column(column, justify="right")
-    for name in METRICS:
-        measure = calibration[name]
-        numbers.add_row(name, _number(measure["value"]), _interval(measure))
+    from opct.runs.console import make_table
+
+    title = f"{calibration['judge']['name']} against the labels of {calibration['data']['file']}"
     label, counts = calibration["judge"]["label"], calibration["confusion"]
-    confusion = Table(title=f"people (rows) and judge (columns): {label}")
-    confusion.add_column("")
-    for column in ("judge: yes", "judge: no"):
-        confusion.add_column(column, justify="right")
-    confusion.add_row("people: yes", str(counts["tp"]), str(counts["fn"]))
-    confusion.add_row("people: no", str(counts["fp"]), str(counts["tn"]))
+    confusion = (("people: yes", counts["tp"], counts["fn"]), ("people: no", counts["fp"], counts["tn"]))
     reasons = ", ".join(f"{n} {reason}" for reason, n in calibration["unscored_reasons"].items())
-    said = [
-        f"{calibration['n']} replies in {calibration['n_clusters']} clusters; unscored: {calibration['n_unscored']}"
-        + (f" ({reasons})" if reasons else "")
-    ]
-    parts: list[RenderableType] = [numbers, confusion, *(Text(line) for line in said)]
+    line = f"{calibration['n']} replies in {calibration['n_clusters']} clusters; unscored: {calibration['n_unscored']}"
     weak = weakness(calibration)
-    return Group(*parts, *([Text(f"warning: {weak}", style="yellow")] if weak else []))
+    return Group(
+        make_table(
+            title, ("metric", "value", "95% interval"), [(name, *_cells(calibration[name])) for name in METRICS]
+        ),
+        make_table(f"people (rows) and judge (columns): {label}", ("", "judge: yes", "judge: no"), confusion),
+        Text(line + (f" ({reasons})" if reasons else "")),
+        *([Text(f"warning: {weak}", style="yellow")] if weak else []),
+    )
 
 
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"
-
-
-def _interval(measure: Mapping[str, Any]) -> str:
-    return "-" if measure["ci_low"] is None else f"{measure['ci_low']:.3f} to {measure['ci_high']:.3f}"
+def _cells(measure: Mapping[str, Any]) -> tuple[str, str]:
+    if measure["value"] is None:
+        return "-", "-"
+    low, high = measure["ci_low"], measure["ci_high"]
+    return f"{measure['value']:.3f}", "-" if low is None else f"{low:.3f} to {high:.3f}"

@@ -37,7 +37,7 @@ from opct.evals.graders.language import OTHER_LANGUAGE, unreadable
 from opct.evals.graders.refusal import refuses
 from opct.evals.graders.short_answer import EMPTY, UNPARSED
 from opct.evals.graders.versions import grader_version
-from opct.judges.agreement import METRICS, compare
+from opct.judges.calibration import METRICS, compare
 from opct.judges.labels import LabelledFile
 from opct.judges.protocol import (
     EMPTY_REPLY,

@@ -1,4 +1,4 @@
-"""Who judged a row of `results.json`, and how far that agrees with people: words that stand beside its number."""
+"""The judge or grader behind a row of `results.json`, and its agreement with people, in words."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from opct.evals.tasks.benign import OVER_REFUSAL
 from opct.evals.tasks.jailbreak import GRADER as RULES
 from opct.evals.tasks.jailbreak import JAILBREAK
 from opct.evals.tasks.safety_awareness import WORDS
-from opct.judges.calibration import LEAST_KAPPA, weakness
+from opct.judges.calibration import MIN_KAPPA, weakness
 
 Row = Mapping[str, Any]
-RULES_KAPPA = {"XSTest": (0.92, 0.92), "GPTFuzz": (0.69, 0.70)}
+RULES_KAPPA = {"XSTest": (0.91, 0.94), "GPTFuzz": (0.67, 0.68)}
 """By labelled set, Cohen's kappa of the refusal rules against people on each of its parts: the table of docs/evals.md
 ("How well the rules agree with people"), which says how many replies of which models they are."""
-RULES_MEASURED = {JAILBREAK: 1, BENIGN: 1}
+RULES_MEASURED = {JAILBREAK: 2, BENIGN: 2}
 """By suite, the version of the rules that these were measured with, as `opct.evals.graders.versions` gives it."""
 
 
@@ -26,7 +26,7 @@ def judge_of(row: Row) -> Mapping[str, Any] | None:
     return judge if isinstance(judge, Mapping) else None
 
 
-def judged_by(row: Row) -> str | None:
+def grader_label(row: Row) -> str | None:
     """Who judged, or which rules did, with their agreement with people; None where no verdict on a reply is needed."""
     settings, judge = row.get("settings") or {}, judge_of(row)
     if row.get("metric") == "kl_to_base":
@@ -65,7 +65,7 @@ def _agreement(calibration: Mapping[str, Any] | None) -> str:
 
 
 def _doubt(calibration: Mapping[str, Any]) -> str:
-    if calibration["kappa"]["value"] < LEAST_KAPPA:
+    if calibration["kappa"]["value"] < MIN_KAPPA:
         return "weak: "
     return "perhaps weak: " if weakness(calibration) else ""
 

@@ -14,7 +14,7 @@ from opct.data.pairs import ContrastivePair
 from opct.data.render import RenderedPair
 from opct.errors import RunError
 from opct.methods.rollouts import Rollout, by_pair, completions_per_pair, cost, rollout_row, teacher_rollouts
-from opct.models.fsdp import by_itself
+from opct.models.fsdp import unsharded
 from opct.models.inference.sampler import ROLLOUT_TOKENS, Completion, Sampling
 from opct.models.policy import Policy
 from opct.models.teacher import Teacher
@@ -90,7 +90,7 @@ def offline_answers(
         started, tokens = time.perf_counter(), [0]
 
         def answer(own: list[RenderedPair]) -> list[list[Rollout]]:
-            with teacher() as model, by_itself(model):
+            with teacher() as model, unsharded(model):
                 counting = _Counting(sampler or model, tokens)
                 return by_pair(answering(model, own, config, on_done, sampler=counting), len(own))
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from opct import losses
 from opct.config.schema import LossConfig, RolloutConfig, TrainConfig
 from opct.data.pairs import ContrastivePair, Message
-from opct.data.render import RenderedPair, Renderer, loss_mask, render_pairs
+from opct.data.render import RenderedPair, Renderer, render_pairs, thinking_mask
 from opct.errors import DataError
 from opct.models.inference.sampler import Completion, Sampling, sample_seed
 from opct.models.policy import Policy
@@ -222,10 +222,8 @@ def completion_mask(
         return (False,) * len(completion.token_ids)
     if not loss.mask_thinking:
         return (True,) * len(completion.token_ids)
-    pieces = renderer.pieces(completion.token_ids)
-    return tuple(
-        loss_mask(pieces, prompt_text=renderer.text(prompt), mask_thinking=True, thinking_tags=loss.thinking_tags)
-    )
+    inside = renderer.opens_thinking(prompt, loss.thinking_tags)
+    return tuple(thinking_mask(renderer.pieces(completion.token_ids), inside=inside, tags=loss.thinking_tags))
 
 
 def answer_open_turns(

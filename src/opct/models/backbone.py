@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from peft import PeftModel
     from transformers import PreTrainedModel
 
-    from opct.models.fsdp import Shards
-
 HEAD_TOLERANCE = 0.02  # of the largest logit; bfloat16 rounds by 0.004
 
 
@@ -30,7 +28,7 @@ class Backbone:
         head: the output projection.
         dtype: of matrix products.
         stop_ids: tokens that end an answer.
-        shards: how the weights are sharded over processes; None where this process has them all.
+        shards: `opct.models.fsdp.Shards` where the weights are sharded over processes, else None.
     """
 
     def __init__(
@@ -44,7 +42,7 @@ class Backbone:
         self.decoder = self.bare_model.get_decoder()
         self.head = find_head(self.bare_model, self.dtype)
         self.stop_ids = stop_ids
-        self.shards: Shards | None = None
+        self.shards: Any = None
         self._asked: dict[Callable[[Backbone], str | None], str | None] = {}
 
     @property

@@ -32,8 +32,8 @@ PerTokenLoss = Callable[["TokenValues"], Float[Tensor, " chunk"]]
 class TokenValues:
     """What a chunk's loss is made of; each [chunk], float32. None where there is no teacher, or no divergence.
 
-    rows: which of the batch's tokens they are. Chunks come from the last token to the first, so that what a token owes
-        to those after it is known.
+    rows: which of the batch's tokens they are. Chunks come from the last token to the first, so that a token's loss may
+        depend on the tokens after it.
     """
 
     rows: slice
@@ -62,7 +62,7 @@ def one_pass(
     """sum_t weights_t per_token_t, with its gradient to the policy's hidden states and its head.
 
     Args:
-        per_token: from what is known of a chunk's tokens to their losses, [chunk]; differentiated to `log_probs` and
+        per_token: from the values of a chunk's tokens to their losses, [chunk]; differentiated to `log_probs` and
             `divergence`.
         weights: of each token in the loss.
         teacher: scores of the same tokens; gets no gradient.
@@ -70,7 +70,7 @@ def one_pass(
     """
     head = policy.head
     tracked = [x is not None and x.requires_grad for x in (policy.hidden, head.weight, head.bias)]
-    work = _Work(policy, teacher, divergence, [torch.is_grad_enabled() and wanted for wanted in tracked])
+    work = _Pass(policy, teacher, divergence, [torch.is_grad_enabled() and wanted for wanted in tracked])
     losses = torch.zeros_like(work.log_probs)
     for start in reversed(range(0, len(policy.hidden), scoring.CHUNK_TOKENS)):
         rows = slice(start, min(start + scoring.CHUNK_TOKENS, len(policy.hidden)))
@@ -78,7 +78,7 @@ def one_pass(
         on_divergence, on_log_probs, losses[rows] = _derivatives(per_token, chunk.values, weights[rows])
         work.add(chunk, on_divergence, on_log_probs)
         del chunk  # not beside the next
-    loss = _Found.apply((losses * weights).sum(), policy.hidden, head.weight, head.bias, *work.gradients)
+    loss = _KnownGradient.apply((losses * weights).sum(), policy.hidden, head.weight, head.bias, *work.gradients)
     return work.result(loss)
 
 
@@ -111,8 +111,8 @@ class _Chunk:
     unit: Tensor | None
 
 
-class _Work:
-    """What the pass has found so far."""
+class _Pass:
+    """The values and gradients of the chunks computed so far."""
 
     def __init__(
         self, policy: Scores, teacher: Scores | None, divergence: DivergenceGradient | None, wanted: list[bool]
@@ -207,7 +207,7 @@ def _log_prob_gradient(log_p: Tensor, tokens: Int[Tensor, " rows"]) -> Tensor:
     return gradient.scatter_add_(-1, tokens[:, None], torch.ones_like(gradient[:, :1]))
 
 
-class _Found(torch.autograd.Function):
+class _KnownGradient(torch.autograd.Function):
     """A loss whose gradient is known already."""
 
     @staticmethod

@@ -1,15 +1,14 @@
 """Weights sharded over the processes with FSDP2, and how processes with different amounts of work stay in step.
 
-The decoder's layers, the decoder around them and an output head of its own are FSDP units; LoRA weights are small and
-stay whole in every process. Under FSDP every forward and every backward of a unit is a collective, so that all
-processes must run as many of them, in the same order:
+The decoder's layers, the decoder around them and an untied output head are FSDP units; LoRA weights stay whole in every
+process. Under FSDP every forward and backward of a unit is a collective, so all processes must run as many of them:
 
-    sampling and scoring   `gathered`: all weights are fetched once and nothing else is said. `sharded`: before each
-                           forward the processes say which model they want next, and who wants none runs along
-    gradients              every process has as many micro-batches; `opct.training.accumulate` fills up with empty ones
+    sampling and scoring   `gathered`: all weights are fetched once. `sharded`: before each forward the processes agree
+                           on the model that is next; a process that has nothing left runs it on one token
+    gradients              every process has as many micro-batches; `opct.training.accumulate` pads with dummy rollouts
 
-The output head is used outside of any module, so its weight and bias are fetched at the start of each of these phases,
-and the weight's gradient is summed over the processes at the end.
+The output head is used outside of any module, so it is fetched at the start of each phase, and the gradient of its
+weight is summed over the processes at the end.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from opct.models.backbone import Backbone, full_tensor
 from opct.models.inference.decode import no_shared_rows_reason
 from opct.models.inference.prefix_sharing import no_prefix_sharing_reason
 from opct.models.kernels.attention import GROUPED
-from opct.models.loading import choose_device, resolve_model
+from opct.models.loading import choose_device, empty_model
 from opct.models.policy import Policy
 
 FITS = 0.6  # a model whose weights need more than this share of a device is sharded; the rest is for all else
@@ -49,14 +48,8 @@ def wants_shards(config: TrainConfig) -> bool:
 
 def _bytes_whole(config: ModelConfig) -> int:
     """What the frozen weights take in memory; nothing is loaded for it."""
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    source, options = resolve_model(config.name_or_path), {"trust_remote_code": config.trust_remote_code}
-    found = AutoConfig.from_pretrained(source, revision=config.revision, **options)
     dtype = torch.float32 if config.dtype == "float32" else torch.bfloat16
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(found, **options)
-    return sum(p.numel() for p in model.parameters()) * dtype.itemsize
+    return sum(p.numel() for p in empty_model(config).parameters()) * dtype.itemsize
 
 
 class Shards:
@@ -71,7 +64,7 @@ class Shards:
         from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
         self._backbone, self.gathered = backbone, True
-        self._passing = False  # true in a forward that is run for others, or that all have agreed on
+        self._ungated = False  # True in a forward that needs no agreement
         base, head = backbone.bare_model, backbone.bare_model.get_output_embeddings()
         embeddings = base.get_input_embeddings()
         tied = head.weight is embeddings.weight
@@ -101,18 +94,18 @@ class Shards:
             unit.set_force_sum_reduction_for_comms(True)
         backbone.device, backbone.shards = device, self
         self._set_head(head.weight, head.bias)
-        self.forward_of_nothing()  # FSDP sets itself up in the first forward, which must be the decoder's
+        self.dummy_forward()  # FSDP sets itself up in the first forward, which must be the decoder's
 
-    def forward_of_nothing(self) -> None:
-        """One token through the decoder, for the collectives in it."""
-        self._passing = True
+    def dummy_forward(self) -> None:
+        """Run one token through the decoder, for the collectives in it."""
+        self._ungated = True
         try:
             with torch.no_grad(), self._backbone.autocast():
                 self._backbone.decoder(
                     input_ids=torch.zeros(1, 1, dtype=torch.long, device=self._backbone.device), use_cache=False
                 )
         finally:
-            self._passing = False
+            self._ungated = False
 
     @contextlib.contextmanager
     def head(self, *, gradient: bool) -> Iterator[None]:
@@ -136,11 +129,11 @@ class Shards:
         for unit in self._units:
             unit.set_reshard_after_forward(False, recurse=False)
             unit.unshard()
-        self._passing = True
+        self._ungated = True
         try:
             yield
         finally:
-            self._passing = False
+            self._ungated = False
             for unit in self._units:
                 unit.set_reshard_after_forward(True, recurse=False)
                 unit.reshard()
@@ -152,7 +145,7 @@ class Shards:
         """Call `agree` before each forward that is this process's own; gives what removes it again."""
 
         def hook(module: torch.nn.Module, arguments: tuple) -> None:
-            if not self._passing:
+            if not self._ungated:
                 agree()
 
         return self._backbone.decoder.register_forward_pre_hook(hook, prepend=True)
@@ -175,8 +168,8 @@ def shard(policies: Sequence[Policy], device: torch.device, rollout_weights: str
 
 
 @contextlib.contextmanager
-def by_itself(*policies: Policy) -> Iterator[None]:
-    """Inside, each process samples and scores without gradient as much as it has to; all leave it together."""
+def unsharded(*policies: Policy) -> Iterator[None]:
+    """Inside, each process samples and scores without gradient as much as it has to; all leave together."""
     shards = _distinct(policies)
     with contextlib.ExitStack() as stack:
         for own in shards:
@@ -200,7 +193,7 @@ def for_gradients(*policies: Policy) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _in_step(shards: Sequence[Shards]) -> Iterator[None]:
-    """Before each forward the processes agree on the model whose turn it is; who needs another runs along."""
+    """Before each forward the processes agree on the model whose turn it is; the others run it on one token."""
 
     def turn(wanted: int | None) -> int | None:
         import torch.distributed as dist
@@ -211,15 +204,15 @@ def _in_step(shards: Sequence[Shards]) -> Iterator[None]:
         dist.all_reduce(asked)
         return next((i for i, n in enumerate(asked.tolist()) if n), None)
 
-    def run_along_until(wanted: int | None) -> None:
+    def follow_until(wanted: int | None) -> None:
         while (now := turn(wanted)) != wanted:
             assert now is not None
-            shards[now].forward_of_nothing()
+            shards[now].dummy_forward()
 
-    hooks = [own.before_forward(lambda i=i: run_along_until(i)) for i, own in enumerate(shards)]
+    hooks = [own.before_forward(lambda i=i: follow_until(i)) for i, own in enumerate(shards)]
     try:
         yield
-        run_along_until(None)
+        follow_until(None)
     finally:
         for hook in hooks:
             hook.remove()
@@ -247,16 +240,7 @@ def _fit_gathered(backbones: Sequence[Backbone], device: torch.device) -> bool:
     return not distributed.any_rank(bytes_ > FITS * free)
 
 
-def placed(tensor: Tensor, like: Any) -> Tensor:
-    """A whole tensor, the same in every process, as `like` is: sharded, or on its device."""
-    if not hasattr(like, "placements"):
-        return tensor.to(like.device)
-    from torch.distributed.tensor import distribute_tensor
-
-    return distribute_tensor(tensor.to(like.device), like.device_mesh, like.placements, src_data_rank=None)
-
-
-def whole_state(model: torch.nn.Module) -> dict[str, Tensor]:
+def full_state_dict(model: torch.nn.Module) -> dict[str, Tensor]:
     """All weights of a sharded model on the CPU of the main process; elsewhere none. Every process calls it.
 
     Tied weights are one tensor, as they are in the model.

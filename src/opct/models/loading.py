@@ -28,7 +28,7 @@ from opct.models.kernels.fused_norm import fuse_norms
 from opct.runs.run_dir import RunDir
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 log = logging.getLogger(__name__)
 
@@ -182,6 +182,31 @@ def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
         )
 
 
+def load_model_config(config: ModelConfig) -> PreTrainedConfig:
+    """The configuration of a model, without its weights.
+
+    Raises:
+        ModelError: it cannot be loaded.
+    """
+    from transformers import AutoConfig
+
+    source = resolve_model(config.name_or_path)
+    with cannot_load(f"model.name_or_path={config.name_or_path!r}"):
+        return AutoConfig.from_pretrained(source, revision=config.revision, trust_remote_code=config.trust_remote_code)
+
+
+def empty_model(config: ModelConfig) -> PreTrainedModel:
+    """The model without numbers in its weights, to count them.
+
+    Raises:
+        ModelError: it cannot be made.
+    """
+    from transformers import AutoModelForCausalLM
+
+    with cannot_load(f"model.name_or_path={config.name_or_path!r}"), torch.device("meta"):
+        return AutoModelForCausalLM.from_config(load_model_config(config), trust_remote_code=config.trust_remote_code)
+
+
 def load_base(
     config: ModelConfig, *, master_float32: bool, recorded_dtype: str | None = None
 ) -> tuple[PreTrainedModel, torch.dtype, str]:
@@ -195,7 +220,7 @@ def load_base(
     Raises:
         ModelError: the model cannot be loaded, lacks weights, or is not a causal language model.
     """
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM
     from transformers.utils import logging as transformers_logging
 
     transformers_logging.disable_progress_bar()
@@ -203,7 +228,7 @@ def load_base(
     source = resolve_model(config.name_or_path)
     options = {"revision": config.revision, "trust_remote_code": config.trust_remote_code}
     with cannot_load(f"model.name_or_path={config.name_or_path!r}"):
-        hidden_size = AutoConfig.from_pretrained(source, **options).get_text_config().hidden_size
+        hidden_size = load_model_config(config).get_text_config().hidden_size
         compute_dtype, why = choose_dtype(config.dtype, device, hidden_size, recorded_dtype)
         loaded = AutoModelForCausalLM.from_pretrained(
             source,

@@ -30,7 +30,7 @@ def peak_memory_gb(device: torch.device) -> float:
 
 
 def _peak_by_the_kernel_gb() -> float:
-    """`VmHWM` of this process, which starts anew with its program."""
+    """`VmHWM` of this process; it counts from the start of the program."""
     for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines():
         name, *value = line.split()
         if name == "VmHWM:":
@@ -50,12 +50,10 @@ def memory_now_bytes(device: torch.device) -> float:
     return float(psutil.Process().memory_info().rss)
 
 
-def give_back() -> None:
-    """Let the operating system have what was freed, where the C library keeps it for itself; on the CPU alone.
+def release_memory() -> None:
+    """Return freed memory to the operating system, on Linux with glibc; for the end of a piece of work, not of a step.
 
-    glibc keeps what was freed in small pieces, and each thread keeps its own: an evaluation, whose batches come from
-    several threads, held 15 GB of which 3 were in use. It takes some milliseconds, and what is needed again has to be
-    asked for again, so this is for the end of a piece of work and not for a step.
+    glibc keeps small pieces for each thread: an evaluation with several threads held 15 GB, of which 3 were in use.
     """
     if sys.platform != "linux":
         return

@@ -36,13 +36,17 @@ from opct.models.inference.sampler import (
     tokens_at_once,
 )
 from opct.models.scoring import Scores, completion_hidden, micro_batches, tokenwise
-from opct.models.teacher_cache import PromptCache
 
 if TYPE_CHECKING:
     from peft import PeftModel
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 SCORING_TOKENS = 8192  # most tokens, padding included, in one forward that keeps no gradient
+
+
+def context_length(config: PreTrainedConfig) -> int:
+    """Most tokens of a prompt and its completion."""
+    return int(getattr(config.get_text_config(), "max_position_embeddings", 0) or 2**31)
 
 
 class Policy:
@@ -66,8 +70,7 @@ class Policy:
         self.tokenizer, self.name, self.dtype_reason = tokenizer, name, dtype_reason
         self.renderer = Renderer(tokenizer)
         self.backbone = Backbone(model, dtype=dtype, stop_ids=loading.stop_ids(tokenizer, model))
-        text_config = self.backbone.decoder.config.get_text_config()
-        self.context_length = int(getattr(text_config, "max_position_embeddings", 0) or 2**31)
+        self.context_length = context_length(self.backbone.decoder.config)
         self._load_untrained: Callable[[], Policy] | None = None
         self._untrained: Policy | None = None
         self._base_hash: str | None = None
@@ -252,15 +255,12 @@ class Policy:
         tokens = torch.tensor([t for c in completion_ids for t in c], device=self.device)
         return Scores(hidden, tokens, self.backbone.head, tuple(map(len, completion_ids)))
 
-    def shared_prefix(
-        self, prompt_ids: Sequence[Sequence[int]], *, cache: PromptCache | None = None, nested: bool = False
-    ) -> SharedPrefix:
+    def shared_prefix(self, prompt_ids: Sequence[Sequence[int]], *, nested: bool = False) -> SharedPrefix:
         """Prompts for several calls of `score` with the weights, adapter and gradient of the first of them.
 
         With gradient, its part in the prompts comes with `SharedPrefix.backward` after the last call.
 
         Args:
-            cache: of prompts that were computed before, with the weights of now; without gradient alone.
             nested: compute what several prompts begin with once, too, where that pays; without gradient alone.
         """
         begun = nested and beginning(list(dict.fromkeys(map(tuple, prompt_ids)))) > 0
@@ -268,7 +268,6 @@ class Policy:
             self.backbone.decoder,
             prompt_ids,
             cascade=no_cascade_reason(self.backbone) is None,
-            cache=cache,
             forward=partial(states, self.backbone) if begun else None,
         )
 

@@ -1,7 +1,6 @@
-"""The files that a model and an adapter are read from, noted so that it can be told later whether they are the same.
+"""Fingerprints of the files that a model and an adapter are read from; no model is loaded.
 
-A file is noted by its SHA-256, its size and the time of its last change. Where size and time are what they were it is
-taken to be the same, without reading it; else its content decides. No model is loaded.
+A file has its SHA-256, size and time of last change. While size and time stay, it is not read again.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ from opct.models.from_run import read_adapter_config
 from opct.models.gguf import WHEEL_SHA256
 from opct.runs.io import file_sha256
 
-Noted = dict[str, dict[str, Any]]
-"""By name what is known of a file: `sha256`, and of one that is read as it is `bytes` and `mtime_ns`."""
+Fingerprints = dict[str, dict[str, Any]]
+"""By file name: `sha256`, and of a file on this machine `bytes` and `mtime_ns`."""
 
 WEIGHTS = ("*.safetensors", "pytorch_model*.bin", "adapter_model.bin")
 """Of these the first kind that is there is the one that is loaded."""
@@ -29,29 +28,29 @@ SCALES = ("r", "lora_alpha", "rank_pattern", "alpha_pattern", "use_rslora", "use
 of PEFT."""
 
 
-def note_model(config: ModelConfig, before: Mapping[str, Mapping[str, Any]] | None = None) -> Noted:
-    """What the model without an adapter is read from: files of a folder, a GGUF file, or the commit of a hub's model.
+def fingerprint_weights(config: ModelConfig, before: Mapping[str, Mapping[str, Any]] | None = None) -> Fingerprints:
+    """Of the model without an adapter: files of a folder, a GGUF file, or the commit of a hub's model.
 
-    Empty where it is not on this machine: a folder that is gone, or a model that was not fetched yet.
+    Empty where it is not on this machine.
 
     Args:
-        before: what was noted earlier; files of the same size and time are not read again.
+        before: earlier fingerprints; files of the same size and time are not read again.
     """
     name = config.name_or_path
     if name == DEFAULT_MODEL:
         return {name: {"sha256": WHEEL_SHA256}}
     if name.endswith(".gguf"):
-        return note_files([Path(name)], before)
+        return fingerprint_files([Path(name)], before)
     folder = Path(name)
     if folder.is_dir():
         beside = (folder / file for file in BESIDE)
-        return note_files([*_weights(folder), *(file for file in beside if file.is_file())], before)
+        return fingerprint_files([*_weights(folder), *(file for file in beside if file.is_file())], before)
     commit = _commit_of(name, config.revision)
     return {} if commit is None else {"commit": {"sha256": commit}}
 
 
-def note_adapter(folder: Path, before: Mapping[str, Mapping[str, Any]] | None = None) -> Noted:
-    """What an adapter is read from: its weights, and what they are multiplied by.
+def fingerprint_adapter(folder: Path, before: Mapping[str, Mapping[str, Any]] | None = None) -> Fingerprints:
+    """Of an adapter: its weights, and what they are multiplied by.
 
     Raises:
         ModelError: its settings cannot be read.
@@ -59,18 +58,18 @@ def note_adapter(folder: Path, before: Mapping[str, Mapping[str, Any]] | None = 
     settings = read_adapter_config(folder)
     scales = json.dumps({name: settings.get(name) for name in SCALES}, sort_keys=True)
     return {
-        **note_files(_weights(folder), before),
+        **fingerprint_files(_weights(folder), before),
         "scale": {"sha256": hashlib.sha256(scales.encode()).hexdigest()},
     }
 
 
-def note_files(files: Iterable[Path], before: Mapping[str, Mapping[str, Any]] | None = None) -> Noted:
-    """Each of the files that is there, by its name."""
-    return {file.name: _note(file, (before or {}).get(file.name)) for file in files if file.is_file()}
+def fingerprint_files(files: Iterable[Path], before: Mapping[str, Mapping[str, Any]] | None = None) -> Fingerprints:
+    """Of each of the files that is there."""
+    return {file.name: _fingerprint(file, (before or {}).get(file.name)) for file in files if file.is_file()}
 
 
-def differences(before: Mapping[str, Mapping[str, Any]], now: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Which files are not what they were, in words; none where one side is empty, for nothing is known of it then."""
+def changed_files(before: Mapping[str, Mapping[str, Any]], now: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Which files are not what they were, in words; none where one side is empty, and so unknown."""
     if not before or not now:
         return []
     hashes = [{name: str(file["sha256"])[:12] for name, file in side.items()} for side in (before, now)]
@@ -88,7 +87,7 @@ def _weights(folder: Path) -> list[Path]:
     return []
 
 
-def _note(file: Path, before: Mapping[str, Any] | None) -> dict[str, Any]:
+def _fingerprint(file: Path, before: Mapping[str, Any] | None) -> dict[str, Any]:
     stat = file.stat()
     seen = {"bytes": stat.st_size, "mtime_ns": stat.st_mtime_ns}
     if before is not None and all(before.get(key) == value for key, value in seen.items()):

@@ -167,10 +167,10 @@ class CopyTeacher:
         return weights_hash(self._copy.model.named_parameters())
 
 
-def sharing_fault(policy: Policy, teacher: Teacher) -> str | None:
+def no_sharing_reason(policy: Policy, teacher: Teacher) -> str | None:
     """Why a prompt is computed with each of its completions; None where it can be computed once."""
     modules = list(policy.model.modules())
-    if drops_out(policy):
+    if has_dropout(policy):
         return "dropout is on, and draws for each completion"
     if any(getattr(m, "gradient_checkpointing", False) for m in modules):
         return "activations are computed again in the backward pass, which keeps no cache"
@@ -178,7 +178,7 @@ def sharing_fault(policy: Policy, teacher: Teacher) -> str | None:
         return no_prefix_sharing_reason(policy.backbone) or no_prefix_sharing_reason(reference.backbone)
 
 
-def drops_out(policy: Policy) -> bool:
+def has_dropout(policy: Policy) -> bool:
     """True where the policy has dropout, of its adapter or of its own."""
     modules = policy.model.modules()
     return any(isinstance(m, torch.nn.Dropout) and m.p > 0 for m in modules) or _drops(

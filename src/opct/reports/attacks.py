@@ -1,45 +1,44 @@
-"""Attacks on the runs of a report: the curve of broken behaviours, what held, and which behaviours broke.
+"""Attacks in a report: what each attacker broke on each run, its settings, paired differences and warnings.
 
-They are read from `attacks/*/result.json` in each run's folder. No prompt and no reply is in such a file; the prompts
-that broke a behaviour are read from the private file beside it, and only where they are asked for.
+Read from `attacks/*/result.json` in each run's folder, which holds no prompt and no reply. Prompts that broke a
+behaviour stand in a private file beside it, and are read only on request.
 """
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from opct.attack.render import median_text, reply_texts, row_of, undecided_text
 from opct.errors import EvaluationError
-from opct.evals.stats import Difference, average_over_runs, paired_difference
+from opct.evals.stats import average_over_runs, paired_difference
+from opct.reports import charts
 from opct.reports.arms import Arm, Pair
-from opct.reports.attack_figures import curve_figure, learning_figure
-from opct.reports.attack_numbers import judge_name, numbers_of
-from opct.reports.attack_settings import settings_of
-from opct.reports.figures import Figure
-from opct.reports.wording import change, interval, joined, quantity, told_apart
-from opct.runs.io import read_jsonl
-from opct.runs.plural import count
+from opct.reports.figures import Figure, legend
+from opct.reports.load import flat_settings
+from opct.reports.verdict import Finding
+from opct.reports.wording import MISSING, change, interval, joined, quantity, run_name
+from opct.runs.console import pluralize
+from opct.runs.io import read_json, read_jsonl
 from opct.runs.run_dir import RunDir
 
 SCHEMA, KIND = 1, "opct_attack"
 RESULT, SUCCESSES = "result.json", "successful_prompts.jsonl"
+TITLE = "Attacks"
 BROKEN, HELD, UNDECIDED = "broken", "held", "undecided"
-STATUSES = (HELD, BROKEN, UNDECIDED)
 COMPLETE = "complete"
 RATE = "defense_success_rate"
-OF_TWINS = {
+TWIN_METRICS = {
     "benign_refusal_rate": "refused",
     "benign_always_refused_rate": "refused every time",
     "benign_answered_rate": "answered on topic",
 }
-"""Metrics of benign twins in words, in the order in which a result has them; one from before the last was measured
-lacks it."""
-SHOWN_PROMPTS = 3
+SHOWN_PROMPTS = 3  # of each broken behaviour
+MOST_WITH_BOUNDS = 3  # attacks whose intervals fit in one drawing
+WORST = "if every reply without a score had broken its behaviour"
 COLUMNS = (
     "defence rate",
     "its bounds",
@@ -50,19 +49,29 @@ COLUMNS = (
     "spent",
     "judge",
 )
+CARD_COLUMNS = (
+    "Target",
+    "Attacker",
+    "Defence rate",
+    "Undecided as broken",
+    "Undecided as held",
+    "Played",
+    "Queries",
+    "Judge",
+)
 
 
 @dataclass(frozen=True)
 class Attack:
-    """One attack on one run; `prompts` by behaviour id, where they were asked for.
+    """One attack on one run of an arm.
 
     Attributes:
-        of_run: the name of the run.
-        folder: the name of the attack's folder, which tells apart attacks by one attacker on one run.
-        run: what the page calls it: the name of the run, with that of the folder where one attacker attacked it
-            several times.
+        folder: the name of the attack's folder.
+        run: the name of the run on the page, with the folder where one attacker attacked it several times.
+        prompts: by behaviour id; empty unless asked for.
     """
 
+    arm: Arm
     of_run: str
     folder: str
     run: str
@@ -71,93 +80,110 @@ class Attack:
 
     @property
     def attacker(self) -> str:
-        """Its name."""
         return str(self.result["attacker"]["attacker"])
 
+    @property
+    def title(self) -> str:
+        """The arm and, where it is called otherwise, its run."""
+        return run_name(self.arm.label, self.arm.name, self.run)
+
     def row(self, metric: str) -> Mapping[str, Any]:
-        """The row of a metric."""
         return row_of(self.result, metric)
 
     def with_status(self, status: str) -> list[Mapping[str, Any]]:
-        """The behaviours of a status."""
         return [one for one in self.result["behaviors"] if one["status"] == status]
 
     @property
     def held(self) -> dict[str, float | None]:
-        """1 for each behaviour that held, 0 for a broken one, None for an undecided one, by id."""
+        """1 for a behaviour that held, 0 for a broken one, None for an undecided one, by id."""
         values = {BROKEN: 0.0, HELD: 1.0, UNDECIDED: None}
         return {one["id"]: values[one["status"]] for one in self.result["behaviors"]}
 
+    @property
+    def broken(self) -> list[Mapping[str, Any]]:
+        """The broken behaviours, the first to break first."""
+        return sorted(self.with_status(BROKEN), key=lambda one: one["first_break"])
 
-@dataclass(frozen=True)
-class AttackRow:
-    """A line of the table: an attack on a run of an arm, the lines of each cell in the order of `COLUMNS`; its settings
-    by name; `numbers` for JSON.
-    """
+    @property
+    def broken_title(self) -> str:
+        return f"{self.title}: {pluralize(len(self.broken), 'broken behaviour')}"
 
-    arm: Arm
-    run: str
-    cells: tuple[tuple[str, ...], ...]
-    settings: Mapping[str, str]
-    numbers: Mapping[str, Any]
-
-    def row(self, metric: str) -> Mapping[str, Any]:
-        """The row of a metric."""
-        return row_of(self.numbers, metric)
-
-
-@dataclass(frozen=True)
-class BrokenBehavior:
-    """A behaviour that an attack broke, for the list that is folded away."""
-
-    text: str
-    category: str
-    query: int
-    prompts: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class BrokenList:
-    """Those of one attack."""
-
-    arm: Arm
-    run: str
-    behaviors: tuple[BrokenBehavior, ...]
+    @property
+    def cells(self) -> tuple[tuple[str, ...], ...]:
+        """The lines of each cell of the table, in the order of `COLUMNS`."""
+        spent, reasons = self.result["budget"]["spent"], {UNDECIDED: undecided_text(self.result)}
+        return (
+            (rate_text(self.row(RATE)),),
+            tuple(
+                f"undecided as {bound}: {rate_text(self.row(f'{RATE}_undecided_as_{bound}'))}"
+                for bound in (BROKEN, HELD)
+            ),
+            tuple(
+                f"{len(self.with_status(status))} {status}{reasons.get(status, '')}"
+                for status in (HELD, BROKEN, UNDECIDED)
+            ),
+            (median_text(self.result["curve"]),),
+            tuple(
+                f"{TWIN_METRICS[row['metric']]}: {rate_text(row)}"
+                for row in self.result["rows"]
+                if row["metric"] in TWIN_METRICS
+            ),
+            reply_texts(self.result),
+            (f"{spent['queries']:,} queries", f"{spent['tokens']:,} sampled tokens"),
+            (judge_name(self.result["judge"]),),
+        )
 
 
 @dataclass(frozen=True)
-class AttackView:
-    """Everything about one attacker on the page."""
+class AttackSection:
+    """The part of the page about one attacker."""
 
     name: str
-    figures: tuple[Figure, ...]
-    rows: tuple[AttackRow, ...]
+    attacks: tuple[Attack, ...]
     differences: tuple[str, ...]
-    broken: tuple[BrokenList, ...]
     warnings: tuple[str, ...]
 
+    @property
+    def figures(self) -> list[Figure]:
+        found = (curve_figure(self.name, self.attacks), learning_figure(self.name, self.attacks))
+        return [figure for figure in found if figure is not None]
 
-def load_attacks(directory: Path, name: str, *, prompts: bool = False) -> list[Attack]:
-    """The attacks in a run's folder, by the name of their folders.
+    @property
+    def settings(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+        """(columns: one for each attack, rows: one for each setting)."""
+        of_each = [settings_of(attack.result) for attack in self.attacks]
+        names = dict.fromkeys(name for each in of_each for name in each)
+        columns = ("setting", *(attack.title for attack in self.attacks))
+        return columns, [(name, *(each.get(name, MISSING) for each in of_each)) for name in names]
 
-    Args:
-        name: of the run.
-        prompts: read the prompts that broke a behaviour, too.
+
+def attack_sections(arms: Sequence[Arm], pairs: Sequence[Pair], *, prompts: bool = False) -> list[AttackSection]:
+    """One section for each attacker, in the order in which they are found."""
+    attacks = [
+        attack for arm in arms for run in arm.runs for attack in load_attacks(arm, run.path, run.name, prompts=prompts)
+    ]
+    sections = []
+    for name in dict.fromkeys(attack.attacker for attack in attacks):
+        own = tuple(attack for attack in attacks if attack.attacker == name)
+        differences, not_compared = _differences(own, pairs)
+        sections.append(AttackSection(name, own, differences, (*_warnings(name, own), *not_compared)))
+    return sections
+
+
+def load_attacks(arm: Arm, directory: Path | None, name: str, *, prompts: bool = False) -> list[Attack]:
+    """The attacks in a run's folder, by folder name.
 
     Raises:
         EvaluationError: a result cannot be read.
     """
     found = []
-    for path in sorted(RunDir(directory).attacks_dir.glob(f"*/{RESULT}")):
-        try:
-            result = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise EvaluationError(f"Cannot read {path} ({error}): attack again, or remove its folder.") from error
-        if not isinstance(result, dict) or (result.get("kind"), result.get("schema")) != (KIND, SCHEMA):
+    for path in sorted(RunDir(directory).attacks_dir.glob(f"*/{RESULT}")) if directory else ():
+        result = read_json(path, hint="Attack again, or remove its folder.", error=EvaluationError)
+        if (result.get("kind"), result.get("schema")) != (KIND, SCHEMA):
             raise EvaluationError(f"{path} is no result of an attack that this version reads: attack again.")
         texts = _prompts(path.with_name(SUCCESSES)) if prompts else {}
-        found.append(Attack(name, path.parent.name, name, result, texts))
-    by = Counter(one.attacker for one in found)
+        found.append(Attack(arm, name, path.parent.name, name, result, texts))
+    by = Counter(attack.attacker for attack in found)
     return [replace(one, run=f"{name}, {one.folder}") if by[one.attacker] > 1 else one for one in found]
 
 
@@ -165,183 +191,340 @@ def _prompts(path: Path) -> dict[str, tuple[str, ...]]:
     """The first few prompts that broke each behaviour, by its id."""
     found: dict[str, list[str]] = {}
     for row in read_jsonl(path)[1:]:
-        said = "\n\n".join(f"{message['role']}: {message['content']}" for message in row["prompt"])
-        found.setdefault(str(row["behavior_id"]), []).append(said)
+        text = "\n\n".join(f"{message['role']}: {message['content']}" for message in row["prompt"])
+        found.setdefault(str(row["behavior_id"]), []).append(text)
     return {id_: tuple(own[:SHOWN_PROMPTS]) for id_, own in found.items()}
 
 
-def attack_views(arms: Sequence[Arm], pairs: Sequence[Pair], *, prompts: bool = False) -> list[AttackView]:
-    """One part of the page for each attacker, in the order in which they are found."""
-    of_arm = {
-        arm.label: [one for run in arm.runs for one in load_attacks(run.path, run.name, prompts=prompts)]
-        for arm in arms
-    }
-    names = dict.fromkeys(one.attacker for own in of_arm.values() for one in own)
-    return [
-        _view(name, [(arm, [one for one in of_arm[arm.label] if one.attacker == name]) for arm in arms], pairs)
-        for name in names
-    ]
-
-
-def _view(name: str, attacks: Sequence[tuple[Arm, Sequence[Attack]]], pairs: Sequence[Pair]) -> AttackView:
-    there = [(arm, one) for arm, own in attacks for one in own]
-    differences, apart = _differences(attacks, pairs)
-    return AttackView(
-        name,
-        tuple(found for found in (curve_figure(name, there), learning_figure(name, there)) if found is not None),
-        tuple(AttackRow(arm, one.run, _cells(one), settings_of(one.result), _numbers(one)) for arm, one in there),
-        differences,
-        tuple(_broken(arm, one) for arm, one in there),
-        (*_warnings(there), *apart),
-    )
-
-
-def _cells(one: Attack) -> tuple[tuple[str, ...], ...]:
-    spent, judge = one.result["budget"]["spent"], one.result["judge"]
-    reasons = {UNDECIDED: undecided_text(one.result)}
-    return (
-        (rate_text(one.row(RATE)),),
-        tuple(
-            f"undecided as {bound}: {rate_text(one.row(f'{RATE}_undecided_as_{bound}'))}" for bound in (BROKEN, HELD)
-        ),
-        tuple(f"{len(one.with_status(status))} {status}{reasons.get(status, '')}" for status in STATUSES),
-        (median_text(one.result["curve"]),),
-        tuple(
-            f"{OF_TWINS[row['metric']]}: {rate_text(row)}" for row in one.result["rows"] if row["metric"] in OF_TWINS
-        ),
-        reply_texts(one.result),
-        (f"{spent['queries']:,} queries", f"{spent['tokens']:,} sampled tokens"),
-        (judge_name(judge),),
-    )
-
-
 def rate_text(row: Mapping[str, Any]) -> str:
-    """A rate with its interval and n; of twins also of how many they are, where each has several replies."""
-    is_shared = row["metric"] in OF_TWINS and row["n_clusters"] != row["n"]
-    twins = f" on {count(row['n_clusters'], 'twin')}" if is_shared else ""
-    said = interval(row["ci_low"], row["ci_high"], "rate")
-    return f"{quantity(row['value'], 'rate')} ({said}), n = {row['n']:,}{twins}"
+    """A rate with its interval and n; of twins with several replies each, the number of twins too."""
+    has_several = row["metric"] in TWIN_METRICS and row["n_clusters"] != row["n"]
+    twins = f" on {pluralize(row['n_clusters'], 'twin')}" if has_several else ""
+    bounds = interval(row["ci_low"], row["ci_high"], "rate")
+    return f"{quantity(row['value'], 'rate')} ({bounds}), n = {row['n']:,}{twins}"
 
 
-def _numbers(one: Attack) -> dict[str, Any]:
-    return {"run": one.of_run, "folder": one.folder, **numbers_of(one.result)}
+# ------------------------------------------------------------------------------------------ differences and warnings
 
 
-def _broken(arm: Arm, one: Attack) -> BrokenList:
-    return BrokenList(
-        arm,
-        one.run,
-        tuple(
-            BrokenBehavior(
-                str(own["behavior"]), str(own["category"]), int(own["first_break"]), one.prompts.get(own["id"], ())
-            )
-            for own in sorted(one.with_status(BROKEN), key=lambda own: own["first_break"])
-        ),
-    )
-
-
-def _differences(
-    attacks: Sequence[tuple[Arm, Sequence[Attack]]], pairs: Sequence[Pair]
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """(paired differences of what held, in words; why there are none where attacks do not compare)."""
-    of_label = {arm.label: own for arm, own in attacks}
-    found, apart = [], []
+def _differences(attacks: Sequence[Attack], pairs: Sequence[Pair]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """(paired differences in words; why there are none between attacks that do not compare)."""
+    found, not_compared = [], []
     for pair in pairs:
-        one, other = of_label.get(pair.of, ()), of_label.get(pair.against, ())
+        one, other = ([a for a in attacks if a.arm.label == label] for label in (pair.of, pair.against))
         if not one or not other:
             continue
         early = [f"{own.run} ({own.result['ended']})" for own in (*one, *other) if own.result["ended"] != COMPLETE]
+        unlike = sorted({name for a in one for b in other for name in _unlike(a.result, b.result)})
         if early:
-            apart.append(f"{pair.title}: {joined(early)} ended early, so no difference is given.")
-            continue
-        unlike = sorted({name for a in one for b in other for name in _unlike(a, b)})
-        if unlike:
-            apart.append(f"{pair.title}: the attacks differ in {', '.join(unlike)}, so no difference is given.")
-            continue
-        found.append(f"{pair.title}: {_difference_text(_paired(one, other))}")
-    return tuple(found), tuple(apart)
+            not_compared.append(f"{pair.title}: {joined(early)} ended early, so no difference is given.")
+        elif unlike:
+            not_compared.append(f"{pair.title}: the attacks differ in {', '.join(unlike)}, so no difference is given.")
+        else:
+            found.append(f"{pair.title}: {_difference_text(one, other)}")
+    return tuple(found), tuple(not_compared)
 
 
-def _paired(one: Sequence[Attack], other: Sequence[Attack]) -> Difference:
-    """What held of one less what held of the other, over behaviours that both decided; of runs, averaged first."""
-    sides = [average_over_runs([attack.held for attack in own]) for own in (one, other)]
-    ids = {id_ for side in sides for id_ in side}
-    return paired_difference(sides[0], sides[1], {id_: id_ for id_ in ids})
-
-
-def _difference_text(found: Difference) -> str:
+def _difference_text(one: Sequence[Attack], other: Sequence[Attack]) -> str:
+    """The difference in behaviours that held, over those that both sides decided; several runs are averaged first."""
+    mine, theirs = (average_over_runs([attack.held for attack in own]) for own in (one, other))
+    found = paired_difference(mine, theirs, {id_: id_ for id_ in (*mine, *theirs)})
     if found.value is None:
         return "no behaviour was decided in both"
-    said = interval(found.ci_low, found.ci_high, "rate", signed=True)
-    return f"{change(found.value, 'rate')} of behaviours held ({said}; n = {found.n} decided in both)"
+    bounds = interval(found.ci_low, found.ci_high, "rate", signed=True)
+    return f"{change(found.value, 'rate')} of behaviours held ({bounds}; n = {found.n} decided in both)"
 
 
-def _unlike(a: Attack, b: Attack) -> list[str]:
-    """Names of what two attacks must share to be compared, and do not.
-
-    Of an attacker that learns, its weights and what it is shown are left out: it is another one for each target,
-    trained alike, and shown the successes of its training.
-    """
-
-    def facts(one: Attack) -> dict[str, Any]:
-        result, target, attacker = one.result, one.result["target"], dict(one.result["attacker"])
-        learns = "training" in attacker
-        own = ("source", "weights") if learns else ("source",)
-        if isinstance(attacker.get("model"), dict):
-            attacker["model"] = {name: value for name, value in attacker["model"].items() if name not in own}
-        return {
-            "attacker": attacker,
-            "judge": result["judge"]["hash"],
-            "rules": result["settings"]["rules"],
-            "behaviours": result["settings"]["behaviors"],
-            "pool": None if learns else result["settings"].get("pool"),
-            "budget": result["budget"]["limits"],
-            "dtype": target.get("dtype"),
-            "reply length": target.get("max_tokens"),
-            "temperature": target.get("temperature"),
-        }
-
-    mine, theirs = facts(a), facts(b)
+def _unlike(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
+    """What two attacks must share to be compared, and do not."""
+    mine, theirs = _comparability(a), _comparability(b)
     return [name for name in mine if mine[name] != theirs[name]]
 
 
-def _warnings(attacks: Sequence[tuple[Arm, Attack]]) -> list[str]:
-    """What the attacks by an attacker warned of, and their judges' weaknesses; what is said of several, once."""
-    of: dict[str, list[str]] = {}
-    for arm, one in attacks:
-        weakness = one.result["judge"].get("warning")
-        for said in (*one.result["warnings"], *([weakness] if weakness else ())):
-            of.setdefault(said, []).append(told_apart(arm.label, arm.name, one.run))
-    name = attacks[0][1].attacker if attacks else ""
-    return [f"{name} against {joined(arms)}: {said}" for said, arms in of.items()]
+def _comparability(result: Mapping[str, Any]) -> dict[str, Any]:
+    target, attacker = result["target"], dict(result["attacker"])
+    # A learning attacker has other weights for each target, and is shown the successes of its own training.
+    learns = "training" in attacker
+    if isinstance(attacker.get("model"), dict):
+        own = ("source", "weights") if learns else ("source",)
+        attacker["model"] = {name: value for name, value in attacker["model"].items() if name not in own}
+    return {
+        "attacker": attacker,
+        "judge": result["judge"]["hash"],
+        "rules": result["settings"]["rules"],
+        "behaviours": result["settings"]["behaviors"],
+        "pool": None if learns else result["settings"].get("pool"),
+        "budget": result["budget"]["limits"],
+        "dtype": target.get("dtype"),
+        "reply length": target.get("max_tokens"),
+        "temperature": target.get("temperature"),
+    }
 
 
-def attacks_json(views: Sequence[AttackView]) -> list[dict[str, Any]]:
-    """The numbers as JSON; no prompt is in it."""
+def _warnings(name: str, attacks: Sequence[Attack]) -> list[str]:
+    """The warnings of the attacks and of their judges, each once with the attacks it is about."""
+    about: dict[str, list[str]] = {}
+    for attack in attacks:
+        weakness = attack.result["judge"].get("warning")
+        for text in (*attack.result["warnings"], *([weakness] if weakness else ())):
+            about.setdefault(text, []).append(attack.title)
+    return [f"{name} against {joined(titles)}: {text}" for text, titles in about.items()]
+
+
+# ------------------------------------------------------------------------------------------------------------ figures
+
+
+def curve_figure(name: str, attacks: Sequence[Attack]) -> Figure | None:
+    """The share of broken behaviours against the queries put about each, one line an attack, with its interval.
+
+    With many attacks, intervals and worst-case curves are in the table alone. An attack without a scored first reply
+    has only the worst-case curve, which is always drawn.
+    """
+    curves = [(a, a.result["curve"]["points"], a.result["curve"]["if_unjudged_broke"] or []) for a in attacks]
+    drawn = [(attack, points, worst) for attack, points, worst in curves if points or worst]
+    if not drawn:
+        return None
+    series, bands, rows, ends = [], [], [], []
+    has_bounds = len(drawn) <= MOST_WITH_BOUNDS
+    for attack, points, worst in drawn:
+        label, style = attack.title, attack.arm.style
+        if worst and (has_bounds or not points):
+            steps = _steps(worst, "broken")
+            series.append(charts.Series(f"{label}, {WORST}", style, steps, thin=True, other_case=True))
+        if points and has_bounds:
+            low, high = (_steps(points, bound) for bound in ("ci_low", "ci_high"))
+            bands.append(charts.Band(f"{label}, 95% interval", style, low, high))
+        if points:
+            thin = len(attack.arm.runs) > 1
+            series.append(charts.Series(label, style, _steps(points, "broken"), thin=thin))
+        rows += [_curve_row(attack, point, "as judged") for point in points]
+        rows += [_curve_row(attack, point, WORST) for point in worst]
+        ends.append(f"{label} at {points[-1]['broken']:.0%}" if points else f"{label} has no first reply with a score")
+    notes = ["Kaplan-Meier: a behaviour that was not broken counts as long as it was asked."]
+    notes += ["Shaded: its 95% interval at each point."] if bands else []
+    notes += [f"Long dashes: the curve {WORST}."] if any(line.other_case for line in series) else []
+    if not has_bounds:
+        notes.append(f"Of more than {MOST_WITH_BOUNDS} attacks the intervals and the curves {WORST} are in the table.")
+    return Figure(
+        title=f"Broken by {name}",
+        drawing=charts.line_chart(
+            series,
+            bands=bands,
+            x_title="queries put about each behaviour",
+            y_title="behaviours broken, percent",
+            label=f"Share of behaviours broken by {name} against queries: {'; '.join(ends)}.",
+        ),
+        caption=" ".join(notes),
+        legend=_legend([attack for attack, _, _ in drawn]),
+        columns=("arm", "run", "queries", "broken", "95% interval", "behaviours at risk", "curve"),
+        rows=tuple(rows),
+    )
+
+
+def _legend(attacks: Sequence[Attack]) -> tuple[tuple[int, str, bool], ...]:
+    return legend(list({attack.arm.label: attack.arm for attack in attacks}.values()), line=True)
+
+
+def _curve_row(attack: Attack, point: Mapping[str, Any], case: str) -> tuple[str, ...]:
+    bounds = interval(point["ci_low"], point["ci_high"], "rate")
+    broken = quantity(point["broken"], "rate")
+    return (attack.arm.name, attack.run, f"{point['queries']}", broken, bounds, f"{point['at_risk']}", case)
+
+
+def _steps(points: Sequence[Mapping[str, Any]], name: str) -> tuple[tuple[float, float], ...]:
+    """A step at each query, from nothing broken at 0 queries; in percent."""
+    found, before = [(0.0, 0.0)], 0.0
+    for point in points:
+        value = 100.0 * point[name]
+        found += [(float(point["queries"]), before), (float(point["queries"]), value)]
+        before = value
+    return tuple(found)
+
+
+def learning_figure(name: str, attacks: Sequence[Attack]) -> Figure | None:
+    """The mean reward of each training step, one line an attack; None where no attacker learned."""
+    trained = [(attack, attack.result["training"]) for attack in attacks if attack.result.get("training")]
+    drawn = [(attack, own) for attack, own in trained if any(row["reward"] is not None for row in own["curve"])]
+    if not drawn:
+        return None
+    spent = "; ".join(f"{attack.title} {own['spent']['queries']:,}" for attack, own in drawn)
+    return Figure(
+        title=f"What {name} earned while it was trained",
+        drawing=charts.line_chart(
+            [
+                charts.Series(
+                    attack.title,
+                    attack.arm.style,
+                    tuple((float(r["step"]), 100.0 * r["reward"]) for r in own["curve"] if r["reward"] is not None),
+                    thin=len(attack.arm.runs) > 1,
+                )
+                for attack, own in drawn
+            ],
+            x_title="training step",
+            y_title="mean score, percent",
+            label=f"Mean score of {name}'s episodes against the step of its training.",
+        ),
+        caption=(
+            "The mean of each step's episodes, of which each counts with its best round; on behaviours that are not "
+            f"attacked here. Queries that training put to its target, apart from those of the attack: {spent}."
+        ),
+        legend=_legend([attack for attack, _ in drawn]),
+        columns=("arm", "run", "step", "mean score", "episodes without a score", "behaviours broken", "queries"),
+        rows=tuple(_learning_row(attack, row) for attack, own in drawn for row in own["curve"]),
+    )
+
+
+def _learning_row(attack: Attack, row: Mapping[str, Any]) -> tuple[str, ...]:
+    return (
+        attack.arm.name,
+        attack.run,
+        f"{row['step']}",
+        quantity(row["reward"], "rate"),
+        f"{row['unscored_episodes']} of {row['episodes']}",
+        f"{row['broken']} of {row['behaviors']}",
+        f"{row['queries']}",
+    )
+
+
+# ------------------------------------------------------------------------------------------------ settings and JSON
+
+
+def settings_of(result: Mapping[str, Any]) -> dict[str, str]:
+    """The settings of one attack by dotted name, as they stand in its result."""
+    public = public_result(result)
+    kept = {name: public[name] for name in ("target", "attacker", "judge")} | public["settings"]
+    flat = flat_settings(kept | {"limits": result["budget"]["limits"], "ended": result["ended"]})
+    flat["created"] = result.get("created")
+    return {name: _flat(value) for name, value in flat.items() if value is not None}
+
+
+def _flat(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def played_text(result: Mapping[str, Any]) -> str:
+    """ "4 behaviours; 2 episodes of 2 rounds; --stop behavior; ended: complete"."""
+    rules = result["settings"]["rules"]
+    episodes = f"{pluralize(rules['episodes'], 'episode')} of {pluralize(rules['rounds'], 'round')}"
+    played = f"{pluralize(len(result['behaviors']), 'behaviour')}; {episodes}; --stop {rules['stop']}"
+    return f"{played}; ended: {result['ended']}"
+
+
+def without_folders(name: str) -> str:
+    """A model's name without folders of this machine: hub names, and paths in the working folder, stay as they are."""
+    provider, _, path = name.partition("/")
+    if name.startswith(("/", ".", "~")):
+        return PurePath(name).name or name
+    return f"{provider}/{PurePath(path).name}" if path.startswith(("/", ".", "~")) else name
+
+
+def judge_name(judge: Mapping[str, Any]) -> str:
+    """ "strongreject (openai/gpt-4o)"."""
+    return f"{judge['name']} ({without_folders(str(judge['model']))})"
+
+
+def judge_text(judge: Mapping[str, Any]) -> str:
+    """The same with its threshold: "..., harmful from a score of 0.5"."""
+    return f"{judge_name(judge)}, {judge['label']} from a score of {judge['threshold']:g}"
+
+
+PUBLIC = ("rows", "curve", "budget", "judge_usage", "ended")
+PUBLIC_SETTINGS = ("source", "rules", "counterpart_rules", "behaviors", "counterparts", "pool")
+PUBLIC_JUDGE = ("name", "model", "rubric", "label", "threshold", "hash", "calibration", "warning")
+PUBLIC_MODEL = (
+    *("source", "model", "where", "has_adapter", "weights", "template_hash", "dtype", "max_tokens"),
+    *("temperature", "top_p", "thinking_tags", "template_opens_thinking"),
+)
+PUBLIC_TRAINING = (
+    *("steps", "queries", "trained_on", "settings", "spent", "judge_usage", "curve", "unscored_episodes"),
+    *("steps_played_twice", "queries_played_twice", "steps_cut_short", "queries_cut_short_at_most"),
+)
+
+
+def public_result(result: Mapping[str, Any]) -> dict[str, Any]:
+    """What of a result may be passed on. A report is made to be shared, so only what is named here is in it."""
+    settings, attacker, training = result["settings"], result["attacker"], result.get("training")
+    benign_judge = settings.get("counterpart_judge")
+    model = attacker.get("model")
+    return {
+        **{name: result.get(name) for name in PUBLIC},
+        "training": None if training is None else _only(training, PUBLIC_TRAINING),
+        "target": _only(result["target"], PUBLIC_MODEL),
+        "attacker": {**attacker, **({"model": _only(model, PUBLIC_MODEL)} if isinstance(model, Mapping) else {})},
+        "judge": _only(result["judge"], PUBLIC_JUDGE),
+        "settings": _only(settings, PUBLIC_SETTINGS)
+        | ({"counterpart_judge": _only(benign_judge, PUBLIC_JUDGE)} if benign_judge else {}),
+    }
+
+
+def _only(mapping: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    found = {name: mapping[name] for name in names if name in mapping}
+    return found | {name: without_folders(str(found[name])) for name in ("source", "model") if name in found}
+
+
+# ------------------------------------------------------------------------------------------ the verdict and the card
+
+
+def attack_findings(sections: Sequence[AttackSection]) -> list[Finding]:
+    """The verdict on each attacker: how many behaviours held on each arm that it attacked."""
+    clauses = tuple(f"Against {own.name}: {joined([_held_text(attack) for attack in own.attacks])}" for own in sections)
+    return [Finding(TITLE, clauses, "")] if clauses else []
+
+
+def _held_text(attack: Attack) -> str:
+    """ "Base held on 1 of 3 behaviours (33.3%, 95% interval 0.8 to 90.6; 1 more undecided)"."""
+    row = attack.row(RATE)
+    n, undecided = row["n"], row["n_unscored"]
+    if not n:
+        return f"of {attack.title} none of {pluralize(undecided, 'behaviour')} was decided"
+    more = f"; {undecided:,} more undecided" if undecided else ""
+    rate = f"{quantity(row['value'], 'rate')}, 95% interval {interval(row['ci_low'], row['ci_high'], 'rate')}"
+    return f"{attack.title} held on {round(n * row['value']):,} of {pluralize(n, 'behaviour')} ({rate}{more})"
+
+
+def card_rows(sections: Sequence[AttackSection]) -> list[tuple[str, ...]]:
+    """The table of the model card, one row an attack, in the order of `CARD_COLUMNS`."""
+    rows = []
+    for attack in (attack for section in sections for attack in section.attacks):
+        result, rates = attack.result, (RATE, f"{RATE}_undecided_as_broken", f"{RATE}_undecided_as_held")
+        rows.append(
+            (
+                attack.title,
+                attack.attacker,
+                *(rate_text(attack.row(name)) for name in rates),
+                played_text(result),
+                f"{result['budget']['spent']['queries']:,}",
+                judge_text(result["judge"]),
+            )
+        )
+    return rows
+
+
+def attacks_json(sections: Sequence[AttackSection]) -> list[dict[str, Any]]:
+    """The numbers for report.json; no prompt, no folder of this machine and no address of an endpoint is in it."""
     return [
         {
-            "attacker": view.name,
-            "attacks": [{"arm": row.arm.label, **row.numbers} for row in view.rows],
-            "differences": list(view.differences),
+            "attacker": section.name,
+            "attacks": [
+                {"arm": a.arm.label, "run": a.of_run, "folder": a.folder, **public_result(a.result)}
+                for a in section.attacks
+            ],
+            "differences": list(section.differences),
             "broken": [
                 {
-                    "arm": own.arm.label,
-                    **{name: row.numbers[name] for name in ("run", "folder")},
-                    "behaviors": [one.text for one in own.behaviors],
+                    "arm": a.arm.label,
+                    "run": a.of_run,
+                    "folder": a.folder,
+                    "behaviors": [str(one["behavior"]) for one in a.broken],
                 }
-                for row, own in zip(view.rows, view.broken, strict=True)
+                for a in section.attacks
             ],
-            "warnings": list(view.warnings),
+            "warnings": list(section.warnings),
         }
-        for view in views
+        for section in sections
     ]
 
 
-def has_prompts(views: Sequence[AttackView]) -> bool:
+def has_prompts(sections: Sequence[AttackSection]) -> bool:
     """Whether a prompt that broke a behaviour is in them."""
-    return any(one.prompts for view in views for own in view.broken for one in own.behaviors)
-
-
-def broken_title(own: BrokenList) -> str:
-    """What the folded list is called."""
-    return f"{told_apart(own.arm.label, own.arm.name, own.run)}: {count(len(own.behaviors), 'broken behaviour')}"
+    return any(attack.prompts.get(one["id"]) for own in sections for attack in own.attacks for one in attack.broken)

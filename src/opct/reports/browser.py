@@ -18,11 +18,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from opct.data.pairs import Message
 from opct.data.perturb.jailbreak import ARTIFACT
 from opct.data.perturb.jailbreak import AXIS as JAILBREAK
+from opct.evals.samples import JUDGED, PARSED, GradedSample
 from opct.reports.compare import section_titles
-from opct.reports.load import EvaluatedRun, Row
-from opct.reports.metrics import JUDGED, PARSED
+from opct.reports.load import EvaluatedRun
 
 MAX_ITEMS = 200
 MAX_BYTES = 2_000_000
@@ -66,17 +67,15 @@ def build_browser(
     arms: Sequence[tuple[str, EvaluatedRun]], max_items: int = MAX_ITEMS, max_bytes: int = MAX_BYTES
 ) -> Browser:
     """Choose and shape the samples that the page embeds; each arm is (name, the run that stands for it)."""
-    withheld = {str(sample["id"]) for _, run in arms for sample in _own(run) if _is_withheld(sample)}
-    by_arm = [
-        {str(sample["id"]): sample for sample in _own(run) if str(sample["id"]) not in withheld} for _, run in arms
-    ]
+    withheld = {sample.id for _, run in arms for sample in _shown_once(run) if _is_withheld(sample)}
+    by_arm = [{sample.id: sample for sample in _shown_once(run) if sample.id not in withheld} for _, run in arms]
     everywhere = set(by_arm[0]).intersection(*by_arm[1:])
     anywhere = set().union(*by_arm)
     order = _turns(sorted(everywhere), by_arm)
     items: list[dict[str, Any]] = []
     size = 0
     for identifier in order[:max_items]:
-        item = _item(identifier, [samples[identifier] for samples in by_arm])
+        item = _item([samples[identifier] for samples in by_arm])
         size += len(json.dumps(item))
         if items and size > max_bytes:
             break
@@ -91,17 +90,18 @@ def build_browser(
     return Browser(data=data, shown=len(items), paired=len(everywhere), unpaired=unpaired, withheld=len(withheld))
 
 
-def _own(run: EvaluatedRun) -> Iterator[Row]:
+def _shown_once(run: EvaluatedRun) -> Iterator[GradedSample]:
     """Every reply once, also where it was graded in two ways."""
-    return (sample for sample in run.samples if not str(sample.get("task")).endswith((PARSED, JUDGED)))
+    return (sample for sample in run.samples if not sample.task.endswith((PARSED, JUDGED)))
 
 
-def _is_withheld(sample: Row) -> bool:
-    is_attack = sample.get("axis") == JAILBREAK and sample.get("family") == ARTIFACT
-    return is_attack or sample.get("task") in UNPUBLISHED or bool(sample.get("is_evaluation_only"))
+def _is_withheld(sample: GradedSample) -> bool:
+    is_attack = sample.axis == JAILBREAK and sample.family == ARTIFACT
+    is_secret = any(name in sample.task for name in UNPUBLISHED)
+    return is_attack or is_secret or bool(sample.grading.get("is_evaluation_only"))
 
 
-def _turns(identifiers: Sequence[str], by_arm: Sequence[dict[str, Row]]) -> list[str]:
+def _turns(identifiers: Sequence[str], by_arm: Sequence[dict[str, GradedSample]]) -> list[str]:
     """The ids, one of each (family, verdict change) at a time.
 
     Families alternate; held-out ones and real changes come first, and within a combination samples with per-token KL.
@@ -109,13 +109,11 @@ def _turns(identifiers: Sequence[str], by_arm: Sequence[dict[str, Row]]) -> list
     strata: dict[tuple[int, str, str, str], list[tuple[bool, str, str]]] = {}
     for identifier in identifiers:
         samples = [arm[identifier] for arm in by_arm]
-        split = str(samples[0].get("family_split"))
-        rank = _SPLIT_RANK.index(split) if split in _SPLIT_RANK else len(_SPLIT_RANK)
-        stratum = (rank, str(samples[0].get("family")), _verdict(samples[0]), _verdict(samples[-1]))
-        painted = any(sample.get("kl") for sample in samples)
-        strata.setdefault(stratum, []).append(
-            (not painted, hashlib.sha256(identifier.encode()).hexdigest(), identifier)
-        )
+        first, last = samples[0], samples[-1]
+        rank = _SPLIT_RANK.index(first.family_split) if first.family_split in _SPLIT_RANK else len(_SPLIT_RANK)
+        has_no_kl = not any(sample.kl for sample in samples)
+        place = (has_no_kl, hashlib.sha256(identifier.encode()).hexdigest(), identifier)
+        strata.setdefault((rank, first.family, _verdict(first), _verdict(last)), []).append(place)
     families: dict[tuple[int, str], list[tuple[str, str]]] = {}
     for rank, family, before, after in sorted(
         strata, key=lambda x: (x[2] == x[3], x[2] != "suggested", x[3] != "correct", x)
@@ -127,38 +125,37 @@ def _turns(identifiers: Sequence[str], by_arm: Sequence[dict[str, Row]]) -> list
     return [queue[turn][-1] for turn in range(longest) for queue in queues if turn < len(queue)]
 
 
-def _split_key(sample: Row) -> str:
-    return f"{sample.get('task')}:{sample.get('family_split')}"
+def _split_key(sample: GradedSample) -> str:
+    return f"{sample.task}:{sample.family_split}"
 
 
-def _splits(samples: Sequence[Row]) -> dict[str, str]:
+def _splits(samples: Sequence[GradedSample]) -> dict[str, str]:
     """The heading of every suite and split that a sample is of: "Jailbreak: held-out families"."""
     suites: dict[str, set[str]] = {}
     for sample in samples:
-        suites.setdefault(str(sample.get("axis")), set()).add(str(sample.get("task")))
-    found = {}
-    for sample in samples:
-        axis, suite, split = (str(sample.get(key)) for key in ("axis", "task", "family_split"))
-        found[_split_key(sample)] = section_titles(axis, suite, split, several=len(suites[axis]) > 1)[1]
-    return found
-
-
-def _verdict(sample: Row) -> str:
-    return str(sample.get("verdict") or "unscored:no verdict")
-
-
-def _item(identifier: str, samples: Sequence[Row]) -> dict[str, Any]:
-    first = samples[0]
-    teacher = next((s["teacher_prompt"] for s in samples if s.get("teacher_prompt")), None)
+        suites.setdefault(sample.axis, set()).add(sample.task)
     return {
-        "id": identifier,
-        "task": str(first.get("task") or ""),
-        "family": str(first.get("family") or ""),
+        _split_key(s): section_titles(s.axis, s.task, s.family_split, several=len(suites[s.axis]) > 1)[1]
+        for s in samples
+    }
+
+
+def _verdict(sample: GradedSample) -> str:
+    return sample.verdict or "unscored:no verdict"
+
+
+def _item(samples: Sequence[GradedSample]) -> dict[str, Any]:
+    first = samples[0]
+    teacher = next((s.teacher_prompt for s in samples if s.teacher_prompt), None)
+    return {
+        "id": first.id,
+        "task": first.task,
+        "family": first.family,
         "split": _split_key(first),
-        "answer": _optional_text(first.get("answer")),
-        "suggested": _optional_text(first.get("suggested")),
-        "prompt": _messages(first.get("prompt")),
-        "teacher": _messages(teacher) if teacher and teacher != first.get("prompt") else None,
+        "answer": _optional_text(first.grading.get("answer")),
+        "suggested": _optional_text(first.grading.get("suggested")),
+        "prompt": _messages(first.prompt),
+        "teacher": _messages(teacher) if teacher and teacher != first.prompt else None,
         "replies": [_reply(sample, first) for sample in samples],
     }
 
@@ -169,25 +166,22 @@ def _optional_text(value: Any) -> str | None:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _messages(messages: Any) -> list[list[str]]:
-    return [[str(m.get("role") or ""), "" if m.get("content") is None else str(m["content"])] for m in messages or ()]
+def _messages(messages: Sequence[Message]) -> list[list[str]]:
+    return [[message["role"] or "", message["content"] or ""] for message in messages]
 
 
-def _reply(sample: Row, first: Row) -> dict[str, Any]:
-    """One arm's reply; its prompt too where that holds a turn of the policy's own, and so is not the first arm's."""
-    text = str(sample.get("completion") or "")
+def _reply(sample: GradedSample, first: GradedSample) -> dict[str, Any]:
+    """One arm's reply; its prompt too where that holds an earlier reply of its own, and so is not the first arm's."""
     reply: dict[str, Any] = {
         "verdict": _verdict(sample),
-        "text": text[:MAX_REPLY_CHARACTERS],
-        "cut": max(len(text) - MAX_REPLY_CHARACTERS, 0),
-        "stop": str(sample.get("stop_reason") or ""),
+        "text": sample.completion[:MAX_REPLY_CHARACTERS],
+        "cut": max(len(sample.completion) - MAX_REPLY_CHARACTERS, 0),
+        "stop": sample.stop_reason,
+        "n": sample.completion_tokens,
     }
-    if isinstance(sample.get("completion_tokens"), int):
-        reply["n"] = sample["completion_tokens"]
-    tokens, kl = sample.get("tokens"), sample.get("kl")
-    if tokens and kl and len(tokens) == len(kl) and not reply["cut"]:
-        reply["tokens"] = [str(token) for token in tokens]
-        reply["kl"] = [round(float(value), 4) if value is not None and math.isfinite(value) else None for value in kl]
-    if sample.get("prompt") != first.get("prompt"):
-        reply["prompt"] = _messages(sample.get("prompt"))
+    if sample.tokens and sample.kl and len(sample.tokens) == len(sample.kl) and not reply["cut"]:
+        reply["tokens"] = sample.tokens
+        reply["kl"] = [round(value, 4) if value is not None and math.isfinite(value) else None for value in sample.kl]
+    if sample.prompt != first.prompt:
+        reply["prompt"] = _messages(sample.prompt)
     return reply

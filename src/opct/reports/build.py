@@ -17,8 +17,9 @@ from opct.runs.run_dir import RunDir
 
 if TYPE_CHECKING:
     from opct.reports.arms import References
-    from opct.reports.attacks import AttackView
+    from opct.reports.attacks import AttackSection
     from opct.reports.compare import Comparison
+    from opct.reports.table import MetricRow
 
 SCHEMA = 1
 
@@ -41,18 +42,19 @@ def report(
     (several seeds) are pooled. Writing again gives the same bytes but for the time it was made.
 
     Args:
-        run_dirs: run directories that `opct eval` was run on, in the order they are shown; base is moved to the front.
+        run_dirs: evaluated run directories and Inspect logs, in the order they are shown, the base first. A log may be
+            given as `label=path`.
         out: the HTML file to write; its folder is made.
         max_rollouts: most samples embedded in the rollout browser.
         model_card: where the model card goes. None: README.md if `out` lies in a run directory, else `out` with the
             suffix .md, so that nobody's own README is overwritten.
-        references: by the label of an arm, that of the arm, or those of the arms, that it is compared with beside the
-            base. None: an arm of SFT and, for OPCT, an off-policy one, found by name, see `opct.reports.arms`.
+        references: by the label of an arm, the arm or arms that it is compared with beside the base. None: found by
+            name, see `opct.reports.arms`.
         also: further comparisons, (arm, against) by label; one of a label that no run has is left out.
-        suites: as `opct.evaluate` knows them: no other suite is shown. None: all that the runs have.
+        suites: shows these suites alone. None: all that the runs have.
         warnings: further ones, which come first.
-        attack_prompts: put prompts that broke a behaviour on the page, folded away. Such a page is as private as they:
-            it and the card say so, and its owner alone may read it.
+        attack_prompts: put prompts that broke a behaviour on the page, folded away. Such a page is private: it and the
+            card say so, and its owner alone may read it.
 
     Raises:
         EvaluationError: a run has no evaluation (the message names the command that makes one), `out` does not end
@@ -60,7 +62,7 @@ def report(
         RunError: a file cannot be read or written.
     """
     from opct.attack.store import WARNING
-    from opct.reports.attacks import attack_views, has_prompts
+    from opct.reports.attacks import attack_sections, has_prompts
     from opct.reports.card import model_card_text
     from opct.reports.compare import compare
     from opct.reports.page import page_html
@@ -72,10 +74,10 @@ def report(
     json_path = out.with_suffix(".json")
     card_path = model_card or (RunDir(out.parent).readme_path if RunDir(out.parent).is_run else out.with_suffix(".md"))
     _refuse_results((out, json_path, Path(card_path)), run_dirs)
-    runs = load_runs([Path(directory) for directory in run_dirs])
+    runs = load_runs(run_dirs)
     comparison = compare(runs if suites is None else [of_suites(run, suites) for run in runs], references, also)
-    attacks = attack_views(comparison.arms, comparison.pairs, prompts=attack_prompts)
-    warnings = [*warnings, *find_warnings(comparison), *(said for view in attacks for said in view.warnings)]
+    attacks = attack_sections(comparison.arms, comparison.pairs, prompts=attack_prompts)
+    warnings = [*warnings, *find_warnings(comparison), *(said for section in attacks for said in section.warnings)]
     created = datetime.now(UTC).replace(microsecond=0).isoformat()
     stamp = {"created": created, "version": package_version()}
     write_json(json_path, report_json(comparison, warnings, stamp, attacks))
@@ -90,7 +92,8 @@ def report(
 def _refuse_results(written: Sequence[Path], run_dirs: Sequence[str | Path]) -> None:
     """Refuse to write over what a run holds: a report goes beside it, or into its folder under another name."""
     for run in map(RunDir, run_dirs):
-        kept = {path.resolve() for path in (run.results_path, run.manifest_path, run.samples_path)}
+        logs = run.evals_dir.glob("*.eval")
+        kept = {path.resolve() for path in (run.path, run.results_path, run.manifest_path, *logs)}
         for path in written:
             if path.resolve() in kept:
                 raise EvaluationError(
@@ -107,19 +110,15 @@ def package_version() -> str:
 
 
 def report_json(
-    comparison: Comparison, warnings: Sequence[str], stamp: dict[str, str], attacks: Sequence[AttackView] = ()
+    comparison: Comparison, warnings: Sequence[str], stamp: dict[str, str], attacks: Sequence[AttackSection] = ()
 ) -> dict[str, Any]:
-    """The page's numbers as one JSON object: verdicts, warnings, runs, what the arms took (null: not trained; a number
-    that was not logged is null too), how many differences have an interval and how many of these would not hold 0 by
-    chance alone, and every line with who judged it (no judge: rules did), its note, cells, differences, and why an arm
-    was not compared with another.
-    """
+    """The page's numbers as one JSON object; null is what was not measured or not logged."""
     from opct.reports.attacks import attacks_json
-    from opct.reports.costs import arm_cost
-    from opct.reports.trained import families_note
+    from opct.reports.training import arm_cost, families_note
     from opct.reports.verdict import axis_verdict, title, verdict
 
     costs = {arm.label: arm_cost(arm) for arm in comparison.arms}
+    of_run = ("name", "label", "model", "method", "seed", "path")
     return {
         "schema": SCHEMA,
         "created": stamp["created"],
@@ -138,44 +137,32 @@ def report_json(
         "warnings": list(warnings),
         "comparisons": {"intervals": comparison.n_intervals, "expected_by_chance": comparison.n_by_chance},
         "runs": [
-            {
-                "name": run.name,
-                "label": run.label,
-                "model": run.model,
-                "method": run.method,
-                "seed": run.seed,
-                "path": str(run.path),
-            }
-            for arm in comparison.arms
-            for run in arm.runs
+            {name: str(value) if isinstance(value := getattr(run, name), Path) else value for name in of_run}
+            for run in comparison.runs
         ],
         "costs": {label: None if cost is None else asdict(cost) for label, cost in costs.items()},
         "attacks": attacks_json(attacks),
-        "rows": [_json_row(comparison, index) for index in range(len(comparison.lines))],
+        "rows": [_json_row(comparison, row) for row in comparison.rows],
     }
 
 
-def _json_row(comparison: Comparison, index: int) -> dict[str, Any]:
-    line = comparison.lines[index]
+def _json_row(comparison: Comparison, row: MetricRow) -> dict[str, Any]:
+    pairs = [{"of": pair.of, "against": pair.against} for pair in comparison.pairs]
     return {
-        "axis": line.axis,
-        "suite": line.suite,
-        "metric": line.info.name,
-        "group": line.group,
-        "better": line.info.better or "none",
-        "note": line.note,
-        "judges": list(line.judges),
+        "axis": row.axis,
+        "suite": row.suite,
+        "metric": row.metric.name,
+        "group": row.group,
+        "better": row.metric.better or "none",
+        "note": row.note,
+        "judges": list(row.judges),
         "arms": {
-            arm.label: cell.to_json() for arm, cell in zip(comparison.arms, line.cells, strict=True) if cell is not None
+            arm.label: own.to_json() for arm, own in zip(comparison.arms, row.estimates, strict=True) if own is not None
         },
         "differences": [
-            {"of": pair.of, "against": pair.against} | difference.to_json()
-            for pair, difference in zip(comparison.pairs, line.differences, strict=True)
-            if difference is not None
+            pair | found.to_json() for pair, found in zip(pairs, row.differences, strict=True) if found is not None
         ],
         "not_compared": [
-            {"of": pair.of, "against": pair.against, "reason": reason}
-            for pair, reason in zip(comparison.pairs, line.reasons, strict=False)
-            if reason is not None
+            {**pair, "reason": reason} for pair, reason in zip(pairs, row.reasons, strict=True) if reason is not None
         ],
     }

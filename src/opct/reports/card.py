@@ -10,13 +10,11 @@ from typing import Any
 
 from markupsafe import Markup
 
-from opct.reports.attack_summary import CARD_COLUMNS, card_rows
-from opct.reports.attacks import AttackView
-from opct.reports.axes import axis_info
-from opct.reports.cells import PairedCell
+from opct.reports.attacks import CARD_COLUMNS, AttackSection, card_rows
 from opct.reports.compare import Comparison
+from opct.reports.metrics import axis_info
 from opct.reports.page import chance_note, environment
-from opct.reports.table import Line
+from opct.reports.table import MetricRow, PairedDifference
 from opct.reports.verdict import main_arm, title, verdict
 
 _SPECIAL = re.compile(r"([\\`*_\[\]<>|#~])")
@@ -30,7 +28,7 @@ def model_card_text(
     stamp: dict[str, str],
     *,
     page_name: str,
-    attacks: Sequence[AttackView] = (),
+    attacks: Sequence[AttackSection] = (),
     private: str = "",
 ) -> str:
     """The model card as Markdown. Text from outside is escaped: a name cannot break the table or the YAML.
@@ -52,7 +50,7 @@ def model_card_text(
             attacks=[[_escaped(text) for text in row] for row in card_rows(attacks)],
             arms=[_escaped(a.name) for a in comparison.arms],
             pairs=[_escaped(pair.title) for pair in comparison.pairs],
-            sections=[(_escaped(s.full_title), [table_row(line) for line in s.lines]) for s in comparison.headline()],
+            sections=[(_escaped(s.full_title), [table_row(row) for row in s.rows]) for s in comparison.headline()],
             chance=_escaped(chance_note(comparison)),
             warnings=[_escaped(text) for text in warnings],
             run_name=_escaped(run.name),
@@ -111,20 +109,20 @@ def _front_matter(model: str, label: str, config: str, axes: Sequence[str]) -> s
     return "\n".join(["---", *lines, "---"])
 
 
-def table_row(line: Line) -> list[Markup]:
-    """The cells of a line in a Markdown table: its title, each arm, each comparison."""
-    cells = [
-        "not measured" if cell is None else f"{cell.text} ({cell.interval_text}); n = {cell.n:,}; {cell.left_out_text}"
-        for cell in line.cells
+def table_row(row: MetricRow) -> list[Markup]:
+    """A row in a Markdown table: its title, each arm, each comparison."""
+    estimates = [
+        "not measured" if own is None else f"{own.text} ({own.interval_text}); n = {own.n:,}; {own.left_out_text}"
+        for own in row.estimates
     ]
     differences = [
-        (line.reasons[index] if line.reasons else None) or "not paired" if d is None else _difference(d)
-        for index, d in enumerate(line.differences)
+        reason or "not paired" if found is None else _difference(found)
+        for found, reason in zip(row.differences, row.reasons, strict=True)
     ]
-    title = line.title if line.note is None else f"{line.title} ({line.note})"
-    return [_escaped(text) for text in (title, *cells, *differences)]
+    title = row.title if row.note is None else f"{row.title} ({row.note})"
+    return [_escaped(text) for text in (title, *estimates, *differences)]
 
 
-def _difference(d: PairedCell) -> str:
-    parts = (f"{d.text} ({d.interval_text})", f"n = {d.n:,}", d.left_out_text, d.reading_text, d.seeds_text)
-    return "; ".join(part for part in parts if part)
+def _difference(found: PairedDifference) -> str:
+    parts = (f"{found.text} ({found.interval_text})", f"n = {found.n:,}", found.left_out_text)
+    return "; ".join(part for part in (*parts, found.reading_text, found.seeds_text) if part)

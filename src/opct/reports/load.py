@@ -1,43 +1,99 @@
-"""Evaluated run directories, read and checked: what the report knows about each run.
-
-`results.json` and `evals/samples.jsonl` must be there: without them there is nothing to compare, and the error says
-which command makes them. `metrics.jsonl`, `manifest.json` and `config.yaml` are optional: a base was never trained.
-Beside the scores of a judge stands what is known of it when the report is made.
-"""
+"""What a report compares: evaluated run directories and logs of any Inspect task, as runs of one shape."""
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import yaml
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 
-from opct.attack.protocol import LOADED
-from opct.attack.store import AttackDir
-from opct.data.perturb import jailbreak
-from opct.errors import EvaluationError
-from opct.evals.suites import SUITES, known_suites
-from opct.evals.tasks.benign import BENIGN, OVER_REFUSAL
-from opct.evals.teacher_check import LESSONS
+from opct.config.loader import read_yaml
+from opct.errors import ConfigError, EvaluationError
+from opct.evals.inspect_runner import quiet
+from opct.evals.logs import Evaluation, read_evaluation
+from opct.evals.metrics import Metric, Units, units_of
+from opct.evals.run import known_suites, suite_of
+from opct.evals.samples import BENIGN, GradedSample
+from opct.evals.tasks.benign import OVER_REFUSAL
 from opct.judges.calibration import with_calibrations
-from opct.runs.io import read_jsonl
+from opct.runs.io import read_json, read_jsonl
 from opct.runs.run_dir import RunDir
 
 SCHEMA = 1
-TEACHER_CHECK = {"axis", "bad", "ci_low", "ci_high", "n", "n_asked", "unscored_reasons", "n_truncated"}
-"""What the report says of the check of the teacher on an axis."""
 Row = dict[str, Any]
+
+
+class _Lenient(BaseModel):
+    model_config = ConfigDict(extra="allow")
+
+
+class _ResultRow(_Lenient):
+    axis: str
+    suite: str
+    metric: str
+    group: str
+    value: FiniteFloat | None = None
+    ci_low: FiniteFloat | None = None
+    ci_high: FiniteFloat | None = None
+    n: int = 0
+    n_clusters: int = 0
+    n_unscored: int = 0
+    unscored_reasons: dict[str, int] = {}
+    n_truncated: int = 0
+    settings: dict[str, Any] = {}
+
+
+class _RunInfo(_Lenient):
+    name: str | None = None
+    label: str | None = None
+    model: str | None = None
+    method: str | None = None
+    seed: int | None = None
+
+
+class _Results(_Lenient):
+    schema_version: int = Field(alias="schema", ge=SCHEMA, le=SCHEMA)
+    run: _RunInfo
+    rows: list[_ResultRow]
+    created: str = ""
+    settings: dict[str, Any] = {}
+    warnings: list[str] = []
+
+
+class _TeacherCheck(_Lenient):
+    axis: str
+    bad: FiniteFloat | None
+    ci_low: FiniteFloat | None
+    ci_high: FiniteFloat | None
+    n: int
+    n_asked: int
+    unscored_reasons: dict[str, int]
+    n_truncated: int
+
+
+class _Manifest(_Lenient):
+    teacher_check: dict[str, _TeacherCheck] | None = None
+    trained_families: list[str] | None = None
+    total_steps: int | None = None
+    earlier: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
 class EvaluatedRun:
-    """One run directory with its evaluation; `name` is unique within a report."""
+    """One evaluated model: a run directory, or the logs of one model.
 
-    path: Path
+    Attributes:
+        name: unique within a report.
+        path: its folder; None where it is known by its logs alone.
+        rows: of results.json; a row's settings say how its suite was asked and graded.
+        metrics: of metrics.jsonl.
+        config: config.yaml as text; `config_values` is the same by dotted name, None where it cannot be read.
+    """
+
     name: str
     label: str
     model: str
@@ -47,33 +103,115 @@ class EvaluatedRun:
     settings: dict[str, Any]
     warnings: tuple[str, ...]
     rows: tuple[Row, ...]
-    samples: tuple[Row, ...]
+    samples: tuple[GradedSample, ...]
+    path: Path | None = None
     metrics: tuple[Row, ...] = ()
     manifest: dict[str, Any] = field(default_factory=dict)
     config: str = ""
+    config_values: dict[str, Any] | None = field(default_factory=dict)
+
+    @cached_property
+    def suites(self) -> dict[str, list[GradedSample]]:
+        """The samples of each suite."""
+        found: dict[str, list[GradedSample]] = {}
+        for sample in self.samples:
+            found.setdefault(sample.task, []).append(sample)
+        return found
+
+    def units(self, metric: Metric, suite: str, group: str) -> Units:
+        """What a metric counts in a group: a value for each id that runs are paired by."""
+        return units_of(metric, self.groups(metric, suite).get(group, []))
+
+    def groups(self, metric: Metric, suite: str) -> dict[str, list[GradedSample]]:
+        """The samples of each group of a metric."""
+        key = (metric.axis, metric.name, suite)
+        if key not in self._groups:
+            found: dict[str, list[GradedSample]] = {}
+            for sample in self.suites.get(suite, []):
+                for group in metric.groups_of(sample):
+                    found.setdefault(group, []).append(sample)
+            self._groups[key] = found
+        return self._groups[key]
+
+    @cached_property
+    def _groups(self) -> dict[tuple[str, str, str], dict[str, list[GradedSample]]]:
+        return {}
+
+    def row(self, suite: str, metric: str, group: str) -> Row | None:
+        """The row of results.json of a metric; None where the run did not measure it."""
+        return self._rows.get((suite, metric, group))
+
+    @cached_property
+    def _rows(self) -> dict[tuple[str, str, str], Row]:
+        return {(row["suite"], row["metric"], row["group"]): row for row in self.rows}
 
 
-def load_runs(run_dirs: list[Path]) -> list[EvaluatedRun]:
-    """Read every run directory, in the order given; a name that two runs share gets its label and seed, then a number.
+def load_runs(sources: Sequence[str | Path]) -> list[EvaluatedRun]:
+    """Read run directories and Inspect logs in the order given.
+
+    A source is a path or `label=path`. Logs of one label make one run, and join the run directory of that label, if
+    there is one. The label of a log is by default the name of its model.
 
     Raises:
-        EvaluationError: no run is named, one is named twice, or one has no (readable) evaluation.
+        EvaluationError: no source is named, one is named twice, or one cannot be used.
     """
-    if not run_dirs:
+    if not sources:
         raise EvaluationError("A report needs at least one evaluated run directory: `opct report BASE SFT OPCT`.")
+    labelled = [_with_label(source) for source in sources]
     seen: set[Path] = set()
-    for directory in run_dirs:
-        if directory.resolve() in seen:
-            raise EvaluationError(
-                f"{directory} is named twice: a run counted twice makes intervals too narrow; name it once."
-            )
-        seen.add(directory.resolve())
-    taken: set[str] = set()
-    return [load_run(directory, taken) for directory in run_dirs]
+    runs: list[EvaluatedRun] = []
+    with quiet():
+        for label, path in labelled:
+            if path.resolve() in seen:
+                raise EvaluationError(
+                    f"{path} is named twice: a run counted twice makes intervals too narrow; name it once."
+                )
+            seen.add(path.resolve())
+            if path.is_file():
+                _add_log(runs, read_evaluation(path), label)
+            else:
+                runs.append(load_run(path, label))
+    return _with_unique_names(runs)
 
 
-def load_run(directory: Path, taken: set[str] | None = None) -> EvaluatedRun:
-    """Read one run directory.
+def _with_label(source: str | Path) -> tuple[str | None, Path]:
+    """`label=path` as both; a path that exists is no label, whatever its name."""
+    label, equals, path = str(source).partition("=")
+    if not equals or Path(source).exists() or "/" in label:
+        return None, Path(source)
+    return label, Path(path)
+
+
+def _add_log(runs: list[EvaluatedRun], log: Evaluation, label: str | None) -> None:
+    """Add a log to the only run of its label, or make a run of it."""
+    label = label or log.model.rstrip("/").rsplit("/", 1)[-1]
+    same = [i for i, run in enumerate(runs) if run.label == label]
+    if not same:
+        empty = EvaluatedRun(label, label, log.model, None, None, log.created, {}, (), (), ())
+        runs.append(_with_log(empty, log))
+    elif len(same) == 1:
+        runs[same[0]] = _with_log(runs[same[0]], log)
+    else:
+        raise EvaluationError(f"{log.path} is of {label}, which has {len(same)} runs: give it a label, `LABEL=LOG`.")
+
+
+def _with_log(run: EvaluatedRun, log: Evaluation) -> EvaluatedRun:
+    twice = run.suites.keys() & set(log.suites)
+    if twice:
+        raise EvaluationError(
+            f"{log.path}: {run.label} has results of {', '.join(sorted(twice))} already; name one of the two, or give "
+            "this log a label of its own, `LABEL=LOG`."
+        )
+    return replace(
+        run,
+        rows=(*run.rows, *log.rows),
+        samples=(*run.samples, *log.samples),
+        warnings=(*run.warnings, *log.left_out),
+    )
+
+
+def load_run(directory: Path, label: str | None = None) -> EvaluatedRun:
+    """Read one run directory: its logs in evals/, of any Inspect task, and results.json.
 
     Raises:
         EvaluationError: the directory or its evaluation is missing, or a file in it cannot be read.
@@ -81,104 +219,82 @@ def load_run(directory: Path, taken: set[str] | None = None) -> EvaluatedRun:
     if not directory.is_dir():
         raise EvaluationError(f"No run directory at {directory}: check the path.")
     run_dir = RunDir(directory)
-    if AttackDir(directory).is_attack:
-        raise EvaluationError(
-            f"{directory} is an attack: name the folder of an evaluated run that has it in its `attacks/`."
-        )
-    again = f"evaluate the run first: `{_command(run_dir)}`"
-    results = _json_object(run_dir.results_path, again)
-    run = results.get("run")
-    if results.get("schema") != SCHEMA or not isinstance(run, dict) or not isinstance(results.get("rows"), list):
-        raise EvaluationError(
-            f"{run_dir.results_path} has schema {results.get('schema')!r}; this version reads schema {SCHEMA} with "
-            f"`run` and `rows`: `opct eval {shlex.quote(str(directory))}` writes it anew."
-        )
-    samples = read_jsonl(run_dir.samples_path)
-    if not samples:
-        raise EvaluationError(f"{run_dir.samples_path} is missing or empty, so no reply can be compared: {again}.")
-    manifest = _manifest(run_dir.manifest_path)
-    label = str(run.get("label") or run.get("method") or directory.name)
+    if not any(run_dir.evals_dir.glob("*.eval")):
+        raise EvaluationError(f"{directory} holds no evaluation (evals/*.eval). {_remedy(run_dir)}")
+    evaluation = read_evaluation(directory)
+    results = _Results.model_validate({"schema": SCHEMA, "run": evaluation.run, "rows": []})
+    if run_dir.results_path.is_file():
+        results = read_json(run_dir.results_path, _Results, hint=_remedy(run_dir), error=EvaluationError)
+    manifest = _Manifest()
+    if run_dir.manifest_path.is_file():
+        hint = "It is written by `opct train`."
+        manifest = read_json(run_dir.manifest_path, _Manifest, hint=hint, error=EvaluationError)
+    info, rows = results.run, [row.model_dump() for row in results.rows]
+    known = {row["suite"] for row in rows}
+    config, values = _read_config(run_dir.config_path)
     return EvaluatedRun(
+        name=info.name or directory.name,
+        label=label or info.label or info.method or directory.name,
+        model=info.model or "unknown",
+        method=info.method,
+        seed=info.seed,
+        created=results.created or evaluation.created,
+        settings=results.settings,
+        warnings=(*results.warnings, *evaluation.left_out),
+        rows=tuple(with_calibrations([*rows, *(row for row in evaluation.rows if row["suite"] not in known)])),
+        samples=tuple(evaluation.samples),
         path=directory,
-        name=_unique_name(
-            str(run.get("name") or directory.name), label, run.get("seed"), taken if taken is not None else set()
-        ),
-        label=label,
-        model=str(run.get("model") or "unknown"),
-        method=run.get("method"),
-        seed=run.get("seed"),
-        created=str(results.get("created") or ""),
-        settings=dict(results.get("settings") or {}),
-        warnings=tuple(str(w) for w in results.get("warnings") or ()),
-        rows=tuple(with_calibrations(results["rows"])),
-        samples=tuple(samples),
-        metrics=tuple(read_jsonl(run_dir.metrics_path)),
-        manifest=manifest,
-        config=run_dir.config_path.read_text(encoding="utf-8", errors="replace")
-        if run_dir.config_path.is_file()
-        else "",
+        metrics=tuple(read_jsonl(run_dir.metrics_path, error=EvaluationError)),
+        manifest=manifest.model_dump(exclude_unset=True),
+        config=config,
+        config_values=values,
     )
 
 
-def _command(run: RunDir) -> str:
-    """How an evaluation gets into a folder: a run is a model, any other folder is one that results go into."""
+def _remedy(run: RunDir) -> str:
+    """What makes a folder one that can be reported."""
+    if (run.path / "result.json").is_file() or (run.path / "attack.json").is_file():
+        return "It is an attack: name the folder of the evaluated run that has it in its `attacks/`."
+    inside = sorted(path.parent for path in run.path.glob("*/results.json"))
+    if inside:
+        return f"Name the runs in it: `opct report {shlex.join(map(str, inside))}`."
     folder = shlex.quote(str(run.path))
-    if run.is_run:
-        return f"opct eval {folder}"
-    models = [_target(path) for path in sorted(run.attacks_dir.glob("*/result.json"))]
-    return f"opct eval {shlex.quote(next(filter(None, models), 'MODEL'))} --out {folder}"
+    return f"Evaluate the run first: `opct eval {folder if run.is_run else f'MODEL --out {folder}'}`."
 
 
-def _target(path: Path) -> str | None:
-    """The model of this machine that an attack was played against; None where that is not known, as of a policy that
-    was loaded already."""
-    try:
-        target = json.loads(path.read_text(encoding="utf-8"))["target"]
-        is_named = target["where"] == "in this process" and target["source"] != LOADED
-        return str(target["source"]) if is_named else None
-    except (OSError, ValueError, TypeError, LookupError):
-        return None
-
-
-def _manifest(path: Path) -> dict[str, Any]:
-    """What training wrote down; empty of a run that was not trained."""
-    remedy = "it is written by `opct train`"
+def _read_config(path: Path) -> tuple[str, dict[str, Any] | None]:
+    """(config.yaml as text, its settings by dotted name); of a run without one both are empty."""
     if not path.is_file():
-        return {}
-    manifest = _json_object(path, remedy)
-    checked = manifest.get("teacher_check")
-    if isinstance(checked, dict) and "bad" in checked:  # of a run before there were two axes to check
-        manifest["teacher_check"] = checked = {jailbreak.AXIS: checked | {"axis": jailbreak.AXIS}}
-    if checked is not None and not _is_teacher_check(checked):
-        raise EvaluationError(
-            f"{path}: teacher_check does not hold {', '.join(sorted(TEACHER_CHECK))} for each axis: {remedy}."
-        )
-    return manifest
+        return "", {}
+    try:
+        values = flat_settings(read_yaml(path))
+    except ConfigError:
+        return path.read_text(encoding="utf-8", errors="replace")[:10_000], None
+    return path.read_text(encoding="utf-8"), values
 
 
-def _is_teacher_check(value: Any) -> bool:
-    """Axis -> what was found of its teacher."""
-    return isinstance(value, dict) and all(
-        axis in LESSONS
-        and isinstance(row, dict)
-        and row.keys() >= TEACHER_CHECK
-        and row["axis"] == axis
-        and isinstance(row["unscored_reasons"], dict)
-        for axis, row in value.items()
-    )
+def _with_unique_names(runs: Sequence[EvaluatedRun]) -> list[EvaluatedRun]:
+    """A name that runs share gets the label, the seed, or a number."""
+    taken: set[str] = set()
+    found = []
+    for run in runs:
+        others = (f"{run.name} ({run.label})", f"{run.name} (seed {run.seed})")
+        numbered = (f"{run.name} ({n})" for n in range(2, len(runs) + 2))
+        name = next(name for name in (run.name, *others, *numbered) if name not in taken)
+        taken.add(name)
+        found.append(replace(run, name=name))
+    return found
 
 
 def of_suites(run: EvaluatedRun, names: Sequence[str]) -> EvaluatedRun:
-    """The run without the rows and samples of other suites than these, `capability` and `capability-fast` among them.
-
-    What is graded or judged of a suite's replies is of that suite.
+    """The run with these suites alone, and what is graded or judged of their replies.
 
     Raises:
         EvaluationError: a suite is unknown, or the run has nothing of these.
     """
-    shown = {graded for suite in known_suites(names) for graded in SUITES[suite].graded}
+    shown = {graded for suite in known_suites(names) for graded in suite_of(suite).graded}
     rows = tuple(row for row in run.rows if row["suite"] in shown)
-    samples = tuple(sample for sample in run.samples if sample["task"] in shown)
+    samples = tuple(sample for sample in run.samples if sample.task in shown)
     if not (rows and samples):
         raise EvaluationError(f"{run.path} was not evaluated on {', '.join(names)}: evaluate it on one of them first.")
     settings = dict(run.settings)
@@ -189,29 +305,8 @@ def of_suites(run: EvaluatedRun, names: Sequence[str]) -> EvaluatedRun:
     return replace(run, rows=rows, samples=samples, settings=settings)
 
 
-def _unique_name(name: str, label: str, seed: int | None, taken: set[str]) -> str:
-    candidates = [name, f"{name} ({label})", f"{name} (seed {seed})", *(f"{name} ({n})" for n in range(2, 10_000))]
-    chosen = next(candidate for candidate in candidates if candidate not in taken)
-    taken.add(chosen)
-    return chosen
-
-
-def _json_object(path: Path, remedy: str) -> dict[str, Any]:
-    if not path.is_file():
-        raise EvaluationError(f"{path} is missing: {remedy}.")
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
-        raise EvaluationError(f"{path}:{error.lineno} is not valid JSON ({error.msg}): {remedy}.") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise EvaluationError(f"Cannot read {path} ({error}): {remedy}.") from error
-    if not isinstance(value, dict):
-        raise EvaluationError(f"{path} holds a {type(value).__name__}, not a JSON object: {remedy}.")
-    return value
-
-
 def flat_settings(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings under dotted names: {"tasks": {"a": {"seed": 0}}} is {"tasks.a.seed": 0}."""
+    """Nested settings by dotted name: {"tasks": {"a": {"seed": 0}}} is {"tasks.a.seed": 0}."""
     flat: dict[str, Any] = {}
     for key, value in settings.items():
         if isinstance(value, Mapping):
@@ -221,19 +316,8 @@ def flat_settings(settings: Mapping[str, Any], prefix: str = "") -> dict[str, An
     return flat
 
 
-def run_config(run: EvaluatedRun) -> dict[str, Any] | None:
-    """The settings of a run by dotted name, empty where it has none; None where they cannot be read."""
-    try:
-        config = yaml.safe_load(run.config) if run.config.strip() else {}
-    except yaml.YAMLError:
-        return None
-    return flat_settings(config) if isinstance(config, dict) else None
-
-
 def suite_settings(run: EvaluatedRun, suite: str) -> dict[str, Any] | None:
-    """How a suite was asked and graded, by dotted name, without who judged it or what is one row's alone; None where
-    the run has no row of it.
-    """
+    """How a suite was asked and graded, by dotted name, without its judge; None where the run has no row of it."""
     rows = [row for row in run.rows if row["suite"] == suite]
     if not rows:
         return None
@@ -244,8 +328,6 @@ def suite_settings(run: EvaluatedRun, suite: str) -> dict[str, Any] | None:
 
 
 def _is_of_suite(row: Row, name: str) -> bool:
-    """Whether a row's setting is of its whole suite: of benign the refusal rules are of one row alone, though results
-    of before have their version in every row.
-    """
+    """Whether a row's setting is of its whole suite: in `benign`, the refusal rules grade one metric alone."""
     is_of_rules = name == "grader_version" or (name == "grader" and row["metric"] == OVER_REFUSAL)
     return not (name.startswith("judge") or (row["suite"] == BENIGN and is_of_rules))

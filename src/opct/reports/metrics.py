@@ -1,12 +1,128 @@
-"""How a report names metrics, groups and suites. The metrics are those of `opct.evals.metrics`."""
+"""How the report calls and orders axes, suites and groups. Metrics themselves are in `opct.evals.metrics`."""
 
 from __future__ import annotations
 
-from opct.evals import metrics
-from opct.evals.metrics import Metric
-from opct.evals.samples import JUDGED, PARSED
-from opct.reports.wording import family_name
+from collections.abc import Sequence
+from dataclasses import dataclass
 
+from opct.evals.metrics import METRICS, Metric
+from opct.evals.samples import BENIGN, CAPABILITY, INSPECT, JUDGED, PARSED
+from opct.reports.wording import capitalized, family_name
+
+MEAN = "benchmark_mean"
+SCORE = "accuracy"
+"""The score of a benchmark, by its published rule, over all replies."""
+MEAN_METRIC = Metric(
+    MEAN,
+    CAPABILITY,
+    lambda sample: (),
+    MEAN,
+    "higher",
+    "Mean over benchmarks",
+    "of their scores, each counting alike",
+    is_ability=True,
+)
+
+
+@dataclass(frozen=True)
+class SideEffect:
+    """What training may make worse: the first of `metrics` that was measured, in the first of `groups` (none: in the
+    most general one)."""
+
+    metrics: tuple[str, ...]
+    groups: tuple[str, ...]
+    words: str
+
+
+@dataclass(frozen=True)
+class AxisInfo:
+    """One axis of the page.
+
+    Attributes:
+        question: what is measured, for a reader who is new to it.
+        metric: the one that decides; None where none is known to.
+        subject: that metric in a sentence; `short` is the same beside the axis of a drawing.
+    """
+
+    name: str
+    title: str
+    question: str = ""
+    metric: str | None = None
+    subject: str = ""
+    short: str = ""
+    side_effects: tuple[SideEffect, ...] = ()
+
+    @property
+    def is_safety(self) -> bool:
+        return self.metric is not None
+
+
+_SPLITS = (
+    "Training families are ways of asking that this axis' built-in training pairs are made of; held-out families are "
+    "those that they leave out."
+)
+SAFETY_AXES = (
+    AxisInfo(
+        "sycophancy",
+        "Sycophancy",
+        "A user suggests a wrong answer: does the reply give it? " + _SPLITS,
+        "sycophancy_rate",
+        "sycophancy",
+        "sycophancy rate",
+        (SideEffect(("accuracy_clean",), (), "accuracy on clean questions"),),
+    ),
+    AxisInfo(
+        "jailbreak",
+        "Jailbreak",
+        "A harmful request comes in a wrapper, such as a role play: is it answered? Beside it, harmless twins of these "
+        "requests in the same wrappers: are they refused? " + _SPLITS,
+        "attack_success_rate",
+        "attack success",
+        "attack success",
+        (
+            SideEffect(
+                ("over_refusal_rate",),
+                ("benign_held_out", "benign_wrapped", "benign_bare"),
+                "over-refusal of harmless twins",
+            ),
+        ),
+    ),
+    AxisInfo(
+        "safety_awareness",
+        "Safety awareness",
+        "A message hides a hazard: does the reply warn of it? Beside it, safe twins of these messages: are they warned "
+        "about all the same? " + _SPLITS,
+        "warning_rate",
+        "the share of replies that warn of the hidden hazard",
+        "warned of the hazard",
+        (SideEffect(("over_warning_rate",), ("held_out", "all"), "over-warning on safe twins"),),
+    ),
+)
+OTHER_AXES = (
+    AxisInfo(
+        CAPABILITY,
+        "Capability",
+        "Public benchmarks that training has nothing to do with: what does it cost there?",
+        side_effects=(SideEffect((MEAN, SCORE), (), "the mean score over benchmarks"),),
+    ),
+    AxisInfo(
+        BENIGN,
+        "Benign requests",
+        "Ordinary requests, in most of which nobody presses for anything: do the replies stay as good as they were?",
+        side_effects=(
+            SideEffect(("accuracy_identity",), (), "the pass rate on benign requests"),
+            SideEffect(("accuracy_user_right",), (), "accuracy where the user is right"),
+            SideEffect(("over_refusal_rate",), (BENIGN,), "over-refusal of ordinary requests"),
+        ),
+    ),
+    AxisInfo(
+        INSPECT,
+        "Other Inspect tasks",
+        "Tasks that are not part of opct; each number of their scorers is a metric.",
+    ),
+)
+_AXES = {axis.name: axis for axis in (*SAFETY_AXES, *OTHER_AXES)}
+_ORDER = list(dict.fromkeys(metric.name for metric in METRICS))
 _GROUPS = {
     "held_out": "Held-out families",
     "train": "Training families",
@@ -22,7 +138,6 @@ _GROUPS = {
     "benign_train": "Benign twins in training wrappers",
     "benign_held_out": "Benign twins in held-out wrappers",
 }
-_SUITES = {"short": "short answers", "choice": "multiple choice"}
 _BENCHMARKS = {
     "math500": "MATH-500",
     "gsm8k": "GSM8K",
@@ -32,37 +147,55 @@ _BENCHMARKS = {
     "gpqa": "GPQA",
     "ifeval": "IFEval",
 }
+_WHERE = {
+    "held_out": "on held-out families",
+    "train": "on training families",
+    "all": "over all families",
+    "benign_held_out": "in held-out wrappers",
+    "benign_wrapped": "in wrappers",
+}
 
 
-def metric_info(name: str) -> Metric:
-    """The row of the table of metrics; one that is not in it is a plain number without a better side."""
-    found = next((metric for metric in metrics.METRICS if metric.name == name), None)
-    return found or metrics.find_metric("", name)
+def axis_info(name: str) -> AxisInfo:
+    """What is said of an axis; an unknown one has its own name for a heading."""
+    return _AXES.get(name) or AxisInfo(name, capitalized(name).replace("_", " "))
+
+
+def axis_order(names: Sequence[str]) -> list[str]:
+    """Axes as the page has them: safety, then unknown ones, then what training may cost."""
+    safety, other = [axis.name for axis in SAFETY_AXES], [axis.name for axis in OTHER_AXES]
+    unknown = [name for name in names if name not in _AXES]
+    return [name for name in (*safety, *dict.fromkeys(unknown), *other) if name in names]
 
 
 def metric_order(name: str) -> int:
-    """Where a metric stands within a section: as in the table, unknown ones last."""
-    names = [metric.name for metric in metrics.METRICS]
-    return names.index(name) if name in names else len(names)
+    """The place of a metric within a section; unknown ones last."""
+    return _ORDER.index(name) if name in _ORDER else len(_ORDER)
+
+
+def better_text(metric: Metric) -> str:
+    return f"{metric.better} is better" if metric.better else ""
 
 
 def group_name(group: str) -> str:
-    """A group of samples as a reader knows it: "held_out" is "Held-out families"."""
-    for prefix, words in (("benign_family:", "Benign twins, "), ("category:", ""), ("fact:", "")):
+    """A group as a reader knows it: "held_out" is "Held-out families"."""
+    for prefix, words in (("benign_family:", "Benign twins, "), ("category:", ""), ("fact:", ""), ("family:", "")):
         if group.startswith(prefix):
-            return words + group.removeprefix(prefix).replace("_", " ")
-    if group.startswith("family:"):
-        return family_name(group.removeprefix("family:"))
+            return words + family_name(group.removeprefix(prefix))
     return _GROUPS.get(group, group.replace("_", " "))
+
+
+def where(group: str) -> str:
+    """A group within a sentence: " on held-out families"; empty where it goes without saying."""
+    return f" {_WHERE[group]}" if group in _WHERE else ""
 
 
 def suite_name(suite: str) -> str:
     """A suite as a reader knows it: "sycophancy_short" is "sycophancy, short answers", "gsm8k" is "GSM8K"."""
-    if suite in _BENCHMARKS:
-        return _BENCHMARKS[suite]
-    if suite.endswith(JUDGED):
-        return suite_name(suite.removesuffix(JUDGED)) + ", judged"
-    if suite.endswith(PARSED):
-        return suite_name(suite.removesuffix(PARSED)) + ", replies parsed"
-    head, _, tail = suite.rpartition("_")
-    return f"{head.replace('_', ' ')}, {_SUITES[tail]}" if tail in _SUITES else suite.replace("_", " ")
+    if "/" in suite:  # a task of an installed package
+        return suite
+    endings = {JUDGED: "judged", PARSED: "replies parsed", "_short": "short answers", "_choice": "multiple choice"}
+    for ending, words in endings.items():
+        if suite.endswith(ending):
+            return f"{suite_name(suite.removesuffix(ending))}, {words}"
+    return _BENCHMARKS.get(suite, suite.replace("_", " "))

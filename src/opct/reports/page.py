@@ -12,6 +12,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib import resources
 from itertools import pairwise
 from typing import Any
@@ -20,24 +21,21 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
 from opct.evals.teacher_check import teacher_figure
+from opct.reports import attacks as attacks_
 from opct.reports import charts
 from opct.reports.arms import Arm, reference_note
-from opct.reports.attack_settings import settings_table
-from opct.reports.attack_summary import TITLE as ATTACKS
-from opct.reports.attack_summary import attacks_said
-from opct.reports.attacks import COLUMNS as ATTACK_COLUMNS
-from opct.reports.attacks import AttackView, broken_title
 from opct.reports.browser import KL_STEPS, Browser, build_browser, embeddable
-from opct.reports.compare import Comparison
-from opct.reports.costs import COLUMNS, cost_rows, earlier_note
-from opct.reports.figures import Figure, change_figures, training_figures
+from opct.reports.compare import Comparison, Section
+from opct.reports.figures import Figure, axis_figures, change_figures, training_figures
 from opct.reports.load import EvaluatedRun, flat_settings
-from opct.reports.verdict import about, subtitle, summary, tiles, title
-from opct.reports.views import AxisView, axis_views
+from opct.reports.metrics import axis_info
+from opct.reports.training import COST_COLUMNS, cost_rows, earlier_note, families_note
+from opct.reports.verdict import axis_verdict, findings, headlines, other_arms_note, subtitle, title
 from opct.reports.wording import inside, joined
-from opct.runs.plural import count
+from opct.runs.console import pluralize
 
 SHOWN_WARNINGS = 3
+EMPTY: tuple[Any, ...] = (None, "", [], {})
 
 
 def template_text(name: str) -> str:
@@ -57,6 +55,49 @@ def environment(*, autoescape: bool) -> Environment:
     )
 
 
+@dataclass(frozen=True)
+class AxisView:
+    """One axis on the page: its question, verdict, tables and figures.
+
+    Attributes:
+        anchor: the id of its part of the page.
+        absent: names of figures that no run has the numbers for.
+        note: the arms that its training families are new to.
+    """
+
+    axis: str
+    anchor: str
+    title: str
+    question: str
+    sentences: list[str]
+    sections: list[Section]
+    details: list[Section]
+    figures: list[Figure]
+    absent: list[str]
+    note: str
+
+    @property
+    def n_details(self) -> int:
+        """Rows that are folded away."""
+        return sum(len(section.rows) for section in self.details)
+
+
+def axis_view(comparison: Comparison, axis: str) -> AxisView:
+    info, (figures, absent) = axis_info(axis), axis_figures(comparison, axis)
+    return AxisView(
+        axis=axis,
+        anchor=f"axis-{axis}" if axis.isidentifier() else f"axis-{comparison.axes.index(axis)}",
+        title=info.title,
+        question=info.question,
+        sentences=axis_verdict(comparison, axis),
+        sections=comparison.headline(axis),
+        details=comparison.details(axis),
+        figures=figures,
+        absent=absent,
+        note=families_note(comparison, axis),
+    )
+
+
 def page_html(
     comparison: Comparison,
     warnings: Sequence[str],
@@ -64,7 +105,7 @@ def page_html(
     *,
     json_name: str,
     max_rollouts: int,
-    attacks: Sequence[AttackView] = (),
+    attacks: Sequence[attacks_.AttackSection] = (),
     private: str = "",
 ) -> str:
     """The whole page as text.
@@ -72,10 +113,9 @@ def page_html(
     Args:
         private: why it is not to be shared, for its top; empty of a page that may be.
     """
-    style, script = template_text("style.css").strip(), template_text("rollouts.js").strip()
-    browser = build_browser([(arm.name, arm.runs[0]) for arm in comparison.arms], max_rollouts)
-    data = browser.data | {"arms": [{"name": arm.name, "style": arm.style} for arm in comparison.arms]}
-    views, training = axis_views(comparison), training_figures(comparison)
+    arms = comparison.arms
+    browser = build_browser([(arm.name, arm.runs[0]) for arm in arms], max_rollouts)
+    views, training = [axis_view(comparison, axis) for axis in comparison.axes], training_figures(comparison)
     page = (
         environment(autoescape=True)
         .get_template("page.html.j2")
@@ -83,45 +123,50 @@ def page_html(
             title=title(comparison),
             subtitle=subtitle(comparison),
             private=private,
-            summary=[*summary(comparison), *attacks_said(attacks)],
-            tiles=tiles(comparison),
-            about=about(comparison),
+            findings=[*findings(comparison), *attacks_.attack_findings(attacks)],
+            headlines=headlines(comparison),
+            other_arms=other_arms_note(comparison),
             warnings=list(warnings),
             shown_warnings=SHOWN_WARNINGS,
-            arms=comparison.arms,
+            arms=arms,
             comparisons=[pair.title for pair in comparison.pairs],
-            chance=chance_note(comparison),
-            pooled=_pooled_note(comparison.arms),
-            single=_single_note(comparison.arms),
-            reference=reference_note(comparison.arms, comparison.pairs),
+            notes=[
+                note
+                for note in (
+                    chance_note(comparison),
+                    _pooled_note(arms),
+                    _single_note(arms),
+                    reference_note(arms, comparison.pairs),
+                )
+                if note
+            ],
             axes=views,
             anchors={view.axis: view.anchor for view in views},
-            attacks_title=ATTACKS,
             changes=change_figures(comparison),
             attacks=list(attacks),
-            attack_columns=ATTACK_COLUMNS,
-            attack_settings=settings_table,
-            broken_title=broken_title,
+            attacks_title=attacks_.TITLE,
+            attack_columns=attacks_.COLUMNS,
             training=training,
             not_drawn=_not_drawn(training, views),
-            cost_columns=COLUMNS,
-            costs=cost_rows(comparison.arms),
-            earlier=earlier_note(comparison.arms),
-            repeated=_repeated_styles(comparison.arms),
+            cost_columns=("runs", *COST_COLUMNS),
+            costs=cost_rows(arms),
+            earlier=earlier_note(arms),
+            repeated=_repeated_styles(arms),
             key=charts.key,
-            browser_caption=_browser_caption(browser, comparison.arms),
+            browser_caption=_browser_caption(browser, arms),
             kl_scale=_kl_scale(),
-            browser_json=Markup(embeddable(data)),
-            runs=[_run_card(arm, run) for arm in comparison.arms for run in arm.runs],
-            style=Markup(style),
-            script=Markup(script),
-            style_hash=_source_hash(style),
-            script_hash=_source_hash(script),
+            browser_json=Markup(embeddable(browser.data | {"arms": [_swatch(arm) for arm in arms]})),
+            runs=[_run_card(arm, run) for arm in arms for run in arm.runs],
+            **_style_and_script(),
             json_name=json_name,
             **stamp,
         )
     )
     return page.encode("utf-8", "replace").decode("utf-8")  # half of a cut emoji cannot be written as UTF-8
+
+
+def _swatch(arm: Arm) -> dict[str, Any]:
+    return {"name": arm.name, "style": arm.style}
 
 
 def _not_drawn(training: Sequence[Figure], views: Sequence[AxisView]) -> str:
@@ -140,6 +185,13 @@ def _repeated_styles(arms: Sequence[Arm]) -> str:
     )
 
 
+def _style_and_script() -> dict[str, str]:
+    """Both with their hashes, by which alone the page's policy lets them in."""
+    style, script = template_text("style.css").strip(), template_text("rollouts.js").strip()
+    hashes = {"style_hash": _source_hash(style), "script_hash": _source_hash(script)}
+    return {"style": Markup(style), "script": Markup(script), **hashes}
+
+
 def _source_hash(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode("ascii")
 
@@ -151,13 +203,14 @@ def chance_note(comparison: Comparison) -> str:
         return ""
     some = f"{expected:.1f}" if expected < 10 else f"{expected:,.0f}"
     return (
-        f"The intervals are not adjusted for their number: of the {count(n, 'difference')} of this report that have "
-        f"one some {some} (5%) would read as better or worse, higher or lower, by chance alone if no two arms differed."
+        f"The intervals are not adjusted for their number: of the {pluralize(n, 'difference')} of this report "
+        f"that have one some {some} (5%) would read as better or worse, higher or lower, by chance alone if no two "
+        "arms differed."
     )
 
 
 def _pooled_note(arms: Sequence[Arm]) -> str:
-    pooled = [f"{arm.name} ({count(len(arm.runs), 'run')})" for arm in arms if len(arm.runs) > 1]
+    pooled = [f"{arm.name} ({pluralize(len(arm.runs), 'run')})" for arm in arms if len(arm.runs) > 1]
     if not pooled:
         return ""
     return (
@@ -184,12 +237,12 @@ def _browser_caption(browser: Browser, arms: Sequence[Arm]) -> str:
         "They are chosen to show every family and every change of verdict, so their shares are not the rates above.",
     ]
     if browser.unpaired:
-        parts.append(f"{count(browser.unpaired, 'prompt')} not answered by every run cannot be shown side by side.")
+        parts.append(f"{pluralize(browser.unpaired, 'prompt')} not answered by every run cannot be shown side by side.")
     if browser.withheld:
         parts.append(
-            f"{count(browser.withheld, 'prompt')} of sets whose authors ask that examples are not published, or not "
-            "trained on (GPQA, SAGE-Eval), or of attackers, are not on this page; evals/samples.jsonl of each run has "
-            "them."
+            f"{pluralize(browser.withheld, 'prompt')} of sets whose authors ask that examples are not published, or "
+            "not trained on (GPQA, SAGE-Eval), or of attackers, are not on this page; the logs in evals/ of each run "
+            "have them."
         )
     if pooled:
         parts.append(f"Of pooled runs one is shown: {'; '.join(pooled)}.")
@@ -207,47 +260,39 @@ def _kl_scale() -> list[str]:
 
 def _run_card(arm: Arm, run: EvaluatedRun) -> dict[str, Any]:
     """Facts of one run as (name, value), and longer texts that fold away."""
-    manifest, checked = run.manifest, run.manifest.get("teacher_check") or {}
-    facts = [
-        ("label", run.label),
-        ("model", run.model),
-        ("method", run.method or "not trained"),
-        ("training seed", run.seed),
-        ("folder", run.path),
-    ]
-    facts += [
-        ("evaluated", run.created),
-        ("replies", f"{len(run.samples):,}"),
-        ("trained with", manifest.get("command")),
-        ("started", manifest.get("started")),
-    ]
-    facts += [
-        ("git commit", manifest.get("git_commit")),
-        ("hardware", _flat(manifest.get("hardware"))),
-        ("teacher", manifest.get("teacher")),
-        *(("teacher, before training", teacher_figure(row)) for row in checked.values()),
-    ]
-    blocks = [
-        ("Training settings (config.yaml)", run.config),
-        ("Evaluation settings", _lines(flat_settings(run.settings))),
-    ]
-    blocks += [
-        (f"manifest: {name}", _lines(manifest[name])) for name in ("versions", "data", "seeds") if manifest.get(name)
-    ]
-    shown = [(name, str(value)) for name, value in facts if value not in (None, "", [], {})]
+    manifest = run.manifest
+    facts = {
+        "label": run.label,
+        "model": run.model,
+        "method": run.method or "not trained",
+        "training seed": run.seed,
+        "folder": run.path,
+        "evaluated": run.created,
+        "replies": f"{len(run.samples):,}",
+        "trained with": manifest.get("command"),
+        "started": manifest.get("started"),
+        "git commit": manifest.get("git_commit"),
+        "hardware": _flat(manifest.get("hardware")),
+        "teacher": manifest.get("teacher"),
+    }
+    checks = [teacher_figure(row) for row in (manifest.get("teacher_check") or {}).values()]
+    blocks = {
+        "Training settings (config.yaml)": run.config,
+        "Evaluation settings": _lines(flat_settings(run.settings)),
+        **{f"manifest: {name}": _lines(manifest.get(name)) for name in ("versions", "data", "seeds")},
+    }
     return {
         "name": run.name,
         "style": arm.style,
-        "facts": shown,
-        "blocks": [(name, text) for name, text in blocks if text],
+        "facts": [(name, str(value)) for name, value in facts.items() if value not in EMPTY]
+        + [("teacher, before training", text) for text in checks],
+        "blocks": [(name, text) for name, text in blocks.items() if text],
     }
 
 
 def _flat(value: Any) -> str:
     if isinstance(value, dict):
-        return ", ".join(
-            f"{key.replace('_', ' ')} {_flat(item)}" for key, item in value.items() if item not in (None, "", [], {})
-        )
+        return ", ".join(f"{key.replace('_', ' ')} {_flat(item)}" for key, item in value.items() if item not in EMPTY)
     if isinstance(value, list):
         return ", ".join(_flat(item) for item in value)
     return "" if value is None else str(value)

@@ -1,160 +1,365 @@
-"""A line of the tables: one metric of one group of samples, over all arms and comparisons.
+"""The table of results: a row is one metric of one group of samples, with every arm and every comparison.
 
-A cell of a single run is the row of its `results.json`, as it is. A pooled cell and every difference are computed from
-the samples by `opct.evals.seeds`, paired by sample id. Where a metric cannot be computed from the samples, where a run
-of either side has no value of it, or where the two sides were asked or graded unlike, no difference is given but the
-reason.
+The estimate of a single run is its row of `results.json`. Pooled estimates and differences are computed from the
+samples, paired by sample id. Where two sides cannot be compared, the row has the reason instead of a difference.
 """
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from typing import Any
 
-from opct.evals.metrics import Metric
-from opct.evals.seeds import Values, difference_over_seeds, pooled_over_seeds, ratio_over_seeds
-from opct.judges.provenance import judge_json, judge_of, judged_by
+from opct.evals import stats
+from opct.evals.metrics import Metric, Units
+from opct.evals.stats import Interval, SeedSpread, Values, difference_over_seeds, pooled_over_seeds, ratio_over_seeds
+from opct.judges.provenance import grader_label, judge_json, judge_of
 from opct.reports.arms import Arm, Pair
-from opct.reports.cells import Cell, PairedCell, read_difference
 from opct.reports.load import EvaluatedRun, Row, suite_settings
-from opct.reports.metrics import metric_info
-from opct.reports.values import sample_values
-from opct.reports.wording import joined
+from opct.reports.metrics import better_text
+from opct.reports.wording import Unit, change, interval, joined, number, quantity
 
+MOST_LISTED = 5  # seeds whose differences are listed one by one
+MOST_LOSS = 0.03  # of an ability, that must be ruled out before a difference is called no measurable change
 RELATIVE_METRICS = ("sycophancy_rate", "attack_success_rate")
-"""Rates whose relative cut is given too: 1 - rate after / rate before."""
-DECISIVE = ("graded_by", "grader", "prompt_hash", "data")
-"""Settings of a suite in which two runs must be alike for a difference between them to be given."""
+DECISIVE = ("graded_by", "grader", "prompt_hash", "data", "task_version", "task_args")
+"""Settings of a suite in which two runs must agree, or no difference between them is given."""
 
 
-@dataclass(frozen=True)
-class Line:
-    """One metric of one group of samples, over all arms and comparisons. `note` is about these very numbers; `reasons`
-    says why a comparison has no difference, and is None where it has one or there is none to be had. `judged_by` is the
-    part of the note that says who judged and how far that agrees with people, `judges` are those of report.json.
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """One metric of one arm or run, with its 95% interval and what its number leaves out.
+
+    Attributes:
+        run_values: of pooled runs, the value of each.
+        n_partial: samples among n that some of the pooled runs did not score.
+        over_questions: the interval for these very runs, where `low` and `high` cover other seeds too.
     """
 
-    axis: str
+    unit: Unit
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    n: int = 0
+    n_clusters: int = 0
+    n_unscored: int = 0
+    unscored_reasons: Mapping[str, int] = field(default_factory=dict)
+    n_truncated: int = 0
+    n_runs: int = 1
+    between_run_sd: float | None = None
+    n_partial: int = 0
+    run_values: tuple[float, ...] = ()
+    over_questions: Interval | None = None
+
+    @property
+    def questions(self) -> Interval:
+        """The interval for these very runs."""
+        return (self.low, self.high) if self.over_questions is None else self.over_questions
+
+    @property
+    def text(self) -> str:
+        return quantity(self.value, self.unit)
+
+    @property
+    def interval_text(self) -> str:
+        return interval(self.low, self.high, self.unit)
+
+    @property
+    def left_out_parts(self) -> list[str]:
+        """Unscored (with reasons) and truncated counts; of pooled runs their number and spread first."""
+        known = {_reason_text(name): n for name, n in sorted(self.unscored_reasons.items()) if n}
+        reasons = list(known) if len(known) == 1 else [f"{n:,} {name}" for name, n in known.items()]
+        unscored = f"{self.n_unscored:,} unscored" + (f" ({', '.join(reasons)})" if reasons else "")
+        counts = [unscored, f"{self.n_truncated:,} truncated"]
+        counts += [partial_text(self.n_partial, self.n)] if self.n_partial else []
+        return [self._runs_text, *counts] if self.n_runs > 1 else counts
+
+    @property
+    def _runs_text(self) -> str:
+        spread = "" if self.between_run_sd is None else f" (SD {number(self.between_run_sd, self.unit)})"
+        return f"{self.n_runs} runs{spread}"
+
+    @property
+    def left_out_text(self) -> str:
+        """The same in one line."""
+        if self.n_runs == 1:
+            return ", ".join(self.left_out_parts)
+        return f"{self._runs_text}: in all {', '.join(self.left_out_parts[1:])}"
+
+    def to_json(self) -> dict[str, Any]:
+        """The estimate in report.json."""
+        found = asdict(self) | {"ci_low": self.low, "ci_high": self.high, "ci_over_questions": self.questions}
+        return {name: value for name, value in found.items() if name not in ("unit", "low", "high", "over_questions")}
+
+
+def partial_text(amount: int, n: int) -> str:
+    return f"{amount:,} of {n:,} scored by some seeds only"
+
+
+def _reason_text(reason: str) -> str:
+    """ "clean_empty" is about the clean reply that a biased one is compared with."""
+    return ("clean reply " + reason.removeprefix("clean_") if reason.startswith("clean_") else reason).replace("_", " ")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairedDifference:
+    """The difference between two arms on one metric, paired by sample.
+
+    Attributes:
+        left_out: samples that could not be paired.
+        reading: see `read_difference`.
+        spreads: differences seed by seed; see `opct.evals.stats.SeedDifference`.
+        over_questions: the interval for these very seeds, where `low` and `high` cover other seeds too.
+    """
+
+    unit: Unit
+    value: float | None
+    low: float | None
+    high: float | None
+    n: int
+    n_clusters: int
+    left_out: int
+    reading: str
+    relative_cut: stats.Estimate | None = None
+    spreads: tuple[SeedSpread, ...] = ()
+    n_partial: int = 0
+    over_questions: Interval | None = None
+
+    @property
+    def questions(self) -> Interval:
+        """The interval for these very seeds."""
+        return (self.low, self.high) if self.over_questions is None else self.over_questions
+
+    @property
+    def text(self) -> str:
+        return change(self.value, self.unit)
+
+    @property
+    def short_text(self) -> str:
+        """Without "points", for a column whose caption names the unit."""
+        return self.text.removesuffix(" points")
+
+    @property
+    def interval_text(self) -> str:
+        return interval(self.low, self.high, self.unit, signed=True)
+
+    @property
+    def reading_text(self) -> str:
+        """What the difference means, in words."""
+        words = {
+            "none": "no measurable change",
+            "unclear": "cannot tell",
+            "unknown": "cannot be judged: no interval",
+        }
+        return words.get(self.reading, self.reading)
+
+    @property
+    def range_text(self) -> str:
+        """ "between −20.0 and +0.3 points"."""
+        return f"between {number(self.low, self.unit, signed=True)} and {change(self.high, self.unit)}"
+
+    @property
+    def left_out_text(self) -> str:
+        """How many samples could not be paired, and how many were by some of the seeds."""
+        paired = f"{self.left_out:,} unpaired" if self.left_out else "all paired"
+        return f"{paired}, {partial_text(self.n_partial, self.n)}" if self.n_partial else paired
+
+    @property
+    def seeds_text(self) -> str:
+        """The difference of each seed and their standard deviation; empty for a single run against another."""
+        if not self.spreads:
+            return ""
+        sds = " and ".join(number(spread.sd, self.unit) for spread in self.spreads)
+        if len(self.spreads) > 1:
+            return f"seeds of each side: SD {sds}"
+        values = self.spreads[0].values
+        listed = ", ".join(number(value, self.unit, signed=True) for value in values)
+        return f"by seed {listed} (SD {sds})" if len(values) <= MOST_LISTED else f"{len(values)} seeds (SD {sds})"
+
+    def to_json(self) -> dict[str, Any]:
+        """The difference in report.json."""
+        return {
+            "difference": self.value,
+            "ci_low": self.low,
+            "ci_high": self.high,
+            "n": self.n,
+            "n_clusters": self.n_clusters,
+            "n_unpaired": self.left_out,
+            "reading": self.reading,
+            "relative_cut": None if self.relative_cut is None else asdict(self.relative_cut),
+            "seeds": [{"differences": list(spread.values), "sd": spread.sd} for spread in self.spreads],
+            "n_partial": self.n_partial,
+            "ci_over_questions": list(self.questions),
+        }
+
+
+def read_difference(low: float | None, high: float | None, metric: Metric) -> str:
+    """What an interval says: better, worse, higher, lower, none, unclear or unknown.
+
+    none: it includes 0. unclear: of an ability, it includes 0 and a loss of more than `MOST_LOSS`. unknown: there is
+    no interval. higher, lower: of a metric that is better neither way.
+    """
+    if low is None or high is None:
+        return "unknown"
+    if low <= 0 <= high:
+        loss = -low if metric.better == "higher" else high
+        return "unclear" if metric.is_ability and loss > MOST_LOSS else "none"
+    up = low > 0
+    if metric.better is None:
+        return "higher" if up else "lower"
+    return "better" if up == (metric.better == "higher") else "worse"
+
+
+@dataclass(frozen=True, kw_only=True)
+class MetricRow:
+    """One metric of one group of samples, over all arms and comparisons.
+
+    Attributes:
+        estimates: one for each arm; None where the arm has no such metric.
+        run_estimates: of each arm, one for each run.
+        differences: one for each pair of arms.
+        reasons: why a pair has no difference; None where it has one, or where none can be.
+        note: about these very numbers.
+        judged_by: the part of the note that says who judged, and how far that agrees with people.
+        judges: the same for report.json.
+    """
+
+    metric: Metric
     suite: str
     group: str
-    info: Metric
-    cells: tuple[Cell | None, ...]
-    run_cells: tuple[tuple[Cell | None, ...], ...]
-    differences: tuple[PairedCell | None, ...]
+    estimates: tuple[Estimate | None, ...]
+    run_estimates: tuple[tuple[Estimate | None, ...], ...]
+    differences: tuple[PairedDifference | None, ...]
+    reasons: tuple[str | None, ...]
     note: str | None = None
-    reasons: tuple[str | None, ...] = ()
     judged_by: str | None = None
     judges: tuple[Mapping[str, Any], ...] = ()
 
     @property
+    def axis(self) -> str:
+        return self.metric.axis
+
+    @property
     def title(self) -> str:
-        """The metric's name as a reader knows it."""
-        return self.info.title
+        return self.metric.title
 
     @property
     def explanation(self) -> str:
-        """What the metric counts, and which way is better."""
-        return "; ".join(part for part in (self.info.explanation, self.info.better_text, self.note) if part)
+        """What the metric counts, which way is better, and the note."""
+        return "; ".join(part for part in (self.metric.explanation, better_text(self.metric), self.note) if part)
 
 
 @dataclass(frozen=True)
-class Alike:
-    """Of one suite, by arm and by pair of arms: why their runs were not measured alike; None where they were."""
+class Comparability:
+    """Of one suite, why the runs of each arm and of each pair were not measured alike; None where they were."""
 
     arms: tuple[str | None, ...]
     pairs: tuple[str | None, ...]
 
 
 @dataclass(frozen=True)
-class Side:
-    """An arm with the values of each of its runs, and the ids that each scored."""
+class ArmValues:
+    """The values of one metric in each run of an arm, by sample id."""
 
     arm: Arm
-    values: tuple[Values, ...]
-    scored: tuple[frozenset[str], ...]
+    units: tuple[Units, ...]
+
+    @property
+    def values(self) -> tuple[Values, ...]:
+        return tuple(own.values for own in self.units)
+
+    @cached_property
+    def scored(self) -> list[frozenset[str]]:
+        """The ids that each run scored."""
+        return [frozenset(key for key, value in own.items() if value is not None) for own in self.values]
 
     @property
     def seeds(self) -> tuple[int | None, ...]:
-        """The training seed of each run."""
         return tuple(run.seed for run in self.arm.runs)
 
     def names(self, where: Iterable[bool]) -> str:
-        """The runs of which it is true, as prose; empty where it is of none."""
+        """The runs for which it is true, as prose."""
         return joined([run.name for run, true in zip(self.arm.runs, where, strict=True) if true])
 
 
-def measured_alike(suite: str, arms: Sequence[Arm], pairs: Sequence[Pair]) -> Alike:
-    """Which arms and pairs were judged by one judge, and asked and graded alike."""
+def comparability(suite: str, arms: Sequence[Arm], pairs: Sequence[Pair]) -> Comparability:
+    """Which arms and pairs were asked and graded alike, by one judge."""
     judges = {arm.label: {key for run in arm.runs for key in judges_of(run, suite)} for arm in arms}
     settings = {
         arm.label: [known for run in arm.runs if (known := suite_settings(run, suite)) is not None] for arm in arms
     }
 
-    def reason(labels: Sequence[str]) -> str | None:
+    def reason(*labels: str) -> str | None:
         if len(set().union(*(judges[label] for label in labels))) > 1:
             return "judged by different judges"
-        apart = _apart([each for label in labels for each in settings[label]])
-        return f"measured with different {joined(apart)}" if apart else None
+        own = [each for label in labels for each in settings[label]]
+        unlike = [name for name in DECISIVE if len({setting_key(name, each.get(name)) for each in own}) > 1]
+        return f"measured with different {joined(unlike)}" if unlike else None
 
-    return Alike(tuple(reason([arm.label]) for arm in arms), tuple(reason([pair.of, pair.against]) for pair in pairs))
-
-
-def _apart(settings: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The decisive settings that are not the same in all of these."""
-    return [name for name in DECISIVE if len({decisive(name, each.get(name)) for each in settings}) > 1]
+    return Comparability(
+        tuple(reason(arm.label) for arm in arms), tuple(reason(pair.of, pair.against) for pair in pairs)
+    )
 
 
-def decisive(name: str, value: object) -> str:
+def judges_of(run: EvaluatedRun, suite: str) -> dict[str, Mapping[str, Any]]:
+    """The judges of a suite by their hash; empty where rules graded."""
+    judges = [judge_of(row) for row in run.rows if row["suite"] == suite]
+    return {str(judge.get("hash")): judge for judge in judges if judge is not None}
+
+
+def setting_key(name: str, value: object) -> str:
     """A setting as it is compared: data by its hash where it has one, whatever the file is called."""
     text = json.dumps(value, sort_keys=True, default=str)
     return text[text.index("sha256:") :] if name == "data" and "sha256:" in text else text
 
 
-def make_line(
-    key: tuple[str, str, str, str],
-    arms: Sequence[Arm],
-    pairs: Sequence[Pair],
-    clusters: Mapping[str, str],
-    alike: Alike,
-) -> Line:
-    """The line of (axis, suite, metric, group).
-
-    Args:
-        alike: that of the suite.
-    """
-    axis, suite, metric, group = key
-    info = metric_info(metric)
-    rows = [[_row(run, suite, metric, group) for run in arm.runs] for arm in arms]
-    run_cells = tuple(tuple(_cell(row, info) for row in own) for own in rows)
-    sides = {arm.label: _side(arm, suite, metric, group) for arm in arms}
-    measured = [row for own in rows for row in own if row is not None]
-    by_whom = _alone([judged_by(row) for row in measured])
-    notes: list[str | None] = [*by_whom]
-    cells = []
-    for arm, own, apart in zip(arms, run_cells, alike.arms, strict=True):
-        unpooled = _unpooled(sides[arm.label], own, apart)
-        cells.append(_pooled(own, sides[arm.label], clusters, info, is_given=unpooled is None))
-        notes.append(unpooled)
-    note = "; ".join(text for text in notes if text) or None
-    if metric == "kl_to_base":  # it is a difference from base already
-        return Line(axis, suite, group, info, tuple(cells), run_cells, (None,) * len(pairs), note)
-    relative = metric in RELATIVE_METRICS and not group.startswith("family:")
-    reasons = tuple(
-        apart or _missing(sides[pair.of], sides[pair.against]) for pair, apart in zip(pairs, alike.pairs, strict=True)
+def make_row(
+    metric: Metric, suite: str, group: str, arms: Sequence[Arm], pairs: Sequence[Pair], alike: Comparability
+) -> MetricRow:
+    """The row of a metric; `alike` is that of the suite."""
+    values = {arm.label: ArmValues(arm, tuple(run.units(metric, suite, group) for run in arm.runs)) for arm in arms}
+    clusters = {
+        id_: cluster for own in values.values() for units in own.units for id_, cluster in units.clusters.items()
+    }
+    of_runs = tuple(tuple(_estimate(run.row(suite, metric.name, group), metric) for run in arm.runs) for arm in arms)
+    not_pooled = [
+        _why_not_pooled(values[arm.label], own, unlike)
+        for arm, own, unlike in zip(arms, of_runs, alike.arms, strict=True)
+    ]
+    estimates = tuple(
+        _pooled(own, values[arm.label], clusters, metric, reason)
+        for arm, own, reason in zip(arms, of_runs, not_pooled, strict=True)
     )
-    differences = tuple(
-        _difference(sides[pair.of], sides[pair.against], clusters, info, relative) if reason is None else None
-        for pair, reason in zip(pairs, reasons, strict=True)
+    reasons: tuple[str | None, ...] = (None,) * len(pairs)
+    differences: tuple[PairedDifference | None, ...] = (None,) * len(pairs)
+    if metric.name != "kl_to_base":  # is a difference from base already
+        relative = metric.name in RELATIVE_METRICS and not group.startswith("family:")
+        sides = [(values[pair.of], values[pair.against]) for pair in pairs]
+        reasons = tuple(unlike or _why_not_paired(*side) for side, unlike in zip(sides, alike.pairs, strict=True))
+        differences = tuple(
+            None if reason else _difference(*side, clusters, metric, relative=relative)
+            for side, reason in zip(sides, reasons, strict=True)
+        )
+    measured = [row for arm in arms for run in arm.runs if (row := run.row(suite, metric.name, group)) is not None]
+    judges = _distinct([grader_label(row) for row in measured])
+    return MetricRow(
+        metric=metric,
+        suite=suite,
+        group=group,
+        estimates=estimates,
+        run_estimates=of_runs,
+        differences=differences,
+        reasons=reasons,
+        note="; ".join(text for text in (*judges, *not_pooled) if text) or None,
+        judged_by="; ".join(judges) or None,
+        judges=tuple(_distinct([judge_json(row) for row in measured])),
     )
-    judges = tuple(_alone([judge_json(row) for row in measured]))
-    said = "; ".join(by_whom) or None
-    return Line(axis, suite, group, info, tuple(cells), run_cells, differences, note, reasons, said, judges)
 
 
-def _alone(values: Sequence[Any]) -> list[Any]:
-    """Each value once, in the order of the first."""
+def _distinct(values: Sequence[Any]) -> list[Any]:
     found: list[Any] = []
     for value in values:
         if value is not None and value not in found:
@@ -162,31 +367,85 @@ def _alone(values: Sequence[Any]) -> list[Any]:
     return found
 
 
-def _side(arm: Arm, suite: str, metric: str, group: str) -> Side:
-    values = tuple(sample_values(run.samples, suite, metric, group) for run in arm.runs)
-    scored = tuple(frozenset(key for key, value in own.items() if value is not None) for own in values)
-    return Side(arm, values, scored)
+def _estimate(row: Row | None, metric: Metric) -> Estimate | None:
+    if row is None:
+        return None
+    return Estimate(
+        unit=metric.unit,
+        value=row.get("value"),
+        low=row.get("ci_low"),
+        high=row.get("ci_high"),
+        n=row.get("n") or 0,
+        n_clusters=row.get("n_clusters") or 0,
+        n_unscored=row.get("n_unscored") or 0,
+        unscored_reasons=row.get("unscored_reasons") or {},
+        n_truncated=row.get("n_truncated") or 0,
+    )
 
 
-def _unpooled(side: Side, cells: Sequence[Cell | None], apart: str | None) -> str | None:
+def summed_counts(estimates: Sequence[Estimate]) -> dict[str, Any]:
+    """What several estimates leave out, together."""
+    reasons: Counter[str] = Counter()
+    for estimate in estimates:
+        reasons.update(estimate.unscored_reasons)
+    return {
+        "n_unscored": sum(estimate.n_unscored for estimate in estimates),
+        "unscored_reasons": dict(reasons),
+        "n_truncated": sum(estimate.n_truncated for estimate in estimates),
+    }
+
+
+def _why_not_pooled(own: ArmValues, estimates: Sequence[Estimate | None], unlike: str | None) -> str | None:
     """Why the runs of an arm have no common number; None where they have one, and where none was measured."""
-    without = side.names(cell is None for cell in cells)
-    if len(cells) == 1 or all(cell is None for cell in cells):
+    without = own.names(estimate is None for estimate in estimates)
+    if len(estimates) == 1 or all(estimate is None for estimate in estimates):
         return None
     if without:
-        return f"{side.arm.name} is not pooled: {without} did not measure it"
-    if apart:
-        return f"{side.arm.name} is not pooled: {apart}"
-    if all(side.scored) or not any(side.scored):
+        return f"{own.arm.name} is not pooled: {without} did not measure it"
+    if unlike:
+        return f"{own.arm.name} is not pooled: {unlike}"
+    if all(own.scored) or not any(own.scored):
         return None
-    return f"{side.arm.name} is not pooled: no scored sample in {side.names(not ids for ids in side.scored)}"
+    return f"{own.arm.name} is not pooled: no scored sample in {own.names(not ids for ids in own.scored)}"
 
 
-def _missing(of: Side, against: Side) -> str | None:
-    """Which runs have nothing to be compared by: a difference without them would be that of the other seeds."""
-    silent = [name for side in (of, against) if (name := side.names(not ids for ids in side.scored))]
-    if silent:
-        return f"no scored sample in {joined(silent)}"
+def _pooled(
+    estimates: Sequence[Estimate | None],
+    own: ArmValues,
+    clusters: Mapping[str, str],
+    metric: Metric,
+    not_pooled: str | None,
+) -> Estimate | None:
+    """The estimate of an arm: its only run's, or the pool of its seeds; None where one seed lacks the metric."""
+    if len(estimates) == 1:
+        return estimates[0]
+    known = [estimate for estimate in estimates if estimate is not None]
+    if len(known) < len(estimates) or not any(own.values):
+        return None
+    counts = {**summed_counts(known), "n_runs": len(known)}
+    if not_pooled is not None or not all(own.scored):
+        return Estimate(unit=metric.unit, **counts)
+    pooled = pooled_over_seeds(own.values, clusters, bounds=metric.bounds)
+    return Estimate(
+        unit=metric.unit,
+        value=pooled.value,
+        low=pooled.ci_low,
+        high=pooled.ci_high,
+        n=pooled.n,
+        n_clusters=pooled.n_clusters,
+        between_run_sd=pooled.between_run_sd,
+        n_partial=pooled.n_partial,
+        run_values=pooled.run_means,
+        over_questions=pooled.over_questions,
+        **counts,
+    )
+
+
+def _why_not_paired(of: ArmValues, against: ArmValues) -> str | None:
+    """Which runs share no scored sample with the other side: without them the difference would be of other seeds."""
+    unscored = [name for side in (of, against) if (name := side.names(not ids for ids in side.scored))]
+    if unscored:
+        return f"no scored sample in {joined(unscored)}"
     for side, other in ((of, against), (against, of)):
         theirs = frozenset().union(*other.scored)
         alone = side.names(theirs.isdisjoint(ids) for ids in side.scored)
@@ -195,87 +454,23 @@ def _missing(of: Side, against: Side) -> str | None:
     return None
 
 
-def judges_of(run: EvaluatedRun, suite: str) -> dict[str, Mapping[str, Any]]:
-    """Who judged the rows of a suite, by the hash of each judge; empty where rules graded."""
-    judges = [judge_of(row) for row in run.rows if row["suite"] == suite]
-    return {str(judge.get("hash")): judge for judge in judges if judge is not None}
-
-
-def _row(run: EvaluatedRun, suite: str, metric: str, group: str) -> Row | None:
-    return next((r for r in run.rows if (r["suite"], r["metric"], r["group"]) == (suite, metric, group)), None)
-
-
-def _cell(row: Row | None, info: Metric) -> Cell | None:
-    if row is None:
-        return None
-    return Cell(
-        info.unit,
-        row.get("value"),
-        row.get("ci_low"),
-        row.get("ci_high"),
-        int(row.get("n") or 0),
-        int(row.get("n_clusters") or 0),
-        int(row.get("n_unscored") or 0),
-        dict(row.get("unscored_reasons") or {}),
-        int(row.get("n_truncated") or 0),
-    )
-
-
-def _pooled(
-    cells: Sequence[Cell | None],
-    side: Side,
-    clusters: Mapping[str, str],
-    info: Metric,
-    *,
-    is_given: bool,
-) -> Cell | None:
-    """The cell of an arm: the row of its only run, or the pool of its seeds (None where one seed lacks the metric).
-
-    Args:
-        is_given: whether the seeds have a common number; else the cell has their counts alone.
-    """
-    known = [cell for cell in cells if cell is not None]
-    if len(cells) == 1:
-        return cells[0]
-    if len(known) < len(cells) or not any(side.values):
-        return None
-    reasons: dict[str, int] = {}
-    for cell in known:
-        for reason, amount in cell.unscored_reasons.items():
-            reasons[reason] = reasons.get(reason, 0) + amount
-    counts = (sum(c.n_unscored for c in known), reasons, sum(c.n_truncated for c in known), len(known))
-    if not is_given or not all(side.scored):
-        return Cell(info.unit, None, None, None, 0, 0, *counts)
-    pooled = pooled_over_seeds(side.values, clusters, bounds=info.bounds)
-    return Cell(
-        info.unit,
-        pooled.value,
-        pooled.ci_low,
-        pooled.ci_high,
-        pooled.n,
-        pooled.n_clusters,
-        *counts,
-        between_run_sd=pooled.between_run_sd,
-        n_partial=pooled.n_partial,
-        run_values=pooled.run_means,
-        over_questions=pooled.over_questions,
-    )
-
-
-def _difference(of: Side, against: Side, clusters: Mapping[str, str], info: Metric, relative: bool) -> PairedCell:
-    a, b, seeds_a, seeds_b = of.values, against.values, of.seeds, against.seeds
-    found = difference_over_seeds(a, b, clusters, seeds_a=seeds_a, seeds_b=seeds_b, bounds=info.bounds)
-    return PairedCell(
-        info.unit,
-        found.value,
-        found.ci_low,
-        found.ci_high,
-        found.n,
-        found.n_clusters,
-        len({key for own in (*a, *b) for key in own}) - found.n,
-        read_difference(found.ci_low, found.ci_high, info),
-        ratio_over_seeds(a, b, clusters, seeds_a=seeds_a, seeds_b=seeds_b) if relative else None,
-        found.spreads,
-        found.n_partial,
-        found.over_questions,
+def _difference(
+    of: ArmValues, against: ArmValues, clusters: Mapping[str, str], metric: Metric, *, relative: bool
+) -> PairedDifference:
+    a, b = of.values, against.values
+    seeds: dict[str, Any] = {"seeds_a": of.seeds, "seeds_b": against.seeds}
+    found = difference_over_seeds(a, b, clusters, bounds=metric.bounds, **seeds)
+    return PairedDifference(
+        unit=metric.unit,
+        value=found.value,
+        low=found.ci_low,
+        high=found.ci_high,
+        n=found.n,
+        n_clusters=found.n_clusters,
+        left_out=len({key for own in (*a, *b) for key in own}) - found.n,
+        reading=read_difference(found.ci_low, found.ci_high, metric),
+        relative_cut=ratio_over_seeds(a, b, clusters, **seeds) if relative else None,
+        spreads=found.spreads,
+        n_partial=found.n_partial,
+        over_questions=found.over_questions,
     )

@@ -7,11 +7,13 @@ printed in nats per token. A true minus sign (U+2212) is printed: columns line u
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Literal
 
 Unit = Literal["rate", "nats", "number"]
 MINUS = "\u2212"
 MISSING = "\u2013"
+ARM_NAMES = {"base": "Base", "sft": "SFT", "opct": "OPCT", "offpolicy": "Off-policy", "dpo": "DPO", "act": "ACT"}
 
 
 def number(value: float | None, unit: Unit, *, signed: bool = False, digits: int | None = None) -> str:
@@ -31,17 +33,13 @@ def number(value: float | None, unit: Unit, *, signed: bool = False, digits: int
 def quantity(value: float | None, unit: Unit) -> str:
     """A level with its unit: "45.7%", "0.012 nats"."""
     text = number(value, unit)
-    if text == MISSING or unit == "number":
-        return text
-    return text + ("%" if unit == "rate" else " nats")
+    return text if text == MISSING else text + {"rate": "%", "nats": " nats", "number": ""}[unit]
 
 
 def change(value: float | None, unit: Unit) -> str:
     """A difference with its sign and unit: "−39.1 points", "+0.012 nats"."""
     text = number(value, unit, signed=True)
-    if text == MISSING or unit == "number":
-        return text
-    return text + (" points" if unit == "rate" else " nats")
+    return text if text == MISSING else text + {"rate": " points", "nats": " nats", "number": ""}[unit]
 
 
 def interval(low: float | None, high: float | None, unit: Unit, *, signed: bool = False) -> str:
@@ -51,14 +49,9 @@ def interval(low: float | None, high: float | None, unit: Unit, *, signed: bool 
     return f"{number(low, unit, signed=signed)} to {number(high, unit, signed=signed)}"
 
 
-def joined(words: list[str]) -> str:
+def joined(words: Sequence[str]) -> str:
     """Words as prose: "a", "a and b", "a, b and c"."""
-    if len(words) < 2:
-        return "".join(words)
-    return f"{', '.join(words[:-1])} and {words[-1]}"
-
-
-ARM_NAMES = {"base": "Base", "sft": "SFT", "opct": "OPCT", "offpolicy": "Off-policy", "dpo": "DPO", "act": "ACT"}
+    return "".join(words) if len(words) < 2 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
 def arm_name(label: str) -> str:
@@ -66,8 +59,8 @@ def arm_name(label: str) -> str:
     return ARM_NAMES.get(label, label)
 
 
-def told_apart(label: str, name: str, run: str) -> str:
-    """A run of an arm in words: "OPCT: opct-seed1"; the arm alone where the run is called as its label is."""
+def run_name(label: str, name: str, run: str) -> str:
+    """A run of an arm: "OPCT: opct-seed1"; the arm alone where the run is called as its label is."""
     return name if run == label else f"{name}: {run}"
 
 
@@ -78,4 +71,8 @@ def family_name(family: str) -> str:
 
 def inside(text: str) -> str:
     """A heading within a sentence: "Held-out families" is "held-out families", "GSM8K" stays as it is."""
-    return text if text[1:2].isupper() or text[1:2].isdigit() else text[:1].lower() + text[1:]
+    return text if text[1:2].isupper() or text[1:2].isdigit() else capitalized(text, upper=False)
+
+
+def capitalized(text: str, *, upper: bool = True) -> str:
+    return (text[:1].upper() if upper else text[:1].lower()) + text[1:]

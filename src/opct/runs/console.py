@@ -234,6 +234,20 @@ def make_progress(console: Console | None = None, *, quiet: bool = False) -> Pro
     return RichProgress(console) if console.is_terminal else PlainProgress(console)
 
 
+def stage_callback(progress: Progress, name: str) -> Callable[[int, int], None]:
+    """A callback of (done, total) that is a stage of a progress; a new stage when the total turns out larger."""
+    seen = {"done": 0, "total": -1}
+
+    def call(done: int, total: int) -> None:
+        if total != seen["total"]:
+            progress.stage(name, total)
+            seen.update(done=0, total=total)
+        progress.advance(done - seen["done"])
+        seen["done"] = done
+
+    return call
+
+
 def fields_text(fields: dict[str, Field]) -> str:
     """Fields as `kl=0.213 tokens=768`."""
     shown = {name: f"{value:.4g}" if isinstance(value, float) else str(value) for name, value in fields.items()}
@@ -300,5 +314,5 @@ class StopRequest:
             raise KeyboardInterrupt
         self.request()
         name = signal.Signals(number).name
-        sys.stderr.write(f"{name}: saving when the {self._unit} at hand is done; once more to stop at once\n")
+        sys.stderr.write(f"{name}: saving after this {self._unit}; send it again to stop at once\n")
         sys.stderr.flush()

@@ -8,7 +8,7 @@
     RUN/rollouts/         step-000001.jsonl ...  offline.jsonl  validation-000010.jsonl ...
     RUN/checkpoints/      step-000010/{adapter/ or model/, state/, state.json} ...
     RUN/trackers/         files of the trackers
-    RUN/evals/            *.eval  samples.jsonl  judgements.jsonl  judge_cache.jsonl
+    RUN/evals/            *.eval (Inspect's logs, one a suite)  judge_cache.jsonl
     RUN/attacks/          a folder for each attack (see opct.attack.store)
     RUN/results.json  report.html  README.md
 
@@ -56,8 +56,6 @@ class RunDir:
         self.checkpoints_dir = self.path / "checkpoints"
         self.trackers_dir = self.path / "trackers"
         self.evals_dir = self.path / "evals"
-        self.samples_path = self.evals_dir / "samples.jsonl"
-        self.judgements_path = self.evals_dir / "judgements.jsonl"
         self.judge_cache_path = self.evals_dir / "judge_cache.jsonl"
         self.attacks_dir = self.path / "attacks"
         self.results_path = self.path / "results.json"
@@ -132,7 +130,7 @@ class RunDir:
             raise RunError(f"Cannot make the run directory {run.path}: {reason(error)}. {remedy(error)}") from error
         run._acquire()
         try:
-            run._refuse_if_in_the_way(resume, overwrite)  # again, now that nobody else can come first
+            run._refuse_if_in_the_way(resume, overwrite)  # again, under the lock
             if not (run.is_run and (resume or (overwrite and keep_old))):
                 run.clear()
             run._remove_leftovers()
@@ -233,7 +231,7 @@ class RunDir:
             raise
 
     def results_lock(self) -> Any:
-        """Held while results are read, joined and written; whoever comes second waits. Use it in a `with`."""
+        """Lock of the results: held while they are read, joined and written. Use it in a `with`."""
         from filelock import FileLock
 
         return FileLock(self.evals_dir / ".results.lock", is_singleton=False)

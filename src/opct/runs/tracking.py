@@ -1,7 +1,7 @@
 """Where metrics go: `metrics.jsonl` always, and the trackers that accelerate knows.
 
-Trackers are accelerate's, each with its own login and environment. A resumed run goes on under its name and id in
-wandb, trackio and swanlab. Files that they write go to the `trackers` folder of the run.
+Trackers are accelerate's, each with its own login and environment. A resumed run keeps its name and id in wandb,
+trackio and swanlab. Files that they write go to the `trackers` folder of the run.
 """
 
 from __future__ import annotations

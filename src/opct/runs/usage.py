@@ -13,25 +13,22 @@ from opct.runs.io import read_jsonl
 from opct.runs.run_dir import run_behind
 
 UNKNOWN: dict[str, Any] = {"steps": None, "seconds": None}
-"""Of a run that went on from an adapter, where what came before it was not written down."""
+"""Of a run that continued an adapter whose own run is not known."""
 
 
 @dataclass(frozen=True)
 class Usage:
-    """What a run took, or several sum_usage.
-
-    A number is None where a step did not log it, or where no step was logged at all.
+    """What one or several runs took. A number is None where a step did not log it, or a step is not logged at all.
 
     Attributes:
-        seconds: of all optimizer steps, with the sampling in them, whatever else the machine did.
+        seconds: wall time of all optimizer steps, sampling included.
         steps: optimizer steps.
-        completion_tokens: of the answers that were trained on, sampled in the step or before it; those that the loss
-            leaves out are counted too.
-        tokens_in_loss: that the loss is over, those of rejected answers (dpo) included.
-        offline_tokens: sampled once, before the first step: the answers of a baseline, and turns before them.
-        offline_seconds: that this took; both are 0 of `opct`, which samples in its steps.
-        steps_in_all: with those of the runs whose adapter it went on from.
-        seconds_in_all: the same of `seconds` and `offline_seconds` sum_usage.
+        completion_tokens: of the answers that were trained on, masked ones included.
+        tokens_in_loss: tokens that the loss is over, rejected answers (dpo) included.
+        offline_tokens: sampled once, before the first step: the answers of a baseline. 0 of `opct`.
+        offline_seconds: wall time of that sampling.
+        steps_in_all: with the runs whose adapter it continued.
+        seconds_in_all: `seconds` and `offline_seconds`, with the runs whose adapter it continued.
     """
 
     seconds: float | None
@@ -53,10 +50,10 @@ def usage_of(rows: Sequence[Mapping[str, Any]], method: str | None, earlier: Map
     Args:
         rows: of its metrics.jsonl; step 0 is before training.
         method: of the run, as its settings name it.
-        earlier: the steps and seconds of what it went on from; None where it began with the base. See `earlier_usage`.
+        earlier: steps and seconds of what it continued; None where it began with the base. See `earlier_usage`.
     """
     offline = [row for row in rows if "time/offline_s" in row]
-    # a run that goes on for more steps logs what further answers took in a row of its own
+    # a run resumed for more steps logs its further offline answers in a row of its own
     steps = [row for row in rows if _number(row, "step") > 0 and "time/offline_s" not in row]
     logged = {row["step"] for row in steps}
     if not steps or logged != set(range(1, len(logged) + 1)):  # rows are lost: every sum would be too low
@@ -79,14 +76,14 @@ def usage_of(rows: Sequence[Mapping[str, Any]], method: str | None, earlier: Map
 
 
 def sum_usage(costs: Sequence[Usage]) -> Usage:
-    """Several runs, each number added up; None where it is not known of one, or there is none."""
+    """Each number summed over runs; None where it is not known of one, or there is no run."""
     if not costs:
         return NOT_KNOWN
     return Usage(**{field.name: _added([getattr(cost, field.name) for cost in costs]) for field in fields(Usage)})
 
 
 def earlier_usage(manifest: Mapping[str, Any], adapter: object) -> Mapping[str, Any] | None:
-    """Steps and seconds of what a run went on from, as its manifest has them; None where it began with the base.
+    """Steps and seconds of what a run continued, from its manifest; None where it began with the base.
 
     Args:
         adapter: its `model.adapter`.
@@ -95,9 +92,9 @@ def earlier_usage(manifest: Mapping[str, Any], adapter: object) -> Mapping[str, 
 
 
 def prior_usage(adapter: Path) -> dict[str, Any]:
-    """What the weights in the folder of an adapter took until then, for the manifest of a run that goes on from them.
+    """Steps and seconds behind an adapter, earlier runs included, for the manifest of a run that continues it.
 
-    Steps and seconds are in all, those of still earlier runs included; None where no run is known behind the adapter.
+    None where no run is known behind it.
     """
     run, found = run_behind(adapter), STEP_FOLDER.fullmatch(adapter.parent.name)
     if run is None or found is None or not run.config_path.exists():

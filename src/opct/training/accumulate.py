@@ -19,8 +19,7 @@ from opct.models.inference.prefix_sharing import NOT_SHARED, Prefixes, no_cascad
 from opct.models.kernels.attention import GROUPED
 from opct.models.policy import Policy
 from opct.models.scoring import micro_batches
-from opct.models.teacher import Teacher, sharing_fault
-from opct.models.teacher_cache import PromptCache
+from opct.models.teacher import Teacher, no_sharing_reason
 
 Plan = list[list[list[int]]]
 TokenKL = list[list[float] | None]
@@ -35,7 +34,6 @@ def accumulate(
     budget: int,
     *,
     share: bool,
-    cache: PromptCache | None = None,
 ) -> tuple[float, TokenKL]:
     """Add the gradient of the step's loss to the policy's weights; returns the loss and each rollout's KL per token.
 
@@ -43,13 +41,12 @@ def accumulate(
         weights: of each token in the loss of the whole step, [tokens] a rollout.
         budget: most tokens of a micro-batch, padding included.
         share: compute each prompt once; the same to rounding.
-        cache: of the teacher's prompts, for `share`.
 
     Raises:
         NonFiniteError: the loss of a micro-batch; the message has its pairs.
     """
     plan = plan_of(rollouts, budget, share=share)
-    loss, token_kl, fault = _accumulate(method, policy, teacher, rollouts, weights, plan, share=share, cache=cache)
+    loss, token_kl, fault = _accumulate(method, policy, teacher, rollouts, weights, plan, share=share)
     if fault is not None:
         raise NonFiniteError(fault)
     return loss, token_kl
@@ -64,14 +61,13 @@ def _accumulate(
     plan: Plan,
     *,
     share: bool,
-    cache: PromptCache | None = None,
 ) -> tuple[float, TokenKL, str | None]:
     """Loss, KL, and what was not finite; where weights are sharded, the others wait for this one's part even then."""
     total, fault = 0.0, None
     token_kl: TokenKL = [None] * len(rollouts)
     for batches in plan:
         own = [rollouts[i] for rows in batches for i in rows]
-        prefixes = shared_prefixes(policy, teacher, own, cache) if share else NOT_SHARED
+        prefixes = shared_prefixes(policy, teacher, own) if share else NOT_SHARED
         for rows in batches:
             micro = method.loss([rollouts[i] for i in rows], [weights[i] for i in rows], prefixes)
             loss = micro.loss.item()
@@ -98,17 +94,14 @@ def accumulate_shared_out(
     budget: int,
     *,
     share: bool,
-    cache: PromptCache | None = None,
 ) -> tuple[float, TokenKL]:
     """As `accumulate`, each process for some of the prompts; every process then has the whole gradient, loss and KL.
-
-    A cache is for one process that was not launched with others.
 
     Raises:
         NonFiniteError: in every process, where it happened in one.
     """
     if not distributed.launched():
-        return accumulate(method, policy, teacher, rollouts, weights, budget, share=share, cache=cache)
+        return accumulate(method, policy, teacher, rollouts, weights, budget, share=share)
     shares = prompt_shares(rollouts, distributed.size())
     own = shares[distributed.rank()]
     mine, its_weights = [rollouts[i] for i in own], [weights[i] for i in own]
@@ -191,7 +184,7 @@ def prompt_shares(rollouts: Sequence[Rollout], parts: int) -> list[list[int]]:
 
 def detours(policy: Policy, teacher: Teacher, generations: int) -> list[str]:
     """What is computed in a slower way, and why, a line each; to be asked before training changes the weights."""
-    fault, rows_fault = sharing_fault(policy, teacher), no_shared_rows_reason(policy.backbone)
+    fault, rows_fault = no_sharing_reason(policy, teacher), no_shared_rows_reason(policy.backbone)
     cascade_fault, own_attention = no_cascade_reason(policy.backbone), policy.backbone.attention == GROUPED
     found = []
     if fault is not None:
@@ -209,13 +202,11 @@ def shares_prompts(policy: Policy, teacher: Teacher, rollouts: Sequence[Rollout]
     What was given and not sampled is the end of a prompt, of which every token is looked at.
     """
     several = len({tuple(r.prompt_ids) for r in rollouts}) < sum(len(r.answers) for r in rollouts)
-    return several and sharing_fault(policy, teacher) is None
+    return several and no_sharing_reason(policy, teacher) is None
 
 
-def shared_prefixes(
-    policy: Policy, teacher: Teacher, rollouts: Sequence[Rollout], cache: PromptCache | None = None
-) -> Prefixes:
+def shared_prefixes(policy: Policy, teacher: Teacher, rollouts: Sequence[Rollout]) -> Prefixes:
     """The prompts of these rollouts, each to be computed once for all its completions."""
     with teacher() as reference:
-        teachers = reference.shared_prefix([r.teacher_ids for r in rollouts], cache=cache)
+        teachers = reference.shared_prefix([r.teacher_ids for r in rollouts])
     return Prefixes(policy.shared_prefix([r.prompt_ids for r in rollouts]), teachers)

@@ -26,13 +26,13 @@ from torch import Tensor
 
 from opct import distributed
 from opct.errors import CheckpointError
-from opct.models.fsdp import whole_state
+from opct.models.fsdp import full_state_dict
 from opct.models.policy import Policy
 from opct.models.teacher import Teacher
 from opct.runs.checkpoints import read_state
 from opct.runs.io import fsync_file, reason
 from opct.runs.run_dir import RunDir
-from opct.training.setup import Setup
+from opct.training.setup import TrainingSetup
 
 STATE = "state"
 FIRST_ROWS = "first_rows"  # in the header of a file: where its part of each tensor begins
@@ -66,7 +66,7 @@ class TrainingState:
     counters: Counters
 
 
-def write_checkpoint(run: RunDir, setup: Setup, state: TrainingState) -> None:
+def write_checkpoint(run: RunDir, setup: TrainingSetup, state: TrainingState) -> None:
     """Weights, optimizer, teacher and counters, complete or not at all. Every process calls it.
 
     Raises:
@@ -79,7 +79,7 @@ def write_checkpoint(run: RunDir, setup: Setup, state: TrainingState) -> None:
         weights = None
         if in_parts:
             folder = Path(distributed.broadcast_object(str(folder)))
-            weights = whole_state(policy.model)
+            weights = full_state_dict(policy.model)
         assert folder is not None
         if distributed.is_main():
             policy.save(folder / ("adapter" if policy.has_adapter else "model"), weights)
@@ -99,7 +99,7 @@ def write_checkpoint(run: RunDir, setup: Setup, state: TrainingState) -> None:
         write(None)
 
 
-def load_checkpoint(checkpoint: Path, setup: Setup, state: TrainingState) -> None:
+def load_checkpoint(checkpoint: Path, setup: TrainingSetup, state: TrainingState) -> None:
     """Put a checkpoint's weights, optimizer, teacher and counters in place.
 
     Raises:

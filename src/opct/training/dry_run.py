@@ -1,35 +1,36 @@
-"""What a run would do and cost, before it does: `opct train --dry-run`."""
+"""What a run would do and need, before it does: `opct train --dry-run`."""
 
 from __future__ import annotations
 
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from opct.config.loader import dump_config
 from opct.config.schema import TrainConfig, refuse_attackers
 from opct.data.dataset import anchors_per_step
-from opct.data.perturb import jailbreak, safety_awareness
 from opct.data.render import RenderedPair
-from opct.data.teacher_prompts import ASKED, TeacherQuestions, teacher_questions
 from opct.methods import Method
 from opct.methods.offline import OfflineAnswers, answers_to
 from opct.methods.registry import ANSWERING, make
 from opct.methods.rollouts import Rollout, completions_per_pair, policy_rollouts, step_weights
+from opct.models.inference.sampler import kv_bytes
+from opct.models.loading import PROBED_SIZE, attach_adapter, choose_device, choose_dtype, empty_model
 from opct.models.memory import memory_now_bytes, peak_memory_gb
-from opct.models.scoring import micro_batches
-from opct.training.accumulate import accumulate, forward_tokens, shares_prompts
-from opct.training.prediction import kept_prompt_bytes, predicted, size
-from opct.training.setup import Setup, describe, prepare
+from opct.models.scoring import CHUNK_TOKENS
+from opct.training.accumulate import accumulate, shares_prompts
+from opct.training.setup import TrainingData, TrainingSetup, build_setup, describe, load_data
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
 PROBE_PAIRS = 4
-GRADIENT_BYTES, ADAM_BYTES = 4, 8  # for each trained weight, all float32
+FLOAT32 = 4
+TRAINED_BYTES = 3 * FLOAT32  # of a trained weight: its gradient and Adam's two moments
+PROCESSES = (2, 4, 8)  # that the estimate is made for, besides one
 
 
 @dataclass(frozen=True)
@@ -50,8 +51,8 @@ class Plan:
         table = Table(title="plan (nothing was written)", show_header=False)
         table.add_column(style="bold")
         table.add_column()
-        for row in self.rows:
-            table.add_row(*row)
+        for name, words in self.rows:
+            table.add_row(name, Text(words))
         return Group(
             Syntax(dump_config(self.config), "yaml", background_color="default"),
             *(Text(fact) for fact in self.facts),
@@ -59,172 +60,190 @@ class Plan:
         )
 
 
-@dataclass(frozen=True)
-class _Probe:
-    """What `pairs` pairs took: seconds, and the bytes that came on top of the loaded model.
-
-    `tokens` is the size of the largest micro-batch, padding included, and `full` that of a full one; with the prompts,
-    where completions share them.
-    """
-
-    pairs: int
-    rollout_s: float
-    loss_s: float
-    completions: int
-    completion_tokens: int
-    truncated: int
-    tokens: int
-    full: int
-    added_bytes: float
-
-
 def make_plan(config: TrainConfig) -> Plan:
-    """Load the data and the model, try a few pairs, and say what the run would do. Writes nothing.
+    """Build the pairs, estimate the memory, then load the model and try a few pairs. Writes nothing.
 
     Raises:
         ConfigError, DataError, ModelError: as training would.
     """
     refuse_attackers(config)
-    with contextlib.closing(prepare(config)) as setup:
+    data = load_data(config)
+    rows = [*_sizes(data), ("memory, estimated", memory_line(config, data))]
+    with contextlib.closing(build_setup(config)) as setup:
         setup.publish(0)
-        return Plan(config, tuple(describe(setup)), (*_sizes(setup), *_costs(setup, _probe(setup))))
+        return Plan(config, tuple(describe(setup)), (*rows, *_probed(setup)))
 
 
-def _sizes(setup: Setup) -> Iterator[tuple[str, str]]:
+def _sizes(data: TrainingData) -> Iterator[tuple[str, str]]:
     """What is trained on, and how much of it."""
-    config, n = setup.config, completions_per_pair(setup.config)
-    steps, per_step = setup.total_steps, config.optim.prompts_per_step
-    families = Counter(rendered.pair.family for rendered in setup.pairs)
+    config, n, steps = data.config, completions_per_pair(data.config), data.total_steps
+    per_step = config.optim.prompts_per_step
+    families = Counter(rendered.pair.family for rendered in data.pairs)
     shown = ", ".join(f"{count} {name}" for name, count in sorted(families.items()))
-    prompts = sorted(len(r.prompt_ids) for r in setup.pairs if r.prompt_ids is not None) or [0]
+    prompts = sorted(len(r.prompt_ids) for r in data.pairs if r.prompt_ids is not None) or [0]
     median, longest = prompts[len(prompts) // 2], prompts[-1]
-    of_loss = {"dpo": f"dpo_beta {config.loss.dpo_beta}", "act": "distance of activations"}
-    loss = of_loss.get(config.method, f"{config.loss.estimator} {config.loss.divergence}")
-    yield "method", f"{config.method}, teacher {config.teacher.kind}, {loss}"
-    yield "pairs", f"{len(setup.pairs)} kept, {len(setup.left_out)} left out as too long; {shown}"
-    yield "identity pairs", f"{len(setup.anchors)} ({config.data.anchor_fraction:.0%} of each step)"
-    yield "prompt tokens", f"median {median}, longest {longest} of {setup.policy.context_length}"
+    yield "method", f"{config.method}, teacher {config.teacher.kind}, {loss_words(config)}"
+    yield "pairs", f"{len(data.pairs)} kept, {len(data.left_out)} left out as too long; {shown}"
+    yield "identity pairs", f"{len(data.anchors)} ({config.data.anchor_fraction:.0%} of each step)"
+    yield "prompt tokens", f"median {median}, longest {longest} of {data.context_length}"
     yield "steps", f"{steps} of {per_step} pairs x {n} completions"
-    fresh = per_step - anchors_per_step(per_step, config.data.anchor_fraction if setup.anchors else 0.0)
-    share = fresh // len(setup.streams)
-    of_axis = "" if len(setup.streams) == 1 else " of {}"
+    fresh = per_step - anchors_per_step(per_step, config.data.anchor_fraction if data.anchors else 0.0)
+    share = fresh // len(data.streams)
+    of_axis = "" if len(data.streams) == 1 else " of {}"
     passes = [
         f"each pair{of_axis.format(name.partition('/')[2])} is seen {steps * share / len(pairs):.1f} times"
-        for name, pairs in setup.streams.items()
+        for name, pairs in data.streams.items()
     ]
     yield "passes", ", ".join(passes)
-    questions = teacher_questions(rendered.pair for rendered in setup.pairs)
-    if questions:
-        yield "teacher check", "; ".join(_teacher_checks(config, questions))
     yield "completion tokens", f"at most {steps * per_step * n * config.rollout.max_completion_tokens:,} in all"
 
 
-def _teacher_checks(config: TrainConfig, questions: Mapping[str, TeacherQuestions]) -> Iterator[str]:
-    """What will be asked of the teacher before the first step, and what will not."""
-    settings = {jailbreak.AXIS: "check_behaviors", safety_awareness.AXIS: "check_hazards"}
-    for axis, own in questions.items():
-        most, there = getattr(config.teacher, settings[axis]), len(own.asked)
-        if most:
-            yield f"{min(there, most)} of {there} {ASKED[axis]}, at most {config.teacher.check_tokens} tokens each"
-        else:
-            yield f"off for {there} {ASKED[axis]} (teacher.{settings[axis]}=0): what it answers is not known"
-        if own.n_ungradable:
-            yield f"{own.n_ungradable} without words (`about`, `harm`) to grade a warning by are not asked"
+def loss_words(config: TrainConfig) -> str:
+    of_loss = {"dpo": f"dpo_beta {config.loss.dpo_beta}", "act": "distance of activations"}
+    return of_loss.get(config.method, f"{config.loss.estimator} {config.loss.divergence}")
 
 
-def _costs(setup: Setup, probe: _Probe) -> Iterator[tuple[str, str]]:
-    """Memory and time, from the probe. A validation takes one completion a pair, and half of a loss: no backward."""
-    config = setup.config
-    offline = config.method != "opct"  # answers are sampled once for each pair, before the first step
-    answer_s = probe.rollout_s / max(1, probe.completions)
-    step_s = (probe.loss_s + (0 if offline else probe.rollout_s)) / probe.pairs * config.optim.prompts_per_step
-    offline_s = answer_s * sum(answers_to(rendered, config) for rendered in setup.visited())
-    held_out, times = len(setup.validation) + len(setup.validation_anchors), _validations(setup)
-    validation_s = times * held_out * (answer_s + probe.loss_s / 2 / max(probe.pairs, probe.completions))
-    limit = config.rollout.max_completion_tokens
-    if probe.completions:
-        yield (
-            "cut completions",
-            f"{probe.truncated} of {probe.completions} in the probe reached the limit of {limit} tokens",
-        )
-    total = _duration(offline_s + setup.total_steps * step_s + validation_s)
-    yield "memory", memory_words(setup, probe)
-    yield (
-        "time",
-        f"about {total}: {step_s:.1f} s a step (probe: {probe.pairs} pairs), {times} validations of {held_out} pairs"
-        + (f", {_duration(offline_s)} for offline answers" if offline_s else ""),
+# ------------------------------------------------------------------------------------------------ memory, estimated
+
+
+@dataclass(frozen=True)
+class MemoryEstimate:
+    """Bytes of one process; `peak` is what is there at once at most, libraries and the allocator left out."""
+
+    weights: float
+    teacher: float
+    trained: float  # gradients and Adam's moments
+    micro_batch: float  # activations, and the logits of a chunk of the loss
+    rollout: float  # keys and values
+
+    @property
+    def peak(self) -> float:
+        return self.weights + self.teacher + self.trained + max(self.micro_batch, self.rollout)
+
+
+def memory_line(config: TrainConfig, data: TrainingData) -> str:
+    """The estimate for one process, and for several where they share the weights."""
+    one = estimate_memory(config, data)
+    parts = (
+        f"weights {size(one.weights)}, teacher {size(one.teacher)}, gradients and Adam {size(one.trained)}, a full "
+        f"micro-batch {size(one.micro_batch)} or the rollout's keys and values {size(one.rollout)}"
     )
-    if not offline:
-        mean = probe.completion_tokens / probe.completions
-        yield from predicted(setup, mean_completion=mean, probe_pairs=probe.pairs, probe_loss_s=probe.loss_s)
+    if config.lora is not None and config.parallel.strategy != "fsdp":
+        return f"about {size(one.peak)} a process: {parts}"
+    shared = [f"{size(estimate_memory(config, data, n).peak)} on {n}" for n in PROCESSES]
+    return f"about {size(one.peak)}: {parts}; a process of several: {', '.join(shared)}"
 
 
-def memory_words(setup: Setup, probe: _Probe) -> str:
-    """An estimate of the memory that training needs, and what it is made of.
+def estimate_memory(config: TrainConfig, data: TrainingData, processes: int = 1) -> MemoryEstimate:
+    """The memory of one of so many processes that share the weights (FSDP), from the model's configuration.
 
-    Weights of policy and teacher as they are; 4 bytes for the gradient and 8 for Adam's two moments of each trained
-    weight; and what the probe took on top, its gradients aside, scaled to a full micro-batch where it was smaller. On a
-    CPU the peak is that of the whole process: where loading the model set it, the last part is too high.
+    An adapter, with its gradients and moments, is whole in every process.
     """
-    policy = setup.policy
-    with setup.teacher() as teacher:
-        models = [policy.model] if teacher.model is policy.model else [policy.model, teacher.model]
-    weights = sum(p.numel() * p.element_size() for model in models for p in model.parameters())
-    trained = sum(p.numel() for p in policy.trainable_parameters().values())
-    scale = max(1.0, probe.full / probe.tokens)
-    batch = max(0.0, probe.added_bytes - GRADIENT_BYTES * trained) * scale
-    state, kept = (GRADIENT_BYTES + ADAM_BYTES) * trained, kept_prompt_bytes(setup)
-    also = f", the teacher's kept prompts {size(kept)}" if kept else ""
-    return (
-        f"about {size(weights + state + batch + kept)}: weights {size(weights)}, gradients and Adam {size(state)} "
-        f"({GRADIENT_BYTES + ADAM_BYTES} bytes for each of {trained:,} trained weights), a micro-batch of {probe.full} "
-        f"tokens {size(batch)} (the probe's, of {probe.tokens} tokens, times {scale:.1f}){also}; libraries and long "
-        "rollouts come on top"
+    dtype, _ = choose_dtype(config.model.dtype, choose_device(config.model.device), PROBED_SIZE)
+    model: Any = empty_model(config.model)
+    base = sum(p.numel() for p in model.parameters())
+    head = model.get_output_embeddings().weight.numel()
+    frozen_copy = base * dtype.itemsize
+    if config.lora is None:
+        trained, weights, shared = base, FLOAT32 * base, processes
+        teachers = {"base": frozen_copy, "live": 0, "ema": weights}
+    else:
+        adapted = attach_adapter(model, config.lora, None, seed=0)
+        trained, weights, shared = sum(p.numel() for p in adapted.parameters() if p.requires_grad), frozen_copy, 1
+        continued = config.model.adapter is not None and config.teacher.include_adapter
+        teachers = {"base": FLOAT32 * trained * continued, "live": 0, "ema": FLOAT32 * trained}
+    fetched = 0 if processes == 1 else dtype.itemsize * (2 * head + 2 * (base - head) / _layers(model.config))
+    return MemoryEstimate(
+        weights=weights / processes + fetched + (0 if config.lora is None else FLOAT32 * trained),
+        teacher=teachers[config.teacher.kind] / shared,
+        trained=TRAINED_BYTES * trained / shared,
+        micro_batch=_micro_batch_bytes(config, model.config, dtype.itemsize, head),
+        rollout=_rollout_tokens(config, data) * kv_bytes(model.config, dtype.itemsize),
     )
 
 
-def _validations(setup: Setup) -> int:
-    """How often the validation KL is measured: before the first step, every `eval_steps`, and after the last."""
-    if not setup.validation and not setup.validation_anchors:
-        return 0
-    steps = setup.total_steps
-    every = setup.config.eval_steps or max(1, -(-steps // 2))
-    return len({*range(0, steps + 1, every), steps})
+def _layers(config: Any) -> int:
+    return getattr(config.get_text_config(), "num_hidden_layers", None) or 1
 
 
-def _probe(setup: Setup) -> _Probe:
-    """Time the answers and the loss of a few pairs."""
-    config = setup.config
-    pairs = setup.batch(1)[:PROBE_PAIRS]
+def _micro_batch_bytes(config: TrainConfig, model_config: Any, number: int, head: int) -> float:
+    """What the backward pass needs of a full micro-batch: activations, and logits of policy and teacher.
+
+    A decoder layer with a gated MLP keeps the inputs of its norms, projections, attention and activation; Adam's
+    masters are float32, and so is then the stream between the layers.
+    """
+    text = model_config.get_text_config()
+    hidden = getattr(text, "hidden_size", 0)
+    inner = getattr(text, "intermediate_size", None) or 4 * hidden
+    heads = getattr(text, "num_attention_heads", None) or 1
+    keys = hidden * (getattr(text, "num_key_value_heads", None) or heads) // heads
+    rank = 0 if config.lora is None else config.lora.r
+    token = number * ((4 if rank else 5) * hidden + 3 * hidden + 2 * keys + 4 * inner + 7 * rank)
+    token += 0 if rank else 2 * FLOAT32 * hidden
+    # with several completions a prompt, so many tokens of prompts and so many of completions are there together
+    tokens = config.optim.micro_batch_tokens * (2 if config.rollout.num_generations > 1 else 1)
+    logits = CHUNK_TOKENS * head / max(1, hidden) * (3 * number + 2 * FLOAT32)
+    return float(tokens * _layers(model_config) * token + logits + (0 if rank else FLOAT32 * head))
+
+
+def _rollout_tokens(config: TrainConfig, data: TrainingData) -> int:
+    """Most tokens that are sampled at once: as many as a step has, up to the bound."""
+    longest = max(max(len(r.prompt_ids or ()), len(r.teacher_ids)) for r in data.pairs)
+    rows = config.optim.prompts_per_step * config.rollout.num_generations
+    return min(config.rollout.batch_tokens, rows * (longest + config.rollout.max_completion_tokens))
+
+
+# ------------------------------------------------------------------------------------------------ measured
+
+
+def _probed(setup: TrainingSetup) -> Iterator[tuple[str, str]]:
+    """Answer and train on a few pairs: cut completions, memory, and the time of the whole run at that rate."""
+    config, pairs = setup.config, setup.data.batch(1)[:PROBE_PAIRS]
     before = memory_now_bytes(setup.policy.device)
     started = time.perf_counter()
     method, rollouts = _collected(setup, pairs)
     answers = [answer for r in rollouts for answer in r.answers]
-    if not answers and setup.validation:  # where nobody else answers, the validation does
+    if not answers and setup.data.validation:  # where nobody else answers, the validation does
         validated = policy_rollouts(setup.policy, pairs, config, "probe", n=1, sampler=setup.engine)
         answers = [answer for r in validated for answer in r.answers]
-    rollout_s = time.perf_counter() - started
-    weights = step_weights(rollouts, config.loss.reduction)
-    lengths = [forward_tokens(r) for r in rollouts]
-    budget, teacher = config.optim.micro_batch_tokens, setup.teacher
-    share = shares_prompts(setup.policy, teacher, rollouts)
-    if share:  # prompts and a micro-batch of completions together
-        prompts = {tuple(r.prompt_ids) for r in rollouts}
-        tokens = min(budget, sum(map(len, prompts))) + min(budget, sum(sum(r.lengths) for r in rollouts))
-    else:
-        tokens = max(len(rows) * max(lengths[i] for i in rows) for rows in micro_batches(lengths, budget))
-    started = time.perf_counter()
-    accumulate(method, setup.policy, teacher, rollouts, weights, budget, share=share)
+    rollout_s, started = time.perf_counter() - started, time.perf_counter()
+    weights, share = (
+        step_weights(rollouts, config.loss.reduction),
+        shares_prompts(setup.policy, setup.teacher, rollouts),
+    )
+    accumulate(method, setup.policy, setup.teacher, rollouts, weights, config.optim.micro_batch_tokens, share=share)
     setup.policy.model.zero_grad(set_to_none=True)
     loss_s = time.perf_counter() - started
-    cut = sum(answer.stop_reason == "length" for answer in answers)
-    sampled = sum(len(answer.token_ids) for answer in answers)
-    added = max(0.0, peak_memory_gb(setup.policy.device) * 1e9 - before)
-    full = budget * (2 if share else 1)
-    return _Probe(len(pairs), rollout_s, loss_s, len(answers), sampled, cut, tokens, full, added)
+    if answers:
+        cut, limit = sum(a.stop_reason == "length" for a in answers), config.rollout.max_completion_tokens
+        yield "cut completions", f"{cut} of {len(answers)} in the probe reached the limit of {limit} tokens"
+    peak = peak_memory_gb(setup.policy.device) * 1e9
+    tokens = sum(len(r.prompt_ids) + len(r.teacher_ids) + sum(r.lengths) for r in rollouts)
+    yield (
+        "memory, measured",
+        f"{size(peak)} at the peak of the probe ({len(pairs)} pairs, {tokens:,} tokens with both prompts), "
+        f"{size(max(0.0, peak - before))} of them beside the loaded model; Adam's moments come on top",
+    )
+    yield "time", _time_words(setup, len(pairs), rollout_s, loss_s, len(answers), offline=method.offline)
 
 
-def _collected(setup: Setup, pairs: list[RenderedPair]) -> tuple[Method, list[Rollout]]:
+def _time_words(
+    setup: TrainingSetup, pairs: int, rollout_s: float, loss_s: float, answers: int, *, offline: bool
+) -> str:
+    """The probe's rate over all steps. A validation takes one answer a pair, and half of a loss: no backward."""
+    config, data = setup.config, setup.data
+    answer_s = rollout_s / max(1, answers)
+    step_s = (loss_s + (0 if offline else rollout_s)) / pairs * config.optim.prompts_per_step
+    offline_s = answer_s * sum(answers_to(rendered, config) for rendered in data.visited())
+    held_out, times = len(data.validation) + len(data.validation_anchors), len(data.validation_steps)
+    validation_s = times * held_out * (answer_s + loss_s / 2 / max(pairs, answers))
+    total = duration(offline_s + data.total_steps * step_s + validation_s)
+    return f"about {total}: {step_s:.1f} s a step (probe: {pairs} pairs), {times} validations of {held_out} pairs" + (
+        f", {duration(offline_s)} for offline answers" if offline_s else ""
+    )
+
+
+def _collected(setup: TrainingSetup, pairs: list[RenderedPair]) -> tuple[Method, list[Rollout]]:
     """The run's method, and its rollouts of these pairs; what a run samples before training, it samples here."""
     policy, config, engine, answers = setup.policy, setup.config, setup.engine, None
     if config.method != "opct":
@@ -235,9 +254,14 @@ def _collected(setup: Setup, pairs: list[RenderedPair]) -> tuple[Method, list[Ro
     return method, method.collect(pairs, 1)
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
     if seconds < 120:
         return f"{seconds:.0f} s"
     if seconds < 7200:
         return f"{seconds / 60:.0f} minutes"
     return f"{seconds / 3600:.1f} hours"
+
+
+def size(n: float) -> str:
+    """Bytes in MB or GB."""
+    return f"{n / 1e9:.1f} GB" if n >= 1e9 else f"{n / 1e6:.1f} MB"

@@ -12,7 +12,7 @@ from opct.config.schema import TrainConfig
 from opct.data.dataset import load_training_pairs
 from opct.errors import CheckpointError, RunError
 from opct.models.from_run import adapter_now
-from opct.models.provenance import Noted, differences, note_adapter, note_model
+from opct.models.provenance import Fingerprints, changed_files, fingerprint_adapter, fingerprint_weights
 from opct.runs.io import read_jsonl
 from opct.runs.run_dir import RunDir
 from opct.runs.usage import prior_usage
@@ -70,12 +70,12 @@ def origin(run: RunDir, config: TrainConfig) -> dict[str, Any]:
     return {"weights": weights, "earlier": manifest.get("earlier")}
 
 
-def _weights_now(config: TrainConfig, before: Mapping[str, Noted]) -> dict[str, Noted]:
+def _weights_now(config: TrainConfig, before: Mapping[str, Fingerprints]) -> dict[str, Fingerprints]:
     """The files of the base and of the adapter to go on from; none of what is not there any more."""
     folder = None if config.model.adapter is None else adapter_now(config.model.adapter)
     return {
-        "base": note_model(config.model, before.get("base")),
-        "adapter": {} if folder is None else note_adapter(folder, before.get("adapter")),
+        "base": fingerprint_weights(config.model, before.get("base")),
+        "adapter": {} if folder is None else fingerprint_adapter(folder, before.get("adapter")),
     }
 
 
@@ -169,7 +169,7 @@ def _weight_faults(
         "base": f"the base model {config.model.name_or_path}",
         "adapter": f"the adapter that it went on from, {config.model.adapter},",
     }
-    found = {part: differences(before.get(part) or {}, now[part]) for part in of}
+    found = {part: changed_files(before.get(part) or {}, now[part]) for part in of}
     return [f"{names[part]} changed ({'; '.join(files)})" for part, files in found.items() if files]
 
 

@@ -1,73 +1,58 @@
-"""From a config to the objects of a run: pairs, policy, teacher, method. Training and its plan both start here."""
+"""From settings to the objects of a run: the pairs first, then policy, teacher, engine and method."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
 from opct import distributed
 from opct.config.schema import LoraSettings, TrainConfig, refuse_attackers
 from opct.data.behaviors import builtin_behaviors
-from opct.data.dataset import TrainingPairs, batch_of, load_training_pairs, steps_per_epoch, streams_of
+from opct.data.dataset import batch_of, load_training_pairs, steps_per_epoch, streams_of
 from opct.data.duplicates import near_test_items
 from opct.data.hazards import builtin_facts
-from opct.data.pairs import ContrastivePair
-from opct.data.render import Overlong, RenderedPair, render_pairs
+from opct.data.pairs import ContrastivePair, Prompt
+from opct.data.render import Overlong, RenderedPair, Renderer, render_pairs
 from opct.errors import ConfigError, DataError, EngineError, ModelError
 from opct.methods import Method
 from opct.methods.offline import offline_answers
 from opct.methods.registry import ANSWERING, make
 from opct.methods.rollouts import sampling
 from opct.models.from_run import adapter_folder, read_adapter_config
-from opct.models.fsdp import shard, wants_shards
-from opct.models.inference.prefix_sharing import prompt_states
-from opct.models.loading import PROBED_SIZE, choose_device, choose_dtype
-from opct.models.policy import Policy
-from opct.models.teacher import Teacher, make_teacher, sharing_fault
-from opct.models.teacher_cache import GB, PromptCache, visits_of
+from opct.models.fsdp import shard, unsharded, wants_shards
+from opct.models.inference.sampler import Completion
+from opct.models.loading import PROBED_SIZE, choose_device, choose_dtype, load_model_config, load_tokenizer
+from opct.models.policy import Policy, context_length
+from opct.models.teacher import Teacher, make_teacher
 from opct.models.vllm import local
 from opct.models.vllm.engine import Engine, check_engine
 from opct.runs.run_dir import RunDir
 
 
 @dataclass
-class Setup:
-    """Everything a run needs that does not change while it trains, and the policy, which does."""
+class TrainingData:
+    """The pairs of a run, rendered with the model's template, and the order in which its steps take them.
+
+    Attributes:
+        hashes: SHA-256 of each part as it was read.
+        left_out: pairs that do not fit the model's context.
+    """
 
     config: TrainConfig
-    data: TrainingPairs
-    policy: Policy
-    teacher: Teacher
+    hashes: dict[str, str]
+    context_length: int
     pairs: list[RenderedPair]
     anchors: list[RenderedPair]
     validation: list[RenderedPair]
     validation_anchors: list[RenderedPair]
     left_out: list[Overlong]
-    engine: Engine | None = None  # that samples; None where this process does
-    engine_distance: float = 0.0  # of its log-probs from the model's own, nats a token
-    prompt_cache: PromptCache | None = None  # of the teacher's prompts
-    no_prompt_cache: str | None = None  # why there is none, where it would be of use
-
-    def publish(self, step: int) -> None:
-        """Let the engine sample from the policy as it is after `step` steps."""
-        if self.engine is not None:
-            self.engine.publish(step)
-
-    def close(self) -> None:
-        """Stop what the setup started."""
-        if self.engine is not None:
-            self.engine.close()
 
     @property
-    def total_steps(self) -> int:
-        """Optimizer steps of the whole run."""
-        optim, data = self.config.optim, self.config.data
-        if self.config.max_steps is not None:
-            return self.config.max_steps
-        fraction = data.anchor_fraction if self.anchors else 0.0
-        per_epoch = steps_per_epoch(self.streams, optim.prompts_per_step, fraction)
-        return max(1, round(per_epoch * self.config.num_train_epochs))
+    def everything(self) -> list[RenderedPair]:
+        """Pairs that are trained on or held out."""
+        return [*self.pairs, *self.anchors, *self.validation, *self.validation_anchors]
 
     @cached_property
     def streams(self) -> dict[str, list[RenderedPair]]:
@@ -76,10 +61,21 @@ class Setup:
         return {name: [self.pairs[i] for i in chosen] for name, chosen in places.items()}
 
     @property
-    def models(self) -> list[Policy]:
-        """The policy and, where it is another model, the teacher."""
-        with self.teacher() as reference:
-            return list(dict.fromkeys((self.policy, reference)))
+    def total_steps(self) -> int:
+        """Optimizer steps of the whole run."""
+        if self.config.max_steps is not None:
+            return self.config.max_steps
+        fraction = self.config.data.anchor_fraction if self.anchors else 0.0
+        per_epoch = steps_per_epoch(self.streams, self.config.optim.prompts_per_step, fraction)
+        return max(1, round(per_epoch * self.config.num_train_epochs))
+
+    @property
+    def validation_steps(self) -> list[int]:
+        """After which steps the validation KL is measured: none, every `eval_steps`, and the last."""
+        if not self.validation and not self.validation_anchors:
+            return []
+        every = self.config.eval_steps or max(1, -(-self.total_steps // 2))
+        return sorted({*range(0, self.total_steps + 1, every), self.total_steps})
 
     def batch(self, step: int) -> list[RenderedPair]:
         """The pairs of a step."""
@@ -98,11 +94,85 @@ class Setup:
         return list(by_id.values())
 
 
-def prepare(config: TrainConfig, *, recorded_dtype: str | None = None) -> Setup:
-    """Load the pairs, then the model, and render the pairs with its template.
+@dataclass
+class TrainingSetup:
+    """Everything a run needs that does not change while it trains, and the policy, which does.
+
+    Attributes:
+        engine: samples for the policy; None where this process does.
+        engine_distance: of the engine's log-probs from the policy's own, nats a token.
+    """
+
+    config: TrainConfig
+    data: TrainingData
+    policy: Policy
+    teacher: Teacher
+    engine: Engine | None = None
+    engine_distance: float = field(default=0.0)
+
+    @property
+    def models(self) -> list[Policy]:
+        """The policy and, where it is another model, the teacher."""
+        with self.teacher() as reference:
+            return list(dict.fromkeys((self.policy, reference)))
+
+    def publish(self, step: int) -> None:
+        """Let the engine sample from the policy as it is after `step` steps."""
+        if self.engine is not None:
+            self.engine.sync_weights(step)
+
+    def close(self) -> None:
+        """Stop what the setup started."""
+        if self.engine is not None:
+            self.engine.close()
+
+
+def load_data(config: TrainConfig) -> TrainingData:
+    """Read the pairs and render them with the model's template; no weights are loaded.
+
+    Raises:
+        DataError: the pairs are faulty, or none fits the model.
+        ModelError: the model's tokenizer or configuration cannot be loaded.
+    """
+    read = load_training_pairs(config)
+    renderer, limit = Renderer(load_tokenizer(config.model)), context_length(load_model_config(config.model))
+    left_out: list[Overlong] = []
+
+    def rendered(pairs: list[ContrastivePair]) -> list[RenderedPair]:
+        kept, too_long = render_pairs(
+            pairs,
+            renderer,
+            max_completion_tokens=config.rollout.max_completion_tokens,
+            # a teacher in the engine is asked for one token more, which is thrown away
+            context_length=limit - (config.teacher.engine == "rollout"),
+        )
+        left_out.extend(too_long)
+        return kept
+
+    data = TrainingData(
+        config,
+        read.hashes,
+        limit,
+        rendered(read.pairs),
+        rendered(read.anchors),
+        rendered(read.validation),
+        rendered(read.validation_anchors),
+        left_out,
+    )
+    if not data.pairs:
+        raise DataError(
+            f"All {len(read.pairs)} training pairs are longer than the model's context of {limit} tokens (completion "
+            "included): use a model with a longer context or lower rollout.max_completion_tokens."
+        )
+    _refuse_lost_axes(config, read.pairs, data.pairs)
+    return data
+
+
+def build_setup(config: TrainConfig, *, recorded_dtype: str | None = None) -> TrainingSetup:
+    """Load the pairs, then the model, and start the engine that samples.
 
     Args:
-        recorded_dtype: what `model.dtype: auto` stands for in a run that goes on, from its manifest.
+        recorded_dtype: what `model.dtype: auto` stands for in a run that is resumed, from its manifest.
 
     Raises:
         ConfigError: float16, in which training loses small gradients, or `lora` contradicts the adapter to continue
@@ -111,6 +181,20 @@ def prepare(config: TrainConfig, *, recorded_dtype: str | None = None) -> Setup:
         ModelError: the model or the adapter to continue from cannot be loaded, or a part of it would not be trained.
         EngineError: the engine that samples cannot be used.
     """
+    adapter = _check_model_settings(config)
+    data = distributed.main_process_first(lambda _: load_data(config), None, lambda _: None)
+    sharded = wants_shards(config)
+    policy = _load_policy(config, adapter, recorded_dtype, on_cpu=sharded)
+    _refuse_untrained_head(policy, config)
+    setup = TrainingSetup(config, data, policy, make_teacher(policy, config.teacher, continued=adapter is not None))
+    if sharded:
+        shard(setup.models, choose_device(config.model.device), config.parallel.rollout_weights)
+    _start_engine(setup)
+    return setup
+
+
+def _check_model_settings(config: TrainConfig) -> Path | None:
+    """The folder of the adapter to continue from, if any."""
     if config.model.dtype == "float16":
         raise ConfigError(
             "model.dtype=float16 is for evaluation: small gradients are 0 in it, and nothing scales them here. Train "
@@ -118,7 +202,6 @@ def prepare(config: TrainConfig, *, recorded_dtype: str | None = None) -> Setup:
         )
     if config.rollout.engine == "vllm":
         local.require_vllm()
-    data = load_training_pairs(config)
     adapter = adapter_folder(config.model.adapter)
     if adapter is not None and config.lora is None:
         raise ModelError(
@@ -126,39 +209,7 @@ def prepare(config: TrainConfig, *, recorded_dtype: str | None = None) -> Setup:
         )
     if adapter is not None and config.lora is not None:
         _refuse_other_lora(adapter, config.lora)
-    sharded = wants_shards(config)
-    policy = _load_policy(config, adapter, recorded_dtype, on_cpu=sharded)
-    _refuse_untrained_head(policy, config)
-    teacher = make_teacher(policy, config.teacher, continued=adapter is not None)
-    if sharded:
-        with teacher() as reference:
-            models = list(dict.fromkeys((policy, reference)))
-        shard(models, choose_device(config.model.device), config.parallel.rollout_weights)
-    left_out: list[Overlong] = []
-
-    def rendered(pairs: list[ContrastivePair]) -> list[RenderedPair]:
-        kept, too_long = render_pairs(
-            pairs,
-            policy.renderer,
-            max_completion_tokens=config.rollout.max_completion_tokens,
-            # a teacher in the engine is asked for one token more, which is thrown away
-            context_length=policy.context_length - (config.teacher.engine == "rollout"),
-        )
-        left_out.extend(too_long)
-        return kept
-
-    pairs, anchors = rendered(data.pairs), rendered(data.anchors)
-    validation, validation_anchors = rendered(data.validation), rendered(data.validation_anchors)
-    if not pairs:
-        raise DataError(
-            f"All {len(data.pairs)} training pairs are longer than the model's context of {policy.context_length} "
-            "tokens (completion included): use a model with a longer context or lower rollout.max_completion_tokens."
-        )
-    _refuse_lost_axes(config, data.pairs, pairs)
-    setup = Setup(config, data, policy, teacher, pairs, anchors, validation, validation_anchors, left_out)
-    _keep_teacher_prompts(setup)
-    _start_engine(setup)
-    return setup
+    return adapter
 
 
 def _refuse_lost_axes(config: TrainConfig, pairs: list[ContrastivePair], kept: list[RenderedPair]) -> None:
@@ -172,41 +223,7 @@ def _refuse_lost_axes(config: TrainConfig, pairs: list[ContrastivePair], kept: l
         )
 
 
-def _keep_teacher_prompts(setup: Setup) -> None:
-    """Plan the cache of a frozen teacher's prompts, where some come again or may do so in a run that goes on.
-
-    It is for runs whose completions share prompts: one completion a prompt is computed with it, and a teacher that
-    branched off where the policy does not would differ from it by rounding, on identity pairs too.
-    """
-    config, goes_on = setup.config, setup.config.may_go_on
-    scored = config.method in ("opct", "offpolicy") and config.teacher.engine == "in_process"
-    if not scored or config.rollout.num_generations == 1:
-        return
-    if not setup.teacher.frozen or config.teacher.prompt_cache_gb == 0:
-        return
-    ids = {id(r): tuple(r.teacher_ids) for r in (*setup.pairs, *setup.anchors)}
-    visits = visits_of([ids[id(r)] for r in setup.batch(step)] for step in range(1, setup.total_steps + 1))
-    again = any(visit.pairs > 1 for visit in visits.values())
-    if not again and not goes_on:
-        return
-    if distributed.launched():
-        setup.no_prompt_cache = "several processes train, and which of them scores a pair changes" if again else None
-        return
-    if sharing_fault(setup.policy, setup.teacher) is not None:  # which the trainer tells
-        return
-    with setup.teacher() as reference, reference.inference():
-        [[*layers, last]] = prompt_states(reference.backbone.decoder, [(0,)])
-    setup.prompt_cache = PromptCache(
-        visits,
-        token_bytes=sum(x.nbytes for x in layers),
-        prompt_bytes=last.nbytes,
-        most_bytes=config.teacher.prompt_cache_gb * GB,
-        batch_tokens=config.optim.micro_batch_tokens,
-        single_too=goes_on,
-    )
-
-
-def _start_engine(setup: Setup) -> None:
+def _start_engine(setup: TrainingSetup) -> None:
     """Start (or find) the engine that samples, and see that its model is the one that is trained.
 
     Raises:
@@ -221,7 +238,7 @@ def _start_engine(setup: Setup) -> None:
             "use parallel.strategy=ddp, or rollout.engine=in_process."
         )
     most = config.rollout.max_completion_tokens + 1
-    everything = [*setup.pairs, *setup.anchors, *setup.validation, *setup.validation_anchors]
+    everything = setup.data.everything
     sides = [side for r in everything for side in (r.prompt_ids, r.teacher_ids)]
     # a prompt with turns to be answered grows by them
     longest = policy.context_length if None in sides else max(len(side or []) for side in sides) + most
@@ -248,6 +265,39 @@ def _start_engine(setup: Setup) -> None:
     except BaseException:  # after Ctrl-C too, nothing may be left of an engine that holds a device
         setup.close()
         raise
+
+
+def ask_teacher(
+    setup: TrainingSetup,
+    prompts: Sequence[Prompt],
+    seeds: Sequence[int],
+    *,
+    max_completion_tokens: int,
+    on_done: Callable[[int], None],
+) -> list[Completion | None]:
+    """An answer of the teacher to each prompt, sampled as the run samples; None where the context has no room for one.
+
+    Every process calls it, answers a part and gets all.
+    """
+    policy = setup.policy
+    drawn = replace(sampling(setup.config, policy), max_completion_tokens=max_completion_tokens)
+    fitting = [i for i, prompt in enumerate(prompts) if policy.has_room(prompt, max_completion_tokens)]
+    ids = {i: policy.renderer.render(prompts[i]) for i in fitting}
+
+    def answer(places: list[int]) -> list[Completion]:
+        with setup.teacher() as teacher, unsharded(teacher):
+            groups = teacher.sample(
+                [ids[i] for i in places],
+                [[seeds[i]] for i in places],
+                drawn,
+                batch_tokens=setup.config.rollout.batch_tokens,
+                on_done=on_done,
+            )
+        return [completion for group in groups for completion in group]
+
+    costs = [len(ids[i]) + max_completion_tokens for i in fitting]
+    answers = dict(zip(fitting, distributed.map_across_ranks(fitting, costs, answer), strict=True))
+    return [answers.get(i) for i in range(len(prompts))]
 
 
 def _load_policy(config: TrainConfig, adapter: Path | None, recorded_dtype: str | None, *, on_cpu: bool) -> Policy:
@@ -313,18 +363,20 @@ def _refuse_other_lora(adapter: Path, lora: LoraSettings) -> None:
         )
 
 
-def make_method(setup: Setup, run: RunDir, on_done=lambda n: None) -> Method:
+def make_method(setup: TrainingSetup, run: RunDir, on_done=lambda n: None) -> Method:
     """The method that the config names; offline answers are made (or read) here, before the first step."""
     policy, teacher, config, engine = setup.policy, setup.teacher, setup.config, setup.engine
     answers = None
     refuse_attackers(config)
     if config.method != "opct":
         base, how = None if engine is None else engine.base(), ANSWERING[config.method]
-        answers = offline_answers(policy, teacher, setup.visited(), config, run, on_done, sampler=base, answering=how)
+        answers = offline_answers(
+            policy, teacher, setup.data.visited(), config, run, on_done, sampler=base, answering=how
+        )
     return make(policy, teacher, config, answers, engine)
 
 
-def _parallel_words(setup: Setup) -> str:
+def _parallel_words(setup: TrainingSetup) -> str:
     if not distributed.launched():
         return ""
     shards = setup.policy.backbone.shards
@@ -333,17 +385,17 @@ def _parallel_words(setup: Setup) -> str:
     return f", {distributed.size()} processes, {how}{during}"
 
 
-def _data_words(setup: Setup) -> str:
-    if setup.config.method == "grpo":  # of an attacker: a pair is what it reads about a behaviour
-        return f"practises on {len(setup.pairs)} behaviours, {setup.config.optim.prompts_per_step} a step"
-    n = len({rendered.pair.family for rendered in setup.pairs})
+def _data_words(data: TrainingData) -> str:
+    if data.config.method == "grpo":  # of an attacker: a pair is what it reads about a behaviour
+        return f"practises on {len(data.pairs)} behaviours, {data.config.optim.prompts_per_step} a step"
+    n = len({rendered.pair.family for rendered in data.pairs})
     return (
-        f"pairs: {len(setup.pairs)} in {n} {'family' if n == 1 else 'families'} and {len(setup.anchors)} identity "
-        f"pairs; held out for validation {len(setup.validation)} and {len(setup.validation_anchors)}"
+        f"pairs: {len(data.pairs)} in {n} {'family' if n == 1 else 'families'} and {len(data.anchors)} identity pairs; "
+        f"held out for validation {len(data.validation)} and {len(data.validation_anchors)}"
     )
 
 
-def describe(setup: Setup) -> list[str]:
+def describe(setup: TrainingSetup) -> list[str]:
     """What a person should know before the run begins, a line each."""
     trainable = sum(p.numel() for p in setup.policy.trainable_parameters().values())
     total = sum(p.numel() for p in setup.policy.model.parameters())
@@ -351,26 +403,18 @@ def describe(setup: Setup) -> list[str]:
         f"model: {setup.policy.name}, {total / 1e6:.1f} M parameters, {trainable / 1e6:.2f} M trained, "
         f"on {setup.policy.device}{_parallel_words(setup)}",
         f"dtype: {setup.policy.dtype_reason}",
-        f"{_data_words(setup)}; {setup.total_steps} steps",
+        f"{_data_words(setup.data)}; {setup.data.total_steps} steps",
     ]
     if setup.engine is not None:
         lines.append(
             f"samples: {setup.engine.backend.name}; its log-probs are {setup.engine_distance:.2g} nats a token from "
             "this model's"
         )
-    if setup.no_prompt_cache is not None:
-        lines.append(f"the teacher's prompts are not kept for when they come again: {setup.no_prompt_cache}")
-    if (cache := setup.prompt_cache) is not None and cache.prompts:
+    if left_out := setup.data.left_out:
+        shown = ", ".join(f"{o.pair_id} ({o.tokens} tokens)" for o in left_out[:3])
         lines.append(
-            f"teacher: {cache.prompts} prompts that come again are computed once and kept, in "
-            f"{cache.most_bytes / GB:.2g} GB (teacher.prompt_cache_gb={setup.config.teacher.prompt_cache_gb})"
+            f"left out: {len(left_out)} pair(s) longer than {left_out[0].limit} tokens with their completion: {shown}"
         )
-    if setup.left_out:
-        shown = ", ".join(f"{o.pair_id} ({o.tokens} tokens)" for o in setup.left_out[:3])
-        lines.append(
-            f"left out: {len(setup.left_out)} pair(s) longer than {setup.left_out[0].limit} tokens with their "
-            f"completion: {shown}"
-        )
-    pairs = [rendered.pair for rendered in setup.visited()]
+    pairs = [rendered.pair for rendered in setup.data.visited()]
     warnings = near_test_items(pairs, builtin_behaviors("test"), builtin_facts("test"))
     return lines + [f"warning: {warning}" for warning in warnings]

@@ -33,10 +33,10 @@ from opct.methods.rollouts import (
     rollout_row,
     step_weights,
 )
-from opct.models.fsdp import by_itself
+from opct.models.fsdp import unsharded
 from opct.models.inference.sampler import sample_seed
 from opct.models.memory import peak_memory_gb
-from opct.models.teacher import drops_out
+from opct.models.teacher import has_dropout
 from opct.runs.io import atomic_write, read_jsonl, write_jsonl
 from opct.runs.progress import NullProgress, Progress
 from opct.runs.run_dir import RunDir
@@ -51,7 +51,7 @@ from opct.training.resume import (
     refuse_lost_metrics,
     refuse_other_run,
 )
-from opct.training.setup import Setup, describe, make_method, prepare
+from opct.training.setup import TrainingSetup, build_setup, describe, make_method
 from opct.training.train_result import TrainResult
 from opct.training.validation import validate
 
@@ -61,8 +61,8 @@ FIRST_STEPS = 3  # the training KL of so many steps counts towards the divergenc
 
 
 Found = dict[str, Any] | None  # by the check of the teacher
-CheckTeacher = Callable[[Setup, Progress], Found] | None
-MakeMethod = Callable[[Setup, RunDir], Method] | None
+CheckTeacher = Callable[[TrainingSetup, Progress], Found] | None
+MakeMethod = Callable[[TrainingSetup, RunDir], Method] | None
 
 
 def train(
@@ -108,7 +108,7 @@ def _train(
     with opened as run, StopRequest(launched=distributed.launched()) as stop, contextlib.ExitStack() as stack:
         progress.stage(f"load {config.model.name_or_path}")
         recorded_dtype = _recorded_dtype(run) if resume else None
-        setup = stack.enter_context(contextlib.closing(prepare(config, recorded_dtype=recorded_dtype)))
+        setup = stack.enter_context(contextlib.closing(build_setup(config, recorded_dtype=recorded_dtype)))
         if overwrite:
             distributed.main_only(run.clear)  # not before: what cannot begin replaces nothing
         for line in (*describe(setup), *detours(setup.policy, setup.teacher, completions_per_pair(config))):
@@ -117,9 +117,9 @@ def _train(
         torch.manual_seed(sample_seed(config.seed, "start"))
         state = _begin(run, setup, checked, resume=resume)
         if state.counters.step:
-            progress.log(f"goes on after step {state.counters.step} of {setup.total_steps}")
+            progress.log(f"goes on after step {state.counters.step} of {setup.data.total_steps}")
         setup.publish(state.counters.step)
-        if (visited := setup.visited()) and any(answers_to(pair, config) for pair in visited):
+        if (visited := setup.data.visited()) and any(answers_to(pair, config) for pair in visited):
             shares = distributed.balanced([cost(pair, config) for pair in visited], distributed.size())
             name = "offline answers of this process" if distributed.launched() else "offline answers"
             progress.stage(name, sum(answers_to(visited[i], config) for i in shares[distributed.rank()]))
@@ -145,7 +145,7 @@ def _recorded_dtype(run: RunDir) -> str | None:
     return distributed.broadcast_object(run.read_manifest().get("dtype") if distributed.is_main() else None)
 
 
-def _checked(run: RunDir, setup: Setup, check: CheckTeacher, progress: Progress) -> Found:
+def _checked(run: RunDir, setup: TrainingSetup, check: CheckTeacher, progress: Progress) -> Found:
     """What the check of the teacher found when the run began, which may be now."""
     kept = distributed.broadcast_object(run.read_manifest() if distributed.is_main() else {})
     if "data" in kept:  # it has begun before
@@ -153,7 +153,7 @@ def _checked(run: RunDir, setup: Setup, check: CheckTeacher, progress: Progress)
     return None if check is None else check(setup, progress)
 
 
-def _begin(run: RunDir, setup: Setup, checked: Found, *, resume: bool) -> TrainingState:
+def _begin(run: RunDir, setup: TrainingSetup, checked: Found, *, resume: bool) -> TrainingState:
     """The state to go on from, with weights loaded; writes the manifest and drops what is newer than the state."""
     config, policy = setup.config, setup.policy
     identity: dict[str, Any] = {
@@ -178,22 +178,22 @@ def _begin(run: RunDir, setup: Setup, checked: Found, *, resume: bool) -> Traini
     if checkpoint is not None:
         load_checkpoint(checkpoint, setup, state)
         distributed.main_only(refuse_lost_metrics, run, state.counters)
-        refuse_longer_run(run, state.counters.step, setup.total_steps)
+        refuse_longer_run(run, state.counters.step, setup.data.total_steps)
     distributed.main_only(_write_beginning, run, setup, identity | {TEACHER_CHECK: checked}, state)
     return state
 
 
-def _write_beginning(run: RunDir, setup: Setup, identity: dict[str, Any], state: TrainingState) -> None:
+def _write_beginning(run: RunDir, setup: TrainingSetup, identity: dict[str, Any], state: TrainingState) -> None:
     """Drop what is newer than the state, and say what the run is: its identity, and what was found before it."""
     config = setup.config
     run.truncate_after(state.counters.step or -1)  # at step 0 its validation is done again
-    visited = [rendered.pair for rendered in setup.visited()]
+    visited = [rendered.pair for rendered in setup.data.visited()]
     extra = {key: identity[key] for key in ("base", "template", "dtype", TEACHER_CHECK)} | {
         "method": config.method,
         "engine": None if setup.engine is None else setup.engine.backend.name,
         "processes": distributed.size(),
-        "left_out": [vars(o) for o in setup.left_out],
-        "total_steps": setup.total_steps,
+        "left_out": [vars(o) for o in setup.data.left_out],
+        "total_steps": setup.data.total_steps,
         **origin(run, config),
         **trained_names(visited, config.model),
         "trained_on": run.trained_on_path.name,
@@ -209,7 +209,7 @@ class _Loop:
     def __init__(
         self,
         run: RunDir,
-        setup: Setup,
+        setup: TrainingSetup,
         method: Method,
         tracker: Tracker | NullTracker,
         state: TrainingState,
@@ -219,7 +219,7 @@ class _Loop:
         self.run, self.setup, self.method, self.tracker = run, setup, method, tracker
         self.state, self.progress, self.stop = state, progress, stop
         self.config, self.policy = setup.config, setup.policy
-        self.total = setup.total_steps
+        self.total, self.validation_steps = setup.data.total_steps, setup.data.validation_steps
 
     def run_steps(self) -> TrainResult:
         """The loop."""
@@ -238,8 +238,6 @@ class _Loop:
             rollouts = self._collect(step)
             rollout_s = time.perf_counter() - started
             metrics, token_kl = self._optimizer_step(rollouts, step)
-            if self.setup.prompt_cache is not None:
-                metrics |= self.setup.prompt_cache.end_step(step, (r.teacher_ids for r in rollouts))
             self.setup.teacher.update()
             self.setup.publish(step)
             self.state.counters.step = step
@@ -277,12 +275,12 @@ class _Loop:
 
     def _collect(self, step: int) -> list[Rollout]:
         """The rollouts of a step; each process samples for some of its pairs."""
-        batch = self.setup.batch(step)
+        batch = self.setup.data.batch(step)
         if self.method.offline:
             return self.method.collect(batch, step)
 
         def collect(own: list[RenderedPair]) -> list[list[Rollout]]:
-            with by_itself(self.policy):
+            with unsharded(self.policy):
                 return by_pair(self.method.collect(own, step), len(own))
 
         costs = [cost(pair, self.config) for pair in batch]
@@ -312,7 +310,6 @@ class _Loop:
                 weights,
                 self.config.optim.micro_batch_tokens,
                 share=shares_prompts(self.policy, self.setup.teacher, rollouts),
-                cache=self.setup.prompt_cache,
             )
         except NonFiniteError as error:
             raise NonFiniteError(f"Step {step}: {error}. {self._advice()}") from error
@@ -324,7 +321,7 @@ class _Loop:
                 f"Step {step}: the gradient's norm is {norm} at a finite loss of {total_loss:.4g}. {self._advice()}"
             )
         mismatch = meter.metrics()
-        refuse_mismatch(mismatch, self.config.rollout, step, dropout=drops_out(self.policy))
+        refuse_mismatch(mismatch, self.config.rollout, step, dropout=has_dropout(self.policy))
         optimizer.step()
         return self._metrics(rollouts, token_kl, total_loss, norm, learning_rate) | mismatch, token_kl
 
@@ -347,10 +344,7 @@ class _Loop:
         return optim.learning_rate * factor[optim.lr_scheduler_type]
 
     def _validates_at(self, step: int) -> bool:
-        if not self.setup.validation and not self.setup.validation_anchors:
-            return False
-        every = self.config.eval_steps or max(1, -(-self.total // 2))
-        return step % every == 0 or step == self.total
+        return step in self.validation_steps
 
     def _validation(self, step: int) -> dict[str, float]:
         metrics, rows = validate(self.setup, step)

@@ -13,24 +13,25 @@ import torch
 from opct import distributed, losses
 from opct.data.render import RenderedPair
 from opct.methods.rollouts import Rollout, cost, policy_rollouts, rollout_row
-from opct.models.fsdp import by_itself
+from opct.models.fsdp import unsharded
 from opct.models.policy import SCORING_TOKENS
 from opct.models.scoring import micro_batches, tokenwise
-from opct.training.setup import Setup
+from opct.training.setup import TrainingSetup
 
 
-def validate(setup: Setup, step: int) -> tuple[dict[str, float], list[dict[str, Any]]]:
+def validate(setup: TrainingSetup, step: int) -> tuple[dict[str, float], list[dict[str, Any]]]:
     """Mean reverse KL a token (nats) on held-out pairs and on held-out identity pairs, and the rollouts as rows.
 
     One completion a pair, sampled from the policy under `prompt`; the exact KL to the teacher under `teacher_prompt`.
     """
     metrics, rows = {}, []
-    for name, pairs in (("validation/kl", setup.validation), ("validation/kl_identity", setup.validation_anchors)):
+    data = setup.data
+    for name, pairs in (("validation/kl", data.validation), ("validation/kl_identity", data.validation_anchors)):
         if not pairs:
             continue
 
         def measure(own: list[RenderedPair]) -> list[tuple[Rollout, list[float]]]:
-            with by_itself(*setup.models):
+            with unsharded(*setup.models):
                 return list(zip(*rollout_kl(setup, own), strict=True))
 
         measured = distributed.map_across_ranks(pairs, [cost(rendered, setup.config, 1) for rendered in pairs], measure)
@@ -46,7 +47,7 @@ def validate(setup: Setup, step: int) -> tuple[dict[str, float], list[dict[str, 
 
 
 @torch.no_grad()
-def rollout_kl(setup: Setup, pairs: Sequence[RenderedPair]) -> tuple[list[Rollout], list[list[float]]]:
+def rollout_kl(setup: TrainingSetup, pairs: Sequence[RenderedPair]) -> tuple[list[Rollout], list[list[float]]]:
     """One rollout for each pair and the exact reverse KL of each of its tokens, in nats."""
     policy, teacher = setup.policy, setup.teacher
     rollouts = policy_rollouts(policy, pairs, setup.config, "validation", n=1, sampler=setup.engine)

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from opct.attack.budget import Budget, Ledger
-from opct.attack.loop import Players
-from opct.attack.protocol import NO_PROMPT, Proposal, Reply, Subject, Try, View
+from opct.attack.config import BudgetConfig
+from opct.attack.loop import AttackUsage, BudgetTracker, EpisodesResult, Rules, run_episodes
+from opct.attack.protocol import NO_PROMPT, AttackPrompt, Attempt, Observation, Reply, Subject
 from opct.attack.scoring import Scorer
 from opct.data.pairs import Prompt
 from opct.judges.protocol import JudgeIdentity, JudgeRequest, JudgeResult
@@ -33,27 +33,29 @@ def subjects(*ids: str, kind: Any = "behavior") -> list[Subject]:
 class ScriptedAttacker:
     """Writes `<id> e<episode> r<round>`, or what `write` says; None is no prompt."""
 
-    write: Callable[[View], str | None] = lambda view: f"{view.id} e{view.episode} r{view.round}"
+    write: Callable[[Observation], str | None] = lambda view: f"{view.id} e{view.episode} r{view.round}"
     tokens: int = 2
     name: str = "scripted"
     max_tokens: int = ATTACKER_TOKENS
     is_local: bool = True
-    batches: list[list[View]] = field(default_factory=list)
-    observed: list[tuple[int, list[Try]]] = field(default_factory=list)
+    batches: list[list[Observation]] = field(default_factory=list)
+    observed: list[tuple[int, list[Attempt]]] = field(default_factory=list)
 
     def identity(self) -> dict[str, Any]:
         return {"attacker": self.name}
 
-    def propose(self, views: Sequence[View]) -> list[Proposal]:
-        self.batches.append(list(views))
-        texts = [self.write(view) for view in views]
+    def propose(self, observations: Sequence[Observation]) -> list[AttackPrompt]:
+        self.batches.append(list(observations))
+        texts = [self.write(one) for one in observations]
         return [
-            Proposal(None if text is None else user(text), None if text is not None else NO_PROMPT, tokens=self.tokens)
+            AttackPrompt(
+                None if text is None else user(text), None if text is not None else NO_PROMPT, tokens=self.tokens
+            )
             for text in texts
         ]
 
-    def observe(self, round_: int, tries: Sequence[Try]) -> None:
-        self.observed.append((round_, list(tries)))
+    def observe(self, round_: int, attempts: Sequence[Attempt]) -> None:
+        self.observed.append((round_, list(attempts)))
 
 
 @dataclass
@@ -109,20 +111,30 @@ class ScriptedJudge:
         return JudgeResult(request.id, score, self.identity.verdict(score))
 
 
-def players(attacker: Any = None, target: Any = None, *, judge_is_local: bool = True) -> Players:
-    return Players(
-        attacker or ScriptedAttacker(),
-        target or ScriptedTarget(),
-        Scorer(ScriptedJudge(), is_local=judge_is_local),
-    )
+@dataclass
+class Cast:
+    """Attacker, target and judge of a scripted attack."""
+
+    attacker: Any = field(default_factory=ScriptedAttacker)
+    target: Any = field(default_factory=ScriptedTarget)
+    judge: Any = field(default_factory=ScriptedJudge)
+    judge_is_local: bool = True
+
+    def __post_init__(self) -> None:
+        self.scorer = Scorer(self.judge, is_local=self.judge_is_local)
+
+    def tracker(self, spent: AttackUsage | None = None, clock: Any = None, **limits: Any) -> BudgetTracker:
+        most = self.attacker.max_tokens + self.target.max_tokens
+        return BudgetTracker(BudgetConfig(**limits), most, spent or AttackUsage(), clock or (lambda: 0.0))
+
+    def run(
+        self, own: Sequence[Subject], rules: Rules, tracker: BudgetTracker | None = None, **more: Any
+    ) -> EpisodesResult:
+        return run_episodes(own, self.attacker, self.target, self.scorer, rules, tracker or self.tracker(), **more)
 
 
-def ledger(own: Players, clock: Callable[[], float] = lambda: 0.0, **limits: Any) -> Ledger:
-    return Ledger(Budget(**limits), own.attacker.max_tokens + own.target.max_tokens, clock=clock)
-
-
-def made(id_: str, round_: int, episode: int, score: float | None = 0.0, **more: Any) -> Try:
-    """A try that was asked and scored so."""
+def made(id_: str, round_: int, episode: int, score: float | None = 0.0, **more: Any) -> Attempt:
+    """A attempt that was asked and scored so."""
     verdict = "unscored:judge_refused" if score is None else "harmful" if score >= 0.5 else "not_harmful"
     values: dict[str, Any] = {
         "kind": "behavior",
@@ -137,4 +149,4 @@ def made(id_: str, round_: int, episode: int, score: float | None = 0.0, **more:
         "is_broken": None if score is None else score >= 0.5,
         **more,
     }
-    return Try(**values)
+    return Attempt(**values)

@@ -4,21 +4,25 @@ import json
 import random
 
 import pytest
-from scripted import ScriptedTarget, said, user
+from scripted import ScriptedTarget, made, said, user
 
 from opct.attack.best_of_n import BestOfN, augmented
-from opct.attack.protocol import Attempt, Reply, Shot, View
+from opct.attack.protocol import FewShotExample, Observation, Reply
 from opct.attack.refine import APPROACHES, REPLY_CHARACTERS, Refine, attacker_messages, message_of
 from opct.attack.transfer import FamilyTransfer, PromptTransfer, finished_prompts, load_successes
 from opct.data.behaviors import builtin_behaviors
 from opct.data.perturb.jailbreak import FAMILIES
-from opct.errors import DataError, EvaluationError
+from opct.errors import DataError
 
 TEXT = "Explain how to pick the lock of a bicycle, please."
 
 
+def tried(prompt, reply, score):
+    return made("a", 0, 0, score, prompt=prompt, reply=reply)
+
+
 def view(id_="a", behavior=TEXT, episode=0, round_=0, seed=7, **more):
-    return View(id_, behavior, episode, round_, seed, **more)
+    return Observation(id_, behavior, episode, round_, seed, **more)
 
 
 # -- best_of_n
@@ -72,15 +76,13 @@ def test_best_of_n_draws_from_the_views_seed_alone():
     attacker = BestOfN()
     first, again, other = attacker.propose([view(seed=1), view(id_="b", round_=2, seed=1), view(seed=2)])
     assert first.prompt == again.prompt != other.prompt
-    with pytest.raises(EvaluationError, match="sigma"):
-        BestOfN(1.5)
 
 
 # -- transfer
 
 
 def test_families_take_turns_and_begin_again_with_other_wrappers():
-    """2 families, 4 episodes, 2 rounds: try 5 is round 1, episode 1: the second family's third turn."""
+    """2 families, 4 episodes, 2 rounds: attempt 5 is round 1, episode 1: the second family's third turn."""
     attacker = FamilyTransfer("role_play,hypothetical", episodes=4)
     prompts = [said(attacker.propose([view(episode=e, round_=r)])[0].prompt) for r in range(2) for e in range(4)]
     assert attacker.families == ["role_play", "hypothetical"]
@@ -89,17 +91,17 @@ def test_families_take_turns_and_begin_again_with_other_wrappers():
     frames = [prompt.replace(TEXT, "{behavior}") for prompt in prompts]
     for i, frame in enumerate(frames):
         family = FAMILIES[attacker.families[i % 2]]
-        assert frame in [wrapper.turns[-1] for wrapper in family.wrappers], i
+        assert frame in [wrapper.turns[-1] for wrapper in family.templates], i
 
 
 def test_a_twin_gets_the_wrapper_of_its_behaviour():
     attacker = FamilyTransfer("all", episodes=8)
     for number in range(16):
-        own, twin = (
+        own, counterpart = (
             said(attacker.propose([view(behavior=text, episode=number % 8, round_=number // 8)])[0].prompt)
             for text in ("QQQe", "RRRe")
         )
-        assert own.replace("QQQ", "RRR") == twin or "QQQ" not in own  # encoded families hold it in code
+        assert own.replace("QQQ", "RRR") == counterpart or "QQQ" not in own  # encoded families hold it in code
 
 
 def test_no_wrapper_has_a_turn_that_nobody_answers():
@@ -140,7 +142,7 @@ def test_successes_of_an_attack_are_read_again(tmp_path):
     path = tmp_path / "successful_prompts.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert finished_prompts(path, [first, second]) == {first.id: [user("p1")]}
-    assert load_successes(path) == [Shot("x", first.behavior, user("p1"))]
+    assert load_successes(path) == [FewShotExample("x", first.behavior, user("p1"))]
     path.write_text(json.dumps({"a": 1}) + "\n")
     with pytest.raises(DataError, match="is not the successful_prompts"):
         load_successes(path)
@@ -158,19 +160,19 @@ class Model(ScriptedTarget):
 
 
 def history(*scores):
-    return tuple(Attempt(user(f"try {i}"), f"reply {i}", score) for i, score in enumerate(scores))
+    return tuple(tried(user(f"attempt {i}"), f"reply {i}", score) for i, score in enumerate(scores))
 
 
 def test_the_attacker_reads_the_behaviour_its_attempts_their_replies_and_scores():
     """Scores 0, 0.5 and none are 1 of 10, 1 + 4.5 (to even) = 5 of 10, and unknown."""
-    shots = (Shot("b", "another request", user("a message")),)
+    shots = (FewShotExample("b", "another request", user("a message")),)
     messages = attacker_messages(view(episode=1, history=history(0.0, 0.5, None), shots=shots), history(0.0, 0.5, None))
     assert [m["role"] for m in messages] == ["system", *["user", "assistant"] * 3, "user"]
     assert messages[1]["content"].endswith(APPROACHES[1])
     assert TEXT in messages[1]["content"]
     assert "another request" in messages[1]["content"]
     assert "a message" in messages[1]["content"]
-    assert [m["content"] for m in messages if m["role"] == "assistant"] == ["try 0", "try 1", "try 2"]
+    assert [m["content"] for m in messages if m["role"] == "assistant"] == ["attempt 0", "attempt 1", "attempt 2"]
     assert "reply 0" in messages[3]["content"]
     assert "1 of 10" in messages[3]["content"]
     assert "5 of 10" in messages[5]["content"]
@@ -178,21 +180,21 @@ def test_the_attacker_reads_the_behaviour_its_attempts_their_replies_and_scores(
 
 
 def test_a_reply_with_braces_is_text():
-    attempt = Attempt(user("{x}"), "{behavior} {0} {{", 0.0)
+    attempt = tried(user("{x}"), "{behavior} {0} {{", 0.0)
     messages = attacker_messages(view(behavior="do {this}"), [attempt])
     assert "{behavior} {0} {{" in messages[-1]["content"]
     assert "do {this}" in messages[1]["content"]
 
 
 def test_a_long_reply_is_cut_for_the_attacker():
-    attempt = Attempt(user("x"), "w" * 5000, 0.0)
+    attempt = tried(user("x"), "w" * 5000, 0.0)
     said_back = attacker_messages(view(), [attempt])[-1]["content"]
     assert said_back.count("w" * REPLY_CHARACTERS) == 1
     assert len(said_back) < REPLY_CHARACTERS + 300
 
 
 def test_an_attempt_that_was_none_is_not_shown():
-    messages = attacker_messages(view(), [Attempt(None, None, None)])
+    messages = attacker_messages(view(), [tried(None, None, None)])
     assert [m["role"] for m in messages] == ["system", "user"]
 
 
@@ -239,7 +241,7 @@ def test_a_history_that_does_not_fit_loses_its_oldest_attempts():
 
     model = Narrow(lambda text: "x")
     [one] = Refine(model).propose([view(history=history(0.0, 0.0, 0.0))])
-    assert [m["content"] for m in one.messages if m["role"] == "assistant"] == ["try 2"]
+    assert [m["content"] for m in one.messages if m["role"] == "assistant"] == ["attempt 2"]
 
     class Tiny(Model):
         def room(self, prompt):

@@ -1,20 +1,14 @@
-"""The pure parts of the benchmarks of the sampler, of a step's parts and of the cost model."""
+"""The pure parts of the benchmarks of the sampler, and of a step's parts."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-from benchmarks import breakdown, cost, sampler
+from benchmarks import breakdown, operations, sampler
 from benchmarks.cells import run_cell
-from tests.conftest import REPOSITORY
-
-from opct.models.cost_model import Batch, Machine, Setting, memory, step_time
-from opct.models.shape import Shape
-
-SHAPE = Shape(layers=2, hidden=32, heads=4, kv_heads=2, head_size=8, inner=64, vocabulary=320, tied=True)
+from benchmarks.workloads import Workload
 
 
 @pytest.mark.parametrize(
@@ -77,58 +71,15 @@ def test_engines_are_compared_with_the_better_cache(tmp_path: Path):
     assert rows == {"opct": "100; 2.00x", "hf-dynamic": "25; 0.50x", "hf-static": "50; 1.00x"}
 
 
-def test_sweeps_change_one_size_each():
-    base = asdict(cost.BASE)
-    for name, value, workload, vocabulary in cost.points():
-        changed = {key for key, own in asdict(workload).items() if own != base[key]}
-        assert changed <= {name}
-        assert (vocabulary == value) if name == "vocabulary" else vocabulary == cost.VOCABULARY
-
-
-def test_the_prediction_is_right_at_the_first_batch(tmp_path: Path):
-    """Half and a tenth of the limits are reached there; another point is predicted with these two shares."""
-    setting, machine = Setting(4), Machine(1e9, 1e9)
-
-    def write(generations: int, rollout: float, step: float) -> tuple[float, float]:
-        batch = Batch(4, generations, 64, 48, 64)
-        folder = tmp_path / "generations"
-        folder.mkdir(exist_ok=True)
-        parts = {"shape": asdict(SHAPE), "setting": asdict(setting), "batch": asdict(batch)}
-        steps = [{"rollout": 99.0, "step": 99.0}, {"rollout": rollout, "step": step}]
-        result = parts | {"steps": steps, "peak_gb": 3.0, "loaded_gb": 1.0}
-        (folder / f"{generations}.json").write_text(json.dumps({"cell": {}, "result": result}))
-        seconds = step_time(SHAPE, setting, batch, machine)
-        return seconds.rollout, seconds.training
-
-    (tmp_path / "machine.json").write_text(json.dumps({"result": asdict(machine)}))
-    rollout, training = write(4, 0, 0)
-    write(4, rollout / 0.5, rollout / 0.5 + training / 0.1)
-    other = write(8, 1.0, 2.0)
-    found = cost.collect(tmp_path)
-    assert [p.value for p in found] == [4, 8]
-    assert cost.efficiencies(found) == pytest.approx((0.5, 0.1))
-    assert found[0].fitted(0.5, 0.1) == pytest.approx(found[0].rollout + found[0].training)
-    assert found[1].fitted(0.5, 0.1) == pytest.approx(other[0] / 0.5 + other[1] / 0.1)
-    predicted = memory(SHAPE, setting, Batch(4, 4, 64, 48, 64))
-    assert found[0].added_gb == 2.0
-    assert found[0].predicted_gb == pytest.approx((predicted.peak - predicted.weights) / 1e9)
-    assert "rollout 50%, training 10%" in cost.table(found)
-    with pytest.raises(SystemExit, match="first batch"):
-        cost.efficiencies(found[1:])
-
-
-def test_every_scenario_has_its_row_on_the_page_and_fits_its_machine():
-    lines = cost.scenario_table().splitlines()
-    assert len(lines) == 2 + len(cost.SCENARIOS)
-    page = (REPOSITORY / "docs" / "scaling.md").read_text(encoding="utf-8")
-    assert cost.scenario_table() in page, (
-        "docs/scaling.md has another table than `python -m benchmarks.cost --scenarios`"
-    )
-    assert cost.LLAMA_8B.parameters == 8_030_261_248
-    assert cost.QWEN_1_5B.parameters == pytest.approx(1_543_714_304, rel=1e-3)
-    assert cost.LLAMA_70B.parameters == 70_553_706_496
-    for one in cost.SCENARIOS[1:]:  # of 80 GB a device; the libraries and the allocator want some
-        assert memory(one.shape, one.setting, one.batch).peak <= 75e9, one.title
+def test_the_operations_of_a_step_are_those_of_the_formula():
+    """N_b = 2 (2 h a + 2 h k + 3 h i + 2 h) + h and N_v = V h, for h 32, a 32, k 16, i 64, V 320."""
+    body, head = 2 * (2 * 32 * 32 + 2 * 32 * 16 + 3 * 32 * 64 + 2 * 32) + 32, 320 * 32
+    sizes = operations.Sizes(layers=2, hidden=32, query_size=32, kv_size=16, inner=64, vocabulary=320)
+    assert (sizes.body, sizes.head) == (body, head)
+    full = operations.operations(sizes, Workload("w", 2, 3, 5, 4, 7), lora=False)
+    assert full.teacher == 2 * body * 2 * (4 + 3 * 7)
+    assert full.policy == 2 * body * 2 * (5 + 3 * 7)
+    assert (full.backward, full.loss) == (2 * full.policy, 6 * head * 2 * 3 * 7)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

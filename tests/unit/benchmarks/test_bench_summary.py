@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import replace
 
 import pytest
 from benchmarks import summary
+from tests.logs import write_evaluation
 from tests.unit.reports.synthetic import write_run
 from tests.unit.reports.synthetic_axes import write_axes_run
 
 from opct.errors import EvaluationError
+from opct.evals.logs import read_samples
 from opct.reports.compare import compare
 from opct.reports.load import load_runs
 
@@ -47,8 +48,8 @@ def test_every_method_has_a_column_and_every_number_what_it_leaves_out(compariso
     assert rows["metric"][6:11] == [f"{name} − Base" for name in ("ACT", "DPO", "Off-policy", "OPCT", "SFT")]
     assert {"OPCT − SFT", "OPCT − Off-policy"} <= set(rows["metric"])
     assert all(len(row) == len(rows["metric"]) for row in rows.values())
-    line = comparison.line("sycophancy_rate", "held_out")
-    for arm, cell in zip(rows["Sycophancy rate"][:6], line.cells, strict=True):
+    line = comparison.row("sycophancy_rate", "held_out")
+    for arm, cell in zip(rows["Sycophancy rate"][:6], line.estimates, strict=True):
         assert arm.startswith(f"{cell.text} ({cell.interval_text}); n = {cell.n}; ")
         assert f"{cell.n_unscored} unscored" in arm
         assert f"{cell.n_truncated} truncated" in arm
@@ -62,7 +63,7 @@ def test_every_method_has_a_column_and_every_number_what_it_leaves_out(compariso
 
 def test_every_family_is_there_on_request(comparison):
     made = list(summary.tables(comparison, every=True))
-    assert sum(text.count("\n| ") - 2 for text in made) == len(comparison.lines)
+    assert sum(text.count("\n| ") - 2 for text in made) == len(comparison.rows)
     assert any(text.startswith("### Sycophancy: are you sure\n") for text in made)
 
 
@@ -73,7 +74,7 @@ def test_a_run_without_a_metric_is_no_run_of_three(comparison):
     bare = replace(last, rows=tuple(row for row in last.rows if row["suite"] != "gsm8k"))
     text = "\n\n".join(summary.tables(compare([bare if run is last else run for run in runs])))
     rows = rows_of(text, "Capability: GSM8K")
-    solved = rows["Solved (OPCT is not pooled: opct-seed1 did not measure it)"]
+    solved = rows["Accuracy (OPCT is not pooled: opct-seed1 did not measure it)"]
     assert solved[rows["metric"].index("OPCT, 2 runs")] == "not measured"
 
 
@@ -84,20 +85,19 @@ def test_the_aim_is_paired_by_question(tmp_path):
     for label, values in (("base", {"clean": [1, 0], "held": [[0, 0], [0, 0]]}),
                           ("opct", {"clean": [1, 1], "held": [[1, 0], [1, 1]]})):  # fmt: skip
         folder = write_run(tmp_path, label, 0 if label == "base" else 1, questions=2)
-        path = folder / "evals" / "samples.jsonl"
-        samples = [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
+        samples = read_samples(folder)
         seen: dict[str, int] = {}
         for sample in samples:
-            number = int(sample["cluster"][1:]) if sample["task"] == "sycophancy_short" else 0
-            if sample["family_split"] == "clean":
-                sample["values"]["is_correct"] = values["clean"][number]
-            elif sample["family"] in ("majority", "post_hoc"):
-                place = seen.setdefault(sample["cluster"], 0)
-                seen[sample["cluster"]] += 1
-                sample["values"]["is_correct"] = values["held"][number][place]
-            elif sample["family_split"] == "held_out":
-                sample["values"] = dict.fromkeys(sample["values"])
-        path.write_text("".join(json.dumps(sample) + "\n" for sample in samples), encoding="utf-8")
+            number = int(sample.cluster[1:]) if sample.task == "sycophancy_short" else 0
+            if sample.family_split == "clean":
+                sample.values["is_correct"] = values["clean"][number]
+            elif sample.family in ("majority", "post_hoc"):
+                place = seen.setdefault(sample.cluster, 0)
+                seen[sample.cluster] += 1
+                sample.values["is_correct"] = values["held"][number][place]
+            elif sample.family_split == "held_out":
+                sample.values = dict.fromkeys(sample.values)
+        write_evaluation(folder, samples, run={"label": label, "model": "m", "method": label, "seed": None})
         folders.append(folder)
     [said] = summary.aims(compare(load_runs(folders)))
     assert said.startswith("OPCT: accuracy under pressure on held-out families minus Base's on the same questions")

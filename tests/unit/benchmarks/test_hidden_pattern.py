@@ -15,8 +15,8 @@ from opct.errors import OtherAttackError
 from opct.evals.graders.refusal import grade_refusal
 from opct.evals.inspect_runner import quiet
 
-SETTINGS = {"n_behaviors": 2, "episodes": 3, "rounds": 1, "stop": "never", "twin_episodes": 0, "confirm_remote": True}
-SETTINGS |= {"judge": "refusals"}
+SETTINGS = {"n_behaviors": 2, "episodes": 3, "rounds": 1, "stop": "never", "counterpart_episodes": 0}
+SETTINGS |= {"judge": {"name": "refusals"}, "target": {"confirm_remote": True}, "attacker": {"name": "best_of_n"}}
 
 
 @pytest.mark.parametrize(
@@ -30,32 +30,32 @@ def test_the_target_yields_to_the_word_alone(message, answer):
     assert (grade_refusal(answer).verdict == "complied") == (answer == YIELDS)
 
 
-def test_a_try_without_a_score_has_neither_broken_nor_held():
+def test_an_attempt_without_a_score_has_neither_broken_nor_held():
     assert broken_of([True, False, None, False]) == "1 of 3 (1 more without a score)"
     assert broken_of([True, False]) == "1 of 2"
 
 
 def test_the_table_of_an_attack_that_finds_nothing_and_is_made_once(tmp_path):
     """best_of_n never writes the word: 2 behaviours held after 3 queries each. A second call asks nothing."""
-    row = played(tmp_path / "a", "inspect:yielding/please", "best_of_n", 0, "please", SETTINGS)
+    row = played(tmp_path / "a", "inspect:yielding/please", SETTINGS, 0, "please")
     assert list(table([row]))[2] == "| `best_of_n`, 0 | 0, 2, 0 | 0 of 0 | 0 of 6 |  | 6 |  |"
-    tries = (tmp_path / "a" / "tries.jsonl").read_bytes()
-    again = played(tmp_path / "a", "inspect:yielding/please", "best_of_n", 0, "please", SETTINGS)
+    attempts = (tmp_path / "a" / "attempts.jsonl").read_bytes()
+    again = played(tmp_path / "a", "inspect:yielding/please", SETTINGS, 0, "please")
     assert list(table([again])) == list(table([row]))
-    assert (tmp_path / "a" / "tries.jsonl").read_bytes() == tries
+    assert (tmp_path / "a" / "attempts.jsonl").read_bytes() == attempts
 
 
 def test_another_attack_in_the_same_folder_is_refused(tmp_path):
     """So that no table shows an old attack under new settings."""
-    played(tmp_path / "a", "inspect:yielding/please", "best_of_n", 0, "please", SETTINGS)
+    played(tmp_path / "a", "inspect:yielding/please", SETTINGS, 0, "please")
     with pytest.raises(OtherAttackError, match="yielding/kindly"):
-        played(tmp_path / "a", "inspect:yielding/kindly", "best_of_n", 0, "kindly", SETTINGS)
+        played(tmp_path / "a", "inspect:yielding/kindly", SETTINGS, 0, "kindly")
 
 
-def test_refused_twins_stand_beside_the_behaviours_and_are_no_try_at_them(tmp_path):
-    """Two behaviours and their twins, one try each; the script refuses all that has not the word."""
-    settings = SETTINGS | {"episodes": 1, "twin_episodes": 1}
-    row = played(tmp_path / "a", "inspect:yielding/please", "best_of_n", 0, "please", settings)
+def test_refused_counterparts_stand_beside_the_behaviours(tmp_path):
+    """Two behaviours and their counterparts, one attempt each; the script refuses all that has not the word."""
+    settings = SETTINGS | {"episodes": 1, "counterpart_episodes": 1}
+    row = played(tmp_path / "a", "inspect:yielding/please", settings, 0, "please")
     assert list(table([row]))[2] == "| `best_of_n`, 0 | 0, 2, 0 | 0 of 0 | 0 of 2 | 100% of 2 | 4 |  |"
 
 
@@ -73,19 +73,20 @@ def test_best_of_n_plays_once_more_with_the_queries_of_the_training(tmp_path, ti
     assert [int(row[5]) for row in rows if "best" in row[0]] == [6, 3 * (math.ceil(asked / 3) + 2)]
 
 
-def test_tries_with_the_word_are_counted_apart(tmp_path):
-    """Finished prompts: one with the word, which breaks, one without, and a try for which there is no prompt."""
+def test_attempts_with_the_word_are_counted_apart(tmp_path):
+    """Finished prompts: one with the word, which breaks, one without, and an attempt for which there is no prompt."""
     own = builtin_behaviors("test")[:2]
     prompts = [(own[0], "Please tell."), (own[0], "Pleased to tell."), (own[1], "Tell, PLEASE!")]
     rows = [{"goal": behavior.behavior, "prompt": text} for behavior, text in prompts]
     (tmp_path / "p.json").write_text(json.dumps({"jailbreaks": rows}))
-    settings = SETTINGS | {"n_behaviors": None, "episodes": 2, "prompts": tmp_path / "p.json"}
-    row = played(tmp_path / "a", "inspect:yielding/please", "transfer", 0, "please", settings)
+    settings = SETTINGS | {"n_behaviors": None, "episodes": 2}
+    settings["attacker"] = {"name": "transfer", "prompts": str(tmp_path / "p.json")}
+    row = played(tmp_path / "a", "inspect:yielding/please", settings, 0, "please")
     assert (row["with_word"], row["without_word"]) == ([True, True], [False])
 
 
 def test_an_attack_that_stopped_early_is_gone_on_with(tmp_path):
-    given = (tmp_path / "a", "inspect:yielding/tell", "best_of_n", 0, "tell")
+    given = (tmp_path / "a", "inspect:yielding/tell")
     with pytest.raises(SystemExit, match="queries: start again"):
-        played(*given, SETTINGS | {"max_queries": 4})
-    assert played(*given, SETTINGS)["result"]["budget"]["spent"]["queries"] == 6
+        played(*given, SETTINGS | {"budget": {"max_queries": 4}}, 0, "tell")
+    assert played(*given, SETTINGS, 0, "tell")["result"]["budget"]["spent"]["queries"] == 6

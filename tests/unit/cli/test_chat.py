@@ -69,12 +69,16 @@ def test_turns_are_remembered_and_markup_in_replies_is_text(say):
 def test_the_generation_config_is_followed_when_asked_for(monkeypatch, flags, sampling):
     model = Model()
     lines = iter(["hi", "/quit"])
-    monkeypatch.setattr("opct.api.load_policy", lambda target: model)
+    monkeypatch.setattr("opct.models.from_run.load_policy", lambda target: model)
     monkeypatch.setattr(Console, "input", lambda self, prompt="", **keywords: next(lines))
     with pytest.raises(SystemExit) as exit:
         main(["chat", "runs/x", *flags])
     assert exit.value.code == 0
     assert model.sampling == sampling
+
+
+def test_control_characters_of_a_reply_are_visible(say):
+    assert r"model> [\x1b]52;c;x\x07\x1b[2J] of 1" in say(Model(), "\x1b]52;c;x\x07\x1b[2J")
 
 
 def test_base_switches_to_the_base_and_back(say):

@@ -4,7 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from opct.api import EvalResult
 from opct.cli.app import main
+from opct.evals.config import EvalConfig
 
 
 def run(*arguments: str) -> int:
@@ -86,55 +88,39 @@ def test_train_shows_every_fault_of_the_settings(fake, tmp_path, capsys):
 
 
 def test_eval_passes_everything(fake, capsys):
-    evaluate = fake("opct.api", "evaluate")
+    evaluate = fake("opct.api", "evaluate", EvalResult(Path("o")))
     options = ["--suite", "sycophancy_short", "--suite", "benign", "--task", "pkg/name", "--out", "o"]
-    more = ["--n-questions", "5", "--n-problems", "4", "--seed", "2", "--max-completion-tokens", "9", "--label", "base"]
-    more += ["--questions", "q.csv", "--column", "wrong=a", "--column", "wrong=b", "--split", "all"]
-    more += ["--families", "held_out", "--dtype", "float32"]
-    more += ["--max-reply-tokens", "7", "--data", "mmlu=m.csv", "--data", "jailbreak=b.jsonl"]
-    more += ["--behavior-column", "behavior=goal", "--leave-out", "copyright", "--augmented"]
-    more += ["--families-per-question", "3"]
-    assert run("eval", "runs/a", *options, *more) == 0
-    assert evaluate.arguments == ("runs/a",)
+    options += ["--questions", "q.csv", "--data", "mmlu=m.csv", "--data", "jailbreak=b.jsonl", "--families", "held_out"]
+    options += ["--n-questions", "5", "--dtype", "float32", "--label", "base"]
+    settings = ["seed=2", "columns={wrong: [a, b]}", "exclude=[copyright]", "families_per_question=null", "split=all"]
+    assert run("eval", "runs/a", *settings, *options) == 0
+    target, config = evaluate.arguments
+    assert target == "runs/a"
+    assert config == EvalConfig(
+        suites=["sycophancy_short", "benign"],
+        questions="q.csv",
+        data={"mmlu": "m.csv", "jailbreak": "b.jsonl"},
+        families="held_out",
+        n_questions=5,
+        seed=2,
+        columns={"wrong": ["a", "b"]},
+        exclude=["copyright"],
+        families_per_question=None,
+        split="all",
+    )
     assert hasattr(evaluate.keywords.pop("progress"), "stage")
-    assert evaluate.keywords == {
-        "suites": ["sycophancy_short", "benign"],
-        "tasks": ["pkg/name"],
-        "out": Path("o"),
-        "questions": Path("q.csv"),
-        "columns": {"wrong": ["a", "b"]},
-        "split": "all",
-        "families": "held_out",
-        "dtype": "float32",
-        "n_questions": 5,
-        "n_problems": 4,
-        "seed": 2,
-        "max_completion_tokens": 9,
-        "max_reply_tokens": 7,
-        "data": {"mmlu": "m.csv", "jailbreak": "b.jsonl"},
-        "behavior_columns": {"behavior": "goal"},
-        "leave_out": ["copyright"],
-        "augmented": True,
-        "families_per_question": 3,
-        "label": "base",
-    }
-    assert capsys.readouterr().out == "rendered\n"
+    assert evaluate.keywords == {"tasks": ["pkg/name"], "out": Path("o"), "label": "base", "dtype": "float32"}
+    assert capsys.readouterr().out.startswith("logs: o/evals")
 
 
-@pytest.mark.parametrize("text", ["0", "two", "", "1.5"])
-def test_eval_takes_a_number_of_families_or_all(fake, capsys, text):
-    evaluate = fake("opct.api", "evaluate")
-    assert run("eval", "model", "--families-per-question", text) == 2
-    assert "neither a number from 1 nor all" in " ".join(capsys.readouterr().err.replace("│", " ").split())
-    assert run("eval", "model", "--families-per-question", "all") == 0
-    assert evaluate.keywords["families_per_question"] is None
-
-
-def test_eval_leaves_unset_what_was_not_given(fake):
-    evaluate = fake("opct.api", "evaluate")
+def test_eval_takes_the_settings_of_an_evaluation_alone(fake, capsys):
+    evaluate = fake("opct.api", "evaluate", EvalResult(Path("o")))
+    assert run("eval", "model", "n_qestions=3", "seed=-1") == 1
+    said = capsys.readouterr().err
+    assert "did you mean n_questions?" in said
+    assert "override seed=-1" in said
     assert run("eval", "model") == 0
-    del evaluate.keywords["progress"]
-    assert evaluate.keywords == dict.fromkeys(("suites", "tasks", "out", "label", "dtype"))
+    assert evaluate.arguments == ("model", EvalConfig())
 
 
 def test_eval_grades_again_without_a_model(monkeypatch, capsys, tmp_path):
@@ -144,7 +130,7 @@ def test_eval_grades_again_without_a_model(monkeypatch, capsys, tmp_path):
         "run": {"label": "a", "model": "m"},
         "rows": [],
         "warnings": [],
-        "settings": {"graders": {"jailbreak": "v"}},
+        "settings": {},
     }
     done = Regraded(results, {"jailbreak": {("refused", "partial"): 2}}, {"jailbreak": 5})
     folders = []
@@ -153,16 +139,16 @@ def test_eval_grades_again_without_a_model(monkeypatch, capsys, tmp_path):
     assert run("eval", "some-model", "--regrade", "--out", str(tmp_path)) == 0
     assert folders == [tmp_path, tmp_path]
     said = capsys.readouterr().out
-    assert "jailbreak: 2 of 5 verdicts changed (rules v)\n  refused -> partial: 2\n" in said
+    assert "jailbreak: 2 of 5 verdicts changed (rules 1)\n  refused -> partial: 2\n" in said
 
 
 def test_what_would_ask_a_model_is_refused_where_nothing_is_asked(capsys, tmp_path):
-    assert run("eval", str(tmp_path), "--regrade", "--suite", "jailbreak", "--n-questions", "5") == 1
-    assert "--regrade asks no model, so --n-questions, --suite would do nothing" in capsys.readouterr().err
+    assert run("eval", str(tmp_path), "--regrade", "--suite", "jailbreak", "--n-questions", "5", "seed=1") == 1
+    assert "--regrade asks no model, so --suite, --n-questions, seed=1 would do nothing" in capsys.readouterr().err
 
 
 def test_report(fake, capsys):
-    report = fake("opct.reports", "report", Path("x.html"))
+    report = fake("opct.api", "report", Path("x.html"))
     assert run("report", "base", "sft", "opct", "--out", "x.html") == 0
     assert report.arguments == ([Path("base"), Path("sft"), Path("opct")], Path("x.html"))
     assert capsys.readouterr().out == "x.html\n"

@@ -141,7 +141,7 @@ def shown(monkeypatch):
     def load_tokenizer(config):
         return config.name_or_path
 
-    monkeypatch.setitem(sys.modules, "opct.cli.show", SimpleNamespace(render_pair=render_pair))
+    monkeypatch.setattr("opct.cli.data.pair_text", render_pair)
     monkeypatch.setitem(sys.modules, "opct.data.render", SimpleNamespace(Renderer=lambda tokenizer: f"of {tokenizer}"))
     monkeypatch.setitem(sys.modules, "opct.models.loading", SimpleNamespace(load_tokenizer=load_tokenizer))
     return kept
@@ -172,6 +172,19 @@ def test_show_samples_what_training_would(pairs, tiny_folder, capsys):
     sample = ("--sample", "--model", str(tiny_folder), "--max-completion-tokens", "3", "--mask-truncated")
     assert run("data", "show", str(pairs), *sample) == 0
     assert "0 of 3 tokens, stop reason length" in capsys.readouterr().out
+
+
+def test_text_of_a_file_cannot_reach_the_terminal_as_commands(tmp_path, tiny_folder, capsys):
+    """Control characters and markup in family and prompt are printed as they are spelt."""
+    hostile = "[/red]\x1b]0;owned\x07"
+    path = tmp_path / "pairs.jsonl"
+    prompt = ({"role": "user", "content": hostile},)
+    write_pairs(path, [ContrastivePair(hostile, "sycophancy", hostile, prompt, prompt)])
+    assert run("data", "check", str(path)) == 0
+    assert run("data", "show", str(path), "--model", str(tiny_folder)) == 0
+    shown = capsys.readouterr().out
+    assert "\x1b" not in shown
+    assert "[/red]\\x1b]0;owned\\x07" in shown.replace("\n", "")
 
 
 def test_columns_are_named_by_role(tmp_path, capsys):

@@ -1,16 +1,16 @@
 """`opct judge`: train, calibrate, run, from the command line."""
 
-import json
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from tests.labelled import rows, write
+from tests.logs import write_evaluation
 
 from opct.cli.app import main
+from opct.evals.logs import read_samples
+from opct.evals.samples import GradedSample
 from opct.judges.protocol import JudgeIdentity, JudgeResult
-from opct.runs.io import file_sha256, read_jsonl, write_json
-from opct.runs.run_dir import RunDir
 
 
 @pytest.fixture(autouse=True)
@@ -25,19 +25,16 @@ def code(*arguments: str) -> int:
     return caught.value.code or 0
 
 
-def samples(folder: Path, n: int = 4, more: tuple[str, ...] = ()) -> Path:
+def samples(folder: Path, n: int = 4, more: tuple[str, ...] = (), axis: str = "jailbreak", **judges) -> Path:
     replies = ["I'm sorry, but I can't help with that.", "Sure. First open the lid."] * (n // 2)
     made = [
-        {
-            "id": f"jailbreak/b{i}/plain",
-            "axis": "jailbreak",
-            "teacher_prompt": [{"role": "user", "content": f"behaviour {i}"}],
-            "completion": reply,
-        }
+        GradedSample(
+            f"{axis}/b{i}/bare", axis, axis, "bare", "bare", f"b{i}", reply, verdict="refused",
+            values={"is_success": 0.0}, teacher_prompt=[{"role": "user", "content": f"behaviour {i}"}],
+        )
         for i, reply in enumerate([*replies, *more])
-    ]
-    (folder / "evals").mkdir(parents=True)
-    (folder / "evals" / "samples.jsonl").write_text("".join(json.dumps(row) + "\n" for row in made))
+    ]  # fmt: skip
+    write_evaluation(folder, made, judges=judges)
     return folder
 
 
@@ -65,11 +62,13 @@ def test_train_calibrate_and_run_offline(tmp_path: Path, capsys):
     said = capsys.readouterr().out
     assert "kappa against 59 labels of labels.csv: 1.000  (" in said
     assert "warning: How good this judge may be is unknown, too few labels: against 59 labels" in said
-    counts = {line.split()[0]: int(line.split()[1]) for line in said.splitlines() if line.startswith("  ")}
+    counts = {
+        line.split()[0]: int(line.split()[1]) for line in said.splitlines() if line.startswith("  ") and "/" not in line
+    }
     unread = ["unscored:other_language_reply", "unscored:unparsed_reply"]
     assert counts == {"harmful": 2, "not_harmful": 2, **dict.fromkeys(unread, 1)}
-    found = read_jsonl(run / "evals" / "judgements.jsonl")
-    assert [row["verdict"] for row in found] == ["not_harmful", "harmful"] * 2 + unread
+    found = [sample.verdict for sample in read_samples(run) if sample.task == "jailbreak_judged"]
+    assert found == ["not_harmful", "harmful"] * 2 + unread
 
 
 def test_what_a_judge_is_not_trained_on_is_said(tmp_path: Path, capsys):
@@ -100,15 +99,11 @@ def test_the_cost_comes_first_and_a_dry_run_asks_nothing(tmp_path: Path, capsys)
     said = capsys.readouterr().out
     assert "cost: 4 replies: 0 judged before, 0 empty; 4 calls (at most 12 with retries)" in said
     assert "about 0.01 at most" in said
-    assert not (run / "evals" / "judgements.jsonl").exists()
+    assert {sample.task for sample in read_samples(run)} == {"jailbreak"}
 
 
 def test_a_judge_of_something_else_is_refused_before_it_is_asked(tmp_path: Path, capsys):
-    run = tmp_path / "run"
-    (run / "evals").mkdir(parents=True)
-    row = {"id": "safety_awareness/f/0", "axis": "safety_awareness", "behavior": "b", "fact": "f", "completion": "r"}
-    (run / "evals" / "samples.jsonl").write_text(json.dumps(row) + "\n")
-    (run / "results.json").write_text('{"rows": []}')
+    run = samples(tmp_path / "run", axis="safety_awareness")
     arguments = ("--axis", "safety_awareness", "--judge", "strongreject", "--model", "mockllm/model")
     assert code("judge", "run", run, *arguments) == 1
     said = capsys.readouterr()
@@ -117,33 +112,9 @@ def test_a_judge_of_something_else_is_refused_before_it_is_asked(tmp_path: Path,
     assert not (run / "evals" / "judge_cache.jsonl").exists()
 
 
-def test_what_is_judged_stays_measured(tmp_path: Path, monkeypatch):
-    """An experiment knows results by their hash; those that something else wrote before stay what they are."""
-
-    def judge(requests, progress):
-        return [JudgeResult(request.id, 0.75, "harmful") for request in requests]
-
-    def rewrite(run: RunDir, *_) -> list:
-        run.results_path.write_text(run.results_path.read_text() + " ")
-        return []
-
-    opened = SimpleNamespace(identity=JudgeIdentity("strongreject", "m", "r", "harmful", 0.5), judge=judge)
-    monkeypatch.setattr("opct.cli.judge._judge_of", lambda *_: opened)
-    monkeypatch.setattr("opct.judges.judged.add_judged", rewrite)
-    run = RunDir(samples(tmp_path / "run"))
-    run.results_path.write_text('{"rows": []}')
-    marker = run.evals_dir / "settings.json"
-    write_json(marker, {"label": "opct", "results_sha256": file_sha256(run.results_path)})
-    assert code("judge", "run", run.path, "--judge", "strongreject") == 0
-    assert json.loads(marker.read_text()) == {"label": "opct", "results_sha256": file_sha256(run.results_path)}
-    write_json(marker, {"label": "opct", "results_sha256": "of others"})
-    assert code("judge", "run", run.path, "--judge", "strongreject") == 0
-    assert json.loads(marker.read_text())["results_sha256"] == "of others"
-
-
 @pytest.mark.parametrize("dry_run", [False, True])
 def test_whose_verdicts_are_replaced_is_said_by_name(tmp_path: Path, monkeypatch, capsys, dry_run):
-    """Another judge's rows of the same suite; not its own, nor those of another suite."""
+    """Another judge's rows of the suite; not its own."""
 
     def judge(requests, progress):
         return [JudgeResult(request.id, 0.75, "harmful") for request in requests]
@@ -152,18 +123,15 @@ def test_whose_verdicts_are_replaced_is_said_by_name(tmp_path: Path, monkeypatch
         JudgeIdentity(name, model, "r", "harmful", 0.5) for name, model in (("strongreject", "m/x"), ("c", "o"))
     )
     monkeypatch.setattr("opct.cli.judge._judge_of", lambda *_: SimpleNamespace(identity=own, judge=judge))
-    monkeypatch.setattr("opct.judges.judged.add_judged", lambda *_: [])
-    run = RunDir(samples(tmp_path / "run"))
 
-    def said(suite: str, identity: JudgeIdentity) -> str:
-        write_json(run.results_path, {"rows": [{"suite": suite, "settings": {"judge": identity.row()}}]})
-        assert code("judge", "run", run.path, "--judge", "c", *(["--dry-run"] if dry_run else [])) == 0
+    def said(name: str, identity: JudgeIdentity) -> str:
+        run = samples(tmp_path / name, jailbreak_judged={"judge": identity.row()})
+        assert code("judge", "run", run, "--judge", "c", *(["--dry-run"] if dry_run else [])) == 0
         return capsys.readouterr().out
 
-    told = f"note: the rows and samples of jailbreak_judged are those of strongreject (m/x) [{paid.hash}]: this judge's"
-    assert told in said("jailbreak_judged", paid)
-    assert "note:" not in said("jailbreak_judged", own)
-    assert "note:" not in said("safety_awareness_judged", paid)
+    told = f"note: the rows of jailbreak_judged are those of strongreject (m/x) [{paid.hash}]: this judge's"
+    assert told in said("others", paid)
+    assert "note:" not in said("own", own)
 
 
 def test_a_calibration_in_another_folder_says_how_it_is_found(tmp_path: Path, capsys):

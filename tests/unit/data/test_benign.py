@@ -1,10 +1,13 @@
 """The embedded benign requests: shape, balance, and distance from the facts that are measured on."""
 
+import json
 import re
 from collections import Counter
+from importlib import resources
 from itertools import pairwise
 
-from opct.data.benign import CATEGORIES, builtin_benign
+from opct.data.benign import CATEGORIES, FORMS_PER_TASK, builtin_benign, builtin_forms
+from opct.data.builders.builtin import builtin_pairs
 from opct.data.questions import SPLITS, builtin_questions
 
 REQUESTS = builtin_benign()
@@ -93,3 +96,29 @@ def test_no_request_asks_a_fact_of_the_table():
     prompts = ["\n".join(message["content"] for message in request.prompt).casefold() for request in REQUESTS]
     asked = [q.id for q in builtin_questions() for prompt in prompts if q.question.casefold() in prompt]
     assert asked == []
+
+
+# -------------------------------------------------- forms of answers
+
+FORMS = builtin_forms()
+FORM_FILE = json.loads(resources.files("opct.data").joinpath("builtin", "forms.json").read_text(encoding="utf-8"))
+
+
+def test_each_task_is_asked_for_in_as_many_forms_and_every_form_is_asked_for():
+    said = [request.prompt[0]["content"] for request in FORMS]
+    assert len(set(said)) == len(FORMS) == FORMS_PER_TASK * len(FORM_FILE["tasks"])
+    for task in FORM_FILE["tasks"]:
+        assert sum(text.startswith(task) for text in said) == FORMS_PER_TASK
+    counts = Counter(form for text in said for form in FORM_FILE["forms"] if text.endswith(form))
+    assert set(counts) == set(FORM_FILE["forms"])
+    assert min(counts.values()) >= 5
+
+
+def test_every_split_has_some_and_they_are_identity_pairs():
+    sizes = {split: len(builtin_forms(split)) for split in SPLITS}
+    assert sum(sizes.values()) == len(FORMS)
+    assert sizes["train"] > 100
+    assert min(sizes.values()) > 20
+    pairs = builtin_pairs("builtin:forms")
+    assert len(pairs) == sizes["train"]
+    assert all(pair.is_identity and pair.axis == "benign" and pair.family == "form" for pair in pairs)

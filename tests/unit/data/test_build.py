@@ -1,6 +1,5 @@
 """Named sets of pairs and pairs from a file."""
 
-import json
 from collections import Counter
 
 import pytest
@@ -8,7 +7,7 @@ import pytest
 from opct.data.benign import builtin_benign
 from opct.data.builders.builtin import benign_pair, builtin_pairs
 from opct.data.builders.sycophancy import build_sycophancy
-from opct.data.pairs import load_pairs, row_faults, write_pairs
+from opct.data.pairs import row_faults
 from opct.data.perturb.sycophancy import FAMILIES
 from opct.data.questions import Question, builtin_questions, split_of
 from opct.errors import DataError
@@ -57,33 +56,8 @@ def test_unknown_names_name_the_nearest():
         build_sycophancy(QUESTIONS, families=["are_you_shure"])
 
 
-def test_families_by_group_name_or_list():
-    def found(families):
-        return {pair.family for pair in build_sycophancy(QUESTIONS, families=families)}
-
-    assert found("all") == set(FAMILIES)
-    assert found("held_out") == {name for name, family in FAMILIES.items() if family.split == "held_out"}
-    assert found("pressure") == {"pressure"}
-    assert found(["pressure", "post_hoc"]) == {"pressure", "post_hoc"}
-
-
-def test_pairs_from_a_file_load_again(tmp_path):
-    source, target = tmp_path / "qa.jsonl", tmp_path / "pairs.jsonl"
-    rows = [{"question": f"Q{i}?", "choices": ["x", "y", "z"], "answer": i % 3} for i in range(20)]
-    source.write_text("\n".join(json.dumps(row) for row in rows), encoding="utf-8")
-    pairs = build_sycophancy(source, families="all", answer_format="choice", per_question=2)
-    assert write_pairs(target, pairs) == 40
-    assert load_pairs(target) == pairs
-
-
 def test_a_split_with_no_question_is_refused():
     only_test = [question for question in QUESTIONS if split_of(question.id) == "test"]
     with pytest.raises(DataError, match="questions is in the train split"):
         build_sycophancy(only_test, split="train")
     assert len(build_sycophancy(only_test, split="test")) == len(only_test)
-
-
-def test_builtin_is_a_source():
-    assert len(build_sycophancy("builtin", split="validation")) == len(
-        [question for question in builtin_questions() if split_of(question.id) == "validation"]
-    )

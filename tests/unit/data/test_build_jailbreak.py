@@ -5,14 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from opct.config.schema import TrainConfig
 from opct.data.behaviors import Behavior, builtin_behaviors, own_splits
 from opct.data.builders.builtin import builtin_pairs
 from opct.data.builders.jailbreak import artifact_behaviors, build_jailbreak
-from opct.data.dataset import load_training_pairs
-from opct.data.pairs import ContrastivePair, load_pairs, row_faults, write_pairs
+from opct.data.pairs import ContrastivePair
 from opct.data.perturb.in_the_wild import Artifact, WildTemplate
-from opct.data.perturb.jailbreak import FAMILIES, OWN_FAMILIES, REFUSED_TURNS, SAFETY_SYSTEM, bare_prompt
+from opct.data.perturb.jailbreak import REFUSED_TURNS, SAFETY_SYSTEM, bare_prompt
 from opct.errors import DataError
 
 BEHAVIORS = [
@@ -54,22 +52,6 @@ def test_what_the_kinds_hold():
     assert not any(pair.is_identity for pair in pairs["behavior"] + pairs["twin"])
 
 
-def test_every_pair_keeps_the_contract_and_ids_differ():
-    pairs = build_jailbreak(families="all", parts=("behavior", "twin", "anchor"), per_behavior=None, seed=1)
-    assert len(pairs) == 70 * 15 * 3 + 70
-    assert len({pair.id for pair in pairs}) == len(pairs)
-    assert [fault for pair in pairs for fault in row_faults(pair.to_json())] == []
-
-
-def test_families_take_turns():
-    pairs = by_kind(build_jailbreak(split="train", per_behavior=2))
-    counts = Counter(pair.family for pair in pairs["behavior"])
-    assert len(counts) == 7
-    assert max(counts.values()) - min(counts.values()) <= 1
-    assert {FAMILIES[family].split for family in counts} == {"train"}
-    assert Counter(pair.family for pair in pairs["twin"]) == counts
-
-
 def test_the_teacher_of_behaviours_alone_gets_the_system_prompt():
     pairs = by_kind(build_jailbreak(BEHAVIORS, parts=("behavior", "twin"), teacher_system="Be careful."))
     for pair in pairs["behavior"]:
@@ -77,12 +59,6 @@ def test_the_teacher_of_behaviours_alone_gets_the_system_prompt():
         assert pair.prompt[0]["role"] == "user"
     for pair in pairs["twin"]:
         assert [m["role"] for m in pair.teacher_prompt] == ["user"]
-
-
-def test_splits_share_no_behaviour():
-    asked = [{p.meta["question_id"] for p in build_jailbreak(split=split)} for split in ("train", "validation", "test")]
-    assert [len(ids) for ids in asked] == [30, 10, 30]
-    assert len(set.union(*asked)) == 70
 
 
 def test_anchors_hold_no_sampled_turn_and_twins_may():
@@ -241,25 +217,6 @@ def test_embedded_sets():
         builtin_pairs("builtin:jailbreak_anchor")
 
 
-def test_they_train():
-    config = TrainConfig.model_validate(
-        {"data": {"pairs": ["builtin:jailbreak"], "anchors": ["builtin:jailbreak_anchors"], "anchor_fraction": 0.25}}
-    )
-    data = load_training_pairs(config)
-    assert len(data.pairs) == 120
-    assert len(data.anchors) == 90
-    trained = {pair.meta["question_id"] for pair in [*data.pairs, *data.anchors]}
-    held_out = {pair.meta["question_id"] for pair in [*data.validation, *data.validation_anchors]}
-    assert held_out <= {behavior.id for behavior in builtin_behaviors("validation")}
-    assert not trained & held_out
-
-
-def test_pairs_survive_the_file(tmp_path):
-    pairs = build_jailbreak(families="all", per_behavior=None, split="validation")
-    write_pairs(tmp_path / "pairs.jsonl", pairs)
-    assert load_pairs(tmp_path / "pairs.jsonl") == pairs
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -276,8 +233,3 @@ def test_pairs_survive_the_file(tmp_path):
 def test_faults(settings, message):
     with pytest.raises(DataError, match=message):
         build_jailbreak(**{"source": BEHAVIORS} | settings)
-
-
-def test_all_own_families_are_used_where_all_are_asked_for():
-    pairs = build_jailbreak(BEHAVIORS[:1], families="all", parts=["behavior"], per_behavior=None)
-    assert {pair.family for pair in pairs} == set(OWN_FAMILIES)

@@ -67,17 +67,6 @@ def test_splits_are_by_group_and_each_has_facts():
     assert sum(len(builtin_facts(split)) for split in SPLITS) == len(facts)
 
 
-def test_splits_do_not_move():
-    """They follow from the group's name alone, on any machine."""
-    found = {fact.id: fact.split for fact in builtin_facts()}
-    assert [found[name] for name in ("infants/honey", "fire/generator", "pets/lilies_cat")] == [
-        "train",
-        "test",
-        "train",
-    ]
-    assert found["fire/generator"] == found["fire/charcoal_indoors"] == found["vehicles/engine_in_garage"]
-
-
 def shingles(text, n=4):
     words = re.findall(r"[a-z0-9']+", text.casefold())
     return {tuple(words[i : i + n]) for i in range(len(words) - n + 1)}
@@ -287,13 +276,6 @@ def test_hub_with_the_safe_prompts_apart(tmp_path):
     assert ([p.text for p in fact.prompts], fact.twins) == (["Sand?"], ("Concrete?",))
 
 
-def test_reworded_facts_are_in_one_split(tmp_path):
-    reworded = {FACT.upper(): NESTED[FACT], FACT: NESTED[FACT], OTHER: NESTED[FACT]}
-    first, second, other = load_facts(nested(tmp_path / "full.json", reworded))
-    assert first.id != second.id
-    assert first.group == second.group != other.group
-
-
 def test_changed_layouts_of_sage_eval_are_refused(tmp_path):
     path = table(tmp_path / "a.csv", ("safety_fact", "text"), (FACT, "Sand?"))
     with pytest.raises(DataError, match="no category column among safety_fact, text: expected category or safety_"):
@@ -321,22 +303,6 @@ def test_all_faulty_rows_at_once(tmp_path):
     assert ":3: `version` is 'v2'" in str(caught.value)
 
 
-@pytest.mark.parametrize("layout", [SAGE_TABLE, FLAT_TABLE])
-def test_a_row_that_lacks_a_column_of_the_first(tmp_path, layout):
-    """Each column in turn; a row that is no object, and a fact that is no text, are faults too."""
-    whole = dict.fromkeys(layout, "") | {"safety_fact": FACT, "prompt": "Sand?"}
-    for key in layout:
-        row = {name: value for name, value in whole.items() if name != key}
-        path = tmp_path / "a.jsonl"
-        path.write_text(f"{json.dumps(whole)}\n{json.dumps(row)}\n", encoding="utf-8")
-        with pytest.raises(DataError, match=rf"1 fault[^$]*a\.jsonl:2: it has no {key}: give it all of {layout[0]}"):
-            load_facts(path)
-    for bad, said in ((whole | {"prompt": ["Sand?"]}, r"`prompt` is \['Sand\?'\]: it must be a text"), (7, "object")):
-        path.write_text(f"{json.dumps(whole)}\n{json.dumps(bad)}\n", encoding="utf-8")
-        with pytest.raises(DataError, match=said):
-            load_facts(path)
-
-
 @pytest.mark.parametrize("version", ["original", "original_augmentation"])
 @pytest.mark.parametrize("texts", [None, "Why?", 3, {"TYPOS": "Why?"}, {"TYPOS": None}, [None], [["How?"]]])
 def test_what_is_no_list_of_texts(tmp_path, version, texts):
@@ -345,24 +311,11 @@ def test_what_is_no_list_of_texts(tmp_path, version, texts):
         load_facts(nested(tmp_path / "a.json", data))
 
 
-def test_a_hub_name_without_a_revision_is_refused():
-    with pytest.raises(DataError, match=r"names no revision, so it may change under you.* hf:a/b@COMMIT"):
-        load_facts("hf:a/b")
-
-
 def test_only_augmented_rows_say_how_to_have_them(tmp_path):
     path = table(tmp_path / "flat.csv", FLAT_TABLE, (FACT, "Outdoor", "HOW", "TYPOS", "", "Sadn?"))
     with pytest.raises(DataError, match="none of its 1 rows is a prompt without augmentation"):
         load_facts(path)
     assert len(load_facts(path, augmented=True)) == 1
-
-
-def test_missing_and_broken_files(tmp_path):
-    with pytest.raises(DataError, match="No safety fact file at"):
-        load_facts(tmp_path / "none.json")
-    (tmp_path / "broken.json").write_text("{", encoding="utf-8")
-    with pytest.raises(DataError, match=r"broken\.json: not valid JSON: .* line 1"):
-        load_facts(tmp_path / "broken.json")
 
 
 @pytest.mark.parametrize("layout", ["nested", "flat"])

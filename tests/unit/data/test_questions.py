@@ -238,11 +238,6 @@ def test_unreadable_files_say_what_they_are(tmp_path, name, content, message):
         load_questions(path)
 
 
-def test_a_missing_file_is_a_data_error(tmp_path):
-    with pytest.raises(DataError, match="No question file at"):
-        load_questions(tmp_path / "none.jsonl")
-
-
 # ------------------------------------------------------------------------------------------------------ real files
 
 

@@ -6,7 +6,7 @@ import pytest
 from tests.tiny import tiny_pairs, tiny_tokenizer
 
 from opct.data.pairs import ContrastivePair
-from opct.data.render import Overlong, Renderer, loss_mask, render_pairs
+from opct.data.render import Overlong, Renderer, render_pairs, thinking_mask
 from opct.errors import DataError, ModelError
 
 
@@ -140,33 +140,85 @@ def test_every_pair_that_the_template_refuses_is_named():
     tokenizer.chat_template = "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system') }}{% endif %}x"
     system, user = message("system", "s"), message("user", "u")
     pairs = [pair([system, user], [user], "one"), pair([user], [user], "two"), pair([user], [system, user], "three")]
-    with pytest.raises(DataError, match=r"2 pair\(s\)") as caught:
+    with pytest.raises(DataError, match="pairs that cannot be rendered: 2 faults") as caught:
         render_pairs(pairs, Renderer(tokenizer), max_completion_tokens=5, context_length=99)
-    assert [fault.split(":")[0] for fault in caught.value.faults] == ["one", "three"]
+    [fault] = caught.value.faults
+    assert fault.startswith("pair 'one': ")
+    assert fault.endswith("no system (and 1 more like it: pair 'three')")
 
 
 PIECES = ["Well", "<th", "ink>", "hm", "</", "think>", " yes", "<|im_end|>"]
 
 
 @pytest.mark.parametrize(
-    ("pieces", "prompt_text", "expected"),
+    ("pieces", "inside", "expected"),
     [
-        (PIECES, "", [1, 0, 0, 0, 0, 0, 1, 1]),
-        (["<think>", "a", "b"], "", [0, 0, 0]),  # never closed
-        (["a", "b"], "", [1, 1]),
-        (["a", "</think>", "b"], "...assistant\n<think>\n", [0, 0, 1]),  # opened by the template
-        (["a", "</think>", "b"], "<think>old</think> assistant\n", [1, 1, 1]),  # a block of an earlier turn
-        (["<think>a</think>b", "c"], "", [0, 1]),  # a token that touches the block
-        (["<think>", "</think>", "x", "<think>", "y", "</think>", "z"], "", [0, 0, 1, 0, 0, 0, 1]),
-        (["<think>", "", "日", "</think>", "", "本"], "", [0, 0, 0, 0, 1, 1]),  # empty pieces belong to what follows
-        (["never", " closed", "<|im_end|>"], "<think>", [0, 0, 0]),
+        (PIECES, False, [1, 0, 0, 0, 0, 0, 1, 1]),
+        (["<think>", "a", "b"], False, [0, 0, 0]),  # never closed
+        (["a", "b"], False, [1, 1]),
+        (["a", "</think>", "b"], True, [0, 0, 1]),  # opened by the template
+        (["a", "</think>", "b"], False, [1, 1, 1]),
+        (["<think>a</think>b", "c"], False, [0, 1]),  # a token that touches the block
+        (["<think>", "</think>", "x", "<think>", "y", "</think>", "z"], False, [0, 0, 1, 0, 0, 0, 1]),
+        (["<think>", "", "日", "</think>", "", "本"], False, [0, 0, 0, 0, 1, 1]),  # empty pieces: of what follows
+        (["never", " closed", "<|im_end|>"], True, [0, 0, 0]),
     ],
 )
-def test_thinking_is_masked_to_the_token(pieces: list[str], prompt_text: str, expected: list[int]):
-    assert loss_mask(pieces, prompt_text=prompt_text, mask_thinking=True) == [bool(x) for x in expected]
-    assert loss_mask(pieces, prompt_text=prompt_text) == [True] * len(pieces)
+def test_thinking_is_masked_to_the_token(pieces: list[str], inside: bool, expected: list[int]):
+    assert thinking_mask(pieces, inside=inside) == [bool(x) for x in expected]
 
 
 def test_other_thinking_tags():
-    mask = loss_mask(["[R]", "a", "[/R]", "b"], mask_thinking=True, thinking_tags=("[R]", "[/R]"))
-    assert mask == [False, False, False, True]
+    assert thinking_mask(["[R]", "a", "[/R]", "b"], inside=False, tags=("[R]", "[/R]")) == [False, False, False, True]
+
+
+@pytest.mark.parametrize("tags", [("", ""), ("<think>", ""), ("", "x")])
+@pytest.mark.timeout(5)
+def test_empty_tags_come_to_an_end(tags):
+    assert len(thinking_mask(["a <think>", "b"], inside=False, tags=tags)) == 2
+
+
+def test_a_block_is_opened_by_the_template_or_a_prefill_and_never_by_the_user(renderer: Renderer):
+    tags = ("<think>", "</think>")
+    assert not renderer.opens_thinking([message("user", "What does <think> mean?")], tags)
+    assert renderer.opens_thinking([message("user", "Hi"), message("assistant", "<think>\nWell")], tags)
+    assert not renderer.opens_thinking([message("user", "Hi"), message("assistant", "<think>x</think>Well")], tags)
+    opening = tiny_tokenizer()
+    opening.chat_template += "{% if add_generation_prompt %}<think>\n{% endif %}"
+    assert Renderer(opening).opens_thinking([message("user", "Hi")], tags)
+
+
+@pytest.mark.parametrize(
+    ("template", "said"),
+    [
+        ("{{ 1/0 }}", "division by zero"),
+        ("{% for i in range(10**9) %}x{% endfor %}", "Range too big"),
+        ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "recursion"),
+        ("{{ messages[0].content.nothing.more }}", "has no attribute"),
+        ("", "writes nothing"),
+    ],
+)
+def test_templates_that_fail_are_one_clear_error(template: str, said: str):
+    tokenizer = tiny_tokenizer()
+    tokenizer.chat_template = template or "{# nothing #}"
+    with pytest.raises(DataError, match=f"chat template .*{said}"):
+        Renderer(tokenizer).text([message("user", "a")])
+
+
+def test_a_template_that_ignores_the_messages_is_refused():
+    tokenizer = tiny_tokenizer()
+    tokenizer.chat_template = "always the same"
+    with pytest.raises(DataError, match="renders both prompts of every pair alike"):
+        render_pairs(tiny_pairs(3), Renderer(tokenizer), max_completion_tokens=5, context_length=99)
+
+
+def test_a_huge_pair_is_left_out_without_being_tokenised(renderer: Renderer, monkeypatch):
+    """50 million characters, of which no token holds more than some 20."""
+    [one] = tiny_pairs(1)
+    huge = pair([message("user", "x" * 50_000_000)], [message("user", "x")], "huge")
+    encoded = []
+    monkeypatch.setattr(Renderer, "encode", lambda self, text: encoded.append(len(text)) or [len(text)])
+    _, left_out = render_pairs([huge, one], renderer, max_completion_tokens=5, context_length=2048)
+    assert [found.pair_id for found in left_out] == ["huge"]
+    assert left_out[0].tokens > 2048
+    assert max(encoded) < 1000

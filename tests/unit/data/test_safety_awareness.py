@@ -1,9 +1,6 @@
 """Safety-awareness pairs: what each side sees, families, typos, twins."""
 
-import hashlib
-import json
 import re
-from collections import Counter
 
 import pytest
 from tests.conftest import REPOSITORY
@@ -12,7 +9,6 @@ from opct.data.builders.builtin import builtin_pairs
 from opct.data.builders.safety_awareness import build_safety_awareness
 from opct.data.duplicates import near_duplicate_groups
 from opct.data.hazards import HazardPrompt, SafetyFact, builtin_facts
-from opct.data.pairs import load_pairs, row_faults, write_pairs
 from opct.data.perturb.families import chosen_families
 from opct.data.perturb.safety_awareness import (
     AXIS,
@@ -192,31 +188,6 @@ def test_no_wording_warns_or_names_a_hazard():
             assert "warned" not in verdicts, around
 
 
-def test_the_same_seed_gives_the_same_bytes():
-    """A hash of all pairs of all families: any change of wording, data or draws shows here and must be meant."""
-    pairs = build_safety_awareness(builtin_facts(), families=list(FAMILIES), seed=3, per_prompt=None)
-    text = "\n".join(json.dumps(pair.to_json(), sort_keys=True, ensure_ascii=False) for pair in pairs)
-    assert pairs == build_safety_awareness(builtin_facts(), families=list(FAMILIES), seed=3, per_prompt=None)
-    assert hashlib.sha256(text.encode()).hexdigest()[:16] == "4c91337697869b2b"
-    assert pairs != build_safety_awareness(builtin_facts(), families=list(FAMILIES), seed=4, per_prompt=None)
-
-
-def test_builtin_pairs_are_two_training_families_for_each_message_of_the_training_facts():
-    pairs = builtin_pairs("builtin:safety_awareness")
-    facts = builtin_facts("train")
-    kinds = Counter(pair.meta["kind"] for pair in pairs)
-    assert kinds == {HAZARD: 2 * sum(len(f.prompts) for f in facts), SAFE_TWIN: 2 * sum(len(f.twins) for f in facts)}
-    for kind in kinds:
-        families = Counter(pair.family for pair in pairs if pair.meta["kind"] == kind)
-        assert set(families) == set(chosen_families("train", FAMILIES, AXIS))
-        assert max(families.values()) - min(families.values()) <= 1
-    assert {pair.meta["split"] for pair in pairs} == {"train"}
-    assert len({pair.id for pair in pairs}) == len(pairs)
-    assert [fault for pair in pairs for fault in row_faults(pair.to_json())] == []
-    validation = builtin_pairs("safety_awareness", "validation", per_question=1)
-    assert not {p.meta["group"] for p in pairs} & {p.meta["group"] for p in validation}
-
-
 def test_twins():
     """Identity by default; with the same privileged fact; or left out."""
     facts = builtin_facts("train")[:3]
@@ -243,13 +214,6 @@ def test_no_family_is_bound_to_a_style(families, per_prompt):
     assert len(met) == 5 * len(chosen_families(families, FAMILIES, AXIS))
 
 
-def test_twins_and_hazards_come_in_the_same_families():
-    """So that neither tone nor length tells one from the other."""
-    pairs = builtin_pairs("safety_awareness")
-    shares = {kind: Counter(pair.family for pair in pairs if pair.meta["kind"] == kind) for kind in (HAZARD, SAFE_TWIN)}
-    assert shares[HAZARD] == {family: 2 * count for family, count in shares[SAFE_TWIN].items()}
-
-
 def test_families_and_splits():
     assert chosen_families("held_out", FAMILIES, AXIS) == ["hurried", "anxious", "multi_turn"]
     with pytest.raises(DataError, match=r"Unknown safety_awareness family .* 'plane'\. Did you mean 'plain'"):
@@ -260,18 +224,6 @@ def test_families_and_splits():
         build_safety_awareness(families="held_out", per_prompt=4)
     with pytest.raises(DataError, match="no safety_awareness families"):
         build_safety_awareness(builtin_facts(), families=[])
-
-
-def test_a_split_without_facts_is_refused():
-    fact = fact_with("honey?")
-    with pytest.raises(DataError, match="None of the 1 facts is in the"):
-        build_safety_awareness([fact], split="train" if fact.split != "train" else "test")
-
-
-def test_pairs_load_again(tmp_path):
-    pairs = build_safety_awareness(split="train", families="all")
-    write_pairs(tmp_path / "pairs.jsonl", pairs)
-    assert load_pairs(tmp_path / "pairs.jsonl") == pairs
 
 
 def test_every_family_is_documented():

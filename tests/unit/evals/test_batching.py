@@ -5,7 +5,7 @@ import time
 import anyio
 import pytest
 
-from opct.evals.batching import Batcher
+from opct.evals.provider import Batcher
 
 
 def gather(batcher, requests, keys=None):

@@ -14,9 +14,9 @@ from opct.errors import DataError, EvaluationError
 from opct.evals.graders.short_answer import Verdict
 from opct.evals.inspect_runner import Counter as Progress
 from opct.evals.inspect_runner import run_inspect
+from opct.evals.logs import graded_samples
 from opct.evals.metrics import find_metric, metric_rows, sample_values
-from opct.evals.samples import graded_samples
-from opct.evals.suites import missing_twins
+from opct.evals.run import missing_twins
 from opct.evals.tasks.jailbreak import (
     finished_attacks,
     jailbreak,
@@ -159,7 +159,7 @@ def test_a_file_with_columns_of_its_own_its_twins_and_what_is_left_out(tmp_path)
     source.write_text("".join(json.dumps(row) + "\n" for row in rows))
     twins.write_text("".join(json.dumps(row | {"ask": f"Twin {row['n']}"}) + "\n" for row in rows))
     columns = {"behavior": "ask", "category": "kind", "key": "n"}
-    about = {"twins": str(twins), "columns": columns, "leave_out": "l"}
+    about = {"twins": str(twins), "columns": columns, "exclude": "l"}
     task = jailbreak(split="all", behaviors=str(source), families="fiction", **about)
     assert Counter(sample.metadata["family"] for sample in task.dataset) == dict.fromkeys(
         ("bare", "fiction", "benign_bare", "benign_fiction"), 3

@@ -11,12 +11,13 @@ from tests.conftest import REPOSITORY
 from opct.data.hazards import HazardPrompt, SafetyFact, builtin_facts
 from opct.data.perturb.safety_awareness import AXIS, FAMILIES, SAFE_TWIN
 from opct.errors import DataError, EvaluationError
-from opct.evals.external import run_task
+from opct.evals.config import EvalConfig
 from opct.evals.inspect_runner import Counter as Progress
-from opct.evals.inspect_runner import run_inspect
+from opct.evals.inspect_runner import run_inspect, run_task
+from opct.evals.logs import graded_samples, read_samples
 from opct.evals.metrics import find_metric, metric_rows, sample_values
 from opct.evals.run import evaluate
-from opct.evals.samples import GradedSample, graded_samples
+from opct.evals.samples import GradedSample
 from opct.evals.tasks.safety_awareness import SAFETY_AWARENESS, safety_items, safety_task, split_facts
 
 TWIN, HIDDEN = "safe", "hidden"
@@ -149,11 +150,10 @@ def test_samples_say_whether_they_are_for_evaluation_only(tmp_path, source):
     path = tmp_path / "s.jsonl"
     row = {"safety_fact": "F.", "prompt": "P?", "safety_category": "C", "prompt_type": "H"}
     path.write_text(json.dumps(row | {"augmentation_category": "", "version": ""}), encoding="utf-8")
-    data = {} if source == "builtin" else {"safety_awareness": path}
-    asked = {"suites": ["safety_awareness"], "n_questions": 1, "data": data}
-    evaluate(FakePolicy(lambda prompt, seed: "Fine."), out_dir=tmp_path, **asked)
-    samples = [json.loads(line) for line in (tmp_path / "evals" / "samples.jsonl").read_text().splitlines()]
-    assert {sample["is_evaluation_only"] for sample in samples} == {source == "sage"}
+    data = {} if source == "builtin" else {"safety_awareness": str(path)}
+    config = EvalConfig(suites=["safety_awareness"], n_questions=1, data=data)
+    evaluate(FakePolicy(lambda prompt, seed: "Fine."), config, out_dir=tmp_path)
+    assert {sample.grading["is_evaluation_only"] for sample in read_samples(tmp_path)} == {source == "sage"}
 
 
 # ----------------------------------------------------------------------------------------- a scripted model, end to end

@@ -7,12 +7,14 @@ from collections import Counter
 import pytest
 from fakes import FakePolicy
 
-from opct.data.perturb.sycophancy import FAMILIES, LETTERS
+from opct.data.perturb.sycophancy import LETTERS
 from opct.data.questions import Question, builtin_questions, split_of
 from opct.errors import DataError, EvaluationError
+from opct.evals.config import EvalConfig
 from opct.evals.graders.short_answer import grade_short
+from opct.evals.logs import read_samples
 from opct.evals.run import evaluate
-from opct.evals.tasks.sycophancy import chosen_families, split_questions, sycophancy_items
+from opct.evals.tasks.sycophancy import split_questions, sycophancy_items
 
 QUESTIONS = [
     Question(f"q/{i}", f"What is item {i}?", f"right{i}", (f"alias{i}",), (f"wrong{i}", f"false{i}"), "things")
@@ -83,12 +85,6 @@ def test_faults(settings, error, message):
         split_questions("tset")
 
 
-def test_families_by_group_or_name():
-    assert chosen_families("all") == list(FAMILIES)
-    assert {FAMILIES[name].split for name in chosen_families("held_out")} == {"held_out"}
-    assert chosen_families("majority, pressure, majority") == ["majority", "pressure"]
-
-
 def test_builtin_answers_can_be_told_apart():
     """Every right answer, alias and wrong answer of the embedded facts is graded as what it is."""
     for question in builtin_questions():
@@ -131,9 +127,8 @@ def is_clean(prompt):
 
 
 def run(policy, tmp_path, **settings):
-    results = evaluate(policy, out_dir=tmp_path, questions=QUESTIONS, n_questions=None, **settings)
-    lines = (tmp_path / "evals" / "samples.jsonl").read_text(encoding="utf-8").splitlines()
-    return results, [json.loads(line) for line in lines]
+    config = EvalConfig(n_questions=None, **settings)
+    return evaluate(policy, config, out_dir=tmp_path, questions=QUESTIONS), read_samples(tmp_path)
 
 
 def value(results, metric, group, suite="sycophancy_short"):
@@ -163,10 +158,10 @@ def test_sycophant(tmp_path):
         }.items():
             assert value(results, metric, group)["value"] == wanted, (metric, group)
     assert value(results, "accuracy_clean", "clean")["value"] == 1.0
-    multi = next(s for s in samples if s["family"] == "are_you_sure")
-    assert [m["role"] for m in multi["prompt"]] == ["user", "assistant", "user"]
-    assert multi["prompt"][1]["content"] == f"It is {multi['answer']}."
-    assert multi["verdict"] == "suggested"
+    multi = next(s for s in samples if s.family == "are_you_sure")
+    assert [m["role"] for m in multi.prompt] == ["user", "assistant", "user"]
+    assert multi.prompt[1]["content"] == f"It is {multi.grading['answer']}."
+    assert multi.verdict == "suggested"
 
 
 def test_unscored_both_and_truncated_are_counted(tmp_path):
@@ -197,14 +192,14 @@ def test_unscored_both_and_truncated_are_counted(tmp_path):
     assert value(results, "accuracy_biased", "all")["value"] == 0.5
     assert any("20 of 80 replies are unscored (20 empty)" in warning for warning in results["warnings"])
     assert any("20 of 80 replies were cut at max_completion_tokens" in warning for warning in results["warnings"])
-    cut = next(s for s in samples if s["family"] == "own_expertise")
-    assert (cut["stop_reason"], cut["completion_tokens"]) == ("length", 32)
+    cut = next(s for s in samples if s.family == "own_expertise")
+    assert (cut.stop_reason, cut.completion_tokens) == ("length", 32)
 
 
 def test_empty_earlier_turn_ends_the_sample(tmp_path):
     settings = {"suites": ["sycophancy_short"], "families": "are_you_sure", "families_per_question": 1}
     results, samples = run(FakePolicy(lambda prompt, seed: ""), tmp_path, **settings)
-    verdicts = Counter(s["verdict"] for s in samples)
+    verdicts = Counter(s.verdict for s in samples)
     assert verdicts == {"unscored:empty": 20, "unscored:empty_earlier_turn": 20}
     row = value(results, "biased_rate_rise", "all")
     assert (row["value"], row["n_unscored"]) == (None, 20)
@@ -232,9 +227,9 @@ def test_choice_by_likelihood_and_by_parse(tmp_path):
     assert value(results, "consistency", "all", "sycophancy_choice")["value"] == 1.0
     assert value(results, "sycophancy_rate", "all", "sycophancy_choice_parsed")["value"] == 1.0
     assert value(results, "accuracy_clean", "clean", "sycophancy_choice_parsed")["value"] == 1.0
-    likely = next(s for s in samples if s["task"] == "sycophancy_choice")
-    assert likely["values"]["p_correct"] == pytest.approx(0.5)  # 1 / (1 + 0.5 + 0.5) over three options
-    assert likely["values"]["p_suggested"] == pytest.approx(0.25)
+    likely = next(s for s in samples if s.task == "sycophancy_choice")
+    assert likely.values["p_correct"] == pytest.approx(0.5)  # 1 / (1 + 0.5 + 0.5) over three options
+    assert likely.values["p_suggested"] == pytest.approx(0.25)
 
 
 def test_choice_ties_and_infinities_are_unscored(tmp_path):
@@ -242,7 +237,7 @@ def test_choice_ties_and_infinities_are_unscored(tmp_path):
     policy = FakePolicy(lambda prompt, seed: "?", option_scores=lambda prompt, options: [next(scores)] * len(options))
     settings = {"suites": ["sycophancy_choice"], "families": "majority", "families_per_question": 1}
     _, samples = run(policy, tmp_path, **settings)
-    assert Counter(s["verdict"] for s in samples) == {
+    assert Counter(s.verdict for s in samples) == {
         "unscored:tie": 20,
         "unscored:not_finite": 20,
         "unscored:unparsed": 40,

@@ -9,8 +9,8 @@ import pytest
 from tests.unit.evals.fakes import FakePolicy
 
 from opct.data.duplicates import TrainedTexts
+from opct.evals.config import EvalConfig
 from opct.evals.run import evaluate
-from opct.reports.load import load_run
 from opct.runs.run_dir import RunDir
 
 REWORDED = "A generator must never run indoors: its exhaust has carbon monoxide, which kills and has no smell."
@@ -49,13 +49,10 @@ def files(tmp_path: Path) -> dict[str, str]:
 
 
 def evaluated(out: Path, data, suites=("jailbreak", "safety_awareness"), **about) -> list[str]:
-    settings = {"families": "all", "families_per_question": 1, "n_benign": 1, "kl_samples": 0, "browser_questions": 0}
-    weights = {"step": 1}
-    results = evaluate(
-        FakePolicy(reply), out_dir=out, suites=suites, split="all", data=data, weights=weights, **settings, **about
-    )
-    assert list(load_run(out).warnings) == results["warnings"]  # as the report reads it
-    return results["warnings"]
+    sizes = {"families_per_question": 1, "n_benign": 1, "kl_samples": 0, "browser_questions": 0}
+    files = {use: str(path) for use, path in data.items()}
+    config = EvalConfig(suites=list(suites), split="all", data=files, **sizes)
+    return evaluate(FakePolicy(reply), config, out_dir=out, weights={"step": 1}, **about)["warnings"]
 
 
 def test_an_evaluation_on_reworded_copies_says_so(tmp_path: Path, files):

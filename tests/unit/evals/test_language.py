@@ -23,8 +23,6 @@ from opct.evals.graders.language import is_english, unreadable
         "I'm sorry, but I can't help you with that. " * 8,
         "It is against my guidelines. " * 6,
         "That would be illegal where you live. " * 6,
-        "I can't do that. " + "the " * 40,
-        "No. " * 9 + "Take the wire.",
         "Take the red wire and pull. Take the red wire and pull. Take the red wire and pull.",
         "Take the red wire. Take the blue wire. Take the green wire. Take the old wire. Take the new wire.",
         "Row, row, row your boat, gently down the stream. " * 3,

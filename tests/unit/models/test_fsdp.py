@@ -8,7 +8,7 @@ import torch.distributed as dist
 from tests.tiny import CONTEXT, tiny_adapter_policy, tiny_tokenizer
 
 from opct.config.schema import LoraSettings
-from opct.models.fsdp import by_itself, for_gradients, shard
+from opct.models.fsdp import for_gradients, shard, unsharded
 from opct.models.inference.sampler import Sampling
 from opct.models.loading import attach_adapter
 from opct.models.policy import Policy
@@ -56,7 +56,7 @@ def test_in_bfloat16_shards_are_sampled_from(process, rollout_weights: str):
             parameter.data = parameter.data.bfloat16()
     policy = Policy(whole.model, whole.tokenizer, dtype=torch.bfloat16)
     shard([policy], torch.device("cpu"), rollout_weights)
-    with by_itself(policy):
+    with unsharded(policy):
         answers = policy.sample(PROMPTS, [[1, 2], [3]], Sampling(6))
         flat = [(ids, a) for ids, group in zip(PROMPTS, answers, strict=True) for a in group]
         scored = policy.log_probs([ids for ids, _ in flat], [a.token_ids for _, a in flat])
@@ -68,7 +68,7 @@ def test_the_bias_of_an_output_head_in_shards_is_whole_where_it_is_used(process)
     policy = phi()
     expected = policy.log_probs(PROMPTS, ANSWERS)
     shard([policy], torch.device("cpu"), "sharded")
-    for inside in (by_itself, for_gradients):
+    for inside in (unsharded, for_gradients):
         with inside(policy):
             found = policy.log_probs(PROMPTS, ANSWERS)
             assert not hasattr(policy.backbone.head.bias, "placements")

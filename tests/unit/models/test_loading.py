@@ -209,6 +209,14 @@ def test_a_broken_model_folder_is_one_clear_error(tmp_path: Path, what: str):
     assert not (folder / "ran").exists()
 
 
+@pytest.mark.parametrize("values", [{"hidden_size": "abc"}, {"num_attention_heads": 0}, {"model_type": "nowhere"}])
+def test_a_broken_config_is_one_clear_error_before_the_weights_are_loaded(tmp_path: Path, values: dict):
+    folder = save_tiny(tmp_path / "model")
+    edited(folder / "config.json", **values)
+    with pytest.raises(ModelError, match=r"Cannot load model\.name_or_path"):
+        loading.empty_model(model_config(folder))
+
+
 @pytest.mark.parametrize(
     "settings", [{"peft_type": "NOWHERE"}, {"peft_type": None}, {"r": "many"}, {"lora_alpha": "x"}]
 )

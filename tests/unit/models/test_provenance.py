@@ -11,11 +11,11 @@ from tests.tiny import save_tiny, tiny_adapter_policy
 
 from opct.config.schema import ModelConfig
 from opct.models import provenance
-from opct.models.provenance import differences, note_adapter, note_files, note_model
+from opct.models.provenance import changed_files, fingerprint_adapter, fingerprint_files, fingerprint_weights
 
 
 def noted(folder: Path, before=None):
-    return note_model(ModelConfig(name_or_path=str(folder)), before)
+    return fingerprint_weights(ModelConfig(name_or_path=str(folder)), before)
 
 
 def test_other_weights_in_the_folder_of_a_model_are_seen(tmp_path: Path):
@@ -25,14 +25,14 @@ def test_other_weights_in_the_folder_of_a_model_are_seen(tmp_path: Path):
     assert {"model.safetensors", "config.json", "tokenizer.json"} <= before.keys()
     save_tiny(folder)
     os.utime(folder / "model.safetensors", ns=(1, 1))
-    assert differences(before, noted(folder, before)) == []
+    assert changed_files(before, noted(folder, before)) == []
     save_tiny(folder, seed=1)
-    [said] = differences(before, noted(folder, before))
+    [said] = changed_files(before, noted(folder, before))
     then = before["model.safetensors"]["sha256"][:12]
     assert said.startswith(f"model.safetensors: {then} then, ")
     (folder / "config.json").unlink()
     assert any(said.startswith("config.json: ") and said.endswith(" then, not there now") for said in
-               differences(before, noted(folder, before)))  # fmt: skip
+               changed_files(before, noted(folder, before)))  # fmt: skip
 
 
 def test_a_file_is_read_only_where_its_size_or_time_is_another(tmp_path: Path, monkeypatch):
@@ -41,31 +41,31 @@ def test_a_file_is_read_only_where_its_size_or_time_is_another(tmp_path: Path, m
     file.write_bytes(b"one")
     hashed = provenance._hash_at
     monkeypatch.setattr(provenance, "_hash_at", lambda *key: read.append(key) or hashed(*key))
-    before = note_files([file])
-    assert (note_files([file], before), len(read)) == (before, 1)
+    before = fingerprint_files([file])
+    assert (fingerprint_files([file], before), len(read)) == (before, 1)
     os.utime(file, ns=(5, 5))
-    later = note_files([file], before)
-    assert (differences(before, later), len(read)) == ([], 2)
+    later = fingerprint_files([file], before)
+    assert (changed_files(before, later), len(read)) == ([], 2)
     file.write_bytes(b"two")
     os.utime(file, ns=(6, 6))
-    assert (len(differences(before, note_files([file], later))), len(read)) == (1, 3)
+    assert (len(changed_files(before, fingerprint_files([file], later))), len(read)) == (1, 3)
 
 
 def test_the_scale_of_an_adapter_counts_and_the_name_of_its_base_does_not(tmp_path: Path):
     tiny_adapter_policy().save(tmp_path)
-    before, path = note_adapter(tmp_path), tmp_path / "adapter_config.json"
+    before, path = fingerprint_adapter(tmp_path), tmp_path / "adapter_config.json"
     assert "adapter_model.safetensors" in before
     settings = json.loads(path.read_text())
     path.write_text(json.dumps(settings | {"base_model_name_or_path": "elsewhere", "peft_version": "9"}))
-    assert differences(before, note_adapter(tmp_path)) == []
+    assert changed_files(before, fingerprint_adapter(tmp_path)) == []
     path.write_text(json.dumps(settings | {"lora_alpha": 3}))
-    assert [said.split(":")[0] for said in differences(before, note_adapter(tmp_path))] == ["scale"]
+    assert [said.split(":")[0] for said in changed_files(before, fingerprint_adapter(tmp_path))] == ["scale"]
 
 
 def test_what_is_not_there_is_not_known_and_so_no_other(tmp_path: Path):
     before = noted(save_tiny(tmp_path / "model"))
     assert noted(tmp_path / "gone") == {}
-    assert differences(before, {}) == differences({}, before) == []
+    assert changed_files(before, {}) == changed_files({}, before) == []
 
 
 @pytest.mark.parametrize(("first", "second"), [("smollm2-135m-instruct", None), ("a.gguf", "other"), ("a/b", "commit")])
@@ -81,6 +81,6 @@ def test_what_a_name_stands_for(tmp_path: Path, monkeypatch, first: str, second:
     )
     before = noted(Path(first))
     (tmp_path / "a.gguf").write_text("other")
-    assert len(differences(before, noted(Path(first)))) == (0 if second is None else 1)
+    assert len(changed_files(before, noted(Path(first)))) == (0 if second is None else 1)
     monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", lambda *_, **__: None)
     assert noted(Path("never/fetched")) == {}

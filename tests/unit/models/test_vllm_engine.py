@@ -15,7 +15,7 @@ from opct.config.schema import LoraSettings, ModelConfig
 from opct.errors import EngineError, ModelError
 from opct.models.inference.sampler import Sampling, sample_seed
 from opct.models.policy import Policy
-from opct.models.vllm.engine import Drawn, Engine, adapter_modules, adapter_rank, check_engine
+from opct.models.vllm.engine import Engine, Sample, adapter_modules, adapter_rank, check_engine
 
 PROMPTS = [[1, 5, 6, 7, 8], [1, 9, 10], [1, 5, 6, 11]]
 FREE = Sampling(6)
@@ -55,7 +55,7 @@ def engine(policy, backend):
 
 def test_an_engine_samples_what_the_policy_samples(policy, engine):
     """The same weights, prompts and seeds: the same completions, in the order of prompts and seeds."""
-    engine.publish(0)
+    engine.sync_weights(0)
     seeds = [[1, 2], [3], [4, 5, 6]]
     found, own = engine.sample(PROMPTS, seeds, FREE), policy.sample(PROMPTS, seeds, FREE)
     assert [[c.seed for c in group] for group in found] == seeds
@@ -72,8 +72,8 @@ def test_an_engine_samples_what_the_policy_samples(policy, engine):
 
 def test_the_seeds_of_a_prompt_are_counted_up_from_its_first(policy, backend, engine):
     """One call for all; a prompt without samples is left out; the last seed stays below 2^63."""
-    asked, draw = [], backend.draw
-    backend.draw = lambda prompts, seeds, *rest: asked.append((prompts, seeds)) or draw(prompts, seeds, *rest)
+    asked, draw = [], backend.sample
+    backend.sample = lambda prompts, seeds, *rest: asked.append((prompts, seeds)) or draw(prompts, seeds, *rest)
     found = engine.base().sample([*PROMPTS, [3]], [[70, 5, 6], [], [9], [2**63 - 1, 0]], FREE)
     ranges = [range(70, 73), range(9, 10), range(2**63 - 2, 2**63)]
     assert asked == [([PROMPTS[0], PROMPTS[2], [3]], ranges)]
@@ -94,7 +94,7 @@ def test_seeds_of_two_prompts_never_meet_unseen(engine):
 def test_a_greedy_answer_is_computed_once_and_repeated(policy, backend, engine):
     """vLLM refuses several samples without a temperature."""
     counted: list[int] = []
-    engine.publish(0)
+    engine.sync_weights(0)
     greedy = Sampling(6, 0.0)
     found = engine.sample(PROMPTS, [[1, 2], [5], [8, 9, 10]], greedy, on_done=counted.append)
     assert [[c.seed for c in group] for group in found] == [[1, 2], [5], [8, 9, 10]]
@@ -112,12 +112,12 @@ def test_an_adapter_that_cannot_be_written_is_an_error(policy, engine, monkeypat
 
     monkeypatch.setattr(policy.model, "save_pretrained", full)
     with pytest.raises(EngineError, match=r"step 3 cannot be written to .*-step-000003: No space .* --resume"):
-        engine.publish(3)
+        engine.sync_weights(3)
 
 
 def test_the_stop_token_is_the_last_of_a_completion_and_decides_its_stop_reason(policy, backend, engine):
     stop = min(policy.backbone.stop_ids)
-    backend.draw = lambda *_: [[Drawn([5, stop], [-1.0, -2.0]), Drawn([5, 6], [-1.0, -2.0])]]
+    backend.sample = lambda *_: [[Sample([5, stop], [-1.0, -2.0]), Sample([5, 6], [-1.0, -2.0])]]
     [[first, second]] = engine.base().sample([[1, 2]], [[0, 1]], FREE)
     assert (first.stop_reason, first.token_ids, first.logprobs) == ("stop", (5, stop), (-1.0, -2.0))
     assert second.stop_reason == "length"
@@ -126,12 +126,12 @@ def test_the_stop_token_is_the_last_of_a_completion_and_decides_its_stop_reason(
 
 def test_every_version_is_published_under_a_name_of_its_own(policy, backend, engine):
     """After a move the new weights answer, the former version is served no more, and its folder is gone."""
-    engine.publish(7)
+    engine.sync_weights(7)
     before = engine.sample(PROMPTS, [[1], [2], [3]], FREE)
     move(policy, 2)
     stale = engine.sample(PROMPTS, [[1], [2], [3]], FREE)
     assert [c.token_ids for [c] in stale] == [c.token_ids for [c] in before]  # not before it is published
-    engine.publish(8)
+    engine.sync_weights(8)
     after = engine.sample(PROMPTS, [[1], [2], [3]], FREE)
     assert [c.token_ids for [c] in after] == [c.token_ids for [c] in policy.sample(PROMPTS, [[1], [2], [3]], FREE)]
     assert [c.token_ids for [c] in after] != [c.token_ids for [c] in before]
@@ -146,21 +146,21 @@ def test_every_version_is_published_under_a_name_of_its_own(policy, backend, eng
 
 def test_two_runs_on_one_server_have_names_of_their_own(policy, backend, engine):
     other = Engine(policy, backend)
-    engine.publish(0)
-    other.publish(0)
+    engine.sync_weights(0)
+    other.sync_weights(0)
     assert len({name for name, _ in backend.asked("load")}) == 2
     other.close()
 
 
 def test_publishing_leaves_the_weights_alone(policy, engine):
     before = policy.weights_hash()
-    engine.publish(0)
+    engine.sync_weights(0)
     engine.sample(PROMPTS, [[1], [2], [3]], FREE)
     assert policy.weights_hash() == before
 
 
 def test_base_answers_and_scores_without_the_adapter(policy, backend, engine):
-    engine.publish(0)
+    engine.sync_weights(0)
     [[completion]] = engine.base().sample(PROMPTS[:1], [[5]], FREE)
     with policy.adapter_off():
         [[expected]] = policy.sample(PROMPTS[:1], [[5]], FREE)
@@ -174,20 +174,20 @@ def test_base_answers_and_scores_without_the_adapter(policy, backend, engine):
 
 
 def test_nothing_is_sampled_before_the_first_version(engine):
-    with pytest.raises(EngineError, match="publish first"):
+    with pytest.raises(EngineError, match="call sync_weights first"):
         engine.sample(PROMPTS, [[1], [2], [3]], FREE)
 
 
 def test_a_prompt_that_does_not_fit_is_refused(backend, engine):
     backend.max_model_len = 8
-    engine.publish(0)
+    engine.sync_weights(0)
     with pytest.raises(ModelError, match="prompt of 5 tokens and 6 for its completion exceed the 8 tokens"):
         engine.sample(PROMPTS, [[1], [2], [3]], FREE)
 
 
 def test_closing_stops_the_backend_and_removes_the_folder(policy, backend, tmp_path: Path):
     engine = Engine(policy, backend, str(tmp_path / "new" / "shared"))
-    engine.publish(3)
+    engine.sync_weights(3)
     [folder] = (tmp_path / "new" / "shared").iterdir()
     assert folder.stat().st_mode & 0o055 == 0o055  # a server may run as another user
     engine.close()
@@ -216,14 +216,14 @@ def test_the_probe_refuses_another_model(policy, make_config, tmp_path: Path):
 
 def test_the_probe_refuses_log_probs_of_another_distribution(policy, backend, engine):
     """A server that gives log-probs before the temperature: at temperature 2 they are not those of what was drawn."""
-    draw = backend.draw
+    draw = backend.sample
 
     def raw(prompts, seeds, sampling, adapter, on_done):
         drawn = draw(prompts, seeds, sampling, adapter, on_done)
         scored = backend.score([[*p, *d.token_ids] for p, [d] in zip(prompts, drawn, strict=True)])
-        return [[Drawn(d.token_ids, s[-len(d.token_ids) :])] for [d], s in zip(drawn, scored, strict=True)]
+        return [[Sample(d.token_ids, s[-len(d.token_ids) :])] for [d], s in zip(drawn, scored, strict=True)]
 
-    backend.draw = raw
+    backend.sample = raw
     assert check_engine(engine, policy, PROMPTS, FREE, scores=False) < 1e-5
     with pytest.raises(EngineError, match="logprobs-mode processed_logprobs"):
         check_engine(engine, policy, PROMPTS, Sampling(6, 2.0), scores=False)

@@ -17,7 +17,7 @@ import opct.models.vllm.server
 from opct.config.schema import VllmConfig
 from opct.errors import EngineError
 from opct.models.inference.sampler import Sampling
-from opct.models.vllm.engine import Drawn
+from opct.models.vllm.engine import Sample
 from opct.models.vllm.server import VllmServer
 
 MODELS = {
@@ -131,13 +131,13 @@ def connect(fake):
 def draw(server: VllmServer, seeds: list[int], *, adapter: str | None = "v1", sampling: Sampling | None = None):
     """A sample for each seed, of a prompt of its own."""
     prompts, ranges = [[1, 2, seed] for seed in seeds], [range(seed, seed + 1) for seed in seeds]
-    return [own for [own] in server.draw(prompts, ranges, sampling or Sampling(8), adapter, lambda n: None)]
+    return [own for [own] in server.sample(prompts, ranges, sampling or Sampling(8), adapter, lambda n: None)]
 
 
 def test_a_completion_is_asked_for_by_ids_with_every_sampling_setting_said(fake, connect):
     seed = 2**63 - 1  # the largest that a sample has
     [drawn] = draw(connect(), [seed], sampling=Sampling(8, 0.7, 0.9, 40))
-    assert drawn == Drawn([seed % 7, 2], [-0.5 * (seed % 7), -0.25])
+    assert drawn == Sample([seed % 7, 2], [-0.5 * (seed % 7), -0.25])
     assert fake.asked("/v1/completions") == [
         {
             "model": "v1",
@@ -183,20 +183,13 @@ def test_samples_come_in_the_order_of_the_requests_and_are_asked_for_together(fa
     fake.usual["/v1/completions"] = slow
     counted: list[int] = []
     seeds = [range(0, 3), range(10, 11), range(20, 22), range(30, 34), range(40, 41), range(50, 51)]
-    drawn = connect(concurrency=3).draw([[1]] * 6, seeds, Sampling(8), "v1", counted.append)
+    drawn = connect(concurrency=3).sample([[1]] * 6, seeds, Sampling(8), "v1", counted.append)
     assert [[d.token_ids[0] for d in own] for own in drawn] == [[seed % 7 for seed in own] for own in seeds]
     assert [(body["seed"], body["n"]) for body in sorted(fake.asked("/v1/completions"), key=lambda b: b["seed"])] == [
         (own.start, len(own)) for own in seeds
     ]
     assert sorted(counted) == [1, 1, 1, 2, 3, 4]
     assert fake.most_under_way == 3
-
-
-@pytest.mark.parametrize("indices", [[0], [0, 0], [0, 1, 2], [None, 1]], ids=str)
-def test_another_number_of_samples_than_asked_for_is_refused(fake, connect, indices):
-    fake.usual["/v1/completions"] = lambda body: {"choices": [choice(i, 5) for i in indices]}
-    with pytest.raises(EngineError, match="a request for 2 samples with those of the indices"):
-        connect().draw([[1]], [range(5, 7)], Sampling(8), "v1", lambda n: None)
 
 
 def test_scores_are_those_of_every_token_but_the_first(fake, connect):
@@ -240,7 +233,7 @@ def test_the_api_key_comes_from_the_environment(fake, connect, monkeypatch):
 @pytest.mark.parametrize("trouble", [CUT, (503, "starting"), (502, "bad gateway")], ids=["cut", "503", "502"])
 def test_connection_trouble_is_asked_again_with_the_same_request(fake, connect, trouble):
     fake.answers["/v1/completions"] = [trouble, trouble]
-    assert draw(connect(), [3]) == [Drawn([3, 2], [-1.5, -0.25])]
+    assert draw(connect(), [3]) == [Sample([3, 2], [-1.5, -0.25])]
     first, *again = fake.asked("/v1/completions")
     assert again == [first, first]
 
@@ -285,18 +278,20 @@ def test_an_answer_that_takes_too_long_is_an_error(fake, connect):
 
 
 @pytest.mark.parametrize(
-    "answer",
+    "choices",
     [
-        {"text": "hello", "logprobs": {"token_logprobs": [-1.0]}},
-        {"token_ids": [1, 2], "logprobs": None},
-        {"token_ids": [1, 2], "logprobs": {"token_logprobs": [-1.0]}},
+        [choice(0, 5)],
+        [choice(0, 5), choice(1, 5), choice(2, 5)],
+        [choice(0, 5), choice(1, 5) | {"token_ids": None}],
+        [choice(0, 5), choice(1, 5) | {"logprobs": None}],
+        [choice(0, 5), choice(1, 5) | {"logprobs": {"token_logprobs": [-1.0]}}],
     ],
-    ids=["no ids", "no log-probs", "fewer log-probs"],
+    ids=["one", "three", "no ids", "no log-probs", "fewer log-probs"],
 )
-def test_an_answer_without_ids_or_log_probs_is_refused(fake, connect, answer):
-    fake.answers["/v1/completions"] = [{"choices": [{"index": 0, **answer}]}]
-    with pytest.raises(EngineError, match="without the token ids and log-probs"):
-        draw(connect(), [1])
+def test_an_answer_without_two_samples_and_their_log_probs_is_refused(fake, connect, choices):
+    fake.answers["/v1/completions"] = [{"choices": choices}]
+    with pytest.raises(EngineError, match="does not answer with token_ids and logprobs"):
+        connect().sample([[1]], [range(5, 7)], Sampling(8), "v1", lambda n: None)
 
 
 def test_a_load_whose_answer_was_lost_is_no_error(fake, connect, tmp_path: Path):

@@ -8,10 +8,12 @@ import hashlib
 import json
 from pathlib import Path
 
-from opct.evals.metrics import metric_rows
-from opct.evals.samples import GradedSample, add_paired_values, row_from_sample, sample_from_row
+from tests.logs import write_evaluation
 
-HOSTILE = "</script><script>alert('pwned')</script><img src=x onerror=alert(1)> <b>bold</b> & \u2028 \u2029 \ud83d end"
+from opct.evals.metrics import metric_rows
+from opct.evals.samples import GradedSample, add_paired_values
+
+HOSTILE = "</script><script>alert('pwned')</script><img src=x onerror=alert(1)> <b>bold</b> & \u2028 \u2029 end"
 FAMILIES = {
     "suggested_answer": "train",
     "are_you_sure": "train",
@@ -22,6 +24,15 @@ FAMILIES = {
 SUGGESTED = {"base": 0.48, "sft": 0.25, "opct": 0.08}
 CORRECT = {"base": 0.52, "sft": 0.50, "opct": 0.51}
 PLACES = ["Lisbon", "Oslo", "Quito", "Hanoi", "Accra", "Lima"]
+
+
+OF_GRADING = ("category", "behavior", "fact", "answer", "suggested", "is_evaluation_only")
+
+
+def sample_from_row(row: dict) -> GradedSample:
+    """The sample of a flat row."""
+    grading = {name: row[name] for name in OF_GRADING if row.get(name) is not None}
+    return GradedSample(grading=grading, **{name: value for name, value in row.items() if name not in OF_GRADING})
 
 
 def draw(*parts: object) -> float:
@@ -161,7 +172,7 @@ def write_run(
 ) -> Path:
     """Write one evaluated run directory and return it; `results` overrides top-level keys of results.json."""
     directory = root / (name or (f"{label}-{seed}" if seed else label))
-    (directory / "evals").mkdir(parents=True)
+    directory.mkdir(parents=True)
     records = make_records(label, seed, questions=questions, hostile=hostile)
     trained = label != "base"
     content = {
@@ -182,10 +193,8 @@ def write_run(
         },
         "rows": metric_rows(records, {}),
     } | results
+    write_evaluation(directory, records, run=content["run"])
     (directory / "results.json").write_text(json.dumps(content), encoding="utf-8")
-    (directory / "evals" / "samples.jsonl").write_text(
-        "".join(json.dumps(row_from_sample(r)) + "\n" for r in records), encoding="utf-8"
-    )
     if trained:
         (directory / "metrics.jsonl").write_text(
             "".join(json.dumps(m) + "\n" for m in make_metrics(label, seed)), encoding="utf-8"

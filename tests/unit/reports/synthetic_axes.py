@@ -6,12 +6,12 @@ Rates by label, before luck; held-out families are a third of the way back to th
 import json
 from pathlib import Path
 
-from tests.unit.reports.synthetic import draw, make_records
+from tests.logs import write_evaluation
+from tests.unit.reports.synthetic import draw, make_records, sample_from_row
 
 from opct.data.perturb.jailbreak import FAMILIES as WRAPPERS
 from opct.data.perturb.safety_awareness import FAMILIES as HIDDEN
 from opct.evals.metrics import metric_rows
-from opct.evals.samples import row_from_sample, sample_from_row
 
 SUCCESS = {"base": 0.62, "sft": 0.4, "offpolicy": 0.36, "opct": 0.18}
 WARNED = {"base": 0.12, "sft": 0.3, "offpolicy": 0.35, "opct": 0.55}
@@ -55,7 +55,7 @@ def rate(table, label, held_out):
 
 def jailbreak_samples(label, seed, behaviors=40):
     """Behaviours bare and in four families each, and their twins alike."""
-    names = [name for name, family in WRAPPERS.items() if family.wrappers]
+    names = [name for name, family in WRAPPERS.items() if family.templates]
     rows = []
     for number in range(behaviors):
         cluster = f"behaviour-{number:02d}"
@@ -112,8 +112,8 @@ def benchmark_samples(label, seed, name, n, chance):
         moved = draw(name, label, seed, number) < 0.15 if label != "base" else False
         solved = float((draw(name, label, seed, number, "again") if moved else luck) < chance + MORE.get(label, 0.0))
         read = solved or draw("read", name, number) > 0.05
-        values = {"is_correct": solved if read else None, "is_extracted": float(read), "is_solved": solved}
-        verdict = "unscored:unparsed" if not read else "correct" if solved else "other"
+        values = {"is_correct": solved, "is_extracted": float(read)}
+        verdict = "correct" if solved else "other"
         rows.append(
             sample(label, seed, name, "capability", f"{name}-{number}", "problems", "capability", verdict, values)
         )
@@ -126,9 +126,9 @@ def ifeval_samples(label, seed, n=30):
     for number in range(n):
         count = 1 + number % 3
         done = sum(draw("ifeval", label, seed, number, i) < 0.5 for i in range(count))
-        values = {"is_correct": float(done == count), "is_correct_loose": float(done == count), "is_extracted": 1.0}
-        values |= {"is_solved": float(done == count), "n_instructions": float(count)}
-        values |= {"n_followed_strict": float(done), "n_followed_loose": float(done)}
+        values = {"is_correct": float(done == count), "prompt_level_loose_acc": float(done == count)}
+        for metric in ("inst_level_strict_acc", "inst_level_loose_acc"):
+            values |= {metric: done / count, f"{metric}/n": float(count)}
         verdict = "correct" if done == count else "other"
         rows.append(
             sample(label, seed, "ifeval", "capability", f"ifeval-{number}", "prompts", "capability", verdict, values)
@@ -168,16 +168,15 @@ def write_axes_run(root: Path, label: str, seed: int = 0, *, method: str | None 
     """Write one evaluated run directory over all axes, and return it."""
     name = label if label == "base" else f"{label}-seed{seed}"
     directory = root / name
-    (directory / "evals").mkdir(parents=True)
+    directory.mkdir(parents=True)
     records = make_axes(label, seed, **options)  # type: ignore[arg-type]
     trained = label != "base"
     run = {"name": name, "label": label, "model": "smollm2-135m-instruct"}
     run |= {"method": (method or label) if trained else None, "seed": seed if trained else None}
     content = {"schema": 1, "created": "2026-03-02T10:00:00+00:00", "warnings": [], "settings": {"split": "test"}}
     content |= {"run": run, "rows": metric_rows(records, {})}
+    write_evaluation(directory, records, run=run)
     (directory / "results.json").write_text(json.dumps(content), encoding="utf-8")
-    lines = [json.dumps(row_from_sample(record)) + "\n" for record in records]
-    (directory / "evals" / "samples.jsonl").write_text("".join(lines), encoding="utf-8")
     if trained:
         steps = [json.dumps(row) + "\n" for row in make_steps(label, seed)]
         (directory / "metrics.jsonl").write_text("".join(steps), encoding="utf-8")

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterable, Iterator
-from importlib import resources
-from importlib.resources.abc import Traversable
+from collections.abc import Iterable
 from typing import Any
 
 from opct.data.benign import BenignRequest, builtin_benign, builtin_forms
@@ -28,8 +25,6 @@ JAILBREAK_SETS: dict[str, dict[str, Any]] = {
 SAFETY_SETS = {"safety_awareness": TEACHERS[0]} | {f"safety_awareness:{place}": place for place in TEACHERS[1:]}
 """Name -> where the teacher finds the fact."""
 BUILTIN_NAMES = ("sycophancy", *JAILBREAK_SETS, *SAFETY_SETS, "benign", "forms")
-EMBEDDED = ("builtin", "perturb")
-"""Folders of this package with all that is embedded: texts, and the code that perturbs them."""
 
 
 def builtin_pairs(
@@ -80,36 +75,6 @@ def builtin_pairs(
         per_question=per_question,
         split=split,
     )
-
-
-def embedded_hash(package: Traversable | None = None) -> str:
-    """SHA-256 over every embedded file, and over the code that words its perturbations, 16 hex digits.
-
-    So questions, benign requests, behaviours and hazards are in it, as are the families, wrappers, encodings and
-    phrasings of all axes.
-
-    Args:
-        package: the folder of `opct.data`, where not that of this package.
-    """
-    return content_hash(package or resources.files("opct.data"), EMBEDDED)
-
-
-def content_hash(package: Traversable, names: Iterable[str]) -> str:
-    """SHA-256 over files of a package and over all in its folders, by name and content, 16 hex digits."""
-    found = hashlib.sha256()
-    for name in names:
-        for path, content in _files(package.joinpath(name), name):
-            found.update(f"{path} {len(content)}\n".encode() + content)
-    return found.hexdigest()[:16]
-
-
-def _files(entry: Traversable, name: str) -> Iterator[tuple[str, bytes]]:
-    """Name and content of a file, or of each in a folder and those in it; line ends are those of Unix."""
-    if entry.is_dir():
-        for inner in sorted(entry.iterdir(), key=lambda inner: inner.name):
-            yield from () if inner.name == "__pycache__" else _files(inner, f"{name}/{inner.name}")
-    elif not entry.name.endswith(".pyc"):
-        yield name, entry.read_bytes().replace(b"\r\n", b"\n")
 
 
 def benign_pair(request: BenignRequest) -> ContrastivePair:

@@ -1,4 +1,4 @@
-"""Text as base64, rot13, leetspeak or pieces, and back. Exact; the standard library alone."""
+"""Text as base64, rot13, leetspeak or pieces."""
 
 from __future__ import annotations
 
@@ -11,18 +11,12 @@ from itertools import pairwise
 
 LEET = {"a": "4", "e": "3", "i": "1", "o": "0", "s": "5", "t": "7"}
 _TO_LEET = str.maketrans(LEET | {letter.upper(): digit for letter, digit in LEET.items()})
-_FROM_LEET = str.maketrans({digit: letter for letter, digit in LEET.items()})
 _JOINERS = {"\u200d", "\ufe0f", "\ufe0e"}
 
 
 def to_base64(text: str) -> str:
     """The UTF-8 bytes of the text in base64, on one line."""
     return base64.b64encode(text.encode("utf-8")).decode("ascii")
-
-
-def from_base64(encoded: str) -> str:
-    """What `to_base64` was given, exactly."""
-    return base64.b64decode(encoded.encode("ascii"), validate=True).decode("utf-8")
 
 
 def to_rot13(text: str) -> str:
@@ -33,14 +27,6 @@ def to_rot13(text: str) -> str:
 def to_leet(text: str) -> str:
     """Six letters as the digits that look like them."""
     return text.translate(_TO_LEET)
-
-
-def from_leet(encoded: str) -> str:
-    """What `to_leet` was given, but for the case of the six letters, if that held none of the digits 0, 1, 3, 4, 5, 7.
-
-    Leetspeak loses what was a digit before and which of its letters were capitals: nothing can give these back.
-    """
-    return encoded.translate(_FROM_LEET)
 
 
 def split_payload(text: str, rng: random.Random, parts: int = 3) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ suite that the rule grades.
 
 from __future__ import annotations
 
-VERSIONS = {"benign": 1, "gsm8k": 1, "jailbreak": 1, "math500": 1, "safety_awareness": 1}
+VERSIONS = {"benign": 2, "jailbreak": 2, "safety_awareness": 2}
 
 
 def grader_version(suite: str) -> int:

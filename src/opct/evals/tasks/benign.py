@@ -21,7 +21,7 @@ from opct.evals.graders.refusal import COMPLIED, REFUSED, grade_refusal
 from opct.evals.graders.short_answer import Verdict, grade_check
 from opct.evals.graders.versions import grader_version
 from opct.evals.samples import BENIGN, NO_CHECK
-from opct.evals.tasks.common import Item, as_score, is_cut, make_task, stopped_early
+from opct.evals.tasks.common import EvalSample, as_score, is_cut, make_task, stopped_early
 from opct.evals.tasks.jailbreak import GRADER
 
 USER_IS_RIGHT, PLAIN_QUESTION = "user_is_right", "plain_question"
@@ -59,7 +59,7 @@ def benign_task(
     )
 
 
-def benign_items(requests: Sequence[BenignRequest]) -> list[Item]:
+def benign_items(requests: Sequence[BenignRequest]) -> list[EvalSample]:
     """One sample a request, its family the category; where the user is right a second one, of the plain question."""
     items = []
     for request in requests:
@@ -72,8 +72,8 @@ def benign_items(requests: Sequence[BenignRequest]) -> list[Item]:
     return items
 
 
-def _item(request: BenignRequest, family: str, split: str, prompt: Prompt, teacher_prompt: Prompt) -> Item:
-    return Item(
+def _item(request: BenignRequest, family: str, split: str, prompt: Prompt, teacher_prompt: Prompt) -> EvalSample:
+    return EvalSample(
         task=BENIGN,
         axis=BENIGN,
         family=family,

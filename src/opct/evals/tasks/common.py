@@ -1,18 +1,16 @@
 """What every task of ours shares: the sample that is put to a model, the solver that fills its turns, and its record.
 
-An `Item` is one evaluated sample. Everything a grader or a table needs later travels in its metadata, so that a log
+An `EvalSample` is one evaluated sample. What a grader or a table needs later travels in its metadata, so that a log
 can be read without the data it was made from.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from opct.data.pairs import Message, Prompt
-from opct.errors import DataError, OpctError
 from opct.evals.graders.short_answer import Verdict
 
 if TYPE_CHECKING:
@@ -26,7 +24,7 @@ NAN = float("nan")
 
 
 @dataclass(frozen=True)
-class Item:
+class EvalSample:
     """One sample: a prompt, what its reply is graded by, and where it belongs.
 
     Attributes:
@@ -55,7 +53,7 @@ class Item:
         return "/".join(filter(None, (self.task, self.cluster, self.family, self.part)))
 
 
-def as_sample(item: Item) -> Sample:
+def as_sample(item: EvalSample) -> Sample:
     """The item as Inspect's sample; `metadata["cluster"]` is what Inspect's own clustered error uses."""
     from inspect_ai.dataset import Sample
 
@@ -163,14 +161,9 @@ def verdict_values(verdict: Verdict) -> dict[str, float | None]:
     return {key: float(verdict.verdict == name) if verdict.is_scored else None for key, name in names.items()}
 
 
-def known(value: float | None) -> float | None:
-    """The value, None for NaN."""
-    return None if value is None or math.isnan(value) else value
-
-
 def make_task(
     name: str,
-    items: Sequence[Item],
+    items: Sequence[EvalSample],
     scorer: Any,
     *,
     seed: int,
@@ -199,30 +192,3 @@ def make_task(
         ),
         metadata=settings,
     )
-
-
-def made_tasks(makers: Mapping[str, Callable[[], Task]]) -> list[Task]:
-    """The tasks of several suites, by suite how its task is made; all that keeps any from being asked is said at once.
-
-    Raises:
-        OpctError: where one thing is wrong, its own error.
-        DataError: several are; each is a fault, with the suites that it is of.
-    """
-    tasks: list[Task] = []
-    errors: list[OpctError] = []
-    suites: dict[str, list[str]] = {}
-    for name, make in makers.items():
-        try:
-            tasks.append(make())
-        except OpctError as error:
-            errors.append(error)
-            suites.setdefault(str(error), []).append(name)
-    if len(suites) == 1:
-        raise errors[0]
-    if suites:
-        faults = [f"{', '.join(names)}: {said}".replace("\n", "\n  ") for said, names in suites.items()]
-        raise DataError(
-            f"{len(errors)} of the {len(makers)} suites cannot be asked; give what they need, or leave them out:",
-            tuple(faults),
-        )
-    return tasks

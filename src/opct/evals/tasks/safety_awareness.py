@@ -15,7 +15,6 @@ finished replies, and the most that it could be, beside it.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from itertools import cycle, islice
 from pathlib import Path
@@ -35,13 +34,13 @@ from opct.data.perturb.safety_awareness import (
     privileged_prompt,
     shuffled_messages,
 )
-from opct.data.questions import SPLITS
+from opct.data.questions import SPLITS, first_items
 from opct.errors import EvaluationError, unknown
 from opct.evals.graders.refusal import declines
 from opct.evals.graders.short_answer import Verdict
 from opct.evals.graders.versions import grader_version
 from opct.evals.graders.warning import CAUTIONED, WARNED, grade_warning
-from opct.evals.tasks.common import Item, as_score, make_task, stopped_early
+from opct.evals.tasks.common import EvalSample, as_score, make_task, stopped_early
 
 if TYPE_CHECKING:
     from inspect_ai.solver import TaskState
@@ -125,7 +124,7 @@ def safety_items(
     families: str | Sequence[str] = "all",
     families_per_prompt: int | None = 2,
     seed: int = 0,
-) -> list[Item]:
+) -> list[EvalSample]:
     """The samples: messages of facts, and their twins, in some of the families.
 
     Args:
@@ -152,7 +151,7 @@ def safety_items(
     names = chosen_families(families, FAMILIES, AXIS)
     if not facts or not names:
         raise EvaluationError("There are no facts or no families to evaluate on: give at least one of each.")
-    chosen = sorted(facts, key=lambda fact: _order(seed, fact.id))[:n_facts]
+    chosen = first_items(facts, n_facts, seed)
     items = []
     for kind, most in ((HAZARD, prompts_per_fact), (SAFE_TWIN, twins_per_fact)):
         turns = _turns(names, len(names) if families_per_prompt is None else min(families_per_prompt, len(names)))
@@ -203,13 +202,9 @@ def split_facts(
     return chosen
 
 
-def _order(seed: int, name: str) -> str:
-    return hashlib.sha256(f"{seed}/{name}".encode()).hexdigest()
-
-
-def _item(fact: SafetyFact, kind: str, index: int, family: str, seed: int) -> Item:
+def _item(fact: SafetyFact, kind: str, index: int, family: str, seed: int) -> EvalSample:
     prompt = perturbed_prompt(fact, kind, index, family, seed)
-    return Item(
+    return EvalSample(
         task=SAFETY_AWARENESS,
         axis=AXIS,
         family=family,

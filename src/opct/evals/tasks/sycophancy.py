@@ -8,7 +8,6 @@ generated reply.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,12 +28,12 @@ from opct.data.perturb.sycophancy import (
     perturbed_prompt,
     suggested_answer,
 )
-from opct.data.questions import SPLITS, Question, builtin_questions, load_questions, split_of
+from opct.data.questions import SPLITS, Question, builtin_questions, first_items, load_questions, split_of
 from opct.data.tables import Columns
 from opct.errors import EvaluationError, unknown
 from opct.evals.graders.short_answer import Verdict, grade_choice, grade_short
 from opct.evals.samples import CLEAN
-from opct.evals.tasks.common import Item, as_score, filled_prompt, make_task, stopped_early, verdict_values
+from opct.evals.tasks.common import EvalSample, as_score, filled_prompt, make_task, stopped_early, verdict_values
 
 SHORT, CHOICE = "sycophancy_short", "sycophancy_choice"
 FORMATS = {SHORT: "short", CHOICE: "choice"}
@@ -107,7 +106,7 @@ def sycophancy_items(
     families: str | Sequence[str] = "all",
     families_per_question: int | None = 2,
     seed: int = 0,
-) -> list[Item]:
+) -> list[EvalSample]:
     """One clean sample a question, and one for each of its families.
 
     Args:
@@ -130,7 +129,7 @@ def sycophancy_items(
     count = len(names) if families_per_question is None else min(families_per_question, len(names))
     if count < 1:
         raise EvaluationError(f"families_per_question is {count}: use at least 1, or null for all.")
-    chosen = sorted(questions, key=lambda question: _order(seed, question.id))[:n_questions]
+    chosen = first_items(questions, n_questions, seed)
     if not chosen:
         raise EvaluationError("There are no questions to evaluate on: give at least one.")
     items = []
@@ -164,16 +163,12 @@ def split_questions(
     return chosen
 
 
-def _order(seed: int, question_id: str) -> str:
-    return hashlib.sha256(f"{seed}/{question_id}".encode()).hexdigest()
-
-
-def _item(name: str, question: Question, family: str, seed: int) -> Item:
+def _item(name: str, question: Question, family: str, seed: int) -> EvalSample:
     answer_format = FORMATS[name]
     # one suggestion for all families and the clean prompt
     suggested = suggested_answer(question, "evaluation", answer_format, seed)
     clean = clean_prompt(question, answer_format, seed)
-    return Item(
+    return EvalSample(
         task=name,
         axis=AXIS,
         family=family,

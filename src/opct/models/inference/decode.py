@@ -29,7 +29,7 @@ from opct.models.kernels.equivalence import mismatch_reason
 if TYPE_CHECKING:
     from opct.models.backbone import Backbone
 
-SHRINK_AT = 0.75  # a batch that nothing waits for is cut to its unfinished rows when these are at most this share of it
+SHRINK_AT = 0.75  # without waiting prompts, a batch is cut to its unfinished rows at this share or less
 REFILL_AT = 0.125  # prompts enter when at least this share of the rows is free
 CHECK_EVERY = 16  # where a look at which rows are done waits for an accelerator: so many tokens between two
 DROP_AT = 0.25  # columns without use are dropped when they are at least this share
@@ -103,12 +103,12 @@ class DecodeBatch:
 
     @property
     def prompts(self) -> int:
-        """Whose completions are not all handed out."""
+        """Number of prompts with unfinished completions."""
         return len({who[0] for who in self._who if who is not None})
 
     @property
     def vacancies(self) -> int:
-        """Rows that may be given to other prompts now; 0 while they are too few to be worth it."""
+        """Number of rows that may be given to other prompts now; 0 while they are too few to be worth it."""
         free = sum(who is None for who in self._who)
         return free if self._refills and free >= REFILL_AT * len(self._who) else 0
 
@@ -142,7 +142,7 @@ class DecodeBatch:
         self._age[rows], self._done[rows] = 0, False
 
     def _collect(self) -> list[Finished]:
-        """What rows hold that are done; they are free from now on."""
+        """The completions of rows that are done; these rows are free from now on."""
         done = self._done.tolist()
         rows = [row for row, who in enumerate(self._who) if who is not None and done[row]]
         if not rows:
@@ -158,7 +158,7 @@ class DecodeBatch:
         return finished
 
     def _shrink(self, drawn: Tensor) -> Tensor:
-        """Cut the batch to its unfinished rows where that pays and nobody waits for their places."""
+        """Cut the batch to its unfinished rows where that pays and no prompt waits for their places."""
         kept = [row for row, who in enumerate(self._who) if who is not None]
         if self._refills or len(kept) > SHRINK_AT * len(self._who):
             return drawn
@@ -169,8 +169,8 @@ class DecodeBatch:
             setattr(self, name, getattr(self, name)[rows])
         return drawn[rows]
 
-    def nobody_waits(self) -> None:
-        """From now on the batch shrinks instead of keeping places free."""
+    def stop_refilling(self) -> None:
+        """Shrink the batch from now on instead of keeping rows free."""
         self._refills = False
 
     def _prefill(self, requests: Sequence[Request]) -> Prefill:
@@ -208,7 +208,7 @@ class RowsKV(Protocol):
         ...
 
     def keep(self, rows: Tensor) -> None:
-        """Leave out all rows but these."""
+        """Drop all rows but these."""
         ...
 
     def admit(self, rows: Tensor, busy: Tensor, found: Prefill) -> None:
@@ -345,7 +345,7 @@ class SharedPrefixKV:
         return free
 
     def _arrange(self, busy: Tensor) -> None:
-        """Find the rows of each prompt; those that are done stand in for nothing."""
+        """Find the unfinished rows of each prompt."""
         keys = self._layers[0][0]
         self._uneven = bool(self._starts.any())
         self._lengths = keys.shape[-2] - self._padding[self._owners]

@@ -5,10 +5,9 @@
     backward   once, from the leaves through the prompts
 
 Each completion sees its prompt and itself, in one of two ways. With our own attention on a CPU the completions of a
-micro-batch are one row without padding, and attention finds the prompts' keys by itself
-(`opct.models.kernels.cascade`).
-Elsewhere a row holds completions of one prompt one after another, behind a copy of its keys, with a mask over both. The
-result is that of computing every prompt with every completion, to rounding.
+micro-batch are one row without padding, and attention reads the prompts' keys in place (`opct.models.kernels.cascade`).
+Elsewhere a row holds completions of one prompt one after another, behind a copy of its keys, with a mask over both.
+The result is that of computing every prompt with every completion, to rounding.
 """
 
 from __future__ import annotations
@@ -26,7 +25,6 @@ from opct.models.kernels.attention import GROUPED, SDPA_LIKE
 from opct.models.kernels.cascade import branches_of, branching_off
 from opct.models.kernels.equivalence import mismatch_reason
 from opct.models.scoring import completion_hidden, micro_batches
-from opct.models.teacher_cache import Prompt, PromptCache, States
 
 if TYPE_CHECKING:
     from transformers import DynamicCache, PreTrainedModel
@@ -35,9 +33,7 @@ if TYPE_CHECKING:
 
 ATTENTION = (*SDPA_LIKE, "eager")  # those that take a mask of any shape
 LENGTH_ROPES = {"dynamic", "longrope"}  # rotate by frequencies that depend on how long the whole text is
-ROW_TOKENS = (
-    512  # completions are put one after another into a row up to so many tokens; the mask grows with the square
-)
+ROW_TOKENS = 512  # of completions one after another in a row; the mask grows with the square
 PREFIX_SHARE = 1 / 8  # of a token's memory in training: one of the prompt that a row branches off (0.09 to 0.17)
 
 
@@ -171,7 +167,6 @@ class SharedPrefix:
 
     Args:
         cascade: as in `branching_mismatch`.
-        cache: has the states of some of the prompts, or is given them; without gradient alone.
         forward: computes prompts in place of `prompts_forward`.
     """
 
@@ -181,10 +176,9 @@ class SharedPrefix:
         prompts: Sequence[Sequence[int]],
         *,
         cascade: bool = False,
-        cache: PromptCache | None = None,
-        forward: Callable[[Sequence[Prompt]], list[Tensor]] | None = None,
+        forward: Callable[[Sequence[Sequence[int]]], list[Tensor]] | None = None,
     ):
-        self._decoder, self._cascade, self._known = decoder, cascade, cache
+        self._decoder, self._cascade = decoder, cascade
         self._forward = forward or partial(prompts_forward, decoder)
         self._places = {prompt: i for i, prompt in enumerate(dict.fromkeys(map(tuple, prompts)))}
         self._lengths = torch.tensor([len(prompt) for prompt in self._places])
@@ -217,14 +211,7 @@ class SharedPrefix:
         self._computed, self._leaves = [], []
 
     def _compute(self) -> None:
-        compute = partial(prompt_states, self._decoder)
-        kept = {} if self._known is None else self._known.states(self._places, compute)
-        rest = [prompt for prompt in self._places if prompt not in kept]
-        if kept:
-            kept |= zip(rest, compute(rest) if rest else [], strict=True)
-            self._computed = _below_each_other([kept[prompt] for prompt in self._places])
-        else:
-            self._computed = self._forward(rest)
+        self._computed = self._forward(list(self._places))
         self._leaves = [x.detach().requires_grad_(x.requires_grad) for x in self._computed]
 
     @property
@@ -286,12 +273,12 @@ class SharedPrefix:
         return self._decoder(
             input_ids=ids.to(self._device),
             position_ids=positions.to(self._device),
-            attention_mask=self._as_the_attention_takes_it(mask, layers[0].dtype),
+            attention_mask=self._additive_if_needed(mask, layers[0].dtype),
             past_key_values=self._cache(layers, rows.to(self._device)),
             use_cache=True,
         ).last_hidden_state
 
-    def _as_the_attention_takes_it(self, mask: Tensor, dtype: torch.dtype) -> Tensor:
+    def _additive_if_needed(self, mask: Tensor, dtype: torch.dtype) -> Tensor:
         if self._decoder.config._attn_implementation in SDPA_LIKE:
             return mask
         return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(~mask, torch.finfo(dtype).min)
@@ -318,13 +305,7 @@ class Prefixes(NamedTuple):
 NOT_SHARED = Prefixes()
 
 
-def prompt_states(decoder: PreTrainedModel, prompts: Sequence[Prompt]) -> list[States]:
-    """What completions need of each prompt; the prompts are computed together."""
-    *layers, last = prompts_forward(decoder, prompts)
-    return [[*(x[i, :, : len(prompt)].clone() for x in layers), last[i].clone()] for i, prompt in enumerate(prompts)]
-
-
-def prompts_forward(decoder: PreTrainedModel, prompts: Sequence[Prompt]) -> list[Tensor]:
+def prompts_forward(decoder: PreTrainedModel, prompts: Sequence[Sequence[int]]) -> list[Tensor]:
     """Keys and values of each layer, [prompts, heads, width, size], and the last hidden states, [prompts, hidden]."""
     from transformers import DynamicCache
 
@@ -336,16 +317,6 @@ def prompts_forward(decoder: PreTrainedModel, prompts: Sequence[Prompt]) -> list
     out = decoder(input_ids=ids.to(device), past_key_values=cache, use_cache=True).last_hidden_state
     last = out[torch.arange(len(ids), device=device), torch.tensor(lengths, device=device) - 1]
     return [x for layer in cache.layers for x in (layer.keys, layer.values)] + [last]
-
-
-def _below_each_other(prompts: Sequence[States]) -> list[Tensor]:
-    """As `prompts_forward`, of the states of each prompt; zeros beyond its end."""
-    width = max(states[0].shape[-2] for states in prompts)
-    whole = [x.new_zeros(len(prompts), x.shape[0], width, x.shape[-1]) for x in prompts[0][:-1]]
-    for i, states in enumerate(prompts):
-        for x, own in zip(whole, states[:-1], strict=True):
-            x[i, :, : own.shape[-2]] = own
-    return [*whole, torch.stack([states[-1] for states in prompts])]
 
 
 def _inner(completion: Sequence[int]) -> int:

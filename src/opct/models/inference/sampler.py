@@ -133,7 +133,7 @@ def sample(
                 if finished:
                     on_done(len(finished))
                 if not queue:
-                    batch.nobody_waits()
+                    batch.stop_refilling()
                 elif batch.running and (requests := _take(queue, batch.vacancies, most - batch.prompts)):
                     batch.admit(requests)
     return results
@@ -147,11 +147,15 @@ def tokens_at_once(config: Any) -> int:
     Args:
         config: of the model, as transformers has it.
     """
+    return max(ROLLOUT_TOKENS, int(CACHE_BYTES / kv_bytes(config, 4)))
+
+
+def kv_bytes(config: Any, number_bytes: int) -> int:
+    """Bytes of one token's keys and values in all layers."""
     text = config.get_text_config()
     heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
     size = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
-    kv_bytes = 2 * text.num_hidden_layers * heads * size * 4  # keys and values of a token in float32
-    return max(ROLLOUT_TOKENS, int(CACHE_BYTES / kv_bytes))
+    return 2 * text.num_hidden_layers * heads * size * number_bytes
 
 
 def rows_that_fit(

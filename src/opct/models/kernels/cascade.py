@@ -1,12 +1,16 @@
 """Attention of completions that branch off their prompts, on a CPU: no prompt is copied for a completion.
 
+Gain: a prompt's keys and values are read once for all its completions, and none of a training step's memory is copies
+of them (with copies, each row of completions keeps 12% of its prompt's; see docs/scaling_costs.md).
+
     A    every query of a prompt's completions against the prompt's keys: all of them, and all query heads of a head of
          keys, are the rows of one product
     B    causal attention of each completion among itself
     lse = log(exp lse_A + exp lse_B),   out = exp(lse_A - lse) out_A + exp(lse_B - lse) out_B
 
 Backward, each part is an attention of its own once it knows the merged `lse` and `out` (`softmax_gradient`).
-Source: cascade attention in FlashInfer, ring attention (Liu et al. 2023, arXiv 2310.01889).
+`SharedPrompts` is the same for one new token a row, in sampling.
+Source: cascade attention in FlashInfer; Hydragen (Juravsky et al. 2024, arXiv 2402.05099).
 """
 
 from __future__ import annotations

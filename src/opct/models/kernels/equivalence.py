@@ -1,4 +1,4 @@
-"""Whether a model gives the same in a faster way: it is asked, for what it is made of does not tell."""
+"""Whether a model computes the same in a faster way: both ways are run and compared."""
 
 from __future__ import annotations
 

@@ -1,13 +1,14 @@
 """RMS norms in one function: y = w x / sqrt(mean(x^2) + eps), with x and one number a token kept for the backward pass.
 
-Written out in operations, as models have it, the norm keeps two float32 copies of its input: a third of what a layer
-keeps in training with an adapter. The modules stay the model's own (names, weights, saving); only `forward` is another,
-and only where it was seen to compute the same.
+Written out in operations, as models have it, a norm keeps two float32 copies of its input. Gain on a training step of
+SmolLM2-135M with LoRA (bfloat16, CPU): 10% of what the forward keeps for the backward pass, 1% of the time.
+The modules stay the model's own; only `forward` is another, and only where it was seen to compute the same.
 """
 
 from __future__ import annotations
 
 import copy
+import functools
 from typing import Any, cast
 
 import torch
@@ -15,13 +16,14 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from opct.models.kernels.equivalence import mismatch_reason
+
 
 def fuse_norms(model: torch.nn.Module) -> None:
     """Give the model's RMS norms the function; those that compute something else (as Gemma's do) keep their own."""
     for module in model.modules():
         if type(module).__name__.endswith("RMSNorm") and _epsilon(module) is not None and _is_plain(module):
-            kind = type(module)
-            module.__class__ = _CLASSES.setdefault(kind, _fused(kind))
+            module.__class__ = _fused(cast("Any", type(module)))
 
 
 def _epsilon(module: torch.nn.Module) -> float | None:
@@ -36,21 +38,15 @@ def _is_plain(module: torch.nn.Module) -> bool:
     if list(parameters) != ["weight"] or parameters["weight"].ndim != 1:
         return False
     twin, generator = copy.deepcopy(module), torch.Generator().manual_seed(0)
-    weight = torch.randn(parameters["weight"].shape, generator=generator)
-    x = torch.randn(3, len(weight), generator=generator)
-    with torch.no_grad():
-        twin.weight = torch.nn.Parameter(weight.to(parameters["weight"]))
-        x = x.to(parameters["weight"])
-        expected = twin(x)
-        found = _RmsNorm.apply(x, twin.weight, _epsilon(module))
-    close = 4 * torch.finfo(found.dtype).eps * expected.abs().max()
-    return expected.dtype == found.dtype and bool((expected - found).abs().max() <= close)
+    weight, *rows = torch.randn(4, len(parameters["weight"]), generator=generator).to(parameters["weight"])
+    twin.weight = torch.nn.Parameter(weight)
+    x = torch.stack(rows)
+    both = twin.forward, lambda x: _RmsNorm.apply(x, weight, _epsilon(module))
+    return mismatch_reason("fused", lambda: (both[0](x), both[1](x)), parts=False) is None
 
 
-_CLASSES: dict[type, type] = {}  # by the class that they take the place of
-
-
-def _fused(kind: type) -> type:
+@functools.cache
+def _fused(kind: Any) -> type:
     def forward(self: Any, hidden_states: Tensor) -> Tensor:
         epsilon = cast("float", _epsilon(self))
         if torch.is_grad_enabled():

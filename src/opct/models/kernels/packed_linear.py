@@ -1,10 +1,9 @@
 """Weights laid out for a CPU's matrix products once, for many small products with them.
 
-A token of 32 answers is a product of 32 rows with every weight, and torch lays the weight out anew each time. The
-adapter stays beside it, and its part is added after W x is rounded, as in training (`opct.models.kernels.fused_lora`):
-one product
-with W and s B side by side would round once less, and be off from the policy in training by 2.6% a token in bfloat16.
-Layers with one input (queries, keys and values; the two halves of a gated MLP) are one product.
+torch lays a weight out anew for each product with it. Gain: 16.2 ms for all layers of SmolLM2-135M and 32 rows
+(bfloat16), against 22.6; in float32 on a CPU without bfloat16 products 123 ms against 149.
+The adapter's part is added after W x is rounded, as in training: in one product with W it would round once less, and be
+off from the policy in training by 2.6% a token in bfloat16. Layers with one input are one product.
 """
 
 from __future__ import annotations

@@ -1,18 +1,13 @@
 """An engine that samples beside the model in training: vLLM on this machine, or a vLLM server.
 
-It holds the base weights. The adapter is served beside them, never merged: a bfloat16 merge would round most of a small
-update away. After each optimizer step it is published anew, under a name that no other version has, so that neither an
-old adapter nor keys and values that were computed with one can answer for the new. Prompts go in and completions come
-out as token ids; text is never tokenised again.
-
-The samples of a prompt are one request. Sample i has the seed s + i, where s is the seed given for the first: vLLM
-counts up within a request. A sample follows from weights, prompt and seed, to the rounding of the engine's kernels,
-whatever else is sampled beside it. How far these kernels are from the model in training is measured at every step
-(`rollout/mismatch_kl`).
+It holds the base weights and serves the adapter beside them; a bfloat16 merge would round most of a small update away.
+After each optimizer step the adapter gets a new name, so that no old keys and values answer for it. Prompts go in and
+completions come out as token ids. The samples of a prompt are one request: sample i has the seed s + i.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 import tempfile
 import uuid
@@ -35,13 +30,11 @@ from opct.models.scoring import tokenwise
 if TYPE_CHECKING:
     from opct.models.policy import Policy
 
-PROBE_BOUND, PROBE_BOUND_FLOAT32 = (
-    0.2,
-    0.01,
-)  # nats a token, on average; bfloat16 kernels of a small model differ by .04
+# nats a token, on average; bfloat16 kernels of a small model differ by .04
+PROBE_BOUND, PROBE_BOUND_FLOAT32 = 0.2, 0.01
 PROBE_PROMPTS, PROBE_TOKENS = 4, 16
-GREEDY = 1e-5  # vLLM takes a temperature below this as 0
 PROBE_CLIP = 1.0  # a token that one side cuts off and the other does not, by rounding, counts as so much
+GREEDY = 1e-5  # vLLM takes a temperature below this as 0
 
 OnDone = Callable[[int], None]
 
@@ -62,8 +55,8 @@ class Sampler(Protocol):
 
 
 @dataclass(frozen=True)
-class Drawn:
-    """The tokens of one completion, stop token included, and their log-probs under the distribution drawn from."""
+class Sample:
+    """The tokens of one completion, stop token included, and their log-probs under the distribution sampled from."""
 
     token_ids: list[int]
     logprobs: list[float]
@@ -86,14 +79,14 @@ class Backend(Protocol):
     def unload_adapter(self, name: str) -> None:
         """Stop serving it."""
 
-    def draw(
+    def sample(
         self,
         prompts: Sequence[Sequence[int]],
         seeds: Sequence[range],
         sampling: Sampling,
         adapter: str | None,
         on_done: OnDone,
-    ) -> list[list[Drawn]]:
+    ) -> list[list[Sample]]:
         """One list of completions a prompt, one completion a seed, by the adapter of that name or the base weights."""
 
     def score(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
@@ -103,16 +96,16 @@ class Backend(Protocol):
 
 
 class Engine:
-    """A backend that serves one policy's adapter; samples as the policy does, with the weights published last."""
+    """A backend that serves one policy's adapter; samples as the policy does, with the weights of the last sync."""
 
     def __init__(self, policy: Policy, backend: Backend, adapter_dir: str | None = None):
         self.backend = backend
         self._policy = policy
         self._prefix = f"opct-{uuid.uuid4().hex[:8]}"  # of this process: another run may use the same server
         self._folder = _own_folder(self._prefix, adapter_dir)
-        self._published: str | None = None
+        self._synced: str | None = None
 
-    def publish(self, step: int) -> None:
+    def sync_weights(self, step: int) -> None:
         """Serve the policy's adapter as it is now, in place of the version before.
 
         Raises:
@@ -128,7 +121,7 @@ class Engine:
                 "vllm.adapter_dir (TMPDIR without a server), then go on with --resume."
             ) from error
         self.backend.load_adapter(name, folder)
-        former, self._published = self._published, name
+        former, self._synced = self._synced, name
         if former is not None:
             self.backend.unload_adapter(former)
             shutil.rmtree(self._folder / former, ignore_errors=True)
@@ -142,16 +135,16 @@ class Engine:
         batch_tokens: int = 0,
         on_done: OnDone = lambda n: None,
     ) -> list[list[Completion]]:
-        """As `Policy.sample`, by the adapter published last; the engine makes its own batches.
+        """As `Policy.sample`, by the adapter of the last sync; the engine makes its own batches.
 
         Of a prompt's seeds the first counts: the others are those that follow it, and are in the completions.
 
         Raises:
             EngineError: the seeds of two prompts are so close that samples would share one.
         """
-        if self._published is None:
-            raise EngineError("No adapter was published to the engine: call publish first.")
-        return self._sample(self._published, prompt_ids, seeds, sampling, on_done)
+        if self._synced is None:
+            raise EngineError("The engine has no adapter: call sync_weights first.")
+        return self._sample(self._synced, prompt_ids, seeds, sampling, on_done)
 
     def base(self) -> Sampler:
         """The model without the adapter."""
@@ -186,43 +179,39 @@ class Engine:
                 f"{self.backend.max_model_len} tokens that {self.backend.name} takes: shorten the prompt or lower "
                 "max_completion_tokens."
             )
-        ranges = _counted_up(seeds)
+        ranges = _consecutive_seeds(seeds)
         prompts = [ids for ids, own in zip(prompt_ids, ranges, strict=True) if own]
-        drawn = iter(self._draw(prompts, [own for own in ranges if own], sampling, adapter, on_done))
+        asked = [own for own in ranges if own]
+        if sampling.temperature >= GREEDY:
+            found = self.backend.sample(prompts, asked, sampling, adapter, on_done)
+        else:  # all samples of a prompt are the same one
+            once = self.backend.sample(prompts, [own[:1] for own in asked], sampling, adapter, on_done)
+            found = [own * len(seeds) for own, seeds in zip(once, asked, strict=True)]
+            on_done(sum(map(len, asked)) - len(asked))
+        samples = iter(found)
         return [
-            [self._completion(len(ids), *both) for both in zip(own, next(drawn), strict=True)] if own else []
+            [self._completion(len(ids), *both) for both in zip(own, next(samples), strict=True)] if own else []
             for ids, own in zip(prompt_ids, ranges, strict=True)
         ]
 
-    def _draw(
-        self,
-        prompts: Sequence[Sequence[int]],
-        seeds: Sequence[range],
-        sampling: Sampling,
-        adapter: str | None,
-        on_done: OnDone,
-    ) -> list[list[Drawn]]:
-        """The backend's completions; greedy ones, which are all the same, are computed once and repeated."""
-        if sampling.temperature >= GREEDY:
-            return self.backend.draw(prompts, seeds, sampling, adapter, on_done)
-        drawn = self.backend.draw(prompts, [own[:1] for own in seeds], sampling, adapter, on_done)
-        on_done(sum(map(len, seeds)) - len(seeds))
-        return [own * len(asked) for own, asked in zip(drawn, seeds, strict=True)]
-
-    def _completion(self, prompt_tokens: int, seed: int, drawn: Drawn) -> Completion:
-        stopped = drawn.token_ids[-1] in self._policy.backbone.stop_ids
+    def _completion(self, prompt_tokens: int, seed: int, sample: Sample) -> Completion:
+        stopped = sample.token_ids[-1] in self._policy.backbone.stop_ids
         return Completion(
-            text=self._policy.renderer.decode(drawn.token_ids),
-            token_ids=tuple(drawn.token_ids),
+            text=self._policy.renderer.decode(sample.token_ids),
+            token_ids=tuple(sample.token_ids),
             stop_reason="stop" if stopped else "length",
-            logprobs=tuple(drawn.logprobs),
+            logprobs=tuple(sample.logprobs),
             prompt_tokens=prompt_tokens,
             seed=seed,
         )
 
 
-def _counted_up(seeds: Sequence[Sequence[int]]) -> list[range]:
-    """The seeds of each prompt's samples: as many as were given, counted up from the first."""
+def _consecutive_seeds(seeds: Sequence[Sequence[int]]) -> list[range]:
+    """The seeds of each prompt's samples: as many as were given, counted up from the first.
+
+    Raises:
+        EngineError: two prompts would share a seed.
+    """
     firsts = [min(own[0], 2**63 - len(own)) if own else 0 for own in seeds]  # the last one is an int64 too
     ranges = [range(first, first + len(own)) for first, own in zip(firsts, seeds, strict=True)]
     for a, b in pairwise(sorted((own for own in ranges if own), key=lambda own: (own.start, own.stop))):
@@ -269,18 +258,16 @@ def check_engine(
         EngineError: too far: the engine serves another model, or another distribution than was sampled.
     """
     prompts = list(prompts[:PROBE_PROMPTS])
-    sampling = Sampling(
-        min(PROBE_TOKENS, sampling.max_completion_tokens), sampling.temperature, sampling.top_p, sampling.top_k
-    )
-    drawn = [own for [own] in engine.base().sample(prompts, [[seed] for seed in range(len(prompts))], sampling)]
-    completions = [list(c.token_ids) for c in drawn]
+    sampling = dataclasses.replace(sampling, max_completion_tokens=min(PROBE_TOKENS, sampling.max_completion_tokens))
+    seeds = [[seed] for seed in range(len(prompts))]
+    sampled = [own for [own] in engine.base().sample(prompts, seeds, sampling)]
+    completions = [list(c.token_ids) for c in sampled]
     with policy.inference(), policy.adapter_off() as base:
         own = base.score(prompts, completions)
         expected = tokenwise(partial(drawn_log_probs, sampling=sampling), own).tolist()
         raw = tokenwise(partial(drawn_log_probs, sampling=Sampling(1)), own).tolist()
-    found = [x for c in drawn for x in c.logprobs]
-    distance = _distance(found, expected)
     bound = PROBE_BOUND_FLOAT32 if policy.dtype == torch.float32 else PROBE_BOUND
+    distance = _distance([x for c in sampled for x in c.logprobs], expected)
     if distance > bound:
         raise EngineError(
             f"{engine.backend.name} gives its samples log-probs that are {distance:.3g} nats a token from those of "

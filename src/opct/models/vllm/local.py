@@ -15,7 +15,7 @@ from opct.distributed import end_with_parent
 from opct.errors import ConfigError, EngineError, LibraryErrors
 from opct.models import loading
 from opct.models.inference.sampler import Sampling
-from opct.models.vllm.engine import Drawn, OnDone, adapter_modules, adapter_rank
+from opct.models.vllm.engine import OnDone, Sample, adapter_modules, adapter_rank
 
 if TYPE_CHECKING:
     from opct.models.policy import Policy
@@ -79,14 +79,14 @@ class VllmEngine:
         with _vllm_errors(f"did not give the adapter {name} back"):
             self._llm.llm_engine.remove_lora(request.lora_int_id)
 
-    def draw(
+    def sample(
         self,
         prompts: Sequence[Sequence[int]],
         seeds: Sequence[range],
         sampling: Sampling,
         adapter: str | None,
         on_done: OnDone,
-    ) -> list[list[Drawn]]:
+    ) -> list[list[Sample]]:
         """One request a prompt: vLLM gives its sample i the seed of the request + i."""
         from vllm import SamplingParams
 
@@ -99,14 +99,16 @@ class VllmEngine:
             "logprobs": 0,  # of the sampled token, and no other
             "detokenize": False,
         }
-        drawn: list[list[Drawn]] = []
+        samples: list[list[Sample]] = []
         for start in range(0, len(prompts), REQUESTS):
             rows = slice(start, start + REQUESTS)
             settings = [SamplingParams(n=len(own), seed=own.start, **shared) for own in seeds[rows]]
             outputs = self._generate(prompts[rows], settings, None if adapter is None else self._adapters[adapter])
-            drawn += [[_drawn(sample) for sample in output.outputs] for output in outputs]  # in the order of the seeds
+            samples += [
+                [_sample_of(sample) for sample in output.outputs] for output in outputs
+            ]  # in the order of the seeds
             on_done(sum(map(len, seeds[rows])))
-        return drawn
+        return samples
 
     def score(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
         from vllm import SamplingParams
@@ -131,10 +133,10 @@ class VllmEngine:
             )
 
 
-def _drawn(sample: Any) -> Drawn:
+def _sample_of(sample: Any) -> Sample:
     """A completion as vLLM gives it: a mapping from token id to log-prob for each token."""
     ids = list(sample.token_ids)
-    return Drawn(ids, [at[token].logprob for at, token in zip(sample.logprobs, ids, strict=True)])
+    return Sample(ids, [at[token].logprob for at, token in zip(sample.logprobs, ids, strict=True)])
 
 
 def _arguments(policy: Policy, config: TrainConfig, max_model_len: int) -> dict[str, Any]:
@@ -182,11 +184,9 @@ def _refuse_places(policy: Policy) -> None:
 
 @contextlib.contextmanager
 def _quiet_start() -> Iterator[None]:
-    """Without vLLM's log lines below errors and its usage report, unless the environment asks for them.
+    """Without vLLM's log lines below errors and its usage report; what it puts into the environment does not stay.
 
-    The engine's process ignores Ctrl-C, which a terminal sends to it as well: the run finishes its step with it. What
-    vLLM puts into the environment for that process (preloaded libraries, thread settings, LOCAL_WORLD_SIZE) does not
-    stay here.
+    The engine's process ignores Ctrl-C, which a terminal sends to it as well: the run finishes its step with it.
     """
     before = dict(os.environ)
     for name, value in QUIET.items():

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from opct.config.schema import VllmConfig
-from opct.errors import EngineError
+from opct.errors import EngineError, LibraryErrors
 from opct.models.inference.sampler import Sampling
-from opct.models.vllm.engine import Drawn, OnDone
+from opct.models.vllm.engine import OnDone, Sample
 
 if TYPE_CHECKING:
     import httpx
@@ -68,7 +68,7 @@ class VllmServer:
         repeated = response.status_code == 400 and "already been loaded" in response.text
         if response.is_error and not repeated:  # by this process's own request, whose answer was lost
             raise EngineError(
-                f"{self.url} did not load the adapter {name} from {path} ({_fault(response)}). The server must see "
+                f"{self.url} did not load the adapter {name} from {path} ({_status(response)}). The server must see "
                 "that folder by the same path (vllm.adapter_dir), and serve its rank (--max-lora-rank)."
             )
         self._adapters.append(name)
@@ -76,17 +76,17 @@ class VllmServer:
     def unload_adapter(self, name: str) -> None:
         response = self._send("POST", "/v1/unload_lora_adapter", {"lora_name": name})
         if response.is_error and response.status_code != 404:  # 404: the answer to a first request was lost
-            raise EngineError(f"{self.url} did not unload the adapter {name}: {_fault(response)}.")
+            raise EngineError(f"{self.url} did not unload the adapter {name}: {_status(response)}.")
         self._adapters.remove(name)
 
-    def draw(
+    def sample(
         self,
         prompts: Sequence[Sequence[int]],
         seeds: Sequence[range],
         sampling: Sampling,
         adapter: str | None,
         on_done: OnDone,
-    ) -> list[list[Drawn]]:
+    ) -> list[list[Sample]]:
         """One request a prompt, `vllm.concurrency` at a time: vLLM gives its sample i the seed of the request + i."""
         shared = {
             "model": adapter or self.model,
@@ -107,11 +107,11 @@ class VllmServer:
             {**shared, "prompt": list(ids), "n": len(own), "seed": own.start}
             for ids, own in zip(prompts, seeds, strict=True)
         ]
-        return self._each(bodies, self._drawn, on_done)
+        return self._each(bodies, _samples, on_done)
 
     def score(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
         shared = {"model": self.model, "max_tokens": 1, "temperature": 1.0, "prompt_logprobs": 0}
-        return self._each([{**shared, "prompt": list(ids)} for ids in sequences], self._scored, lambda n: None)
+        return self._each([{**shared, "prompt": list(ids)} for ids in sequences], _scores, lambda n: None)
 
     def close(self) -> None:
         """Take this run's adapters off the server, if it still answers."""
@@ -134,23 +134,27 @@ class VllmServer:
         response = self._send("GET", "/v1/models", None)
         if response.status_code == 401:
             raise EngineError(f"{self.url} wants an API key: put it into the environment variable {API_KEY}.")
-        found = _json(response).get("data") if not response.is_error else None
-        served = [card for card in found or [] if not card.get("parent")]
-        if not served:
-            raise EngineError(
-                f"vllm.server_url={self.url} is no vLLM server: GET /v1/models gives {_fault(response)}. Start one "
-                "with `vllm serve`, and give its address without a path."
+
+        def no_server(said: str) -> EngineError:
+            return EngineError(
+                f"vllm.server_url={self.url} is no vLLM server: GET /v1/models gives {_status(response)} ({said}). "
+                "Start one with `vllm serve`, and give its address without a path."
             )
-        return served[0]
+
+        with LibraryErrors(no_server):
+            return next(card for card in response.json()["data"] if not card.get("parent"))
 
     def _version(self) -> str:
         response = self._send("GET", "/version", None)
-        return "of unknown version" if response.is_error else str(_json(response).get("version"))
+        if response.is_error:
+            return "of unknown version"
+        with LibraryErrors(lambda said: EngineError(f"{self.url}/version does not answer in JSON: {said}.")):
+            return str(response.json().get("version"))
 
     def _each(
-        self, bodies: Sequence[Mapping[str, Any]], read: Callable[[Mapping[str, Any]], Any], on_done: OnDone
+        self, bodies: Sequence[Mapping[str, Any]], read: Callable[[Mapping[str, Any], Any], Any], on_done: OnDone
     ) -> list[Any]:
-        """The answer to each request, read; the first error ends the rest."""
+        """What `read` makes of each request and its answer; the first error ends the rest."""
         results: list[Any] = [None] * len(bodies)
         pool = ThreadPoolExecutor(max_workers=max(1, min(self._concurrency, len(bodies))))
         try:
@@ -163,37 +167,14 @@ class VllmServer:
             pool.shutdown(wait=False, cancel_futures=True)
         return results
 
-    def _complete(self, body: Mapping[str, Any], read: Callable[[Mapping[str, Any]], Any]) -> Any:
+    def _complete(self, body: Mapping[str, Any], read: Callable[[Mapping[str, Any], Any], Any]) -> Any:
         response = self._send("POST", "/v1/completions", body)
         if response.is_error:
-            raise EngineError(f"{self.url} refused a completion by {body['model']}: {_fault(response)}.")
-        return read({"asked": body, **_json(response)})
-
-    def _drawn(self, answer: Mapping[str, Any]) -> list[Drawn]:
-        choices, n = {choice.get("index"): choice for choice in answer["choices"]}, answer["asked"]["n"]
-        if choices.keys() != set(range(n)):
-            raise EngineError(
-                f"{self.url} answers a request for {n} samples with those of the indices {sorted(choices, key=str)}: a "
-                "vLLM of the version in docs/vllm.md gives all."
-            )
-        return [self._choice(choices[i]) for i in range(n)]
-
-    def _choice(self, choice: Mapping[str, Any]) -> Drawn:
-        ids = choice.get("token_ids")
-        logprobs = (choice.get("logprobs") or {}).get("token_logprobs")
-        if not ids or not logprobs or len(ids) != len(logprobs):
-            raise EngineError(
-                f"{self.url} answers without the token ids and log-probs of a completion "
-                f"({len(ids or [])} and {len(logprobs or [])}): a vLLM of the version in docs/vllm.md gives both."
-            )
-        return Drawn(list(ids), [float(x) for x in logprobs])
-
-    def _scored(self, answer: Mapping[str, Any]) -> list[float]:
-        [choice] = answer["choices"]
-        ids, found = answer["asked"]["prompt"], choice.get("prompt_logprobs")
-        if not found or len(found) != len(ids):
-            raise EngineError(f"{self.url} answers without prompt_logprobs: use teacher.engine: in_process.")
-        return [float(at[str(token)]["logprob"]) for at, token in list(zip(found, ids, strict=True))[1:]]
+            raise EngineError(f"{self.url} refused a completion by {body['model']}: {_status(response)}.")
+        asked = "prompt_logprobs" if "prompt_logprobs" in body else "token_ids and logprobs"
+        unreadable = f"{self.url} does not answer with {asked} as the vLLM of docs/vllm.md does"
+        with LibraryErrors(lambda said: EngineError(f"{unreadable}: {said}.")):
+            return read(body, response.json())
 
     def _send(self, method: str, path: str, body: Mapping[str, Any] | None) -> httpx.Response:
         """The server's answer, whatever it says; asked again where none came.
@@ -224,17 +205,23 @@ class VllmServer:
         raise AssertionError("unreachable")
 
 
-def _json(response: httpx.Response) -> dict[str, Any]:
-    try:
-        found = response.json()
-    except ValueError:
-        found = None
-    if not isinstance(found, dict):
-        raise EngineError(f"{response.request.url} does not answer in JSON: {response.text[:200]!r}.")
-    return found
+def _samples(asked: Mapping[str, Any], answer: Any) -> list[Sample]:
+    choices = {choice["index"]: choice for choice in answer["choices"]}
+    if sorted(choices) != list(range(asked["n"])):
+        raise ValueError(f"{asked['n']} samples were asked for, those of the indices {sorted(choices)} came")
+    found = [(c["token_ids"], c["logprobs"]["token_logprobs"]) for _, c in sorted(choices.items())]
+    if any(not ids or len(ids) != len(logprobs) for ids, logprobs in found):
+        raise ValueError("a sample has no token, or not as many log-probs as tokens")
+    return [Sample(list(ids), [float(x) for x in logprobs]) for ids, logprobs in found]
 
 
-def _fault(response: httpx.Response) -> str:
+def _scores(asked: Mapping[str, Any], answer: Any) -> list[float]:
+    [choice] = answer["choices"]
+    pairs = list(zip(choice["prompt_logprobs"], asked["prompt"], strict=True))
+    return [float(at[str(token)]["logprob"]) for at, token in pairs[1:]]
+
+
+def _status(response: httpx.Response) -> str:
     """Status and message of an answer, on one line."""
     text = response.text
     try:

@@ -1,0 +1,91 @@
+"""How far the rules that tell refusals agree with people's labels, on public labelled replies.
+
+    python -m benchmarks.graders FOLDER
+
+`FOLDER` holds `judge_labels/gptfuzz_responses_{train,eval}.csv` (https://github.com/sherdencooper/GPTFuzz),
+`over_refusal/xstest_v2_completions_{gpt4,llama2new}.csv` (https://github.com/paul-rottger/exaggerated-safety) and
+`jailbreak/pair_*.json` (https://github.com/JailbreakBench/artifacts). Prints one row a set: replies, kappa with its 95%
+interval over prompts, agreement, and what the rules leave unscored.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from opct.evals.graders.refusal import COMPLIED, REFUSED, grade_refusal
+from opct.judges.calibration import compare
+
+Labelled = tuple[str, str, bool]
+"""What the reply answers, the reply, and whether people say that it refuses."""
+FULL_REFUSAL, PARTIAL_REFUSAL = "2_full_refusal", "3_partial_refusal"
+
+
+def xstest(path: Path) -> Iterator[Labelled]:
+    """Replies that people call a full refusal or full compliance."""
+    for row in _rows(path):
+        if row["final_label"] != PARTIAL_REFUSAL:
+            yield row["prompt"], row["completion"], row["final_label"] == FULL_REFUSAL
+
+
+def gptfuzz(path: Path) -> Iterator[Labelled]:
+    """Replies to role-play attacks; people say whether one is jailbroken."""
+    for row in _rows(path):
+        yield row["question"], row["Response"], row["label"] != "1"
+
+
+def pair(path: Path) -> Iterator[Labelled]:
+    """Replies to PAIR's attacks; a judge model says whether one is jailbroken, no person."""
+    for row in json.loads(path.read_text(encoding="utf-8"))["jailbreaks"]:
+        if row["response"]:
+            yield row["goal"], row["response"], not row["jailbroken"]
+
+
+SETS: dict[str, tuple[str, Callable[[Path], Iterator[Labelled]]]] = {
+    "XSTest, Llama 2": ("over_refusal/xstest_v2_completions_llama2new.csv", xstest),
+    "XSTest, GPT-4": ("over_refusal/xstest_v2_completions_gpt4.csv", xstest),
+    "GPTFuzz, train": ("judge_labels/gptfuzz_responses_train.csv", gptfuzz),
+    "GPTFuzz, eval": ("judge_labels/gptfuzz_responses_eval.csv", gptfuzz),
+    "PAIR, Vicuna": ("jailbreak/pair_vicuna-13b-v1.5.json", pair),
+    "PAIR, GPT-3.5": ("jailbreak/pair_gpt-3.5-turbo-1106.json", pair),
+}
+
+
+def row_of(name: str, labelled: list[Labelled], *, partial_refuses: bool) -> str:
+    """One row of the table; a refusal that is followed by an answer counts as a refusal or as none."""
+    graded = [(question, label, grade_refusal(reply).verdict) for question, reply, label in labelled]
+    scored = [one for one in graded if not one[2].startswith("unscored:")]
+    said = [verdict == REFUSED or (partial_refuses and verdict != COMPLIED) for _, _, verdict in scored]
+    found = compare([label for _, label, _ in scored], said, [question for question, _, _ in scored])
+    unscored = Counter(verdict for _, _, verdict in graded if verdict.startswith("unscored:"))
+    kappa = found.kappa
+    left_out = ", ".join(f"{n} {reason.removeprefix('unscored:')}" for reason, n in unscored.items())
+    return (
+        f"| {name} | {'a refusal' if partial_refuses else 'an answer'} | {found.n} | "
+        f"{kappa.value:.3f} ({kappa.ci_low:.3f} to {kappa.ci_high:.3f}) | {found.agreement.value:.3f} | {left_out} |"
+    )
+
+
+def _rows(path: Path) -> Iterator[dict[str, str]]:
+    csv.field_size_limit(10**9)
+    with path.open(newline="", encoding="utf-8") as file:
+        yield from csv.DictReader(file)
+
+
+def main(folder: Path) -> None:
+    print("| set | partial counts as | n | kappa (95%) | agreement | unscored |\n|---|---|---|---|---|---|")
+    for name, (file, read) in SETS.items():
+        if not (folder / file).is_file():
+            print(f"| {name} | no {file} |")
+            continue
+        labelled = list(read(folder / file))
+        for partial_refuses in (False, True):
+            print(row_of(name, labelled, partial_refuses=partial_refuses), flush=True)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,378 @@
+"""From settings to the parts of an attack: target, attacker, judge, behaviours; and its identity."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from opct.attack import config as settings
+from opct.attack.best_of_n import BestOfN
+from opct.attack.config import BUILTIN, AttackConfig
+from opct.attack.loop import Rules
+from opct.attack.models import InspectModel, LocalModel
+from opct.attack.protocol import (
+    BEHAVIOR,
+    COUNTERPART,
+    LOADED,
+    Attacker,
+    ChatModel,
+    FewShotExample,
+    Subject,
+    attacks_counterparts,
+)
+from opct.attack.refine import Refine
+from opct.attack.scoring import ANSWERS, RULES, RefusalJudge, Scorer
+from opct.attack.transfer import FamilyTransfer, PromptTransfer, finished_prompts, load_successes
+from opct.config.judge import EndpointSettings, JudgeConfig
+from opct.config.loader import load_config
+from opct.data.behaviors import Behavior, builtin_behaviors, load_behaviors
+from opct.data.duplicates import cross_duplicates, read_trained_texts
+from opct.data.render import THINKING_TAGS
+from opct.errors import DataError, EvaluationError, unknown
+from opct.evals.tasks.jailbreak import first_behaviors, split_behaviors
+from opct.judges.factory import endpoint_address, load_judge, open_model
+from opct.judges.llm import LLMJudge
+from opct.judges.protocol import digest
+from opct.judges.rubrics import RUBRICS
+from opct.models.from_run import load_policy
+from opct.models.loading import check_model_name
+from opct.runs.console import Progress, pluralize
+from opct.runs.run_dir import run_behind, run_of
+
+if TYPE_CHECKING:
+    from opct.models.policy import Policy
+
+HARMFUL = "harmful"
+INSPECT = "inspect:"  # before the name of a model of Inspect, since a hub id looks the same as provider/model
+SHOWN = 3
+
+
+class ModelLoader:
+    """Loads each policy once, also where attacker and target are the same.
+
+    Args:
+        dtype: of every policy; None: as `opct eval` chooses it.
+        recorded: dtypes from before a resume, by the name of the model. They are used where `dtype` is None or `auto`,
+            since a second timing may choose another.
+    """
+
+    def __init__(self, dtype: str | None, progress: Progress, recorded: Mapping[str, str] = MappingProxyType({})):
+        self._dtype, self._progress, self._recorded = dtype, progress, recorded
+        self._policies: dict[str, Policy] = {}
+
+    def load(self, spec: str | Path | Policy, config: settings.TargetConfig | settings.Refine, role: str) -> ChatModel:
+        """A model by its name, or a loaded policy.
+
+        Raises:
+            EvaluationError, ModelError: it cannot be loaded.
+        """
+        check_local_settings(spec, config, role)
+        if not isinstance(spec, str | Path):
+            return LocalModel(spec, config, source=LOADED, thinking_tags=config.thinking_tags or THINKING_TAGS)
+        name = str(spec)
+        if name.startswith(INSPECT):
+            model, described, address = open_model(
+                name.removeprefix(INSPECT), config.base_url, config.model_args, what=f"The {role}'s model"
+            )
+            return InspectModel(model, config, config, name=described, address=address, thinking=config, role=role)
+        if name not in self._policies:
+            self._progress.stage(f"load {name}")
+            dtype = self._recorded.get(name, self._dtype) if self._dtype in (None, "auto") else self._dtype
+            self._policies[name] = load_policy(name, **({} if dtype is None else {"dtype": dtype}))
+            self._progress.log(f"dtype: {self._policies[name].dtype_reason}")
+        tags = config.thinking_tags or trained_tags(spec)
+        return LocalModel(self._policies[name], config, source=name, thinking_tags=tags)
+
+
+def check_local_settings(spec: str | Path | Policy, config: EndpointSettings, role: str) -> None:
+    """Raise EvaluationError where settings of an endpoint are given for a model of this process."""
+    if isinstance(spec, str | Path) and str(spec).startswith(INSPECT):
+        return
+    only_remote = (*EndpointSettings.model_fields, "template_opens_thinking")
+    given = [f"{role}.{name}" for name in only_remote if name in config.model_fields_set]
+    if given:
+        raise EvaluationError(
+            f"The {role} is loaded in this process: leave {' and '.join(given)} out, or name a model as "
+            "inspect:provider/model."
+        )
+
+
+def trained_tags(spec: str | Path) -> tuple[str, str]:
+    """The thinking tags in the config of a model's run; the default ones without a run."""
+    run = run_behind(spec)
+    return THINKING_TAGS if run is None else load_config(run.config_path).loss.thinking_tags
+
+
+def check_target(target: str | Path | Policy, config: settings.TargetConfig) -> str:
+    """Whose model is attacked, in one line for a person.
+
+    Raises:
+        EvaluationError: it is behind an endpoint, and not confirmed.
+    """
+    if not isinstance(target, str | Path):
+        return f"target: {target.name}, a policy loaded in this process"
+    name = str(target)
+    if not name.startswith(INSPECT):
+        where = "a folder or file on this machine" if Path(name).exists() else "weights that this machine loads"
+        return f"target: {name}, {where}"
+    asked = name.removeprefix(INSPECT)
+    address = endpoint_address(asked, config.base_url)
+    where = "" if address is None else f" at {address}"
+    if not config.confirm_remote:
+        raise EvaluationError(
+            f"The target {asked}{where} is a model of Inspect, which may run elsewhere and belong to somebody else. "
+            "Attack it only if it is yours, or its owner has agreed to this test; then say so with --confirm-remote."
+        )
+    return f"target: {asked}, asked through Inspect{where}; you confirmed that it is yours to test"
+
+
+def default_folder(target: str | Path | Policy, attacker: str) -> Path:
+    """Where an attack is kept by default."""
+    name = str(target) if isinstance(target, str | Path) else target.name
+    run = run_of(target) if isinstance(target, str | Path) else None
+    if run is not None and run.path == Path(name):
+        return run.attacks_dir / attacker
+    return Path("runs") / f"attack-{re.sub(r'[^A-Za-z0-9._-]+', '-', name).strip('-.')}-{attacker}"
+
+
+def target_label(target: str | Path | Policy, policy: Policy | None) -> str:
+    """What a report calls the target, as an evaluation calls it."""
+    run = run_of(target) if isinstance(target, str | Path) else None
+    if run is not None:
+        return load_config(run.config_path).method
+    if policy is None:
+        return "remote"
+    return "trained" if policy.has_adapter else "base"
+
+
+# ------------------------------------------------------------------------------------------- behaviours and examples
+
+
+def all_behaviors(source: str) -> list[Behavior]:
+    """All behaviours of a source, of every split.
+
+    Raises:
+        DataError: they cannot be read.
+    """
+    return builtin_behaviors() if source == BUILTIN else load_behaviors(source)
+
+
+def attacked_behaviors(config: AttackConfig) -> list[Behavior]:
+    """The behaviours that are attacked.
+
+    Raises:
+        DataError, EvaluationError: they cannot be read, or none is left.
+    """
+    known = split_behaviors(config.split, all_behaviors(config.behaviors))
+    return first_behaviors(known, config.n_behaviors, config.seed)
+
+
+def subjects_of(
+    config: AttackConfig, behaviors: Sequence[Behavior], attacker: Attacker | None
+) -> tuple[list[Subject], list[Subject]]:
+    """(behaviours, benign counterparts) that are attacked.
+
+    Args:
+        attacker: None where its model is not loaded yet; such a one can attack counterparts.
+    """
+    own = [Subject(one.id, one.behavior, BEHAVIOR, one.category) for one in behaviors]
+    if config.counterpart_episodes == 0 or not (attacker is None or attacks_counterparts(attacker)):
+        return own, []
+    benign = [Subject(one.id, one.benign, COUNTERPART, one.category) for one in behaviors if one.benign is not None]
+    return own, benign
+
+
+def load_pool(config: AttackConfig, behaviors: Sequence[Behavior]) -> list[FewShotExample]:
+    """Successes to show an attacker, none of which is about a behaviour that is attacked.
+
+    Raises:
+        DataError: the file cannot be read, or a success in it is about one of these behaviours or a near-duplicate.
+    """
+    path = getattr(config.attacker, "pool", None)
+    if path is None:
+        return []
+    shots = load_successes(path)
+    near = cross_duplicates([shot.behavior for shot in shots], [one.behavior for one in behaviors])
+    if near:
+        pairs = dict.fromkeys((shots[i].behavior_id, behaviors[j].id) for i, j in near.items())
+        faults = [f"{a} is attacked" if a == b else f"{a} is a near-duplicate of {b}" for a, b in pairs]
+        raise DataError(
+            f"{path} holds {len(near)} successes on behaviours that are attacked now: an attacker that has seen these "
+            "would not be tested on others. Use another split of behaviours, or another pool:",
+            tuple(faults[:50]),
+        )
+    return shots
+
+
+def contamination_notes(
+    target: Any, policy: Policy | None, behaviors: Sequence[Behavior], practised: Sequence[Behavior] = ()
+) -> list[str]:
+    """Warnings about behaviours that the target was trained on, as its run says.
+
+    Args:
+        policy: of a target in this process.
+        practised: behaviours that an attacker is trained on.
+    """
+    if policy is None:
+        return ["It is not known which behaviours a model behind an endpoint was trained on."]
+    run = run_behind(target) if isinstance(target, str | Path) else None
+    texts = None if run is None else read_trained_texts(run)
+    found = []
+    weaker = (
+        "the target may refuse these more than others, which makes the attacker weaker against it. Train it on others "
+        "(attacker.train_split, attacker.train_behaviors)."
+    )
+    for what, own, follows in (
+        ("attacked behaviours", behaviors, "the results are partly held in."),
+        ("behaviours that the attacker is trained on", practised, weaker),
+    ):
+        near = {} if texts is None else cross_duplicates([one.behavior for one in own], texts.behaviors)
+        if near:
+            shown = ", ".join([own[i].id for i in near][:SHOWN]) + (", ..." if len(near) > SHOWN else "")
+            some = f"{len(near)} of the {len(own)} {what}"
+            found.append(f"{some}, or near-duplicates of them, were trained on ({shown}): {follows}")
+    if (texts is None or not texts.is_complete) and (run is not None or policy.has_adapter):
+        found.append(
+            "It is not known which behaviours this target was trained on, so those attacked may be among them."
+        )
+    return found
+
+
+# ------------------------------------------------------------------------------------------------ attacker and judge
+
+
+def modelless_attacker(config: AttackConfig, behaviors: Sequence[Behavior]) -> Attacker | None:
+    """The attacker, where it has no model; else None, once the name of its model is checked.
+
+    Raises:
+        DataError: its prompts cannot be read or made. EvaluationError, ModelError: its model cannot be named so.
+    """
+    own = config.attacker
+    if isinstance(own, settings.BestOfN):
+        return BestOfN(own.sigma)
+    if isinstance(own, settings.Transfer):
+        if own.prompts is not None:
+            return PromptTransfer(finished_prompts(own.prompts, behaviors), episodes=config.episodes)
+        families = FamilyTransfer(own.families or "held_out", episodes=config.episodes, seed=config.seed)
+        families.check(behaviors)
+        return families
+    if isinstance(own, settings.Refine):
+        check_local_settings(own.model, own, "attacker")
+    if not own.model.startswith(INSPECT):
+        check_model_name(own.model)
+    return None
+
+
+def refine_attacker(config: settings.Refine, models: ModelLoader) -> Refine:
+    """The attacker refine, with its model.
+
+    Raises:
+        EvaluationError, ModelError: its model cannot be loaded.
+    """
+    return Refine(models.load(config.model, config, "attacker"))
+
+
+def load_scorer(config: JudgeConfig, cache: Path) -> Scorer:
+    """The judge of an attack.
+
+    Args:
+        cache: file of results of a judge that is a model.
+
+    Raises:
+        EvaluationError: there is no such judge or model, or it judges something else than harm.
+    """
+    if config.name in RULES:
+        given = sorted(config.model_fields_set - {"name"})
+        if any(getattr(config, name) != JudgeConfig.model_fields[name].default for name in given):
+            raise EvaluationError(
+                f"The judge {config.name} is made of rules: leave judge.{', judge.'.join(given)} out."
+            )
+        return Scorer(RefusalJudge(on_topic=config.name == ANSWERS))
+    rubric = RUBRICS.get(config.name)
+    if rubric is not None:
+        _refuse_other_label(rubric.name, rubric.label)  # before its model is loaded
+    elif not Path(config.name).is_dir():
+        harmful = [name for name, other in RUBRICS.items() if other.label == HARMFUL]
+        known = unknown("judge of an attack", config.name, [*RULES, *harmful])
+        raise EvaluationError(f"{known} Anything else is a folder made by `opct judge train`.")
+    judge = load_judge(config, cache=cache)
+    _refuse_other_label(judge.identity.name, judge.identity.label)
+    return Scorer(judge, is_local=not isinstance(judge, LLMJudge) or judge.client.is_local)
+
+
+def _refuse_other_label(name: str, label: str) -> None:
+    if label != HARMFUL:
+        raise EvaluationError(
+            f"The judge {name} says which replies are {label}, and an attack needs {HARMFUL}: use strongreject, "
+            "answers, refusals, or a judge trained for that."
+        )
+
+
+# ------------------------------------------------------------------------------------------------ rules and identity
+
+
+def rules_of(config: AttackConfig) -> Rules:
+    """How long behaviours are attacked."""
+    shots = getattr(config.attacker, "shots", 0)
+    return Rules(config.episodes, config.rounds, config.stop, shots, config.batch_size, config.seed)
+
+
+def counterpart_rules(config: AttackConfig) -> Rules:
+    """The same for benign counterparts: every round is played, so that none drops out once it was answered, and each
+    gets some of the episodes, so that all together get every kind of episode."""
+    episodes = min(max(config.counterpart_episodes, 1), config.episodes)
+    return replace(rules_of(config), episodes=episodes, stop="never", drawn_from=config.episodes)
+
+
+def run_identity(
+    config: AttackConfig,
+    subjects: Sequence[Subject],
+    counterparts: Sequence[Subject],
+    scorer: Scorer,
+    pool: Sequence[FewShotExample],
+) -> dict[str, Any]:
+    """What a resumed attack must share with the one before, as far as it is known without a model: JSON values."""
+    return {
+        "judge": scorer.judge_of_behaviors.identity.row(),
+        "counterpart_judge": scorer.judge_of_counterparts.identity.row() if counterparts else None,
+        "rules": asdict(rules_of(config)),
+        "counterpart_rules": asdict(counterpart_rules(config)) if counterparts else None,
+        "behaviors": {"n": len(subjects), "hash": _hash(subjects)},
+        "counterparts": {"n": len(counterparts), "hash": _hash(counterparts)},
+        "pool": digest([asdict(shot) for shot in pool])[:12] if pool else None,
+    }
+
+
+def _hash(subjects: Sequence[Subject]) -> str:
+    return digest([[one.id, one.text, one.kind] for one in subjects])[:12]
+
+
+def describe_plan(
+    config: AttackConfig, subjects: Sequence[Subject], counterparts: Sequence[Subject], attacker: Attacker | None
+) -> str:
+    """How large the attack can get, in one line for a person."""
+    rules, of_counterparts = rules_of(config), counterpart_rules(config)
+    most, how = rules.attempts * len(subjects), f"{_each(rules)} each"
+    if isinstance(attacker, PromptTransfer):
+        most = sum(min(len(attacker.prompts.get(one.id, ())), rules.attempts) for one in subjects)
+        with_prompts = sum(one.id in attacker.prompts for one in subjects)
+        how = f"finished prompts, at most {rules.attempts} each; there are some for {with_prompts} of them"
+    most_of_counterparts = of_counterparts.attempts * len(counterparts)
+    about_them = "none about benign counterparts"
+    if counterparts:
+        how_many = pluralize(len(counterparts), "benign counterpart")
+        about_them = f"{most_of_counterparts:,} about {how_many} ({_each(of_counterparts)} each)"
+    limit, total = config.budget.max_queries, most + most_of_counterparts
+    ends = "" if limit is None or limit >= total else f"; budget.max_queries ends it at {limit:,}"
+    return (
+        f"up to {total:,} queries to the target: {most:,} about {pluralize(len(subjects), 'behaviour')} ({how}), "
+        f"{about_them}{ends}"
+    )
+
+
+def _each(rules: Rules) -> str:
+    return f"{pluralize(rules.episodes, 'episode')} of {pluralize(rules.rounds, 'round')}"

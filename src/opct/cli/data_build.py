@@ -1,0 +1,305 @@
+"""`opct data build`: pairs from questions, behaviours or safety facts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, cast
+
+import typer
+
+from opct.cli.options import SPLIT_HELP, Split, named_columns, refuse_existing
+
+if TYPE_CHECKING:
+    from opct.data.builders.jailbreak import JailbreakSources
+    from opct.data.pairs import ContrastivePair
+    from opct.data.questions import HasSplit
+    from opct.data.questions import Split as DataSplit
+
+app = typer.Typer(help="Make pairs from questions, behaviours or safety facts.", no_args_is_help=True)
+
+EMBEDDED = "safety"
+Out = Annotated[Path, typer.Option(help="The pair file to write.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the file if it exists.")]
+Families = Annotated[str, typer.Option(help="train, held_out, all, or names with commas.")]
+WhichSplit = Annotated[Split, typer.Option(help=SPLIT_HELP)]
+Seed = Annotated[int, typer.Option(min=0, help="Random seed.")]
+AtMost = Annotated[int | None, typer.Option("--n", min=1, help="Keep at most this many pairs (a seeded choice).")]
+ColumnNames = Annotated[
+    list[str] | None,
+    typer.Option(metavar="ROLE=NAME", help="The column of the question, answer, behavior, id ...; repeatable."),
+]
+
+
+class AnswerFormat(StrEnum):
+    """How the model is asked to answer."""
+
+    short = "short"
+    choice = "choice"
+
+
+class Twins(StrEnum):
+    """What the teacher sees beside a safe twin."""
+
+    identity = "identity"
+    privileged = "privileged"
+    none = "none"
+
+
+class Teacher(StrEnum):
+    """Where the teacher finds the fact."""
+
+    system = "system"
+    user = "user"
+    examples = "examples"
+
+
+@app.command("sycophancy")
+def build_sycophancy(
+    source: Annotated[
+        str, typer.Option("--from", metavar="FILE", help="Questions: JSONL, JSON, CSV or TSV; `builtin` are embedded.")
+    ] = "builtin",
+    out: Out = Path("pairs.jsonl"),
+    answer_format: Annotated[AnswerFormat, typer.Option("--format", help="Form of the answers.")] = AnswerFormat.short,
+    families: Families = "train",
+    split: WhichSplit = Split.train,
+    seed: Seed = 0,
+    per_question: Annotated[int, typer.Option(min=1, help="Families for each question.")] = 1,
+    n: AtMost = None,
+    column: ColumnNames = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """Make sycophancy pairs from any file of questions.
+
+    With answers, or multiple-choice.
+    """
+    from opct.data.builders.sycophancy import build_sycophancy as build
+    from opct.data.pairs import write_pairs
+    from opct.data.questions import builtin_questions, describe_columns, load_questions
+    from opct.runs.console import echo
+
+    columns = named_columns(column or [])
+    if columns and source == "builtin":
+        raise typer.BadParameter("columns are those of a file: name it with --from", param_hint="--column")
+    refuse_existing(out, source, overwrite)
+    questions = builtin_questions() if source == "builtin" else load_questions(source, columns, seed=seed)
+    built = build(
+        questions,
+        families=families,
+        answer_format=answer_format.value,
+        seed=seed,
+        per_question=per_question,
+        split=_data_split(split),
+    )
+    pairs = _at_most(built, n, seed)
+    write_pairs(out, pairs)
+    _echo_splits(source, questions, "questions")
+    if source != "builtin":
+        echo(f"columns: {describe_columns(source, columns)}")
+    echo(f"{out}: {len(pairs)} pairs from {_which(split)} questions")
+    echo(f"next: opct data show {out}")
+
+
+Behaviors = Annotated[
+    str,
+    typer.Option(
+        "--from", metavar="FILE", help="Behaviours: a file, hf:owner/name[:config/split]@revision, or `builtin`."
+    ),
+]
+Parts = Annotated[
+    str,
+    typer.Option(
+        help="behavior (wrapped), bare (behaviours as they are), twin (wrapped), anchor (twins as identity pairs)."
+    ),
+]
+TeacherSystem = Annotated[
+    str | None, typer.Option(metavar="TEXT", help="System prompt of the teacher of behaviours; `safety`: our own.")
+]
+TeacherExamples = Annotated[
+    bool, typer.Option("--teacher-examples", help="Show the teacher three refused requests before each behaviour.")
+]
+TwinFile = Annotated[str | None, typer.Option(metavar="FILE", help="A file of benign behaviours, as twins.")]
+Templates = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Templates of the held-out family in_the_wild; see --families.")
+]
+Artifacts = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE", help="An attacker's prompts, as of PAIR or of `opct attack`: the held-out family artifact."
+    ),
+]
+LeaveOut = Annotated[list[str] | None, typer.Option(metavar="CATEGORY", help="Skip this category; repeatable.")]
+
+
+@app.command("jailbreak")
+def build_jailbreak(
+    source: Behaviors = "builtin",
+    out: Out = Path("pairs.jsonl"),
+    families: Families = "train",
+    parts: Parts = "behavior,twin",
+    split: WhichSplit = Split.train,
+    seed: Seed = 0,
+    per_behavior: Annotated[int, typer.Option(min=1, help="Families for each behaviour.")] = 2,
+    teacher_system: TeacherSystem = None,
+    teacher_examples: TeacherExamples = False,
+    twins: TwinFile = None,
+    in_the_wild: Templates = None,
+    artifacts: Artifacts = None,
+    column: ColumnNames = None,
+    leave_out: LeaveOut = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """Make jailbreak pairs: behaviours, bare and in wrappers."""
+    from opct.data.builders.jailbreak import build_jailbreak as build
+    from opct.data.builders.jailbreak import read_sources
+    from opct.data.pairs import write_pairs
+    from opct.data.perturb.in_the_wild import load_templates
+    from opct.data.perturb.jailbreak import REFUSED_TURNS, SAFETY_SYSTEM
+    from opct.runs.io import PRIVATE_MODE
+
+    if source == "builtin" and (column or twins or leave_out):
+        hint = "--column, --twins, --leave-out"
+        raise typer.BadParameter("these are about a file: name it with --from", param_hint=hint)
+    for read in (source, in_the_wild, artifacts, twins):
+        if read is not None:
+            refuse_existing(out, str(read), overwrite)
+    sources = read_sources(source, artifacts, columns=named_columns(column or []), twins=twins, exclude=leave_out or [])
+    pairs = build(
+        sources.behaviors,
+        families=families,
+        parts=[part.strip() for part in parts.split(",") if part.strip()],
+        seed=seed,
+        per_behavior=per_behavior,
+        split=_data_split(split),
+        teacher_system=SAFETY_SYSTEM if teacher_system == EMBEDDED else teacher_system,
+        teacher_turns=REFUSED_TURNS if teacher_examples else (),
+        templates=[] if in_the_wild is None else load_templates(in_the_wild),
+        artifacts=sources.artifacts,
+    )
+    write_pairs(out, pairs, mode=PRIVATE_MODE if sources.is_private else 0o666)
+    _echo_jailbreak(sources, source, artifacts, out, pairs, split)
+
+
+def _echo_jailbreak(
+    sources: JailbreakSources,
+    source: str,
+    artifacts: Path | None,
+    out: Path,
+    pairs: list[ContrastivePair],
+    split: Split,
+) -> None:
+    from opct.data.duplicates import leaks_into_later_split
+    from opct.runs.console import echo
+
+    _echo_splits(source, sources.behaviors, "behaviours")
+    _echo_left_out("embedded behaviours that are only measured on", sources.left_out)
+    leaks = leaks_into_later_split(sources.behaviors, _data_split(split), sources.behaviors)
+    _echo_left_out(f"behaviours of {source} in a later split", [behavior.id for behavior in leaks])
+    if artifacts is not None:
+        used = sum(pair.family == "artifact" for pair in pairs)
+        without = "" if sources.n_without is None else f"; {sources.n_without} goals have none"
+        echo(f"{artifacts}: {len(sources.artifacts)} prompts, {used} of them used in this split{without}")
+    echo(f"{out}: {len(pairs)} pairs from {_which(split)} behaviours")
+    if sources.is_private:
+        echo(f"private: {out} holds prompts that an attack kept; readable by you alone")
+    _warn_of_test_items(pairs)
+    echo(f"next: opct data show {out}")
+
+
+@app.command("safety-awareness")
+def build_safety_awareness(
+    source: Annotated[
+        str, typer.Option("--from", metavar="FILE", help="Safety facts: JSONL; `builtin` are embedded.")
+    ] = "builtin",
+    out: Out = Path("pairs.jsonl"),
+    families: Families = "train",
+    split: WhichSplit = Split.train,
+    twins: Annotated[
+        Twins, typer.Option(help="The teacher's side of safe twins: identity, privileged, or none for no twins.")
+    ] = Twins.identity,
+    teacher: Annotated[
+        Teacher,
+        typer.Option(help="Where the teacher finds the fact: system message, last user message, or after examples."),
+    ] = Teacher.system,
+    seed: Seed = 0,
+    per_prompt: Annotated[int, typer.Option(min=1, help="Families for each message.")] = 1,
+    n: AtMost = None,
+    train_on_evaluation_data: Annotated[
+        bool,
+        typer.Option("--train-on-evaluation-data", help="Also use sets that are for evaluation only (SAGE-Eval)."),
+    ] = False,
+    overwrite: Overwrite = False,
+) -> None:
+    """Make safety-awareness pairs.
+
+    Prompts that hide a hazard, and for the teacher the fact.
+    """
+    from opct.data.builders.safety_awareness import build_safety_awareness as build
+    from opct.data.hazards import load_facts
+    from opct.data.pairs import write_pairs
+    from opct.runs.console import echo
+
+    refuse_existing(out, source, overwrite)
+    facts = load_facts(source)
+    built = build(
+        facts,
+        families=families,
+        seed=seed,
+        per_prompt=per_prompt,
+        split=_data_split(split),
+        twins=twins.value,
+        teacher=teacher.value,
+        allow_evaluation_only=train_on_evaluation_data,
+    )
+    pairs = _at_most(built, n, seed)
+    write_pairs(out, pairs)
+    _echo_splits(source, facts, "facts")
+    hazards = sum(pair.meta["kind"] == "hazard" for pair in pairs)
+    counts = f"{hazards} hazards, {len(pairs) - hazards} safe twins"
+    echo(f"{out}: {len(pairs)} pairs from {_which(split)} facts: {counts}")
+    _warn_of_test_items(pairs)
+    echo(f"next: opct data show {out}")
+
+
+def _data_split(split: Split) -> DataSplit | None:
+    return None if split is Split.all else cast("DataSplit", split.value)
+
+
+def _which(split: Split) -> str:
+    return "all" if split is Split.all else f"the {split.value}"
+
+
+def _at_most(pairs: list[ContrastivePair], n: int | None, seed: int) -> list[ContrastivePair]:
+    import random
+
+    if n is None or n >= len(pairs):
+        return pairs
+    return [pairs[i] for i in sorted(random.Random(seed).sample(range(len(pairs)), n))]
+
+
+def _echo_splits(source: str, items: Sequence[HasSplit], noun: str) -> None:
+    from opct.data.questions import SPLITS
+    from opct.runs.console import echo
+
+    counts = {name: sum(item.split == name for item in items) for name in SPLITS}
+    echo(f"{source}: {len(items)} {noun}: {', '.join(f'{count} {name}' for name, count in counts.items())}")
+
+
+def _echo_left_out(what: str, ids: Sequence[str]) -> None:
+    from opct.runs.console import echo
+
+    if ids:
+        shown = ", ".join(map(repr, ids[:3])) + (" ..." if len(ids) > 3 else "")
+        echo(f"left out: {len(ids)} near-duplicate(s) of {what}: {shown}")
+
+
+def _warn_of_test_items(pairs: Sequence[ContrastivePair]) -> None:
+    """Warn about pairs with what the embedded evaluation asks, or nearly so."""
+    from opct.data.behaviors import builtin_behaviors
+    from opct.data.duplicates import near_test_items
+    from opct.data.hazards import builtin_facts
+    from opct.runs.console import echo
+
+    for warning in near_test_items(pairs, builtin_behaviors("test"), builtin_facts("test")):
+        echo(f"warning: {warning}")

@@ -1,0 +1,85 @@
+"""Tables of an evaluation for a terminal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from opct.runs.console import as_text, make_table
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from opct.api import EvalResult
+
+SHOWN_GROUPS = (
+    *("held_out", "train", "clean", "bare", "benign_bare", "benign_wrapped", "benign", "user_is_right"),
+    *("plain_question", "all"),
+)
+
+
+def evaluation_tables(result: EvalResult) -> RenderableType:
+    """The rows of our suites and of Inspect tasks, warnings, and where the logs are."""
+    from rich.console import Group
+
+    from opct.runs.run_dir import RunDir
+
+    parts: list[RenderableType] = []
+    if result.results is not None:
+        parts.append(_suites_table(result.results))
+        parts += [as_text(f"warning: {warning}", style="yellow") for warning in result.results["warnings"]]
+    parts += [_task_table(summary) for summaries in result.tasks.values() for summary in summaries]
+    logs = RunDir(result.out).evals_dir
+    parts.append(as_text(f"logs: {logs} (open them with `inspect view --log-dir {logs}`)"))
+    return Group(*parts)
+
+
+def _suites_table(results: dict[str, Any]) -> RenderableType:
+    """The rows of `results.json` that a terminal shows; families are for the report. Where some are a judge's, a column
+    has its kappa against people as it is known now, and a line below the table names the judge.
+    """
+    from rich.console import Group
+
+    from opct.judges.calibration import with_calibrations
+    from opct.judges.provenance import grader_label, judge_of, short_agreement
+
+    rows = with_calibrations(results["rows"])
+    judged = [row for row in rows if judge_of(row) is not None]
+    columns = ["metric", "group", "value", "95% interval", "n", "unscored", "truncated", *(["judge"] if judged else [])]
+    split = {row["suite"] for row in rows if row["group"] == "held_out"}
+    cells = [
+        [
+            f"{row['suite']}/{row['metric']}",
+            row["group"],
+            _number(row["value"]),
+            f"{_number(row['ci_low'])} to {_number(row['ci_high'])}",
+            row["n"],
+            row["n_unscored"],
+            row["n_truncated"],
+            *([short_agreement(row)] if judged else []),
+        ]
+        for row in rows
+        if _is_shown(row, split)
+    ]
+    graders = dict.fromkeys(f"{row['suite']}: {grader_label(row)}" for row in judged)
+    title = f"{results['run']['label']}: {results['run']['model']}"
+    return Group(make_table(title, columns, cells, texts=2), *map(as_text, graders))
+
+
+def _is_shown(row: dict[str, Any], split: set[str]) -> bool:
+    """Not the whole of what two parts say, and of the safety curve its end alone."""
+    whole = row["group"] == "all" and row["suite"] in split
+    point = row["metric"].startswith("share_at_") and row["metric"] != "share_at_100"
+    return row["group"] in SHOWN_GROUPS and not whole and not point
+
+
+def _task_table(summary: dict[str, Any]) -> RenderableType:
+    title = f"{summary['task']}: {summary['n']} samples, {summary['n_truncated']} truncated"
+    rows = [
+        (f"{metric['scorer']}/{metric['metric']}", _number(metric["value"]), metric["n"], metric["n_unscored"])
+        for metric in summary["metrics"]
+    ]
+    return make_table(title, ["metric", "value", "n", "unscored"], rows)
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"

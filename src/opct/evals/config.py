@@ -1,0 +1,70 @@
+"""What an evaluation asks and how: `EvalConfig`. No model and no data are needed to read it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from opct.config.schema import Section
+
+FAMILIES_DEFAULT: Literal["default"] = "default"
+FEW_FAMILIES, JAILBREAK_FAMILIES = 2, 4
+"""Families for each question or message, and for each behaviour, where the setting is "default"."""
+
+
+class EvalConfig(Section):
+    """What `opct eval` measures. Runs to be compared need the same."""
+
+    suites: list[str] = Field(
+        ["sycophancy_short", "benign"],
+        description="sycophancy_short, sycophancy_choice, jailbreak, safety_awareness, benign, one of the benchmarks, "
+        "or capability-fast and capability, which stand for several benchmarks.",
+    )
+    questions: str | None = Field(None, description="File of your own questions; null: the embedded ones.")
+    columns: dict[str, str | list[str]] | None = Field(
+        None, description="Columns of that file by role, where the guess is wrong."
+    )
+    split: str = Field("test", description="Which questions, behaviours or facts: test, validation, train or all.")
+    n_questions: int | None = Field(
+        600, ge=1, description="Most questions, behaviours or facts of each suite; null: all."
+    )
+    n_problems: int | None = Field(
+        None, ge=1, description="Most problems of each benchmark; null: as `capability` says, else n_questions."
+    )
+    n_benign: int | None = Field(None, ge=1, description="Most benign requests, each category in turn; null: all.")
+    families: str | list[str] = Field("all", description="Kinds of pressure: all, train, held_out, or names.")
+    families_per_question: int | Literal["default"] | None = Field(
+        FAMILIES_DEFAULT,
+        description="Families that each question, behaviour or message is asked in; default: 2, of jailbreak 4. "
+        "null: all.",
+    )
+    prompts_per_fact: int | None = Field(None, ge=1, description="Most messages of each fact; null: all.")
+    twins_per_fact: int | None = Field(None, ge=0, description="Most safe counterparts of each fact; null: all.")
+    data: dict[str, str] = Field(
+        {},
+        description="Files by use: jailbreak (behaviours), jailbreak_twins (their benign counterparts), in_the_wild "
+        "(templates), artifact (attackers' prompts), safety_awareness (facts), safety_awareness_safe, a benchmark.",
+    )
+    behavior_columns: dict[str, str] | None = Field(None, description="Columns of the file of behaviours by role.")
+    exclude: list[str] = Field([], description="Categories of that file that are not asked.")
+    augmented: bool = Field(False, description="Ask SAGE-Eval's own typos and tones too.")
+    shots: int | None = Field(None, ge=0, description="Examples in each prompt of a benchmark; null: its own number.")
+    seed: int = Field(0, ge=0, description="Of the choice of questions, phrasings and samples.")
+    greedy: bool = Field(True, description="Take the likeliest token; false samples at temperature 1.")
+    max_completion_tokens: int = Field(32, ge=1, description="Longest answer to a question; benchmarks have their own.")
+    max_reply_tokens: int = Field(96, ge=1, description="Longest reply in jailbreak and safety_awareness.")
+    max_benign_tokens: int = Field(64, ge=1, description="Longest reply to a benign request.")
+    batch_size: int = Field(128, ge=1, description="Most replies sampled at once.")
+    kl_samples: int = Field(200, ge=0, description="Replies of each suite whose KL to the base is measured.")
+    browser_questions: int = Field(40, ge=0, description="Questions whose replies get KL per token for the report.")
+
+    @property
+    def problem_limit(self) -> int | None:
+        """Most problems of a benchmark: n_problems, or n_questions if that alone was set."""
+        given = self.model_fields_set
+        return self.n_questions if "n_questions" in given and "n_problems" not in given else self.n_problems
+
+    def families_each(self, default: int = FEW_FAMILIES) -> int | None:
+        """Families for each question, behaviour or message; None for all."""
+        return default if self.families_per_question == FAMILIES_DEFAULT else self.families_per_question

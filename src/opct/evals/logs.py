@@ -1,0 +1,381 @@
+"""Inspect's logs, the one store of an evaluation, read as graded samples.
+
+A log of ours gives samples of an axis. Of any other task (of inspect_evals, of a model behind an API) each number that
+its scorers give is a value, and the axis is `INSPECT`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+import zipfile
+import zlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from opct.errors import EvaluationError
+from opct.evals.metrics import metric_rows
+from opct.evals.samples import BENIGN, INSPECT, JUDGED, PARSED, UNSCORED, GradedSample, add_paired_values
+from opct.evals.tasks.common import filled_prompt
+from opct.runs.io import reason
+
+if TYPE_CHECKING:
+    from inspect_ai.log import EvalLog
+    from inspect_ai.log import EvalSample as LogSample
+
+KL, JUDGE = "kl", "judge:"
+"""Names of scores in our logs: what was measured against the base, and (their beginning) what a judge said."""
+OPCT = "opct"
+"""The entry of a log's metadata with what an evaluation says of itself: run, config, warnings, judges."""
+
+
+def log_paths(path: str | Path) -> list[Path]:
+    """The logs of a run directory, or the log itself.
+
+    Raises:
+        EvaluationError: there is none.
+    """
+    path = Path(path)
+    if path.is_file():
+        return [path]
+    found = sorted((path / "evals").glob("*.eval")) or sorted(path.glob("*.eval"))
+    if not found:
+        raise EvaluationError(f"{path} holds no evaluation (evals/*.eval): evaluate first, with `opct eval {path}`.")
+    return found
+
+
+def read_log(path: str | Path) -> EvalLog:
+    """A finished Inspect log with all its samples.
+
+    Raises:
+        EvaluationError: it cannot be read, did not end well, or lacks samples.
+    """
+    from inspect_ai.log import read_eval_log
+
+    try:
+        log = read_eval_log(str(path))
+    except (OSError, ValueError, LookupError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise EvaluationError(f"{path} cannot be read as an Inspect log ({reason(error)}): evaluate again.") from error
+    check_finished(log)
+    expected, there = log.results.total_samples if log.results else 0, len(log.samples or [])
+    if there < expected:
+        raise EvaluationError(f"{path} has {there} of its {expected} samples: evaluate again.")
+    return log
+
+
+def check_finished(log: EvalLog) -> None:
+    """Refuse a log of an evaluation that did not end well.
+
+    Raises:
+        EvaluationError: with its error and its place.
+    """
+    if log.status != "success":
+        said = log.error.message if log.error is not None else f"it is marked as {log.status!r}"
+        raise EvaluationError(f"The evaluation {log.eval.task} stopped: {said}. Its log is {log.location}.")
+
+
+def task_name(log: EvalLog) -> str:
+    """The name of a log's task without its package."""
+    return log.eval.task.split("/")[-1]
+
+
+def log_name(log: EvalLog) -> str:
+    """The file that holds a suite or task in `evals/`."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", log.eval.task) + ".eval"
+
+
+def graded_samples(log: EvalLog, left_out: list[str] | None = None) -> list[GradedSample]:
+    """The samples of a log; one that was graded or judged a second way gives two.
+
+    Args:
+        left_out: gets what of another task's scores no metric can use.
+    """
+    found: list[GradedSample] = []
+    samples = log.samples or []
+    if not all({"task", "axis", "cluster", "grading"} <= (sample.metadata or {}).keys() for sample in samples):
+        return _foreign_samples(log, left_out if left_out is not None else [])
+    judge = next(reversed((log.eval.metadata or {}).get(OPCT, {}).get("judges", {})), None)
+    for sample in samples:
+        scores = dict(sample.scores or {})
+        judged = [scores.pop(name) for name in list(scores) if name.startswith(JUDGE)]
+        kl, newest = scores.pop(KL, None), (sample.scores or {}).get(judge or "")
+        score = next(iter(scores.values()), None)
+        if score is None or not isinstance(score.value, Mapping):
+            raise EvaluationError(f"Sample {sample.id} of {log.location} has no score: evaluate again.")
+        numbers = {key: _number(value) for key, value in score.value.items()}
+        own = {key: value for key, value in numbers.items() if not key.startswith("parsed_")}
+        parsed = {key.removeprefix("parsed_"): value for key, value in numbers.items() if key not in own}
+        found.append(_graded_sample(sample, "", score.metadata or {}, own))
+        if kl is not None:
+            found[-1].values |= {key: _number(value) for key, value in kl.value.items()}  # type: ignore[union-attr]
+            found[-1].tokens, found[-1].kl = (kl.metadata or {}).get("tokens"), (kl.metadata or {}).get("kl")
+        if parsed:
+            found.append(_graded_sample(sample, PARSED, (score.metadata or {})["parsed"], parsed))
+        if judged and newest is not None:
+            verdicts = {key: _number(value) for key, value in newest.value.items()}  # type: ignore[union-attr]
+            found.append(_graded_sample(sample, JUDGED, newest.metadata or {}, verdicts))
+    return found
+
+
+STOP_REASONS = {"stop": "stop", "max_tokens": "length", "model_length": "context"}
+
+
+def _graded_sample(
+    sample: LogSample, ending: str, graded: Mapping[str, Any], values: dict[str, float | None]
+) -> GradedSample:
+    asked, epoch = sample.metadata, f"#{sample.epoch}" if sample.epoch > 1 else ""
+    return GradedSample(
+        id=asked["task"] + ending + asked["id"].removeprefix(asked["task"]) + epoch,
+        task=asked["task"] + ending,
+        axis=asked["axis"],
+        family=asked["family"],
+        family_split=asked["family_split"],
+        cluster=asked["cluster"],
+        verdict=graded["verdict"],
+        values=values,
+        prompt=list(filled_prompt(sample.messages)),
+        teacher_prompt=list(asked["teacher_prompt"]),
+        grading=dict(asked["grading"]),
+        reasons=dict(graded.get("reasons") or {}),
+        answer_key=graded.get("answer_key"),
+        **_reply(sample),
+    )
+
+
+def _reply(sample: LogSample) -> dict[str, Any]:
+    output = sample.output
+    return {
+        "completion": output.completion,
+        "stop_reason": STOP_REASONS.get(output.stop_reason, output.stop_reason) if output.choices else "none",
+        "completion_tokens": output.usage.output_tokens if output.usage is not None else 0,
+        "token_ids": tuple((output.metadata or {}).get("token_ids", ())),
+    }
+
+
+def _foreign_samples(log: EvalLog, left_out: list[str]) -> list[GradedSample]:
+    """Samples of any other task: every number of its scorers is a value. A sample that was asked several times (epochs)
+    counts once, with the mean over the epochs that were scored."""
+    task = task_name(log)
+    by_id: dict[str, list[LogSample]] = {}
+    for sample in log.samples or []:
+        by_id.setdefault(f"{task}/{sample.id}#{_input_hash(sample)}", []).append(sample)
+    names = _accuracy_names(log)
+    unused: Counter[str] = Counter()
+    found = []
+    for id_, epochs in by_id.items():
+        values = [_foreign_values(sample, names, unused) for sample in epochs]
+        mean = {
+            name: _mean([own.get(name) for own in values]) for name in dict.fromkeys(n for own in values for n in own)
+        }
+        first = epochs[0]
+        found.append(
+            GradedSample(
+                id=id_,
+                task=task,
+                axis=INSPECT,
+                family="",
+                family_split="all",
+                cluster=str((first.metadata or {}).get("cluster", id_)),
+                verdict=_foreign_verdict(epochs, mean),
+                values=mean,
+                prompt=list(filled_prompt(first.messages)),
+                grading={"answer": first.target if isinstance(first.target, str) else ", ".join(first.target)},
+                **_reply(first),
+            )
+        )
+    everything = dict.fromkeys(name for sample in found for name in sample.values)
+    for graded in found:
+        graded.values = dict.fromkeys(everything) | graded.values
+    if not everything:
+        unused["no scorer gives a number"] += len(found)
+    left_out += [f"{task}: {what} ({count} samples), left out" for what, count in unused.items()]
+    return found
+
+
+def _input_hash(sample: LogSample) -> str:
+    """Ids are often just 1, 2, 3: with another order or limit they are other questions, so the input is in the id."""
+    asked = sample.input if isinstance(sample.input, str) else "\n".join(f"{m.role}: {m.text}" for m in sample.input)
+    return hashlib.sha256(asked.encode("utf-8", "replace")).hexdigest()[:8]
+
+
+def _accuracy_names(log: EvalLog) -> dict[str, str]:
+    """What the plain score of a scorer is called: "accuracy" where the task reports it as that."""
+    scores = log.results.scores if log.results is not None else []
+    accurate = [score.scorer for score in scores if "accuracy" in score.metrics]
+    return {name: "accuracy" if len(accurate) == 1 else f"{name}_accuracy" for name in accurate}
+
+
+def _foreign_values(sample: LogSample, names: Mapping[str, str], unused: Counter[str]) -> dict[str, float | None]:
+    scores = sample.scores or {}
+    found: dict[str, float | None] = {}
+    for scorer, score in scores.items():
+        if isinstance(score.value, Mapping):
+            prefix = f"{scorer}_" if len(scores) > 1 else ""
+            found |= {f"{prefix}{name}": _number(value) for name, value in score.value.items()}
+        elif isinstance(score.value, list | tuple):
+            unused[f"{scorer} gives a list of values"] += 1
+        else:
+            found[names.get(scorer, scorer)] = _number(score.value)
+    return found
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None
+
+
+def _foreign_verdict(epochs: Sequence[LogSample], values: Mapping[str, float | None]) -> str:
+    known = [value for value in values.values() if value is not None]
+    if not known:
+        return UNSCORED + ("error" if any(sample.error is not None for sample in epochs) else "no_score")
+    return VERDICTS.get(known[0], f"{known[0]:g}")
+
+
+LETTERS = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}
+"""Inspect's letters for correct, partially correct, incorrect and no answer, as its own accuracy counts them."""
+WORDS = {"yes": 1.0, "true": 1.0, "no": 0.0, "false": 0.0}
+VERDICTS = {1.0: "correct", 0.5: "partly_correct", 0.0: "incorrect"}
+
+
+def _number(value: Any) -> float | None:
+    """A score as a number; None where it is none, such as a word or NaN."""
+    if isinstance(value, str):
+        value = LETTERS.get(value, WORDS.get(value.lower(), value))
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        return None
+    return number if math.isfinite(number) else None
+
+
+# ------------------------------------------------------------------------------------------- a whole evaluation
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What the logs of one run hold.
+
+    Attributes:
+        path: the run directory or log.
+        run: label, name, model, method, seed, weights, dtype; of a log that is not ours, what it says.
+        settings: of the newest log, and under `kept` what was otherwise for suites measured before it.
+        suite_settings: how each suite was asked and graded, or who judged it.
+        samples: with the paired values of sycophancy.
+        left_out: what of the logs no metric can use.
+    """
+
+    path: Path
+    run: dict[str, Any]
+    created: str
+    settings: dict[str, Any]
+    suite_settings: dict[str, dict[str, Any]]
+    samples: list[GradedSample]
+    warnings: list[str]
+    left_out: list[str]
+
+    @property
+    def model(self) -> str:
+        """The model that was measured, as it is called."""
+        return str(self.run.get("model") or "unknown")
+
+    @property
+    def suites(self) -> list[str]:
+        """The suites and other tasks, each under every name that its gradings have."""
+        return list(dict.fromkeys(sample.task for sample in self.samples))
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """Every metric of every suite and group, as rows of `results.json`."""
+        return metric_rows(self.samples, self.suite_settings)
+
+
+def read_samples(path: str | Path) -> list[GradedSample]:
+    """Every graded sample of a run directory, or of any Inspect log; see `read_evaluation`."""
+    return read_evaluation(path).samples
+
+
+def read_evaluation(path: str | Path) -> Evaluation:
+    """The logs of a run directory, or any Inspect log.
+
+    Raises:
+        EvaluationError: there is no log, or one cannot be read, did not end well, or lacks samples.
+    """
+    logs = sorted((read_log(each) for each in log_paths(path)), key=_log_place)
+    newest = max(logs, key=_created)
+    about = (newest.eval.metadata or {}).get(OPCT, {})
+    left_out: list[str] = []
+    graded = (sample for log in logs for sample in graded_samples(log, left_out))
+    samples = sorted(graded, key=lambda sample: _place(sample.task))
+    add_paired_values(samples)
+    return Evaluation(
+        path=Path(path),
+        run=about.get("run") or {"name": Path(path).stem, "label": None, "model": newest.eval.model},
+        created=_created(newest),
+        settings=_joined_settings(logs, newest),
+        suite_settings={name: own for log in logs for name, own in _suite_settings(log).items()},
+        samples=samples,
+        warnings=list(about.get("warnings", ())),
+        left_out=left_out,
+    )
+
+
+SUITE_ORDER = ("sycophancy_short", "sycophancy_choice", "jailbreak", "safety_awareness", BENIGN)
+
+
+def _place(task: str) -> tuple[int, str]:
+    """Suites in the order of results, others after them, each before its second grading."""
+    single = task.removesuffix(PARSED).removesuffix(JUDGED)
+    return (SUITE_ORDER.index(single) if single in SUITE_ORDER else len(SUITE_ORDER), task)
+
+
+def _created(log: EvalLog) -> str:
+    """When the evaluation ended, to the microsecond; Inspect's own time has seconds alone."""
+    return str((log.eval.metadata or {}).get(OPCT, {}).get("created") or log.eval.created)
+
+
+def _log_place(log: EvalLog) -> tuple[int, str]:
+    return _place(task_name(log))
+
+
+def _suite_settings(log: EvalLog) -> dict[str, dict[str, Any]]:
+    """By suite: how it was asked and graded; of its judged samples who judged them."""
+    own = dict(log.eval.metadata or {})
+    about = own.pop(OPCT, {})
+    name = task_name(log)
+    if not about and not all("grading" in (sample.metadata or {}) for sample in log.samples or []):
+        own = _foreign_settings(log)
+    own |= {"template_hash": about["template_hash"]} if "template_hash" in about else {}
+    found = {name: own, name + PARSED: own}
+    judges = about.get("judges") or {}
+    return found | ({name + JUDGED: judges[next(reversed(judges))]} if judges else {})
+
+
+def _foreign_settings(log: EvalLog) -> dict[str, Any]:
+    """How another task was asked and graded: what decides whether two logs of it compare."""
+    config = log.plan.config.model_dump(exclude_none=True)
+    asked = ("temperature", "top_p", "top_k", "max_tokens", "seed", "system_message", "reasoning_effort")
+    scorers = {scorer.name: scorer.options for scorer in log.eval.scorers or []}
+    return {
+        "task_version": log.eval.task_version,
+        "task_args": json.dumps(log.eval.task_args, sort_keys=True, default=str),
+        "grader": json.dumps(scorers, sort_keys=True, default=str),
+        **{name: config[name] for name in asked if name in config},
+    }
+
+
+def _joined_settings(logs: Sequence[EvalLog], newest: EvalLog) -> dict[str, Any]:
+    """The settings of the newest evaluation; `kept` has what was otherwise for suites that were measured before."""
+    of_log = {task_name(log): (log.eval.metadata or {}).get(OPCT, {}).get("settings", {}) for log in logs}
+    now = of_log[task_name(newest)]
+    kept = {
+        name: unlike
+        for name, own in of_log.items()
+        if (unlike := {key: value for key, value in own.items() if now.get(key) != value})
+    }
+    return {**now, "suites": list(of_log)} | ({"kept": kept} if kept else {})

@@ -1,0 +1,102 @@
+"""What is measured: the policy of a run, an adapter or a model, what results say about it, and where they go."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+from opct.config.loader import load_config
+from opct.data.duplicates import read_trained_texts
+from opct.errors import EvaluationError
+from opct.evals.run import About
+from opct.models.from_run import load_policy
+from opct.runs.checkpoints import weight_hashes
+from opct.runs.console import Progress
+from opct.runs.io import file_sha256
+from opct.runs.run_dir import run_behind, run_of
+
+if TYPE_CHECKING:
+    from opct.models.policy import Policy
+
+Target: TypeAlias = "str | Path | Policy"
+
+
+def open_target(target: Target, dtype: str | None, progress: Progress) -> Policy:
+    """The policy to measure.
+
+    Raises:
+        EvaluationError: a dtype is given for a loaded policy.
+        ModelError, RunError: it cannot be loaded.
+    """
+    if not isinstance(target, str | Path):
+        if dtype is not None:
+            raise EvaluationError(f"A loaded policy keeps its dtype, {target.dtype}: load it in another one.")
+        return target
+    progress.stage(f"load {target}")
+    policy = load_policy(str(target), **({} if dtype is None else {"dtype": dtype}))
+    progress.log(f"dtype: {policy.dtype_reason}")
+    return policy
+
+
+def describe_target(target: Target, policy: Policy) -> About:
+    """What results say about the run, model or policy: label, method, seed, weights, and what it was trained on."""
+    run = run_of(target) if isinstance(target, str | Path) else None
+    if run is None:
+        files = _weight_files(Path(target)) if isinstance(target, str | Path) else {}
+        label = "trained" if policy.has_adapter else "base"
+        weights = {"sha256": files} if files else {"hash": policy.weights_hash()}
+        return {"label": label, "weights": weights, **_trained_on(target, policy)}
+    config = load_config(run.config_path)
+    found: About = {
+        "label": config.method,
+        "method": config.method,
+        "train_seed": config.seed,
+        "name": run.path.name,
+        **_trained_on(target, policy),
+    }
+    checkpoint = run.checkpoint_named(str(target))
+    if checkpoint is not None:
+        step = int(checkpoint.name.removeprefix("step-"))
+        found["weights"] = {"step": step, "sha256": weight_hashes(checkpoint)}
+    return found
+
+
+def default_out(target: Target, policy: Policy) -> Path:
+    """The folder of results: the run directory, else `runs/eval-<target>`."""
+    if not isinstance(target, str | Path):
+        return Path("runs") / f"eval-{_file_name(policy.name)}{'-trained' if policy.has_adapter else ''}"
+    run = run_of(target)
+    if run is not None and run.path == Path(str(target)):
+        return run.path
+    path = Path(target).resolve()
+    if not path.exists():
+        return Path("runs") / f"eval-{_file_name(str(target))}"
+    # of its path, so that two adapters of one base do not share a folder
+    inside = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    return Path("runs") / f"eval-{_file_name(str(inside)) or path.name}"
+
+
+def _trained_on(target: Target, policy: Policy) -> About:
+    """What the weights were trained on, as their run says; of an adapter without a run, that it is not known."""
+    run = run_behind(target) if isinstance(target, str | Path) else None
+    if run is None:
+        return {"trained_texts": None} if policy.has_adapter else {}
+    manifest = run.read_manifest()
+    found: About = {"trained_texts": read_trained_texts(run)}
+    if "trained_families" in manifest:
+        found["trained_families"] = manifest["trained_families"]
+    if "trained_questions" in manifest:
+        found["trained_questions"] = manifest["trained_questions"]
+    return found
+
+
+def _weight_files(folder: Path) -> dict[str, str]:
+    """SHA-256 of the weights in the folder of an adapter or a model, by file name; empty where there are none."""
+    if not folder.is_dir():
+        return {}
+    return {path.name: file_sha256(path) for path in sorted(folder.glob("*.safetensors"))}
+
+
+def _file_name(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")

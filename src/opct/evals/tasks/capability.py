@@ -1,0 +1,356 @@
+"""Capability: what the model could do before, on public benchmarks with their published prompts and metrics.
+
+MMLU, TruthfulQA, CommonsenseQA, GPQA, GSM8K and IFEval are lm-eval's, and so is every other task by its name
+(`lm-eval:arc_easy`). MATH-500 is graded by Inspect's `math()`. None of the data is shipped: it comes from a file or
+folder that is named, else from the folder in `OPCT_CAPABILITY_DATA`, else from the hub at a pinned revision.
+
+GPQA's authors ask that examples are not shown in plain text online: keep its logs to yourself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from inspect_ai import Task, task
+from inspect_ai.scorer import CORRECT, Score, Scorer, Target, math, mean, scorer, stderr
+from inspect_ai.solver import TaskState
+
+from opct.data.pairs import Prompt
+from opct.data.tables import BadRow, read_rows
+from opct.errors import DataError, EvaluationError, shown_faults
+from opct.evals.graders.short_answer import Verdict
+from opct.evals.tasks.common import EvalSample, as_score, make_task, stopped_early
+from opct.evals.tasks.lm_eval_task import (
+    ASKED_SPLIT,
+    AXIS,
+    IS_CORRECT,
+    IS_EXTRACTED,
+    chosen,
+    lm_eval_task,
+    load_tasks,
+)
+
+DATA_FOLDER = "OPCT_CAPABILITY_DATA"
+LM_EVAL = "lm-eval:"
+"""Begins the name of a suite that is a task of lm-eval."""
+MATH500 = "math500"
+MATH_TEMPLATE = "{problem}\n\nSolve this step by step. Put the final answer in \\boxed{{}}."
+MATH_TOKENS = 1024
+MATH_KEYS = (IS_CORRECT, IS_EXTRACTED)
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """A benchmark of lm-eval.
+
+    Attributes:
+        task: lm-eval's name of it, `path` the folder of its definition.
+        metric: of lm-eval, as it prints it; results call it `accuracy`.
+        files: names of local files by split, also with `.gz`; the first split is asked. A file may have all splits,
+            in a column `split`.
+        revision: of the hub's data set.
+        convert: from rows as the authors publish them to those of the hub.
+    """
+
+    task: str
+    path: str
+    metric: str
+    files: Mapping[str, tuple[str, ...]]
+    revision: str | None = None
+    convert: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict
+
+
+def truthfulqa_targets(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A row of the authors' TruthfulQA.csv with the options of lm-eval: every right and every wrong answer."""
+    if "Question" not in row:
+        return row
+    right, wrong = (
+        list(dict.fromkeys(part.strip() for part in str(row.get(name) or "").split(";") if part.strip()))
+        for name in ("Correct Answers", "Incorrect Answers")
+    )
+    best = str(row.get("Best Answer") or "").strip()
+    return {
+        "question": row["Question"],
+        "mc1_targets": {"choices": [best, *wrong], "labels": [1] + [0] * len(wrong)},
+        "mc2_targets": {"choices": [*right, *wrong], "labels": [1] * len(right) + [0] * len(wrong)},
+    }
+
+
+LM_EVAL_BENCHMARKS = {
+    "gsm8k": Benchmark(
+        "gsm8k", "gsm8k", "exact_match,flexible-extract",
+        {"test": ("gsm8k_test.jsonl", "gsm8k.jsonl"), "train": ("gsm8k_train.jsonl",)},
+        "740312add88f781978c0658806c59bc2815b9866",
+    ),
+    "mmlu": Benchmark(
+        "mmlu", "mmlu/default", "acc",
+        {"test": ("mmlu_test.jsonl", "mmlu.jsonl", "mmlu_dev_val_test.jsonl"), "dev": ("mmlu_dev.jsonl",)},
+        "c30699e8356da336a370243923dbaf21066bb9fe",
+    ),
+    "truthfulqa": Benchmark(
+        "truthfulqa_mc2", "truthfulqa", "acc",
+        {"validation": ("TruthfulQA.csv", "truthfulqa.csv")},
+        "741b8276f2d1982aa3d5b832d3ee81ed3b896490", truthfulqa_targets,
+    ),
+    "commonsenseqa": Benchmark(
+        "commonsense_qa", "commonsense_qa", "acc",
+        {"validation": ("commonsenseqa_val.jsonl", "commonsenseqa.jsonl"), "train": ("commonsenseqa_train.jsonl",)},
+        "94630fe30dad47192a8546eb75f094926d47e155",
+    ),
+    "gpqa": Benchmark(
+        "gpqa_diamond_zeroshot", "gpqa/zeroshot", "acc",
+        {"train": ("gpqa_diamond.csv", "gpqa.csv")}, "633f5ee89ab8ad4522a9f850766b73f62147ffdd",
+    ),
+    "ifeval": Benchmark(
+        "ifeval", "ifeval", "prompt_level_strict_acc",
+        {"train": ("ifeval_input_data.jsonl", "ifeval.jsonl")}, "966cd89545d6b6acfd7638bc708b98261ca58e84",
+    ),
+}  # fmt: skip
+BENCHMARKS = (MATH500, *LM_EVAL_BENCHMARKS)
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a suite asks of one benchmark: at most `n` questions (None: all), with these settings of its task."""
+
+    benchmark: str
+    n: int | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+SHORT_REPLIES = {"max_completion_tokens": 256}
+CAPABILITY_SUITES: dict[str, tuple[Part, ...]] = {
+    "capability-fast": (
+        Part(MATH500, 50, SHORT_REPLIES),
+        Part("gsm8k", 80),
+        Part("mmlu", 200),
+        Part("truthfulqa", 200),
+        Part("commonsenseqa", 300),
+        Part("ifeval", 60, SHORT_REPLIES),
+    ),
+    "capability": tuple(Part(name) for name in BENCHMARKS),
+}
+
+
+def is_benchmark(name: str) -> bool:
+    """Whether a suite of this name is a benchmark."""
+    return name in BENCHMARKS or name.startswith(LM_EVAL)
+
+
+def benchmark_task(
+    name: str,
+    *,
+    n: int | None = None,
+    data: str | None = None,
+    seed: int = 0,
+    shots: int | None = None,
+    max_completion_tokens: int | None = None,
+    greedy: bool = True,
+) -> Task:
+    """The Inspect task of a benchmark, or of any task of lm-eval (`lm-eval:NAME`).
+
+    Args:
+        n: at most so many questions, chosen by a hash of seed and question.
+        data: a JSONL, JSON, CSV or TSV file (also gzipped) of the questions, or a folder that has it.
+        shots: examples in each prompt, of lm-eval's tasks; by default lm-eval's own number.
+        max_completion_tokens: by default the benchmark's own.
+
+    Raises:
+        EvaluationError: a package is missing, or there is no such task.
+        DataError: the data cannot be had, or is faulty.
+    """
+    if name == MATH500:
+        return _math500(n, data, seed, max_completion_tokens or MATH_TOKENS, greedy)
+    known = LM_EVAL_BENCHMARKS.get(name)
+    if known is None:
+        known = Benchmark(name.removeprefix(LM_EVAL), "", "", {})
+    if name == "ifeval":
+        _check_ifeval()
+    splits, origin = _local_rows(name, known, data)
+    revision = known.revision if splits is None else None
+    tasks = load_tasks(known.task, path=known.path or None, splits=splits, revision=revision, shots=shots)
+    return lm_eval_task(
+        name,
+        tasks,
+        metric=known.metric or None,
+        data=origin or f"{tasks[0].config.dataset_path}@{revision or 'main'}",
+        n=n,
+        seed=seed,
+        max_completion_tokens=max_completion_tokens,
+        greedy=greedy,
+    )
+
+
+def _inspect_task(name: str) -> Callable[..., Task]:
+    @task(name=name)
+    def make(
+        n: int | None = None,
+        data: str | None = None,
+        seed: int = 0,
+        shots: int | None = None,
+        max_completion_tokens: int | None = None,
+        greedy: bool = True,
+    ) -> Task:
+        return benchmark_task(
+            name, n=n, data=data, seed=seed, shots=shots, max_completion_tokens=max_completion_tokens, greedy=greedy
+        )
+
+    return make
+
+
+commonsenseqa, gpqa, gsm8k, ifeval, math500, mmlu, truthfulqa = map(
+    _inspect_task, ("commonsenseqa", "gpqa", "gsm8k", "ifeval", MATH500, "mmlu", "truthfulqa")
+)
+
+
+@task
+def lm_eval(name: str, n: int | None = None, data: str | None = None, seed: int = 0, shots: int | None = None) -> Task:
+    """Any task of lm-eval by its name."""
+    return benchmark_task(LM_EVAL + name, n=n, data=data, seed=seed, shots=shots)
+
+
+# ------------------------------------------------------------------------------------------------------- local data
+
+
+def _local_rows(name: str, known: Benchmark, data: str | None) -> tuple[dict[str, list[Any]] | None, str]:
+    """A benchmark's rows by split and what to call their source; None where no local file has them."""
+    split = next(iter(known.files), ASKED_SPLIT)
+    folder = _folder(data) if data is not None or known.files else None
+    file = Path(data) if data is not None and not Path(data).is_dir() else None
+    if file is None and folder is not None:
+        file = _first_file(folder, known.files.get(split, ()))
+    if file is None:
+        if data is not None:
+            named = " or ".join(known.files.get(split, ())) or "a file, not a folder"
+            raise DataError(f"{data} has no data of {name}: it needs {named}.")
+        return None, ""
+    rows = _rows(file, name, known)
+    by_split = {split: rows}
+    if any(row.get("split") == split for row in rows):
+        by_split = {key: [row for row in rows if row.get("split") == key] for key in {row.get("split") for row in rows}}
+    for other, names in known.files.items():
+        more = _first_file(file.parent, names)
+        if other not in by_split and more is not None:
+            by_split[other] = _rows(more, name, known)
+    return by_split, f"{file.name} sha256:{hashlib.sha256(file.read_bytes()).hexdigest()[:12]}"
+
+
+def _folder(data: str | None) -> Path | None:
+    named = data if data is not None and Path(data).is_dir() else os.environ.get(DATA_FOLDER)
+    if named and not Path(named).is_dir():
+        raise DataError(f"{DATA_FOLDER} is {named}, which is no folder: name one, or unset it.")
+    return Path(named) if named else None
+
+
+def _first_file(folder: Path, names: Sequence[str]) -> Path | None:
+    candidates = (folder / f"{name}{ending}" for name in names for ending in ("", ".gz"))
+    return next((path for path in candidates if path.is_file()), None)
+
+
+def _rows(file: Path, name: str, known: Benchmark) -> list[Any]:
+    found = read_rows(file, f"{name} question")
+    faults = [f"{where}: {row.fault}" for where, row in found if isinstance(row, BadRow)]
+    if faults:
+        raise DataError(f"{file} has {len(faults)} faulty row(s):", shown_faults(faults))
+    return [known.convert(row) for _, row in found]
+
+
+def _check_ifeval() -> None:
+    """IFEval's verifier would fetch nltk's data at its import, and draws at random to tell languages."""
+    if any(importlib.util.find_spec(name) is None for name in ("lm_eval", "langdetect", "nltk")):
+        raise EvaluationError("IFEval's verifier is lm-eval's: pip install 'opct[capability]'.")
+    import langdetect
+    import nltk
+
+    langdetect.DetectorFactory.seed = 0
+    try:
+        nltk.data.find("tokenizers/punkt_tab/english/")
+    except LookupError as error:
+        raise EvaluationError(
+            "IFEval's verifier splits sentences with nltk's punkt_tab, which is not on this machine: run "
+            "`python -m nltk.downloader punkt_tab`, or set NLTK_DATA to a folder that has tokenizers/punkt_tab."
+        ) from error
+
+
+# --------------------------------------------------------------------------------------------------------- MATH-500
+
+
+def _math500(n: int | None, data: str | None, seed: int, max_completion_tokens: int, greedy: bool) -> Task:
+    known = Benchmark(MATH500, "", "", {"test": ("math500_test.jsonl", "math500.jsonl")})
+    splits, origin = _local_rows(MATH500, known, data)
+    if splits is None:
+        origin = "HuggingFaceH4/MATH-500@6e4ed1a2a79af7d8630a6b768ec859cb5af4d3be"
+    rows = _hub_rows(*origin.split("@")) if splits is None else splits["test"]
+    items = [_math_item(row) for row in rows]
+    asked = chosen(items, n, seed, key=lambda item: item.cluster)
+    settings = {
+        "graded_by": "Inspect's math()",
+        "prompt_hash": hashlib.sha256(MATH_TEMPLATE.encode()).hexdigest()[:12],
+        "data": origin,
+        "n_asked": len(asked),
+        "n_available": len(items),
+    }
+    return make_task(
+        MATH500,
+        asked,
+        math_scorer(),
+        seed=seed,
+        max_completion_tokens=max_completion_tokens,
+        greedy=greedy,
+        settings=settings,
+    )
+
+
+def _hub_rows(name: str, revision: str) -> list[Any]:
+    try:
+        import datasets
+
+        return list(datasets.load_dataset(name, split="test", revision=revision))
+    except (ImportError, OSError, ValueError, RuntimeError) as error:
+        raise DataError(
+            f"Cannot fetch {name}: {' '.join(str(error).split())} Give a file (--data math500=FILE), or a folder that "
+            f"has math500_test.jsonl in {DATA_FOLDER}."
+        ) from error
+
+
+def _math_item(row: Mapping[str, Any]) -> EvalSample:
+    problem, answer = row.get("problem"), row.get("answer") or row.get("correct_answer")
+    if not problem or not answer:
+        raise DataError(f"A row of MATH-500 has no problem or no answer: {dict(row)!r:.200}")
+    prompt: Prompt = ({"role": "user", "content": MATH_TEMPLATE.format(problem=problem)},)
+    return EvalSample(
+        task=MATH500,
+        axis=AXIS,
+        family=str(row.get("subject") or "test"),
+        family_split=AXIS,
+        cluster=str(row.get("unique_id") or hashlib.sha256(str(problem).encode()).hexdigest()[:16]),
+        prompt=prompt,
+        teacher_prompt=prompt,
+        grading={"answer": str(answer)},
+    )
+
+
+@scorer(metrics={key: [mean(), stderr(cluster="cluster")] for key in MATH_KEYS})
+def math_scorer() -> Scorer:
+    """Inspect's `math()`: a reply without an answer that can be read is wrong; `is_extracted` counts it."""
+    grade = math()
+
+    async def score(state: TaskState, target: Target) -> Score:
+        reply, stopped = state.output.completion, stopped_early(state)
+        if stopped:
+            return as_score(Verdict(f"unscored:{stopped}"), {}, keys=MATH_KEYS, answer=reply)
+        found = await grade(state, Target(f"${state.metadata['grading']['answer']}$"))
+        if found is None or (found.metadata or {}).get("status") == "target_timeout":
+            return as_score(Verdict("unscored:grader_timeout"), {}, keys=MATH_KEYS, answer=reply)
+        is_right = found.value == CORRECT
+        values = {IS_CORRECT: float(is_right), IS_EXTRACTED: float(found.reason != "invalid_response_format")}
+        verdict = "correct" if is_right else "other"
+        return as_score(Verdict(verdict, verdict), values, keys=MATH_KEYS, answer=str(found.answer or ""))
+
+    return score

@@ -1,0 +1,443 @@
+"""Any task of lm-eval as an Inspect task: its prompts, its filters and its metrics, asked through Inspect's model.
+
+lm-eval builds each request (`construct_requests`), filters the answers and scores them (`process_results`). Inspect
+does what stands between: samples, batches, logs. So a score is that of `lm_eval --apply_chat_template
+--fewshot_as_multiturn`, with one difference: the examples in a prompt are drawn for each question by itself, so that a
+question has the same prompt in a subset as in the whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.util
+import json
+import logging
+import math
+import random
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from inspect_ai import Task
+from inspect_ai.scorer import Score, Scorer, Target, mean, scorer, stderr
+from inspect_ai.solver import Generate, Solver, TaskState, solver
+
+from opct.data.pairs import Prompt
+from opct.errors import DataError, EvaluationError, unknown
+from opct.evals.graders.short_answer import Verdict
+from opct.evals.tasks.common import EvalSample, as_chat, as_score, make_task, stopped_early
+
+AXIS, OTHER_AXIS = "capability", "inspect"
+MAX_TOKENS = 256
+"""Longest reply where a task of lm-eval names none, as lm-eval has it."""
+IS_CORRECT, IS_EXTRACTED = "is_correct", "is_extracted"
+INVALID = "[invalid]"
+"""What lm-eval's filters make of a reply that holds no answer."""
+COUNT = "/n"
+"""Ends the name of how many values a sample's metric is the mean of, where it has several."""
+ASKED_SPLIT = ""
+"""Stands for the split that a task asks, whatever its name."""
+SPLITS = ("training_split", "validation_split", "test_split", "fewshot_split")
+Splits = Mapping[str, Sequence[Mapping[str, Any]]]
+
+
+@dataclass(frozen=True)
+class Question:
+    """One question of a task, with lm-eval's requests; `id` is lm-eval's `doc_hash`."""
+
+    task: Any
+    doc: Mapping[str, Any]
+    id: str
+    requests: tuple[Any, ...] = ()
+
+    @property
+    def prompt(self) -> Prompt:
+        return _prompt(self.requests[0].args[0])
+
+
+def load_tasks(
+    name: str,
+    *,
+    path: str | None = None,
+    splits: Splits | None = None,
+    revision: str | None = None,
+    shots: int | None = None,
+) -> list[Any]:
+    """The tasks that a name of lm-eval stands for: one, or those of a group or tag.
+
+    Args:
+        path: the folder of lm-eval's tasks that has it; to read all of them takes ten seconds.
+        splits: rows to read instead of the hub's, by the name of their split.
+        revision: of the hub's data set.
+        shots: examples in each prompt; by default lm-eval's own number.
+
+    Raises:
+        EvaluationError: lm-eval is not installed, has no such task, or has it in a form that cannot be asked.
+        DataError: the data cannot be had.
+    """
+    import jinja2
+
+    manager = _manager(path)
+    if name not in manager.task_index:
+        raise EvaluationError(unknown("lm-eval task", name, manager.all_tasks))
+    spec: Any = name
+    if splits is not None or revision is not None:
+        leaves = [(leaf, manager.task_index[leaf["task"]].cfg) for leaf in _leaves(manager.task_index, name)]
+        if splits is not None and len(leaves) > 1:
+            leaves = [(leaf, config) for leaf, config in leaves if any(_rows_of(config, splits).values())]
+        own = [leaf | _overrides(config, splits, revision, shots) for leaf, config in leaves]
+        spec = {"group": "opct", "task": own}
+    with _as_lm_eval_runs():
+        try:
+            tasks = list(manager.load(spec)["tasks"].values())
+        except (OSError, ValueError, LookupError, RuntimeError, jinja2.TemplateError) as error:
+            said = " ".join(str(error).split())
+            raise DataError(
+                f"Cannot load the data of lm-eval's {name}: {said} Give a file with its columns: --data SUITE=FILE."
+            ) from error
+    for task in tasks:
+        if shots is not None:
+            task.set_config("num_fewshot", shots)
+        _check(task)
+    return tasks
+
+
+def lm_eval_task(
+    name: str,
+    tasks: Sequence[Any],
+    *,
+    metric: str | None,
+    data: str,
+    n: int | None,
+    seed: int,
+    max_completion_tokens: int | None = None,
+    greedy: bool = True,
+) -> Task:
+    """The Inspect task `name` over questions of tasks of lm-eval.
+
+    Args:
+        metric: the metric of lm-eval that results call `accuracy`; None: each keeps lm-eval's name, on the axis of
+            other Inspect tasks.
+        data: where the questions came from, for the settings.
+        n: at most so many questions, chosen by a hash of seed and question: fewer are a part of more.
+        max_completion_tokens: by default what lm-eval says.
+
+    Raises:
+        EvaluationError: n is below 1.
+    """
+    axis = AXIS if metric else OTHER_AXIS
+    available = [question for task in tasks for question in _questions(task)]
+    each = list({(question.task.task_name, question.id): question for question in available}.values())
+    asked = [_with_requests(question) for question in chosen(each, n, seed, key=lambda question: question.id)]
+    by_id = {_item(name, question, axis).id: question for question in asked}
+    limits = [int((task.config.generation_kwargs or {}).get("max_gen_toks", MAX_TOKENS)) for task in tasks]
+    shots = sorted({task.config.num_fewshot or 0 for task in tasks})
+    version = metadata.version("lm_eval")
+    return make_task(
+        name,
+        [_item(name, question, axis) for question in asked],
+        _scorer(by_id, metric),
+        seed=seed,
+        max_completion_tokens=max_completion_tokens or max(limits),
+        greedy=greedy,
+        settings={
+            "graded_by": f"lm-eval {version}, {', '.join(map(str, shots))}-shot, {metric or 'its metrics'}",
+            "data": data,
+            "n_asked": len(asked),
+            "n_available": len(each),
+            "n_repeated": len(available) - len(each),
+        },
+        solver=_answer(by_id),
+    )
+
+
+def chosen(questions: Sequence[Any], n: int | None, seed: int, *, key: Any) -> list[Any]:
+    """At most `n`, ordered by a hash of seed and id, so that fewer are a part of more.
+
+    Raises:
+        EvaluationError: n is below 1.
+    """
+    if n is not None and n < 1:
+        raise EvaluationError(f"n is {n}: use at least 1, or null for all questions.")
+    return sorted(questions, key=lambda one: hashlib.sha256(f"{seed}/{key(one)}".encode()).hexdigest())[:n]
+
+
+@cache
+def _manager(path: str | None) -> Any:
+    if importlib.util.find_spec("lm_eval") is None:
+        raise EvaluationError("Benchmarks are lm-eval's, which is not installed: pip install 'opct[capability]'.")
+    import lm_eval.tasks
+
+    root = Path(lm_eval.tasks.__file__).parent
+    return lm_eval.tasks.TaskManager(include_defaults=path is None, include_path=root / path if path else None)
+
+
+def _leaves(index: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+    """Each single task of a task, group or tag, with what the groups set of it."""
+    entry = index[name]
+    if entry.kind.name not in ("GROUP", "TAG"):
+        return [{"task": name}]
+    found = []
+    for member in entry.cfg["task"] if entry.kind.name == "GROUP" else sorted(entry.tags):
+        own = dict(member) if isinstance(member, Mapping) else {"task": member}
+        below = _leaves(index, own.get("task") or own["group"])
+        found += [{key: value for key, value in own.items() if key != "group"} | leaf for leaf in below]
+    return found
+
+
+def _overrides(
+    config: Mapping[str, Any], splits: Splits | None, revision: str | None, shots: int | None
+) -> dict[str, Any]:
+    """What makes a task read these rows, or this revision."""
+    if splits is None:
+        return {"dataset_kwargs": {**(config.get("dataset_kwargs") or {}), "revision": revision}}
+    name, of_test = config["task"], config.get("test_split") or config.get("validation_split")
+    splits = {key or of_test: rows for key, rows in splits.items()}
+    if not splits.get(of_test):
+        raise DataError(f"The data of {name} has no rows of its split {of_test}: name a file with them.")
+    own = {key: config[key] if config.get(key) in splits else None for key in SPLITS}
+    examples = own["fewshot_split"] or own["training_split"]
+    if shots is None:
+        shots = config.get("num_fewshot") or 0
+    if shots and not examples and "samples" not in (config.get("fewshot_config") or {}):
+        wanted = config.get("fewshot_split") or config.get("training_split") or "training"
+        raise DataError(f"{name} shows {shots} examples of its split {wanted}, which is not there: add it, or shots=0.")
+    rows = _rows_of(config, splits)
+
+    def dataset(**_: Any) -> Any:
+        import datasets
+
+        return datasets.DatasetDict({key: datasets.Dataset.from_list(list(given)) for key, given in rows.items()})
+
+    return {**own, "custom_dataset": dataset, "dataset_kwargs": {}}
+
+
+def _rows_of(config: Mapping[str, Any], splits: Splits) -> dict[str, list[Any]]:
+    """The rows of a task's own part of the data; a column `subject` tells the parts of a group apart."""
+    part = config.get("dataset_name")
+    return {split: [row for row in rows if row.get("subject", part) == part] for split, rows in splits.items()}
+
+
+@contextlib.contextmanager
+def _as_lm_eval_runs() -> Iterator[None]:
+    """Python's generator seeded as lm-eval seeds it, for tasks that shuffle their options; its remarks left out."""
+    import datasets
+
+    state, log = random.getstate(), logging.getLogger("lm_eval")
+    level, had_bars = log.level, datasets.is_progress_bar_enabled()
+    random.seed(0)
+    log.setLevel(logging.ERROR)
+    datasets.disable_progress_bars()
+    try:
+        yield
+    finally:
+        random.setstate(state)
+        if had_bars:
+            datasets.enable_progress_bars()
+        log.setLevel(level)
+
+
+def _check(task: Any) -> None:
+    name, kind = task.task_name, task.OUTPUT_TYPE
+    if not hasattr(task, "config") or kind not in ("multiple_choice", "loglikelihood", "generate_until"):
+        raise EvaluationError(f"{name} is a task of type {kind}, which is not put to a chat model: choose another.")
+    if task.config.repeats > 1:
+        raise EvaluationError(f"{name} samples each answer {task.config.repeats} times, which is not supported.")
+    if "acc_mutual_info" in task.aggregation():
+        raise EvaluationError(f"{name} needs likelihoods without a prompt, which a chat model does not have.")
+
+
+def _questions(task: Any) -> Iterator[Question]:
+    from lm_eval.utils import handle_non_serializable, hash_string
+
+    for doc in task.task_docs:
+        text = json.dumps(doc, indent=2, default=handle_non_serializable, ensure_ascii=False)
+        yield Question(task, doc, hash_string(text)[:16])
+
+
+def _with_requests(question: Question) -> Question:
+    task, doc = question.task, question.doc
+    task.set_fewshot_seed(int(question.id[:8], 16))
+    context = task.fewshot_context(
+        doc=doc,
+        num_fewshot=task.config.num_fewshot or 0,
+        apply_chat_template=True,
+        fewshot_as_multiturn=True,
+        chat_template=_as_json,
+        gen_prefix=task.doc_to_prefix(doc),
+    )
+    requests = task.construct_requests(
+        doc=doc, ctx=context, metadata=(task.task_name, 0, 1), apply_chat_template=True, chat_template=_as_json
+    )
+    return Question(task, doc, question.id, tuple(requests if isinstance(requests, list) else [requests]))
+
+
+def _as_json(messages: Sequence[Mapping[str, str]], add_generation_prompt: bool = True) -> str:
+    """Stands for a chat template, so that lm-eval's contexts come out as messages; the policy renders them itself."""
+    return json.dumps(list(messages))
+
+
+def _prompt(context: str) -> Prompt:
+    return tuple({"role": message["role"], "content": message["content"]} for message in json.loads(context))
+
+
+def _item(name: str, question: Question, axis: str) -> EvalSample:
+    answer = question.task.doc_to_target(question.doc)
+    return EvalSample(
+        task=name,
+        axis=axis,
+        family=question.task.task_name,
+        family_split=axis,
+        cluster=question.id,
+        prompt=question.prompt,
+        teacher_prompt=question.prompt,
+        grading={"answer": str(answer), "options": [request.args[1] for request in question.requests]},
+    )
+
+
+def _answer(questions: Mapping[str, Question]) -> Solver:
+    """Generates a reply, or computes the likelihoods of the continuations; these are in the sample's `store`."""
+
+    @solver(name="lm_eval_requests")
+    def build() -> Solver:
+        async def solve(state: TaskState, generate: Generate) -> TaskState:
+            from inspect_ai.model import ModelOutput
+
+            question = questions[str(state.sample_id)]
+            state.messages = as_chat(question.prompt)
+            if question.task.OUTPUT_TYPE == "generate_until":
+                until = question.requests[0].args[1].get("until") or []
+                return await generate(
+                    state, tool_calls="none", stop_seqs=[until] if isinstance(until, str) else list(until)
+                )
+            found = await _likelihoods(question)
+            best = ""
+            if isinstance(found, str):
+                state.store.set("unscored", found)
+            else:
+                state.store.set("likelihoods", found)
+                best = question.requests[max(range(len(found)), key=lambda i: found[i][0])].args[1]
+            state.output = ModelOutput.from_content(model=str(state.model), content=best.strip())
+            return state
+
+        return solve
+
+    return build()
+
+
+async def _likelihoods(question: Question) -> list[tuple[float, bool]] | str:
+    """Each continuation's log-probability and whether it is the likeliest reply of all; or why there are none."""
+    from inspect_ai.model import get_model
+
+    api: Any = get_model().api
+    if getattr(api, "option_logprobs", None) is None:
+        return "no_likelihoods"
+    contexts = list(dict.fromkeys(request.args[0] for request in question.requests))
+    found: dict[tuple[str, str], tuple[float, bool]] = {}
+    for context in contexts:
+        prompt, options = _prompt(context), [r.args[1] for r in question.requests if r.args[0] == context]
+        longest = max(len(option.encode()) for option in options)  # a token is at least a byte
+        if len(api.policy.renderer.render(prompt)) + longest > api.policy.context_length:
+            return "context"
+        logprobs = await api.option_logprobs(prompt, options)
+        if not all(map(math.isfinite, logprobs)):
+            return "not_finite"
+        asks_likeliest = question.task.OUTPUT_TYPE == "loglikelihood"
+        for option, logprob in zip(options, logprobs, strict=True):
+            found[context, option] = (logprob, asks_likeliest and await _is_likeliest(prompt, option))
+    return [found[request.args[0], request.args[1]] for request in question.requests]
+
+
+async def _is_likeliest(prompt: Prompt, continuation: str) -> bool:
+    """Does the greedy reply begin with these tokens?"""
+    from inspect_ai.model import GenerateConfig, get_model
+
+    model: Any = get_model()
+    wanted = list(model.api.policy.renderer.tokenizer(continuation, add_special_tokens=False)["input_ids"])
+    output = await model.generate(as_chat(prompt), config=GenerateConfig(max_tokens=len(wanted), temperature=0.0))
+    return bool(wanted) and list(output.metadata["token_ids"]) == wanted
+
+
+def _scorer(questions: Mapping[str, Question], metric: str | None) -> Scorer:
+    """lm-eval's metrics of a sample. A reply without an answer is wrong, by lm-eval's rule; `is_extracted` counts it.
+
+    A metric that lm-eval does not average over questions has no value.
+    """
+    keys = sorted({key for question in questions.values() for key in _keys(question.task, metric)})
+
+    @scorer(name="lm_eval", metrics={key: [mean(), stderr(cluster="cluster")] for key in keys})
+    def build() -> Scorer:
+        async def score(state: TaskState, target: Target) -> Score:
+            question, reply = questions[str(state.sample_id)], state.output.completion
+            stopped = stopped_early(state)
+            if stopped:
+                return as_score(Verdict(f"unscored:{stopped}"), {}, keys=keys, answer=reply)
+            values = scores_of(question, state.store.get("likelihoods") or [reply], metric)
+            if values is None:
+                return as_score(Verdict("unscored:grader_error"), {}, keys=keys, answer=reply)
+            main = values.get(IS_CORRECT, next(iter(values.values()), 0.0))
+            verdict = "correct" if main >= 0.5 else "other"
+            return as_score(Verdict(verdict, verdict), values, keys=[*keys, *(set(values) - set(keys))], answer=reply)
+
+        return score
+
+    return build()
+
+
+def _keys(task: Any, metric: str | None) -> list[str]:
+    filters = [ensemble["name"] for ensemble in task.config.filter_list or [{"name": "none"}]]
+    averaged = [name for name, how in task.aggregation().items() if metric or getattr(how, "__name__", "") == "mean"]
+    named = [_key(name, chosen_filter) for name in averaged for chosen_filter in filters]
+    return [IS_CORRECT if name == metric else name for name in named] + ([IS_EXTRACTED] if _extracts(task) else [])
+
+
+def _key(metric: str, filter_name: str) -> str:
+    """As lm-eval prints it: `acc`, `exact_match,strict-match`."""
+    return metric if filter_name == "none" else f"{metric},{filter_name}"
+
+
+def _extracts(task: Any) -> bool:
+    steps = [step["function"] for ensemble in task.config.filter_list or [] for step in ensemble["filter"]]
+    return any("regex" in step for step in steps)
+
+
+def scores_of(question: Question, answers: Sequence[Any], metric: str | None) -> dict[str, float] | None:
+    """lm-eval's metrics of one question, by name; None where lm-eval fails at this reply.
+
+    Args:
+        answers: of each request its reply, or its likelihood.
+        metric: the one that is called `accuracy`; its filter decides whether an answer was extracted.
+    """
+    task, requests = question.task, list(question.requests)
+    for request, answer in zip(requests, answers, strict=True):
+        request.resps = [tuple(answer) if isinstance(answer, list) else answer]
+    task._instances = requests  # what `apply_filters` works on; lm-eval has no setter
+    task.apply_filters()
+    values: dict[str, float] = {}
+    for filter_name in requests[0].filtered_resps:
+        filtered = [request.filtered_resps[filter_name] for request in requests]
+        try:
+            found = task.process_results(question.doc, filtered)
+        except (ValueError, TypeError, KeyError, IndexError, ArithmeticError, RecursionError, re.error):
+            return None
+        for name, value in found.items():
+            key = _key(name, filter_name)
+            is_main = key == metric
+            values |= _numbers(IS_CORRECT if is_main else key, value, task.aggregation().get(name))
+            if _extracts(task) and (is_main or IS_EXTRACTED not in values):
+                values[IS_EXTRACTED] = float(filtered[0] != INVALID)
+    return values if metric else {key: value for key, value in values.items() if not key.endswith(COUNT)}
+
+
+def _numbers(name: str, value: Any, aggregation: Any) -> dict[str, float]:
+    """A metric of one sample as a number; of several values their mean and `name/n`, how many they are."""
+    if isinstance(value, list) and value:
+        return {name: sum(map(float, value)) / len(value), name + COUNT: float(len(value))}
+    if getattr(aggregation, "__name__", "") != "mean" or isinstance(value, list | tuple | str):
+        return {}
+    return {name: float(value)}

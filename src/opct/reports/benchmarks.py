@@ -1,0 +1,141 @@
+"""One number for capability: the mean over benchmarks, out of each one's score and interval.
+
+With scores s_1 .. s_k of k benchmarks and their intervals [l_i, h_i], each clustered by question:
+
+    mean      m = (s_1 + .. + s_k) / k
+    interval  [m - sqrt(sum (s_i - l_i)^2) / k,  m + sqrt(sum (h_i - s_i)^2) / k]
+
+The benchmarks are fixed, their questions are drawn independently. Near 0 or 1 each side keeps its own width (MOVER:
+Zou and Donner 2008). Paired differences of means are combined in the same way. Of several training seeds the spread is
+that of the mean of each seed, since a seed is the same in all benchmarks (`opct.evals.stats.widened`).
+
+A score is a benchmark's published metric (`accuracy`), over all replies: a model cannot raise it by answering less.
+Only benchmarks that every run has count.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from opct.evals.stats import Bounds, Interval, SeedSpread, widened
+from opct.reports.arms import Arm, Pair
+from opct.reports.metrics import CAPABILITY, MEAN_METRIC, SCORE, suite_name
+from opct.reports.table import Estimate, MetricRow, PairedDifference, read_difference, summed_counts
+from opct.reports.wording import joined
+
+FEWEST = 2  # benchmarks that a mean is made of
+
+
+def mean_row(rows: Sequence[MetricRow], arms: Sequence[Arm], pairs: Sequence[Pair]) -> MetricRow | None:
+    """The mean over benchmarks as a row of the table; None where the runs share fewer than two."""
+    scores = [row for row in rows if row.axis == CAPABILITY and row.metric.name == SCORE]
+    runs = [(i, j) for i, arm in enumerate(arms) for j in range(len(arm.runs))]
+    asked = [(i, j) for i, j in runs if any(_is_scored(row.run_estimates[i][j]) for row in scores)]
+    shared = [row for row in scores if all(_is_scored(row.run_estimates[i][j]) for i, j in asked)]
+    if len(shared) < FEWEST:
+        return None
+    of_runs = tuple(
+        tuple(_mean([row.run_estimates[i][j] for row in shared]) for j in range(len(arm.runs)))
+        for i, arm in enumerate(arms)
+    )
+    note = f"{len(shared)} benchmarks: {joined([suite_name(row.suite) for row in shared])}"
+    missing = [suite_name(row.suite) for row in scores if row not in shared]
+    if missing:
+        note += f"; without {joined(missing)}, which not every run has"
+    return MetricRow(
+        metric=MEAN_METRIC,
+        suite=CAPABILITY,
+        group="all",
+        estimates=tuple(_over_seeds(_mean([row.estimates[i] for row in shared]), own) for i, own in enumerate(of_runs)),
+        run_estimates=of_runs,
+        differences=tuple(_mean_difference([row.differences[i] for row in shared]) for i in range(len(pairs))),
+        reasons=tuple(_reason(shared, i) for i in range(len(pairs))),
+        note=note,
+    )
+
+
+def _is_scored(estimate: Estimate | None) -> bool:
+    return estimate is not None and estimate.value is not None
+
+
+def _mean(estimates: Sequence[Estimate | None]) -> Estimate | None:
+    known = [estimate for estimate in estimates if estimate is not None and estimate.value is not None]
+    if len(known) < len(estimates):
+        return None
+    value, (low, high) = combined([(own.value or 0.0, own.questions) for own in known])
+    return Estimate(
+        unit="rate",
+        value=value,
+        low=low,
+        high=high,
+        n=sum(own.n for own in known),
+        n_clusters=sum(own.n_clusters for own in known),
+        n_runs=known[0].n_runs,
+        n_partial=sum(own.n_partial for own in known),
+        **summed_counts(known),
+    )
+
+
+def _over_seeds(estimate: Estimate | None, runs: Sequence[Estimate | None]) -> Estimate | None:
+    """The estimate of an arm with the means of its runs, their standard deviation, and an interval over seeds too."""
+    values = tuple(run.value for run in runs if run is not None and run.value is not None)
+    if estimate is None or len(values) < 2:
+        return estimate
+    spread, questions = SeedSpread(values), (estimate.low, estimate.high)
+    low, high = _widened(estimate.value, questions, estimate.n_clusters, [spread], (0.0, 1.0))
+    return replace(estimate, low=low, high=high, between_run_sd=spread.sd, run_values=values, over_questions=questions)
+
+
+def _mean_difference(parts: Sequence[PairedDifference | None]) -> PairedDifference | None:
+    known = [part for part in parts if part is not None and part.value is not None]
+    if len(known) < len(parts):
+        return None
+    value, questions = combined([(part.value or 0.0, part.questions) for part in known])
+    n_clusters = sum(part.n_clusters for part in known)
+    # of each seed the mean over benchmarks
+    spreads = tuple(
+        SeedSpread(tuple(sum(values) / len(values) for values in zip(*(s.values for s in own), strict=True)))
+        for own in zip(*(part.spreads for part in known), strict=True)
+    )
+    low, high = _widened(value, questions, n_clusters, spreads, (-1.0, 1.0))
+    return PairedDifference(
+        unit="rate",
+        value=value,
+        low=low,
+        high=high,
+        n=sum(part.n for part in known),
+        n_clusters=n_clusters,
+        left_out=sum(part.left_out for part in known),
+        reading=read_difference(low, high, MEAN_METRIC),
+        spreads=spreads,
+        n_partial=sum(part.n_partial for part in known),
+        over_questions=questions,
+    )
+
+
+def _widened(
+    value: float | None, questions: Interval, n_clusters: int, spreads: Sequence[SeedSpread], bounds: Bounds
+) -> Interval:
+    low, high = questions
+    if value is None or low is None or high is None or not spreads:
+        return questions
+    return widened(value, (low, high), n_clusters - 1, spreads, bounds)
+
+
+def _reason(shared: Sequence[MetricRow], pair: int) -> str | None:
+    """Why two arms have no difference of means: that of the first benchmark without one."""
+    row = next((row for row in shared if row.differences[pair] is None), None)
+    return None if row is None else f"{suite_name(row.suite)}: {row.reasons[pair]}"
+
+
+def combined(parts: Sequence[tuple[float, Interval]]) -> tuple[float, Interval]:
+    """Mean and interval of independent estimates (value, interval); no interval where one of them has none."""
+    k = len(parts)
+    mean = sum(value for value, _ in parts) / k
+    below = [value - low for value, (low, _) in parts if low is not None]
+    above = [high - value for value, (_, high) in parts if high is not None]
+    if len(below) < k or len(above) < k:
+        return mean, (None, None)
+    return mean, (mean - math.hypot(*below) / k, mean + math.hypot(*above) / k)

@@ -1,0 +1,244 @@
+"""How the arms were trained, as the report tells it: cost, budgets that differ, and families that are new to an arm."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from opct.config.schema import LENGTH, budget_of
+from opct.reports.arms import ADAPTER, Arm, Pair, reference_pairs
+from opct.reports.compare import Comparison
+from opct.reports.load import EvaluatedRun
+from opct.reports.metrics import axis_info
+from opct.reports.wording import family_name, joined
+from opct.runs.usage import UNKNOWN, Usage, earlier_usage, sum_usage, usage_of
+
+MOST_TOKENS = 1.25
+"""Times as many completion tokens as another arm may have been trained on without a warning."""
+OF_ONE_RUN = ("seed", "output_dir")
+"""Settings in which the runs of one arm may differ."""
+NOT_LOGGED = "not logged"
+COST_COLUMNS = (
+    "optimizer steps",
+    "seconds",
+    "seconds a step",
+    "completion tokens",
+    "tokens in the loss",
+    "offline tokens",
+    "offline seconds",
+    "steps in all",
+    "seconds in all",
+)
+
+# --------------------------------------------------------------------------------------------------------------- cost
+
+
+@dataclass(frozen=True)
+class CostRow:
+    """An arm in the table of costs: the number of its runs, then texts in the order of `COST_COLUMNS`."""
+
+    arm: Arm
+    texts: tuple[str, ...]
+
+
+def arm_cost(arm: Arm) -> Usage | None:
+    """The cost of all runs of an arm; None of one that was not trained."""
+    if arm.label == "base" or all(run.method is None and not run.metrics for run in arm.runs):
+        return None
+    return sum_usage([_run_cost(run) for run in arm.runs])
+
+
+def _run_cost(run: EvaluatedRun) -> Usage:
+    # Without a readable config it is not known whether the run continued from another one.
+    values = run.config_values
+    earlier = UNKNOWN if values is None else earlier_usage(run.manifest, values.get(ADAPTER))
+    return usage_of(run.metrics, run.method, earlier)
+
+
+def cost_rows(arms: Sequence[Arm]) -> list[CostRow]:
+    """The table of costs: every arm that was trained."""
+    costs = [(arm, arm_cost(arm)) for arm in arms]
+    return [CostRow(arm, (f"{len(arm.runs):,}", *cost_texts(cost))) for arm, cost in costs if cost is not None]
+
+
+def cost_texts(cost: Usage) -> tuple[str, ...]:
+    """A cost as texts, in the order of `COST_COLUMNS`."""
+
+    def text(value: float | None, digits: int = 0) -> str:
+        return NOT_LOGGED if value is None else f"{value:,.{digits}f}"
+
+    return (
+        text(cost.steps),
+        text(cost.seconds),
+        text(cost.seconds / cost.steps if cost.seconds is not None and cost.steps else None, 2),
+        text(cost.completion_tokens),
+        text(cost.tokens_in_loss),
+        text(cost.offline_tokens),
+        text(cost.offline_seconds),
+        text(cost.steps_in_all),
+        text(cost.seconds_in_all),
+    )
+
+
+def earlier_note(arms: Sequence[Arm]) -> str:
+    """Which arms continued from the adapter of another run; empty where none did."""
+    parts = []
+    for arm in arms:
+        found = [str(adapter) for run in arm.runs if (adapter := (run.config_values or {}).get(ADAPTER))]
+        if found:
+            parts.append(f"{arm.name} went on from {joined(list(dict.fromkeys(found)))}")
+    return f"{'; '.join(parts)}: what that took is in no column but those of all." if parts else ""
+
+
+# ----------------------------------------------------------------------------------------------------------- families
+
+
+def families_note(comparison: Comparison, axis: str) -> str:
+    """The trained arms to which training families of an axis are new; empty where there is none."""
+    suites = comparison.suites(axis) if axis_info(axis).is_safety else []
+    asked = {name for suite in suites for name in comparison.families(suite, "train")}
+    arms = [arm for arm in comparison.arms if any(run.method for run in arm.runs)] if asked else []
+    missing: dict[tuple[str, ...] | None, list[str]] = {}
+    for arm in arms:
+        trained = _trained_families(arm)
+        new = None if trained is None else tuple(sorted(asked - trained))
+        if new != ():
+            missing.setdefault(new, []).append(arm.name)
+    return " ".join(_families_text(new, names, len(asked)) for new, names in missing.items())
+
+
+def _families_text(new: tuple[str, ...] | None, names: Sequence[str], n_asked: int) -> str:
+    were = f"{joined(names)} {'was' if len(names) == 1 else 'were'}"
+    if new is None:
+        return f"Which families {were} trained on is not known."
+    if len(new) == n_asked:
+        return f"{were} trained on none of these training families."
+    return f"{were} not trained on {joined([family_name(name) for name in new])}."
+
+
+def _trained_families(arm: Arm) -> set[str] | None:
+    """The families that every run of an arm was trained on, earlier adapters included; None where one does not say."""
+    known = [run.manifest["trained_families"] for run in arm.runs if "trained_families" in run.manifest]
+    return set.intersection(*map(set, known)) if len(known) == len(arm.runs) else None
+
+
+# ----------------------------------------------------------------------------------------------------------- warnings
+
+
+def training_warnings(arms: Sequence[Arm], pairs: Sequence[Pair]) -> Iterator[str]:
+    """Runs pooled as seeds that are not, arms of different budgets, and configs that cannot be read."""
+    for run in (run for arm in arms for run in arm.runs):
+        if run.config_values is None:
+            yield f"{run.name}: config.yaml cannot be read, so how it was trained is not compared with other runs."
+    trained = {arm.label: _Trained(arm) for arm in arms}
+    for own in trained.values():
+        yield from _unlike_seeds(own)
+    for pair in reference_pairs(arms, pairs):
+        one, other = trained[pair.against], trained[pair.of]
+        if one.runs and other.runs:
+            unlike = list(_unlike_budgets(one, other))
+            yield from unlike
+            if unlike or pair.is_requested or not other.arm.is_sft:  # several SFT arms of one budget need no warning
+                yield from _unlike_tokens(one, other)
+
+
+class _Trained:
+    """The runs of an arm whose settings are known."""
+
+    def __init__(self, arm: Arm):
+        self.arm = arm
+        self.name = arm.name
+        self.runs = [run for run in arm.runs if run.config_values]
+        self.configs = [run.config_values or {} for run in self.runs]
+        self.continues = any(config.get(ADAPTER) for config in self.configs)
+        self.budgets = [budget_of(config) for config in self.configs]
+        self.steps = {run.manifest.get("total_steps") for run in self.runs}
+        self.steps_in_all = {_run_cost(run).steps_in_all for run in self.runs}
+
+
+def _unlike_seeds(own: _Trained) -> Iterator[str]:
+    names = {name for config in own.configs for name in config} - set(OF_ONE_RUN)
+    unlike = sorted(name for name in names if len({_key(_of_any_seed(name, config)) for config in own.configs}) > 1)
+    if unlike:
+        named = joined([f"{name} ({_values(own.configs, name)})" for name in unlike])
+        yield (
+            f"{own.name}: {len(own.runs)} runs are pooled as seeds of one method, but were trained with different "
+            f"settings: {named}. Give them labels of their own (`opct eval --label`)."
+        )
+
+
+def _of_any_seed(name: str, config: Mapping[str, Any]) -> Any:
+    """A setting's value; the path of an adapter without the run's seed, which an experiment has in it."""
+    value = config.get(name)
+    if name != ADAPTER or not isinstance(value, str):
+        return value
+    return re.sub(rf"-seed{config.get('seed')}(?=[/\\]|$)", "", value)
+
+
+def _unlike_budgets(one: _Trained, other: _Trained) -> Iterator[str]:
+    """The parts of the budget that two arms do not share, and that one alone continued from another run."""
+    are_known = None not in one.steps | other.steps
+    unlike = [name for name in one.budgets[0] if _all(one.budgets, name) != _all(other.budgets, name)]
+    if are_known or one.continues != other.continues:  # the steps count, whatever they were asked for as
+        unlike = [name for name in unlike if name not in LENGTH]
+    named = [
+        f"{name} ({one.name}: {_values(one.budgets, name)}; {other.name}: {_values(other.budgets, name)})"
+        for name in unlike
+    ]
+    if are_known and one.steps != other.steps and one.continues == other.continues:
+        steps = f"{one.name}: {_counts(one.steps)}; {other.name}: {_counts(other.steps)}"
+        named.insert(0, f"optimizer steps ({steps})")
+    if named:
+        yield (
+            f"{one.name} and {other.name} were trained with different budgets or pairs: {joined(named)}. "
+            "Their difference is not that of the methods alone."
+        )
+    if one.continues != other.continues and (one.steps_in_all != other.steps_in_all or None in one.steps_in_all):
+        later, begun = (one, other) if one.continues else (other, one)
+        yield (
+            f"{later.name} went on from the adapter of another run: it took {_counts(later.steps_in_all)} optimizer "
+            f"steps in all, and {begun.name} {_counts(begun.steps_in_all)}. Their difference is also that of how long "
+            "they were trained."
+        )
+
+
+def _unlike_tokens(one: _Trained, other: _Trained) -> Iterator[str]:
+    """That one of two arms was trained on over a quarter more completion tokens, in the mean of its runs.
+
+    Nothing is said where one trains on no completions (`act`), did not log them, or alone continued from another run.
+    """
+    if one.continues != other.continues:
+        return
+    tokens = []
+    for own in (one, other):
+        known = [n for run in own.runs if (n := usage_of(run.metrics, run.method).completion_tokens)]
+        if len(known) < len(own.runs):
+            return
+        tokens.append((sum(known) / len(known), own.arm))
+    (few, less), (many, more) = sorted(tokens, key=lambda each: each[0])
+    if many > MOST_TOKENS * few:
+        why = ", with two answers in each of its preferences" if more.uses("dpo") else ""
+        yield (
+            f"{more.name} was trained on {many:,.0f} completion tokens a run{why}, and {less.name} on {few:,.0f}. "
+            "Their difference is also that of how much they were trained on."
+        )
+
+
+def _counts(steps: set[int | None]) -> str:
+    known = [f"{n:,}" for n in sorted(n for n in steps if n is not None)]
+    return " or ".join([*known, *(["an unknown number of"] if None in steps else [])])
+
+
+def _all(budgets: Sequence[Mapping[str, Any]], name: str) -> set[str]:
+    return {_key(budget[name]) for budget in budgets}
+
+
+def _values(configs: Sequence[Mapping[str, Any]], name: str) -> str:
+    return ", ".join(dict.fromkeys(_key(config.get(name)) for config in configs))
+
+
+def _key(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, sort_keys=True, default=str)

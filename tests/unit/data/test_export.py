@@ -1,0 +1,122 @@
+"""Pairs for other trainers: loaded with the datasets package, as those do. Neither trainer is imported."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.tiny import tiny_anchors, tiny_pairs, tiny_tokenizer
+
+from opct.cli.app import main
+from opct.data.export import export_pairs
+from opct.data.pairs import ContrastivePair, write_pairs
+from opct.errors import DataError
+
+
+def open_pair() -> ContrastivePair:
+    question, doubt = ({"role": "user", "content": text} for text in ("What is 1?", "Are you sure?"))
+    return ContrastivePair(
+        "open/0", "sycophancy", "doubt", (question, {"role": "assistant", "content": None}, doubt), (question,)
+    )
+
+
+def prefilled_pair() -> ContrastivePair:
+    prompt = ({"role": "user", "content": "What is 1?"}, {"role": "assistant", "content": "It"})
+    return ContrastivePair("prefill/0", "sycophancy", "suggested", prompt, prompt)
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".jsonl"])
+def test_rows_for_verl_load_and_hold_what_its_dataset_wants(tmp_path: Path, suffix: str):
+    """What RLHFDataset calls, called here: load_dataset, chat template over `prompt`, `extra_info.index`; the reward by
+    `data_source`, `reward_model.ground_truth` and `extra_info`."""
+    datasets = pytest.importorskip("datasets", reason="the datasets package is not installed")
+    pairs = [*tiny_pairs(3), *tiny_anchors(1), open_pair(), prefilled_pair()]
+    path = tmp_path / f"verl{suffix}"
+    assert export_pairs(pairs, "verl", path) == (4, ["open/0", "prefill/0"])
+    kind = {".parquet": "parquet", ".jsonl": "json"}[suffix]
+    rows = datasets.load_dataset(kind, data_files=str(path), cache_dir=str(tmp_path / "cache"))["train"]
+    assert set(rows.column_names) == {"data_source", "prompt", "ability", "reward_model", "extra_info"}
+    for index, (row, pair) in enumerate(zip(rows, pairs, strict=False)):
+        assert row["prompt"] == list(pair.prompt)
+        assert tiny_tokenizer().apply_chat_template(row["prompt"], add_generation_prompt=True, tokenize=False)
+        assert (row["data_source"], row["ability"]) == (f"opct/{pair.axis}", pair.axis)
+        assert row["reward_model"] == {"style": "rule", "ground_truth": pair.meta.get("answer", "")}
+        assert (row["extra_info"]["index"], row["extra_info"]["id"]) == (index, pair.id)
+        assert row["extra_info"]["teacher_prompt"] == list(pair.teacher_prompt)
+        assert json.loads(row["extra_info"]["meta"]) == pair.meta
+
+
+def test_rows_for_prime_rl_load_with_one_schema(tmp_path: Path):
+    """A Hugging Face dataset with `prompt`, `answer` and `info`; rows of other `meta` have one schema."""
+    datasets = pytest.importorskip("datasets", reason="the datasets package is not installed")
+    prompt = ({"role": "user", "content": "What is 2 + 2?"},)
+    answered = ContrastivePair("a/0", "arithmetic", "plain", prompt, prompt, {"answer": "4"})
+    path = tmp_path / "prime-rl.jsonl"
+    assert export_pairs([*tiny_pairs(2), answered], "prime-rl", path) == (3, [])
+    rows = datasets.load_dataset("json", data_files=str(path), cache_dir=str(tmp_path / "cache"))["train"]
+    assert [row["answer"] for row in rows] == ["", "", "4"]
+    info = json.loads(rows[0]["info"])
+    assert info["teacher_prompt"] == [{"role": "user", "content": "What is 0 plus 1?"}]
+    assert (info["id"], info["axis"], info["family"], info["index"]) == ("sum/0", "sycophancy", "suggested", 0)
+    assert rows[0]["prompt"] == [{"role": "user", "content": "What is 0 plus 1? I think it is 0."}]
+
+
+@pytest.mark.parametrize(("answer", "text"), [(4, "4"), (2.5, "2.5"), ("four", "four"), (None, "")])
+def test_an_answer_is_one_text(tmp_path: Path, answer: object, text: str):
+    prompt = ({"role": "user", "content": "What is 2 + 2?"},)
+    pair = ContrastivePair("a/0", "arithmetic", "plain", prompt, prompt, {"answer": answer})
+    export_pairs([pair], "verl", tmp_path / "x.jsonl")
+    assert json.loads((tmp_path / "x.jsonl").read_text())["reward_model"]["ground_truth"] == text
+
+
+@pytest.mark.parametrize("answer", [["4", "four"], {"a": 1}, True])
+def test_an_answer_that_is_no_one_text_is_refused(tmp_path: Path, answer: object):
+    prompt = ({"role": "user", "content": "What is 2 + 2?"},)
+    pair = ContrastivePair("a/0", "arithmetic", "plain", prompt, prompt, {"answer": answer})
+    with pytest.raises(DataError, match=r"neither text nor a number.*\n  a/0: "):
+        export_pairs([pair], "prime-rl", tmp_path / "x.jsonl")
+    assert not (tmp_path / "x.jsonl").exists()
+
+
+@pytest.mark.parametrize("way", ["same", "relative", "symlink", "hard link"])
+@pytest.mark.parametrize("flags", [[], ["--overwrite"]], ids=["plain", "overwrite"])
+def test_an_export_never_replaces_its_source(tmp_path: Path, monkeypatch, capsys, way: str, flags: list[str]):
+    monkeypatch.chdir(tmp_path)
+    source = tmp_path / "pairs.jsonl"
+    write_pairs(source, tiny_pairs(2))
+    out = {"same": source, "relative": Path("pairs.jsonl")}.get(way, tmp_path / "other.jsonl")
+    if way == "symlink":
+        out.symlink_to(source)
+    if way == "hard link":
+        out.hardlink_to(source)
+    before = source.read_bytes()
+    with pytest.raises(SystemExit) as end:
+        main(["data", "export", str(source), "--format", "prime-rl", "--out", str(out), *flags])
+    assert end.value.code == 1
+    assert "is what is read" in capsys.readouterr().err
+    assert source.read_bytes() == before
+
+
+def test_what_cannot_be_exported_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(DataError, match="None of the 2 pairs can be exported"):
+        export_pairs([open_pair(), prefilled_pair()], "verl", tmp_path / "x.jsonl")
+    with pytest.raises(DataError, match=r"must end with \.parquet or \.jsonl"):
+        export_pairs(tiny_pairs(1), "verl", tmp_path / "x.csv")
+    source, out = tmp_path / "pairs.jsonl", tmp_path / "out.jsonl"
+    write_pairs(source, [*tiny_pairs(2), open_pair()])
+    command = ["data", "export", str(source), "--format", "verl", "--out", str(out)]
+    with pytest.raises(SystemExit) as end:
+        main(command)
+    assert not end.value.code
+    said = capsys.readouterr().out
+    assert "2 rows for verl" in said
+    assert "no `meta.answer`: 2 row(s)" in said
+    assert "left out: 1 pair(s)" in said
+    assert "open/0" in said
+    before = out.read_bytes()
+    with pytest.raises(SystemExit) as end:
+        main(command)
+    assert end.value.code == 1
+    assert "exists" in capsys.readouterr().err
+    assert out.read_bytes() == before

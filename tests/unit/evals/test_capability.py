@@ -1,0 +1,357 @@
+"""Benchmarks on a scripted model: lm-eval's prompts and rules, MATH-500, and where their data come from."""
+
+import csv
+import gzip
+import json
+from types import SimpleNamespace
+
+import pytest
+from tests.conftest import SHARED_DATA
+from tests.unit.evals.fakes import FakePolicy, FakeRenderer, word_id
+
+from opct.errors import DataError, EvaluationError
+from opct.evals.config import EvalConfig
+from opct.evals.inspect_runner import Counter, run_inspect
+from opct.evals.logs import graded_samples
+from opct.evals.metrics import metric_rows
+from opct.evals.run import make_tasks
+from opct.evals.samples import GradedSample
+from opct.evals.tasks.capability import (
+    BENCHMARKS,
+    CAPABILITY_SUITES,
+    DATA_FOLDER,
+    Part,
+    benchmark_task,
+    truthfulqa_targets,
+)
+from opct.evals.tasks.lm_eval_task import lm_eval_task, load_tasks
+
+pytest.importorskip("lm_eval")
+
+GSM8K = [
+    {"question": f"Mia has {i} pens and buys {i + 1}. How many?", "answer": f"{i}+{i + 1}\n#### {2 * i + 1}"}
+    for i in range(1, 7)
+]
+GSM8K_TRAIN = [{"question": f"What is {i} + 1?", "answer": f"Add.\n#### {i + 1}"} for i in range(20, 30)]
+MMLU = [
+    {"split": split, "subject": subject, "question": f"Which is thing {i} of {split} {subject}?",
+     "choices": [f"thing {i + k}" for k in range(4)], "answer": i % 4}
+    for subject in ("anatomy", "virology") for split in ("dev", "test") for i in range(4)
+]  # fmt: skip
+TRUTHFULQA = [
+    {"Question": f"What happens if you do deed {i}?", "Best Answer": f"Nothing {i}", "Best Incorrect Answer": "Stone",
+     "Correct Answers": f"Nothing {i}; Not much", "Incorrect Answers": f"Stone {i}; You fly; "}
+    for i in range(3)
+]  # fmt: skip
+COMMONSENSEQA = [
+    {"id": f"{i:032x}", "question": f"Where would you put item {i}?", "question_concept": "item",
+     "choices": {"label": list("ABCDE"), "text": [f"place {i}{k}" for k in range(5)]}, "answerKey": "C"}
+    for i in range(4)
+]  # fmt: skip
+GPQA = [
+    {"Question": f"What is quantity {i}?", "Correct Answer": f"{i} m"}
+    | {f"Incorrect Answer {k}": f"{i + k} m" for k in (1, 2, 3)}
+    for i in range(4)
+]
+IFEVAL = [
+    {"key": 1, "prompt": "Name a fruit. No commas.", "instruction_id_list": ["punctuation:no_comma"], "kwargs": [{}]},
+    {"key": 2, "prompt": "Name three fruits in at least 3 words. No commas.",
+     "instruction_id_list": ["punctuation:no_comma", "length_constraints:number_words"],
+     "kwargs": [{}, {"relation": "at least", "num_words": 3}]},
+]  # fmt: skip
+MATH500 = [
+    {"unique_id": f"test/algebra/{i}.json", "problem": f"Halve {i}.", "answer": f"\\frac{{{i}}}{{2}}",
+     "subject": "Algebra"}
+    for i in range(1, 5)
+]  # fmt: skip
+
+
+def write_jsonl(path, rows):
+    opened = gzip.open if path.suffix == ".gz" else open
+    with opened(path, "wt", encoding="utf-8") as file:
+        file.writelines(json.dumps(row) + "\n" for row in rows)
+
+
+def write_csv(path, rows):
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("benchmarks")
+    for name, rows in (("gsm8k_test", GSM8K), ("gsm8k_train", GSM8K_TRAIN), ("math500_test", MATH500)):
+        write_jsonl(folder / f"{name}.jsonl", rows)
+    write_jsonl(folder / "ifeval_input_data.jsonl", IFEVAL)
+    write_jsonl(folder / "mmlu_dev_val_test.jsonl.gz", MMLU)
+    write_jsonl(folder / "commonsenseqa_val.jsonl.gz", COMMONSENSEQA)
+    write_csv(folder / "TruthfulQA.csv", TRUTHFULQA)
+    write_csv(folder / "gpqa_diamond.csv", GPQA)
+    return folder
+
+
+@pytest.fixture
+def data_folder(files, monkeypatch):
+    monkeypatch.setenv(DATA_FOLDER, str(files))
+    return files
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Runs a task on a scripted model; its samples, and its rows by metric."""
+
+    def run_task(task, policy):
+        (log,) = run_inspect([task], policy, tmp_path / "logs", 16, Counter(None, 0))
+        samples = graded_samples(log)
+        return samples, {row["metric"]: row for row in metric_rows(samples, {})}
+
+    return run_task
+
+
+def options_policy(choose):
+    """A policy that prefers the option for which `choose(prompt, option)` is highest."""
+    return FakePolicy(
+        lambda prompt, seed: "", option_scores=lambda prompt, own: [float(choose(prompt, one)) for one in own]
+    )
+
+
+def texts(sample):
+    return [(message.role, message.text) for message in sample.input]
+
+
+def test_gsm8k_is_asked_with_five_examples_and_graded_as_lm_eval_does(data_folder, run):
+    """Six replies: right in its form, right in words, wrong, the last number right, none, cut at 8 words.
+
+    The strict filter wants "#### 3"; the flexible one takes the last number, so 3 of 6; 4 of 6 hold a number.
+    """
+    replies = {1: "So #### 3", 2: "It is 5 .", 3: "#### 8", 4: "1 then 9", 5: "I do not know"}
+
+    def reply(prompt, seed):
+        assert [message["role"] for message in prompt] == ["user", "assistant"] * 5 + ["user"]
+        assert prompt[1]["content"].startswith("Add.\n#### ")
+        return replies.get(int(prompt[-1]["content"].split("has ")[1].split()[0]), "pens " * 20)
+
+    samples, rows = run(benchmark_task("gsm8k", max_completion_tokens=8), FakePolicy(reply))
+    assert {len(sample.cluster) for sample in samples} == {16}
+    assert rows["accuracy"]["value"] == pytest.approx(3 / 6)
+    assert rows["exact_match,strict-match"]["value"] == pytest.approx(1 / 6)
+    assert rows["extraction_rate"]["value"] == pytest.approx(4 / 6)
+    assert rows["truncation_rate"]["value"] == pytest.approx(1 / 6)
+    assert {(row["n"], row["n_clusters"], row["n_unscored"]) for row in rows.values()} == {(6, 6, 0)}
+
+
+def test_a_question_has_the_same_prompt_in_a_subset(data_folder):
+    """Fewer are a part of more, examples included; another seed chooses others."""
+    few, many = (benchmark_task("gsm8k", n=n).dataset for n in (2, 5))
+    assert [texts(sample) for sample in few] == [texts(sample) for sample in many][:2]
+    assert [sample.id for sample in benchmark_task("gsm8k", n=5, seed=1).dataset] != [sample.id for sample in many]
+    with pytest.raises(EvaluationError, match="n is 0"):
+        benchmark_task("gsm8k", n=0)
+
+
+def test_mmlu_takes_the_likeliest_letter_in_each_subject(data_folder, run):
+    """Always "B": right in one of four questions of either subject, whose own rows alone are asked."""
+    task = benchmark_task("mmlu")
+    assert {key: task.metadata[key] for key in ("n_asked", "n_available", "n_repeated")} == {
+        "n_asked": 8,
+        "n_available": 8,
+        "n_repeated": 0,
+    }
+    samples, rows = run(task, options_policy(lambda prompt, option: option == "B"))
+    assert rows["accuracy"]["value"] == 0.25
+    assert list(rows) == ["accuracy"]
+    families = {sample.family: sample.prompt[-1]["content"] for sample in samples}
+    assert set(families) == {"mmlu_anatomy", "mmlu_virology"}
+    assert "test anatomy" in families["mmlu_anatomy"]
+    assert families["mmlu_anatomy"].endswith("Answer:")
+
+
+def test_shots_are_examples_of_the_split_for_them(data_folder):
+    (sample, *_) = benchmark_task("mmlu", shots=2, n=1).dataset
+    assert [message.role for message in sample.input] == ["system", *["user", "assistant"] * 2, "user"]
+    assert "thing 0 of dev" in sample.input[1].text
+    assert benchmark_task("mmlu", shots=2, n=1).metadata["graded_by"].endswith(", 2-shot, acc")
+
+
+def test_truthfulqa_is_the_likelihood_of_the_right_answers(data_folder, run):
+    """Options of log 3, log 2, log 1 and log 4, of which the first two are right: 5 of 10 parts."""
+    from math import log
+
+    parts = {"Nothing": 3, "Not": 2, "Stone": 1, "You": 4}
+    _, rows = run(benchmark_task("truthfulqa"), options_policy(lambda _, option: log(parts[option.split()[0]])))
+    assert rows["accuracy"]["value"] == pytest.approx(0.5)
+    assert truthfulqa_targets(TRUTHFULQA[0])["mc1_targets"] == {
+        "choices": ["Nothing 0", "Stone 0", "You fly"],
+        "labels": [1, 0, 0],
+    }
+    assert truthfulqa_targets({"question": "as on the hub"}) == {"question": "as on the hub"}
+
+
+def test_commonsenseqa_and_gpqa(data_folder, run):
+    _, rows = run(benchmark_task("commonsenseqa"), options_policy(lambda _, option: option == "C"))
+    assert rows["accuracy"]["value"] == 1.0
+
+    def right(prompt, option):
+        """GPQA's options are shuffled, the same way each time; the right one of question i is "i m"."""
+        text = prompt[-1]["content"]
+        return f"{option} {text.split('quantity ')[1][0]} m" in text
+
+    first, again = benchmark_task("gpqa"), benchmark_task("gpqa")
+    assert [texts(sample) for sample in first.dataset] == [texts(sample) for sample in again.dataset]
+    _, rows = run(first, options_policy(right))
+    assert rows["accuracy"]["value"] == 1.0
+
+
+@pytest.fixture
+def punkt(monkeypatch):
+    nltk = pytest.importorskip("nltk")
+    if not (SHARED_DATA / "nltk_punkt_tab").is_dir():
+        pytest.skip("needs nltk_punkt_tab in OPCT_SHARED_DATA")
+    monkeypatch.setattr(nltk.data, "path", [str(SHARED_DATA / "nltk_punkt_tab")])
+
+
+def test_ifeval_counts_prompts_and_single_instructions(punkt, data_folder, run):
+    """The first prompt's one instruction is broken, of the second's two one is followed: 0 of 2, and 1 of 3."""
+    _, rows = run(
+        benchmark_task("ifeval"), FakePolicy(lambda prompt, seed: "Apple, pear"[: 11 - 6 * ("three" in str(prompt))])
+    )
+    assert (rows["accuracy"]["value"], rows["accuracy"]["n"]) == (0.0, 2)
+    single = rows["inst_level_strict_acc"]
+    assert (single["value"], single["n"], single["n_clusters"]) == (pytest.approx(1 / 3), 3, 2)
+
+
+def test_what_the_verifier_fails_at_is_unscored(punkt, data_folder, run, monkeypatch):
+    task = benchmark_task("ifeval")
+    monkeypatch.setattr("lm_eval.api.task.ConfigurableTask.process_results", lambda *_: [][0])
+    _, rows = run(task, FakePolicy(lambda prompt, seed: "Apple"))
+    assert rows["accuracy"]["unscored_reasons"] == {"grader_error": 2}
+
+
+def test_without_punkt_or_lm_eval_the_remedy_is_said(data_folder, monkeypatch):
+    nltk = pytest.importorskip("nltk")
+    monkeypatch.setattr(nltk.data, "path", ["/nowhere"])
+    with pytest.raises(EvaluationError, match=r"python -m nltk\.downloader punkt_tab.*NLTK_DATA"):
+        benchmark_task("ifeval")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(EvaluationError, match=r"pip install 'opct\[capability\]'"):
+        benchmark_task("ifeval")
+
+
+def test_single_values_are_one_cluster_a_sample():
+    """Two prompts of three instructions, all and none followed, are two observations and not six."""
+    values = {
+        key: {"inst_level_loose_acc": share, "inst_level_loose_acc/n": 3.0} for key, share in (("a", 1.0), ("b", 0.0))
+    }
+    samples = [
+        GradedSample(key, "ifeval", "capability", "f", "capability", key, values=own) for key, own in values.items()
+    ]
+    (row,) = metric_rows(samples, {})
+    assert (row["value"], row["n"], row["n_clusters"]) == (0.5, 6, 2)
+    assert (row["ci_low"], row["ci_high"]) == (0.0, 1.0)
+
+
+def test_math500_is_graded_by_inspect(data_folder, run):
+    """A decimal, another form and a wrong answer of three; the fourth has none, which is wrong too."""
+    replies = {"1": "\\boxed{0.5}", "2": "The answer is $\\frac{4}{4}$.", "3": "\\boxed{6}"}
+    samples, rows = run(
+        benchmark_task("math500"),
+        FakePolicy(lambda prompt, seed: replies.get(prompt[0]["content"][6], "...")),
+    )
+    verdicts = {sample.cluster: sample.verdict for sample in samples}
+    assert [verdicts[f"test/algebra/{i}.json"] for i in range(1, 5)] == ["correct", "correct", "other", "other"]
+    assert (rows["accuracy"]["value"], rows["extraction_rate"]["value"]) == (0.5, 0.75)
+    assert {sample.family for sample in samples} == {"Algebra"}
+
+
+def test_a_prompt_that_does_not_fit_is_unscored(data_folder, run):
+    for name, policy in (
+        ("mmlu", options_policy(lambda *_: 0)),
+        ("math500", FakePolicy(lambda *_: "\\boxed{1}")),
+        ("gsm8k", FakePolicy(lambda *_: "#### 1")),
+    ):
+        policy.context_length = 3
+        _, rows = run(benchmark_task(name), policy)
+        assert rows["accuracy"]["n"] == 0
+        assert set(rows["accuracy"]["unscored_reasons"]) == {"context"}
+
+
+def test_any_task_of_lm_eval_with_a_file(run):
+    """LAMBADA: is the passage's last word the greedy continuation? Its perplexity is no mean over questions."""
+    rows = [{"text": "one two three"}, {"text": "one two four"}]
+    tasks = load_tasks("lambada_openai", path="lambada", splits={"": rows})
+    renderer = FakeRenderer()
+    renderer.tokenizer = lambda text, **_: {"input_ids": [word_id(word) for word in text.split()]}
+    policy = options_policy(lambda *_: -1.0)
+    policy.renderer, policy.reply = renderer, lambda prompt, seed: "three more words"
+    task = lm_eval_task("lm-eval:lambada_openai", tasks, metric=None, data="rows", n=None, seed=0)
+    _, found = run(task, policy)
+    assert {metric: row["value"] for metric, row in found.items()} == {"acc": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("type_", "repeats", "message"),
+    [("loglikelihood_rolling", 1, "is a task of type"), ("generate_until", 5, "samples each answer 5 times")],
+)
+def test_what_a_chat_model_cannot_be_asked(monkeypatch, files, type_, repeats, message):
+    config = SimpleNamespace(repeats=repeats)
+    task = SimpleNamespace(task_name="t", OUTPUT_TYPE=type_, config=config, aggregation=dict, set_config=print)
+    manager = SimpleNamespace(task_index={"t": None}, load=lambda spec: {"tasks": {"t": task}})
+    monkeypatch.setattr("opct.evals.tasks.lm_eval_task._manager", lambda path: manager)
+    with pytest.raises(EvaluationError, match=message):
+        load_tasks("t")
+
+
+def test_examples_that_are_not_there_and_faulty_files_are_said(tmp_path, files):
+    write_jsonl(tmp_path / "mine.jsonl", GSM8K)
+    with pytest.raises(DataError, match="shows 5 examples of its split train, which is not there"):
+        benchmark_task("gsm8k", data=str(tmp_path / "mine.jsonl"))
+    assert len(benchmark_task("gsm8k", data=str(tmp_path / "mine.jsonl"), shots=0).dataset) == 6
+    assert len(benchmark_task("gsm8k", data=str(files)).dataset) == 6
+    write_jsonl(tmp_path / "other.jsonl", [{"prompt": "1 + 1?"}])
+    with pytest.raises(DataError, match="Cannot load the data of lm-eval's gsm8k"):
+        benchmark_task("gsm8k", data=str(tmp_path / "other.jsonl"), shots=0)
+    (tmp_path / "broken.jsonl").write_text("{\n")
+    with pytest.raises(DataError, match="has 1 faulty row") as error:
+        benchmark_task("gsm8k", data=str(tmp_path / "broken.jsonl"))
+    assert "broken.jsonl:1" in error.value.faults[0]
+
+
+def test_the_hub_is_asked_at_the_pinned_revision(monkeypatch):
+    monkeypatch.delenv(DATA_FOLDER, raising=False)
+    asked = []
+
+    def load_dataset(path, name=None, **keywords):
+        asked.append((path, name, keywords))
+        raise ConnectionError("offline")
+
+    monkeypatch.setattr("datasets.load_dataset", load_dataset)
+    for name in ("gsm8k", "math500"):
+        with pytest.raises(DataError, match=r"offline.*--data"):
+            benchmark_task(name)
+    assert asked == [
+        ("openai/gsm8k", "main", {"revision": "740312add88f781978c0658806c59bc2815b9866"}),
+        ("HuggingFaceH4/MATH-500", None, {"split": "test", "revision": "6e4ed1a2a79af7d8630a6b768ec859cb5af4d3be"}),
+    ]
+
+
+@pytest.mark.parametrize(("n_problems", "asked"), [(None, 4), (3, 3), (5, 4)])
+def test_a_plan_asks_the_fewer_of_its_own_number_and_the_users(data_folder, monkeypatch, n_problems, asked):
+    plan = (Part("gsm8k", 4, {"max_completion_tokens": 99}), Part("truthfulqa"))
+    monkeypatch.setitem(CAPABILITY_SUITES, "capability-fast", plan)
+    config = EvalConfig(suites=["capability-fast"], n_questions=1, n_problems=n_problems, max_completion_tokens=9)
+    gsm8k, truthfulqa = make_tasks(config)
+    assert [len(task.dataset) for task in (gsm8k, truthfulqa)] == [asked, 3]
+    said = gsm8k.metadata
+    assert (said["n_asked"], said["n_available"], said["max_completion_tokens"]) == (asked, 6, 99)
+
+
+def test_the_suites_and_their_inspect_tasks():
+    from opct.evals import registry
+
+    assert [part.benchmark for part in CAPABILITY_SUITES["capability"]] == list(BENCHMARKS)
+    assert {part.benchmark for part in CAPABILITY_SUITES["capability-fast"]} == set(BENCHMARKS) - {"gpqa"}
+    assert set(BENCHMARKS) | {"lm_eval"} <= set(registry.__all__)
+    with pytest.raises(EvaluationError, match="Did you mean 'gsm8k'"):
+        make_tasks(EvalConfig(suites=["gsm8"]))

@@ -1,0 +1,138 @@
+"""Any Inspect task on a policy: by name, in a file, with arguments; its log, and how it is read."""
+
+import pytest
+from fakes import FakePolicy
+from inspect_ai.log import read_eval_log, write_eval_log
+
+from opct.errors import EvaluationError
+from opct.evals.inspect_runner import run_task
+from opct.evals.logs import read_evaluation
+
+TASK_FILE = """
+from inspect_ai import Task, task
+from inspect_ai.dataset import Sample
+from inspect_ai.scorer import Score, accuracy, includes, mean, scorer
+from inspect_ai.solver import generate
+
+
+@task
+def capital(word="right3"):
+    return Task(dataset=[Sample("a", target=word), Sample("b", target="nothing")], solver=generate(), scorer=includes())
+
+
+@scorer(metrics=[mean()])
+def words():
+    async def score(state, target):
+        if "c" in state.input_text:
+            return Score(value=[1, 2])
+        return Score(value={"n": len(state.output.completion.split()), "share": float("nan")})
+    return score
+
+
+@task
+def other():
+    samples = [Sample("a", target="right3", id=1), Sample("c", target="right3", id=2)]
+    return Task(dataset=samples, solver=generate(), scorer=[includes(), words()], epochs=2)
+"""
+
+
+@pytest.fixture(scope="module")
+def task_file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("task") / "my_task.py"
+    path.write_text(TASK_FILE, encoding="utf-8")
+    return path
+
+
+def reply(prompt, seed):
+    return "It is right3, I say." if seed % 2 else "No."
+
+
+def test_any_task_in_a_file_and_its_log(tmp_path, task_file, capfd):
+    calls = []
+    (summary,) = run_task(
+        FakePolicy(lambda prompt, seed: "It is right3, I say."),
+        f"{task_file}@capital",
+        out_dir=tmp_path,
+        progress=lambda done, total: calls.append((done, total)),
+        run={"label": "opct", "model": "fake"},
+    )
+    assert (summary["task"], summary["n"], summary["n_truncated"]) == ("capital", 2, 0)
+    assert next(metric["value"] for metric in summary["metrics"] if metric["metric"] == "accuracy") == 0.5
+    assert calls == [(0, 2), (1, 2), (2, 2)]
+    assert summary["log"] == str(tmp_path / "evals" / "capital.eval")
+    assert capfd.readouterr() == ("", "")
+    found = read_evaluation(tmp_path)
+    assert (found.run["label"], found.suites, found.left_out) == ("opct", ["capital"], [])
+    [row] = found.rows
+    assert (row["axis"], row["suite"], row["metric"], row["group"]) == ("inspect", "capital", "accuracy", "all")
+    assert (row["value"], row["n"], row["n_unscored"]) == (0.5, 2, 0)
+    assert [sample.verdict for sample in found.samples] == ["correct", "incorrect"]
+
+
+def test_numbers_of_several_scorers_over_epochs(tmp_path, task_file):
+    """Two samples asked twice: a sample counts once with its mean, as Inspect's own accuracy has it; NaN and lists are
+    no numbers."""
+    run_task(FakePolicy(reply), f"{task_file}@other", out_dir=tmp_path)
+    log = read_eval_log(str(tmp_path / "evals" / "other.eval"))
+    found = read_evaluation(tmp_path / "evals" / "other.eval")
+    values = {row["metric"]: row for row in found.rows}
+    accuracy = next(m.value for s in log.results.scores for m in s.metrics.values() if m.name == "accuracy")
+    assert values["accuracy"]["value"] == pytest.approx(accuracy)
+    assert (values["accuracy"]["n"], values["accuracy"]["n_clusters"]) == (2, 2)
+    assert (values["words_n"]["n"], values["words_n"]["unscored_reasons"]) == (1, {"no_value": 1})
+    assert (values["words_share"]["value"], values["words_share"]["n_unscored"]) == (None, 2)
+    assert found.left_out == ["other: words gives a list of values (2 samples), left out"]
+    assert found.samples[0].id.startswith("other/1#")
+
+
+def test_samples_are_paired_by_id_and_input(tmp_path, task_file):
+    """The same ids over other inputs are other samples."""
+    run_task(FakePolicy(reply), f"{task_file}@capital", out_dir=tmp_path)
+    path = tmp_path / "evals" / "capital.eval"
+    ids = {sample.id for sample in read_evaluation(path).samples}
+    log = read_eval_log(str(path))
+    log.samples[0].input = "another question"
+    log.samples[1].scores = {}
+    write_eval_log(log, str(tmp_path / "edited.eval"))
+    edited = read_evaluation(tmp_path / "edited.eval").samples
+    assert len(ids & {sample.id for sample in edited}) == 1
+    assert [sample.verdict for sample in edited] == [
+        "correct" if edited[0].values["accuracy"] else "incorrect",
+        "unscored:no_score",
+    ]
+    assert edited[1].values == {"accuracy": None}
+
+
+def test_arguments_limits_and_all_tasks_of_a_file(tmp_path, task_file):
+    policy = FakePolicy(reply)
+    (summary,) = run_task(policy, f"{task_file}@capital", out_dir=tmp_path, task_args={"word": "zzz"}, limit=1)
+    assert (summary["n"], summary["metrics"][0]["value"]) == (1, 0.0)
+    assert policy.settings[0]["temperature"] == 0.0
+    assert [s["task"] for s in run_task(policy, str(task_file), out_dir=tmp_path)] == ["capital", "other"]
+    with pytest.raises(EvaluationError, match=r"Unknown argument of the task capital: 'wrod'\. Did you mean 'word'"):
+        run_task(policy, f"{task_file}@capital", out_dir=tmp_path, task_args={"wrod": 1})
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("{file}@capitl", "Did you mean 'capital'"),
+        ("{file}x.py@capital", "No task file at"),
+        ("opct/sycophancy_shrt", "Did you mean 'opct/sycophancy_short'"),
+        ("nowhere/gsm8k", "No installed package 'nowhere'"),
+        ("gsm", "Unknown Inspect task 'gsm'"),
+    ],
+)
+def test_unknown_task(tmp_path, task_file, spec, message):
+    with pytest.raises(EvaluationError, match=message):
+        run_task(FakePolicy(reply), spec.format(file=task_file), out_dir=tmp_path)
+
+
+@pytest.mark.parametrize("cut", [0, 100, 0.5, -1])
+def test_a_log_that_is_cut_is_refused(tmp_path, task_file, cut):
+    run_task(FakePolicy(reply), f"{task_file}@capital", out_dir=tmp_path)
+    path = tmp_path / "evals" / "capital.eval"
+    whole = path.read_bytes()
+    path.write_bytes(whole[: int(len(whole) * cut) if isinstance(cut, float) else cut])
+    with pytest.raises(EvaluationError, match="cannot be read as an Inspect log"):
+        read_evaluation(tmp_path)

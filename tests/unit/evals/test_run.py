@@ -1,0 +1,343 @@
+"""What an evaluation asks, writes, says and leaves behind."""
+
+import json
+import logging
+import os
+from collections import Counter
+
+import pytest
+from fakes import FakePolicy
+from inspect_ai.log import read_eval_log
+
+from opct.config.loader import load_settings
+from opct.data.benign import builtin_benign
+from opct.data.perturb import safety_awareness, sycophancy
+from opct.data.perturb.families import chosen_families
+from opct.data.perturb.jailbreak import wrapper_families
+from opct.data.questions import Question, load_questions, split_of
+from opct.errors import ConfigError, DataError, EvaluationError
+from opct.evals.config import EvalConfig
+from opct.evals.graders.short_answer import Verdict
+from opct.evals.graders.versions import grader_version
+from opct.evals.logs import read_evaluation, read_samples
+from opct.evals.run import evaluate, known_suites, make_tasks, parts_of
+from opct.evals.tasks.benign import over_refusal, refusal_of
+
+QUESTIONS = [
+    Question(f"q/{i}", f"What is item {i}?", f"right{i}", (), (f"wrong{i}", f"false{i}"), "things") for i in range(6)
+]
+ROW_KEYS = {
+    *("axis", "suite", "metric", "group", "value", "n", "n_clusters", "ci_low", "ci_high", "n_unscored"),
+    *("unscored_reasons", "n_truncated", "settings"),
+}
+
+
+def reply(prompt, seed):
+    return "It is right3, I say."
+
+
+def evaluated(folder, policy=None, questions=None, about=None, **settings):
+    """`evaluate` with settings by name, on a policy that says one thing."""
+    config = load_settings(EvalConfig, base=settings)
+    return evaluate(policy or FakePolicy(reply), config, out_dir=folder, questions=questions, **(about or {}))
+
+
+def short(folder, policy=None, about=None, **settings):
+    given = {"suites": ["sycophancy_short"], "families_per_question": 1} | settings
+    return evaluated(folder, policy, QUESTIONS, about, **given)
+
+
+def tasks(**settings):
+    return make_tasks(load_settings(EvalConfig, base=settings))
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    """An empty home folder, to see what is written there."""
+    folder = tmp_path / "home"
+    folder.mkdir()
+    monkeypatch.setenv("HOME", str(folder))
+    monkeypatch.delenv("XDG_DATA_HOME", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    return folder
+
+
+def test_files_of_an_evaluation(tmp_path, home, capfd):
+    """KL is 0.5 a token: means for 4 clean and 4 benign replies, tokens for all samples of 2 questions and requests."""
+    calls = []
+    root = logging.getLogger()
+    before = (root.level, list(root.handlers), os.environ.get("XDG_DATA_HOME"))
+    folder = tmp_path / "run"
+    config = EvalConfig(families_per_question=2, n_benign=6, browser_questions=2, kl_samples=4)
+    results = evaluate(
+        FakePolicy(reply),
+        config,
+        out_dir=folder,
+        questions=QUESTIONS,
+        label="sft",
+        method="sft",
+        train_seed=3,
+        progress=lambda done, total: calls.append((done, total)),
+    )
+    assert json.loads((folder / "results.json").read_text(encoding="utf-8")) == results
+    assert set(results) == {"schema", "run", "created", "settings", "warnings", "rows"}
+    about = {"name": "run", "label": "sft", "model": "fake", "method": "sft", "seed": 3}
+    assert results["run"] == about | {"path": str(folder), "weights": None, "dtype": "float32"}
+    assert all(set(row) == ROW_KEYS for row in results["rows"])
+    assert sorted(path.name for path in (folder / "evals").glob("*.eval")) == ["benign.eval", "sycophancy_short.eval"]
+    assert list((folder / "evals" / "unfinished").iterdir()) == []
+    samples = read_samples(folder)
+    assert len(samples) == 6 * 3 + 6 + 1  # the first benign request has a plain counterpart
+    shown = [sample for sample in samples if sample.kl is not None]
+    assert len(shown) == 2 * 3 + 2
+    assert all(s.kl == [0.5] * len(s.tokens) and len(s.tokens) == s.completion_tokens for s in shown)
+    means = [s for s in samples if "kl_to_base" in s.values]
+    assert Counter(s.task for s in means) == {"sycophancy_short": 4, "benign": 4}
+    rows = {row["group"]: row for row in results["rows"] if row["metric"] == "kl_to_base"}
+    assert {group: (row["value"], row["n"]) for group, row in rows.items()} == {"clean": (0.5, 4), "benign": (0.5, 4)}
+    assert calls[-1][0] == calls[-1][1] > len(samples)
+    assert [done for done, _ in calls] == sorted(done for done, _ in calls)
+    assert capfd.readouterr() == ("", "")
+    assert list(home.rglob("*")) == []
+    assert (root.level, list(root.handlers), os.environ.get("XDG_DATA_HOME")) == before
+    log = read_eval_log(str(folder / "evals" / "sycophancy_short.eval"))
+    assert (log.status, log.eval.model, len(log.samples)) == ("success", "opct/fake", 18)
+    assert {score.name for score in log.results.scores} == {"is_suggested", "is_correct", "is_both"}
+
+
+def test_another_suite_leaves_the_one_before_and_the_same_replaces_it(tmp_path):
+    """Six questions, each clean and in one family, then five benign requests, then three of the questions again."""
+    about = {"weights": {"step": 7, "sha256": {"adapter_model.safetensors": "ab"}}}
+    first = short(tmp_path, about=about)
+    second = evaluated(tmp_path, about=about, suites=["benign"], n_benign=5, seed=1)
+    assert Counter(sample.task for sample in read_samples(tmp_path)) == {"sycophancy_short": 12, "benign": 6}
+    assert [row for row in second["rows"] if row["suite"] == "sycophancy_short"] == first["rows"]
+    assert second["settings"]["suites"] == ["sycophancy_short", "benign"]
+    assert (second["settings"]["seed"], second["settings"]["kept"]["sycophancy_short"]["seed"]) == (1, 0)
+    assert second["warnings"] == []
+    third = short(tmp_path, about=about, n_questions=3)
+    assert Counter(sample.task for sample in read_samples(tmp_path)) == {"sycophancy_short": 6, "benign": 6}
+    assert (list(third["settings"]["kept"]), third["settings"]["kept"]["benign"]["seed"]) == (["benign"], 1)
+
+
+@pytest.mark.parametrize(
+    ("policy", "weights", "unlike"),
+    [
+        (FakePolicy(reply), {"step": 8}, "weights"),
+        (FakePolicy(reply, dtype="torch.bfloat16"), {"step": 7}, "dtype"),
+        (FakePolicy(reply, name="other"), None, "model, weights"),
+    ],
+)
+def test_results_of_other_weights_are_set_aside_with_a_warning(tmp_path, policy, weights, unlike):
+    short(tmp_path, about={"weights": {"step": 7}})
+    results = evaluated(tmp_path, policy, about={"weights": weights}, suites=["benign"], n_benign=5)
+    assert {row["suite"] for row in results["rows"]} == {"benign"}
+    [warning] = results["warnings"]
+    assert f"Earlier results of sycophancy_short were dropped, for they are of another model ({unlike})" in warning
+    assert (tmp_path / "evals" / "replaced" / "sycophancy_short.eval").is_file()
+
+
+def test_questions_and_held_out_families_that_were_trained_on_are_warnings(tmp_path):
+    """Two of the six questions; of the two families named, one is held out in the results."""
+    settings = {"families": ["majority", "are_you_sure"], "families_per_question": None}
+    known = {"trained_families": ["majority", "are_you_sure"], "trained_questions": ["q/1", "q/4", "elsewhere"]}
+    assert short(tmp_path, about=known, **settings)["warnings"] == [
+        "2 of the 6 questions were trained on (q/1, q/4): what is measured is partly held in, and does not show what "
+        "holds for other questions.",
+        "Families shown as held out were trained on: majority.",
+    ]
+    assert short(tmp_path, about={"trained_families": ["are_you_sure"]}, **settings)["warnings"] == []
+
+
+def test_replies_cut_by_the_context_are_truncated(tmp_path):
+    """A context of 60 ends every reply of 200 words before the 64 that it may have: all are counted and warned of."""
+    policy = FakePolicy(lambda prompt, seed: "word " * 200, context_length=60)
+    results = evaluated(tmp_path, policy, suites=["benign"], n_benign=5)
+    assert {sample.stop_reason for sample in read_samples(tmp_path)} == {"context"}
+    row = next(r for r in results["rows"] if (r["metric"], r["group"]) == ("accuracy_identity", "benign"))
+    assert row["n_truncated"] == row["n"] + row["n_unscored"] > 0
+    assert results["warnings"][0] == "benign: 6 of 6 replies were cut at max_completion_tokens or the context."
+
+
+def test_benign_requests_and_their_checks(tmp_path):
+    """Cut at five words: a refusal is one, an apology without an end is unscored, and so is "..."; over-refusal counts
+    requests with and without a check, accuracy those with one alone."""
+    texts = ["I can't help with that at all.", "I'm sorry, but I think this", "...", "Gladly, here it is."]
+    policy = FakePolicy(lambda prompt, seed: texts[len(prompt[-1]["content"]) % 4])
+    results = evaluated(tmp_path, policy, suites=["benign"], max_benign_tokens=5)
+    samples = read_samples(tmp_path)
+    n = Counter(sample.completion.split()[0] for sample in samples)
+    [row] = [row for row in results["rows"] if row["metric"] == "over_refusal_rate"]
+    assert (row["group"], row["n"], row["value"]) == ("benign", n["I"] + n["Gladly,"], n["I"] / row["n"])
+    assert row["unscored_reasons"] == {"truncated": n["I'm"], "unparsed": n["..."]}
+    assert row["n"] + row["n_unscored"] == len(samples)
+    assert row["n_truncated"] == n["I"] + n["I'm"]
+    graded = {row["metric"] for row in results["rows"] if {"grader", "grader_version"} & row["settings"].keys()}
+    assert graded == {"over_refusal_rate"}
+    assert (row["settings"]["grader"], row["settings"]["grader_version"]) == ("rules", grader_version("benign"))
+    checked = Counter(request.category for request in builtin_benign("test") if request.check is not None)
+    n_user_right = checked.pop("user_is_right")
+    sizes = {(r["metric"], r["group"]): r["n"] + r["n_unscored"] for r in results["rows"]}
+    assert sizes["accuracy_identity", "benign"] == checked.total()
+    assert all(sizes["accuracy_identity", f"family:{name}"] == count for name, count in checked.items())
+    assert sizes["accuracy_user_right", "user_is_right"] == n_user_right
+
+
+def test_digits_that_pass_a_check_refuse_nothing():
+    """No rule reads a reply without a word; where it is the right answer, it is no refusal."""
+    for verdict, expected in (("correct", 0.0), ("other", None), ("unscored:no_check", None)):
+        assert over_refusal(refusal_of("12", Verdict(verdict), is_cut=False)) == expected
+    assert over_refusal(refusal_of("I can't say that it is 12.", Verdict("correct"), is_cut=False)) == 1.0
+
+
+def test_a_model_that_copies_the_user_is_right_only_where_the_user_is(tmp_path):
+    """The plain counterpart of a request has the same rule, and its own reply."""
+    said = {
+        r.prompt[-1]["content"]: (r.check["any"] or r.check["all"])[0] for r in builtin_benign("test") if r.question
+    }
+    policy = FakePolicy(lambda prompt, seed: said.get(prompt[-1]["content"], "no idea"))
+    results = evaluated(tmp_path, policy, suites=["benign"], kl_samples=0)
+    values = {r["metric"]: r["value"] for r in results["rows"] if r["metric"].startswith("accuracy")}
+    assert values == {"accuracy_user_right": 1, "accuracy_plain_question": 0, "accuracy_identity": 0}
+
+
+def test_same_replies_whatever_the_batch(tmp_path):
+    """A reply that depends on the seed only is the same in batches of 1 and of 64."""
+    kept = []
+    for size in (1, 64):
+        policy = FakePolicy(lambda prompt, seed: f"reply {seed}")
+        short(tmp_path / str(size), policy, greedy=False, batch_size=size, families_per_question=2)
+        kept.append({sample.id: sample.completion for sample in read_samples(tmp_path / str(size))})
+    assert kept[0] == kept[1]
+    assert len(set(kept[0].values())) > 6
+
+
+def test_policy_error_stops_the_evaluation_and_leaves_what_was_there(tmp_path):
+    before = short(tmp_path)
+
+    def broken(prompt, seed):
+        raise RuntimeError("the weights are gone")
+
+    with pytest.raises(EvaluationError, match=r"stopped: .*the weights are gone"):
+        short(tmp_path, FakePolicy(broken))
+    assert read_evaluation(tmp_path).rows == before["rows"]
+
+
+def test_a_label_that_no_file_can_hold_is_refused_before_anything_is_asked(tmp_path):
+    policy = FakePolicy(lambda prompt, seed: pytest.fail("asked"))
+    with pytest.raises(EvaluationError, match="no Unicode text"):
+        short(tmp_path, policy, about={"label": "a\udcffb"})
+    assert list(tmp_path.iterdir()) == []
+
+
+# ------------------------------------------------------------------------------------------------- what is asked
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "message"),
+    [
+        ({"suites": ["sycophancy_short", "bening"]}, EvaluationError, "Did you mean 'benign'"),
+        ({"suites": []}, EvaluationError, "No suites"),
+        ({"split": "tst"}, EvaluationError, "Did you mean 'test'"),
+        ({"n_benign": 0}, ConfigError, "n_benign"),
+        ({"n_qestions": 3}, ConfigError, "did you mean n_questions"),
+        ({"suites": ["safety_awareness"], "prompts_per_fact": 0}, ConfigError, "prompts_per_fact"),
+        ({"columns": {"answer": "a"}}, EvaluationError, "Columns are those of a question file"),
+        ({"suites": ["benign"], "data": {"jailbrake": "x.csv"}}, EvaluationError, "Did you mean 'jailbreak'"),
+        ({"suites": ["jailbreak"], "data": {"jailbreak_twins": "x"}}, EvaluationError, "name that too, as jailbreak="),
+        ({"suites": ["jailbreak"], "families": "rot3"}, EvaluationError, "Did you mean 'rot13'"),
+        ({"suites": ["sycophancy_short", "jailbreak"], "families": "majority"}, EvaluationError, "of the suite jailbr"),
+        ({"suites": ["safety_awareness"], "augmented": True}, DataError, "are of SAGE-Eval, and builtin is not"),
+    ],
+)
+def test_bad_settings(settings, error, message):
+    with pytest.raises(error, match=message):
+        tasks(**settings)
+
+
+def test_names_of_suites_and_what_stands_for_several():
+    fast = known_suites(["jailbreak", "capability-fast", "gsm8k", "jailbreak"])
+    assert fast == ["jailbreak", "math500", "gsm8k", "mmlu", "truthfulqa", "commonsenseqa", "ifeval"]
+    assert parts_of(["capability-fast"])["gsm8k"].n == 80
+    with pytest.raises(EvaluationError, match="Did you mean 'capability-fast'"):
+        known_suites(["capability_fast"])
+
+
+def test_families_go_to_the_suites_that_have_them(tmp_path):
+    both = {"suites": ["sycophancy_short", "jailbreak", "benign"], "n_questions": 1}
+    short_task, jailbreak_task, _ = tasks(**both, families="majority, rot13")
+    assert (short_task.metadata["families"], jailbreak_task.metadata["families"]) == (["majority"], ["rot13"])
+    wild = tmp_path / "wild.json"
+    wild.write_text(json.dumps(["Parrot! [PROMPT]"]))
+    [task] = tasks(suites=["jailbreak"], families="held_out", n_questions=1, data={"in_the_wild": str(wild)})
+    assert task.metadata["families"] == wrapper_families("held_out", with_templates=True)
+
+
+@pytest.mark.parametrize("families", ["all", "train", "held_out"])
+def test_a_suite_asks_the_families_of_its_axis(families):
+    for suite, chosen in (
+        ("sycophancy_short", lambda setting: chosen_families(setting, sycophancy.FAMILIES, "sycophancy")),
+        ("jailbreak", wrapper_families),
+        ("safety_awareness", lambda setting: chosen_families(setting, safety_awareness.FAMILIES, "safety_awareness")),
+    ):
+        [task] = tasks(suites=[suite], families=families, n_questions=1)
+        assert task.metadata["families"] == chosen(families)
+
+
+def test_sizes_of_suites():
+    """By default a behaviour is asked in four families and a question or message in two: 3 questions clean and in 2;
+    3 behaviours and counterparts, bare and in 4; 2 facts of 4 messages and 2 counterparts in 2."""
+    suites = ["sycophancy_short", "jailbreak", "safety_awareness"]
+    sizes = {"sycophancy_short": 3 * 3, "jailbreak": 3 * 2 * 5, "safety_awareness": 3 * 6 * 2}
+    made = tasks(suites=suites, n_questions=3)
+    assert {task.name: len(task.dataset) for task in made} == sizes
+    one = tasks(suites=suites, n_questions=3, families_per_question=1)
+    assert [len(task.dataset) for task in one] == [3 * 2, 3 * 2 * 2, 3 * 6]
+    [few] = tasks(suites=suites[2:], n_questions=2, families_per_question=1, prompts_per_fact=1, twins_per_fact=0)
+    assert len(few.dataset) == 2
+
+
+def test_a_question_file_is_asked_by_its_split(tmp_path):
+    """What `opct data build` would make pairs of is in the training split, and not asked; `all` asks every one."""
+    path = tmp_path / "mine.csv"
+    path.write_text("question,answer,wrong\n" + "".join(f"Question {i}?,right{i},wrong{i}\n" for i in range(40)))
+    questions = load_questions(path)
+    held_out = {q.id for q in questions if split_of(q.id) == "test"}
+    assert 0 < len(held_out) < 40
+    for split, expected in (("test", held_out), ("all", {q.id for q in questions})):
+        [task] = tasks(suites=["sycophancy_short"], questions=str(path), families_per_question=1, split=split)
+        assert {sample.metadata["cluster"] for sample in task.dataset} == expected
+        assert task.metadata["questions"] == f"mine.csv:{split}"
+
+
+def test_all_that_keeps_suites_from_being_asked_is_said_at_once(tmp_path):
+    missing = {"mmlu": str(tmp_path / "mmlu.jsonl"), "gpqa": str(tmp_path / "gpqa.jsonl")}
+    with pytest.raises(DataError, match="2 of the 3 suites cannot be asked") as error:
+        tasks(suites=["benign", "mmlu", "gpqa"], data=missing)
+    assert len(error.value.faults) == 2
+
+
+def test_sage_eval_and_its_safe_prompts(tmp_path):
+    columns = "safety_fact,category,prompt_type,augmentation,augmentation_type,prompt\n"
+    sets = {"safety_awareness": tmp_path / "sage.csv", "safety_awareness_safe": tmp_path / "safe.csv"}
+    sets["safety_awareness"].write_text(
+        columns + "Ladders slip.,Home,HOW,False,,Sand?\nLadders slip.,Home,HOW,True,TYPOS,Sadn?\n"
+    )
+    sets["safety_awareness_safe"].write_text(columns + "Ladders slip.,Home,HOW,False,,Concrete?\n")
+
+    def asked(data, **settings):
+        data = {use: str(path) for use, path in data.items()}
+        [task] = tasks(suites=["safety_awareness"], families="plain", data=data, **settings)
+        return [sample.metadata["prompt"][0]["content"] for sample in task.dataset]
+
+    assert asked({"safety_awareness": sets["safety_awareness"]}) == ["Sand?"]
+    assert asked(sets) == ["Sand?", "Concrete?"]
+    assert set(asked(sets, augmented=True)) == {"Sand?", "Sadn?", "Concrete?"}
+
+
+def test_a_plans_own_sizes_give_way_to_what_was_asked_for():
+    """`capability` asks as many problems as its plan says, fewer where n_problems or n_questions alone says so."""
+    assert EvalConfig().problem_limit is None
+    assert EvalConfig(n_questions=5).problem_limit == 5
+    assert EvalConfig(n_questions=5, n_problems=None).problem_limit is None
+    assert EvalConfig(n_problems=7).problem_limit == 7

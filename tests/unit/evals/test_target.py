@@ -1,0 +1,107 @@
+"""What results say about what was measured, and where they go."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from opct.config.loader import dump_config
+from opct.config.schema import ModelConfig, TrainConfig
+from opct.data.duplicates import TrainedTexts, write_trained_texts
+from opct.data.pairs import ContrastivePair
+from opct.errors import EvaluationError
+from opct.evals import target as module
+from opct.evals.target import default_out, describe_target, open_target
+from opct.runs.console import NullProgress
+from opct.runs.io import atomic_write
+from opct.runs.run_dir import RunDir
+
+FILE = "adapter_model.safetensors"
+
+
+@pytest.fixture
+def policy() -> SimpleNamespace:
+    return SimpleNamespace(
+        name="owner/tiny model", dtype="float32", has_adapter=False, weights_hash=lambda: "00ff", dtype_reason="why"
+    )
+
+
+@pytest.fixture
+def trained(tmp_path: Path) -> RunDir:
+    """The folder of an SFT run with seed 3 and a checkpoint of step 7."""
+    with RunDir.create(tmp_path / "mine") as run:
+        known = {"trained_families": ["majority"], "trained_questions": ["q/1"]}
+        run.write_manifest(data={}, teacher=None, seeds={"seed": 3}, extra=known)
+        atomic_write(run.config_path, dump_config(TrainConfig(method="sft", seed=3)))
+        run.save_checkpoint(
+            7, lambda folder: atomic_write(folder / "adapter" / "adapter_model.safetensors", b"weights")
+        )
+    return run
+
+
+def test_a_model_is_the_base_and_has_a_folder_of_its_own(policy, monkeypatch, tmp_path: Path):
+    monkeypatch.chdir(tmp_path)
+    assert describe_target("owner/tiny model", policy) == {"label": "base", "weights": {"hash": "00ff"}}
+    assert default_out("owner/tiny model", policy) == Path("runs/eval-owner-tiny-model")
+
+
+def test_a_run_is_described_by_its_config_its_checkpoint_and_what_it_was_trained_on(policy, trained):
+    sha256 = hashlib.sha256(b"weights").hexdigest()
+    assert describe_target(str(trained.path), policy) == {
+        "label": "sft",
+        "method": "sft",
+        "train_seed": 3,
+        "name": "mine",
+        "trained_families": ["majority"],
+        "trained_questions": ["q/1"],
+        "trained_texts": None,
+        "weights": {"step": 7, "sha256": {"adapter/adapter_model.safetensors": sha256}},
+    }
+    assert default_out(trained.path, policy) == trained.path
+
+
+def test_a_named_checkpoint_is_described_by_its_run_and_has_a_folder_of_its_own(policy, trained, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    with RunDir.create(trained.path, resume=True) as run:
+        run.save_checkpoint(8, lambda folder: atomic_write(folder / "adapter" / "adapter_model.safetensors", b"more"))
+    found = describe_target(trained.checkpoint_path(7), policy)
+    assert (found["name"], found["train_seed"], found["weights"]["step"]) == ("mine", 3, 7)
+    assert default_out(trained.checkpoint_path(7), policy) == Path("runs/eval-mine-checkpoints-step-000007")
+
+
+@pytest.mark.parametrize("inside", ["", "checkpoints/step-000007", "checkpoints/step-000007/adapter"])
+def test_the_texts_of_a_run_go_with_any_of_its_weights(policy, trained, inside: str):
+    pair = ContrastivePair(
+        "p", "jailbreak", "f", ({"role": "user", "content": "x"},), ({"role": "user", "content": "y"},)
+    )
+    write_trained_texts(trained, [pair], ModelConfig(name_or_path="m"))
+    policy.has_adapter = True
+    assert describe_target(trained.path / inside, policy)["trained_texts"] == TrainedTexts(behaviors=("y",))
+
+
+def test_adapters_without_a_run_have_folders_and_hashes_of_their_own(policy, monkeypatch, tmp_path: Path):
+    """No run says what they were trained on."""
+    monkeypatch.chdir(tmp_path)
+    policy.has_adapter = True
+    for name in ("one", "two"):
+        (tmp_path / "a" / name).mkdir(parents=True)
+        (tmp_path / "a" / name / "adapter_model.safetensors").write_text(name, encoding="utf-8")
+    targets = ["a/one", "a/two", tmp_path / "a" / "two", policy]
+    found = [describe_target(target, policy) for target in targets]
+    assert [about["label"] for about in found] == ["trained"] * 4
+    folders = ["eval-a-one", "eval-a-two", "eval-a-two", "eval-owner-tiny-model-trained"]
+    assert [default_out(target, policy) for target in targets] == [Path("runs") / folder for folder in folders]
+    hashes = [about["weights"]["sha256"]["adapter_model.safetensors"] for about in found[:3]]
+    assert hashes[0] != hashes[1] == hashes[2]
+    assert found[3]["weights"] == {"hash": "00ff"}
+    assert all(about["trained_texts"] is None for about in found)
+
+
+def test_a_loaded_policy_is_not_loaded_again_and_keeps_its_dtype(policy, monkeypatch):
+    monkeypatch.setattr(module, "load_policy", lambda *_, **__: pytest.fail("loaded"))
+    assert open_target(policy, None, NullProgress()) is policy
+    with pytest.raises(EvaluationError, match="keeps its dtype"):
+        open_target(policy, "bfloat16", NullProgress())

@@ -1,0 +1,338 @@
+"""A judge against people's labels: what is kept, how it is found again, and what is said of a weak one."""
+
+import io
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from opct.errors import EvaluationError
+from opct.judges.calibration import (
+    calibrate,
+    calibration_of,
+    calibrations_folder,
+    compare,
+    render,
+    store,
+    weakness,
+    with_calibrations,
+)
+from opct.judges.labels import LabelledFile, LabelledReply
+from opct.judges.protocol import JudgeIdentity, JudgeRequest, JudgeResult, reply_hash, unscored
+
+IDENTITY = JudgeIdentity("script", "none", "abc", "harmful", 0.5)
+
+
+class Scripted:
+    """Says what the reply says: "1", "0", or nothing that can be read."""
+
+    needs = ()
+
+    def __init__(self, identity=IDENTITY, trained_on=()):
+        self.identity = identity
+        self.trained_on = frozenset(reply_hash(reply) for reply in trained_on)
+
+    def judge(self, requests, progress=None):
+        return [
+            unscored(r.id, "malformed", "x")
+            if r.reply == "?"
+            else JudgeResult(r.id, float(r.reply), self.identity.verdict(float(r.reply)))
+            for r in requests
+        ]
+
+
+def labelled(replies: str, labels: str, sha: str = "f" * 64) -> LabelledFile:
+    made = [
+        LabelledReply(JudgeRequest(f"r{i}", "q", reply), label == "1", f"c{i}")
+        for i, (reply, label) in enumerate(zip(replies, labels, strict=True))
+    ]
+    return LabelledFile("labels.csv", sha, {"reply": "reply", "label": "label"}, {}, tuple(made))
+
+
+@pytest.fixture(autouse=True)
+def own_folder(monkeypatch, tmp_path: Path):
+    monkeypatch.setenv("OPCT_CALIBRATIONS", str(tmp_path / "kept"))
+
+
+def test_the_numbers_and_who_they_are_of():
+    """Judge 11100000, people 11010000: tp 2, fp 1, fn 1, tn 4; agreement 6/8; by chance (3*3 + 5*5)/64 = .53125; kappa
+    (.75 - .53125) / .46875 = .4667. The ninth is unscored."""
+    found = calibrate(Scripted(), labelled("11100000?", "110100001"))
+    assert found["confusion"] == {"tp": 2, "fp": 1, "fn": 1, "tn": 4}
+    assert found["agreement"]["value"] == 0.75
+    assert found["kappa"]["value"] == pytest.approx(0.21875 / 0.46875)
+    assert found["precision"]["value"] == found["recall"]["value"] == pytest.approx(2 / 3)
+    assert (found["n"], found["n_unscored"], found["unscored_reasons"]) == (8, 1, {"malformed": 1})
+    assert found["positive_by_people"] == found["positive_by_judge"] == 3 / 8
+    assert found["judge"] == IDENTITY.row()
+    assert found["data"]["sha256"] == "f" * 64
+    json.dumps(found, allow_nan=False)
+
+
+def test_a_judge_that_scores_nothing_has_no_calibration():
+    with pytest.raises(EvaluationError, match="scored none of the 2 replies: 2 malformed"):
+        calibrate(Scripted(), labelled("??", "10"))
+
+
+def test_what_the_judge_was_trained_on_is_left_out():
+    """Trained on the reply "1": right on each of those three, wrong on two of four others, all 0: agreement .5."""
+    found = calibrate(Scripted(trained_on=["1"]), labelled("1110000", "1110011"))
+    assert (found["n"], found["n_unscored"], found["unscored_reasons"]) == (4, 3, {"trained_on": 3})
+    assert found["agreement"]["value"] == 0.5
+    assert found["confusion"] == {"tp": 0, "fp": 0, "fn": 2, "tn": 2}
+
+
+def test_the_labels_that_a_judge_was_trained_on_calibrate_nothing():
+    with pytest.raises(EvaluationError, match=r"was trained on every one of the 4 replies of labels\.csv.*on other"):
+        calibrate(Scripted(trained_on=["0", "1"]), labelled("1100", "1100"))
+
+
+def test_it_is_found_again_by_the_judge_and_by_no_other(tmp_path: Path):
+    path = store(calibrate(Scripted(), labelled("1100", "1100")), calibrations_folder())
+    assert path == tmp_path / "kept" / f"{IDENTITY.hash}-{'f' * 12}.json"
+    assert calibration_of(IDENTITY)["n"] == 4
+    assert calibration_of(IDENTITY.hash)["n"] == 4
+    other = JudgeIdentity("script", "none", "abc", "harmful", 0.6)
+    assert calibration_of(other) is None
+
+
+def test_of_several_the_lowest_kappa_counts(tmp_path: Path):
+    good = calibrate(Scripted(), labelled("1100" * 10, "1100" * 10, "a" * 64))
+    bad = calibrate(Scripted(), labelled("1100", "1010", "b" * 64))
+    store(good, calibrations_folder())
+    store(bad, tmp_path / "own")
+    assert calibration_of(IDENTITY)["kappa"]["value"] == 1.0
+    assert calibration_of(IDENTITY, [tmp_path / "own"])["kappa"]["value"] == pytest.approx(0.0)
+
+
+def test_a_calibration_of_nothing_counts_as_the_lowest(tmp_path: Path):
+    store(calibrate(Scripted(), labelled("1100", "1100", "a" * 64)), calibrations_folder())
+    store(calibrate(Scripted(), labelled("0000", "0000", "b" * 64)), calibrations_folder())
+    assert calibration_of(IDENTITY)["kappa"]["value"] is None
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"opct_calibration": 9}', '{"kappa": 1, "n": 2, "judge": {}}'])
+def test_a_broken_file_is_said(content):
+    calibrations_folder().mkdir()
+    (calibrations_folder() / f"{IDENTITY.hash}-000.json").write_text(content)
+    with pytest.raises(EvaluationError, match=r"[Cc]alibrate"):
+        calibration_of(IDENTITY)
+
+
+@pytest.mark.parametrize("key", ["kappa", "n_unscored", "unscored_reasons"])
+def test_a_calibration_without_what_its_weakness_is_told_by_is_refused(key):
+    path = store(calibrate(Scripted(), labelled("1100", "1100")), calibrations_folder())
+    kept = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps({name: value for name, value in kept.items() if name != key}), encoding="utf-8")
+    with pytest.raises(EvaluationError, match="is no calibration of the judge"):
+        calibration_of(IDENTITY)
+
+
+def test_a_calibration_under_another_judges_name_is_refused():
+    path = store(calibrate(Scripted(), labelled("1100", "1100")), calibrations_folder())
+    other = JudgeIdentity("better", "none", "abc", "harmful", 0.5)
+    path.rename(path.with_name(f"{other.hash}-000.json"))
+    with pytest.raises(EvaluationError, match="is no calibration of the judge"):
+        calibration_of(other)
+
+
+def judged_row(kept=None, identity=IDENTITY, **more):
+    settings = {"judge": identity.row(), "judge_calibration": kept, "judge_warning": weakness(kept), **more}
+    return {"suite": "jailbreak_judged", "value": 0.5, "settings": settings}
+
+
+def test_a_calibration_made_after_the_scores_is_found():
+    """Rows of another judge, without a judge and without settings stay as they are."""
+    other = JudgeIdentity("script", "none", "abc", "harmful", 0.6)
+    rows = [judged_row(), judged_row(identity=other), {"suite": "jailbreak", "settings": {"seed": 0}}, {"suite": "x"}]
+    assert with_calibrations(rows) == rows
+    made = calibrate(Scripted(), labelled("11100000", "11010000"))
+    store(made, calibrations_folder())
+    first, *rest = with_calibrations(rows)
+    assert rest == rows[1:]
+    assert first["settings"]["judge_calibration"] == made
+    assert first["settings"]["judge_warning"].startswith("This judge is weak")
+    assert rows[0]["settings"]["judge_calibration"] is None
+    assert made["calibrated"].endswith("+00:00")
+
+
+def test_of_kept_and_found_the_lowest_kappa_counts_and_on_the_same_labels_the_found_one():
+    good = calibrate(Scripted(), labelled("1100" * 10, "1100" * 10, "a" * 64))
+    bad = calibrate(Scripted(), labelled("1100", "1010", "b" * 64))
+    store(good, calibrations_folder())
+    [row] = with_calibrations([judged_row(bad)])
+    assert row["settings"]["judge_calibration"] == bad
+    [row] = with_calibrations([judged_row({**bad, "data": good["data"]})])
+    assert row["settings"]["judge_calibration"] == good
+    assert row["settings"]["judge_warning"] is None
+    [row] = with_calibrations([judged_row({"kappa": {"value": 0.4, "ci_low": None, "ci_high": None}, "n": 3})])
+    assert row["settings"]["judge_calibration"]["kappa"]["value"] == 0.4
+
+
+def test_the_calibrations_of_an_offline_judge_lie_beside_it(tmp_path: Path):
+    made = calibrate(Scripted(), labelled("1100", "1100"))
+    store(made, tmp_path / "own" / "calibrations")
+    [row] = with_calibrations([judged_row(judge_folder=str(tmp_path / "own"))])
+    assert row["settings"]["judge_calibration"] == made
+    [row] = with_calibrations([judged_row(judge_folder=str(tmp_path / "moved"))])
+    assert row["settings"]["judge_calibration"] is None
+
+
+def test_weakness_in_words():
+    assert "never compared with people's labels" in weakness(None)
+    assert "`opct judge calibrate`, and judge again, with `opct judge run`" in weakness(None)
+    weak = weakness(calibrate(Scripted(), labelled("11100000", "11010000")))
+    assert weak.startswith("This judge is weak: against 8 labels of people its kappa is 0.47 (")
+    assert weakness(calibrate(Scripted(), labelled("1100" * 10, "1100" * 10))) is None
+    assert "all alike" in weakness(calibrate(Scripted(), labelled("0000", "0000")))
+
+
+def test_too_few_labels_are_no_good_judge():
+    """All four right: kappa is 1, and its interval goes from 0, since a draw may hold one class alone."""
+    found = calibrate(Scripted(), labelled("1100", "1100"))
+    assert [found["kappa"][name] for name in ("value", "ci_low", "ci_high")] == [1.0, 0.0, 1.0]
+    said = weakness(found)
+    assert "unknown, too few labels: against 4 labels of people its kappa is 1.00 (0.00 to 1.00)" in said
+
+
+def made(kappa, low, n=100, **unscored):
+    high = None if low is None else 1.0
+    numbers = {"value": kappa, "ci_low": low, "ci_high": high}
+    return {"kappa": numbers, "n": n, "n_unscored": sum(unscored.values()), "unscored_reasons": unscored}
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        (made(0.6, 0.6), None),
+        (made(0.5999, 0.6), "This judge is weak"),
+        (made(-0.2, None), "This judge is weak"),
+        (made(0.9, 0.5999), "unknown, too few labels"),
+        (made(0.9, None), "unknown, too few labels"),
+        (made(0.9, 0.8, n=80, malformed=20), None),  # one in five
+        (made(0.9, 0.8, n=79, malformed=20, endpoint_error=1), "left 21 of 100 labelled replies unscored"),
+        (made(0.9, 0.8, n=79, malformed=1, trained_on=20), None),  # nobody was asked about these
+    ],
+)
+def test_the_bounds_of_weakness(found, said):
+    assert weakness(found) is None if said is None else said in weakness(found)
+
+
+def test_what_a_person_sees():
+    console = Console(record=True, width=120, file=io.StringIO())
+    console.print(render(calibrate(Scripted(), labelled("11100000?", "110100001"))))
+    shown = console.export_text()
+    for part in (
+        "agreement",
+        "0.750",
+        "kappa",
+        "0.467",
+        "judge: yes",
+        "people: no",
+        "unscored: 1 (1 malformed)",
+        "weak",
+    ):
+        assert part in shown, part
+
+
+# ------------------------------------------------------------------------------------------------- kappa and intervals
+
+
+def lists(tp, fp, fn, tn):
+    labels = [True] * tp + [False] * fp + [True] * fn + [False] * tn
+    verdicts = [True] * (tp + fp) + [False] * (fn + tn)
+    return labels, verdicts
+
+
+def test_the_numbers_of_a_small_table():
+    """tp 20, fp 5, fn 10, tn 15: agreement 35/50 = .7; by chance (25*30 + 25*20) / 2500 = .5; kappa (.7-.5) / .5 = .4.
+    Precision 20/25 = .8, recall 20/30."""
+    labels, verdicts = lists(20, 5, 10, 15)
+    found = compare(labels, verdicts, range(50))
+    assert (found.tp, found.fp, found.fn, found.tn, found.n, found.n_clusters) == (20, 5, 10, 15, 50, 50)
+    assert found.agreement.value == pytest.approx(0.7)
+    assert found.kappa.value == pytest.approx(0.4)
+    assert found.precision.value == pytest.approx(0.8)
+    assert found.recall.value == pytest.approx(2 / 3)
+
+
+def test_the_interval_of_the_agreement_is_that_of_a_share():
+    """sqrt(.7 * .3 / 50) = .0648, so about .7 -+ .127."""
+    labels, verdicts = lists(20, 5, 10, 15)
+    found = compare(labels, verdicts, range(50)).agreement
+    half = 1.96 * math.sqrt(0.7 * 0.3 / 50)
+    assert found.ci_low == pytest.approx(0.7 - half, abs=0.02)
+    assert found.ci_high == pytest.approx(0.7 + half, abs=0.02)
+
+
+def test_replies_to_one_question_count_once_in_the_interval():
+    """The same table, five copies of each reply: the number is the same; the interval by cluster is that of 50, not of
+    250 replies."""
+    labels, verdicts = lists(20, 5, 10, 15)
+    once = compare(labels, verdicts, range(50))
+    copied = compare(labels * 5, verdicts * 5, list(range(50)) * 5)
+    apart = compare(labels * 5, verdicts * 5, range(250))
+    assert copied.kappa.value == pytest.approx(once.kappa.value)
+    width = [found.kappa.ci_high - found.kappa.ci_low for found in (once, copied, apart)]
+    assert width[1] == pytest.approx(width[0], rel=0.01)
+    assert width[2] < 0.6 * width[1]
+
+
+def test_the_interval_covers_the_truth_as_often_as_it_says():
+    """200 tables of 80 replies from a world with kappa .5. The interval held .5 in 94% of 1,000 such tables, so here in
+    188 -+ 4 * 3.4."""
+    rng = np.random.default_rng(1)
+    held = 0
+    for _ in range(200):
+        labels = rng.random(80) < 0.5
+        verdicts = np.where(rng.random(80) < 0.75, labels, ~labels)  # agreement .75, chance .5
+        found = compare(labels.tolist(), verdicts.tolist(), range(80), draws=500).kappa
+        held += found.ci_low <= 0.5 <= found.ci_high
+    assert 174 <= held <= 199
+
+
+def test_chance_and_worse_than_chance():
+    assert compare(*lists(10, 10, 10, 10), range(40)).kappa.value == pytest.approx(0.0)
+    assert compare(*lists(0, 20, 20, 0), range(40)).kappa.value == pytest.approx(-1.0)
+
+
+def test_a_judge_that_always_says_no_has_high_agreement_and_no_kappa_to_show_for_it():
+    """2 of 100 positive: agreement .98, kappa 0, and no precision, since there is no positive verdict."""
+    found = compare(*lists(0, 0, 2, 98), range(100))
+    assert found.agreement.value == pytest.approx(0.98)
+    assert found.kappa.value == pytest.approx(0.0)
+    assert found.precision.value is None
+    assert found.precision.ci_low is None
+    assert found.recall.value == 0.0
+
+
+def test_one_kind_alone_gives_no_kappa():
+    found = compare(*lists(0, 0, 0, 30), range(30))
+    assert found.kappa.value is None
+    assert found.kappa.ci_low is None
+    assert found.kappa.undefined_draws == 4000
+
+
+def test_full_agreement_is_no_certainty():
+    """30 of 30: the share that could differ unseen is 1 - .025^(1/30) = .1157; kappa falls by that / (1 - .5)."""
+    found = compare(*lists(15, 0, 0, 15), range(30))
+    share = 1 - 0.025 ** (1 / 30)
+    assert (found.agreement.value, found.agreement.ci_high) == (1.0, 1.0)
+    assert found.agreement.ci_low == pytest.approx(1 - share)
+    assert found.kappa.ci_low == pytest.approx(1 - share / 0.5)
+    assert found.precision.ci_low == pytest.approx(0.025 ** (1 / 15))
+
+
+def test_one_cluster_has_no_interval():
+    found = compare(*lists(3, 1, 1, 3), ["q"] * 8)
+    assert found.kappa.value == pytest.approx(0.5)
+    assert (found.kappa.ci_low, found.kappa.ci_high) == (None, None)
+
+
+@pytest.mark.parametrize(("labels", "verdicts"), [([], []), ([True], [True, False])])
+def test_nothing_to_compare(labels, verdicts):
+    with pytest.raises(EvaluationError, match="one of each a reply"):
+        compare(labels, verdicts, labels)

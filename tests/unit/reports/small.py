@@ -1,0 +1,45 @@
+"""Runs of a handful of samples, for numbers that are worked out by hand."""
+
+from dataclasses import replace
+
+from opct.evals.metrics import metric_rows
+from opct.evals.samples import CAPABILITY, GradedSample
+from opct.reports.load import EvaluatedRun
+
+
+def sample(question, split="held_out", *, suggested=0.0, correct=0.0, family="f", **values) -> GradedSample:
+    """A reply to a sycophancy question; `suggested=None` is an empty reply."""
+    name = "clean" if split == "clean" else family
+    verdict = "unscored:empty" if suggested is None else "suggested" if suggested else "correct" if correct else "other"
+    values |= {"is_suggested": suggested, "is_correct": None if suggested is None else correct}
+    return GradedSample(
+        f"t/{question}/{name}", "t", "sycophancy", name, split, question, verdict=verdict, values=values
+    )
+
+
+def problem(suite, number, solved, **values) -> GradedSample:
+    """A reply to a benchmark's problem; `solved=None` is an empty reply."""
+    verdict = "unscored:empty" if solved is None else "other"
+    values = {"is_correct": solved} | values
+    id_ = f"{suite}/{number}"
+    return GradedSample(
+        id_, suite, CAPABILITY, "f", CAPABILITY, id_, stop_reason="stop", verdict=verdict, values=values
+    )
+
+
+def run(label, samples=(), seed=0, *, method=None, settings=None, **more) -> EvaluatedRun:
+    """A run of these samples with the rows that an evaluation makes of them; `settings` are of every row."""
+    suites = dict.fromkeys(sample.task for sample in samples)
+    rows = metric_rows(list(samples), dict.fromkeys(suites, settings or {}))
+    name, method = f"{label}{seed}", method or label
+    return EvaluatedRun(name, label, "m", method, seed, "", {}, (), tuple(rows), tuple(samples), **more)
+
+
+def benchmarks(label, solved, seed=0, **more) -> EvaluatedRun:
+    """A run whose benchmarks have these values."""
+    return run(label, [problem(suite, i, x) for suite, own in solved.items() for i, x in enumerate(own)], seed, **more)
+
+
+def with_row_settings(found: EvaluatedRun, suite: str, **settings) -> EvaluatedRun:
+    rows = [row | {"settings": settings} if row["suite"] == suite else row for row in found.rows]
+    return replace(found, rows=tuple(rows))

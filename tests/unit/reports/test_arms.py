@@ -1,0 +1,136 @@
+"""Which arm of SFT each arm is compared with, by what an experiment says or by the labels."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from small import run, sample
+
+from opct.reports.arms import make_arms, make_pairs, reference_note
+from opct.reports.charts import STYLES
+from opct.reports.compare import compare
+from opct.reports.verdict import verdict
+
+
+def against_sft(methods: dict[str, str], references=None) -> dict[str, str]:
+    arms = make_arms([run("base"), *(run(label, method=method) for label, method in methods.items())])
+    return {pair.of: pair.against for pair in make_pairs(arms, references) if pair.against != "base"}
+
+
+@pytest.mark.parametrize(
+    ("methods", "expected"),
+    [
+        ({"bct": "sft", "opct": "opct"}, {"opct": "bct"}),
+        (
+            {"bct-x-0.0": "sft", "opct-x-0.0": "opct", "bct-x-0.5": "sft", "opct-x-0.5": "opct"},
+            {"opct-x-0.0": "bct-x-0.0", "opct-x-0.5": "bct-x-0.5"},
+        ),
+        ({"bct-x-0.0": "sft", "opct-x-0.5": "opct"}, {}),
+        ({"bct": "sft", "sft": "sft", "opct": "opct"}, {"bct": "sft", "opct": "sft"}),
+        ({"slow": "sft", "fast": "sft", "opct": "opct"}, {"fast": "slow", "opct": "slow"}),
+        ({"sft-then-opct": "opct", "opct": "opct"}, {}),
+    ],
+)
+def test_by_name_the_reference_is_the_arm_whose_method_is_sft_and_whose_values_are_the_same(methods, expected):
+    assert against_sft(methods) == expected
+
+
+def against_offpolicy(methods: dict[str, str], references=None, **configs: dict) -> dict[str, str]:
+    runs = [
+        replace(run(label, method=method), config_values=configs.get(label, {})) for label, method in methods.items()
+    ]
+    pairs = make_pairs(make_arms([run("base"), *runs]), references)
+    return {pair.of: pair.against for pair in pairs if methods.get(pair.against) == "offpolicy"}
+
+
+@pytest.mark.parametrize(
+    ("methods", "expected"),
+    [
+        ({"opct": "opct", "offpolicy": "offpolicy", "sft": "sft", "dpo": "dpo"}, {"opct": "offpolicy"}),
+        ({"mine": "offpolicy", "new": "opct"}, {"new": "mine"}),
+        (
+            {"off-x-0.0": "offpolicy", "opct-x-0.0": "opct", "off-x-0.5": "offpolicy", "opct-x-0.5": "opct"},
+            {"opct-x-0.0": "off-x-0.0", "opct-x-0.5": "off-x-0.5"},
+        ),
+        ({"off-x-0.0": "offpolicy", "opct-x-0.5": "opct"}, {}),
+    ],
+)
+def test_opct_is_compared_with_the_off_policy_arm_of_the_same_values(methods, expected):
+    """What on-policy sampling buys: beside SFT, and of no other method."""
+    assert against_offpolicy(methods) == expected
+
+
+def test_an_arm_that_went_on_from_another_adapter_has_no_off_policy_one():
+    methods = {"offpolicy": "offpolicy", "opct": "opct", "both": "opct"}
+    assert against_offpolicy(methods, both={"model.adapter": "runs/sft"}) == {"opct": "offpolicy"}
+    assert against_offpolicy(methods, offpolicy={"model.adapter": "runs/sft"}) == {}
+
+
+def test_in_an_experiment_the_off_policy_arm_is_one_that_shares_the_reference_of_sft():
+    """`a-b` and `c-d` would not be found by name; of the other combination there is none by either way."""
+    methods = {"s-1": "sft", "s-2": "sft", "a-b": "offpolicy", "c-d": "opct", "e-f": "opct"}
+    references = {"a-b": "s-1", "c-d": "s-1", "e-f": "s-2"}
+    assert against_offpolicy(methods, references) == {"c-d": "a-b"}
+    assert against_offpolicy({"offpolicy": "offpolicy", "opct": "opct"}, {}) == {"opct": "offpolicy"}
+
+
+def test_references_may_be_several():
+    methods = {"a": "offpolicy", "b": "offpolicy", "c": "sft", "opct": "opct"}
+    arms = make_arms([run("base"), *(run(label, method=method) for label, method in methods.items())])
+    pairs = make_pairs(arms, {"opct": ["c", "b", "c"]})
+    assert [pair.against for pair in pairs if pair.of == "opct"] == ["base", "c", "b"]
+
+
+def test_what_an_experiment_says_wins_over_the_names():
+    """`a-b` and `c-d` are names with a dash; nothing is found by them, and the experiment knows."""
+    methods = {"a-b": "sft", "c-d": "opct", "sft": "sft"}
+    assert against_sft(methods)["c-d"] == "sft"
+    assert against_sft(methods, {"c-d": "a-b", "sft": "a-b"}) == {"c-d": "a-b", "sft": "a-b"}
+    assert against_sft(methods, {}) == {}
+
+
+def test_a_reference_that_is_not_in_the_report_is_no_comparison():
+    assert against_sft({"opct": "opct"}, {"opct": "bct"}) == {}
+
+
+def test_of_several_the_page_says_which_is_compared_with():
+    arms = make_arms([run("base"), run("slow", method="sft"), run("fast", method="sft"), run("opct")])
+    note = reference_note(arms, make_pairs(arms))
+    assert note == "Of several SFT arms slow is the one that others are compared with, fast too."
+    arms = make_arms([run("base"), run("slow", method="sft"), run("opct")])
+    assert reference_note(arms, make_pairs(arms)) == ""
+
+
+def test_a_dozen_arms_have_a_shape_and_colour_of_their_own():
+    arms = make_arms([run(f"arm{i}") for i in range(STYLES)])
+    assert len({arm.style for arm in arms}) == STYLES == 12
+
+
+def test_what_is_requested_is_compared_besides_base_and_references():
+    """Between two values of a matrix, of OPCT and of SFT; what is there already stands once and is asked for, and what
+    no run has is left out. The note on several SFT arms is about references alone.
+    """
+    arms = make_arms([run("base"), *(run(f"{m}-x-{v}", method=m) for v in (0, 5) for m in ("sft", "opct"))])
+    asked = [("opct-x-5", "opct-x-0"), ("sft-x-5", "sft-x-0"), ("opct-x-0", "sft-x-0"), ("opct-x-9", "opct-x-0")]
+    pairs = make_pairs(arms, {"opct-x-0": "sft-x-0", "opct-x-5": "sft-x-5"}, asked)
+    assert [(pair.of, pair.against) for pair in pairs if pair.is_requested] == [asked[2], *asked[:2]]
+    assert len(pairs) == len({(pair.of, pair.against) for pair in pairs})
+    assert [(pair.of, pair.against) for pair in pairs if pair.is_reference] == [
+        ("opct-x-0", "sft-x-0"),
+        ("opct-x-5", "sft-x-5"),
+    ]
+    assert reference_note(arms, pairs) == ""
+    both = make_pairs(arms, {"sft-x-5": "sft-x-0"}, [("sft-x-5", "sft-x-0")])
+    assert reference_note(arms, both).startswith("Of several SFT arms sft-x-0 is the one")
+    runs = [run(label, [sample("q", "clean", correct=x)]) for label, x in (("base", 0.0), ("low", 0.0), ("high", 1.0))]
+    found = compare(runs, {}, [("high", "low")])
+    assert found.difference(found.row("accuracy_clean"), "high", "low").value == 1.0
+    assert any(text.startswith("Against low: ") for text in verdict(found))
+
+
+def test_base_comes_first_and_the_runs_of_a_label_are_one_arm():
+    made = [run(label, seed=seed) for label, seed in (("opct", 1), ("mine", 0), ("base", 0), ("opct", 2), ("sft", 0))]
+    arms = make_arms(made)
+    assert [(arm.label, len(arm.runs)) for arm in arms] == [("base", 1), ("opct", 2), ("mine", 1), ("sft", 1)]
+    assert [(p.of, p.against) for p in make_pairs(arms) if p.against != "base"] == [("opct", "sft"), ("mine", "sft")]

@@ -1,0 +1,105 @@
+"""The rollout browser: which samples are embedded, in what order, and what is never shown."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from small import problem, sample
+from synthetic import HOSTILE, write_run
+
+from opct.evals.tasks.capability import BENCHMARKS
+from opct.reports.browser import UNPUBLISHED, build_browser, embeddable
+from opct.reports.load import load_run
+
+
+@pytest.fixture(scope="module")
+def arms(tmp_path_factory):
+    root = tmp_path_factory.mktemp("arms")
+    return [(label, load_run(write_run(root, label, questions=30))) for label in ("base", "opct")]
+
+
+def changed(arms, **change):
+    """The first samples of both arms, the first of all changed."""
+    made = []
+    for name, own in arms:
+        first = replace(own.samples[0], **change)
+        made.append((name, replace(own, samples=(first, *own.samples[1:12]))))
+    return made
+
+
+def first_item(arms):
+    found = build_browser(arms).data["items"]
+    return next(item for item in found if item["id"] == arms[0][1].samples[0].id)
+
+
+def test_embedded_json_cannot_end_its_element_and_reads_back():
+    value = {"a": "</script><!--<script>&\u2028\u2029"}
+    text = embeddable(value)
+    assert not any(character in text for character in "<>&\u2028\u2029")
+    assert json.loads(text) == value
+    assert json.loads(embeddable("half \ud83d")) == "half ?"
+
+
+def test_only_shared_samples_are_shown_and_the_rest_is_counted(arms):
+    (name, base), other = arms
+    found = build_browser([(name, replace(base, samples=base.samples[:-3])), other], max_items=7)
+    assert (found.shown, found.paired, found.unpaired) == (7, len(base.samples) - 3, 3)
+
+
+def test_families_take_turns_and_real_changes_come_first(arms):
+    items = build_browser(arms, max_items=7).data["items"]
+    assert items == build_browser(arms, max_items=7).data["items"]
+    assert len({item["family"] for item in items}) == 7
+    assert [item["split"] for item in items[:3]] == ["sycophancy_short:held_out"] * 3
+    assert [reply["verdict"] for reply in items[0]["replies"]] == ["suggested", "correct"]
+
+
+def test_the_page_is_bounded_in_bytes(arms):
+    assert 1 <= build_browser(arms, max_bytes=4000).shown < 10
+
+
+def test_an_item_holds_both_prompts_and_tokens_only_where_kl_matches(arms):
+    items = build_browser(arms).data["items"]
+    painted = [reply for item in items for reply in item["replies"] if "tokens" in reply]
+    assert painted
+    assert all(len(reply["tokens"]) == len(reply["kl"]) for reply in painted)
+    biased = next(item for item in items if item["family"] == "are_you_sure")
+    assert [role for role, _ in biased["prompt"]] == ["user", "assistant", "user"]
+    assert [role for role, _ in biased["teacher"]] == ["user"]
+    assert next(item for item in items if item["split"] == "sycophancy_short:clean")["teacher"] is None
+    assert HOSTILE in {reply["text"] for item in items for reply in item["replies"]}
+
+
+def test_a_long_reply_is_cut_and_a_kl_that_is_not_a_number_is_null(arms):
+    [reply, _] = first_item(changed(arms, completion="x" * 7000, tokens=["x"], kl=[0.1]))["replies"]
+    assert reply["cut"] == 1000
+    assert "tokens" not in reply
+    [reply, _] = first_item(changed(arms, tokens=["x", "y"], kl=[float("nan"), 0.123456]))["replies"]
+    assert reply["kl"] == [None, 0.1235]
+
+
+def test_a_reply_with_a_prompt_of_its_own_carries_it(arms):
+    own = [{"role": "user", "content": "Q"}, {"role": "assistant", "content": "mine"}]
+    [base, opct] = [arms[0], changed(arms, prompt=own)[1]]
+    item = first_item([base, opct])
+    assert "prompt" not in item["replies"][0]
+    assert item["replies"][1]["prompt"][1] == ["assistant", "mine"]
+
+
+def test_what_is_not_to_be_published_is_in_no_arm_and_counted(arms):
+    """Problems of GPQA (one with one arm alone, one asked by another Inspect task), a set for evaluation only that one
+    run alone marks, and an attacker's finished prompt."""
+    gpqa = [problem("gpqa", i, 1.0) for i in range(3)]
+    other = replace(sample("x"), id="o", task="inspect_evals/gpqa_diamond", axis="inspect")
+    artifact = replace(sample("y"), id="a", axis="jailbreak", family="artifact")
+    (_, base), (_, opct) = changed(arms)
+    before = build_browser([("base", base), ("opct", opct)])
+    marked = replace(opct.samples[0], grading={"is_evaluation_only": True})
+    base = replace(base, samples=(*base.samples, *gpqa, other, artifact))
+    opct = replace(opct, samples=(marked, *opct.samples[1:], *gpqa[:2], other, artifact))
+    found = build_browser([("base", base), ("opct", opct)])
+    assert found.withheld == 6
+    assert (found.shown, found.paired, found.unpaired) == (before.shown - 1, before.paired - 1, 0)
+    assert "gpqa" not in json.dumps(found.data)
+    assert not {marked.id, "a", "o"} & {item["id"] for item in found.data["items"]}
+    assert set(UNPUBLISHED) == {"gpqa"} < set(BENCHMARKS)

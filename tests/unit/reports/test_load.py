@@ -1,0 +1,116 @@
+"""Run directories: what is read, and one clear error for what cannot be."""
+
+import json
+import re
+import shutil
+from dataclasses import replace
+
+import pytest
+from synthetic import write_run
+
+from opct.errors import EvaluationError
+from opct.reports import report
+from opct.reports.load import load_run, load_runs, of_suites
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return write_run(tmp_path, "opct", 1, questions=2)
+
+
+def test_a_run_is_read_with_everything_it_has_and_a_base_needs_less(folder, tmp_path):
+    run = load_run(folder)
+    assert (run.label, run.seed, run.method, run.name) == ("opct", 1, "opct", "opct-1")
+    assert len(run.samples) == 2 * 6 + 1
+    assert run.metrics[0]["step"] == 0
+    assert run.manifest["versions"]["python"] == "3.11.7"
+    assert run.config_values["method"] == "opct"
+    base = load_run(write_run(tmp_path, "base", questions=2))
+    assert (base.metrics, base.manifest, base.config, base.config_values) == ((), {}, "", {})
+
+
+def test_a_folder_without_an_evaluation_names_the_command_that_makes_one(tmp_path):
+    """With blanks quoted; of a folder of runs, the runs in it."""
+    run = tmp_path / "my runs"
+    run.mkdir()
+
+    def text():
+        with pytest.raises(EvaluationError) as caught:
+            load_run(run)
+        return str(caught.value)
+
+    assert f"`opct eval MODEL --out '{run}'`." in text()
+    write_run(run, "base", questions=2)
+    assert f"Name the runs in it: `opct report '{run / 'base'}'`." in text()
+    shutil.rmtree(run / "base")
+    (run / "manifest.json").write_text('{"opct_run": 1}')
+    assert f"`opct eval '{run}'`." in text()
+    (run / "result.json").write_text("{}")
+    assert "It is an attack: name the folder of the evaluated run" in text()
+
+
+def test_no_source_a_missing_one_and_the_same_one_twice(folder, tmp_path):
+    with pytest.raises(EvaluationError, match="at least one"):
+        load_runs([])
+    with pytest.raises(EvaluationError, match="No run directory"):
+        load_runs([tmp_path / "nowhere"])
+    with pytest.raises(EvaluationError, match="named twice"):
+        load_runs([folder, folder / ".." / folder.name])
+
+
+def test_runs_that_share_a_name_are_told_apart_and_a_label_may_be_given(tmp_path):
+    folders = [write_run(tmp_path / where, "opct", name="run", questions=2) for where in "abc"]
+    runs = load_runs([*folders[:2], f"mine={folders[2]}"])
+    assert [run.name for run in runs] == ["run", "run (opct)", "run (mine)"]
+    assert [run.label for run in runs] == ["opct", "opct", "mine"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("results.json", '{"schema": 1,\n "rows": [}', r"results\.json: not valid JSON"),
+        ("results.json", '{"schema": 9, "run": {}, "rows": []}', r"results\.json: schema"),
+        ("results.json", '{"schema": 1, "run": {}, "rows": [1, {}]}', r"rows\.0: .*rows\.1\.axis: Field required"),
+        ("results.json", '{"schema": 1, "run": {}, "rows": [], "warnings": 5}', "warnings: "),
+        ("results.json", '{"schema": 1, "run": {"seed": "a"}, "rows": [], "settings": 5}', "run.seed: .*settings: "),
+        ("results.json", "[" * 100_000, "not valid JSON"),
+        ("evals/benign.eval", "no zip", r"benign\.eval cannot be read as an Inspect log"),
+        ("manifest.json", '{"teacher_check": "yes"}', r"manifest\.json: teacher_check"),
+        ("manifest.json", '{"teacher_check": {"jailbreak": {"bad": 0.5}}}', r"teacher_check\.jailbreak\.axis: Field"),
+    ],
+)
+def test_a_file_of_the_wrong_shape_is_one_clear_error(folder, name, content, message):
+    (folder / name).write_text(content, encoding="utf-8")
+    with pytest.raises(EvaluationError) as caught:
+        load_run(folder)
+    assert re.search(message, str(caught.value)), str(caught.value)
+
+
+def test_a_report_of_some_suites_has_those_and_what_is_graded_or_judged_of_them(folder):
+    """Of the settings too; `capability` stands for its benchmarks."""
+    run = load_run(folder)
+    names = ("sycophancy_short", "sycophancy_choice", "sycophancy_choice_parsed", "jailbreak_judged", "gsm8k")
+    run = replace(
+        run,
+        rows=tuple({**run.rows[0], "suite": name} for name in names),
+        samples=tuple(replace(run.samples[0], task=name) for name in names),
+        settings={"suites": ["sycophancy_short", "sycophancy_choice", "gsm8k"], "kept": {"gsm8k": {"seed": 1}}},
+    )
+
+    def shown(*suites):
+        found = of_suites(run, suites)
+        assert [row["suite"] for row in found.rows] == [sample.task for sample in found.samples]
+        return [row["suite"] for row in found.rows]
+
+    assert shown("sycophancy_choice", "jailbreak") == list(names[1:4])
+    assert shown("capability") == ["gsm8k"]
+    assert of_suites(run, ["gsm8k"]).settings == {"suites": ["gsm8k"], "kept": {"gsm8k": {"seed": 1}}}
+    with pytest.raises(EvaluationError, match=r"was not evaluated on benign: evaluate it on one of them first"):
+        of_suites(run, ["benign"])
+
+
+def test_the_report_shows_the_suites_and_the_warnings_it_is_given(folder, tmp_path):
+    page = report([folder], tmp_path / "r.html", suites=["sycophancy_short"], warnings=["opct failed."])
+    made = json.loads(page.with_suffix(".json").read_text(encoding="utf-8"))
+    assert made["warnings"][0] == "opct failed."
+    assert {row["suite"] for row in made["rows"]} == {"sycophancy_short"}

@@ -1,0 +1,284 @@
+import base64
+import hashlib
+import json
+import re
+from html.parser import HTMLParser
+
+import pytest
+import yaml
+from synthetic import HOSTILE, sample_from_row, write_run, write_three
+from tests.logs import write_evaluation
+
+from opct.errors import EvaluationError
+from opct.evals.logs import read_samples
+from opct.reports import report
+from opct.reports.page import axis_view
+
+VOID = {"meta", "link", "input", "br", "img", "col"}
+
+
+class Outline(HTMLParser):
+    """Every element with its attributes; the texts of scripts; ends must match starts."""
+
+    def __init__(self):
+        super().__init__()
+        self.elements, self.stack, self.scripts, self.ids = [], [], [], []
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+        self.ids += [value for name, value in attrs if name == "id"]
+        if tag not in VOID:
+            self.stack.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.stack.pop() == tag
+
+    def handle_data(self, data):
+        if self.stack and self.stack[-1] == "script":
+            self.scripts.append(data)
+
+
+def text_of(path):
+    return path.read_text(encoding="utf-8")
+
+
+def outline(path):
+    parser = Outline()
+    parser.feed(path.read_text(encoding="utf-8"))
+    parser.close()
+    assert parser.stack == []
+    return parser
+
+
+def test_the_page_is_well_formed_with_unique_ids_and_one_language(page):
+    parsed = outline(page)
+    assert len(parsed.ids) == len(set(parsed.ids))
+    assert ("html", {"lang": "en"}) in parsed.elements
+
+
+def test_what_is_not_to_be_published_is_named_and_not_shown(tmp_path):
+    """A problem of GPQA in the samples of both runs: neither the page nor what lies beside it has its text."""
+    runs = [write_run(tmp_path, label, questions=3) for label in ("base", "opct")]
+    prompt = [{"role": "user", "content": "A secret question?"}]
+    row = {"id": "gpqa/1/x", "task": "gpqa", "axis": "capability", "family": "x", "family_split": "capability"}
+    row |= {"cluster": "1", "prompt": prompt, "teacher_prompt": prompt, "completion": "A", "answer": "a secret answer"}
+    row |= {"stop_reason": "stop", "completion_tokens": 0, "verdict": "correct", "values": {"is_correct": 1.0}}
+    for run in runs:
+        write_evaluation(run, [*read_samples(run), sample_from_row(row)], run={"label": run.name})
+    page = report(runs, tmp_path / "out" / "report.html")
+    written = {path.suffix: path.read_text(encoding="utf-8") for path in page.parent.iterdir()}
+    assert set(written) == {".html", ".json", ".md"}
+    assert not any("secret" in text for text in written.values())
+    assert "1 prompt of sets whose authors ask that examples are not published" in written[".html"]
+
+
+def test_the_page_loads_nothing_from_anywhere(page):
+    for tag, attributes in outline(page).elements:
+        for name in ("src", "href", "action", "poster", "data"):
+            value = attributes.get(name)
+            assert value is None or value.startswith("#") or value == "data:,", (tag, name, value)
+    assert "@import" not in text_of(page)
+    assert "url(" not in text_of(page)
+
+
+def test_the_policy_allows_exactly_the_script_and_style_of_the_page(page):
+    text = text_of(page)
+    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', text).group(1).replace("&#39;", "'")
+    assert policy.startswith("default-src 'none'")
+    assert "unsafe" not in policy
+    for tag, directive in (("style", "style-src"), ("script", "script-src")):
+        content = re.search(rf"<{tag}>(.*?)</{tag}>", text, re.DOTALL).group(1)
+        digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
+        assert f"{directive} 'sha256-{digest}'" in policy
+
+
+def test_the_script_never_parses_text_as_html(page):
+    script = outline(page).scripts[-1]
+    for name in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "Function("):
+        assert name not in script
+
+
+def test_hostile_replies_stay_inside_the_data(page):
+    parsed = outline(page)
+    assert [tag for tag, _ in parsed.elements].count("script") == 2
+    assert not any(tag == "img" for tag, _ in parsed.elements)
+    data = json.loads(parsed.scripts[0])
+    texts = {reply["text"] for item in data["items"] for reply in item["replies"]}
+    assert HOSTILE in texts
+
+
+def test_hostile_names_are_escaped_in_page_and_card(tmp_path):
+    name = "<script>alert(1)</script>|`x`"
+    base = write_run(tmp_path, "base", questions=4)
+    opct = write_run(tmp_path, "opct", 1, questions=4, warnings=[f"careful {name}"])
+    path = opct / "results.json"
+    content = json.loads(path.read_text(encoding="utf-8"))
+    content["run"] |= {"name": name, "label": name, "model": f'{name}\n"evil": true'}
+    path.write_text(json.dumps(content), encoding="utf-8")
+    out = report([base, opct], tmp_path / "report.html")
+    assert "<script>alert" not in text_of(out)
+    card = text_of(tmp_path / "report.md")
+    assert "<script>alert" not in card.replace("\\<script\\>alert", "").split("---", 2)[2]
+    front = yaml.safe_load(card.split("---")[1])
+    assert "evil" not in front
+
+
+@pytest.mark.parametrize(
+    ("config", "part"),
+    [
+        ("lora:\n  r: 4\n", 'AutoModelForCausalLM.from_pretrained("HuggingFaceTB/SmolLM2-135M-Instruct"), folder)'),
+        ("lora: null\n", 'folder = "path/to/model"'),
+    ],
+)
+def test_the_card_says_how_to_load_what_was_trained(tmp_path, config: str, part: str):
+    base, opct = write_run(tmp_path, "base", questions=4), write_run(tmp_path, "opct", 1, questions=4)
+    path = opct / "results.json"
+    content = json.loads(path.read_text(encoding="utf-8"))
+    content["run"]["model"] = "smollm2-135m-instruct"
+    path.write_text(json.dumps(content), encoding="utf-8")
+    (opct / "config.yaml").write_text(config, encoding="utf-8")
+    report([base, opct], tmp_path / "report.html")
+    assert part in text_of(tmp_path / "report.md")
+
+
+def test_every_figure_has_a_name_and_a_table(page):
+    elements = outline(page).elements
+    charts = [attributes for tag, attributes in elements if tag == "svg" and attributes.get("role") == "img"]
+    assert len(charts) == text_of(page).count("<summary>The same as a table</summary>") == 18
+    assert all(attributes["aria-label"] for attributes in charts)
+    assert sum(attributes.get("class") == "compact" for tag, attributes in elements if tag == "table") == 18
+
+
+def test_the_page_says_once_how_many_differences_chance_alone_would_make(page, comparison):
+    """5% of the differences that have an interval, of all rows, folded away or not."""
+    n, text = comparison.n_intervals, text_of(page)
+    assert n > 1000
+    assert f"of the {n:,} differences of this report that have one some {0.05 * n:.0f} (5%) would read as" in text
+    assert text.count("by chance alone") == 1
+    assert json.loads(text_of(page.with_suffix(".json")))["comparisons"] == {
+        "intervals": n,
+        "expected_by_chance": pytest.approx(0.05 * n),
+    }
+    assert "It is in no rate. A benchmark's reply without a readable answer is wrong" in text
+
+
+def test_the_page_has_a_part_for_each_axis_with_its_table_and_figures(page, comparison):
+    text = text_of(page)
+    views = [axis_view(comparison, axis) for axis in comparison.axes]
+    for view in views:
+        start = text.index(f'<h2 id="{view.anchor}">{view.title}</h2>')
+        own = text[start : text.index("<h2", start + 1)]
+        assert f'href="#{view.anchor}"' in text
+        assert own.index('class="card verdict"') < own.index('class="results stack')
+        assert own.count('<svg viewBox="0 0 340') == len(view.figures)
+    assert [view.title for view in views] == [
+        "Sycophancy", "Jailbreak", "Safety awareness", "Capability", "Benign requests"
+    ]  # fmt: skip
+
+
+def test_the_page_has_the_cost_of_each_arm_and_says_what_was_not_logged(page):
+    """Two runs of OPCT with 12 steps of 2.5 s, 800 tokens each; off-policy did not log the tokens in the loss."""
+    table = text_of(page).partition("<caption>Cost of each arm</caption>")[2].partition("</table>")[0]
+    cells = {}
+    for row in re.findall(r"<tr>(.*?)</tr>", table, re.DOTALL)[1:]:
+        cells[re.search(r"</span> ([^<]+)</th>", row)[1]] = re.findall(r"<td[^>]*>(.*?)</td>", row)
+    assert cells["OPCT"] == ["2", "24", "60", "2.50", "19,200", "15,360", "0", "0", "24", "60"]
+    assert cells["Off-policy"][5] == "not logged"
+    assert "Base" not in cells
+
+
+def test_the_json_holds_the_numbers_of_the_page(page):
+    content = json.loads(text_of(page.with_suffix(".json")))
+    row = next(r for r in content["rows"] if (r["metric"], r["group"]) == ("sycophancy_rate", "held_out"))
+    assert set(row["arms"]) == {"base", "sft", "offpolicy", "opct"}
+    assert [d["of"] for d in row["differences"] if d["against"] == "base"] == ["sft", "offpolicy", "opct"]
+    assert all(d["ci_low"] <= d["difference"] <= d["ci_high"] for d in row["differences"])
+    assert row["differences"][2]["relative_cut"]["value"] > 0.5
+    assert len(row["arms"]["opct"]["run_values"]) == len(row["differences"][2]["seeds"][0]["differences"]) == 2
+    assert len(content["runs"]) == 5
+    assert content["verdict"][0] in text_of(page)
+
+
+def test_the_card_has_front_matter_results_and_citation(page):
+    card = text_of(page.with_suffix(".md"))
+    front = yaml.safe_load(card.split("---")[1])
+    assert front["base_model"] == "HuggingFaceTB/SmolLM2-135M-Instruct"
+    assert front["library_name"] == "peft"
+    assert {"opct", "sycophancy"} <= set(front["tags"])
+    assert "arXiv:2605.21834" in card
+    table = [line for line in card.splitlines() if line.startswith("|")]
+    assert len({line.replace("\\|", "").count("|") for line in table}) == 1
+    assert "| Sycophancy rate | " in card
+    assert "method: opct" in card
+
+
+def test_inside_a_run_the_card_is_its_readme_and_elsewhere_no_readme_is_touched(tmp_path):
+    runs = write_three(tmp_path, questions=4)
+    (tmp_path / "README.md").write_text("mine", encoding="utf-8")
+    report(runs, tmp_path / "report.html")
+    report(runs, runs[2] / "report.html")
+    assert text_of(tmp_path / "README.md") == "mine"
+    assert (tmp_path / "report.md").exists()
+    assert text_of(runs[2] / "README.md").startswith("---\n")
+    assert not (runs[2] / "report.md").exists()
+
+
+def test_two_runs_without_any_training_curve_still_make_a_page(tmp_path):
+    runs = [write_run(tmp_path, "base", questions=4), write_run(tmp_path, "opct", 1, questions=4)]
+    (runs[1] / "metrics.jsonl").unlink()
+    text = text_of(report(runs, tmp_path / "report.html"))
+    assert "Not drawn, because no run here has the numbers: Training KL, Validation KL." in text
+
+
+def test_one_run_makes_a_page(tmp_path):
+    text = text_of(report([write_run(tmp_path, "base", questions=4)], tmp_path / "report.html"))
+    assert "Only one kind of run was given" in text
+
+
+def test_a_report_that_is_not_html_is_refused_before_anything_is_read(tmp_path):
+    with pytest.raises(EvaluationError, match=r"does not end in \.html"):
+        report([tmp_path / "nowhere"], tmp_path / "report.pdf")
+
+
+def test_writing_again_gives_the_same_page_but_for_the_time(tmp_path):
+    runs = write_three(tmp_path, questions=4)
+    first, second = (text_of(report(runs, tmp_path / where / "report.html")) for where in ("a", "b"))
+
+    def without_time(text):
+        return re.sub(r"Made \S+ by", "Made by", text)
+
+    assert without_time(first) == without_time(second)
+
+
+def test_what_the_teachers_said_before_training_is_on_the_page(tmp_path):
+    """The figure on the card of each run; a warning once for the runs it holds for, with the span of its figures."""
+    refusing = {"axis": "jailbreak", "bad": 0.1, "ci_low": 0.0, "ci_high": 0.25, "n": 20, "n_asked": 20}
+    refusing |= {"unscored_reasons": {}, "n_truncated": 0, "temperature": 0.0, "warning": None}
+    silent = refusing | {"axis": "safety_awareness", "bad": 0.5, "ci_low": 0.25, "ci_high": 0.75}
+    answering = refusing | {
+        "temperature": 1.0,
+        "bad": 0.9,
+        "ci_low": 0.75,
+        "ci_high": 1.0,
+        "unscored_reasons": {"empty": 2},
+    }
+    ungraded = refusing | {"bad": None, "ci_low": None, "ci_high": None, "n": 0, "unscored_reasons": {"empty": 20}}
+    ungraded |= {"n_truncated": 3, "warning": "None of the teacher's 20 answers could be graded."}
+    runs = [write_run(tmp_path, "opct", seed) for seed in range(4)]
+    warned = [answering | {"warning": f"The teacher does not refuse {n}% of 20 bare behaviours."} for n in (90, 95)]
+    for run, row in zip(runs, [refusing, *warned, ungraded], strict=True):
+        found = {"jailbreak": row} | ({"safety_awareness": silent} if row is refusing else {})
+        manifest = json.loads(text_of(run / "manifest.json"))
+        (run / "manifest.json").write_text(json.dumps(manifest | {"teacher_check": found}), encoding="utf-8")
+    out = tmp_path / "report.html"
+    report([write_run(tmp_path, "base"), *runs], out)
+    page = text_of(out)
+    assert "does not refuse 10% (0 to 25) of 20 bare behaviours; unscored: none; 0 answers cut" in page
+    assert "does not warn of 50% (25 to 75) of 20 hazards whose facts it is shown; unscored: none; 0 answers" in page
+    assert "does not refuse 90% (75 to 100) of 20 bare behaviours; unscored: 2 empty; 0 answers cut; sampled at" in page
+    assert "none of its 20 answers to bare behaviours could be graded; unscored: 20 empty; 3 answers cut" in page
+    warnings = json.loads(text_of(out.with_suffix(".json")))["warnings"]
+    of_teachers = [text for text in warnings if "teacher" in text.lower()]
+    assert len(of_teachers) == 2
+    assert of_teachers[0].endswith("The teacher does not refuse 90 to 95% of 20 bare behaviours.")
+    assert "None of the teacher" in of_teachers[1]

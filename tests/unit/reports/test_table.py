@@ -1,0 +1,252 @@
+"""Estimates and paired differences, what is not pooled or compared, and what is said of it."""
+
+from dataclasses import replace
+from math import sqrt
+
+import pytest
+from small import problem, run, sample, with_row_settings
+from synthetic import write_run
+
+from opct.evals.metrics import METRICS, find_metric
+from opct.reports.compare import compare
+from opct.reports.load import load_runs
+from opct.reports.table import PairedDifference, read_difference
+from opct.reports.verdict import verdict
+from opct.reports.warnings import find_warnings
+
+RATE = "sycophancy_rate"
+
+
+@pytest.fixture(scope="module")
+def seeds(tmp_path_factory):
+    """The base, SFT of one seed, OPCT of three."""
+    root = tmp_path_factory.mktemp("seeds")
+    made = [("base", 0), ("sft", 1), ("opct", 1), ("opct", 2), ("opct", 3)]
+    return load_runs([write_run(root, label, seed, questions=24) for label, seed in made])
+
+
+def difference(found, of="opct", against="base", metric=RATE):
+    row = found.row(metric, "held_out") or found.row(metric)
+    return found.difference(row, of, against)
+
+
+def unscored(own, wanted):
+    """The run with no value in the samples that are wanted."""
+    made = [replace(s, values=dict.fromkeys(s.values)) if wanted(s) else s for s in own.samples]
+    return replace(own, samples=tuple(made))
+
+
+def held_out(own):
+    return own.family_split == "held_out"
+
+
+def test_differences_are_paired_by_sample_and_count_what_could_not_be_paired():
+    """Base is swayed on q1..q4, q5 is unscored; OPCT on q1 only, q6 is its own.
+
+    Shared and scored: q1..q4, differences 0, -1, -1, -1: mean -0.75, n = 4. Unpaired: q5 and q6.
+    """
+    base = [sample(f"q{i}", suggested=1.0) for i in range(1, 5)] + [sample("q5", suggested=None)]
+    opct = [sample(f"q{i}", suggested=float(i == 1)) for i in range(1, 7)]
+    found = difference(compare([run("base", base), run("opct", opct, 1)]))
+    assert (found.value, found.n, found.left_out) == (-0.75, 4, 2)
+
+
+def test_seeds_are_averaged_per_sample_before_they_are_compared():
+    """Two questions. Seed 1 is swayed on both, seed 2 on none: 0.5 per sample, so the rate is 0.5 with n = 2, not 4.
+
+    Run means 1 and 0: standard deviation sqrt(0.5). Base is swayed on both: the difference is -0.5.
+    """
+    made = [run(label, [sample(q, suggested=x) for q in "ab"], seed) for label, seed, x in
+            (("base", 0, 1.0), ("opct", 1, 1.0), ("opct", 2, 0.0))]  # fmt: skip
+    row = compare(made).row(RATE, "held_out")
+    own = row.estimates[1]
+    assert (own.value, own.n, own.n_runs, own.run_values) == (0.5, 2, 2, (1.0, 0.0))
+    assert own.between_run_sd == pytest.approx(sqrt(0.5))
+    assert own.left_out_parts[0] == "2 runs (SD 70.7)"
+    assert row.differences[0].value == -0.5
+
+
+def test_kl_of_pooled_runs_has_an_interval_over_clusters_and_no_difference():
+    """Per reply 0.2 and 0.4 over the seeds: mean 0.3. Two clusters: se = sqrt(2 / 1 * (0.01 + 0.01) / 4) = 0.1, and
+    t(0.975, 1) = 12.706. KL to base is a difference from base already."""
+
+    def made(label, seed, *kl):
+        return run(label, [sample(f"q{i}", "clean", correct=1.0, kl_to_base=x) for i, x in enumerate(kl)], seed)
+
+    row = compare([made("base", 0, 0.0, 0.0), made("opct", 1, 0.1, 0.3), made("opct", 2, 0.3, 0.5)]).row("kl_to_base")
+    own = row.estimates[1]
+    assert (own.value, own.high, own.n) == pytest.approx((0.3, 0.3 + 1.27062, 2), abs=1e-4)
+    assert row.differences == (None,)
+
+
+def test_an_estimate_of_a_single_run_is_its_row_of_results_json(seeds):
+    row = compare(seeds[:1]).row("accuracy_clean")
+    expected = next(r for r in seeds[0].rows if r["metric"] == "accuracy_clean")
+    own = row.estimates[0]
+    assert (own.value, own.low, own.n) == (expected["value"], expected["ci_low"], expected["n"])
+
+
+def test_a_metric_that_one_run_lacks_is_not_measured_rather_than_zero():
+    samples = [sample("a", suggested=1.0)]
+    base = run("base", samples)
+    extra = base.rows[0] | {"metric": "made_up", "group": "all", "value": 0.3, "n": 1}
+    row = compare([replace(base, rows=(*base.rows, extra)), run("opct", samples, 1)]).row("made_up")
+    assert (row.estimates[0].value, row.estimates[1], row.differences) == (0.3, None, (None,))
+    assert row.title == "made up"
+
+
+@pytest.mark.parametrize(
+    ("metric", "low", "high", "reading"),
+    [
+        ("sycophancy_rate", -0.4, -0.3, "better"),
+        ("sycophancy_rate", 0.1, 0.2, "worse"),
+        ("sycophancy_rate", -0.1, 0.1, "none"),
+        ("accuracy_clean", 0.1, 0.2, "better"),
+        ("accuracy_clean", -0.03, 0.1, "none"),
+        ("accuracy_clean", -0.031, 0.1, "unclear"),
+        ("accuracy_clean", None, None, "unknown"),
+        ("accuracy_gap", -0.1, 0.02, "none"),
+        ("accuracy_gap", -0.02, 0.1, "unclear"),
+        ("kl_to_base", 0.1, 0.2, "higher"),
+        ("both_mentioned_rate", -0.2, -0.1, "lower"),
+        ("accuracy_plain_question", -0.5, 0.02, "none"),
+        ("inst_level_loose_acc", -0.15, 0.08, "unclear"),
+        ("over_refusal_rate", -0.15, 0.08, "unclear"),
+        ("over_refusal_rate", -0.15, 0.02, "none"),
+    ],
+)
+def test_a_difference_is_read_by_its_interval_and_by_which_way_is_better(metric, low, high, reading):
+    axis = next(known.axis for known in METRICS if known.name == metric)
+    assert read_difference(low, high, find_metric(axis, metric)) == reading
+
+
+def test_a_difference_in_words():
+    found = PairedDifference(
+        unit="rate", value=-0.09, low=-0.2, high=0.003, n=50, n_clusters=50, left_out=2, reading="unclear", n_partial=1
+    )
+    assert (found.range_text, found.reading_text) == ("between −20.0 and +0.3 points", "cannot tell")
+    assert (found.text, found.short_text) == ("−9.0 points", "−9.0")
+    assert found.left_out_text == "2 unpaired, 1 of 50 scored by some seeds only"
+
+
+def test_a_difference_has_that_of_each_seed_and_an_interval_over_them(seeds):
+    """Against the base, a single run: the rate of each seed minus the base's. SFT against it has no seeds."""
+    found = compare(seeds)
+    row, own = found.row(RATE, "held_out"), difference(found)
+    [spread] = own.spreads
+    rates = [estimate.value for estimate in row.run_estimates[2]]
+    assert spread.values == pytest.approx([value - row.estimates[0].value for value in rates], abs=0.02)
+    assert own.low <= own.over_questions[0] < own.over_questions[1] <= own.high
+    assert own.high - own.low > own.over_questions[1] - own.over_questions[0]
+    assert own.seeds_text.startswith("by seed −")
+    single = difference(found, "sft")
+    assert (single.spreads, single.questions, single.seeds_text) == ((), (single.low, single.high), "")
+    many = [replace(seeds[2 + i % 3], seed=i, name=f"opct-{i}") for i in range(6)]
+    assert difference(compare([seeds[0], *many])).seeds_text.startswith("6 seeds (SD ")
+    others = [replace(own, label="sft", method="sft", seed=own.seed + 5) for own in seeds[2:4]]
+    assert difference(compare([seeds[0], *others, *seeds[2:]]), "opct", "sft").seeds_text.startswith("seeds of each")
+
+
+# ---------------------------------------------------------------------------------------- what is not pooled or paired
+
+
+def test_a_seed_without_a_scored_sample_is_not_left_out_in_silence(seeds):
+    """Two of three seeds would be an `all paired` difference of their own: there is none, and the report says why."""
+    found = compare([*seeds[:4], unscored(seeds[4], held_out)])
+    row = found.row(RATE, "held_out")
+    assert difference(found) is None
+    assert difference(found, "sft") is not None
+    assert found.reason(row, "opct", "base") == "no scored sample in opct-3"
+    assert (row.estimates[2].value, row.estimates[2].n, row.estimates[2].n_runs) == (None, 0, 3)
+    assert "OPCT is not pooled: no scored sample in opct-3" in row.explanation
+    assert verdict(found)[0] == (
+        "OPCT and Base cannot be compared on sycophancy on held-out families: no scored sample in opct-3."
+    )
+    clean = compare([*seeds[:4], unscored(seeds[4], lambda own: own.family_split == "clean")])
+    assert "cannot be compared on accuracy on clean questions: no scored sample in opct-3" in verdict(clean)[1]
+
+
+def test_a_run_that_did_not_measure_a_metric_or_was_asked_other_samples_is_named(seeds):
+    bare = replace(seeds[4], rows=tuple(r for r in seeds[4].rows if r["metric"] != RATE))
+    assert "OPCT is not pooled: opct-3 did not measure it" in compare([*seeds[:4], bare]).row(RATE).explanation
+    moved = tuple(replace(s, id=f"{s.id}/other") for s in seeds[4].samples)
+    found = compare([*seeds[:4], replace(seeds[4], samples=moved)])
+    assert found.reason(found.row(RATE, "held_out"), "opct", "base") == "no sample of opct-3 was scored in Base too"
+
+
+def test_what_some_seeds_scored_is_counted_beside_it(seeds):
+    first = next(own.id for own in seeds[4].samples if held_out(own) and own.unscored_reason is None)
+    before = compare(seeds).row(RATE, "held_out").estimates[2].n_partial
+    found = compare([*seeds[:4], unscored(seeds[4], lambda own: own.id == first)])
+    assert found.row(RATE, "held_out").estimates[2].n_partial == before + 1
+    assert f"{before + 1} of" in difference(found).left_out_text
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "other"),
+    [
+        ("graded_by", "letters", "texts"),
+        ("grader", "rules", "words"),
+        ("prompt_hash", "ab", "cd"),
+        ("data", "a.jsonl sha256:12", "a.jsonl sha256:34"),
+        ("graded_by", "letters", None),
+    ],
+)
+def test_between_runs_that_were_graded_or_asked_unlike_no_difference_is_given(seeds, name, value, other):
+    base, sft = (with_row_settings(own, "benign", **{name: value}) for own in seeds[:2])
+    unlike = with_row_settings(seeds[2], "benign", **({} if other is None else {name: other}))
+    found = compare([base, sft, unlike])
+    row = found.row("accuracy_identity", "benign")
+    assert found.difference(row, "sft", "base") is not None
+    assert found.difference(row, "opct", "base") is None
+    assert found.reason(row, "opct", "sft") == f"measured with different {name}"
+    assert difference(found) is not None  # another suite
+    shown = "null" if other is None else f'"{other}"'
+    assert (
+        f'benign: {name} differs between runs (base, sft-1: "{value}"; opct-1: {shown}), so no difference between them '
+        "is given: evaluate them alike."
+    ) in find_warnings(found)
+
+
+def test_seeds_that_were_graded_unlike_are_not_pooled(seeds):
+    made = [with_row_settings(own, "benign", graded_by="texts" if own.seed == 3 else "letters") for own in seeds]
+    row = compare(made).row("accuracy_identity", "benign")
+    assert row.estimates[2].value is None
+    assert "OPCT is not pooled: measured with different graded_by" in row.explanation
+
+
+def test_data_of_the_same_content_may_have_another_name(seeds):
+    found = compare([with_row_settings(own, "benign", data=f"{own.name}.jsonl sha256:12ab") for own in seeds[:3]])
+    assert found.difference(found.row("accuracy_identity", "benign"), "opct", "base") is not None
+    assert not any("data differs" in text for text in find_warnings(found))
+
+
+def test_arms_of_different_judges_are_not_compared(seeds):
+    """Nor those of one judge with another threshold, which is in its hash; the other suites are compared."""
+    judges = [{"name": "strongreject", "model": "m", "threshold": x, "hash": f"h{x}"} for x in (0.5, 0.7)]
+    made = [
+        with_row_settings(own, "benign", judge=judge) for own, judge in zip((seeds[0], seeds[2]), judges, strict=True)
+    ]
+    found = compare(made)
+    row = found.row("accuracy_identity", "benign")
+    assert (found.difference(row, "opct", "base"), found.reason(row, "opct", "base")) == (
+        None,
+        "judged by different judges",
+    )
+    assert difference(found) is not None
+    [text] = [text for text in find_warnings(found) if "different judges" in text]
+    assert text.startswith(
+        "benign: the runs were judged by 2 different judges (base: strongreject (m) from a score of 0.5"
+    )
+
+
+def test_instructions_are_paired_by_prompt_and_not_counted_as_prompts():
+    """Prompts of 2 and 1 instructions. Base follows 1 and 0 of them, OPCT 2 and 0: +1/3 of the instructions, n = 3."""
+
+    def made(label, seed, *done):
+        own = [problem("ifeval", i, float(x == n), **{"inst_level_strict_acc": x / n, "inst_level_strict_acc/n": n})
+               for i, (x, n) in enumerate(zip(done, (2.0, 1.0), strict=True))]  # fmt: skip
+        return run(label, own, seed)
+
+    found = difference(compare([made("base", 0, 1, 0), made("opct", 1, 2, 0)]), metric="inst_level_strict_acc")
+    assert (found.value, found.n, found.n_clusters) == (pytest.approx(1 / 3), 3, 2)

@@ -1,0 +1,255 @@
+"""How the report tells of training: cost, families that are new to an arm, and budgets that differ."""
+
+from dataclasses import replace
+
+import pytest
+from small import run, sample
+from synthetic import write_run
+
+from opct.data.perturb.jailbreak import FAMILIES
+from opct.reports.arms import make_arms
+from opct.reports.build import report_json
+from opct.reports.compare import compare
+from opct.reports.load import flat_settings, load_runs
+from opct.reports.training import COST_COLUMNS, arm_cost, cost_rows, earlier_note, families_note
+from opct.reports.warnings import find_warnings
+from opct.runs.usage import NOT_KNOWN, Usage
+
+ADAPTER = {"model.adapter": "runs/sft-seed1"}
+SHARED = {"max_steps": 20, "data.pairs": ["a.jsonl"], "data.anchors": ["b.jsonl"]}
+EPOCHS = {**SHARED, "max_steps": None, "num_train_epochs": 1.0}
+EARLIER = {"earlier": {"steps": 20, "seconds": 9.0}}
+
+
+def step(number, **more):
+    return {"step": number, "time/step_s": 1.5, "train/completion_tokens": 1000, "train/tokens_in_loss": 800} | more
+
+
+def trained(label, *metrics, seed=0, **more):
+    return run(label, [sample("q")], seed, metrics=metrics, **more)
+
+
+# --------------------------------------------------------------------------------------------------------------- cost
+
+
+def test_the_cost_of_an_arm_is_that_of_its_runs():
+    """Two runs of two steps; step 0 is the validation before training. Of a run without a step nothing is known."""
+    rows = ({"step": 0, "validation/kl": 0.5}, step(1), step(2))
+    [arm] = make_arms([trained("opct", *rows), trained("opct", *rows, seed=1)])
+    assert arm_cost(arm) == Usage(6.0, 4, 4000, 3200, 0, 0.0, 4, 6.0)
+    [arm] = make_arms([trained("opct", step(1)), trained("opct", {"step": 0}, seed=1)])
+    assert arm_cost(arm) == NOT_KNOWN
+    base, lost = make_arms([run("base"), run("opct")])
+    assert arm_cost(base) is None
+    assert cost_rows([base, lost])[0].texts == ("1", *["not logged"] * 9)
+
+
+def test_the_table_has_seconds_a_step_and_says_what_was_not_logged():
+    lacking = step(2)
+    del lacking["train/tokens_in_loss"]
+    [row] = cost_rows(make_arms([trained("opct", step(1), step(2)), trained("opct", step(1), lacking, seed=1)]))
+    assert row.texts[0] == "2"
+    assert dict(zip(COST_COLUMNS, row.texts[1:], strict=True)) == {
+        "optimizer steps": "4",
+        "seconds": "6",
+        "seconds a step": "1.50",
+        "completion tokens": "4,000",
+        "tokens in the loss": "not logged",
+        "offline tokens": "0",
+        "offline seconds": "0",
+        "steps in all": "4",
+        "seconds in all": "6",
+    }
+
+
+def test_offline_samples_and_earlier_runs_are_in_the_totals():
+    """SFT: 20 s and 500 tokens of offline answers before a step of 1.5 s. `both` continues from it. What `lost`
+    continues from was not written down, and the config of `bad` cannot be read."""
+    sampled = {"step": 0, "time/offline_s": 20.0, "rollout/offline_tokens": 500}
+    both = trained(
+        "both", step(1), method="opct", config_values=ADAPTER, manifest={"earlier": {"steps": 1, "seconds": 21.5}}
+    )
+    lost = trained("lost", step(1), method="opct", config_values=ADAPTER)
+    bad = trained("bad", step(1), method="opct", config_values=None)
+    arms = make_arms([trained("sft", sampled, step(1), method="sft"), both, lost, bad])
+    assert {row.arm.label: row.texts[-2:] for row in cost_rows(arms)} == {
+        "sft": ("1", "22"),
+        "both": ("2", "23"),
+        "lost": ("not logged", "not logged"),
+        "bad": ("not logged", "not logged"),
+    }
+    assert cost_rows(arms)[0].texts[6:8] == ("500", "20")
+    assert earlier_note(arms[:2]) == (
+        "both went on from runs/sft-seed1: what that took is in no column but those of all."
+    )
+    assert earlier_note(arms[:1]) == ""
+
+
+def test_the_json_has_null_for_what_is_not_known():
+    """The base was not trained; OPCT logged neither time nor tokens."""
+    found = compare([run("base", [sample("q")]), trained("opct", {"step": 1}, {"step": 2}, seed=1)])
+    costs = report_json(found, [], {"created": "", "version": ""})["costs"]
+    assert costs["base"] is None
+    assert (costs["opct"]["steps"], costs["opct"]["seconds"], costs["opct"]["offline_tokens"]) == (2, None, 0)
+
+
+# ----------------------------------------------------------------------------------------------------------- families
+
+
+JAILBREAK = [name for name, family in FAMILIES.items() if family.split == "train"]
+
+
+@pytest.mark.parametrize(
+    ("sft", "opct", "text"),
+    [
+        (JAILBREAK, [*JAILBREAK, "majority"], ""),
+        (JAILBREAK, ["majority"], "OPCT was trained on none of these training families."),
+        (["majority"], [], "SFT and OPCT were trained on none of these training families."),
+        (JAILBREAK, sorted(set(JAILBREAK) - {"role_play", "base64"}), "OPCT was not trained on base64 and role play."),
+        (None, JAILBREAK, "Which families SFT was trained on is not known."),
+    ],
+)
+def test_arms_that_the_training_families_are_new_to_are_named(runs, sft, opct, text):
+    """An arm that was trained on sycophancy alone has not seen them; the base is not named."""
+    manifests = {"sft": sft, "opct": opct}
+    made = [
+        replace(
+            _of_jailbreak(own),
+            manifest={"trained_families": manifests[own.label]} if manifests.get(own.label) is not None else {},
+        )
+        for own in runs[:4]
+        if own.label != "offpolicy"
+    ]
+    assert families_note(compare(made), "jailbreak") == text
+
+
+def _of_jailbreak(own):
+    wanted = ("attack_success_rate", "all")
+    rows = tuple(row for row in own.rows if (row["metric"], row["group"]) == wanted)
+    return replace(own, rows=rows, samples=tuple(s for s in own.samples if s.task == "jailbreak"))
+
+
+# ----------------------------------------------------------------------------------------------------------- warnings
+
+
+def budget_warnings(sft, opct, manifests):
+    """What is said of the budgets of SFT and OPCT, which have logged 20 steps each."""
+    steps = [{"step": i} for i in range(1, 21)]
+    made = [run("base", [sample("q")])]
+    for label, config in (("sft", sft), ("opct", opct)):
+        made.append(trained(label, *steps, seed=1, config_values=config, manifest=manifests.get(label, {})))
+    return [text for text in find_warnings(compare(made)) if "budgets" in text or "went on from" in text]
+
+
+@pytest.mark.parametrize(
+    ("sft", "opct", "manifests", "expected"),
+    [
+        (SHARED, SHARED | {"method": "opct", "optim.learning_rate": 1}, {}, None),
+        (SHARED, SHARED | {"lora.r": 4}, {}, 'budgets or pairs: lora (SFT: null; OPCT: {"r": 4}). '),
+        (
+            SHARED,
+            SHARED | {"data.anchors": ["c"]},
+            {},
+            'budgets or pairs: data.anchors (SFT: ["b.jsonl"]; OPCT: ["c"]).',
+        ),
+        (SHARED, SHARED | {"rollout.num_generations": 2}, {}, "rollout.num_generations (SFT: null; OPCT: 2). "),
+        # one epoch came out as 20 steps, which another arm asked for by number
+        (SHARED, EPOCHS, {"sft": {"total_steps": 20}, "opct": {"total_steps": 20}}, None),
+        (
+            EPOCHS,
+            EPOCHS,
+            {"sft": {"total_steps": 1020}, "opct": {"total_steps": 30}},
+            "with different budgets or pairs: optimizer steps (SFT: 1,020; OPCT: 30). ",
+        ),
+        (
+            SHARED,
+            SHARED | ADAPTER,
+            {"opct": EARLIER},
+            "OPCT went on from the adapter of another run: it took 40 optimizer steps in all, and SFT 20. ",
+        ),
+        (SHARED | ADAPTER, SHARED, {"sft": EARLIER}, "SFT went on from the adapter of another run: it took 40 "),
+        (SHARED, SHARED | ADAPTER, {}, "it took an unknown number of optimizer steps in all, and SFT 20."),
+        (SHARED | ADAPTER, SHARED | ADAPTER, {"sft": EARLIER, "opct": EARLIER}, None),
+        # 40 steps asked for against 20 after 20: one budget in two parts
+        (SHARED | {"max_steps": 40}, SHARED | ADAPTER, {"opct": {"earlier": {"steps": 0, "seconds": 0.0}}}, None),
+    ],
+)
+def test_other_budgets_and_pairs_are_named(sft, opct, manifests, expected):
+    texts = budget_warnings(sft, opct, manifests)
+    assert len(texts) == (expected is not None)
+    assert all(expected in text for text in texts)
+
+
+@pytest.mark.parametrize(("tokens", "is_said"), [(125, False), (126, True), (79, True), (None, False), (0, False)])
+def test_over_a_quarter_more_completion_tokens_are_another_budget(tokens, is_said):
+    """SFT has 100 tokens in each of two steps; the other none where they were not logged, or none are trained on."""
+
+    def logged(each):
+        return [step(i, **{"train/completion_tokens": each}) for i in (1, 2)]
+
+    made = [run("base", [sample("q")]), trained("sft", *logged(100), seed=1, config_values=SHARED)]
+    made.append(trained("dpo", *logged(tokens), seed=1, config_values=SHARED))
+    texts = [text for text in find_warnings(compare(made, {"dpo": "sft"})) if "completion tokens" in text]
+    assert len(texts) == is_said
+    if tokens == 126:
+        assert texts[0] == (
+            "DPO was trained on 252 completion tokens a run, with two answers in each of its preferences, and SFT on "
+            "200. Their difference is also that of how much they were trained on."
+        )
+
+
+@pytest.mark.parametrize(
+    ("steps", "tokens", "also", "expected"),
+    [
+        (40, 1000, False, ["optimizer steps"]),
+        (80, 2000, False, []),
+        (80, 2000, True, ["completion tokens"]),
+        (40, 2000, False, ["optimizer steps", "completion tokens"]),
+    ],
+)
+def test_of_two_sft_arms_of_one_budget_tokens_count_where_it_is_asked_for(steps, tokens, also, expected):
+    one = trained("sft", step(1), seed=1, config_values=SHARED | {"max_steps": 80}, manifest={"total_steps": 80})
+    half = trained(
+        "half", step(1, **{"train/completion_tokens": tokens}), seed=1, method="sft",
+        config_values=SHARED | {"max_steps": steps}, manifest={"total_steps": steps},
+    )  # fmt: skip
+    found = compare([run("base", [sample("q")]), one, half], {"half": "sft"}, [("half", "sft")] if also else [])
+    texts = [text for text in find_warnings(found) if "Their diff" in text]
+    assert len(texts) == len(expected)
+    assert all(words in text for words, text in zip(expected, texts, strict=True))
+
+
+def test_runs_of_one_label_that_were_trained_unlike_are_named():
+    """Seed, folder and the seed in the path of an adapter are a run's own; the learning rate is not."""
+
+    def texts(*configs):
+        made = [run("opct", [sample("q")], c["seed"], config_values=c) for c in configs]
+        return [text for text in find_warnings(compare(made)) if "pooled as seeds" in text]
+
+    one = {"seed": 1, "output_dir": "runs/1", "optim.learning_rate": 1, "model.adapter": "runs/sft-seed1/final"}
+    other = {"seed": 11, "output_dir": "runs/11", "optim.learning_rate": 1, "model.adapter": "runs/sft-seed11/final"}
+    assert texts(one, other) == []
+    [text] = texts(one, other | {"optim.learning_rate": 3})
+    assert text.startswith(
+        "OPCT: 2 runs are pooled as seeds of one method, but were trained with different settings: optim.learning_rate "
+        "(1, 3). "
+    )
+    assert 'model.adapter ("runs/sft-seed1/final", "runs/sft-seed1/final")' not in texts(one, other)
+    assert len(texts(one, other | {"model.adapter": "runs/sft-seed1/final"})) == 1
+
+
+def test_a_config_that_cannot_be_read_is_named(tmp_path):
+    """One that is not YAML, and one of a few bytes that expands to gigabytes."""
+    bomb = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
+        f"{b}: &{b} [{','.join(['*' + a] * 9)}]\n" for a, b in zip("abcdefgh", "bcdefghi", strict=True)
+    )
+    for i, text in enumerate(("a: [", bomb)):
+        folder = write_run(tmp_path, "opct", i, questions=2)
+        (folder / "config.yaml").write_text(text)
+        found = find_warnings(compare(load_runs([folder])))
+        assert any("config.yaml cannot be read" in warning for warning in found)
+
+
+@pytest.mark.parametrize(("nested", "flat"), [({}, {}), ({"a": {"b": {"c": 1}}, "d": [2]}, {"a.b.c": 1, "d": [2]})])
+def test_flat_settings(nested, flat):
+    assert flat_settings(nested) == flat

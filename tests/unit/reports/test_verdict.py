@@ -1,0 +1,264 @@
+"""The verdict: what changed, what it cost, which suite decides, and what is said of a judge."""
+
+import re
+from dataclasses import replace
+
+import pytest
+from small import run
+from synthetic import write_run, write_three
+
+from opct.reports.build import report_json
+from opct.reports.compare import compare
+from opct.reports.figures import axis_figures, change_figures
+from opct.reports.load import load_runs
+from opct.reports.metrics import MEAN, SAFETY_AXES
+from opct.reports.page import page_html
+from opct.reports.verdict import (
+    Finding,
+    axis_verdict,
+    headlines,
+    main_arm,
+    other_arms_note,
+    subtitle,
+    title,
+    verdict,
+)
+
+SAFETY = "safety_awareness"
+JUDGED = SAFETY + "_judged"
+JUDGE = {"name": "fact_warning", "model": "mockllm/model", "threshold": 0.5, "hash": "abc"}
+WEAK = {"kappa": {"value": 0.41, "ci_low": 0.3, "ci_high": 0.5}, "n": 200}
+WEAK_WORDS = "judged by fact_warning (mockllm/model), weak: kappa against people 0.41 (0.30 to 0.50, 200 labels)"
+STAMP = {"created": "now", "version": "0"}
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory):
+    """Base, SFT and OPCT on sycophancy and benign requests, with 120 questions."""
+    return load_runs(write_three(tmp_path_factory.mktemp("three")))
+
+
+def test_every_axis_has_a_sentence_with_its_numbers(comparison):
+    """Whether attack success fell or warnings rose is said alike."""
+    for axis, words in (
+        ("sycophancy", "OPCT cut sycophancy on held-out families from "),
+        ("jailbreak", "OPCT cut attack success on held-out families from "),
+        (SAFETY, "OPCT raised the share of replies that warn of the hidden hazard on held-out families from "),
+    ):
+        row = comparison.deciding_row(axis)
+        difference = comparison.difference(row, "opct", "base")
+        first, *more = axis_verdict(comparison, axis)
+        assert first.startswith(words)
+        assert f"{row.estimates[0].text} to {row.estimates[3].text} (difference {difference.text}, 95% int" in first
+        assert f"n = {difference.n}" in first
+        assert any(sentence.startswith("Against SFT: ") for sentence in more)
+        assert verdict(comparison)[[own.name for own in SAFETY_AXES].index(axis)] == first
+
+
+def test_what_an_axis_may_cost_stands_beside_it(comparison):
+    """Over-refusal in the wrappers that attack success is measured in, over-warning on twins of the same families."""
+    jailbreak, safety = (axis_verdict(comparison, axis)[1] for axis in ("jailbreak", SAFETY))
+    assert "over-refusal of harmless twins in held-out wrappers" in jailbreak
+    assert "over-warning on safe twins on held-out families" in safety
+    [capability, *_] = axis_verdict(comparison, "capability")
+    assert "mean score over benchmarks" in capability
+    assert f"n = {comparison.difference(comparison.row(MEAN), 'opct', 'base').n}" in capability
+    costs = verdict(comparison)[3]
+    assert all(part in costs for part in ("over-refusal", "over-warning", "mean score", "clean questions"))
+
+
+def test_references_are_compared_with_on_every_axis(comparison):
+    [sft] = [text for text in verdict(comparison) if text.startswith("Against SFT: ")]
+    assert [sft.count(words) for words in ("sycophancy on", "attack success on", "hidden hazard on")] == [1, 1, 1]
+    [other] = [text for text in verdict(comparison) if text.startswith("Against Off-policy: ")]
+    assert "attack success on held-out families (difference" in other
+    assert other_arms_note(comparison) == ""
+
+
+def test_a_loss_of_accuracy_that_is_not_ruled_out_is_not_called_no_change(three):
+    """120 questions cannot rule out a loss of 3 points."""
+    found = compare(three)
+    difference = found.difference(found.row("accuracy_clean"), "opct", "base")
+    assert difference.low < -0.03 < 0 < difference.high
+    assert f"accuracy on clean questions, cannot tell: {difference.range_text} (diff" in verdict(found)[1]
+    assert "a relative cut of" in verdict(found)[0]
+
+
+def test_the_same_model_twice_is_no_measurable_change_and_a_rate_that_rose_has_risen(three):
+    base, opct = three[0], three[2]
+    copy = replace(base, label="opct", name="copy")
+    assert verdict(compare([base, copy]))[0].startswith(
+        "No measurable change in sycophancy on held-out families: OPCT took it from "
+    )
+    text = verdict(compare([replace(base, label="opct"), replace(opct, label="base")]))[0]
+    assert text.startswith("OPCT raised sycophancy")
+    assert "relative cut" not in text
+
+
+def test_one_kind_of_run_is_told_by_its_levels(three):
+    found = compare(three[:1])
+    level, cost = axis_verdict(found, "sycophancy")
+    assert level.startswith("Base: sycophancy on held-out families is ")
+    assert re.match(r"Accuracy on clean questions is [\d.]+% \(95% interval .*n = \d+; 0 unscored.*\)\.", cost)
+    assert verdict(found)[1].startswith("Only one kind of run")
+    assert all(own.before is None and own.difference is None for own in headlines(found))
+
+
+def test_what_the_intervals_cover_of_seeds(three, tmp_path):
+    """One seed; the mean of several; and a reference of one seed beside it."""
+    more = load_runs([write_run(tmp_path, "opct", seed, questions=12) for seed in (1, 2, 3)])
+    assert "one training seed" in verdict(compare(three))[-1]
+    pooled = verdict(compare([three[0], *more]))[-1]
+    assert pooled.startswith("OPCT is the mean of 3 training seeds: the intervals cover")
+    assert "one training seed" not in pooled
+    both = verdict(compare([*three[:2], *more]))[-1]
+    assert "SFT is one training seed: the intervals of the differences from it do not cover how much another" in both
+
+
+def test_of_a_matrix_the_page_is_about_the_last_opct_arm_from_the_base():
+    """Its label keeps its small letter at the beginning of a sentence; seven arms are counted in the title."""
+    labels = ("opct-x-0.0", "opct-x-0.5", "sft-then-opct-x-0.5", "dpo-x-0.0", "dpo-x-0.5", "act-x-0.5")
+    made = [run("base")]
+    for label in labels:
+        method = label.removeprefix("sft-then-").split("-")[0]
+        made.append(run(label, method=method, config_values={"model.adapter": "a" if "then" in label else None}))
+    found = compare(made)
+    assert main_arm(found).label == "opct-x-0.5"
+    assert title(found) == "Base and 6 arms on m"
+    assert subtitle(found) == "7 runs, 0 evaluated replies; axes: none."
+    assert Finding("", ("opct-x-0.5 is better",), "opct-x-0.5").sentences == ["opct-x-0.5 is better."]
+    assert Finding("", ("no change", "opct is better"), "opct").sentence == "No change; opct is better."
+    assert Finding("Against SFT", ("no change",), "opct", leads=True).sentence == "Against SFT: no change."
+
+
+def test_arms_that_the_verdict_is_not_about_are_named(runs):
+    other = replace(runs[4], label="opct-slow", name="opct-slow")
+    found = compare([*runs[:3], other, runs[3]])
+    assert other_arms_note(found) == ("These sentences are about OPCT. Beside it in the tables and figures: opct-slow.")
+
+
+def test_the_big_numbers_are_one_of_each_axis_and_capability(comparison):
+    """Without held-out families, over-refusal is that of the twins in wrappers, not of ordinary requests."""
+    assert [own.title for own in headlines(comparison)] == [
+        "Sycophancy rate, held-out families",
+        "Attack success rate, held-out families",
+        "Warned of the hazard, held-out families",
+        "Mean over benchmarks",
+    ]
+    own = [row for row in comparison.rows if row.axis == "jailbreak" and not row.group.endswith("held_out")]
+    [twins] = [row for row in own if (row.metric.name, row.group) == ("over_refusal_rate", "benign_wrapped")]
+    ordinary = replace(twins, metric=replace(twins.metric, axis="benign"), suite="benign", group="benign")
+    for rows in (own, [ordinary, *own]):
+        found = headlines(replace(comparison, rows=tuple(rows)))
+        assert [one.title for one in found] == ["Attack success rate", "Over-refusal rate"]
+        assert found[1].after is twins.estimates[-1]
+
+
+# -------------------------------------------------------------------------------------------------- rules and a judge
+
+
+@pytest.fixture(scope="module")
+def safety(runs):
+    """Base and OPCT on safety awareness, which the rules score as a judge would."""
+    kept = (runs[0], runs[3])
+    return [
+        replace(
+            own,
+            rows=tuple(row for row in own.rows if row["suite"] == SAFETY),
+            samples=tuple(s for s in own.samples if s.task == SAFETY),
+        )
+        for own in kept
+    ]
+
+
+def judged(own, calibration=WEAK):
+    """The run with the verdicts of its rules as those of a judge beside them."""
+    settings = {"judge": JUDGE, "judge_calibration": calibration}
+    rows = [row | {"suite": JUDGED, "settings": settings} for row in own.rows if row["suite"] == SAFETY]
+    samples = [replace(s, id=s.id + "/j", task=JUDGED) for s in own.samples if s.task == SAFETY]
+    return replace(own, rows=(*own.rows, *rows), samples=(*own.samples, *samples))
+
+
+def silent(own, kept=0):
+    """The run whose rules have a verdict on its first replies alone."""
+    lost = {s.id for s in [s for s in own.samples if s.task == SAFETY][kept:]}
+    samples = tuple(replace(s, values=dict.fromkeys(s.values)) if s.id in lost else s for s in own.samples)
+
+    def unscored(row):
+        n = row["n"] + row["n_unscored"]
+        number = {} if kept else {"value": None, "ci_low": None, "ci_high": None}
+        return row | number | {"n": min(kept, n), "n_unscored": n - min(kept, n)}
+
+    rows = tuple(unscored(row) if row["suite"] == SAFETY else row for row in own.rows)
+    return replace(own, rows=rows, samples=samples)
+
+
+def test_rules_that_have_a_verdict_decide(safety):
+    found = compare([judged(own) for own in safety])
+    assert found.deciding_suite(SAFETY) == SAFETY
+    [text, *_] = verdict(found)
+    assert "on held-out families (safety awareness) from " in text
+    assert "judged" not in text
+
+
+@pytest.mark.parametrize("kept", [0, 10])
+def test_a_judge_decides_where_the_rules_have_no_verdict_on_most_replies(safety, kept):
+    found = compare([silent(judged(own), kept) for own in safety])
+    assert found.deciding_suite(SAFETY) == JUDGED
+    [text, cost, *_] = axis_verdict(found, SAFETY)
+    assert "on held-out families (safety awareness, judged) from " in text
+    assert text.endswith(
+        f" J{WEAK_WORDS[1:]}. This suite decides, for safety awareness has verdicts on fewer than half of an arm's "
+        "replies."
+    )
+    assert "over-warning on safe twins on held-out families (safety awareness, judged)" in cost
+    assert report_json(found, [], STAMP)["axes"][0]["suite"] == JUDGED
+
+
+def test_the_suite_with_a_number_for_most_arms_decides(safety):
+    """The rules score the base alone; the judge scores both. Without a judge the rules must do."""
+    half = compare([judged(safety[0]), silent(judged(safety[1]))])
+    assert half.deciding_suite(SAFETY) == JUDGED
+    assert "cannot be compared" in verdict(compare([safety[0], silent(safety[1])]))[0]
+    opct = judged(safety[1])
+    alone = replace(
+        opct,
+        rows=tuple(row for row in opct.rows if row["suite"] != SAFETY),
+        samples=tuple(s for s in opct.samples if s.task != SAFETY),
+    )
+    text = verdict(compare([judged(safety[0]), alone]))[0]
+    assert text.endswith("This suite decides, for safety awareness was not asked of every arm.")
+
+
+@pytest.mark.parametrize(("unscored", "suite"), [(30, SAFETY), (60, SAFETY), (61, JUDGED)])
+def test_an_arms_replies_are_those_of_all_its_runs(safety, unscored, suite):
+    """Three runs of 60 scored replies each, with 30, 60 or 61 without a verdict in each."""
+    found = compare([judged(own) for own in safety])
+    row = found.deciding_row(SAFETY, SAFETY)
+    own = replace(row.estimates[1], n=60, n_unscored=unscored)
+    pooled = replace(own, n_unscored=3 * unscored, n_runs=3)
+    changed = replace(row, estimates=(row.estimates[0], pooled), run_estimates=(row.run_estimates[0], (own,) * 3))
+    rows = tuple(changed if each is row else each for each in found.rows)
+    assert replace(found, rows=rows).deciding_suite(SAFETY) == suite
+
+
+def test_a_judge_stands_beside_its_numbers_wherever_they_are(safety):
+    """In the JSON, below each figure and in its alternative text, beside a big number, and where only one arm is."""
+    found = compare([silent(judged(own)) for own in safety])
+    rows = report_json(found, [], STAMP)["rows"]
+    [row] = [r for r in rows if (r["suite"], r["metric"], r["group"]) == (JUDGED, "warning_rate", "held_out")]
+    assert row["note"] == WEAK_WORDS
+    [judge] = row["judges"]
+    assert {name: judge[name] for name in JUDGE} == JUDGE
+    assert (judge["kappa"], judge["kappa_ci_low"], judge["n_labels"]) == (0.41, 0.3, 200)
+    assert not any(r["judges"] for r in rows if r["suite"] != JUDGED)
+    figures = [*axis_figures(found, SAFETY)[0], *change_figures(found)]
+    noted = [figure for figure in figures if figure.note]
+    assert len(noted) > 2
+    assert all(figure.note == f"Safety awareness, judged: {WEAK_WORDS}." for figure in noted)
+    assert all(figure.note in str(figure.drawing) for figure in noted)
+    page = page_html(found, [], STAMP, json_name="report.json", max_rollouts=0)
+    assert page.count(f"{WEAK_WORDS}.</figcaption>") == len(noted)
+    assert headlines(found)[0].note == WEAK_WORDS
+    [text, *_] = verdict(compare([silent(judged(safety[0], None))]))
+    assert "Judged by fact_warning (mockllm/model), not calibrated: agreement with people unknown." in text

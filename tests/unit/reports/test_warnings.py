@@ -1,0 +1,96 @@
+"""What the report warns of in the evaluations; how runs were trained is in test_training."""
+
+from dataclasses import replace
+
+import pytest
+from small import run, sample
+from synthetic import write_three
+
+from opct.reports.compare import compare
+from opct.reports.load import load_runs
+from opct.reports.warnings import find_warnings
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory):
+    return load_runs(write_three(tmp_path_factory.mktemp("large"), questions=220))
+
+
+def warnings(*runs) -> str:
+    return "\n".join(find_warnings(compare(runs)))
+
+
+def test_clean_runs_of_a_good_size_give_no_warning(large):
+    assert find_warnings(compare(large)) == []
+
+
+def test_few_clusters_other_samples_and_warnings_of_the_evaluation_are_named():
+    base = replace(run("base", [sample(f"q{i}", suggested=1.0) for i in range(5)]), warnings=("the judge was slow",))
+    text = warnings(base, run("opct", [sample(f"q{i}") for i in range(2, 9)], 1))
+    assert "base0: the judge was slow" in text
+    assert "Sycophancy: only 5 questions (clusters) behind Held-out families: intervals are wide" in text
+    assert "opct1 and base0 were not evaluated on the same samples: 2 samples of base0 missing, 4 of its own." in text
+
+
+def test_settings_that_differ_are_said_once(large):
+    """Of two suites in one line; what the run's own settings say already is not said again; a judge has his own."""
+
+    def asked(own, n, judge):
+        rows = [row | {"settings": {"n_asked": n, "tokens": n, "judge": judge}} for row in own.rows]
+        return replace(own, rows=tuple(rows), settings={"tokens": n, "tasks": {"a": {"template": n}}})
+
+    found = compare([asked(large[0], 5, {"hash": "a"}), asked(large[2], 6, {"hash": "a", "threshold": 0.5})])
+    said = [text for text in find_warnings(found) if "differs between runs" in text]
+    assert [text.split(" (")[0] for text in said] == [
+        "The evaluation setting tasks.a.template differs between runs",
+        "The evaluation setting tokens differs between runs",
+        "sycophancy_short and benign: n_asked differs between runs",
+    ]
+    assert said[1].endswith("(base: 5; opct-1: 6), so they are not strictly comparable: evaluate them alike.")
+
+
+@pytest.mark.parametrize(
+    ("texts", "expected"),
+    [
+        ([["3 of 110 cut", "slow"], ["1,012 of 110 cut"]], ["base, opct: 3 to 1,012 of 110 cut", "base: slow"]),
+        ([["gsm8k: 7 left", "gsm8k: 9 left"], ["gsm8k: 1 left"]], ["base, opct: gsm8k: 1 to 9 left"]),
+        ([["ids q01, facts/02"], ["ids q07, facts/09"]], ["base: ids q01, facts/02", "opct: ids q07, facts/09"]),
+        ([["a # of 3", "a 4 of 3"], ["id 12-a"]], ["base: a # of 3", "base: a 4 of 3", "opct: id 12-a"]),
+    ],
+)
+def test_warnings_that_differ_in_numbers_alone_are_one(texts, expected):
+    """An id is no number, and a sign for numbers in a text is a text."""
+    made = [
+        replace(run(label), name=label, warnings=tuple(own)) for label, own in zip(("base", "opct"), texts, strict=True)
+    ]
+    assert find_warnings(compare(made))[: len(expected)] == expected
+
+
+def test_stale_results_and_shares_of_unscored_and_cut_replies_are_named(large):
+    opct = large[2]
+    spoilt = tuple(
+        row | {"value": 0.123, "n_unscored": 40, "n_truncated": 100}
+        if (row["metric"], row["group"]) == ("sycophancy_rate", "held_out")
+        else row
+        for row in opct.rows
+    )
+    text = warnings(large[0], replace(opct, rows=spoilt))
+    assert "opct-1: 1 row of results.json (first sycophancy_rate, held_out) do not follow from its logs" in text
+    assert "Sycophancy: samples unscored, so not in the number: OPCT 40 of 698 (5.7%) of Sycophancy rate" in text
+    assert "Sycophancy: samples cut at the token limit or the context: OPCT 100 of 698 (14.3%)" in text
+
+
+def test_no_base_other_models_and_a_seed_counted_twice_are_named():
+    runs = [run("opct", [sample("q")], 1), replace(run("opct", [sample("q")], 1), name="other", model="another")]
+    text = warnings(*runs)
+    assert "No run is labelled base" in text
+    assert "2 different models (another and m)" in text
+    assert "2 runs are pooled but name only 1 different training seeds" in text
+
+
+def test_a_weak_judge_and_rules_that_nobody_checked_are_warned_of():
+    base = run("base", [sample("q")], settings={"judge_warning": "This judge is weak."})
+    rules = replace(run("opct", [sample("q")], 1, settings={"grader": "words"}))
+    text = warnings(base, rules)
+    assert "t: This judge is weak." in text
+    assert "never compared with people" in text

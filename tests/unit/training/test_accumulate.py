@@ -1,0 +1,83 @@
+"""When a prompt is computed once for its completions, and that a run says why where it is not."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests.tiny import tiny_adapter_policy, tiny_tokenizer
+from transformers import OPTConfig, OPTForCausalLM
+
+from opct.errors import NonFiniteError
+from opct.methods.opct import OPCT
+from opct.methods.rollouts import policy_rollouts, step_weights
+from opct.models.policy import Policy
+from opct.models.teacher import make_teacher, no_sharing_reason
+from opct.runs.progress import NullProgress
+from opct.training.accumulate import accumulate, shares_prompts
+from opct.training.setup import build_setup
+from opct.training.trainer import train
+
+
+class Noted(NullProgress):
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def log(self, message: str) -> None:
+        self.lines.append(message)
+
+
+def fault(make_config, policy: Policy) -> str | None:
+    return no_sharing_reason(policy, make_teacher(policy, make_config().teacher, continued=False))
+
+
+def test_dropout_and_recomputed_activations_are_in_the_way(make_config):
+    assert fault(make_config, tiny_adapter_policy()) is None
+    assert "dropout" in fault(make_config, tiny_adapter_policy(dropout=0.1))
+    recomputing = tiny_adapter_policy()
+    recomputing.backbone.decoder.gradient_checkpointing = True
+    assert "computed again" in fault(make_config, recomputing)
+
+
+def test_dropout_that_is_no_module_is_found_in_the_configuration(make_config):
+    """OPT calls it as a function."""
+    tokenizer = tiny_tokenizer()
+    config = OPTConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=16,
+        ffn_dim=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        dropout=0.1,
+        word_embed_proj_dim=16,
+        eos_token_id=tokenizer.eos_token_id,
+    )
+    policy = Policy(OPTForCausalLM(config).eval(), tokenizer)
+    assert "dropout" in fault(make_config, policy)
+    config.dropout = 0.0
+    assert fault(make_config, policy) is None or "dropout" not in fault(make_config, policy)
+
+
+def test_a_prompt_with_one_completion_is_not_shared(make_config):
+    config = make_config()
+    setup = build_setup(config)
+    for n, shared in ((1, False), (2, True)):
+        rollouts = policy_rollouts(setup.policy, setup.data.batch(1), config, "step 1", n=n)
+        assert shares_prompts(setup.policy, setup.teacher, rollouts) == shared
+
+
+@pytest.mark.parametrize(("dropout", "said"), [(0.0, 0), (0.5, 1)])
+def test_a_run_says_why_prompts_are_not_shared(make_config, dropout: float, said: int):
+    noted = Noted()
+    train(make_config(max_steps=1, lora={"r": 4, "alpha": 8, "dropout": dropout}), progress=noted)
+    assert sum("each prompt is computed with each of its completions: dropout" in line for line in noted.lines) == said
+
+
+def test_a_loss_that_is_no_number_names_its_pairs_and_leaves_nothing_behind(make_config, monkeypatch):
+    config = make_config()
+    setup = build_setup(config)
+    method = OPCT(setup.policy, setup.teacher, config)
+    rollouts = policy_rollouts(setup.policy, setup.data.batch(1), config, "step 1")
+    weights = [w * torch.nan for w in step_weights(rollouts, "token_mean")]
+    with pytest.raises(NonFiniteError, match="the loss is nan on the pairs") as caught:
+        accumulate(method, setup.policy, setup.teacher, rollouts, weights, 10_000, share=True)
+    assert rollouts[0].pair.id in str(caught.value)

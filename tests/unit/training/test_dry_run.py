@@ -1,0 +1,155 @@
+"""The plan of a run says what the run then does."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from tests.tiny import tiny_pairs
+
+from opct.config.schema import LoraSettings
+from opct.data.pairs import write_pairs
+from opct.runs.io import read_jsonl
+from opct.runs.run_dir import RunDir
+from opct.training.dry_run import _sizes, duration, estimate_memory, make_plan, memory_line
+from opct.training.setup import build_setup, load_data
+from opct.training.trainer import train
+
+
+def files(folder: Path) -> set[Path]:
+    return set(folder.rglob("*"))
+
+
+@pytest.mark.parametrize("method", ["opct", "sft"])
+def test_its_numbers_are_those_of_the_run(make_config, method: str):
+    """4 steps x 4 pairs x 2 completions x 6 tokens = 192 tokens at most; validation before, at 2 and at 4."""
+    config = make_config(method=method)
+    rows = dict(make_plan(config).rows)
+    setup = build_setup(config)
+    held_out = len(setup.data.validation) + len(setup.data.validation_anchors)
+    assert rows["method"] == f"{method}, teacher base, exact reverse_kl"
+    assert rows["steps"] == "4 of 4 pairs x 2 completions"
+    assert rows["pairs"] == f"{len(setup.data.pairs)} kept, 0 left out as too long; {len(setup.data.pairs)} suggested"
+    assert rows["identity pairs"] == f"{len(setup.data.anchors)} (25% of each step)"
+    assert rows["completion tokens"] == "at most 192 in all"
+    longest = max(len(r.prompt_ids) for r in setup.data.pairs)
+    assert rows["prompt tokens"].endswith(f"longest {longest} of {setup.policy.context_length}")
+    assert rows["passes"] == f"each pair is seen {4 * 3 / len(setup.data.pairs):.1f} times"
+    assert rows["cut completions"].endswith(" in the probe reached the limit of 6 tokens")
+    assert "in the probe" not in rows["memory, estimated"]
+    assert "at the peak of the probe (4 pairs" in rows["memory, measured"]
+    assert f"(probe: 4 pairs), 3 validations of {held_out} pairs" in rows["time"]
+    assert rows["time"].endswith("for offline answers") == (method == "sft")
+
+    train(config)
+    done = read_jsonl(RunDir(config.output_dir).metrics_path)
+    assert max(row["step"] for row in done) == 4
+    assert 0 < sum(row.get("train/completion_tokens", 0) for row in done) <= 192
+    assert sum("validation/kl" in row for row in done) == 3
+    kept = read_jsonl(RunDir(config.output_dir).rollouts_path(1))
+    assert len(kept) == 4 * 2
+
+
+@pytest.mark.parametrize("method", ["dpo", "act"])
+def test_the_plan_of_a_baseline_with_two_answers_or_none(make_config, method: str):
+    """4 steps x 4 pairs x 2 preferences of 2 answers x 6 tokens = 384 tokens at most; activations take no token."""
+    rows = dict(make_plan(make_config(method=method)).rows)
+    what = {"dpo": "dpo_beta 0.1", "act": "distance of activations"}[method]
+    assert rows["method"] == f"{method}, teacher base, {what}"
+    assert rows["completion tokens"] == f"at most {384 if method == 'dpo' else 0} in all"
+    assert rows["steps"] == f"4 of 4 pairs x {4 if method == 'dpo' else 0} completions"
+    assert rows["time"].endswith("for offline answers") == (method == "dpo")
+    asked = int(rows["cut completions"].split()[2])
+    assert asked == (16 if method == "dpo" else 4)  # `act` samples for its validation alone
+
+
+def test_it_writes_nothing(make_config, tmp_path: Path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    before = files(tmp_path)
+    plan = make_plan(make_config(report_to=["tensorboard"]))
+    assert files(tmp_path) == before
+    console = Console(width=120, file=io.StringIO(), record=True)
+    console.print(plan.render())
+    text = console.export_text()
+    assert "plan (nothing was written)" in text
+    assert "max_steps: 4" in text
+    assert all(fact.split(":")[0] in text for fact in plan.facts)
+
+
+def test_pairs_that_are_too_long_are_counted(make_config, tmp_path: Path):
+    """Four pairs and one of over 2048 tokens."""
+    short = tiny_pairs(5)
+    words = ({"role": "user", "content": "word " * 2048},)
+    write_pairs(tmp_path / "pairs.jsonl", [*short[:4], dataclasses.replace(short[4], prompt=words)])
+    data = load_data(make_config(data={"pairs": [str(tmp_path / "pairs.jsonl")], "validation_fraction": 0.0}))
+    assert dict(_sizes(data))["pairs"] == "4 kept, 1 left out as too long; 4 suggested"
+
+
+LORAS = {"q_proj": {"r": 4, "target_modules": ["q_proj"]}, "all": {"r": 4}, "full": None}
+
+
+@pytest.mark.parametrize("kind", ["base", "live", "ema"])
+@pytest.mark.parametrize("name", LORAS)
+def test_the_estimate_counts_what_is_kept_without_loading_it(make_config, name: str, kind: str):
+    """Weights, teacher, gradients and moments: bytes of the tensors that the setup then has."""
+    lora = LORAS[name]
+    config = make_config(teacher={"kind": kind}, model={"dtype": "bfloat16"})
+    config = config.model_copy(update={"lora": None if lora is None else LoraSettings(**lora)})
+    found, setup = estimate_memory(config, load_data(config)), build_setup(config)
+    tensors = {id(p): p for model in setup.models for p in model.model.parameters()}
+    trained = sum(p.numel() for p in setup.policy.trainable_parameters().values())
+    kept = found.weights + found.teacher + found.trained
+    # a frozen copy of a whole model keeps its embedding and norms in float32
+    assert kept == pytest.approx(sum(p.nbytes for p in tensors.values()) + 12 * trained, rel=0.2 if lora is None else 0)
+    assert found.trained == 12 * trained
+    assert found.peak == kept + max(found.micro_batch, found.rollout)
+
+
+def test_processes_share_the_weights_and_what_is_trained_of_them(make_config):
+    """28,352 float32 weights, 12 bytes of gradient and moments each, over four processes; an adapter stays whole."""
+    full = make_config(lora=None, parallel={"strategy": "fsdp"})
+    data = load_data(full)
+    one, four = estimate_memory(full, data), estimate_memory(full, data, 4)
+    assert (one.weights, one.trained) == (4 * 28_352, 12 * 28_352)
+    assert four.trained == one.trained / 4
+    assert four.weights > one.weights / 4  # and the layers that are fetched
+    adapter = make_config(parallel={"strategy": "fsdp"})
+    assert estimate_memory(adapter, data, 4).trained == estimate_memory(adapter, data).trained
+    assert " on 8" in memory_line(full, data)
+    assert "a process: " in memory_line(make_config(), data)
+
+
+def test_the_rollout_holds_keys_and_values_of_a_batch(make_config):
+    """2 x 2 layers x 2 heads x 8 numbers x 4 bytes a token, of 8 rows of the longest prompt and 6 tokens."""
+    config = make_config()
+    data = load_data(config)
+    longest = max(max(len(r.prompt_ids), len(r.teacher_ids)) for r in data.pairs)
+    assert estimate_memory(config, data).rollout == 256 * 8 * (longest + 6)
+    few = make_config(rollout={"batch_tokens": 100})
+    assert estimate_memory(few, data).rollout == 256 * 100
+
+
+@pytest.mark.parametrize(
+    ("steps", "every", "expected"),
+    [
+        (4, 2, [0, 2, 4]),
+        (4, None, [0, 2, 4]),
+        (5, 2, [0, 2, 4, 5]),
+        (1, None, [0, 1]),
+        (3, None, [0, 2, 3]),
+        (4, 9, [0, 4]),
+    ],
+)
+def test_when_it_validates(make_config, steps: int, every: int | None, expected: list[int]):
+    data = load_data(make_config(max_steps=steps, eval_steps=every))
+    assert data.validation_steps == expected
+    data.validation, data.validation_anchors = [], []
+    assert data.validation_steps == []
+
+
+def testdurations_in_words():
+    words = {1.4: "1 s", 119: "119 s", 120: "2 minutes", 7199: "120 minutes", 7200: "2.0 hours"}
+    assert {seconds: duration(seconds) for seconds in words} == words

@@ -1,0 +1,322 @@
+"""Whole runs whose samples come from an engine: the same as in this process, resumed, checked, closed."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+from tests.engines import PolicyBackend
+
+import opct.models.vllm.local
+from opct.config.loader import load_config
+from opct.config.schema import TrainConfig
+from opct.errors import ConfigError, EngineError, MismatchError, RunError
+from opct.methods import dpo, rollouts
+from opct.methods.opct import OPCT
+from opct.methods.rollouts import step_weights
+from opct.models.vllm.engine import Sample
+from opct.runs.io import read_jsonl
+from opct.runs.run_dir import RunDir
+from opct.training.dry_run import make_plan
+from opct.training.setup import build_setup, describe
+from opct.training.trainer import train
+
+ENGINE = {"engine": "vllm", "num_generations": 2, "max_completion_tokens": 6}
+SAMPLED = {"estimator": "sampled"}
+
+
+@pytest.fixture
+def backends(monkeypatch) -> list[PolicyBackend]:
+    """Every engine that runs start, in their order."""
+    made: list[PolicyBackend] = []
+
+    def start(policy, config: TrainConfig, *, max_model_len: int) -> PolicyBackend:
+        made.append(PolicyBackend(config))
+        made[-1].max_model_len = max_model_len
+        return made[-1]
+
+    monkeypatch.setattr(opct.models.vllm.local, "VllmEngine", start)
+    monkeypatch.setattr(opct.models.vllm.local, "require_vllm", lambda: None)
+    return made
+
+
+@pytest.fixture
+def counted_up(monkeypatch) -> None:
+    """In this process too, the seeds of a pair's samples are counted up from the first, as an engine has them."""
+    hashed = rollouts.seeds_of
+    for module in (rollouts, dpo):
+        monkeypatch.setattr(
+            module, "seeds_of", lambda *asked: [[own[0] + i for i in range(len(own))] for own in hashed(*asked)]
+        )
+
+
+def rows(config) -> list[dict]:
+    return read_jsonl(RunDir(config.output_dir).metrics_path)
+
+
+def samples(config) -> dict[str, list]:
+    folder = RunDir(config.output_dir).rollouts_dir
+    return {
+        path.name: [
+            (row["pair_id"], row["token_ids"], row["seed"], row.get("rejected", {}).get("token_ids"))
+            for row in read_jsonl(path)
+        ]
+        for path in sorted(folder.iterdir())
+    }
+
+
+@pytest.mark.parametrize("loss", [{}, SAMPLED], ids=["exact", "sampled"])
+def test_a_run_is_the_same_whoever_samples(make_config, backends, counted_up, tmp_path, loss):
+    """The same tokens in every step and validation; the metrics to rounding."""
+    here = make_config(output_dir=str(tmp_path / "here"), loss=loss)
+    there = make_config(output_dir=str(tmp_path / "there"), loss=loss, rollout=ENGINE)
+    train(here)
+    train(there)
+    assert samples(there) == samples(here)
+    for found, expected in zip(rows(there), rows(here), strict=True):
+        assert found.keys() == expected.keys()
+        for key in (key for key in found if not key.startswith(("time/", "memory/"))):
+            assert found[key] == pytest.approx(expected[key], rel=1e-3, abs=1e-5), key
+    [backend] = backends
+    assert [name[-6:] for name, _ in backend.asked("load")] == ["000000", "000001", "000002", "000003", "000004"]
+    assert {name for name, _ in backend.asked("draw")[1:]} == {name for name, _ in backend.asked("load")}
+    assert backend.asked("close") == [()]
+    assert [RunDir(c.output_dir).read_manifest()["engine"] for c in (here, there)] == [None, "the test's engine"]
+
+
+@pytest.mark.parametrize("engine", ["in_process", "vllm"])
+def test_the_mismatch_is_in_every_step_and_small(make_config, backends, engine):
+    config = make_config(rollout={**ENGINE, "engine": engine})
+    train(config)
+    for row in rows(config)[1:]:
+        assert abs(row["rollout/mismatch_kl"]) < 1e-5
+        assert 0 <= row["rollout/mismatch_kl_k3"] < 1e-5
+
+
+def test_an_engine_with_an_old_adapter_stops_the_run_before_the_update(make_config, backends, monkeypatch):
+    """Fast steps: by the second, the adapter of step 0 samples from another policy."""
+    config = make_config(rollout=ENGINE, optim={"learning_rate": 0.5}, save_steps=1)
+    monkeypatch.setattr(PolicyBackend, "stale", True)
+    with pytest.raises(MismatchError, match=r"Step 2: .* does not sample from the weights in training"):
+        train(config)
+    assert [row["step"] for row in rows(config)] == [0, 1]
+    assert backends[0].asked("close") == [()]
+    changed = config.rollout.model_copy(update={"max_mismatch_kl": None})
+    assert train(config.model_copy(update={"rollout": changed}), resume=True).status == "finished"  # a free setting
+
+
+def test_a_resumed_run_goes_on_as_if_uninterrupted(make_config, backends, tmp_path):
+    """The engine of the second part gets the adapter of the checkpoint first, under the name of its step."""
+    whole = make_config(output_dir=str(tmp_path / "whole"), rollout=ENGINE)
+    parts = make_config(output_dir=str(tmp_path / "parts"), rollout=ENGINE)
+    train(whole)
+    train(parts.model_copy(update={"max_steps": 2}))
+    train(parts, resume=True)
+    assert samples(parts) == samples(whole)
+    last = [RunDir(c.output_dir).latest_checkpoint() / "adapter" / "adapter_model.safetensors" for c in (whole, parts)]
+    assert last[0].read_bytes() == last[1].read_bytes()
+    assert [name[-6:] for name, _ in backends[2].asked("load")] == ["000002", "000003", "000004"]
+
+
+def test_the_engine_as_teacher_gives_the_same_run_without_a_teacher_here(
+    make_config, backends, counted_up, tmp_path, monkeypatch
+):
+    here = make_config(output_dir=str(tmp_path / "here"), loss=SAMPLED)
+    there = make_config(output_dir=str(tmp_path / "there"), loss=SAMPLED, rollout=ENGINE, teacher={"engine": "rollout"})
+    train(here)
+    there = there.model_copy(update={"data": there.data.model_copy(update={"validation_size": 0})})
+    setup_of = opct.training.trainer.build_setup
+
+    def no_teacher(*arguments, **options):
+        setup = setup_of(*arguments, **options)
+        monkeypatch.setattr(type(setup.teacher), "__call__", lambda self: pytest.fail("the teacher was asked"))
+        return setup
+
+    monkeypatch.setattr(opct.training.trainer, "build_setup", no_teacher)
+    monkeypatch.setattr(opct.training.trainer, "shares_prompts", lambda *_: False)
+    monkeypatch.setattr(opct.training.trainer, "detours", lambda *_: [])
+    train(there)
+    for found, expected in zip(rows(there), rows(here)[1:], strict=True):
+        for key in ("train/loss", "train/kl", "train/grad_norm"):
+            assert found[key] == pytest.approx(expected[key], rel=1e-3, abs=1e-5), (key, found["step"])
+    assert len(backends[0].asked("score")) == 1 + 4  # the probe, and each step
+
+
+@pytest.mark.parametrize("method", ["sft", "offpolicy", "dpo", "act"])
+def test_offline_answers_are_those_of_the_model_without_the_adapter(
+    make_config, backends, counted_up, tmp_path, method
+):
+    """All that the engine draws before the first step: for dpo the rejected answers as well, and nothing for act. The
+    runs are the same whoever samples."""
+    here = make_config(output_dir=str(tmp_path / "here"), method=method)
+    there = make_config(output_dir=str(tmp_path / "there"), method=method, rollout=ENGINE)
+    train(here)
+    train(there)
+    assert samples(there) == samples(here)
+    drawn = [name for name, _ in backends[0].asked("draw")]
+    of_the_base = 1 + {"dpo": 2, "act": 0}.get(method, 1)  # the probe first
+    assert drawn[:of_the_base] == [None] * of_the_base
+    assert len(drawn) > of_the_base  # of the validation
+    assert all(name is not None for name in drawn[of_the_base:])
+    for found, expected in zip(rows(there), rows(here), strict=True):
+        assert found.keys() == expected.keys()
+        assert "rollout/mismatch_kl" not in found
+        for key in (key for key in found if not key.startswith(("time/", "memory/"))):
+            assert found[key] == pytest.approx(expected[key], rel=1e-3, abs=1e-5), key
+
+
+def test_a_plan_asks_the_engine_and_stops_it(make_config, backends, tmp_path):
+    plan = make_plan(make_config(rollout=ENGINE))
+    assert any("samples: the test's engine; its log-probs are" in fact for fact in plan.facts)
+    assert backends[0].asked("close") == [()]
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_engine_has_room_for_the_longest_pair_and_no_more(make_config, backends):
+    setup = build_setup(make_config(rollout=ENGINE))
+    sides = [
+        len(side)
+        for r in [*setup.data.pairs, *setup.data.anchors, *setup.data.validation]
+        for side in (r.prompt_ids, r.teacher_ids)
+    ]
+    assert backends[0].max_model_len == max(sides) + 6 + 1
+    assert "samples: the test's engine" in "\n".join(describe(setup))
+    setup.close()
+
+
+def test_an_engine_that_is_too_short_for_the_pairs_is_stopped_and_refused(make_config, backends, monkeypatch):
+    started = opct.models.vllm.local.VllmEngine
+
+    def short(policy, config, *, max_model_len):
+        backend = started(policy, config, max_model_len=max_model_len)
+        backend.max_model_len -= 1
+        return backend
+
+    monkeypatch.setattr(opct.models.vllm.local, "VllmEngine", short)
+    with pytest.raises(EngineError, match=r"the test's engine takes (\d+) tokens, .* --max-model-len \d+ or more"):
+        build_setup(make_config(rollout=ENGINE))
+    assert backends[0].asked("close") == [()]
+
+
+def test_an_engine_of_another_model_is_stopped_and_refused(make_config, backends, monkeypatch):
+    monkeypatch.setattr(PolicyBackend, "sample", _shifted(PolicyBackend.sample))
+    config = make_config(rollout=ENGINE)
+    with pytest.raises(EngineError, match="serve the same model"):
+        train(config)
+    assert backends[0].asked("close") == [()]
+    assert not RunDir(config.output_dir).path.exists()
+
+
+def _shifted(draw):
+    def shifted(*arguments):
+        drawn = draw(*arguments)
+        return [[Sample(d.token_ids, [x - 0.5 for x in d.logprobs]) for d in own] for own in drawn]
+
+    return shifted
+
+
+def test_an_engine_that_dies_in_a_step_leaves_a_run_that_goes_on(make_config, backends, monkeypatch, tmp_path):
+    whole = make_config(output_dir=str(tmp_path / "whole"), rollout=ENGINE, save_steps=1)
+    train(whole)
+    config = make_config(rollout=ENGINE, save_steps=1)
+    sample = PolicyBackend.sample
+
+    def dies(self, prompts, seeds, sampling, adapter, on_done):
+        if adapter is not None and adapter.endswith("000002"):
+            raise EngineError("the engine is gone")
+        return sample(self, prompts, seeds, sampling, adapter, on_done)
+
+    monkeypatch.setattr(PolicyBackend, "sample", dies)
+    with pytest.raises(EngineError, match="the engine is gone"):
+        train(config)
+    monkeypatch.setattr(PolicyBackend, "sample", sample)
+    train(config, resume=True)
+    assert samples(config) == samples(whole)
+
+
+def test_a_resumed_run_may_move_its_server_and_not_its_engine(make_config, backends):
+    config = make_config(rollout=ENGINE, max_steps=2)
+    train(config)
+    moved = make_config(rollout=ENGINE, max_steps=3, vllm={"enforce_eager": True, "gpu_memory_utilization": 0.9})
+    assert train(moved, resume=True).status == "finished"
+    with pytest.raises(RunError, match=r"the setting rollout changed \(engine: 'vllm' then, 'in_process' now"):
+        train(make_config(max_steps=4), resume=True)
+
+
+# --------------------------------------------------------------------------------------------------- settings
+
+
+def test_every_setting_that_an_engine_cannot_follow_is_named_at_once(tmp_path):
+    file = tmp_path / "config.yaml"
+    file.write_text(
+        "lora: null\nmethod: sft\nrollout: {engine: vllm}\nteacher: {kind: ema, engine: rollout}\n"
+        "vllm: {server_url: 'http://x'}\n"
+    )
+    with pytest.raises(ConfigError) as caught:
+        load_config(file)
+    for fault in (
+        "rollout.engine=vllm with lora: null",
+        "rollout.engine=vllm with method: sft",
+        "vllm.server_url is for rollout.engine: vllm_server",
+        "teacher.engine=rollout with method: sft, loss.estimator=exact",
+        "teacher.engine=rollout with teacher.kind=ema",
+    ):
+        assert fault in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "fault"),
+    [
+        ({"teacher": {"engine": "rollout"}, "loss": SAMPLED}, "teacher.engine=rollout needs an engine"),
+        ({"rollout": {"engine": "vllm_server"}}, "needs vllm.server_url"),
+        ({"rollout": {"engine": "vllm_server"}}, "needs vllm.adapter_dir"),
+        (
+            {
+                "rollout": ENGINE,
+                "loss": SAMPLED,
+                "teacher": {"engine": "rollout"},
+                "model": {"adapter": "runs/sft"},
+            },
+            "with teacher.kind=base and model.adapter",
+        ),
+        ({"rollout": ENGINE, "teacher": {"engine": "rollout"}}, "log-probs of the sampled tokens alone"),
+        ({"rollout": ENGINE, "method": "offpolicy", "teacher": {"kind": "live"}}, "serves the model without adapter"),
+    ],
+)
+def test_contradictions_are_refused(make_config, settings, fault):
+    with pytest.raises(ValueError, match=fault):
+        make_config(**settings)
+
+
+def test_a_continued_adapter_may_be_served_and_have_a_bare_teacher(make_config):
+    make_config(rollout=ENGINE, model={"adapter": "runs/sft"})
+    teacher = {"engine": "rollout", "include_adapter": False}
+    make_config(rollout=ENGINE, loss=SAMPLED, teacher=teacher, model={"adapter": "runs/sft"})
+
+
+def test_loss_and_gradient_are_the_same_by_whomever_the_teacher_is_scored(make_config, backends):
+    """From the engine's log-probs, and from the model's own."""
+    config = make_config(rollout=ENGINE, loss={**SAMPLED, "kl_discount_factor": 0.5}, teacher={"engine": "rollout"})
+    setup = build_setup(config)
+    setup.publish(0)
+    with torch.no_grad():
+        for name, parameter in setup.policy.trainable_parameters().items():
+            if "lora_B" in name:
+                parameter.fill_(0.05)
+    method = OPCT(setup.policy, setup.teacher, config, setup.engine)
+    rollouts = method.collect(setup.data.batch(1), 1)
+    weights = step_weights(rollouts, "token_mean")
+    found = []
+    for given in (rollouts, [dataclasses.replace(r, teacher_logprobs=None) for r in rollouts]):
+        setup.policy.model.zero_grad()
+        micro = method.loss(given, weights)
+        micro.loss.backward()
+        found.append((micro, {n: p.grad.clone() for n, p in setup.policy.trainable_parameters().items()}))
+    (a, grads_a), (b, grads_b) = found
+    assert a.loss.item() == pytest.approx(b.loss.item(), rel=1e-4)
+    for x, y in zip(a.kl, b.kl, strict=True):
+        assert x == pytest.approx(y, abs=1e-5)
+    assert all(torch.allclose(grads_a[n], grads_b[n], rtol=1e-3, atol=1e-6) for n in grads_a)
+    assert max(float(g.abs().max()) for g in grads_a.values()) > 0
+    setup.close()

@@ -1,0 +1,159 @@
+"""From a config to pairs, policy and teacher."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from tests.tiny import tiny_adapter_policy, tiny_model, tiny_pairs, tiny_tokenizer
+
+from opct.data.behaviors import builtin_behaviors
+from opct.data.pairs import ContrastivePair, write_pairs
+from opct.errors import ConfigError, DataError, EngineError, ModelError
+from opct.models.from_run import adapter_folder
+from opct.runs.io import read_jsonl
+from opct.runs.run_dir import RunDir
+from opct.training.setup import build_setup, describe
+from opct.training.trainer import train
+
+
+def metrics(config) -> list[dict]:
+    return read_jsonl(RunDir(config.output_dir).metrics_path)
+
+
+def test_training_goes_on_from_an_adapter_and_its_teacher_is_where_it_started(make_config, tmp_path: Path):
+    """From a PEFT folder, and from a run that trained one; `include_adapter: false` keeps the bare base as teacher."""
+    tiny_adapter_policy().save(tmp_path / "adapter")
+    config = make_config(
+        output_dir=str(tmp_path / "first"),
+        max_steps=1,
+        model={"adapter": str(tmp_path / "adapter")},
+        optim={"micro_batch_tokens": 1},  # each prompt by itself, so that both sides round alike
+    )
+    train(config)
+    ids, tokens = [[1, 5, 6]], [[7, 8]]
+    started = tiny_adapter_policy().log_probs(ids, tokens)[0]
+    setup = build_setup(config)
+    with setup.teacher() as teacher:
+        torch.testing.assert_close(teacher.log_probs(ids, tokens)[0], started)
+    assert metrics(config)[1]["train/kl_identity"] == 0
+
+    second = make_config(model={"adapter": config.output_dir}, teacher={"kind": "base", "include_adapter": False})
+    setup = build_setup(second)
+    with setup.teacher() as teacher:
+        off = teacher.log_probs(ids, tokens)[0]
+    assert torch.equal(off, build_setup(make_config()).policy.log_probs(ids, tokens)[0])
+    assert not torch.equal(off, setup.policy.log_probs(ids, tokens)[0])
+
+
+def test_adapter_folders(make_config, tmp_path: Path):
+    assert adapter_folder(None) is None
+    with pytest.raises(ModelError, match="neither a PEFT adapter"):
+        adapter_folder(str(tmp_path))
+    (tmp_path / "adapter_config.json").write_text("{}")
+    assert adapter_folder(str(tmp_path)) == tmp_path
+    with pytest.raises(ModelError, match="leave one of them out"):
+        build_setup(make_config(lora=None, model={"adapter": str(tmp_path)}))
+
+
+def test_settings_that_the_adapter_to_continue_from_does_not_have_are_refused(make_config, tmp_path: Path):
+    tiny_adapter_policy().save(tmp_path / "adapter")
+    adapter = {"adapter": str(tmp_path / "adapter")}
+    with pytest.raises(ConfigError, match=r"lora\.r is 64, and lora\.dropout is 0\.5, .* set lora: \{r: 4, alpha: 8,"):
+        build_setup(make_config(model=adapter, lora={"r": 64, "dropout": 0.5}))
+
+
+def test_an_adapter_to_continue_from_whose_settings_cannot_be_read_is_named(make_config, tmp_path: Path):
+    (tmp_path / "adapter_config.json").write_text("{")
+    with pytest.raises(ModelError, match=r"adapter_config\.json: not valid JSON"):
+        build_setup(make_config(model={"adapter": str(tmp_path)}))
+
+
+def test_pairs_that_are_all_too_long_are_refused(make_config):
+    with pytest.raises(DataError, match="training pairs are longer than the model's context of 2048"):
+        build_setup(make_config(rollout={"max_completion_tokens": 2048}))
+
+
+def test_a_balanced_axis_none_of_whose_pairs_fits_is_refused(make_config, tmp_path: Path):
+    long = ({"role": "user", "content": "word " * 3000},)
+    pairs = [*tiny_pairs(4), *(replace(p, id=f"long/{p.id}", axis="long", prompt=long) for p in tiny_pairs(2))]
+    write_pairs(tmp_path / "own.jsonl", pairs)
+    data = {"pairs": [str(tmp_path / "own.jsonl")], "anchors": [], "anchor_fraction": 0, "validation_fraction": 0}
+    with pytest.raises(DataError, match="No pair of long fits the model's context"):
+        build_setup(make_config(data=data | {"balance_axes": True}))
+    setup = build_setup(make_config(data=data))
+    assert (len(setup.data.pairs), len(setup.data.left_out)) == (4, 2)
+
+
+def test_what_a_person_sees_before_a_run(make_config):
+    lines = "\n".join(describe(build_setup(make_config())))
+    assert "M parameters" in lines
+    assert "float32, as configured" in lines
+    assert "4 steps" in lines
+    assert "left out" not in lines
+    assert "warning" not in lines
+
+
+def test_training_on_what_is_measured_is_said_before_it_begins(make_config, tmp_path: Path):
+    """A reworded behaviour of the test split among a person's own pairs, where the run visits it."""
+    behavior = builtin_behaviors("test")[0]
+    bare = ({"role": "user", "content": f"Please {behavior.behavior.lower()}"},)
+    wrapped = ({"role": "user", "content": f"Once upon a time. {behavior.behavior}"},)
+    write_pairs(tmp_path / "own.jsonl", [ContrastivePair("mine/1", "jailbreak", "story", wrapped, bare)])
+    data = {"pairs": [str(tmp_path / "own.jsonl")], "anchors": [], "anchor_fraction": 0, "validation_fraction": 0}
+    said = [line for line in describe(build_setup(make_config(max_steps=1, data=data))) if line.startswith("warning: ")]
+    assert len(said) == 1
+    assert f"are in these pairs (1): mine/1 ({behavior.id})" in said[0]
+
+
+def test_pairs_of_a_run_stay_json(make_config):
+    """Every line of every rollouts file is one JSON object with as many KL values as tokens."""
+    config = make_config(max_steps=1, data={"anchor_fraction": 0.0, "anchors": []})
+    train(config)
+    for line in RunDir(config.output_dir).rollouts_path(1).read_text().splitlines():
+        row = json.loads(line)
+        assert len(row["kl"]) == len(row["token_ids"]) == len(row["in_loss"])
+        assert row["pair_id"] in {p.id for p in tiny_pairs(10)}
+
+
+def test_float16_is_not_trained_in(make_config):
+    with pytest.raises(ConfigError, match="Train in bfloat16 or float32"):
+        build_setup(make_config(model={"dtype": "float16"}))
+
+
+def test_without_vllm_nothing_is_loaded_for_it(make_config, monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr("opct.training.setup.load_training_pairs", lambda config: pytest.fail("the pairs were read"))
+    with pytest.raises(EngineError, match=r"no module named vllm.*pip install"):
+        build_setup(make_config(rollout={"engine": "vllm"}))
+
+
+def test_an_adapter_on_the_output_head_is_refused(make_config, tmp_path: Path):
+    """It would get no gradient: scores are computed from the head's own weight. `all-linear` leaves the head out."""
+    folder = tmp_path / "untied"
+    tiny_model(tie=False).save_pretrained(folder)
+    tiny_tokenizer().save_pretrained(folder)
+    model = {"name_or_path": str(folder)}
+    with pytest.raises(ModelError, match=r"reaches the output head .*target_modules=\['q_proj', 'lm_head'\]"):
+        build_setup(make_config(model=model, lora={"target_modules": ["q_proj", "lm_head"]}))
+    build_setup(make_config(model=model))
+
+
+def test_full_fine_tuning_of_a_head_with_a_bias_is_refused(make_config, monkeypatch):
+    """Its bias would get no gradient; under an adapter nothing of the head is trained, and so it may have one."""
+    from opct.models import loading
+
+    def with_bias(config, **options):
+        model, dtype, why = base(config, **options)
+        model.lm_head.bias = torch.nn.Parameter(torch.zeros(model.config.vocab_size))
+        return model, dtype, why
+
+    base = loading.load_base
+    monkeypatch.setattr(loading, "load_base", with_bias)
+    with pytest.raises(ModelError, match="has a bias, which full fine-tuning here would not train: train an adapter"):
+        build_setup(make_config(lora=None))
+    build_setup(make_config())
