@@ -16,8 +16,8 @@ from opct.methods.rollouts import policy_rollouts
 from opct.models.inference.sampler import Sampling
 from opct.models.loading import weights_hash
 from opct.models.policy import Policy
+from opct.runs.console import NullProgress
 from opct.runs.io import read_jsonl
-from opct.runs.progress import NullProgress
 from opct.runs.run_dir import RunDir
 from opct.training.checkpoint import Counters, TrainingState, load_checkpoint
 from opct.training.setup import build_setup

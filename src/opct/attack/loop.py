@@ -365,7 +365,8 @@ class _Batches:
             partial(query_target, self.target, self.rules),
             partial(score_replies, self.kind, self.scorer),
         ]
-        where = [own.is_local or place for place, own in enumerate((self.attacker, self.target, self.scorer), start=2)]
+        players: list[Any] = [self.attacker, self.target, self.scorer]
+        where = [own.is_local or place for place, own in enumerate(players, start=2)]
         n_workers = len(set(where))  # all that is local is one
         if n_workers == 1:
             prompts = stages[0](batch)

@@ -22,7 +22,7 @@ from opct.data.duplicates import STEM, stems
 from opct.evals.graders.refusal import COMPLIED, PARTIAL, REFUSED, grade_refusal
 from opct.evals.graders.versions import grader_version
 from opct.judges.protocol import JudgeIdentity, JudgeRequest, JudgeResult
-from opct.runs.progress import Progress
+from opct.runs.console import Progress
 
 REFUSALS, ANSWERS = "refusals", "answers"
 RULES = (REFUSALS, ANSWERS)

@@ -110,7 +110,7 @@ def calibrate(
     from opct.judges.calibration import calibrate as measure
     from opct.judges.calibration import calibrations_folder, render, store
     from opct.judges.labels import read_labels
-    from opct.runs.progress import make_progress
+    from opct.runs.console import make_progress
 
     prices = _prices(price)
     labelled = read_labels(labels, named_columns(column or []), positive or (), negative or ())
@@ -153,7 +153,7 @@ def run(
     from opct.evals.logs import read_samples
     from opct.judges.apply import add_judge_results, check_judge, judgeable, replaced_judge, requests_of
     from opct.judges.calibration import calibration_of
-    from opct.runs.progress import make_progress
+    from opct.runs.console import make_progress
     from opct.runs.run_dir import RunDir
 
     prices = _prices(price)

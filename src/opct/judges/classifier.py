@@ -51,8 +51,8 @@ from opct.judges.protocol import (
     reply_hash,
     unreadable_reply,
 )
+from opct.runs.console import NullProgress, Progress
 from opct.runs.io import atomic_write, reason, write_json
-from opct.runs.progress import NullProgress, Progress
 
 SCHEMA = 4
 JUDGE_FILE, WEIGHTS_FILE = "judge.json", "weights.npz"

@@ -29,8 +29,8 @@ from opct.judges.protocol import (
     unscored,
 )
 from opct.judges.rubrics import Rubric, mark
+from opct.runs.console import NullProgress, Progress
 from opct.runs.io import append_jsonl, read_jsonl
-from opct.runs.progress import NullProgress, Progress
 
 if TYPE_CHECKING:
     from inspect_ai.model import Model, ModelOutput

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
 from opct.evals.graders.short_answer import Verdict
-from opct.runs.progress import Progress
+from opct.runs.console import Progress
 
 # Why there is no score; each is counted apart.
 EMPTY_REPLY = "empty_reply"  # there is nothing to judge; the judge is not asked

@@ -12,7 +12,7 @@ from opct.methods.opct import OPCT
 from opct.methods.rollouts import policy_rollouts, step_weights
 from opct.models.policy import Policy
 from opct.models.teacher import make_teacher, no_sharing_reason
-from opct.runs.progress import NullProgress
+from opct.runs.console import NullProgress
 from opct.training.accumulate import accumulate, shares_prompts
 from opct.training.setup import build_setup
 from opct.training.trainer import train

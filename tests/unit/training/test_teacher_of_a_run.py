@@ -20,8 +20,8 @@ from opct.data.pairs import ContrastivePair, write_pairs
 from opct.evals import teacher_check
 from opct.evals.graders.short_answer import Verdict
 from opct.evals.teacher_check import teacher_sanity_check
+from opct.runs.console import NullProgress
 from opct.runs.io import read_jsonl
-from opct.runs.progress import NullProgress
 from opct.runs.run_dir import RunDir
 from opct.training.setup import build_setup
 

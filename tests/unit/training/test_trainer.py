@@ -16,10 +16,9 @@ from opct.errors import CheckpointError, DataError, DivergenceError, NonFiniteEr
 from opct.methods.consistency import MicroLoss
 from opct.models.policy import Policy
 from opct.runs.checkpoints import read_state
+from opct.runs.console import NullProgress, StopRequest
 from opct.runs.io import read_jsonl
-from opct.runs.progress import NullProgress
 from opct.runs.run_dir import RunDir
-from opct.runs.signals import StopRequest
 from opct.training.setup import build_setup
 from opct.training.trainer import TrainResult, _Loop, train
 

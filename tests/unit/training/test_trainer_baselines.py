@@ -18,8 +18,8 @@ from opct.methods.consistency import MicroLoss
 from opct.methods.dpo import DPO
 from opct.methods.sft import SFT
 from opct.reports import report
+from opct.runs.console import NullProgress
 from opct.runs.io import read_jsonl
-from opct.runs.progress import NullProgress
 from opct.runs.run_dir import RunDir
 from opct.training.setup import load_data
 from opct.training.trainer import train

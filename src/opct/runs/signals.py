@@ -1,3 +1,0 @@
-"""Names of `opct.runs.console`."""
-
-from opct.runs.console import StopRequest as StopRequest
