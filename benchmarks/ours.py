@@ -104,7 +104,7 @@ def time_steps(workload: Workload, cell: dict[str, Any]) -> dict[str, Any]:
     phases = Phases()
     phases.wrap(OPCT, "collect", "rollout")
     phases.wrap(Policy, "score", teacher_or_policy)
-    phases.wrap(trainer, "accumulate_shared_out", "loss_backward")
+    phases.wrap(trainer, "accumulate", "loss_backward")
     phases.wrap(torch.nn.utils, "clip_grad_norm_", "optimizer")
     phases.wrap(torch.optim.AdamW, "step", "optimizer")
     trainer.build_setup = prepare_forced

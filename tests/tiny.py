@@ -137,10 +137,10 @@ def tiny_adapter_policy(*, seed: int = 0, r: int = 4, dropout: float = 0.0, rand
 
 def means_by_axis(method, rollouts, prefix: str) -> dict[str, float]:
     """What a step of these rollouts, one in a micro-batch, logs under `prefix` of each axis."""
-    from opct.methods.mismatch import MismatchMeter
     from opct.methods.rollouts import step_weights
+    from opct.methods.sampler_mismatch import StepMetrics
 
-    meter, weights = MismatchMeter(method), step_weights(rollouts, "token_mean")
+    meter, weights = StepMetrics(method), step_weights(rollouts, "token_mean")
     for i in range(len(rollouts)):
-        meter.loss(rollouts[i : i + 1], weights[i : i + 1])
+        meter.observe(rollouts[i : i + 1], method.loss(rollouts[i : i + 1], weights[i : i + 1]))
     return {name.removeprefix(prefix): x for name, x in meter.metrics().items() if name.startswith(prefix)}

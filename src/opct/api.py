@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from opct.attack.run import run_attack as run_attack
 from opct.config.loader import load_settings
-from opct.config.schema import TrainConfig, refuse_attackers
+from opct.config.schema import TrainConfig
 from opct.distributed import launched
 from opct.errors import EvaluationError
 from opct.evals.config import EvalConfig
@@ -53,7 +53,6 @@ def train(
     """
     from opct.training.trainer import train as run_training
 
-    refuse_attackers(config)
     work: Callable[..., Any] = run_training
     if launched():  # torchrun then prints the error of the rank that failed first
         from torch.distributed.elastic.multiprocessing.errors import record

@@ -21,7 +21,7 @@ from opct.methods.rollouts import policy_rollouts
 from opct.models.fsdp import for_gradients, unsharded, wants_shards
 from opct.runs.console import StopRequest
 from opct.training import accumulate
-from opct.training.accumulate import _as_long_as_the_others, _nothing, plan_of, prompt_shares
+from opct.training.accumulate import dummy_rollout, pad_plan_across_ranks, plan_of, prompt_shares
 from tests.conftest import REPOSITORY
 from tests.tiny import tiny_adapter_policy, tiny_pairs
 
@@ -90,7 +90,7 @@ def test_every_process_has_as_many_micro_batches(monkeypatch: pytest.MonkeyPatch
     assert list(map(len, plan)) == [1]
     monkeypatch.setattr(distributed, "all_gather_object", lambda value: [value, [3, 1]])
     empty = len(own)
-    padded = _as_long_as_the_others(plan, own, share=share)
+    padded = pad_plan_across_ranks(plan, own, share=share)
     assert padded == [[plan[0][0], [empty], [empty]], [[empty]]]
     assert sorted(padded[0][0]) == list(range(6))
 
@@ -104,8 +104,8 @@ def test_a_micro_batch_of_single_tokens_gets_a_forward_of_its_own(monkeypatch: p
         for r in rollouts(1)
     ]
     monkeypatch.setattr(distributed, "all_gather_object", lambda value: [value])
-    assert _as_long_as_the_others([[[0, 1]]], own, share=True) == [[[0, 1, 2]]]
-    assert _as_long_as_the_others([[[0, 1]]], own, share=False) == [[[0, 1]]]
+    assert pad_plan_across_ranks([[[0, 1]]], own, share=True) == [[[0, 1, 2]]]
+    assert pad_plan_across_ranks([[[0, 1]]], own, share=False) == [[[0, 1]]]
 
 
 @pytest.mark.parametrize("share", [True, False])
@@ -125,10 +125,10 @@ def test_the_empty_rollout_adds_nothing(make_config, share: bool):
         weights = step_weights(found, "token_mean")
         plan = [[[0, 1]]]
         if extra:
-            found, weights = [*found, _nothing(found[0])], [*weights, torch.zeros(2)]
+            found, weights = [*found, dummy_rollout(found[0])], [*weights, torch.zeros(2)]
             plan = [[[0, 1], [2]], [[2]]]
-        loss, _, _ = accumulate._accumulate(
-            OPCT(policy, teacher, config), policy, teacher, found, weights, plan, share=share
+        loss, _, _ = accumulate._run(
+            OPCT(policy, teacher, config), policy, teacher, found, weights, plan, share=share, observe=lambda *_: None
         )
         results.append((loss, oracles.gradients(policy)))
     assert results[0][0] == pytest.approx(results[1][0], rel=1e-6)

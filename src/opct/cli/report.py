@@ -11,7 +11,7 @@ from opct.runs.console import echo
 
 
 def report(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Evaluated runs, the base first.")],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Runs or Inspect logs (LABEL=LOG), base first.")],
     out: Annotated[Path, typer.Option(help="The page; its JSON and Markdown go beside it.")] = Path("report.html"),
     attack_prompts: Annotated[
         bool, typer.Option("--attack-prompts", help="Put prompts that broke a behaviour on the page; keep it private.")

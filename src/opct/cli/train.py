@@ -32,11 +32,11 @@ def train(
     """
     from rich.console import Console
 
-    from opct.config.loader import load_config
     from opct.distributed import is_main, launched
     from opct.errors import ConfigError
+    from opct.methods.registry import load_training_config
 
-    settings = load_config(config, overrides or [], preset)
+    settings = load_training_config(config, overrides or [], preset)
     if dry_run:
         if launched():
             raise ConfigError("--dry-run is of one process: leave the launcher out (python -m opct train ...).")

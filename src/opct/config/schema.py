@@ -11,8 +11,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
-from opct.errors import ConfigError
-
 DEFAULT_MODEL = "smollm2-135m-instruct"
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
@@ -97,7 +95,8 @@ class DataConfig(Section):
 
 
 class RolloutConfig(Section):
-    """How the policy answers. Anything but temperature 1, top_p 1, top_k 0 is not on-policy; see `on_policy_faults`."""
+    """How the policy answers. Anything but temperature 1, top_p 1, top_k 0 is not on-policy: `opct` refuses it where
+    nothing corrects for it."""
 
     engine: Literal["in_process", "vllm", "vllm_server"] = Field(
         "in_process",
@@ -264,8 +263,8 @@ class ParallelConfig(Section):
 class TrainConfig(Section):
     """One training run."""
 
-    method: Literal["opct", "sft", "offpolicy", "dpo", "act", "grpo"] = Field(
-        "opct", description="Which algorithm; see [Methods](methods.md)."
+    method: str = Field(
+        "opct", description="Which algorithm: `opct`, `sft`, `offpolicy`, `dpo` or `act`; see [Methods](methods.md)."
     )
     output_dir: str = Field("runs/opct", description="The run directory.")
     seed: int = Field(0, ge=0, lt=2**32, description="Of everything random: adapter, order of pairs, samples, dropout.")
@@ -300,77 +299,20 @@ class TrainConfig(Section):
     @model_validator(mode="after")
     def check_across_settings(self) -> TrainConfig:
         """Refuse settings that contradict each other; every such fault is in the message, one a line."""
-        faults = [*on_policy_faults(self), *loss_faults(self), *engine_faults(self)]
+        faults = [*loss_faults(self), *engine_faults(self)]
         if faults:
             raise ValueError("\n".join(faults))
         return self
 
 
-def on_policy_faults(config: TrainConfig) -> Iterator[str]:
-    """Sampling that is not the policy's own, where nothing corrects for it.
-
-    `sampled` weighs each token by pi_theta / mu with mu the distribution that was sampled, so it may have a temperature
-    above 0. top_p and top_k give mu no mass on tokens that pi_theta can take: nothing corrects for that. The baselines
-    train on offline answers and may sample them in any way.
-    """
-    rollout = config.rollout
-    if config.method not in ("opct", "grpo"):
-        return
-    if rollout.top_p != 1.0 or rollout.top_k != 0:
-        yield (
-            f"rollout.top_p={rollout.top_p}, rollout.top_k={rollout.top_k}: truncated sampling is not on-policy and "
-            "nothing corrects for it; use top_p: 1.0 and top_k: 0"
-        )
-    if rollout.use_generation_config:
-        yield "rollout.use_generation_config: only the baselines may sample as the generation_config says; leave it out"
-    is_corrected = rollout.temperature > 0 and (config.loss.estimator == "sampled" or config.method == "grpo")
-    if rollout.temperature != 1.0 and not is_corrected:
-        yield (
-            f"rollout.temperature={rollout.temperature}: only temperature 1 samples the policy itself; use 1.0, or "
-            "loss.estimator: sampled (above 0), which weighs the samples by pi/mu"
-        )
-
-
 def loss_faults(config: TrainConfig) -> Iterator[str]:
-    """Settings of the loss that contradict each other, or that the method does not use."""
-    loss, method, teacher = config.loss, config.method, config.teacher
+    """Settings of the loss that contradict each other."""
+    loss = config.loss
     if loss.estimator != "exact" and loss.divergence != "reverse_kl":
         yield (
             f"loss.estimator={loss.estimator} with loss.divergence={loss.divergence}: only `exact` computes "
             "other divergences than reverse_kl"
         )
-    if loss.ppo_clip is not None and loss.estimator != "sampled" and method != "grpo":
-        yield "loss.ppo_clip is for loss.estimator: sampled; leave it out"
-    if method == "offpolicy" and loss.kl_discount_factor > 0:
-        yield (
-            f"loss.kl_discount_factor={loss.kl_discount_factor} with method: offpolicy: the term for later tokens "
-            "needs the policy's own samples; use 0"
-        )
-    if method == "offpolicy" and loss.estimator == "sampled":
-        yield "method: offpolicy trains on the teacher's samples; loss.estimator must be exact or topk"
-    if method == "dpo" and teacher.kind != "base":
-        yield f"teacher.kind={teacher.kind} with method: dpo: its reference does not move; use teacher.kind: base"
-    why, unused = UNUSED[method]
-    for name in unused:
-        value = getattr(loss, name)
-        if value != LossConfig.model_fields[name].default:
-            yield f"loss.{name}={value} with method: {method}: {why}; leave it out"
-
-
-OF_A_DIVERGENCE = ("estimator", "divergence", "kl_coef", "kl_discount_factor", "ppo_clip")
-UNUSED: dict[str, tuple[str, tuple[str, ...]]] = {
-    "grpo": (
-        "its loss is a policy gradient and the exact reverse KL, of every token that the attacker sampled",
-        ("estimator", "divergence", "kl_discount_factor", "dpo_beta", "mask_truncated", "mask_thinking"),
-    ),
-    "dpo": ("its loss is no divergence, and its mean is over pairs of answers", (*OF_A_DIVERGENCE, "reduction")),
-    "act": (
-        "its loss is a distance of activations, and it has no answers",
-        (*OF_A_DIVERGENCE, "mask_truncated", "mask_thinking", "dpo_beta"),
-    ),
-    **dict.fromkeys(("opct", "sft", "offpolicy"), ("it is for method: dpo", ("dpo_beta",))),
-}
-"""Settings of the loss that a method does not use, and why; another value than the default is refused."""
 
 
 def engine_faults(config: TrainConfig) -> Iterator[str]:
@@ -383,11 +325,6 @@ def engine_faults(config: TrainConfig) -> Iterator[str]:
             f"rollout.engine={engine} with lora: null: only an adapter can be sent to it after each step; train one "
             "(lora: {r: 16, alpha: 32}) or use rollout.engine: in_process"
         )
-    if engine != "in_process" and config.method != "opct" and not is_bare_base:
-        yield (
-            f"rollout.engine={engine} with method: {config.method}: its offline answers are the teacher's, and the "
-            f"engine serves the model without adapter only; {use_bare_base}, or rollout.engine: in_process"
-        )
     for name in ("server_url", "adapter_dir"):
         is_set = getattr(config.vllm, name) is not None
         if engine == "vllm_server" and not is_set:
@@ -398,24 +335,12 @@ def engine_faults(config: TrainConfig) -> Iterator[str]:
         return
     if engine == "in_process":
         yield "teacher.engine=rollout needs an engine: set rollout.engine to vllm or vllm_server"
-    if config.method != "opct" or config.loss.estimator != "sampled":
-        yield (
-            f"teacher.engine=rollout with method: {config.method}, loss.estimator={config.loss.estimator}: an engine "
-            "gives log-probs of the sampled tokens alone; use method: opct and loss.estimator: sampled, or "
-            "teacher.engine: in_process"
-        )
     if not is_bare_base:
         also = "" if config.model.adapter is None else " and model.adapter"
         yield (
             f"teacher.engine=rollout with teacher.kind={teacher.kind}{also}: the engine scores without the adapter; "
             f"{use_bare_base}, or teacher.engine: in_process"
         )
-
-
-def refuse_attackers(config: TrainConfig) -> None:
-    """Raises ConfigError where the settings are those of an attacker's training, which needs a target."""
-    if config.method == "grpo":
-        raise ConfigError("method: grpo trains an attacker against its target: use `opct attack`, or opct.run_attack.")
 
 
 # What runs share so that the difference between them is that of their methods: an experiment refuses arms that differ

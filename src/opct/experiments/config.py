@@ -27,8 +27,8 @@ from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
-from opct.config.loader import load_config, load_settings
-from opct.config.schema import BUDGET, Section, TrainConfig, budget_of, refuse_attackers
+from opct.config.loader import load_settings
+from opct.config.schema import BUDGET, Section, TrainConfig, budget_of
 from opct.errors import ConfigError, unknown
 from opct.evals.config import EvalConfig
 from opct.experiments.attacks import Attacks, attack_faults
@@ -212,9 +212,11 @@ def _train_config(
     if arm.after is not None:
         earlier = next(other for other in arms if other.name == arm.after)
         own |= {"model.adapter": str(earlier.folder(out, seed)), "teacher.include_adapter": False}
+    from opct.methods.registry import load_training_config, refuse_attackers  # heavy
+
     words = [f"{name}={json.dumps(value)}" for name, value in own.items()]
     try:
-        found = load_config(path.parent / config.train, [*words, *overrides])
+        found = load_training_config(path.parent / config.train, [*words, *overrides])
         refuse_attackers(found)
     except ConfigError as error:
         raise ConfigError(f"{path}: the arm {arm.name}: {error}") from error

@@ -13,7 +13,7 @@ from opct.evals.tasks.safety_awareness import WORDS
 from opct.judges.calibration import MIN_KAPPA, weakness
 
 Row = Mapping[str, Any]
-RULES_KAPPA = {"XSTest": (0.91, 0.94), "GPTFuzz": (0.67, 0.68)}
+RULES_KAPPA = {"XSTest": (0.91, 0.94), "GPTFuzz": (0.66, 0.69)}
 """By labelled set, Cohen's kappa of the refusal rules against people on each of its parts: the table of docs/evals.md
 ("How well the rules agree with people"), which says how many replies of which models they are."""
 RULES_MEASURED = {JAILBREAK: 2, BENIGN: 2}

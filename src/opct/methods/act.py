@@ -22,29 +22,44 @@ from torch import Tensor
 from opct.config.schema import TrainConfig
 from opct.data.render import RenderedPair
 from opct.errors import DataError
+from opct.methods.base import Method
 from opct.methods.consistency import MicroLoss, by_rollout
-from opct.methods.offline import OfflineAnswers
 from opct.methods.rollouts import Rollout, answer_open_turns, by_axis
 from opct.models.activations import residual_streams
 from opct.models.inference.prefix_sharing import NOT_SHARED, Prefixes
 from opct.models.inference.sampler import Completion
 from opct.models.policy import Policy
-from opct.models.teacher import Teacher
 from opct.models.vllm.engine import Sampler
 
 
-class ACT:
+class ACT(Method):
     """Trains on the activations of prompts, without any answer."""
 
     offline = True
-    kl_name = None
+    answers_per_pair = answers_per_identity_pair = 0
+    unused_settings = (
+        *("estimator", "divergence", "kl_coef", "kl_discount_factor", "ppo_clip"),
+        *("mask_truncated", "mask_thinking", "dpo_beta"),
+    )
+    unused_because = "its loss is a distance of activations, and it has no answers"
 
-    def __init__(self, policy: Policy, teacher: Teacher, config: TrainConfig, answers: OfflineAnswers):
-        self.policy, self.teacher, self.config, self.answers = policy, teacher, config, answers
+    @classmethod
+    def answer(
+        cls,
+        teacher: Policy,
+        pairs: Sequence[RenderedPair],
+        config: TrainConfig,
+        on_done: Callable[[int], None],
+        *,
+        sampler: Sampler | None = None,
+    ) -> list[Rollout]:
+        """The prompts, with what they end in alike in the place of a completion."""
+        return shared_ends(teacher, pairs, config, on_done, sampler=sampler)
 
-    def collect(self, pairs: Sequence[RenderedPair], step: int) -> list[Rollout]:
-        """The prompts of a step, what they end in alike in the place of a completion."""
-        return self.answers.of(pairs)
+    @classmethod
+    def describe_loss(cls, config: TrainConfig) -> str:
+        """No divergence."""
+        return "distance of activations"
 
     def loss(
         self, rollouts: Sequence[Rollout], weights: Sequence[Tensor], prefixes: Prefixes = NOT_SHARED

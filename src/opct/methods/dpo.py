@@ -14,7 +14,7 @@ sums over the tokens in the loss, stop token included. What is particular here:
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -22,30 +22,28 @@ from torch import Tensor
 from opct import losses
 from opct.config.schema import TrainConfig
 from opct.data.render import RenderedPair
+from opct.methods.base import Method
 from opct.methods.consistency import MicroLoss
-from opct.methods.offline import OfflineAnswers
 from opct.methods.rollouts import Rollout, by_axis, completion_mask, sampling, seeds_of, teacher_rollouts
 from opct.models.chunked_loss import one_pass
 from opct.models.inference.prefix_sharing import NOT_SHARED, Prefixes
 from opct.models.inference.sampler import Completion
 from opct.models.policy import Policy
 from opct.models.scoring import Scores, tokenwise
-from opct.models.teacher import Teacher
 from opct.models.vllm.engine import Sampler
 
 
-class DPO:
+class DPO(Method):
     """Trains on preferences between the base's answers."""
 
     offline = True
-    kl_name = None
-
-    def __init__(self, policy: Policy, teacher: Teacher, config: TrainConfig, answers: OfflineAnswers):
-        self.policy, self.teacher, self.config, self.answers = policy, teacher, config, answers
+    answers_per_pair = 2
+    unused_settings = ("estimator", "divergence", "kl_coef", "kl_discount_factor", "ppo_clip", "reduction")
+    unused_because = "its loss is no divergence, and its mean is over pairs of answers"
 
     def collect(self, pairs: Sequence[RenderedPair], step: int) -> list[Rollout]:
         """The offline preferences of a step; their reference sees `prompt`, as the policy does."""
-        return [dataclasses.replace(r, teacher_ids=r.prompt_ids) for r in self.answers.of(pairs)]
+        return [dataclasses.replace(r, teacher_ids=r.prompt_ids) for r in super().collect(pairs, step)]
 
     def loss(
         self, rollouts: Sequence[Rollout], weights: Sequence[Tensor], prefixes: Prefixes = NOT_SHARED
@@ -72,8 +70,35 @@ class DPO:
         of_pairs = [[x] if any(r.mask) else [] for x, r in zip(value.tolist(), rollouts, strict=True)]
         return MicroLoss(loss, None, means=means, by_axis={"train/loss": by_axis(rollouts, of_pairs)})
 
+    @classmethod
+    def answer(
+        cls,
+        teacher: Policy,
+        pairs: Sequence[RenderedPair],
+        config: TrainConfig,
+        on_done: Callable[[int], None],
+        *,
+        sampler: Sampler | None = None,
+    ) -> list[Rollout]:
+        """The base's answers to both prompts."""
+        return _preferences(teacher, pairs, config, on_done, sampler=sampler)
 
-def preferences(
+    @classmethod
+    def setting_faults(cls, config: TrainConfig) -> Iterator[str]:
+        """Its reference does not move."""
+        if config.teacher.kind != "base":
+            yield (
+                f"teacher.kind={config.teacher.kind} with method: dpo: its reference does not move; use "
+                "teacher.kind: base"
+            )
+
+    @classmethod
+    def describe_loss(cls, config: TrainConfig) -> str:
+        """With its one setting."""
+        return f"dpo_beta {config.loss.dpo_beta}"
+
+
+def _preferences(
     teacher: Policy,
     pairs: Sequence[RenderedPair],
     config: TrainConfig,

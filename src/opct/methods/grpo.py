@@ -20,7 +20,7 @@ than a short one.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -28,6 +28,7 @@ from torch import Tensor
 from opct import losses
 from opct.config.schema import TrainConfig
 from opct.data.render import RenderedPair
+from opct.methods.base import Method, on_policy_faults
 from opct.methods.consistency import MicroLoss, by_rollout, flat_weights
 from opct.methods.rollouts import Rollout
 from opct.models.chunked_loss import PerTokenLoss, TokenValues, one_pass
@@ -38,28 +39,35 @@ from opct.models.teacher import Teacher
 EPSILON = 1e-4  # of the standard deviation, as in TRL
 
 
-class GRPO:
+class GRPO(Method):
     """Trains on the policy's own samples, by their rewards.
 
     Args:
-        collected: pairs of a step and its number -> rollouts with `reward` and `advantage`, as many for each pair.
+        source: pairs of a step and its number -> rollouts with `reward` and `advantage`, as many for each pair.
     """
 
-    offline = False
-    kl_name = "kl"
+    unused_settings = ("estimator", "divergence", "kl_discount_factor", "dpo_beta", "mask_truncated", "mask_thinking")
+    unused_because = "its loss is a policy gradient and the exact reverse KL, of every token that the attacker sampled"
+    trained_by = "opct attack"
 
     def __init__(
         self,
         policy: Policy,
         teacher: Teacher,
         config: TrainConfig,
-        collected: Callable[[Sequence[RenderedPair], int], list[Rollout]],
+        source: Callable[[Sequence[RenderedPair], int], list[Rollout]],
     ):
-        self.policy, self.teacher, self.config, self.collected = policy, teacher, config, collected
+        super().__init__(policy, teacher, config, source)
+        self.kl_name, self.divergence_metric = "kl", "train/kl"
+
+    @classmethod
+    def setting_faults(cls, config: TrainConfig) -> Iterator[str]:
+        """Samples that are not the policy's own; a temperature is corrected for."""
+        yield from on_policy_faults(config, is_corrected=True)
 
     def collect(self, pairs: Sequence[RenderedPair], step: int) -> list[Rollout]:
         """The policy's completions for the prompts of a step, with their rewards."""
-        return self.collected(pairs, step)
+        return self.source(pairs, step)
 
     def loss(
         self, rollouts: Sequence[Rollout], weights: Sequence[Tensor], prefixes: Prefixes = NOT_SHARED

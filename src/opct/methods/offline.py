@@ -6,14 +6,15 @@ import json
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from opct import distributed
 from opct.config.schema import TrainConfig
 from opct.data.pairs import ContrastivePair
 from opct.data.render import RenderedPair
 from opct.errors import RunError
-from opct.methods.rollouts import Rollout, by_pair, completions_per_pair, cost, rollout_row, teacher_rollouts
+from opct.methods.base import Method
+from opct.methods.rollouts import Rollout, cost, group_by_prompt, rollout_row
 from opct.models.fsdp import unsharded
 from opct.models.inference.sampler import ROLLOUT_TOKENS, Completion, Sampling
 from opct.models.policy import Policy
@@ -21,23 +22,6 @@ from opct.models.teacher import Teacher
 from opct.models.vllm.engine import OnDone, Sampler
 from opct.runs.io import read_jsonl, write_json, write_jsonl
 from opct.runs.run_dir import RunDir
-
-SAMPLED_IN_STEPS = ("opct", "grpo")
-"""Methods that sample in their steps."""
-
-
-class Answering(Protocol):
-    """How a baseline comes to its rollouts of some pairs; `on_done` is told how many completions are done."""
-
-    def __call__(
-        self,
-        teacher: Policy,
-        pairs: Sequence[RenderedPair],
-        config: TrainConfig,
-        on_done: Callable[[int], None],
-        *,
-        sampler: Sampler | None = None,
-    ) -> list[Rollout]: ...
 
 
 class OfflineAnswers:
@@ -54,6 +38,7 @@ class OfflineAnswers:
 
 
 def offline_answers(
+    method: type[Method],
     policy: Policy,
     teacher: Teacher,
     pairs: Sequence[RenderedPair],
@@ -62,7 +47,6 @@ def offline_answers(
     on_done: Callable[[int], None] = lambda n: None,
     *,
     sampler: Sampler | None = None,
-    answering: Answering = teacher_rollouts,
 ) -> OfflineAnswers:
     """The run's offline answers: read, and where some are missing sampled from the teacher and kept.
 
@@ -71,7 +55,6 @@ def offline_answers(
 
     Args:
         sampler: who answers for the teacher; by default itself.
-        answering: what is asked of it; as many rollouts of every pair.
 
     Raises:
         RunError: answers are missing in a resumed run whose teacher has moved since.
@@ -81,7 +64,11 @@ def offline_answers(
     answered = {row["pair_id"] for row in rows}
     missing = [rendered for rendered in pairs if rendered.pair.id not in answered]
     if missing:
-        if rows and config.teacher.kind != "base" and any(_is_sampled(rendered, config) for rendered in missing):
+        if (
+            rows
+            and config.teacher.kind != "base"
+            and any(answers_to(rendered, method, config) or rendered.prompt_ids is None for rendered in missing)
+        ):
             raise RunError(
                 f"{run.offline_path} lacks answers to {len(missing)} pair(s), and the {config.teacher.kind} teacher "
                 "that would give them has moved since: use the max_steps that the run was started with."
@@ -92,7 +79,7 @@ def offline_answers(
         def answer(own: list[RenderedPair]) -> list[list[Rollout]]:
             with teacher() as model, unsharded(model):
                 counting = _Counting(sampler or model, tokens)
-                return by_pair(answering(model, own, config, on_done, sampler=counting), len(own))
+                return group_by_prompt(method.answer(model, own, config, on_done, sampler=counting), len(own))
 
         rollouts = distributed.map_across_ranks(missing, [cost(rendered, config) for rendered in missing], answer)
         made = [_row(r, policy) for own in rollouts for r in own]
@@ -148,17 +135,12 @@ def _kept_cost(run: RunDir) -> dict[str, Any] | None:
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
 
 
-def answers_to(rendered: RenderedPair, config: TrainConfig) -> int:
+def answers_to(rendered: RenderedPair, method: type[Method], config: TrainConfig) -> int:
     """How many completions of a pair are sampled before training."""
-    if config.method in SAMPLED_IN_STEPS:
+    if not method.offline:
         return 0
-    one_side = config.method == "dpo" and rendered.pair.is_identity
-    return completions_per_pair(config) // (2 if one_side else 1)
-
-
-def _is_sampled(rendered: RenderedPair, config: TrainConfig) -> bool:
-    """True where the teacher is asked: for an answer, or for turns of the prompt."""
-    return answers_to(rendered, config) > 0 or rendered.prompt_ids is None
+    each = method.answers_per_identity_pair if rendered.pair.is_identity else method.answers_per_pair
+    return each * config.rollout.num_generations
 
 
 def _row(rollout: Rollout, policy: Policy) -> dict:

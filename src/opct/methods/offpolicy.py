@@ -10,12 +10,12 @@ policy's own samples, `loss.estimator: sampled` and `loss.kl_discount_factor` ab
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from torch import Tensor
 
 from opct.config.schema import TrainConfig
-from opct.data.render import RenderedPair
+from opct.methods.base import Method, clip_faults
 from opct.methods.consistency import MicroLoss, consistency_loss, kl_name
 from opct.methods.offline import OfflineAnswers
 from opct.methods.rollouts import Rollout
@@ -24,18 +24,27 @@ from opct.models.policy import Policy
 from opct.models.teacher import Teacher
 
 
-class OffPolicy:
+class OffPolicy(Method):
     """Trains on the teacher's samples with the divergence of OPCT."""
 
     offline = True
 
-    def __init__(self, policy: Policy, teacher: Teacher, config: TrainConfig, answers: OfflineAnswers):
-        self.policy, self.teacher, self.config, self.answers = policy, teacher, config, answers
+    def __init__(self, policy: Policy, teacher: Teacher, config: TrainConfig, source: OfflineAnswers):
+        super().__init__(policy, teacher, config, source)
         self.kl_name = kl_name(config.loss)
+        self.divergence_metric = f"train/{self.kl_name}"
 
-    def collect(self, pairs: Sequence[RenderedPair], step: int) -> list[Rollout]:
-        """The teacher's offline answers to the clean prompts of a step."""
-        return self.answers.of(pairs)
+    @classmethod
+    def setting_faults(cls, config: TrainConfig) -> Iterator[str]:
+        """Terms that need the policy's own samples."""
+        if config.loss.kl_discount_factor > 0:
+            yield (
+                f"loss.kl_discount_factor={config.loss.kl_discount_factor} with method: offpolicy: the term for later "
+                "tokens needs the policy's own samples; use 0"
+            )
+        if config.loss.estimator == "sampled":
+            yield "method: offpolicy trains on the teacher's samples; loss.estimator must be exact or topk"
+        yield from clip_faults(config)
 
     def loss(
         self, rollouts: Sequence[Rollout], weights: Sequence[Tensor], prefixes: Prefixes = NOT_SHARED

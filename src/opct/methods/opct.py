@@ -12,12 +12,13 @@ while staying itself. Deviations from the paper are listed in `opct.losses`.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from torch import Tensor
 
 from opct.config.schema import TrainConfig
 from opct.data.render import RenderedPair
+from opct.methods.base import Method, clip_faults, on_policy_faults
 from opct.methods.consistency import MicroLoss, consistency_loss, kl_name
 from opct.methods.rollouts import Rollout, policy_rollouts
 from opct.models.inference.prefix_sharing import NOT_SHARED, Prefixes
@@ -26,14 +27,21 @@ from opct.models.teacher import Teacher
 from opct.models.vllm.engine import Engine
 
 
-class OPCT:
+class OPCT(Method):
     """Trains on the policy's own samples."""
 
-    offline = False
+    scored_by_engine = True
 
-    def __init__(self, policy: Policy, teacher: Teacher, config: TrainConfig, engine: Engine | None = None):
-        self.policy, self.teacher, self.config, self.engine = policy, teacher, config, engine
-        self.kl_name = kl_name(config.loss)
+    def __init__(self, policy: Policy, teacher: Teacher, config: TrainConfig, source: Engine | None = None):
+        super().__init__(policy, teacher, config, source)
+        self.engine, self.kl_name = source, kl_name(config.loss)
+        self.divergence_metric = f"train/{self.kl_name}"
+
+    @classmethod
+    def setting_faults(cls, config: TrainConfig) -> Iterator[str]:
+        """Samples that are not the policy's own."""
+        yield from on_policy_faults(config, is_corrected=config.loss.estimator == "sampled")
+        yield from clip_faults(config)
 
     def collect(self, pairs: Sequence[RenderedPair], step: int) -> list[Rollout]:
         """The policy's answers to the prompts of a step."""

@@ -1,43 +1,110 @@
-"""A method by its name in the settings."""
+"""The methods by their names in the settings, and what each refuses."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
-from opct.config.schema import TrainConfig
-from opct.methods import Method
-from opct.methods.act import ACT, shared_ends
-from opct.methods.dpo import DPO, preferences
-from opct.methods.offline import Answering, OfflineAnswers
+from pydantic import model_validator
+
+from opct.config.loader import load_settings
+from opct.config.presets import PRESETS
+from opct.config.schema import LossConfig, TrainConfig, engine_faults, loss_faults
+from opct.errors import ConfigError, unknown
+from opct.methods.act import ACT
+from opct.methods.base import Method
+from opct.methods.dpo import DPO
+from opct.methods.grpo import GRPO
 from opct.methods.offpolicy import OffPolicy
 from opct.methods.opct import OPCT
-from opct.methods.rollouts import teacher_rollouts
 from opct.methods.sft import SFT
-from opct.models.policy import Policy
-from opct.models.teacher import Teacher
-from opct.models.vllm.engine import Engine
 
-ANSWERING: dict[str, Answering] = {
-    "sft": teacher_rollouts,
-    "offpolicy": teacher_rollouts,
-    "dpo": preferences,
-    "act": shared_ends,
+METHODS: dict[str, type[Method]] = {
+    "opct": OPCT,
+    "sft": SFT,
+    "offpolicy": OffPolicy,
+    "dpo": DPO,
+    "act": ACT,
+    "grpo": GRPO,
 }
-"""How each method that is no `opct` comes to its rollouts, before training."""
 
 
-def make(
-    policy: Policy, teacher: Teacher, config: TrainConfig, answers: OfflineAnswers | None, engine: Engine | None = None
-) -> Method:
-    """The method that the settings name.
+def method_class(name: str) -> type[Method]:
+    """The class of a method.
 
-    Args:
-        answers: of all but `opct`.
-        engine: that samples for `opct`; None where this process does.
+    Raises:
+        ConfigError: there is none of that name.
     """
-    if answers is None:
-        return OPCT(policy, teacher, config, engine)
-    if config.method == "sft":
-        return SFT(policy, config, answers)
-    kinds: dict[str, Callable[..., Method]] = {"offpolicy": OffPolicy, "dpo": DPO, "act": ACT}
-    return kinds[config.method](policy, teacher, config, answers)
+    if name not in METHODS:
+        raise ConfigError(unknown("method", name, METHODS))
+    return METHODS[name]
+
+
+def check_settings(config: TrainConfig) -> None:
+    """Refuse settings that the method cannot follow: they would say something about the run that is not so.
+
+    Raises:
+        ConfigError: every such setting, one a line.
+    """
+    if faults := list(_setting_faults(config)):
+        raise ConfigError("\n".join(faults))
+
+
+def load_training_config(
+    path: str | Path | None = None, overrides: Sequence[str] = (), preset: str | None = None
+) -> TrainConfig:
+    """As `load_config`, with what the method refuses among the faults, each with its place."""
+    layers = {name: found.settings for name, found in PRESETS.items()}
+    checked = load_settings(_Checked, path, overrides, presets=layers, preset=preset)
+    return TrainConfig.model_validate(checked.model_dump())
+
+
+class _Checked(TrainConfig):
+    @model_validator(mode="after")
+    def check_across_settings(self) -> _Checked:  # in place of the one that knows no methods: all faults at once
+        if faults := [*loss_faults(self), *engine_faults(self), *_setting_faults(self)]:
+            raise ValueError("\n".join(faults))
+        return self
+
+
+def _setting_faults(config: TrainConfig) -> Iterator[str]:
+    if config.method not in METHODS:
+        yield f"method={config.method}: {unknown('method', config.method, METHODS)}"
+        return
+    method = METHODS[config.method]
+    yield from (*_unused(method, config), *method.setting_faults(config), *_engine_faults(method, config))
+
+
+def refuse_attackers(config: TrainConfig) -> None:
+    """Raises ConfigError where `opct train` cannot train the method by itself."""
+    command = method_class(config.method).trained_by
+    if command is not None:
+        raise ConfigError(
+            f"method: {config.method} trains an attacker against its target: use `{command}`, or opct.run_attack."
+        )
+
+
+def _unused(method: type[Method], config: TrainConfig) -> Iterator[str]:
+    defaults = LossConfig()
+    for name in method.unused_settings:
+        value = getattr(config.loss, name)
+        if value != getattr(defaults, name):
+            yield f"loss.{name}={value} with method: {config.method}: {method.unused_because}; leave it out"
+
+
+def _engine_faults(method: type[Method], config: TrainConfig) -> Iterator[str]:
+    """What the engine that samples cannot do for the method."""
+    engine, teacher = config.rollout.engine, config.teacher
+    bare_base = teacher.kind == "base" and (config.model.adapter is None or not teacher.include_adapter)
+    if engine != "in_process" and method.offline and not bare_base:
+        yield (
+            f"rollout.engine={engine} with method: {config.method}: its offline answers are the teacher's, and the "
+            "engine serves the model without adapter only; use teacher.kind: base without model.adapter (or with "
+            "teacher.include_adapter: false), or rollout.engine: in_process"
+        )
+    if teacher.engine != "in_process" and not (method.scored_by_engine and config.loss.estimator == "sampled"):
+        yield (
+            f"teacher.engine=rollout with method: {config.method}, loss.estimator={config.loss.estimator}: an engine "
+            "gives log-probs of the sampled tokens alone; use method: opct and loss.estimator: sampled, or "
+            "teacher.engine: in_process"
+        )

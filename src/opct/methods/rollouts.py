@@ -140,12 +140,7 @@ def teacher_rollouts(
     return _rollouts(teacher, filled, completions, config)
 
 
-def completions_per_pair(config: TrainConfig) -> int:
-    """How many answers to a pair a step trains on at most; each is sampled once before training, or in the step."""
-    return {"dpo": 2, "act": 0}.get(config.method, 1) * config.rollout.num_generations
-
-
-def by_pair(rollouts: Sequence[Rollout], pairs: int) -> list[list[Rollout]]:
+def group_by_prompt(rollouts: Sequence[Rollout], pairs: int) -> list[list[Rollout]]:
     """The rollouts of each of so many pairs, which all have as many."""
     n = len(rollouts) // max(1, pairs)
     return [list(rollouts[i * n : (i + 1) * n]) for i in range(pairs)]

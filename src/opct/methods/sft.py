@@ -8,12 +8,12 @@ The stop token is one of the y_t. Bias-augmented consistency training, Chua et a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from torch import Tensor
 
 from opct.config.schema import TrainConfig
-from opct.data.render import RenderedPair
+from opct.methods.base import Method, clip_faults
 from opct.methods.consistency import MicroLoss, by_rollout, flat_weights
 from opct.methods.offline import OfflineAnswers
 from opct.methods.rollouts import Rollout, sampling
@@ -21,20 +21,17 @@ from opct.models.chunked_loss import one_pass
 from opct.models.inference.prefix_sharing import NOT_SHARED, Prefixes
 from opct.models.inference.sampler import Sampling
 from opct.models.policy import Policy
+from opct.models.teacher import Teacher
 
 
-class SFT:
+class SFT(Method):
     """Trains on the teacher's samples with cross-entropy."""
 
     offline = True
-    kl_name = "forward_kl"
 
-    def __init__(self, policy: Policy, config: TrainConfig, answers: OfflineAnswers):
-        self.policy, self.config, self.answers = policy, config, answers
-
-    def collect(self, pairs: Sequence[RenderedPair], step: int) -> list[Rollout]:
-        """The teacher's offline answers to the clean prompts of a step."""
-        return self.answers.of(pairs)
+    def __init__(self, policy: Policy, teacher: Teacher, config: TrainConfig, source: OfflineAnswers):
+        super().__init__(policy, teacher, config, source)
+        self.kl_name = "forward_kl"
 
     def loss(
         self, rollouts: Sequence[Rollout], weights: Sequence[Tensor], prefixes: Prefixes = NOT_SHARED
@@ -44,6 +41,16 @@ class SFT:
         found = one_pass(lambda tokens: -tokens.log_probs, flat_weights(student, weights), student)
         log_probs = by_rollout(found.log_probs, student.lengths)
         return MicroLoss(found.loss, self._forward_kl(log_probs, rollouts), log_probs)
+
+    @classmethod
+    def setting_faults(cls, config: TrainConfig) -> Iterator[str]:
+        """The clip belongs to an estimator."""
+        yield from clip_faults(config)
+
+    @classmethod
+    def describe_loss(cls, config: TrainConfig) -> str:
+        """Whatever the estimator is."""
+        return "cross-entropy"
 
     def _forward_kl(
         self, log_probs: Sequence[Sequence[float]], rollouts: Sequence[Rollout]

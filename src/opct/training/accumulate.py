@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
 from opct import distributed
 from opct.errors import NonFiniteError
-from opct.methods import Method
+from opct.methods.base import Method
+from opct.methods.consistency import MicroLoss
 from opct.methods.rollouts import Rollout
 from opct.models.fsdp import for_gradients
 from opct.models.inference.decode import no_shared_rows_reason
@@ -23,6 +24,7 @@ from opct.models.teacher import Teacher, no_sharing_reason
 
 Plan = list[list[list[int]]]
 TokenKL = list[list[float] | None]
+Observe = Callable[[Sequence[Rollout], MicroLoss], None]
 
 
 def accumulate(
@@ -34,25 +36,45 @@ def accumulate(
     budget: int,
     *,
     share: bool,
+    observe: Observe = lambda rollouts, micro: None,
 ) -> tuple[float, TokenKL]:
     """Add the gradient of the step's loss to the policy's weights; returns the loss and each rollout's KL per token.
+
+    Of several processes each takes some of the prompts; all then have the whole gradient, loss and KL.
 
     Args:
         weights: of each token in the loss of the whole step, [tokens] a rollout.
         budget: most tokens of a micro-batch, padding included.
         share: compute each prompt once; the same to rounding.
+        observe: told of each micro-batch of this process.
 
     Raises:
-        NonFiniteError: the loss of a micro-batch; the message has its pairs.
+        NonFiniteError: the loss of a micro-batch, in every process; the message has its pairs.
     """
-    plan = plan_of(rollouts, budget, share=share)
-    loss, token_kl, fault = _accumulate(method, policy, teacher, rollouts, weights, plan, share=share)
-    if fault is not None:
-        raise NonFiniteError(fault)
-    return loss, token_kl
+    shares = prompt_shares(rollouts, distributed.size())
+    rows = shares[distributed.rank()]
+    own, own_weights = [rollouts[i] for i in rows], [weights[i] for i in rows]
+    plan, models = plan_of(own, budget, share=share), [policy]
+    if policy.backbone.shards is not None:  # every forward is a collective: all ranks need as many
+        plan = pad_plan_across_ranks(plan, own, share=share)
+        own, own_weights = [*own, dummy_rollout(rollouts[0])], [*own_weights, torch.zeros(2)]
+        with teacher() as reference:
+            models.append(reference)
+    with for_gradients(*models):
+        found = _run(method, policy, teacher, own, own_weights, plan, share=share, observe=observe)
+    parts = distributed.all_gather_object((found[0], found[1][: len(rows)], found[2]))
+    for _, _, fault in parts:
+        if fault is not None:
+            raise NonFiniteError(fault)
+    distributed.sum_gradients(list(policy.trainable_parameters().values()))
+    token_kl: TokenKL = [None] * len(rollouts)
+    for places, (_, values, _) in zip(shares, parts, strict=True):
+        for i, value in zip(places, values, strict=True):
+            token_kl[i] = value
+    return sum(part[0] for part in parts), token_kl
 
 
-def _accumulate(
+def _run(
     method: Method,
     policy: Policy,
     teacher: Teacher,
@@ -61,6 +83,7 @@ def _accumulate(
     plan: Plan,
     *,
     share: bool,
+    observe: Observe,
 ) -> tuple[float, TokenKL, str | None]:
     """Loss, KL, and what was not finite; where weights are sharded, the others wait for this one's part even then."""
     total, fault = 0.0, None
@@ -69,7 +92,9 @@ def _accumulate(
         own = [rollouts[i] for rows in batches for i in rows]
         prefixes = shared_prefixes(policy, teacher, own) if share else NOT_SHARED
         for rows in batches:
-            micro = method.loss([rollouts[i] for i in rows], [weights[i] for i in rows], prefixes)
+            batch = [rollouts[i] for i in rows]
+            micro = method.loss(batch, [weights[i] for i in rows], prefixes)
+            observe(batch, micro)
             loss = micro.loss.item()
             if not math.isfinite(loss):
                 ids = ", ".join(sorted({rollouts[i].pair.id for i in rows})[:5])
@@ -85,75 +110,35 @@ def _accumulate(
     return total, token_kl, fault
 
 
-def accumulate_shared_out(
-    method: Method,
-    policy: Policy,
-    teacher: Teacher,
-    rollouts: Sequence[Rollout],
-    weights: Sequence[Tensor],
-    budget: int,
-    *,
-    share: bool,
-) -> tuple[float, TokenKL]:
-    """As `accumulate`, each process for some of the prompts; every process then has the whole gradient, loss and KL.
+def pad_plan_across_ranks(plan: Plan, own: Sequence[Rollout], *, share: bool) -> Plan:
+    """The plan with as many groups and micro-batches as any rank has, filled up with the dummy rollout.
 
-    Raises:
-        NonFiniteError: in every process, where it happened in one.
+    The dummy rollout comes after the rank's own. With shared prompts, a micro-batch whose completions have one token
+    each needs no forward of its own beside the prompts': it gets the dummy too, to have one as others do.
     """
-    if not distributed.launched():
-        return accumulate(method, policy, teacher, rollouts, weights, budget, share=share)
-    shares = prompt_shares(rollouts, distributed.size())
-    own = shares[distributed.rank()]
-    mine, its_weights = [rollouts[i] for i in own], [weights[i] for i in own]
-    plan = plan_of(mine, budget, share=share)
-    if policy.backbone.shards is not None:
-        plan = _as_long_as_the_others(plan, mine, share=share)
-        mine, its_weights = [*mine, _nothing(rollouts[0])], [*its_weights, torch.zeros(2)]
-    with teacher() as reference:
-        models = (policy, reference)
-    with for_gradients(*models):
-        loss, kl, fault = _accumulate(method, policy, teacher, mine, its_weights, plan, share=share)
-    parts = distributed.all_gather_object((loss, kl[: len(own)], fault))
-    for _, _, found in parts:
-        if found is not None:
-            raise NonFiniteError(found)
-    distributed.sum_gradients(list(policy.trainable_parameters().values()))
-    token_kl: TokenKL = [None] * len(rollouts)
-    for rows, (_, values, _) in zip(shares, parts, strict=True):
-        for i, value in zip(rows, values, strict=True):
-            token_kl[i] = value
-    return sum(part[0] for part in parts), token_kl
-
-
-def _as_long_as_the_others(plan: Plan, own: Sequence[Rollout], *, share: bool) -> Plan:
-    """The plan with as many groups and micro-batches as any process has, filled up with the empty rollout.
-
-    The empty rollout comes after the process's own. With shared prompts, a micro-batch whose completions have one token
-    each needs no forward of its own beside the prompts': it gets the empty one too, to have one as others do.
-    """
-    empty = len(own)
+    dummy = len(own)
     lengths = distributed.all_gather_object([len(batches) for batches in plan])
     padded = []
     for place in range(max(map(len, lengths))):
         batches = [list(rows) for rows in plan[place]] if place < len(plan) else []
         most = max(counts[place] for counts in lengths if place < len(counts))
-        batches += [[empty]] * (most - len(batches))
+        batches += [[dummy]] * (most - len(batches))
         if share:
             batches = [
-                [*rows, empty] if all(i != empty and max(own[i].lengths) < 2 for i in rows) else rows
+                [*rows, dummy] if all(i != dummy and max(own[i].lengths) < 2 for i in rows) else rows
                 for rows in batches
             ]
         padded.append(batches)
     return padded
 
 
-def _nothing(like: Rollout) -> Rollout:
+def dummy_rollout(like: Rollout) -> Rollout:
     """Two tokens after one, none of them in the loss; twice where answers are preferred to others."""
     completion = dataclasses.replace(like.completion, token_ids=(0, 0), logprobs=(0.0, 0.0))
-    nothing = dataclasses.replace(like, prompt_ids=[0], teacher_ids=[0], completion=completion, mask=(False, False))
+    dummy = dataclasses.replace(like, prompt_ids=[0], teacher_ids=[0], completion=completion, mask=(False, False))
     if like.rejected is None:
-        return nothing
-    return dataclasses.replace(nothing, rejected=completion, rejected_mask=(False, False))
+        return dummy
+    return dataclasses.replace(dummy, rejected=completion, rejected_mask=(False, False))
 
 
 def plan_of(rollouts: Sequence[Rollout], budget: int, *, share: bool) -> Plan:
@@ -182,7 +167,7 @@ def prompt_shares(rollouts: Sequence[Rollout], parts: int) -> list[list[int]]:
     return [sorted(i for k in share for i in own[k]) for share in distributed.balanced(costs, parts)]
 
 
-def detours(policy: Policy, teacher: Teacher, generations: int) -> list[str]:
+def slow_path_reasons(policy: Policy, teacher: Teacher, generations: int) -> list[str]:
     """What is computed in a slower way, and why, a line each; to be asked before training changes the weights."""
     fault, rows_fault = no_sharing_reason(policy, teacher), no_shared_rows_reason(policy.backbone)
     cascade_fault, own_attention = no_cascade_reason(policy.backbone), policy.backbone.attention == GROUPED

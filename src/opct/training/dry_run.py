@@ -10,17 +10,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from opct.config.loader import dump_config
-from opct.config.schema import TrainConfig, refuse_attackers
+from opct.config.schema import TrainConfig
 from opct.data.dataset import anchors_per_step
 from opct.data.render import RenderedPair
-from opct.methods import Method
+from opct.methods.base import Method
 from opct.methods.offline import OfflineAnswers, answers_to
-from opct.methods.registry import ANSWERING, make
-from opct.methods.rollouts import Rollout, completions_per_pair, policy_rollouts, step_weights
+from opct.methods.registry import method_class, refuse_attackers
+from opct.methods.rollouts import Rollout, policy_rollouts, step_weights
 from opct.models.inference.sampler import kv_bytes
 from opct.models.loading import PROBED_SIZE, attach_adapter, choose_device, choose_dtype, empty_model
 from opct.models.memory import memory_now_bytes, peak_memory_gb
 from opct.models.scoring import CHUNK_TOKENS
+from opct.models.vllm.engine import Engine
 from opct.training.accumulate import accumulate, shares_prompts
 from opct.training.setup import TrainingData, TrainingSetup, build_setup, describe, load_data
 
@@ -76,13 +77,14 @@ def make_plan(config: TrainConfig) -> Plan:
 
 def _sizes(data: TrainingData) -> Iterator[tuple[str, str]]:
     """What is trained on, and how much of it."""
-    config, n, steps = data.config, completions_per_pair(data.config), data.total_steps
+    config, method, steps = data.config, method_class(data.config.method), data.total_steps
+    n = method.answers_per_pair * config.rollout.num_generations
     per_step = config.optim.prompts_per_step
     families = Counter(rendered.pair.family for rendered in data.pairs)
     shown = ", ".join(f"{count} {name}" for name, count in sorted(families.items()))
     prompts = sorted(len(r.prompt_ids) for r in data.pairs if r.prompt_ids is not None) or [0]
     median, longest = prompts[len(prompts) // 2], prompts[-1]
-    yield "method", f"{config.method}, teacher {config.teacher.kind}, {loss_words(config)}"
+    yield "method", f"{config.method}, teacher {config.teacher.kind}, {method.describe_loss(config)}"
     yield "pairs", f"{len(data.pairs)} kept, {len(data.left_out)} left out as too long; {shown}"
     yield "identity pairs", f"{len(data.anchors)} ({config.data.anchor_fraction:.0%} of each step)"
     yield "prompt tokens", f"median {median}, longest {longest} of {data.context_length}"
@@ -96,11 +98,6 @@ def _sizes(data: TrainingData) -> Iterator[tuple[str, str]]:
     ]
     yield "passes", ", ".join(passes)
     yield "completion tokens", f"at most {steps * per_step * n * config.rollout.max_completion_tokens:,} in all"
-
-
-def loss_words(config: TrainConfig) -> str:
-    of_loss = {"dpo": f"dpo_beta {config.loss.dpo_beta}", "act": "distance of activations"}
-    return of_loss.get(config.method, f"{config.loss.estimator} {config.loss.divergence}")
 
 
 # ------------------------------------------------------------------------------------------------ memory, estimated
@@ -224,17 +221,15 @@ def _probed(setup: TrainingSetup) -> Iterator[tuple[str, str]]:
         f"{size(peak)} at the peak of the probe ({len(pairs)} pairs, {tokens:,} tokens with both prompts), "
         f"{size(max(0.0, peak - before))} of them beside the loaded model; Adam's moments come on top",
     )
-    yield "time", _time_words(setup, len(pairs), rollout_s, loss_s, len(answers), offline=method.offline)
+    yield "time", _time_words(setup, len(pairs), rollout_s, loss_s, len(answers))
 
 
-def _time_words(
-    setup: TrainingSetup, pairs: int, rollout_s: float, loss_s: float, answers: int, *, offline: bool
-) -> str:
+def _time_words(setup: TrainingSetup, pairs: int, rollout_s: float, loss_s: float, answers: int) -> str:
     """The probe's rate over all steps. A validation takes one answer a pair, and half of a loss: no backward."""
-    config, data = setup.config, setup.data
+    config, data, method = setup.config, setup.data, method_class(setup.config.method)
     answer_s = rollout_s / max(1, answers)
-    step_s = (loss_s + (0 if offline else rollout_s)) / pairs * config.optim.prompts_per_step
-    offline_s = answer_s * sum(answers_to(rendered, config) for rendered in data.visited())
+    step_s = (loss_s + (0 if method.offline else rollout_s)) / pairs * config.optim.prompts_per_step
+    offline_s = answer_s * sum(answers_to(rendered, method, config) for rendered in data.visited())
     held_out, times = len(data.validation) + len(data.validation_anchors), len(data.validation_steps)
     validation_s = times * held_out * (answer_s + loss_s / 2 / max(pairs, answers))
     total = duration(offline_s + data.total_steps * step_s + validation_s)
@@ -245,12 +240,13 @@ def _time_words(
 
 def _collected(setup: TrainingSetup, pairs: list[RenderedPair]) -> tuple[Method, list[Rollout]]:
     """The run's method, and its rollouts of these pairs; what a run samples before training, it samples here."""
-    policy, config, engine, answers = setup.policy, setup.config, setup.engine, None
-    if config.method != "opct":
+    config, engine, kind = setup.config, setup.engine, method_class(setup.config.method)
+    source: OfflineAnswers | Engine | None = engine
+    if kind.offline:
         base = None if engine is None else engine.base()
         with setup.teacher() as teacher:
-            answers = OfflineAnswers(ANSWERING[config.method](teacher, pairs, config, lambda n: None, sampler=base))
-    method = make(policy, setup.teacher, config, answers, engine)
+            source = OfflineAnswers(kind.answer(teacher, pairs, config, lambda n: None, sampler=base))
+    method = kind(setup.policy, setup.teacher, config, source)
     return method, method.collect(pairs, 1)
 
 

@@ -11,6 +11,7 @@ from opct.config.loader import load_config
 from opct.config.schema import TrainConfig
 from opct.data.dataset import load_training_pairs
 from opct.errors import CheckpointError, RunError
+from opct.methods.registry import method_class
 from opct.models.from_run import adapter_now
 from opct.models.provenance import Fingerprints, changed_files, fingerprint_adapter, fingerprint_weights
 from opct.runs.io import read_jsonl
@@ -186,7 +187,9 @@ def _setting_faults(run: RunDir, config: TrainConfig) -> list[str]:
     """Which settings differ from those of the run, where that makes it another run."""
     before = load_config(run.config_path).model_dump(exclude=FREE_INSIDE) if run.config_path.exists() else {}
     now = config.model_dump(exclude=FREE_INSIDE)
-    if config.method == "grpo" and before:  # a file of its attack's folder, which may move; its hash is compared
+    if (
+        method_class(config.method).trained_by is not None and before
+    ):  # a file of its attack's folder, which may move; its hash is compared
         before["data"]["pairs"] = now["data"]["pairs"]
     free = FREE_SETTINGS | (LENGTH_SETTINGS if config.may_go_on else set())
     return [

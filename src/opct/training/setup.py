@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 
 from opct import distributed
-from opct.config.schema import LoraSettings, TrainConfig, refuse_attackers
+from opct.config.schema import LoraSettings, TrainConfig
 from opct.data.behaviors import builtin_behaviors
 from opct.data.dataset import batch_of, load_training_pairs, steps_per_epoch, streams_of
 from opct.data.duplicates import near_test_items
@@ -16,9 +16,9 @@ from opct.data.hazards import builtin_facts
 from opct.data.pairs import ContrastivePair, Prompt
 from opct.data.render import Overlong, RenderedPair, Renderer, render_pairs
 from opct.errors import ConfigError, DataError, EngineError, ModelError
-from opct.methods import Method
+from opct.methods.base import Method
 from opct.methods.offline import offline_answers
-from opct.methods.registry import ANSWERING, make
+from opct.methods.registry import check_settings, method_class
 from opct.methods.rollouts import sampling
 from opct.models.from_run import adapter_folder, read_adapter_config
 from opct.models.fsdp import shard, unsharded, wants_shards
@@ -134,6 +134,7 @@ def load_data(config: TrainConfig) -> TrainingData:
         DataError: the pairs are faulty, or none fits the model.
         ModelError: the model's tokenizer or configuration cannot be loaded.
     """
+    check_settings(config)
     read = load_training_pairs(config)
     renderer, limit = Renderer(load_tokenizer(config.model)), context_length(load_model_config(config.model))
     left_out: list[Overlong] = []
@@ -181,6 +182,7 @@ def build_setup(config: TrainConfig, *, recorded_dtype: str | None = None) -> Tr
         ModelError: the model or the adapter to continue from cannot be loaded, or a part of it would not be trained.
         EngineError: the engine that samples cannot be used.
     """
+    check_settings(config)
     adapter = _check_model_settings(config)
     data = distributed.main_process_first(lambda _: load_data(config), None, lambda _: None)
     sharded = wants_shards(config)
@@ -363,17 +365,14 @@ def _refuse_other_lora(adapter: Path, lora: LoraSettings) -> None:
         )
 
 
-def make_method(setup: TrainingSetup, run: RunDir, on_done=lambda n: None) -> Method:
-    """The method that the config names; offline answers are made (or read) here, before the first step."""
+def make_method(setup: TrainingSetup, run: RunDir, on_done: Callable[[int], None] = lambda n: None) -> Method:
+    """The method that the config names; its offline answers are made (or read) here, before the first step."""
     policy, teacher, config, engine = setup.policy, setup.teacher, setup.config, setup.engine
-    answers = None
-    refuse_attackers(config)
-    if config.method != "opct":
-        base, how = None if engine is None else engine.base(), ANSWERING[config.method]
-        answers = offline_answers(
-            policy, teacher, setup.data.visited(), config, run, on_done, sampler=base, answering=how
-        )
-    return make(policy, teacher, config, answers, engine)
+    kind, source = method_class(config.method), None
+    if kind.offline:
+        base, pairs = None if engine is None else engine.base(), setup.data.visited()
+        source = offline_answers(kind, policy, teacher, pairs, config, run, on_done, sampler=base)
+    return kind(policy, teacher, config, source if kind.offline else engine)
 
 
 def _parallel_words(setup: TrainingSetup) -> str:
@@ -386,7 +385,9 @@ def _parallel_words(setup: TrainingSetup) -> str:
 
 
 def _data_words(data: TrainingData) -> str:
-    if data.config.method == "grpo":  # of an attacker: a pair is what it reads about a behaviour
+    if (
+        method_class(data.config.method).trained_by is not None
+    ):  # of an attacker: a pair is what it reads about a behaviour
         return f"practises on {len(data.pairs)} behaviours, {data.config.optim.prompts_per_step} a step"
     n = len({rendered.pair.family for rendered in data.pairs})
     return (

@@ -10,6 +10,8 @@ import contextlib
 import math
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,19 +22,19 @@ from opct.config.schema import TrainConfig
 from opct.data.duplicates import trained_names, write_trained_texts
 from opct.data.render import RenderedPair
 from opct.errors import DivergenceError, NonFiniteError
-from opct.methods import Method
-from opct.methods.mismatch import MismatchMeter, refuse_mismatch
+from opct.methods.base import Method
 from opct.methods.offline import answers_to, offline_cost
+from opct.methods.registry import method_class, refuse_attackers
 from opct.methods.rollouts import (
     Rollout,
-    by_pair,
-    completions_per_pair,
     cost,
+    group_by_prompt,
     kl_metrics,
     rollout_metrics,
     rollout_row,
     step_weights,
 )
+from opct.methods.sampler_mismatch import StepMetrics, refuse_mismatch
 from opct.models.fsdp import unsharded
 from opct.models.inference.sampler import sample_seed
 from opct.models.memory import peak_memory_gb
@@ -41,7 +43,7 @@ from opct.runs.console import NullProgress, Progress, StopRequest
 from opct.runs.io import atomic_write, read_jsonl, write_jsonl
 from opct.runs.run_dir import RunDir
 from opct.runs.tracking import NullTracker, Tracker, check_trackers
-from opct.training.accumulate import accumulate_shared_out, detours, shares_prompts
+from opct.training.accumulate import accumulate, shares_prompts, slow_path_reasons
 from opct.training.checkpoint import Counters, TrainingState, load_checkpoint, write_checkpoint
 from opct.training.resume import (
     latest_checkpoint,
@@ -51,12 +53,36 @@ from opct.training.resume import (
     refuse_other_run,
 )
 from opct.training.setup import TrainingSetup, build_setup, describe, make_method
-from opct.training.train_result import TrainResult
 from opct.training.validation import validate
 
 KL_FLOOR = 0.05  # nats a token: a divergence bound is never taken from less than this
 TEACHER_CHECK = "teacher_check"  # in the manifest
 FIRST_STEPS = 3  # the training KL of so many steps counts towards the divergence bound
+
+
+@dataclass
+class TrainResult:
+    """How a run ended."""
+
+    run_dir: Path
+    status: str
+    step: int
+    total_steps: int
+    metrics: dict[str, float] = field(default_factory=dict)
+    best_step: int | None = None
+
+    def render(self) -> str:
+        """The result in a few lines for a terminal."""
+        numbers = ", ".join(f"{name} {value:.4g}" for name, value in self.metrics.items())
+        lines = [f"{self.status} after step {self.step} of {self.total_steps}: {numbers}"]
+        if self.best_step is not None:
+            lines.append(f"lowest validation KL after step {self.best_step}")
+        lines.append(f"run: {self.run_dir}")
+        if self.status == "interrupted":
+            lines.append("everything is saved; go on with --resume")
+        else:
+            lines.append(f"next: opct eval {self.run_dir}")
+        return "\n".join(lines)
 
 
 Found = dict[str, Any] | None  # by the check of the teacher
@@ -103,6 +129,9 @@ def _train(
     config: TrainConfig, resume: bool, overwrite: bool, progress: Progress, check: CheckTeacher, made: MakeMethod
 ) -> TrainResult:
     check_trackers(config.report_to)
+    if made is None:
+        refuse_attackers(config)
+    kind = method_class(config.method)
     opened = _open(config, resume, overwrite)
     with opened as run, StopRequest(launched=distributed.launched()) as stop, contextlib.ExitStack() as stack:
         progress.stage(f"load {config.model.name_or_path}")
@@ -110,7 +139,10 @@ def _train(
         setup = stack.enter_context(contextlib.closing(build_setup(config, recorded_dtype=recorded_dtype)))
         if overwrite:
             distributed.main_only(run.clear)  # not before: what cannot begin replaces nothing
-        for line in (*describe(setup), *detours(setup.policy, setup.teacher, completions_per_pair(config))):
+        for line in (
+            *describe(setup),
+            *slow_path_reasons(setup.policy, setup.teacher, kind.answers_per_pair * config.rollout.num_generations),
+        ):
             progress.log(line)
         checked = _checked(run, setup, check, progress)
         torch.manual_seed(sample_seed(config.seed, "start"))
@@ -118,10 +150,10 @@ def _train(
         if state.counters.step:
             progress.log(f"goes on after step {state.counters.step} of {setup.data.total_steps}")
         setup.publish(state.counters.step)
-        if (visited := setup.data.visited()) and any(answers_to(pair, config) for pair in visited):
+        if (visited := setup.data.visited()) and any(answers_to(pair, kind, config) for pair in visited):
             shares = distributed.balanced([cost(pair, config) for pair in visited], distributed.size())
             name = "offline answers of this process" if distributed.launched() else "offline answers"
-            progress.stage(name, sum(answers_to(visited[i], config) for i in shares[distributed.rank()]))
+            progress.stage(name, sum(answers_to(visited[i], kind, config) for i in shares[distributed.rank()]))
 
         def answered(n: int) -> None:
             progress.advance(n)
@@ -280,7 +312,7 @@ class _Loop:
 
         def collect(own: list[RenderedPair]) -> list[list[Rollout]]:
             with unsharded(self.policy):
-                return by_pair(self.method.collect(own, step), len(own))
+                return group_by_prompt(self.method.collect(own, step), len(own))
 
         costs = [cost(pair, self.config) for pair in batch]
         return [rollout for own in distributed.map_across_ranks(batch, costs, collect) for rollout in own]
@@ -299,16 +331,17 @@ class _Loop:
             group["lr"] = learning_rate
         self.policy.model.train()
         optimizer.zero_grad(set_to_none=True)
-        meter = MismatchMeter(self.method)
+        observed = StepMetrics(self.method)
         try:
-            total_loss, token_kl = accumulate_shared_out(
-                meter,
+            total_loss, token_kl = accumulate(
+                self.method,
                 self.policy,
                 self.setup.teacher,
                 rollouts,
                 weights,
                 self.config.optim.micro_batch_tokens,
                 share=shares_prompts(self.policy, self.setup.teacher, rollouts),
+                observe=observed.observe,
             )
         except NonFiniteError as error:
             raise NonFiniteError(f"Step {step}: {error}. {self._advice()}") from error
@@ -319,7 +352,7 @@ class _Loop:
             raise NonFiniteError(
                 f"Step {step}: the gradient's norm is {norm} at a finite loss of {total_loss:.4g}. {self._advice()}"
             )
-        mismatch = meter.metrics()
+        mismatch = observed.metrics()
         refuse_mismatch(mismatch, self.config.rollout, step, dropout=has_dropout(self.policy))
         optimizer.step()
         return self._metrics(rollouts, token_kl, total_loss, norm, learning_rate) | mismatch, token_kl
@@ -357,11 +390,10 @@ class _Loop:
 
     def _stop_on_divergence(self, metrics: dict[str, float], step: int) -> None:
         """By the training KL; where the method is not made of one, by the loss, against that of the first steps."""
-        stop, state, kl = self.config.stop, self.state.counters, metrics.get(f"train/{self.method.kl_name}")
-        by_loss = self.config.method not in ("opct", "offpolicy", "grpo")
-        value = metrics["train/loss"] if by_loss else kl
+        stop, state, value = self.config.stop, self.state.counters, metrics.get(self.method.divergence_metric)
         if value is None:  # a step without pairs in the loss
             return
+        by_loss = self.method.divergence_metric == "train/loss"
         name, unit, reference = ("loss", "", "reference_loss") if by_loss else ("KL", " nats a token", "reference_kl")
         if step <= FIRST_STEPS:
             setattr(state, reference, max(getattr(state, reference), value))

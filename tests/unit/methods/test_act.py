@@ -15,9 +15,9 @@ from opct.data.pairs import ContrastivePair
 from opct.data.render import RenderedPair, render_pairs
 from opct.errors import DataError
 from opct.methods.act import ACT, end_in_common, shared_ends
-from opct.methods.mismatch import MismatchMeter
 from opct.methods.offline import OfflineAnswers, offline_answers
 from opct.methods.rollouts import Rollout, step_weights
+from opct.methods.sampler_mismatch import StepMetrics
 from opct.models.policy import Policy
 from opct.models.teacher import make_teacher
 from opct.runs.io import read_jsonl
@@ -119,8 +119,9 @@ def test_the_gradient_is_that_of_the_definition_however_the_step_is_cut(make_con
 
 def test_equal_prompts_and_an_untouched_adapter_give_exactly_nothing(make_config):
     method, rollouts = setting(make_config, tiny_anchors(3), random=False)
-    meter = MismatchMeter(method)
-    micro = meter.loss(rollouts, step_weights(rollouts, "token_mean"))
+    meter = StepMetrics(method)
+    micro = method.loss(rollouts, step_weights(rollouts, "token_mean"))
+    meter.observe(rollouts, micro)
     assert micro.loss.item() == 0
     micro.loss.backward()
     assert all((gradient == 0).all() for gradient in oracles.gradients(method.policy).values())
@@ -170,12 +171,11 @@ def test_turns_that_the_base_answered_are_kept_and_no_further_answer_is_sampled(
     teacher = make_teacher(policy, config.teacher, continued=False)
     pairs = [pair, *tiny_pairs(1), *tiny_anchors(1)]
     rendered, _ = render_pairs(pairs, policy.renderer, max_completion_tokens=6, context_length=2048)
-    options = {"answering": shared_ends}
-    first = offline_answers(policy, teacher, rendered, config, run, **options).of(rendered)
+    first = offline_answers(ACT, policy, teacher, rendered, config, run).of(rendered)
     assert len(first) == 3
     assert first[0].pair.prompt[1]["content"]
     policy.sample = lambda *_, **__: pytest.fail("sampled again")
-    assert offline_answers(policy, teacher, rendered, config, run, **options).of(rendered) == first
+    assert offline_answers(ACT, policy, teacher, rendered, config, run).of(rendered) == first
 
 
 @pytest.mark.parametrize("kind", ["base", "ema"])

@@ -14,10 +14,11 @@ from tests.tiny import means_by_axis, tiny_adapter_policy, tiny_anchors, tiny_pa
 from opct import losses
 from opct.data.pairs import ContrastivePair
 from opct.data.render import render_pairs
-from opct.methods.dpo import DPO, preferences
-from opct.methods.mismatch import MismatchMeter
+from opct.methods.dpo import DPO
 from opct.methods.offline import OfflineAnswers, answers_to, offline_answers
 from opct.methods.rollouts import Rollout, sampling, step_weights
+from opct.methods.sampler_mismatch import StepMetrics
+from opct.methods.sft import SFT
 from opct.models.inference.sampler import sample_seed
 from opct.models.teacher import make_teacher
 from opct.runs.io import read_jsonl
@@ -33,7 +34,7 @@ def setting(make_config, pairs, *, random: bool = True, **settings):
     teacher = make_teacher(policy, config.teacher, continued=False)
     rendered, _ = render_pairs(pairs, policy.renderer, max_completion_tokens=6, context_length=2048)
     with teacher() as model:
-        answers = OfflineAnswers(preferences(model, rendered, config, lambda n: None))
+        answers = OfflineAnswers(DPO.answer(model, rendered, config, lambda n: None))
     method = DPO(policy, teacher, config, answers)
     return method, method.collect(rendered, 1)
 
@@ -83,16 +84,16 @@ def test_a_preference_is_between_the_bases_answers_to_the_two_prompts(make_confi
 
 def test_the_chosen_answers_are_those_of_sft_and_all_come_back_from_the_run(make_config, tmp_path: Path):
     rows = {}
-    for method, answering in (("sft", {}), ("dpo", {"answering": preferences})):
+    for method, kind in (("sft", SFT), ("dpo", DPO)):
         config, policy, run = make_config(method=method), tiny_adapter_policy(), RunDir(tmp_path / method)
         teacher = make_teacher(policy, config.teacher, continued=False)
         pairs = [*tiny_pairs(2), *tiny_anchors(1)]
         rendered, _ = render_pairs(pairs, policy.renderer, max_completion_tokens=6, context_length=2048)
         counted: list[int] = []
-        first = offline_answers(policy, teacher, rendered, config, run, counted.append, **answering).of(rendered)
-        assert sum(counted) == sum(answers_to(r, config) for r in rendered) == (10 if method == "dpo" else 6)
+        first = offline_answers(kind, policy, teacher, rendered, config, run, counted.append).of(rendered)
+        assert sum(counted) == sum(answers_to(r, kind, config) for r in rendered) == (10 if method == "dpo" else 6)
         policy.sample = lambda *_, **__: pytest.fail("sampled again")
-        assert offline_answers(policy, teacher, rendered, config, run, **answering).of(rendered) == first
+        assert offline_answers(kind, policy, teacher, rendered, config, run).of(rendered) == first
         rows[method] = read_jsonl(run.offline_path)
     assert all(row.pop("rejected")["logprobs"] for row in rows["dpo"])
     assert rows["dpo"] == rows["sft"]
@@ -123,8 +124,9 @@ def test_equal_answers_have_no_gradient_and_are_counted(make_config):
     """On identity pairs one answer stands for both: log 2 each, exactly no gradient, no reward in the logs."""
     method, rollouts = setting(make_config, tiny_anchors(2))
     assert all(r.rejected == r.completion for r in rollouts)
-    meter = MismatchMeter(method)
-    micro = meter.loss(rollouts, step_weights(rollouts, "token_mean"))
+    meter = StepMetrics(method)
+    micro = method.loss(rollouts, step_weights(rollouts, "token_mean"))
+    meter.observe(rollouts, micro)
     assert micro.loss.item() == pytest.approx(math.log(2), abs=1e-6)
     micro.loss.backward()
     assert all((gradient == 0).all() for gradient in oracles.gradients(method.policy).values())
@@ -158,10 +160,10 @@ def masked(rollout: Rollout, in_loss: bool) -> Rollout:
 
 def test_rewards_are_named_as_in_trl_and_are_means_over_the_step(make_config):
     method, rollouts = setting(make_config, tiny_pairs(3))
-    meter = MismatchMeter(method)
+    meter = StepMetrics(method)
     weights = step_weights(rollouts, "token_mean")
     for i in range(len(rollouts)):
-        meter.loss(rollouts[i : i + 1], weights[i : i + 1])
+        meter.observe(rollouts[i : i + 1], method.loss(rollouts[i : i + 1], weights[i : i + 1]))
     found = meter.metrics()
     whole = method.loss(rollouts, weights).means
     assert found.keys() == whole.keys()

@@ -21,7 +21,7 @@ def prepared(config, run: RunDir):
     policy = tiny_adapter_policy()
     teacher = make_teacher(policy, config.teacher, continued=False)
     rendered, _ = render_pairs(tiny_pairs(3), policy.renderer, max_completion_tokens=6, context_length=2048)
-    return policy, teacher, rendered, offline_answers(policy, teacher, rendered, config, run)
+    return policy, teacher, rendered, offline_answers(OffPolicy, policy, teacher, rendered, config, run)
 
 
 def test_it_trains_on_the_answers_of_sft(make_config, tmp_path: Path):

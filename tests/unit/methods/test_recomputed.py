@@ -11,7 +11,7 @@ from tests.tiny import tiny_adapter_policy, tiny_anchors, tiny_pairs
 
 from opct.data.render import render_pairs
 from opct.methods.offline import offline_answers
-from opct.methods.registry import ANSWERING, make
+from opct.methods.registry import METHODS
 from opct.methods.rollouts import step_weights
 from opct.models.teacher import make_teacher
 from opct.runs.run_dir import RunDir
@@ -31,8 +31,8 @@ def step(config, folder: Path, *, recompute: bool) -> tuple[float, dict[str, tor
     answers = None
     if config.method != "opct":
         run = RunDir(folder)
-        answers = offline_answers(policy, teacher, rendered, config, run, answering=ANSWERING[config.method])
-    method = make(policy, teacher, config, answers)
+        answers = offline_answers(METHODS[config.method], policy, teacher, rendered, config, run)
+    method = METHODS[config.method](policy, teacher, config, answers)
     rollouts = method.collect(rendered, 1)
     share = shares_prompts(policy, teacher, rollouts)
     runs: list[int] = []

@@ -38,7 +38,7 @@ def test_the_base_answers_the_clean_prompts_once(setting):
     """Adapter off, under `teacher_prompt`, two answers a pair; read again they are the same, without sampling."""
     policy, teacher, rendered, config, run = setting
     counted: list[int] = []
-    answers = offline_answers(policy, teacher, rendered, config, run, counted.append)
+    answers = offline_answers(SFT, policy, teacher, rendered, config, run, counted.append)
     assert sum(counted) == 6
     rollouts = answers.of(rendered)
     with policy.adapter_off():
@@ -46,7 +46,7 @@ def test_the_base_answers_the_clean_prompts_once(setting):
             [[expected]] = policy.sample([r.teacher_ids], [[r.completion.seed]], sampling(config, policy))
             assert (r.completion.token_ids, r.completion.text) == (expected.token_ids, expected.text)
     policy.sample = lambda *_, **__: pytest.fail("sampled again")
-    assert offline_answers(policy, teacher, rendered, config, run).of(rendered) == rollouts
+    assert offline_answers(SFT, policy, teacher, rendered, config, run).of(rendered) == rollouts
     assert [r.pair.id for r in answers.of(rendered[::-1])] == ["sum/2", "sum/2", "sum/1", "sum/1", "sum/0", "sum/0"]
 
 
@@ -56,7 +56,7 @@ def test_what_the_answers_took_is_kept_with_them(setting):
     assert offline_cost(run) == {}
     seconds = [0.0]
     for n in (2, 3, 3):
-        offline_answers(policy, teacher, rendered[:n], config, run)
+        offline_answers(SFT, policy, teacher, rendered[:n], config, run)
         found = offline_cost(run)
         assert found["rollout/offline_tokens"] == sum(len(row["token_ids"]) for row in read_jsonl(run.offline_path))
         seconds.append(found["time/offline_s"])
@@ -65,16 +65,16 @@ def test_what_the_answers_took_is_kept_with_them(setting):
 
 def test_what_answers_took_is_not_known_where_some_were_made_without_a_record(setting):
     policy, teacher, rendered, config, run = setting
-    offline_answers(policy, teacher, rendered[:1], config, run)
+    offline_answers(SFT, policy, teacher, rendered[:1], config, run)
     run.offline_cost_path.unlink()
     assert offline_cost(run) == {}
-    offline_answers(policy, teacher, rendered, config, run)
+    offline_answers(SFT, policy, teacher, rendered, config, run)
     assert offline_cost(run) == {}
 
 
 def test_the_answers_are_kept_in_the_run(setting):
     policy, teacher, rendered, config, run = setting
-    offline_answers(policy, teacher, rendered, config, run)
+    offline_answers(SFT, policy, teacher, rendered, config, run)
     rows = read_jsonl(run.offline_path)
     assert [(row["pair_id"], row["sample"]) for row in rows] == [(f"sum/{i}", j) for i in range(3) for j in range(2)]
     assert all(row["step"] == 0 and row["kl"] is None for row in rows)
@@ -85,12 +85,12 @@ def test_turns_that_the_policy_answered_come_back(setting):
     user = {"role": "user", "content": "a"}
     pair = ContrastivePair("multi", "a", "f", (user, {"role": "assistant", "content": None}, user), (user,))
     rendered, _ = render_pairs([pair], policy.renderer, max_completion_tokens=6, context_length=2048)
-    first = offline_answers(policy, teacher, rendered, config, run).of(rendered)
+    first = offline_answers(SFT, policy, teacher, rendered, config, run).of(rendered)
     assert first[0].pair.prompt[1]["content"]
     answers = sum(len(r.ids) for r in first)
     turn = first[0].pair.prompt[1]["content"]
     assert offline_cost(run)["rollout/offline_tokens"] > answers, f"the turn {turn!r} was sampled, too"
-    assert offline_answers(policy, teacher, rendered, config, run).of(rendered) == first
+    assert offline_answers(SFT, policy, teacher, rendered, config, run).of(rendered) == first
 
 
 def without_logprobs(rows: list[dict]) -> list[dict[str, Any]]:
@@ -102,13 +102,13 @@ def test_missing_answers_are_given_by_a_base_teacher_as_a_longer_run_would_have_
     """Answers to two pairs, the policy moves, then a third pair: only that one is sampled, as if from the start."""
     policy, teacher, rendered, config, run = setting
     longer = RunDir(tmp_path / "longer")
-    offline_answers(policy, teacher, rendered, config, longer)
-    first = offline_answers(policy, teacher, rendered[:2], config, run).of(rendered[:2])
+    offline_answers(SFT, policy, teacher, rendered, config, longer)
+    first = offline_answers(SFT, policy, teacher, rendered[:2], config, run).of(rendered[:2])
     with torch.no_grad():
         for parameter in policy.trainable_parameters().values():
             parameter.add_(0.3)
     counted: list[int] = []
-    answers = offline_answers(policy, teacher, rendered, config, run, counted.append)
+    answers = offline_answers(SFT, policy, teacher, rendered, config, run, counted.append)
     assert sum(counted) == 2
     assert answers.of(rendered[:2]) == first
     assert [r.pair.id for r in answers.of(rendered[2:])] == ["sum/2", "sum/2"]
@@ -146,32 +146,32 @@ def test_a_teacher_that_has_moved_gives_no_further_answers(make_config, tmp_path
     teacher = make_teacher(policy, config.teacher, continued=False)
     rendered, _ = render_pairs(tiny_pairs(3), policy.renderer, max_completion_tokens=6, context_length=2048)
     run = RunDir(tmp_path / "run")
-    first = offline_answers(policy, teacher, rendered[:2], config, run)
+    first = offline_answers(SFT, policy, teacher, rendered[:2], config, run)
     before = run.offline_path.read_bytes()
     with pytest.raises(RunError, match=rf"lacks answers to 1 pair\(s\), and the {kind} teacher .* has moved since"):
-        offline_answers(policy, teacher, rendered, config, run)
+        offline_answers(SFT, policy, teacher, rendered, config, run)
     assert run.offline_path.read_bytes() == before
-    assert offline_answers(policy, teacher, rendered[:2], config, run).of(rendered[:2]) == first.of(rendered[:2])
+    assert offline_answers(SFT, policy, teacher, rendered[:2], config, run).of(rendered[:2]) == first.of(rendered[:2])
 
 
 def test_what_the_main_process_finds_counts_for_all(setting, monkeypatch: pytest.MonkeyPatch):
     """The second of two processes does not see the file: sampling by itself, it would wait for the first for ever."""
     policy, teacher, rendered, config, run = setting
-    every = offline_answers(policy, teacher, rendered, config, run).of(rendered)
+    every = offline_answers(SFT, policy, teacher, rendered, config, run).of(rendered)
     rows = read_jsonl(run.offline_path)
     run.offline_path.unlink()
     monkeypatch.setattr(distributed, "is_main", lambda: False)
-    monkeypatch.setattr(distributed, "from_main", lambda own: rows)
-    monkeypatch.setattr(distributed, "shared_out", lambda *_: pytest.fail("sampled by itself"))
-    assert offline_answers(policy, teacher, rendered, config, run).of(rendered) == every
+    monkeypatch.setattr(distributed, "broadcast_object", lambda own: rows)
+    monkeypatch.setattr(distributed, "map_across_ranks", lambda *_: pytest.fail("sampled by itself"))
+    assert offline_answers(SFT, policy, teacher, rendered, config, run).of(rendered) == every
 
 
 def test_answers_to_further_pairs_are_ignored_and_kept(setting):
     policy, teacher, rendered, config, run = setting
-    every = offline_answers(policy, teacher, rendered, config, run).of(rendered)
+    every = offline_answers(SFT, policy, teacher, rendered, config, run).of(rendered)
     before = run.offline_path.read_bytes()
     policy.sample = lambda *_, **__: pytest.fail("sampled again")
-    some = offline_answers(policy, teacher, rendered[:2], config, run)
+    some = offline_answers(SFT, policy, teacher, rendered[:2], config, run)
     assert some.of(rendered[:2]) == every[:4]
     assert some.of(rendered[2:]) == []
     assert run.offline_path.read_bytes() == before
@@ -180,7 +180,7 @@ def test_answers_to_further_pairs_are_ignored_and_kept(setting):
 def test_the_loss_is_cross_entropy_after_the_perturbed_prompt(setting):
     """-1/N sum log p(y_t | prompt), stop token in, masked tokens left out; the oracle is torch's cross_entropy."""
     policy, teacher, rendered, config, run = setting
-    method = SFT(policy, config, offline_answers(policy, teacher, rendered, config, run))
+    method = SFT(policy, teacher, config, offline_answers(SFT, policy, teacher, rendered, config, run))
     assert method.offline
     rollouts = method.collect(rendered, 1)
     rollouts[0] = dataclasses.replace(rollouts[0], mask=(False, *rollouts[0].mask[1:]))

@@ -264,14 +264,14 @@ def test_what_the_teachers_said_before_training_is_on_the_page(tmp_path):
     }
     ungraded = refusing | {"bad": None, "ci_low": None, "ci_high": None, "n": 0, "unscored_reasons": {"empty": 20}}
     ungraded |= {"n_truncated": 3, "warning": "None of the teacher's 20 answers could be graded."}
-    runs = [write_run(tmp_path, "opct", seed) for seed in range(4)]
+    runs = [write_run(tmp_path, "opct", seed, questions=4) for seed in range(4)]
     warned = [answering | {"warning": f"The teacher does not refuse {n}% of 20 bare behaviours."} for n in (90, 95)]
     for run, row in zip(runs, [refusing, *warned, ungraded], strict=True):
         found = {"jailbreak": row} | ({"safety_awareness": silent} if row is refusing else {})
         manifest = json.loads(text_of(run / "manifest.json"))
         (run / "manifest.json").write_text(json.dumps(manifest | {"teacher_check": found}), encoding="utf-8")
     out = tmp_path / "report.html"
-    report([write_run(tmp_path, "base"), *runs], out)
+    report([write_run(tmp_path, "base", questions=4), *runs], out)
     page = text_of(out)
     assert "does not refuse 10% (0 to 25) of 20 bare behaviours; unscored: none; 0 answers cut" in page
     assert "does not warn of 50% (25 to 75) of 20 hazards whose facts it is shown; unscored: none; 0 answers" in page

@@ -30,7 +30,8 @@ def test_its_numbers_are_those_of_the_run(make_config, method: str):
     rows = dict(make_plan(config).rows)
     setup = build_setup(config)
     held_out = len(setup.data.validation) + len(setup.data.validation_anchors)
-    assert rows["method"] == f"{method}, teacher base, exact reverse_kl"
+    loss = {"opct": "exact reverse_kl", "sft": "cross-entropy"}[method]
+    assert rows["method"] == f"{method}, teacher base, {loss}"
     assert rows["steps"] == "4 of 4 pairs x 2 completions"
     assert rows["pairs"] == f"{len(setup.data.pairs)} kept, 0 left out as too long; {len(setup.data.pairs)} suggested"
     assert rows["identity pairs"] == f"{len(setup.data.anchors)} (25% of each step)"

@@ -9,11 +9,11 @@ import torch
 from tests.engines import PolicyBackend
 
 import opct.models.vllm.local
-from opct.config.loader import load_config
 from opct.config.schema import TrainConfig
 from opct.errors import ConfigError, EngineError, MismatchError, RunError
 from opct.methods import dpo, rollouts
 from opct.methods.opct import OPCT
+from opct.methods.registry import check_settings, load_training_config
 from opct.methods.rollouts import step_weights
 from opct.models.vllm.engine import Sample
 from opct.runs.io import read_jsonl
@@ -135,7 +135,7 @@ def test_the_engine_as_teacher_gives_the_same_run_without_a_teacher_here(
 
     monkeypatch.setattr(opct.training.trainer, "build_setup", no_teacher)
     monkeypatch.setattr(opct.training.trainer, "shares_prompts", lambda *_: False)
-    monkeypatch.setattr(opct.training.trainer, "detours", lambda *_: [])
+    monkeypatch.setattr(opct.training.trainer, "slow_path_reasons", lambda *_: [])
     train(there)
     for found, expected in zip(rows(there), rows(here)[1:], strict=True):
         for key in ("train/loss", "train/kl", "train/grad_norm"):
@@ -254,7 +254,7 @@ def test_every_setting_that_an_engine_cannot_follow_is_named_at_once(tmp_path):
         "vllm: {server_url: 'http://x'}\n"
     )
     with pytest.raises(ConfigError) as caught:
-        load_config(file)
+        load_training_config(file)
     for fault in (
         "rollout.engine=vllm with lora: null",
         "rollout.engine=vllm with method: sft",
@@ -286,7 +286,7 @@ def test_every_setting_that_an_engine_cannot_follow_is_named_at_once(tmp_path):
 )
 def test_contradictions_are_refused(make_config, settings, fault):
     with pytest.raises(ValueError, match=fault):
-        make_config(**settings)
+        check_settings(make_config(**settings))
 
 
 def test_a_continued_adapter_may_be_served_and_have_a_bare_teacher(make_config):

@@ -282,6 +282,8 @@ def _check_ifeval() -> None:
 
 
 def _math500(n: int | None, data: str | None, seed: int, max_completion_tokens: int, greedy: bool) -> Task:
+    if importlib.util.find_spec("latex2sympy2_extended") is None:
+        raise EvaluationError("Grading mathematics needs latex2sympy2-extended: pip install 'opct[capability]'.")
     known = Benchmark(MATH500, "", "", {"test": ("math500_test.jsonl", "math500.jsonl")})
     splits, origin = _local_rows(MATH500, known, data)
     if splits is None:

@@ -18,53 +18,40 @@ from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from typing import TypeVar
 
-from torch import Tensor
-
 from opct import distributed
 from opct.config.schema import RolloutConfig
-from opct.data.render import RenderedPair
 from opct.errors import MismatchError
-from opct.methods import Method
+from opct.methods.base import Method
 from opct.methods.consistency import MicroLoss
 from opct.methods.rollouts import Rollout
-from opct.models.inference.prefix_sharing import NOT_SHARED, Prefixes
 
 Key = TypeVar("Key", bound=Hashable)
 NAME = "rollout/mismatch_kl"
 MOST_EXPONENT = 700.0  # exp of more is no float
 
 
-class MismatchMeter:
-    """A method with what all it was asked for so far says for the logs: its own means, and where it trains on its
-    policy's samples their mismatch."""
+class StepMetrics:
+    """What a method's micro-batches say for the logs of a step: its own means and, where it trains on its policy's
+    samples, their mismatch."""
 
     def __init__(self, method: Method):
-        self._method = method
-        self.offline, self.kl_name = method.offline, method.kl_name
+        self._offline = method.offline
         self._tokens, self._k1, self._k3 = 0, 0.0, 0.0
         self._means: dict[str, list[float]] = defaultdict(list)
         self._by_axis: dict[tuple[str, str], list[float]] = defaultdict(list)
 
-    def collect(self, pairs: Sequence[RenderedPair], step: int) -> list[Rollout]:
-        """As the method does."""
-        return self._method.collect(pairs, step)
-
-    def loss(
-        self, rollouts: Sequence[Rollout], weights: Sequence[Tensor], prefixes: Prefixes = NOT_SHARED
-    ) -> MicroLoss:
-        """As the method's; the sampler's log-probs are compared with those of the loss."""
-        micro = self._method.loss(rollouts, weights, prefixes)
+    def observe(self, rollouts: Sequence[Rollout], micro: MicroLoss) -> None:
+        """Add a micro-batch; the sampler's log-probs are compared with those of the loss."""
         for name, values in micro.means.items():
             self._means[name] += values
         for name, axes in micro.by_axis.items():
             for axis, values in axes.items():
                 self._by_axis[name, axis] += values
-        if not self.offline and micro.log_probs is not None:
+        if not self._offline and micro.log_probs is not None:
             for rollout, own in zip(rollouts, micro.log_probs, strict=True):
                 for mu, pi, in_loss in zip(rollout.completion.logprobs, own, rollout.mask, strict=True):
                     if in_loss:
                         self._add(mu - pi)
-        return micro
 
     def metrics(self) -> dict[str, float]:
         """The method's means, and both estimates by the names above, over all processes.

@@ -11,8 +11,8 @@ from tests.tiny import tiny_pairs
 
 from opct.errors import MismatchError
 from opct.methods.consistency import MicroLoss
-from opct.methods.mismatch import MismatchMeter, refuse_mismatch
 from opct.methods.rollouts import Rollout
+from opct.methods.sampler_mismatch import StepMetrics, refuse_mismatch
 from opct.models.inference.sampler import Completion
 
 
@@ -22,12 +22,10 @@ def rollout(logprobs: list[float], mask: list[bool]) -> Rollout:
 
 
 def metered(batches: list[tuple[list[Rollout], list[list[float]] | None]], *, offline: bool = False):
-    found = iter([MicroLoss(torch.tensor(1.0), None, log_probs) for _, log_probs in batches])
-    method = SimpleNamespace(offline=offline, kl_name="kl", loss=lambda rollouts, weights, _: next(found))
-    meter = MismatchMeter(method)
-    for rollouts, _ in batches:
-        meter.loss(rollouts, [])
-    return meter.metrics()
+    metrics = StepMetrics(SimpleNamespace(offline=offline))
+    for rollouts, log_probs in batches:
+        metrics.observe(rollouts, MicroLoss(torch.tensor(1.0), None, log_probs))
+    return metrics.metrics()
 
 
 def test_both_estimates_by_hand():
@@ -51,15 +49,9 @@ def test_both_estimates_by_hand():
 )
 def test_what_each_axis_does_is_logged_where_there_are_several(axes, logged):
     """Two micro-batches: 1 and 3 of the first, 5 of the second; one with nothing in the loss has no axis."""
-    found = iter([{axes[0]: [1.0, 3.0]}, {axes[1]: [5.0]}, {"c": []}])
-    method = SimpleNamespace(
-        offline=True,
-        kl_name=None,
-        loss=lambda rollouts, weights, _: MicroLoss(torch.tensor(1.0), None, by_axis={"train/loss": next(found)}),
-    )
-    meter = MismatchMeter(method)
-    for _ in range(3):
-        meter.loss([], [])
+    meter = StepMetrics(SimpleNamespace(offline=True))
+    for found in ({axes[0]: [1.0, 3.0]}, {axes[1]: [5.0]}, {"c": []}):
+        meter.observe([], MicroLoss(torch.tensor(1.0), None, by_axis={"train/loss": found}))
     assert meter.metrics() == logged
 
 

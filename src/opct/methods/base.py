@@ -1,0 +1,112 @@
+"""What a method is, and what it needs. A method is one file here and its line in `registry.METHODS`."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from opct.config.schema import TrainConfig
+from opct.data.render import RenderedPair
+from opct.methods.consistency import MicroLoss
+from opct.methods.rollouts import Rollout, teacher_rollouts
+from opct.models.inference.prefix_sharing import NOT_SHARED, Prefixes
+from opct.models.policy import Policy
+from opct.models.teacher import Teacher
+from opct.models.vllm.engine import Sampler
+
+
+class Method(ABC):
+    """One algorithm.
+
+    Attributes:
+        offline: it trains on answers that are made once, before the first step (see `answer`).
+        answers_per_pair, answers_per_identity_pair: that a step trains on, for each of `rollout.num_generations`.
+        unused_settings: settings of the loss that it has no use for: another value than the default is refused.
+        unused_because: why, for the message.
+        scored_by_engine: the engine that samples may be its teacher (`teacher.engine: rollout`).
+        trained_by: the command that trains it, where `opct train` cannot.
+        kl_name: what `MicroLoss.kl` is called in the metrics: `kl` where it is the reverse KL(policy || teacher), else
+            the name of the divergence; None where the method has none.
+        divergence_metric: the metric whose growth stops a run (`stop.divergence_factor`).
+    """
+
+    offline: ClassVar[bool] = False
+    answers_per_pair: ClassVar[int] = 1
+    answers_per_identity_pair: ClassVar[int] = 1
+    unused_settings: ClassVar[tuple[str, ...]] = ("dpo_beta",)
+    unused_because: ClassVar[str] = "it is for method: dpo"
+    scored_by_engine: ClassVar[bool] = False
+    trained_by: ClassVar[str | None] = None
+
+    def __init__(self, policy: Policy, teacher: Teacher, config: TrainConfig, source: Any = None):
+        """`source`: the offline answers, or who samples for the policy."""
+        self.policy, self.teacher, self.config, self.source = policy, teacher, config, source
+        self.kl_name: str | None = None
+        self.divergence_metric = "train/loss"
+
+    def collect(self, pairs: Sequence[RenderedPair], step: int) -> list[Rollout]:
+        """What a step trains on; of an offline method its answers to these pairs."""
+        return self.source.of(pairs)
+
+    @abstractmethod
+    def loss(
+        self, rollouts: Sequence[Rollout], weights: Sequence[Tensor], prefixes: Prefixes = NOT_SHARED
+    ) -> MicroLoss:
+        """The share of a micro-batch in the step's loss."""
+
+    @classmethod
+    def answer(
+        cls,
+        teacher: Policy,
+        pairs: Sequence[RenderedPair],
+        config: TrainConfig,
+        on_done: Callable[[int], None],
+        *,
+        sampler: Sampler | None = None,
+    ) -> list[Rollout]:
+        """Of an offline method: its rollouts of some pairs, as many of each; `sampler` answers for the teacher."""
+        return teacher_rollouts(teacher, pairs, config, on_done, sampler=sampler)
+
+    @classmethod
+    def setting_faults(cls, config: TrainConfig) -> Iterator[str]:
+        """What is wrong with the settings for this method, besides `unused_settings`."""
+        yield from ()
+
+    @classmethod
+    def describe_loss(cls, config: TrainConfig) -> str:
+        """The loss in a few words."""
+        return f"{config.loss.estimator} {config.loss.divergence}"
+
+
+def on_policy_faults(config: TrainConfig, *, is_corrected: bool) -> Iterator[str]:
+    """What makes the samples not the policy's own.
+
+    Args:
+        is_corrected: the loss weighs each token by pi_theta / mu, with mu the distribution that was sampled, so that a
+            temperature above 0 is handled. top_p and top_k give mu no mass on tokens that pi_theta can take: nothing
+            corrects for that.
+    """
+    rollout = config.rollout
+    if rollout.top_p != 1.0 or rollout.top_k != 0:
+        yield (
+            f"rollout.top_p={rollout.top_p}, rollout.top_k={rollout.top_k}: truncated sampling is not on-policy and "
+            "nothing corrects for it; use top_p: 1.0 and top_k: 0"
+        )
+    if rollout.use_generation_config:
+        yield (
+            "rollout.use_generation_config: a generation_config may sample anything but the policy itself; leave it "
+            "out (the baselines may use it)"
+        )
+    if rollout.temperature != 1.0 and not (rollout.temperature > 0 and is_corrected):
+        yield (
+            f"rollout.temperature={rollout.temperature}: only temperature 1 samples the policy itself; use 1.0, or "
+            "loss.estimator: sampled (above 0), which weighs the samples by pi/mu"
+        )
+
+
+def clip_faults(config: TrainConfig) -> Iterator[str]:
+    if config.loss.ppo_clip is not None and config.loss.estimator != "sampled":
+        yield "loss.ppo_clip is for loss.estimator: sampled; leave it out"
