@@ -54,12 +54,12 @@ def accumulate(
     shares = prompt_shares(rollouts, distributed.size())
     rows = shares[distributed.rank()]
     own, own_weights = [rollouts[i] for i in rows], [weights[i] for i in rows]
-    plan = plan_of(own, budget, share=share)
+    plan, models = plan_of(own, budget, share=share), [policy]
     if policy.backbone.shards is not None:  # every forward is a collective: all ranks need as many
         plan = pad_plan_across_ranks(plan, own, share=share)
         own, own_weights = [*own, dummy_rollout(rollouts[0])], [*own_weights, torch.zeros(2)]
-    with teacher() as reference:
-        models = (policy, reference)
+        with teacher() as reference:
+            models.append(reference)
     with for_gradients(*models):
         found = _run(method, policy, teacher, own, own_weights, plan, share=share, observe=observe)
     parts = distributed.all_gather_object((found[0], found[1][: len(rows)], found[2]))

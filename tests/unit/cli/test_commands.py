@@ -139,7 +139,7 @@ def test_eval_grades_again_without_a_model(monkeypatch, capsys, tmp_path):
     assert run("eval", "some-model", "--regrade", "--out", str(tmp_path)) == 0
     assert folders == [tmp_path, tmp_path]
     said = capsys.readouterr().out
-    assert "jailbreak: 2 of 5 verdicts changed (rules 1)\n  refused -> partial: 2\n" in said
+    assert "\n  refused -> partial: 2\n" in said.partition("jailbreak: 2 of 5 verdicts changed (rules ")[2]
 
 
 def test_what_would_ask_a_model_is_refused_where_nothing_is_asked(capsys, tmp_path):
