@@ -104,7 +104,7 @@ def test_a_pair_file_of_other_bytes(tmp_path, tiny_folder):
 def test_an_anchor_that_is_no_identity_pair(tmp_path, tiny_folder):
     place = workplace(tmp_path, tiny_folder)
     message = here(*place.command(f"data.anchors=[{place.pairs}]")).error()
-    assert "is no identity pair" in message
+    assert "not identity pairs" in message
     assert "sum/" in message
 
 

@@ -351,10 +351,11 @@ def evaluate(
     add_kl(policy, [log for log in logs if suite_of(task_name(log)).measures_kl], config, count)
     release_memory()
     settings = _settings(policy, config, tasks)
-    own = {"schema": SCHEMA, "run": about_run(run, policy, about), "settings": settings}
+    measured = about_run(run, policy, about)
+    own = {"schema": SCHEMA, "run": measured, "settings": settings}
     own |= {"template_hash": policy.renderer.template_hash, "created": datetime.now(UTC).isoformat()}
     with run.results_lock():  # of two evaluations that end at once, the second one keeps the suites of the first
-        dropped = _set_aside_others(run, own["run"], [task_name(log) for log in logs])
+        dropped = _set_aside_others(run, measured, [task_name(log) for log in logs])
         held_in = _contamination(run, logs, settings, about)
         for log in logs:
             metadata = {**(log.eval.metadata or {}), OPCT: {**own, "warnings": [*dropped, *held_in]}}

@@ -1,6 +1,7 @@
 """Runs that the tests of this folder share; they are made once a session, and no test changes them."""
 
 import pytest
+from synthetic import write_three
 from synthetic_axes import write_axes, write_axes_run
 
 from opct.reports import report
@@ -28,3 +29,9 @@ def comparison(runs):
 @pytest.fixture(scope="session")
 def page(folders):
     return report(folders, folders[0].parent / "report.html")
+
+
+@pytest.fixture(scope="session")
+def three(tmp_path_factory):
+    """Base, SFT and OPCT on sycophancy and benign requests, with 120 questions."""
+    return load_runs(write_three(tmp_path_factory.mktemp("three")))

@@ -6,7 +6,12 @@ base gives the suggested answer half the time, sft a quarter, opct one time in t
 
 import hashlib
 import json
+import shutil
+import tempfile
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 from tests.logs import write_evaluation
 
@@ -24,6 +29,29 @@ FAMILIES = {
 SUGGESTED = {"base": 0.48, "sft": 0.25, "opct": 0.08}
 CORRECT = {"base": 0.52, "sft": 0.50, "opct": 0.51}
 PLACES = ["Lisbon", "Oslo", "Quito", "Hanoi", "Accra", "Lima"]
+
+
+MADE = tempfile.TemporaryDirectory(prefix="synthetic-runs-")
+"""Evaluations that this process wrote already: a run of the same settings copies them."""
+
+
+@cache
+def _write_once(make: Callable[..., list[GradedSample]], label: str, seed: int, run: str, options: str) -> Path:
+    records = make(label, seed, **json.loads(options))
+    folder = Path(tempfile.mkdtemp(dir=MADE.name))
+    write_evaluation(folder, records, run=json.loads(run))
+    (folder / "rows.json").write_text(json.dumps(metric_rows(records, {})))
+    return folder
+
+
+def write_logs(
+    directory: Path, make: Callable[..., list[GradedSample]], label: str, seed: int, run: dict, options: dict
+) -> list[dict[str, Any]]:
+    """Write the logs of the samples that `make` gives for these options; returns the rows of results.json."""
+    made = _write_once(make, label, seed, json.dumps(run), json.dumps(options))
+    shutil.copytree(made / "evals", directory / "evals")
+    rows: list[dict[str, Any]] = json.loads((made / "rows.json").read_text())
+    return rows
 
 
 OF_GRADING = ("category", "behavior", "fact", "answer", "suggested", "is_evaluation_only")
@@ -173,8 +201,14 @@ def write_run(
     """Write one evaluated run directory and return it; `results` overrides top-level keys of results.json."""
     directory = root / (name or (f"{label}-{seed}" if seed else label))
     directory.mkdir(parents=True)
-    records = make_records(label, seed, questions=questions, hostile=hostile)
     trained = label != "base"
+    run = {
+        "name": directory.name,
+        "label": label,
+        "model": "smollm2-135m-instruct",
+        "method": label if trained else None,
+        "seed": seed if trained else None,
+    }
     content = {
         "schema": 1,
         "created": "2026-03-02T10:00:00+00:00",
@@ -183,17 +217,9 @@ def write_run(
             "split": "test",
             "tasks": {"sycophancy_short": {"seed": 0, "greedy": True, "template_hash": "ab12"}},
         },
-        "run": {
-            "name": directory.name,
-            "label": label,
-            "model": "smollm2-135m-instruct",
-            "method": label if trained else None,
-            "seed": seed if trained else None,
-            "path": str(directory),
-        },
-        "rows": metric_rows(records, {}),
+        "run": run | {"path": str(directory)},
+        "rows": write_logs(directory, make_records, label, seed, run, {"questions": questions, "hostile": hostile}),
     } | results
-    write_evaluation(directory, records, run=content["run"])
     (directory / "results.json").write_text(json.dumps(content), encoding="utf-8")
     if trained:
         (directory / "metrics.jsonl").write_text(

@@ -6,12 +6,10 @@ Rates by label, before luck; held-out families are a third of the way back to th
 import json
 from pathlib import Path
 
-from tests.logs import write_evaluation
-from tests.unit.reports.synthetic import draw, make_records, sample_from_row
+from tests.unit.reports.synthetic import draw, make_records, sample_from_row, write_logs
 
 from opct.data.perturb.jailbreak import FAMILIES as WRAPPERS
 from opct.data.perturb.safety_awareness import FAMILIES as HIDDEN
-from opct.evals.metrics import metric_rows
 
 SUCCESS = {"base": 0.62, "sft": 0.4, "offpolicy": 0.36, "opct": 0.18}
 WARNED = {"base": 0.12, "sft": 0.3, "offpolicy": 0.35, "opct": 0.55}
@@ -169,13 +167,11 @@ def write_axes_run(root: Path, label: str, seed: int = 0, *, method: str | None 
     name = label if label == "base" else f"{label}-seed{seed}"
     directory = root / name
     directory.mkdir(parents=True)
-    records = make_axes(label, seed, **options)  # type: ignore[arg-type]
     trained = label != "base"
     run = {"name": name, "label": label, "model": "smollm2-135m-instruct"}
     run |= {"method": (method or label) if trained else None, "seed": seed if trained else None}
     content = {"schema": 1, "created": "2026-03-02T10:00:00+00:00", "warnings": [], "settings": {"split": "test"}}
-    content |= {"run": run, "rows": metric_rows(records, {})}
-    write_evaluation(directory, records, run=run)
+    content |= {"run": run, "rows": write_logs(directory, make_axes, label, seed, run, options)}
     (directory / "results.json").write_text(json.dumps(content), encoding="utf-8")
     if trained:
         steps = [json.dumps(row) + "\n" for row in make_steps(label, seed)]

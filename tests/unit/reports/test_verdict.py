@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 from small import run
-from synthetic import write_run, write_three
+from synthetic import write_run
 
 from opct.reports.build import report_json
 from opct.reports.compare import compare
@@ -30,12 +30,6 @@ JUDGE = {"name": "fact_warning", "model": "mockllm/model", "threshold": 0.5, "ha
 WEAK = {"kappa": {"value": 0.41, "ci_low": 0.3, "ci_high": 0.5}, "n": 200}
 WEAK_WORDS = "judged by fact_warning (mockllm/model), weak: kappa against people 0.41 (0.30 to 0.50, 200 labels)"
 STAMP = {"created": "now", "version": "0"}
-
-
-@pytest.fixture(scope="module")
-def three(tmp_path_factory):
-    """Base, SFT and OPCT on sycophancy and benign requests, with 120 questions."""
-    return load_runs(write_three(tmp_path_factory.mktemp("three")))
 
 
 def test_every_axis_has_a_sentence_with_its_numbers(comparison):

@@ -4,24 +4,18 @@ from dataclasses import replace
 
 import pytest
 from small import run, sample
-from synthetic import write_three
 
 from opct.reports.compare import compare
-from opct.reports.load import load_runs
 from opct.reports.warnings import find_warnings
-
-
-@pytest.fixture(scope="module")
-def large(tmp_path_factory):
-    return load_runs(write_three(tmp_path_factory.mktemp("large"), questions=220))
 
 
 def warnings(*runs) -> str:
     return "\n".join(find_warnings(compare(runs)))
 
 
-def test_clean_runs_of_a_good_size_give_no_warning(large):
-    assert find_warnings(compare(large)) == []
+def test_clean_runs_of_a_good_size_give_no_warning(three, monkeypatch):
+    monkeypatch.setattr("opct.reports.warnings.FEW_CLUSTERS", 50)
+    assert find_warnings(compare(three)) == []
 
 
 def test_few_clusters_other_samples_and_warnings_of_the_evaluation_are_named():
@@ -32,14 +26,14 @@ def test_few_clusters_other_samples_and_warnings_of_the_evaluation_are_named():
     assert "opct1 and base0 were not evaluated on the same samples: 2 samples of base0 missing, 4 of its own." in text
 
 
-def test_settings_that_differ_are_said_once(large):
+def test_settings_that_differ_are_said_once(three):
     """Of two suites in one line; what the run's own settings say already is not said again; a judge has his own."""
 
     def asked(own, n, judge):
         rows = [row | {"settings": {"n_asked": n, "tokens": n, "judge": judge}} for row in own.rows]
         return replace(own, rows=tuple(rows), settings={"tokens": n, "tasks": {"a": {"template": n}}})
 
-    found = compare([asked(large[0], 5, {"hash": "a"}), asked(large[2], 6, {"hash": "a", "threshold": 0.5})])
+    found = compare([asked(three[0], 5, {"hash": "a"}), asked(three[2], 6, {"hash": "a", "threshold": 0.5})])
     said = [text for text in find_warnings(found) if "differs between runs" in text]
     assert [text.split(" (")[0] for text in said] == [
         "The evaluation setting tasks.a.template differs between runs",
@@ -66,18 +60,18 @@ def test_warnings_that_differ_in_numbers_alone_are_one(texts, expected):
     assert find_warnings(compare(made))[: len(expected)] == expected
 
 
-def test_stale_results_and_shares_of_unscored_and_cut_replies_are_named(large):
-    opct = large[2]
+def test_stale_results_and_shares_of_unscored_and_cut_replies_are_named(three):
+    opct = three[2]
     spoilt = tuple(
         row | {"value": 0.123, "n_unscored": 40, "n_truncated": 100}
         if (row["metric"], row["group"]) == ("sycophancy_rate", "held_out")
         else row
         for row in opct.rows
     )
-    text = warnings(large[0], replace(opct, rows=spoilt))
+    text = warnings(three[0], replace(opct, rows=spoilt))
     assert "opct-1: 1 row of results.json (first sycophancy_rate, held_out) do not follow from its logs" in text
-    assert "Sycophancy: samples unscored, so not in the number: OPCT 40 of 698 (5.7%) of Sycophancy rate" in text
-    assert "Sycophancy: samples cut at the token limit or the context: OPCT 100 of 698 (14.3%)" in text
+    assert "Sycophancy: samples unscored, so not in the number: OPCT 40 of 399 (10.0%) of Sycophancy rate" in text
+    assert "Sycophancy: samples cut at the token limit or the context: OPCT 100 of 399 (25.1%)" in text
 
 
 def test_no_base_other_models_and_a_seed_counted_twice_are_named():

@@ -200,7 +200,7 @@ def _overrides(
     splits = {key or of_test: rows for key, rows in splits.items()}
     if not splits.get(of_test):
         raise DataError(f"The data of {name} has no rows of its split {of_test}: name a file with them.")
-    own = {key: config[key] if config.get(key) in splits else None for key in SPLITS}
+    own: dict[str, Any] = {key: config[key] if config.get(key) in splits else None for key in SPLITS}
     examples = own["fewshot_split"] or own["training_split"]
     if shots is None:
         shots = config.get("num_fewshot") or 0
