@@ -81,7 +81,7 @@ def test_train_shows_every_fault_of_the_settings(fake, tmp_path, capsys):
     assert shown.startswith("error: The settings of ")
     for part in (
         f"{path}:1: learning_rate: unknown setting (value 1); did you mean optim.learning_rate?",
-        f"{path}:2: method: \"opt\" is not valid, expected 'opct', 'sft', 'offpolicy', 'dpo', 'act' or 'grpo'; did you",
+        f"{path}:2: method=opt: Unknown method 'opt'. Did you mean 'opct'?",
         "override sede=1: sede: unknown setting (value 1); did you mean seed?",
     ):
         assert part in shown
