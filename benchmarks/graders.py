@@ -1,11 +1,12 @@
-"""How far the rules that tell refusals agree with people's labels, on public labelled replies.
+"""How far the rules that tell refusals and warnings agree with labels.
 
     python -m benchmarks.graders FOLDER
 
 `FOLDER` holds `judge_labels/gptfuzz_responses_{train,eval}.csv` (https://github.com/sherdencooper/GPTFuzz),
 `over_refusal/xstest_v2_completions_{gpt4,llama2new}.csv` (https://github.com/paul-rottger/exaggerated-safety) and
 `jailbreak/pair_*.json` (https://github.com/JailbreakBench/artifacts). Prints one row a set: replies, kappa with its 95%
-interval over prompts, agreement, and what the rules leave unscored.
+interval over prompts, agreement, and what the rules leave unscored. The replies with warnings and without, beside this
+module, were written by hand, by one author; their intervals are over facts.
 """
 
 from __future__ import annotations
@@ -17,11 +18,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from opct.data.hazards import builtin_facts
 from opct.evals.graders.refusal import COMPLIED, REFUSED, grade_refusal
+from opct.evals.graders.warning import WARNED, grade_warning
 from opct.judges.calibration import compare
 
 Labelled = tuple[str, str, bool]
 """What the reply answers, the reply, and whether people say that it refuses."""
+WARNINGS = Path(__file__).with_name("warning_replies.csv")
 FULL_REFUSAL, PARTIAL_REFUSAL = "2_full_refusal", "3_partial_refusal"
 
 
@@ -55,6 +59,35 @@ SETS: dict[str, tuple[str, Callable[[Path], Iterator[Labelled]]]] = {
 }
 
 
+def warnings() -> dict[str, list[Labelled]]:
+    """Sets of (fact, reply, whether it warns): written by hand, and the embedded facts with their own prompts."""
+    sets: dict[str, list[Labelled]] = {"warnings, first": [], "warnings, later": []}
+    for row in _rows(WARNINGS):
+        sets[f"warnings, {row['written']}"].append((row["fact"], row["reply"], row["warns"] == "1"))
+    own: list[Labelled] = []
+    for fact in builtin_facts():
+        harmless = [prompt.text for prompt in fact.prompts] + list(fact.twins)
+        own += [(fact.id, fact.fact, True), *((fact.id, text, False) for text in harmless)]
+    return sets | {"facts against prompts and twins": own}
+
+
+def warned(labelled: list[Labelled]) -> list[bool]:
+    """Whether the rules find a warning in each reply, by the words of its fact."""
+    facts = {fact.id: fact for fact in builtin_facts()}
+    own = [(facts[id_], reply) for id_, reply, _ in labelled]
+    return [grade_warning(reply, fact.about, fact.harm, fact.keep).verdict == WARNED for fact, reply in own]
+
+
+def warnings_row(name: str, labelled: list[Labelled]) -> str:
+    """One row of the table for warnings."""
+    found = compare([label for *_, label in labelled], warned(labelled), [fact for fact, *_ in labelled])
+    kappa = found.kappa
+    return (
+        f"| {name} | | {found.n} | {kappa.value:.3f} ({kappa.ci_low:.3f} to {kappa.ci_high:.3f}) | "
+        f"{found.agreement.value:.3f} | |"
+    )
+
+
 def row_of(name: str, labelled: list[Labelled], *, partial_refuses: bool) -> str:
     """One row of the table; a refusal that is followed by an answer counts as a refusal or as none."""
     graded = [(question, label, grade_refusal(reply).verdict) for question, reply, label in labelled]
@@ -85,6 +118,8 @@ def main(folder: Path) -> None:
         labelled = list(read(folder / file))
         for partial_refuses in (False, True):
             print(row_of(name, labelled, partial_refuses=partial_refuses), flush=True)
+    for name, labelled in warnings().items():
+        print(warnings_row(name, labelled), flush=True)
 
 
 if __name__ == "__main__":

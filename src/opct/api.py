@@ -136,7 +136,7 @@ def evaluate(
     for task in tasks:
         check_task(task)
     made = make_tasks(config, questions) if with_suites else []  # faults are said before a model loads
-    policy = open_target(target, dtype, progress)
+    policy = open_target(target, dtype, progress, trust_remote_code=config.trust_remote_code)
     result = EvalResult(Path(out) if out is not None else default_out(target, policy))
     about = describe_target(target, policy)
     if label:
@@ -156,7 +156,7 @@ def evaluate(
 
 
 def _task_options(config: EvalConfig) -> dict[str, Any]:
-    given = config.model_fields_set - {"suites"}
+    given = config.model_fields_set - {"suites", "trust_remote_code"}
     unknown = sorted(given - set(TASK_SETTINGS))
     if unknown:
         raise EvaluationError(

@@ -67,6 +67,15 @@ def test_tasks_alone_leave_our_suites_out_and_take_settings_by_their_own_names(c
     assert (found.results, found.tasks) == (None, {"pkg/a": [SUMMARY], "b.py@c": [SUMMARY]})
 
 
+@pytest.mark.parametrize("trusted", [False, True])
+def test_code_of_a_model_is_trusted_only_where_the_evaluation_says_so(calls, policy, monkeypatch, tmp_path, trusted):
+    seen = []
+    monkeypatch.setattr(target, "load_policy", lambda _, **settings: seen.append(settings) or policy)
+    settings = {"trust_remote_code": True} if trusted else {}
+    api.evaluate("m", out=tmp_path, tasks=["pkg/a"], dtype="float32", **settings)
+    assert seen == [{"trust_remote_code": trusted, "dtype": "float32"}]
+
+
 def test_suites_and_tasks_together(calls, policy, tmp_path: Path):
     api.evaluate("m", out=tmp_path, suites=["benign"], tasks=["pkg/a"], n_questions=5)
     [(first, (_, config), _), (second, _, keywords)] = calls

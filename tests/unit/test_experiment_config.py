@@ -163,7 +163,7 @@ def test_how_many_families_each_is_asked_in(write, written, value):
     assert experiment.config.evaluation.families_per_question == value
 
 
-@pytest.mark.parametrize("written", ["many", "1.5"])
+@pytest.mark.parametrize("written", ["many", "1.5", "0"])
 def test_a_number_of_families_that_is_none(write, written):
     with pytest.raises(ConfigError, match=r"evaluation\.families_per_question"):
         load_experiment(write(PLAIN + f"evaluation: {{{{families_per_question: {written}}}}}\n"))

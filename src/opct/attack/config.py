@@ -39,7 +39,15 @@ class Sampling(Section):
     temperature: float = Field(1.0, ge=0, description="0 is greedy.")
 
 
-class TargetConfig(EndpointSettings, Thinking, Sampling):
+class Trust(Section):
+    """Whose code is run."""
+
+    trust_remote_code: bool = Field(
+        False, description="Run code that comes with a model of this process; a run's own setting does not count."
+    )
+
+
+class TargetConfig(EndpointSettings, Thinking, Sampling, Trust):
     """The model that is attacked."""
 
     max_tokens: int = Field(96, ge=1, description="Longest reply.")
@@ -68,7 +76,7 @@ class BestOfN(Section):
     sigma: float = Field(0.4, ge=0, le=1, description="How strongly letters are disturbed.")
 
 
-class Refine(EndpointSettings, Thinking, Sampling):
+class Refine(EndpointSettings, Thinking, Sampling, Trust):
     """A model that rewords the request from the replies."""
 
     name: Literal["refine"] = "refine"

@@ -82,7 +82,8 @@ class ModelLoader:
         if name not in self._policies:
             self._progress.stage(f"load {name}")
             dtype = self._recorded.get(name, self._dtype) if self._dtype in (None, "auto") else self._dtype
-            self._policies[name] = load_policy(name, **({} if dtype is None else {"dtype": dtype}))
+            given = {} if dtype is None else {"dtype": dtype}
+            self._policies[name] = load_policy(name, trust_remote_code=config.trust_remote_code, **given)
             self._progress.log(f"dtype: {self._policies[name].dtype_reason}")
         tags = config.thinking_tags or trained_tags(spec)
         return LocalModel(self._policies[name], config, source=name, thinking_tags=tags)

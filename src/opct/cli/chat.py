@@ -29,6 +29,9 @@ def chat(
         bool, typer.Option("--generation-config", help="Sample as the model's generation_config says instead.")
     ] = False,
     seed: Annotated[int, typer.Option(metavar="N", min=0, max=2**32 - 1, help="Makes the answers repeatable.")] = 0,
+    trust_remote_code: Annotated[
+        bool, typer.Option("--trust-remote-code", help="Run code that comes with the model.")
+    ] = False,
 ) -> None:
     """Talk to a run or a model.
 
@@ -40,7 +43,7 @@ def chat(
 
     console = Console(highlight=False)
     with console.status("loading ..."):
-        policy = load_policy(target)
+        policy = load_policy(target, trust_remote_code=trust_remote_code)
     sampling = policy.generation_defaults() if generation_config else {"temperature": temperature}
     talk(policy, console, max_completion_tokens=max_completion_tokens, sampling=sampling, seed=seed)
 

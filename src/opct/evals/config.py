@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -34,7 +34,7 @@ class EvalConfig(Section):
     )
     n_benign: int | None = Field(None, ge=1, description="Most benign requests, each category in turn; null: all.")
     families: str | list[str] = Field("all", description="Kinds of pressure: all, train, held_out, or names.")
-    families_per_question: int | Literal["default"] | None = Field(
+    families_per_question: Annotated[int, Field(ge=1)] | Literal["default"] | None = Field(
         FAMILIES_DEFAULT,
         description="Families that each question, behaviour or message is asked in; default: 2, of jailbreak 4. "
         "null: all.",
@@ -55,6 +55,9 @@ class EvalConfig(Section):
     max_completion_tokens: int = Field(32, ge=1, description="Longest answer to a question; benchmarks have their own.")
     max_reply_tokens: int = Field(96, ge=1, description="Longest reply in jailbreak and safety_awareness.")
     max_benign_tokens: int = Field(64, ge=1, description="Longest reply to a benign request.")
+    trust_remote_code: bool = Field(
+        False, description="Run code that comes with the model; a run's own setting does not count."
+    )
     batch_size: int = Field(128, ge=1, description="Most replies sampled at once.")
     kl_samples: int = Field(200, ge=0, description="Replies of each suite whose KL to the base is measured.")
     browser_questions: int = Field(40, ge=0, description="Questions whose replies get KL per token for the report.")

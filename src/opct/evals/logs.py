@@ -81,13 +81,16 @@ def check_finished(log: EvalLog) -> None:
 
 
 def task_name(log: EvalLog) -> str:
-    """The name of a log's task without its package."""
-    return log.eval.task.split("/")[-1]
+    """The name of a log's task, with its package where that is another than ours."""
+    task = log.eval.task.removeprefix(f"{OPCT}/")
+    package = (log.eval.task_registry_name or "").rpartition("/")[0]
+    # a task may name itself, and Inspect then leaves its package out
+    return task if "/" in task or package in ("", OPCT) else f"{package}/{task}"
 
 
 def log_name(log: EvalLog) -> str:
     """The file that holds a suite or task in `evals/`."""
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", log.eval.task) + ".eval"
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", task_name(log)) + ".eval"
 
 
 def graded_samples(log: EvalLog, left_out: list[str] | None = None) -> list[GradedSample]:

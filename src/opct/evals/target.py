@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Target: TypeAlias = "str | Path | Policy"
 
 
-def open_target(target: Target, dtype: str | None, progress: Progress) -> Policy:
+def open_target(target: Target, dtype: str | None, progress: Progress, *, trust_remote_code: bool = False) -> Policy:
     """The policy to measure.
 
     Raises:
@@ -34,7 +34,8 @@ def open_target(target: Target, dtype: str | None, progress: Progress) -> Policy
             raise EvaluationError(f"A loaded policy keeps its dtype, {target.dtype}: load it in another one.")
         return target
     progress.stage(f"load {target}")
-    policy = load_policy(str(target), **({} if dtype is None else {"dtype": dtype}))
+    settings = {} if dtype is None else {"dtype": dtype}
+    policy = load_policy(str(target), trust_remote_code=trust_remote_code, **settings)
     progress.log(f"dtype: {policy.dtype_reason}")
     return policy
 

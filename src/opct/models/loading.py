@@ -100,11 +100,17 @@ def _check_hub(name: str) -> None:
         ) from error
 
 
+TRUST = (
+    "Only for code that you trust: train with model.trust_remote_code=true, `opct eval` with trust_remote_code=true, "
+    "`opct attack` with target.trust_remote_code=true, `opct chat` with --trust-remote-code."
+)
+
+
 def cannot_load(what: str) -> LibraryErrors:
     """Inside, whatever transformers, PEFT or torch raises over broken files is a ModelError that names them."""
 
     def error(said: str) -> ModelError:
-        trust = " Set model.trust_remote_code=true only for code that you trust." if "custom code" in said else ""
+        trust = f" {TRUST}" if "custom code" in said else ""
         return ModelError(
             f"Cannot load {what}: {said.rstrip('.')}.{trust} Give a hub id, a local folder with config.json, weights "
             f"and tokenizer, a .gguf file, or {DEFAULT_MODEL!r}."

@@ -31,7 +31,7 @@ TITLE = "Attacks"
 BROKEN, HELD, UNDECIDED = "broken", "held", "undecided"
 COMPLETE = "complete"
 RATE = "defense_success_rate"
-TWIN_METRICS = {
+COUNTERPART_METRICS = {
     "benign_refusal_rate": "refused",
     "benign_always_refused_rate": "refused every time",
     "benign_answered_rate": "answered on topic",
@@ -44,7 +44,7 @@ COLUMNS = (
     "its bounds",
     "behaviours",
     "median queries to the first break, behaviours left out",
-    "benign twins",
+    "benign counterparts",
     "replies",
     "spent",
     "judge",
@@ -124,9 +124,9 @@ class Attack:
             ),
             (median_text(self.result["curve"]),),
             tuple(
-                f"{TWIN_METRICS[row['metric']]}: {rate_text(row)}"
+                f"{COUNTERPART_METRICS[row['metric']]}: {rate_text(row)}"
                 for row in self.result["rows"]
-                if row["metric"] in TWIN_METRICS
+                if row["metric"] in COUNTERPART_METRICS
             ),
             reply_texts(self.result),
             (f"{spent['queries']:,} queries", f"{spent['tokens']:,} sampled tokens"),
@@ -197,11 +197,11 @@ def _prompts(path: Path) -> dict[str, tuple[str, ...]]:
 
 
 def rate_text(row: Mapping[str, Any]) -> str:
-    """A rate with its interval and n; of twins with several replies each, the number of twins too."""
-    has_several = row["metric"] in TWIN_METRICS and row["n_clusters"] != row["n"]
-    twins = f" on {pluralize(row['n_clusters'], 'twin')}" if has_several else ""
+    """A rate with its interval and n; of counterparts with several replies each, the number of counterparts too."""
+    has_several = row["metric"] in COUNTERPART_METRICS and row["n_clusters"] != row["n"]
+    counterparts = f" on {pluralize(row['n_clusters'], 'counterpart')}" if has_several else ""
     bounds = interval(row["ci_low"], row["ci_high"], "rate")
-    return f"{quantity(row['value'], 'rate')} ({bounds}), n = {row['n']:,}{twins}"
+    return f"{quantity(row['value'], 'rate')} ({bounds}), n = {row['n']:,}{counterparts}"
 
 
 # ------------------------------------------------------------------------------------------ differences and warnings
@@ -467,8 +467,8 @@ def _only(mapping: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
 
 def attack_findings(sections: Sequence[AttackSection]) -> list[Finding]:
     """The verdict on each attacker: how many behaviours held on each arm that it attacked."""
-    clauses = tuple(f"Against {own.name}: {joined([_held_text(attack) for attack in own.attacks])}" for own in sections)
-    return [Finding(TITLE, clauses, "")] if clauses else []
+    held = tuple(f"Against {own.name}: {joined([_held_text(attack) for attack in own.attacks])}." for own in sections)
+    return [Finding(TITLE, held)] if held else []
 
 
 def _held_text(attack: Attack) -> str:

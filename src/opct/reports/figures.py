@@ -13,7 +13,7 @@ from opct.reports import charts
 from opct.reports.arms import Arm
 from opct.reports.compare import Comparison
 from opct.reports.load import EvaluatedRun
-from opct.reports.metrics import CAPABILITY, MEAN, axis_info, better_text, suite_name
+from opct.reports.metrics import CAPABILITY, MEAN, axis_info, better_text, suite_name, where
 from opct.reports.table import Estimate, MetricRow
 from opct.reports.training import families_note
 from opct.reports.verdict import side_effect_rows
@@ -114,14 +114,8 @@ def _forest(comparison: Comparison, rows: Sequence[MetricRow], title: str) -> Fi
 
 def _row_name(comparison: Comparison, row: MetricRow) -> str:
     """A row in a figure over all axes: with its families, and with its suite where its axis has several."""
-    where = {
-        "held_out": ", held-out families",
-        "train": ", training families",
-        "benign_held_out": ", in held-out wrappers",
-        "benign_wrapped": ", in wrappers",
-    }.get(row.group, "")
     of = f" ({suite_name(row.suite)})" if row in comparison.scores else comparison.of_suite(row.axis, row.suite)
-    return row.title + where + of
+    return row.title + where(row.group) + of
 
 
 def _short(low: float | None, high: float | None, *, signed: bool = False) -> str:
@@ -276,7 +270,6 @@ def frontier_figure(comparison: Comparison, axis: str, suite: str) -> Figure | N
     if not rows:
         return None
     info, note, down = axis_info(axis), judged_note([safety]), safety.metric.better == "lower"
-    where = {"held_out": ", held-out families", "train": ", training families"}.get(safety.group, "")
     dots = " Small dots are its training seeds." if any(point.small for point in points) else ""
     spoken = "; ".join(f"{row[0]}: {measure.words} {row[1]}, {info.short} {row[5]}" for row in rows)
     return Figure(
@@ -284,7 +277,7 @@ def frontier_figure(comparison: Comparison, axis: str, suite: str) -> Figure | N
         drawing=charts.scatter(
             points,
             x_title=measure.words,
-            y_title=info.short + where,
+            y_title=info.short + where(safety.group),
             label=f"{spoken}. {note}".strip(),
             down_is_better=down,
         ),

@@ -74,8 +74,8 @@ SAFETY_AXES = (
     AxisInfo(
         "jailbreak",
         "Jailbreak",
-        "A harmful request comes in a wrapper, such as a role play: is it answered? Beside it, harmless twins of these "
-        "requests in the same wrappers: are they refused? " + _SPLITS,
+        "A harmful request comes in a wrapper, such as a role play: is it answered? Beside it, harmless counterparts "
+        "of these requests in the same wrappers: are they refused? " + _SPLITS,
         "attack_success_rate",
         "attack success",
         "attack success",
@@ -83,19 +83,19 @@ SAFETY_AXES = (
             SideEffect(
                 ("over_refusal_rate",),
                 ("benign_held_out", "benign_wrapped", "benign_bare"),
-                "over-refusal of harmless twins",
+                "over-refusal of harmless counterparts",
             ),
         ),
     ),
     AxisInfo(
         "safety_awareness",
         "Safety awareness",
-        "A message hides a hazard: does the reply warn of it? Beside it, safe twins of these messages: are they warned "
-        "about all the same? " + _SPLITS,
+        "A message hides a hazard: does the reply warn of it? Beside it, safe counterparts of these messages: are they "
+        "warned about all the same? " + _SPLITS,
         "warning_rate",
         "the share of replies that warn of the hidden hazard",
         "warned of the hazard",
-        (SideEffect(("over_warning_rate",), ("held_out", "all"), "over-warning on safe twins"),),
+        (SideEffect(("over_warning_rate",), ("held_out", "all"), "over-warning on safe counterparts"),),
     ),
 )
 OTHER_AXES = (
@@ -131,12 +131,12 @@ _GROUPS = {
     "user_is_right": "The user is right",
     "plain_question": "The user states nothing",
     "all": "All questions",
-    "safe_twin": "Safe twins",
+    "safe_twin": "Safe counterparts",
     "bare": "Bare behaviours",
-    "benign_bare": "Benign twins, bare",
-    "benign_wrapped": "Benign twins in wrappers",
-    "benign_train": "Benign twins in training wrappers",
-    "benign_held_out": "Benign twins in held-out wrappers",
+    "benign_bare": "Benign counterparts, bare",
+    "benign_wrapped": "Benign counterparts in wrappers",
+    "benign_train": "Benign counterparts in training wrappers",
+    "benign_held_out": "Benign counterparts in held-out wrappers",
 }
 _BENCHMARKS = {
     "math500": "MATH-500",
@@ -150,7 +150,6 @@ _BENCHMARKS = {
 _WHERE = {
     "held_out": "on held-out families",
     "train": "on training families",
-    "all": "over all families",
     "benign_held_out": "in held-out wrappers",
     "benign_wrapped": "in wrappers",
 }
@@ -179,7 +178,12 @@ def better_text(metric: Metric) -> str:
 
 def group_name(group: str) -> str:
     """A group as a reader knows it: "held_out" is "Held-out families"."""
-    for prefix, words in (("benign_family:", "Benign twins, "), ("category:", ""), ("fact:", ""), ("family:", "")):
+    for prefix, words in (
+        ("benign_family:", "Benign counterparts, "),
+        ("category:", ""),
+        ("fact:", ""),
+        ("family:", ""),
+    ):
         if group.startswith(prefix):
             return words + family_name(group.removeprefix(prefix))
     return _GROUPS.get(group, group.replace("_", " "))

@@ -31,7 +31,7 @@ from opct.reports.load import EvaluatedRun, flat_settings
 from opct.reports.metrics import axis_info
 from opct.reports.training import COST_COLUMNS, cost_rows, earlier_note, families_note
 from opct.reports.verdict import axis_verdict, findings, headlines, other_arms_note, subtitle, title
-from opct.reports.wording import inside, joined
+from opct.reports.wording import inside
 from opct.runs.console import pluralize
 
 SHOWN_WARNINGS = 3
@@ -135,7 +135,6 @@ def page_html(
                 for note in (
                     chance_note(comparison),
                     _pooled_note(arms),
-                    _single_note(arms),
                     reference_note(arms, comparison.pairs),
                 )
                 if note
@@ -218,15 +217,6 @@ def _pooled_note(arms: Sequence[Arm]) -> str:
         "interval is over questions and over seeds, a little too wide where replies vary much within a seed. The "
         "standard deviation (SD) between runs stands beside it; with two or three seeds an interval over them is wide."
     )
-
-
-def _single_note(arms: Sequence[Arm]) -> str:
-    """Which trained arms have one run, so that nothing is known of another seed."""
-    single = [arm.name for arm in arms if len(arm.runs) == 1 and arm.runs[0].method]
-    if not single:
-        return ""
-    has, its = ("has", "its intervals say") if len(single) == 1 else ("have", "their intervals say")
-    return f"{joined(single)} {has} one training seed: {its} nothing about another one."
 
 
 def _browser_caption(browser: Browser, arms: Sequence[Arm]) -> str:

@@ -151,15 +151,10 @@ class PairedDifference:
         """What the difference means, in words."""
         words = {
             "none": "no measurable change",
-            "unclear": "cannot tell",
-            "unknown": "cannot be judged: no interval",
+            "unclear": "inconclusive",
+            "unknown": "no interval, so not judged",
         }
         return words.get(self.reading, self.reading)
-
-    @property
-    def range_text(self) -> str:
-        """ "between −20.0 and +0.3 points"."""
-        return f"between {number(self.low, self.unit, signed=True)} and {change(self.high, self.unit)}"
 
     @property
     def left_out_text(self) -> str:

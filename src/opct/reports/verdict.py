@@ -27,11 +27,6 @@ HEADLINES = (
 """The big numbers: (metric, group); None is the group of the side effect that it is, else the most general one."""
 MOST_HEADLINES = 4
 MOST_NAMED = 6  # arms that a title names
-_GROUP_TITLES = {
-    "held_out": ", held-out families",
-    "train": ", training families",
-    "benign_held_out": ", harmless twins",
-}
 
 
 @dataclass(frozen=True)
@@ -49,37 +44,17 @@ class Headline:
 
 @dataclass(frozen=True)
 class Finding:
-    """Clauses of the verdict under a heading.
-
-    Attributes:
-        arm: the arm it is about; a clause that begins with its name keeps its case ("opct-x-0.5 is better").
-        axis: the axis it is about.
-        leads: the heading is part of the sentence: "Against SFT: ...".
-    """
+    """Sentences of the verdict under a heading; `axis` is the axis they are about."""
 
     title: str
-    clauses: tuple[str, ...]
-    arm: str
+    sentences: tuple[str, ...]
     axis: str | None = None
-    leads: bool = False
 
     @property
-    def sentence(self) -> str:
-        """All clauses as one sentence."""
-        text = "; ".join(self.clauses)
-        return f"{self.title}: {_ended(text)}" if self.leads else self._sentence(text)
-
-    @property
-    def sentences(self) -> list[str]:
-        """A sentence for each clause."""
-        return [self._sentence(clause) for clause in self.clauses]
-
-    def _sentence(self, clause: str) -> str:
-        return _ended(clause if clause.startswith(self.arm) else capitalized(clause))
-
-
-def _ended(text: str) -> str:
-    return text if text.endswith(".") else text + "."
+    def text(self) -> str:
+        """All sentences after their heading; those of an axis name it themselves."""
+        text = " ".join(self.sentences)
+        return text if self.axis or not self.title else f"{self.title}: {text}"
 
 
 def main_arm(comparison: Comparison) -> Arm:
@@ -90,43 +65,35 @@ def main_arm(comparison: Comparison) -> Arm:
 
 
 def verdict(comparison: Comparison) -> list[str]:
-    """One sentence for each finding."""
-    return [finding.sentence for finding in findings(comparison)]
+    """The text of each finding."""
+    return [finding.text for finding in findings(comparison)]
 
 
 def findings(comparison: Comparison) -> list[Finding]:
-    """Each safety axis; what it cost; the main arm against its references; what the intervals cover."""
+    """Each safety axis; what it cost; other tasks; the main arm against its references; what the intervals cover."""
     arm, first = main_arm(comparison), comparison.arms[0]
-    rows, tasks = _deciding_rows(comparison), _other_task_clauses(comparison)
+    rows, tasks = _deciding_rows(comparison), _other_task_rows(comparison)
     if not rows and not tasks:
-        return [Finding("", ("No metric was measured, so nothing can be said about these runs.",), arm.name)]
-    found = [Finding(axis_info(x.axis).title, (_axis_sentence(comparison, x),), arm.name, x.axis) for x in rows]
-    of_tasks = [Finding(axis_info(INSPECT).title, tasks, arm.name)] if tasks else []
+        return [Finding("", ("No metric was measured, so nothing can be said about these runs.",))]
+    found = [Finding(axis_info(row.axis).title, (_axis_sentence(comparison, row),), row.axis) for row in rows]
+    effects = [row for axis in comparison.axes for row in side_effect_rows(comparison, axis)]
+    if arm is not first:
+        found.append(_compared(comparison, "What it cost", first, effects))
+    found.append(_compared(comparison, axis_info(INSPECT).title, first, tasks))
     if arm is first:
-        alone = "Only one kind of run was given, so there is nothing to compare it with."
-        return [*found, *of_tasks, Finding("", (alone,), arm.name)]
-    costs = tuple(
-        dict.fromkeys(clause for axis in comparison.axes for clause in _side_effect_clauses(comparison, axis))
-    )
-    if costs:
-        found.append(Finding("What it cost", costs, arm.name))
-    others = references(comparison, arm)
-    found += of_tasks
-    found += [_against(comparison, arm, other, rows) for other in others if rows]
-    return [*found, Finding("Seeds", _seed_clauses(arm, others), arm.name)]
+        found.append(Finding("", ("Only one kind of run was given, so there is nothing to compare it with.",)))
+    found += [_compared(comparison, f"Against {other.name}", other, rows) for other in references(comparison, arm)]
+    return [finding for finding in (*found, Finding("Seeds", _seed_sentences(comparison.arms))) if finding.sentences]
 
 
 def axis_verdict(comparison: Comparison, axis: str) -> list[str]:
     """What training did on one axis: a sentence; what it cost there; the main arm against its references."""
-    arm, row = main_arm(comparison), comparison.deciding_row(axis)
+    row, effects = comparison.deciding_row(axis), side_effect_rows(comparison, axis)
     found = [] if row is None else [_axis_sentence(comparison, row)]
-    clauses = _side_effect_clauses(comparison, axis)
-    if clauses:
-        found.append(Finding("", tuple(clauses), arm.name).sentence)
-    compared = [row] if row is not None else side_effect_rows(comparison, axis)[:1]
-    if compared:
-        found += [_against(comparison, arm, other, compared).sentence for other in references(comparison, arm)]
-    return found
+    found += _compared(comparison, "", comparison.arms[0], effects).sentences
+    compared = [row] if row is not None else effects[:1]
+    others = references(comparison, main_arm(comparison)) if compared else []
+    return found + [_compared(comparison, f"Against {other.name}", other, compared).text for other in others]
 
 
 def references(comparison: Comparison, arm: Arm) -> list[Arm]:
@@ -135,153 +102,106 @@ def references(comparison: Comparison, arm: Arm) -> list[Arm]:
     return [comparison.arm(label) for label in against if label != comparison.arms[0].label]
 
 
+def side_effect_rows(comparison: Comparison, axis: str) -> list[MetricRow]:
+    """What training may make worse on an axis, of what was measured."""
+    rows = [_side_effect_row(comparison, axis, effect) for effect in axis_info(axis).side_effects]
+    return [row for row in rows if row is not None]
+
+
+def _side_effect_row(comparison: Comparison, axis: str, effect: SideEffect) -> MetricRow | None:
+    wanted = [(metric, group) for metric in effect.metrics for group in effect.groups or (None,)]
+    return next((row for one in wanted if (row := comparison.row(*one, axis=axis)) is not None), None)
+
+
 def _deciding_rows(comparison: Comparison) -> list[MetricRow]:
     found = [row for axis in comparison.axes if (row := comparison.deciding_row(axis)) is not None]
     return found or [row for section in comparison.headline() for row in section.rows if row.axis != INSPECT][:1]
 
 
-def _seed_clauses(arm: Arm, others: Sequence[Arm]) -> tuple[str, ...]:
-    """What the intervals of the arm, and of its differences from others, cover of other seeds."""
-    if len(arm.runs) == 1 and arm.runs[0].method is None:
-        return ("the intervals cover the choice of questions",)
-    if len(arm.runs) == 1:
-        return (
-            "this is one training seed: the intervals cover the choice of questions, not how much another seed would "
-            "differ",
-        )
-    clauses = [
-        f"{arm.name} is the mean of {len(arm.runs)} training seeds: the intervals cover the choice of questions and "
-        "that of seeds; how far seeds lie apart (SD) stands in the tables"
-    ]
-    single = [other.name for other in others if len(other.runs) == 1]
-    if single:
-        runs, them = ("is one training seed", "it") if len(single) == 1 else ("are one training seed each", "them")
-        clauses.append(
-            f"{joined(single)} {runs}: the intervals of the differences from {them} do not cover how much another "
-            "seed would differ"
-        )
-    return tuple(clauses)
-
-
-# ------------------------------------------------------------------------------------------------------ side effects
-
-
-def side_effect_row(comparison: Comparison, axis: str, effect: SideEffect) -> MetricRow | None:
-    """The row of a metric that training may make worse; None where it was not measured."""
-    wanted = [(metric, group) for metric in effect.metrics for group in effect.groups or (None,)]
-    return next((row for one in wanted if (row := comparison.row(*one, axis=axis)) is not None), None)
-
-
-def side_effect_rows(comparison: Comparison, axis: str) -> list[MetricRow]:
-    """Those of an axis that were measured."""
-    rows = [side_effect_row(comparison, axis, effect) for effect in axis_info(axis).side_effects]
-    return [row for row in rows if row is not None]
-
-
-def _side_effect_words(effect: SideEffect, row: MetricRow) -> str:
-    """ "the mean score over benchmarks", "the score on GSM8K"."""
-    if row.metric.name == SCORE:
-        return f"the score on {suite_name(row.suite)}"
-    return effect.words + (where(row.group) if effect.groups else "")
-
-
-def _side_effect_clauses(comparison: Comparison, axis: str) -> list[str]:
-    effects = [(effect, side_effect_row(comparison, axis, effect)) for effect in axis_info(axis).side_effects]
-    return [_side_effect_clause(comparison, effect, row) for effect, row in effects if row is not None]
-
-
-def _side_effect_clause(comparison: Comparison, effect: SideEffect, row: MetricRow) -> str:
-    return _change_clause(comparison, _side_effect_words(effect, row) + comparison.of_suite(row.axis, row.suite), row)
-
-
-def _other_task_clauses(comparison: Comparison) -> tuple[str, ...]:
-    """What changed in the first metric of each other Inspect task."""
+def _other_task_rows(comparison: Comparison) -> list[MetricRow]:
+    """The first metric of each other Inspect task."""
     rows = {row.suite: row for row in reversed(comparison.rows) if row.axis == INSPECT}
-    return tuple(
-        _change_clause(comparison, f"{inside(row.title)} on {suite_name(suite)}", row)
-        for suite, row in sorted(rows.items())
-    )
+    return [row for _, row in sorted(rows.items())]
 
 
-def _change_clause(comparison: Comparison, words: str, row: MetricRow) -> str:
-    arm, first = main_arm(comparison), comparison.arms[0]
-    if arm is first:
-        return _level_clause(words, row.estimates[0])
-    difference = comparison.difference(row, arm.label, first.label)
-    if difference is None:
-        why = comparison.reason(row, arm.label, first.label)
-        return f"{arm.name} and {first.name} cannot be compared on {words}: {why}"
-    evidence = _evidence(difference)
-    if difference.reading == "none":
-        return f"no measurable change in {words} ({evidence})"
-    if difference.reading == "unclear":
-        return f"for the change in {words}, cannot tell: {difference.range_text} ({evidence})"
-    return f"{words} changed by {difference.text} ({evidence.split(', ', 1)[1]})"
+def _seed_sentences(arms: Sequence[Arm]) -> tuple[str, ...]:
+    """What the intervals of the trained arms cover of other seeds."""
+    trained = [arm for arm in arms if arm.runs[0].method is not None]
+    pooled = [f"{arm.name} (mean of {len(arm.runs)})" for arm in arms if len(arm.runs) > 1]
+    single = [arm.name for arm in trained if len(arm.runs) == 1]
+    found = []
+    if pooled:
+        found.append(
+            f"Several training seeds: {joined(pooled)}; the intervals cover the choice of questions and seeds."
+        )
+    if single:
+        found.append(
+            f"One training seed: {joined(single)}; the intervals cover the choice of questions, not how much another "
+            "seed would differ."
+        )
+    return tuple(found) or ("The intervals cover the choice of questions.",)
 
 
-# --------------------------------------------------------------------------------------------------- deciding metrics
+# --------------------------------------------------------------------------------------------------------- sentences
 
 
 def _subject(comparison: Comparison, row: MetricRow) -> str:
-    """A row within a sentence: "sycophancy on held-out families"."""
-    info, of = axis_info(row.axis), comparison.of_suite(row.axis, row.suite)
-    effect = next((effect for effect in info.side_effects if row.metric.name in effect.metrics), None)
-    if row.metric.name == info.metric:
-        return info.subject + where(row.group) + of
+    """A row within a sentence: "sycophancy on held-out families", "the score on GSM8K"."""
+    info, name, suite = axis_info(row.axis), row.metric.name, suite_name(row.suite)
+    effect = next((effect for effect in info.side_effects if name in effect.metrics), None)
+    if row.axis == INSPECT:
+        return f"{inside(row.title)} on {suite}"
+    if effect is not None and name == SCORE:
+        return f"the score on {suite}"
     if effect is not None:
-        return _side_effect_words(effect, row) + of
-    return inside(row.title) + where(row.group) + of
+        words = effect.words + (where(row.group) if effect.groups else "")
+    else:
+        words = (info.subject if name == info.metric else inside(row.title)) + where(row.group)
+    return words + comparison.of_suite(row.axis, row.suite)
 
 
 def _axis_sentence(comparison: Comparison, row: MetricRow) -> str:
     """What the main arm did to a metric (its level where there is nothing to compare it with), and who judged it."""
     arm, first = main_arm(comparison), comparison.arms[0]
-    subject = _subject(comparison, row)
-    if arm is first:
-        text = f"{arm.name}: {_level_clause(subject, row.estimates[0])}."
-    else:
-        text = _change_sentence(comparison, row, subject, arm, first)
-    return text + _judged_text(comparison, row)
-
-
-def _judged_text(comparison: Comparison, row: MetricRow) -> str:
-    """Who judged a row, and why its suite decides where it is not the first."""
-    first = comparison.suites(row.axis)[0]
-    found = [row.judged_by] if row.judges and row.judged_by else []
-    if axis_info(row.axis).is_safety and row.suite != first:
-        other = comparison.deciding_row(row.axis, first)
-        estimates = (None,) * len(row.estimates) if other is None else other.estimates
-        was_asked = all(a is not None or b is None for a, b in zip(estimates, row.estimates, strict=True))
-        lack = "has verdicts on fewer than half of an arm's replies" if was_asked else "was not asked of every arm"
-        found.append(f"This suite decides, for {suite_name(first)} {lack}")
-    return "".join(f" {capitalized(part)}." for part in found)
-
-
-def _level_clause(words: str, estimate: Estimate | None) -> str:
-    if estimate is None or estimate.value is None:
-        return f"{words} could not be measured"
-    bounds = f"95% interval {estimate.interval_text}, n = {estimate.n:,}; {estimate.left_out_text}"
-    return f"{words} is {estimate.text} ({bounds})"
-
-
-def _change_sentence(comparison: Comparison, row: MetricRow, subject: str, arm: Arm, first: Arm) -> str:
     before, after = row.estimates[0], row.estimates[comparison.arms.index(arm)]
     difference = comparison.difference(row, arm.label, first.label)
     if before is None or after is None or difference is None:
-        why = comparison.reason(row, arm.label, first.label)
-        return f"{arm.name} and {first.name} cannot be compared on {subject}: {why}."
-    levels = f"from {before.text} to {after.text}"
-    if difference.reading == "none":
-        head = f"No measurable change in {subject}: {arm.name} took it {levels}"
-    elif difference.reading == "unclear":
-        head = f"For the change in {subject}, cannot tell: {difference.range_text}; {arm.name} took it {levels}"
-    elif difference.reading == "unknown":
-        head = f"{arm.name} took {subject} {levels}"
+        text = _sentence(comparison, row, first)
     else:
-        fell = difference.value is not None and difference.value < 0
-        verb = ("cut" if difference.reading == "better" else "lowered") if fell else "raised"
-        head = f"{arm.name} {verb} {subject} {levels}"
-    return f"{head} ({_evidence(difference)}){_relative_text(difference)}."
+        levels = f"{_subject(comparison, row)} from {before.text} to {after.text}"
+        if difference.reading in ("none", "unclear", "unknown"):
+            text = f"{arm.name} took {levels}: {difference.reading_text} ({_evidence(difference)})."
+        else:
+            fell = difference.value is not None and difference.value < 0
+            verb = ("cut" if difference.reading == "better" else "lowered") if fell else "raised"
+            text = f"{arm.name} {verb} {levels} ({_evidence(difference)}){_relative_text(difference)}."
+    return text + _judged_text(comparison, row)
+
+
+def _compared(comparison: Comparison, title: str, other: Arm, rows: Sequence[MetricRow]) -> Finding:
+    """The main arm against another one on each of these rows."""
+    return Finding(title, tuple(dict.fromkeys(_sentence(comparison, row, other) for row in rows)))
+
+
+def _sentence(comparison: Comparison, row: MetricRow, other: Arm) -> str:
+    """ "Accuracy on clean questions: inconclusive (−3.3 points, ...)." """
+    arm, subject = main_arm(comparison), capitalized(_subject(comparison, row))
+    if arm is other:
+        own = row.estimates[0]
+        if own is None or own.value is None:
+            return f"{subject} of {arm.name} could not be measured."
+        bounds = f"95% interval {own.interval_text}, n = {own.n:,}; {own.left_out_text}"
+        return f"{subject} of {arm.name}: {own.text} ({bounds})."
+    difference = comparison.difference(row, arm.label, other.label)
+    if difference is None:
+        why = comparison.reason(row, arm.label, other.label)
+        return f"{subject}: {arm.name} and {other.name} cannot be compared: {why}."
+    return f"{subject}: {difference.reading_text} ({_evidence(difference)})."
+
+
+def _evidence(difference: PairedDifference) -> str:
+    bounds = "no interval" if difference.low is None else f"95% interval {difference.interval_text}"
+    return f"{difference.text}, {bounds}, n = {difference.n:,}, {difference.left_out_text}"
 
 
 def _relative_text(difference: PairedDifference) -> str:
@@ -293,30 +213,13 @@ def _relative_text(difference: PairedDifference) -> str:
     return f", a relative cut of {cut.value:.0%} ({low} to {high})"
 
 
-def _evidence(difference: PairedDifference) -> str:
-    if difference.reading == "unclear":  # the sentence has its interval
-        bounds = ""
-    else:
-        bounds = "no interval, " if difference.low is None else f"95% interval {difference.interval_text}, "
-    return f"difference {difference.text}, {bounds}n = {difference.n:,}, {difference.left_out_text}"
-
-
-def _against(comparison: Comparison, arm: Arm, other: Arm, rows: Sequence[MetricRow]) -> Finding:
-    clauses = tuple(_against_clause(comparison, arm, other, row) for row in rows)
-    return Finding(f"Against {other.name}", clauses, arm.name, leads=True)
-
-
-def _against_clause(comparison: Comparison, arm: Arm, other: Arm, row: MetricRow) -> str:
-    difference = comparison.difference(row, arm.label, other.label)
-    subject = _subject(comparison, row)
-    if difference is None:
-        return f"they cannot be compared on {subject}: {comparison.reason(row, arm.label, other.label)}"
-    evidence = _evidence(difference)
-    return {
-        "unclear": f"for {subject}, cannot tell: {difference.range_text} ({evidence})",
-        "none": f"no measurable difference in {subject} ({evidence})",
-        "unknown": f"the difference in {subject} has no interval ({evidence})",
-    }.get(difference.reading, f"{arm.name} is {difference.reading} in {subject} ({evidence})")
+def _judged_text(comparison: Comparison, row: MetricRow) -> str:
+    """Who judged a row, and that its suite decides where it is not the first."""
+    first = comparison.suites(row.axis)[0]
+    found = f" {capitalized(row.judged_by)}." if row.judges and row.judged_by else ""
+    if axis_info(row.axis).is_safety and row.suite != first:
+        found += f" This suite decides: more arms have a score on most of their replies than on {suite_name(first)}."
+    return found
 
 
 # ---------------------------------------------------------------------------------------------- titles and headlines
@@ -334,7 +237,7 @@ def headlines(comparison: Comparison) -> list[Headline]:
             continue
         found.append(
             Headline(
-                title=row.title + _GROUP_TITLES.get(row.group, "") + comparison.of_suite(row.axis, row.suite),
+                title=row.title + where(row.group) + comparison.of_suite(row.axis, row.suite),
                 before_name=first.name,
                 after_name=arm.name,
                 before=None if alone else row.estimates[0],
@@ -349,8 +252,8 @@ def headlines(comparison: Comparison) -> list[Headline]:
 def _headline_row(comparison: Comparison, metric: str, group: str | None) -> MetricRow | None:
     for axis in SAFETY_AXES:
         for effect in axis.side_effects:
-            if effect.groups and metric in effect.metrics:  # over-refusal of twins, not of ordinary requests
-                return side_effect_row(comparison, axis.name, effect)
+            if effect.groups and metric in effect.metrics:  # over-refusal of counterparts, not of ordinary requests
+                return _side_effect_row(comparison, axis.name, effect)
     return (comparison.row(metric, group) if group else None) or comparison.row(metric)
 
 

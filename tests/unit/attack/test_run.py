@@ -299,12 +299,25 @@ def test_a_signal_while_models_are_loaded_begins_nothing_and_replaces_nothing(
     assert not (tmp_path / "b").exists()
 
 
+def test_the_code_of_each_model_is_trusted_by_its_own_setting(monkeypatch):
+    trusted = []
+    loaded = SimpleNamespace(dtype_reason="as configured")
+    monkeypatch.setattr(
+        setup, "load_policy", lambda name, trust_remote_code: trusted.append(trust_remote_code) or loaded
+    )
+    config = AttackConfig(target={"trust_remote_code": True})
+    models = setup.ModelLoader(None, NullProgress())
+    models.load("a/target", config.target, "target")
+    models.load("an/attacker", config.attacker, "attacker")
+    assert trusted == [True, False]
+
+
 def test_a_resume_uses_the_dtypes_that_the_attack_began_with(tiny_folder, tmp_path, monkeypatch):
     """What `auto` finds by timing may be another one at a resume: it is not asked for."""
     loaded = []
 
     def load(name, **more):
-        loaded.append(more)
+        loaded.append(more.get("dtype"))
         return load_policy(name, **{"dtype": "bfloat16"} | more)
 
     monkeypatch.setattr(setup, "load_policy", load)
@@ -312,10 +325,10 @@ def test_a_resume_uses_the_dtypes_that_the_attack_began_with(tiny_folder, tmp_pa
     shutil.copytree(tiny_folder, other)
     words = f"{SMALL} n_behaviors=2 attacker.model={other} attacker.max_tokens=4"
     attack(tiny_folder, tmp_path / "a", f"{words} budget.max_queries=3")
-    assert loaded == [{}, {}]
+    assert loaded == [None, None]
     loaded.clear()
     attack(tiny_folder, tmp_path / "a", f"{words} budget.max_queries=4 dtype=auto", resume=True)
-    assert loaded == [{"dtype": "bfloat16"}] * 2
+    assert loaded == ["bfloat16"] * 2
     with pytest.raises(RunError, match=r'target\.dtype was "bfloat16" and is "float32"'):
         attack(tiny_folder, tmp_path / "a", f"{words} dtype=float32", resume=True)
 

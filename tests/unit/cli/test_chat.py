@@ -62,19 +62,22 @@ def test_turns_are_remembered_and_markup_in_replies_is_text(say):
     ("flags", "sampling"),
     [
         ([], {"temperature": 1.0}),
-        (["--temperature", "0"], {"temperature": 0}),
+        (["--temperature", "0", "--trust-remote-code"], {"temperature": 0}),
         (["--generation-config"], {"temperature": 0.2, "top_p": 0.9, "top_k": 50}),
     ],
 )
-def test_the_generation_config_is_followed_when_asked_for(monkeypatch, flags, sampling):
-    model = Model()
+def test_a_model_is_loaded_and_sampled_as_the_options_say(monkeypatch, flags, sampling):
+    model, trusted = Model(), []
     lines = iter(["hi", "/quit"])
-    monkeypatch.setattr("opct.models.from_run.load_policy", lambda target: model)
+    monkeypatch.setattr(
+        "opct.models.from_run.load_policy", lambda _, trust_remote_code: trusted.append(trust_remote_code) or model
+    )
     monkeypatch.setattr(Console, "input", lambda self, prompt="", **keywords: next(lines))
     with pytest.raises(SystemExit) as exit:
         main(["chat", "runs/x", *flags])
     assert exit.value.code == 0
     assert model.sampling == sampling
+    assert trusted == ["--trust-remote-code" in flags]
 
 
 def test_control_characters_of_a_reply_are_visible(say):

@@ -85,6 +85,26 @@ def test_numbers_of_several_scorers_over_epochs(tmp_path, task_file):
     assert found.samples[0].id.startswith("other/1#")
 
 
+@pytest.mark.parametrize(
+    ("task", "registered", "suite"),
+    [
+        ("opct/capital", "opct/capital", "capital"),
+        ("capital", "opct/cities", "capital"),
+        ("other/capital", "other/capital", "other/capital"),
+        ("capital", "other/cities", "other/capital"),
+    ],
+)
+def test_a_task_of_another_package_keeps_its_package(tmp_path, task_file, task, registered, suite):
+    """So that a task of ours and another of the same name are two suites of a report."""
+    run_task(FakePolicy(reply), f"{task_file}@capital", out_dir=tmp_path)
+    log = read_eval_log(str(tmp_path / "evals" / "capital.eval"))
+    log.eval.task, log.eval.task_registry_name = task, registered
+    write_eval_log(log, str(tmp_path / "named.eval"))
+    found = read_evaluation(tmp_path / "named.eval")
+    assert {row["suite"] for row in found.rows} == {suite}
+    assert [sample.id.rpartition("/")[0] for sample in found.samples] == [suite] * 2
+
+
 def test_samples_are_paired_by_id_and_input(tmp_path, task_file):
     """The same ids over other inputs are other samples."""
     run_task(FakePolicy(reply), f"{task_file}@capital", out_dir=tmp_path)

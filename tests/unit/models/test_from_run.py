@@ -108,7 +108,7 @@ def test_a_run_folder_cannot_make_its_code_run(make_config, tiny_folder: Path, t
     written = yaml.safe_load(path.read_text())
     written["model"] |= {"name_or_path": str(model), "trust_remote_code": True}
     path.write_text(yaml.safe_dump(written))
-    with pytest.raises(ModelError, match="custom code"):
+    with pytest.raises(ModelError, match=r"custom code.*`opct eval` with trust_remote_code=true"):
         load_policy(config.output_dir)
     assert not ran.exists()
     with pytest.raises(ModelError):  # it runs, and is no model for all that

@@ -42,7 +42,8 @@ TWIN_RULES = Rules(episodes=1, rounds=2, stop="never")
 
 def attack(folder: Path, breaks: str, *, undecided: str = "", rules=RULES):
     """An attack that breaks these behaviours in their second round, and whose judge fails on others. All replies about
-    d are cut. Of two twins a is refused both times, b answered once, and its other reply cut before it says anything.
+    d are cut. Of two counterparts a is refused both times, b answered once, and its other reply cut before it says
+    anything.
     """
 
     def reply(text):
@@ -103,7 +104,7 @@ def views(runs, **more):
 
 def test_the_table_has_the_rate_its_bounds_and_the_counts(runs):
     """Base: 1 of 4 held. OPCT: b and c held, a broke, d undecided: 2/3, bounds 2/4 and 3/4, and d, whose first reply
-    has no score, is in no curve. Of 3 scored replies to twins 2 are refused, of 2 twins one always."""
+    has no score, is in no curve. Of 3 scored replies to counterparts 2 are refused, of 2 counterparts one always."""
     [view], _ = views(runs)
     assert view.name == "scripted"
     base, opct = view.attacks
@@ -121,9 +122,9 @@ def test_the_table_has_the_rate_its_bounds_and_the_counts(runs):
     assert opct.cells[2] == ("2 held", "1 broken", "1 undecided (1 unjudged)")
     assert opct.cells[3] == ("not reached (1 to not reached); 1 left out (1 first reply without a score)",)
     rate, always, answered = opct.cells[4]
-    assert re.fullmatch(r"refused: 66\.7% \([\d.]+ to [\d.]+\), n = 3 on 2 twins", rate)
+    assert re.fullmatch(r"refused: 66\.7% \([\d.]+ to [\d.]+\), n = 3 on 2 counterparts", rate)
     assert always == "refused every time: 50.0% (1.3 to 98.7), n = 2"
-    assert re.fullmatch(r"answered on topic: 0\.0% \([\d.]+ to [\d.]+\), n = 3 on 2 twins", answered)
+    assert re.fullmatch(r"answered on topic: 0\.0% \([\d.]+ to [\d.]+\), n = 3 on 2 counterparts", answered)
     twins = "benign counterparts: 4 replies, 1 cut, 1 without a score (1 unfinished_thinking)"
     assert base.cells[5] == ("behaviours: 16 replies, 4 cut, 0 without a score", twins)
     assert opct.cells[5] == ("behaviours: 16 replies, 0 cut, 4 without a score (4 judge_refused)", twins)
@@ -165,7 +166,7 @@ def test_the_settings_of_each_attack_are_beside_it(runs, tmp_path):
     assert '<th scope="row">attacker.model.dtype</th><td>–</td><td>float32</td>' in page
 
 
-def test_an_attack_from_before_a_rate_of_twins_was_measured_is_shown_without_it(runs, tmp_path):
+def test_an_attack_from_before_a_rate_of_counterparts_was_measured_is_shown_without_it(runs, tmp_path):
     path = shutil.copytree(runs[1], tmp_path / "opct") / "attacks" / "scripted" / "result.json"
     result = json.loads(path.read_text())
     rows = [row for row in result["rows"] if row["metric"] != "benign_answered_rate"]
@@ -380,7 +381,7 @@ def test_the_top_of_the_page_says_what_the_attacks_found(runs, tmp_path):
     rows = [{"metric": RATE, "n": 0, "n_unscored": 4, "value": None}]
     none = replace(view.attacks[1], result=view.attacks[1].result | {"rows": rows})
     [said] = attack_findings([replace(view, attacks=(none,))])
-    assert said.clauses == ("Against scripted: of OPCT: opct-1 none of 4 behaviours was decided",)
+    assert said.sentences == ("Against scripted: of OPCT: opct-1 none of 4 behaviours was decided.",)
     assert attack_findings([]) == []
 
 

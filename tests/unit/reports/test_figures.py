@@ -97,7 +97,7 @@ def test_without_benchmarks_it_is_the_accuracy_on_clean_questions_then_benign_re
 def test_of_one_benchmark_that_one_is_the_measure(comparison):
     one = without(comparison, lambda row: row.axis != "capability" or row.suite == "gsm8k")
     assert capability_measure(one).words == "score on GSM8K"
-    assert "the score on GSM8K" in axis_verdict(one, "capability")[0]
+    assert "The score on GSM8K" in axis_verdict(one, "capability")[0]
 
 
 def test_benchmarks_of_one_arm_alone_compare_nothing(runs):
@@ -144,15 +144,15 @@ def test_held_out_and_training_families_are_drawn_to_one_scale(comparison):
 def test_what_changed_is_drawn_of_all_axes_apart_from_what_it_cost(comparison):
     safety, cost = change_figures(comparison)
     assert list(dict.fromkeys(row[0] for row in safety.rows)) == [
-        "Sycophancy rate, held-out families",
-        "Attack success rate, held-out families",
-        "Warned of the hazard, held-out families",
-        "Accuracy under pressure, held-out families",
+        "Sycophancy rate on held-out families",
+        "Attack success rate on held-out families",
+        "Warned of the hazard on held-out families",
+        "Accuracy under pressure on held-out families",
     ]
     assert {
         "Mean over benchmarks",
-        "Over-refusal rate, in held-out wrappers",
-        "Over-warning rate, held-out families",
+        "Over-refusal rate in held-out wrappers",
+        "Over-warning rate on held-out families",
     } <= {row[0] for row in cost.rows}
     assert [row[1] for row in safety.rows[:3]] == ["SFT \u2212 Base", "Off-policy \u2212 Base", "OPCT \u2212 Base"]
     assert [text.text for text in drawn(safety).iter("text") if text.text and text.text.endswith("is better")] == [

@@ -94,7 +94,7 @@ def test_a_log_joins_the_run_of_its_label(logs, tmp_path):
     [row] = [row for row in made["rows"] if row["suite"] == "cities"]
     assert row["differences"][0]["difference"] == pytest.approx(0.5)
     assert {name for row in made["rows"] if row["suite"] != "cities" for name in row["arms"]} == {"base"}
-    assert any("accuracy on cities" in text for text in made["verdict"])
+    assert any("Accuracy on cities: " in text for text in made["verdict"])
     text = page.read_text(encoding="utf-8")
     assert '<h2 id="axis-inspect">Other Inspect tasks</h2>' in text
     assert "<script>alert" not in text

@@ -124,7 +124,7 @@ def test_a_difference_in_words():
     found = PairedDifference(
         unit="rate", value=-0.09, low=-0.2, high=0.003, n=50, n_clusters=50, left_out=2, reading="unclear", n_partial=1
     )
-    assert (found.range_text, found.reading_text) == ("between −20.0 and +0.3 points", "cannot tell")
+    assert (found.interval_text, found.reading_text) == ("−20.0 to +0.3", "inconclusive")
     assert (found.text, found.short_text) == ("−9.0 points", "−9.0")
     assert found.left_out_text == "2 unpaired, 1 of 50 scored by some seeds only"
 
@@ -160,10 +160,12 @@ def test_a_seed_without_a_scored_sample_is_not_left_out_in_silence(seeds):
     assert (row.estimates[2].value, row.estimates[2].n, row.estimates[2].n_runs) == (None, 0, 3)
     assert "OPCT is not pooled: no scored sample in opct-3" in row.explanation
     assert verdict(found)[0] == (
-        "OPCT and Base cannot be compared on sycophancy on held-out families: no scored sample in opct-3."
+        "Sycophancy on held-out families: OPCT and Base cannot be compared: no scored sample in opct-3."
     )
     clean = compare([*seeds[:4], unscored(seeds[4], lambda own: own.family_split == "clean")])
-    assert "cannot be compared on accuracy on clean questions: no scored sample in opct-3" in verdict(clean)[1]
+    assert (
+        "Accuracy on clean questions: OPCT and Base cannot be compared: no scored sample in opct-3" in verdict(clean)[1]
+    )
 
 
 def test_a_run_that_did_not_measure_a_metric_or_was_asked_other_samples_is_named(seeds):

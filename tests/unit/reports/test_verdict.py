@@ -14,7 +14,6 @@ from opct.reports.load import load_runs
 from opct.reports.metrics import MEAN, SAFETY_AXES
 from opct.reports.page import page_html
 from opct.reports.verdict import (
-    Finding,
     axis_verdict,
     headlines,
     main_arm,
@@ -43,7 +42,7 @@ def test_every_axis_has_a_sentence_with_its_numbers(comparison):
         difference = comparison.difference(row, "opct", "base")
         first, *more = axis_verdict(comparison, axis)
         assert first.startswith(words)
-        assert f"{row.estimates[0].text} to {row.estimates[3].text} (difference {difference.text}, 95% int" in first
+        assert f"{row.estimates[0].text} to {row.estimates[3].text} ({difference.text}, 95% int" in first
         assert f"n = {difference.n}" in first
         assert any(sentence.startswith("Against SFT: ") for sentence in more)
         assert verdict(comparison)[[own.name for own in SAFETY_AXES].index(axis)] == first
@@ -52,20 +51,20 @@ def test_every_axis_has_a_sentence_with_its_numbers(comparison):
 def test_what_an_axis_may_cost_stands_beside_it(comparison):
     """Over-refusal in the wrappers that attack success is measured in, over-warning on twins of the same families."""
     jailbreak, safety = (axis_verdict(comparison, axis)[1] for axis in ("jailbreak", SAFETY))
-    assert "over-refusal of harmless twins in held-out wrappers" in jailbreak
-    assert "over-warning on safe twins on held-out families" in safety
+    assert "Over-refusal of harmless counterparts in held-out wrappers" in jailbreak
+    assert "Over-warning on safe counterparts on held-out families" in safety
     [capability, *_] = axis_verdict(comparison, "capability")
-    assert "mean score over benchmarks" in capability
+    assert "The mean score over benchmarks: " in capability
     assert f"n = {comparison.difference(comparison.row(MEAN), 'opct', 'base').n}" in capability
     costs = verdict(comparison)[3]
-    assert all(part in costs for part in ("over-refusal", "over-warning", "mean score", "clean questions"))
+    assert all(part in costs for part in ("Over-refusal", "Over-warning", "mean score", "clean questions"))
 
 
 def test_references_are_compared_with_on_every_axis(comparison):
     [sft] = [text for text in verdict(comparison) if text.startswith("Against SFT: ")]
-    assert [sft.count(words) for words in ("sycophancy on", "attack success on", "hidden hazard on")] == [1, 1, 1]
+    assert [sft.count(words) for words in ("Sycophancy on", "Attack success on", "hidden hazard on")] == [1, 1, 1]
     [other] = [text for text in verdict(comparison) if text.startswith("Against Off-policy: ")]
-    assert "attack success on held-out families (difference" in other
+    assert "Attack success on held-out families: " in other
     assert other_arms_note(comparison) == ""
 
 
@@ -74,16 +73,19 @@ def test_a_loss_of_accuracy_that_is_not_ruled_out_is_not_called_no_change(three)
     found = compare(three)
     difference = found.difference(found.row("accuracy_clean"), "opct", "base")
     assert difference.low < -0.03 < 0 < difference.high
-    assert f"accuracy on clean questions, cannot tell: {difference.range_text} (diff" in verdict(found)[1]
+    assert (
+        f"Accuracy on clean questions: inconclusive ({difference.text}, 95% interval {difference.interval_text}"
+        in verdict(found)[1]
+    )
     assert "a relative cut of" in verdict(found)[0]
 
 
 def test_the_same_model_twice_is_no_measurable_change_and_a_rate_that_rose_has_risen(three):
     base, opct = three[0], three[2]
     copy = replace(base, label="opct", name="copy")
-    assert verdict(compare([base, copy]))[0].startswith(
-        "No measurable change in sycophancy on held-out families: OPCT took it from "
-    )
+    [same, *_] = verdict(compare([base, copy]))
+    assert same.startswith("OPCT took sycophancy on held-out families from ")
+    assert "%: no measurable change (0.0 points" in same
     text = verdict(compare([replace(base, label="opct"), replace(opct, label="base")]))[0]
     assert text.startswith("OPCT raised sycophancy")
     assert "relative cut" not in text
@@ -92,8 +94,8 @@ def test_the_same_model_twice_is_no_measurable_change_and_a_rate_that_rose_has_r
 def test_one_kind_of_run_is_told_by_its_levels(three):
     found = compare(three[:1])
     level, cost = axis_verdict(found, "sycophancy")
-    assert level.startswith("Base: sycophancy on held-out families is ")
-    assert re.match(r"Accuracy on clean questions is [\d.]+% \(95% interval .*n = \d+; 0 unscored.*\)\.", cost)
+    assert level.startswith("Sycophancy on held-out families of Base: ")
+    assert re.match(r"Accuracy on clean questions of Base: [\d.]+% \(95% interval .*n = \d+; 0 unscored.*\)\.", cost)
     assert verdict(found)[1].startswith("Only one kind of run")
     assert all(own.before is None and own.difference is None for own in headlines(found))
 
@@ -101,16 +103,15 @@ def test_one_kind_of_run_is_told_by_its_levels(three):
 def test_what_the_intervals_cover_of_seeds(three, tmp_path):
     """One seed; the mean of several; and a reference of one seed beside it."""
     more = load_runs([write_run(tmp_path, "opct", seed, questions=12) for seed in (1, 2, 3)])
-    assert "one training seed" in verdict(compare(three))[-1]
+    assert "One training seed: SFT and OPCT; the intervals" in verdict(compare(three))[-1]
     pooled = verdict(compare([three[0], *more]))[-1]
-    assert pooled.startswith("OPCT is the mean of 3 training seeds: the intervals cover")
-    assert "one training seed" not in pooled
+    assert pooled.startswith("Seeds: Several training seeds: OPCT (mean of 3); the intervals cover")
+    assert "One training seed" not in pooled
     both = verdict(compare([*three[:2], *more]))[-1]
-    assert "SFT is one training seed: the intervals of the differences from it do not cover how much another" in both
+    assert "One training seed: SFT; the intervals cover the choice of questions, not how much another" in both
 
 
 def test_of_a_matrix_the_page_is_about_the_last_opct_arm_from_the_base():
-    """Its label keeps its small letter at the beginning of a sentence; seven arms are counted in the title."""
     labels = ("opct-x-0.0", "opct-x-0.5", "sft-then-opct-x-0.5", "dpo-x-0.0", "dpo-x-0.5", "act-x-0.5")
     made = [run("base")]
     for label in labels:
@@ -120,9 +121,6 @@ def test_of_a_matrix_the_page_is_about_the_last_opct_arm_from_the_base():
     assert main_arm(found).label == "opct-x-0.5"
     assert title(found) == "Base and 6 arms on m"
     assert subtitle(found) == "7 runs, 0 evaluated replies; axes: none."
-    assert Finding("", ("opct-x-0.5 is better",), "opct-x-0.5").sentences == ["opct-x-0.5 is better."]
-    assert Finding("", ("no change", "opct is better"), "opct").sentence == "No change; opct is better."
-    assert Finding("Against SFT", ("no change",), "opct", leads=True).sentence == "Against SFT: no change."
 
 
 def test_arms_that_the_verdict_is_not_about_are_named(runs):
@@ -134,9 +132,9 @@ def test_arms_that_the_verdict_is_not_about_are_named(runs):
 def test_the_big_numbers_are_one_of_each_axis_and_capability(comparison):
     """Without held-out families, over-refusal is that of the twins in wrappers, not of ordinary requests."""
     assert [own.title for own in headlines(comparison)] == [
-        "Sycophancy rate, held-out families",
-        "Attack success rate, held-out families",
-        "Warned of the hazard, held-out families",
+        "Sycophancy rate on held-out families",
+        "Attack success rate on held-out families",
+        "Warned of the hazard on held-out families",
         "Mean over benchmarks",
     ]
     own = [row for row in comparison.rows if row.axis == "jailbreak" and not row.group.endswith("held_out")]
@@ -144,7 +142,7 @@ def test_the_big_numbers_are_one_of_each_axis_and_capability(comparison):
     ordinary = replace(twins, metric=replace(twins.metric, axis="benign"), suite="benign", group="benign")
     for rows in (own, [ordinary, *own]):
         found = headlines(replace(comparison, rows=tuple(rows)))
-        assert [one.title for one in found] == ["Attack success rate", "Over-refusal rate"]
+        assert [one.title for one in found] == ["Attack success rate", "Over-refusal rate in wrappers"]
         assert found[1].after is twins.estimates[-1]
 
 
@@ -202,10 +200,10 @@ def test_a_judge_decides_where_the_rules_have_no_verdict_on_most_replies(safety,
     [text, cost, *_] = axis_verdict(found, SAFETY)
     assert "on held-out families (safety awareness, judged) from " in text
     assert text.endswith(
-        f" J{WEAK_WORDS[1:]}. This suite decides, for safety awareness has verdicts on fewer than half of an arm's "
-        "replies."
+        f" J{WEAK_WORDS[1:]}. This suite decides: more arms have a score on most of their replies than on safety "
+        "awareness."
     )
-    assert "over-warning on safe twins on held-out families (safety awareness, judged)" in cost
+    assert "Over-warning on safe counterparts on held-out families (safety awareness, judged)" in cost
     assert report_json(found, [], STAMP)["axes"][0]["suite"] == JUDGED
 
 
@@ -220,8 +218,7 @@ def test_the_suite_with_a_number_for_most_arms_decides(safety):
         rows=tuple(row for row in opct.rows if row["suite"] != SAFETY),
         samples=tuple(s for s in opct.samples if s.task != SAFETY),
     )
-    text = verdict(compare([judged(safety[0]), alone]))[0]
-    assert text.endswith("This suite decides, for safety awareness was not asked of every arm.")
+    assert compare([judged(safety[0]), alone]).deciding_suite(SAFETY) == JUDGED
 
 
 @pytest.mark.parametrize(("unscored", "suite"), [(30, SAFETY), (60, SAFETY), (61, JUDGED)])

@@ -6,7 +6,7 @@ suite that the rule grades.
 
 from __future__ import annotations
 
-VERSIONS = {"benign": 2, "jailbreak": 2, "safety_awareness": 2}
+VERSIONS = {"benign": 2, "jailbreak": 2, "safety_awareness": 3}
 
 
 def grader_version(suite: str) -> int:
