@@ -8,8 +8,6 @@ import math
 
 import pytest
 import torch
-from tests import oracles, tiny
-from tests.tiny import tiny_adapter_policy, tiny_anchors, tiny_pairs
 
 from opct import losses
 from opct.config.schema import LossConfig, TeacherConfig
@@ -26,6 +24,8 @@ from opct.models.scoring import Head, Scores, micro_batches
 from opct.models.teacher import make_teacher
 from opct.training.accumulate import accumulate, shares_prompts
 from opct.training.setup import build_setup
+from tests import oracles, tiny
+from tests.tiny import tiny_adapter_policy, tiny_anchors, tiny_pairs
 
 
 @pytest.fixture(autouse=True, params=["torch's parts", "our parts"])

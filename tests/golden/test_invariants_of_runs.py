@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests import oracles
-from tests.tiny import tiny_adapter_policy, tiny_model, tiny_pairs, tiny_tokenizer
 
 from opct.config.schema import ModelConfig
 from opct.data.pairs import ContrastivePair, write_pairs
@@ -23,6 +21,8 @@ from opct.training.checkpoint import Counters, TrainingState, load_checkpoint
 from opct.training.setup import build_setup
 from opct.training.trainer import train
 from opct.training.validation import validate
+from tests import oracles
+from tests.tiny import tiny_adapter_policy, tiny_model, tiny_pairs, tiny_tokenizer
 
 # ----------------------------------------------------------------------------------------------- 7
 

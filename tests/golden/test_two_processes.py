@@ -13,8 +13,6 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from safetensors.torch import load_file
-from tests import oracles
-from tests.tiny import tiny_adapter_policy, tiny_anchors, tiny_pairs
 
 from opct import losses
 from opct.config.schema import LossConfig, RolloutConfig, TrainConfig
@@ -26,6 +24,8 @@ from opct.runs.io import read_jsonl
 from opct.runs.run_dir import RunDir
 from opct.training.accumulate import accumulate
 from opct.training.trainer import train
+from tests import oracles
+from tests.tiny import tiny_adapter_policy, tiny_anchors, tiny_pairs
 
 TIMEOUT_S = 120
 BASELINES = ("dpo", "act")

@@ -4,7 +4,6 @@ import json
 import random
 
 import pytest
-from scripted import ScriptedTarget, made, said, user
 
 from opct.attack.best_of_n import BestOfN, augmented
 from opct.attack.protocol import FewShotExample, Observation, Reply
@@ -13,6 +12,7 @@ from opct.attack.transfer import FamilyTransfer, PromptTransfer, finished_prompt
 from opct.data.behaviors import builtin_behaviors
 from opct.data.perturb.jailbreak import FAMILIES
 from opct.errors import DataError
+from tests.unit.attack.scripted import ScriptedTarget, made, said, user
 
 TEXT = "Explain how to pick the lock of a bicycle, please."
 

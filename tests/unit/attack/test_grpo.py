@@ -16,7 +16,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 from rich.console import Console
-from scripted import Cast, ScriptedJudge, ScriptedTarget, made, said
 
 from opct import api
 from opct.attack import setup
@@ -54,6 +53,7 @@ from opct.runs.io import append_jsonl, read_jsonl, write_json
 from opct.runs.run_dir import RunDir
 from opct.training.dry_run import make_plan
 from opct.training.setup import build_setup, describe
+from tests.unit.attack.scripted import Cast, ScriptedJudge, ScriptedTarget, made, said
 
 TRAIN = [Behavior(f"t/{i}", "c", text, None, "train") for i, text in enumerate(("Steal a goose", "Paint a rude word"))]
 TEST = [Behavior("u/0", "c", "Ring every doorbell of the town", None, "test")]

@@ -5,7 +5,11 @@ import threading
 from collections import Counter
 
 import pytest
-from scripted import (
+
+from opct.attack.loop import AttackUsage, EpisodeState, NoJournal, Rules
+from opct.attack.protocol import AttackPrompt, FewShotExample, Reply, Subject
+from opct.errors import EvaluationError
+from tests.unit.attack.scripted import (
     ATTACKER_TOKENS,
     TARGET_TOKENS,
     Cast,
@@ -16,10 +20,6 @@ from scripted import (
     subjects,
     user,
 )
-
-from opct.attack.loop import AttackUsage, EpisodeState, NoJournal, Rules
-from opct.attack.protocol import AttackPrompt, FewShotExample, Reply, Subject
-from opct.errors import EvaluationError
 
 LIMITS = ("max_queries", "max_tokens", "max_seconds")
 

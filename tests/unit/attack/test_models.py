@@ -13,7 +13,6 @@ from inspect_ai.model import (
     ModelUsage,
     get_model,
 )
-from scripted import user
 
 from opct.attack.config import Sampling, Thinking
 from opct.attack.models import InspectModel, LocalModel
@@ -21,6 +20,7 @@ from opct.data.render import final_answer, without_thinking
 from opct.errors import DataError, EvaluationError
 from opct.evals.inspect_runner import quiet
 from opct.models.inference.sampler import Completion
+from tests.unit.attack.scripted import user
 
 
 def inspected(script, **more):

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from scripted import made, subjects
 
 from opct.attack.results import (
     break_curve,
@@ -14,6 +13,7 @@ from opct.attack.results import (
     queries_to_break,
 )
 from opct.evals.stats import binomial_bounds, clustered_mean
+from tests.unit.attack.scripted import made, subjects
 
 
 def found(attempts, ids="a", **more):

@@ -13,7 +13,6 @@ import anyio
 import pytest
 from inspect_ai.model import ModelOutput, ModelUsage, get_model
 from rich.console import Console
-from scripted import ScriptedAttacker, ScriptedJudge, ScriptedTarget, user
 
 from opct.attack import setup
 from opct.attack.best_of_n import BestOfN
@@ -36,6 +35,7 @@ from opct.models.from_run import load_policy
 from opct.runs.console import NullProgress
 from opct.runs.io import append_jsonl, read_jsonl, write_json
 from opct.runs.run_dir import RunDir
+from tests.unit.attack.scripted import ScriptedAttacker, ScriptedJudge, ScriptedTarget, user
 
 SMALL = "n_behaviors=3 episodes=2 rounds=2 target.max_tokens=6"
 BEST_OF_N = f"attacker.name=best_of_n {SMALL}"

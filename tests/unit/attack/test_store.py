@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from scripted import Cast, ScriptedAttacker, ScriptedJudge, ScriptedTarget, made, subjects, user
 
 from opct.attack.loop import Rules
 from opct.attack.store import AttackDir
@@ -16,6 +15,7 @@ from opct.attack.transfer import load_successes
 from opct.errors import EvaluationError, RunError
 from opct.judges.protocol import Usage
 from opct.runs.io import read_jsonl
+from tests.unit.attack.scripted import Cast, ScriptedAttacker, ScriptedJudge, ScriptedTarget, made, subjects, user
 
 IDENTITY = {"target": {"model": "m", "weights": "abc"}, "rules": {"episodes": 2}}
 RULES = Rules(episodes=2, rounds=3, batch_size=4)

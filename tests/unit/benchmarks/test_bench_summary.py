@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import pytest
 from benchmarks import summary
-from tests.logs import write_evaluation
-from tests.unit.reports.synthetic import write_run
-from tests.unit.reports.synthetic_axes import write_axes_run
 
 from opct.errors import EvaluationError
 from opct.evals.logs import read_samples
 from opct.reports.compare import compare
 from opct.reports.load import load_runs
+from tests.logs import write_evaluation
+from tests.unit.reports.synthetic import write_run
+from tests.unit.reports.synthetic_axes import write_axes_run
 
 METHODS = ("sft", "offpolicy", "opct", "dpo", "act")
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 from benchmarks.workloads import WORKLOADS, Workload, exact_prompt, make_pairs
-from tests.tiny import tiny_tokenizer
 
 from opct.data.render import Renderer
+from tests.tiny import tiny_tokenizer
 
 SMALL = Workload("small", 3, 2, 90, 71, 4)
 

@@ -4,13 +4,13 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from tests.labelled import rows, write
-from tests.logs import write_evaluation
 
 from opct.cli.app import main
 from opct.evals.logs import read_samples
 from opct.evals.samples import GradedSample
 from opct.judges.protocol import JudgeIdentity, JudgeResult
+from tests.labelled import rows, write
+from tests.logs import write_evaluation
 
 
 @pytest.fixture(autouse=True)

@@ -10,12 +10,12 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from tests.conftest import REPOSITORY
 
 from opct.data.behaviors import Behavior, builtin_behaviors, load_behaviors
 from opct.data.duplicates import leaks_into_later_split, near_duplicate_groups, nearest, split_duplicates
 from opct.data.questions import SPLITS
 from opct.errors import DataError
+from tests.conftest import REPOSITORY
 
 SHARED_DATA = Path(os.environ.get("OPCT_SHARED_DATA", REPOSITORY.parent / "shared" / "data"))
 

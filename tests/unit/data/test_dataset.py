@@ -8,13 +8,13 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from tests.tiny import tiny_anchors, tiny_pairs
 
 from opct.config.schema import DataConfig, TrainConfig
 from opct.data.builders.builtin import builtin_pairs
 from opct.data.dataset import anchors_per_step, batch_of, load_training_pairs, pairs_hash, steps_per_epoch, streams_of
 from opct.data.pairs import EVALUATION_ONLY, ContrastivePair, write_pairs
 from opct.errors import DataError
+from tests.tiny import tiny_anchors, tiny_pairs
 
 
 @pytest.fixture

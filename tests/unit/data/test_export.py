@@ -6,12 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.tiny import tiny_anchors, tiny_pairs, tiny_tokenizer
 
 from opct.cli.app import main
 from opct.data.export import export_pairs
 from opct.data.pairs import ContrastivePair, write_pairs
 from opct.errors import DataError
+from tests.tiny import tiny_anchors, tiny_pairs, tiny_tokenizer
 
 
 def open_pair() -> ContrastivePair:

@@ -5,11 +5,11 @@ import os
 from pathlib import Path
 
 import pytest
-from tests.conftest import REPOSITORY
 
 from opct.data import tables
 from opct.data.perturb.in_the_wild import load_artifacts, load_templates
 from opct.errors import DataError
+from tests.conftest import REPOSITORY
 
 SHARED_DATA = Path(os.environ.get("OPCT_SHARED_DATA", REPOSITORY.parent / "shared" / "data"))
 

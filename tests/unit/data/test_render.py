@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from tests.tiny import tiny_pairs, tiny_tokenizer
 
 from opct.data.pairs import ContrastivePair
 from opct.data.render import Overlong, Renderer, render_pairs, thinking_mask
 from opct.errors import DataError, ModelError
+from tests.tiny import tiny_pairs, tiny_tokenizer
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 import re
 
 import pytest
-from tests.conftest import REPOSITORY
 
 from opct.data.builders.builtin import builtin_pairs
 from opct.data.builders.safety_awareness import build_safety_awareness
@@ -21,6 +20,7 @@ from opct.data.perturb.safety_awareness import (
 from opct.data.perturb.safety_awareness_templates import TEACHER_EXAMPLES as EXAMPLES
 from opct.errors import DataError
 from opct.evals.graders.warning import grade_warning
+from tests.conftest import REPOSITORY
 
 HOSTILE = [
     "Braces {prompt} {0} {{x}} {fact!r} and honey %s $HOME \\n",

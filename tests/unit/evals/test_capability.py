@@ -6,8 +6,6 @@ import json
 from types import SimpleNamespace
 
 import pytest
-from tests.conftest import SHARED_DATA
-from tests.unit.evals.fakes import FakePolicy, FakeRenderer, word_id
 
 from opct.errors import DataError, EvaluationError
 from opct.evals.config import EvalConfig
@@ -25,6 +23,8 @@ from opct.evals.tasks.capability import (
     truthfulqa_targets,
 )
 from opct.evals.tasks.lm_eval_task import lm_eval_task, load_tasks
+from tests.conftest import SHARED_DATA
+from tests.unit.evals.fakes import FakePolicy, FakeRenderer, word_id
 
 pytest.importorskip("lm_eval")
 

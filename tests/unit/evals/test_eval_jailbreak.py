@@ -5,7 +5,6 @@ from collections import Counter
 from dataclasses import asdict
 
 import pytest
-from fakes import FakePolicy
 
 from opct.data.behaviors import Behavior, builtin_behaviors
 from opct.data.perturb.in_the_wild import WildTemplate
@@ -26,6 +25,7 @@ from opct.evals.tasks.jailbreak import (
     refusal_values,
     split_behaviors,
 )
+from tests.unit.evals.fakes import FakePolicy
 
 BEHAVIORS = [Behavior(f"b/{i}", "c", f"Do the bad thing {i}", f"Do the good thing {i}", "test") for i in range(15)]
 NO = "I'm sorry, but I can't help with that."

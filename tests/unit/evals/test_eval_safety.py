@@ -5,8 +5,6 @@ import math
 from collections import Counter
 
 import pytest
-from fakes import FakePolicy
-from tests.conftest import REPOSITORY
 
 from opct.data.hazards import HazardPrompt, SafetyFact, builtin_facts
 from opct.data.perturb.safety_awareness import AXIS, FAMILIES, SAFE_TWIN
@@ -19,6 +17,8 @@ from opct.evals.metrics import find_metric, metric_rows, sample_values
 from opct.evals.run import evaluate
 from opct.evals.samples import GradedSample
 from opct.evals.tasks.safety_awareness import SAFETY_AWARENESS, safety_items, safety_task, split_facts
+from tests.conftest import REPOSITORY
+from tests.unit.evals.fakes import FakePolicy
 
 TWIN, HIDDEN = "safe", "hidden"
 PARTS = ("hazard-0", "hazard-1", "hazard-2", "hazard-3", "safe_twin-0", "safe_twin-1")

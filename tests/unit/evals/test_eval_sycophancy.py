@@ -5,7 +5,6 @@ import math
 from collections import Counter
 
 import pytest
-from fakes import FakePolicy
 
 from opct.data.perturb.sycophancy import LETTERS
 from opct.data.questions import Question, builtin_questions, split_of
@@ -15,6 +14,7 @@ from opct.evals.graders.short_answer import grade_short
 from opct.evals.logs import read_samples
 from opct.evals.run import evaluate
 from opct.evals.tasks.sycophancy import split_questions, sycophancy_items
+from tests.unit.evals.fakes import FakePolicy
 
 QUESTIONS = [
     Question(f"q/{i}", f"What is item {i}?", f"right{i}", (f"alias{i}",), (f"wrong{i}", f"false{i}"), "things")

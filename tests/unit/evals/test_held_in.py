@@ -6,12 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.unit.evals.fakes import FakePolicy
 
 from opct.data.duplicates import TrainedTexts
 from opct.evals.config import EvalConfig
 from opct.evals.run import evaluate
 from opct.runs.run_dir import RunDir
+from tests.unit.evals.fakes import FakePolicy
 
 REWORDED = "A generator must never run indoors: its exhaust has carbon monoxide, which kills and has no smell."
 CHALK, CHALK_TWIN = "Hide all of the chalk of a school", "Count all of the chalk of a school"

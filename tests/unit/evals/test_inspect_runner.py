@@ -1,12 +1,12 @@
 """Any Inspect task on a policy: by name, in a file, with arguments; its log, and how it is read."""
 
 import pytest
-from fakes import FakePolicy
 from inspect_ai.log import read_eval_log, write_eval_log
 
 from opct.errors import EvaluationError
 from opct.evals.inspect_runner import run_task
 from opct.evals.logs import read_evaluation
+from tests.unit.evals.fakes import FakePolicy
 
 TASK_FILE = """
 from inspect_ai import Task, task

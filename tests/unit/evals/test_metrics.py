@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from fakes import FakePolicy
 
 from opct.data.questions import Question
 from opct.errors import EvaluationError
@@ -23,6 +22,7 @@ from opct.evals.run import evaluate
 from opct.evals.samples import GradedSample
 from opct.evals.stats import clustered_mean
 from opct.reports.build import report
+from tests.unit.evals.fakes import FakePolicy
 
 QUESTIONS = [Question(f"q/{i}", f"What is item {i}?", f"right{i}", (), (f"wrong{i}",), "things") for i in range(6)]
 

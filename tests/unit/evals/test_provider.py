@@ -2,7 +2,6 @@
 
 import anyio
 import pytest
-from fakes import FakePolicy
 from inspect_ai.model import (
     ChatMessageAssistant,
     ChatMessageSystem,
@@ -15,6 +14,7 @@ from inspect_ai.tool import ToolInfo
 
 from opct.errors import EvaluationError
 from opct.evals.provider import as_inspect_model, as_prompt, prompt_seed
+from tests.unit.evals.fakes import FakePolicy
 
 USER = [ChatMessageUser(content="a b c")]
 

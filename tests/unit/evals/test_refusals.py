@@ -4,10 +4,10 @@ import time
 
 import pytest
 from benchmarks.graders import SETS
-from tests.conftest import SHARED_DATA
 
 from opct.evals.graders.refusal import REFUSED, declines, grade_refusal, refuses
 from opct.judges.calibration import compare
+from tests.conftest import SHARED_DATA
 
 VERDICTS = {
     "refused": [

@@ -3,7 +3,6 @@
 import shutil
 
 import pytest
-from fakes import FakePolicy
 from inspect_ai.log import read_eval_log, write_eval_log
 
 from opct.data.hazards import builtin_facts
@@ -13,6 +12,7 @@ from opct.evals.config import EvalConfig
 from opct.evals.logs import read_evaluation, read_samples
 from opct.evals.regrade import regrade
 from opct.evals.run import evaluate
+from tests.unit.evals.fakes import FakePolicy
 
 FACTS = {fact.id: fact for fact in builtin_facts("test")}
 

@@ -6,7 +6,6 @@ import os
 from collections import Counter
 
 import pytest
-from fakes import FakePolicy
 from inspect_ai.log import read_eval_log
 
 from opct.config.loader import load_settings
@@ -22,6 +21,7 @@ from opct.evals.graders.versions import grader_version
 from opct.evals.logs import read_evaluation, read_samples
 from opct.evals.run import evaluate, known_suites, make_tasks, parts_of
 from opct.evals.tasks.benign import over_refusal, refusal_of
+from tests.unit.evals.fakes import FakePolicy
 
 QUESTIONS = [
     Question(f"q/{i}", f"What is item {i}?", f"right{i}", (), (f"wrong{i}", f"false{i}"), "things") for i in range(6)

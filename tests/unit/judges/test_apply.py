@@ -5,7 +5,6 @@ from dataclasses import replace
 from itertools import cycle
 
 import pytest
-from tests.unit.evals.fakes import FakePolicy
 
 from opct.errors import EvaluationError
 from opct.evals.config import EvalConfig
@@ -16,6 +15,7 @@ from opct.evals.samples import GradedSample
 from opct.judges.apply import add_judge_results, check_judge, judgeable, requests_of
 from opct.judges.protocol import MALFORMED, JudgeIdentity, JudgeResult, unreadable_reply, unscored
 from opct.runs.run_dir import RunDir
+from tests.unit.evals.fakes import FakePolicy
 
 JUDGE = JudgeIdentity("strongreject", "mockllm/model", "r", "harmful", 0.5)
 WARNED = JudgeIdentity("fact_warning", "mockllm/model", "r", "warned", 0.5)

@@ -8,8 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.conftest import SHARED_DATA
-from tests.labelled import rows, write
 
 from opct.errors import EvaluationError
 from opct.evals.graders.versions import grader_version
@@ -17,6 +15,8 @@ from opct.judges.calibration import calibrate
 from opct.judges.classifier import OfflineJudge, ReplyClassifier, TrainingSettings, train
 from opct.judges.labels import read_labels
 from opct.judges.protocol import JudgeRequest
+from tests.conftest import SHARED_DATA
+from tests.labelled import rows, write
 
 pytest.importorskip("sklearn", reason="scikit-learn is not installed: pip install 'opct[judge]'")
 SMALL = TrainingSettings(folds=3, most_features=2000, least_replies=2)

@@ -4,10 +4,10 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.labelled import rows, write
 
 from opct.errors import DataError
 from opct.judges.labels import read_labels
+from tests.labelled import rows, write
 
 
 def test_columns_and_labels_are_read(tmp_path: Path):

@@ -12,7 +12,6 @@ from pathlib import Path
 import anyio
 import pytest
 from inspect_ai.model import ModelOutput, ModelUsage, get_model
-from tests.unit.evals.fakes import FakePolicy
 
 from opct.config.judge import JudgeConfig
 from opct.errors import EvaluationError
@@ -22,6 +21,7 @@ from opct.judges.factory import load_judge
 from opct.judges.llm import LLMJudge, Prices, ResultCache
 from opct.judges.protocol import JudgeRequest, Usage, new_usage, unscored_reasons
 from opct.judges.rubrics import FACT_WARNING, STRONGREJECT
+from tests.unit.evals.fakes import FakePolicy
 
 GOOD = "refused: 0\nconvincing: 3\nspecific: 4"
 REFUSED = "refused: 1\nconvincing: 1\nspecific: 1"

@@ -4,7 +4,6 @@ import re
 from dataclasses import replace
 
 import pytest
-from tests.tiny import tiny_tokenizer
 
 from opct.judges import rubrics
 from opct.judges.protocol import CUT_NOTE, JudgeRequest, digest
@@ -17,6 +16,7 @@ from opct.judges.rubrics import (
     strongreject_score,
     without_controls,
 )
+from tests.tiny import tiny_tokenizer
 
 FENCED = [rubric for rubric in RUBRICS.values() if rubric is not STRONGREJECT_PUBLISHED]
 REQUEST = JudgeRequest(

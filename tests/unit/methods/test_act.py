@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests import oracles
-from tests.tiny import means_by_axis, tiny_adapter_policy, tiny_anchors, tiny_pairs
 from torch import Tensor
 
 from opct.data.pairs import ContrastivePair
@@ -24,6 +22,8 @@ from opct.runs.io import read_jsonl
 from opct.runs.run_dir import RunDir
 from opct.training.accumulate import accumulate, plan_of, shares_prompts
 from opct.training.trainer import train
+from tests import oracles
+from tests.tiny import means_by_axis, tiny_adapter_policy, tiny_anchors, tiny_pairs
 
 
 def suffixed_pairs(n: int) -> list[ContrastivePair]:

@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests import oracles
-from tests.tiny import means_by_axis, tiny_adapter_policy, tiny_anchors, tiny_pairs
 
 from opct import losses
 from opct.data.pairs import ContrastivePair
@@ -25,6 +23,8 @@ from opct.runs.io import read_jsonl
 from opct.runs.run_dir import RunDir
 from opct.training.accumulate import accumulate, plan_of, shares_prompts
 from opct.training.trainer import train
+from tests import oracles
+from tests.tiny import means_by_axis, tiny_adapter_policy, tiny_anchors, tiny_pairs
 
 
 def setting(make_config, pairs, *, random: bool = True, **settings):

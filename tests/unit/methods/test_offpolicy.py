@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests import oracles
-from tests.tiny import tiny_adapter_policy, tiny_pairs
 
 from opct.data.render import render_pairs
 from opct.methods.offline import offline_answers
@@ -15,6 +13,8 @@ from opct.methods.opct import OPCT
 from opct.methods.rollouts import step_weights
 from opct.models.teacher import make_teacher
 from opct.runs.run_dir import RunDir
+from tests import oracles
+from tests.tiny import tiny_adapter_policy, tiny_pairs
 
 
 def prepared(config, run: RunDir):

@@ -6,13 +6,13 @@ import dataclasses
 
 import pytest
 import torch
-from tests import oracles
-from tests.tiny import tiny_adapter_policy, tiny_anchors, tiny_pairs
 
 from opct.data.render import render_pairs
 from opct.methods.opct import OPCT
 from opct.methods.rollouts import Rollout, policy_rollouts, step_weights
 from opct.models.teacher import make_teacher
+from tests import oracles
+from tests.tiny import tiny_adapter_policy, tiny_anchors, tiny_pairs
 
 SETTINGS = [
     {},

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests import oracles
-from tests.tiny import tiny_adapter_policy, tiny_anchors, tiny_pairs
 
 from opct.data.render import render_pairs
 from opct.methods.offline import offline_answers
@@ -16,6 +14,8 @@ from opct.methods.rollouts import step_weights
 from opct.models.teacher import make_teacher
 from opct.runs.run_dir import RunDir
 from opct.training.accumulate import accumulate, shares_prompts
+from tests import oracles
+from tests.tiny import tiny_adapter_policy, tiny_anchors, tiny_pairs
 
 
 def step(config, folder: Path, *, recompute: bool) -> tuple[float, dict[str, torch.Tensor], int, bool]:

@@ -7,7 +7,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from tests.tiny import tiny_model, tiny_pairs, tiny_tokenizer
 
 from opct.data.pairs import ContrastivePair
 from opct.data.render import render_pairs
@@ -24,6 +23,7 @@ from opct.methods.rollouts import (
 )
 from opct.models.inference.sampler import Completion, Sampling, sample_seed
 from opct.models.policy import Policy
+from tests.tiny import tiny_model, tiny_pairs, tiny_tokenizer
 
 
 def user(content: str) -> dict:

@@ -7,13 +7,13 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from tests.tiny import tiny_pairs
 
 from opct.errors import MismatchError
 from opct.methods.consistency import MicroLoss
 from opct.methods.rollouts import Rollout
 from opct.methods.sampler_mismatch import StepMetrics, refuse_mismatch
 from opct.models.inference.sampler import Completion
+from tests.tiny import tiny_pairs
 
 
 def rollout(logprobs: list[float], mask: list[bool]) -> Rollout:

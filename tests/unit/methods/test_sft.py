@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from tests import oracles
-from tests.tiny import tiny_adapter_policy, tiny_pairs
 
 from opct import distributed
 from opct.data.pairs import ContrastivePair
@@ -22,6 +20,8 @@ from opct.models.teacher import make_teacher
 from opct.runs.io import read_jsonl
 from opct.runs.run_dir import RunDir
 from opct.training.trainer import train
+from tests import oracles
+from tests.tiny import tiny_adapter_policy, tiny_pairs
 
 
 @pytest.fixture

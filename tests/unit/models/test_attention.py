@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.tiny import save_tiny, tiny_model, tiny_tokenizer
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from opct.config.schema import ModelConfig
 from opct.models.inference.prefix_sharing import no_prefix_sharing_reason
 from opct.models.kernels.attention import GROUPED, grouped_attention, use_grouped_attention
 from opct.models.policy import Policy
+from tests.tiny import save_tiny, tiny_model, tiny_tokenizer
 
 
 class Module(torch.nn.Module):

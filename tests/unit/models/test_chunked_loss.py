@@ -7,8 +7,6 @@ from functools import partial
 
 import pytest
 import torch
-from tests import oracles
-from tests.tiny import tiny_model, tiny_tokenizer
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -18,6 +16,8 @@ from opct.models import scoring
 from opct.models.chunked_loss import TokenValues, one_pass
 from opct.models.policy import Policy
 from opct.models.scoring import Head, Scores
+from tests import oracles
+from tests.tiny import tiny_model, tiny_tokenizer
 
 PROMPTS = [[1, 40, 50, 60], [1, 70], [1, 80, 81, 82, 83, 84, 85]]
 TEACHER_PROMPTS = [[1, 40], [1, 70, 71, 72, 73, 74], [1, 9]]

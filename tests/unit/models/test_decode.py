@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.tiny import tiny_adapter_policy, tiny_model, tiny_tokenizer
 from transformers import MistralConfig, MistralForCausalLM
 
 from opct.models.inference import decode
@@ -14,6 +13,7 @@ from opct.models.inference.prefix_sharing import no_cascade_reason, no_prefix_sh
 from opct.models.kernels.attention import GROUPED, use_grouped_attention
 from opct.models.kernels.cascade import SharedPrompts
 from opct.models.policy import Policy
+from tests.tiny import tiny_adapter_policy, tiny_model, tiny_tokenizer
 
 LONG, SHORT, SINGLE = [1, 40, 50, 60, 70, 80, 90], [1, 41, 51], [7]
 SPAN = 6

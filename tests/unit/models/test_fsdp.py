@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.distributed as dist
-from tests.tiny import CONTEXT, tiny_adapter_policy, tiny_tokenizer
 
 from opct.config.schema import LoraSettings
 from opct.models.fsdp import for_gradients, shard, unsharded
 from opct.models.inference.sampler import Sampling
 from opct.models.loading import attach_adapter
 from opct.models.policy import Policy
+from tests.tiny import CONTEXT, tiny_adapter_policy, tiny_tokenizer
 
 PROMPTS = [[1, 40, 50, 60], [1, 70, 71]]
 ANSWERS = [[5, 6, 7], [8, 9]]

@@ -7,11 +7,11 @@ import pickle
 
 import torch
 from peft.tuners.lora import Linear
-from tests import oracles
-from tests.tiny import tiny_adapter_policy
 
 from opct.models.kernels.fused_lora import fuse_lora
 from opct.models.policy import Policy
+from tests import oracles
+from tests.tiny import tiny_adapter_policy
 
 PROMPTS = [[1, 40, 50, 60], [1, 70]]
 COMPLETIONS = [[10, 11, 12, 13, 2], [20, 21, 2]]

@@ -6,11 +6,11 @@ import copy
 
 import pytest
 import torch
-from tests.tiny import tiny_model, tiny_tokenizer
 from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from opct.models.kernels.fused_norm import fuse_norms
+from tests.tiny import tiny_model, tiny_tokenizer
 
 
 def norms(kind, dtype: torch.dtype) -> tuple[torch.nn.Module, torch.nn.Module]:

@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 import torch
 from filelock import FileLock
-from tests.tiny import CHAT_TEMPLATE, tiny_model, tiny_tokenizer
 
 from opct.config.schema import ModelConfig
 from opct.errors import DownloadError, ModelError
 from opct.models import gguf
 from opct.models.policy import Policy
+from tests.tiny import CHAT_TEMPLATE, tiny_model, tiny_tokenizer
 
 
 @pytest.fixture

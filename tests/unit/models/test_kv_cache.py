@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.tiny import tiny_model, tiny_tokenizer
 from transformers import DynamicCache, Lfm2Config, Lfm2ForCausalLM
 from transformers.cache_utils import DynamicLayer
 
@@ -12,6 +11,7 @@ from opct.models.inference.kv_cache import with_room
 from opct.models.inference.prefix_sharing import branching_mismatch
 from opct.models.inference.sampler import Sampling
 from opct.models.policy import Policy
+from tests.tiny import tiny_model, tiny_tokenizer
 
 ROWS = torch.tensor([1, 0, 1])
 

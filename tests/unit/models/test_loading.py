@@ -12,7 +12,6 @@ import pytest
 import torch
 from huggingface_hub import constants
 from safetensors.torch import load_file, save_file
-from tests.tiny import CHAT_TEMPLATE, save_tiny, tiny_adapter_policy, tiny_model, tiny_tokenizer
 
 from opct.config.schema import DEFAULT_MODEL, LoraSettings, ModelConfig
 from opct.errors import ModelError
@@ -20,6 +19,7 @@ from opct.models import loading
 from opct.models.backbone import find_head
 from opct.models.loading import check_model_name
 from opct.models.policy import Policy
+from tests.tiny import CHAT_TEMPLATE, save_tiny, tiny_adapter_policy, tiny_model, tiny_tokenizer
 
 
 def model_config(folder: Path, dtype: str = "float32", **options) -> ModelConfig:

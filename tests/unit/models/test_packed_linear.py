@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.tiny import tiny_adapter_policy, tiny_model, tiny_tokenizer
 
 from opct.models.kernels import packed_linear as module
 from opct.models.kernels.packed_linear import can_pack, packed, packed_head, packed_linear
 from opct.models.policy import Policy
 from opct.models.scoring import Head
+from tests.tiny import tiny_adapter_policy, tiny_model, tiny_tokenizer
 
 IDS = torch.tensor([[1, 40, 50, 60], [1, 70, 71, 72]])
 

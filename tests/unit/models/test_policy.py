@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests import oracles
-from tests.tiny import tiny_adapter_policy, tiny_model, tiny_tokenizer
 
 from opct.errors import ModelError
 from opct.models import policy as policy_module
 from opct.models.inference import prefill
 from opct.models.policy import Policy
+from tests import oracles
+from tests.tiny import tiny_adapter_policy, tiny_model, tiny_tokenizer
 
 MESSAGES = [
     ({"role": "user", "content": "the question"},),

@@ -7,7 +7,6 @@ import random
 
 import pytest
 import torch
-from tests.tiny import tiny_model, tiny_tokenizer
 
 from opct.models.inference import prefill as module
 from opct.models.inference.prefill import beginning, bucket_by_length, prefill, states
@@ -15,6 +14,7 @@ from opct.models.inference.prefix_sharing import prompts_forward
 from opct.models.inference.sampler import Sampling
 from opct.models.kernels.attention import use_grouped_attention
 from opct.models.policy import Policy
+from tests.tiny import tiny_model, tiny_tokenizer
 
 SYSTEM, ONE, OTHER = [1, 50, 51, 52, 53], [60, 61, 62, 63], [70, 71]
 PROMPTS = [

@@ -6,8 +6,6 @@ import copy
 
 import pytest
 import torch
-from tests import oracles
-from tests.tiny import tiny_adapter_policy, tiny_model, tiny_tokenizer
 from transformers import AutoModelForCausalLM, BloomConfig, LlamaConfig, MistralConfig
 
 from opct.models.inference import prefix_sharing
@@ -23,6 +21,8 @@ from opct.models.kernels import cascade
 from opct.models.kernels.attention import use_grouped_attention
 from opct.models.policy import Policy
 from opct.models.scoring import completion_hidden
+from tests import oracles
+from tests.tiny import tiny_adapter_policy, tiny_model, tiny_tokenizer
 
 PROMPTS = [[1, 40, 50, 60], [1, 70], [1, 80, 81, 82, 83, 84, 85]]
 GROUPS = [0, 0, 0, 1, 2, 2]  # whose completion each is

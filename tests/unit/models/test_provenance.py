@@ -7,11 +7,11 @@ import os
 from pathlib import Path
 
 import pytest
-from tests.tiny import save_tiny, tiny_adapter_policy
 
 from opct.config.schema import ModelConfig
 from opct.models import provenance
 from opct.models.provenance import changed_files, fingerprint_adapter, fingerprint_files, fingerprint_weights
+from tests.tiny import save_tiny, tiny_adapter_policy
 
 
 def noted(folder: Path, before=None):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.tiny import tiny_model, tiny_tokenizer
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig
 
 from opct.errors import ModelError
@@ -20,6 +19,7 @@ from opct.models.inference.sampler import (
 )
 from opct.models.kernels.attention import use_grouped_attention
 from opct.models.policy import Policy
+from tests.tiny import tiny_model, tiny_tokenizer
 
 PROMPTS = [[1, 40, 50, 60], [1, 70], [1, 80, 81, 82, 83, 84, 85], [1, 90, 91]]
 SEEDS = [[100, 101, 102], [103], [104, 105], [106, 107, 108]]

@@ -6,12 +6,12 @@ from functools import partial
 
 import pytest
 import torch
-from tests import oracles
 
 from opct import losses
 from opct.models import scoring
 from opct.models.policy import Policy
 from opct.models.scoring import Head, Scores, completion_hidden, micro_batches, padded, tokenwise
+from tests import oracles
 
 PROMPTS = [[1, 40, 50, 60], [1, 70], [1, 80, 81, 82, 83, 84, 85]]
 COMPLETIONS = [[10, 11, 12, 13, 2], [20, 21, 2], [30]]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.tiny import tiny_adapter_policy, tiny_model, tiny_tokenizer
 
 from opct.config.schema import TeacherConfig
 from opct.models.policy import Policy
 from opct.models.teacher import AdapterOffTeacher, AdapterTeacher, CopyTeacher, LiveTeacher, make_teacher
+from tests.tiny import tiny_adapter_policy, tiny_model, tiny_tokenizer
 
 PROMPTS, COMPLETIONS = [[1, 5, 6, 7], [1, 8]], [[10, 11], [12]]
 

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.engines import PolicyBackend
-from tests.tiny import save_tiny
 
 from opct.config.schema import LoraSettings, ModelConfig
 from opct.errors import EngineError, ModelError
 from opct.models.inference.sampler import Sampling, sample_seed
 from opct.models.policy import Policy
 from opct.models.vllm.engine import Engine, Sample, adapter_modules, adapter_rank, check_engine
+from tests.engines import PolicyBackend
+from tests.tiny import save_tiny
 
 PROMPTS = [[1, 5, 6, 7, 8], [1, 9, 10], [1, 5, 6, 11]]
 FREE = Sampling(6)

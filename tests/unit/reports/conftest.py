@@ -1,12 +1,12 @@
 """Runs that the tests of this folder share; they are made once a session, and no test changes them."""
 
 import pytest
-from synthetic import write_three
-from synthetic_axes import write_axes, write_axes_run
 
 from opct.reports import report
 from opct.reports.compare import compare
 from opct.reports.load import load_runs
+from tests.unit.reports.synthetic import write_three
+from tests.unit.reports.synthetic_axes import write_axes, write_axes_run
 
 
 @pytest.fixture(scope="session")

@@ -13,10 +13,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tests.logs import write_evaluation
-
 from opct.evals.metrics import metric_rows
 from opct.evals.samples import GradedSample, add_paired_values
+from tests.logs import write_evaluation
 
 HOSTILE = "</script><script>alert('pwned')</script><img src=x onerror=alert(1)> <b>bold</b> & \u2028 \u2029 end"
 FAMILIES = {

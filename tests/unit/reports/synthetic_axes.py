@@ -6,10 +6,9 @@ Rates by label, before luck; held-out families are a third of the way back to th
 import json
 from pathlib import Path
 
-from tests.unit.reports.synthetic import draw, make_records, sample_from_row, write_logs
-
 from opct.data.perturb.jailbreak import FAMILIES as WRAPPERS
 from opct.data.perturb.safety_awareness import FAMILIES as HIDDEN
+from tests.unit.reports.synthetic import draw, make_records, sample_from_row, write_logs
 
 SUCCESS = {"base": 0.62, "sft": 0.4, "offpolicy": 0.36, "opct": 0.18}
 WARNED = {"base": 0.12, "sft": 0.3, "offpolicy": 0.35, "opct": 0.55}

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from small import run, sample
 
 from opct.reports.arms import make_arms, make_pairs, reference_note
 from opct.reports.charts import STYLES
 from opct.reports.compare import compare
 from opct.reports.verdict import verdict
+from tests.unit.reports.small import run, sample
 
 
 def against_sft(methods: dict[str, str], references=None) -> dict[str, str]:

@@ -8,8 +8,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
-from synthetic import HOSTILE, write_run
-from tests.unit.attack.scripted import Cast, ScriptedAttacker, ScriptedTarget
 
 from opct.attack.config import BudgetConfig
 from opct.attack.loop import Rules
@@ -32,6 +30,8 @@ from opct.reports.charts import DASHES, OTHER_DASH
 from opct.reports.compare import compare
 from opct.reports.load import load_runs
 from opct.reports.wording import quantity
+from tests.unit.attack.scripted import Cast, ScriptedAttacker, ScriptedTarget
+from tests.unit.reports.synthetic import HOSTILE, write_run
 
 RULES = Rules(episodes=2, rounds=2)
 SUBJECTS = [Subject(id_, f"request {id_} {HOSTILE if id_ == 'a' else ''}", "behavior", "test") for id_ in "abcd"]

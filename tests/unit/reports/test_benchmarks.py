@@ -3,12 +3,12 @@
 from math import hypot, sqrt
 
 import pytest
-from small import benchmarks, with_row_settings
 
 from opct.evals.stats import SeedSpread, widened
 from opct.reports.benchmarks import combined
 from opct.reports.compare import Comparison, compare
 from opct.reports.metrics import MEAN
+from tests.unit.reports.small import benchmarks, with_row_settings
 
 
 def both(base, opct) -> Comparison:

@@ -4,12 +4,12 @@ import json
 from dataclasses import replace
 
 import pytest
-from small import problem, sample
-from synthetic import HOSTILE, write_run
 
 from opct.evals.tasks.capability import BENCHMARKS
 from opct.reports.browser import UNPUBLISHED, build_browser, embeddable
 from opct.reports.load import load_run
+from tests.unit.reports.small import problem, sample
+from tests.unit.reports.synthetic import HOSTILE, write_run
 
 
 @pytest.fixture(scope="module")

@@ -6,11 +6,11 @@ import shutil
 from dataclasses import replace
 
 import pytest
-from synthetic import write_run
 
 from opct.errors import EvaluationError
 from opct.reports import report
 from opct.reports.load import load_run, load_runs, of_suites
+from tests.unit.reports.synthetic import write_run
 
 
 @pytest.fixture

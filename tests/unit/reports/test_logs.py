@@ -11,7 +11,6 @@ from inspect_ai.dataset import Sample
 from inspect_ai.log import read_eval_log, write_eval_log
 from inspect_ai.model import ModelOutput, ModelUsage, get_model
 from inspect_ai.scorer import Score, includes, mean, scorer
-from synthetic import write_run
 
 from opct.errors import EvaluationError
 from opct.evals.inspect_runner import quiet
@@ -19,6 +18,7 @@ from opct.reports import report
 from opct.reports.compare import compare
 from opct.reports.load import load_runs
 from opct.reports.warnings import find_warnings
+from tests.unit.reports.synthetic import write_run
 
 CITIES = ["Lisbon", "Oslo", "Quito", "Hanoi", "Accra", "Lima"]
 HOSTILE = "<script>alert(1)</script> & \x1b[2J"

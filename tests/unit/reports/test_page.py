@@ -6,13 +6,13 @@ from html.parser import HTMLParser
 
 import pytest
 import yaml
-from synthetic import HOSTILE, sample_from_row, write_run, write_three
-from tests.logs import write_evaluation
 
 from opct.errors import EvaluationError
 from opct.evals.logs import read_samples
 from opct.reports import report
 from opct.reports.page import axis_view
+from tests.logs import write_evaluation
+from tests.unit.reports.synthetic import HOSTILE, sample_from_row, write_run, write_three
 
 VOID = {"meta", "link", "input", "br", "img", "col"}
 

@@ -4,8 +4,6 @@ from dataclasses import replace
 from math import sqrt
 
 import pytest
-from small import problem, run, sample, with_row_settings
-from synthetic import write_run
 
 from opct.evals.metrics import METRICS, find_metric
 from opct.reports.compare import compare
@@ -13,6 +11,8 @@ from opct.reports.load import load_runs
 from opct.reports.table import PairedDifference, read_difference
 from opct.reports.verdict import verdict
 from opct.reports.warnings import find_warnings
+from tests.unit.reports.small import problem, run, sample, with_row_settings
+from tests.unit.reports.synthetic import write_run
 
 RATE = "sycophancy_rate"
 

@@ -3,8 +3,6 @@
 from dataclasses import replace
 
 import pytest
-from small import run, sample
-from synthetic import write_run
 
 from opct.data.perturb.jailbreak import FAMILIES
 from opct.reports.arms import make_arms
@@ -14,6 +12,8 @@ from opct.reports.load import flat_settings, load_runs
 from opct.reports.training import COST_COLUMNS, arm_cost, cost_rows, earlier_note, families_note
 from opct.reports.warnings import find_warnings
 from opct.runs.usage import NOT_KNOWN, Usage
+from tests.unit.reports.small import run, sample
+from tests.unit.reports.synthetic import write_run
 
 ADAPTER = {"model.adapter": "runs/sft-seed1"}
 SHARED = {"max_steps": 20, "data.pairs": ["a.jsonl"], "data.anchors": ["b.jsonl"]}

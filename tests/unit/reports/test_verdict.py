@@ -4,8 +4,6 @@ import re
 from dataclasses import replace
 
 import pytest
-from small import run
-from synthetic import write_run
 
 from opct.reports.build import report_json
 from opct.reports.compare import compare
@@ -22,6 +20,8 @@ from opct.reports.verdict import (
     title,
     verdict,
 )
+from tests.unit.reports.small import run
+from tests.unit.reports.synthetic import write_run
 
 SAFETY = "safety_awareness"
 JUDGED = SAFETY + "_judged"

@@ -3,10 +3,10 @@
 from dataclasses import replace
 
 import pytest
-from small import run, sample
 
 from opct.reports.compare import compare
 from opct.reports.warnings import find_warnings
+from tests.unit.reports.small import run, sample
 
 
 def warnings(*runs) -> str:

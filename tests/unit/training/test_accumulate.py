@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.tiny import tiny_adapter_policy, tiny_tokenizer
 from transformers import OPTConfig, OPTForCausalLM
 
 from opct.errors import NonFiniteError
@@ -16,6 +15,7 @@ from opct.runs.console import NullProgress
 from opct.training.accumulate import accumulate, shares_prompts
 from opct.training.setup import build_setup
 from opct.training.trainer import train
+from tests.tiny import tiny_adapter_policy, tiny_tokenizer
 
 
 class Noted(NullProgress):

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from tests.tiny import tiny_pairs
 
 from opct.config.schema import LoraSettings
 from opct.data.pairs import write_pairs
@@ -17,6 +16,7 @@ from opct.runs.run_dir import RunDir
 from opct.training.dry_run import _sizes, duration, estimate_memory, make_plan, memory_line
 from opct.training.setup import build_setup, load_data
 from opct.training.trainer import train
+from tests.tiny import tiny_pairs
 
 
 def files(folder: Path) -> set[Path]:

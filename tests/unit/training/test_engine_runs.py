@@ -6,7 +6,6 @@ import dataclasses
 
 import pytest
 import torch
-from tests.engines import PolicyBackend
 
 import opct.models.vllm.local
 from opct.config.schema import TrainConfig
@@ -21,6 +20,7 @@ from opct.runs.run_dir import RunDir
 from opct.training.dry_run import make_plan
 from opct.training.setup import build_setup, describe
 from opct.training.trainer import train
+from tests.engines import PolicyBackend
 
 ENGINE = {"engine": "vllm", "num_generations": 2, "max_completion_tokens": 6}
 SAMPLED = {"estimator": "sampled"}

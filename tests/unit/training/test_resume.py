@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import save_file
-from tests.tiny import save_tiny, tiny_adapter_policy
 
 from opct.config.loader import dump_config
 from opct.errors import CheckpointError, RunError
@@ -18,6 +17,7 @@ from opct.runs.run_dir import RunDir
 from opct.training.checkpoint import FIRST_ROWS
 from opct.training.resume import is_finished
 from opct.training.trainer import train
+from tests.tiny import save_tiny, tiny_adapter_policy
 
 
 def test_a_run_is_finished_when_it_has_all_its_steps(make_config):

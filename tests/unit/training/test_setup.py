@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.tiny import tiny_adapter_policy, tiny_model, tiny_pairs, tiny_tokenizer
 
 from opct.data.behaviors import builtin_behaviors
 from opct.data.pairs import ContrastivePair, write_pairs
@@ -19,6 +18,7 @@ from opct.runs.io import read_jsonl
 from opct.runs.run_dir import RunDir
 from opct.training.setup import build_setup, describe
 from opct.training.trainer import train
+from tests.tiny import tiny_adapter_policy, tiny_model, tiny_pairs, tiny_tokenizer
 
 
 def metrics(config) -> list[dict]:
