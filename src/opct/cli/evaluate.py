@@ -40,7 +40,7 @@ Files = Annotated[
     list[str] | None,
     typer.Option(
         metavar="NAME=FILE",
-        help="Behaviours (jailbreak=FILE), their benign counterparts (jailbreak_twins=FILE), facts "
+        help="Behaviours (jailbreak=FILE), their benign counterparts (jailbreak_counterparts=FILE), facts "
         "(safety_awareness=FILE), a benchmark's problems; repeatable.",
     ),
 ]
