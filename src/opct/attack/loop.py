@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from opct.attack.config import BudgetConfig
 from opct.attack.protocol import (
@@ -135,29 +135,28 @@ class BudgetTracker:
         """Of working, before a resume and since."""
         return self._clock() - self._start
 
+    def _room(self) -> dict[str, int]:
+        """How many more attempts each limit allows."""
+        budget, room = self.budget, {}
+        if budget.max_queries is not None:
+            room["queries"] = budget.max_queries - self.spent.queries
+        if budget.max_tokens is not None and self.most_tokens:
+            room["tokens"] = (budget.max_tokens - self.spent.tokens) // self.most_tokens
+        if budget.max_seconds is not None and self.seconds() >= budget.max_seconds:
+            room["seconds"] = 0
+        return room
+
     def fitting(self, n: int) -> int:
         """How many of `n` attempts fit."""
-        budget, fits = self.budget, n
-        if budget.max_queries is not None:
-            fits = min(fits, budget.max_queries - self.spent.queries)
-        if budget.max_tokens is not None and self.most_tokens:
-            fits = min(fits, (budget.max_tokens - self.spent.tokens) // self.most_tokens)
-        if budget.max_seconds is not None and self.seconds() >= budget.max_seconds:
-            fits = 0
-        return max(fits, 0)
+        return max(0, min([n, *self._room().values()]))
+
+    def exhausted(self) -> str:
+        """The limit that one more attempt would exceed: "queries", "tokens" or "seconds"."""
+        return next(name for name, n in self._room().items() if n <= 0)
 
     def add(self, attempts: Iterable[Attempt]) -> None:
         """Count what a batch took."""
         self.spent = self.spent.plus(attempts, self.seconds())
-
-    def exhausted(self) -> str:
-        """Which limit one more attempt would break: "queries", "tokens" or "seconds"."""
-        budget = self.budget
-        if budget.max_queries is not None and self.spent.queries >= budget.max_queries:
-            return "queries"
-        if budget.max_tokens is not None and self.spent.tokens + self.most_tokens > budget.max_tokens:
-            return "tokens"
-        return "seconds"
 
 
 class EpisodeState:
@@ -227,33 +226,18 @@ class EpisodeState:
         return Observation(subject.id, subject.text, episode, round_, seed, history, tuple(chosen))
 
 
-class Journal(Protocol):
-    """Where attempts are kept."""
+class Journal:
+    """Where attempts are kept; this one keeps nothing."""
 
     def load_round(self, kind: Kind, round_: int) -> list[Attempt]:
         """The attempts of a round that were made before."""
-        ...
-
-    def log_started(self, n: int) -> None:
-        """Note that a batch of so many attempts begins; the note is on the disk when this returns."""
-        ...
-
-    def append(self, attempts: Sequence[Attempt], seconds: float) -> None:
-        """Keep a batch; it is on the disk, whole, when this returns."""
-        ...
-
-
-class NoJournal:
-    """Keeps nothing."""
-
-    def load_round(self, kind: Kind, round_: int) -> list[Attempt]:
         return []
 
     def log_started(self, n: int) -> None:
-        pass
+        """Note that a batch of so many attempts begins; the note is on the disk when this returns."""
 
     def append(self, attempts: Sequence[Attempt], seconds: float) -> None:
-        pass
+        """Keep a batch; it is on the disk, whole, when this returns."""
 
 
 @dataclass(frozen=True)
@@ -294,7 +278,7 @@ def run_episodes(
     Raises:
         EvaluationError: a model or the judge gives no answer; the batches before that are in the journal.
     """
-    journal, progress = journal or NoJournal(), progress or NullProgress()
+    journal, progress = journal or Journal(), progress or NullProgress()
     state = EpisodeState(subjects, rules, pool)
     batches = _Batches(state.kind, attacker, target, scorer, rules, budget, journal, should_stop, progress)
     attempts: list[Attempt] = []
@@ -402,17 +386,16 @@ def query_target(
     if len(prompts) != len(batch):
         raise EvaluationError(f"The attacker gave {len(prompts)} prompts for {len(batch)} episodes: one for each.")
     replies: list[Reply | None] = [None] * len(batch)
-    asked = {i: one.prompt for i, one in enumerate(prompts) if one.prompt is not None}
-    asked = {i: prompt for i, prompt in asked.items() if _fits(target.room(prompt), target.max_tokens)}
+    asked = {}
+    for i, one in enumerate(prompts):
+        room = None if one.prompt is None else target.room(one.prompt)
+        if one.prompt is not None and (room is None or room >= target.max_tokens):
+            asked[i] = one.prompt
     seeds = [sample_seed(rules.seed, "target", batch[i].id, batch[i].episode, batch[i].round) for i in asked]
     if asked:
         for i, reply in zip(asked, target.answer(list(asked.values()), seeds), strict=True):
             replies[i] = reply
     return replies
-
-
-def _fits(room: int | None, max_tokens: int) -> bool:
-    return room is None or room >= max_tokens
 
 
 def score_replies(
@@ -435,46 +418,50 @@ def score_replies(
         for i in to_judge
     ]
     for i, result in zip(to_judge, scorer.judge(kind, requests), strict=True):
-        success = None if result.score is None else result.score >= scorer.threshold(kind)
-        usage = new_usage([result])
         attempts[i] = replace(
-            attempts[i], score=result.score, verdict=result.verdict, is_jailbroken=success, judge_usage=usage
+            attempts[i],
+            score=result.score,
+            verdict=result.verdict,
+            is_jailbroken=None if result.score is None else result.score >= scorer.threshold(kind),
+            judge_usage=new_usage([result]),
         )
     return attempts
 
 
 def _unjudged(kind: Kind, seen: Observation, written: AttackPrompt, reply: Reply | None) -> Attempt:
     """The attempt before it is judged; `verdict` is empty where a judge is to be asked."""
-    return Attempt(
+    reason = TARGET_CONTEXT if written.prompt is not None else written.reason or NO_PROMPT
+    attempt = Attempt(
         kind=kind,
         behavior_id=seen.id,
         episode=seen.episode,
         round=seen.round,
-        prompt=None if reply is None else written.prompt,
-        reply=None if reply is None else reply.text,
-        stop_reason=None if reply is None else reply.stop_reason,
-        score=None,
-        verdict=_unasked(written) if reply is None else _unanswered(reply),
-        is_jailbroken=None,
-        prompt_tokens=0 if reply is None else reply.prompt_tokens,
-        completion_tokens=0 if reply is None else reply.completion_tokens,
+        verdict=f"unasked:{reason}",
         attacker_tokens=written.tokens,
         attacker_prompt_tokens=written.prompt_tokens,
         written=written,
     )
+    if reply is None:
+        return attempt
+    why_not = _nothing_to_judge(reply)
+    return replace(
+        attempt,
+        verdict=f"unscored:{why_not}" if why_not else "",
+        prompt=written.prompt,
+        reply=reply.text,
+        stop_reason=reply.stop_reason,
+        prompt_tokens=reply.prompt_tokens,
+        completion_tokens=reply.completion_tokens,
+    )
 
 
-def _unasked(written: AttackPrompt) -> str:
-    return f"unasked:{TARGET_CONTEXT if written.prompt is not None else written.reason or NO_PROMPT}"
-
-
-def _unanswered(reply: Reply) -> str:
-    """Why no judge is asked about a reply; empty where one is."""
+def _nothing_to_judge(reply: Reply) -> str | None:
+    """Why no judge is asked about a reply; None where one is."""
     ends = {"filtered": TARGET_FILTERED, "rejected": TARGET_REJECTED}
     if reply.stop_reason in ends:
-        return f"unscored:{ends[reply.stop_reason]}"
+        return ends[reply.stop_reason]
     if reply.is_unfinished:
-        return f"unscored:{UNFINISHED_THINKING}"
+        return UNFINISHED_THINKING
     if reply.text.strip():
-        return ""
-    return f"unscored:{TARGET_CONTEXT if reply.stop_reason == 'context' else EMPTY_ANSWER}"
+        return None
+    return TARGET_CONTEXT if reply.stop_reason == "context" else EMPTY_ANSWER

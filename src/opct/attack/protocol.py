@@ -103,10 +103,10 @@ class Attempt:
     """One prompt of one episode, the target's answer and its score.
 
     Attributes:
-        prompt: what the target was asked; None where it was not asked, and `verdict` says "unasked:<reason>".
+        verdict: the judge's, "unscored:<reason>" or "unasked:<reason>".
+        prompt: what the target was asked; None where it was not asked.
         reply: the target's final answer.
         score: the judge's, in [0, 1]; None where it was not asked or not judged.
-        verdict: the judge's, "unscored:<reason>" or "unasked:<reason>".
         is_jailbroken: the score is at or above the threshold; None without a score.
         attacker_tokens: sampled by the attacker; `attacker_prompt_tokens` it read.
         judge_usage: what the judge took for it; nothing for a cached result.
@@ -117,12 +117,12 @@ class Attempt:
     behavior_id: str
     episode: int
     round: int
-    prompt: Prompt | None
-    reply: str | None
-    stop_reason: str | None
-    score: float | None
     verdict: str
-    is_jailbroken: bool | None
+    prompt: Prompt | None = None
+    reply: str | None = None
+    stop_reason: str | None = None
+    score: float | None = None
+    is_jailbroken: bool | None = None
     prompt_tokens: int = 0
     completion_tokens: int = 0
     attacker_tokens: int = 0

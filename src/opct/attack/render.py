@@ -67,23 +67,30 @@ def result_table(out: Path, result: Mapping[str, Any]) -> RenderableType:
     for column in ("value", "95% interval", "n", "left out"):
         table.add_column(column, justify="right")
     for row in result["rows"]:
-        interval = "-" if row["ci_low"] is None else f"{_number(row['ci_low'])} to {_number(row['ci_high'])}"
-        table.add_row(row["metric"], _number(row["value"]), interval, *_counts(row))
-    judge = result["judge"]
+        interval = "-" if row["ci_low"] is None else f"{row['ci_low']:.3f} to {row['ci_high']:.3f}"
+        value = "-" if row["value"] is None else f"{row['value']:.3f}"
+        table.add_row(row["metric"], value, interval, *_counts(row))
+    judge, behaviors = result["judge"], result["behaviors"]
+    n_of = Counter(one["status"] for one in behaviors)
+    statuses = ", ".join(f"{n_of[name]} {name}" for name in ("defended", "jailbroken", "undecided") if n_of[name])
+    private = (
+        "attempts.jsonl and successful_prompts.jsonl in it are" if n_of["jailbroken"] else "attempts.jsonl in it is"
+    )
+    warnings = [*result["warnings"], *([judge["warning"]] if judge["warning"] else [])]
     lines = [
-        _summary(result),
+        f"{pluralize(len(behaviors), 'behaviour')}: {statuses}{undecided_text(result)}. Queries to the first "
+        f"jailbreak, median with its 95% interval: {median_text(result['curve'])}",
         *reply_texts(result),
-        _spent(result["budget"]) + _judged(result["judge_usage"]),
-        *learned_lines(result.get("training")),
+        _cost(result["budget"]["spent"], result["budget"], result["judge_usage"], result["budget"]["limits"]),
+        *training_lines(result.get("training")),
         f"judge: {judge['name']} ({judge['model']}), {judge['label']} from a score of {judge['threshold']:g}",
     ]
-    parts: list[RenderableType] = [table, *(Text(line) for line in lines)]
-    warnings = [*result["warnings"], *([judge["warning"]] if judge["warning"] else [])]
-    parts += [Text(f"warning: {warning}", style="yellow") for warning in warnings]
-    has_successes = any(one["status"] == "jailbroken" for one in result["behaviors"])
-    private = "attempts.jsonl and successful_prompts.jsonl in it are" if has_successes else "attempts.jsonl in it is"
-    parts.append(Text(f"kept: {out} ({private} private)"))
-    return Group(*parts)
+    return Group(
+        table,
+        *map(Text, lines),
+        *(Text(f"warning: {warning}", style="yellow") for warning in warnings),
+        Text(f"kept: {out} ({private} private)"),
+    )
 
 
 def _counts(row: Mapping[str, Any]) -> tuple[str, str]:
@@ -96,76 +103,51 @@ def _counts(row: Mapping[str, Any]) -> tuple[str, str]:
     return pluralize(n, "counterpart") if row["metric"] == "benign_always_refused_rate" else of, left_out
 
 
-def _summary(result: Mapping[str, Any]) -> str:
-    behaviors = result["behaviors"]
-    n_of = Counter(one["status"] for one in behaviors)
-    statuses = ", ".join(f"{n_of[name]} {name}" for name in ("defended", "jailbroken", "undecided") if n_of[name])
-    return (
-        f"{pluralize(len(behaviors), 'behaviour')}: {statuses}{undecided_text(result)}. "
-        f"Queries to the first jailbreak, median with its 95% interval: {median_text(result['curve'])}"
-    )
-
-
-def _spent(budget: Mapping[str, Any]) -> str:
-    limits, spent = budget["limits"], budget["spent"]
+def _cost(
+    spent: Mapping[str, Any], lost: Mapping[str, Any], judge: Mapping[str, int], limits: Mapping[str, Any] | None = None
+) -> str:
+    """What an attack or a training took: queries, tokens, seconds, what was lost to kills, and the judge."""
     parts = []
     for name, unit in (("queries", "queries"), ("tokens", "sampled tokens"), ("seconds", "s")):
-        of = "" if limits[name] is None else f" (limit {limits[name]:,})"
-        parts.append(f"{spent[name]:,.0f} {unit}{of}")
-    return f"spent: {', '.join(parts)}; {spent['prompt_tokens']:,} tokens read" + _lost(budget)
+        limit = (limits or {}).get(name)
+        parts.append(f"{spent[name]:,.0f} {unit}" + ("" if limit is None else f" (limit {limit:,})"))
+    text = f"spent: {', '.join(parts)}; {spent['prompt_tokens']:,} tokens read"
+    if n := lost["queries_cut_short_at_most"]:
+        text += f"; at most {n:,} queries more, whose replies were lost"
+    if any(judge.values()):
+        text += f"; the judge took {judge['calls']:,} calls, read {judge['input_tokens']:,} tokens and wrote "
+        text += f"{judge['output_tokens']:,}"
+    return text
 
 
-def _lost(took: Mapping[str, Any]) -> str:
-    """What kills and failures may have cost besides; empty where nothing was cut short."""
-    n = took["queries_cut_short_at_most"]
-    return f"; at most {n:,} queries more, whose replies were lost" if n else ""
-
-
-def _judged(usage: Mapping[str, int]) -> str:
-    if not any(usage.values()):
-        return ""
-    return (
-        f"; the judge took {usage['calls']:,} calls, read {usage['input_tokens']:,} tokens and wrote "
-        f"{usage['output_tokens']:,}"
-    )
-
-
-def learned_lines(training: Mapping[str, Any] | None) -> list[str]:
+def training_lines(training: Mapping[str, Any] | None) -> list[str]:
     """What the attacker's training took and showed."""
     if training is None:
         return []
-    spent, curve = training["spent"], training["curve"]
-    scored = [row for row in curve if row["reward"] is not None]
-    few, unscored = max(1, len(scored) // 5), training["unscored_episodes"]
-    most = max((row["behaviors"] for row in curve), default=0)
+    curve = [row for row in training["curve"] if row["reward"] is not None]
+    few = max(1, len(curve) // 5)
+    again, cut = training["steps_played_twice"], training["steps_cut_short"]
+    repeated = ", ".join(
+        text
+        for n, text in (
+            (again, f"{pluralize(again, 'step')} played twice ({training['queries_played_twice']:,} queries)"),
+            (cut, f"{pluralize(cut, 'step')} cut short and played again"),
+        )
+        if n
+    )
     return [
-        f"attacker trained in {pluralize(training['steps'], 'step')}, of {pluralize(most, 'behaviour')} each, drawn "
-        f"from {training['trained_on']['n']} others than are attacked: mean score of an episode "
-        f"{_earned('first', scored[:few])}, {_earned('last', scored[-few:])}; "
-        f"{pluralize(unscored, 'episode')} without a score{_again(training)}; spent apart: "
-        f"{pluralize(spent['queries'], 'query', 'queries')}, {pluralize(spent['tokens'], 'sampled token')}, "
-        f"{spent['seconds']:,.0f} s{_lost(training)}{_judged(training['judge_usage'])}"
+        f"attacker trained in {pluralize(training['steps'], 'step')} on {training['trained_on']['n']} other "
+        f"behaviours: mean score of an episode {_mean_reward('first', curve[:few])}, "
+        f"{_mean_reward('last', curve[-few:])}; {pluralize(training['unscored_episodes'], 'episode')} without a score",
+        "training " + _cost(training["spent"], training, training["judge_usage"]),
+        *([f"training after a kill: {repeated}"] if repeated else []),
     ]
 
 
-def _earned(which: str, steps: Sequence[Mapping[str, Any]]) -> str:
+def _mean_reward(which: str, steps: Sequence[Mapping[str, Any]]) -> str:
     """The mean score of the episodes of these steps that have one, and how many these are."""
     n = [row["episodes"] - row["unscored_episodes"] for row in steps]
     if not sum(n):
         return f"- in the {which} step"
     mean = sum(row["reward"] * own for row, own in zip(steps, n, strict=True)) / sum(n)
-    of = "step" if len(steps) == 1 else f"{len(steps)} steps"
-    return f"{mean:.3f} in the {which} {of} (n = {sum(n)})"
-
-
-def _again(training: Mapping[str, Any]) -> str:
-    """What kills had played twice, or cut short; empty where nothing was."""
-    said, cut = "", training["steps_cut_short"]
-    if twice := training.get("steps_played_twice"):
-        queries = pluralize(training["queries_played_twice"], "query", "queries")
-        said = f"; {pluralize(twice, 'step')} after the last checkpoint played twice ({queries})"
-    return said + (f"; {pluralize(cut, 'step')} cut short and played again" if cut else "")
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"
+    return f"{mean:.3f} in the {which} {'step' if len(steps) == 1 else f'{len(steps)} steps'} (n = {sum(n)})"

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from opct.attack import setup
-from opct.attack.config import AttackConfig, Refine
-from opct.attack.grpo import TrainingPlan, check_training, no_learning_signal_warning, plan_training, train_attacker
+from opct.attack.config import AttackConfig
+from opct.attack.config import Refine as RefineConfig
+from opct.attack.grpo import check_training, no_learning_signal_warning, plan_training, train_attacker
 from opct.attack.loop import COMPLETE, BudgetTracker, EpisodesResult, Rules, run_episodes
 from opct.attack.models import LocalModel
-from opct.attack.protocol import Attacker, ChatModel, FewShotExample, Subject
+from opct.attack.protocol import Attacker, Subject
+from opct.attack.refine import Refine
 from opct.attack.results import AttackResult, AttackRun, build_result
-from opct.attack.scoring import Scorer
 from opct.attack.store import AttackDir
 from opct.config.loader import load_settings
-from opct.data.behaviors import Behavior
 from opct.runs.console import NullProgress, Progress, StopRequest
 
 if TYPE_CHECKING:
@@ -65,131 +65,75 @@ def run_attack(
     if not isinstance(config, AttackConfig):
         config = load_attack_config(base=config)
     progress.log(setup.check_target(target, config.target))
+    name = (attacker or config.attacker).name
     behaviors = setup.attacked_behaviors(config)
     pool = setup.load_pool(config, behaviors)
-    folder = AttackDir(out or setup.default_folder(target, (attacker or config.attacker).name))
+    folder = AttackDir(out or setup.default_folder(target, name))
     plan = None if attacker is not None else plan_training(config, behaviors, folder)
-    own = attacker or setup.modelless_attacker(config, behaviors)
+    attacker = attacker or setup.modelless_attacker(config, behaviors)
+    subjects, counterparts = setup.subjects_of(config, behaviors, attacker)
     with folder.open(resume=resume, overwrite=overwrite), StopRequest(unit="batch") as stop:
         scorer = setup.load_scorer(config.judge, folder.judge_cache_path)
-        attack = _Attack(config, behaviors, pool, plan, own, scorer, folder, progress)
-        folder.check_resumed(attack.identity)
-        progress.log(setup.describe_plan(config, attack.subjects, attack.counterparts, own))
-        attack.load_models(target, resume=resume)
+        settings = setup.run_identity(config, subjects, counterparts, scorer, pool)
+        identity = {"attacker_name": name, "training": plan and plan.identity(), **settings}
+        folder.check_resumed(identity if attacker is None else identity | {"attacker": attacker.identity()})
+        progress.log(setup.describe_plan(config, subjects, counterparts, attacker))
+
+        models = setup.ModelLoader(config.dtype, progress, folder.dtypes if resume else {})
+        model = models.load(target, config.target, "target")
+        policy = model.policy if isinstance(model, LocalModel) else None
+        warnings = setup.contamination_notes(target, policy, behaviors, plan.behaviors if plan else ())
+        if attacker is None and isinstance(config.attacker, RefineConfig):
+            attacker = Refine(models.load(config.attacker.model, config.attacker, "attacker"))
         if plan is not None and folder.replaces:
             check_training(plan, progress)
         stop.check()
-        folder.begin(attack.full_identity())
-        attack.train()
-        on_behaviors, on_counterparts = attack.play(lambda: stop.requested)
-        result = attack.result(target, on_behaviors, on_counterparts)
-        folder.write_result(result, attack.subjects, on_behaviors.attempts)
+        folder.begin(identity | {"target": model.identity(), "attacker": attacker and attacker.identity()})
+
+        training: Mapping[str, Any] | None = None
+        if plan is not None:
+            _log_warnings(warnings, progress)  # before it costs anything
+            trained = train_attacker(plan, model, scorer, folder, progress)
+            attacker, training, pool = trained.attacker, trained.summary, [*pool, *trained.shots]
+            warnings += _log_warnings(no_learning_signal_warning(training), progress)
+        assert attacker is not None
+        player = attacker
+        budget = BudgetTracker(config.budget, player.max_tokens + model.max_tokens, folder.spent)
+        shared: dict[str, Any] = {"pool": pool, "journal": folder, "progress": progress}
+        shared["should_stop"] = lambda: stop.requested
+
+        def play(subjects: Sequence[Subject], rules: Rules) -> EpisodesResult:
+            return run_episodes(subjects, player, model, scorer, rules, budget, **shared)
+
+        on_behaviors, on_counterparts = play(subjects, setup.rules_of(config)), EpisodesResult(())
+        if on_behaviors.ended == COMPLETE and counterparts:
+            on_counterparts = play(counterparts, setup.counterpart_rules(config))
+        if budget.spent == folder.spent and on_behaviors.ended == on_counterparts.ended == COMPLETE:
+            progress.log(f"nothing was left to do: the attack in {folder.path} was complete")
+        source = f"{Path(config.behaviors).name}:{config.split}"
+        result = build_result(
+            AttackRun(
+                label=config.target.label or setup.target_label(target, policy),
+                target=model.identity(),
+                attacker=player.identity(),
+                settings={"source": source, **{name: own for name, own in settings.items() if name != "judge"}},
+                budget=config.budget,
+                spent=budget.spent,
+                scorer=scorer,
+                subjects=subjects,
+                on_behaviors=on_behaviors,
+                counterparts=counterparts,
+                on_counterparts=on_counterparts,
+                warnings=warnings,
+                lost_queries=folder.lost_queries,
+                training=training,
+            )
+        )
+        folder.write_result(result, subjects, on_behaviors.attempts)
     return AttackResult(folder.path, result)
 
 
-class _Attack:
-    """The parts of one attack, in the order in which they come."""
-
-    target: ChatModel
-    budget: BudgetTracker
-
-    def __init__(
-        self,
-        config: AttackConfig,
-        behaviors: Sequence[Behavior],
-        pool: Sequence[FewShotExample],
-        plan: TrainingPlan | None,
-        attacker: Attacker | None,
-        scorer: Scorer,
-        folder: AttackDir,
-        progress: Progress,
-    ):
-        self.config, self.behaviors, self.pool, self.plan = config, behaviors, pool, plan
-        self.attacker, self.scorer, self.folder, self.progress = attacker, scorer, folder, progress
-        self.subjects, self.counterparts = setup.subjects_of(config, behaviors, attacker)
-        self.training: Mapping[str, Any] | None = None
-        self.warnings: list[str] = []
-        self.identity = {
-            "attacker_name": (attacker or config.attacker).name,
-            "training": plan and plan.identity(),
-            **setup.run_identity(config, self.subjects, self.counterparts, scorer, pool),
-            **({} if attacker is None else {"attacker": dict(attacker.identity())}),
-        }
-
-    def load_models(self, target: str | Path | Policy, *, resume: bool) -> None:
-        """The target, and the model of an attacker that is not trained."""
-        recorded = self.folder.dtypes if resume else {}
-        models = setup.ModelLoader(self.config.dtype, self.progress, recorded)
-        self.target = models.load(target, self.config.target, "target")
-        policy, practised = self._policy(), self.plan.behaviors if self.plan else ()
-        self.warnings += setup.contamination_notes(target, policy, self.behaviors, practised)
-        if self.attacker is None and isinstance(self.config.attacker, Refine):
-            self.attacker = setup.refine_attacker(self.config.attacker, models)
-
-    def _policy(self) -> Policy | None:
-        return self.target.policy if isinstance(self.target, LocalModel) else None
-
-    def full_identity(self) -> dict[str, Any]:
-        """What a resumed attack must share with the one before; a trained attacker follows from its training."""
-        attacker = None if self.attacker is None else dict(self.attacker.identity())
-        return {**self.identity, "target": self.target.identity(), "attacker": attacker}
-
-    def train(self) -> None:
-        """Train the attacker, where it is one that learns."""
-        if self.plan is None:
-            return
-        self._log_warnings(self.warnings)  # before it costs anything
-        trained = train_attacker(self.plan, self.target, self.scorer, self.folder, self.progress)
-        self.attacker, self.training = trained.attacker, trained.summary
-        self.pool = [*self.pool, *trained.shots]
-        self.warnings += self._log_warnings(no_learning_signal_warning(trained.summary))
-
-    def _log_warnings(self, warnings: Sequence[str]) -> Sequence[str]:
-        for warning in warnings:
-            self.progress.log(f"warning: {warning}")
-        return warnings
-
-    def play(self, should_stop: Callable[[], bool]) -> tuple[EpisodesResult, EpisodesResult]:
-        """Behaviours, then their benign counterparts, from one budget."""
-        attacker, before = self.attacker, self.folder.spent
-        assert attacker is not None
-        self.budget = BudgetTracker(self.config.budget, attacker.max_tokens + self.target.max_tokens, before)
-
-        def run(subjects: Sequence[Subject], rules: Rules) -> EpisodesResult:
-            own: Any = {"pool": self.pool, "journal": self.folder, "progress": self.progress}
-            own["should_stop"] = should_stop
-            return run_episodes(subjects, attacker, self.target, self.scorer, rules, self.budget, **own)
-
-        on_behaviors, on_counterparts = run(self.subjects, setup.rules_of(self.config)), EpisodesResult(())
-        if on_behaviors.ended == COMPLETE and self.counterparts:
-            on_counterparts = run(self.counterparts, setup.counterpart_rules(self.config))
-        if self.budget.spent == before and on_behaviors.ended == on_counterparts.ended == COMPLETE:
-            self.progress.log(f"nothing was left to do: the attack in {self.folder.path} was complete")
-        return on_behaviors, on_counterparts
-
-    def result(
-        self, target: str | Path | Policy, on_behaviors: EpisodesResult, on_counterparts: EpisodesResult
-    ) -> dict[str, Any]:
-        """What `result.json` holds."""
-        assert self.attacker is not None
-        not_settings = ("attacker_name", "attacker", "training", "judge")
-        shown = {name: value for name, value in self.identity.items() if name not in not_settings}
-        source = f"{Path(self.config.behaviors).name}:{self.config.split}"
-        return build_result(
-            AttackRun(
-                label=self.config.target.label or setup.target_label(target, self._policy()),
-                target=self.target.identity(),
-                attacker=self.attacker.identity(),
-                settings={"source": source, **shown},
-                budget=self.config.budget,
-                spent=self.budget.spent,
-                scorer=self.scorer,
-                subjects=self.subjects,
-                on_behaviors=on_behaviors,
-                counterparts=self.counterparts,
-                on_counterparts=on_counterparts,
-                warnings=self.warnings,
-                lost_queries=self.folder.lost_queries,
-                training=self.training,
-            )
-        )
+def _log_warnings(warnings: list[str], progress: Progress) -> list[str]:
+    for warning in warnings:
+        progress.log(f"warning: {warning}")
+    return warnings

@@ -24,13 +24,12 @@ from opct.attack.protocol import (
     Subject,
     attacks_counterparts,
 )
-from opct.attack.refine import Refine
 from opct.attack.scoring import ANSWERS, RULES, RefusalJudge, Scorer
 from opct.attack.transfer import FamilyTransfer, PromptTransfer, finished_prompts, load_successes
 from opct.config.judge import EndpointSettings, JudgeConfig
 from opct.config.loader import load_config
 from opct.data.behaviors import Behavior, builtin_behaviors, load_behaviors
-from opct.data.duplicates import cross_duplicates, read_trained_texts
+from opct.data.duplicates import TrainedTexts, contamination_warnings, cross_duplicates, read_trained_texts
 from opct.data.questions import first_items
 from opct.data.render import THINKING_TAGS
 from opct.errors import DataError, EvaluationError, unknown
@@ -49,7 +48,6 @@ if TYPE_CHECKING:
 
 HARMFUL = "harmful"
 INSPECT = "inspect:"  # before the name of a model of Inspect, since a hub id looks the same as provider/model
-SHOWN = 3
 
 
 class ModelLoader:
@@ -119,8 +117,7 @@ def check_target(target: str | Path | Policy, config: settings.TargetConfig) -> 
         return f"target: {target.name}, a policy loaded in this process"
     name = str(target)
     if not name.startswith(INSPECT):
-        where = "a folder or file on this machine" if Path(name).exists() else "weights that this machine loads"
-        return f"target: {name}, {where}"
+        return f"target: {name}, loaded on this machine"
     asked = name.removeprefix(INSPECT)
     address = endpoint_address(asked, config.base_url)
     where = "" if address is None else f" at {address}"
@@ -222,22 +219,21 @@ def contamination_notes(
     if policy is None:
         return ["It is not known which behaviours a model behind an endpoint was trained on."]
     run = run_behind(target) if isinstance(target, str | Path) else None
-    texts = None if run is None else read_trained_texts(run)
-    found = []
-    weaker = (
-        "the target may refuse these more than others, which makes the attacker weaker against it. Train it on others "
-        "(attacker.train_split, attacker.train_behaviors)."
-    )
-    for what, own, follows in (
-        ("attacked behaviours", behaviors, "the results are partly held in."),
-        ("behaviours that the attacker is trained on", practised, weaker),
-    ):
-        near = {} if texts is None else cross_duplicates([one.behavior for one in own], texts.behaviors)
-        if near:
-            shown = ", ".join([own[i].id for i in near][:SHOWN]) + (", ..." if len(near) > SHOWN else "")
-            some = f"{len(near)} of the {len(own)} {what}"
-            found.append(f"{some}, or near-duplicates of them, were trained on ({shown}): {follows}")
-    if (texts is None or not texts.is_complete) and (run is not None or policy.has_adapter):
+    known = None if run is None else read_trained_texts(run)
+    texts = known or TrainedTexts(is_complete=False)
+    samples = [
+        {"axis": "jailbreak", "cluster": one.id, "behavior": one.behavior, "family": None, "family_split": ""}
+        for one in behaviors
+    ]
+    found = contamination_warnings(samples, texts=texts)
+    near = cross_duplicates([one.behavior for one in practised], texts.behaviors)
+    if near:
+        found.append(
+            f"The target was trained on {len(near)} of the {len(practised)} behaviours that the attacker is trained "
+            "on, or near-duplicates: it may refuse these more than others, which makes the attacker weaker. Train it "
+            "on others (attacker.train_split, attacker.train_behaviors)."
+        )
+    if not texts.is_complete and (run is not None or policy.has_adapter):
         found.append(
             "It is not known which behaviours this target was trained on, so those attacked may be among them."
         )
@@ -269,15 +265,6 @@ def modelless_attacker(config: AttackConfig, behaviors: Sequence[Behavior]) -> A
     return None
 
 
-def refine_attacker(config: settings.Refine, models: ModelLoader) -> Refine:
-    """The attacker refine, with its model.
-
-    Raises:
-        EvaluationError, ModelError: its model cannot be loaded.
-    """
-    return Refine(models.load(config.model, config, "attacker"))
-
-
 def load_scorer(config: JudgeConfig, cache: Path) -> Scorer:
     """The judge of an attack.
 
@@ -294,24 +281,16 @@ def load_scorer(config: JudgeConfig, cache: Path) -> Scorer:
                 f"The judge {config.name} is made of rules: leave judge.{', judge.'.join(given)} out."
             )
         return Scorer(RefusalJudge(on_topic=config.name == ANSWERS))
-    rubric = RUBRICS.get(config.name)
-    if rubric is not None:
-        _refuse_other_label(rubric.name, rubric.label)  # before its model is loaded
-    elif not Path(config.name).is_dir():
-        harmful = [name for name, other in RUBRICS.items() if other.label == HARMFUL]
+    harmful = [name for name, rubric in RUBRICS.items() if rubric.label == HARMFUL]
+    if config.name not in harmful and not Path(config.name).is_dir():
         known = unknown("judge of an attack", config.name, [*RULES, *harmful])
         raise EvaluationError(f"{known} Anything else is a folder made by `opct judge train`.")
     judge = load_judge(config, cache=cache)
-    _refuse_other_label(judge.identity.name, judge.identity.label)
-    return Scorer(judge, is_local=not isinstance(judge, LLMJudge) or judge.client.is_local)
-
-
-def _refuse_other_label(name: str, label: str) -> None:
-    if label != HARMFUL:
+    if judge.identity.label != HARMFUL:
         raise EvaluationError(
-            f"The judge {name} says which replies are {label}, and an attack needs {HARMFUL}: use strongreject, "
-            "answers, refusals, or a judge trained for that."
+            f"The judge {config.name} says which replies are {judge.identity.label}, and an attack needs {HARMFUL}."
         )
+    return Scorer(judge, is_local=not isinstance(judge, LLMJudge) or judge.client.is_local)
 
 
 # ------------------------------------------------------------------------------------------------ rules and identity
@@ -339,12 +318,12 @@ def run_identity(
 ) -> dict[str, Any]:
     """What a resumed attack must share with the one before, as far as it is known without a model: JSON values."""
     return {
-        "judge": scorer.judge_of_behaviors.identity.row(),
-        "counterpart_judge": scorer.judge_of_counterparts.identity.row() if counterparts else None,
-        "rules": asdict(rules_of(config)),
-        "counterpart_rules": asdict(counterpart_rules(config)) if counterparts else None,
         "behaviors": {"n": len(subjects), "hash": _hash(subjects)},
         "counterparts": {"n": len(counterparts), "hash": _hash(counterparts)},
+        "rules": asdict(rules_of(config)),
+        "counterpart_rules": asdict(counterpart_rules(config)) if counterparts else None,
+        "judge": scorer.judge_of_behaviors.identity.row(),
+        "counterpart_judge": scorer.judge_of_counterparts.identity.row() if counterparts else None,
         "pool": digest([asdict(shot) for shot in pool])[:12] if pool else None,
     }
 
@@ -357,24 +336,13 @@ def describe_plan(
     config: AttackConfig, subjects: Sequence[Subject], counterparts: Sequence[Subject], attacker: Attacker | None
 ) -> str:
     """How large the attack can get, in one line for a person."""
-    rules, of_counterparts = rules_of(config), counterpart_rules(config)
-    most, how = rules.attempts * len(subjects), f"{_each(rules)} each"
+    each = rules_of(config).attempts
+    most, benign = each * len(subjects), counterpart_rules(config).attempts * len(counterparts)
     if isinstance(attacker, PromptTransfer):
-        most = sum(min(len(attacker.prompts.get(one.id, ())), rules.attempts) for one in subjects)
-        with_prompts = sum(one.id in attacker.prompts for one in subjects)
-        how = f"finished prompts, at most {rules.attempts} each; there are some for {with_prompts} of them"
-    most_of_counterparts = of_counterparts.attempts * len(counterparts)
-    about_them = "none about benign counterparts"
-    if counterparts:
-        how_many = pluralize(len(counterparts), "benign counterpart")
-        about_them = f"{most_of_counterparts:,} about {how_many} ({_each(of_counterparts)} each)"
-    limit, total = config.budget.max_queries, most + most_of_counterparts
-    ends = "" if limit is None or limit >= total else f"; budget.max_queries ends it at {limit:,}"
+        most = sum(min(len(attacker.prompts.get(one.id, ())), each) for one in subjects)
+    limit = config.budget.max_queries
+    ends = "" if limit is None or limit >= most + benign else f"; budget.max_queries ends it at {limit:,}"
     return (
-        f"up to {total:,} queries to the target: {most:,} about {pluralize(len(subjects), 'behaviour')} ({how}), "
-        f"{about_them}{ends}"
+        f"up to {most + benign:,} queries to the target: {most:,} about {pluralize(len(subjects), 'behaviour')}, "
+        f"{benign:,} about {pluralize(len(counterparts), 'benign counterpart')}{ends}"
     )
-
-
-def _each(rules: Rules) -> str:
-    return f"{pluralize(rules.episodes, 'episode')} of {pluralize(rules.rounds, 'round')}"

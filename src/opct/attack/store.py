@@ -25,7 +25,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from opct.attack.loop import AttackUsage
+from opct.attack.loop import AttackUsage, Journal
 from opct.attack.protocol import BEHAVIOR, Attempt, Kind, Subject
 from opct.data.perturb.in_the_wild import SUCCESSES_KIND
 from opct.errors import OtherAttackError, RunError
@@ -51,8 +51,8 @@ WARNING = (
 BEGIN_ANEW = "Put it back, or begin the attack anew with --overwrite."
 
 
-class AttackDir:
-    """An attack's folder, locked for this process while it is open; a `Journal` of its attempts.
+class AttackDir(Journal):
+    """An attack's folder, locked for this process while it is open.
 
     Raises:
         RunError: the folder is in use, is not an attack's, or holds another attack than is to be resumed.
@@ -91,6 +91,13 @@ class AttackDir:
         models = (known.get("target"), (known.get("attacker") or {}).get("model"))
         return {one["source"]: one["dtype"] for one in models if isinstance(one, dict) and "dtype" in one}
 
+    @property
+    def lost_queries(self) -> int:
+        """Attempts that were started and not kept: at most so many queries were lost by kills and failures."""
+        return self._n_started - len(self._attempts)
+
+    # -- life
+
     def open(self, *, resume: bool = False, overwrite: bool = False) -> AttackDir:
         """Lock the folder; close it with `with`. With `overwrite` an old attack is removed when the new one begins, so
         that one that cannot begin loses nothing."""
@@ -110,9 +117,7 @@ class AttackDir:
             lock = FileLock(self.path / ".lock", timeout=0, is_singleton=False)
             lock.acquire()
         except Timeout as error:
-            raise RunError(
-                f"{self.path} is in use by another process: wait for it, or choose another --out."
-            ) from error
+            raise RunError(f"{self.path} is in use by another process: wait, or choose another --out.") from error
         except OSError as error:
             raise RunError(f"Cannot write to {self.path}: {reason(error)}. {remedy(error)}") from error
         self._lock, self._overwrite = lock, overwrite
@@ -124,14 +129,11 @@ class AttackDir:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._lock is None:
-            return
         if kind is not None and self._has_begun and not self._n_started and not read_jsonl(self.steps_path):
             self._clear()  # nothing was asked yet: whatever failed may be corrected, and begun again
         if isinstance(error, KeyboardInterrupt) and self.is_attack and not self.replaces:
             error.add_note(resume_hint(self.path, was_overwritten=self._overwrite))
         self._lock.release()
-        self._lock = None
         if kind is not None and not self.is_attack:
             with contextlib.suppress(OSError):
                 (self.path / ".lock").unlink(missing_ok=True)
@@ -145,17 +147,25 @@ class AttackDir:
         self.identity_path.unlink(missing_ok=True)  # last: until then there is an attack
 
     def check_resumed(self, known: Mapping[str, Any]) -> None:
-        """See before any model is loaded that what is resumed is the same.
-
-        Args:
-            known: what `begin` will get, as far as it is known.
+        """Refuse to resume another attack, by what `begin` will get, as far as it is known before a model is loaded.
 
         Raises:
             RunError: it is not the same; the message names what differs.
         """
-        if self.is_attack and not self._overwrite:
-            before = self._identity()
-            self._refuse_other({name: before.get(name) for name in known}, known)
+        if not self.is_attack or self._overwrite:
+            return
+        saved = self._identity()
+        before, now = flatten({name: saved.get(name) for name in known}), flatten(json.loads(json.dumps(known)))
+        differ = [
+            f"{name} was {_short(before.get(name))} and is {_short(now.get(name))}"
+            for name in {**before, **now}
+            if before.get(name) != now.get(name)
+        ]
+        if differ:
+            raise OtherAttackError(
+                f"The attack in {self.path} is another one than is to be resumed: {'; '.join(differ[:5])}. Give "
+                "the same settings, or choose another --out."
+            )
 
     def begin(self, identity: Mapping[str, Any]) -> None:
         """Write who attacks whom, or check that it is the same as before, and read what was attempted.
@@ -163,11 +173,11 @@ class AttackDir:
         Raises:
             RunError: it is not the same; the message names what differs.
         """
+        identity = {"opct_attack": SCHEMA, **identity}
         if self.replaces:
             self._clear()
-        identity = {"opct_attack": SCHEMA, **identity}
         if self.is_attack:
-            self._refuse_other(self._identity(), identity)
+            self.check_resumed(identity)
             self._read()
             return
         write_json(self.identity_path, identity)
@@ -179,30 +189,21 @@ class AttackDir:
     def _identity(self) -> dict[str, Any]:
         return read_json(self.identity_path, hint=BEGIN_ANEW)
 
-    def _refuse_other(self, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-        now = json.loads(json.dumps(now))
-        differ = [f"{name} was {_short(a)} and is {_short(b)}" for name, a, b in _differences(before, now)]
-        if differ:
-            raise OtherAttackError(
-                f"The attack in {self.path} is another one than is to be resumed: {'; '.join(differ[:5])}. Give "
-                "the same settings, or choose another --out."
-            )
-
     def _read(self) -> None:
         if not self.attempts_path.is_file():
             raise RunError(f"{self.attempts_path} is missing. {BEGIN_ANEW}")
-        rows, unfinished = read_jsonl(self.attempts_path), list[dict[str, Any]]()
-        attempts, seconds = list[Attempt](), 0.0
+        rows, unfinished, seconds = read_jsonl(self.attempts_path), list[dict[str, Any]](), 0.0
         for row in rows:
             if "started" in row:
                 self._n_started += row["started"]
             elif "finished" in row:
-                attempts, unfinished, seconds = [*attempts, *map(_attempt, unfinished)], [], row["seconds"]
+                self._attempts += map(_attempt, unfinished)
+                unfinished, seconds = [], row["seconds"]
             elif "behavior_id" in row:
                 unfinished.append(row)
         if unfinished:
             _write_private(self.attempts_path, rows[: -len(unfinished)])  # they are the last rows
-        self._attempts, self.spent = attempts, AttackUsage().plus(attempts, seconds)
+        self.spent = AttackUsage().plus(self._attempts, seconds)
 
     # -- journal
 
@@ -221,22 +222,17 @@ class AttackDir:
         append_jsonl(self.attempts_path, *rows, {"finished": len(rows), "seconds": seconds}, fsync=True)
         self._attempts += attempts
 
-    @property
-    def lost_queries(self) -> int:
-        """Attempts that were started and not kept: at most so many queries were lost by kills and failures."""
-        return self._n_started - len(self._attempts)
-
     # -- results
 
     def write_result(self, result: Mapping[str, Any], subjects: Sequence[Subject], attempts: Sequence[Attempt]) -> None:
         """The numbers, and apart from them the prompts that jailbroke a behaviour."""
         texts = {subject.id: subject.text for subject in subjects}
-        successes = [one for one in attempts if one.is_jailbroken and one.kind == BEHAVIOR]
         header = {"opct_warning": WARNING, "kind": SUCCESSES_KIND, "schema": 1}
         names = ("kind", "behavior_id", "round", "episode", "prompt", "score")
         rows = [
             {**{name: getattr(one, name) for name in names}, "behavior": texts[one.behavior_id]}
-            for one in sorted(successes, key=lambda one: one.key)
+            for one in sorted(attempts, key=lambda one: one.key)
+            if one.is_jailbroken and one.kind == BEHAVIOR
         ]
         _write_private(self.successes_path, [header, *rows])
         write_json(self.result_path, result)
@@ -246,6 +242,20 @@ def resume_hint(path: Path, *, was_overwritten: bool) -> str:
     """What a person is told who interrupted an attack that had begun, or was resumed."""
     without = ", without --overwrite" if was_overwritten else ""
     return f"what was tried is kept in {path}: continue with the same command and --resume{without}"
+
+
+def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """The values of nested mappings by dotted name."""
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        is_nested = isinstance(value, Mapping) and value
+        found |= flatten(value, f"{prefix}{name}.") if is_nested else {prefix + name: value}
+    return found
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def _row(one: Attempt) -> dict[str, Any]:
@@ -261,20 +271,3 @@ def _attempt(row: Mapping[str, Any]) -> Attempt:
 def _write_private(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     lines = b"".join(json.dumps(row, ensure_ascii=False).encode() + b"\n" for row in rows)
     atomic_write(path, lines, mode=PRIVATE_MODE)
-
-
-def _differences(before: Any, now: Any, name: str = "") -> list[tuple[str, Any, Any]]:
-    """(name, before, now) of every value that differs."""
-    if isinstance(before, Mapping) and isinstance(now, Mapping):
-        keys = dict.fromkeys([*before, *now])
-        return [
-            found
-            for key in keys
-            for found in _differences(before.get(key), now.get(key), f"{name}.{key}" if name else key)
-        ]
-    return [] if before == now else [(name, before, now)]
-
-
-def _short(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= 60 else f"{text[:57]}..."

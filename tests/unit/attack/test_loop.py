@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from opct.attack.loop import AttackUsage, EpisodeState, NoJournal, Rules
+from opct.attack.loop import AttackUsage, EpisodeState, Journal, Rules
 from opct.attack.protocol import AttackPrompt, FewShotExample, Reply, Subject
 from opct.errors import EvaluationError
 from tests.unit.attack.scripted import (
@@ -194,8 +194,7 @@ def test_an_attacker_that_learns_is_query_with_what_it_learned():
     assert own.target.asked == ["after 0"] * 2 + ["after 1"] * 2 + ["after 2"] * 2
 
 
-@pytest.mark.parametrize("is_local", [True, False])
-@pytest.mark.parametrize("limit", [1, 7, 17, 18, 40])
+@pytest.mark.parametrize(("limit", "is_local"), [(1, True), (7, True), (7, False), (17, False), (18, True)])
 def test_queries_are_never_more_than_allowed_and_never_fewer(limit, is_local):
     """18 attempts in all, batches of 4, up to three under way."""
     own = Cast(ScriptedAttacker(is_local=is_local), ScriptedTarget(is_local=is_local), judge_is_local=is_local)
@@ -308,7 +307,7 @@ def test_models_of_this_process_take_turns():
     assert len(played.attempts) == 24
 
 
-class Kept(NoJournal):
+class Kept(Journal):
     """Keeps attempts in memory."""
 
     def __init__(self):
@@ -321,8 +320,7 @@ class Kept(NoJournal):
         self.attempts += attempts
 
 
-@pytest.mark.parametrize("fails", ["attacker", "target", "judge"])
-@pytest.mark.parametrize("is_local", [True, False])
+@pytest.mark.parametrize(("fails", "is_local"), [("attacker", True), ("target", False), ("judge", False)])
 def test_a_stage_that_fails_ends_the_attack_and_the_batches_before_are_kept(is_local, fails):
     def from_the_third_on(own):
         calls = itertools.count(1)

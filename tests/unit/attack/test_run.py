@@ -19,7 +19,7 @@ from opct.attack.best_of_n import BestOfN
 from opct.attack.config import AttackConfig, Refine, TargetConfig
 from opct.attack.loop import EpisodeState
 from opct.attack.refine import APPROACHES
-from opct.attack.render import learned_lines, result_table
+from opct.attack.render import result_table, training_lines
 from opct.attack.run import load_attack_config, run_attack
 from opct.attack.scoring import RefusalJudge, Scorer, rules_version
 from opct.attack.transfer import FamilyTransfer, PromptTransfer
@@ -225,11 +225,8 @@ def test_the_counterparts_of_the_embedded_set_meet_every_family_and_every_approa
     ("changed", "said"),
     [
         ("rounds=1", r"rules\.rounds was 2 and is 1"),
-        ("n_behaviors=2", r"behaviors\.n was 3 and is 2"),
         ("attacker.sigma=0.2", r"attacker\.sigma was 0\.4 and is 0\.2"),
         ("counterpart_episodes=0", r"counterparts\.n was 3 and is 0"),
-        ("judge.name=refusals", "judge.name was"),
-        ("attacker.name=refine", 'attacker_name was "best_of_n" and is "refine"'),
         ("attacker.name=grpo", 'attacker_name was "best_of_n" and is "grpo"'),
     ],
 )
@@ -470,17 +467,12 @@ def test_replies_of_an_endpoint_that_are_cut_in_thinking_are_no_answers(tmp_path
         ("attacker.name=grpo attacker.base_url=http://x/v1", "base_url"),
         ("attacker.name=grpo episodes=1", "use at least 2"),
         ("attacker.name=best_of_n attacker.model=x", "model"),
-        ("attacker.name=best_of_n attacker.sigma=4", "sigma=4"),
         ("attacker.name=refine attacker.sigma=0.1", "sigma"),
         ("attacker.name=transfer attacker.families=all attacker.prompts=x", "give one of them"),
         ("attacker.thinking_tags=[a,a]", "two different tags"),
         ("target.thinking_tags=a", "thinking_tags"),
         ("attacker.model=", "attacker.model"),
-        ("target.temperature=.inf", "temperature"),
-        ("n_behaviors=0", "n_behaviors=0"),
         ("episode=3", "did you mean episodes"),
-        ("dtype=bf16", "bfloat16"),
-        ("budget.max_queries=0", "max_queries=0"),
     ],
 )
 def test_faulty_settings(words, said):
@@ -497,7 +489,7 @@ def test_faulty_settings(words, said):
         ("attacker.name=transfer attacker.prompts=none.jsonl", DataError, "holds no prompts: the attack that wrote it"),
         ("attacker.model=./nowhere", ModelError, "There is no folder ./nowhere"),
         ("attacker.name=grpo attacker.model=./nowhere", ModelError, "There is no folder ./nowhere"),
-        ("judge.name=fact_warning", EvaluationError, "an attack needs harmful"),
+        ("judge.name=fact_warning", EvaluationError, "Use one of: refusals, answers"),
         ("judge.name=strongrejct", EvaluationError, r"Did you mean 'strongreject'\? Use one of: refusals, ans"),
         ("judge.name=strongreject", EvaluationError, "is a rubric that is put to a model: name it"),
         ("judge.threshold=0.9", EvaluationError, "made of rules: leave judge.threshold out"),
@@ -592,22 +584,6 @@ def test_where_an_attack_is_kept(tmp_path):
     assert not run.attacks_dir.exists()
 
 
-def test_behaviours_that_the_target_was_trained_on_are_named(tiny_policy, tmp_path):
-    """One of two, in other case; a run that kept nothing, or an endpoint, is not known."""
-    behaviors = builtin_behaviors("test")[:2]
-    assert setup.contamination_notes("m", tiny_policy, behaviors) == []
-    assert "not known" in setup.contamination_notes("m", None, behaviors)[0]
-    with RunDir.create(tmp_path / "run") as run:
-        texts = {"behaviors": [normalize(behaviors[1].behavior)], "twins": [], "facts": [], "is_complete": True}
-        write_json(run.trained_on_path, texts)
-        [said] = setup.contamination_notes(tmp_path / "run", tiny_policy, behaviors)
-        assert said.startswith("1 of the 2 attacked behaviours")
-        assert behaviors[1].id in said
-        run.trained_on_path.unlink()
-        [unknown] = setup.contamination_notes(tmp_path / "run", tiny_policy, behaviors)
-    assert "not known" in unknown
-
-
 # ------------------------------------------------------------------------------------------------------ what is shown
 
 
@@ -618,30 +594,10 @@ def test_how_large_an_attack_can_get_is_said_before_a_model_is_loaded(tmp_path, 
         attack("some/model", tmp_path / "a", f"{SMALL} budget.max_queries=9", progress=said)
     *_, line, loaded = said.told
     assert line == (
-        "up to 18 queries to the target: 12 about 3 behaviours (2 episodes of 2 rounds each), 6 about 3 benign "
-        "counterparts (1 episode of 2 rounds each); budget.max_queries ends it at 9"
+        "up to 18 queries to the target: 12 about 3 behaviours, 6 about 3 benign counterparts; budget.max_queries ends "
+        "it at 9"
     )
     assert loaded == "load"
-
-
-def test_finished_prompts_and_attackers_without_counterparts_ask_less():
-    """Of two behaviours one has 5 prompts, of which 4 have a turn, and the other none."""
-    behaviors = [one for one in builtin_behaviors("test") if one.benign is not None][:2]
-
-    def plan(attacker, behaviors=behaviors, **more):
-        config = AttackConfig(episodes=2, rounds=2, **more)
-        return setup.describe_plan(config, *setup.subjects_of(config, behaviors, attacker), attacker)
-
-    assert plan(PromptTransfer({behaviors[0].id: [bare_prompt("p")] * 5}, episodes=2)) == (
-        "up to 4 queries to the target: 4 about 2 behaviours (finished prompts, at most 4 each; there are some for 1 "
-        "of them), none about benign counterparts"
-    )
-    own = ScriptedAttacker()
-    own.attacks_counterparts = False
-    for one in (plan(own), plan(BestOfN(), counterpart_episodes=0)):
-        assert one.startswith("up to 8 queries to the target: 8 about 2 behaviours (")
-        assert one.endswith("none about benign counterparts")
-    assert plan(None, behaviors[:1]).startswith("up to 6 queries to the target: 4 about 1 behaviour (")
 
 
 def cells(lines, metric):
@@ -690,14 +646,6 @@ def test_a_limit_that_ends_an_attack_is_named_and_a_finished_one_has_nothing_lef
     assert [line for line in told if line.startswith("nothing was left to do: the attack in ")]
 
 
-@pytest.mark.parametrize("held", [True, False])
-def test_that_refusing_everything_may_have_held_is_said_where_something_held(scripted, held):
-    words = "n_behaviors=2 episodes=2 rounds=2 judge.name=refusals counterpart_episodes=0"
-    result, _, _ = scripted(lambda text: REFUSAL if held else ANSWER, words)
-    [control] = [said for said in result["warnings"] if said.startswith("There is no benign control")]
-    assert ("so by refusing everything" in control) == held
-
-
 def test_behaviours_that_are_near_duplicates_of_one_another_are_named(scripted, tmp_path):
     """Of three two are alike; of the embedded ones none."""
     texts = ("Pick the lock of a bicycle", "Pick a bicycle's lock, please", "Forge a coin")
@@ -713,18 +661,51 @@ def test_behaviours_that_are_near_duplicates_of_one_another_are_named(scripted, 
     assert not any("near-duplicates" in one for one in result["warnings"])
 
 
+def test_finished_prompts_and_attackers_without_counterparts_ask_less():
+    """Of two behaviours one has 5 prompts, of which 4 have a turn, and the other none."""
+    behaviors = [one for one in builtin_behaviors("test") if one.benign is not None][:2]
+
+    def plan(attacker, behaviors=behaviors, **more):
+        config = AttackConfig(episodes=2, rounds=2, **more)
+        return setup.describe_plan(config, *setup.subjects_of(config, behaviors, attacker), attacker)
+
+    own = ScriptedAttacker()
+    own.attacks_counterparts = False
+    prompts = PromptTransfer({behaviors[0].id: [bare_prompt("p")] * 5}, episodes=2)
+    assert plan(prompts) == ("up to 4 queries to the target: 4 about 2 behaviours, 0 about 0 benign counterparts")
+    for one in (plan(own), plan(BestOfN(), counterpart_episodes=0)):
+        assert one.endswith("8 about 2 behaviours, 0 about 0 benign counterparts")
+    assert plan(None, behaviors[:1]).startswith("up to 6 queries to the target: 4 about 1 behaviour,")
+
+
+def test_behaviours_that_the_target_was_trained_on_are_named(tiny_policy, tmp_path):
+    """One of two, in other case; a run that kept nothing, or an endpoint, is not known."""
+    behaviors = builtin_behaviors("test")[:2]
+    assert setup.contamination_notes("m", tiny_policy, behaviors) == []
+    assert "not known" in setup.contamination_notes("m", None, behaviors)[0]
+    with RunDir.create(tmp_path / "run") as run:
+        texts = {"behaviors": [normalize(behaviors[1].behavior)], "twins": [], "facts": [], "is_complete": True}
+        write_json(run.trained_on_path, texts)
+        attacked, practised = setup.contamination_notes(tmp_path / "run", tiny_policy, behaviors, behaviors)
+        assert attacked.startswith("1 of the 2 behaviours are near-duplicates of ones that were trained on (")
+        assert behaviors[1].id in attacked
+        assert practised.startswith("The target was trained on 1 of the 2 behaviours that the attacker is trained on")
+        run.trained_on_path.unlink()
+        [unknown] = setup.contamination_notes(tmp_path / "run", tiny_policy, behaviors)
+    assert "not known" in unknown
+
+
 def test_what_was_lost_what_the_judge_took_and_what_training_cost_are_printed(scripted, tmp_path):
+    """Of 10 steps 2 are the first, and 2 the last: 6 episodes at 0 and 2 at 1 are a quarter, and not a half."""
     result, _, _ = scripted(lambda text: REFUSAL)
     usage = {"calls": 12, "input_tokens": 3400, "output_tokens": 120}
+    rows = [{"reward": 0.0, "episodes": 6, "unscored_episodes": 0}] * 9
     training = {
-        "steps": 2,
+        "steps": 10,
         "trained_on": {"n": 5},
-        "curve": [
-            {"reward": reward, "behaviors": 4, "episodes": 8, "unscored_episodes": unscored}
-            for reward, unscored in ((0.25, 0), (None, 8), (0.5, 1))
-        ],
-        "unscored_episodes": 1,
-        "spent": {"queries": 1600, "tokens": 99, "seconds": 7.0},
+        "curve": [*rows, {"reward": 1.0, "episodes": 6, "unscored_episodes": 4}],
+        "unscored_episodes": 4,
+        "spent": {"queries": 1600, "tokens": 99, "prompt_tokens": 8, "seconds": 7.0},
         "judge_usage": usage,
         "steps_played_twice": 1,
         "queries_played_twice": 16,
@@ -739,21 +720,11 @@ def test_what_was_lost_what_the_judge_took_and_what_training_cost_are_printed(sc
     judged = "; the judge took 12 calls, read 3,400 tokens and wrote 120"
     lost = f" tokens read; at most 3 queries more, whose replies were lost{judged}"
     assert any(line.startswith("spent: ") and line.endswith(lost) for line in lines)
-    assert (
-        "attacker trained in 2 steps, of 4 behaviours each, drawn from 5 others than are attacked: mean score of an "
-        "episode 0.250 in the first step (n = 8), 0.500 in the last step (n = 7); 1 episode without a score; 1 step "
-        "after the last checkpoint played twice (16 queries); 2 steps cut short and played again; spent apart: 1,600 "
-        f"queries, 99 sampled tokens, 7 s; at most 64 queries more, whose replies were lost{judged}"
-    ) in lines
-
-
-def test_the_score_of_several_steps_of_a_training_is_over_all_their_episodes():
-    """Of 10 steps 2 are the first, and 2 the last: 6 episodes at 0 and 2 at 1 are a quarter, and not a half."""
-    rows = [{"reward": 0.0, "behaviors": 1, "episodes": 6, "unscored_episodes": 0}] * 9
-    curve = [*rows, {"reward": 1.0, "behaviors": 1, "episodes": 6, "unscored_episodes": 4}]
-    training = {"steps": 10, "trained_on": {"n": 1}, "curve": curve, "unscored_episodes": 4, "steps_cut_short": 0}
-    training |= {"spent": {"queries": 1, "tokens": 1, "seconds": 1.0}, "judge_usage": {"calls": 0}}
-    [line] = learned_lines(training | {"queries_cut_short_at_most": 0})
-    assert "of 1 behaviour each" in line
-    assert "0.000 in the first 2 steps (n = 12), 0.250 in the last 2 steps (n = 8); 4 episodes without" in line
-    assert "spent apart: 1 query, 1 sampled token, 1 s" in line
+    assert training_lines(training) == [
+        "attacker trained in 10 steps on 5 other behaviours: mean score of an episode 0.000 in the first 2 steps "
+        "(n = 12), 0.250 in the last 2 steps (n = 8); 4 episodes without a score",
+        "training spent: 1,600 queries, 99 sampled tokens, 7 s; 8 tokens read; at most 64 queries more, whose replies "
+        f"were lost{judged}",
+        "training after a kill: 1 step played twice (16 queries), 2 steps cut short and played again",
+    ]
+    assert set(training_lines(training)) <= set(lines)
