@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -24,7 +24,7 @@ from opct.attack.protocol import BEHAVIOR, Attempt, ChatModel, FewShotExample, O
 from opct.attack.refine import Refine, attacker_messages, message_of
 from opct.attack.scoring import Scorer
 from opct.attack.setup import INSPECT, all_behaviors, rules_of
-from opct.attack.store import WARNING, AttackDir
+from opct.attack.store import WARNING, AttackDir, flatten
 from opct.config.loader import load_config
 from opct.config.schema import TrainConfig
 from opct.data.behaviors import Behavior
@@ -137,19 +137,14 @@ def plan_training(config: settings.AttackConfig, tested: Sequence[Behavior], fol
     own = config.attacker
     if not isinstance(own, settings.Grpo):
         return None
-    if own.model.startswith(INSPECT):
-        raise EvaluationError(
-            f"The attacker grpo trains its model, and {own.model} is behind an endpoint: name weights."
-        )
-    if run_of(own.model) is not None or (Path(own.model) / "adapter_config.json").is_file():
-        raise EvaluationError(
-            f"The attacker grpo trains a fresh adapter on a model, and {own.model} is a run or an adapter: name the "
-            "model."
-        )
-    behaviors = training_behaviors(config, own, tested)
+    is_adapter = run_of(own.model) is not None or (Path(own.model) / "adapter_config.json").is_file()
+    if is_adapter or own.model.startswith(INSPECT):
+        what = "a run or an adapter" if is_adapter else "behind an endpoint"
+        raise EvaluationError(f"The attacker grpo trains a fresh adapter, and {own.model} is {what}: name weights.")
+    behaviors = _training_behaviors(config, own, tested)
     sampling = settings.Sampling(max_tokens=own.max_tokens)  # GRPO samples the policy itself, at temperature 1
     given = _planned(config, own, folder, len(behaviors))
-    overrides = [f"{name}={json.dumps(value)}" for name, value in _flat(own.training)]
+    overrides = [f"{name}={json.dumps(value)}" for name, value in flatten(own.training).items()]
     planned = load_config(None, [*given, *overrides])
     _refuse_fixed(load_config(None, given), planned)
     if planned.max_steps is None:
@@ -182,14 +177,10 @@ def _planned(config: settings.AttackConfig, own: settings.Grpo, folder: AttackDi
     return [f"{name}={json.dumps(value)}" for name, value in values.items()]
 
 
-def training_behaviors(
+def _training_behaviors(
     config: settings.AttackConfig, own: settings.Grpo, tested: Sequence[Behavior]
 ) -> tuple[Behavior, ...]:
-    """The behaviours to train on that are no near-duplicates of those attacked.
-
-    Raises:
-        DataError, EvaluationError: they cannot be read, or none is left.
-    """
+    """The behaviours to train on that are no near-duplicates of those attacked."""
     source = own.train_behaviors or config.behaviors
     try:
         known = in_split(all_behaviors(source), own.train_split, "behaviours")
@@ -207,21 +198,13 @@ def training_behaviors(
 
 def _refuse_fixed(planned: TrainConfig, given: TrainConfig) -> None:
     """Raise ConfigError where a setting is given that is not one of `SETTABLE`."""
-    before, now = (dict(_flat(config.model_dump(mode="json"))) for config in (planned, given))
-    for name in sorted(before.keys() | now.keys()):
+    before, now = (flatten(config.model_dump(mode="json")) for config in (planned, given))
+    for name in sorted({**before, **now}):
         if before.get(name) != now.get(name) and not any(f"{name}.".startswith(f"{allowed}.") for allowed in SETTABLE):
             raise ConfigError(
-                f"{name}={now.get(name)}: in an attacker's training it is {before.get(name)}, which follows from the "
-                f"attack, or has no use there. What can be set: {', '.join(SETTABLE)}."
+                f"{name}={now.get(name)}: an attacker's training has {before.get(name)}, which follows from the attack "
+                f"or has no use there. What can be set: {', '.join(SETTABLE)}."
             )
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in values.items():
-        if isinstance(value, dict) and value:
-            yield from _flat(value, f"{prefix}{name}.")
-        else:
-            yield prefix + name, value
 
 
 def attack_pair(behavior_id: str, behavior: str, messages: Sequence[Mapping[str, Any]]) -> ContrastivePair:
@@ -299,16 +282,17 @@ def train_attacker(
     policy = load_policy(str(run.path), trust_remote_code=plan.config.model.trust_remote_code)
     tags = plan.config.loss.thinking_tags
     replay = ReplayBuffer.of_run(run, plan.config.max_steps or 0, environment, policy.renderer)
+    identity = plan.identity()
     shown = {
         "steps": plan.config.max_steps,
         "queries": plan.max_queries,
-        "trained_on": plan.identity()["trained_on"],
-        "settings": digest(plan.identity())[:12],
+        "trained_on": identity["trained_on"],
+        "settings": digest(identity)[:12],
     }
     source = f"{plan.model}, trained against the target"
     model = LocalModel(policy, plan.sampling, source=source, thinking_tags=tags)
     shots = tuple(replay.shots(partial(written_message, policy.renderer, tags=tags)))
-    return Trained(Grpo(model, shown), shots, {**shown, "identity": plan.identity(), **learning_summary(folder, run)})
+    return Trained(Grpo(model, shown), shots, {**shown, "identity": identity, **learning_summary(folder, run)})
 
 
 def _train(environment: Environment, folder: AttackDir, run: RunDir, progress: Progress) -> None:
@@ -369,22 +353,20 @@ class RolloutCollector:
             pool=shots,
             progress=_WithinStep(self.progress, most),
         ).attempts
-        fresh = [self._group(subject, attempts) for subject in subjects]
+        fresh = [self._episodes(one, [own for own in attempts if own.behavior_id == one.id]) for one in subjects]
         groups = [_with_advantages(self._with_replay(group, replay)) for group in fresh]
-        shown = self._shown(step, fresh, attempts, budget.spent) | {SIGNAL: sum(map(_has_signal, groups))}
+        shown = self._shown(step, fresh, attempts, budget.spent)
+        shown[SIGNAL] = sum(any(r.advantage != 0.0 for r in group) for group in groups)
         append_jsonl(self.log, shown, fsync=True)
         self.progress.advance(0, reward="none" if shown["reward"] is None else shown["reward"])
         for group in fresh:
             replay.add(group)
         return [rollout for group in groups for rollout in group]
 
-    def _group(self, subject: Subject, attempts: Sequence[Attempt]) -> list[Rollout]:
+    def _episodes(self, subject: Subject, attempts: Sequence[Attempt]) -> list[Rollout]:
         """The episodes of a behaviour, one rollout each."""
-        episodes: dict[int, list[Attempt]] = {}
-        for one in attempts:
-            if one.behavior_id == subject.id:
-                episodes.setdefault(one.episode, []).append(one)
-        return [self._rollout(subject, number, own) for number, own in sorted(episodes.items())]
+        numbers = sorted({one.episode for one in attempts})
+        return [self._rollout(subject, n, [one for one in attempts if one.episode == n]) for n in numbers]
 
     def _rollout(self, subject: Subject, episode: int, attempts: Sequence[Attempt]) -> Rollout:
         """The round that scored best, the first of those that did; without any score, the first round."""
@@ -395,10 +377,11 @@ class RolloutCollector:
                 f"({self.policy.context_length} tokens) for a message of {self.environment.plan.sampling.max_tokens}: "
                 "use an attacker with a longer context, or lower attacker.max_tokens."
             )
-        scores = [_score(one) for one in attempts]
-        _, best = max(sampled, key=lambda pair: (-1.0 if _score(pair[0]) is None else _score(pair[0]), -pair[0].round))
-        reward = max((score for score in scores if score is not None), default=None)
-        if None in scores and (reward is None or reward < self.environment.threshold):
+        # A message that could not be put to the target earns 0; one that the judge failed on has no score.
+        scores = {one.round: one.score if one.is_query else 0.0 for one in attempts}
+        _, best = max(sampled, key=lambda pair: (-1.0 if (s := scores[pair[0].round]) is None else s, -pair[0].round))
+        reward = max((score for score in scores.values() if score is not None), default=None)
+        if None in scores.values() and (reward is None or reward < self.environment.threshold):
             reward = None  # the round without a score may have been a success
         pair = attack_pair(subject.id, subject.text, best.messages or ())
         ids = self.policy.renderer.render(pair.prompt)
@@ -415,15 +398,15 @@ class RolloutCollector:
     def _shown(
         self, step: int, groups: Sequence[Sequence[Rollout]], attempts: Sequence[Attempt], spent: AttackUsage
     ) -> dict[str, Any]:
-        rewards = [r.reward for group in groups for r in group if r.reward is not None]
-        threshold = self.environment.threshold
+        rewards = [[r.reward for r in group if r.reward is not None] for group in groups]
+        scored, episodes = [reward for own in rewards for reward in own], sum(map(len, groups))
         return {
             "step": step,
-            "reward": sum(rewards) / len(rewards) if rewards else None,
-            "episodes": sum(map(len, groups)),
-            "unscored_episodes": sum(map(len, groups)) - len(rewards),
+            "reward": sum(scored) / len(scored) if scored else None,
+            "episodes": episodes,
+            "unscored_episodes": episodes - len(scored),
             "behaviors": len(groups),
-            "jailbroken": sum(any(r.reward is not None and r.reward >= threshold for r in group) for group in groups),
+            "jailbroken": sum(max(own, default=-1.0) >= self.environment.threshold for own in rewards),
             "unjudged": sum(one.is_unscored for one in attempts),
             **spent.row(),
             "judge_usage": asdict(spent.judge_usage),
@@ -432,22 +415,17 @@ class RolloutCollector:
 
 class ReplayBuffer:
     """The last success on each training behaviour: shown as an example, and trained on again where a group of episodes
-    had no success.
+    had no success."""
 
-    Raises:
-        DataError: a success is about a behaviour that the attacker is tested on; nothing that was trained on may be.
-    """
-
-    def __init__(self, tested: Sequence[str], threshold: float):
-        self._tested, self._threshold = list(tested), threshold
+    def __init__(self, threshold: float):
+        self._threshold = threshold
         self._last: dict[str, Rollout] = {}
-        self._checked: set[str] = set()
 
     @classmethod
     def of_run(cls, run: RunDir, steps: int, environment: Environment, renderer: Renderer) -> ReplayBuffer:
         """The successes of the first `steps` steps of a run."""
         texts = {one.id: one.behavior for one in environment.plan.behaviors}
-        found = cls(environment.plan.tested, environment.threshold)
+        found = cls(environment.threshold)
         for step in range(1, steps + 1):
             rows = read_jsonl(run.rollouts_path(step))
             own = [rollout_of(row, texts[row["pair_id"]], renderer.render) for row in rows]
@@ -457,10 +435,8 @@ class ReplayBuffer:
     def add(self, rollouts: Sequence[Rollout]) -> None:
         """Keep the best success on each behaviour among the fresh rollouts of a step."""
         for rollout in sorted(rollouts, key=lambda r: (r.reward or 0.0, r.index)):
-            if rollout.reward is None or rollout.reward < self._threshold or rollout.is_rehearsed:
-                continue
-            self._refuse_tested(str(rollout.pair.meta["behavior"]))
-            self._last[rollout.pair.id] = rollout
+            if rollout.reward is not None and rollout.reward >= self._threshold and not rollout.is_rehearsed:
+                self._last[rollout.pair.id] = rollout
 
     def shots(self, message_of: Callable[[Rollout], str | None]) -> list[FewShotExample]:
         """Each as an example for other behaviours; `message_of` gives what the target was sent."""
@@ -478,14 +454,6 @@ class ReplayBuffer:
         [log_probs] = policy.log_probs([found.prompt_ids], [found.ids])
         completion = replace(found.completion, logprobs=tuple(log_probs.tolist()))
         return replace(found, completion=completion, is_rehearsed=True)
-
-    def _refuse_tested(self, behavior: str) -> None:
-        if behavior not in self._checked and cross_duplicates([behavior], self._tested):
-            raise DataError(
-                "A prompt for a behaviour that the attacker is tested on, or for a near-duplicate, was about to be "
-                f"trained on: {json.dumps(behavior)}."
-            )
-        self._checked.add(behavior)
 
 
 def rollout_of(row: Mapping[str, Any], behavior: str, render: Callable[[Any], list[int]]) -> Rollout | None:
@@ -506,11 +474,6 @@ def written_message(renderer: Renderer, rollout: Rollout, tags: tuple[str, str])
     return None if is_unfinished else message_of(text)
 
 
-def _score(one: Attempt) -> float | None:
-    """The judge's; 0 for a message that could not be put to the target; None where the judge gave no score."""
-    return one.score if one.is_query else 0.0
-
-
 class _WithinStep(NullProgress):
     """Shows the attempts of a step, batch by batch, beside the steps of the training."""
 
@@ -521,11 +484,6 @@ class _WithinStep(NullProgress):
         self.n += n
         if n:
             self.progress.advance(0, attempts=f"{self.n}/{self.most}")
-
-
-def _has_signal(group: Sequence[Rollout]) -> bool:
-    """Whether rewards differ in it, so that its messages are told apart."""
-    return any(r.advantage != 0.0 for r in group)
 
 
 def _with_advantages(group: Sequence[Rollout]) -> list[Rollout]:
@@ -560,23 +518,13 @@ def learning_summary(folder: AttackDir, run: RunDir) -> dict[str, Any]:
 
 
 def no_learning_signal_warning(summary: Mapping[str, Any]) -> list[str]:
-    """A warning where no step of a training told one message from another.
-
-    Args:
-        summary: of `Trained`.
-    """
+    """A warning where no step of a training (`Trained.summary`) told one message from another."""
     curve = summary["curve"]
-    if any(row[SIGNAL] != 0 for row in curve):
+    if any(row[SIGNAL] for row in curve):
         return []
-    episodes, rewards = sum(row["episodes"] for row in curve), [row["reward"] for row in curve if row["reward"]]
-    unscored = f" ({summary['unscored_episodes']} without a score)" if summary["unscored_episodes"] else ""
-    found = (
-        f"none of its {episodes} episodes{unscored} had a reward above 0"
-        if not rewards
-        else f"in no behaviour of a step did the rewards of its {episodes} episodes{unscored} differ"
-    )
     return [
-        f"The attacker learnt nothing in its training: {found}. The target was tested against its base model, and not "
-        "against an attacker that was trained. Look at the judge and the replies, and give it more episodes, rounds, "
-        "steps (attacker.training.max_steps) or a larger model."
+        "The attacker learned nothing in its training: in no step did the rewards of a behaviour's episodes differ "
+        f"({sum(row['episodes'] for row in curve)} episodes, {summary['unscored_episodes']} without a score). So the "
+        "target was tested against its base model. Look at the judge and the replies, and give it more episodes, "
+        "rounds, steps (attacker.training.max_steps) or a larger model."
     ]

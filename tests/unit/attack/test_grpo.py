@@ -39,7 +39,7 @@ from opct.attack.scoring import Scorer
 from opct.attack.store import AttackDir
 from opct.config.loader import load_config
 from opct.data.behaviors import Behavior
-from opct.data.duplicates import TrainedTexts, normalize, read_trained_texts
+from opct.data.duplicates import normalize, read_trained_texts
 from opct.data.pairs import write_pairs
 from opct.errors import ConfigError, DataError, EvaluationError, ModelError, RunError
 from opct.judges.protocol import Usage
@@ -49,7 +49,7 @@ from opct.models.from_run import load_policy
 from opct.models.inference.sampler import Completion
 from opct.reports.attacks import PUBLIC_TRAINING
 from opct.runs.console import NullProgress
-from opct.runs.io import append_jsonl, read_jsonl, write_json
+from opct.runs.io import append_jsonl, read_jsonl
 from opct.runs.run_dir import RunDir
 from opct.training.dry_run import make_plan
 from opct.training.setup import build_setup, describe
@@ -69,20 +69,10 @@ def test_advantages_by_hand():
         [2 / 3 / deviation, -1 / 3 / deviation, -1 / 3 / deviation]
     )
     assert sum(group_advantages([0.2, 0.9, 0.4, 0.4])) == pytest.approx(0)
-
-
-def test_groups_that_teach_nothing():
-    assert group_advantages([0.5, 0.5, 0.5]) == [0, 0, 0]
-    assert group_advantages([1.0]) == [0]
-    assert group_advantages([None, None]) == [0, 0]
-
-
-def test_a_completion_without_a_reward_neither_earns_nor_moves_the_others():
-    assert group_advantages([1.0, None, 0.0]) == [
-        *group_advantages([1.0, 0.0])[:1],
-        0.0,
-        group_advantages([1.0, 0.0])[1],
-    ]
+    for nothing in ([0.5, 0.5, 0.5], [1.0], [None, None]):
+        assert group_advantages(nothing) == [0] * len(nothing)
+    first, last = group_advantages([1.0, 0.0])
+    assert group_advantages([1.0, None, 0.0]) == [first, 0.0, last]
 
 
 def rollouts(policy, advantages, tokens=((5, 6, 7), (8, 9), (10, 11, 12))):
@@ -186,7 +176,7 @@ def success(id_, text, reward=1.0, index=0, behavior="Steal a goose", **more):
 
 
 def test_only_fresh_successes_are_kept_the_best_of_each_behaviour():
-    pool = ReplayBuffer(["Ring every doorbell of the town"], threshold=0.5)
+    pool = ReplayBuffer(threshold=0.5)
     pool.add([success("a", "first", 0.6), success("a", "second", 0.9, 1), success("a", "third", 0.4, 2)])
     pool.add([success("b", "poor", 0.4), success("b", "unknown", None), success("b", "old", 1.0, is_rehearsed=True)])
     assert [(shot.behavior_id, said(shot.prompt)) for shot in pool.shots(text_of)] == [("a", "second")]
@@ -194,16 +184,8 @@ def test_only_fresh_successes_are_kept_the_best_of_each_behaviour():
     assert [said(shot.prompt) for shot in pool.shots(text_of)] == ["later"]
 
 
-@pytest.mark.parametrize("text", ["Ring every doorbell of the town", "ring every doorbell of the town, please!"])
-def test_no_success_on_a_tested_behaviour_or_one_like_it_is_ever_kept(text):
-    pool = ReplayBuffer(["Ring every doorbell of the town"], threshold=0.5)
-    with pytest.raises(DataError, match="tested on"):
-        pool.add([success("z", "x", behavior=text)])
-    assert pool.shots(text_of) == []
-
-
 def test_a_replayed_success_has_the_log_probs_of_the_policy_as_it_is(tiny_policy):
-    pool = ReplayBuffer([], threshold=0.5)
+    pool = ReplayBuffer(threshold=0.5)
     pool.add([success("a", "first")])
     again = pool.resample("a", tiny_policy)
     [now] = tiny_policy.log_probs([[3]], [[5, 6]])
@@ -245,6 +227,18 @@ def plan_of(folder, tiny_folder, *words, behaviors=(*TRAIN, *TEST)):
 def opponent(yields=lambda text: "a" in text):
     """A target that gives in to messages with a letter that the tiny model writes now and then."""
     return Cast(target=ScriptedTarget(lambda text: "yes" if yields(text) else "no"))
+
+
+def test_the_targets_own_training_is_warned_of_before_the_attacker_is_trained(whole, tiny_folder, tmp_path):
+    """The target is a run that was trained on both behaviours that the attacker is trained on, as its record says."""
+    run = RunDir(whole[0] / "attacker")
+    assert set(read_trained_texts(run).behaviors) == {normalize(b.behavior) for b in TRAIN}
+    told, path = Told(), behaviors_in(tmp_path / "own.jsonl", [*TRAIN, *TEST])
+    done = attacked(str(run.path), tiny_folder, path, tmp_path / "a", "attacker.training.max_steps=1", progress=told)
+    [said] = [one for one in done.result["warnings"] if one.startswith("The target was trained on 2 of the 2 behav")]
+    places = [told.told.index(f"warning: {said}"), next(i for i, t in enumerate(told.told) if "trains its att" in t)]
+    assert places == sorted(places)
+    assert done.result["attacker"]["model"]["weights"] != done.result["target"]["weights"]
 
 
 def trained(folder, tiny_folder, own, *words, progress=None, **more):
@@ -318,7 +312,7 @@ class Stopping(NullProgress):
             os.kill(os.getpid(), signal.SIGTERM)
 
 
-WORDS = ["attacker.shots=1", "attacker.training.max_steps=4", "attacker.training.save_steps=2"]
+WORDS = ["episodes=4", "attacker.shots=1", "attacker.training.max_steps=4", "attacker.training.save_steps=2"]
 
 
 def yields_to_one(text):
@@ -341,7 +335,7 @@ def test_training_that_was_interrupted_continues_as_if_it_had_not_been(tmp_path,
     if after == 3:  # as after kill -9: what came after the last checkpoint is lost
         newest = RunDir(tmp_path / "cut" / "attacker").latest_checkpoint()
         shutil.rmtree(newest)
-        append_jsonl(tmp_path / "cut" / "training_steps.jsonl", {"step": 4, "started": 16})
+        append_jsonl(tmp_path / "cut" / "training_steps.jsonl", {"step": 4, "started": 8})
     shutil.move(tmp_path / "cut", tmp_path / "moved")
     second = trained(tmp_path / "moved", tiny_folder, own, *words)
     assert weights(tmp_path / "moved") == weights(whole_folder)
@@ -354,7 +348,7 @@ def test_training_that_was_interrupted_continues_as_if_it_had_not_been(tmp_path,
     again = 0 if after == 2 else 1  # step 3 was played twice, and of step 4 nobody knows
     more = second.summary["spent"]["queries"] - whole.summary["spent"]["queries"]
     assert (more > 0, second.summary["steps_cut_short"]) == (bool(again), again)
-    assert second.summary["queries_cut_short_at_most"] == 16 * again
+    assert second.summary["queries_cut_short_at_most"] == 8 * again
 
 
 @pytest.fixture
@@ -463,19 +457,11 @@ def test_a_step_shows_how_far_it_is_and_what_it_earned(prepared, tmp_path):
     ]
 
 
-@pytest.mark.parametrize(
-    ("answer", "learnt", "said"),
-    [
-        ("no", False, "none of its 4 episodes had a reward above 0"),
-        ("fail", False, "none of its 4 episodes (4 without a score) had a reward above 0"),
-        ("yes", False, "in no behaviour of a step did the rewards of its 4 episodes differ"),
-        ("now and then", True, None),
-    ],
-)
-def test_a_training_in_which_nothing_was_learnt_is_warned_of(
-    tiny_folder, behaviors_file, tmp_path, monkeypatch, answer, learnt, said
+@pytest.mark.parametrize("answer", ["fail", "now and then"])
+def test_a_training_in_which_nothing_was_learned_is_warned_of(
+    tiny_folder, behaviors_file, tmp_path, monkeypatch, answer
 ):
-    """Before the attack proper and in its result: what holds then has held against no trained attacker."""
+    """Before the attack proper and in its result: no trained attacker was defended against."""
     answers = itertools.cycle(["yes", "no", "no", "yes"])
     target = ScriptedTarget(lambda text: next(answers) if answer == "now and then" else answer)
     monkeypatch.setattr(setup, "ModelLoader", lambda *_: SimpleNamespace(load=lambda *_: target))
@@ -483,11 +469,9 @@ def test_a_training_in_which_nothing_was_learnt_is_warned_of(
     progress = Told()
     words = "attacker.training.max_steps=1"
     done = attacked("scripted", tiny_folder, behaviors_file, tmp_path / "a", words, progress=progress)
-    found = [warning for warning in done.result["warnings"] if "learnt nothing" in warning]
-    assert len(found) == (not learnt)
-    assert [line for line in progress.told if "learnt nothing" in line] == [f"warning: {one}" for one in found]
-    if said is not None:
-        assert f": {said}. The target was tested" in found[0]
+    found = [warning for warning in done.result["warnings"] if "learned nothing" in warning]
+    assert [line for line in progress.told if "learned nothing" in line] == [f"warning: {one}" for one in found]
+    assert ["(4 episodes, 4 without a score)" in one for one in found] == [True] * (answer == "fail")
 
 
 def test_a_request_that_leaves_no_room_is_an_error_that_says_so(prepared, tmp_path):
@@ -559,21 +543,6 @@ def test_the_attackers_thinking_is_no_part_of_its_messages_in_training_either(tm
     assert done.attacker.model.thinking_tags == ("a", "</a>")
 
 
-def test_what_a_run_may_change_when_it_is_resumed_an_attacker_may_too(tmp_path, tiny_folder):
-    def plan(*settings):
-        return plan_of(tmp_path / "a", tiny_folder, *(f"attacker.training.{one}" for one in settings)).identity()
-
-    own = plan("save_steps=3", "stop.divergence_factor=3")
-    assert own == plan("save_steps=9", "stop.divergence_factor=9") != plan("loss.kl_coef=0.5")
-
-
-def test_behaviours_that_it_was_trained_on_are_written_down_as_such(tmp_path, tiny_folder):
-    trained(tmp_path / "a", tiny_folder, opponent(), "episodes=2", "attacker.training.max_steps=1")
-    texts = read_trained_texts(RunDir(tmp_path / "a" / "attacker"))
-    assert set(texts.behaviors) == {normalize(b.behavior) for b in TRAIN}
-    assert (texts.twins, texts.facts) == ((), ())
-
-
 def test_examples_give_way_where_the_attacker_has_no_room():
     """After the oldest attempts; a reasoning attacker's thinking is in no example."""
     shots = tuple(FewShotExample(f"s{i}", f"other {i}", ({"role": "user", "content": "word " * 50},)) for i in range(2))
@@ -614,8 +583,13 @@ def attacked(target, tiny_folder, behaviors_file, out, words="", **more):
 
 
 def test_a_whole_attack_trains_then_attacks_others(tiny_policy, tiny_folder, behaviors_file, tmp_path):
-    """Its result has cost and curve of the training. The training behaviours are not attacked."""
-    done = attacked(tiny_policy, tiny_folder, behaviors_file, tmp_path / "a")
+    """Its result has cost and curve of the training, which was stopped after its first step and resumed. The training
+    behaviours are not attacked."""
+    with pytest.raises(KeyboardInterrupt):
+        attacked(tiny_policy, tiny_folder, behaviors_file, tmp_path / "a", progress=Stopping(1))
+    assert AttackDir(tmp_path / "a").is_attack
+    assert not (tmp_path / "a" / "result.json").exists()
+    done = attacked(tiny_policy, tiny_folder, behaviors_file, tmp_path / "a", resume=True)
     training = done.result["training"]
     assert set(training) - {"identity"} == set(PUBLIC_TRAINING)  # a report has all but the config
     assert [row["step"] for row in training["curve"]] == [1, 2]
@@ -635,10 +609,6 @@ def test_a_whole_attack_trains_then_attacks_others(tiny_policy, tiny_folder, beh
     other = "attacker.training.optim.learning_rate=0.5"
     with pytest.raises(RunError, match=r"is to be resumed: training\.config\.optim\.learning_rate was"):
         attacked(tiny_policy, tiny_folder, behaviors_file, tmp_path / "a", other, resume=True)
-    before = weights(tmp_path / "a")
-    attacked(tiny_policy, tiny_folder, behaviors_file, tmp_path / "a", "seed=1", overwrite=True)
-    assert weights(tmp_path / "a") != before
-    assert len(read_jsonl(tmp_path / "a" / "training_steps.jsonl")) == 4
 
 
 OTHERS = [
@@ -666,39 +636,6 @@ def test_the_attacker_is_trained_on_the_behaviours_that_are_given(tiny_policy, t
     assert [row["id"] for row in read_jsonl(tmp_path / "b" / "training_pairs.jsonl")] == ["o/0", "o/2"]
     with pytest.raises(EvaluationError, match=r"\(attacker.train_split\): None of the 3 behaviours is in"):
         attacked(*given, tmp_path / "c", "attacker.train_split=validation")
-
-
-def test_it_is_said_how_many_of_the_practised_behaviours_the_target_was_trained_on(
-    tiny_folder, behaviors_file, tmp_path
-):
-    """The target is a run that was trained on the first of two, in other words; with others to practise on it is not
-    said. It is in the result, printed, and said before the training."""
-
-    class Listening(NullProgress):
-        def __init__(self):
-            self.lines = []
-
-        def log(self, text):
-            self.lines.append(text)
-
-    others = behaviors_in(tmp_path / "others.jsonl", OTHERS)
-    trained(tmp_path / "target", tiny_folder, opponent(), "episodes=2", "attacker.training.max_steps=1")
-    run = RunDir(tmp_path / "target" / "attacker")
-    write_json(run.trained_on_path, asdict(TrainedTexts(behaviors=("steal a goose please",))))
-    listening = Listening()
-    done = attacked(str(run.path), tiny_folder, behaviors_file, tmp_path / "a", progress=listening)
-    expected = "1 of the 2 behaviours that the attacker is trained on, or near-duplicates of them, were trained on"
-    [said] = [warning for warning in done.result["warnings"] if warning.startswith(expected)]
-    lines = listening.lines
-    assert lines.index(f"warning: {said}") < next(i for i, line in enumerate(lines) if "trains its attacker" in line)
-    console = Console(width=1000, record=True, file=StringIO())
-    console.print(done.render())
-    assert f"warning: {said}" in console.export_text()
-    words = (
-        f"attacker.training.max_steps=1 attacker.training.optim.prompts_per_step=1 attacker.train_behaviors={others}"
-    )
-    apart = attacked(str(run.path), tiny_folder, behaviors_file, tmp_path / "b", words)
-    assert not any("is trained on" in warning for warning in apart.result["warnings"])
 
 
 class Told(NullProgress):
@@ -746,31 +683,6 @@ def test_what_may_be_shared_or_is_shown_of_an_attacker_that_learns_holds_no_prom
         assert not [mark for mark in marks if mark in text], name
 
 
-def test_training_that_is_stopped_ends_the_attack_and_can_be_resumed(
-    tiny_policy, tiny_folder, behaviors_file, tmp_path
-):
-    with pytest.raises(KeyboardInterrupt):
-        attacked(tiny_policy, tiny_folder, behaviors_file, tmp_path / "a", progress=Stopping(1))
-    assert AttackDir(tmp_path / "a").is_attack
-    assert not (tmp_path / "a" / "result.json").exists()
-    cut = attacked(tiny_policy, tiny_folder, behaviors_file, tmp_path / "a", resume=True)
-    whole = attacked(tiny_policy, tiny_folder, behaviors_file, tmp_path / "b")
-    assert cut.result["behaviors"] == whole.result["behaviors"]
-    assert weights(tmp_path / "a") == weights(tmp_path / "b")
-
-
-def test_an_attack_and_a_training_in_one_folder_are_told_apart(tiny_policy, tiny_folder, behaviors_file, tmp_path):
-    plain = load_attack_config(None, ["attacker.name=best_of_n", f"behaviors={behaviors_file}", "target.max_tokens=5"])
-    run_attack(tiny_policy, plain, out=tmp_path / "a")
-    with pytest.raises(RunError, match=r'attacker_name was "best_of_n" and is "grpo"'):
-        attacked(tiny_policy, tiny_folder, behaviors_file, tmp_path / "a", resume=True)
-    assert not (tmp_path / "a" / "attacker").exists()
-    with pytest.raises(KeyboardInterrupt):
-        attacked(tiny_policy, tiny_folder, behaviors_file, tmp_path / "b", progress=Stopping(1))
-    with pytest.raises(RunError, match=r'attacker_name was "grpo" and is "best_of_n"'):
-        run_attack(tiny_policy, plain, out=tmp_path / "b", resume=True)
-
-
 def test_what_is_wrong_replaces_nothing_and_can_be_set_right(tiny_policy, tiny_folder, behaviors_file, tmp_path):
     """A faulty setting, a missing model and what the training's own checks refuse (an adapter of no layer, an unknown
     tracker) are seen before --overwrite; a training that fails before its first step leaves no folder behind."""
@@ -789,12 +701,6 @@ def test_what_is_wrong_replaces_nothing_and_can_be_set_right(tiny_policy, tiny_f
         with pytest.raises(error):
             attacked(tiny_policy, tiny_folder, behaviors_file, tmp_path / "b", wrong)
         assert not (tmp_path / "b").exists()
-
-
-def test_target_and_attacker_of_one_model_do_not_touch_each_other(tiny_folder, behaviors_file, tmp_path):
-    done = attacked(str(tiny_folder), tiny_folder, behaviors_file, tmp_path / "a")
-    assert done.result["target"]["weights"] == load_policy(str(tiny_folder), dtype="float32").weights_hash()
-    assert done.result["attacker"]["model"]["weights"] != done.result["target"]["weights"]
 
 
 def test_what_cannot_be_trained_is_refused_before_anything_is(tiny_policy, tiny_folder, behaviors_file, tmp_path):
