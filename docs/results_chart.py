@@ -1,4 +1,4 @@
-"""Draws docs/assets/results.svg from the tables of docs/results_details.md.
+"""Draw docs/assets/results.svg from the tables of docs/results_details.md.
 
 python docs/results_chart.py
 """
