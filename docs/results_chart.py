@@ -41,7 +41,9 @@ def bars(page: str, section: str, row: str) -> tuple[Bar, ...]:
 
 def main() -> None:
     page = (DOCS / "results_details.md").read_text(encoding="utf-8")
-    groups = [BarGroup(title, bars(page, section, row)) for section, rows in ROWS.items() for row, title in rows.items()]
+    groups = [
+        BarGroup(title, bars(page, section, row)) for section, rows in ROWS.items() for row, title in rows.items()
+    ]
     drawing = str(interval_bars(groups, label="Rates of base, SFT and OPCT with 95% intervals"))
     tag, _, rest = drawing.partition(">")
     svg = tag.replace("<svg", '<svg xmlns="http://www.w3.org/2000/svg" width="640"')

@@ -2,7 +2,7 @@
 
 A sample depends on the weights, its prompt and its seed alone: each row draws from its own generator, so the batch it
 was in changes nothing but the rounding of the logits. In float32 that leaves the sample as it is; in bfloat16, where
-attention rounds differently in batches of other shapes, a part of the samples changes (docs/results_details.md has the count).
+attention rounds differently in batches of other shapes, a part of the samples changes (docs/results.md has the count).
 generation_config is ignored unless its values are asked for (`Policy.generation_defaults`).
 """
 
