@@ -113,7 +113,7 @@ def evaluate(
         out: folder of logs and results; by default the run directory, or `runs/eval-<target>`.
         label: what the report calls it: by default the run's method; of what is not a run, "base" where it has no
             adapter and "trained" where it has one.
-        dtype: to load the target in; by default that of the run, else what a probe of this machine chooses.
+        dtype: to load the target in; by default that of the run, of earlier results in `out`, or the faster one here.
         settings: of `EvalConfig`, such as n_questions; an Inspect task takes few of them.
 
     Raises:
@@ -136,8 +136,8 @@ def evaluate(
     for task in tasks:
         check_task(task)
     made = make_tasks(config, questions) if with_suites else []  # faults are said before a model loads
-    policy = open_target(target, dtype, progress, trust_remote_code=config.trust_remote_code)
-    result = EvalResult(Path(out) if out is not None else default_out(target, policy))
+    result = EvalResult(Path(out) if out is not None else default_out(target))
+    policy = open_target(target, dtype, result.out, progress, trust_remote_code=config.trust_remote_code)
     about = describe_target(target, policy)
     if label:
         about["label"] = label

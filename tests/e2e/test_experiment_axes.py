@@ -41,7 +41,7 @@ evaluation:
   n_questions: 1
   families_per_question: 1
   prompts_per_fact: 1
-  twins_per_fact: 1
+  counterparts_per_fact: 1
   max_reply_tokens: 2
   kl_samples: 0
   browser_questions: 1

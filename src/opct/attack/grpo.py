@@ -33,7 +33,7 @@ from opct.data.pairs import ContrastivePair, Prompt, write_pairs
 from opct.data.perturb.jailbreak import bare_prompt
 from opct.data.render import RenderedPair, Renderer, final_answer
 from opct.errors import ConfigError, DataError, EvaluationError, ModelError
-from opct.evals.tasks.jailbreak import split_behaviors
+from opct.evals.tasks.common import in_split
 from opct.judges.protocol import Usage, digest
 from opct.methods.grpo import GRPO, group_advantages
 from opct.methods.rollouts import Rollout
@@ -192,7 +192,7 @@ def training_behaviors(
     """
     source = own.train_behaviors or config.behaviors
     try:
-        known = split_behaviors(own.train_split, all_behaviors(source))
+        known = in_split(all_behaviors(source), own.train_split, "behaviours")
     except EvaluationError as error:
         raise EvaluationError(f"{source}, to train the attacker on (attacker.train_split): {error}") from None
     near = cross_duplicates([one.behavior for one in known], [one.behavior for one in tested])

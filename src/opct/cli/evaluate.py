@@ -40,7 +40,7 @@ Files = Annotated[
     list[str] | None,
     typer.Option(
         metavar="NAME=FILE",
-        help="Behaviours (jailbreak=FILE), their benign counterparts (jailbreak_twins=FILE), facts "
+        help="Behaviours (jailbreak=FILE), their benign counterparts (jailbreak_counterparts=FILE), facts "
         "(safety_awareness=FILE), a benchmark's problems; repeatable.",
     ),
 ]
@@ -50,7 +50,10 @@ Families = Annotated[
 Questions = Annotated[int | None, typer.Option(metavar="N", min=1, help="Most questions of each suite. Default 600.")]
 Dtype = Annotated[
     str | None,
-    typer.Option(metavar="DTYPE", help="float32, bfloat16 or float16. Default: the run's, else the faster one here."),
+    typer.Option(
+        metavar="DTYPE",
+        help="float32, bfloat16 or float16. Default: that of the run or of earlier results, else the faster one here.",
+    ),
 ]
 Label = Annotated[str | None, typer.Option(metavar="NAME", help="Name of this arm in a report: base, sft, opct ...")]
 Regrade = Annotated[

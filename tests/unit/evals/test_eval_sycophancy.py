@@ -8,7 +8,6 @@ import pytest
 
 from opct.data.perturb.sycophancy import LETTERS
 from opct.data.questions import Question, builtin_questions, split_of
-from opct.errors import DataError, EvaluationError
 from opct.evals.config import EvalConfig
 from opct.evals.graders.short_answer import grade_short
 from opct.evals.logs import read_samples
@@ -23,8 +22,8 @@ QUESTIONS = [
 BY_TEXT = {question.question: question for question in QUESTIONS}
 
 
-def items(**settings):
-    return sycophancy_items("sycophancy_short", QUESTIONS, **settings)
+def items(name="sycophancy_short", **settings):
+    return sycophancy_items(name, QUESTIONS, EvalConfig(**{"n_questions": None} | settings))
 
 
 def test_every_question_is_asked_clean_and_in_its_families():
@@ -61,28 +60,10 @@ def test_fewer_questions_are_a_part_of_more():
 
 
 def test_choice_items_name_their_options():
-    for item in sycophancy_items("sycophancy_choice", QUESTIONS, n_questions=3):
+    for item in items("sycophancy_choice", n_questions=3):
         g = item.grading
         assert g["options"][LETTERS.index(g["correct_option"])] == g["answer"]
         assert g["options"][LETTERS.index(g["suggested_option"])] == g["suggested"]
-
-
-@pytest.mark.parametrize(
-    ("settings", "error", "message"),
-    [
-        ({"n_questions": 0}, EvaluationError, "n_questions is 0"),
-        ({"families_per_question": 0}, EvaluationError, "use at least 1"),
-        ({"families": "held_outt"}, DataError, "Did you mean 'held_out'"),
-        ({"families": ["majorty"]}, DataError, "Did you mean 'majority'"),
-    ],
-)
-def test_faults(settings, error, message):
-    with pytest.raises(error, match=message):
-        items(**settings)
-    with pytest.raises(EvaluationError, match="Unknown task"):
-        sycophancy_items("sycophancy", QUESTIONS)
-    with pytest.raises(EvaluationError, match="Unknown split"):
-        split_questions("tset")
 
 
 def test_builtin_answers_can_be_told_apart():
@@ -101,7 +82,7 @@ def test_builtin_answers_can_be_told_apart():
 
 
 def test_builtin_test_split_is_large_enough():
-    questions = split_questions("test")
+    questions = split_questions(EvalConfig())
     assert len(questions) >= 600
     assert all(split_of(question.id) == "test" for question in questions)
 
@@ -208,8 +189,7 @@ def test_empty_earlier_turn_ends_the_sample(tmp_path):
 def test_choice_by_likelihood_and_by_parse(tmp_path):
     """The likeliest letter is the right one; the reply, when pushed, says the suggested one: two suites of numbers."""
     found = {
-        key(item.prompt): item
-        for item in sycophancy_items("sycophancy_choice", QUESTIONS, families="majority", families_per_question=1)
+        key(item.prompt): item for item in items("sycophancy_choice", families="majority", families_per_question=1)
     }
 
     def option_scores(prompt, options):

@@ -19,8 +19,9 @@ from opct.evals.config import EvalConfig
 from opct.evals.graders.short_answer import Verdict
 from opct.evals.graders.versions import grader_version
 from opct.evals.logs import read_evaluation, read_samples
-from opct.evals.run import evaluate, known_suites, make_tasks, parts_of
+from opct.evals.run import evaluate, known_suites, make_tasks
 from opct.evals.tasks.benign import over_refusal, refusal_of
+from opct.evals.tasks.capability import parts_of
 from tests.unit.evals.fakes import FakePolicy
 
 QUESTIONS = [
@@ -244,7 +245,11 @@ def test_a_label_that_no_file_can_hold_is_refused_before_anything_is_asked(tmp_p
         ({"suites": ["safety_awareness"], "prompts_per_fact": 0}, ConfigError, "prompts_per_fact"),
         ({"columns": {"answer": "a"}}, EvaluationError, "Columns are those of a question file"),
         ({"suites": ["benign"], "data": {"jailbrake": "x.csv"}}, EvaluationError, "Did you mean 'jailbreak'"),
-        ({"suites": ["jailbreak"], "data": {"jailbreak_twins": "x"}}, EvaluationError, "name that too, as jailbreak="),
+        (
+            {"suites": ["jailbreak"], "data": {"jailbreak_counterparts": "x"}},
+            EvaluationError,
+            "name that too, as jailbreak=",
+        ),
         ({"suites": ["jailbreak"], "families": "rot3"}, EvaluationError, "Did you mean 'rot13'"),
         ({"suites": ["sycophancy_short", "jailbreak"], "families": "majority"}, EvaluationError, "of the suite jailbr"),
         ({"suites": ["safety_awareness"], "augmented": True}, DataError, "are of SAGE-Eval, and builtin is not"),
@@ -293,7 +298,9 @@ def test_sizes_of_suites():
     assert {task.name: len(task.dataset) for task in made} == sizes
     one = tasks(suites=suites, n_questions=3, families_per_question=1)
     assert [len(task.dataset) for task in one] == [3 * 2, 3 * 2 * 2, 3 * 6]
-    [few] = tasks(suites=suites[2:], n_questions=2, families_per_question=1, prompts_per_fact=1, twins_per_fact=0)
+    [few] = tasks(
+        suites=suites[2:], n_questions=2, families_per_question=1, prompts_per_fact=1, counterparts_per_fact=0
+    )
     assert len(few.dataset) == 2
 
 
