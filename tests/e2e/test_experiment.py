@@ -72,8 +72,8 @@ def test_to_the_report_and_again_with_another_arm(path: Path, tmp_path: Path):
     assert (bct.offline_tokens > 0, both.offline_tokens) == (True, 0)
     assert bct.seconds_in_all == pytest.approx(bct.seconds + bct.offline_seconds)
     assert both.seconds_in_all == pytest.approx(both.seconds + bct.seconds_in_all)
-    [said] = [text for text in report["warnings"] if "went on from" in text]
-    assert said.startswith("both went on from the adapter of another run: it took 4 optimizer steps in all, and bct 2.")
+    [said] = [text for text in report["warnings"] if "continued from" in text]
+    assert said.startswith("both continued from the adapter of another run: it took 4 optimizer steps in total, and")
     for name, cost in result.costs.items():
         rows = [row for seed in (0, 1) for row in read_jsonl(RunDir(out / f"{name}-seed{seed}").metrics_path)]
         rows = [row for row in rows if "time/step_s" in row]

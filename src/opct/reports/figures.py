@@ -373,8 +373,7 @@ def safety_curve_figure(comparison: Comparison, axis: str, suite: str) -> Figure
         for arm, found in curves
     ]
     spoken = "; ".join(
-        f"{arm.name}: " + ", ".join(f"{own.text} at {tau:g}" for tau, own in found.items())
-        for arm, found in curves
+        f"{arm.name}: " + ", ".join(f"{own.text} at {tau:g}" for tau, own in found.items()) for arm, found in curves
     )
     note = judged_note(list(rows.values()))
     return Figure(

@@ -150,18 +150,18 @@ def _compared(comparison: Comparison, title: str, other: Arm, rows: Sequence[Met
 
 def _sentence(comparison: Comparison, row: MetricRow, other: Arm) -> str:
     """ "Accuracy on clean questions: inconclusive (−3.3 points, ...)." """
-    arm, subject = main_arm(comparison), comparison.name_of(row)
+    arm, name = main_arm(comparison), comparison.name_of(row)
     if arm is other:
         own = row.estimates[0]
         if own is None or own.value is None:
-            return f"{subject} of {arm.name} could not be measured."
+            return f"{arm.name}: {inside(name)} could not be measured."
         bounds = f"95% interval {own.interval_text}, n = {own.n:,}; {own.left_out_text}"
-        return f"{subject} of {arm.name}: {own.text} ({bounds})."
+        return f"{arm.name}: {inside(name)} {own.text} ({bounds})."
     difference = comparison.difference(row, arm.label, other.label)
     if difference is None:
         why = comparison.reason(row, arm.label, other.label)
-        return f"{subject}: {arm.name} and {other.name} cannot be compared: {why}."
-    return f"{subject}: {difference.reading_text} ({_evidence(difference)})."
+        return f"{name}: {arm.name} and {other.name} cannot be compared: {why}."
+    return f"{name}: {difference.reading_text} ({_evidence(difference)})."
 
 
 def _evidence(difference: PairedDifference) -> str:
