@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import difflib
-import gc
 import inspect
 import logging
 import os
@@ -331,11 +330,9 @@ def _quietened() -> Iterator[None]:
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", category=DeprecationWarning, module=r"(inspect_ai|tenacity)\b")
-            warnings.filterwarnings("ignore", category=ResourceWarning, module=r"anyio\b")
             # of an endpoint's answer that is no completion, which is told by whoever asked
             warnings.filterwarnings("ignore", "Pydantic serializer warnings", category=UserWarning)
             yield
-            gc.collect()  # streams that Inspect leaves open would otherwise warn at any later moment
     finally:
         root.setLevel(level)
         root.handlers[:] = handlers

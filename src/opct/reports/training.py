@@ -200,8 +200,8 @@ def _unlike_budgets(one: _Trained, other: _Trained) -> Iterator[str]:
         later, begun = (one, other) if one.continues else (other, one)
         yield (
             f"{later.name} continued from the adapter of another run: it took {_counts(later.steps_in_all)} optimizer "
-            f"steps in total, and {begun.name} {_counts(begun.steps_in_all)}. So their difference is also one of training "
-            "length."
+            f"steps in total, and {begun.name} {_counts(begun.steps_in_all)}. So their difference is also one of "
+            "training length."
         )
 
 

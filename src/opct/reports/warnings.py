@@ -202,7 +202,7 @@ def _excessive(estimates: Sequence[Estimate | None]) -> Iterator[tuple[str, floa
     for kind, amount, most in (
         ("many replies are unscored, so in no rate ({}).", sum(own.n_unscored for own in known), MOST_UNSCORED),
         (
-            "many replies were truncated ({}). Raise max_completion_tokens.",
+            "many replies were truncated ({}). Raise the token limit (max_completion_tokens, max_reply_tokens).",
             sum(own.n_truncated for own in known),
             MOST_TRUNCATED,
         ),
