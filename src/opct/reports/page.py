@@ -219,8 +219,8 @@ def _pooled_note(arms: Sequence[Arm]) -> str:
 def _browser_caption(browser: Browser, arms: Sequence[Arm]) -> str:
     pooled = [f"{arm.name} is its run {arm.runs[0].name}" for arm in arms if len(arm.runs) > 1]
     parts = [
-        f"{browser.shown:,} of the {browser.paired:,} prompts that every run answered; the rest is left out to keep this "
-        "page small.",
+        f"{browser.shown:,} of the {browser.paired:,} prompts that every run answered; the rest is left out "
+        "to keep this page small.",
         "They are chosen to show every family and every change of verdict, so their shares are not the rates above.",
     ]
     if browser.unpaired:
