@@ -134,10 +134,10 @@ def training_figures(comparison: Comparison) -> list[Figure]:
     return [figure for figure in figures if figure is not None]
 
 
-def _kl_curve(arms: Sequence[Arm], metric: str, title: str, where: str) -> Figure | None:
+def _kl_curve(arms: Sequence[Arm], metric: str, title: str, pairs: str) -> Figure | None:
     """The mean KL per token, policy to teacher, against the optimizer step; one line a run."""
     series, rows = [], []
-    for arm, run in ((arm, run) for arm in arms for run in arm.runs):
+    for arm, run in [(own, run) for own in arms for run in own.runs]:
         if points := _logged(run, metric):
             series.append(charts.Series(f"{arm.name}: {run.name}", arm.style, points, thin=len(arm.runs) > 1))
             rows += [(arm.name, run.name, f"{x:g}", number(y, "nats")) for x, y in _thinned(points)]
@@ -149,7 +149,7 @@ def _kl_curve(arms: Sequence[Arm], metric: str, title: str, where: str) -> Figur
     return Figure(
         title=title,
         drawing=charts.line_chart(series, x_title="optimizer step", y_title="KL, nats per token", label=label),
-        caption=f"Mean KL to the teacher per completion token {where}. One line per run, without intervals.",
+        caption=f"Mean KL to the teacher per completion token {pairs}. One line per run, without intervals.",
         legend=legend([arm for arm in arms if arm.name in drawn], line=True),
         columns=("arm", "run", "step", "KL (nats per token)"),
         rows=tuple(rows),
