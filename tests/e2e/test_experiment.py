@@ -99,7 +99,7 @@ def test_the_report_has_every_run_and_the_costs_are_summed_over_seeds(folder: Pa
         assert cost.completion_tokens == sum(row["train/completion_tokens"] for row in rows) > 0
         assert cost.tokens_in_loss == sum(row["train/tokens_in_loss"] for row in rows) > 0
     assert report["costs"] == {"base": None} | json.loads((out / "costs.json").read_text(encoding="utf-8"))
-    assert len([text for text in report["warnings"] if "went on from" in text]) == 1
+    assert len([text for text in report["warnings"] if "continued from" in text]) == 1
     assert not [text for text in report["warnings"] if "model.adapter" in text]
 
 
