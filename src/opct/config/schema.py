@@ -369,13 +369,24 @@ LENGTH = ("max_steps", "num_train_epochs")
 """Those of them that are for the number of steps alone."""
 
 
+def flat_settings(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings by dotted name: {"tasks": {"a": {"seed": 0}}} is {"tasks.a.seed": 0}."""
+    flat: dict[str, Any] = {}
+    for key, value in settings.items():
+        if isinstance(value, Mapping):
+            flat |= flat_settings(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
 def budget_of(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The value of each setting of `BUDGET`, a section as a dict; None where it is not given.
 
     Where `max_steps` is given `num_train_epochs` has no effect, and is None.
 
     Args:
-        settings: by dotted name; a section whole, or each of its settings.
+        settings: by dotted name, as of `flat_settings`.
     """
     found = {name: _value(settings, name) for name in BUDGET}
     if found["max_steps"] is not None:
@@ -384,7 +395,5 @@ def budget_of(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _value(settings: Mapping[str, Any], name: str) -> Any:
-    if name in settings:
-        return settings[name]
     inner = {key.removeprefix(f"{name}."): value for key, value in settings.items() if key.startswith(f"{name}.")}
-    return inner or None
+    return inner or settings.get(name)
