@@ -339,21 +339,10 @@ def _dtype(experiment: Experiment) -> str:
 
 def _refuse_other_runs(experiment: Experiment) -> None:
     """Raises RunError where a run that is there is another one than the experiment's, before anything is trained."""
-    for arm in experiment.arms:
-        for seed in experiment.config.seeds:
-            config = experiment.configs[arm.name, seed]
-            is_finished(RunDir(config.output_dir), config, remedy=_remedy(experiment, arm, seed))
-
-
-def _remedy(experiment: Experiment, arm: Arm, seed: int) -> str:
-    """What a person can do about a run that is another one: delete it, and those that continue it."""
-    doomed = [arm.name]
-    for other in experiment.arms:  # each after the one that it continues
-        if other.after in doomed:
-            doomed.append(other.name)
-    folder, *more = [experiment.configs[name, seed].output_dir for name in doomed]
-    also = f" and those of the arms after it ({', '.join(more)})" if more else ""
-    return f"delete the folder {folder}{also} and run the experiment again, replace it with --force"
+    for config in experiment.configs.values():
+        folder = config.output_dir
+        remedy = f"delete {folder} and the folders of arms after it and run again, replace it with --force"
+        is_finished(RunDir(folder), config, remedy=remedy)
 
 
 def _is_other(config: TrainConfig) -> bool:
