@@ -110,7 +110,7 @@ class RunDir:
         """A run directory to write to, locked for this process: new, resumed, or emptied of the run that was there.
 
         Args:
-            resume: continue the run in the folder; leftovers of writes that were cut short are removed.
+            resume: continue the run in the folder; leftovers of interrupted writes are removed.
             overwrite: remove the run in the folder, that is every file whose place this module knows, and nothing else.
             keep_old: with `overwrite`, leave that run as it is until `clear` is called, so that a new run which cannot
                 begin loses nothing.
@@ -180,7 +180,7 @@ class RunDir:
         return [path for path in places if path.parent == self.path and path not in own and path != self.path]
 
     def _remove_known(self) -> None:
-        """Remove the files of a run. The manifest goes last: cut short, the folder is still a run."""
+        """Remove the files of a run. The manifest goes last: interrupted, the folder is still a run."""
         for path in (*self._content, self.manifest_path):
             try:
                 if path.is_dir() and not path.is_symlink():
@@ -242,11 +242,11 @@ class RunDir:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         own = {self.manifest_path.name, self._lock_path.name, self._owner_path.name}
-        unbegun = kind is not None and {path.name for path in self.path.glob("*")} <= own
-        if unbegun:
+        is_empty = kind is not None and {path.name for path in self.path.glob("*")} <= own
+        if is_empty:
             self.manifest_path.unlink(missing_ok=True)
         self.release()
-        if unbegun:  # a run that failed before it wrote anything leaves no folder behind
+        if is_empty:  # a run that failed before it wrote anything leaves no folder behind
             with contextlib.suppress(OSError):  # another one has begun here since
                 self._lock_path.unlink()
                 self.path.rmdir()
