@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from opct.errors import EvaluationError
-from opct.evals.graders.versions import grader_version
 from opct.judges.calibration import calibrate
 from opct.judges.classifier import OfflineJudge, ReplyClassifier, TrainingSettings, train
 from opct.judges.labels import read_labels

@@ -18,7 +18,7 @@ from opct.errors import EvaluationError
 from opct.evals.provider import as_inspect_model
 from opct.judges import client
 from opct.judges.factory import load_judge
-from opct.judges.llm import LLMJudge, Prices, ResultCache
+from opct.judges.llm import LLMJudge, ResultCache
 from opct.judges.protocol import JudgeRequest, Usage, new_usage, unscored_reasons
 from opct.judges.rubrics import FACT_WARNING, STRONGREJECT
 from tests.unit.evals.fakes import FakePolicy
