@@ -193,7 +193,7 @@ def _quoted(text: str) -> str:
 def _with_counterparts(
     raw: Sequence[BehaviorRow], benign: Sequence[BehaviorRow], source: str | Path, counterparts: str | Path
 ) -> list[BehaviorRow]:
-    by_key = {row.key: row.behavior for row in benign if row.key is not None}
+    by_key: dict[str | None, str] = {row.key: row.behavior for row in benign if row.key is not None}
     faults = []
     for row in raw:
         if row.key not in by_key:

@@ -180,14 +180,14 @@ class ReplyClassifier:
             with np.load(whole, allow_pickle=False) as arrays:
                 idf = {view: arrays[f"idf_{view}"] for view in VIEWS}
                 weights = arrays["weights"]
-            said, now = card.pop("hash"), classifier_hash(card, idf, weights)
+            said, actual = card.pop("hash"), classifier_hash(card, idf, weights)
             if card["opct_judge"] != SCHEMA:
                 raise ValueError(f"opct_judge is {card['opct_judge']!r}, not {SCHEMA}")
         except (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, BadZipFile, zlib.error) as error:
             raise EvaluationError(f"{folder} is not readable as a judge ({reason(error)}): train it again.") from error
-        if now != said:
+        if actual != said:
             raise EvaluationError(
-                f"{folder} was changed since it was trained (hash {now}, not {said}): train it again."
+                f"{folder} was changed since it was trained (hash {actual}, not {said}): train it again."
             )
         found = cls(card, idf, weights)
         for text, was in zip(PROBES, card["probes"], strict=True):
