@@ -423,7 +423,7 @@ class RolloutCollector:
             "episodes": sum(map(len, groups)),
             "unscored_episodes": sum(map(len, groups)) - len(rewards),
             "behaviors": len(groups),
-            "broken": sum(any(r.reward is not None and r.reward >= threshold for r in group) for group in groups),
+            "jailbroken": sum(any(r.reward is not None and r.reward >= threshold for r in group) for group in groups),
             "unjudged": sum(one.is_unscored for one in attempts),
             **spent.row(),
             "judge_usage": asdict(spent.judge_usage),
@@ -543,7 +543,7 @@ def learning_summary(folder: AttackDir, run: RunDir) -> dict[str, Any]:
     played = [row for row in rows if "started" not in row]
     curve = {row["step"]: row for row in played}
     steps = [row for row in read_jsonl(run.metrics_path) if "time/step_s" in row]
-    names = ("step", "reward", "behaviors", "broken", "episodes", "unscored_episodes", "unjudged", "queries", SIGNAL)
+    counts = ("behaviors", "jailbroken", "episodes", "unscored_episodes", "unjudged", "queries", SIGNAL)
     n_cut_short = sum("started" in row for row in rows) - len(played)
     again = [row for row in played if row is not curve[row["step"]]]
     spent = {name: sum(row[name] for row in played) for name in ("queries", "tokens", "prompt_tokens")}
@@ -554,7 +554,7 @@ def learning_summary(folder: AttackDir, run: RunDir) -> dict[str, Any]:
         "queries_played_twice": sum(row["queries"] for row in again),
         "steps_cut_short": n_cut_short,
         "queries_cut_short_at_most": n_cut_short * max((row["started"] for row in rows if "started" in row), default=0),
-        "curve": [{name: row[name] for name in names} for _, row in sorted(curve.items())],
+        "curve": [{name: row[name] for name in ("step", "reward", *counts)} for _, row in sorted(curve.items())],
         "unscored_episodes": sum(row["unscored_episodes"] for row in curve.values()),
     }
 

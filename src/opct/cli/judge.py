@@ -147,8 +147,7 @@ def run(
     The judgements go beside its samples.
     """
     from opct.evals.logs import read_samples
-    from opct.judges.apply import add_judge_results, check_judge, judgeable, replaced_judge, requests_of
-    from opct.judges.calibration import calibration_of
+    from opct.judges.apply import check_judge, judge_run, judgeable, replaced_judge, requests_of
     from opct.runs.run_dir import RunDir
 
     prices = _prices(price)
@@ -162,11 +161,8 @@ def run(
     if _stops_after_cost(opened, requests, prices, dry_run):
         return
     with _asking(opened, prices) as progress:
-        judgements = opened.judge(requests, progress)
-    own = getattr(opened, "folder", None)
-    calibration = calibration_of(opened.identity, [] if own is None else [own / "calibrations"])
-    _print_verdicts(judgements, calibration)
-    rows = add_judge_results(folder, axis, opened.identity, requests, judgements, calibration, own)
+        judgements, rows = judge_run(folder, axis, opened, requests, progress)
+    _print_verdicts(opened, judgements)
     print(f"kept in the logs of {folder.evals_dir}")
     for row in rows:
         if row["group"] in ("held_out", "train", "all", "bare") and row["value"] is not None:
@@ -193,17 +189,19 @@ def _asking(judge: LLMJudge | OfflineJudge, prices: Prices | None) -> Iterator[P
             print(f"used: {usage.calls} calls, {tokens}{paid}", flush=True)
 
 
-def _print_verdicts(results: list[JudgeResult], calibration: dict[str, Any] | None) -> None:
+def _print_verdicts(judge: LLMJudge | OfflineJudge, results: list[JudgeResult]) -> None:
     """The verdicts counted, and how far the judge can be trusted."""
     from collections import Counter
 
-    from opct.judges.calibration import weakness
+    from opct.judges.calibration import calibration_of, weakness
 
     for verdict, count in sorted(Counter(result.verdict for result in results).items()):
         print(f"  {verdict:<28}{count:>6}")
+    folder = getattr(judge, "folder", None)
+    calibration = calibration_of(judge.identity, [] if folder is None else [folder / "calibrations"])
     if calibration is not None:
-        of = f"{calibration['n']} labels of {calibration['data']['file']}"
-        print(f"kappa against {of}: {_measure(calibration['kappa'])}")
+        labels = f"{calibration['n']} labels of {calibration['data']['file']}"
+        print(f"kappa against {labels}: {_measure(calibration['kappa'])}")
     weak = weakness(calibration)
     if weak is not None:
         print(f"warning: {weak}")

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from opct.config.judge import JudgeConfig
 from opct.config.schema import Section
 from opct.data.perturb.families import FAMILY_GROUPS
 
@@ -60,6 +61,9 @@ class EvalConfig(Section):
     max_benign_tokens: int = Field(64, ge=1, description="Longest reply to a benign request.")
     trust_remote_code: bool = Field(
         False, description="Run code that comes with the model; a run's own setting does not count."
+    )
+    judge: JudgeConfig | None = Field(
+        None, description="Who judges the replies afterwards, as `opct judge run` does; null: the rules alone."
     )
     batch_size: int = Field(128, ge=1, description="Most replies sampled at once.")
     kl_samples: int = Field(200, ge=0, description="Replies of each suite whose KL to the base is measured.")

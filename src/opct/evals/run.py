@@ -288,7 +288,7 @@ def check_label(label: str | None) -> None:
 def _settings(policy: EvaluatedPolicy, config: EvalConfig, tasks: Sequence[Task]) -> dict[str, Any]:
     families = dict.fromkeys(name for task in tasks for name in (task.metadata or {}).get("families", ()))
     return {
-        **config.model_dump(mode="json", exclude={"trust_remote_code"}),  # it changes no reply
+        **config.model_dump(mode="json", exclude={"trust_remote_code", "judge"}),  # they change no reply
         "families": list(families),
         "dtype": _dtype(policy),
         "device": str(policy.device),
