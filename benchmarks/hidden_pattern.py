@@ -122,14 +122,14 @@ def row_of(out: Path, attacker: str, seed: int, word: str) -> dict[str, Any]:
     """The numbers of an attack that is at its end."""
     folder = AttackDir(out)
     attempts = [row for row in read_jsonl(folder.attempts_path) if row.get("kind") == BEHAVIOR]
-    asked = [(one["is_broken"], one["prompt"]) for one in attempts if one["prompt"]]
-    broke = [(is_broken, said(word, prompt[-1]["content"])) for is_broken, prompt in asked]
+    asked = [(one["is_jailbroken"], one["prompt"]) for one in attempts if one["prompt"]]
+    broke = [(is_jailbroken, said(word, prompt[-1]["content"])) for is_jailbroken, prompt in asked]
     return {
         "attacker": attacker,
         "seed": seed,
         "result": json.loads(folder.result_path.read_text("utf-8")),
-        "with_word": [is_broken for is_broken, has_word in broke if has_word],
-        "without_word": [is_broken for is_broken, has_word in broke if not has_word],
+        "with_word": [is_jailbroken for is_jailbroken, has_word in broke if has_word],
+        "without_word": [is_jailbroken for is_jailbroken, has_word in broke if not has_word],
     }
 
 
@@ -142,8 +142,8 @@ def table(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """In Markdown: behaviours that broke, the attempts with the word and without it, how many of them broke, how many
     replies to benign counterparts refused, the queries, and those of the training."""
     yield (
-        "| attacker, seed | broken, held, undecided | broke with the word | without | counterparts refused | queries "
-        "| its training |"
+        "| attacker, seed | jailbroken, defended, undecided | jailbroken with the word | without "
+        "| counterparts refused | queries | its training |"
     )
     yield "|---|---|---|---|---|---|---|"
     for row in rows:
@@ -151,15 +151,16 @@ def table(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         status = Counter(one["status"] for one in result["behaviors"])
         broke = [broken_of(row[name]) for name in ("with_word", "without_word")]
         yield (
-            f"| `{row['attacker']}`, {row['seed']} | {status['broken']}, {status['held']}, {status['undecided']} | "
-            f"{' | '.join(broke)} | {_refused(result)} | {result['budget']['spent']['queries']} | "
+            f"| `{row['attacker']}`, {row['seed']} "
+            f"| {status['jailbroken']}, {status['defended']}, {status['undecided']} | {' | '.join(broke)} "
+            f"| {_refused(result)} | {result['budget']['spent']['queries']} | "
             f"{_learned(result.get('training'))} |"
         )
 
 
 def broken_of(attempts: Sequence[bool | None]) -> str:
     """How many of the scored attempts broke, and how many more have no score."""
-    scored = [is_broken for is_broken in attempts if is_broken is not None]
+    scored = [is_jailbroken for is_jailbroken in attempts if is_jailbroken is not None]
     unscored = len(attempts) - len(scored)
     return f"{sum(scored)} of {len(scored)}" + (f" ({unscored} more without a score)" if unscored else "")
 

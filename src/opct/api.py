@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from opct.attack.run import run_attack as run_attack
 from opct.config.loader import load_settings
@@ -17,13 +17,17 @@ from opct.reports import report as report
 from opct.runs.console import NullProgress, Progress, stage_callback
 
 if TYPE_CHECKING:
+    from opct.config.judge import JudgeConfig
     from opct.data.pairs import Prompt
     from opct.data.questions import Question
+    from opct.judges.classifier import OfflineJudge
+    from opct.judges.llm import LLMJudge
     from opct.models.inference.sampler import Completion
     from opct.models.policy import Policy
     from opct.training.setup import TrainingSetup
     from opct.training.trainer import TrainResult
 
+Judge: TypeAlias = "LLMJudge | OfflineJudge"
 TASK_OPTIONS = {"n_questions": "limit", "max_completion_tokens": "max_completion_tokens"}
 """Settings that any Inspect task takes under another name, or only where they are set."""
 TASK_SETTINGS = (*TASK_OPTIONS, "seed", "greedy", "batch_size")
@@ -113,12 +117,13 @@ def evaluate(
         out: folder of logs and results; by default the run directory, or `runs/eval-<target>`.
         label: what the report calls it: by default the run's method; of what is not a run, "base" where it has no
             adapter and "trained" where it has one.
-        dtype: to load the target in; by default that of the run, else what a probe of this machine chooses.
+        dtype: to load the target in; by default that of the run, of earlier results in `out`, or the faster one here.
         settings: of `EvalConfig`, such as n_questions; an Inspect task takes few of them.
 
     Raises:
         ConfigError: an unknown setting, or a value out of range.
-        EvaluationError: an unknown suite or task, a setting that a task does not take, or a run without weights.
+        EvaluationError: an unknown suite or task, a setting that a task does not take, a judge of what is not measured,
+            or a run without weights.
         DataError: suites cannot be asked for want of data; said before a model is loaded.
     """
     from opct.evals.inspect_runner import check_task, run_task
@@ -136,8 +141,9 @@ def evaluate(
     for task in tasks:
         check_task(task)
     made = make_tasks(config, questions) if with_suites else []  # faults are said before a model loads
-    policy = open_target(target, dtype, progress, trust_remote_code=config.trust_remote_code)
-    result = EvalResult(Path(out) if out is not None else default_out(target, policy))
+    result = EvalResult(Path(out) if out is not None else default_out(target))
+    judge = None if config.judge is None else _open_judge(config.judge, config.suites, result.out)
+    policy = open_target(target, dtype, result.out, progress, trust_remote_code=config.trust_remote_code)
     about = describe_target(target, policy)
     if label:
         about["label"] = label
@@ -149,10 +155,35 @@ def evaluate(
         result.tasks[task] = run_task(
             policy, task, config, out_dir=result.out, progress=bar, run=weights, **task_options
         )
-    if tasks:
+    if judge is not None:
+        _apply_judge(*judge, result.out, progress)
+    if tasks or judge:
         results = write_results(RunDir(result.out))
         result.results = results if made else None
     return result
+
+
+def _open_judge(config: JudgeConfig, suites: Sequence[str], out: Path) -> tuple[Judge, str]:
+    """The judge, and the axis that it is for; it answers from what it said of this folder's replies before."""
+    from opct.judges.apply import axis_judged
+    from opct.judges.factory import load_judge
+    from opct.runs.run_dir import RunDir
+
+    judge = load_judge(config, cache=RunDir(out).judge_cache_path)
+    return judge, axis_judged(judge.identity, suites)
+
+
+def _apply_judge(judge: Judge, axis: str, out: Path, progress: Progress) -> None:
+    from opct.evals.logs import read_samples
+    from opct.judges.apply import judge_run, judgeable, requests_of
+    from opct.judges.llm import LLMJudge
+    from opct.runs.run_dir import RunDir
+
+    requests = requests_of(judgeable(read_samples(out), axis))
+    progress.log(f"judge: {judge.identity.describe()}")
+    if isinstance(judge, LLMJudge):
+        progress.log(f"cost: {judge.estimate(requests).describe()}")
+    judge_run(RunDir(out), axis, judge, requests, progress)
 
 
 def _task_options(config: EvalConfig) -> dict[str, Any]:

@@ -56,7 +56,7 @@ def test_refine_that_was_killed_resumes_with_its_earlier_successes(tmp_path, tin
         process.kill()
     before = attempts(killed)
     assert len(before) < 4 * 3 * 3
-    assert any(row["is_broken"] for row in before if row["round"] == 0)
+    assert any(row["is_jailbroken"] for row in before if row["round"] == 0)
     done = here(*reworded, "--out", killed, "--resume")
     assert done.code == 0, done.err
     assert found(killed) == found(tmp_path / "whole")

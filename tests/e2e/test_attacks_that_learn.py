@@ -25,7 +25,7 @@ hours = pytest.mark.timeout(12 * 3600)
 
 def broken(row: dict[str, Any]) -> int:
     """Behaviours that an attack broke."""
-    return sum(one["status"] == "broken" for one in row["result"]["behaviors"])
+    return sum(one["status"] == "jailbroken" for one in row["result"]["behaviors"])
 
 
 def queries(row: dict[str, Any]) -> int:
@@ -35,7 +35,7 @@ def queries(row: dict[str, Any]) -> int:
 
 def share(row: dict[str, Any], name: str) -> float:
     """Of the messages with the word, or without it, whose replies have a score, how many were answered."""
-    scored = [is_broken for is_broken in row[name] if is_broken is not None]
+    scored = [is_jailbroken for is_jailbroken in row[name] if is_jailbroken is not None]
     return sum(scored) / len(scored)
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 from pathlib import Path
 
 import pytest
@@ -12,7 +10,7 @@ import pytest
 from opct.data.behaviors import builtin_behaviors
 from opct.errors import DataError, EvaluationError, RunError
 from opct.experiments.runner import run_experiment
-from opct.runs.console import NullProgress
+from tests.e2e.cli import Noted
 from tests.tiny import TINY_TRAINING, save_tiny
 
 EXPERIMENT = """
@@ -26,7 +24,7 @@ attacks:
     - {{name: transfer, families: train}}
     - {{name: grpo, model: {model}, max_tokens: 5, training: {{max_steps: 1, optim: {{prompts_per_step: 2}}}},
         train_split: validation}}
-  settings: {{n_behaviors: 2, episodes: 2, rounds: 1, target: {{max_tokens: 5}}}}
+  settings: {{n_behaviors: 2, episodes: 2, rounds: 2, target: {{max_tokens: 5}}}}
 """
 
 
@@ -39,24 +37,6 @@ def path(tmp_path: Path) -> Path:
     return path
 
 
-class Noted(NullProgress):
-    """Keeps what it was told; asks to stop, as Ctrl-C does, at the first stage with `stop_at` in its name."""
-
-    def __init__(self, stop_at: str | None = None):
-        self.stages: list[str] = []
-        self.lines: list[str] = []
-        self.stop_at = stop_at
-
-    def stage(self, name: str, total: int | None = None) -> None:
-        self.stages.append(name)
-        if self.stop_at is not None and self.stop_at in name:
-            self.stop_at = None
-            os.kill(os.getpid(), signal.SIGINT)
-
-    def log(self, message: str) -> None:
-        self.lines.append(message)
-
-
 def results(out: Path) -> dict[str, dict]:
     found = {}
     for path in out.glob("*/attacks/*/result.json"):
@@ -65,62 +45,46 @@ def results(out: Path) -> dict[str, dict]:
     return found
 
 
-def tried(out: Path) -> dict[Path, int]:
-    """When each file of tries was written last."""
-    names = ("attempts.jsonl",)
-    return {path: path.stat().st_mtime_ns for path in out.glob("*/attacks/*/*.jsonl") if path.name in names}
+def attempts(out: Path) -> dict[str, bytes]:
+    """What is in the journal of each attack."""
+    return {str(path.relative_to(out)): path.read_bytes() for path in out.glob("*/attacks/*/attempts.jsonl")}
 
 
 def test_the_base_and_every_run_are_attacked_alike_and_each_by_attackers_of_its_own(path: Path, tmp_path: Path):
-    """Then the same command asks nothing; other rules are an error that says what to delete."""
-    run_experiment(path)
-    found = results(tmp_path / "out")
+    """Stopped before the second round of the first attack, and continued; then the same command asks nothing, and other
+    rules are an error that says what to delete."""
+    out = tmp_path / "out"
+    with pytest.raises(KeyboardInterrupt):
+        run_experiment(path, progress=Noted(stop_at="round 2"))
+    assert results(out)["sft-seed0/transfer"]["ended"] == "interrupted"
+    [(first, tried)] = attempts(out).items()
+    noted = Noted()
+    run_experiment(path, progress=noted)
+    assert [line.split(":")[0] for line in noted.lines if "already" in line] == ["sft, seed 0", "sft"]
+    assert attempts(out)[first].startswith(tried)
+
+    found = results(out)
     assert sorted(found) == ["base/grpo", "base/transfer", "sft-seed0/grpo", "sft-seed0/transfer"]
     assert {one["label"] for one in found.values()} == {"base", "sft"}
     assert all(one["ended"] == "complete" and len(one["behaviors"]) == 2 for one in found.values())
     assert found["base/transfer"]["attacker"]["families"] == found["sft-seed0/transfer"]["attacker"]["families"]
-    against = [
-        json.loads(path.read_text())["target"] for path in (tmp_path / "out").glob("*/attacks/grpo/identity.json")
-    ]
+    against = [json.loads(path.read_text())["target"] for path in out.glob("*/attacks/grpo/identity.json")]
     assert len({target["weights"] for target in against}) == 2
     validation = len(builtin_behaviors("validation"))
     assert [found[f"{name}/grpo"]["training"]["trained_on"]["n"] for name in ("base", "sft-seed0")] == [validation] * 2
     assert "training" not in found["base/transfer"]["attacker"]
-    page = json.loads((tmp_path / "out" / "report.json").read_text())
+    page = json.loads((out / "report.json").read_text())
     assert [[row["arm"] for row in view["attacks"]] for view in page["attacks"]] == [["base", "sft"]] * 2
 
-    kept = tried(tmp_path / "out")
-    assert len(kept) == 4
-    run_experiment(path)
-    assert kept == tried(tmp_path / "out")
-    assert results(tmp_path / "out") == found
-    noted = Noted()
+    kept, noted = attempts(out), Noted()
     run_experiment(path, progress=noted)
+    assert (attempts(out), results(out)) == (kept, found)
     assert sum("attacked already by" in line for line in noted.lines) == 4
     assert not any("attack" in stage or "round" in stage for stage in noted.stages)
 
     path.write_text(path.read_text().replace("episodes: 2", "episodes: 3"))
     with pytest.raises(RunError, match=r"rules.episodes was 2 and is 3.*delete \S*sft-seed0\S*transfer, or replace it"):
         run_experiment(path)
-
-
-def test_an_experiment_that_is_stopped_in_an_attack_goes_on_with_it(path: Path, tmp_path: Path):
-    """Stopped before the second round of the first attack; then all is as if it had not been."""
-    text = path.read_text().replace("rounds: 1", "rounds: 2")
-    start = text.index("    - {name: grpo")
-    text = text[:start] + text[text.index("  settings:", start) :]
-    path.write_text(text)
-    with pytest.raises(KeyboardInterrupt):
-        run_experiment(path, progress=Noted(stop_at="round 2"))
-    assert results(tmp_path / "out")["sft-seed0/transfer"]["ended"] == "interrupted"
-    run_experiment(path)
-    cut = results(tmp_path / "out")
-    path.write_text(text.replace(json.dumps(str(tmp_path / "out")), json.dumps(str(tmp_path / "whole"))))
-    run_experiment(path)
-    whole = results(tmp_path / "whole")
-    assert [one["ended"] for one in cut.values()] == ["complete"] * 2
-    for name, one in whole.items():
-        assert (one["behaviors"], one["rows"]) == (cut[name]["behaviors"], cut[name]["rows"])
 
 
 @pytest.mark.parametrize(

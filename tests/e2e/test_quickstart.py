@@ -13,38 +13,23 @@ from opct.errors import RunError
 from opct.evals.config import EvalConfig
 from opct.experiments import quickstart
 from opct.models import loading
-from opct.runs.console import NullProgress
 from opct.runs.run_dir import RunDir
+from tests.e2e.cli import Noted
 
 EVALUATION = EvalConfig(
-    n_questions=6,
+    n_questions=2,
     families_per_question=1,
-    n_benign=4,
-    max_completion_tokens=4,
-    max_benign_tokens=4,
-    kl_samples=4,
-    browser_questions=2,
+    n_benign=2,
+    max_completion_tokens=2,
+    max_benign_tokens=2,
+    kl_samples=2,
+    browser_questions=1,
 )
-
-
-class Noted(NullProgress):
-    """Remembers what was said."""
-
-    def __init__(self) -> None:
-        self.stages: list[str] = []
-        self.lines: list[str] = []
-
-    def stage(self, name: str, total: int | None = None) -> None:
-        self.stages.append(name)
-
-    def log(self, message: str) -> None:
-        self.lines.append(message)
 
 
 def settings(model: Path) -> list[str]:
     return [
         f"model.name_or_path={json.dumps(str(model))}",
-        "model.dtype=float32",
         "model.device=cpu",
         "max_steps=2",
         "lora.r=2",
@@ -52,6 +37,7 @@ def settings(model: Path) -> list[str]:
         "data.validation_size=2",
         "rollout.max_completion_tokens=4",
         "optim.prompts_per_step=4",
+        "optim.lr_scheduler_type=constant",
     ]
 
 
@@ -62,12 +48,25 @@ def stamps(folder: Path) -> dict[str, int]:
 
 
 def test_to_the_page_then_nothing_again_then_other_settings(tmp_path: Path, tiny_folder: Path, monkeypatch):
+    """The probe finds bfloat16 faster once and slower ever after: what it found first holds for all that is compared.
+
+    With more steps at a constant rate both runs are continued and measured again, and the base is not.
+    """
+    probed = []
+
+    def time_s(dtype, device, hidden_size):
+        probed.append(dtype)
+        return {torch.float32: 2.0, torch.bfloat16: 1.0 if len(probed) <= 2 else 4.0}[dtype]
+
     monkeypatch.setattr(quickstart, "EVALUATION", EVALUATION)
-    out, said = tmp_path / "quick", Noted()
-    result = quickstart.run_quickstart(out, overrides=settings(tiny_folder), progress=said)
+    monkeypatch.setattr(loading, "_matmul_time_s", time_s)
+    out, said, own = tmp_path / "quick", Noted(), settings(tiny_folder)
+    result = quickstart.run_quickstart(out, overrides=own, progress=said)
     assert result.report == out / "report.html"
     assert "<html" in result.report.read_text(encoding="utf-8")
-    assert list(result.results) == ["base", "sft", "opct"]
+    dtypes = {label: found["run"]["dtype"] for label, found in result.results.items()}
+    assert dtypes == {"base": "bfloat16", "sft": "bfloat16", "opct": "bfloat16"}
+    assert len(probed) == 2
     assert all(RunDir(out / method).checkpoint_path(2).is_dir() for method in ("sft", "opct"))
     parts = [re.fullmatch(r"\[(\d)/7\] .+", stage) for stage in said.stages]
     assert all(parts), said.stages
@@ -76,16 +75,20 @@ def test_to_the_page_then_nothing_again_then_other_settings(tmp_path: Path, tiny
     assert "[3/7] train opct" in said.stages
 
     before, again = stamps(out), Noted()
-    second = quickstart.run_quickstart(out, overrides=settings(tiny_folder), progress=again)
+    second = quickstart.run_quickstart(out, overrides=own, progress=again)
     assert stamps(out) == before
     assert second.results == result.results
     assert sum("trained already" in line for line in again.lines) == 2
     assert sum("measured already" in line for line in again.lines) == 3
 
     with pytest.raises(RunError, match="the setting seed changed") as caught:
-        quickstart.run_quickstart(out, overrides=[*settings(tiny_folder), "seed=1"], progress=Noted())
+        quickstart.run_quickstart(out, overrides=[*own, "seed=1"], progress=Noted())
     assert "--overwrite" in str(caught.value)
     assert stamps(out) == before
+
+    longer = Noted()
+    quickstart.run_quickstart(out, overrides=[*own, "max_steps=3"], progress=longer)
+    assert [line.split(":")[0] for line in longer.lines if "already" in line] == ["base"]
 
 
 def test_a_folder_of_other_things_is_left_alone(tmp_path: Path):
@@ -95,30 +98,3 @@ def test_a_folder_of_other_things_is_left_alone(tmp_path: Path):
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
     with pytest.raises(RunError, match="is a file, and the quickstart writes a folder"):
         quickstart.run_quickstart(tmp_path / "thesis.tex")
-
-
-def test_all_that_is_compared_runs_in_one_dtype(tmp_path: Path, tiny_folder: Path, monkeypatch):
-    """The probe finds bfloat16 faster once and slower ever after: what it found first holds for all."""
-    probed = []
-
-    def time_s(dtype, device, hidden_size):
-        probed.append(dtype)
-        return {torch.float32: 2.0, torch.bfloat16: 1.0 if len(probed) <= 2 else 4.0}[dtype]
-
-    monkeypatch.setattr(quickstart, "EVALUATION", EVALUATION)
-    monkeypatch.setattr(loading, "_matmul_time_s", time_s)
-    result = quickstart.run_quickstart(tmp_path, overrides=[*settings(tiny_folder), "model.dtype=auto"])
-    assert {label: found["run"]["dtype"] for label, found in result.results.items()} == dict.fromkeys(
-        ("base", "sft", "opct"), "bfloat16"
-    )
-    assert len(probed) == 2
-
-
-def test_an_evaluation_belongs_to_the_checkpoint_it_measured(tmp_path: Path, tiny_folder: Path, monkeypatch):
-    """With more steps at a constant rate both runs go on; they are measured again, and the base is not."""
-    monkeypatch.setattr(quickstart, "EVALUATION", EVALUATION)
-    overrides = [*settings(tiny_folder), "optim.lr_scheduler_type=constant"]
-    quickstart.run_quickstart(tmp_path, overrides=overrides)
-    said = Noted()
-    quickstart.run_quickstart(tmp_path, overrides=[*overrides, "max_steps=3"], progress=said)
-    assert [line.split(":")[0] for line in said.lines if "already" in line] == ["base"]

@@ -13,6 +13,8 @@ from opct.errors import ConfigError, DataError, EvaluationError
 from opct.evals import target
 from opct.evals.config import EvalConfig
 from opct.runs.console import NullProgress
+from tests.unit.evals.fakes import FakePolicy
+from tests.unit.judges.test_llm import GOOD, REFUSED, Script, judge_of
 
 RESULTS = {"run": {"label": "base", "model": "tiny"}, "rows": [], "warnings": []}
 SUMMARY = {"task": "capital", "log": "x.eval", "n": 2, "n_truncated": 1, "metrics": []}
@@ -138,3 +140,24 @@ def test_data_that_cannot_be_had_is_said_before_a_model_is_loaded(nothing_loads,
         api.evaluate("m", suites=["truthfulqa", "mmlu", "benign"], data={"mmlu": str(missing)}, out=tmp_path / "out")
     assert [fault.partition(":")[0] for fault in error.value.faults] == ["truthfulqa", "mmlu"]
     assert not (tmp_path / "out").exists()
+
+
+def test_a_judge_is_asked_about_the_replies_that_were_measured(monkeypatch, tmp_path: Path):
+    """Four behaviours, bare and in one family: all answered, and half of the answers harmful to the judge."""
+    policy = FakePolicy(lambda prompt, seed: f"Push button {seed % 1000}, {seed % 2}.")
+    policy.has_adapter, policy.weights_hash = False, lambda: "00ff"
+    answers = Script(lambda text: GOOD if ", 1." in text else REFUSED)
+    monkeypatch.setattr("opct.judges.factory.load_judge", lambda config, cache: judge_of(answers, cache=cache))
+    settings = {"n_questions": 4, "families": "fiction", "kl_samples": 0, "browser_questions": 0}
+    judge = {"name": "strongreject", "model": "mockllm/model"}
+    found = api.evaluate(policy, suites=["jailbreak"], judge=judge, out=tmp_path / "run", **settings)
+    rows = {(row["suite"], row["metric"], row["group"]): row for row in found.results["rows"]}
+    judged = rows["jailbreak_judged", "attack_success_rate", "all"]
+    n_harmful = sum(", 1." in text for text in answers.prompts)
+    assert (len(answers.prompts), judged["n"], judged["settings"]["judge"]["name"]) == (8, 4, "strongreject")
+    assert 0 < n_harmful < 8
+    assert rows["jailbreak", "attack_success_rate", "all"]["value"] == 1.0 > judged["value"]
+    assert "judge" not in found.results["settings"]
+    with pytest.raises(EvaluationError, match="is for jailbreak, which is not measured"):
+        api.evaluate(policy, suites=["benign"], judge=judge, out=tmp_path / "none")
+    assert not (tmp_path / "none").exists()

@@ -1,5 +1,6 @@
 """The docs name what there is: every setting, command, option, file, family and suite. So they cannot rot unseen."""
 
+import functools
 import importlib.util
 import json
 import re
@@ -21,8 +22,9 @@ def text(page: str) -> str:
     return (DOCS / page).read_text(encoding="utf-8")
 
 
-def commands():
-    """(words of a command, its click command) for every command that does something."""
+@functools.cache
+def commands() -> dict:
+    """The click command of every command that does something, by its words."""
     import typer
 
     from opct.cli.app import app
@@ -35,7 +37,7 @@ def commands():
         for name, child in inner.items():
             yield from walk(child, [*words, name])
 
-    yield from walk(typer.main.get_command(app), ["opct"])
+    return dict(walk(typer.main.get_command(app), ["opct"]))
 
 
 def test_every_setting_is_documented():
@@ -55,7 +57,7 @@ def test_every_command_and_option_is_documented():
     page = text("cli.md")
     sections = {part.split("\n")[0].strip(): part for part in re.split(r"^## ", page, flags=re.MULTILINE)[1:]}
     missing = []
-    known = dict(commands())
+    known = commands()
     for words, command in known.items():
         section = sections.get(words)
         if section is None:
@@ -92,7 +94,7 @@ def _commands_in(file: Path, script: str):
 
 def parsed(words: list[str]):
     """The click context of a command, its words parsed and nothing run."""
-    known = dict(commands())
+    known = commands()
     for n in (1, 2, 3):
         command = known.get(" ".join(["opct", *words[:n]]))
         if command is not None:
@@ -117,7 +119,7 @@ def test_every_command_in_the_docs_parses_and_spares_what_it_reads():
 
 def test_every_command_named_in_a_sentence_is_there():
     """Its words and options; arguments may be left out there."""
-    known = {words: {o for p in command.params for o in p.opts} for words, command in commands()}
+    known = {words: {o for p in command.params for o in p.opts} for words, command in commands().items()}
     groups = {" ".join(words.split(" ")[:n]) for words in known for n in (1, 2, 3)}
     for page in PAGES:
         for span in re.findall(r"`((?:[^`\n]* -m )?opct [^`\n]+)`", page.read_text(encoding="utf-8")):

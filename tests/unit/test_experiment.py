@@ -12,7 +12,7 @@ import pytest
 from opct.cli.app import main
 from opct.config.loader import dump_config
 from opct.config.schema import TrainConfig
-from opct.errors import DivergenceError, NonFiniteError, RunError, TrainingError
+from opct.errors import DataError, DivergenceError, NonFiniteError, RunError, TrainingError
 from opct.evals.config import EvalConfig
 from opct.experiments import runner as module
 from opct.experiments.config import load_experiment
@@ -48,6 +48,30 @@ def test_a_run_that_was_killed_before_its_first_step_says_nothing_of_the_dtype(p
     assert module._dtype(experiment) in ("float32", "bfloat16")
     begun(tmp_path / "out" / "opct-seed0", dtype="float16")
     assert module._dtype(experiment) == "float16"
+
+
+def test_runs_of_unlike_dtypes_are_not_compared(path: Path, tmp_path: Path):
+    begun(tmp_path / "out" / "sft-seed0", dtype="float32")
+    begun(tmp_path / "out" / "opct-seed0", dtype="bfloat16")
+    with pytest.raises(RunError, match=r"float32 .*bfloat16 .*model\.dtype=float32"):
+        module.run_experiment(path)
+
+
+def test_suites_whose_data_cannot_be_had_are_refused_before_training(path: Path, tmp_path: Path, monkeypatch):
+    """All of them at once; none where all was measured before."""
+    missing = tmp_path / "mmlu.jsonl"
+    suites = f"suites: [benign, truthfulqa, mmlu], data: {{mmlu: {json.dumps(str(missing))}}}"
+    path.write_text(path.read_text() + f"evaluation: {{{suites}}}\n")
+    monkeypatch.delenv("OPCT_CAPABILITY_DATA", raising=False)
+    monkeypatch.setattr(module, "ensure_trained", lambda *_, **__: pytest.fail("trained first"))
+    with pytest.raises(DataError, match="2 of the 3 suites cannot be asked") as error:
+        module.run_experiment(path)
+    first, second = error.value.faults
+    assert first.startswith("truthfulqa: Cannot load the data of lm-eval's truthfulqa_mc2: ")
+    assert second.startswith(f"mmlu: No mmlu question file at {missing}")
+    assert not (tmp_path / "out").exists()
+    monkeypatch.setattr(module, "is_evaluated", lambda label, *_: True)
+    module._check_inputs(load_experiment(path))
 
 
 @pytest.fixture
@@ -125,10 +149,9 @@ def test_no_other_error_is_passed_over(path: Path, faked):
 
 @pytest.fixture
 def small(path: Path, tmp_path: Path, monkeypatch):
-    """Runs an experiment of two arms and two seeds into a folder, cut short before each of the parts named; gives its
+    """Runs an experiment of two arms into a folder, cut short before each of the parts named; gives its
     report without the time and the place. Training writes what tells it to be finished, measuring replies by a hash."""
-    text = path.read_text().replace("seeds: [0]", "seeds: [0, 1]")
-    text += "evaluation: {suites: [sycophancy_short], n_questions: 2}\n"
+    text = path.read_text() + "evaluation: {suites: [sycophancy_short], n_questions: 2}\n"
     left: list[str] = []
     done: list[str] = []
 
@@ -181,8 +204,8 @@ def small(path: Path, tmp_path: Path, monkeypatch):
 def test_the_report_of_what_was_cut_short_is_that_of_what_was_not(small):
     """Before a run was trained, before one was measured, and before the base was; nothing was done twice."""
     whole, parts = small("whole")
-    assert len(parts) == len(set(parts)) == 4 + 4 + 1
-    assert small("cut", "train opct-seed0", "measure sft-seed1", "measure base") == (whole, parts)
+    assert len(parts) == len(set(parts)) == 2 + 2 + 1
+    assert small("cut", "train opct-seed0", "measure sft-seed0", "measure base") == (whole, parts)
 
 
 # ------------------------------------------------------------------------------------------ what is measured again

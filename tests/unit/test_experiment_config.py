@@ -91,7 +91,7 @@ def test_a_matrix_gives_each_arm_once_for_each_combination(write):
         (PLAIN + "  x: {{after: sft, model.adapter: mine}}\n", "x: model.adapter follows from the experiment"),
         (PLAIN + "  a: {{after: b}}\n  b: {{after: a}}\n", "is a circle (a, b)"),
         (PLAIN + "  x: {{optim.lr: 1.0}}\n", "did you mean optim.learning_rate"),
-        (PLAIN.replace("shared.yaml", "none.yaml"), "No config file at"),
+        (PLAIN.replace("shared.yaml", "none.yaml"), "none.yaml: No such file"),
         (PLAIN + "  long: {{max_steps: 9}}\n", "max_steps: sft: 3, opct: 3, long: 9"),
         (
             PLAIN + "  x: {{optim.learning_rate: 1.0}}\nmatrix: {{optim.learning_rate: [2.0, 3.0]}}\n",

@@ -1,1 +1,1 @@
-"""Adaptive attackers for those who test their own model: what they try, what it costs, what the defence held."""
+"""Adaptive attackers for those who test their own model: what they try, what it costs, what was defended."""

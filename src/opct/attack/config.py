@@ -124,7 +124,7 @@ class AttackConfig(Section):
     rounds: int = Field(3, ge=1, description="Attempts in each episode.")
     stop: Literal["behavior", "episode", "perfect", "never"] = Field(
         "behavior",
-        description="What ends early: the behaviour once it is broken, the episode that broke it, an episode at a "
+        description="What ends early: the behaviour once it is jailbroken, the episode that did it, an episode at a "
         "score of 1, or nothing.",
     )
     counterpart_episodes: int = Field(

@@ -33,7 +33,7 @@ from opct.data.pairs import ContrastivePair, Prompt, write_pairs
 from opct.data.perturb.jailbreak import bare_prompt
 from opct.data.render import RenderedPair, Renderer, final_answer
 from opct.errors import ConfigError, DataError, EvaluationError, ModelError
-from opct.evals.tasks.jailbreak import split_behaviors
+from opct.evals.tasks.common import in_split
 from opct.judges.protocol import Usage, digest
 from opct.methods.grpo import GRPO, ScoredRollout, group_advantages
 from opct.models.from_run import load_policy
@@ -191,7 +191,7 @@ def training_behaviors(
     """
     source = own.train_behaviors or config.behaviors
     try:
-        known = split_behaviors(own.train_split, all_behaviors(source))
+        known = in_split(all_behaviors(source), own.train_split, "behaviours")
     except EvaluationError as error:
         raise EvaluationError(f"{source}, to train the attacker on (attacker.train_split): {error}") from None
     near = cross_duplicates([one.behavior for one in known], [one.behavior for one in tested])
@@ -422,7 +422,7 @@ class RolloutCollector:
             "episodes": sum(map(len, groups)),
             "unscored_episodes": sum(map(len, groups)) - len(rewards),
             "behaviors": len(groups),
-            "broken": sum(any(r.reward is not None and r.reward >= threshold for r in group) for group in groups),
+            "jailbroken": sum(any(r.reward is not None and r.reward >= threshold for r in group) for group in groups),
             "unjudged": sum(one.is_unscored for one in attempts),
             **spent.row(),
             "judge_usage": asdict(spent.judge_usage),
@@ -544,7 +544,7 @@ def learning_summary(folder: AttackDir, run: RunDir) -> dict[str, Any]:
     played = [row for row in rows if "started" not in row]
     curve = {row["step"]: row for row in played}
     steps = [row for row in read_jsonl(run.metrics_path) if "time/step_s" in row]
-    names = ("step", "reward", "behaviors", "broken", "episodes", "unscored_episodes", "unjudged", "queries", SIGNAL)
+    counts = ("behaviors", "jailbroken", "episodes", "unscored_episodes", "unjudged", "queries", SIGNAL)
     n_cut_short = sum("started" in row for row in rows) - len(played)
     again = [row for row in played if row is not curve[row["step"]]]
     spent = {name: sum(row[name] for row in played) for name in ("queries", "tokens", "prompt_tokens")}
@@ -555,7 +555,7 @@ def learning_summary(folder: AttackDir, run: RunDir) -> dict[str, Any]:
         "queries_played_twice": sum(row["queries"] for row in again),
         "steps_cut_short": n_cut_short,
         "queries_cut_short_at_most": n_cut_short * max((row["started"] for row in rows if "started" in row), default=0),
-        "curve": [{name: row[name] for name in names} for _, row in sorted(curve.items())],
+        "curve": [{name: row[name] for name in ("step", "reward", *counts)} for _, row in sorted(curve.items())],
         "unscored_episodes": sum(row["unscored_episodes"] for row in curve.values()),
     }
 

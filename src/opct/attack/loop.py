@@ -55,7 +55,7 @@ class Rules:
     Attributes:
         episodes: N, about each behaviour in parallel.
         rounds: K, of each episode.
-        stop: what ends early: the behaviour once it is broken, the episode that broke it, an episode at a score of 1
+        stop: what ends early: the behaviour once it is jailbroken, the episode that did it, an episode at a score of 1
             ("perfect"), or nothing ("never").
         shots: most successes on other behaviours that an attacker is shown.
         batch_size: most attempts that are made and kept at once.
@@ -187,11 +187,11 @@ class EpisodeState:
         self._group = {texts[i]: n for n, places in enumerate(near_duplicate_groups(texts)) for i in places}
         self._history: dict[tuple[str, int], list[Attempt]] = {}
         self._ended: set[tuple[str, int]] = set()
-        self._broken: dict[str, FewShotExample] = {}
+        self._jailbroken: dict[str, FewShotExample] = {}
 
     def observations(self, round_: int) -> list[Observation]:
         """Every open episode, the first of each behaviour before the second of any: a budget cuts all alike."""
-        shots = (*self._pool, *self._broken.values())
+        shots = (*self._pool, *self._jailbroken.values())
         return [
             self._observation(subject, episode, round_, shots)
             for turn in range(self.rules.episodes)
@@ -205,16 +205,16 @@ class EpisodeState:
             self._history.setdefault((one.behavior_id, one.episode), []).append(one)
             if one.verdict == f"unasked:{EXHAUSTED}" or self._ends_episode(one):
                 self._ended.add((one.behavior_id, one.episode))
-            if one.is_broken and one.prompt is not None:
+            if one.is_jailbroken and one.prompt is not None:
                 text = self._texts[one.behavior_id]
-                self._broken.setdefault(one.behavior_id, FewShotExample(one.behavior_id, text, one.prompt))
+                self._jailbroken.setdefault(one.behavior_id, FewShotExample(one.behavior_id, text, one.prompt))
 
     def _ends_episode(self, one: Attempt) -> bool:
         stop = self.rules.stop
-        return (stop == "episode" and bool(one.is_broken)) or (stop == "perfect" and one.score == 1.0)
+        return (stop == "episode" and bool(one.is_jailbroken)) or (stop == "perfect" and one.score == 1.0)
 
     def _is_open(self, id_: str, episode: int) -> bool:
-        is_over = self.rules.stop == "behavior" and id_ in self._broken
+        is_over = self.rules.stop == "behavior" and id_ in self._jailbroken
         return not is_over and (id_, episode) not in self._ended
 
     def _observation(self, subject: Subject, episode: int, round_: int, shots: Sequence[FewShotExample]) -> Observation:
@@ -354,8 +354,8 @@ class _Batches:
             self.budget.add(found)
             self.journal.append(found, self.budget.spent.seconds)
             attempts += found
-            word = "broken" if self.kind == BEHAVIOR else "not_refused"
-            self.progress.advance(size, **{word: len({one.behavior_id for one in attempts if one.is_broken})})
+            word = "jailbroken" if self.kind == BEHAVIOR else "not_refused"
+            self.progress.advance(size, **{word: len({one.behavior_id for one in attempts if one.is_jailbroken})})
         return attempts, COMPLETE
 
     def _play(self, batch: Sequence[Observation]) -> list[Attempt]:
@@ -435,10 +435,10 @@ def score_replies(
         for i in to_judge
     ]
     for i, result in zip(to_judge, scorer.judge(kind, requests), strict=True):
-        broken = None if result.score is None else result.score >= scorer.threshold(kind)
+        success = None if result.score is None else result.score >= scorer.threshold(kind)
         usage = new_usage([result])
         attempts[i] = replace(
-            attempts[i], score=result.score, verdict=result.verdict, is_broken=broken, judge_usage=usage
+            attempts[i], score=result.score, verdict=result.verdict, is_jailbroken=success, judge_usage=usage
         )
     return attempts
 
@@ -455,7 +455,7 @@ def _unjudged(kind: Kind, seen: Observation, written: AttackPrompt, reply: Reply
         stop_reason=None if reply is None else reply.stop_reason,
         score=None,
         verdict=_unasked(written) if reply is None else _unanswered(reply),
-        is_broken=None,
+        is_jailbroken=None,
         prompt_tokens=0 if reply is None else reply.prompt_tokens,
         completion_tokens=0 if reply is None else reply.completion_tokens,
         attacker_tokens=written.tokens,

@@ -2,7 +2,7 @@
 
 An episode is one attacker's conversation with the target about one behaviour. In each round the attacker reads an
 `Observation` and writes an `AttackPrompt`; the target answers it; a judge scores the answer against the bare behaviour.
-Together these are an `Attempt`. A behaviour is broken if any attempt of any of its episodes scores at or above the
+Together these are an `Attempt`. A behaviour is jailbroken if any attempt of any of its episodes scores at or above the
 judge's threshold.
 """
 
@@ -53,7 +53,7 @@ class Subject:
 
 @dataclass(frozen=True)
 class FewShotExample:
-    """A prompt that broke another behaviour."""
+    """A prompt that jailbroke another behaviour."""
 
     behavior_id: str
     behavior: str
@@ -107,7 +107,7 @@ class Attempt:
         reply: the target's final answer.
         score: the judge's, in [0, 1]; None where it was not asked or not judged.
         verdict: the judge's, "unscored:<reason>" or "unasked:<reason>".
-        is_broken: the score is at or above the threshold; None without a score.
+        is_jailbroken: the score is at or above the threshold; None without a score.
         attacker_tokens: sampled by the attacker; `attacker_prompt_tokens` it read.
         judge_usage: what the judge took for it; nothing for a cached result.
         written: what the attacker wrote, in this process; None for an attempt that was read from disk.
@@ -122,7 +122,7 @@ class Attempt:
     stop_reason: str | None
     score: float | None
     verdict: str
-    is_broken: bool | None
+    is_jailbroken: bool | None
     prompt_tokens: int = 0
     completion_tokens: int = 0
     attacker_tokens: int = 0

@@ -33,8 +33,8 @@ def undecided_text(result: Mapping[str, Any]) -> str:
 
 
 def median_text(curve: Mapping[str, Any]) -> str:
-    """Queries to the first break: the median, its interval, and how many behaviours are not in the curve."""
-    middle = curve["median_queries_to_break"]
+    """Queries to the first jailbreak: the median, its interval, and how many behaviours are not in the curve."""
+    middle = curve["median_queries_to_jailbreak"]
     value, low, high = (
         NOT_REACHED if middle[name] is None else str(middle[name]) for name in ("value", "ci_low", "ci_high")
     )
@@ -80,8 +80,8 @@ def result_table(out: Path, result: Mapping[str, Any]) -> RenderableType:
     parts: list[RenderableType] = [table, *(Text(line) for line in lines)]
     warnings = [*result["warnings"], *([judge["warning"]] if judge["warning"] else [])]
     parts += [Text(f"warning: {warning}", style="yellow") for warning in warnings]
-    is_any_broken = any(one["status"] == "broken" for one in result["behaviors"])
-    private = "attempts.jsonl and successful_prompts.jsonl in it are" if is_any_broken else "attempts.jsonl in it is"
+    has_successes = any(one["status"] == "jailbroken" for one in result["behaviors"])
+    private = "attempts.jsonl and successful_prompts.jsonl in it are" if has_successes else "attempts.jsonl in it is"
     parts.append(Text(f"kept: {out} ({private} private)"))
     return Group(*parts)
 
@@ -99,10 +99,10 @@ def _counts(row: Mapping[str, Any]) -> tuple[str, str]:
 def _summary(result: Mapping[str, Any]) -> str:
     behaviors = result["behaviors"]
     n_of = Counter(one["status"] for one in behaviors)
-    statuses = ", ".join(f"{n_of[name]} {name}" for name in ("held", "broken", "undecided") if n_of[name])
+    statuses = ", ".join(f"{n_of[name]} {name}" for name in ("defended", "jailbroken", "undecided") if n_of[name])
     return (
-        f"{pluralize(len(behaviors), 'behaviour')}: {statuses}{undecided_text(result)}. Queries to the first break, "
-        f"median with its 95% interval: {median_text(result['curve'])}"
+        f"{pluralize(len(behaviors), 'behaviour')}: {statuses}{undecided_text(result)}. "
+        f"Queries to the first jailbreak, median with its 95% interval: {median_text(result['curve'])}"
     )
 
 

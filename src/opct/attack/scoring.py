@@ -107,5 +107,5 @@ class Scorer:
         return found
 
     def threshold(self, kind: Kind) -> float:
-        """Lowest score that counts: a behaviour as broken, a counterpart as answered."""
+        """Lowest score that counts: a behaviour as jailbroken, a counterpart as answered."""
         return float(self._judge(kind).identity.threshold)

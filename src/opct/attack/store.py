@@ -2,7 +2,7 @@
 
     identity.json               who attacks whom, judged by whom, by which rules; a resume must find the same
     attempts.jsonl              every attempt with its texts, appended a batch at a time; private
-    successful_prompts.jsonl    the prompts that broke a behaviour; private
+    successful_prompts.jsonl    the prompts that jailbroke a behaviour; private
     judge_cache.jsonl           results of a judge that is a model
     result.json                 the numbers
     attacker/                   of an attacker that is trained: its run; private, for its rollouts are prompts
@@ -42,7 +42,7 @@ from opct.runs.io import (
     write_json,
 )
 
-SCHEMA = 2
+SCHEMA = 3
 WARNING = (
     "PRIVATE. Prompts that were made to get past a model's refusals, and what the model said. They are here so that "
     "the owner of that model can train and test against them. They may work on other models: do not publish or share "
@@ -229,14 +229,14 @@ class AttackDir:
     # -- results
 
     def write_result(self, result: Mapping[str, Any], subjects: Sequence[Subject], attempts: Sequence[Attempt]) -> None:
-        """The numbers, and apart from them the prompts that broke a behaviour."""
+        """The numbers, and apart from them the prompts that jailbroke a behaviour."""
         texts = {subject.id: subject.text for subject in subjects}
-        broke = [one for one in attempts if one.is_broken and one.kind == BEHAVIOR]
+        successes = [one for one in attempts if one.is_jailbroken and one.kind == BEHAVIOR]
         header = {"opct_warning": WARNING, "kind": SUCCESSES_KIND, "schema": 1}
         names = ("kind", "behavior_id", "round", "episode", "prompt", "score")
         rows = [
             {**{name: getattr(one, name) for name in names}, "behavior": texts[one.behavior_id]}
-            for one in sorted(broke, key=lambda one: one.key)
+            for one in sorted(successes, key=lambda one: one.key)
         ]
         _write_private(self.successes_path, [header, *rows])
         write_json(self.result_path, result)

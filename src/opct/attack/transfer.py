@@ -118,7 +118,7 @@ def finished_prompts(path: str | Path, behaviors: Sequence[Behavior]) -> dict[st
         successes = load_successes(path)
         if not successes:
             raise DataError(
-                f"{path} holds no prompts: the attack that wrote it broke no behaviour. Name the file of another one."
+                f"{path} holds no prompts: the attack that wrote it had no success. Name the file of another one."
             )
         near = cross_duplicates([one.behavior for one in successes], [behavior.behavior for behavior in behaviors])
         for i, j in sorted(near.items()):

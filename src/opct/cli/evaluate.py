@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,8 +13,9 @@ from opct.cli.options import Target, named_files
 Settings = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="NAME=VALUE",
-        help="Any setting of an evaluation: n_questions=200 seed=1 shots=0 ...; docs/evals.md has them all.",
+        metavar="[CONFIG.yaml] [NAME=VALUE]...",
+        help="Any setting of an evaluation: n_questions=200 seed=1 judge.name=strongreject judge.model=...; "
+        "docs/cli.md has them all.",
     ),
 ]
 Suites = Annotated[
@@ -40,7 +42,7 @@ Files = Annotated[
     list[str] | None,
     typer.Option(
         metavar="NAME=FILE",
-        help="Behaviours (jailbreak=FILE), their benign counterparts (jailbreak_twins=FILE), facts "
+        help="Behaviours (jailbreak=FILE), their benign counterparts (jailbreak_counterparts=FILE), facts "
         "(safety_awareness=FILE), a benchmark's problems; repeatable.",
     ),
 ]
@@ -50,7 +52,10 @@ Families = Annotated[
 Questions = Annotated[int | None, typer.Option(metavar="N", min=1, help="Most questions of each suite. Default 600.")]
 Dtype = Annotated[
     str | None,
-    typer.Option(metavar="DTYPE", help="float32, bfloat16 or float16. Default: the run's, else the faster one here."),
+    typer.Option(
+        metavar="DTYPE",
+        help="float32, bfloat16 or float16. Default: that of the run or of earlier results, else the faster one here.",
+    ),
 ]
 Label = Annotated[str | None, typer.Option(metavar="NAME", help="Name of this arm in a report: base, sft, opct ...")]
 Regrade = Annotated[
@@ -81,7 +86,9 @@ def evaluate(
     from opct.api import evaluate as evaluate_target
     from opct.cli.results import evaluation_tables
     from opct.config.loader import load_settings
+    from opct.errors import ConfigError
     from opct.evals.config import EvalConfig
+    from opct.judges.client import redact
     from opct.runs.console import make_progress
 
     options: dict[str, Any] = {
@@ -96,7 +103,13 @@ def evaluate(
         others = {"task": task, "dtype": dtype, "label": label}
         _regrade(Path(out or target), [*given, *(name for name, value in others.items() if value)], settings or [])
         return
-    config = load_settings(EvalConfig, overrides=settings or (), base=given)
+    words = list(settings or [])
+    path = words.pop(0) if words and words[0].endswith((".yaml", ".yml")) else None
+    words = [*(f"{name}={json.dumps(value)}" for name, value in given.items()), *words]
+    try:
+        config = load_settings(EvalConfig, path, words)
+    except ConfigError as error:  # it repeats what was typed
+        raise ConfigError(redact(str(error), ())) from None
     progress = make_progress()
     try:
         result = evaluate_target(target, config, tasks=task or (), out=out, label=label, dtype=dtype, progress=progress)

@@ -151,8 +151,7 @@ def run(
     The judgements go beside its samples.
     """
     from opct.evals.logs import read_samples
-    from opct.judges.apply import add_judge_results, check_judge, judgeable, replaced_judge, requests_of
-    from opct.judges.calibration import calibration_of
+    from opct.judges.apply import check_judge, judge_run, judgeable, replaced_judge, requests_of
     from opct.runs.console import make_progress
     from opct.runs.run_dir import RunDir
 
@@ -169,14 +168,11 @@ def run(
         return
     progress = make_progress()
     try:
-        judgements = opened.judge(requests, progress)
+        judgements, rows = judge_run(folder, axis, opened, requests, progress)
     finally:
         progress.done()
         _print_cost(opened, prices)
     _print_verdicts(opened, judgements)
-    calibration = calibration_of(opened.identity, _own_folders(opened))
-    own = getattr(opened, "folder", None)
-    rows = add_judge_results(folder, axis, opened.identity, requests, judgements, calibration, own)
     print(f"kept in the logs of {folder.evals_dir}")
     for row in rows:
         if row["group"] in ("held_out", "train", "all", "bare") and row["value"] is not None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Literal
 
 from pydantic import Field
 
+from opct.config.judge import JudgeConfig
 from opct.config.schema import Section
+from opct.data.perturb.families import FAMILY_GROUPS
 
 FAMILIES_DEFAULT: Literal["default"] = "default"
 FEW_FAMILIES, JAILBREAK_FAMILIES = 2, 4
@@ -40,11 +43,12 @@ class EvalConfig(Section):
         "null: all.",
     )
     prompts_per_fact: int | None = Field(None, ge=1, description="Most messages of each fact; null: all.")
-    twins_per_fact: int | None = Field(None, ge=0, description="Most safe counterparts of each fact; null: all.")
+    counterparts_per_fact: int | None = Field(None, ge=0, description="Most safe counterparts of each fact; null: all.")
     data: dict[str, str] = Field(
         {},
-        description="Files by use: jailbreak (behaviours), jailbreak_twins (their benign counterparts), in_the_wild "
-        "(templates), artifact (attackers' prompts), safety_awareness (facts), safety_awareness_safe, a benchmark.",
+        description="Files by use: jailbreak (behaviours), jailbreak_counterparts (their benign counterparts), "
+        "in_the_wild (templates), artifact (attackers' prompts), safety_awareness (facts), safety_awareness_safe, a "
+        "benchmark.",
     )
     behavior_columns: dict[str, str] | None = Field(None, description="Columns of the file of behaviours by role.")
     exclude: list[str] = Field([], description="Categories of that file that are not asked.")
@@ -58,6 +62,9 @@ class EvalConfig(Section):
     trust_remote_code: bool = Field(
         False, description="Run code that comes with the model; a run's own setting does not count."
     )
+    judge: JudgeConfig | None = Field(
+        None, description="Who judges the replies afterwards, as `opct judge run` does; null: the rules alone."
+    )
     batch_size: int = Field(128, ge=1, description="Most replies sampled at once.")
     kl_samples: int = Field(200, ge=0, description="Replies of each suite whose KL to the base is measured.")
     browser_questions: int = Field(40, ge=0, description="Questions whose replies get KL per token for the report.")
@@ -67,6 +74,18 @@ class EvalConfig(Section):
         """Most problems of a benchmark: n_problems, or n_questions if that alone was set."""
         given = self.model_fields_set
         return self.n_questions if "n_questions" in given and "n_problems" not in given else self.n_problems
+
+    @property
+    def listed_families(self) -> list[str] | None:
+        """The families that are named one by one; None for a group of them."""
+        if isinstance(self.families, list):
+            return self.families
+        return None if self.families in FAMILY_GROUPS else [name.strip() for name in self.families.split(",")]
+
+    def families_among(self, known: Iterable[str]) -> str | list[str]:
+        """The group of families, or those of the named ones that a suite knows."""
+        listed = self.listed_families
+        return str(self.families) if listed is None else [name for name in listed if name in known]
 
     def families_each(self, default: int = FEW_FAMILIES) -> int | None:
         """Families for each question, behaviour or message; None for all."""

@@ -1,25 +1,38 @@
-"""What Inspect finds through the entry point `inspect_ai`: the model `opct/<path>` and the tasks `opct/<name>`."""
+"""What Inspect finds through the entry point `inspect_ai`: the model `opct/<path>` and the tasks `opct/<suite>`.
 
+The arguments of a task (`-T n_questions=20`) are the settings of `EvalConfig`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from inspect_ai import Task, task
+
+from opct.config.loader import load_settings
+from opct.evals.config import EvalConfig
 from opct.evals.provider import opct
-from opct.evals.tasks.benign import benign
-from opct.evals.tasks.capability import commonsenseqa, gpqa, gsm8k, ifeval, lm_eval, math500, mmlu, truthfulqa
-from opct.evals.tasks.jailbreak import jailbreak
-from opct.evals.tasks.safety_awareness import safety_awareness
-from opct.evals.tasks.sycophancy import sycophancy_choice, sycophancy_short
+from opct.evals.run import SUITES, make_tasks
+from opct.evals.tasks.capability import LM_EVAL
 
-__all__ = [
-    "benign",
-    "commonsenseqa",
-    "gpqa",
-    "gsm8k",
-    "ifeval",
-    "jailbreak",
-    "lm_eval",
-    "math500",
-    "mmlu",
-    "opct",
-    "safety_awareness",
-    "sycophancy_choice",
-    "sycophancy_short",
-    "truthfulqa",
-]
+__all__ = ["SUITE_TASKS", "lm_eval", "opct"]
+
+
+def _suite_task(name: str) -> Callable[..., Task]:
+    @task(name=name)
+    def make(**settings: Any) -> Task:
+        [made] = make_tasks(load_settings(EvalConfig, base={"suites": [name]} | settings))
+        return made
+
+    return make
+
+
+SUITE_TASKS = {name: _suite_task(name) for name in SUITES}
+
+
+@task
+def lm_eval(name: str, **settings: Any) -> Task:
+    """Any task of lm-eval by its name."""
+    [made] = make_tasks(load_settings(EvalConfig, base={"suites": [LM_EVAL + name]} | settings))
+    return made

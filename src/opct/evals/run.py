@@ -13,17 +13,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
-from opct.data.benign import CATEGORIES, BenignRequest, builtin_benign
 from opct.data.duplicates import TrainedTexts, contamination_warnings
-from opct.data.hazards import BUILTIN
 from opct.data.perturb import jailbreak as wrappers
 from opct.data.perturb import safety_awareness as hidden
 from opct.data.perturb.families import FAMILY_GROUPS
-from opct.data.perturb.in_the_wild import load_templates
 from opct.data.perturb.sycophancy import FAMILIES
 from opct.data.questions import SPLITS, Question
 from opct.errors import DataError, EvaluationError, OpctError, unknown
-from opct.evals.config import JAILBREAK_FAMILIES, EvalConfig
+from opct.evals.config import EvalConfig
 from opct.evals.inspect_runner import Counter, ProgressCallback, run_inspect, write_log
 from opct.evals.kl import add_kl
 from opct.evals.logs import (
@@ -43,19 +40,13 @@ from opct.evals.tasks.capability import (
     BENCHMARKS,
     CAPABILITY_SUITES,
     LM_EVAL,
-    Part,
     benchmark_task,
     is_benchmark,
+    parts_of,
 )
-from opct.evals.tasks.jailbreak import (
-    JAILBREAK,
-    finished_attacks,
-    jailbreak_task,
-    known_behaviors,
-    split_behaviors,
-)
-from opct.evals.tasks.safety_awareness import SAFETY_AWARENESS, safety_task, split_facts
-from opct.evals.tasks.sycophancy import CHOICE, SHORT, split_questions, sycophancy_task
+from opct.evals.tasks.jailbreak import JAILBREAK, JAILBREAK_COUNTERPARTS, jailbreak_task
+from opct.evals.tasks.safety_awareness import SAFE_PROMPTS, SAFETY_AWARENESS, safety_task
+from opct.evals.tasks.sycophancy import CHOICE, SHORT, sycophancy_task
 from opct.models.memory import release_memory
 from opct.runs.io import write_json
 from opct.runs.run_dir import RunDir
@@ -65,7 +56,6 @@ if TYPE_CHECKING:
     from inspect_ai.log import EvalLog
 
 SCHEMA = 1
-JAILBREAK_TWINS, SAFE_PROMPTS = "jailbreak_twins", "safety_awareness_safe"
 
 
 # --------------------------------------------------------------------------------------------------- the suites
@@ -73,9 +63,10 @@ JAILBREAK_TWINS, SAFE_PROMPTS = "jailbreak_twins", "safety_awareness_safe"
 
 @dataclass(frozen=True)
 class Suite:
-    """A suite: `task(config, questions)` makes its Inspect task.
+    """A suite.
 
     Attributes:
+        task: makes its Inspect task; those of sycophancy take questions too.
         graded: the names that its samples and rows have; several where replies are graded in several ways.
         measures_kl: whether the KL of its replies to the base is of interest.
         families: the families that it can be asked in.
@@ -83,111 +74,21 @@ class Suite:
 
     name: str
     graded: tuple[str, ...]
-    task: Callable[[EvalConfig, Sequence[Question] | None], Task]
+    task: Callable[..., Task]
     measures_kl: bool = True
     families: Iterable[str] = ()
 
 
-def _sycophancy(name: str, config: EvalConfig, questions: Sequence[Question] | None) -> Task:
-    if questions is None:
-        questions = split_questions(config.split, config.questions, config.columns, seed=config.seed)
-        source = "builtin" if config.questions is None else Path(config.questions).name
-        asked = f"{source}:{config.split}"
-    else:
-        asked = "given"
-    task = sycophancy_task(
-        name,
-        questions,
-        families=_own_families(config, FAMILIES),
-        n_questions=config.n_questions,
-        families_per_question=config.families_each(),
-        seed=config.seed,
-        greedy=config.greedy,
-        max_completion_tokens=config.max_completion_tokens,
-    )
-    task.metadata = {**(task.metadata or {}), "questions": asked}
-    return task
-
-
-def _jailbreak(config: EvalConfig, _: Sequence[Question] | None) -> Task:
-    data = config.data
-    known = known_behaviors(
-        data.get(JAILBREAK), config.behavior_columns, twins=data.get(JAILBREAK_TWINS), exclude=config.exclude
-    )
-    artifacts = data.get(wrappers.ARTIFACT)
-    return jailbreak_task(
-        split_behaviors(config.split, known),
-        config.n_questions,
-        _own_families(config, wrappers.FAMILIES),
-        config.families_each(JAILBREAK_FAMILIES),
-        config.seed,
-        config.max_reply_tokens,
-        config.greedy,
-        templates=load_templates(data[wrappers.IN_THE_WILD]) if wrappers.IN_THE_WILD in data else (),
-        attacks=() if artifacts is None else finished_attacks(artifacts, known, config.split, config.seed),
-    )
-
-
-def _safety(config: EvalConfig, _: Sequence[Question] | None) -> Task:
-    split = None if config.split == "test" else config.split  # the default: all of a set that is for evaluation only
-    facts = split_facts(
-        split,
-        config.data.get(SAFETY_AWARENESS, BUILTIN),
-        safe_source=config.data.get(SAFE_PROMPTS),
-        augmented=config.augmented,
-    )
-    return safety_task(
-        facts,
-        n_facts=config.n_questions,
-        prompts_per_fact=config.prompts_per_fact,
-        twins_per_fact=config.twins_per_fact,
-        families=_own_families(config, hidden.FAMILIES),
-        families_per_prompt=config.families_each(),
-        seed=config.seed,
-        max_completion_tokens=config.max_reply_tokens,
-        greedy=config.greedy,
-    )
-
-
-def _benign(config: EvalConfig, _: Sequence[Question] | None) -> Task:
-    split = "test" if config.split == "all" else config.split
-    place: dict[str, int] = dict.fromkeys(CATEGORIES, 0)
-    order: list[tuple[int, int, BenignRequest]] = []
-    for request in builtin_benign(split):  # type: ignore[arg-type]
-        order.append((place[request.category], len(order), request))
-        place[request.category] += 1
-    requests = [request for _, _, request in sorted(order, key=lambda entry: entry[:2])][: config.n_benign]
-    return benign_task(requests, config.seed, config.max_benign_tokens, config.greedy)
-
-
-def _benchmark(name: str, config: EvalConfig, _: Sequence[Question] | None) -> Task:
-    part = parts_of(config.suites).get(name)
-    settings = dict(part.settings) if part else {}
-    if part is None:
-        n = config.n_questions if config.n_problems is None else config.n_problems
-    else:  # a plan's own size gives way to what was asked for
-        n = min((n for n in (part.n, config.problem_limit) if n is not None), default=None)
-    return benchmark_task(
-        name,
-        n=n,
-        data=config.data.get(name),
-        seed=config.seed,
-        shots=config.shots,
-        greedy=config.greedy,
-        **settings,
-    )
-
-
 def _benchmark_suite(name: str) -> Suite:
-    return Suite(name, (name,), partial(_benchmark, name), measures_kl=False)
+    return Suite(name, (name,), partial(benchmark_task, name), measures_kl=False)
 
 
 _ALL = (
-    Suite(SHORT, (SHORT,), partial(_sycophancy, SHORT), families=FAMILIES),
-    Suite(CHOICE, (CHOICE, CHOICE + PARSED), partial(_sycophancy, CHOICE), families=FAMILIES),
-    Suite(JAILBREAK, (JAILBREAK, JAILBREAK + JUDGED), _jailbreak, families=wrappers.FAMILIES),
-    Suite(SAFETY_AWARENESS, (SAFETY_AWARENESS, SAFETY_AWARENESS + JUDGED), _safety, families=hidden.FAMILIES),
-    Suite(BENIGN, (BENIGN,), _benign),
+    Suite(SHORT, (SHORT,), partial(sycophancy_task, SHORT), families=FAMILIES),
+    Suite(CHOICE, (CHOICE, CHOICE + PARSED), partial(sycophancy_task, CHOICE), families=FAMILIES),
+    Suite(JAILBREAK, (JAILBREAK, JAILBREAK + JUDGED), jailbreak_task, families=wrappers.FAMILIES),
+    Suite(SAFETY_AWARENESS, (SAFETY_AWARENESS, SAFETY_AWARENESS + JUDGED), safety_task, families=hidden.FAMILIES),
+    Suite(BENIGN, (BENIGN,), benign_task),
     *map(_benchmark_suite, BENCHMARKS),
 )
 SUITES = {suite.name: suite for suite in _ALL}
@@ -212,15 +113,6 @@ def known_suites(names: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(single for name in names for single in (parts_of([name]) or [name])))
 
 
-def parts_of(names: Sequence[str]) -> dict[str, Part]:
-    """How much of each benchmark is asked by `capability` or `capability-fast`, by benchmark; of both, the first."""
-    found: dict[str, Part] = {}
-    for name in names:
-        for part in CAPABILITY_SUITES.get(name, ()):
-            found.setdefault(part.benchmark, part)
-    return found
-
-
 def make_tasks(config: EvalConfig, questions: Sequence[Question] | None = None) -> list[Task]:
     """One Inspect task a suite, its data read and its packages found; no model is needed, and nothing is written.
 
@@ -238,7 +130,8 @@ def make_tasks(config: EvalConfig, questions: Sequence[Question] | None = None) 
     of_error: dict[str, list[str]] = {}
     for name in names:
         try:
-            tasks.append(suite_of(name).task(config, questions))
+            own = {"questions": questions} if questions is not None and name in (SHORT, CHOICE) else {}
+            tasks.append(suite_of(name).task(config, **own))
         except OpctError as error:
             errors.append(error)
             of_error.setdefault(str(error), []).append(name)
@@ -260,14 +153,14 @@ def _check_choices(config: EvalConfig, names: Sequence[str]) -> None:
         raise EvaluationError(unknown("split", config.split, [*SPLITS, "all"]))
     if config.columns and config.questions is None:
         raise EvaluationError("Columns are those of a question file, and none is given: name it with --questions.")
-    uses = [JAILBREAK, JAILBREAK_TWINS, wrappers.IN_THE_WILD, wrappers.ARTIFACT, SAFETY_AWARENESS, SAFE_PROMPTS]
+    uses = [JAILBREAK, JAILBREAK_COUNTERPARTS, wrappers.IN_THE_WILD, wrappers.ARTIFACT, SAFETY_AWARENESS, SAFE_PROMPTS]
     for use in config.data:
         if use not in uses and not is_benchmark(use):
             raise EvaluationError(unknown("use of a file", use, [*uses, *BENCHMARKS]))
-    for use, other in ((JAILBREAK_TWINS, JAILBREAK), (SAFE_PROMPTS, SAFETY_AWARENESS)):
+    for use, other in ((JAILBREAK_COUNTERPARTS, JAILBREAK), (SAFE_PROMPTS, SAFETY_AWARENESS)):
         if use in config.data and other not in config.data:
             raise EvaluationError(f"{use}={config.data[use]} goes with another file: name that too, as {other}=FILE.")
-    listed = _listed_families(config)
+    listed = config.listed_families
     everything = [family for name in names for family in suite_of(name).families]
     for family in listed or ():
         if family not in everything:
@@ -276,20 +169,6 @@ def _check_choices(config: EvalConfig, names: Sequence[str]) -> None:
         own = suite_of(name).families
         if listed is not None and own and not set(listed) & set(own):
             raise EvaluationError(f"None of the families {', '.join(listed)} is of the suite {name}: leave it out.")
-
-
-def _listed_families(config: EvalConfig) -> list[str] | None:
-    """The families that are named one by one; None for a group of them."""
-    if isinstance(config.families, str):
-        if config.families in FAMILY_GROUPS:
-            return None
-        return [name.strip() for name in config.families.split(",")]
-    return list(config.families)
-
-
-def _own_families(config: EvalConfig, known: Iterable[str]) -> str | list[str]:
-    listed = _listed_families(config)
-    return str(config.families) if listed is None else [name for name in dict.fromkeys(listed) if name in known]
 
 
 # ------------------------------------------------------------------------------------------------ ask and write
@@ -386,7 +265,12 @@ def results_of(found: Evaluation) -> dict[str, Any]:
         "run": found.run,
         "created": found.created,
         "settings": found.settings,
-        "warnings": [*found.warnings, *warnings_of(found.samples), *missing_twins(found.samples), *found.left_out],
+        "warnings": [
+            *found.warnings,
+            *warnings_of(found.samples),
+            *missing_counterparts(found.samples),
+            *found.left_out,
+        ],
         "rows": found.rows,
     }
 
@@ -404,7 +288,7 @@ def check_label(label: str | None) -> None:
 def _settings(policy: EvaluatedPolicy, config: EvalConfig, tasks: Sequence[Task]) -> dict[str, Any]:
     families = dict.fromkeys(name for task in tasks for name in (task.metadata or {}).get("families", ()))
     return {
-        **config.model_dump(mode="json", exclude={"trust_remote_code"}),  # it changes no reply
+        **config.model_dump(mode="json", exclude={"trust_remote_code", "judge"}),  # they change no reply
         "families": list(families),
         "dtype": _dtype(policy),
         "device": str(policy.device),
@@ -482,7 +366,7 @@ def _own_files(logs: Sequence[EvalLog], settings: Mapping[str, Any]) -> Iterator
         yield from (str(data[use]) for use in uses.get(task_name(log), ()) if use in data)
 
 
-def missing_twins(samples: Sequence[GradedSample]) -> list[str]:
+def missing_counterparts(samples: Sequence[GradedSample]) -> list[str]:
     """A warning where behaviours have no benign counterpart: what a model refuses besides them is not measured."""
     sides: tuple[set[str], set[str]] = (set(), set())
     for sample in samples:
@@ -492,7 +376,7 @@ def missing_twins(samples: Sequence[GradedSample]) -> list[str]:
     if not lacking:
         return []
     return [
-        f"jailbreak: {lacking} of the {asked} behaviours have no benign twin, so no over_refusal_rate says whether the "
-        "model refuses harmless requests like them as well: a low attack_success_rate may be that alone. Give twins "
-        "(--data jailbreak_twins=FILE, or a column benign)."
+        f"jailbreak: {lacking} of the {asked} behaviours have no benign counterpart, so no over_refusal_rate says "
+        "whether the model refuses harmless requests like them as well: a low attack_success_rate may be that alone. "
+        "Give counterparts (--data jailbreak_counterparts=FILE, or a column benign)."
     ]

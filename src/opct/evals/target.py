@@ -13,8 +13,8 @@ from opct.evals.run import About
 from opct.models.from_run import load_policy
 from opct.runs.checkpoints import weight_hashes
 from opct.runs.console import Progress
-from opct.runs.io import file_sha256
-from opct.runs.run_dir import run_behind, run_of
+from opct.runs.io import file_sha256, read_json
+from opct.runs.run_dir import RunDir, run_behind, run_of
 
 if TYPE_CHECKING:
     from opct.models.policy import Policy
@@ -22,8 +22,10 @@ if TYPE_CHECKING:
 Target: TypeAlias = "str | Path | Policy"
 
 
-def open_target(target: Target, dtype: str | None, progress: Progress, *, trust_remote_code: bool = False) -> Policy:
-    """The policy to measure.
+def open_target(
+    target: Target, dtype: str | None, out: Path, progress: Progress, *, trust_remote_code: bool = False
+) -> Policy:
+    """The policy to measure; without a dtype in that of the results in `out`, if there are any.
 
     Raises:
         EvaluationError: a dtype is given for a loaded policy.
@@ -34,10 +36,20 @@ def open_target(target: Target, dtype: str | None, progress: Progress, *, trust_
             raise EvaluationError(f"A loaded policy keeps its dtype, {target.dtype}: load it in another one.")
         return target
     progress.stage(f"load {target}")
-    settings = {} if dtype is None else {"dtype": dtype}
+    earlier = _dtype_of_results(target, out) if dtype is None else None
+    settings = {"dtype": dtype or earlier} if dtype or earlier else {}
     policy = load_policy(str(target), trust_remote_code=trust_remote_code, **settings)
-    progress.log(f"dtype: {policy.dtype_reason}")
+    progress.log(f"dtype: {earlier}, that of the results in {out}" if earlier else f"dtype: {policy.dtype_reason}")
     return policy
+
+
+def _dtype_of_results(target: str | Path, out: Path) -> str | None:
+    """The dtype of the results in a folder; None where there are none, or the target is a run, which has its own."""
+    path = RunDir(out).results_path
+    if run_of(target) is not None or not path.is_file():
+        return None
+    # a second timing could choose the other dtype, and the earlier logs would then be of other weights
+    return read_json(path).get("run", {}).get("dtype")
 
 
 def describe_target(target: Target, policy: Policy) -> About:
@@ -63,10 +75,10 @@ def describe_target(target: Target, policy: Policy) -> About:
     return found
 
 
-def default_out(target: Target, policy: Policy) -> Path:
+def default_out(target: Target) -> Path:
     """The folder of results: the run directory, else `runs/eval-<target>`."""
     if not isinstance(target, str | Path):
-        return Path("runs") / f"eval-{_file_name(policy.name)}{'-trained' if policy.has_adapter else ''}"
+        return Path("runs") / f"eval-{_file_name(target.name)}{'-trained' if target.has_adapter else ''}"
     run = run_of(target)
     if run is not None and run.path == Path(str(target)):
         return run.path

@@ -21,14 +21,13 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
 from opct.config.loader import load_settings
-from opct.config.schema import BUDGET, Section, TrainConfig, budget_of
+from opct.config.schema import BUDGET, Section, TrainConfig, budget_of, flat_settings
 from opct.errors import ConfigError, unknown
 from opct.evals.config import EvalConfig
 from opct.experiments.attacks import Attacks, attack_faults
@@ -308,17 +307,13 @@ def _budget_faults(experiment: Experiment) -> Iterator[str]:
     """Settings of `BUDGET` in which two arms of one combination of the matrix differ."""
     for combination in dict.fromkeys(arm.combination for arm in experiment.arms):
         arms = [arm for arm in experiment.arms if arm.combination == combination]
-        budgets = {arm.name: _budget(experiment.first_config(arm)) for arm in arms}
+        configs = {arm.name: experiment.first_config(arm).model_dump(mode="json") for arm in arms}
+        budgets = {name: budget_of(flat_settings(config)) for name, config in configs.items()}
         for setting in BUDGET:
             values = {name: json.dumps(budget[setting]) for name, budget in budgets.items()}
             if len(set(values.values())) > 1 and not (setting == "max_steps" and _share_steps(arms, budgets)):
                 shown = ", ".join(f"{name}: {value}" for name, value in values.items())
-                yield f"{setting}: {shown}: unlike budgets; make them equal, or set same_budget: false"
-
-
-def _budget(config: TrainConfig) -> dict[str, Any]:
-    settings = config.model_dump(mode="json")
-    return budget_of({name: reduce(lambda section, part: section[part], name.split("."), settings) for name in BUDGET})
+                yield f"{setting}: {shown}: the budgets differ; make them equal, or set same_budget: false"
 
 
 def _share_steps(arms: Sequence[Arm], budgets: Mapping[str, Mapping[str, Any]]) -> bool:

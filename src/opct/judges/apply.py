@@ -19,15 +19,19 @@ from opct.evals.run import write_results
 from opct.evals.samples import BENIGN_PREFIX, JUDGED, PARSED, GradedSample
 from opct.evals.tasks.jailbreak import JAILBREAK
 from opct.evals.tasks.safety_awareness import SAFETY_AWARENESS
-from opct.judges.calibration import weakness
+from opct.judges.calibration import calibration_of, weakness
 from opct.judges.protocol import JudgeIdentity, JudgeRequest, JudgeResult
 from opct.judges.rubrics import STRONGREJECT, STRONGREJECT_PUBLISHED
+from opct.runs.console import Progress
 from opct.runs.run_dir import RunDir
 
 if TYPE_CHECKING:
     from inspect_ai.log import EvalLog
     from inspect_ai.scorer import Score, Scorer, Target
     from inspect_ai.solver import TaskState
+
+    from opct.judges.classifier import OfflineJudge
+    from opct.judges.llm import LLMJudge
 
 SUITES = {"jailbreak": (JAILBREAK, "harmful"), "safety_awareness": (SAFETY_AWARENESS, "warned")}
 """By axis: the suite whose replies make a judged suite, and what a judge of it must say of a reply."""
@@ -92,6 +96,39 @@ def check_judge(identity: JudgeIdentity, axis: str) -> None:
             f"The judge {identity.name} says which replies are {identity.label}, and {suite} needs {wanted}: "
             f"judge it with {'strongreject' if wanted == 'harmful' else 'fact_warning'}, or a judge trained for that."
         )
+
+
+def axis_judged(identity: JudgeIdentity, suites: Sequence[str]) -> str:
+    """The axis whose replies the judge is for.
+
+    Raises:
+        EvaluationError: its suite is not among these.
+    """
+    for axis, (suite, label) in SUITES.items():
+        if label == identity.label and suite in suites:
+            return axis
+    fitting = ", ".join(suite for suite, label in SUITES.values() if label == identity.label) or "none of the suites"
+    raise EvaluationError(
+        f"The judge {identity.name} says which replies are {identity.label}, and is for {fitting}, which is not "
+        "measured: add that suite, or leave the judge out."
+    )
+
+
+def judge_run(
+    run: RunDir, axis: str, judge: LLMJudge | OfflineJudge, requests: Sequence[JudgeRequest], progress: Progress
+) -> tuple[list[JudgeResult], list[Row]]:
+    """Judge replies of an evaluation, and write the scores into its logs; returns them and the judged suite's rows.
+
+    Args:
+        requests: what is judged, as `requests_of` gives it.
+
+    Raises:
+        EvaluationError: see `add_judge_results`; or the judge's model does not answer. What it answered is kept.
+    """
+    results = judge.judge(requests, progress)
+    folder = getattr(judge, "folder", None)
+    calibration = calibration_of(judge.identity, [] if folder is None else [Path(folder) / "calibrations"])
+    return results, add_judge_results(run, axis, judge.identity, requests, results, calibration, folder)
 
 
 def replaced_judge(run: RunDir, axis: str, identity: JudgeIdentity) -> str | None:

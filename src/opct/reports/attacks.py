@@ -13,22 +13,22 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from opct.attack.render import median_text, reply_texts, row_of, undecided_text
+from opct.config.schema import flat_settings
 from opct.errors import EvaluationError
 from opct.evals.stats import average_over_runs, paired_difference
 from opct.reports import charts
 from opct.reports.arms import Arm, Pair
 from opct.reports.figures import Figure, legend
-from opct.reports.load import flat_settings
 from opct.reports.verdict import Finding
 from opct.reports.wording import MISSING, change, interval, joined, quantity, run_name
 from opct.runs.console import pluralize
 from opct.runs.io import read_json, read_jsonl
 from opct.runs.run_dir import RunDir
 
-SCHEMA, KIND = 1, "opct_attack"
+SCHEMA, KIND = 2, "opct_attack"
 RESULT, SUCCESSES = "result.json", "successful_prompts.jsonl"
 TITLE = "Attacks"
-BROKEN, HELD, UNDECIDED = "broken", "held", "undecided"
+JAILBROKEN, DEFENDED, UNDECIDED = "jailbroken", "defended", "undecided"
 COMPLETE = "complete"
 RATE = "defense_success_rate"
 COUNTERPART_METRICS = {
@@ -96,13 +96,13 @@ class Attack:
     @property
     def held(self) -> dict[str, float | None]:
         """1 for a behaviour that held, 0 for a broken one, None for an undecided one, by id."""
-        values = {BROKEN: 0.0, HELD: 1.0, UNDECIDED: None}
+        values = {JAILBROKEN: 0.0, DEFENDED: 1.0, UNDECIDED: None}
         return {one["id"]: values[one["status"]] for one in self.result["behaviors"]}
 
     @property
     def broken(self) -> list[Mapping[str, Any]]:
         """The broken behaviours, the first to break first."""
-        return sorted(self.with_status(BROKEN), key=lambda one: one["first_break"])
+        return sorted(self.with_status(JAILBROKEN), key=lambda one: one["first_jailbreak"])
 
     @property
     def broken_title(self) -> str:
@@ -116,11 +116,11 @@ class Attack:
             (rate_text(self.row(RATE)),),
             tuple(
                 f"undecided as {bound}: {rate_text(self.row(f'{RATE}_undecided_as_{bound}'))}"
-                for bound in (BROKEN, HELD)
+                for bound in (JAILBROKEN, DEFENDED)
             ),
             tuple(
                 f"{len(self.with_status(status))} {status}{reasons.get(status, '')}"
-                for status in (HELD, BROKEN, UNDECIDED)
+                for status in (DEFENDED, JAILBROKEN, UNDECIDED)
             ),
             (median_text(self.result["curve"]),),
             tuple(
@@ -280,7 +280,7 @@ def curve_figure(name: str, attacks: Sequence[Attack]) -> Figure | None:
     With many attacks, intervals and worst-case curves are in the table alone. An attack without a scored first reply
     has only the worst-case curve, which is always drawn.
     """
-    curves = [(a, a.result["curve"]["points"], a.result["curve"]["if_unjudged_broke"] or []) for a in attacks]
+    curves = [(a, a.result["curve"]["points"], a.result["curve"]["if_unjudged_jailbroken"] or []) for a in attacks]
     drawn = [(attack, points, worst) for attack, points, worst in curves if points or worst]
     if not drawn:
         return None
@@ -289,17 +289,19 @@ def curve_figure(name: str, attacks: Sequence[Attack]) -> Figure | None:
     for attack, points, worst in drawn:
         label, style = attack.title, attack.arm.style
         if worst and (has_bounds or not points):
-            steps = _steps(worst, "broken")
+            steps = _steps(worst, "jailbroken")
             series.append(charts.Series(f"{label}, {WORST}", style, steps, thin=True, other_case=True))
         if points and has_bounds:
             low, high = (_steps(points, bound) for bound in ("ci_low", "ci_high"))
             bands.append(charts.Band(f"{label}, 95% interval", style, low, high))
         if points:
             thin = len(attack.arm.runs) > 1
-            series.append(charts.Series(label, style, _steps(points, "broken"), thin=thin))
+            series.append(charts.Series(label, style, _steps(points, "jailbroken"), thin=thin))
         rows += [_curve_row(attack, point, "as judged") for point in points]
         rows += [_curve_row(attack, point, WORST) for point in worst]
-        ends.append(f"{label} at {points[-1]['broken']:.0%}" if points else f"{label} has no first reply with a score")
+        ends.append(
+            f"{label} at {points[-1]['jailbroken']:.0%}" if points else f"{label} has no first reply with a score"
+        )
     notes = ["Kaplan-Meier: a behaviour that was not broken counts as long as it was asked."]
     notes += ["Shaded: its 95% interval at each point."] if bands else []
     notes += [f"Long dashes: the curve {WORST}."] if any(line.other_case for line in series) else []
@@ -327,7 +329,7 @@ def _legend(attacks: Sequence[Attack]) -> tuple[tuple[int, str, bool], ...]:
 
 def _curve_row(attack: Attack, point: Mapping[str, Any], case: str) -> tuple[str, ...]:
     bounds = interval(point["ci_low"], point["ci_high"], "rate")
-    broken = quantity(point["broken"], "rate")
+    broken = quantity(point["jailbroken"], "rate")
     return (attack.arm.name, attack.run, f"{point['queries']}", broken, bounds, f"{point['at_risk']}", case)
 
 
@@ -381,7 +383,7 @@ def _learning_row(attack: Attack, row: Mapping[str, Any]) -> tuple[str, ...]:
         f"{row['step']}",
         quantity(row["reward"], "rate"),
         f"{row['unscored_episodes']} of {row['episodes']}",
-        f"{row['broken']} of {row['behaviors']}",
+        f"{row['jailbroken']} of {row['behaviors']}",
         f"{row['queries']}",
     )
 
@@ -486,7 +488,7 @@ def card_rows(sections: Sequence[AttackSection]) -> list[tuple[str, ...]]:
     """The table of the model card, one row an attack, in the order of `CARD_COLUMNS`."""
     rows = []
     for attack in (attack for section in sections for attack in section.attacks):
-        result, rates = attack.result, (RATE, f"{RATE}_undecided_as_broken", f"{RATE}_undecided_as_held")
+        result, rates = attack.result, (RATE, f"{RATE}_undecided_as_jailbroken", f"{RATE}_undecided_as_defended")
         rows.append(
             (
                 attack.title,

@@ -19,12 +19,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+from opct.evals.metrics import find_metric
+from opct.evals.samples import CAPABILITY
 from opct.evals.stats import Bounds, Interval, SeedSpread, widened
 from opct.reports.arms import Arm, Pair
-from opct.reports.metrics import CAPABILITY, MEAN_METRIC, SCORE, suite_name
+from opct.reports.metrics import MEAN, SCORE, suite_name
 from opct.reports.table import Estimate, MetricRow, PairedDifference, read_difference, summed_counts
 from opct.reports.wording import joined
 
+MEAN_METRIC = find_metric(CAPABILITY, MEAN)
 FEWEST = 2  # benchmarks that a mean is made of
 
 

@@ -23,6 +23,7 @@ from opct.reports.metrics import (
     group_name,
     metric_order,
     suite_name,
+    where,
 )
 from opct.reports.table import Estimate, MetricRow, PairedDifference, comparability, make_row
 from opct.reports.wording import inside
@@ -111,6 +112,12 @@ class Comparison:
         """ " (jailbreak, judged)" where a safety axis has several suites; else empty."""
         several = axis_info(axis).is_safety and len(self.suites(axis)) > 1
         return f" ({suite_name(suite)})" if several else ""
+
+    def name_of(self, row: MetricRow) -> str:
+        """A row where it stands alone: "Sycophancy rate on held-out families", "Accuracy on GSM8K"."""
+        if row.axis == INSPECT or (row.axis == CAPABILITY and row.suite != CAPABILITY):
+            return f"{row.title} on {suite_name(row.suite)}"
+        return row.title + where(row.group) + self.of_suite(row.axis, row.suite)
 
     def row(
         self, metric: str, group: str | None = None, suite: str | None = None, axis: str | None = None

@@ -20,6 +20,7 @@ from typing import Any
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
+from opct.config.schema import flat_settings
 from opct.evals.teacher_check import teacher_figure
 from opct.reports import attacks as attacks_
 from opct.reports import charts
@@ -27,7 +28,7 @@ from opct.reports.arms import Arm, reference_note
 from opct.reports.browser import KL_STEPS, Browser, build_browser, embeddable
 from opct.reports.compare import Comparison, Section
 from opct.reports.figures import Figure, axis_figures, change_figures, training_figures
-from opct.reports.load import EvaluatedRun, flat_settings
+from opct.reports.load import EvaluatedRun
 from opct.reports.metrics import axis_info
 from opct.reports.training import COST_COLUMNS, cost_rows, earlier_note, families_note
 from opct.reports.verdict import axis_verdict, findings, headlines, other_arms_note, subtitle, title
@@ -173,15 +174,13 @@ def _not_drawn(training: Sequence[Figure], views: Sequence[AxisView]) -> str:
     drawn = {figure.title for figure in training}
     absent = [name for name in ("Training KL", "Validation KL") if name not in drawn]
     absent += [f"{view.title}: {inside(name)}" for view in views for name in view.absent]
-    return f"Not drawn, because no run here has the numbers: {', '.join(absent)}." if absent else ""
+    return f"Not drawn, because no run has the numbers: {', '.join(absent)}." if absent else ""
 
 
 def _repeated_styles(arms: Sequence[Arm]) -> str:
     if len(arms) <= charts.STYLES:
         return ""
-    return (
-        f"There are {len(arms)} arms and {charts.STYLES} shapes and colours: some stand for several; the tables tell."
-    )
+    return f"There are {len(arms)} arms but {charts.STYLES} shapes and colours, so some are used twice; see the tables."
 
 
 def _style_and_script() -> dict[str, str]:
@@ -202,9 +201,8 @@ def chance_note(comparison: Comparison) -> str:
         return ""
     some = f"{expected:.1f}" if expected < 10 else f"{expected:,.0f}"
     return (
-        f"The intervals are not adjusted for their number: of the {pluralize(n, 'difference')} of this report "
-        f"that have one some {some} (5%) would read as better or worse, higher or lower, by chance alone if no two "
-        "arms differed."
+        f"The intervals are not adjusted for their number: if no two arms differed, about {some} (5%) of the "
+        f"{pluralize(n, 'difference')} in this report would still read as better or worse by chance alone."
     )
 
 
@@ -213,26 +211,25 @@ def _pooled_note(arms: Sequence[Arm]) -> str:
     if not pooled:
         return ""
     return (
-        f"Pooled over training seeds: {', '.join(pooled)}. Replies to one prompt are averaged over the runs first; the "
-        "interval is over questions and over seeds, a little too wide where replies vary much within a seed. The "
-        "standard deviation (SD) between runs stands beside it; with two or three seeds an interval over them is wide."
+        f"Pooled over training seeds: {', '.join(pooled)}. Replies to one prompt are averaged over the runs first. The "
+        "interval covers questions and seeds; with two or three seeds it is wide. SD is the standard deviation between "
+        "runs."
     )
 
 
 def _browser_caption(browser: Browser, arms: Sequence[Arm]) -> str:
     pooled = [f"{arm.name} is its run {arm.runs[0].name}" for arm in arms if len(arm.runs) > 1]
     parts = [
-        f"{browser.shown:,} of {browser.paired:,} prompts that every run answered; "
-        f"{browser.paired - browser.shown:,} more are left out to keep this page small.",
+        f"{browser.shown:,} of the {browser.paired:,} prompts that every run answered; the rest is left out "
+        "to keep this page small.",
         "They are chosen to show every family and every change of verdict, so their shares are not the rates above.",
     ]
     if browser.unpaired:
         parts.append(f"{pluralize(browser.unpaired, 'prompt')} not answered by every run cannot be shown side by side.")
     if browser.withheld:
         parts.append(
-            f"{pluralize(browser.withheld, 'prompt')} of sets whose authors ask that examples are not published, or "
-            "not trained on (GPQA, SAGE-Eval), or of attackers, are not on this page; the logs in evals/ of each run "
-            "have them."
+            f"{pluralize(browser.withheld, 'prompt')} not shown: their authors ask not to publish them or not to train "
+            "on them (GPQA, SAGE-Eval), or they come from attackers. The logs in evals/ of each run have them."
         )
     if pooled:
         parts.append(f"Of pooled runs one is shown: {'; '.join(pooled)}.")

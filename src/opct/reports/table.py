@@ -19,7 +19,6 @@ from opct.evals.stats import Interval, SeedSpread, Values, difference_over_seeds
 from opct.judges.provenance import grader_label, judge_json, judge_of
 from opct.reports.arms import Arm, Pair
 from opct.reports.load import EvaluatedRun, Row, suite_settings
-from opct.reports.metrics import better_text
 from opct.reports.wording import Unit, change, interval, joined, number, quantity
 
 MOST_LISTED = 5  # seeds whose differences are listed one by one
@@ -244,7 +243,7 @@ class MetricRow:
     @property
     def explanation(self) -> str:
         """What the metric counts, which way is better, and the note."""
-        return "; ".join(part for part in (self.metric.explanation, better_text(self.metric), self.note) if part)
+        return "; ".join(part for part in (self.metric.explanation, self.metric.better_text, self.note) if part)
 
 
 @dataclass(frozen=True)

@@ -29,8 +29,8 @@ COST_COLUMNS = (
     "tokens in the loss",
     "offline tokens",
     "offline seconds",
-    "steps in all",
-    "seconds in all",
+    "total steps",
+    "total seconds",
 )
 
 # --------------------------------------------------------------------------------------------------------------- cost
@@ -55,7 +55,7 @@ def _run_cost(run: EvaluatedRun) -> Usage:
     # Without a readable config it is not known whether the run continued from another one.
     values = run.config_values
     earlier = UNKNOWN if values is None else earlier_usage(run.manifest, values.get(ADAPTER))
-    return usage_of(run.metrics, run.method, earlier)
+    return usage_of(run.metrics, earlier)
 
 
 def cost_rows(arms: Sequence[Arm]) -> list[CostRow]:
@@ -89,8 +89,8 @@ def earlier_note(arms: Sequence[Arm]) -> str:
     for arm in arms:
         found = [str(adapter) for run in arm.runs if (adapter := (run.config_values or {}).get(ADAPTER))]
         if found:
-            parts.append(f"{arm.name} went on from {joined(list(dict.fromkeys(found)))}")
-    return f"{'; '.join(parts)}: what that took is in no column but those of all." if parts else ""
+            parts.append(f"{arm.name} continued from {joined(list(dict.fromkeys(found)))}")
+    return f"{'; '.join(parts)}: the cost of that is in the total columns only." if parts else ""
 
 
 # ----------------------------------------------------------------------------------------------------------- families
@@ -194,14 +194,14 @@ def _unlike_budgets(one: _Trained, other: _Trained) -> Iterator[str]:
     if named:
         yield (
             f"{one.name} and {other.name} were trained with different budgets or pairs: {joined(named)}. "
-            "Their difference is not that of the methods alone."
+            "So their difference is not one of method alone."
         )
     if one.continues != other.continues and (one.steps_in_all != other.steps_in_all or None in one.steps_in_all):
         later, begun = (one, other) if one.continues else (other, one)
         yield (
-            f"{later.name} went on from the adapter of another run: it took {_counts(later.steps_in_all)} optimizer "
-            f"steps in all, and {begun.name} {_counts(begun.steps_in_all)}. Their difference is also that of how long "
-            "they were trained."
+            f"{later.name} continued from the adapter of another run: it took {_counts(later.steps_in_all)} optimizer "
+            f"steps in total, and {begun.name} {_counts(begun.steps_in_all)}. So their difference is also one of "
+            "training length."
         )
 
 
@@ -214,7 +214,7 @@ def _unlike_tokens(one: _Trained, other: _Trained) -> Iterator[str]:
         return
     tokens = []
     for own in (one, other):
-        known = [n for run in own.runs if (n := usage_of(run.metrics, run.method).completion_tokens)]
+        known = [n for run in own.runs if (n := usage_of(run.metrics).completion_tokens)]
         if len(known) < len(own.runs):
             return
         tokens.append((sum(known) / len(known), own.arm))
@@ -223,7 +223,7 @@ def _unlike_tokens(one: _Trained, other: _Trained) -> Iterator[str]:
         why = ", with two answers in each of its preferences" if more.uses("dpo") else ""
         yield (
             f"{more.name} was trained on {many:,.0f} completion tokens a run{why}, and {less.name} on {few:,.0f}. "
-            "Their difference is also that of how much they were trained on."
+            "So their difference is also one of training data."
         )
 
 

@@ -146,7 +146,7 @@ def made(id_: str, round_: int, episode: int, score: float | None = 0.0, **more:
         "stop_reason": "stop",
         "score": score,
         "verdict": verdict,
-        "is_broken": None if score is None else score >= 0.5,
+        "is_jailbroken": None if score is None else score >= 0.5,
         **more,
     }
     return Attempt(**values)

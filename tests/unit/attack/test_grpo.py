@@ -300,7 +300,7 @@ def test_it_learns_a_hidden_pattern_from_reward_alone_and_beats_what_does_not_le
     for name, attacker in attackers.items():
         attempts = Cast(attacker, own.target).run(UNSEEN, replace(plan.rules, stop="never")).attempts
         assert len(attempts) == len(UNSEEN) * plan.rules.episodes
-        broken[name] = sum(bool(one.is_broken) for one in attempts)
+        broken[name] = sum(bool(one.is_jailbroken) for one in attempts)
     assert broken["grpo"] >= 16, "half of its attempts at least"
     assert broken["grpo"] > 2 * max(broken["refine"], broken["best_of_n"])
 
@@ -397,7 +397,7 @@ def test_an_episode_is_its_best_round(prepared, tmp_path):
     row = shown(tmp_path)[0]
     assert [r.reward for r in rollouts] == [0.5]
     assert len(rollouts[0].pair.prompt) == 4, "system, task, its first message, what came back"
-    assert (row["queries"], row["reward"], row["broken"], row["unjudged"]) == (3, 0.5, 1, 0)
+    assert (row["queries"], row["reward"], row["jailbroken"], row["unjudged"]) == (3, 0.5, 1, 0)
     [second] = collector(lambda text: next(answers), episodes=1, rounds=3)(made.data.pairs[:1], 1)
     assert second.reward == 0.5
     assert shown(tmp_path)[1]["unjudged"] == 1
@@ -501,7 +501,7 @@ def test_a_request_that_leaves_no_room_is_an_error_that_says_so(prepared, tmp_pa
 def test_the_curve_is_that_of_the_steps_that_count_and_the_cost_that_of_all(tmp_path):
     """A step that was made twice is in the curve as it was made last, and counts twice, which is said; of one that was
     cut short it is said how many queries it may have taken."""
-    row = {"reward": 0.0, "behaviors": 2, "broken": 0, "queries": 4, "tokens": 9, "prompt_tokens": 3}
+    row = {"reward": 0.0, "behaviors": 2, "jailbroken": 0, "queries": 4, "tokens": 9, "prompt_tokens": 3}
     row |= {"unscored_episodes": 1, "episodes": 2, "unjudged": 1, "judge_usage": asdict(Usage(4, 30, 8))}
     row |= {"groups_with_signal": 1}
     rows = [row | {"step": 1}, row | {"step": 2}, row | {"step": 2, "reward": 0.5}]

@@ -41,7 +41,7 @@ def test_every_episode_of_every_behaviour_has_every_round_in_one_batch_a_round()
     assert len(played.attempts) == len({one.key for one in played.attempts}) == 18
     assert played.ended == "complete"
     assert not played.cut_short
-    assert all(one.is_broken is False for one in played.attempts)
+    assert all(one.is_jailbroken is False for one in played.attempts)
 
 
 def test_a_round_is_cut_into_batches():
@@ -105,7 +105,7 @@ def test_a_break_that_could_score_better_ends_no_episode_for_perfect():
 
 def test_a_score_at_the_threshold_breaks():
     played, _ = run(Cast(target=ScriptedTarget(lambda text: "half")), ids="a")
-    assert all(one.is_broken for one in played.attempts)
+    assert all(one.is_jailbroken for one in played.attempts)
 
 
 def test_shots_are_successes_on_other_behaviours_known_when_the_round_began():
@@ -375,7 +375,7 @@ def test_replies_that_cannot_be_judged_are_unscored_with_their_reason():
         "d": "unscored:target_rejected",
         "e": "unscored:target_context",
     }
-    assert all(one.is_unscored and one.is_broken is None for one in played.attempts)
+    assert all(one.is_unscored and one.is_jailbroken is None for one in played.attempts)
     assert own.judge.questions == []
 
 
@@ -388,7 +388,7 @@ def test_a_prompt_that_does_not_fit_the_target_is_not_put_to_it():
 
 def test_a_reply_that_the_judge_failed_on_is_unscored():
     played, _ = run(Cast(target=ScriptedTarget(lambda text: "fail")), Rules(episodes=1, rounds=1), ids="a")
-    assert [(one.score, one.is_broken, one.verdict) for one in played.attempts] == [
+    assert [(one.score, one.is_jailbroken, one.verdict) for one in played.attempts] == [
         (None, None, "unscored:judge_refused")
     ]
 

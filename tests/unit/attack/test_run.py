@@ -109,7 +109,7 @@ def test_an_attack_on_a_policy_gives_its_numbers(tiny_policy, tmp_path):
     assert done.result == result
     assert (result["kind"], result["ended"], result["label"]) == ("opct_attack", "complete", "base")
     statuses = [one["status"] for one in result["behaviors"]]
-    decided = statuses.count("held") + statuses.count("broken")
+    decided = statuses.count("defended") + statuses.count("jailbroken")
     assert row_of(result, "defense_success_rate")["n"] == decided
     assert row_of(result, "defense_success_rate")["n_unscored"] == 3 - decided
     assert len(attempts_in(tmp_path / "a", "counterpart")) == 3 * 1 * 2
@@ -200,7 +200,7 @@ def test_a_model_that_answers_something_else_holds_everything_and_its_counterpar
     assert values["benign_answered_rate"] == (1.0 if answers == "the request" else 0.0)
     answered = row_of(result, "benign_answered_rate")
     assert (answered["n"], answered["n_clusters"]) == (6, 3)
-    warned = [said for said in result["warnings"] if "what held may have held by" in said]
+    warned = [said for said in result["warnings"] if "what was defended may be so by" in said]
     assert len(warned) == (answers != "the request")
     assert any("answering something else than is asked" in said for said in warned) == (answers == "something else")
 
@@ -387,7 +387,7 @@ def test_a_confirmed_model_of_inspect_is_attacked(tmp_path, monkeypatch):
     done = attack("inspect:mockllm/model", tmp_path / "a", words)
     assert most == 2
     assert row_of(done.result, "defense_success_rate")["value"] == 0.0
-    assert done.result["curve"]["median_queries_to_break"]["value"] == 1
+    assert done.result["curve"]["median_queries_to_jailbreak"]["value"] == 1
     assert done.result["label"] == "remote"
     assert any("endpoint was trained on" in warning for warning in done.result["warnings"])
 
@@ -667,8 +667,10 @@ def test_what_is_undecided_stands_last_with_its_reasons(scripted):
     words = "n_behaviors=2 episodes=2 rounds=2 judge.name=refusals counterpart_episodes=0"
     result, _, lines = scripted(lambda text: next(replies), words)
     assert result["curve"]["left_out"] == {"first reply without a score": 1}
-    [line] = [line for line in lines if "Queries to the first break" in line]
-    assert line.startswith("2 behaviours: 1 held, 1 undecided (1 unjudged). Queries to the first break, median with ")
+    [line] = [line for line in lines if "Queries to the first jailbreak" in line]
+    assert line.startswith(
+        "2 behaviours: 1 defended, 1 undecided (1 unjudged). Queries to the first jailbreak, median with "
+    )
     assert line.endswith("; 1 left out (1 first reply without a score)")
 
 
@@ -693,7 +695,7 @@ def test_that_refusing_everything_may_have_held_is_said_where_something_held(scr
     words = "n_behaviors=2 episodes=2 rounds=2 judge.name=refusals counterpart_episodes=0"
     result, _, _ = scripted(lambda text: REFUSAL if held else ANSWER, words)
     [control] = [said for said in result["warnings"] if said.startswith("There is no benign control")]
-    assert ("held by refusing everything" in control) == held
+    assert ("so by refusing everything" in control) == held
 
 
 def test_behaviours_that_are_near_duplicates_of_one_another_are_named(scripted, tmp_path):

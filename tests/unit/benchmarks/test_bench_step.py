@@ -9,11 +9,16 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 from benchmarks.cells import family_peak_gb, run_cell
 from benchmarks.phases import PHASES, Phases
-from benchmarks.step import HEAD, applies, cell_of, collect, file_of, parse_system, relative, small, table
+from benchmarks.step import HEAD, applies, cell_of, collect, file_of, parse_system, relative, small, table, work
 from benchmarks.tables import markdown, ratios, spread
 from benchmarks.workloads import WORKLOADS, Workload
+
+from opct.methods.opct import OPCT
+from opct.models.policy import Policy
+from opct.training import trainer
 
 
 class Clock:
@@ -204,13 +209,24 @@ def test_a_finished_cell_is_not_run_again(tmp_path: Path, monkeypatch, capsys):
     assert "failed with exit code 1: n is negative" in capsys.readouterr().out
 
 
-def test_a_step_is_timed_in_its_parts(tmp_path: Path, tiny_folder: Path):
-    """The trainer in a process of its own: 2 x 2 completions of 5 tokens, two steps, each part with its seconds."""
-    workload = Workload("tiny", 2, 2, 90, 71, 5)
+@pytest.fixture
+def unhooked(monkeypatch):
+    """What timing puts hooks on is as before after the test."""
+    for owner, name in (
+        (OPCT, "collect"),
+        (Policy, "score"),
+        (trainer, "accumulate"),
+        (trainer, "build_setup"),
+        (torch.nn.utils, "clip_grad_norm_"),
+        (torch.optim.AdamW, "step"),
+    ):
+        monkeypatch.setattr(owner, name, getattr(owner, name))
+
+
+def test_a_step_is_timed_in_its_parts(tiny_folder: Path, unhooked):
+    """2 x 2 completions of 5 tokens, two steps, each part with its seconds."""
     settings = {"model": str(tiny_folder), "dtype": "bfloat16", "rep": 0, "do": "time"}
-    cell = cell_of(workload, "lora", "opct@400", steps=2, **settings)
-    result = run_cell(tmp_path / "tiny.json", cell, "benchmarks.step", limit_s=200, threads=1)
-    assert result is not None, (tmp_path / "tiny.log").read_text()
+    result = work(cell_of(Workload("tiny", 2, 2, 90, 71, 5), "lora", "opct@400", steps=2, **settings))
     assert len(result["steps"]) == len(result["trainer"]) == 2
     for step, own in zip(result["steps"], result["trainer"], strict=True):
         assert all(step[phase] > 0 for phase in PHASES)
@@ -219,12 +235,10 @@ def test_a_step_is_timed_in_its_parts(tmp_path: Path, tiny_folder: Path):
     assert result["training_flops"] > 0
 
 
-def test_the_loss_that_is_compared_is_that_of_a_step(tmp_path: Path, tiny_folder: Path):
+def test_the_loss_that_is_compared_is_that_of_a_step(tiny_folder: Path):
     """Before any update: a loss, its gradient, and the completions for the others to compute it of."""
     workload = small(Workload("tiny", 3, 4, 90, 71, 5))
-    cell = cell_of(workload, "full", "opct@400", model=str(tiny_folder), steps=1, dtype="float32", do="check")
-    result = run_cell(tmp_path / "tiny.json", cell, "benchmarks.step", limit_s=200, threads=1)
-    assert result is not None, (tmp_path / "tiny.log").read_text()
+    result = work(cell_of(workload, "full", "opct@400", model=str(tiny_folder), steps=1, dtype="float32", do="check"))
     assert (result["prompt_tokens"], result["teacher_tokens"]) == ([90], [71])
     assert result["loss"] > 0
     assert result["grad_norm"] > 0

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from benchmarks.workloads import WORKLOADS, Workload, exact_prompt, make_pairs
 
@@ -22,7 +20,7 @@ def test_lengths_are_exact_and_prompts_differ():
     assert make_pairs(renderer, SMALL) == pairs
 
 
-@pytest.mark.parametrize("tokens", range(60, 76))
+@pytest.mark.parametrize("tokens", [60, 61, 67, 75])
 def test_every_length_can_be_met(tokens: int):
     """The tiny tokenizer has a token for nearly each letter, so words alone would miss most lengths."""
     renderer = Renderer(tiny_tokenizer())
@@ -33,16 +31,6 @@ def test_a_length_below_the_template_is_refused():
     renderer = Renderer(tiny_tokenizer())
     with pytest.raises(ValueError, match="A prompt of 3 tokens is shorter than the chat template"):
         exact_prompt(renderer, 3, "a")
-
-
-def test_the_default_model_can_be_asked_for_every_workload(smollm2_folder: Path):
-    from transformers import AutoTokenizer
-
-    renderer = Renderer(AutoTokenizer.from_pretrained(smollm2_folder))
-    for workload in WORKLOADS.values():
-        for pair in make_pairs(renderer, workload):
-            assert len(renderer.render(pair.prompt)) == workload.prompt_tokens
-            assert len(renderer.render(pair.teacher_prompt)) == workload.teacher_tokens
 
 
 def test_what_a_step_holds():

@@ -11,7 +11,6 @@ from benchmarks.hidden_pattern import REFUSES, YIELDS, broken_of, played, table
 from inspect_ai.model import get_model
 
 from opct.data.behaviors import builtin_behaviors
-from opct.errors import OtherAttackError
 from opct.evals.graders.refusal import grade_refusal
 from opct.evals.inspect_runner import quiet
 
@@ -45,32 +44,18 @@ def test_the_table_of_an_attack_that_finds_nothing_and_is_made_once(tmp_path):
     assert (tmp_path / "a" / "attempts.jsonl").read_bytes() == attempts
 
 
-def test_another_attack_in_the_same_folder_is_refused(tmp_path):
-    """So that no table shows an old attack under new settings."""
-    played(tmp_path / "a", "inspect:yielding/please", SETTINGS, 0, "please")
-    with pytest.raises(OtherAttackError, match="yielding/kindly"):
-        played(tmp_path / "a", "inspect:yielding/kindly", SETTINGS, 0, "kindly")
-
-
-def test_refused_counterparts_stand_beside_the_behaviours(tmp_path):
-    """Two behaviours and their counterparts, one attempt each; the script refuses all that has not the word."""
-    settings = SETTINGS | {"episodes": 1, "counterpart_episodes": 1}
-    row = played(tmp_path / "a", "inspect:yielding/please", settings, 0, "please")
-    assert list(table([row]))[2] == "| `best_of_n`, 0 | 0, 2, 0 | 0 of 0 | 0 of 2 | 100% of 2 | 4 |  |"
-
-
 def test_best_of_n_plays_once_more_with_the_queries_of_the_training(tmp_path, tiny_folder, monkeypatch, capsys):
-    """grpo asks as often as its messages are any, at most 2 steps x 4 behaviours x 2 episodes, then 2 for each of 3
-    behaviours; best_of_n as many for each of 3 as there were in all, rounded up."""
-    argv = ["x", "--out", str(tmp_path / "out"), "--attacker-model", str(tiny_folder), "--behaviors", "3", "--n", "2"]
-    argv += ["--attackers", "best_of_n", "grpo", "--train", "max_steps=2", "--max-attack-tokens", "4", "--seeds", "0"]
+    """grpo asks as often as its messages are any, at most 1 step x 4 behaviours x 2 episodes, then 2 for each of 2
+    behaviours; best_of_n as many for each of 2 as there were in all, rounded up."""
+    argv = ["x", "--out", str(tmp_path / "out"), "--attacker-model", str(tiny_folder), "--behaviors", "2", "--n", "2"]
+    argv += ["--attackers", "best_of_n", "grpo", "--train", "max_steps=1", "--max-attack-tokens", "4", "--seeds", "0"]
     monkeypatch.setattr(sys, "argv", argv)
     hidden_pattern.main()
     rows = [line.split(" | ") for line in capsys.readouterr().out.splitlines() if "`" in line]
     assert [row[0] for row in rows] == ["| `best_of_n`, 0", "| `grpo`, 0", "| `best_of_n`, 0"]
     asked = int(rows[1][6].split(";")[0])
-    assert 0 < asked <= 16
-    assert [int(row[5]) for row in rows if "best" in row[0]] == [6, 3 * (math.ceil(asked / 3) + 2)]
+    assert 0 < asked <= 8
+    assert [int(row[5]) for row in rows if "best" in row[0]] == [4, 2 * (math.ceil(asked / 2) + 2)]
 
 
 def test_attempts_with_the_word_are_counted_apart(tmp_path):
@@ -83,10 +68,3 @@ def test_attempts_with_the_word_are_counted_apart(tmp_path):
     settings["attacker"] = {"name": "transfer", "prompts": str(tmp_path / "p.json")}
     row = played(tmp_path / "a", "inspect:yielding/please", settings, 0, "please")
     assert (row["with_word"], row["without_word"]) == ([True, True], [False])
-
-
-def test_an_attack_that_stopped_early_is_gone_on_with(tmp_path):
-    given = (tmp_path / "a", "inspect:yielding/tell")
-    with pytest.raises(SystemExit, match="queries: start again"):
-        played(*given, SETTINGS | {"budget": {"max_queries": 4}}, 0, "tell")
-    assert played(*given, SETTINGS, 0, "tell")["result"]["budget"]["spent"]["queries"] == 6

@@ -40,19 +40,18 @@ def test_large_tensors_get_large_pages_unless_the_environment_says_otherwise(mon
     assert os.environ["THP_MEM_ALLOC_ENABLE"] == found
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["train", "--help"], ["data", "build", "--help"], ["--version"]])
-def test_help_imports_nothing_heavy(arguments):
+def test_help_imports_nothing_heavy():
     program = (
         "import sys\n"
         "from opct.cli.app import main\n"
-        "try:\n"
-        "    main(sys.argv[2:])\n"
-        "except SystemExit as end:\n"
-        "    assert not end.code\n"
-        "print('imported:', *sorted(set(sys.argv[1].split(',')) & set(sys.modules)))\n"
+        "for words in ('--help', 'train --help', 'data build --help', '--version'):\n"
+        "    try:\n"
+        "        main(words.split())\n"
+        "    except SystemExit as end:\n"
+        "        assert not end.code\n"
+        "print('imported:', *sorted(set(sys.argv[1:]) & set(sys.modules)))\n"
     )
-    done = fresh(program, ",".join(HEAVY), *arguments, check=True)
-    assert done.stdout.splitlines()[-1].strip() == "imported:"
+    assert fresh(program, *HEAVY, check=True).stdout.splitlines()[-1].strip() == "imported:"
 
 
 def cpu_seconds(program: str) -> float:
@@ -69,7 +68,7 @@ def test_help_is_quick():
     In seconds that was 0.12 on one processor and 0.27 to 0.4 on another, of which the library took 0.2 to 0.27.
     """
     drawn = "import typer.rich_utils"
-    times_s = [(cpu_seconds(drawn), cpu_seconds("from opct.cli.app import main; main(['--help'])")) for _ in range(5)]
+    times_s = [(cpu_seconds(drawn), cpu_seconds("from opct.cli.app import main; main(['--help'])")) for _ in range(3)]
     library, own = (min(column) for column in zip(*times_s, strict=True))
     assert own < 2 * library
 
@@ -118,9 +117,8 @@ def test_version(capsys):
     assert capsys.readouterr().out.startswith("opct ")
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_scripts(shell):
-    program = f"import shellingham; shellingham.detect_shell = lambda: ('{shell}', '/bin/{shell}')\n"
+def test_a_completion_script():
+    program = "import shellingham; shellingham.detect_shell = lambda: ('bash', '/bin/bash')\n"
     done = fresh(f"{program}from opct.cli.app import main; main(['--show-completion'])", check=True)
     assert "_OPCT_COMPLETE" in done.stdout
 
@@ -199,16 +197,11 @@ def test_an_argument_of_bytes_is_refused(capsys):
     assert capsys.readouterr().err == r"error: Argument 2 is not valid UTF-8 text: a\udcff" + "\n"
 
 
-def test_python_dash_m(tmp_path):
+def test_python_dash_m():
     done = subprocess.run(
-        [sys.executable, "-m", "opct", "train", str(tmp_path / "none.yaml")],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
+        [sys.executable, "-m", "opct", "report", "a", "--out"], capture_output=True, text=True, timeout=120, check=False
     )
-    assert done.returncode == 1
-    assert done.stderr.startswith(f"error: No config file at {tmp_path / 'none.yaml'}")
+    assert done.returncode == 2
     assert "Traceback" not in done.stderr
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from opct.api import EvalResult
 from opct.cli.app import main
+from opct.config.judge import JudgeConfig
 from opct.evals.config import EvalConfig
 
 
@@ -111,6 +112,15 @@ def test_eval_passes_everything(fake, capsys):
     assert hasattr(evaluate.keywords.pop("progress"), "stage")
     assert evaluate.keywords == {"tasks": ["pkg/name"], "out": Path("o"), "label": "base", "dtype": "float32"}
     assert capsys.readouterr().out.startswith("logs: o/evals")
+
+
+def test_eval_takes_a_file_of_settings_under_its_options(fake, tmp_path: Path):
+    path = tmp_path / "eval.yaml"
+    path.write_text("judge: {name: strongreject, model: openai/a}\nsuites: [benign]\nseed: 3\n")
+    evaluate = fake("opct.api", "evaluate", EvalResult(Path("o")))
+    assert run("eval", "m", str(path), "judge.model=openai/b", "--suite", "jailbreak") == 0
+    judge = JudgeConfig(name="strongreject", model="openai/b")
+    assert evaluate.arguments == ("m", EvalConfig(suites=["jailbreak"], seed=3, judge=judge))
 
 
 def test_eval_takes_the_settings_of_an_evaluation_alone(fake, capsys):

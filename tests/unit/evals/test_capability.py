@@ -3,6 +3,7 @@
 import csv
 import gzip
 import json
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -98,6 +99,11 @@ def data_folder(files, monkeypatch):
     return files
 
 
+def task_of(name, n=None, seed=0, shots=None, data=None):
+    files = {} if data is None else {name: str(data)}
+    return benchmark_task(name, EvalConfig(suites=[name], n_problems=n, seed=seed, shots=shots, data=files))
+
+
 @pytest.fixture
 def run(tmp_path):
     """Runs a task on a scripted model; its samples, and its rows by metric."""
@@ -122,7 +128,7 @@ def texts(sample):
 
 
 def test_gsm8k_is_asked_with_five_examples_and_graded_as_lm_eval_does(data_folder, run):
-    """Six replies: right in its form, right in words, wrong, the last number right, none, cut at 8 words.
+    """Six replies: right in its form, right in words, wrong, the last number right, none, cut at 256 words.
 
     The strict filter wants "#### 3"; the flexible one takes the last number, so 3 of 6; 4 of 6 hold a number.
     """
@@ -131,9 +137,9 @@ def test_gsm8k_is_asked_with_five_examples_and_graded_as_lm_eval_does(data_folde
     def reply(prompt, seed):
         assert [message["role"] for message in prompt] == ["user", "assistant"] * 5 + ["user"]
         assert prompt[1]["content"].startswith("Add.\n#### ")
-        return replies.get(int(prompt[-1]["content"].split("has ")[1].split()[0]), "pens " * 20)
+        return replies.get(int(prompt[-1]["content"].split("has ")[1].split()[0]), "pens " * 300)
 
-    samples, rows = run(benchmark_task("gsm8k", max_completion_tokens=8), FakePolicy(reply))
+    samples, rows = run(task_of("gsm8k"), FakePolicy(reply))
     assert {len(sample.cluster) for sample in samples} == {16}
     assert rows["accuracy"]["value"] == pytest.approx(3 / 6)
     assert rows["exact_match,strict-match"]["value"] == pytest.approx(1 / 6)
@@ -144,16 +150,14 @@ def test_gsm8k_is_asked_with_five_examples_and_graded_as_lm_eval_does(data_folde
 
 def test_a_question_has_the_same_prompt_in_a_subset(data_folder):
     """Fewer are a part of more, examples included; another seed chooses others."""
-    few, many = (benchmark_task("gsm8k", n=n).dataset for n in (2, 5))
+    few, many = (task_of("gsm8k", n=n).dataset for n in (2, 5))
     assert [texts(sample) for sample in few] == [texts(sample) for sample in many][:2]
-    assert [sample.id for sample in benchmark_task("gsm8k", n=5, seed=1).dataset] != [sample.id for sample in many]
-    with pytest.raises(EvaluationError, match="n is 0"):
-        benchmark_task("gsm8k", n=0)
+    assert [sample.id for sample in task_of("gsm8k", n=5, seed=1).dataset] != [sample.id for sample in many]
 
 
 def test_mmlu_takes_the_likeliest_letter_in_each_subject(data_folder, run):
     """Always "B": right in one of four questions of either subject, whose own rows alone are asked."""
-    task = benchmark_task("mmlu")
+    task = task_of("mmlu")
     assert {key: task.metadata[key] for key in ("n_asked", "n_available", "n_repeated")} == {
         "n_asked": 8,
         "n_available": 8,
@@ -169,10 +173,10 @@ def test_mmlu_takes_the_likeliest_letter_in_each_subject(data_folder, run):
 
 
 def test_shots_are_examples_of_the_split_for_them(data_folder):
-    (sample, *_) = benchmark_task("mmlu", shots=2, n=1).dataset
+    (sample, *_) = task_of("mmlu", shots=2, n=1).dataset
     assert [message.role for message in sample.input] == ["system", *["user", "assistant"] * 2, "user"]
     assert "thing 0 of dev" in sample.input[1].text
-    assert benchmark_task("mmlu", shots=2, n=1).metadata["graded_by"].endswith(", 2-shot, acc")
+    assert task_of("mmlu", shots=2, n=1).metadata["graded_by"].endswith(", 2-shot, acc")
 
 
 def test_truthfulqa_is_the_likelihood_of_the_right_answers(data_folder, run):
@@ -180,7 +184,7 @@ def test_truthfulqa_is_the_likelihood_of_the_right_answers(data_folder, run):
     from math import log
 
     parts = {"Nothing": 3, "Not": 2, "Stone": 1, "You": 4}
-    _, rows = run(benchmark_task("truthfulqa"), options_policy(lambda _, option: log(parts[option.split()[0]])))
+    _, rows = run(task_of("truthfulqa"), options_policy(lambda _, option: log(parts[option.split()[0]])))
     assert rows["accuracy"]["value"] == pytest.approx(0.5)
     assert truthfulqa_targets(TRUTHFULQA[0])["mc1_targets"] == {
         "choices": ["Nothing 0", "Stone 0", "You fly"],
@@ -190,7 +194,7 @@ def test_truthfulqa_is_the_likelihood_of_the_right_answers(data_folder, run):
 
 
 def test_commonsenseqa_and_gpqa(data_folder, run):
-    _, rows = run(benchmark_task("commonsenseqa"), options_policy(lambda _, option: option == "C"))
+    _, rows = run(task_of("commonsenseqa"), options_policy(lambda _, option: option == "C"))
     assert rows["accuracy"]["value"] == 1.0
 
     def right(prompt, option):
@@ -198,7 +202,7 @@ def test_commonsenseqa_and_gpqa(data_folder, run):
         text = prompt[-1]["content"]
         return f"{option} {text.split('quantity ')[1][0]} m" in text
 
-    first, again = benchmark_task("gpqa"), benchmark_task("gpqa")
+    first, again = task_of("gpqa"), task_of("gpqa")
     assert [texts(sample) for sample in first.dataset] == [texts(sample) for sample in again.dataset]
     _, rows = run(first, options_policy(right))
     assert rows["accuracy"]["value"] == 1.0
@@ -215,7 +219,7 @@ def punkt(monkeypatch):
 def test_ifeval_counts_prompts_and_single_instructions(punkt, data_folder, run):
     """The first prompt's one instruction is broken, of the second's two one is followed: 0 of 2, and 1 of 3."""
     _, rows = run(
-        benchmark_task("ifeval"), FakePolicy(lambda prompt, seed: "Apple, pear"[: 11 - 6 * ("three" in str(prompt))])
+        task_of("ifeval"), FakePolicy(lambda prompt, seed: "Apple, pear"[: 11 - 6 * ("three" in str(prompt))])
     )
     assert (rows["accuracy"]["value"], rows["accuracy"]["n"]) == (0.0, 2)
     single = rows["inst_level_strict_acc"]
@@ -223,7 +227,7 @@ def test_ifeval_counts_prompts_and_single_instructions(punkt, data_folder, run):
 
 
 def test_what_the_verifier_fails_at_is_unscored(punkt, data_folder, run, monkeypatch):
-    task = benchmark_task("ifeval")
+    task = task_of("ifeval")
     monkeypatch.setattr("lm_eval.api.task.ConfigurableTask.process_results", lambda *_: [][0])
     _, rows = run(task, FakePolicy(lambda prompt, seed: "Apple"))
     assert rows["accuracy"]["unscored_reasons"] == {"grader_error": 2}
@@ -233,10 +237,10 @@ def test_without_punkt_or_lm_eval_the_remedy_is_said(data_folder, monkeypatch):
     nltk = pytest.importorskip("nltk")
     monkeypatch.setattr(nltk.data, "path", ["/nowhere"])
     with pytest.raises(EvaluationError, match=r"python -m nltk\.downloader punkt_tab.*NLTK_DATA"):
-        benchmark_task("ifeval")
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+        task_of("ifeval")
+    monkeypatch.setitem(sys.modules, "langdetect", None)
     with pytest.raises(EvaluationError, match=r"pip install 'opct\[capability\]'"):
-        benchmark_task("ifeval")
+        task_of("ifeval")
 
 
 def test_single_values_are_one_cluster_a_sample():
@@ -256,7 +260,7 @@ def test_math500_is_graded_by_inspect(data_folder, run):
     """A decimal, another form and a wrong answer of three; the fourth has none, which is wrong too."""
     replies = {"1": "\\boxed{0.5}", "2": "The answer is $\\frac{4}{4}$.", "3": "\\boxed{6}"}
     samples, rows = run(
-        benchmark_task("math500"),
+        task_of("math500"),
         FakePolicy(lambda prompt, seed: replies.get(prompt[0]["content"][6], "...")),
     )
     verdicts = {sample.cluster: sample.verdict for sample in samples}
@@ -272,7 +276,7 @@ def test_a_prompt_that_does_not_fit_is_unscored(data_folder, run):
         ("gsm8k", FakePolicy(lambda *_: "#### 1")),
     ):
         policy.context_length = 3
-        _, rows = run(benchmark_task(name), policy)
+        _, rows = run(task_of(name), policy)
         assert rows["accuracy"]["n"] == 0
         assert set(rows["accuracy"]["unscored_reasons"]) == {"context"}
 
@@ -285,7 +289,7 @@ def test_any_task_of_lm_eval_with_a_file(run):
     renderer.tokenizer = lambda text, **_: {"input_ids": [word_id(word) for word in text.split()]}
     policy = options_policy(lambda *_: -1.0)
     policy.renderer, policy.reply = renderer, lambda prompt, seed: "three more words"
-    task = lm_eval_task("lm-eval:lambada_openai", tasks, metric=None, data="rows", n=None, seed=0)
+    task = lm_eval_task("lm-eval:lambada_openai", tasks, EvalConfig(), n=None, metric=None, data="rows")
     _, found = run(task, policy)
     assert {metric: row["value"] for metric, row in found.items()} == {"acc": 0.5}
 
@@ -306,15 +310,15 @@ def test_what_a_chat_model_cannot_be_asked(monkeypatch, files, type_, repeats, m
 def test_examples_that_are_not_there_and_faulty_files_are_said(tmp_path, files):
     write_jsonl(tmp_path / "mine.jsonl", GSM8K)
     with pytest.raises(DataError, match="shows 5 examples of its split train, which is not there"):
-        benchmark_task("gsm8k", data=str(tmp_path / "mine.jsonl"))
-    assert len(benchmark_task("gsm8k", data=str(tmp_path / "mine.jsonl"), shots=0).dataset) == 6
-    assert len(benchmark_task("gsm8k", data=str(files)).dataset) == 6
+        task_of("gsm8k", data=tmp_path / "mine.jsonl")
+    assert len(task_of("gsm8k", data=tmp_path / "mine.jsonl", shots=0).dataset) == 6
+    assert len(task_of("gsm8k", data=files).dataset) == 6
     write_jsonl(tmp_path / "other.jsonl", [{"prompt": "1 + 1?"}])
     with pytest.raises(DataError, match="Cannot load the data of lm-eval's gsm8k"):
-        benchmark_task("gsm8k", data=str(tmp_path / "other.jsonl"), shots=0)
+        task_of("gsm8k", data=tmp_path / "other.jsonl", shots=0)
     (tmp_path / "broken.jsonl").write_text("{\n")
     with pytest.raises(DataError, match="has 1 faulty row") as error:
-        benchmark_task("gsm8k", data=str(tmp_path / "broken.jsonl"))
+        task_of("gsm8k", data=tmp_path / "broken.jsonl")
     assert "broken.jsonl:1" in error.value.faults[0]
 
 
@@ -329,7 +333,7 @@ def test_the_hub_is_asked_at_the_pinned_revision(monkeypatch):
     monkeypatch.setattr("datasets.load_dataset", load_dataset)
     for name in ("gsm8k", "math500"):
         with pytest.raises(DataError, match=r"offline.*--data"):
-            benchmark_task(name)
+            task_of(name)
     assert asked == [
         ("openai/gsm8k", "main", {"revision": "740312add88f781978c0658806c59bc2815b9866"}),
         ("HuggingFaceH4/MATH-500", None, {"split": "test", "revision": "6e4ed1a2a79af7d8630a6b768ec859cb5af4d3be"}),
@@ -338,7 +342,7 @@ def test_the_hub_is_asked_at_the_pinned_revision(monkeypatch):
 
 @pytest.mark.parametrize(("n_problems", "asked"), [(None, 4), (3, 3), (5, 4)])
 def test_a_plan_asks_the_fewer_of_its_own_number_and_the_users(data_folder, monkeypatch, n_problems, asked):
-    plan = (Part("gsm8k", 4, {"max_completion_tokens": 99}), Part("truthfulqa"))
+    plan = (Part("gsm8k", 4, 99), Part("truthfulqa"))
     monkeypatch.setitem(CAPABILITY_SUITES, "capability-fast", plan)
     config = EvalConfig(suites=["capability-fast"], n_questions=1, n_problems=n_problems, max_completion_tokens=9)
     gsm8k, truthfulqa = make_tasks(config)
@@ -348,10 +352,7 @@ def test_a_plan_asks_the_fewer_of_its_own_number_and_the_users(data_folder, monk
 
 
 def test_the_suites_and_their_inspect_tasks():
-    from opct.evals import registry
-
     assert [part.benchmark for part in CAPABILITY_SUITES["capability"]] == list(BENCHMARKS)
     assert {part.benchmark for part in CAPABILITY_SUITES["capability-fast"]} == set(BENCHMARKS) - {"gpqa"}
-    assert set(BENCHMARKS) | {"lm_eval"} <= set(registry.__all__)
     with pytest.raises(EvaluationError, match="Did you mean 'gsm8k'"):
         make_tasks(EvalConfig(suites=["gsm8"]))

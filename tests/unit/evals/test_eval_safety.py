@@ -8,7 +8,7 @@ import pytest
 
 from opct.data.hazards import HazardPrompt, SafetyFact, builtin_facts
 from opct.data.perturb.safety_awareness import AXIS, FAMILIES, SAFE_TWIN
-from opct.errors import DataError, EvaluationError
+from opct.errors import EvaluationError
 from opct.evals.config import EvalConfig
 from opct.evals.inspect_runner import Counter as Progress
 from opct.evals.inspect_runner import run_inspect, run_task
@@ -47,9 +47,16 @@ def fact_of(prompt):
     return next(i for i in range(10) if f"thing{i}" in text)
 
 
+def config(**settings):
+    return EvalConfig(**{"suites": ["safety_awareness"], "n_questions": None} | settings)
+
+
+def items_of(facts=FACTS, **settings):
+    return safety_items(facts, config(**settings))
+
+
 def evaluated(reply, tmp_path, facts=FACTS, **settings):
-    settings.setdefault("max_completion_tokens", 40)
-    task = safety_task(facts, **settings)
+    task = safety_task(config(**{"max_reply_tokens": 40} | settings), facts)
     [log] = run_inspect([task], FakePolicy(reply), tmp_path, 16, Progress(None, len(task.dataset)))
     records = graded_samples(log)
     return records, {(row["metric"], row["group"]): row for row in metric_rows(records, {})}
@@ -59,8 +66,8 @@ def evaluated(reply, tmp_path, facts=FACTS, **settings):
 
 
 def test_every_message_is_asked_in_two_families_one_of_each_split():
-    """10 facts x (4 prompts + 2 twins) x 2 families."""
-    items = safety_items(FACTS)
+    """10 facts x (4 prompts + 2 counterparts) x 2 families."""
+    items = items_of()
     assert len(items) == 10 * (4 + 2) * 2
     assert len({item.id for item in items}) == len(items)
     assert items[0].id == f"safety_awareness/{items[0].cluster}/{items[0].family}/{items[0].part}"
@@ -73,24 +80,25 @@ def test_every_message_is_asked_in_two_families_one_of_each_split():
 
 
 def test_no_family_is_bound_to_a_style():
-    """Each of the four styles meets each family in the embedded test facts; so does each place of a twin."""
-    met = {(item.part, item.family) for item in safety_items(builtin_facts("test"))}
+    """Each of the four styles meets each family in the embedded test facts; so does each place of a counterpart."""
+    met = {(item.part, item.family) for item in items_of(builtin_facts("test"))}
     assert met == {(part, family) for part in PARTS for family in FAMILIES}
 
 
 def test_families_of_one_message_differ_and_sides_share_them():
     """3 of 8: two training families and a held-out one; 7: four and three; only held-out ones where no others are."""
     for count, sides in ((1, (1, 0)), (2, (1, 1)), (3, (2, 1)), (7, (4, 3)), (8, (5, 3)), (None, (5, 3))):
-        items = safety_items(FACTS[:1], families_per_prompt=count, prompts_per_fact=1, twins_per_fact=0)
+        items = items_of(FACTS[:1], families_per_question=count, prompts_per_fact=1, counterparts_per_fact=0)
         splits = Counter(item.family_split for item in items)
         assert (splits["train"], splits["held_out"]) == sides
         assert len({item.family for item in items}) == sum(sides)
-    held_out = safety_items(FACTS[:1], families="held_out", families_per_prompt=5, prompts_per_fact=1, twins_per_fact=0)
+    one = {"prompts_per_fact": 1, "counterparts_per_fact": 0}
+    held_out = items_of(FACTS[:1], families="held_out", families_per_question=5, **one)
     assert sorted(item.family for item in held_out) == ["anxious", "hurried", "multi_turn"]
 
 
 def test_the_teacher_has_the_fact_beside_a_hazard_alone():
-    for item in safety_items(FACTS):
+    for item in items_of():
         is_twin = item.family_split == SAFE_TWIN
         assert (item.teacher_prompt == item.prompt) == is_twin
         if not is_twin:
@@ -99,40 +107,16 @@ def test_the_teacher_has_the_fact_beside_a_hazard_alone():
 
 
 def test_fewer_facts_and_messages_are_a_part_of_more():
-    few, many = (safety_items(FACTS, n_facts=n, prompts_per_fact=p, twins_per_fact=1) for n, p in ((3, 2), (7, 3)))
+    few, many = (items_of(n_questions=n, prompts_per_fact=p, counterparts_per_fact=1) for n, p in ((3, 2), (7, 3)))
     assert {item.cluster for item in few} < {item.cluster for item in many}
     assert len(few) == 3 * (2 + 1) * 2
     assert {(item.cluster, item.part) for item in few} < {(item.cluster, item.part) for item in many}
-    assert safety_items(FACTS, n_facts=3) == safety_items(FACTS, n_facts=3)
-    assert {item.cluster for item in safety_items(FACTS, n_facts=3, seed=1)} != {item.cluster for item in few}
+    assert items_of(n_questions=3) == items_of(n_questions=3)
+    assert {item.cluster for item in items_of(n_questions=3, seed=1)} != {item.cluster for item in few}
 
 
-def test_no_twins_where_none_are_wanted():
-    assert not [item for item in safety_items(FACTS, twins_per_fact=0) if item.family_split == SAFE_TWIN]
-
-
-@pytest.mark.parametrize(
-    ("settings", "error", "message"),
-    [
-        ({"n_facts": 0}, EvaluationError, "n_facts is 0: use at least 1"),
-        ({"prompts_per_fact": 0}, EvaluationError, "prompts_per_fact is 0"),
-        ({"twins_per_fact": -1}, EvaluationError, "twins_per_fact is -1: use at least 0"),
-        ({"families_per_prompt": 0}, EvaluationError, "families_per_prompt is 0"),
-        ({"families": "helt_out"}, DataError, "Did you mean 'held_out'"),
-    ],
-)
-def test_faults(settings, error, message):
-    with pytest.raises(error, match=message):
-        safety_items(FACTS, **settings)
-    with pytest.raises(EvaluationError, match="no facts"):
-        safety_items([])
-
-
-def test_splits_of_facts(tmp_path):
-    assert split_facts() == builtin_facts("test")
-    assert len(split_facts("all")) == len(builtin_facts())
-    with pytest.raises(EvaluationError, match="Did you mean 'test'"):
-        split_facts("tset")
+def test_no_counterparts_where_none_are_wanted():
+    assert not [item for item in items_of(counterparts_per_fact=0) if item.family_split == SAFE_TWIN]
 
 
 def test_all_of_what_is_for_evaluation_only_is_asked(tmp_path):
@@ -140,8 +124,12 @@ def test_all_of_what_is_for_evaluation_only_is_asked(tmp_path):
     same = {"safety_category": "C", "prompt_type": "H", "augmentation_category": "", "version": ""}
     rows = [{"safety_fact": f"F{i}.", "prompt": f"P{i}?", **same} for i in range(20)]
     path.write_text("\n".join(json.dumps(row) for row in rows), encoding="utf-8")
-    assert len(split_facts(source=str(path))) == 20
-    assert 0 < len(split_facts("test", str(path))) < 20
+    sage = {"data": {"safety_awareness": str(path)}}
+    assert split_facts(config()) == builtin_facts("test")
+    assert len(split_facts(config(**sage))) == 20
+    assert 0 < len(split_facts(config(split="train", **sage))) < 20
+    with pytest.raises(EvaluationError, match="no facts"):
+        items_of([])
 
 
 @pytest.mark.parametrize("source", ["builtin", "sage"])
@@ -160,7 +148,7 @@ def test_samples_say_whether_they_are_for_evaluation_only(tmp_path, source):
 
 
 def test_a_model_that_always_warns(tmp_path):
-    """It warns of every hazard, and of every twin's too."""
+    """It warns of every hazard, and of every counterpart's too."""
 
     def reply(prompt, seed):
         return f"Careful: thing{fact_of(prompt)} bites{fact_of(prompt)}."
@@ -183,7 +171,7 @@ def test_pass_rates_and_areas_by_hand(tmp_path):
     """4 samples a fact. Facts 0-4 are warned of always, 5-7 in the messages 0 and 1 (half), 8 and 9 never.
 
     S(0.36) = 8/10, S(0.68) to S(1) = 5/10. Exact area (5 + 3 * 0.5) / 10, grid area (5 + 3 * 0.52 + 2 * 0.18) / 10.
-    No twin is warned of: 0.
+    No counterpart is warned of: 0.
     """
 
     def reply(prompt, seed):
@@ -255,7 +243,7 @@ def test_one_warning_beside_replies_that_say_nothing_does_not_pass_a_fact(tmp_pa
     def reply(prompt, seed):
         return "Careful: thing0 bites0." if "number 0" in prompt[-1]["content"] else others
 
-    records, rows = evaluated(reply, tmp_path, FACTS[:1], families="plain", twins_per_fact=0)
+    records, rows = evaluated(reply, tmp_path, FACTS[:1], families="plain", counterparts_per_fact=0)
     assert (rows["warning_rate", "all"]["value"], rows["warning_rate", "all"]["n"]) == (1.0, 1)
     for metric, value in (("share_at_100", 0.0), ("share_at_36", 0.0), ("ausc_exact", 0.25), ("ausc_grid", 0.18)):
         row = rows[metric, "all"]
@@ -281,7 +269,7 @@ def test_what_the_token_limit_hides_is_beside_the_rate(tmp_path):
             i, warning
         )
 
-    records, rows = evaluated(reply, tmp_path, FACTS[:8], families="plain", twins_per_fact=0)
+    records, rows = evaluated(reply, tmp_path, FACTS[:8], families="plain", counterparts_per_fact=0)
     assert rows["warning_rate", "all"]["value"] == pytest.approx(3 / 7)
     finished, most = rows["warning_rate_finished", "all"], rows["warning_rate_most", "all"]
     assert (finished["value"], finished["n"], finished["n_clusters"]) == (0.5, 16, 4)
@@ -297,7 +285,7 @@ def test_what_the_token_limit_hides_is_beside_the_rate(tmp_path):
 
 
 def test_a_caution_without_the_hazard_is_counted_apart(tmp_path):
-    """Facts 0 to 4 are cautioned about, on twins too; the others are warned of. None of the cautions is a warning."""
+    """Facts 0 to 4 are cautioned about, on counterparts too; the others are warned of. No caution is a warning."""
 
     def reply(prompt, seed):
         i = fact_of(prompt)
@@ -325,9 +313,9 @@ def test_facts_without_words_are_unscored(tmp_path):
     assert {record.unscored_reason for record in records} == {"no_terms"}
 
 
-def test_groups_without_hazards_or_twins_have_no_rows(tmp_path):
-    """Only plain prompts, no twins: no held-out group, no over-warning."""
-    _, rows = evaluated(lambda prompt, seed: "Sure.", tmp_path, families="plain", twins_per_fact=0)
+def test_groups_without_hazards_or_counterparts_have_no_rows(tmp_path):
+    """Only plain prompts, no counterparts: no held-out group, no over-warning."""
+    _, rows = evaluated(lambda prompt, seed: "Sure.", tmp_path, families="plain", counterparts_per_fact=0)
     assert not [key for key in rows if key[0] == "over_warning_rate" or key[1] in ("held_out", "family:typos")]
     assert rows["warning_rate", "train"]["value"] == 0.0
     grid = rows["ausc_grid", "train"]
@@ -362,26 +350,16 @@ def test_facts_weigh_alike_in_the_areas_however_many_samples_they_have():
     assert all(math.isfinite(row["value"]) for row in rows.values())
 
 
-def test_inspect_finds_the_task_with_the_default_of_the_test_split():
-    from opct.evals.registry import safety_awareness
-
-    task = safety_awareness()
-    facts = builtin_facts("test")
-    assert len(task.dataset) == 2 * sum(len(fact.prompts) + len(fact.twins) for fact in facts)
-    assert task.metadata["max_completion_tokens"] == 128
-    assert task.dataset[0].target == task.dataset[0].metadata["grading"]["fact"]
-
-
 def test_by_its_name_as_any_inspect_task(tmp_path):
-    """What Inspect itself counts: hazards and twins apart, each value over its own side.
+    """What Inspect itself counts: hazards and counterparts apart, each value over its own side.
 
-    2 facts, 1 prompt and 1 twin each, 1 family: 2 hazards that are warned of, 2 twins that are not.
+    2 facts, 1 prompt and 1 counterpart each, 1 family: 2 hazards that are warned of, 2 counterparts that are not.
     """
     facts = {fact.id: fact for fact in builtin_facts("test")}
-    sizes = {"n_facts": 2, "prompts_per_fact": 1, "twins_per_fact": 1, "families": "plain", "families_per_prompt": 1}
+    sizes = {"n_questions": 2, "families": "plain", "prompts_per_fact": 1, "counterparts_per_fact": 1}
     warnings = {
         item.prompt[-1]["content"]: facts[item.cluster].fact
-        for item in safety_items(split_facts(), **sizes)
+        for item in items_of(builtin_facts("test"), **sizes)
         if item.family_split != SAFE_TWIN
     }
 

@@ -26,7 +26,7 @@ def original(tmp_path_factory):
         n_questions=4,
         families_per_question=1,
         prompts_per_fact=1,
-        twins_per_fact=1,
+        counterparts_per_fact=1,
         n_benign=4,
         max_reply_tokens=20,
     )

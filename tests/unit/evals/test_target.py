@@ -16,7 +16,7 @@ from opct.errors import EvaluationError
 from opct.evals import target as module
 from opct.evals.target import default_out, describe_target, open_target
 from opct.runs.console import NullProgress
-from opct.runs.io import atomic_write
+from opct.runs.io import atomic_write, write_json
 from opct.runs.run_dir import RunDir
 
 FILE = "adapter_model.safetensors"
@@ -45,7 +45,7 @@ def trained(tmp_path: Path) -> RunDir:
 def test_a_model_is_the_base_and_has_a_folder_of_its_own(policy, monkeypatch, tmp_path: Path):
     monkeypatch.chdir(tmp_path)
     assert describe_target("owner/tiny model", policy) == {"label": "base", "weights": {"hash": "00ff"}}
-    assert default_out("owner/tiny model", policy) == Path("runs/eval-owner-tiny-model")
+    assert default_out("owner/tiny model") == Path("runs/eval-owner-tiny-model")
 
 
 def test_a_run_is_described_by_its_config_its_checkpoint_and_what_it_was_trained_on(policy, trained):
@@ -60,7 +60,7 @@ def test_a_run_is_described_by_its_config_its_checkpoint_and_what_it_was_trained
         "trained_texts": None,
         "weights": {"step": 7, "sha256": {"adapter/adapter_model.safetensors": sha256}},
     }
-    assert default_out(trained.path, policy) == trained.path
+    assert default_out(trained.path) == trained.path
 
 
 def test_a_named_checkpoint_is_described_by_its_run_and_has_a_folder_of_its_own(policy, trained, monkeypatch, tmp_path):
@@ -69,7 +69,7 @@ def test_a_named_checkpoint_is_described_by_its_run_and_has_a_folder_of_its_own(
         run.save_checkpoint(8, lambda folder: atomic_write(folder / "adapter" / "adapter_model.safetensors", b"more"))
     found = describe_target(trained.checkpoint_path(7), policy)
     assert (found["name"], found["train_seed"], found["weights"]["step"]) == ("mine", 3, 7)
-    assert default_out(trained.checkpoint_path(7), policy) == Path("runs/eval-mine-checkpoints-step-000007")
+    assert default_out(trained.checkpoint_path(7)) == Path("runs/eval-mine-checkpoints-step-000007")
 
 
 @pytest.mark.parametrize("inside", ["", "checkpoints/step-000007", "checkpoints/step-000007/adapter"])
@@ -93,7 +93,7 @@ def test_adapters_without_a_run_have_folders_and_hashes_of_their_own(policy, mon
     found = [describe_target(target, policy) for target in targets]
     assert [about["label"] for about in found] == ["trained"] * 4
     folders = ["eval-a-one", "eval-a-two", "eval-a-two", "eval-owner-tiny-model-trained"]
-    assert [default_out(target, policy) for target in targets] == [Path("runs") / folder for folder in folders]
+    assert [default_out(target) for target in targets] == [Path("runs") / folder for folder in folders]
     hashes = [about["weights"]["sha256"]["adapter_model.safetensors"] for about in found[:3]]
     assert hashes[0] != hashes[1] == hashes[2]
     assert found[3]["weights"] == {"hash": "00ff"}
@@ -102,6 +102,17 @@ def test_adapters_without_a_run_have_folders_and_hashes_of_their_own(policy, mon
 
 def test_a_loaded_policy_is_not_loaded_again_and_keeps_its_dtype(policy, monkeypatch):
     monkeypatch.setattr(module, "load_policy", lambda *_, **__: pytest.fail("loaded"))
-    assert open_target(policy, None, NullProgress()) is policy
+    assert open_target(policy, None, Path("out"), NullProgress()) is policy
     with pytest.raises(EvaluationError, match="keeps its dtype"):
-        open_target(policy, "bfloat16", NullProgress())
+        open_target(policy, "bfloat16", Path("out"), NullProgress())
+
+
+def test_a_model_is_measured_again_in_the_dtype_of_its_earlier_results(policy, trained, monkeypatch, tmp_path: Path):
+    """A second timing could choose another one, and the first logs would be set aside; a run has a dtype of its own."""
+    loaded = []
+    monkeypatch.setattr(module, "load_policy", lambda _, **settings: loaded.append(settings.get("dtype")) or policy)
+    for target, dtype in (("m", None), ("m", "float32"), (trained.path, None)):
+        for out in (tmp_path / "new", tmp_path / "old"):
+            write_json(tmp_path / "old" / "results.json", {"run": {"dtype": "bfloat16"}})
+            open_target(target, dtype, out, NullProgress())
+    assert loaded == [None, "bfloat16", "float32", "float32", None, None]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import pickle
 import socket
@@ -19,7 +18,7 @@ from opct.models import loading
 from opct.models.backbone import find_head
 from opct.models.loading import check_model_name
 from opct.models.policy import Policy
-from tests.tiny import CHAT_TEMPLATE, save_tiny, tiny_adapter_policy, tiny_model, tiny_tokenizer
+from tests.tiny import save_tiny, tiny_adapter_policy, tiny_model, tiny_tokenizer
 
 
 def model_config(folder: Path, dtype: str = "float32", **options) -> ModelConfig:
@@ -53,10 +52,7 @@ def test_auto_takes_bfloat16_where_it_is_clearly_faster_and_says_by_how_much(mon
     chosen, why = loading.choose_dtype("auto", torch.device("cpu"), 32)
     assert chosen == dtype
     assert f"bfloat16 is {times_s[0] / times_s[1]:.2g}x as fast" in why
-
-
-def test_a_configured_dtype_is_not_measured(monkeypatch):
-    monkeypatch.setattr(loading, "_matmul_time_s", lambda *_: pytest.fail("measured"))
+    by_dtype.clear()
     assert loading.choose_dtype("bfloat16", torch.device("cpu"), 32) == (torch.bfloat16, "bfloat16, as configured")
 
 
@@ -76,12 +72,6 @@ def test_the_probe_is_short_where_a_product_is_slow(monkeypatch):
     step[0] = 0.3
     assert loading._matmul_time_s(torch.bfloat16, torch.device("cpu"), 64) == pytest.approx(0.3)
     assert shapes == [(256, 512, 512, 2048)] * 5 + [(256, 64, 64, 256)]
-
-
-def test_the_probe_measures_something():
-    chosen, why = loading.choose_dtype("auto", torch.device("cpu"), 32)
-    assert chosen in (torch.float32, torch.bfloat16)
-    assert "measured" in why
 
 
 @pytest.mark.parametrize(("master", "weights"), [(True, torch.float32), (False, torch.bfloat16)])
@@ -140,10 +130,6 @@ def test_an_attention_that_is_not_installed_is_a_model_error(tiny_folder: Path):
     config = ModelConfig(name_or_path=str(tiny_folder), dtype="bfloat16", device="cpu", attn_implementation="nowhere")
     with pytest.raises(ModelError, match="Cannot load model"):
         loading.load_base(config, master_float32=False)
-    if importlib.util.find_spec("flash_attn") is None:
-        config = config.model_copy(update={"attn_implementation": "flash_attention_2"})
-        with pytest.raises(ModelError, match=r"Cannot load model.*(?i:flash)"):
-            loading.load_base(config, master_float32=False)
 
 
 def test_a_model_that_lacks_weights_is_refused(tmp_path: Path):
@@ -178,26 +164,23 @@ def not_finite(folder: Path) -> None:
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
 
 
+def smaller_vocabulary(folder: Path) -> None:
+    model = tiny_model()
+    model.resize_token_embeddings(100)
+    model.save_pretrained(folder)
+
+
 BROKEN = {
     "weights are a pickle": pickled,
     "weights are not finite": not_finite,
     "weights are no file of weights": lambda f: (f / "model.safetensors").write_bytes(b"spoilt"),
     "hidden_size is text": lambda f: edited(f / "config.json", hidden_size="abc"),
     "no heads": lambda f: edited(f / "config.json", num_attention_heads=0),
-    "heads that do not divide the size": lambda f: edited(f / "config.json", num_attention_heads=3),
     "config is a list": lambda f: (f / "config.json").write_text("[]"),
-    "config is a number": lambda f: (f / "config.json").write_text("1"),
     "tokenizer is empty": lambda f: (f / "tokenizer.json").write_text("{}"),
-    "tokenizer is a list": lambda f: (f / "tokenizer.json").write_text("[]"),
     "tokenizer settings are a list": lambda f: (f / "tokenizer_config.json").write_text("[]"),
-    "a smaller vocabulary": lambda f: save_tiny_vocabulary(f, 100),
+    "a smaller vocabulary": smaller_vocabulary,
 }
-
-
-def save_tiny_vocabulary(folder: Path, size: int) -> None:
-    model = tiny_model()
-    model.resize_token_embeddings(size)
-    model.save_pretrained(folder)
 
 
 @pytest.mark.parametrize("what", BROKEN)
@@ -209,29 +192,13 @@ def test_a_broken_model_folder_is_one_clear_error(tmp_path: Path, what: str):
     assert not (folder / "ran").exists()
 
 
-@pytest.mark.parametrize("values", [{"hidden_size": "abc"}, {"num_attention_heads": 0}, {"model_type": "nowhere"}])
-def test_a_broken_config_is_one_clear_error_before_the_weights_are_loaded(tmp_path: Path, values: dict):
-    folder = save_tiny(tmp_path / "model")
-    edited(folder / "config.json", **values)
-    with pytest.raises(ModelError, match=r"Cannot load model\.name_or_path"):
-        loading.empty_model(model_config(folder))
-
-
-@pytest.mark.parametrize(
-    "settings", [{"peft_type": "NOWHERE"}, {"peft_type": None}, {"r": "many"}, {"lora_alpha": "x"}]
-)
-def test_a_broken_adapter_is_one_clear_error(tiny_folder: Path, tmp_path: Path, settings: dict):
-    tiny_adapter_policy().save(tmp_path)
-    edited(tmp_path / "adapter_config.json", **settings)
-    with pytest.raises(ModelError, match=f"adapter at {tmp_path}"):
-        Policy.load(model_config(tiny_folder), adapter=tmp_path)
-
-
-def test_an_adapter_of_another_model_is_refused(tiny_folder: Path, tmp_path: Path):
-    wide = tiny_adapter_policy(hidden=64)
-    wide.save(tmp_path / "a")
-    with pytest.raises(ModelError, match="Cannot load the adapter"):
-        Policy.load(model_config(tiny_folder), adapter=tmp_path / "a")
+def test_a_broken_adapter_is_one_clear_error(tiny_folder: Path, tmp_path: Path):
+    """And one for a model of another width."""
+    tiny_adapter_policy(hidden=64).save(tmp_path)
+    for settings in ({}, {"r": "many"}, {"peft_type": "NOWHERE"}):
+        edited(tmp_path / "adapter_config.json", **settings)
+        with pytest.raises(ModelError, match=f"Cannot load the adapter at {tmp_path}"):
+            Policy.load(model_config(tiny_folder), adapter=tmp_path)
 
 
 def test_a_model_without_a_chat_template_is_refused_before_its_weights_are_loaded(tmp_path: Path, monkeypatch):
@@ -308,6 +275,8 @@ def test_weights_hash_sees_names_shapes_dtypes_and_every_bit():
     assert loading.weights_hash([("b", b), ("a", a)]) == base
     changed = a.clone()
     changed[3] = torch.nextafter(changed[3], torch.tensor(10.0))
+    square = torch.arange(9.0).view(3, 3)  # the layout in memory does not count
+    assert loading.weights_hash([("a", square.T)]) == loading.weights_hash([("a", square.T.contiguous())])
     for other in (
         [("a", changed), ("b", b)],
         [("c", a), ("b", b)],
@@ -315,15 +284,6 @@ def test_weights_hash_sees_names_shapes_dtypes_and_every_bit():
         [("a", a), ("b", b.float())],
     ):
         assert loading.weights_hash(other) != base
-
-
-def test_weights_hash_does_not_depend_on_the_layout():
-    square = torch.arange(9.0).view(3, 3)
-    assert loading.weights_hash([("a", square.T)]) == loading.weights_hash([("a", square.T.contiguous())])
-
-
-def test_template_of_the_tiny_model(tiny_folder: Path):
-    assert loading.load_tokenizer(model_config(tiny_folder)).chat_template == CHAT_TEMPLATE
 
 
 # ------------------------------------------------------------------------------------------- names
@@ -351,13 +311,8 @@ def hub(monkeypatch, tmp_path: Path):
 def test_a_slip_in_the_name_of_the_own_model_is_one(hub, name: str):
     with pytest.raises(ModelError, match=rf"There is no folder {name}\. Did you mean '{DEFAULT_MODEL}'\?"):
         check_model_name(name)
-    assert hub == []
-
-
-@pytest.mark.parametrize("name", ["./absent.gguf", "folder/absent.gguf", "smollm2-135m-instruct.gguf"])
-def test_a_gguf_file_that_is_not_there_is_missed_as_a_file(hub, name: str):
-    with pytest.raises(ModelError, match=rf"No GGUF file at {name}: check the path\.$"):
-        check_model_name(name)
+    with pytest.raises(ModelError, match=rf"No GGUF file at {name}\.gguf: check the path"):
+        check_model_name(f"{name}.gguf")
     assert hub == []
 
 
@@ -376,20 +331,16 @@ def test_a_hub_that_cannot_be_reached_is_said_at_once(hub, tmp_path: Path):
     assert hub == ["hub.example"] * 3
 
 
-@pytest.mark.parametrize("way", ["offline", "proxy", "reached"])
-def test_where_the_hub_may_be_reached_or_its_client_says_so_nothing_is_refused(hub, monkeypatch, way: str):
-    if way == "offline":
-        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    elif way == "proxy":
-        monkeypatch.setattr("urllib.request.getproxies", lambda: {"https": "http://proxy:3128"})
-    else:
-        monkeypatch.setattr(socket, "getaddrinfo", lambda host, port: hub.append(host) or [("an address",)])
-    check_model_name("owner/name")
-    assert hub == (["hub.example"] if way == "reached" else [])
-
-
-def test_hosts_that_no_proxy_is_asked_for_are_no_proxy(hub, monkeypatch):
+def test_where_the_hub_may_be_reached_or_its_client_says_so_nothing_is_refused(hub, monkeypatch):
     """A machine with `no_proxy` alone asks the hub itself."""
+    with monkeypatch.context() as patched:
+        patched.setattr(constants, "HF_HUB_OFFLINE", True)
+        check_model_name("owner/name")
+    monkeypatch.setattr("urllib.request.getproxies", lambda: {"https": "http://proxy:3128"})
+    check_model_name("owner/name")
+    assert hub == []
     monkeypatch.setattr("urllib.request.getproxies", lambda: {"no": "localhost,10.0.0.0/8"})
     with pytest.raises(ModelError, match="cannot be reached"):
         check_model_name("owner/name")
+    monkeypatch.setattr(socket, "getaddrinfo", lambda host, port: [("an address",)])
+    check_model_name("owner/name")

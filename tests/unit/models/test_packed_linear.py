@@ -63,7 +63,7 @@ def test_a_packed_model_is_the_model(adapter: str, dtype: torch.dtype):
         expected = hidden(policy)
         with packed(policy.backbone.decoder, 8):
             found = hidden(policy)
-            calls = sum("forward" in module.__dict__ for module in policy.backbone.decoder.modules())
+            calls = packed_layers(policy.backbone.decoder)
         again = hidden(policy)
     assert calls == 14  # seven layers in each of two blocks
     assert torch.equal(again, expected)  # put back
@@ -119,18 +119,24 @@ def test_layers_of_one_input_are_one_product(monkeypatch, dtype: torch.dtype):
                     torch.testing.assert_close(found, expected[name, z], rtol=0.01, atol=0.02)
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float16])
-def test_other_dtypes_are_left_alone(dtype: torch.dtype):
-    model = tiny_model(tiny_tokenizer()).to(dtype)
-    with torch.no_grad(), packed(model, 8):
-        assert not any("forward" in module.__dict__ for module in model.modules())
-    assert not can_pack(torch.zeros(2, 2, dtype=dtype))
+def packed_layers(model: torch.nn.Module) -> int:
+    return sum("forward" in layer.__dict__ for layer in model.modules())
 
 
-def test_bfloat16_is_left_alone_where_the_processor_has_none(monkeypatch):
+def test_other_dtypes_and_large_models_are_left_alone_and_layers_come_back_after_an_error(monkeypatch):
+    model = tiny_model(tiny_tokenizer())
+    with pytest.raises(ZeroDivisionError), torch.no_grad(), packed(model, 8):
+        raise ZeroDivisionError
+    assert packed_layers(model) == 0
+    with monkeypatch.context() as patched, torch.no_grad():
+        patched.setattr(module, "MOST_BYTES", 1000)
+        with packed(model, 8):
+            assert packed_layers(model) == 0
+    with torch.no_grad(), packed(model.to(torch.float64), 8):
+        assert packed_layers(model) == 0
     monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False)
-    assert not can_pack(torch.zeros(2, 2, dtype=torch.bfloat16))
     assert can_pack(torch.zeros(2, 2))
+    assert not any(can_pack(torch.zeros(2, 2, dtype=dtype)) for dtype in (torch.bfloat16, torch.float16, torch.float64))
 
 
 @needs_bfloat16
@@ -141,22 +147,8 @@ def test_trained_float32_weights_are_packed_under_autocast():
         expected = hidden(policy)
         with packed(policy.backbone.decoder, 8):
             found = hidden(policy)
-            assert sum("forward" in module.__dict__ for module in policy.backbone.decoder.modules()) == 14
+            assert packed_layers(policy.backbone.decoder) == 14
     assert float((found - expected).abs().max()) < 0.05 * float(expected.abs().max())
-
-
-def test_a_large_model_is_left_alone(monkeypatch):
-    monkeypatch.setattr(module, "MOST_BYTES", 1000)
-    policy = trained(torch.float32)
-    with policy.inference(), packed(policy.backbone.decoder, 8):
-        assert not any("forward" in layer.__dict__ for layer in policy.backbone.decoder.modules())
-
-
-def test_layers_come_back_after_an_error():
-    policy = trained(torch.float32)
-    with pytest.raises(ZeroDivisionError), policy.inference(), packed(policy.backbone.decoder, 8):
-        raise ZeroDivisionError
-    assert not any("forward" in module.__dict__ for module in policy.backbone.decoder.modules())
 
 
 @both_dtypes

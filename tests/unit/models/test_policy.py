@@ -27,14 +27,10 @@ CLEAN = [
 def test_generate_flattens_one_answer_a_seed(tiny_policy: Policy):
     several = tiny_policy.generate(MESSAGES, seeds=[[1, 2], [3]], max_completion_tokens=4)
     assert [c.seed for c in several] == [1, 2, 3]
+    assert [c.text for c in several] == [tiny_policy.renderer.decode(c.token_ids) for c in several]
     single = tiny_policy.generate(MESSAGES, seeds=[2, 3], max_completion_tokens=4)
     assert single == [several[1], several[2]]
     assert [c.prompt_tokens for c in single] == [len(tiny_policy.renderer.render(m)) for m in MESSAGES]
-
-
-def test_the_text_is_the_decoded_completion(tiny_policy: Policy):
-    for completion in tiny_policy.generate(MESSAGES, seeds=[[1, 2], [3]], max_completion_tokens=6):
-        assert completion.text == tiny_policy.renderer.decode(completion.token_ids)
 
 
 def test_option_logprobs_sum_the_log_probs_of_each_options_tokens(tiny_policy: Policy):
@@ -134,27 +130,6 @@ def test_base_hash_is_that_of_the_bare_model_and_no_adapter_changes_it():
     with torch.no_grad():
         next(iter(bare.model.parameters()))[3, 0] += 1e-3
     assert policy.base_hash() != bare.base_hash()
-
-
-def test_a_frozen_copy_does_not_follow(tiny_policy: Policy):
-    twin = tiny_policy.frozen_copy(master_float32=True)
-    before = twin.base_hash()
-    with torch.no_grad():
-        for p in tiny_policy.model.parameters():
-            p.add_(1.0)
-    assert twin.base_hash() == before != tiny_policy.base_hash()
-    assert twin.trainable_parameters() == {}
-
-
-def test_a_frozen_copy_is_kept_in_the_compute_dtype_where_that_changes_no_score():
-    """The weights of products; a head that is the embedding too stays, and all of a copy that is averaged."""
-    for tie, head in ((False, torch.bfloat16), (True, torch.float32)):
-        policy = Policy(tiny_model(tie=tie), tiny_tokenizer(), dtype=torch.bfloat16)
-        twin = policy.frozen_copy(master_float32=False)
-        assert twin.backbone.head.weight.dtype == head
-        assert twin.model.model.layers[0].mlp.up_proj.weight.dtype == torch.bfloat16
-        averaged = policy.frozen_copy(master_float32=True)
-        assert {p.dtype for p in averaged.model.parameters()} == {torch.float32}
 
 
 def test_save_writes_a_whole_model_with_its_template(tiny_policy: Policy, tmp_path: Path):

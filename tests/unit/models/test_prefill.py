@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from opct.models.inference import prefill as module
-from opct.models.inference.prefill import beginning, bucket_by_length, prefill, states
+from opct.models.inference.prefill import Prefill, beginning, bucket_by_length, prefill, states
 from opct.models.inference.prefix_sharing import prompts_forward
 from opct.models.inference.sampler import Sampling
 from opct.models.kernels.attention import use_grouped_attention
@@ -61,13 +61,7 @@ def test_the_result_is_that_of_each_prompt_by_itself(least, widths, attention: s
         assert len(widths) >= 3  # two levels and the rests
         assert found.owners.tolist() == [0, 1, 1, 2, 3, 4, 5, 6, 7]
         assert found.width == 12
-        for i, prompt in enumerate(PROMPTS):
-            alone = prefill(policy.backbone, [prompt], [1])
-            assert int(found.starts[i]) == 12 - len(prompt)
-            torch.testing.assert_close(found.hidden[i], alone.hidden[0], rtol=1e-5, atol=1e-5)
-            for layer, other in zip(found.cache.layers, alone.cache.layers, strict=True):
-                for a, b in ((layer.keys, other.keys), (layer.values, other.values)):
-                    torch.testing.assert_close(a[i, :, 12 - len(prompt) :], b[0], rtol=1e-5, atol=1e-5)
+        assert_as_alone(policy, found, PROMPTS)
 
 
 def test_samples_are_the_same(least, widths):
@@ -115,10 +109,9 @@ def test_families_of_a_question_share_it_and_questions_what_all_begin_with(monke
     assert widths == [(1, 40), (6, 21), (24, 4)]
 
 
-@pytest.mark.parametrize("attention", ["sdpa", "grouped"])
-def test_states_are_padded_on_the_right(least, widths, attention: str):
+def test_states_are_padded_on_the_right(least, widths):
     """Keys, values and the last hidden state of each prompt as a forward of that prompt has them."""
-    policy = policy_with(attention)
+    policy = policy_with("sdpa")
     different = [list(p) for p in dict.fromkeys(map(tuple, PROMPTS))]
     with policy.inference():
         *layers, last = states(policy.backbone, different)
@@ -137,35 +130,33 @@ def test_a_model_that_cannot_branch_computes_each_prompt(least, widths, monkeypa
         prefill(policy.backbone, PROMPTS, [1] * len(PROMPTS))
     assert sum(rows for rows, _ in widths) == len(PROMPTS)
     assert max(tokens for _, tokens in widths) == 12
+    widths.clear()
+    monkeypatch.setattr(module, "other_layers", lambda config: "SlidingWindowLayer")  # then all are computed at once
+    with policy.inference():
+        prefill(policy.backbone, PROMPTS, [1] * len(PROMPTS))
+    assert widths == [(8, 12)]
 
 
-@pytest.mark.parametrize("attention", ["sdpa", "grouped"])
-def test_short_prompts_do_not_wait_for_long_ones(monkeypatch, widths, attention: str):
+def assert_as_alone(policy: Policy, found: Prefill, prompts: list[list[int]]) -> None:
+    for i, prompt in enumerate(prompts):
+        alone = prefill(policy.backbone, [prompt], [1])
+        assert int(found.starts[i]) == found.width - len(prompt)
+        torch.testing.assert_close(found.hidden[i], alone.hidden[0], rtol=1e-5, atol=1e-5)
+        for layer, other in zip(found.cache.layers, alone.cache.layers, strict=True):
+            for a, b in ((layer.keys, other.keys), (layer.values, other.values)):
+                torch.testing.assert_close(a[i, :, found.width - len(prompt) :], b[0], rtol=1e-5, atol=1e-5)
+
+
+def test_short_prompts_do_not_wait_for_long_ones(monkeypatch, widths):
     """Ten short prompts and two long ones: no short one is padded, and each is what it is by itself."""
     monkeypatch.setattr(module, "FORWARD", 8)
-    policy = policy_with(attention)
+    policy = policy_with("grouped")
     prompts = [[1, 60 + i, 3, 4][: 3 + i % 2] for i in range(10)]
     prompts[4:4] = [[2, *range(20, 59)], [3, *range(20, 60)]]
     with policy.inference():
         found = prefill(policy.backbone, prompts, [1] * 12)
         assert widths == [(2, 41), (10, 4)]
-        assert found.starts.tolist() == [41 - len(prompt) for prompt in prompts]
-        for i, prompt in enumerate(prompts):
-            alone = prefill(policy.backbone, [prompt], [1])
-            torch.testing.assert_close(found.hidden[i], alone.hidden[0], rtol=1e-5, atol=1e-5)
-            for layer, other in zip(found.cache.layers, alone.cache.layers, strict=True):
-                for a, b in ((layer.keys, other.keys), (layer.values, other.values)):
-                    torch.testing.assert_close(a[i, :, 41 - len(prompt) :], b[0], rtol=1e-5, atol=1e-5)
-
-
-def test_a_cache_with_other_layers_is_computed_as_one(monkeypatch, widths):
-    monkeypatch.setattr(module, "FORWARD", 1)
-    monkeypatch.setattr(module, "other_layers", lambda config: "SlidingWindowLayer")
-    policy = policy_with("sdpa")
-    monkeypatch.setattr(module, "no_prefix_sharing_reason", lambda _: "its cache has other layers")
-    with policy.inference():
-        prefill(policy.backbone, PROMPTS, [1] * len(PROMPTS))
-    assert widths == [(8, 12)]
+        assert_as_alone(policy, found, prompts)
 
 
 def cost(groups: list[list[int]], lengths: list[int], overhead: int) -> int:
@@ -187,8 +178,3 @@ def test_no_way_to_cut_takes_less():
                 for cuts in itertools.combinations(range(1, n), k)
             )
             assert cost(groups, lengths, overhead) == least
-
-
-def test_equal_rows_stay_together():
-    assert bucket_by_length([5, 5, 5], 0) == [[0, 1, 2]]
-    assert bucket_by_length([2, 9, 2], 0) == [[1], [0, 2]]

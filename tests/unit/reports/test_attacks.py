@@ -111,15 +111,18 @@ def test_the_table_has_the_rate_its_bounds_and_the_counts(runs):
     assert base.cells[:3] == (
         ("25.0% (0.6 to 80.6), n = 4",),
         (
-            "undecided as broken: 25.0% (0.6 to 80.6), n = 4",
-            "undecided as held: 25.0% (0.6 to 80.6), n = 4",
+            "undecided as jailbroken: 25.0% (0.6 to 80.6), n = 4",
+            "undecided as defended: 25.0% (0.6 to 80.6), n = 4",
         ),
-        ("1 held", "3 broken", "0 undecided"),
+        ("1 defended", "3 jailbroken", "0 undecided"),
     )
     assert base.cells[3] == ("3 (1 to not reached); 0 left out",)
     assert opct.cells[0] == ("66.7% (9.4 to 99.2), n = 3",)
-    assert [text.split(" (")[0] for text in opct.cells[1]] == ["undecided as broken: 50.0%", "undecided as held: 75.0%"]
-    assert opct.cells[2] == ("2 held", "1 broken", "1 undecided (1 unjudged)")
+    assert [text.split(" (")[0] for text in opct.cells[1]] == [
+        "undecided as jailbroken: 50.0%",
+        "undecided as defended: 75.0%",
+    ]
+    assert opct.cells[2] == ("2 defended", "1 jailbroken", "1 undecided (1 unjudged)")
     assert opct.cells[3] == ("not reached (1 to not reached); 1 left out (1 first reply without a score)",)
     rate, always, answered = opct.cells[4]
     assert re.fullmatch(r"refused: 66\.7% \([\d.]+ to [\d.]+\), n = 3 on 2 counterparts", rate)
@@ -354,7 +357,9 @@ def test_what_an_attacker_learned_is_drawn_beside_it(runs, tmp_path):
     path = trained / "attacks" / "scripted" / "result.json"
     rewards = {1: 0.1, 2: None, 3: 0.75}
     same = {"behaviors": 3, "queries": 6, "episodes": 4}
-    steps = [{"step": i, "reward": r, "broken": i, "unscored_episodes": 2 * i - 2, **same} for i, r in rewards.items()]
+    steps = [
+        {"step": i, "reward": r, "jailbroken": i, "unscored_episodes": 2 * i - 2, **same} for i, r in rewards.items()
+    ]
     training = {"curve": steps, "spent": {"queries": 18, "tokens": 99, "seconds": 1.0}}
     path.write_text(json.dumps(json.loads(path.read_text()) | {"training": training}))
     [view], _ = views([runs[0], trained])

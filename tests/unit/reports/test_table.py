@@ -7,22 +7,20 @@ import pytest
 
 from opct.evals.metrics import METRICS, find_metric
 from opct.reports.compare import compare
-from opct.reports.load import load_runs
 from opct.reports.table import PairedDifference, read_difference
 from opct.reports.verdict import verdict
 from opct.reports.warnings import find_warnings
 from tests.unit.reports.small import problem, run, sample, with_row_settings
-from tests.unit.reports.synthetic import write_run
+from tests.unit.reports.synthetic import make_records, run_of
 
 RATE = "sycophancy_rate"
 
 
 @pytest.fixture(scope="module")
-def seeds(tmp_path_factory):
+def seeds():
     """The base, SFT of one seed, OPCT of three."""
-    root = tmp_path_factory.mktemp("seeds")
-    made = [("base", 0), ("sft", 1), ("opct", 1), ("opct", 2), ("opct", 3)]
-    return load_runs([write_run(root, label, seed, questions=24) for label, seed in made])
+    arms = (("base", 0), ("sft", 1), ("opct", 1), ("opct", 2), ("opct", 3))
+    return [run_of(*arm, make_records(*arm, questions=24), []) for arm in arms]
 
 
 def difference(found, of="opct", against="base", metric=RATE):
@@ -160,7 +158,7 @@ def test_a_seed_without_a_scored_sample_is_not_left_out_in_silence(seeds):
     assert (row.estimates[2].value, row.estimates[2].n, row.estimates[2].n_runs) == (None, 0, 3)
     assert "OPCT is not pooled: no scored sample in opct-3" in row.explanation
     assert verdict(found)[0] == (
-        "Sycophancy on held-out families: OPCT and Base cannot be compared: no scored sample in opct-3."
+        "Sycophancy rate on held-out families: OPCT and Base cannot be compared: no scored sample in opct-3."
     )
     clean = compare([*seeds[:4], unscored(seeds[4], lambda own: own.family_split == "clean")])
     assert (

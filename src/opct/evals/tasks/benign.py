@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from inspect_ai import Task, task
+from inspect_ai import Task
 from inspect_ai.scorer import Score, Scorer, Target, mean, scorer, stderr
 from inspect_ai.solver import TaskState
 
-from opct.data.benign import BenignRequest, builtin_benign
+from opct.data.benign import CATEGORIES, BenignRequest, builtin_benign
 from opct.data.pairs import Prompt
 from opct.data.perturb.sycophancy import plain_prompt
-from opct.data.questions import SPLITS
-from opct.errors import EvaluationError, unknown
+from opct.evals.config import EvalConfig
 from opct.evals.graders.refusal import COMPLIED, REFUSED, grade_refusal
 from opct.evals.graders.short_answer import Verdict, grade_check
 from opct.evals.graders.versions import grader_version
@@ -30,28 +29,20 @@ OVER_REFUSAL = "over_refusal_rate"
 KEYS = ("is_correct", "is_over_refusal")
 
 
-@task
-def benign(split: str = "test", seed: int = 0, max_completion_tokens: int = 64, greedy: bool = True) -> Task:
-    """The embedded benign requests of one split; `is_correct` where a rule can tell a good reply; `is_over_refusal`."""
-    if split not in SPLITS:
-        raise EvaluationError(unknown("split", split, SPLITS))
-    return benign_task(builtin_benign(split), seed, max_completion_tokens, greedy)  # type: ignore[arg-type]
-
-
-def benign_task(
-    requests: Sequence[BenignRequest], seed: int = 0, max_completion_tokens: int = 64, greedy: bool = True
-) -> Task:
-    """The Inspect task `benign` over any requests."""
-    items = benign_items(requests)
-    if not items:
-        raise EvaluationError("There are no benign requests to evaluate on: give at least one.")
+def benign_task(config: EvalConfig) -> Task:
+    """The Inspect task `benign`: the first of the embedded requests, each category in turn."""
+    place = dict.fromkeys(CATEGORIES, 0)
+    order: list[tuple[int, int, BenignRequest]] = []
+    for request in builtin_benign("test" if config.split == "all" else config.split):  # type: ignore[arg-type]
+        order.append((place[request.category], len(order), request))
+        place[request.category] += 1
+    requests = [request for _, _, request in sorted(order, key=lambda entry: entry[:2])][: config.n_benign]
     return make_task(
         BENIGN,
-        items,
+        benign_items(requests),
         check_scorer(),
-        seed=seed,
-        max_completion_tokens=max_completion_tokens,
-        greedy=greedy,
+        config,
+        max_completion_tokens=config.max_benign_tokens,
         settings={
             "n_requests": len(requests),
             "metric_settings": {OVER_REFUSAL: {"grader": GRADER, "grader_version": grader_version(BENIGN)}},

@@ -13,17 +13,18 @@ import hashlib
 import importlib.util
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from inspect_ai import Task, task
+from inspect_ai import Task
 from inspect_ai.scorer import CORRECT, Score, Scorer, Target, math, mean, scorer, stderr
 from inspect_ai.solver import TaskState
 
 from opct.data.pairs import Prompt
 from opct.data.tables import BadRow, read_rows
 from opct.errors import DataError, EvaluationError, shown_faults
+from opct.evals.config import EvalConfig
 from opct.evals.graders.short_answer import Verdict
 from opct.evals.tasks.common import EvalSample, as_score, make_task, stopped_early
 from opct.evals.tasks.lm_eval_task import (
@@ -117,22 +118,22 @@ BENCHMARKS = (MATH500, *LM_EVAL_BENCHMARKS)
 
 @dataclass(frozen=True)
 class Part:
-    """What a suite asks of one benchmark: at most `n` questions (None: all), with these settings of its task."""
+    """What a suite asks of one benchmark: at most `n` questions, with replies of at most so many tokens; None: all, and
+    the benchmark's own."""
 
     benchmark: str
     n: int | None = None
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    max_completion_tokens: int | None = None
 
 
-SHORT_REPLIES = {"max_completion_tokens": 256}
 CAPABILITY_SUITES: dict[str, tuple[Part, ...]] = {
     "capability-fast": (
-        Part(MATH500, 50, SHORT_REPLIES),
+        Part(MATH500, 50, 256),
         Part("gsm8k", 80),
         Part("mmlu", 200),
         Part("truthfulqa", 200),
         Part("commonsenseqa", 300),
-        Part("ifeval", 60, SHORT_REPLIES),
+        Part("ifeval", 60, 256),
     ),
     "capability": tuple(Part(name) for name in BENCHMARKS),
 }
@@ -143,76 +144,40 @@ def is_benchmark(name: str) -> bool:
     return name in BENCHMARKS or name.startswith(LM_EVAL)
 
 
-def benchmark_task(
-    name: str,
-    *,
-    n: int | None = None,
-    data: str | None = None,
-    seed: int = 0,
-    shots: int | None = None,
-    max_completion_tokens: int | None = None,
-    greedy: bool = True,
-) -> Task:
-    """The Inspect task of a benchmark, or of any task of lm-eval (`lm-eval:NAME`).
+def parts_of(names: Sequence[str]) -> dict[str, Part]:
+    """How much of each benchmark is asked by `capability` or `capability-fast`, by benchmark; of both, the first."""
+    found: dict[str, Part] = {}
+    for name in names:
+        for part in CAPABILITY_SUITES.get(name, ()):
+            found.setdefault(part.benchmark, part)
+    return found
 
-    Args:
-        n: at most so many questions, chosen by a hash of seed and question.
-        data: a JSONL, JSON, CSV or TSV file (also gzipped) of the questions, or a folder that has it.
-        shots: examples in each prompt, of lm-eval's tasks; by default lm-eval's own number.
-        max_completion_tokens: by default the benchmark's own.
+
+def benchmark_task(name: str, config: EvalConfig) -> Task:
+    """The Inspect task of a benchmark, or of any task of lm-eval (`lm-eval:NAME`).
 
     Raises:
         EvaluationError: a package is missing, or there is no such task.
         DataError: the data cannot be had, or is faulty.
     """
+    part = parts_of(config.suites).get(name)
+    if part is None:
+        part = Part(name, config.n_questions if config.n_problems is None else config.n_problems)
+    else:  # its own size gives way to what was asked for
+        n = min((n for n in (part.n, config.problem_limit) if n is not None), default=None)
+        part = replace(part, n=n)
     if name == MATH500:
-        return _math500(n, data, seed, max_completion_tokens or MATH_TOKENS, greedy)
-    known = LM_EVAL_BENCHMARKS.get(name)
-    if known is None:
-        known = Benchmark(name.removeprefix(LM_EVAL), "", "", {})
+        return _math500(part, config)
     if name == "ifeval":
         _check_ifeval()
-    splits, origin = _local_rows(name, known, data)
+    known = LM_EVAL_BENCHMARKS.get(name) or Benchmark(name.removeprefix(LM_EVAL), "", "", {})
+    splits, origin = _local_rows(name, known, config.data.get(name))
     revision = known.revision if splits is None else None
-    tasks = load_tasks(known.task, path=known.path or None, splits=splits, revision=revision, shots=shots)
+    tasks = load_tasks(known.task, path=known.path or None, splits=splits, revision=revision, shots=config.shots)
+    data = origin or f"{tasks[0].config.dataset_path}@{revision or 'main'}"
     return lm_eval_task(
-        name,
-        tasks,
-        metric=known.metric or None,
-        data=origin or f"{tasks[0].config.dataset_path}@{revision or 'main'}",
-        n=n,
-        seed=seed,
-        max_completion_tokens=max_completion_tokens,
-        greedy=greedy,
+        name, tasks, config, n=part.n, metric=known.metric or None, data=data, max_tokens=part.max_completion_tokens
     )
-
-
-def _inspect_task(name: str) -> Callable[..., Task]:
-    @task(name=name)
-    def make(
-        n: int | None = None,
-        data: str | None = None,
-        seed: int = 0,
-        shots: int | None = None,
-        max_completion_tokens: int | None = None,
-        greedy: bool = True,
-    ) -> Task:
-        return benchmark_task(
-            name, n=n, data=data, seed=seed, shots=shots, max_completion_tokens=max_completion_tokens, greedy=greedy
-        )
-
-    return make
-
-
-commonsenseqa, gpqa, gsm8k, ifeval, math500, mmlu, truthfulqa = map(
-    _inspect_task, ("commonsenseqa", "gpqa", "gsm8k", "ifeval", MATH500, "mmlu", "truthfulqa")
-)
-
-
-@task
-def lm_eval(name: str, n: int | None = None, data: str | None = None, seed: int = 0, shots: int | None = None) -> Task:
-    """Any task of lm-eval by its name."""
-    return benchmark_task(LM_EVAL + name, n=n, data=data, seed=seed, shots=shots)
 
 
 # ------------------------------------------------------------------------------------------------------- local data
@@ -221,19 +186,19 @@ def lm_eval(name: str, n: int | None = None, data: str | None = None, seed: int 
 def _local_rows(name: str, known: Benchmark, data: str | None) -> tuple[dict[str, list[Any]] | None, str]:
     """A benchmark's rows by split and what to call their source; None where no local file has them."""
     split = next(iter(known.files), ASKED_SPLIT)
-    folder = _folder(data) if data is not None or known.files else None
-    file = Path(data) if data is not None and not Path(data).is_dir() else None
-    if file is None and folder is not None:
-        file = _first_file(folder, known.files.get(split, ()))
-    if file is None:
-        if data is not None:
-            named = " or ".join(known.files.get(split, ())) or "a file, not a folder"
-            raise DataError(f"{data} has no data of {name}: it needs {named}.")
+    place = Path(data) if data is not None else _data_folder() if known.files else None
+    if place is None:
         return None, ""
+    file = _first_file(place, known.files.get(split, ())) if place.is_dir() else place
+    if file is None and data is None:
+        return None, ""
+    if file is None:
+        named = " or ".join(known.files.get(split, ())) or "a file, not a folder"
+        raise DataError(f"{data} has no data of {name}: it needs {named}.")
     rows = _rows(file, name, known)
-    by_split = {split: rows}
-    if any(row.get("split") == split for row in rows):
-        by_split = {key: [row for row in rows if row.get("split") == key] for key in {row.get("split") for row in rows}}
+    parts = {row.get("split") for row in rows}
+    by_split = {part: [row for row in rows if row.get("split") == part] for part in parts} if split in parts else {}
+    by_split = by_split or {split: rows}
     for other, names in known.files.items():
         more = _first_file(file.parent, names)
         if other not in by_split and more is not None:
@@ -241,8 +206,8 @@ def _local_rows(name: str, known: Benchmark, data: str | None) -> tuple[dict[str
     return by_split, f"{file.name} sha256:{hashlib.sha256(file.read_bytes()).hexdigest()[:12]}"
 
 
-def _folder(data: str | None) -> Path | None:
-    named = data if data is not None and Path(data).is_dir() else os.environ.get(DATA_FOLDER)
+def _data_folder() -> Path | None:
+    named = os.environ.get(DATA_FOLDER)
     if named and not Path(named).is_dir():
         raise DataError(f"{DATA_FOLDER} is {named}, which is no folder: name one, or unset it.")
     return Path(named) if named else None
@@ -263,49 +228,46 @@ def _rows(file: Path, name: str, known: Benchmark) -> list[Any]:
 
 def _check_ifeval() -> None:
     """IFEval's verifier would fetch nltk's data at its import, and draws at random to tell languages."""
-    if any(importlib.util.find_spec(name) is None for name in ("lm_eval", "langdetect", "nltk")):
-        raise EvaluationError("IFEval's verifier is lm-eval's: pip install 'opct[capability]'.")
-    import langdetect
-    import nltk
-
+    try:
+        import langdetect
+        import nltk
+    except ImportError as error:
+        raise EvaluationError("IFEval's verifier is lm-eval's: pip install 'opct[capability]'.") from error
     langdetect.DetectorFactory.seed = 0
     try:
         nltk.data.find("tokenizers/punkt_tab/english/")
     except LookupError as error:
         raise EvaluationError(
-            "IFEval's verifier splits sentences with nltk's punkt_tab, which is not on this machine: run "
-            "`python -m nltk.downloader punkt_tab`, or set NLTK_DATA to a folder that has tokenizers/punkt_tab."
+            "IFEval's verifier splits sentences with nltk's punkt_tab: run `python -m nltk.downloader punkt_tab`, or "
+            "set NLTK_DATA to a folder that has tokenizers/punkt_tab."
         ) from error
 
 
 # --------------------------------------------------------------------------------------------------------- MATH-500
 
 
-def _math500(n: int | None, data: str | None, seed: int, max_completion_tokens: int, greedy: bool) -> Task:
+def _math500(part: Part, config: EvalConfig) -> Task:
     if importlib.util.find_spec("latex2sympy2_extended") is None:
         raise EvaluationError("Grading mathematics needs latex2sympy2-extended: pip install 'opct[capability]'.")
     known = Benchmark(MATH500, "", "", {"test": ("math500_test.jsonl", "math500.jsonl")})
-    splits, origin = _local_rows(MATH500, known, data)
+    splits, origin = _local_rows(MATH500, known, config.data.get(MATH500))
     if splits is None:
         origin = "HuggingFaceH4/MATH-500@6e4ed1a2a79af7d8630a6b768ec859cb5af4d3be"
-    rows = _hub_rows(*origin.split("@")) if splits is None else splits["test"]
-    items = [_math_item(row) for row in rows]
-    asked = chosen(items, n, seed, key=lambda item: item.cluster)
-    settings = {
-        "graded_by": "Inspect's math()",
-        "prompt_hash": hashlib.sha256(MATH_TEMPLATE.encode()).hexdigest()[:12],
-        "data": origin,
-        "n_asked": len(asked),
-        "n_available": len(items),
-    }
+    items = [_math_item(row) for row in (_hub_rows(*origin.split("@")) if splits is None else splits["test"])]
+    asked = chosen(items, part.n, config.seed, key=lambda item: item.cluster)
     return make_task(
         MATH500,
         asked,
         math_scorer(),
-        seed=seed,
-        max_completion_tokens=max_completion_tokens,
-        greedy=greedy,
-        settings=settings,
+        config,
+        max_completion_tokens=part.max_completion_tokens or MATH_TOKENS,
+        settings={
+            "graded_by": "Inspect's math()",
+            "prompt_hash": hashlib.sha256(MATH_TEMPLATE.encode()).hexdigest()[:12],
+            "data": origin,
+            "n_asked": len(asked),
+            "n_available": len(items),
+        },
     )
 
 

@@ -6,11 +6,14 @@ can be read without the data it was made from.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from opct.data.pairs import Message, Prompt
+from opct.data.questions import SPLITS
+from opct.errors import EvaluationError, unknown
+from opct.evals.config import EvalConfig
 from opct.evals.graders.short_answer import Verdict
 
 if TYPE_CHECKING:
@@ -21,6 +24,16 @@ if TYPE_CHECKING:
     from inspect_ai.solver import Solver
 
 NAN = float("nan")
+
+
+class HasSplit(Protocol):
+    """A behaviour or a fact."""
+
+    @property
+    def split(self) -> str: ...
+
+
+Split = TypeVar("Split", bound=HasSplit)
 
 
 @dataclass(frozen=True)
@@ -161,34 +174,52 @@ def verdict_values(verdict: Verdict) -> dict[str, float | None]:
     return {key: float(verdict.verdict == name) if verdict.is_scored else None for key, name in names.items()}
 
 
+def in_split(items: Iterable[Split], split: str, what: str) -> list[Split]:
+    """The items of one split, or of `all`.
+
+    Args:
+        what: they are, for messages.
+
+    Raises:
+        EvaluationError: there is no split of that name, or nothing in it.
+    """
+    if split not in (*SPLITS, "all"):
+        raise EvaluationError(unknown("split", split, [*SPLITS, "all"]))
+    items = list(items)
+    chosen = [item for item in items if split in ("all", item.split)]
+    if not chosen:
+        raise EvaluationError(f"None of the {len(items)} {what} is in the {split} split: take another split, or all.")
+    return chosen
+
+
 def make_task(
     name: str,
     items: Sequence[EvalSample],
     scorer: Any,
+    config: EvalConfig,
     *,
-    seed: int,
     max_completion_tokens: int,
-    greedy: bool,
     settings: dict[str, Any],
     solver: Any = None,
 ) -> Task:
     """An Inspect task over items. Sampling is the policy's own (temperature 1, nothing truncated) or greedy.
 
     Args:
-        solver: instead of `answer_turns`, where nothing is generated.
+        settings: that the results tell of the task, besides those of sampling.
+        solver: instead of `answer_turns`.
     """
     from inspect_ai import Task
     from inspect_ai.dataset import MemoryDataset
     from inspect_ai.model import GenerateConfig
 
-    settings = {"seed": seed, "max_completion_tokens": max_completion_tokens, "greedy": greedy, **settings}
+    asked = {"seed": config.seed, "max_completion_tokens": max_completion_tokens, "greedy": config.greedy}
     return Task(
         name=name,
         dataset=MemoryDataset([as_sample(item) for item in items], name=name),
         solver=answer_turns() if solver is None else solver,
         scorer=scorer,
         config=GenerateConfig(
-            max_tokens=max_completion_tokens, temperature=0.0 if greedy else 1.0, top_p=1.0, seed=seed
+            max_tokens=max_completion_tokens, temperature=0.0 if config.greedy else 1.0, top_p=1.0, seed=config.seed
         ),
-        metadata=settings,
+        metadata=asked | settings,
     )

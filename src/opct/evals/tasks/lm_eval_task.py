@@ -29,6 +29,7 @@ from inspect_ai.solver import Generate, Solver, TaskState, solver
 
 from opct.data.pairs import Prompt
 from opct.errors import DataError, EvaluationError, unknown
+from opct.evals.config import EvalConfig
 from opct.evals.graders.short_answer import Verdict
 from opct.evals.tasks.common import EvalSample, as_chat, as_score, make_task, stopped_early
 
@@ -110,43 +111,38 @@ def load_tasks(
 def lm_eval_task(
     name: str,
     tasks: Sequence[Any],
+    config: EvalConfig,
     *,
+    n: int | None,
     metric: str | None,
     data: str,
-    n: int | None,
-    seed: int,
-    max_completion_tokens: int | None = None,
-    greedy: bool = True,
+    max_tokens: int | None = None,
 ) -> Task:
     """The Inspect task `name` over questions of tasks of lm-eval.
 
     Args:
+        n: at most so many questions, chosen by a hash of seed and question: fewer are a part of more.
         metric: the metric of lm-eval that results call `accuracy`; None: each keeps lm-eval's name, on the axis of
             other Inspect tasks.
         data: where the questions came from, for the settings.
-        n: at most so many questions, chosen by a hash of seed and question: fewer are a part of more.
-        max_completion_tokens: by default what lm-eval says.
-
-    Raises:
-        EvaluationError: n is below 1.
+        max_tokens: longest reply; by default what lm-eval says.
     """
     axis = AXIS if metric else OTHER_AXIS
     available = [question for task in tasks for question in _questions(task)]
     each = list({(question.task.task_name, question.id): question for question in available}.values())
-    asked = [_with_requests(question) for question in chosen(each, n, seed, key=lambda question: question.id)]
-    by_id = {_item(name, question, axis).id: question for question in asked}
+    asked = [_with_requests(question) for question in chosen(each, n, config.seed, key=lambda question: question.id)]
+    items = [_item(name, question, axis) for question in asked]
+    by_id = {item.id: question for item, question in zip(items, asked, strict=True)}
     limits = [int((task.config.generation_kwargs or {}).get("max_gen_toks", MAX_TOKENS)) for task in tasks]
-    shots = sorted({task.config.num_fewshot or 0 for task in tasks})
-    version = metadata.version("lm_eval")
+    shots = ", ".join(map(str, sorted({task.config.num_fewshot or 0 for task in tasks})))
     return make_task(
         name,
-        [_item(name, question, axis) for question in asked],
+        items,
         _scorer(by_id, metric),
-        seed=seed,
-        max_completion_tokens=max_completion_tokens or max(limits),
-        greedy=greedy,
+        config,
+        max_completion_tokens=max_tokens or max(limits),
         settings={
-            "graded_by": f"lm-eval {version}, {', '.join(map(str, shots))}-shot, {metric or 'its metrics'}",
+            "graded_by": f"lm-eval {metadata.version('lm_eval')}, {shots}-shot, {metric or 'its metrics'}",
             "data": data,
             "n_asked": len(asked),
             "n_available": len(each),
@@ -157,13 +153,7 @@ def lm_eval_task(
 
 
 def chosen(questions: Sequence[Any], n: int | None, seed: int, *, key: Any) -> list[Any]:
-    """At most `n`, ordered by a hash of seed and id, so that fewer are a part of more.
-
-    Raises:
-        EvaluationError: n is below 1.
-    """
-    if n is not None and n < 1:
-        raise EvaluationError(f"n is {n}: use at least 1, or null for all questions.")
+    """At most `n`, ordered by a hash of seed and id, so that fewer are a part of more."""
     return sorted(questions, key=lambda one: hashlib.sha256(f"{seed}/{key(one)}".encode()).hexdigest())[:n]
 
 

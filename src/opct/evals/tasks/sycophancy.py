@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from inspect_ai import Task, task
+from inspect_ai import Task
 from inspect_ai.scorer import Score, Scorer, Target, mean, scorer, stderr
 from inspect_ai.solver import TaskState
 
@@ -28,12 +28,20 @@ from opct.data.perturb.sycophancy import (
     perturbed_prompt,
     suggested_answer,
 )
-from opct.data.questions import SPLITS, Question, builtin_questions, first_items, load_questions, split_of
-from opct.data.tables import Columns
-from opct.errors import EvaluationError, unknown
+from opct.data.questions import Question, builtin_questions, first_items, load_questions
+from opct.errors import EvaluationError
+from opct.evals.config import EvalConfig
 from opct.evals.graders.short_answer import Verdict, grade_choice, grade_short
 from opct.evals.samples import CLEAN
-from opct.evals.tasks.common import EvalSample, as_score, filled_prompt, make_task, stopped_early, verdict_values
+from opct.evals.tasks.common import (
+    EvalSample,
+    as_score,
+    filled_prompt,
+    in_split,
+    make_task,
+    stopped_early,
+    verdict_values,
+)
 
 SHORT, CHOICE = "sycophancy_short", "sycophancy_choice"
 FORMATS = {SHORT: "short", CHOICE: "choice"}
@@ -41,126 +49,62 @@ SHORT_KEYS = ("is_suggested", "is_correct", "is_both")
 CHOICE_KEYS = ("is_suggested", "is_correct", "p_suggested", "p_correct", "parsed_is_suggested", "parsed_is_correct")
 
 
-@task
-def sycophancy_short(
-    split: str = "test",
-    n_questions: int | None = None,
-    families: str | Sequence[str] = "all",
-    families_per_question: int | None = 2,
-    seed: int = 0,
-    max_completion_tokens: int = 32,
-    greedy: bool = True,
-) -> Task:
-    """Sycophancy in short free-form answers, over the embedded questions of one split."""
-    questions = split_questions(split)
-    return sycophancy_task(
-        SHORT, questions, n_questions, families, families_per_question, seed, max_completion_tokens, greedy
-    )
-
-
-@task
-def sycophancy_choice(
-    split: str = "test",
-    n_questions: int | None = None,
-    families: str | Sequence[str] = "all",
-    families_per_question: int | None = 2,
-    seed: int = 0,
-    max_completion_tokens: int = 16,
-    greedy: bool = True,
-) -> Task:
-    """Sycophancy in multiple choice, over the embedded questions of one split."""
-    questions = split_questions(split)
-    return sycophancy_task(
-        CHOICE, questions, n_questions, families, families_per_question, seed, max_completion_tokens, greedy
-    )
-
-
-def sycophancy_task(
-    name: str,
-    questions: Sequence[Question],
-    n_questions: int | None = None,
-    families: str | Sequence[str] = "all",
-    families_per_question: int | None = 2,
-    seed: int = 0,
-    max_completion_tokens: int = 32,
-    greedy: bool = True,
-) -> Task:
-    """The Inspect task `name` (`sycophancy_short` or `sycophancy_choice`) over any questions; see
-    `sycophancy_items`."""
-    items = sycophancy_items(name, questions, n_questions, families, families_per_question, seed)
-    settings = {
-        "n_questions": len({item.cluster for item in items}),
-        "families": chosen_families(families, FAMILIES, AXIS),
-        "families_per_question": families_per_question,
-    }
-    grader = short_scorer() if name == SHORT else choice_scorer()
-    return make_task(
-        name, items, grader, seed=seed, max_completion_tokens=max_completion_tokens, greedy=greedy, settings=settings
-    )
-
-
-def sycophancy_items(
-    name: str,
-    questions: Sequence[Question],
-    n_questions: int | None = None,
-    families: str | Sequence[str] = "all",
-    families_per_question: int | None = 2,
-    seed: int = 0,
-) -> list[EvalSample]:
-    """One clean sample a question, and one for each of its families.
+def sycophancy_task(name: str, config: EvalConfig, questions: Sequence[Question] | None = None) -> Task:
+    """The Inspect task `sycophancy_short` or `sycophancy_choice`.
 
     Args:
-        n_questions: at most so many, chosen by seed and id alone: fewer are a part of more. None for all.
-        families: `all`, `train`, `held_out`, a name (or several with commas), or a sequence of names.
-        families_per_question: at most so many; the families take turns, each as often as the others to within one.
-            None for all of them.
-        seed: fixes the choice of questions, suggested answers, phrasings and the order of options.
+        questions: instead of those of `config.questions`.
 
     Raises:
-        EvaluationError: an unknown task, or numbers out of range.
-        DataError: an unknown family.
-        DataError: a question has no wrong answer that can be told from the right one.
+        EvaluationError: there is no split of that name, or no question in it.
+        DataError: the file is faulty, a family is unknown, or a question has no wrong answer that can be told from the
+            right one.
     """
-    if name not in FORMATS:
-        raise EvaluationError(unknown("task", name, FORMATS))
-    if n_questions is not None and n_questions < 1:
-        raise EvaluationError(f"n_questions is {n_questions}: use at least 1, or null for all.")
-    names = alternating(chosen_families(families, FAMILIES, AXIS), FAMILIES)
-    count = len(names) if families_per_question is None else min(families_per_question, len(names))
-    if count < 1:
-        raise EvaluationError(f"families_per_question is {count}: use at least 1, or null for all.")
-    chosen = first_items(questions, n_questions, seed)
+    asked = "given"
+    if questions is None:
+        questions = split_questions(config)
+        asked = f"{'builtin' if config.questions is None else Path(config.questions).name}:{config.split}"
+    items = sycophancy_items(name, questions, config)
+    return make_task(
+        name,
+        items,
+        short_scorer() if name == SHORT else choice_scorer(),
+        config,
+        max_completion_tokens=config.max_completion_tokens,
+        settings={
+            "n_questions": len({item.cluster for item in items}),
+            "families": _families(config),
+            "families_per_question": config.families_each(),
+            "questions": asked,
+        },
+    )
+
+
+def sycophancy_items(name: str, questions: Sequence[Question], config: EvalConfig) -> list[EvalSample]:
+    """One clean sample a question, and one for each of its families, which take turns."""
+    names = alternating(_families(config), FAMILIES)
+    count = min(config.families_each() or len(names), len(names))
+    chosen = first_items(questions, config.n_questions, config.seed)
     if not chosen:
         raise EvaluationError("There are no questions to evaluate on: give at least one.")
     items = []
     for i, question in enumerate(chosen):
         turns = [names[(i * count + j) % len(names)] for j in range(count)]
-        items += [_item(name, question, family, seed) for family in (CLEAN, *turns)]
+        items += [_item(name, question, family, config.seed) for family in (CLEAN, *turns)]
     return items
 
 
-def split_questions(
-    split: str, source: str | Path | None = None, columns: Columns | None = None, *, seed: int = 0
-) -> list[Question]:
-    """The questions of one split, or of `all`: the embedded ones, or those of a file.
+def _families(config: EvalConfig) -> list[str]:
+    return chosen_families(config.families_among(FAMILIES), FAMILIES, AXIS)
 
-    Args:
-        source: a question file; see `load_questions` for it and for `columns`.
-        seed: of the wrong answers that are drawn where the file has none.
 
-    Raises:
-        EvaluationError: there is no split of that name, or no question in it.
-        DataError: the file is faulty.
-    """
-    if split not in (*SPLITS, "all"):
-        raise EvaluationError(unknown("split", split, [*SPLITS, "all"]))
-    questions = builtin_questions() if source is None else load_questions(source, columns, seed=seed)
-    chosen = [question for question in questions if split in ("all", split_of(question.id))]
-    if not chosen:
-        raise EvaluationError(
-            f"None of the {len(questions)} questions of {source} is in the {split} split: take another split, or all."
-        )
-    return chosen
+def split_questions(config: EvalConfig) -> list[Question]:
+    """The questions of the config's split: the embedded ones, or those of its file."""
+    if config.questions is None:
+        questions = builtin_questions()
+    else:
+        questions = load_questions(config.questions, config.columns, seed=config.seed)
+    return in_split(questions, config.split, f"questions of {config.questions or 'opct'}")
 
 
 def _item(name: str, question: Question, family: str, seed: int) -> EvalSample:
