@@ -145,7 +145,7 @@ class DPO(Method[Preference]):
         *,
         sampler: Sampler | None = None,
     ) -> list[Preference]:
-        """The answers of `sft`, each beside an answer of the same base to `prompt`; itself, where the prompts are one."""
+        """The answers of `sft`, each beside one of the same base to `prompt` (itself on an identity pair)."""
         chosen = teacher_rollouts(teacher, pairs, config, on_done, sampler=sampler)
         first = [r for r in chosen if r.index == 0 and not r.pair.is_identity]
         apart = [RenderedPair(r.pair, r.prompt_ids, r.teacher_ids) for r in first]
