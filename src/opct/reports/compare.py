@@ -163,7 +163,7 @@ class Comparison:
     @cached_property
     def n_intervals(self) -> int:
         """Differences that have an interval."""
-        return sum(d is not None and d.low is not None for row in self.rows for d in row.differences)
+        return sum(d is not None and d.ci_low is not None for row in self.rows for d in row.differences)
 
     @property
     def n_by_chance(self) -> float:

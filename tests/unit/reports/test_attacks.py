@@ -437,9 +437,7 @@ def test_prompts_are_on_the_page_where_they_are_asked_for_and_as_text(runs, tmp_
     page = report(runs, public, attack_prompts=True).read_text(encoding="utf-8")
     assert stat.S_IMODE(public.stat().st_mode) == 0o600 != others
     assert page.index("PRIVATE. Prompts that were made") < page.index("<h1>")
-    assert (
-        "> **`report.html` holds prompts that jailbroke the model.**" in public.with_suffix(".md").read_text()
-    )
+    assert "> **`report.html` holds prompts that jailbroke the model.**" in public.with_suffix(".md").read_text()
     assert f"user: {SECRET} a e0 r1" in page
     assert "<script>alert" not in page
     assert SECRET not in (tmp_path / "report.json").read_text()
