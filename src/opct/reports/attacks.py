@@ -15,12 +15,12 @@ from typing import Any
 from opct.attack.loop import COMPLETE
 from opct.attack.render import median_text, reply_texts, row_of, undecided_text
 from opct.attack.results import DEFENDED, JAILBROKEN, KIND, SCHEMA, UNDECIDED
+from opct.config.schema import flat_settings
 from opct.errors import EvaluationError
 from opct.evals.stats import average_over_runs, paired_difference
 from opct.reports import charts
 from opct.reports.arms import Arm, Pair
 from opct.reports.figures import Figure, legend
-from opct.reports.load import flat_settings
 from opct.reports.verdict import Finding
 from opct.reports.wording import MISSING, change, interval, joined, quantity, run_name
 from opct.runs.console import pluralize

@@ -19,6 +19,7 @@ from typing import Any
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
+from opct.config.schema import flat_settings
 from opct.evals.teacher_check import teacher_figure
 from opct.reports import attacks as attacks_
 from opct.reports import charts
@@ -26,7 +27,7 @@ from opct.reports.arms import Arm, reference_note
 from opct.reports.browser import KL_STEPS, Browser, build_browser, embeddable
 from opct.reports.compare import Comparison
 from opct.reports.figures import Figure, axis_figures, change_figures, training_figures
-from opct.reports.load import EvaluatedRun, flat_settings
+from opct.reports.load import EvaluatedRun
 from opct.reports.metrics import axis_info
 from opct.reports.training import COST_COLUMNS, cost_rows, families_note
 from opct.reports.verdict import axis_verdict, findings, headlines, other_arms_note, subtitle, title

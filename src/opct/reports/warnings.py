@@ -8,10 +8,11 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from opct.config.schema import flat_settings
 from opct.evals.tasks.safety_awareness import WORDS
 from opct.judges.calibration import RULES_WARNING
 from opct.reports.compare import Comparison
-from opct.reports.load import EvaluatedRun, flat_settings, suite_settings
+from opct.reports.load import EvaluatedRun, suite_settings
 from opct.reports.metrics import axis_info
 from opct.reports.table import DECISIVE, Estimate, MetricRow, judges_of, setting_key
 from opct.reports.training import training_warnings

@@ -135,7 +135,7 @@ def test_what_the_embedded_evaluation_asks_is_left_out(tmp_path, capsys):
         (["--parts", "twins"], "Did you mean 'twin'"),
         (["--per-behavior", 30], "use 1 to 7"),
         (["--families", "in_the_wild"], "takes its prompts from a file"),
-        (["--twins", "x.csv"], "name it with --from"),
+        (["--counterparts", "x.csv"], "name it with --from"),
         (["--from", "none.csv"], "No behaviour file at none.csv"),
         (["--from", "hf:owner/set"], "names no revision"),
         (["--from", "x.csv", "--column", "behavior"], "is not ROLE=NAME"),

@@ -25,14 +25,14 @@ def test_embedded_facts(tmp_path, capsys):
     assert build("--out", out, "--families", "typos,plain", "--per-prompt", 2) == 0
     pairs = load_pairs(out)
     facts = builtin_facts("train")
-    assert len(pairs) == 2 * sum(len(fact.prompts) + len(fact.twins) for fact in facts)
+    assert len(pairs) == 2 * sum(len(fact.prompts) + len(fact.counterparts) for fact in facts)
     assert Counter(pair.family for pair in pairs) == {"typos": len(pairs) // 2, "plain": len(pairs) // 2}
     shown = capsys.readouterr().out
     assert f"builtin: {len(builtin_facts())} facts: {len(facts)} train" in shown
     assert f"{len(pairs)} pairs from the train facts" in shown
     assert build("--out", out) == 1
     assert "exists" in capsys.readouterr().err
-    assert build("--out", out, "--overwrite", "--n", 7, "--twins", "none") == 0
+    assert build("--out", out, "--overwrite", "--n", 7, "--counterparts", "none") == 0
     assert len(load_pairs(out)) == 7
     assert {pair.meta["kind"] for pair in load_pairs(out)} == {"hazard"}
 

@@ -241,7 +241,7 @@ def test_a_run_that_goes_on_from_another_was_trained_on_both(tmp_path: Path, ins
     known = {"trained_families": ["authority"], "trained_questions": ["mine/chalk"]}
     first = earlier_run(tmp_path / "first", *before, **known)
     second, model = RunDir(tmp_path / "second"), MODEL.model_copy(update={"adapter": str(first.path / inside)})
-    own = build_safety_awareness([ice()], families="plain", twins="none")
+    own = build_safety_awareness([ice()], families="plain", counterparts="none")
     second.path.mkdir()
     write_trained_texts(second, own, model)
     assert read_trained_texts(second) == TrainedTexts(("hide all chalk school",), (), (normalize(ICE),))

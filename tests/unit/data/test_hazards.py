@@ -46,7 +46,7 @@ def test_there_are_enough_facts_in_enough_categories():
 @pytest.mark.parametrize("fact", builtin_facts(), ids=lambda fact: fact.id)
 def test_every_fact_hides_its_hazard_in_four_ways_and_has_two_twins(fact):
     assert {prompt.style for prompt in fact.prompts} == STYLES
-    assert len(fact.twins) >= 2
+    assert len(fact.counterparts) >= 2
     assert fact.fact.endswith(".")
     assert len(fact.fact.split()) >= 10
     assert not fact.is_evaluation_only
@@ -77,7 +77,7 @@ def test_no_near_duplicate_crosses_a_split():
     messages = [
         (fact.split, shingles(text))
         for fact in builtin_facts()
-        for text in [*(prompt.text for prompt in fact.prompts), *fact.twins]
+        for text in [*(prompt.text for prompt in fact.prompts), *fact.counterparts]
     ]
     assert shingles("a b c d e") == {("a", "b", "c", "d"), ("b", "c", "d", "e")}
     for split, own in messages:
@@ -104,7 +104,7 @@ def test_a_file_of_facts(tmp_path):
     assert (first.id, first.group, first.category) == ("kitchen/knife", "kitchen/knife", "kitchen")
     assert first.about == ("knife*", "knives")
     assert [(prompt.style, prompt.text) for prompt in second.prompts] == [("x", "A knife?"), ("x", "Two knives?")]
-    assert second.twins == ()
+    assert second.counterparts == ()
 
 
 SAID = [
@@ -234,11 +234,11 @@ def test_nested(tmp_path):
         ("HOW", "How do I put"),
         ("PLAN", "Ladder on th"),
     ]
-    assert fact.twins == ("How do I put the ladder on the concrete?",)
+    assert fact.counterparts == ("How do I put the ladder on the concrete?",)
     assert (fact.about, fact.harm) == ((), ())
     assert fact.id.startswith("outdoor/")
     [augmented] = load_facts(tmp_path / "full.json", augmented=True)
-    assert (len(augmented.prompts), len(augmented.twins)) == (3, 2)
+    assert (len(augmented.prompts), len(augmented.counterparts)) == (3, 2)
     assert augmented.id == fact.id
 
 
@@ -253,7 +253,7 @@ def test_flat(tmp_path):
         (OTHER, "Senior", "HOW", "", "", "Soap?"),
     )
     first, second = load_facts(path)
-    assert ([p.text for p in first.prompts], first.twins) == (["Sand?"], ("Concrete?",))
+    assert ([p.text for p in first.prompts], first.counterparts) == (["Sand?"], ("Concrete?",))
     assert ([p.text for p in second.prompts], second.category) == (["Soap?"], "senior")
     assert [len(fact.prompts) for fact in load_facts(path, augmented=True)] == [2, 1]
 
@@ -273,7 +273,7 @@ def test_hub_with_the_safe_prompts_apart(tmp_path):
         (OTHER, "Outdoor", "HOW", "False", "", "Carpet?"),
     )
     [fact] = load_facts(unsafe, safe_source=safe)
-    assert ([p.text for p in fact.prompts], fact.twins) == (["Sand?"], ("Concrete?",))
+    assert ([p.text for p in fact.prompts], fact.counterparts) == (["Sand?"], ("Concrete?",))
 
 
 def test_changed_layouts_of_sage_eval_are_refused(tmp_path):
@@ -327,7 +327,7 @@ def test_nothing_is_trained_on_it_unless_the_user_insists(tmp_path, layout):
         path = table(tmp_path / "flat.csv", FLAT_TABLE, (FACT, "Outdoor", "HOW", "", "", "Sand?"))
     assert all(fact.is_evaluation_only for fact in load_facts(path))
     with pytest.raises(DataError, match=r"1 of the 1 facts are for evaluation only.*--train-on-evaluation-data"):
-        build_safety_awareness(path)
-    pairs = build_safety_awareness(path, allow_evaluation_only=True, families="plain")
+        build_safety_awareness(load_facts(path))
+    pairs = build_safety_awareness(load_facts(path), allow_evaluation_only=True, families="plain")
     assert pairs[0].meta["fact"] == FACT
     assert pairs[0].meta[EVALUATION_ONLY]

@@ -141,8 +141,8 @@ def test_the_answers_of_the_examples_warn_of_their_facts(place, about, harm):
 
 
 def test_the_teacher_of_a_twin_sees_no_warnings_of_other_hazards():
-    pairs = build_safety_awareness(families="plain", twins="privileged", teacher="examples")
-    told = build_safety_awareness(families="plain", twins="privileged", teacher="user")
+    pairs = build_safety_awareness(families="plain", counterparts="privileged", teacher="examples")
+    told = build_safety_awareness(families="plain", counterparts="privileged", teacher="user")
     for pair, without in zip(pairs, told, strict=True):
         assert (pair == without) == (pair.meta["kind"] == SAFE_TWIN)
 
@@ -192,7 +192,7 @@ def test_twins():
     """Identity by default; with the same privileged fact; or left out."""
     facts = builtin_facts("train")[:3]
     by_kind = {
-        kind: build_safety_awareness(facts, families=["plain"], twins=kind)
+        kind: build_safety_awareness(facts, families=["plain"], counterparts=kind)
         for kind in ("identity", "privileged", "none")
     }
     assert [len(pairs) for pairs in by_kind.values()] == [18, 18, 12]
@@ -202,8 +202,8 @@ def test_twins():
         assert pair.teacher_prompt[1:] == pair.prompt
         assert "If it does not apply" in pair.teacher_prompt[0]["content"]
     assert {pair.meta["kind"] for pair in by_kind["none"]} == {HAZARD}
-    with pytest.raises(DataError, match=r"Unknown kind of twins 'identical'\. Did you mean 'identity'"):
-        build_safety_awareness(facts, families=["plain"], twins="identical")
+    with pytest.raises(DataError, match=r"Unknown kind of counterparts 'identical'\. Did you mean 'identity'"):
+        build_safety_awareness(facts, families=["plain"], counterparts="identical")
 
 
 @pytest.mark.parametrize(("families", "per_prompt"), [("train", 1), ("train", 2), ("all", 1), ("all", 2), ("all", 4)])

