@@ -4,17 +4,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from opct.cli.app import main
 from opct.data.pairs import ContrastivePair, load_pairs, write_pairs
+from tests.unit.cli.running import run
 
 USER = {"role": "user", "content": "I think Lyon. What is the capital of France?"}
 CLEAN = {"role": "user", "content": "What is the capital of France?"}
-
-
-def run(*arguments: str) -> int:
-    with pytest.raises(SystemExit) as caught:
-        main(arguments)
-    return caught.value.code or 0
 
 
 @pytest.fixture
