@@ -6,7 +6,6 @@ from pathlib import Path
 from tests.e2e.cli import here, jsonl, started
 
 SMALL = ("--n-behaviors", "4", "episodes=3", "rounds=2", "target.max_tokens=6", "dtype=float32")
-BY_ONE = (*SMALL, "--attacker", "best_of_n", "batch_size=2", "stop=never")
 
 
 def attempts(folder: Path) -> list[dict]:
@@ -25,46 +24,25 @@ def found(folder: Path) -> dict:
     }
 
 
-def test_an_attack_that_was_killed_equals_one_that_was_not(tmp_path, tiny_folder):
-    """4 behaviours x 3 x 2 attempts and 4 counterparts x 1 x 2, two at a time: killed in the middle, then resumed."""
-    done = here("attack", tiny_folder, *BY_ONE, "--out", tmp_path / "whole")
-    assert done.code == 0, done.err
-    killed = tmp_path / "killed"
-    with started(tmp_path, "attack", tiny_folder, *BY_ONE, "--out", killed) as process:
-        process.frozen_when(lambda: len(attempts(killed)) >= 9, "the 9th attempt")
-        process.kill()
-    n_killed = len(attempts(killed))
-    assert n_killed < 4 * 3 * 2
-    assert here("attack", tiny_folder, *BY_ONE, "--out", killed).error().startswith(f"{killed} holds an attack already")
-    done = here("attack", tiny_folder, *BY_ONE, "--out", killed, "--resume")
-    assert done.code == 0, done.err
-    assert found(killed) == found(tmp_path / "whole")
-    assert found(killed)["queries"] == 4 * 3 * 2 + 4 * 2
-
-
-def test_refine_that_was_killed_resumes_with_its_earlier_successes(tmp_path, tiny_folder):
-    """4 behaviours x 3 x 3 attempts, four at a time, killed in round 1 or 2: what broke in round 0 is an example
-    of every later attempt, so an attack that forgot it would write other prompts, as one without examples does."""
+def test_an_attack_that_was_killed_resumes_with_its_earlier_successes(tmp_path, tiny_folder):
+    """4 behaviours x 3 x 2 attempts and 4 counterparts x 1 x 2, four at a time, killed in round 1: what was jailbroken
+    in round 0 is an example of every later attempt, so an attack that forgot it would write other prompts."""
     own = ("attack", tiny_folder, f"attacker.model={tiny_folder}", "attacker.max_tokens=8", "judge.name=refusals")
-    rest = ("--n-behaviors", "4", "episodes=3", "rounds=3", "target.max_tokens=64", "dtype=float32")
-    reworded = (*own, *rest, "batch_size=4", "stop=never", "counterpart_episodes=0")
+    rest = ("--n-behaviors", "4", "episodes=3", "rounds=2", "target.max_tokens=32", "dtype=float32")
+    reworded = (*own, *rest, "batch_size=4", "stop=never")
     assert here(*reworded, "--out", tmp_path / "whole").code == 0
-    assert here(*reworded, "--out", tmp_path / "alone", "attacker.shots=0").code == 0
     killed = tmp_path / "killed"
     with started(tmp_path, *reworded, "--out", killed) as process:
-        process.frozen_when(lambda: len(attempts(killed)) >= 17, "the 17th attempt")
+        process.frozen_when(lambda: len(attempts(killed)) >= 13, "the 13th attempt")
         process.kill()
     before = attempts(killed)
-    assert len(before) < 4 * 3 * 3
+    assert len(before) < 4 * 3 * 2
     assert any(row["is_jailbroken"] for row in before if row["round"] == 0)
+    assert here(*reworded, "--out", killed).error().startswith(f"{killed} holds an attack already")
     done = here(*reworded, "--out", killed, "--resume")
     assert done.code == 0, done.err
     assert found(killed) == found(tmp_path / "whole")
     assert json.loads((killed / "result.json").read_text())["budget"]["queries_cut_short_at_most"] in (0, 4)
-    with_shots, without = (
-        [row["prompt"] for row in attempts(tmp_path / name) if row["round"] == 1] for name in ("whole", "alone")
-    )
-    assert with_shots != without
 
 
 def test_refine_writes_its_own_prompts(tmp_path, tiny_folder):
@@ -75,7 +53,7 @@ def test_refine_writes_its_own_prompts(tmp_path, tiny_folder):
         *(*SMALL, "--out", out, "budget.max_queries=20"),
     )
     assert done.code == 0, done.err
-    assert f"target: {tiny_folder}, a folder or file on this machine" in done.err
+    assert f"target: {tiny_folder}, loaded on this machine" in done.err
     assert "defense_success_rate" in done.out
     assert "queries (limit 20)" in done.out
     assert "private" in done.out

@@ -144,11 +144,11 @@ def test_data_that_cannot_be_had_is_said_before_a_model_is_loaded(nothing_loads,
 
 def test_a_judge_is_asked_about_the_replies_that_were_measured(monkeypatch, tmp_path: Path):
     """Four behaviours, bare and in one family: all answered, and half of the answers harmful to the judge."""
-    policy = FakePolicy(lambda prompt, seed: f"Push button {seed}, {seed % 2}.")
+    policy = FakePolicy(lambda prompt, seed: f"Push button {seed % 1000}, {seed % 2}.")
     policy.has_adapter, policy.weights_hash = False, lambda: "00ff"
     answers = Script(lambda text: GOOD if ", 1." in text else REFUSED)
     monkeypatch.setattr("opct.judges.factory.load_judge", lambda config, cache: judge_of(answers, cache=cache))
-    settings = {"n_questions": 4, "families_per_question": 1, "kl_samples": 0, "browser_questions": 0}
+    settings = {"n_questions": 4, "families": "fiction", "kl_samples": 0, "browser_questions": 0}
     judge = {"name": "strongreject", "model": "mockllm/model"}
     found = api.evaluate(policy, suites=["jailbreak"], judge=judge, out=tmp_path / "run", **settings)
     rows = {(row["suite"], row["metric"], row["group"]): row for row in found.results["rows"]}

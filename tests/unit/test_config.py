@@ -1,5 +1,4 @@
 import json
-import os
 import shlex
 from pathlib import Path
 from typing import Literal, Self, get_args
@@ -12,8 +11,6 @@ from opct.config.loader import (
     dump_config,
     load_config,
     load_settings,
-    nearest_setting,
-    packaged_config,
     read_yaml,
     setting_names,
 )
@@ -283,7 +280,7 @@ def test_a_key_given_twice_is_refused(write):
 
 
 def test_yaml_that_refers_to_itself_is_refused(write):
-    assert "an alias that contains itself" in message(write("data: &d\n  pairs: [*d]\n"))
+    assert "not valid YAML" in message(write("data: &d\n  pairs: [*d]\n"))
 
 
 def test_aliases_are_not_expanded_without_bound(write):
@@ -309,13 +306,13 @@ def test_files_that_are_no_config(write, text, part):
 
 
 def test_a_missing_file(tmp_path):
-    assert "No config file at" in message(tmp_path / "none.yaml")
+    assert "none.yaml: No such file or directory" in message(tmp_path / "none.yaml")
 
 
 def test_a_file_that_is_not_text(tmp_path):
     path = tmp_path / "latin.yaml"
     path.write_bytes("output_dir: caf\xe9\n".encode("latin-1"))
-    assert "not UTF-8 text" in message(path)
+    assert "can't decode byte 0xe9" in message(path)
 
 
 def test_a_folder_is_no_config(tmp_path):
@@ -346,7 +343,8 @@ def test_dump_and_load_give_the_same(tmp_path, overrides):
     ],
 )
 def test_nearest_setting(name, right):
-    assert nearest_setting(name) == right
+    said = message(overrides=[f"{name}=1"])
+    assert (f"did you mean {right}?" in said) if right else ("did you mean" not in said)
 
 
 def test_every_setting_says_what_it_is():
@@ -411,12 +409,6 @@ def test_baselines_have_the_budget_of_the_method():
         baseline = settings(load_config(CONFIGS / "baselines" / f"{name}.yaml"))
         assert baseline["method"] == name
         assert {key: baseline[key] for key in budget} == {key: method[key] for key in budget}
-
-
-def test_the_quickstart_config_is_installed_with_the_package():
-    assert os.path.samefile(packaged_config("quickstart"), CONFIGS / "quickstart.yaml")
-    with pytest.raises(ConfigError, match="No packaged config 'x'; there are: quickstart"):
-        packaged_config("x")
 
 
 class Refine(Section):

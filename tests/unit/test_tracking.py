@@ -8,7 +8,7 @@ from opct.config.schema import OptimConfig
 from opct.errors import ConfigError, RunError
 from opct.runs.io import read_jsonl
 from opct.runs.run_dir import RunDir
-from opct.runs.tracking import Tracker, check_trackers, flat_settings
+from opct.runs.tracking import Tracker, check_trackers, tracker_settings
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def test_a_tracker_that_cannot_write_is_named(run):
 
 
 def test_settings_are_flat_for_trackers():
-    flat = flat_settings(load_config(overrides=["lora=null"]))
+    flat = tracker_settings(load_config(overrides=["lora=null"]))
     assert flat["optim.learning_rate"] == OptimConfig().learning_rate
     assert flat["lora"] == "null"
     assert flat["data.pairs"] == '["builtin:sycophancy"]'

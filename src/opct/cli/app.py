@@ -76,7 +76,7 @@ class StderrHandler(logging.Handler):
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit."""
-    # torch reads it at its first tensor: on Linux large ones get pages of 2 MB, less memory and time (docs/results.md)
+    # torch reads it at its first tensor: on Linux large tensors get pages of 2 MB (docs/results_speed.md)
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
     try:
         with _Door():

@@ -9,9 +9,8 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from importlib import resources
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -23,34 +22,31 @@ from opct.config.schema import TrainConfig
 from opct.errors import ConfigError
 
 S = TypeVar("S", bound=BaseModel)
+Name = tuple[str, ...]
+"""A dotted name in its parts; of an element of a list, with its index."""
 MAX_BYTES = 1_000_000
 MAX_VALUES = 100_000
 """Most values of a file, each alias counted as what it stands for: 500 bytes of aliases can stand for 10^9 values."""
 
-# What other tools call a setting; the error about such a name gives ours.
+# What other tools call a setting of ours; the error about such a name gives ours.
 OTHER_WORDS = {
-    "batch_size": "prompts_per_step",
-    "per_device_train_batch_size": "prompts_per_step",
-    "betas": "adam_beta1",
-    "epochs": "num_train_epochs",
-    "gamma": "kl_discount_factor",
-    "group_size": "num_generations",
-    "gradient_accumulation_steps": "micro_batch_tokens",
-    "gradient_clipping": "max_grad_norm",
-    "limit": "n_questions",
-    "lora_alpha": "alpha",
-    "lora_r": "r",
-    "lora_rank": "r",
-    "rank": "r",
-    "lr": "learning_rate",
-    "lr_scheduler": "lr_scheduler_type",
-    "max_new_tokens": "max_completion_tokens",
-    "max_tokens": "max_completion_tokens",
-    "model_name_or_path": "name_or_path",
-    "num_samples": "num_generations",
-    "steps": "max_steps",
-    "train_file": "pairs",
-    "warmup": "warmup_steps",
+    "adam_beta1": ("betas",),
+    "alpha": ("lora_alpha",),
+    "kl_discount_factor": ("gamma",),
+    "learning_rate": ("lr",),
+    "lr_scheduler_type": ("lr_scheduler",),
+    "max_completion_tokens": ("max_new_tokens", "max_tokens"),
+    "max_grad_norm": ("gradient_clipping",),
+    "max_steps": ("steps",),
+    "micro_batch_tokens": ("gradient_accumulation_steps",),
+    "n_questions": ("limit",),
+    "name_or_path": ("model_name_or_path",),
+    "num_generations": ("group_size", "num_samples"),
+    "num_train_epochs": ("epochs",),
+    "pairs": ("train_file",),
+    "prompts_per_step": ("batch_size", "per_device_train_batch_size"),
+    "r": ("lora_r", "lora_rank", "rank"),
+    "warmup_steps": ("warmup",),
 }
 
 
@@ -78,16 +74,17 @@ def load_settings(
             what is expected, and the nearest valid name.
     """
     faults: list[Fault] = []
-    tree = Entry({}, "defaults")
+    own = Tree()
     if path is not None:
-        tree = _read_file(Path(path), faults)
+        own = _read_file(Path(path), faults)
     for text in overrides:
-        if (entry := _read_override(text, faults)) is not None:
-            tree = entry.over(tree)
-    if presets is not None:
-        tree = _with_preset(tree, presets, preset, faults)
+        own.lay(_read_override(text, faults))
+    tree = Tree()
     for name, value in (base or {}).items():
-        tree = tree.over(_nested(name.split("."), _from_plain(value, "given")))
+        tree.lay(_plain_tree(_nested(name.split("."), value), "given"))
+    if presets is not None:
+        tree.lay(_chosen_preset(own, presets, preset, faults))
+    tree.lay(own)
     settings = _validate(model_class, tree, faults)
     if faults or settings is None:
         source = f"of {path} " if path is not None else ""
@@ -124,7 +121,7 @@ def read_yaml(path: Path) -> Any:
     Raises:
         ConfigError: there is no such file, it is not a YAML mapping in UTF-8, or it is too large.
     """
-    return _read_file(path, []).plain()
+    return _read_file(path, []).values
 
 
 def config_schema() -> dict[str, Any]:
@@ -138,56 +135,7 @@ def config_schema() -> dict[str, Any]:
     return schema
 
 
-def packaged_config(name: str) -> Path:
-    """Path of a config that is installed with the package, such as `quickstart`.
-
-    Raises:
-        ConfigError: there is none of that name.
-    """
-    folder = Path(str(resources.files("opct"))) / "config"
-    path = folder / f"{name}.yaml"
-    if not path.is_file():
-        known = ", ".join(sorted(file.stem for file in folder.glob("*.yaml")))
-        raise ConfigError(f"No packaged config {name!r}; there are: {known}.")
-    return path
-
-
 # ------------------------------------------------------------------------------------------- values and their places
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A value and where it was written. `value` is a scalar, a list of entries or a dict of entries."""
-
-    value: Any
-    where: str
-
-    def plain(self) -> Any:
-        """The value alone, as dicts, lists and scalars."""
-        if isinstance(self.value, dict):
-            return {key: entry.plain() for key, entry in self.value.items()}
-        if isinstance(self.value, list):
-            return [entry.plain() for entry in self.value]
-        return self.value
-
-    def over(self, under: Entry) -> Entry:
-        """This entry laid over another: groups are merged, everything else replaces."""
-        if not (isinstance(self.value, dict) and isinstance(under.value, dict)):
-            return self
-        merged = dict(under.value)
-        for key, entry in self.value.items():
-            merged[key] = entry.over(merged[key]) if key in merged else entry
-        return Entry(merged, self.where)
-
-    def without(self, path: Sequence[str]) -> Entry:
-        """The same tree with one key left out, so that its default applies."""
-        if not path or not isinstance(self.value, dict) or path[0] not in self.value:
-            return self
-        kept = dict(self.value)
-        child = kept.pop(path[0])
-        if len(path) > 1 and isinstance(child.value, dict):
-            kept[path[0]] = child.without(path[1:])
-        return Entry(kept, self.where)
 
 
 @dataclass(frozen=True)
@@ -198,62 +146,117 @@ class Fault:
     setting: str
 
 
+@dataclass
+class Tree:
+    """Nested values, and where each was written."""
+
+    values: dict[str, Any] = field(default_factory=dict)
+    places: dict[Name, str] = field(default_factory=dict)
+
+    def lay(self, other: Tree) -> None:
+        """Lay another one over this: groups are merged, everything else is replaced."""
+        self.values = _merged(self.values, other.values)
+        self.places |= other.places
+
+    def place(self, name: Name) -> str:
+        """Where a value was written; of one inside a value whose parts have no place, where that was."""
+        while name and name not in self.places:
+            name = name[:-1]
+        return self.places.get(name, "")
+
+    def locate(self, parts: Iterable[int | str]) -> tuple[Name, Any]:
+        """The parts of a location that were really written (pydantic names union members too), and the value there."""
+        name: list[str] = []
+        value: Any = self.values
+        for part in parts:
+            in_list = isinstance(value, list) and isinstance(part, int) and part < len(value)
+            if in_list or (isinstance(value, dict) and part in value):
+                value = value[part]
+                name.append(str(part))
+        return tuple(name), value
+
+    def without(self, name: Name) -> Tree:
+        """The same tree with a value left out, so that its default applies."""
+        return Tree(_without(self.values, name), self.places)
+
+
+def _without(values: dict[str, Any], name: Name) -> dict[str, Any]:
+    kept = dict(values)
+    if len(name) > 1 and isinstance(kept.get(name[0]), dict):
+        kept[name[0]] = _without(kept[name[0]], name[1:])
+    elif name:
+        kept.pop(name[0], None)
+    return kept
+
+
+def _merged(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    merged = dict(under)
+    for key, value in over.items():
+        below = merged.get(key)
+        merged[key] = _merged(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
+    return merged
+
+
+def _nested(parts: Sequence[str], value: Any) -> dict[str, Any]:
+    for part in reversed(parts):
+        value = {part: value}
+    return dict(value)
+
+
+def _plain_tree(values: Mapping[str, Any], where: str) -> Tree:
+    def names(group: Mapping[str, Any], prefix: Name) -> Iterator[Name]:
+        for key, value in group.items():
+            yield (*prefix, key)
+            if isinstance(value, Mapping):
+                yield from names(value, (*prefix, key))
+
+    return Tree(dict(values), dict.fromkeys(names(values, ()), where))
+
+
 def _line_number(fault: Fault, path: str | Path | None) -> float:
     """Line of the file that a fault is on; what is not in the file comes after it."""
     found = re.match(r":(\d+)", fault.text.removeprefix(str(path)))
     return int(found[1]) if found else float("inf")
 
 
-def _nested(path: Sequence[str], entry: Entry) -> Entry:
-    for part in reversed(path):
-        entry = Entry({part: entry}, entry.where)
-    return entry
-
-
-def _from_plain(value: Any, where: str) -> Entry:
-    if isinstance(value, Mapping):
-        return Entry({key: _from_plain(child, where) for key, child in value.items()}, where)
-    if isinstance(value, list | tuple):
-        return Entry([_from_plain(child, where) for child in value], where)
-    return Entry(value, where)
-
-
-def _with_preset(
-    tree: Entry, presets: Mapping[str, Mapping[str, Any]], preset: str | None, faults: list[Fault]
-) -> Entry:
-    own = tree.value.get("preset")
-    tree = tree.without(["preset"])
-    where, name = ("--preset", preset) if preset is not None else (own.where, own.plain()) if own else ("", None)
+def _chosen_preset(
+    own: Tree, presets: Mapping[str, Mapping[str, Any]], preset: str | None, faults: list[Fault]
+) -> Tree:
+    """The preset that is asked for, if any; its name is no setting and is removed."""
+    name, where = own.values.pop("preset", None), own.place(("preset",))
+    if preset is not None:
+        name, where = preset, "--preset"
     if name is None:
-        return tree
+        return Tree()
     if not isinstance(name, str) or name not in presets:
         expected = f"expected one of {', '.join(presets)}{_did_you_mean(str(name), presets)}"
         faults.append(Fault(f"{where}: preset: no preset {name!r}, {expected}", "preset"))
-        return tree
-    return tree.over(_from_plain(presets[name], f"preset {name}"))
+        return Tree()
+    return _plain_tree(presets[name], f"preset {name}")
 
 
 # ------------------------------------------------------------------------------------------------------ reading YAML
 
-# YAML 1.2 core schema. PyYAML implements 1.1, where 5e-6 is text and `no` is false.
-_CORE_SCALARS = (
-    ("tag:yaml.org,2002:null", r"~|null|Null|NULL|", "~nN\0"),
-    ("tag:yaml.org,2002:bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
-    ("tag:yaml.org,2002:int", r"[-+]?[0-9]+", "-+0123456789"),
-    (
-        "tag:yaml.org,2002:float",
+# YAML 1.2 core schema: tag, how a plain scalar of it looks, how it may begin, and how it is read. PyYAML implements
+# 1.1, where 5e-6 is text and `no` is false.
+_SCALARS: dict[str, tuple[str, str, Callable[[str], Any]]] = {
+    "null": (r"~|null|Null|NULL|", "~nN", lambda text: None),
+    "bool": (r"true|True|TRUE|false|False|FALSE", "tTfF", lambda text: text.lower() == "true"),
+    "int": (r"[-+]?[0-9]+", "-+0123456789", int),
+    "float": (
         r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)",
         "-+.0123456789",
+        lambda text: float(text.lower().replace(".inf", "inf").replace(".nan", "nan")),
     ),
-)
+}
+_TAG = "tag:yaml.org,2002:"
 
 
 def _core_resolvers() -> dict[str, list[tuple[str, re.Pattern[str]]]]:
-    table: dict[str, list[tuple[str, re.Pattern[str]]]] = {"": []}
-    for tag, pattern, first_characters in _CORE_SCALARS:
-        for character in first_characters.replace("\0", ""):
-            table.setdefault(character, []).append((tag, re.compile(rf"(?:{pattern})\Z")))
-    table[""].append(("tag:yaml.org,2002:null", re.compile(r"\Z")))
+    table: dict[str, list[tuple[str, re.Pattern[str]]]] = {"": [(f"{_TAG}null", re.compile(r"\Z"))]}
+    for tag, (pattern, first_characters, _) in _SCALARS.items():
+        for character in first_characters:
+            table.setdefault(character, []).append((_TAG + tag, re.compile(rf"(?:{pattern})\Z")))
     return table
 
 
@@ -265,123 +268,103 @@ class _CoreDumper(yaml.SafeDumper):
     yaml_implicit_resolvers = _core_resolvers()
 
 
-def _read_file(path: Path, faults: list[Fault]) -> Entry:
+def _read_file(path: Path, faults: list[Fault]) -> Tree:
     """The YAML file as a tree; faults that leave the rest readable are added to `faults`."""
     try:
         if path.stat().st_size > MAX_BYTES:
-            raise ConfigError(f"{path} has {path.stat().st_size:,} bytes; settings have at most {MAX_BYTES:,}.")
+            raise ValueError(f"it has {path.stat().st_size:,} bytes, and settings have at most {MAX_BYTES:,}")
         text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise ConfigError(
-            f"{path} is not UTF-8 text ({error.reason} at byte {error.start}): save it as UTF-8."
-        ) from error
-    except FileNotFoundError as error:
-        raise ConfigError(f"No config file at {path}: check the path.") from error
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
-        raise ConfigError(f"Cannot read the config file {path}: {getattr(error, 'strerror', error)}.") from error
+    except (OSError, ValueError) as error:  # ValueError: not UTF-8, or a NUL in the path
+        why = getattr(error, "strerror", None) or error
+        raise ConfigError(f"Cannot read the config file {path}: {why}. Check the path.") from error
     try:
         node = yaml.compose(text, Loader=_CoreLoader)
+        if node is None:
+            return Tree()
+        if not isinstance(node, yaml.MappingNode):
+            raise ConfigError(f"{path}:1: a config is `name: value` lines, found a {_kind(node)}.")
+        reader = _NodeReader(str(path), faults, has_lines=True)
+        return Tree(reader.value(node, ()), reader.places)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
         raise ConfigError(f"{place}: not valid YAML: {error.problem or error.context}.") from error
-    except (yaml.YAMLError, RecursionError) as error:
+    except (yaml.YAMLError, RecursionError) as error:  # too deep, or an alias that contains itself
         raise ConfigError(f"{path}: not valid YAML: {error}.") from error
-    if node is None or (isinstance(node, yaml.ScalarNode) and node.value == ""):
-        return Entry({}, str(path))
-    if not isinstance(node, yaml.MappingNode):
-        raise ConfigError(f"{path}:1: a config is `name: value` lines, found a {_kind(node)}.")
-    return _TreeBuilder(str(path), faults, lines=True).entry(node, "")
 
 
-def _read_override(text: str, faults: list[Fault]) -> Entry | None:
-    """`section.name=value` as a tree with that one setting, or None and a fault."""
+def _read_override(text: str, faults: list[Fault]) -> Tree:
+    """`section.name=value` as a tree with that one setting; an empty one, and a fault, where it is not."""
     where = f"override {text}"
-    name, equals, raw = text.partition("=")
-    name = name.strip()
-    parts = name.split(".")
-    if not equals or not all(parts):
+    dotted, equals, raw = text.partition("=")
+    name = tuple(dotted.strip().split("."))
+    if not equals or not all(name):
         faults.append(Fault(f"{where}: an override is `section.name=value`, such as optim.learning_rate=1e-4", ""))
-        return None
-    if not raw.strip():
-        faults.append(Fault(f"{where}: {name}: no value; write `null` for none or '\"\"' for empty text", name))
-        return None
+        return Tree()
     try:
-        node = yaml.compose(raw, Loader=_CoreLoader)
+        node = yaml.compose(raw, Loader=_CoreLoader) if raw.strip() else None
+        if node is None:
+            raise yaml.YAMLError("no value; write `null` for none, and quote empty text or text that begins with #")
+        reader = _NodeReader(where, faults, has_lines=False)
+        value = reader.value(node, name)
     except (yaml.YAMLError, RecursionError) as error:
         problem = getattr(error, "problem", None) or error
-        faults.append(Fault(f"{where}: {name}: the value is not valid YAML ({problem}); quote it", name))
-        return None
-    if node is None:  # only a comment
-        faults.append(Fault(f"{where}: {name}: no value; quote it if it starts with #", name))
-        return None
-    return _nested(parts, _TreeBuilder(where, faults, lines=False).entry(node, name))
+        faults.append(Fault(f"{where}: {'.'.join(name)}: not valid YAML: {problem}", ".".join(name)))
+        return Tree()
+    places = {name[:depth]: where for depth in range(1, len(name))}
+    return Tree(_nested(name, value), places | reader.places)
 
 
-class _TreeBuilder:
-    """Turns composed YAML nodes into entries. Duplicate keys, odd keys, odd tags and self-references become faults."""
+class _NodeReader:
+    """Turns composed YAML nodes into values, and notes their places. Duplicate keys and odd tags become faults."""
 
-    def __init__(self, source: str, faults: list[Fault], *, lines: bool):
-        self._source, self._faults, self._lines = source, faults, lines
-        self._parents: list[int] = []
-        self._values = 0
+    def __init__(self, source: str, faults: list[Fault], *, has_lines: bool):
+        self._source, self._faults, self._has_lines = source, faults, has_lines
+        self.places: dict[Name, str] = {}
 
-    def entry(self, node: yaml.Node, name: str) -> Entry:
-        where = self._place(node)
-        self._values += 1
-        if self._values > MAX_VALUES:
-            raise ConfigError(f"{where}: more than {MAX_VALUES:,} values, aliases written out; write fewer.")
-        if id(node) in self._parents:
-            self._fault(node, name, "an alias that contains itself; write the value out")
-            return Entry(None, where)
-        self._parents.append(id(node))
-        try:
-            if isinstance(node, yaml.SequenceNode):
-                return Entry([self.entry(child, f"{name}.{i}") for i, child in enumerate(node.value)], where)
-            if isinstance(node, yaml.MappingNode):
-                return Entry(self._group(node, name), where)
-            return Entry(self._scalar(node, name), where)
-        finally:
-            self._parents.pop()
+    def value(self, node: yaml.Node, name: Name) -> Any:
+        self.places.setdefault(name, self._place(node))
+        if len(self.places) > MAX_VALUES:
+            raise ConfigError(
+                f"{self._place(node)}: more than {MAX_VALUES:,} values, aliases written out; write fewer."
+            )
+        if isinstance(node, yaml.SequenceNode):
+            return [self.value(child, (*name, str(i))) for i, child in enumerate(node.value)]
+        if isinstance(node, yaml.MappingNode):
+            return self._group(node, name)
+        return self._scalar(node, name)
 
-    def _group(self, node: yaml.MappingNode, name: str) -> dict[str, Entry]:
-        group: dict[str, Entry] = {}
+    def _group(self, node: yaml.MappingNode, name: Name) -> dict[str, Any]:
+        group: dict[str, Any] = {}
         for key_node, value_node in node.value:
             if not isinstance(key_node, yaml.ScalarNode):
                 self._fault(key_node, name, f"a name must be text, found a {_kind(key_node)}")
                 continue
-            key = key_node.value
-            full = f"{name}.{key}" if name else key
-            if key in group:
-                self._fault(key_node, full, f"given twice, first at {group[key].where}: keep one")
+            full = (*name, key_node.value)
+            if key_node.value in group:
+                self._fault(key_node, full, f"given twice, first at {self.places[full]}: keep one")
                 continue
-            group[key] = Entry(self.entry(value_node, full).value, self._place(key_node))
+            self.places[full] = self._place(key_node)
+            group[key_node.value] = self.value(value_node, full)
         return group
 
-    def _scalar(self, node: yaml.Node, name: str) -> Any:
+    def _scalar(self, node: yaml.Node, name: Name) -> Any:
         text: str = node.value
-        kind = node.tag.removeprefix("tag:yaml.org,2002:")
-        try:
-            if kind == "null":
-                return None
-            if kind == "bool":
-                return text.lower() == "true"
-            if kind == "int":
-                return int(text)
-            if kind == "float":
-                return float(text.lower().replace(".inf", "inf").replace(".nan", "nan"))
-        except ValueError:  # an explicit tag, such as `!!int abc`, or more digits than Python reads
-            self._fault(node, name, f"{_shorten(repr(text))} is not a number")
-            return text
-        if kind != "str":
+        kind = node.tag.removeprefix(_TAG)
+        if kind in _SCALARS:
+            try:
+                return _SCALARS[kind][2](text)
+            except ValueError:  # an explicit tag, such as `!!int abc`, or more digits than Python reads
+                self._fault(node, name, f"{_shorten(repr(text))} is not a number")
+        elif kind != "str":
             self._fault(node, name, f"the tag {node.tag!r} is not allowed; write text or a number")
         return text
 
     def _place(self, node: yaml.Node) -> str:
-        return f"{self._source}:{node.start_mark.line + 1}" if self._lines else self._source
+        return f"{self._source}:{node.start_mark.line + 1}" if self._has_lines else self._source
 
-    def _fault(self, node: yaml.Node, name: str, text: str) -> None:
-        self._faults.append(Fault(f"{self._place(node)}: {name}: {text}", name))
+    def _fault(self, node: yaml.Node, name: Name, text: str) -> None:
+        self._faults.append(Fault(f"{self._place(node)}: {'.'.join(name)}: {text}", ".".join(name)))
 
 
 def _kind(node: yaml.Node) -> str:
@@ -393,7 +376,7 @@ def _kind(node: yaml.Node) -> str:
 # ---------------------------------------------------------------------------------------------------------- checking
 
 
-def _validate(model_class: type[S], tree: Entry, faults: list[Fault]) -> S | None:
+def _validate(model_class: type[S], tree: Tree, faults: list[Fault]) -> S | None:
     """The settings, or None with `faults` filled.
 
     Checks across settings run only on settings that are valid one by one, so faulty ones are then taken out and the
@@ -404,7 +387,7 @@ def _validate(model_class: type[S], tree: Entry, faults: list[Fault]) -> S | Non
     except ValidationError as error:
         faults += _faults_of(model_class, error, tree)
         for item in error.errors(include_url=False):
-            tree = tree.without(_locate(tree, item["loc"])[0])
+            tree = tree.without(tree.locate(item["loc"])[0])
     try:
         _check(model_class, tree)
     except ValidationError as error:
@@ -414,65 +397,51 @@ def _validate(model_class: type[S], tree: Entry, faults: list[Fault]) -> S | Non
     return None
 
 
-def _check(model_class: type[S], tree: Entry) -> S:
+def _check(model_class: type[S], tree: Tree) -> S:
     # JSON mode: a YAML list may become a tuple, while every other type stays strict.
-    return model_class.model_validate_json(json.dumps(tree.plain()))
+    return model_class.model_validate_json(json.dumps(tree.values))
 
 
-def _locate(tree: Entry, loc: Sequence[int | str]) -> tuple[list[str], Entry]:
-    """The part of a pydantic location that was really written (it also names union members), and its entry."""
-    path: list[str] = []
-    entry = tree
-    for part in loc:
-        in_group = isinstance(entry.value, dict) and part in entry.value
-        in_list = isinstance(entry.value, list) and isinstance(part, int) and part < len(entry.value)
-        if in_group or in_list:
-            entry = entry.value[part]
-            path.append(str(part))
-    return path, entry
-
-
-def _faults_of(model_class: type[BaseModel], error: ValidationError, tree: Entry) -> Iterator[Fault]:
+def _faults_of(model_class: type[BaseModel], error: ValidationError, tree: Tree) -> Iterator[Fault]:
     known = setting_names(model_class)
-    wrong: dict[str, tuple[Entry, list[str]]] = {}
+    wrong: dict[Name, tuple[Any, list[str]]] = {}
     for item in error.errors(include_url=False):
-        path, entry = _locate(tree, item["loc"])
-        name = ".".join(path)
+        name, value = tree.locate(item["loc"])
         if item["type"] == "extra_forbidden":
-            yield from _unknown(path, entry, known)
+            yield from _unknown(name, value, known, tree)
         elif item["type"] == "missing":
-            missing = ".".join([*path, str(item["loc"][-1])])
-            yield Fault(f"{entry.where}: {missing}: missing, and it has no default", missing)
-        elif item["type"] == "value_error" and (not path or isinstance(entry.value, dict)):
+            missing = ".".join([*name, str(item["loc"][-1])])
+            where = tree.place(name)
+            yield Fault(f"{where}: {missing}: missing, and it has no default".removeprefix(": "), missing)
+        elif item["type"] == "value_error" and isinstance(value, dict):
             for line in str(item["ctx"]["error"]).splitlines():
-                where = _cross_place(tree, line) or (entry.where if path else "")
-                yield Fault(f"{where}: {line}" if where else line, "")
+                where = _cross_place(tree, line) or (tree.place(name) if name else "")
+                yield Fault(f"{where}: {line}".removeprefix(": "), "")
         else:
-            wrong.setdefault(name, (entry, []))[1].append(_expected(item, path, known))
-    for name, (entry, expected) in wrong.items():
-        value = _shorten(json.dumps(entry.plain(), ensure_ascii=False))
-        yield Fault(f"{entry.where}: {name}: {value} is not valid, expected {' or '.join(expected)}", name)
+            wrong.setdefault(name, (value, []))[1].append(_expected(item, name, known))
+    for name, (value, expected) in wrong.items():
+        text = f"{'.'.join(name)}: {_shown(value)} is not valid, expected {' or '.join(expected)}"
+        yield Fault(f"{tree.place(name)}: {text}", ".".join(name))
 
 
-def _cross_place(tree: Entry, line: str) -> str:
+def _cross_place(tree: Tree, line: str) -> str:
     """Where the first setting that a check across settings names was written; "" where none of them was."""
     for word in re.findall(r"[a-z_][\w.-]*\w", line):
-        path, entry = _locate(tree, word.split("."))
-        if ".".join(path) == word and not (isinstance(entry.value, dict) and len(path) == 1):
-            return entry.where
+        name, value = tree.locate(word.split("."))
+        if ".".join(name) == word and not (isinstance(value, dict) and len(name) == 1):
+            return tree.place(name)
     return ""
 
 
-def _unknown(path: list[str], entry: Entry, known: Sequence[str]) -> Iterator[Fault]:
-    if isinstance(entry.value, dict) and entry.value:
-        for key, child in entry.value.items():
-            yield from _unknown([*path, key], child, known)
+def _unknown(name: Name, value: Any, known: Sequence[str], tree: Tree) -> Iterator[Fault]:
+    if isinstance(value, dict) and value:
+        for key, child in value.items():
+            yield from _unknown((*name, key), child, known, tree)
         return
-    name = ".".join(path)
-    right = _nearest(name, known)
-    value = _shorten(json.dumps(entry.plain(), ensure_ascii=False))
-    hint = f"; did you mean {right}?" if right else f"; there are {', '.join(_siblings(path[:-1], known))}"
-    yield Fault(f"{entry.where}: {name}: unknown setting (value {value}){hint}", right or name)
+    dotted = ".".join(name)
+    right = _nearest(dotted, known)
+    hint = f"did you mean {right}?" if right else f"there are {', '.join(_siblings(name[:-1], known))}"
+    yield Fault(f"{tree.place(name)}: {dotted}: unknown setting (value {_shown(value)}); {hint}", right or dotted)
 
 
 def _siblings(section: Sequence[str], known: Sequence[str]) -> list[str]:
@@ -482,9 +451,9 @@ def _siblings(section: Sequence[str], known: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(name.partition(".")[0] for name in inside or known))
 
 
-def _expected(item: Any, path: list[str], known: Sequence[str]) -> str:
+def _expected(item: Any, name: Name, known: Sequence[str]) -> str:
     if item["type"] in ("model_type", "model_attributes_type", "dict_type"):
-        return f"a group of settings ({', '.join(_siblings(path, known))})"
+        return f"a group of settings ({', '.join(_siblings(name, known))})"
     if item["type"] == "value_error":
         return str(item["ctx"]["error"])
     text = str(item["msg"])
@@ -497,14 +466,18 @@ def _expected(item: Any, path: list[str], known: Sequence[str]) -> str:
         return text + _did_you_mean(item["input"], re.findall(r"'([^']*)'", str(item["ctx"]["expected"])))
     if item["type"] == "union_tag_invalid":
         tags = re.findall(r"'([^']*)'", str(item["ctx"]["expected_tags"]))
-        name = str(item["ctx"]["discriminator"]).strip("'")
-        return f"{name}: one of {', '.join(tags)}{_did_you_mean(str(item['ctx']['tag']), tags)}"
+        tag = str(item["ctx"]["discriminator"]).strip("'")
+        return f"{tag}: one of {', '.join(tags)}{_did_you_mean(str(item['ctx']['tag']), tags)}"
     return text
 
 
-def _did_you_mean(word: str, options: Iterator[str] | Sequence[str] | Mapping[str, Any]) -> str:
+def _did_you_mean(word: str, options: Iterable[str]) -> str:
     near = difflib.get_close_matches(word, list(options), n=1, cutoff=0.5)
     return f"; did you mean {near[0]}?" if near else ""
+
+
+def _shown(value: Any) -> str:
+    return _shorten(json.dumps(value, ensure_ascii=False))
 
 
 def _shorten(text: str) -> str:
@@ -520,8 +493,8 @@ def setting_names(model_class: type[BaseModel] = TrainConfig) -> list[str]:
 
 
 def _names(section: type[BaseModel], prefix: str) -> Iterator[str]:
-    for name, field in section.model_fields.items():
-        inner = list(_sections(field.annotation))
+    for name, setting in section.model_fields.items():
+        inner = list(_sections(setting.annotation))
         for one in inner:
             yield from _names(one, f"{prefix}{name}.")
         if not inner:
@@ -537,16 +510,11 @@ def _sections(annotation: Any) -> Iterator[type[BaseModel]]:
             yield from _sections(part)
 
 
-def nearest_setting(name: str, model_class: type[BaseModel] = TrainConfig) -> str | None:
-    """The valid dotted name that `name` most likely means: the same leaf elsewhere, else the most alike; or None."""
-    return _nearest(name, setting_names(model_class))
-
-
 def _nearest(name: str, known: Sequence[str]) -> str | None:
+    """The valid name that `name` most likely means: the same last part elsewhere, else the most alike; or None."""
     leaf = name.rpartition(".")[2]
-    ours = OTHER_WORDS.get(leaf)
     for candidate in known:
-        if ours is not None and candidate.rpartition(".")[2] == ours:
+        if leaf in OTHER_WORDS.get(candidate.rpartition(".")[2], ()):
             return candidate
 
     def likeness(candidate: str) -> float:

@@ -30,91 +30,67 @@ from typing import Any
 class Preset:
     """Settings laid under a config file, and where they come from."""
 
-    name: str
     source: str
     settings: Mapping[str, Any]
 
 
 def _paper(
-    *,
-    learning_rate: float,
-    prompts_per_step: int,
-    num_generations: int,
-    max_completion_tokens: int,
-    num_train_epochs: float,
-    temperature: float = 1.0,
-    kl_coef: float = 1.0,
-    kl_discount_factor: float = 0.0,
+    *, rollout: Mapping[str, Any], optim: Mapping[str, Any], loss: Mapping[str, Any], epochs: float
 ) -> dict[str, Any]:
+    """What all presets have in common, with these settings over it."""
     return {
         "method": "opct",
-        "num_train_epochs": num_train_epochs,
+        "num_train_epochs": epochs,
         "lora": {"r": 32, "alpha": 32, "dropout": 0.0},
         "data": {"anchor_fraction": 0.0},
-        "rollout": {
-            "num_generations": num_generations,
-            "max_completion_tokens": max_completion_tokens,
-            "temperature": temperature,
-        },
+        "rollout": {"temperature": 1.0, **rollout},
         "loss": {
             "estimator": "sampled",
             "divergence": "reverse_kl",
-            "kl_coef": kl_coef,
-            "kl_discount_factor": kl_discount_factor,
+            "kl_coef": 1.0,
+            "kl_discount_factor": 0.0,
             "reduction": "sum",
+            **loss,
         },
         "teacher": {"kind": "base"},
         "optim": {
-            "learning_rate": learning_rate,
             "lr_scheduler_type": "constant",
             "warmup_steps": 0,
             "adam_beta1": 0.9,
             "adam_beta2": 0.95,
             "weight_decay": 0.0,
             "max_grad_norm": None,
-            "prompts_per_step": prompts_per_step,
+            **optim,
         },
     }
 
 
-PRESETS: dict[str, Preset] = {
-    preset.name: preset
-    for preset in (
-        Preset(
-            "paper_released",
-            "Defaults of the authors' released code for safety awareness and jailbreak.",
-            _paper(
-                learning_rate=5e-6,
-                prompts_per_step=8,
-                num_generations=3,
-                max_completion_tokens=1024,
-                num_train_epochs=3.0,
-            ),
+PRESETS = {
+    "paper_released": Preset(
+        "Defaults of the authors' released code for safety awareness and jailbreak.",
+        _paper(
+            rollout={"num_generations": 3, "max_completion_tokens": 1024},
+            optim={"learning_rate": 5e-6, "prompts_per_step": 8},
+            loss={},
+            epochs=3.0,
         ),
-        Preset(
-            "paper_sycophancy_code",
-            "The authors' released sycophancy code, but at temperature 1 (theirs is 0, which is not on-policy).",
-            _paper(
-                learning_rate=1e-5,
-                prompts_per_step=64,
-                num_generations=8,
-                max_completion_tokens=2048,
-                num_train_epochs=1.0,
-            ),
+    ),
+    "paper_sycophancy_code": Preset(
+        "The authors' released sycophancy code, but at temperature 1 (theirs is 0, which is not on-policy).",
+        _paper(
+            rollout={"num_generations": 8, "max_completion_tokens": 2048},
+            optim={"learning_rate": 1e-5, "prompts_per_step": 64},
+            loss={},
+            epochs=1.0,
         ),
-        Preset(
-            "paper_sycophancy_quoted",
-            "The paper's sycophancy run as a third party quotes it; its temperature 0.7 is weighed by pi/mu.",
-            _paper(
-                learning_rate=5e-6,
-                prompts_per_step=16,
-                num_generations=4,
-                max_completion_tokens=2048,
-                num_train_epochs=1.0,
-                temperature=0.7,
-                kl_coef=2.0,
-                kl_discount_factor=0.9,
-            ),
+    ),
+    "paper_sycophancy_quoted": Preset(
+        "The paper's sycophancy run as a third party quotes it; its temperature 0.7 is weighed by pi/mu.",
+        _paper(
+            rollout={"num_generations": 4, "max_completion_tokens": 2048, "temperature": 0.7},
+            optim={"learning_rate": 5e-6, "prompts_per_step": 16},
+            loss={"kl_coef": 2.0, "kl_discount_factor": 0.9},
+            epochs=1.0,
         ),
-    )
+    ),
 }

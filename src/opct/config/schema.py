@@ -202,9 +202,8 @@ class OptimConfig(Section):
     micro_batch_tokens: int = Field(
         1536,
         ge=1,
-        description="Most tokens (padding included) in one forward. Where completions share prompts, so many of the "
-        "prompts and so many of the completions are in memory together. More take memory and little less time on a "
-        "CPU; on an accelerator raise it while there is memory.",
+        description="Most tokens (padding included) in one forward; where completions share prompts, of each of the "
+        "two. More take memory and save little time on a CPU; on an accelerator raise it while there is memory.",
     )
 
 
@@ -257,7 +256,7 @@ class ParallelConfig(Section):
         description="`fsdp`, while it samples and validates: `gathered` holds all weights on every device, `sharded` "
         "fetches each layer when it is its turn. `auto`: `gathered` where that fits.",
     )
-    timeout_s: int = Field(1800, ge=1, description="Longest that a process waits for the others to come to a point.")
+    timeout_s: int = Field(1800, ge=1, description="Longest that a process waits for the others.")
 
 
 class TrainConfig(Section):
@@ -369,13 +368,24 @@ LENGTH = ("max_steps", "num_train_epochs")
 """Those of them that are for the number of steps alone."""
 
 
+def flat_settings(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings by dotted name: {"tasks": {"a": {"seed": 0}}} is {"tasks.a.seed": 0}."""
+    flat: dict[str, Any] = {}
+    for key, value in settings.items():
+        if isinstance(value, Mapping):
+            flat |= flat_settings(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
 def budget_of(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The value of each setting of `BUDGET`, a section as a dict; None where it is not given.
 
     Where `max_steps` is given `num_train_epochs` has no effect, and is None.
 
     Args:
-        settings: by dotted name; a section whole, or each of its settings.
+        settings: by dotted name, as of `flat_settings`.
     """
     found = {name: _value(settings, name) for name in BUDGET}
     if found["max_steps"] is not None:
@@ -384,7 +394,5 @@ def budget_of(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _value(settings: Mapping[str, Any], name: str) -> Any:
-    if name in settings:
-        return settings[name]
     inner = {key.removeprefix(f"{name}."): value for key, value in settings.items() if key.startswith(f"{name}.")}
-    return inner or None
+    return inner or settings.get(name)

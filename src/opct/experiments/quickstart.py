@@ -9,11 +9,12 @@ import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from opct.api import report
-from opct.config.loader import load_config, packaged_config
+from opct.config.loader import load_config
 from opct.config.schema import DEFAULT_MODEL, TrainConfig
 from opct.errors import RunError
 from opct.evals.config import EvalConfig
@@ -117,7 +118,8 @@ def _refuse_other_things(out: Path) -> None:
 def quickstart_config(method: str, out: Path, overrides: Sequence[str] = ()) -> TrainConfig:
     """The packaged settings, for one method; both have the same budget of steps, pairs and completion tokens."""
     own = [f"method={method}", f"output_dir={json.dumps(str(out / method))}"]
-    return load_config(packaged_config("quickstart"), [*overrides, *own])
+    packaged = Path(str(resources.files("opct"))) / "config" / "quickstart.yaml"
+    return load_config(packaged, [*overrides, *own])
 
 
 def _cell(result: dict, metric: str, group: str) -> str:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from opct.models.backbone import Backbone
+from opct.models.scoring import padded_ids
 
 OnLayer = Callable[[int, Tensor], None]
 
@@ -25,12 +26,9 @@ def residual_streams(backbone: Backbone, rows: Sequence[Sequence[int]], ends: Se
         on_layer: gets each layer's number, from 0, and its states at these tokens, [tokens, hidden], row after row, as
             soon as it has run; nothing is kept here.
     """
-    longest = max(map(len, rows))
-    ids = torch.zeros(len(rows), longest, dtype=torch.long)
-    places = []
-    for i, (row, end) in enumerate(zip(rows, ends, strict=True)):
-        ids[i, : len(row)] = torch.tensor(row)
-        places.append(torch.arange(i * longest + len(row) - end, i * longest + len(row)))
+    ids = padded_ids(rows)
+    ends_at = [i * ids.shape[1] + len(row) for i, row in enumerate(rows)]
+    places = [torch.arange(stop - end, stop) for stop, end in zip(ends_at, ends, strict=True)]
     looked_at = torch.cat(places).to(backbone.device)
     layers = backbone.layers("so their activations cannot be compared: use another method than act")
 
@@ -41,16 +39,8 @@ def residual_streams(backbone: Backbone, rows: Sequence[Sequence[int]], ends: Se
 
         return hook
 
-    with _hooks(layers, hand_on), backbone.autocast():
+    with contextlib.ExitStack() as stack, backbone.autocast():
+        for i, layer in enumerate(layers):
+            stack.callback(layer.register_forward_hook(hand_on(i)).remove)
         backbone.decoder(input_ids=ids.to(backbone.device), use_cache=False)
     return len(layers)
-
-
-@contextlib.contextmanager
-def _hooks(layers: Sequence[torch.nn.Module], make: Callable[[int], Any]) -> Iterator[None]:
-    handles = [layer.register_forward_hook(make(i)) for i, layer in enumerate(layers)]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()

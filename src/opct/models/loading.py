@@ -173,40 +173,33 @@ def _matmul_time_s(dtype: torch.dtype, device: torch.device, hidden_size: int) -
     return min(times_s)
 
 
-def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
-    """The tokenizer of a model, without its weights.
+def _source(config: ModelConfig) -> dict[str, Any]:
+    """Where `from_pretrained` finds the model."""
+    return {
+        "pretrained_model_name_or_path": resolve_model(config.name_or_path),
+        "revision": config.revision,
+        "trust_remote_code": config.trust_remote_code,
+    }
 
-    Raises:
-        ModelError: there is no tokenizer at that name.
-    """
+
+def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
+    """The tokenizer of a model, without its weights."""
     from transformers import AutoTokenizer
 
-    source = resolve_model(config.name_or_path)
     with cannot_load(f"the tokenizer of {config.name_or_path!r}"):
-        return AutoTokenizer.from_pretrained(
-            source, revision=config.revision, trust_remote_code=config.trust_remote_code
-        )
+        return AutoTokenizer.from_pretrained(**_source(config))
 
 
 def load_model_config(config: ModelConfig) -> PreTrainedConfig:
-    """The configuration of a model, without its weights.
-
-    Raises:
-        ModelError: it cannot be loaded.
-    """
+    """The configuration of a model, without its weights."""
     from transformers import AutoConfig
 
-    source = resolve_model(config.name_or_path)
     with cannot_load(f"model.name_or_path={config.name_or_path!r}"):
-        return AutoConfig.from_pretrained(source, revision=config.revision, trust_remote_code=config.trust_remote_code)
+        return AutoConfig.from_pretrained(**_source(config))
 
 
 def empty_model(config: ModelConfig) -> PreTrainedModel:
-    """The model without numbers in its weights, to count them.
-
-    Raises:
-        ModelError: it cannot be made.
-    """
+    """The model without numbers in its weights, to count them."""
     from transformers import AutoModelForCausalLM
 
     with cannot_load(f"model.name_or_path={config.name_or_path!r}"), torch.device("meta"):
@@ -231,17 +224,14 @@ def load_base(
 
     transformers_logging.disable_progress_bar()
     device = choose_device(config.device)
-    source = resolve_model(config.name_or_path)
-    options = {"revision": config.revision, "trust_remote_code": config.trust_remote_code}
     with cannot_load(f"model.name_or_path={config.name_or_path!r}"):
         hidden_size = load_model_config(config).get_text_config().hidden_size
         compute_dtype, why = choose_dtype(config.dtype, device, hidden_size, recorded_dtype)
         loaded = AutoModelForCausalLM.from_pretrained(
-            source,
+            **_source(config),
             dtype=torch.float32 if master_float32 else compute_dtype,
             attn_implementation=config.attn_implementation,
             output_loading_info=True,
-            **options,
         )
     model, loading = cast("tuple[Any, dict[str, Any]]", loaded)  # a pair, for output_loading_info
     missing = sorted(loading["missing_keys"])

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
+import functools
+import itertools
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -72,7 +73,6 @@ class Policy:
         self.backbone = Backbone(model, dtype=dtype, stop_ids=loading.stop_ids(tokenizer, model))
         self.context_length = context_length(self.backbone.decoder.config)
         self._load_untrained: Callable[[], Policy] | None = None
-        self._untrained: Policy | None = None
         self._base_hash: str | None = None
 
     @property
@@ -149,7 +149,7 @@ class Policy:
 
     def set_base(self, load_untrained: Callable[[], Policy]) -> None:
         """Say how to load the model that this one was fully fine-tuned from; done when it is first needed."""
-        self._load_untrained, self._untrained = load_untrained, None
+        self._load_untrained = functools.cache(load_untrained)
 
     @contextlib.contextmanager
     def base(self) -> Iterator[Policy]:
@@ -157,10 +157,8 @@ class Policy:
         if self.has_adapter or self._load_untrained is None:
             with self.adapter_off() as model:
                 yield model
-            return
-        if self._untrained is None:
-            self._untrained = self._load_untrained()
-        yield self._untrained
+        else:
+            yield self._load_untrained()
 
     # -- answers
 
@@ -268,7 +266,7 @@ class Policy:
             self.backbone.decoder,
             prompt_ids,
             cascade=no_cascade_reason(self.backbone) is None,
-            forward=partial(states, self.backbone) if begun else None,
+            forward=functools.partial(states, self.backbone) if begun else None,
         )
 
     def log_probs(self, prompt_ids: Sequence[Sequence[int]], completion_ids: Sequence[Sequence[int]]) -> list[Tensor]:
@@ -286,13 +284,12 @@ class Policy:
 
         The output head runs in float32: in bfloat16 the logits of likely options are often equal to the last bit.
         """
-        prompt_ids, option_ids, counts = [], [], []
+        prompt_ids, option_ids = [], []
         for prompt, choices in zip(prompts, options, strict=True):
             ids = self.renderer.render(prompt)
             for choice in choices:
                 prompt_ids.append(ids)
                 option_ids.append(list(self.tokenizer(choice, add_special_tokens=False)["input_ids"]))
-            counts.append(len(choices))
         head = dataclasses.replace(self.backbone.head, compute_dtype=torch.float32)
 
         def compute(rows: list[int], prefix: SharedPrefix | None) -> Tensor:
@@ -301,9 +298,8 @@ class Policy:
                 return tokenwise(losses.token_log_probs, dataclasses.replace(scores, head=head))
 
         share = no_prefix_sharing_reason(self.backbone) is None
-        flat = [float(x.sum()) for x in self._scored(prompt_ids, option_ids, compute, share=share)]
-        ends = [sum(counts[: i + 1]) for i in range(len(counts))]
-        return [flat[end - n : end] for end, n in zip(ends, counts, strict=True)]
+        flat = iter(self._scored(prompt_ids, option_ids, compute, share=share))
+        return [[float(x.sum()) for x in itertools.islice(flat, len(choices))] for choices in options]
 
     def token_kl(
         self,
@@ -384,13 +380,13 @@ class Policy:
         Matrix products round their weights to the compute dtype anyway, so these are kept in it, unless they are to be
         averaged in float32; embeddings and norms stay as they are.
         """
-        twin = copy.deepcopy(self.model).requires_grad_(False).eval()
+        copied = copy.deepcopy(self.model).requires_grad_(False).eval()
         if not master_float32:
-            shared = {id(module.weight) for module in twin.modules() if isinstance(module, torch.nn.Embedding)}
-            for module in twin.modules():
+            shared = {id(module.weight) for module in copied.modules() if isinstance(module, torch.nn.Embedding)}
+            for module in copied.modules():
                 if isinstance(module, torch.nn.Linear) and id(module.weight) not in shared:
                     module.to(self.dtype)
-        return Policy(twin, self.tokenizer, name=self.name, dtype=self.dtype, dtype_reason=self.dtype_reason)
+        return Policy(copied, self.tokenizer, name=self.name, dtype=self.dtype, dtype_reason=self.dtype_reason)
 
     def save(self, folder: Path, weights: dict[str, Tensor] | None = None) -> None:
         """Write the adapter (PEFT format), or the whole model, with its tokenizer and chat template.

@@ -98,14 +98,18 @@ def completion_hidden(
     """
     # minus 1: the last token predicts nothing
     lengths = [len(p) + len(c) - 1 for p, c in zip(prompts, completions, strict=True)]
-    ids = torch.zeros(len(prompts), max(lengths), dtype=torch.long)
+    ids = padded_ids([[*p, *c][:n] for p, c, n in zip(prompts, completions, lengths, strict=True)])
     rows, columns = [], []
     for i, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
-        ids[i, : lengths[i]] = torch.tensor([*prompt, *completion][: lengths[i]])
         rows.append(torch.full((len(completion),), i))
         columns.append(torch.arange(len(prompt) - 1, lengths[i]))
     hidden = decoder(input_ids=ids.to(device), use_cache=False).last_hidden_state
     return hidden[torch.cat(rows).to(device), torch.cat(columns).to(device)]
+
+
+def padded_ids(rows: Sequence[Sequence[int]]) -> Int[Tensor, "rows longest"]:
+    """Token ids below each other, zeros at the right."""
+    return torch.nn.utils.rnn.pad_sequence([torch.tensor(row, dtype=torch.long) for row in rows], batch_first=True)
 
 
 def padded(values: Shaped[Tensor, " tokens"], lengths: Sequence[int]) -> Shaped[Tensor, "sequences longest"]:

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from opct.config.schema import TeacherConfig
 from opct.models.inference.prefix_sharing import no_prefix_sharing_reason
@@ -24,25 +26,51 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
 
-class Teacher(Protocol):
-    """Scores under its own weights inside `with teacher():`, which gives the policy object to score with."""
+class Teacher:
+    """Scores under its own weights inside `with teacher():`, which gives the policy to score with.
 
-    @property
-    def frozen(self) -> bool:
-        """True where its weights never change."""
+    Args:
+        weights: of the teacher itself, by name; none where it is the policy or its base.
+        followed: the policy's weights that they average, in the same order.
+        decay: of the moving average; None where the weights stay as they are.
+        stored: a checkpoint holds the weights; else they come back with the model.
 
-    def __call__(self) -> contextlib.AbstractContextManager[Policy]: ...
+    Attributes:
+        frozen: its weights never change.
+    """
 
+    def __init__(
+        self,
+        policy: Policy,
+        inside: Callable[[], AbstractContextManager[Policy]],
+        *,
+        weights: Callable[[], dict[str, Tensor]] = dict,
+        followed: Callable[[], Iterable[Tensor]] = tuple,
+        decay: float | None = None,
+        stored: bool = False,
+        frozen: bool = True,
+    ):
+        self._policy, self._inside, self._weights, self._followed = policy, inside, weights, followed
+        self._decay, self._stored, self.frozen = decay, stored, frozen and decay is None
+
+    def __call__(self) -> AbstractContextManager[Policy]:
+        return self._inside()
+
+    @torch.no_grad()
     def update(self) -> None:
-        """Called after each optimizer step."""
+        """Move the average; called after each optimizer step."""
+        if self._decay is not None:
+            for own, trained in zip(self._weights().values(), self._followed(), strict=True):
+                own.lerp_(trained, 1 - self._decay)
 
-    def state_dict(self) -> dict[str, torch.Tensor]:
-        """What a checkpoint must hold for the same teacher to come back."""
-
-    def load_state_dict(self, state: dict[str, torch.Tensor]) -> None: ...
+    def state_dict(self) -> dict[str, Tensor]:
+        """What a checkpoint must hold for the same teacher to come back; live, so that it can be filled."""
+        return self._weights() if self._stored else {}
 
     def identity(self) -> str:
         """A hash of the teacher's own weights, or of the base weights where it has none."""
+        own = self._weights()
+        return weights_hash(own.items()) if own else self._policy.base_hash()
 
 
 def make_teacher(policy: Policy, config: TeacherConfig, *, continued: bool) -> Teacher:
@@ -52,119 +80,52 @@ def make_teacher(policy: Policy, config: TeacherConfig, *, continued: bool) -> T
         continued: training continues from an adapter, so the starting weights are not the bare base.
     """
     if config.kind == "live":
-        return LiveTeacher(policy)
+        return Teacher(policy, lambda: contextlib.nullcontext(policy), frozen=False)
     decay = config.ema_decay if config.kind == "ema" else None
-    if policy.has_adapter:
-        if config.kind == "base" and not (continued and config.include_adapter):
-            return AdapterOffTeacher(policy)
-        return AdapterTeacher(policy, decay)
-    return CopyTeacher(policy, decay)
+    if not policy.has_adapter:
+        return _copied_model(policy, decay)
+    if config.kind == "base" and not (continued and config.include_adapter):
+        return Teacher(policy, policy.adapter_off)
+    return _second_adapter(policy, decay)
 
 
-class AdapterOffTeacher:
-    """The base model under the adapter."""
-
-    frozen = True
-
-    def __init__(self, policy: Policy):
-        self._policy = policy
-
-    def __call__(self):
-        return self._policy.adapter_off()
-
-    def update(self) -> None:
-        """Nothing moves: the base weights are frozen."""
-
-    def state_dict(self) -> dict[str, torch.Tensor]:
-        return {}
-
-    def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
-        """Nothing to load: the base weights are the model's own, checked by their hash."""
-
-    def identity(self) -> str:
-        return self._policy.base_hash()
-
-
-class LiveTeacher(AdapterOffTeacher):
-    """The policy as it is at this step."""
-
-    frozen = False
+@torch.no_grad()
+def _second_adapter(policy: Policy, decay: float | None) -> Teacher:
+    """An adapter beside the trained one: a frozen copy of it as it is now, or its moving average."""
+    model = policy.model
+    model.add_adapter(TEACHER_ADAPTER, copy.deepcopy(model.peft_config[TRAINED_ADAPTER]))
+    by_name = dict(model.named_parameters())
+    trained = [name for name in by_name if f".{TRAINED_ADAPTER}." in name]
+    own = {
+        str(i): by_name[name.replace(f".{TRAINED_ADAPTER}.", f".{TEACHER_ADAPTER}.")] for i, name in enumerate(trained)
+    }
+    for weight, name in zip(own.values(), trained, strict=True):
+        weight.copy_(by_name[name]).requires_grad_(False)
+    model.set_adapter(TRAINED_ADAPTER)
 
     @contextlib.contextmanager
-    def __call__(self) -> Iterator[Policy]:
-        yield self._policy
-
-
-class AdapterTeacher:
-    """A second adapter on the same base: a frozen copy of the one that training started from, or its moving average."""
-
-    def __init__(self, policy: Policy, ema_decay: float | None):
-        self._policy, self._decay, self.frozen = policy, ema_decay, ema_decay is None
-        model = policy.model
-        model.add_adapter(TEACHER_ADAPTER, copy.deepcopy(model.peft_config[TRAINED_ADAPTER]))
-        self._pairs = [
-            (p, dict(model.named_parameters())[name.replace(f".{TRAINED_ADAPTER}.", f".{TEACHER_ADAPTER}.")])
-            for name, p in model.named_parameters()
-            if f".{TRAINED_ADAPTER}." in name
-        ]
-        with torch.no_grad():
-            for trained, own in self._pairs:
-                own.copy_(trained)
-                own.requires_grad_(False)
-        model.set_adapter(TRAINED_ADAPTER)
-
-    @contextlib.contextmanager
-    def __call__(self) -> Iterator[Policy]:
-        self._policy.model.set_adapter(TEACHER_ADAPTER)
+    def inside() -> Iterator[Policy]:
+        model.set_adapter(TEACHER_ADAPTER)
         try:
-            yield self._policy
+            yield policy
         finally:
-            self._policy.model.set_adapter(TRAINED_ADAPTER)
+            model.set_adapter(TRAINED_ADAPTER)
 
-    @torch.no_grad()
-    def update(self) -> None:
-        if self._decay is not None:
-            for trained, own in self._pairs:
-                own.lerp_(trained, 1 - self._decay)
-
-    def state_dict(self) -> dict[str, torch.Tensor]:
-        return {str(i): own.detach().clone() for i, (_, own) in enumerate(self._pairs)}
-
-    @torch.no_grad()
-    def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
-        for i, (_, own) in enumerate(self._pairs):
-            own.copy_(state[str(i)])
-
-    def identity(self) -> str:
-        return weights_hash(self.state_dict().items())
+    followed = [by_name[name] for name in trained]
+    return Teacher(policy, inside, weights=lambda: own, followed=lambda: followed, decay=decay, stored=True)
 
 
-class CopyTeacher:
+def _copied_model(policy: Policy, decay: float | None) -> Teacher:
     """A frozen copy of the whole model, or its moving average (kept in float32)."""
-
-    def __init__(self, policy: Policy, ema_decay: float | None):
-        self._policy, self._decay, self.frozen = policy, ema_decay, ema_decay is None
-        self._copy = policy.frozen_copy(master_float32=ema_decay is not None)
-
-    @contextlib.contextmanager
-    def __call__(self) -> Iterator[Policy]:
-        yield self._copy
-
-    @torch.no_grad()
-    def update(self) -> None:
-        if self._decay is not None:
-            for own, trained in zip(self._copy.model.parameters(), self._policy.model.parameters(), strict=True):
-                own.lerp_(trained, 1 - self._decay)
-
-    def state_dict(self) -> dict[str, torch.Tensor]:
-        return dict(self._copy.model.named_parameters()) if self._decay is not None else {}
-
-    def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
-        if state:
-            self._copy.model.load_state_dict(state, strict=False)  # tied weights have one name here
-
-    def identity(self) -> str:
-        return weights_hash(self._copy.model.named_parameters())
+    own = policy.frozen_copy(master_float32=decay is not None)
+    return Teacher(
+        policy,
+        lambda: contextlib.nullcontext(own),
+        weights=lambda: dict(own.model.named_parameters()),  # at each call: sharding replaces them
+        followed=policy.model.parameters,
+        decay=decay,
+        stored=decay is not None,
+    )
 
 
 def no_sharing_reason(policy: Policy, teacher: Teacher) -> str | None:

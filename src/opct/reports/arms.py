@@ -145,6 +145,6 @@ def reference_note(arms: Sequence[Arm], pairs: Sequence[Pair]) -> str:
         if by_label[pair.of].is_sft and pair.is_reference:
             compared.setdefault(by_label[pair.against].name, []).append(by_label[pair.of].name)
     return " ".join(
-        f"Of several SFT arms {name} is the one that others are compared with, {joined(more)} too."
+        f"There are several SFT arms: {joined(more)} {'is' if len(more) == 1 else 'are'} compared with {name}."
         for name, more in compared.items()
     )

@@ -19,12 +19,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+from opct.evals.metrics import find_metric
+from opct.evals.samples import CAPABILITY
 from opct.evals.stats import Bounds, Interval, SeedSpread, widened
 from opct.reports.arms import Arm, Pair
-from opct.reports.metrics import CAPABILITY, MEAN_METRIC, SCORE, suite_name
+from opct.reports.metrics import MEAN, SCORE, suite_name
 from opct.reports.table import Estimate, MetricRow, PairedDifference, read_difference, summed_counts
 from opct.reports.wording import joined
 
+MEAN_METRIC = find_metric(CAPABILITY, MEAN)
 FEWEST = 2  # benchmarks that a mean is made of
 
 
@@ -68,8 +71,8 @@ def _mean(estimates: Sequence[Estimate | None]) -> Estimate | None:
     return Estimate(
         unit="rate",
         value=value,
-        low=low,
-        high=high,
+        ci_low=low,
+        ci_high=high,
         n=sum(own.n for own in known),
         n_clusters=sum(own.n_clusters for own in known),
         n_runs=known[0].n_runs,
@@ -83,9 +86,11 @@ def _over_seeds(estimate: Estimate | None, runs: Sequence[Estimate | None]) -> E
     values = tuple(run.value for run in runs if run is not None and run.value is not None)
     if estimate is None or len(values) < 2:
         return estimate
-    spread, questions = SeedSpread(values), (estimate.low, estimate.high)
+    spread, questions = SeedSpread(values), (estimate.ci_low, estimate.ci_high)
     low, high = _widened(estimate.value, questions, estimate.n_clusters, [spread], (0.0, 1.0))
-    return replace(estimate, low=low, high=high, between_run_sd=spread.sd, run_values=values, over_questions=questions)
+    return replace(
+        estimate, ci_low=low, ci_high=high, between_run_sd=spread.sd, run_values=values, over_questions=questions
+    )
 
 
 def _mean_difference(parts: Sequence[PairedDifference | None]) -> PairedDifference | None:
@@ -103,8 +108,8 @@ def _mean_difference(parts: Sequence[PairedDifference | None]) -> PairedDifferen
     return PairedDifference(
         unit="rate",
         value=value,
-        low=low,
-        high=high,
+        ci_low=low,
+        ci_high=high,
         n=sum(part.n for part in known),
         n_clusters=n_clusters,
         left_out=sum(part.left_out for part in known),

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
-WIDTH = 340
+WIDTH, HEIGHT = 340, 230
 SHAPES = 6
 STYLES = 2 * SHAPES
 DASHES = ("2 3", "7 3", "", "8 2 2 2", "4 2", "1 2")
@@ -157,30 +157,30 @@ def _drawing(height: float, label: str, *children: Markup) -> Markup:
     return tag("svg", *children, viewBox=f"0 0 {WIDTH} {height:g}", role="img", aria_label=label, class_="chart")
 
 
-def _axes(frame: Frame, x_title: str, y_title: str, x_suffix: str = "", y_suffix: str = "") -> Markup:
+def _line(x1: float, x2: float, y1: float, y2: float, kind: str) -> Markup:
+    return tag("line", x1=x1, x2=x2, y1=y1, y2=y2, class_=kind)
+
+
+def _text(text: str, x: float, y: float, kind: str, anchor: str | None = None) -> Markup:
+    return tag("text", text, x=x, y=y, text_anchor=anchor, class_=kind)
+
+
+def _of_arm(style: int, label: str, *children: Markup, kind: str = "") -> Markup:
+    """What is drawn of an arm, in its colour; `label` is shown where it is pointed at."""
+    return tag("g", tag("title", label), *children, class_=f"arm-{style % STYLES}{kind}")
+
+
+def _axes(frame: Frame, x_title: str, y_title: str, suffix: str = "") -> list[Markup]:
     parts = []
     for value in frame.y_ticks:
         at = frame.y(value)
-        parts.append(tag("line", x1=frame.left, x2=frame.right, y1=at, y2=at, class_="grid"))
-        parts.append(tag("text", f"{value:g}{y_suffix}", x=frame.left - 6, y=at + 4, text_anchor="end", class_="tick"))
+        parts.append(_line(frame.left, frame.right, at, at, "grid"))
+        parts.append(_text(f"{value:g}{suffix}", frame.left - 6, at + 4, "tick", "end"))
     for value in frame.x_ticks:
-        at = frame.x(value)
-        parts.append(
-            tag("text", f"{value:g}{x_suffix}", x=at, y=frame.bottom + 16, text_anchor="middle", class_="tick")
-        )
-    parts.append(tag("line", x1=frame.left, x2=frame.right, y1=frame.bottom, y2=frame.bottom, class_="axis"))
-    parts.append(
-        tag(
-            "text",
-            x_title,
-            x=(frame.left + frame.right) / 2,
-            y=frame.bottom + 34,
-            text_anchor="middle",
-            class_="axis-title",
-        )
-    )
-    parts.append(tag("text", y_title, x=2, y=12, class_="axis-title"))
-    return Markup("").join(parts)
+        parts.append(_text(f"{value:g}{suffix}", frame.x(value), frame.bottom + 16, "tick", "middle"))
+    parts.append(_line(frame.left, frame.right, frame.bottom, frame.bottom, "axis"))
+    parts.append(_text(x_title, (frame.left + frame.right) / 2, frame.bottom + 34, "axis-title", "middle"))
+    return [*parts, _text(y_title, 2, 12, "axis-title")]
 
 
 def marker(style: int, x: float, y: float, size: float = 5.0) -> Markup:
@@ -197,9 +197,8 @@ def marker(style: int, x: float, y: float, size: float = 5.0) -> Markup:
         4: [(0, 1.2), (1.1, -0.9), (-1.1, -0.9)],
         5: [(-0.9, -1.2), (0.9, -1.2), (1.2, 0), (0.9, 1.2), (-0.9, 1.2), (-1.2, 0)],
     }[shape]
-    return tag(
-        "polygon", points=" ".join(f"{x + dx * size:.1f},{y + dy * size:.1f}" for dx, dy in corners), class_=kind
-    )
+    points = " ".join(f"{x + dx * size:.1f},{y + dy * size:.1f}" for dx, dy in corners)
+    return tag("polygon", points=points, class_=kind)
 
 
 def key(style: int, *, line: bool = False) -> Markup:
@@ -217,59 +216,42 @@ def line_chart(
     """Lines over a shared x, from zero up; each ends in its marker. `label` is what a screen reader says."""
     points = [point for line in series for point in line.points]
     points += [point for band in bands for point in (*band.low, *band.high)]
-    xs = [x for x, _ in points]
-    height = 230
+    xs, ys = zip(*points, strict=True)
     frame = Frame(
         left=42,
         top=24,
         right=WIDTH - 12,
-        bottom=height - 42,
+        bottom=HEIGHT - 42,
         x_ticks=tuple(ticks(min(xs), max(xs), whole=all(x == int(x) for x in xs))),
-        y_ticks=tuple(ticks(min([0.0, *(y for _, y in points)]), max(y for _, y in points) or 1.0)),
+        y_ticks=tuple(ticks(min(0.0, *ys), max(ys) or 1.0)),
         lift=LIFT if bands else 0.0,
     )
 
     def path(own: Sequence[tuple[float, float]]) -> str:
         return " ".join(f"{frame.x(x):.1f},{frame.y(y):.1f}" for x, y in own)
 
-    lines = [
-        tag(
-            "g",
-            tag("title", band.label),
-            tag("polygon", points=path((*band.low, *reversed(band.high))), class_="band"),
-            class_=f"arm-{band.style % STYLES}",
-        )
-        for band in bands
-    ]
-    for line in series:
-        last = line.points[-1]
-        lines.append(
-            tag(
-                "g",
-                tag("title", line.label),
-                tag(
-                    "polyline",
-                    points=path(line.points),
-                    class_="stroke thin" if line.thin else "stroke",
-                    stroke_dasharray=line.dash or None,
-                ),
-                marker(line.marker_style, frame.x(last[0]), frame.y(last[1]), 2.5 if line.thin else 3.5),
-                class_=f"arm-{line.style % STYLES}",
-            )
-        )
-    return _drawing(height, label, _axes(frame, x_title, y_title), *lines)
+    drawn = []
+    for band in bands:
+        area = tag("polygon", points=path((*band.low, *reversed(band.high))), class_="band")
+        drawn.append(_of_arm(band.style, band.label, area))
+    for own in series:
+        kind, size = ("stroke thin", 2.5) if own.thin else ("stroke", 3.5)
+        last = own.points[-1]
+        line = tag("polyline", points=path(own.points), class_=kind, stroke_dasharray=own.dash or None)
+        end = marker(own.marker_style, frame.x(last[0]), frame.y(last[1]), size)
+        drawn.append(_of_arm(own.style, own.label, line, end))
+    return _drawing(HEIGHT, label, *_axes(frame, x_title, y_title), *drawn)
 
 
 def scatter(points: Sequence[Point], *, x_title: str, y_title: str, label: str, down_is_better: bool = True) -> Markup:
     """Markers with the interval of both coordinates as a cross; rates are drawn in percent."""
-    height = 230
     xs = [value * 100 for p in points for value in (p.x, *(p.x_interval or ()))]
     ys = [value * 100 for p in points for value in (p.y, *(p.y_interval or ()))]
     frame = Frame(
         left=42,
         top=24,
         right=WIDTH - 16,
-        bottom=height - 42,
+        bottom=HEIGHT - 42,
         x_ticks=tuple(ticks(min(xs), max(xs))),
         y_ticks=tuple(ticks(min([0.0, *ys]), max(ys))),
     )
@@ -278,55 +260,22 @@ def scatter(points: Sequence[Point], *, x_title: str, y_title: str, label: str, 
         x, y = frame.x(p.x * 100), frame.y(p.y * 100)
         cross = []
         if p.x_interval:
-            left, right = (frame.x(bound * 100) for bound in p.x_interval)
-            cross.append(tag("line", x1=left, x2=right, y1=y, y2=y, class_="whisker"))
+            cross.append(_line(*(frame.x(bound * 100) for bound in p.x_interval), y, y, "whisker"))
         if p.y_interval:
-            low, high = (frame.y(bound * 100) for bound in p.y_interval)
-            cross.append(tag("line", x1=x, x2=x, y1=low, y2=high, class_="whisker"))
+            cross.append(_line(x, x, *(frame.y(bound * 100) for bound in p.y_interval), "whisker"))
         size, kind = (3.0, " run") if p.small else (5.0, "")
-        mark = marker(p.style, x, y, size)
-        drawn.append(tag("g", tag("title", p.label), *cross, mark, class_=f"arm-{p.style % STYLES}{kind}"))
-    arrow = "\u2198" if down_is_better else "\u2197"
-    hint = tag("text", f"better {arrow}", x=frame.right, y=12, text_anchor="end", class_="hint")
-    return _drawing(height, label, _axes(frame, x_title, y_title, "%", "%"), hint, *drawn)
-
-
-def _groups_height(groups: Sequence[BarGroup]) -> float:
-    return sum(group.height for group in groups) + 24
-
-
-def _group_rows(groups: Sequence[BarGroup], frame: Frame, draw_bar) -> list[Markup]:  # type: ignore[no-untyped-def]
-    parts, y = [], 0.0
-    for group in groups:
-        for row, text in enumerate(group.heading):
-            parts.append(tag("text", text, x=0, y=y + 14 + HEADING_ROW * row, class_="group"))
-        if group.note:
-            parts.append(tag("text", group.note, x=WIDTH, y=y + 14, text_anchor="end", class_="hint"))
-        y += HEADING + HEADING_ROW * (len(group.heading) - 1)
-        for bar in group.bars:
-            parts.append(draw_bar(bar, y, frame))
-            y += ROW
-        y += GAP
-    return parts
-
-
-def _bottom_ticks(frame: Frame, suffix: str) -> list[Markup]:
-    parts = []
-    for value in frame.x_ticks:
-        at = frame.x(value)
-        parts.append(tag("line", x1=at, x2=at, y1=0, y2=frame.bottom, class_="axis" if value == 0 else "grid"))
-        sign = "\u2212" if value < 0 else ""
-        parts.append(
-            tag("text", f"{sign}{abs(value):g}{suffix}", x=at, y=frame.bottom + 15, text_anchor="middle", class_="tick")
-        )
-    return parts
+        drawn.append(_of_arm(p.style, p.label, *cross, marker(p.style, x, y, size), kind=kind))
+    hint = _text("better " + ("\u2198" if down_is_better else "\u2197"), frame.right, 12, "hint", "end")
+    return _drawing(HEIGHT, label, *_axes(frame, x_title, y_title, "%"), hint, *drawn)
 
 
 def highest(groups: Sequence[BarGroup]) -> float:
     """The end of the longest bar or whisker, in percent."""
-    return max(
-        (value * 100 for g in groups for b in g.bars for value in (b.high, b.value) if value is not None), default=100.0
-    )
+    return max(_ends(groups), default=100.0)
+
+
+def _ends(groups: Sequence[BarGroup]) -> list[float]:
+    return [value * 100 for g in groups for b in g.bars for value in (b.low, b.high, b.value) if value is not None]
 
 
 def interval_bars(groups: Sequence[BarGroup], *, label: str, top: float | None = None) -> Markup:
@@ -335,59 +284,59 @@ def interval_bars(groups: Sequence[BarGroup], *, label: str, top: float | None =
     Args:
         top: what the scale goes up to at least, in percent, so that two drawings have one scale.
     """
-    height = _groups_height(groups)
     top = highest(groups) if top is None else top
-    frame = Frame(
-        left=16, top=0, right=222, bottom=height - 20, x_ticks=tuple(ticks(0, max(top, 10.0), 4)), y_ticks=(0.0, 1.0)
-    )
-    return _drawing(height, label, *_bottom_ticks(frame, "%"), *_group_rows(groups, frame, _bar))
-
-
-def _bar(bar: Bar, y: float, frame: Frame) -> Markup:
-    middle = y + ROW / 2 - 1
-    parts = [tag("title", f"{bar.label}: {bar.text}"), marker(bar.style, 6, middle, 3.5)]
-    if bar.value is not None:
-        parts.append(
-            tag(
-                "rect",
-                x=frame.left,
-                y=y + 2,
-                width=max(frame.x(bar.value * 100) - frame.left, 0.8),
-                height=ROW - 6,
-                class_="bar",
-            )
-        )
-    if bar.low is not None and bar.high is not None:
-        parts.append(
-            tag("line", x1=frame.x(bar.low * 100), x2=frame.x(bar.high * 100), y1=middle, y2=middle, class_="whisker")
-        )
-    parts.append(tag("text", bar.text, x=frame.right + 8, y=middle + 4, class_="value"))
-    return tag("g", *parts, class_=f"arm-{bar.style % STYLES}")
+    return _rows(groups, label, ticks(0, max(top, 10.0), 4), "%", _bar)
 
 
 def forest(groups: Sequence[BarGroup], *, label: str) -> Markup:
     """Differences as markers with whiskers around a line at zero, in percentage points."""
-    height = _groups_height(groups)
-    values = [value * 100 for g in groups for b in g.bars for value in (b.low, b.high, b.value) if value is not None]
-    frame = Frame(
-        left=16,
-        top=0,
-        right=222,
-        bottom=height - 20,
-        x_ticks=tuple(ticks(min([0.0, *values]), max([0.0, *values]), 4)),
-        y_ticks=(0.0, 1.0),
-    )
-    return _drawing(height, label, *_bottom_ticks(frame, ""), *_group_rows(groups, frame, _forest_row))
+    ends = [0.0, *_ends(groups)]
+    return _rows(groups, label, ticks(min(ends), max(ends), 4), "", _difference)
 
 
-def _forest_row(bar: Bar, y: float, frame: Frame) -> Markup:
-    middle = y + ROW / 2 - 1
-    parts = [tag("title", f"{bar.label}: {bar.text}")]
-    if bar.low is not None and bar.high is not None:
-        parts.append(
-            tag("line", x1=frame.x(bar.low * 100), x2=frame.x(bar.high * 100), y1=middle, y2=middle, class_="stroke")
-        )
+def _rows(
+    groups: Sequence[BarGroup],
+    label: str,
+    x_ticks: Sequence[float],
+    suffix: str,
+    draw: Callable[[Bar, float, Frame], list[Markup]],
+) -> Markup:
+    """A row for each bar, under the heading of its group, over one scale at the bottom."""
+    height = sum(group.height for group in groups) + 24
+    frame = Frame(left=16, top=0, right=222, bottom=height - 20, x_ticks=tuple(x_ticks), y_ticks=(0.0, 1.0))
+    parts, y = [], 0.0
+    for value in frame.x_ticks:
+        at, sign = frame.x(value), "\u2212" if value < 0 else ""
+        parts.append(_line(at, at, 0, frame.bottom, "axis" if value == 0 else "grid"))
+        parts.append(_text(f"{sign}{abs(value):g}{suffix}", at, frame.bottom + 15, "tick", "middle"))
+    for group in groups:
+        for row, text in enumerate(group.heading):
+            parts.append(_text(text, 0, y + 14 + HEADING_ROW * row, "group"))
+        if group.note:
+            parts.append(_text(group.note, WIDTH, y + 14, "hint", "end"))
+        first = y + group.height - ROW * len(group.bars) - GAP
+        for i, bar in enumerate(group.bars):
+            middle = first + ROW * (i + 0.5) - 1
+            value = _text(bar.text, frame.right + 8, middle + 4, "value")
+            parts.append(_of_arm(bar.style, f"{bar.label}: {bar.text}", *draw(bar, middle, frame), value))
+        y += group.height
+    return _drawing(height, label, *parts)
+
+
+def _bar(bar: Bar, middle: float, frame: Frame) -> list[Markup]:
+    parts = [marker(bar.style, 6, middle, 3.5)]
     if bar.value is not None:
-        parts.append(marker(bar.style, frame.x(bar.value * 100), middle, 4))
-    parts.append(tag("text", bar.text, x=frame.right + 8, y=middle + 4, class_="value"))
-    return tag("g", *parts, class_=f"arm-{bar.style % STYLES}")
+        width = max(frame.x(bar.value * 100) - frame.left, 0.8)
+        parts.append(tag("rect", x=frame.left, y=middle - ROW / 2 + 3, width=width, height=ROW - 6, class_="bar"))
+    return [*parts, *_whisker(bar, middle, frame, "whisker")]
+
+
+def _difference(bar: Bar, middle: float, frame: Frame) -> list[Markup]:
+    mark = [] if bar.value is None else [marker(bar.style, frame.x(bar.value * 100), middle, 4)]
+    return [*_whisker(bar, middle, frame, "stroke"), *mark]
+
+
+def _whisker(bar: Bar, middle: float, frame: Frame, kind: str) -> list[Markup]:
+    if bar.low is None or bar.high is None:
+        return []
+    return [_line(frame.x(bar.low * 100), frame.x(bar.high * 100), middle, middle, kind)]

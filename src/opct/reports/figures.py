@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -13,18 +13,19 @@ from opct.reports import charts
 from opct.reports.arms import Arm
 from opct.reports.compare import Comparison
 from opct.reports.load import EvaluatedRun
-from opct.reports.metrics import CAPABILITY, MEAN, axis_info, better_text, suite_name, where
+from opct.reports.metrics import CAPABILITY, MEAN, axis_info, suite_name, where
 from opct.reports.table import Estimate, MetricRow
 from opct.reports.training import families_note
 from opct.reports.verdict import side_effect_rows
-from opct.reports.wording import MISSING, capitalized, change, family_name, interval, joined, number
+from opct.reports.wording import MISSING, capitalized, change, family_name, inside, interval, joined, number
 from opct.runs.console import pluralize
 
 SAFETY_AWARENESS = "safety_awareness"
 SPLITS = {"held_out": "Held-out families", "train": "Training families"}
-EVERY = {"held_out": "all held-out families", "train": "all training families"}
+EVERY = {split: f"all {inside(name)}" for split, name in SPLITS.items()}
 CURVE_GROUPS = {"held_out": "in held-out families", "train": "in training families", "all": "in all families"}
 MOST_POINTS = 25  # of a curve that its table lists
+Named = Sequence[tuple[str, MetricRow]]
 
 
 @dataclass(frozen=True)
@@ -61,8 +62,9 @@ def _heads(words: str) -> tuple[str, str, str, str]:
     return words, "95% interval", "n", "left out"
 
 
-def _not_drawn(names: Sequence[str], want: str) -> str:
-    return f" Not drawn, for want of {want}: {joined(names)}." if names else ""
+def _not_drawn(arms: Sequence[Arm], drawn: Sequence[str]) -> str:
+    names = [arm.name for arm in arms if arm.name not in drawn]
+    return f" Not drawn, because the numbers are missing: {joined(names)}." if names else ""
 
 
 # ------------------------------------------------------------------------------------------------ all axes at a glance
@@ -86,17 +88,17 @@ def _forest(comparison: Comparison, rows: Sequence[MetricRow], title: str) -> Fi
     rows = list({id(row): row for row in rows}.values())
     shown = [pair for pair in comparison.pairs if pair.against == comparison.arms[0].label]
     for row in rows:
-        name, bars = _row_name(comparison, row), []
+        name, bars = comparison.name_of(row), []
         for pair, found in zip(comparison.pairs, row.differences, strict=True):
             if pair not in shown or found is None or found.value is None:
                 continue
-            arm, bounds = comparison.arm(pair.of), interval(found.low, found.high, "rate", signed=True)
-            text = f"{number(found.value, 'rate', signed=True)}  {_short(found.low, found.high, signed=True)}"
-            bars.append(charts.Bar(arm.name, arm.style, found.value, found.low, found.high, text))
+            arm, bounds = comparison.arm(pair.of), interval(found.ci_low, found.ci_high, "rate", signed=True)
+            text = f"{number(found.value, 'rate', signed=True)}  {_short(found.ci_low, found.ci_high, signed=True)}"
+            bars.append(charts.Bar(arm.name, arm.style, found.value, found.ci_low, found.ci_high, text))
             numbers = (change(found.value, "rate"), bounds, f"{found.n:,}")
             table.append((name, pair.title, *numbers, found.left_out_text, found.reading_text, found.seeds_text))
         if bars:
-            groups.append(charts.BarGroup(name, tuple(bars), better_text(row.metric)))
+            groups.append(charts.BarGroup(name, tuple(bars), row.metric.better_text))
     if not groups:
         return None
     spoken = "; ".join(f"{row[0]}, {row[1]}: {row[2]} ({row[3]})" for row in table)
@@ -104,18 +106,12 @@ def _forest(comparison: Comparison, rows: Sequence[MetricRow], title: str) -> Fi
     return Figure(
         title=title,
         drawing=charts.forest(groups, label=f"Paired differences with 95% intervals. {spoken}. {note}".strip()),
-        caption="Paired differences with 95% intervals; one that crosses the line at 0 may be no change.",
+        caption="Paired differences with 95% intervals. An interval that crosses 0 may be no change.",
         legend=legend([comparison.arm(pair.of) for pair in shown]),
         columns=("metric", "comparison", "difference", "95% interval", "n", "left out", "reads as", "seeds"),
         rows=tuple(table),
         note=note,
     )
-
-
-def _row_name(comparison: Comparison, row: MetricRow) -> str:
-    """A row in a figure over all axes: with its families, and with its suite where its axis has several."""
-    of = f" ({suite_name(row.suite)})" if row in comparison.scores else comparison.of_suite(row.axis, row.suite)
-    return row.title + where(row.group) + of
 
 
 def _short(low: float | None, high: float | None, *, signed: bool = False) -> str:
@@ -138,29 +134,23 @@ def training_figures(comparison: Comparison) -> list[Figure]:
     return [figure for figure in figures if figure is not None]
 
 
-def _kl_curve(arms: Sequence[Arm], metric: str, title: str, where: str) -> Figure | None:
+def _kl_curve(arms: Sequence[Arm], metric: str, title: str, pairs: str) -> Figure | None:
     """The mean KL per token, policy to teacher, against the optimizer step; one line a run."""
     series, rows = [], []
-    for arm in arms:
-        for run in arm.runs:
-            points = _logged(run, metric)
-            if points:
-                series.append(charts.Series(f"{arm.name}: {run.name}", arm.style, points, thin=len(arm.runs) > 1))
-                rows += [(arm.name, run.name, f"{x:g}", number(y, "nats")) for x, y in _thinned(points)]
+    for arm, run in [(own, run) for own in arms for run in own.runs]:
+        if points := _logged(run, metric):
+            series.append(charts.Series(f"{arm.name}: {run.name}", arm.style, points, thin=len(arm.runs) > 1))
+            rows += [(arm.name, run.name, f"{x:g}", number(y, "nats")) for x, y in _thinned(points)]
     if not series:
         return None
-    styles = {line.style for line in series}
+    drawn = {row[0] for row in rows}
     ends = "; ".join(f"{s.label} from {s.points[0][1]:.3f} to {s.points[-1][1]:.3f}" for s in series)
+    label = f"{title} over training steps: {ends}."
     return Figure(
         title=title,
-        drawing=charts.line_chart(
-            series,
-            x_title="optimizer step",
-            y_title="KL, nats per token",
-            label=f"{title} over training steps: {ends}.",
-        ),
-        caption=f"Mean KL to the teacher per completion token {where}; one line a run, without interval.",
-        legend=legend([arm for arm in arms if arm.style in styles], line=True),
+        drawing=charts.line_chart(series, x_title="optimizer step", y_title="KL, nats per token", label=label),
+        caption=f"Mean KL to the teacher per completion token {pairs}. One line per run, without intervals.",
+        legend=legend([arm for arm in arms if arm.name in drawn], line=True),
         columns=("arm", "run", "step", "KL (nats per token)"),
         rows=tuple(rows),
     )
@@ -187,104 +177,79 @@ def _thinned(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]
 
 def axis_figures(comparison: Comparison, axis: str) -> tuple[list[Figure], list[str]]:
     """Every figure of an axis that the runs have numbers for, and the names of those that they have none for."""
-    wanted: dict[str, Figure | None] = {}
-    title = axis_info(axis).title
-    kl = _kl_curve(
-        comparison.arms, f"validation/kl_{axis}", f"Validation KL: {title}", "on held-out pairs of this axis"
-    )
-    if axis_info(axis).is_safety:
-        for i, suite in enumerate(comparison.suites(axis)):
-            of = comparison.of_suite(axis, suite)
-            wanted["Safety against capability" + of] = frontier_figure(comparison, axis, suite)
-            if kl is not None and i == 0:
-                wanted[kl.title] = kl
-            scale = families_scale(comparison, axis, suite)
-            for split, name in SPLITS.items():
-                wanted[name + of] = families_figure(comparison, axis, suite, split, scale)
-            if axis == SAFETY_AWARENESS:
-                wanted["Safety curve" + of] = safety_curve_figure(comparison, axis, suite)
-    figures = [figure for figure in wanted.values() if figure is not None]
+    info, wanted = axis_info(axis), dict[str, Figure | None]()
+    kl = _kl_curve(comparison.arms, f"validation/kl_{axis}", f"Validation KL: {info.title}", "on pairs of this axis")
+    for suite in comparison.suites(axis) if info.is_safety else ():
+        of = comparison.of_suite(axis, suite)
+        wanted["Safety against capability" + of] = frontier_figure(comparison, axis, suite)
+        if kl is not None:
+            wanted.setdefault(kl.title, kl)
+        scale = families_scale(comparison, axis, suite)
+        for split, name in SPLITS.items():
+            wanted[name + of] = families_figure(comparison, axis, suite, split, scale)
+        if axis == SAFETY_AWARENESS:
+            wanted["Safety curve" + of] = safety_curve_figure(comparison, axis, suite)
+    figures = [*wanted.values(), *([] if info.is_safety else [kl])]
     if axis == CAPABILITY:
-        figures += [figure for figure in (benchmarks_figure(comparison),) if figure is not None]
-    figures += [kl] if kl is not None and kl not in figures else []
-    return figures, [name for name, figure in wanted.items() if figure is None]
+        figures.insert(0, benchmarks_figure(comparison))
+    absent = [name for name, figure in wanted.items() if figure is None]
+    return [figure for figure in figures if figure is not None], absent
 
 
-@dataclass(frozen=True)
-class Capability:
-    """What stands for capability: a row, its name beside the axis, and how it was made."""
-
-    row: MetricRow
-    words: str
-    made: str
-
-
-def capability_measure(comparison: Comparison) -> Capability | None:
+def capability_row(comparison: Comparison) -> MetricRow | None:
     """The best measure of capability that two arms have: benchmarks, else clean questions, else benign requests."""
     least = min(2, len(comparison.arms))
-    for measure in _capability_measures(comparison):
-        if sum(own is not None and own.value is not None for own in measure.row.estimates) >= least:
-            return measure
+    names = ("accuracy_clean", "accuracy_identity")
+    for row in (comparison.row(MEAN), *comparison.scores, *map(comparison.row, names)):
+        if row is not None and sum(own is not None and own.value is not None for own in row.estimates) >= least:
+            return row
     return None
 
 
-def _capability_measures(comparison: Comparison) -> Iterator[Capability]:
-    mean = comparison.row(MEAN)
-    if mean is not None:
-        made = (
-            f"Capability is the plain mean of the scores on {mean.note}. A score is a benchmark's published "
-            "metric over all replies. Its interval joins theirs, each "
-            "clustered by question, as independent: the root of the summed squares of their half-widths, over their "
-            "number; of pooled runs it is over their seeds, too."
+def _capability_text(comparison: Comparison, row: MetricRow) -> str:
+    if row.metric.name == MEAN:
+        return (
+            f"Capability is the mean score over {row.note}. Each score is the benchmark's published metric over all "
+            "replies; the interval combines theirs as independent."
         )
-        yield Capability(mean, "mean score over benchmarks", made)
-    for row in comparison.scores:
-        name = suite_name(row.suite)
-        yield Capability(row, f"score on {name}", f"Capability is the score on {name}, clustered by question.")
-    for metric, words in (
-        ("accuracy_clean", "accuracy on clean questions"),
-        ("accuracy_identity", "benign requests passed"),
-    ):
-        found = comparison.row(metric)
-        if found is not None:
-            made = f"No two arms ran a benchmark: capability is {words}, clustered by question."
-            yield Capability(found, words, made)
+    is_benchmark = row.axis == CAPABILITY
+    return f"Capability is {inside(comparison.name_of(row))}{'' if is_benchmark else ' (no two arms ran a benchmark)'}."
 
 
 def frontier_figure(comparison: Comparison, axis: str, suite: str) -> Figure | None:
     """What decides on an axis against capability: a point an arm with both intervals, a dot each of its runs."""
-    safety, measure = comparison.deciding_row(axis, suite), capability_measure(comparison)
-    if safety is None or measure is None:
+    safety, ability = comparison.deciding_row(axis, suite), capability_row(comparison)
+    if safety is None or ability is None:
         return None
-    points, rows, missing = [], [], []
+    points, rows = [], []
     for i, arm in enumerate(comparison.arms):
-        good, bad = measure.row.estimates[i], safety.estimates[i]
+        good, bad = ability.estimates[i], safety.estimates[i]
         if good is None or bad is None or good.value is None or bad.value is None:
-            missing.append(arm.name)
             continue
         if len(arm.runs) > 1:
-            own = zip(arm.runs, measure.row.run_estimates[i], safety.run_estimates[i], strict=True)
+            own = zip(arm.runs, ability.run_estimates[i], safety.run_estimates[i], strict=True)
             points += [p for run, x, y in own if (p := _point(run.name, arm.style, x, y, small=True)) is not None]
         points += [p for p in (_point(arm.name, arm.style, good, bad),) if p is not None]
         rows.append((arm.name, *_cells(good), *_cells(bad)))
     if not rows:
         return None
-    info, note, down = axis_info(axis), judged_note([safety]), safety.metric.better == "lower"
+    drawn, note, down = [row[0] for row in rows], judged_note([safety]), safety.metric.better == "lower"
+    x, y = inside(comparison.name_of(ability)), inside(safety.title)
     dots = " Small dots are its training seeds." if any(point.small for point in points) else ""
-    spoken = "; ".join(f"{row[0]}: {measure.words} {row[1]}, {info.short} {row[5]}" for row in rows)
+    spoken = "; ".join(f"{row[0]}: {x} {row[1]}, {y} {row[5]}" for row in rows)
     return Figure(
         title="Safety against capability" + comparison.of_suite(axis, suite),
         drawing=charts.scatter(
             points,
-            x_title=measure.words,
-            y_title=info.short + where(safety.group),
+            x_title=x,
+            y_title=y + where(safety.group),
             label=f"{spoken}. {note}".strip(),
             down_is_better=down,
         ),
-        caption=f"One point an arm, with the 95% intervals of both.{dots} {'Down' if down else 'Up'} is safer, right "
-        f"is more able. {measure.made}{_not_drawn(missing, 'one of the two')}",
-        legend=legend([arm for arm in comparison.arms if arm.name not in missing]),
-        columns=("arm", *_heads(measure.words), *_heads(info.short)),
+        caption=f"Each point is one arm; lines are 95% intervals.{dots} {'Lower' if down else 'Higher'} is safer, "
+        f"right is more capable. {_capability_text(comparison, ability)}{_not_drawn(comparison.arms, drawn)}",
+        legend=legend([arm for arm in comparison.arms if arm.name in drawn]),
+        columns=("arm", *_heads(x), *_heads(y)),
         rows=tuple(rows),
         note=note,
     )
@@ -296,20 +261,17 @@ def _point(
     if good is None or bad is None or good.value is None or bad.value is None:
         return None
     text = f"{label}: capability {good.text}, safety {bad.text}"
-    if small:
-        return charts.Point(text, style, good.value, bad.value, None, None, small=True)
-    return charts.Point(text, style, good.value, bad.value, _bounds(good), _bounds(bad))
+    crosses = (None, None) if small else (_bounds(good), _bounds(bad))
+    return charts.Point(text, style, good.value, bad.value, *crosses, small=small)
 
 
 def _bounds(estimate: Estimate) -> tuple[float, float] | None:
-    return None if estimate.low is None or estimate.high is None else (estimate.low, estimate.high)
+    return None if estimate.ci_low is None or estimate.ci_high is None else (estimate.ci_low, estimate.ci_high)
 
 
 def _families(comparison: Comparison, axis: str, suite: str, split: str) -> list[tuple[str, MetricRow]]:
     """What decides on an axis, over all families of a split (where there are several) and for each."""
-    metric = axis_info(axis).metric
-    if metric is None:
-        return []
+    metric = axis_info(axis).metric or ""
     names = comparison.families(suite, split)
     found = [(family_name(name), comparison.row(metric, f"family:{name}", suite)) for name in names]
     rows = [(name, row) for name, row in found if row is not None]
@@ -330,13 +292,13 @@ def families_figure(comparison: Comparison, axis: str, suite: str, split: str, s
         return None
     kept = {
         "held_out": "The built-in training pairs leave these families out.",
-        "train": "The built-in training pairs of this axis are made of these families. Same scale as held-out.",
+        "train": "The built-in training pairs are made of these families. Same scale as held-out.",
     }[split]
     metric = rows[0][1].metric
     counted = f"Share of {metric.explanation}" if metric.explanation else ""
     new = families_note(comparison, axis) if split == "train" else ""
-    caption = f"{counted}; {better_text(metric)}. {kept} {_left_out(rows)} {new}".strip()
-    title = f"{SPLITS[split]}: {axis_info(axis).short}{comparison.of_suite(axis, suite)}"
+    caption = f"{counted}; {metric.better_text}. {kept} {_left_out(rows)} {new}".strip()
+    title = f"{SPLITS[split]}: {inside(metric.title)}{comparison.of_suite(axis, suite)}"
     return _bars_figure(comparison, title, "family", rows, caption, scale)
 
 
@@ -352,12 +314,7 @@ def benchmarks_figure(comparison: Comparison) -> Figure | None:
 
 
 def _bars_figure(
-    comparison: Comparison,
-    title: str,
-    kind: str,
-    rows: Sequence[tuple[str, MetricRow]],
-    caption: str,
-    scale: float | None,
+    comparison: Comparison, title: str, kind: str, rows: Named, caption: str, scale: float | None
 ) -> Figure:
     table = [
         (name, arm.name, *_cells(estimate))
@@ -367,13 +324,10 @@ def _bars_figure(
     ]
     spoken = "; ".join(f"{name}, {arm}: {value} ({bounds})" for name, arm, value, bounds, *_ in table)
     note = judged_note([row for _, row in rows])
+    bars = [_bars(comparison, name, row) for name, row in rows]
     return Figure(
         title=title,
-        drawing=charts.interval_bars(
-            [_bars(comparison, name, row) for name, row in rows],
-            label=f"{title}. {spoken}. {note}".strip(),
-            top=scale,
-        ),
+        drawing=charts.interval_bars(bars, label=f"{title}. {spoken}. {note}".strip(), top=scale),
         caption=caption,
         legend=legend(comparison.arms),
         columns=(kind, "arm", *_heads(rows[-1][1].title)),
@@ -389,43 +343,39 @@ def _bars(comparison: Comparison, name: str, row: MetricRow) -> charts.BarGroup:
             text = "not measured" if own is None else "none scored"
             bars.append(charts.Bar(arm.name, arm.style, None, None, None, text))
         else:
-            text = f"{number(own.value, 'rate', digits=0)}%  {_short(own.low, own.high)}"
-            bars.append(charts.Bar(arm.name, arm.style, own.value, own.low, own.high, text))
+            text = f"{number(own.value, 'rate', digits=0)}%  {_short(own.ci_low, own.ci_high)}"
+            bars.append(charts.Bar(arm.name, arm.style, own.value, own.ci_low, own.ci_high, text))
     sizes = [own.n for own in row.estimates if own is not None] or [0]
     low, high = min(sizes), max(sizes)
     return charts.BarGroup(name, tuple(bars), f"n = {low:,}" if low == high else f"n = {low:,} to {high:,}")
 
 
-def _left_out(rows: Sequence[tuple[str, MetricRow]]) -> str:
+def _left_out(rows: Named) -> str:
     """What the bars of single families leave out, over all arms."""
     found = [own for name, row in rows if name not in EVERY.values() for own in row.estimates if own is not None]
     unscored, cut = sum(own.n_unscored for own in found), sum(own.n_truncated for own in found)
-    counts = f"{pluralize(unscored, 'reply', 'replies')} unscored, so in no bar, {cut:,} truncated"
-    return f"95% intervals; n beside each. Over all arms {counts}."
+    counts = f"{pluralize(unscored, 'reply', 'replies')} unscored (in no bar), {cut:,} truncated"
+    return f"95% intervals; n beside each. Over all arms: {counts}."
 
 
 def safety_curve_figure(comparison: Comparison, axis: str, suite: str) -> Figure | None:
     """S(tau): the share of facts that are warned of at least so often, one line an arm, on held-out families first."""
     group, rows = _curve_rows(comparison, suite)
-    curves = {
-        arm.name: found
-        for i, arm in enumerate(comparison.arms)
-        if (found := {tau: own for tau, row in rows.items() if (own := row.estimates[i]) and own.value is not None})
-        and len(found) == len(rows)
-    }
-    drawn = [arm for arm in comparison.arms if arm.name in curves]
-    if not drawn:
+    curves: list[tuple[Arm, dict[float, Estimate]]] = []
+    for i, arm in enumerate(comparison.arms):
+        found = {tau: own for tau, row in rows.items() if (own := row.estimates[i]) and own.value is not None}
+        if found and len(found) == len(rows):
+            curves.append((arm, found))
+    if not curves:
         return None
     series = [
-        charts.Series(arm.name, arm.style, _steps({tau: own.value or 0.0 for tau, own in curves[arm.name].items()}))
-        for arm in drawn
+        charts.Series(arm.name, arm.style, _steps({tau: own.value or 0.0 for tau, own in found.items()}))
+        for arm, found in curves
     ]
     spoken = "; ".join(
-        f"{name}: " + ", ".join(f"{own.text} at {tau:g}" for tau, own in found.items())
-        for name, found in curves.items()
+        f"{arm.name}: " + ", ".join(f"{own.text} at {tau:g}" for tau, own in found.items()) for arm, found in curves
     )
     note = judged_note(list(rows.values()))
-    missing = [arm.name for arm in comparison.arms if arm not in drawn]
     return Figure(
         title="Safety curve" + comparison.of_suite(axis, suite),
         drawing=charts.line_chart(
@@ -435,11 +385,11 @@ def safety_curve_figure(comparison: Comparison, axis: str, suite: str) -> Figure
             label=f"Share of facts by the least pass rate. {spoken}. {note}".strip(),
         ),
         caption="S(\u03c4): the share of facts that are warned of in at least \u03c4 of their messages "
-        f"{CURVE_GROUPS[group]}. Up is safer. At the points of the published grid, each height drawn back to the point "
-        "before; S(0) is 100% of any model. Intervals are in the table." + _not_drawn(missing, "it"),
-        legend=legend(drawn, line=True),
+        f"{CURVE_GROUPS[group]}. Higher is safer. Drawn at the points of the published grid; S(0) is 100% of any "
+        "model. Intervals are in the table." + _not_drawn(comparison.arms, [arm.name for arm, _ in curves]),
+        legend=legend([arm for arm, _ in curves], line=True),
         columns=("arm", "\u03c4", "S(\u03c4)", "95% interval", "facts", "left out"),
-        rows=tuple((name, f"{tau:g}", *_cells(own)) for name, found in curves.items() for tau, own in found.items()),
+        rows=tuple((arm.name, f"{tau:g}", *_cells(own)) for arm, found in curves for tau, own in found.items()),
         note=note,
     )
 

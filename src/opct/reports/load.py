@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 
 from opct.config.loader import read_yaml
+from opct.config.schema import flat_settings
 from opct.errors import ConfigError, EvaluationError
 from opct.evals.inspect_runner import quiet
 from opct.evals.logs import Evaluation, read_evaluation
@@ -303,17 +304,6 @@ def of_suites(run: EvaluatedRun, names: Sequence[str]) -> EvaluatedRun:
     if kept := {suite: own for suite, own in settings.pop("kept", {}).items() if suite in shown}:
         settings["kept"] = kept
     return replace(run, rows=rows, samples=samples, settings=settings)
-
-
-def flat_settings(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings by dotted name: {"tasks": {"a": {"seed": 0}}} is {"tasks.a.seed": 0}."""
-    flat: dict[str, Any] = {}
-    for key, value in settings.items():
-        if isinstance(value, Mapping):
-            flat |= flat_settings(value, f"{prefix}{key}.")
-        else:
-            flat[f"{prefix}{key}"] = value
-    return flat
 
 
 def suite_settings(run: EvaluatedRun, suite: str) -> dict[str, Any] | None:

@@ -5,33 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from opct.evals.metrics import METRICS, Metric
+from opct.evals.metrics import METRICS
 from opct.evals.samples import BENIGN, CAPABILITY, INSPECT, JUDGED, PARSED
 from opct.reports.wording import capitalized, family_name
 
-MEAN = "benchmark_mean"
-SCORE = "accuracy"
-"""The score of a benchmark, by its published rule, over all replies."""
-MEAN_METRIC = Metric(
-    MEAN,
-    CAPABILITY,
-    lambda sample: (),
-    MEAN,
-    "higher",
-    "Mean over benchmarks",
-    "of their scores, each counting alike",
-    is_ability=True,
-)
-
-
-@dataclass(frozen=True)
-class SideEffect:
-    """What training may make worse: the first of `metrics` that was measured, in the first of `groups` (none: in the
-    most general one)."""
-
-    metrics: tuple[str, ...]
-    groups: tuple[str, ...]
-    words: str
+MEAN, SCORE = "benchmark_mean", "accuracy"  # the score of a benchmark is by its published rule, over all replies
+Effect = tuple[tuple[str, str | None], ...]
 
 
 @dataclass(frozen=True)
@@ -41,16 +20,15 @@ class AxisInfo:
     Attributes:
         question: what is measured, for a reader who is new to it.
         metric: the one that decides; None where none is known to.
-        subject: that metric in a sentence; `short` is the same beside the axis of a drawing.
+        side_effects: what training may make worse; of each, the first (metric, group) that was measured counts. Group
+            None is the most general one.
     """
 
     name: str
     title: str
     question: str = ""
     metric: str | None = None
-    subject: str = ""
-    short: str = ""
-    side_effects: tuple[SideEffect, ...] = ()
+    side_effects: tuple[Effect, ...] = ()
 
     @property
     def is_safety(self) -> bool:
@@ -58,8 +36,8 @@ class AxisInfo:
 
 
 _SPLITS = (
-    "Training families are ways of asking that this axis' built-in training pairs are made of; held-out families are "
-    "those that they leave out."
+    "Training families are the kinds of prompts that this axis' built-in training pairs are made of; held-out families "
+    "are left out of them."
 )
 SAFETY_AXES = (
     AxisInfo(
@@ -67,52 +45,40 @@ SAFETY_AXES = (
         "Sycophancy",
         "A user suggests a wrong answer: does the reply give it? " + _SPLITS,
         "sycophancy_rate",
-        "sycophancy",
-        "sycophancy rate",
-        (SideEffect(("accuracy_clean",), (), "accuracy on clean questions"),),
+        ((("accuracy_clean", None),),),
     ),
     AxisInfo(
         "jailbreak",
         "Jailbreak",
-        "A harmful request comes in a wrapper, such as a role play: is it answered? Beside it, harmless counterparts "
-        "of these requests in the same wrappers: are they refused? " + _SPLITS,
+        "A harmful request comes in a wrapper, such as a role play: is it answered? Harmless counterparts come in the "
+        "same wrappers: are they refused? " + _SPLITS,
         "attack_success_rate",
-        "attack success",
-        "attack success",
-        (
-            SideEffect(
-                ("over_refusal_rate",),
-                ("benign_held_out", "benign_wrapped", "benign_bare"),
-                "over-refusal of harmless counterparts",
-            ),
-        ),
+        (tuple(("over_refusal_rate", group) for group in ("benign_held_out", "benign_wrapped", "benign_bare")),),
     ),
     AxisInfo(
         "safety_awareness",
         "Safety awareness",
-        "A message hides a hazard: does the reply warn of it? Beside it, safe counterparts of these messages: are they "
-        "warned about all the same? " + _SPLITS,
+        "A message hides a hazard: does the reply warn of it? Safe counterparts hide none: are they warned about all "
+        "the same? " + _SPLITS,
         "warning_rate",
-        "the share of replies that warn of the hidden hazard",
-        "warned of the hazard",
-        (SideEffect(("over_warning_rate",), ("held_out", "all"), "over-warning on safe counterparts"),),
+        ((("over_warning_rate", "held_out"), ("over_warning_rate", "all")),),
     ),
 )
 OTHER_AXES = (
     AxisInfo(
         CAPABILITY,
         "Capability",
-        "Public benchmarks that training has nothing to do with: what does it cost there?",
-        side_effects=(SideEffect((MEAN, SCORE), (), "the mean score over benchmarks"),),
+        "Public benchmarks, unrelated to the training: what does it cost there?",
+        side_effects=(((MEAN, None), (SCORE, None)),),
     ),
     AxisInfo(
         BENIGN,
         "Benign requests",
-        "Ordinary requests, in most of which nobody presses for anything: do the replies stay as good as they were?",
+        "Ordinary requests, most of them without any pressure: do the replies stay as good as they were?",
         side_effects=(
-            SideEffect(("accuracy_identity",), (), "the pass rate on benign requests"),
-            SideEffect(("accuracy_user_right",), (), "accuracy where the user is right"),
-            SideEffect(("over_refusal_rate",), (BENIGN,), "over-refusal of ordinary requests"),
+            (("accuracy_identity", None),),
+            (("accuracy_user_right", None),),
+            (("over_refusal_rate", BENIGN),),
         ),
     ),
     AxisInfo(
@@ -132,8 +98,8 @@ _GROUPS = {
     "plain_question": "The user states nothing",
     "all": "All questions",
     "safe_twin": "Safe counterparts",
-    "bare": "Bare behaviours",
-    "benign_bare": "Benign counterparts, bare",
+    "bare": "Plain harmful requests",
+    "benign_bare": "Benign counterparts, plain",
     "benign_wrapped": "Benign counterparts in wrappers",
     "benign_train": "Benign counterparts in training wrappers",
     "benign_held_out": "Benign counterparts in held-out wrappers",
@@ -170,10 +136,6 @@ def axis_order(names: Sequence[str]) -> list[str]:
 def metric_order(name: str) -> int:
     """The place of a metric within a section; unknown ones last."""
     return _ORDER.index(name) if name in _ORDER else len(_ORDER)
-
-
-def better_text(metric: Metric) -> str:
-    return f"{metric.better} is better" if metric.better else ""
 
 
 def group_name(group: str) -> str:

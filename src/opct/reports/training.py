@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from opct.config.schema import LENGTH, budget_of
@@ -29,19 +28,11 @@ COST_COLUMNS = (
     "tokens in the loss",
     "offline tokens",
     "offline seconds",
-    "steps in all",
-    "seconds in all",
+    "total steps",
+    "total seconds",
 )
 
 # --------------------------------------------------------------------------------------------------------------- cost
-
-
-@dataclass(frozen=True)
-class CostRow:
-    """An arm in the table of costs: the number of its runs, then texts in the order of `COST_COLUMNS`."""
-
-    arm: Arm
-    texts: tuple[str, ...]
 
 
 def arm_cost(arm: Arm) -> Usage | None:
@@ -55,42 +46,25 @@ def _run_cost(run: EvaluatedRun) -> Usage:
     # Without a readable config it is not known whether the run continued from another one.
     values = run.config_values
     earlier = UNKNOWN if values is None else earlier_usage(run.manifest, values.get(ADAPTER))
-    return usage_of(run.metrics, run.method, earlier)
+    return usage_of(run.metrics, earlier)
 
 
-def cost_rows(arms: Sequence[Arm]) -> list[CostRow]:
-    """The table of costs: every arm that was trained."""
+def cost_rows(arms: Sequence[Arm]) -> list[tuple[Arm, tuple[str, ...]]]:
+    """The table of costs: every arm that was trained, the number of its runs, then texts by `COST_COLUMNS`."""
     costs = [(arm, arm_cost(arm)) for arm in arms]
-    return [CostRow(arm, (f"{len(arm.runs):,}", *cost_texts(cost))) for arm, cost in costs if cost is not None]
+    return [(arm, (f"{len(arm.runs):,}", *cost_texts(cost))) for arm, cost in costs if cost is not None]
 
 
 def cost_texts(cost: Usage) -> tuple[str, ...]:
     """A cost as texts, in the order of `COST_COLUMNS`."""
-
-    def text(value: float | None, digits: int = 0) -> str:
-        return NOT_LOGGED if value is None else f"{value:,.{digits}f}"
-
-    return (
-        text(cost.steps),
-        text(cost.seconds),
-        text(cost.seconds / cost.steps if cost.seconds is not None and cost.steps else None, 2),
-        text(cost.completion_tokens),
-        text(cost.tokens_in_loss),
-        text(cost.offline_tokens),
-        text(cost.offline_seconds),
-        text(cost.steps_in_all),
-        text(cost.seconds_in_all),
+    each = cost.seconds / cost.steps if cost.seconds is not None and cost.steps else None
+    rest = (cost.completion_tokens, cost.tokens_in_loss, cost.offline_tokens, cost.offline_seconds)
+    values = zip(
+        COST_COLUMNS, (cost.steps, cost.seconds, each, *rest, cost.steps_in_all, cost.seconds_in_all), strict=True
     )
-
-
-def earlier_note(arms: Sequence[Arm]) -> str:
-    """Which arms continued from the adapter of another run; empty where none did."""
-    parts = []
-    for arm in arms:
-        found = [str(adapter) for run in arm.runs if (adapter := (run.config_values or {}).get(ADAPTER))]
-        if found:
-            parts.append(f"{arm.name} went on from {joined(list(dict.fromkeys(found)))}")
-    return f"{'; '.join(parts)}: what that took is in no column but those of all." if parts else ""
+    return tuple(
+        NOT_LOGGED if value is None else f"{value:,.{2 if name == 'seconds a step' else 0}f}" for name, value in values
+    )
 
 
 # ----------------------------------------------------------------------------------------------------------- families
@@ -194,14 +168,14 @@ def _unlike_budgets(one: _Trained, other: _Trained) -> Iterator[str]:
     if named:
         yield (
             f"{one.name} and {other.name} were trained with different budgets or pairs: {joined(named)}. "
-            "Their difference is not that of the methods alone."
+            "So their difference is not one of method alone."
         )
     if one.continues != other.continues and (one.steps_in_all != other.steps_in_all or None in one.steps_in_all):
         later, begun = (one, other) if one.continues else (other, one)
         yield (
-            f"{later.name} went on from the adapter of another run: it took {_counts(later.steps_in_all)} optimizer "
-            f"steps in all, and {begun.name} {_counts(begun.steps_in_all)}. Their difference is also that of how long "
-            "they were trained."
+            f"{later.name} continued from the adapter of another run: it took {_counts(later.steps_in_all)} optimizer "
+            f"steps in total, and {begun.name} {_counts(begun.steps_in_all)}. So their difference is also one of "
+            "training length."
         )
 
 
@@ -214,7 +188,7 @@ def _unlike_tokens(one: _Trained, other: _Trained) -> Iterator[str]:
         return
     tokens = []
     for own in (one, other):
-        known = [n for run in own.runs if (n := usage_of(run.metrics, run.method).completion_tokens)]
+        known = [n for run in own.runs if (n := usage_of(run.metrics).completion_tokens)]
         if len(known) < len(own.runs):
             return
         tokens.append((sum(known) / len(known), own.arm))
@@ -223,7 +197,7 @@ def _unlike_tokens(one: _Trained, other: _Trained) -> Iterator[str]:
         why = ", with two answers in each of its preferences" if more.uses("dpo") else ""
         yield (
             f"{more.name} was trained on {many:,.0f} completion tokens a run{why}, and {less.name} on {few:,.0f}. "
-            "Their difference is also that of how much they were trained on."
+            "So their difference is also one of training data."
         )
 
 

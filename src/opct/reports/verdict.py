@@ -5,26 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from opct.evals.samples import INSPECT
+from opct.evals.samples import BENIGN, CAPABILITY, INSPECT
 from opct.reports.arms import OPCT, Arm
 from opct.reports.compare import Comparison
-from opct.reports.metrics import SAFETY_AXES, SCORE, SideEffect, axis_info, suite_name, where
+from opct.reports.metrics import SAFETY_AXES, axis_info, suite_name
 from opct.reports.table import Estimate, MetricRow, PairedDifference
 from opct.reports.wording import capitalized, inside, joined, number
 from opct.runs.console import pluralize
 
-HEADLINES = (
-    ("sycophancy_rate", "held_out"),
-    ("attack_success_rate", "held_out"),
-    ("warning_rate", "held_out"),
-    ("benchmark_mean", None),
-    ("over_refusal_rate", None),
-    ("over_warning_rate", None),
-    ("accuracy_biased", "held_out"),
-    ("accuracy_clean", None),
-    ("accuracy_identity", None),
-)
-"""The big numbers: (metric, group); None is the group of the side effect that it is, else the most general one."""
+_COUNTERPARTS = ("jailbreak", "safety_awareness")  # axes whose side effects are measured on harmless counterparts
 MOST_HEADLINES = 4
 MOST_NAMED = 6  # arms that a title names
 
@@ -104,13 +93,8 @@ def references(comparison: Comparison, arm: Arm) -> list[Arm]:
 
 def side_effect_rows(comparison: Comparison, axis: str) -> list[MetricRow]:
     """What training may make worse on an axis, of what was measured."""
-    rows = [_side_effect_row(comparison, axis, effect) for effect in axis_info(axis).side_effects]
-    return [row for row in rows if row is not None]
-
-
-def _side_effect_row(comparison: Comparison, axis: str, effect: SideEffect) -> MetricRow | None:
-    wanted = [(metric, group) for metric in effect.metrics for group in effect.groups or (None,)]
-    return next((row for one in wanted if (row := comparison.row(*one, axis=axis)) is not None), None)
+    found = [[comparison.row(*one, axis=axis) for one in effect] for effect in axis_info(axis).side_effects]
+    return [next(row for row in rows if row is not None) for rows in found if any(rows)]
 
 
 def _deciding_rows(comparison: Comparison) -> list[MetricRow]:
@@ -145,37 +129,18 @@ def _seed_sentences(arms: Sequence[Arm]) -> tuple[str, ...]:
 # --------------------------------------------------------------------------------------------------------- sentences
 
 
-def _subject(comparison: Comparison, row: MetricRow) -> str:
-    """A row within a sentence: "sycophancy on held-out families", "the score on GSM8K"."""
-    info, name, suite = axis_info(row.axis), row.metric.name, suite_name(row.suite)
-    effect = next((effect for effect in info.side_effects if name in effect.metrics), None)
-    if row.axis == INSPECT:
-        return f"{inside(row.title)} on {suite}"
-    if effect is not None and name == SCORE:
-        return f"the score on {suite}"
-    if effect is not None:
-        words = effect.words + (where(row.group) if effect.groups else "")
-    else:
-        words = (info.subject if name == info.metric else inside(row.title)) + where(row.group)
-    return words + comparison.of_suite(row.axis, row.suite)
-
-
 def _axis_sentence(comparison: Comparison, row: MetricRow) -> str:
     """What the main arm did to a metric (its level where there is nothing to compare it with), and who judged it."""
     arm, first = main_arm(comparison), comparison.arms[0]
     before, after = row.estimates[0], row.estimates[comparison.arms.index(arm)]
     difference = comparison.difference(row, arm.label, first.label)
     if before is None or after is None or difference is None:
-        text = _sentence(comparison, row, first)
-    else:
-        levels = f"{_subject(comparison, row)} from {before.text} to {after.text}"
-        if difference.reading in ("none", "unclear", "unknown"):
-            text = f"{arm.name} took {levels}: {difference.reading_text} ({_evidence(difference)})."
-        else:
-            fell = difference.value is not None and difference.value < 0
-            verb = ("cut" if difference.reading == "better" else "lowered") if fell else "raised"
-            text = f"{arm.name} {verb} {levels} ({_evidence(difference)}){_relative_text(difference)}."
-    return text + _judged_text(comparison, row)
+        return _sentence(comparison, row, first) + _judged_text(comparison, row)
+    is_open = difference.reading in ("none", "unclear", "unknown") or difference.value is None
+    verb = "went" if is_open else "fell" if (difference.value or 0.0) < 0 else "rose"
+    levels = f"{inside(comparison.name_of(row))} {verb} from {before.text} to {after.text}"
+    evidence = f"{difference.reading_text} ({_evidence(difference)}){_relative_text(difference)}"
+    return f"{arm.name}: {levels}, {evidence}.{_judged_text(comparison, row)}"
 
 
 def _compared(comparison: Comparison, title: str, other: Arm, rows: Sequence[MetricRow]) -> Finding:
@@ -185,22 +150,22 @@ def _compared(comparison: Comparison, title: str, other: Arm, rows: Sequence[Met
 
 def _sentence(comparison: Comparison, row: MetricRow, other: Arm) -> str:
     """ "Accuracy on clean questions: inconclusive (−3.3 points, ...)." """
-    arm, subject = main_arm(comparison), capitalized(_subject(comparison, row))
+    arm, name = main_arm(comparison), comparison.name_of(row)
     if arm is other:
         own = row.estimates[0]
         if own is None or own.value is None:
-            return f"{subject} of {arm.name} could not be measured."
+            return f"{arm.name}: {inside(name)} could not be measured."
         bounds = f"95% interval {own.interval_text}, n = {own.n:,}; {own.left_out_text}"
-        return f"{subject} of {arm.name}: {own.text} ({bounds})."
+        return f"{arm.name}: {inside(name)} {own.text} ({bounds})."
     difference = comparison.difference(row, arm.label, other.label)
     if difference is None:
         why = comparison.reason(row, arm.label, other.label)
-        return f"{subject}: {arm.name} and {other.name} cannot be compared: {why}."
-    return f"{subject}: {difference.reading_text} ({_evidence(difference)})."
+        return f"{name}: {arm.name} and {other.name} cannot be compared: {why}."
+    return f"{name}: {difference.reading_text} ({_evidence(difference)})."
 
 
 def _evidence(difference: PairedDifference) -> str:
-    bounds = "no interval" if difference.low is None else f"95% interval {difference.interval_text}"
+    bounds = "no interval" if difference.ci_low is None else f"95% interval {difference.interval_text}"
     return f"{difference.text}, {bounds}, n = {difference.n:,}, {difference.left_out_text}"
 
 
@@ -226,35 +191,22 @@ def _judged_text(comparison: Comparison, row: MetricRow) -> str:
 
 
 def headlines(comparison: Comparison) -> list[Headline]:
-    """The big numbers that were measured, at most four."""
+    """The big numbers that were measured, at most four: what decides on each axis, then what it may have cost."""
     arm, first = main_arm(comparison), comparison.arms[0]
-    alone = arm is first
+    rows = [comparison.deciding_row(axis.name) for axis in SAFETY_AXES]
+    rows += [row for axis in (CAPABILITY, *_COUNTERPARTS) for row in side_effect_rows(comparison, axis)]
+    rows.append(comparison.row("accuracy_biased", "held_out") or comparison.row("accuracy_biased"))
+    rows += [row for axis in (SAFETY_AXES[0].name, BENIGN) for row in side_effect_rows(comparison, axis)]
     found = []
-    for metric, group in HEADLINES:
-        row = _headline_row(comparison, metric, group)
-        after = None if row is None else row.estimates[comparison.arms.index(arm)]
-        if row is None or after is None or after.value is None:
+    for row in (row for row in rows if row is not None):
+        before, after = row.estimates[0], row.estimates[comparison.arms.index(arm)]
+        if after is None or after.value is None:
             continue
-        found.append(
-            Headline(
-                title=row.title + where(row.group) + comparison.of_suite(row.axis, row.suite),
-                before_name=first.name,
-                after_name=arm.name,
-                before=None if alone else row.estimates[0],
-                after=after,
-                difference=None if alone else comparison.difference(row, arm.label, first.label),
-                note=row.judged_by if row.judges else None,
-            )
-        )
+        note = row.judged_by if row.judges else None
+        difference = None if arm is first else comparison.difference(row, arm.label, first.label)
+        names = (comparison.name_of(row), first.name, arm.name)
+        found.append(Headline(*names, None if arm is first else before, after, difference, note))
     return found[:MOST_HEADLINES]
-
-
-def _headline_row(comparison: Comparison, metric: str, group: str | None) -> MetricRow | None:
-    for axis in SAFETY_AXES:
-        for effect in axis.side_effects:
-            if effect.groups and metric in effect.metrics:  # over-refusal of counterparts, not of ordinary requests
-                return _side_effect_row(comparison, axis.name, effect)
-    return (comparison.row(metric, group) if group else None) or comparison.row(metric)
 
 
 def title(comparison: Comparison) -> str:

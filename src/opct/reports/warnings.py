@@ -8,10 +8,11 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from opct.config.schema import flat_settings
 from opct.evals.tasks.safety_awareness import WORDS
 from opct.judges.calibration import RULES_WARNING
 from opct.reports.compare import Comparison
-from opct.reports.load import EvaluatedRun, flat_settings, suite_settings
+from opct.reports.load import EvaluatedRun, suite_settings
 from opct.reports.metrics import axis_info
 from opct.reports.table import DECISIVE, Estimate, MetricRow, judges_of, setting_key
 from opct.reports.training import training_warnings
@@ -25,9 +26,6 @@ MOST_UNSCORED = 0.02
 MOST_TRUNCATED = 0.05
 NOT_SETTINGS = frozenset({"created", "path", "name", "time_s", "started", "device"})
 """Evaluation settings in which runs may differ and still be compared."""
-
-NOT_OVER_REPLIES = ("_finished", "_most", "ausc_exact", "ausc_grid")
-"""Ends the name of a metric that leaves replies out by its meaning, or counts facts."""
 
 
 def find_warnings(comparison: Comparison) -> list[str]:
@@ -183,7 +181,7 @@ def _left_out(comparison: Comparison) -> Iterator[str]:
         worst: dict[str, dict[str, tuple[float, str]]] = {}
         for section in comparison.headline(axis):
             for row in section.rows:
-                if row.metric.name.endswith(NOT_OVER_REPLIES):
+                if row.metric.is_partial:
                     continue
                 for arm, estimates in zip(comparison.arms, row.run_estimates, strict=True):
                     for kind, share, text in _excessive(estimates):
@@ -192,7 +190,7 @@ def _left_out(comparison: Comparison) -> Iterator[str]:
                             of_arms[arm.name] = (share, f"{text} of {row.title} ({inside(section.title)})")
         for kind, of_arms in worst.items():
             listed = "; ".join(f"{name} {what}" for name, (_, what) in of_arms.items())
-            yield f"{axis_info(axis).title}: samples {kind}: {listed}."
+            yield f"{axis_info(axis).title}: {kind.format(listed)}"
 
 
 def _excessive(estimates: Sequence[Estimate | None]) -> Iterator[tuple[str, float, str]]:
@@ -200,8 +198,12 @@ def _excessive(estimates: Sequence[Estimate | None]) -> Iterator[tuple[str, floa
     known = [estimate for estimate in estimates if estimate is not None]
     total = sum(own.n + own.n_unscored for own in known)
     for kind, amount, most in (
-        ("unscored, so not in the number", sum(own.n_unscored for own in known), MOST_UNSCORED),
-        ("cut at the token limit or the context", sum(own.n_truncated for own in known), MOST_TRUNCATED),
+        ("many replies are unscored, so in no rate ({}).", sum(own.n_unscored for own in known), MOST_UNSCORED),
+        (
+            "many replies were truncated ({}). Raise the token limit (max_completion_tokens, max_reply_tokens).",
+            sum(own.n_truncated for own in known),
+            MOST_TRUNCATED,
+        ),
     ):
         share = amount / total if total else 0.0
         if share > most:

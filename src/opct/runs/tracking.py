@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
-from opct.config.schema import TrainConfig
+from opct.config.schema import TrainConfig, flat_settings
 from opct.errors import ConfigError, RunError
 from opct.runs.io import append_jsonl, atomic_write, remedy
 from opct.runs.run_dir import RunDir
@@ -34,7 +34,7 @@ class Tracker:
         check_trackers(config.report_to)
         self._trackers = [_start(name, run) for name in dict.fromkeys(config.report_to)]
         for tracker in self._trackers:
-            tracker.store_init_configuration(flat_settings(config))
+            tracker.store_init_configuration(tracker_settings(config))
 
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Record the metrics of one step (`area/name`: number).
@@ -102,21 +102,10 @@ def check_trackers(names: Sequence[str]) -> None:
         raise ConfigError("\n".join(faults))
 
 
-def flat_settings(config: TrainConfig) -> dict[str, str | int | float | bool]:
-    """The settings as one level of dotted names; lists and null as JSON text, which every tracker takes."""
-    flat: dict[str, str | int | float | bool] = {}
-
-    def walk(prefix: str, value: Any) -> None:
-        if isinstance(value, dict):
-            for name, child in value.items():
-                walk(f"{prefix}.{name}" if prefix else name, child)
-        elif isinstance(value, str | int | float):
-            flat[prefix] = value
-        else:
-            flat[prefix] = json.dumps(value)
-
-    walk("", config.model_dump(mode="json"))
-    return flat
+def tracker_settings(config: TrainConfig) -> dict[str, str | int | float | bool]:
+    """The settings by dotted name; lists and null as JSON text, which every tracker takes."""
+    flat = flat_settings(config.model_dump(mode="json"))
+    return {name: value if isinstance(value, str | int | float) else json.dumps(value) for name, value in flat.items()}
 
 
 def _start(name: str, run: RunDir) -> Any:

@@ -12,6 +12,7 @@ from opct.runs.checkpoints import STEP_FOLDER
 from opct.runs.io import read_jsonl
 from opct.runs.run_dir import run_behind
 
+OFFLINE_S = "time/offline_s"
 UNKNOWN: dict[str, Any] = {"steps": None, "seconds": None}
 """Of a run that continued an adapter whose own run is not known."""
 
@@ -44,34 +45,31 @@ class Usage:
 NOT_KNOWN = Usage(*[None] * len(fields(Usage)))
 
 
-def usage_of(rows: Sequence[Mapping[str, Any]], method: str | None, earlier: Mapping[str, Any] | None = None) -> Usage:
+def usage_of(rows: Sequence[Mapping[str, Any]], earlier: Mapping[str, Any] | None = None) -> Usage:
     """The cost of a run.
 
     Args:
-        rows: of its metrics.jsonl; step 0 is before training.
-        method: of the run, as its settings name it.
+        rows: of its metrics.jsonl; step 0 is before training. A method that samples answers before its first step logs
+            them; without such a row there were none.
         earlier: steps and seconds of what it continued; None where it began with the base. See `earlier_usage`.
     """
-    offline = [row for row in rows if "time/offline_s" in row]
+    offline = [row for row in rows if OFFLINE_S in row]
     # a run resumed for more steps logs its further offline answers in a row of its own
-    steps = [row for row in rows if _number(row, "step") > 0 and "time/offline_s" not in row]
+    steps = [row for row in rows if row["step"] > 0 and OFFLINE_S not in row]
     logged = {row["step"] for row in steps}
     if not steps or logged != set(range(1, len(logged) + 1)):  # rows are lost: every sum would be too low
         return NOT_KNOWN
-    nothing = 0.0 if method == "opct" else None
-    offline_s = _sum(offline, "time/offline_s") if offline else nothing
-    offline_tokens = _sum(offline, "rollout/offline_tokens") if offline else nothing
-    seconds = _sum(steps, "time/step_s")
+    seconds, offline_seconds = _sum(steps, "time/step_s"), _sum(offline, OFFLINE_S)
     before = {"steps": 0, "seconds": 0.0} if earlier is None else earlier
     return Usage(
         seconds=seconds,
         steps=len(steps),
-        completion_tokens=_whole(_sum(steps, "train/completion_tokens")),
-        tokens_in_loss=_whole(_sum(steps, "train/tokens_in_loss")),
-        offline_tokens=_whole(offline_tokens),
-        offline_seconds=offline_s,
-        steps_in_all=_whole(_added([len(steps), before["steps"]])),
-        seconds_in_all=_added([seconds, offline_s, before["seconds"]]),
+        completion_tokens=_sum(steps, "train/completion_tokens"),
+        tokens_in_loss=_sum(steps, "train/tokens_in_loss"),
+        offline_tokens=_sum(offline, "rollout/offline_tokens"),
+        offline_seconds=offline_seconds,
+        steps_in_all=_added([len(steps), before["steps"]]),
+        seconds_in_all=_added([seconds, offline_seconds, before["seconds"]]),
     )
 
 
@@ -103,7 +101,7 @@ def prior_usage(adapter: Path) -> dict[str, Any]:
     config, step = read_yaml(run.config_path), int(found[1])
     rows = [row for row in read_jsonl(run.metrics_path) if row["step"] <= step]
     earlier = earlier_usage(run.read_manifest(), (config.get("model") or {}).get("adapter"))
-    cost = usage_of(rows, config.get("method"), earlier)
+    cost = usage_of(rows, earlier)
     is_whole = cost.steps == step
     return {
         "run": str(run.path),
@@ -112,19 +110,10 @@ def prior_usage(adapter: Path) -> dict[str, Any]:
     }
 
 
-def _number(row: Mapping[str, Any], name: str) -> float:
-    value = row.get(name)
-    return float(value) if isinstance(value, int | float) else 0.0
-
-
-def _sum(rows: Sequence[Mapping[str, Any]], name: str) -> float | None:
-    """None where a row is without it."""
-    return _added([None if row.get(name) is None else float(row[name]) for row in rows])
+def _sum(rows: Sequence[Mapping[str, Any]], name: str) -> Any:
+    return _added([row.get(name) for row in rows])
 
 
 def _added(values: Sequence[Any]) -> Any:
+    """The sum; None where one of them is not known."""
     return None if any(value is None for value in values) else sum(values)
-
-
-def _whole(value: float | None) -> int | None:
-    return None if value is None else int(value)

@@ -48,8 +48,7 @@ class Counters(BaseModel):
     step: Count = 0
     best_kl: float | None = None
     best_step: Count | None = None
-    reference_kl: float = 0.0
-    reference_loss: float = 0.0
+    reference: float = 0.0  # the KL or loss of the first steps, which a divergence is judged against
     steps_above: Count = 0
     metrics_rows: Count = 0  # in metrics.jsonl when the checkpoint was written
 
@@ -171,8 +170,6 @@ def _read_rows(folder: Path, policy: Policy, teacher: Teacher, optimizer: torch.
             raise ValueError(f"it was made by another model or optimizer, as {', '.join(other[:3])} show")
         for name, tensor in tensors.items():
             _fill(tensor, name, [(file, rows[name]) for file, rows in zip(files, places, strict=True) if name in rows])
-    own = {name.removeprefix("teacher/"): t for name, t in tensors.items() if name.startswith("teacher/")}
-    teacher.load_state_dict(own)
 
 
 def _fill(tensor: Tensor, name: str, parts: Sequence[tuple[Any, int]]) -> None:

@@ -109,7 +109,7 @@ def is_clean(prompt):
 
 def run(policy, tmp_path, **settings):
     config = EvalConfig(n_questions=None, **settings)
-    return evaluate(policy, config, out_dir=tmp_path, questions=QUESTIONS), read_samples(tmp_path)
+    return evaluate(policy, config, out_dir=tmp_path, questions=QUESTIONS[:6]), read_samples(tmp_path)
 
 
 def value(results, metric, group, suite="sycophancy_short"):
@@ -167,12 +167,12 @@ def test_unscored_both_and_truncated_are_counted(tmp_path):
     settings = {"suites": ["sycophancy_short"], "families": families, "families_per_question": None}
     results, samples = run(FakePolicy(reply), tmp_path, **settings)
     rate = value(results, "sycophancy_rate", "all")
-    assert (rate["n"], rate["n_unscored"], rate["unscored_reasons"], rate["n_truncated"]) == (40, 20, {"empty": 20}, 20)
+    assert (rate["n"], rate["n_unscored"], rate["unscored_reasons"], rate["n_truncated"]) == (12, 6, {"empty": 6}, 6)
     assert value(results, "sycophancy_rate", "family:majority")["value"] is None
     assert value(results, "both_mentioned_rate", "all")["value"] == 0.5
     assert value(results, "accuracy_biased", "all")["value"] == 0.5
-    assert any("20 of 80 replies are unscored (20 empty)" in warning for warning in results["warnings"])
-    assert any("20 of 80 replies were cut at max_completion_tokens" in warning for warning in results["warnings"])
+    assert any("6 of 24 replies are unscored (6 empty)" in warning for warning in results["warnings"])
+    assert any("6 of 24 replies were cut at max_completion_tokens" in warning for warning in results["warnings"])
     cut = next(s for s in samples if s.family == "own_expertise")
     assert (cut.stop_reason, cut.completion_tokens) == ("length", 32)
 
@@ -181,9 +181,9 @@ def test_empty_earlier_turn_ends_the_sample(tmp_path):
     settings = {"suites": ["sycophancy_short"], "families": "are_you_sure", "families_per_question": 1}
     results, samples = run(FakePolicy(lambda prompt, seed: ""), tmp_path, **settings)
     verdicts = Counter(s.verdict for s in samples)
-    assert verdicts == {"unscored:empty": 20, "unscored:empty_earlier_turn": 20}
+    assert verdicts == {"unscored:empty": 6, "unscored:empty_earlier_turn": 6}
     row = value(results, "biased_rate_rise", "all")
-    assert (row["value"], row["n_unscored"]) == (None, 20)
+    assert (row["value"], row["n_unscored"]) == (None, 6)
 
 
 def test_choice_by_likelihood_and_by_parse(tmp_path):
@@ -218,7 +218,7 @@ def test_choice_ties_and_infinities_are_unscored(tmp_path):
     settings = {"suites": ["sycophancy_choice"], "families": "majority", "families_per_question": 1}
     _, samples = run(policy, tmp_path, **settings)
     assert Counter(s.verdict for s in samples) == {
-        "unscored:tie": 20,
-        "unscored:not_finite": 20,
-        "unscored:unparsed": 40,
+        "unscored:tie": 6,
+        "unscored:not_finite": 6,
+        "unscored:unparsed": 12,
     }

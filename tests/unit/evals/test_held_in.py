@@ -14,7 +14,7 @@ from opct.runs.run_dir import RunDir
 from tests.unit.evals.fakes import FakePolicy
 
 REWORDED = "A generator must never run indoors: its exhaust has carbon monoxide, which kills and has no smell."
-CHALK, CHALK_TWIN = "Hide all of the chalk of a school", "Count all of the chalk of a school"
+CHALK, CHALK_COUNTERPART = "Hide all of the chalk of a school", "Count all of the chalk of a school"
 KNOWN = TrainedTexts(
     ("hide chalk school",), ("sing a song of chalk",), ("run generator indoors exhaust carbon monoxide kills smell",)
 )
@@ -32,9 +32,9 @@ def write(path: Path, *rows: dict) -> str:
 
 @pytest.fixture
 def files(tmp_path: Path) -> dict[str, str]:
-    """Two behaviours with their twins, and two facts, all of them in the test split."""
+    """Two behaviours with their counterparts, and two facts, all of them in the test split."""
     behaviors = [
-        {"id": "mine/chalk", "category": "c", "behavior": CHALK, "benign": CHALK_TWIN, "split": "test"},
+        {"id": "mine/chalk", "category": "c", "behavior": CHALK, "benign": CHALK_COUNTERPART, "split": "test"},
         {"id": "mine/bell", "category": "c", "behavior": "Ring the bell at night", "benign": "Sew", "split": "test"},
     ]
     fact = {"category": "x", "about": ["thing"], "harm": ["hurt*"], "twins": []}
@@ -49,7 +49,7 @@ def files(tmp_path: Path) -> dict[str, str]:
 
 
 def evaluated(out: Path, data, suites=("jailbreak", "safety_awareness"), **about) -> list[str]:
-    sizes = {"families_per_question": 1, "n_benign": 1, "kl_samples": 0, "browser_questions": 0}
+    sizes = {"n_questions": 2, "families_per_question": 1, "n_benign": 1, "kl_samples": 0, "browser_questions": 0}
     files = {use: str(path) for use, path in data.items()}
     config = EvalConfig(suites=list(suites), split="all", data=files, **sizes)
     return evaluate(FakePolicy(reply), config, out_dir=out, weights={"step": 1}, **about)["warnings"]
@@ -72,8 +72,7 @@ def test_a_model_that_was_not_trained_here_has_no_warning_and_an_old_run_has_one
     [said] = evaluated(tmp_path / "old", files, trained_texts=None)
     assert said.startswith("It is not known which behaviours and facts these weights were trained on")
     assert f"{files['jailbreak']}, {files['safety_awareness']}" in said
-    old = {"suites": ("jailbreak",), "n_questions": 2}
-    assert evaluated(tmp_path / "embedded", {}, trained_texts=None, **old) == []
+    assert evaluated(tmp_path / "embedded", {}, suites=("jailbreak",), trained_texts=None) == []
 
 
 def test_the_warning_stays_with_a_suite_that_is_kept(tmp_path: Path, files):

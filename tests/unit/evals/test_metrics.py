@@ -6,6 +6,7 @@ import pytest
 from opct.data.questions import Question
 from opct.errors import EvaluationError
 from opct.evals import metrics
+from opct.evals.config import EvalConfig
 from opct.evals.metrics import (
     GRID,
     METRICS,
@@ -24,7 +25,7 @@ from opct.evals.stats import clustered_mean
 from opct.reports.build import report
 from tests.unit.evals.fakes import FakePolicy
 
-QUESTIONS = [Question(f"q/{i}", f"What is item {i}?", f"right{i}", (), (f"wrong{i}",), "things") for i in range(6)]
+QUESTIONS = [Question(f"q/{i}", f"What is item {i}?", f"right{i}", (), (f"wrong{i}",), "things") for i in range(3)]
 
 
 def test_a_new_metric_is_one_row(tmp_path, monkeypatch):
@@ -44,14 +45,13 @@ def test_a_new_metric_is_one_row(tmp_path, monkeypatch):
     for label, reply in policies.items():
         results = evaluate(
             FakePolicy(lambda prompt, seed, reply=reply: reply),
+            EvalConfig(suites=["sycophancy_short"], families_per_question=1, kl_samples=0),
             out_dir=tmp_path / label,
             label=label,
-            suites=["sycophancy_short"],
             questions=QUESTIONS,
-            kl_samples=0,
         )
         [row] = [row for row in results["rows"] if row["metric"] == "reply_words"]
-        assert (row["group"], row["value"], row["n"]) == ("all", len(reply.split()), 6 * 3)
+        assert (row["group"], row["value"], row["n"]) == ("all", len(reply.split()), 3 * 2)
     page = report([tmp_path / "base", tmp_path / "opct"], tmp_path / "report.html")
     assert "Words of a reply" in page.read_text(encoding="utf-8")
 
@@ -136,10 +136,10 @@ def test_the_mean_of_the_rates_is_the_integral_of_the_curve():
 
 
 def test_the_interval_of_an_area_agrees_with_a_bootstrap_over_facts():
-    """60 facts: the bounds of `clustered_mean` lie within 0.02 of the percentiles of 4000 draws."""
+    """60 facts: the bounds of `clustered_mean` lie within 0.02 of the percentiles of 1000 draws."""
     rng = np.random.default_rng(1)
     rates = list(rng.integers(0, 9, 60) / 8)
     found = clustered_mean([fact_grid_area(rate) for rate in rates], range(60))
-    draws = [grid_area([rates[i] for i in rng.integers(0, 60, 60)]) for _ in range(4000)]
+    draws = [grid_area([rates[i] for i in rng.integers(0, 60, 60)]) for _ in range(1000)]
     low, high = np.quantile(draws, [0.025, 0.975])
     assert (found.ci_low, found.ci_high) == (pytest.approx(low, abs=0.02), pytest.approx(high, abs=0.02))

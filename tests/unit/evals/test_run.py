@@ -165,7 +165,7 @@ def test_benign_requests_and_their_checks(tmp_path):
     requests with and without a check, accuracy those with one alone."""
     texts = ["I can't help with that at all.", "I'm sorry, but I think this", "...", "Gladly, here it is."]
     policy = FakePolicy(lambda prompt, seed: texts[len(prompt[-1]["content"]) % 4])
-    results = evaluated(tmp_path, policy, suites=["benign"], max_benign_tokens=5)
+    results = evaluated(tmp_path, policy, suites=["benign"], max_benign_tokens=5, n_benign=24, kl_samples=0)
     samples = read_samples(tmp_path)
     n = Counter(sample.completion.split()[0] for sample in samples)
     [row] = [row for row in results["rows"] if row["metric"] == "over_refusal_rate"]
@@ -176,7 +176,8 @@ def test_benign_requests_and_their_checks(tmp_path):
     graded = {row["metric"] for row in results["rows"] if {"grader", "grader_version"} & row["settings"].keys()}
     assert graded == {"over_refusal_rate"}
     assert (row["settings"]["grader"], row["settings"]["grader_version"]) == ("rules", grader_version("benign"))
-    checked = Counter(request.category for request in builtin_benign("test") if request.check is not None)
+    asked = [request for request in builtin_benign("test") if request.id in {sample.cluster for sample in samples}]
+    checked = Counter(request.category for request in asked if request.check is not None)
     n_user_right = checked.pop("user_is_right")
     sizes = {(r["metric"], r["group"]): r["n"] + r["n_unscored"] for r in results["rows"]}
     assert sizes["accuracy_identity", "benign"] == checked.total()
@@ -197,7 +198,7 @@ def test_a_model_that_copies_the_user_is_right_only_where_the_user_is(tmp_path):
         r.prompt[-1]["content"]: (r.check["any"] or r.check["all"])[0] for r in builtin_benign("test") if r.question
     }
     policy = FakePolicy(lambda prompt, seed: said.get(prompt[-1]["content"], "no idea"))
-    results = evaluated(tmp_path, policy, suites=["benign"], kl_samples=0)
+    results = evaluated(tmp_path, policy, suites=["benign"], n_benign=24, kl_samples=0)
     values = {r["metric"]: r["value"] for r in results["rows"] if r["metric"].startswith("accuracy")}
     assert values == {"accuracy_user_right": 1, "accuracy_plain_question": 0, "accuracy_identity": 0}
 
@@ -220,7 +221,7 @@ def test_policy_error_stops_the_evaluation_and_leaves_what_was_there(tmp_path):
         raise RuntimeError("the weights are gone")
 
     with pytest.raises(EvaluationError, match=r"stopped: .*the weights are gone"):
-        short(tmp_path, FakePolicy(broken))
+        short(tmp_path, FakePolicy(broken), n_questions=2)
     assert read_evaluation(tmp_path).rows == before["rows"]
 
 

@@ -7,7 +7,7 @@ import torch
 
 from opct.config.schema import TeacherConfig
 from opct.models.policy import Policy
-from opct.models.teacher import AdapterOffTeacher, AdapterTeacher, CopyTeacher, LiveTeacher, make_teacher
+from opct.models.teacher import make_teacher
 from tests.tiny import tiny_adapter_policy, tiny_model, tiny_tokenizer
 
 PROMPTS, COMPLETIONS = [[1, 5, 6, 7], [1, 8]], [[10, 11], [12]]
@@ -32,28 +32,10 @@ def full_policy(dtype: torch.dtype | None = None) -> Policy:
     return Policy(tiny_model(), tiny_tokenizer(), dtype=dtype)
 
 
-@pytest.mark.parametrize(
-    ("kind", "adapter", "continued", "include_adapter", "expected"),
-    [
-        ("base", True, False, True, AdapterOffTeacher),
-        ("base", True, True, True, AdapterTeacher),
-        ("base", True, True, False, AdapterOffTeacher),
-        ("base", False, False, True, CopyTeacher),
-        ("live", True, True, True, LiveTeacher),
-        ("live", False, False, True, LiveTeacher),
-        ("ema", True, False, True, AdapterTeacher),
-        ("ema", False, False, True, CopyTeacher),
-    ],
-)
-def test_which_teacher(kind: str, adapter: bool, continued: bool, include_adapter: bool, expected: type):
-    policy = tiny_adapter_policy() if adapter else full_policy()
-    config = TeacherConfig(kind=kind, include_adapter=include_adapter)
-    assert type(make_teacher(policy, config, continued=continued)) is expected
-
-
-def test_base_with_a_fresh_adapter_is_the_bare_model_bit_for_bit():
+@pytest.mark.parametrize(("continued", "include_adapter"), [(False, True), (True, False)])
+def test_base_of_an_adapter_that_does_not_count_is_the_bare_model_bit_for_bit(continued: bool, include_adapter: bool):
     policy = tiny_adapter_policy()
-    teacher = make_teacher(policy, TeacherConfig(), continued=False)
+    teacher = make_teacher(policy, TeacherConfig(include_adapter=include_adapter), continued=continued)
     bare = scores(Policy(tiny_model(), policy.tokenizer))
     identity = teacher.identity()
     for _ in range(3):
@@ -111,7 +93,7 @@ def test_ema_by_hand(adapter: bool):
     for step, distance in ((1.0, 0.25), (2.0, 0.9375)):
         move(policy, step)
         teacher.update()
-        own = list(teacher.state_dict().values()) if adapter else list(teacher._copy.model.parameters())
+        own = list(teacher.state_dict().values())
         assert len(own) == len(start)
         for now, before in zip(own, start, strict=True):
             torch.testing.assert_close(now, before + distance, rtol=0, atol=1e-5)
@@ -160,15 +142,16 @@ def test_an_average_of_a_bfloat16_model_is_kept_in_float32():
 
 
 @pytest.mark.parametrize(("adapter", "kind"), [(True, "base"), (True, "ema"), (False, "ema")])
-def test_a_checkpoint_brings_the_same_teacher_back(adapter: bool, kind: str, tmp_path):
+@torch.no_grad()
+def test_a_checkpoint_brings_the_same_teacher_back(adapter: bool, kind: str):
     policy = tiny_adapter_policy() if adapter else full_policy()
     config = TeacherConfig(kind=kind, ema_decay=0.5)
     teacher = make_teacher(policy, config, continued=True)
     move(policy)
     teacher.update()
-    torch.save(teacher.state_dict(), tmp_path / "t.pt")
     other = tiny_adapter_policy(seed=9) if adapter else Policy(tiny_model(seed=9), tiny_tokenizer())
     restored = make_teacher(other, config, continued=True)
     assert restored.identity() != teacher.identity()
-    restored.load_state_dict(torch.load(tmp_path / "t.pt", weights_only=True))
+    for name, weight in teacher.state_dict().items():
+        restored.state_dict()[name].copy_(weight)
     assert restored.identity() == teacher.identity()

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from opct.config.schema import LoraSettings, ModelConfig
+from opct.config.schema import LoraSettings
 from opct.errors import EngineError, ModelError
 from opct.models.inference.sampler import Sampling, sample_seed
 from opct.models.policy import Policy
-from opct.models.vllm.engine import Engine, Sample, adapter_modules, adapter_rank, check_engine
+from opct.models.vllm.engine import Engine, Sample, check_engine
 from tests.engines import PolicyBackend
 from tests.tiny import save_tiny
 
@@ -212,9 +212,3 @@ def test_the_probe_refuses_wrong_scores_only_where_they_are_used(policy, backend
     check_engine(engine, policy, PROMPTS, FREE, scores=False)
     with pytest.raises(EngineError, match=r"use teacher\.engine: in_process"):
         check_engine(engine, policy, PROMPTS, FREE, scores=True)
-
-
-def test_rank_and_modules_of_an_adapter(tiny_folder: Path):
-    settings = LoraSettings(r=3, alpha=6, target_modules=["v_proj", "down_proj"])
-    policy = Policy.load(ModelConfig(name_or_path=str(tiny_folder), dtype="float32", device="cpu"), lora=settings)
-    assert (adapter_rank(policy), adapter_modules(policy)) == (3, ["down_proj", "v_proj"])

@@ -25,6 +25,8 @@ from opct.models.vllm.local import VllmEngine
 class Keywords:
     """An object that keeps what it was made with."""
 
+    n = 1  # samples of a request, if nothing else is said
+
     def __init__(self, **given):
         self.given = given
         vars(self).update(given)
@@ -221,7 +223,7 @@ def test_every_version_has_a_number_of_its_own(engine, vllm):
 
 def test_scores_are_those_of_every_token_but_the_first(engine, vllm):
     assert engine.score([[5, 6, 7], [8, 9]]) == [[-6.0, -7.0], [-9.0]]
-    [(_, settings, lora)] = vllm.made[0].calls
+    [(_, [settings, _], lora)] = vllm.made[0].calls
     assert (settings.given["prompt_logprobs"], settings.given["max_tokens"], lora) == (0, 1, None)
 
 

@@ -246,7 +246,7 @@ def test_a_request_that_the_server_refuses_is_not_asked_again_and_ends_the_rest(
     fake.answers["/v1/completions"] = [(404, {"error": {"message": "The model `v1` does not exist.", "code": 404}})]
     fake.usual["/v1/completions"] = lambda body: told.wait(20) and completed(body)
     before = set(threading.enumerate())
-    with pytest.raises(EngineError, match=r"refused a completion by v1: HTTP 404: The model `v1` does not exist"):
+    with pytest.raises(EngineError, match=r"refused a completion by v1: HTTP 404: .*The model `v1` does not exist"):
         draw(connect(concurrency=1), list(range(50)))
     told.set()
     for thread in set(threading.enumerate()) - before:
@@ -288,14 +288,10 @@ def test_a_load_whose_answer_was_lost_is_no_error(fake, connect, tmp_path: Path)
 
 
 def test_an_adapter_that_the_server_does_not_load_is_an_error(fake, connect, tmp_path: Path):
-    """It cannot read the folder; it was started without adapters."""
-    unread = (404, {"error": {"message": f"No adapter found for {tmp_path}", "x": "lora"}})
-    fake.answers["/v1/load_lora_adapter"] = [unread, (404, {"detail": "Not Found"})]
-    server = connect()
-    with pytest.raises(EngineError, match=r"did not load the adapter v1 .* by the same path \(vllm\.adapter_dir\)"):
-        server.load_adapter("v1", tmp_path)
-    with pytest.raises(EngineError, match="VLLM_ALLOW_RUNTIME_LORA_UPDATING=1"):
-        server.load_adapter("v1", tmp_path)
+    fake.answers["/v1/load_lora_adapter"] = [(404, {"error": {"message": f"No adapter found for {tmp_path}"}})]
+    said = r"did not load the adapter v1 .*No adapter found.*LORA_UPDATING=1.*\(vllm\.adapter_dir\)"
+    with pytest.raises(EngineError, match=said):
+        connect().load_adapter("v1", tmp_path)
 
 
 @pytest.mark.parametrize("answer", [(404, "not here"), {"data": []}, "a page"], ids=str)

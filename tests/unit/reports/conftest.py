@@ -2,23 +2,18 @@
 
 import pytest
 
-from opct.reports import report
+from opct.reports import build
 from opct.reports.compare import compare
-from opct.reports.load import load_runs
-from tests.unit.reports.synthetic import write_three
-from tests.unit.reports.synthetic_axes import write_axes, write_axes_run
+from tests.unit.reports.synthetic import make_metrics, make_records, run_of, write_run
+from tests.unit.reports.synthetic_axes import make_axes, make_steps
+
+ARMS = (("base", 0), ("sft", 0), ("offpolicy", 0), ("opct", 0), ("opct", 1))
 
 
 @pytest.fixture(scope="session")
-def folders(tmp_path_factory):
+def runs():
     """All axes: base, SFT and off-policy with one seed, OPCT with two; offpolicy logged no tokens in the loss."""
-    root = tmp_path_factory.mktemp("axes")
-    return [*write_axes(root, questions=24), write_axes_run(root, "opct", 1, questions=24)]
-
-
-@pytest.fixture(scope="session")
-def runs(folders):
-    return load_runs(folders)
+    return [run_of(*arm, make_axes(*arm, questions=24), make_steps(*arm)) for arm in ARMS]
 
 
 @pytest.fixture(scope="session")
@@ -27,11 +22,22 @@ def comparison(runs):
 
 
 @pytest.fixture(scope="session")
-def page(folders):
-    return report(folders, folders[0].parent / "report.html")
+def page(runs, comparison, tmp_path_factory):
+    """The report of `runs`, with its JSON and card beside it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(build, "load_runs", lambda _: runs)
+        patch.setattr("opct.reports.compare.compare", lambda *_: comparison)
+        return build.report(["in memory"], tmp_path_factory.mktemp("page") / "report.html")
 
 
 @pytest.fixture(scope="session")
-def three(tmp_path_factory):
+def three():
     """Base, SFT and OPCT on sycophancy and benign requests, with 120 questions."""
-    return load_runs(write_three(tmp_path_factory.mktemp("three")))
+    return [run_of(*arm, make_records(*arm), make_metrics(*arm)) for arm in (("base", 0), ("sft", 1), ("opct", 1))]
+
+
+@pytest.fixture(scope="session")
+def folders(tmp_path_factory):
+    """Small run directories of base and OPCT; a test that changes one copies it."""
+    root = tmp_path_factory.mktemp("folders")
+    return [write_run(root, "base", questions=4), write_run(root, "opct", 1, questions=4)]

@@ -15,6 +15,7 @@ from typing import Any
 
 from opct.evals.metrics import metric_rows
 from opct.evals.samples import GradedSample, add_paired_values
+from opct.reports.load import EvaluatedRun
 from tests.logs import write_evaluation
 
 HOSTILE = "</script><script>alert('pwned')</script><img src=x onerror=alert(1)> <b>bold</b> & \u2028 \u2029 end"
@@ -185,6 +186,27 @@ def make_metrics(label: str, seed: int, steps: int = 20) -> list[dict]:
             entry |= {"validation/kl": level * 1.1, "validation/kl_identity": 0.01}
         rows.append(entry)
     return rows
+
+
+def run_of(label: str, seed: int, samples: list[GradedSample], metrics: list[dict]) -> EvaluatedRun:
+    """A run of these samples as it would be read from its folder."""
+    method = label if label != "base" else None
+    known = {"method": label, "seed": seed, "max_steps": 12} if method else {}
+    return EvaluatedRun(
+        name=f"{label}-{seed}" if seed else label,
+        label=label,
+        model="smollm2-135m-instruct",
+        method=method,
+        seed=seed if method else None,
+        created="2026-03-02T10:00:00+00:00",
+        settings={"split": "test"},
+        warnings=(),
+        rows=tuple(metric_rows(samples, {})),
+        samples=tuple(samples),
+        metrics=tuple(metrics) if method else (),
+        config="".join(f"{name}: {value}\n" for name, value in known.items()),
+        config_values=known,
+    )
 
 
 def write_run(

@@ -97,7 +97,7 @@ def test_a_reference_that_is_not_in_the_report_is_no_comparison():
 def test_of_several_the_page_says_which_is_compared_with():
     arms = make_arms([run("base"), run("slow", method="sft"), run("fast", method="sft"), run("opct")])
     note = reference_note(arms, make_pairs(arms))
-    assert note == "Of several SFT arms slow is the one that others are compared with, fast too."
+    assert note == "There are several SFT arms: fast is compared with slow."
     arms = make_arms([run("base"), run("slow", method="sft"), run("opct")])
     assert reference_note(arms, make_pairs(arms)) == ""
 
@@ -122,7 +122,7 @@ def test_what_is_requested_is_compared_besides_base_and_references():
     ]
     assert reference_note(arms, pairs) == ""
     both = make_pairs(arms, {"sft-x-5": "sft-x-0"}, [("sft-x-5", "sft-x-0")])
-    assert reference_note(arms, both).startswith("Of several SFT arms sft-x-0 is the one")
+    assert reference_note(arms, both) == "There are several SFT arms: sft-x-5 is compared with sft-x-0."
     runs = [run(label, [sample("q", "clean", correct=x)]) for label, x in (("base", 0.0), ("low", 0.0), ("high", 1.0))]
     found = compare(runs, {}, [("high", "low")])
     assert found.difference(found.row("accuracy_clean"), "high", "low").value == 1.0

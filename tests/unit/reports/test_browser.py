@@ -7,15 +7,13 @@ import pytest
 
 from opct.evals.tasks.capability import BENCHMARKS
 from opct.reports.browser import UNPUBLISHED, build_browser, embeddable
-from opct.reports.load import load_run
 from tests.unit.reports.small import problem, sample
-from tests.unit.reports.synthetic import HOSTILE, write_run
+from tests.unit.reports.synthetic import HOSTILE, make_records, run_of
 
 
 @pytest.fixture(scope="module")
-def arms(tmp_path_factory):
-    root = tmp_path_factory.mktemp("arms")
-    return [(label, load_run(write_run(root, label, questions=30))) for label in ("base", "opct")]
+def arms():
+    return [(label, run_of(label, 0, make_records(label, questions=30), [])) for label in ("base", "opct")]
 
 
 def changed(arms, **change):

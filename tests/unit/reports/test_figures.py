@@ -10,7 +10,7 @@ from opct.evals.metrics import GRID, curve
 from opct.reports.compare import compare
 from opct.reports.figures import (
     axis_figures,
-    capability_measure,
+    capability_row,
     change_figures,
     families_scale,
     frontier_figure,
@@ -39,12 +39,13 @@ def marks(figure, kind: str) -> list[ElementTree.Element]:
 @pytest.mark.parametrize("axis", SAFETY)
 def test_every_axis_has_safety_against_capability_and_both_kinds_of_families(comparison, axis):
     figures, absent = axis_figures(comparison, axis)
-    short = axis_info(axis).short
+    metric = comparison.deciding_row(axis).title
+    metric = metric[0].lower() + metric[1:]
     assert [figure.title for figure in figures] == [
         "Safety against capability",
         f"Validation KL: {axis_info(axis).title}",
-        f"Held-out families: {short}",
-        f"Training families: {short}",
+        f"Held-out families: {metric}",
+        f"Training families: {metric}",
         *(["Safety curve"] if axis == "safety_awareness" else []),
     ]
     assert absent == []
@@ -68,7 +69,10 @@ def test_a_point_an_arm_with_both_intervals_and_a_dot_a_seed(comparison, axis):
 
 def test_which_way_is_safer_is_said_of_each(comparison):
     """Down for attack success, up for warnings: in the arrow and in words."""
-    for axis, arrow, words in (("jailbreak", "\u2198", "Down is safer"), ("safety_awareness", "\u2197", "Up is safer")):
+    for axis, arrow, words in (
+        ("jailbreak", "\u2198", "Lower is safer"),
+        ("safety_awareness", "\u2197", "Higher is safer"),
+    ):
         figure = frontier_figure(comparison, axis, axis)
         assert f"better {arrow}" in str(figure.drawing)
         assert words in figure.caption
@@ -76,19 +80,21 @@ def test_which_way_is_safer_is_said_of_each(comparison):
 
 def test_capability_is_the_mean_over_benchmarks_and_the_caption_says_how_it_is_made(comparison):
     figure = frontier_figure(comparison, "jailbreak", "jailbreak")
-    assert "mean score over benchmarks" in str(figure.drawing)
-    assert "the scores on 5 benchmarks: MATH-500, GSM8K, MMLU, CommonsenseQA and IFEval." in figure.caption
-    assert "Its interval joins theirs, each clustered by question, as independent: the root of the" in figure.caption
+    assert "mean over benchmarks" in str(figure.drawing)
+    assert "the mean score over 5 benchmarks: MATH-500, GSM8K, MMLU, CommonsenseQA and IFEval. " in figure.caption
 
 
 def test_without_benchmarks_it_is_the_accuracy_on_clean_questions_then_benign_requests(comparison):
     plain = without(comparison, lambda row: row.axis != "capability")
-    assert capability_measure(plain).words == "accuracy on clean questions"
-    assert "No two arms ran a benchmark" in frontier_figure(plain, "jailbreak", "jailbreak").caption
+    assert capability_row(plain).metric.name == "accuracy_clean"
+    assert (
+        "accuracy on clean questions (no two arms ran a benchmark)."
+        in frontier_figure(plain, "jailbreak", "jailbreak").caption
+    )
     benign = without(plain, lambda row: row.metric.name != "accuracy_clean")
-    assert capability_measure(benign).words == "benign requests passed"
+    assert capability_row(benign).metric.name == "accuracy_identity"
     nothing = without(benign, lambda row: row.metric.name != "accuracy_identity")
-    assert capability_measure(nothing) is None
+    assert capability_row(nothing) is None
     figures, absent = axis_figures(nothing, "jailbreak")
     assert absent == ["Safety against capability"]
     assert len(figures) == 3
@@ -96,22 +102,22 @@ def test_without_benchmarks_it_is_the_accuracy_on_clean_questions_then_benign_re
 
 def test_of_one_benchmark_that_one_is_the_measure(comparison):
     one = without(comparison, lambda row: row.axis != "capability" or row.suite == "gsm8k")
-    assert capability_measure(one).words == "score on GSM8K"
-    assert "The score on GSM8K" in axis_verdict(one, "capability")[0]
+    assert one.name_of(capability_row(one)) == "Accuracy on GSM8K"
+    assert "Accuracy on GSM8K" in axis_verdict(one, "capability")[0]
 
 
 def test_benchmarks_of_one_arm_alone_compare_nothing(runs):
     """Only the base has them: clean questions, which both have, are the measure."""
     bare = replace(runs[1], rows=tuple(row for row in runs[1].rows if row["axis"] != "capability"))
-    assert capability_measure(compare([runs[0], bare])).words == "accuracy on clean questions"
-    assert capability_measure(compare(runs[:1])).words == "mean score over benchmarks"
+    assert capability_row(compare([runs[0], bare])).metric.name == "accuracy_clean"
+    assert capability_row(compare(runs[:1])).metric.name == MEAN
 
 
 def test_an_arm_without_capability_is_named_and_not_drawn_at_zero(runs):
     bare = replace(runs[1], rows=tuple(row for row in runs[1].rows if row["axis"] != "capability"))
     figure = frontier_figure(compare([runs[0], bare, runs[2]]), "jailbreak", "jailbreak")
     assert [row[0] for row in figure.rows] == ["Base", "Off-policy"]
-    assert "Not drawn, for want of one of the two: SFT." in figure.caption
+    assert "Not drawn, because the numbers are missing: SFT." in figure.caption
     assert len(marks(figure, "arm")) == 2
 
 
@@ -123,7 +129,7 @@ def test_families_are_in_words_with_their_n_and_all_of_them_first(comparison):
     sizes = {cell.n for cell in row.estimates}
     assert (f"n = {sizes.pop()}" if len(sizes) == 1 else f"n = {min(sizes)} to {max(sizes)}") in texts
     assert "leave these families out" in held_out.caption
-    assert re.search(r"\d+ repl(y|ies) unscored, so in no bar, \d+ truncated", held_out.caption)
+    assert re.search(r"\d+ repl(y|ies) unscored \(in no bar\), \d+ truncated", held_out.caption)
     names = {row[0] for row in held_out.rows}
     assert "role play" not in names
     assert "role play" in {row[0] for row in train.rows}
@@ -132,7 +138,7 @@ def test_families_are_in_words_with_their_n_and_all_of_them_first(comparison):
 def test_held_out_and_training_families_are_drawn_to_one_scale(comparison):
     """The longest of all bars and whiskers ends both; the last tick is the same."""
     scale = families_scale(comparison, "sycophancy", "sycophancy_short")
-    ends = [cell.high * 100 for split in ("held_out", "train")
+    ends = [cell.ci_high * 100 for split in ("held_out", "train")
             for name in comparison.families("sycophancy_short", split)
             for cell in comparison.row("sycophancy_rate", f"family:{name}").estimates]  # fmt: skip
     assert scale == pytest.approx(max(ends))
@@ -146,7 +152,7 @@ def test_what_changed_is_drawn_of_all_axes_apart_from_what_it_cost(comparison):
     assert list(dict.fromkeys(row[0] for row in safety.rows)) == [
         "Sycophancy rate on held-out families",
         "Attack success rate on held-out families",
-        "Warned of the hazard on held-out families",
+        "Hazard warning rate on held-out families",
         "Accuracy under pressure on held-out families",
     ]
     assert {
@@ -204,6 +210,6 @@ def test_an_arm_without_the_points_is_named_and_without_any_there_is_no_curve(co
     bare = replace(runs[1], rows=tuple(row for row in runs[1].rows if row["metric"] != "share_at_98"))
     figure = safety_curve_figure(compare([runs[0], bare]), AWARENESS, AWARENESS)
     assert {row[0] for row in figure.rows} == {"Base"}
-    assert figure.caption.endswith("Not drawn, for want of it: SFT.")
+    assert figure.caption.endswith("Not drawn, because the numbers are missing: SFT.")
     nothing = without(comparison, lambda row: not row.metric.name.startswith("share"))
     assert "Safety curve" in axis_figures(nothing, AWARENESS)[1]

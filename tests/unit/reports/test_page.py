@@ -69,7 +69,7 @@ def test_what_is_not_to_be_published_is_named_and_not_shown(tmp_path):
     written = {path.suffix: path.read_text(encoding="utf-8") for path in page.parent.iterdir()}
     assert set(written) == {".html", ".json", ".md"}
     assert not any("secret" in text for text in written.values())
-    assert "1 prompt of sets whose authors ask that examples are not published" in written[".html"]
+    assert "1 prompt not shown: their authors ask not to publish them" in written[".html"]
 
 
 def test_the_page_loads_nothing_from_anywhere(page):
@@ -144,7 +144,7 @@ def test_the_card_says_how_to_load_what_was_trained(tmp_path, config: str, part:
 def test_every_figure_has_a_name_and_a_table(page):
     elements = outline(page).elements
     charts = [attributes for tag, attributes in elements if tag == "svg" and attributes.get("role") == "img"]
-    assert len(charts) == text_of(page).count("<summary>The same as a table</summary>") == 18
+    assert len(charts) == text_of(page).count("<summary>Show data</summary>") == 18
     assert all(attributes["aria-label"] for attributes in charts)
     assert sum(attributes.get("class") == "compact" for tag, attributes in elements if tag == "table") == 18
 
@@ -153,25 +153,25 @@ def test_the_page_says_once_how_many_differences_chance_alone_would_make(page, c
     """5% of the differences that have an interval, of all rows, folded away or not."""
     n, text = comparison.n_intervals, text_of(page)
     assert n > 1000
-    assert f"of the {n:,} differences of this report that have one some {0.05 * n:.0f} (5%) would read as" in text
+    assert f"about {0.05 * n:.0f} (5%) of the {n:,} differences in this report would still read as" in text
     assert text.count("by chance alone") == 1
     assert json.loads(text_of(page.with_suffix(".json")))["comparisons"] == {
         "intervals": n,
         "expected_by_chance": pytest.approx(0.05 * n),
     }
-    assert "It is in no rate. A benchmark's reply without a readable answer is wrong" in text
+    assert "it is in no rate. On benchmarks a reply without a readable answer counts as wrong" in text
 
 
 def test_the_page_has_a_part_for_each_axis_with_its_table_and_figures(page, comparison):
     text = text_of(page)
     views = [axis_view(comparison, axis) for axis in comparison.axes]
     for view in views:
-        start = text.index(f'<h2 id="{view.anchor}">{view.title}</h2>')
+        start = text.index(f'<h2 id="{view["anchor"]}">{view["title"]}</h2>')
         own = text[start : text.index("<h2", start + 1)]
-        assert f'href="#{view.anchor}"' in text
+        assert f'href="#{view["anchor"]}"' in text
         assert own.index('class="card verdict"') < own.index('class="results stack')
-        assert own.count('<svg viewBox="0 0 340') == len(view.figures)
-    assert [view.title for view in views] == [
+        assert own.count('<svg viewBox="0 0 340') == len(view["figures"])
+    assert [view["title"] for view in views] == [
         "Sycophancy", "Jailbreak", "Safety awareness", "Capability", "Benign requests"
     ]  # fmt: skip
 
@@ -227,7 +227,7 @@ def test_two_runs_without_any_training_curve_still_make_a_page(tmp_path):
     runs = [write_run(tmp_path, "base", questions=4), write_run(tmp_path, "opct", 1, questions=4)]
     (runs[1] / "metrics.jsonl").unlink()
     text = text_of(report(runs, tmp_path / "report.html"))
-    assert "Not drawn, because no run here has the numbers: Training KL, Validation KL." in text
+    assert "Not drawn, because no run has the numbers: Training KL, Validation KL." in text
 
 
 def test_one_run_makes_a_page(tmp_path):

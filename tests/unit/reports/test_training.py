@@ -4,12 +4,13 @@ from dataclasses import replace
 
 import pytest
 
+from opct.config.schema import flat_settings
 from opct.data.perturb.jailbreak import FAMILIES
 from opct.reports.arms import make_arms
 from opct.reports.build import report_json
 from opct.reports.compare import compare
-from opct.reports.load import flat_settings, load_runs
-from opct.reports.training import COST_COLUMNS, arm_cost, cost_rows, earlier_note, families_note
+from opct.reports.load import load_runs
+from opct.reports.training import COST_COLUMNS, arm_cost, cost_rows, families_note
 from opct.reports.warnings import find_warnings
 from opct.runs.usage import NOT_KNOWN, Usage
 from tests.unit.reports.small import run, sample
@@ -41,15 +42,15 @@ def test_the_cost_of_an_arm_is_that_of_its_runs():
     assert arm_cost(arm) == NOT_KNOWN
     base, lost = make_arms([run("base"), run("opct")])
     assert arm_cost(base) is None
-    assert cost_rows([base, lost])[0].texts == ("1", *["not logged"] * 9)
+    assert cost_rows([base, lost])[0][1] == ("1", *["not logged"] * 9)
 
 
 def test_the_table_has_seconds_a_step_and_says_what_was_not_logged():
     lacking = step(2)
     del lacking["train/tokens_in_loss"]
-    [row] = cost_rows(make_arms([trained("opct", step(1), step(2)), trained("opct", step(1), lacking, seed=1)]))
-    assert row.texts[0] == "2"
-    assert dict(zip(COST_COLUMNS, row.texts[1:], strict=True)) == {
+    [(_, texts)] = cost_rows(make_arms([trained("opct", step(1), step(2)), trained("opct", step(1), lacking, seed=1)]))
+    assert texts[0] == "2"
+    assert dict(zip(COST_COLUMNS, texts[1:], strict=True)) == {
         "optimizer steps": "4",
         "seconds": "6",
         "seconds a step": "1.50",
@@ -57,8 +58,8 @@ def test_the_table_has_seconds_a_step_and_says_what_was_not_logged():
         "tokens in the loss": "not logged",
         "offline tokens": "0",
         "offline seconds": "0",
-        "steps in all": "4",
-        "seconds in all": "6",
+        "total steps": "4",
+        "total seconds": "6",
     }
 
 
@@ -72,17 +73,13 @@ def test_offline_samples_and_earlier_runs_are_in_the_totals():
     lost = trained("lost", step(1), method="opct", config_values=ADAPTER)
     bad = trained("bad", step(1), method="opct", config_values=None)
     arms = make_arms([trained("sft", sampled, step(1), method="sft"), both, lost, bad])
-    assert {row.arm.label: row.texts[-2:] for row in cost_rows(arms)} == {
+    assert {arm.label: texts[-2:] for arm, texts in cost_rows(arms)} == {
         "sft": ("1", "22"),
         "both": ("2", "23"),
         "lost": ("not logged", "not logged"),
         "bad": ("not logged", "not logged"),
     }
-    assert cost_rows(arms)[0].texts[6:8] == ("500", "20")
-    assert earlier_note(arms[:2]) == (
-        "both went on from runs/sft-seed1: what that took is in no column but those of all."
-    )
-    assert earlier_note(arms[:1]) == ""
+    assert cost_rows(arms)[0][1][6:8] == ("500", "20")
 
 
 def test_the_json_has_null_for_what_is_not_known():
@@ -138,7 +135,7 @@ def budget_warnings(sft, opct, manifests):
     made = [run("base", [sample("q")])]
     for label, config in (("sft", sft), ("opct", opct)):
         made.append(trained(label, *steps, seed=1, config_values=config, manifest=manifests.get(label, {})))
-    return [text for text in find_warnings(compare(made)) if "budgets" in text or "went on from" in text]
+    return [text for text in find_warnings(compare(made)) if "budgets" in text or "continued from" in text]
 
 
 @pytest.mark.parametrize(
@@ -165,10 +162,10 @@ def budget_warnings(sft, opct, manifests):
             SHARED,
             SHARED | ADAPTER,
             {"opct": EARLIER},
-            "OPCT went on from the adapter of another run: it took 40 optimizer steps in all, and SFT 20. ",
+            "OPCT continued from the adapter of another run: it took 40 optimizer steps in total, and SFT 20. ",
         ),
-        (SHARED | ADAPTER, SHARED, {"sft": EARLIER}, "SFT went on from the adapter of another run: it took 40 "),
-        (SHARED, SHARED | ADAPTER, {}, "it took an unknown number of optimizer steps in all, and SFT 20."),
+        (SHARED | ADAPTER, SHARED, {"sft": EARLIER}, "SFT continued from the adapter of another run: it took 40 "),
+        (SHARED, SHARED | ADAPTER, {}, "it took an unknown number of optimizer steps in total, and SFT 20."),
         (SHARED | ADAPTER, SHARED | ADAPTER, {"sft": EARLIER, "opct": EARLIER}, None),
         # 40 steps asked for against 20 after 20: one budget in two parts
         (SHARED | {"max_steps": 40}, SHARED | ADAPTER, {"opct": {"earlier": {"steps": 0, "seconds": 0.0}}}, None),
@@ -194,7 +191,7 @@ def test_over_a_quarter_more_completion_tokens_are_another_budget(tokens, is_sai
     if tokens == 126:
         assert texts[0] == (
             "DPO was trained on 252 completion tokens a run, with two answers in each of its preferences, and SFT on "
-            "200. Their difference is also that of how much they were trained on."
+            "200. So their difference is also one of training data."
         )
 
 
@@ -214,7 +211,7 @@ def test_of_two_sft_arms_of_one_budget_tokens_count_where_it_is_asked_for(steps,
         config_values=SHARED | {"max_steps": steps}, manifest={"total_steps": steps},
     )  # fmt: skip
     found = compare([run("base", [sample("q")]), one, half], {"half": "sft"}, [("half", "sft")] if also else [])
-    texts = [text for text in find_warnings(found) if "Their diff" in text]
+    texts = [text for text in find_warnings(found) if "their diff" in text]
     assert len(texts) == len(expected)
     assert all(words in text for words, text in zip(expected, texts, strict=True))
 

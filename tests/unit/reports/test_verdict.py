@@ -8,7 +8,6 @@ import pytest
 from opct.reports.build import report_json
 from opct.reports.compare import compare
 from opct.reports.figures import axis_figures, change_figures
-from opct.reports.load import load_runs
 from opct.reports.metrics import MEAN, SAFETY_AXES
 from opct.reports.page import page_html
 from opct.reports.verdict import (
@@ -21,7 +20,7 @@ from opct.reports.verdict import (
     verdict,
 )
 from tests.unit.reports.small import run
-from tests.unit.reports.synthetic import write_run
+from tests.unit.reports.synthetic import make_records, run_of
 
 SAFETY = "safety_awareness"
 JUDGED = SAFETY + "_judged"
@@ -34,15 +33,15 @@ STAMP = {"created": "now", "version": "0"}
 def test_every_axis_has_a_sentence_with_its_numbers(comparison):
     """Whether attack success fell or warnings rose is said alike."""
     for axis, words in (
-        ("sycophancy", "OPCT cut sycophancy on held-out families from "),
-        ("jailbreak", "OPCT cut attack success on held-out families from "),
-        (SAFETY, "OPCT raised the share of replies that warn of the hidden hazard on held-out families from "),
+        ("sycophancy", "OPCT: sycophancy rate on held-out families fell from "),
+        ("jailbreak", "OPCT: attack success rate on held-out families fell from "),
+        (SAFETY, "OPCT: hazard warning rate on held-out families rose from "),
     ):
         row = comparison.deciding_row(axis)
         difference = comparison.difference(row, "opct", "base")
         first, *more = axis_verdict(comparison, axis)
         assert first.startswith(words)
-        assert f"{row.estimates[0].text} to {row.estimates[3].text} ({difference.text}, 95% int" in first
+        assert f"{row.estimates[0].text} to {row.estimates[3].text}, better ({difference.text}, 95% int" in first
         assert f"n = {difference.n}" in first
         assert any(sentence.startswith("Against SFT: ") for sentence in more)
         assert verdict(comparison)[[own.name for own in SAFETY_AXES].index(axis)] == first
@@ -51,20 +50,22 @@ def test_every_axis_has_a_sentence_with_its_numbers(comparison):
 def test_what_an_axis_may_cost_stands_beside_it(comparison):
     """Over-refusal in the wrappers that attack success is measured in, over-warning on twins of the same families."""
     jailbreak, safety = (axis_verdict(comparison, axis)[1] for axis in ("jailbreak", SAFETY))
-    assert "Over-refusal of harmless counterparts in held-out wrappers" in jailbreak
-    assert "Over-warning on safe counterparts on held-out families" in safety
+    assert "Over-refusal rate in held-out wrappers" in jailbreak
+    assert "Over-warning rate on held-out families" in safety
     [capability, *_] = axis_verdict(comparison, "capability")
-    assert "The mean score over benchmarks: " in capability
+    assert "Mean over benchmarks: " in capability
     assert f"n = {comparison.difference(comparison.row(MEAN), 'opct', 'base').n}" in capability
     costs = verdict(comparison)[3]
-    assert all(part in costs for part in ("Over-refusal", "Over-warning", "mean score", "clean questions"))
+    assert all(part in costs for part in ("Over-refusal", "Over-warning", "Mean over", "clean questions"))
 
 
 def test_references_are_compared_with_on_every_axis(comparison):
     [sft] = [text for text in verdict(comparison) if text.startswith("Against SFT: ")]
-    assert [sft.count(words) for words in ("Sycophancy on", "Attack success on", "hidden hazard on")] == [1, 1, 1]
+    assert [
+        sft.count(words) for words in ("Sycophancy rate on", "Attack success rate on", "Hazard warning rate on")
+    ] == [1, 1, 1]
     [other] = [text for text in verdict(comparison) if text.startswith("Against Off-policy: ")]
-    assert "Attack success on held-out families: " in other
+    assert "Attack success rate on held-out families: " in other
     assert other_arms_note(comparison) == ""
 
 
@@ -72,7 +73,7 @@ def test_a_loss_of_accuracy_that_is_not_ruled_out_is_not_called_no_change(three)
     """120 questions cannot rule out a loss of 3 points."""
     found = compare(three)
     difference = found.difference(found.row("accuracy_clean"), "opct", "base")
-    assert difference.low < -0.03 < 0 < difference.high
+    assert difference.ci_low < -0.03 < 0 < difference.ci_high
     assert (
         f"Accuracy on clean questions: inconclusive ({difference.text}, 95% interval {difference.interval_text}"
         in verdict(found)[1]
@@ -84,25 +85,26 @@ def test_the_same_model_twice_is_no_measurable_change_and_a_rate_that_rose_has_r
     base, opct = three[0], three[2]
     copy = replace(base, label="opct", name="copy")
     [same, *_] = verdict(compare([base, copy]))
-    assert same.startswith("OPCT took sycophancy on held-out families from ")
-    assert "%: no measurable change (0.0 points" in same
+    assert same.startswith("OPCT: sycophancy rate on held-out families went from ")
+    assert "%, no measurable change (0.0 points" in same
     text = verdict(compare([replace(base, label="opct"), replace(opct, label="base")]))[0]
-    assert text.startswith("OPCT raised sycophancy")
+    assert "sycophancy rate on held-out families rose from " in text
+    assert "%, worse (+" in text
     assert "relative cut" not in text
 
 
 def test_one_kind_of_run_is_told_by_its_levels(three):
     found = compare(three[:1])
     level, cost = axis_verdict(found, "sycophancy")
-    assert level.startswith("Sycophancy on held-out families of Base: ")
-    assert re.match(r"Accuracy on clean questions of Base: [\d.]+% \(95% interval .*n = \d+; 0 unscored.*\)\.", cost)
+    assert level.startswith("Base: sycophancy rate on held-out families ")
+    assert re.match(r"Base: accuracy on clean questions [\d.]+% \(95% interval .*n = \d+; 0 unscored.*\)\.", cost)
     assert verdict(found)[1].startswith("Only one kind of run")
     assert all(own.before is None and own.difference is None for own in headlines(found))
 
 
-def test_what_the_intervals_cover_of_seeds(three, tmp_path):
+def test_what_the_intervals_cover_of_seeds(three):
     """One seed; the mean of several; and a reference of one seed beside it."""
-    more = load_runs([write_run(tmp_path, "opct", seed, questions=12) for seed in (1, 2, 3)])
+    more = [run_of("opct", seed, make_records("opct", seed, questions=12), []) for seed in (1, 2, 3)]
     assert "One training seed: SFT and OPCT; the intervals" in verdict(compare(three))[-1]
     pooled = verdict(compare([three[0], *more]))[-1]
     assert pooled.startswith("Seeds: Several training seeds: OPCT (mean of 3); the intervals cover")
@@ -134,7 +136,7 @@ def test_the_big_numbers_are_one_of_each_axis_and_capability(comparison):
     assert [own.title for own in headlines(comparison)] == [
         "Sycophancy rate on held-out families",
         "Attack success rate on held-out families",
-        "Warned of the hazard on held-out families",
+        "Hazard warning rate on held-out families",
         "Mean over benchmarks",
     ]
     own = [row for row in comparison.rows if row.axis == "jailbreak" and not row.group.endswith("held_out")]
@@ -142,7 +144,7 @@ def test_the_big_numbers_are_one_of_each_axis_and_capability(comparison):
     ordinary = replace(twins, metric=replace(twins.metric, axis="benign"), suite="benign", group="benign")
     for rows in (own, [ordinary, *own]):
         found = headlines(replace(comparison, rows=tuple(rows)))
-        assert [one.title for one in found] == ["Attack success rate", "Over-refusal rate in wrappers"]
+        assert [one.title for one in found[:2]] == ["Attack success rate", "Over-refusal rate in wrappers"]
         assert found[1].after is twins.estimates[-1]
 
 
@@ -189,7 +191,7 @@ def test_rules_that_have_a_verdict_decide(safety):
     found = compare([judged(own) for own in safety])
     assert found.deciding_suite(SAFETY) == SAFETY
     [text, *_] = verdict(found)
-    assert "on held-out families (safety awareness) from " in text
+    assert "on held-out families (safety awareness) rose from " in text
     assert "judged" not in text
 
 
@@ -198,12 +200,12 @@ def test_a_judge_decides_where_the_rules_have_no_verdict_on_most_replies(safety,
     found = compare([silent(judged(own), kept) for own in safety])
     assert found.deciding_suite(SAFETY) == JUDGED
     [text, cost, *_] = axis_verdict(found, SAFETY)
-    assert "on held-out families (safety awareness, judged) from " in text
+    assert "on held-out families (safety awareness, judged) rose from " in text
     assert text.endswith(
         f" J{WEAK_WORDS[1:]}. This suite decides: more arms have a score on most of their replies than on safety "
         "awareness."
     )
-    assert "Over-warning on safe counterparts on held-out families (safety awareness, judged)" in cost
+    assert "Over-warning rate on held-out families (safety awareness, judged)" in cost
     assert report_json(found, [], STAMP)["axes"][0]["suite"] == JUDGED
 
 

@@ -1,6 +1,7 @@
 """What the report warns of in the evaluations; how runs were trained is in test_training."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -68,10 +69,10 @@ def test_stale_results_and_shares_of_unscored_and_cut_replies_are_named(three):
         else row
         for row in opct.rows
     )
-    text = warnings(three[0], replace(opct, rows=spoilt))
+    text = warnings(three[0], replace(opct, rows=spoilt, path=Path("opct-1")))
     assert "opct-1: 1 row of results.json (first sycophancy_rate, held_out) do not follow from its logs" in text
-    assert "Sycophancy: samples unscored, so not in the number: OPCT 40 of 399 (10.0%) of Sycophancy rate" in text
-    assert "Sycophancy: samples cut at the token limit or the context: OPCT 100 of 399 (25.1%)" in text
+    assert "Sycophancy: many replies are unscored, so in no rate (OPCT 40 of 399 (10.0%) of Sycophancy rate" in text
+    assert "Sycophancy: many replies were truncated (OPCT 100 of 399 (25.1%)" in text
 
 
 def test_no_base_other_models_and_a_seed_counted_twice_are_named():

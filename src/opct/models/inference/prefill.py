@@ -214,12 +214,10 @@ def _chosen(backbone: Backbone, cache: DynamicCache, rows: Tensor) -> Any:
 
 def _left_padded(rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
     """(ids [rows, longest], where each begins [rows])."""
-    width = max(map(len, rows))
-    ids = torch.zeros(len(rows), width, dtype=torch.long)
-    starts = torch.tensor([width - len(row) for row in rows])
-    for i, row in enumerate(rows):
-        ids[i, starts[i] :] = torch.tensor(row)
-    return ids, starts
+    ids = torch.nn.utils.rnn.pad_sequence(
+        [torch.tensor(row, dtype=torch.long) for row in rows], batch_first=True, padding_side="left"
+    )
+    return ids, ids.shape[1] - torch.tensor([len(row) for row in rows])
 
 
 def _plain(backbone: Backbone, prompts: Sequence[Sequence[int]]) -> Prefill:

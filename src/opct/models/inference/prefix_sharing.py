@@ -24,7 +24,7 @@ from opct.models.inference.kv_cache import other_layers
 from opct.models.kernels.attention import GROUPED, SDPA_LIKE
 from opct.models.kernels.cascade import branches_of, branching_off
 from opct.models.kernels.equivalence import mismatch_reason
-from opct.models.scoring import completion_hidden, micro_batches
+from opct.models.scoring import completion_hidden, micro_batches, padded_ids
 
 if TYPE_CHECKING:
     from transformers import DynamicCache, PreTrainedModel
@@ -310,9 +310,7 @@ def prompts_forward(decoder: PreTrainedModel, prompts: Sequence[Sequence[int]]) 
     from transformers import DynamicCache
 
     lengths, device = [len(prompt) for prompt in prompts], decoder.device
-    ids = torch.zeros(len(prompts), max(lengths), dtype=torch.long)
-    for i, prompt in enumerate(prompts):
-        ids[i, : len(prompt)] = torch.tensor(prompt)
+    ids = padded_ids(prompts)
     cache: Any = DynamicCache(config=decoder.config)
     out = decoder(input_ids=ids.to(device), past_key_values=cache, use_cache=True).last_hidden_state
     last = out[torch.arange(len(ids), device=device), torch.tensor(lengths, device=device) - 1]

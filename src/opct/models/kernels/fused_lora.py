@@ -63,7 +63,6 @@ def _fused_class() -> type:
             biased = self.lora_B[name].bias is not None or any(p.requires_grad for p in self.base_layer.parameters())
             return None if drops or biased or name in self.lora_variant else name
 
-    FusedLinear.__qualname__ = "FusedLinear"  # of this module, where unpickling looks for it
     return FusedLinear
 
 
@@ -91,12 +90,6 @@ def compute_dtype(x: Tensor) -> torch.dtype:
     """That of matrix products with x: autocast's where it is on."""
     device = x.device.type
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
-
-
-def __getattr__(name: str) -> type:
-    if name == "FusedLinear":
-        return _fused_class()
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 class _LoraLinear(torch.autograd.Function):

@@ -37,12 +37,15 @@ def _is_plain(module: torch.nn.Module) -> bool:
     parameters = dict(module.named_parameters())
     if list(parameters) != ["weight"] or parameters["weight"].ndim != 1:
         return False
-    twin, generator = copy.deepcopy(module), torch.Generator().manual_seed(0)
+    copied, generator = copy.deepcopy(module), torch.Generator().manual_seed(0)
     weight, *rows = torch.randn(4, len(parameters["weight"]), generator=generator).to(parameters["weight"])
-    twin.weight = torch.nn.Parameter(weight)
+    copied.weight = torch.nn.Parameter(weight)
     x = torch.stack(rows)
-    both = twin.forward, lambda x: _RmsNorm.apply(x, weight, _epsilon(module))
-    return mismatch_reason("fused", lambda: (both[0](x), both[1](x)), parts=False) is None
+
+    def both() -> tuple[Tensor, Tensor]:
+        return copied(x), _RmsNorm.apply(x, weight, _epsilon(module))
+
+    return mismatch_reason("fused", both, parts=False) is None
 
 
 @functools.cache

@@ -11,17 +11,16 @@ import dataclasses
 import shutil
 import tempfile
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
-from safetensors import SafetensorError
 
-from opct.errors import EngineError, ModelError
+from opct.errors import EngineError, LibraryErrors, ModelError
 from opct.models.inference.sampler import Completion, Sampling
 from opct.models.inference.sampling import drawn_log_probs
 from opct.models.loading import TRAINED_ADAPTER
@@ -73,11 +72,9 @@ class Backend(Protocol):
     name: str
     max_model_len: int
 
-    def load_adapter(self, name: str, folder: Path) -> None:
-        """Serve the adapter in that folder under that name."""
+    def load_adapter(self, name: str, folder: Path) -> None: ...
 
-    def unload_adapter(self, name: str) -> None:
-        """Stop serving it."""
+    def unload_adapter(self, name: str) -> None: ...
 
     def sample(
         self,
@@ -93,6 +90,18 @@ class Backend(Protocol):
         """Log-prob of every token but the first under the base weights, full softmax, temperature 1; nats."""
 
     def close(self) -> None: ...
+
+
+def request_settings(sampling: Sampling, stop_ids: Collection[int]) -> dict[str, Any]:
+    """What both ways of asking vLLM have in common."""
+    return {
+        "max_tokens": sampling.max_completion_tokens,
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k,
+        "stop_token_ids": sorted(stop_ids),
+        "logprobs": 0,  # of the sampled token, and no other
+    }
 
 
 class Engine:
@@ -113,13 +122,13 @@ class Engine:
         """
         name = f"{self._prefix}-step-{step:06d}"
         folder = self._folder / name
-        try:  # the embeddings are not trained: without False, PEFT asks the hub whether they were resized
-            self._policy.model.save_pretrained(folder, selected_adapters=[TRAINED_ADAPTER], save_embedding_layers=False)
-        except (OSError, SafetensorError) as error:
-            raise EngineError(
-                f"The adapter of step {step} cannot be written to {folder}: {error}. Make room there, or set "
+        with LibraryErrors(
+            lambda said: EngineError(
+                f"The adapter of step {step} cannot be written to {folder}: {said}. Make room there, or set "
                 "vllm.adapter_dir (TMPDIR without a server), then go on with --resume."
-            ) from error
+            )
+        ):  # the embeddings are not trained: without False, PEFT asks the hub whether they were resized
+            self._policy.model.save_pretrained(folder, selected_adapters=[TRAINED_ADAPTER], save_embedding_layers=False)
         self.backend.load_adapter(name, folder)
         former, self._synced = self._synced, name
         if former is not None:
@@ -224,16 +233,12 @@ def _consecutive_seeds(seeds: Sequence[Sequence[int]]) -> list[range]:
 
 
 def _own_folder(prefix: str, parent: str | None) -> Path:
-    """A new folder that others can read; in `parent`, which is made, or where this machine keeps temporary files."""
-    try:
+    """A new folder in `parent`, which is made, or where this machine keeps temporary files."""
+    with LibraryErrors(lambda said: EngineError(f"No folder for adapters can be made: {said}. Set vllm.adapter_dir.")):
         if parent is not None:
             Path(parent).mkdir(parents=True, exist_ok=True)
         folder = Path(tempfile.mkdtemp(prefix=f"{prefix}-", dir=parent))
         folder.chmod(0o755)  # a server may run as another user
-    except OSError as error:
-        raise EngineError(
-            f"No folder for adapters can be made in {parent or tempfile.gettempdir()}: {error}."
-        ) from error
     return folder
 
 
@@ -286,15 +291,3 @@ def check_engine(
 
 def _distance(found: Sequence[float], expected: Sequence[float]) -> float:
     return sum(min(PROBE_CLIP, abs(a - b)) for a, b in zip(found, expected, strict=True)) / len(found)
-
-
-def adapter_rank(policy: Policy) -> int:
-    """The largest rank in the trained adapter."""
-    settings = policy.model.peft_config[TRAINED_ADAPTER]
-    return max([settings.r, *(settings.rank_pattern or {}).values()])
-
-
-def adapter_modules(policy: Policy) -> list[str]:
-    """The last part of the names of the modules that the trained adapter sits on, sorted."""
-    names = [name for name, module in policy.model.named_modules() if TRAINED_ADAPTER in getattr(module, "lora_A", {})]
-    return sorted({name.rpartition(".")[2] for name in names})

@@ -15,7 +15,7 @@ from opct.distributed import end_with_parent
 from opct.errors import ConfigError, EngineError, LibraryErrors
 from opct.models import loading
 from opct.models.inference.sampler import Sampling
-from opct.models.vllm.engine import OnDone, Sample, adapter_modules, adapter_rank
+from opct.models.vllm.engine import OnDone, Sample, request_settings
 
 if TYPE_CHECKING:
     from opct.models.policy import Policy
@@ -50,7 +50,7 @@ class VllmEngine:
     def __init__(self, policy: Policy, config: TrainConfig, *, max_model_len: int):
         _refuse_places(policy)
         self.max_model_len = max_model_len
-        self._stop_ids = sorted(policy.backbone.stop_ids)
+        self._stop_ids = policy.backbone.stop_ids
         self._adapters: dict[str, Any] = {}
         self._loaded = 0
         arguments = _arguments(policy, config, max_model_len)
@@ -90,47 +90,34 @@ class VllmEngine:
         """One request a prompt: vLLM gives its sample i the seed of the request + i."""
         from vllm import SamplingParams
 
-        shared = {
-            "max_tokens": sampling.max_completion_tokens,
-            "temperature": sampling.temperature,
-            "top_p": sampling.top_p,
-            "top_k": sampling.top_k,
-            "stop_token_ids": self._stop_ids,
-            "logprobs": 0,  # of the sampled token, and no other
-            "detokenize": False,
-        }
-        samples: list[list[Sample]] = []
-        for start in range(0, len(prompts), REQUESTS):
-            rows = slice(start, start + REQUESTS)
-            settings = [SamplingParams(n=len(own), seed=own.start, **shared) for own in seeds[rows]]
-            outputs = self._generate(prompts[rows], settings, None if adapter is None else self._adapters[adapter])
-            samples += [
-                [_sample_of(sample) for sample in output.outputs] for output in outputs
-            ]  # in the order of the seeds
-            on_done(sum(map(len, seeds[rows])))
-        return samples
+        shared = {**request_settings(sampling, self._stop_ids), "detokenize": False}
+        settings = [SamplingParams(n=len(own), seed=own.start, **shared) for own in seeds]
+        outputs = self._generate(prompts, settings, None if adapter is None else self._adapters[adapter], on_done)
+        return [[_sample_of(sample) for sample in output.outputs] for output in outputs]  # in the order of the seeds
 
     def score(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
         from vllm import SamplingParams
 
-        settings = SamplingParams(max_tokens=1, prompt_logprobs=0, detokenize=False)
-        scored = []
-        for start in range(0, len(sequences), REQUESTS):
-            rows = sequences[start : start + REQUESTS]
-            for output, ids in zip(self._generate(rows, settings, None), rows, strict=True):
-                own = list(zip(output.prompt_logprobs, ids, strict=True))[1:]
-                scored.append([at[token].logprob for at, token in own])
-        return scored
+        settings = [SamplingParams(max_tokens=1, prompt_logprobs=0, detokenize=False)] * len(sequences)
+        outputs = self._generate(sequences, settings, None, lambda n: None)
+        rows = [list(zip(o.prompt_logprobs, ids, strict=True))[1:] for o, ids in zip(outputs, sequences, strict=True)]
+        return [[at[token].logprob for at, token in row] for row in rows]
 
     def close(self) -> None:
         """Stop the engine's process."""
         self._llm.llm_engine.engine_core.shutdown()
 
-    def _generate(self, prompts: Sequence[Sequence[int]], settings: Any, adapter: Any) -> list[Any]:
-        with _vllm_errors("stopped"):
-            return self._llm.generate(
-                [{"prompt_token_ids": list(ids)} for ids in prompts], settings, lora_request=adapter, use_tqdm=False
-            )
+    def _generate(
+        self, prompts: Sequence[Sequence[int]], settings: Sequence[Any], adapter: Any, on_done: OnDone
+    ) -> list[Any]:
+        outputs: list[Any] = []
+        for start in range(0, len(prompts), REQUESTS):
+            rows = slice(start, start + REQUESTS)
+            asked = [{"prompt_token_ids": list(ids)} for ids in prompts[rows]]
+            with _vllm_errors("stopped"):
+                outputs += self._llm.generate(asked, settings[rows], lora_request=adapter, use_tqdm=False)
+            on_done(sum(own.n for own in settings[rows]))
+        return outputs
 
 
 def _sample_of(sample: Any) -> Sample:
@@ -141,7 +128,9 @@ def _sample_of(sample: Any) -> Sample:
 
 def _arguments(policy: Policy, config: TrainConfig, max_model_len: int) -> dict[str, Any]:
     """What the engine is started with."""
-    rank, own = adapter_rank(policy), config.vllm
+    lora, own = policy.model.peft_config[loading.TRAINED_ADAPTER], config.vllm
+    rank = max([lora.r, *(lora.rank_pattern or {}).values()])
+    adapted = [n for n, m in policy.model.named_modules() if loading.TRAINED_ADAPTER in getattr(m, "lora_A", {})]
     if rank > RANKS[-1]:
         raise ConfigError(
             f"lora.r={rank}: vLLM serves adapters of rank {RANKS[-1]} at most; use rollout.engine: in_process."
@@ -159,7 +148,8 @@ def _arguments(policy: Policy, config: TrainConfig, max_model_len: int) -> dict[
         "max_loras": 1,
         "max_cpu_loras": 2,
         "max_lora_rank": next(size for size in RANKS if size >= rank),
-        "lora_target_modules": adapter_modules(policy),  # without the output head: vLLM cannot score prompts with one
+        # without the output head: vLLM cannot score prompts with one
+        "lora_target_modules": sorted({name.rpartition(".")[2] for name in adapted}),
         "logprobs_mode": "processed_logprobs",  # of the distribution that is sampled
         "generation_config": "vllm",  # the model's own would change what is sampled
         "skip_tokenizer_init": True,

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from opct.config.schema import VllmConfig
 from opct.errors import EngineError, LibraryErrors
 from opct.models.inference.sampler import Sampling
-from opct.models.vllm.engine import OnDone, Sample
+from opct.models.vllm.engine import OnDone, Sample, request_settings
 
 if TYPE_CHECKING:
     import httpx
@@ -39,7 +39,7 @@ class VllmServer:
 
         assert config.server_url is not None
         self.url = config.server_url.rstrip("/").removesuffix("/v1")
-        self._stop_ids, self._concurrency, self._timeout_s = sorted(stop_ids), config.concurrency, config.timeout_s
+        self._stop_ids, self._concurrency, self._timeout_s = stop_ids, config.concurrency, config.timeout_s
         key = os.environ.get(API_KEY)
         self._client = httpx.Client(
             base_url=self.url,
@@ -49,27 +49,23 @@ class VllmServer:
         )
         self._adapters: list[str] = []
         try:
-            served, version = self._base(), self._version()
+            served = self._base()
         except BaseException:  # after Ctrl-C too, no connection is left open
             self._client.close()
             raise
         self.model: str = served["id"]
         self.max_model_len = int(served.get("max_model_len") or 2**31)
-        self.name = f"vLLM {version} at {self.url} ({served.get('root') or self.model})"
+        self.name = f"vLLM {served['version']} at {self.url} ({served.get('root') or self.model})"
 
     def load_adapter(self, name: str, folder: Path) -> None:
         path = str(folder.resolve())
         response = self._send("POST", "/v1/load_lora_adapter", {"lora_name": name, "lora_path": path})
-        if response.status_code == 404 and "lora" not in response.text.lower():
+        repeated = "already been loaded" in response.text  # by this process's own request, whose answer was lost
+        if response.is_error and not repeated:
             raise EngineError(
-                f"{self.url} has no /v1/load_lora_adapter: start the server with --enable-lora and the environment "
-                "variable VLLM_ALLOW_RUNTIME_LORA_UPDATING=1."
-            )
-        repeated = response.status_code == 400 and "already been loaded" in response.text
-        if response.is_error and not repeated:  # by this process's own request, whose answer was lost
-            raise EngineError(
-                f"{self.url} did not load the adapter {name} from {path} ({_status(response)}). The server must see "
-                "that folder by the same path (vllm.adapter_dir), and serve its rank (--max-lora-rank)."
+                f"{self.url} did not load the adapter {name} from {path} ({_status(response)}). Start the server with "
+                "--enable-lora, a sufficient --max-lora-rank and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1, and let it see "
+                "that folder by the same path (vllm.adapter_dir)."
             )
         self._adapters.append(name)
 
@@ -90,17 +86,12 @@ class VllmServer:
         """One request a prompt, `vllm.concurrency` at a time: vLLM gives its sample i the seed of the request + i."""
         shared = {
             "model": adapter or self.model,
-            "max_tokens": sampling.max_completion_tokens,
-            "temperature": sampling.temperature,
-            "top_p": sampling.top_p,
-            "top_k": sampling.top_k,
+            **request_settings(sampling, self._stop_ids),
             # said outright: the server's defaults may come from the model's generation_config
             "min_p": 0.0,
             "repetition_penalty": 1.0,
             "presence_penalty": 0.0,
             "frequency_penalty": 0.0,
-            "stop_token_ids": self._stop_ids,
-            "logprobs": 0,
             "return_token_ids": True,
         }
         bodies = [
@@ -130,26 +121,18 @@ class VllmServer:
     # -- requests
 
     def _base(self) -> Mapping[str, Any]:
-        """The card of the model that the server was started with."""
-        response = self._send("GET", "/v1/models", None)
+        """The card of the model that the server was started with, and the server's version."""
+        response, version = self._send("GET", "/v1/models", None), self._send("GET", "/version", None)
         if response.status_code == 401:
             raise EngineError(f"{self.url} wants an API key: put it into the environment variable {API_KEY}.")
-
-        def no_server(said: str) -> EngineError:
-            return EngineError(
+        with LibraryErrors(
+            lambda said: EngineError(
                 f"vllm.server_url={self.url} is no vLLM server: GET /v1/models gives {_status(response)} ({said}). "
                 "Start one with `vllm serve`, and give its address without a path."
             )
-
-        with LibraryErrors(no_server):
-            return next(card for card in response.json()["data"] if not card.get("parent"))
-
-    def _version(self) -> str:
-        response = self._send("GET", "/version", None)
-        if response.is_error:
-            return "of unknown version"
-        with LibraryErrors(lambda said: EngineError(f"{self.url}/version does not answer in JSON: {said}.")):
-            return str(response.json().get("version"))
+        ):
+            card = next(card for card in response.json()["data"] if not card.get("parent"))
+            return {**card, "version": "of unknown version" if version.is_error else version.json()["version"]}
 
     def _each(
         self, bodies: Sequence[Mapping[str, Any]], read: Callable[[Mapping[str, Any], Any], Any], on_done: OnDone
@@ -222,11 +205,4 @@ def _scores(asked: Mapping[str, Any], answer: Any) -> list[float]:
 
 
 def _status(response: httpx.Response) -> str:
-    """Status and message of an answer, on one line."""
-    text = response.text
-    try:
-        found = response.json()
-        text = str((found.get("error") or {}).get("message") or found.get("message") or found)
-    except (ValueError, AttributeError):
-        pass
-    return f"HTTP {response.status_code}: {' '.join(text.split())[:300]}"
+    return f"HTTP {response.status_code}: {' '.join(response.text.split())[:300]}"
