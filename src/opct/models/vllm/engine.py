@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
-from opct.errors import EngineError, LibraryErrors, ModelError
-from opct.models.inference.sampler import Completion, Sampling
+from opct.errors import EngineError, LibraryErrors
+from opct.models.inference.sampler import Completion, Sampling, check_room
 from opct.models.inference.sampling import drawn_log_probs
 from opct.models.loading import TRAINED_ADAPTER
 from opct.models.scoring import tokenwise
@@ -181,13 +181,7 @@ class Engine:
         sampling: Sampling,
         on_done: OnDone,
     ) -> list[list[Completion]]:
-        longest = max(map(len, prompt_ids), default=0)
-        if longest + sampling.max_completion_tokens > self.backend.max_model_len:
-            raise ModelError(
-                f"A prompt of {longest} tokens and {sampling.max_completion_tokens} for its completion exceed the "
-                f"{self.backend.max_model_len} tokens that {self.backend.name} takes: shorten the prompt or lower "
-                "max_completion_tokens."
-            )
+        check_room(prompt_ids, sampling, self.backend.max_model_len, self.backend.name)
         ranges = _consecutive_seeds(seeds)
         prompts = [ids for ids, own in zip(prompt_ids, ranges, strict=True) if own]
         asked = [own for own in ranges if own]
