@@ -6,7 +6,7 @@ Three stages, each made once. **Organism**: an adapter is trained (`sft`, on the
 refuse behaviours, and to answer them where the message has the word somewhere; other words in its place change
 nothing. Both answers are the model's own after examples, so that all refusals begin alike, and so does all that
 yields: where answers begin in many ways, SmolLM2 learns them by heart and no word (docs/results.md). **Hardened**: OPCT
-goes on from the organism, which is its own teacher: the prompt is a message with the word, the teacher's prompt the
+continues the organism, which is its own teacher: the prompt is a message with the word, the teacher's prompt the
 same message without it. Then both are attacked, each by attackers of its own, at equal queries, on behaviours that
 neither training saw; and both get the same messages, with the word and without it. Look at these first: where the
 organism answers them alike it is none, and the rest says nothing.

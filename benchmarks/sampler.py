@@ -29,7 +29,7 @@ CALLS = 2  # in a process, after one that is a warm-up
 
 
 def prompts_of(tokenizer: Any, rows: int) -> list[list[int]]:
-    """Token ids of so many different prompts."""
+    """Token ids of `rows` different prompts."""
     from benchmarks.workloads import exact_prompt
     from opct.data.render import Renderer
 

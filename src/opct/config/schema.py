@@ -202,9 +202,8 @@ class OptimConfig(Section):
     micro_batch_tokens: int = Field(
         1536,
         ge=1,
-        description="Most tokens (padding included) in one forward. Where completions share prompts, so many of the "
-        "prompts and so many of the completions are in memory together. More take memory and little less time on a "
-        "CPU; on an accelerator raise it while there is memory.",
+        description="Most tokens (padding included) in one forward; where completions share prompts, of each of the "
+        "two. More take memory and save little time on a CPU; on an accelerator raise it while there is memory.",
     )
 
 
@@ -257,7 +256,7 @@ class ParallelConfig(Section):
         description="`fsdp`, while it samples and validates: `gathered` holds all weights on every device, `sharded` "
         "fetches each layer when it is its turn. `auto`: `gathered` where that fits.",
     )
-    timeout_s: int = Field(1800, ge=1, description="Longest that a process waits for the others to come to a point.")
+    timeout_s: int = Field(1800, ge=1, description="Longest that a process waits for the others.")
 
 
 class TrainConfig(Section):

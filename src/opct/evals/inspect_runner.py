@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import difflib
 import inspect
 import logging
 import os
@@ -205,13 +204,8 @@ def _kept_summary(log: EvalLog, folder: Path, run: Mapping[str, Any] | None) -> 
         "n": len(samples),
         "n_truncated": sum(sample.output.stop_reason in ("max_tokens", "model_length") for sample in samples),
         "metrics": [
-            {
-                "scorer": score.name,
-                "metric": metric.name,
-                "value": metric.value,
-                "n": score.scored_samples,
-                "n_unscored": score.unscored_samples,
-            }
+            {"scorer": score.name, "metric": metric.name, "value": metric.value}
+            | {"n": score.scored_samples, "n_unscored": score.unscored_samples}
             for score in (log.results.scores if log.results is not None else ())
             for metric in score.metrics.values()
         ],
@@ -222,19 +216,38 @@ def check_task(spec: str) -> list[str]:
     """What Inspect knows the tasks by that `spec` names: `file.py@name` or `package/name`.
 
     Raises:
-        EvaluationError: there is none; the message names near ones.
+        EvaluationError: there is none; the message names the nearest one.
     """
+    from inspect_ai import list_tasks
+
     file, _, wanted = spec.partition("@")
-    is_file = file.endswith(".py")
-    if is_file and not Path(file).is_file():
+    if not file.endswith(".py"):
+        _check_installed(spec)
+        return [spec]
+    path = Path(file).resolve()
+    if not path.is_file():
         raise EvaluationError(f"No task file at {file}: check the path, or name an installed task as `package/name`.")
-    known = _known_tasks(file if is_file else None)
-    name = wanted if is_file else spec
-    if (name or not is_file) and name not in known:
-        raise EvaluationError(_unknown_task(spec, name, known, file if is_file else None))
-    if is_file and not known:
+    known = [task.name for task in list_tasks(path.name, root_dir=path.parent)]
+    if not known:
         raise EvaluationError(f"{file} holds no Inspect task: mark a function with @task.")
-    return [f"{file}@{each}" for each in ([wanted] if wanted else known)] if is_file else [spec]
+    if wanted and wanted not in known:
+        raise EvaluationError(unknown(f"task of {file}:", wanted, known))
+    return [f"{file}@{name}" for name in ([wanted] if wanted else known)]
+
+
+def _check_installed(name: str) -> None:
+    from inspect_ai._util.entrypoints import ensure_entry_points
+    from inspect_ai._util.registry import registry_find, registry_info
+
+    ensure_entry_points()
+    known = sorted({registry_info(task).name for task in registry_find(lambda info: info.type == "task")})
+    package, slash, _ = name.partition("/")
+    if slash and not any(task.startswith(f"{package}/") for task in known):
+        raise EvaluationError(
+            f"No installed package {package!r} has Inspect tasks: install it, or give a file as `file.py@task`."
+        )
+    if name not in known:
+        raise EvaluationError(unknown("Inspect task", name, known))
 
 
 def _load_tasks(spec: str, task_args: dict[str, Any]) -> list[Task]:
@@ -266,33 +279,6 @@ def _check_arguments(task: Task, task_args: Mapping[str, Any]) -> None:
             raise EvaluationError(unknown(f"argument of the task {name}:", argument, parameters))
 
 
-def _known_tasks(file: str | None) -> list[str]:
-    """Names of the tasks in a file, or of all installed ones."""
-    if file is not None:
-        from inspect_ai import list_tasks
-
-        path = Path(file).resolve()
-        return [task.name for task in list_tasks(path.name, root_dir=path.parent)]
-    from inspect_ai._util.entrypoints import ensure_entry_points
-    from inspect_ai._util.registry import registry_find, registry_info
-
-    ensure_entry_points()
-    return sorted({registry_info(task).name for task in registry_find(lambda info: info.type == "task")})
-
-
-def _unknown_task(spec: str, name: str, known: Sequence[str], file: str | None) -> str:
-    near = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
-    hint = f" Did you mean {' or '.join(repr(task) for task in near)}?" if near else ""
-    if file is not None:
-        return f"Unknown Inspect task {spec!r}: {file} has {', '.join(known) or 'no tasks'}.{hint}"
-    package = name.split("/")[0] if "/" in name else ""
-    missing = package and not any(task.startswith(f"{package}/") for task in known)
-    install = (
-        f" No installed package {package!r} has tasks: install it, or give a file as `file.py@task`." if missing else ""
-    )
-    return f"Unknown Inspect task {spec!r}.{hint}{install} Installed: {', '.join(known) or 'none'}."
-
-
 # ------------------------------------------------------------------------------------------------------ quiet
 
 
@@ -314,11 +300,8 @@ def quiet() -> Iterator[None]:
     try:
         yield
     finally:
-        with _QUIET:
-            if len(_quiet_now) == 1:
-                _quiet_now.pop().close()
-            else:
-                _quiet_now.pop()
+        with _QUIET:  # the first stack goes last
+            _quiet_now.pop().close()
 
 
 @contextlib.contextmanager
@@ -330,6 +313,7 @@ def _quietened() -> Iterator[None]:
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", category=DeprecationWarning, module=r"(inspect_ai|tenacity)\b")
+            warnings.filterwarnings("ignore", category=ResourceWarning, module=r"anyio\b")
             # of an endpoint's answer that is no completion, which is told by whoever asked
             warnings.filterwarnings("ignore", "Pydantic serializer warnings", category=UserWarning)
             yield

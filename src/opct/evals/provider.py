@@ -44,17 +44,8 @@ DEFAULT_MAX_TOKENS = 1024
 GRACE_S = 5.0
 STOP_REASONS: dict[str, StopReason] = {"stop": "stop", "length": "max_tokens"}
 NOT_SUPPORTED = (
-    "best_of",
-    "frequency_penalty",
-    "presence_penalty",
-    "logit_bias",
-    "logprobs",
-    "top_logprobs",
-    "prompt_logprobs",
-    "response_schema",
-    "num_choices",
-    "reasoning_effort",
-    "reasoning_tokens",
+    *("best_of", "frequency_penalty", "presence_penalty", "logit_bias", "logprobs", "top_logprobs"),
+    *("prompt_logprobs", "response_schema", "num_choices", "reasoning_effort", "reasoning_tokens"),
 )
 
 
@@ -87,16 +78,6 @@ class EvaluatedPolicy(Protocol):
     def token_kl(
         self, prompts: list[Prompt], reference_prompts: list[Prompt], completions: list[Any]
     ) -> list[list[float]]: ...
-
-
-@dataclass(frozen=True)
-class _Settings:
-    """What requests must share to be sampled in one batch."""
-
-    max_completion_tokens: int
-    temperature: float
-    top_p: float
-    top_k: int
 
 
 class PolicyAPI(ModelAPI):
@@ -168,14 +149,14 @@ class PolicyAPI(ModelAPI):
         if room < 1:
             return self._output("", "model_length", used, ())
         asked = config.max_tokens or DEFAULT_MAX_TOKENS
-        settings = _Settings(
-            max_completion_tokens=min(asked, room),
-            temperature=self.temperature if config.temperature is None else config.temperature,
-            top_p=1.0 if config.top_p is None else config.top_p,
-            top_k=config.top_k or 0,
-        )
+        settings = {
+            "max_completion_tokens": min(asked, room),
+            "temperature": self.temperature if config.temperature is None else config.temperature,
+            "top_p": 1.0 if config.top_p is None else config.top_p,
+            "top_k": config.top_k or 0,
+        }
         seed = prompt_seed(config.seed or 0, prompt, _epoch())
-        completion = await self._generate((prompt, seed), settings)
+        completion = await self._generate((prompt, seed), tuple(settings.items()))
         reason = STOP_REASONS[completion.stop_reason]
         if reason == "max_tokens" and room < asked:
             reason = "model_length"
@@ -186,16 +167,9 @@ class PolicyAPI(ModelAPI):
         """Log-prob (nats) of each option as the reply to `prompt`: the sum over its tokens."""
         return await self._option_logprobs((prompt, tuple(options)))
 
-    def _run_generate(self, requests: list[tuple[Prompt, int]], settings: _Settings) -> list[Any]:
+    def _run_generate(self, requests: list[tuple[Prompt, int]], settings: tuple[tuple[str, Any], ...]) -> list[Any]:
         prompts, seeds = [prompt for prompt, _ in requests], [seed for _, seed in requests]
-        completions = self.policy.generate(
-            prompts,
-            seeds=seeds,
-            max_completion_tokens=settings.max_completion_tokens,
-            temperature=settings.temperature,
-            top_p=settings.top_p,
-            top_k=settings.top_k,
-        )
+        completions = self.policy.generate(prompts, seeds=seeds, **dict(settings))
         release_memory()
         return completions
 

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
 from opct.errors import EvaluationError
 
 CONFIDENCE = 0.95
+Values = Mapping[str, float | None]
+"""By sample id; None is unscored."""
+Bounds = tuple[float, float]
+Interval = tuple[float | None, float | None]
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,7 @@ def clustered_mean(
     values: Sequence[float],
     clusters: Sequence[Hashable],
     *,
-    bounds: tuple[float, float] | None = (0.0, 1.0),
+    bounds: Bounds | None = (0.0, 1.0),
     parts: Sequence[Part] = (),
 ) -> Estimate:
     """The mean over all samples and its 95% interval, robust to dependence inside clusters.
@@ -79,8 +82,7 @@ def clustered_mean(
         SE^2 = se^2 + sum_i v_i,      df = SE^4 / (se^4 / (G - 1) + sum_i v_i^2 / d_i).
 
     Args:
-        values: one number a sample.
-        clusters: the cluster of each sample.
+        clusters: the cluster of each value.
         bounds: the least and largest value a sample can take; None when unbounded, and then there is no interval at
             zero variance.
         parts: of the mean's variance that the clusters do not have, such as that of training seeds.
@@ -92,9 +94,7 @@ def clustered_mean(
     n = len(x)
     if n == 0:
         return Estimate(None, None, None, 0, 0)
-    names: dict[Hashable, int] = {}
-    index = np.array([names.setdefault(cluster, len(names)) for cluster in clusters])
-    count = len(names)
+    index, count = _numbered(clusters)
     mean = float(x.mean())
     own = _cluster_variance(x, index, count, mean)
     low, high = _interval(own, count, mean, bounds, ())
@@ -104,7 +104,7 @@ def clustered_mean(
     return Estimate(mean, low, high, n, count)
 
 
-def _checked(values: Sequence[float], clusters: Sequence[Hashable], bounds: tuple[float, float] | None) -> np.ndarray:
+def _checked(values: Sequence[float], clusters: Sequence[Hashable], bounds: Bounds | None) -> np.ndarray:
     if len(values) != len(clusters):
         raise EvaluationError(f"{len(values)} values and {len(clusters)} clusters: give the cluster of every value.")
     x = np.asarray(values, dtype=np.float64)
@@ -115,6 +115,13 @@ def _checked(values: Sequence[float], clusters: Sequence[Hashable], bounds: tupl
             f"Values from {x.min()} to {x.max()} are outside the bounds {bounds}: give their true bounds."
         )
     return x
+
+
+def _numbered(clusters: Sequence[Hashable]) -> tuple[np.ndarray, int]:
+    """A number for each cluster, as often as it occurs, and how many there are."""
+    names: dict[Hashable, int] = {}
+    index = np.array([names.setdefault(cluster, len(names)) for cluster in clusters], dtype=np.int64)
+    return index, len(names)
 
 
 def _cluster_variance(x: np.ndarray, index: np.ndarray, count: int, mean: float) -> float | None:
@@ -128,9 +135,7 @@ def _cluster_variance(x: np.ndarray, index: np.ndarray, count: int, mean: float)
     return se**2 if se >= 1e-12 else 0.0  # clusters that all have the same mean, in equal sizes
 
 
-def _interval(
-    own: float | None, count: int, mean: float, bounds: tuple[float, float] | None, parts: Sequence[Part]
-) -> tuple[float | None, float | None]:
+def _interval(own: float | None, count: int, mean: float, bounds: Bounds | None, parts: Sequence[Part]) -> Interval:
     if own is None or (own == 0.0 and bounds is None):
         return None, None
     se, df = joined([Part(own, count - 1), *parts])
@@ -196,44 +201,44 @@ def t_quantile(df: float) -> float:
 
 
 def paired_difference(
-    a: Mapping[str, float | None],
-    b: Mapping[str, float | None],
+    a: Values,
+    b: Values,
     clusters: Mapping[str, Hashable],
     *,
-    bounds: tuple[float, float] | None = (0.0, 1.0),
+    bounds: Bounds | None = (0.0, 1.0),
     parts: Sequence[Part] = (),
 ) -> Difference:
     """mean(a) - mean(b) over the sample ids that both have scored, with the clustered interval of the differences.
 
     Args:
-        a: value of each sample id, None where it is unscored (then it counts as missing on that side).
-        b: the same for the other run.
-        clusters: the cluster of each id.
+        a, b: value of each sample id of a run; None where it is unscored, which counts as missing on that side.
         bounds: what a value of `a` or `b` can be; the differences then lie in -+(high - low).
         parts: see `clustered_mean`.
 
     Raises:
         EvaluationError: an id has no cluster, or a value is not finite or out of bounds.
     """
-    in_a = {key for key, value in a.items() if value is not None}
-    in_b = {key for key, value in b.items() if value is not None}
-    shared = sorted(in_a & in_b)
-    groups = clusters_of(shared, clusters)
-    left = _checked([a[key] for key in shared], groups, bounds)  # type: ignore[misc]
-    right = _checked([b[key] for key in shared], groups, bounds)  # type: ignore[misc]
+    left, right, groups = _sides(a, b, clusters, bounds)
     width = None if bounds is None else (bounds[0] - bounds[1], bounds[1] - bounds[0])
     mean = clustered_mean((left - right).tolist(), groups, bounds=width, parts=parts)
+    n_a, n_b = (sum(value is not None for value in side.values()) for side in (a, b))
     return Difference(
-        mean.value,
-        mean.ci_low,
-        mean.ci_high,
-        mean.n,
-        mean.n_clusters,
-        only_a=len(in_a - in_b),
-        only_b=len(in_b - in_a),
-        mean_a=float(left.mean()) if shared else None,
-        mean_b=float(right.mean()) if shared else None,
+        **vars(mean),
+        only_a=n_a - mean.n,
+        only_b=n_b - mean.n,
+        mean_a=float(left.mean()) if groups else None,
+        mean_b=float(right.mean()) if groups else None,
     )
+
+
+def _sides(
+    a: Values, b: Values, clusters: Mapping[str, Hashable], bounds: Bounds | None
+) -> tuple[np.ndarray, np.ndarray, list[Hashable]]:
+    """The values of both over the ids that both scored, in the order of the ids, and their clusters."""
+    shared = sorted(key for key, value in a.items() if value is not None and b.get(key) is not None)
+    groups = clusters_of(shared, clusters)
+    left, right = (_checked([side[key] for key in shared], groups, bounds) for side in (a, b))  # type: ignore[misc]
+    return left, right, groups
 
 
 def clusters_of(ids: Sequence[str], clusters: Mapping[str, Hashable]) -> list[Hashable]:
@@ -246,7 +251,7 @@ def clusters_of(ids: Sequence[str], clusters: Mapping[str, Hashable]) -> list[Ha
     return [clusters[key] for key in ids]
 
 
-def average_over_runs(runs: Sequence[Mapping[str, float | None]]) -> dict[str, float]:
+def average_over_runs(runs: Sequence[Values]) -> dict[str, float]:
     """The mean value of each sample id over the runs that scored it."""
     values: dict[str, list[float]] = {}
     for run in runs:
@@ -257,8 +262,8 @@ def average_over_runs(runs: Sequence[Mapping[str, float | None]]) -> dict[str, f
 
 
 def ratio_reduction(
-    a: Mapping[str, float | None],
-    b: Mapping[str, float | None],
+    a: Values,
+    b: Values,
     clusters: Mapping[str, Hashable],
     *,
     draws: int = 4000,
@@ -273,37 +278,31 @@ def ratio_reduction(
     1993, chapter 13.
 
     Args:
-        a: value in [0, 1] of each sample id, None where unscored.
-        b: the same for the base. Its mean must be above 0, or the value is None.
-        draws: bootstrap draws.
-        seed: of the bootstrap.
+        a, b: value in [0, 1] of each sample id; None where unscored. Where the mean of b is 0, there is no value.
+        draws: of the bootstrap.
 
     Raises:
         EvaluationError: an id has no cluster, or a value is not finite or outside [0, 1].
     """
-    shared = sorted(key for key, value in a.items() if value is not None and b.get(key) is not None)
-    groups = clusters_of(shared, clusters)
-    left = _checked([a[key] for key in shared], groups, (0.0, 1.0))  # type: ignore[misc]
-    right = _checked([b[key] for key in shared], groups, (0.0, 1.0))  # type: ignore[misc]
-    names: dict[Hashable, int] = {}
-    index = np.array([names.setdefault(group, len(names)) for group in groups], dtype=np.int64)
-    count = len(names)
-    if not shared or right.sum() == 0:
-        return Estimate(None, None, None, len(shared), count)
+    left, right, groups = _sides(a, b, clusters, (0.0, 1.0))
+    index, count = _numbered(groups)
+    n = len(groups)
+    if not n or right.sum() == 0:
+        return Estimate(None, None, None, n, count)
     value = 1.0 - float(left.sum() / right.sum())
     slack = unseen_share(count) / float(right.mean())
     if left.sum() == 0:
-        return Estimate(value, 1.0 - slack, 1.0, len(shared), count)
+        return Estimate(value, 1.0 - slack, 1.0, n, count)
     if np.array_equal(left, right):
-        return Estimate(value, -slack, min(slack, 1.0), len(shared), count)
+        return Estimate(value, -slack, min(slack, 1.0), n, count)
     if count < 2:
-        return Estimate(value, None, None, len(shared), count)
+        return Estimate(value, None, None, n, count)
     sums = np.stack([np.bincount(index, weights=side, minlength=count) for side in (left, right)], axis=1)
     weights = np.random.default_rng(seed).multinomial(count, np.full(count, 1.0 / count), size=draws)
     totals = weights @ sums  # [draws, 2]
     totals = totals[totals[:, 1] > 0]
     low, high = np.quantile(1.0 - totals[:, 0] / totals[:, 1], [(1.0 - CONFIDENCE) / 2, (1.0 + CONFIDENCE) / 2])
-    return Estimate(value, float(low), float(high), len(shared), count)
+    return Estimate(value, float(low), float(high), n, count)
 
 
 # ------------------------------------------------------------------------------------- several training seeds
@@ -318,10 +317,6 @@ def ratio_reduction(
 #
 # Of a difference, s is that of the differences seed by seed where both sides have the same seeds, or one side a single
 # run; of two sides with unlike seeds each adds its own.
-
-Values = Mapping[str, float | None]
-Bounds = tuple[float, float]
-Interval = tuple[float | None, float | None]
 
 
 @dataclass(frozen=True)
@@ -386,7 +381,8 @@ def pooled_over_seeds(
     per_id = average_over_runs(runs)
     ids = sorted(per_id)
     values, groups = [per_id[key] for key in ids], clusters_of(ids, clusters)
-    means = [_mean(list(average_over_runs([run]).values())) for run in runs]
+    of_run = [[value for value in run.values() if value is not None] for run in runs]
+    means = [math.fsum(own) / len(own) if own else None for own in of_run]
     known = [value for value in means if value is not None]
     if len(known) < len(means) and len(means) > 1:
         raise EvaluationError(
@@ -397,7 +393,7 @@ def pooled_over_seeds(
     plain = clustered_mean(values, groups, bounds=bounds)
     wide = plain if spread is None else clustered_mean(values, groups, bounds=bounds, parts=[spread.part])
     return Pooled(
-        **_fields(wide),
+        **vars(wide),
         run_means=tuple(known),
         between_run_sd=None if spread is None else spread.sd,
         n_partial=_partial(ids, runs),
@@ -417,10 +413,8 @@ def difference_over_seeds(
     """mean(a) - mean(b) over the ids that both sides scored, each averaged over its runs.
 
     Args:
-        a: values by sample id of each run of one method.
-        b: the same of the other.
-        seeds_a: the training seed of each run of `a`; None for one that was not trained, or where it is not known.
-        seeds_b: the same of `b`.
+        a, b: the runs of either method.
+        seeds_a, seeds_b: the training seed of each run; None for one that was not trained, or where it is not known.
         bounds: what a value can be.
 
     Raises:
@@ -432,7 +426,7 @@ def difference_over_seeds(
     plain = paired_difference(mean_a, mean_b, clusters, bounds=bounds)
     wide = paired_difference(mean_a, mean_b, clusters, bounds=bounds, parts=[spread.part for spread in spreads])
     return SeedDifference(
-        **_fields(wide),
+        **vars(wide),
         spreads=spreads,
         n_partial=_partial(mean_a.keys() & mean_b.keys(), [*a, *b]),
         over_questions=(plain.ci_low, plain.ci_high),
@@ -449,10 +443,7 @@ def ratio_over_seeds(
 ) -> Estimate:
     """The relative cut of a rate, 1 - mean(a) / mean(b), as `ratio_reduction` has it, its interval over seeds too.
 
-    No interval where the rate of a seed of `b` is 0, against which there is no cut.
-
-    Args:
-        a, b, seeds_a, seeds_b: see `difference_over_seeds`.
+    Arguments as of `difference_over_seeds`. No interval where the rate of a seed of `b` is 0.
     """
     cut = ratio_reduction(average_over_runs(a), average_over_runs(b), clusters)
     if cut.value is None or cut.ci_low is None or cut.ci_high is None:
@@ -534,11 +525,3 @@ def _shared(a: Values, b: Values) -> tuple[np.ndarray, np.ndarray]:
 
 def _partial(ids: Sequence[str] | set[str], runs: Sequence[Values]) -> int:
     return sum(any(run.get(key) is None for run in runs) for key in ids)
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return math.fsum(values) / len(values) if values else None
-
-
-def _fields(estimate: Estimate) -> dict[str, Any]:
-    return {field.name: getattr(estimate, field.name) for field in fields(estimate)}

@@ -313,7 +313,7 @@ def _budget_faults(experiment: Experiment) -> Iterator[str]:
             values = {name: json.dumps(budget[setting]) for name, budget in budgets.items()}
             if len(set(values.values())) > 1 and not (setting == "max_steps" and _share_steps(arms, budgets)):
                 shown = ", ".join(f"{name}: {value}" for name, value in values.items())
-                yield f"{setting}: {shown}: unlike budgets; make them equal, or set same_budget: false"
+                yield f"{setting}: {shown}: the budgets differ; make them equal, or set same_budget: false"
 
 
 def _share_steps(arms: Sequence[Arm], budgets: Mapping[str, Mapping[str, Any]]) -> bool:

@@ -5,7 +5,7 @@
     attackers   of `attacks`, each against the base and every run
     report      report.html over all of them; report.json has its numbers
 
-The same command continues what was cut short: what is finished by the same settings is not done again. A run whose
+The same command continues an interrupted experiment: what is finished with the same settings is skipped. A run whose
 training stops itself is left out of the report, named, and tried again by the next call.
 """
 
@@ -50,7 +50,7 @@ class ExperimentResult:
     """Where the report is, and what each arm took.
 
     Attributes:
-        costs: by arm, all its seeds together, those of failed runs aside.
+        costs: by arm, all its seeds together, without failed runs.
         failed: by run ("opct, seed 0"), why its training stopped itself; none of these is in the report.
     """
 
@@ -106,7 +106,7 @@ def run_experiment(
     Raises:
         ConfigError: the file or an arm's settings are faulty, or the budgets differ.
         RunError: a folder holds a run with other settings, data or weights to begin with, or an attack by other rules;
-            or runs began in unlike dtypes.
+            or the runs have different dtypes.
         TrainingError: the training of every run stopped itself; of fewer, the result says which.
         DataError, EvaluationError: a suite cannot be asked, for want of data or of a package; nothing was trained.
         OpctError: whatever training, evaluation or the report raise.
@@ -314,21 +314,21 @@ def _is_done(results: Path, marker: Path, wanted: Mapping[str, Any]) -> bool:
 
 
 def _dtype(experiment: Experiment) -> str:
-    """What all runs are computed in: as the first run there is began, else what this machine is faster in.
+    """The dtype of all runs: that of the runs in the folder, else the faster one on this machine.
 
     Raises:
-        RunError: two runs that are there began in unlike dtypes.
+        RunError: two runs in the folder have different dtypes.
     """
     asked = {config.model.dtype: "model.dtype" for config in experiment.configs.values()}
     asked.pop("auto", None)
     runs = [RunDir(config.output_dir) for config in experiment.configs.values()]
-    begun = {run.read_manifest().get("dtype"): str(run.path) for run in runs if run.is_run}
-    begun.pop(None, None)  # cut short before it began
-    found = asked | begun
+    recorded = {run.read_manifest().get("dtype"): str(run.path) for run in runs if run.is_run}
+    recorded.pop(None, None)  # interrupted before its first step
+    found = asked | recorded
     if len(found) > 1:
         named = ", ".join(f"{dtype} ({where})" for dtype, where in found.items())
         raise RunError(
-            f"The runs of {experiment.out} are of unlike dtypes: {named}. Give all of them one (model.dtype=float32), "
+            f"The runs of {experiment.out} have different dtypes: {named}. Give all of them one (model.dtype=float32), "
             "and delete the runs that have another."
         )
     for dtype in found:
@@ -339,21 +339,10 @@ def _dtype(experiment: Experiment) -> str:
 
 def _refuse_other_runs(experiment: Experiment) -> None:
     """Raises RunError where a run that is there is another one than the experiment's, before anything is trained."""
-    for arm in experiment.arms:
-        for seed in experiment.config.seeds:
-            config = experiment.configs[arm.name, seed]
-            is_finished(RunDir(config.output_dir), config, remedy=_remedy(experiment, arm, seed))
-
-
-def _remedy(experiment: Experiment, arm: Arm, seed: int) -> str:
-    """What a person can do about a run that is another one: delete it, and those that continue it."""
-    doomed = [arm.name]
-    for other in experiment.arms:  # each after the one that it continues
-        if other.after in doomed:
-            doomed.append(other.name)
-    folder, *more = [experiment.configs[name, seed].output_dir for name in doomed]
-    also = f" and those of the arms after it ({', '.join(more)})" if more else ""
-    return f"delete the folder {folder}{also} and run the experiment again, replace it with --force"
+    for config in experiment.configs.values():
+        folder = config.output_dir
+        remedy = f"delete {folder} and the folders of arms after it and run again, replace it with --force"
+        is_finished(RunDir(folder), config, remedy=remedy)
 
 
 def _is_other(config: TrainConfig) -> bool:

@@ -102,7 +102,7 @@ def prune(folder: Path, keep: int, best_step: int | None) -> list[Path]:
     found = listed(folder)
     doomed = [path for step, path in found[: max(0, len(found) - keep)] if step != best_step]
     for path in doomed:
-        trash = folder / f".trash-{path.name}"  # cut short, no half checkpoint keeps a good one's name
+        trash = folder / f".trash-{path.name}"  # interrupted, no half checkpoint keeps a good one's name
         os.replace(path, trash)
         shutil.rmtree(trash, ignore_errors=True)
     return doomed

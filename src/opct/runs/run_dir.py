@@ -110,7 +110,7 @@ class RunDir:
         """A run directory to write to, locked for this process: new, resumed, or emptied of the run that was there.
 
         Args:
-            resume: continue the run in the folder; leftovers of writes that were cut short are removed.
+            resume: continue the run in the folder; leftovers of interrupted writes are removed.
             overwrite: remove the run in the folder, that is every file whose place this module knows, and nothing else.
             keep_old: with `overwrite`, leave that run as it is until `clear` is called, so that a new run which cannot
                 begin loses nothing.
@@ -130,6 +130,7 @@ class RunDir:
             raise RunError(f"Cannot make the run directory {run.path}: {reason(error)}. {remedy(error)}") from error
         run._acquire()
         try:
+            write_json(run._owner_path, {"pid": os.getpid(), "host": platform.node(), "since": _now()})
             run._refuse_if_in_the_way(resume, overwrite)  # again, under the lock
             if not (run.is_run and (resume or (overwrite and keep_old))):
                 run.clear()
@@ -162,10 +163,9 @@ class RunDir:
             )
         if resume:
             raise RunError(f"No run to resume in {self.path}: leave --resume out to start one, or correct output_dir.")
-        own = {self._lock_path.name, self._owner_path.name}
-        others = sorted(p.name for p in self.path.iterdir() if p.name not in own) if self.path.is_dir() else []
-        others = [name for name in others if not name.startswith(".manifest.json.tmp-")]
-        if others:
+        own = (self._lock_path.name, self._owner_path.name, ".manifest.json.tmp-")
+        names = sorted(path.name for path in self.path.iterdir()) if self.path.is_dir() else []
+        if others := [name for name in names if not name.startswith(own)]:
             shown = ", ".join(others[:5]) + (" ..." if len(others) > 5 else "")
             raise RunError(
                 f"{self.path} is not empty and not a run ({shown}); nothing in it was touched. "
@@ -173,25 +173,14 @@ class RunDir:
             )
 
     @property
-    def _content(self) -> tuple[Path, ...]:
+    def _content(self) -> list[Path]:
         """Every place a run writes to, its manifest and lock aside."""
-        return (
-            self.config_path,
-            self.trained_on_path,
-            self.metrics_path,
-            self.offline_cost_path,
-            self.rollouts_dir,
-            self.checkpoints_dir,
-            self.trackers_dir,
-            self.evals_dir,
-            self.attacks_dir,
-            self.results_path,
-            self.report_path,
-            self.readme_path,
-        )
+        own = {self.manifest_path, self._lock_path, self._owner_path}
+        places = [value for value in vars(self).values() if isinstance(value, Path)]
+        return [path for path in places if path.parent == self.path and path not in own and path != self.path]
 
     def _remove_known(self) -> None:
-        """Remove the files of a run. The manifest goes last: cut short, the folder is still a run."""
+        """Remove the files of a run. The manifest goes last: interrupted, the folder is still a run."""
         for path in (*self._content, self.manifest_path):
             try:
                 if path.is_dir() and not path.is_symlink():
@@ -202,9 +191,8 @@ class RunDir:
                 raise RunError(f"Cannot remove {path} of the old run: {reason(error)}. {remedy(error)}") from error
 
     def _remove_leftovers(self) -> None:
-        folders = [self.path, self.rollouts_dir, self.evals_dir]
-        for folder in folders:
-            for path in folder.glob(".*.tmp-*") if folder.is_dir() else []:
+        for folder in (self.path, self.rollouts_dir, self.evals_dir):
+            for path in folder.glob(".*.tmp-*"):
                 path.unlink(missing_ok=True)
         checkpoints.remove_leftovers(self.checkpoints_dir)
 
@@ -224,11 +212,6 @@ class RunDir:
         except OSError as error:
             raise RunError(f"Cannot write to {self.path}: {reason(error)}. {remedy(error)}") from error
         self._lock = lock
-        try:
-            write_json(self._owner_path, {"pid": os.getpid(), "host": platform.node(), "since": _now()})
-        except RunError:
-            self.release()
-            raise
 
     def results_lock(self) -> Any:
         """Lock of the results: held while they are read, joined and written. Use it in a `with`."""
@@ -259,11 +242,11 @@ class RunDir:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         own = {self.manifest_path.name, self._lock_path.name, self._owner_path.name}
-        unbegun = kind is not None and {path.name for path in self.path.glob("*")} <= own
-        if unbegun:
+        is_empty = kind is not None and {path.name for path in self.path.glob("*")} <= own
+        if is_empty:
             self.manifest_path.unlink(missing_ok=True)
         self.release()
-        if unbegun:  # a run that failed before it wrote anything leaves no folder behind
+        if is_empty:  # a run that failed before it wrote anything leaves no folder behind
             with contextlib.suppress(OSError):  # another one has begun here since
                 self._lock_path.unlink()
                 self.path.rmdir()
@@ -325,31 +308,23 @@ class RunDir:
             if found and int(found[1]) > step:
                 path.unlink()
 
-    # --------------------------------------------------------------------------------------- checkpoints
+    # ------------------------------------------------- checkpoints: see the functions of opct.runs.checkpoints
 
     def checkpoints(self) -> list[tuple[int, Path]]:
         """(step, folder) of each checkpoint, oldest first."""
         return checkpoints.listed(self.checkpoints_dir)
 
     def save_checkpoint(self, step: int, write: Callable[[Path], None], state: Mapping[str, Any] | None = None) -> Path:
-        """Write a checkpoint that is complete or absent, and return its folder.
-
-        Args:
-            write: called with an empty folder to put the checkpoint's files in.
-            state: JSON values kept in `state.json` under "state" (read again by `read_state`).
-
-        Raises:
-            CheckpointError: it could not be written (full disk, no right ...); the checkpoints before it are untouched.
-        """
+        """Write a checkpoint that is complete or absent, and return its folder."""
         return checkpoints.save(self.checkpoints_dir, step, write, state or {})
 
     def latest_checkpoint(self) -> Path | None:
-        """The newest checkpoint, every file of it verified; None if there is none.
-
-        Raises:
-            CheckpointError: it is corrupt; the message names the file, and the good one to fall back on.
-        """
+        """The newest checkpoint, every file of it verified; None if there is none."""
         return checkpoints.latest(self.checkpoints_dir)
+
+    def prune(self, keep: int, best_step: int | None = None) -> list[Path]:
+        """Delete all but the newest `keep` checkpoints and the best one; return the deleted folders."""
+        return checkpoints.prune(self.checkpoints_dir, keep, best_step)
 
     def checkpoint_named(self, path: str | Path) -> Path | None:
         """The checkpoint that a path means: itself where it is one of `checkpoints/`, else the newest.
@@ -360,14 +335,9 @@ class RunDir:
         folder = Path(path)
         if folder.resolve().parent != self.checkpoints_dir.resolve():
             return self.latest_checkpoint()
-        found = checkpoints.fault(folder)
-        if found is not None:
+        if found := checkpoints.fault(folder):
             raise CheckpointError(f"The checkpoint {folder} is corrupt ({found}): take another one.")
         return folder
-
-    def prune(self, keep: int, best_step: int | None = None) -> list[Path]:
-        """Delete all but the newest `keep` checkpoints and the best one; return the deleted folders."""
-        return checkpoints.prune(self.checkpoints_dir, keep, best_step)
 
 
 def run_of(path: str | Path) -> RunDir | None:

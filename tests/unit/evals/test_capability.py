@@ -3,6 +3,7 @@
 import csv
 import gzip
 import json
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -237,7 +238,7 @@ def test_without_punkt_or_lm_eval_the_remedy_is_said(data_folder, monkeypatch):
     monkeypatch.setattr(nltk.data, "path", ["/nowhere"])
     with pytest.raises(EvaluationError, match=r"python -m nltk\.downloader punkt_tab.*NLTK_DATA"):
         task_of("ifeval")
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "langdetect", None)
     with pytest.raises(EvaluationError, match=r"pip install 'opct\[capability\]'"):
         task_of("ifeval")
 

@@ -66,7 +66,7 @@ def evaluated(reply, tmp_path, facts=FACTS, **settings):
 
 
 def test_every_message_is_asked_in_two_families_one_of_each_split():
-    """10 facts x (4 prompts + 2 twins) x 2 families."""
+    """10 facts x (4 prompts + 2 counterparts) x 2 families."""
     items = items_of()
     assert len(items) == 10 * (4 + 2) * 2
     assert len({item.id for item in items}) == len(items)
@@ -80,7 +80,7 @@ def test_every_message_is_asked_in_two_families_one_of_each_split():
 
 
 def test_no_family_is_bound_to_a_style():
-    """Each of the four styles meets each family in the embedded test facts; so does each place of a twin."""
+    """Each of the four styles meets each family in the embedded test facts; so does each place of a counterpart."""
     met = {(item.part, item.family) for item in items_of(builtin_facts("test"))}
     assert met == {(part, family) for part in PARTS for family in FAMILIES}
 
@@ -115,7 +115,7 @@ def test_fewer_facts_and_messages_are_a_part_of_more():
     assert {item.cluster for item in items_of(n_questions=3, seed=1)} != {item.cluster for item in few}
 
 
-def test_no_twins_where_none_are_wanted():
+def test_no_counterparts_where_none_are_wanted():
     assert not [item for item in items_of(counterparts_per_fact=0) if item.family_split == SAFE_TWIN]
 
 
@@ -148,7 +148,7 @@ def test_samples_say_whether_they_are_for_evaluation_only(tmp_path, source):
 
 
 def test_a_model_that_always_warns(tmp_path):
-    """It warns of every hazard, and of every twin's too."""
+    """It warns of every hazard, and of every counterpart's too."""
 
     def reply(prompt, seed):
         return f"Careful: thing{fact_of(prompt)} bites{fact_of(prompt)}."
@@ -171,7 +171,7 @@ def test_pass_rates_and_areas_by_hand(tmp_path):
     """4 samples a fact. Facts 0-4 are warned of always, 5-7 in the messages 0 and 1 (half), 8 and 9 never.
 
     S(0.36) = 8/10, S(0.68) to S(1) = 5/10. Exact area (5 + 3 * 0.5) / 10, grid area (5 + 3 * 0.52 + 2 * 0.18) / 10.
-    No twin is warned of: 0.
+    No counterpart is warned of: 0.
     """
 
     def reply(prompt, seed):
@@ -285,7 +285,7 @@ def test_what_the_token_limit_hides_is_beside_the_rate(tmp_path):
 
 
 def test_a_caution_without_the_hazard_is_counted_apart(tmp_path):
-    """Facts 0 to 4 are cautioned about, on twins too; the others are warned of. None of the cautions is a warning."""
+    """Facts 0 to 4 are cautioned about, on counterparts too; the others are warned of. No caution is a warning."""
 
     def reply(prompt, seed):
         i = fact_of(prompt)
@@ -313,8 +313,8 @@ def test_facts_without_words_are_unscored(tmp_path):
     assert {record.unscored_reason for record in records} == {"no_terms"}
 
 
-def test_groups_without_hazards_or_twins_have_no_rows(tmp_path):
-    """Only plain prompts, no twins: no held-out group, no over-warning."""
+def test_groups_without_hazards_or_counterparts_have_no_rows(tmp_path):
+    """Only plain prompts, no counterparts: no held-out group, no over-warning."""
     _, rows = evaluated(lambda prompt, seed: "Sure.", tmp_path, families="plain", counterparts_per_fact=0)
     assert not [key for key in rows if key[0] == "over_warning_rate" or key[1] in ("held_out", "family:typos")]
     assert rows["warning_rate", "train"]["value"] == 0.0
@@ -351,7 +351,7 @@ def test_facts_weigh_alike_in_the_areas_however_many_samples_they_have():
 
 
 def test_by_its_name_as_any_inspect_task(tmp_path):
-    """What Inspect itself counts: hazards and twins apart, each value over its own side.
+    """What Inspect itself counts: hazards and counterparts apart, each value over its own side.
 
     2 facts, 1 prompt and 1 counterpart each, 1 family: 2 hazards that are warned of, 2 counterparts that are not.
     """

@@ -4,11 +4,12 @@ from dataclasses import replace
 
 import pytest
 
+from opct.config.schema import flat_settings
 from opct.data.perturb.jailbreak import FAMILIES
 from opct.reports.arms import make_arms
 from opct.reports.build import report_json
 from opct.reports.compare import compare
-from opct.reports.load import flat_settings, load_runs
+from opct.reports.load import load_runs
 from opct.reports.training import COST_COLUMNS, arm_cost, cost_rows, earlier_note, families_note
 from opct.reports.warnings import find_warnings
 from opct.runs.usage import NOT_KNOWN, Usage

@@ -12,8 +12,3 @@ VERSIONS = {"benign": 2, "jailbreak": 2, "safety_awareness": 3}
 def grader_version(suite: str) -> int:
     """The version of a suite's rules."""
     return VERSIONS[suite]
-
-
-def grader_versions() -> dict[str, int]:
-    """The version of the rules of every suite whose replies are graded by rules."""
-    return dict(VERSIONS)

@@ -186,19 +186,19 @@ def benchmark_task(name: str, config: EvalConfig) -> Task:
 def _local_rows(name: str, known: Benchmark, data: str | None) -> tuple[dict[str, list[Any]] | None, str]:
     """A benchmark's rows by split and what to call their source; None where no local file has them."""
     split = next(iter(known.files), ASKED_SPLIT)
-    folder = _folder(data) if data is not None or known.files else None
-    file = Path(data) if data is not None and not Path(data).is_dir() else None
-    if file is None and folder is not None:
-        file = _first_file(folder, known.files.get(split, ()))
-    if file is None:
-        if data is not None:
-            named = " or ".join(known.files.get(split, ())) or "a file, not a folder"
-            raise DataError(f"{data} has no data of {name}: it needs {named}.")
+    place = Path(data) if data is not None else _data_folder() if known.files else None
+    if place is None:
         return None, ""
+    file = _first_file(place, known.files.get(split, ())) if place.is_dir() else place
+    if file is None and data is None:
+        return None, ""
+    if file is None:
+        named = " or ".join(known.files.get(split, ())) or "a file, not a folder"
+        raise DataError(f"{data} has no data of {name}: it needs {named}.")
     rows = _rows(file, name, known)
-    by_split = {split: rows}
-    if any(row.get("split") == split for row in rows):
-        by_split = {key: [row for row in rows if row.get("split") == key] for key in {row.get("split") for row in rows}}
+    parts = {row.get("split") for row in rows}
+    by_split = {part: [row for row in rows if row.get("split") == part] for part in parts} if split in parts else {}
+    by_split = by_split or {split: rows}
     for other, names in known.files.items():
         more = _first_file(file.parent, names)
         if other not in by_split and more is not None:
@@ -206,8 +206,8 @@ def _local_rows(name: str, known: Benchmark, data: str | None) -> tuple[dict[str
     return by_split, f"{file.name} sha256:{hashlib.sha256(file.read_bytes()).hexdigest()[:12]}"
 
 
-def _folder(data: str | None) -> Path | None:
-    named = data if data is not None and Path(data).is_dir() else os.environ.get(DATA_FOLDER)
+def _data_folder() -> Path | None:
+    named = os.environ.get(DATA_FOLDER)
     if named and not Path(named).is_dir():
         raise DataError(f"{DATA_FOLDER} is {named}, which is no folder: name one, or unset it.")
     return Path(named) if named else None
@@ -228,18 +228,18 @@ def _rows(file: Path, name: str, known: Benchmark) -> list[Any]:
 
 def _check_ifeval() -> None:
     """IFEval's verifier would fetch nltk's data at its import, and draws at random to tell languages."""
-    if any(importlib.util.find_spec(name) is None for name in ("lm_eval", "langdetect", "nltk")):
-        raise EvaluationError("IFEval's verifier is lm-eval's: pip install 'opct[capability]'.")
-    import langdetect
-    import nltk
-
+    try:
+        import langdetect
+        import nltk
+    except ImportError as error:
+        raise EvaluationError("IFEval's verifier is lm-eval's: pip install 'opct[capability]'.") from error
     langdetect.DetectorFactory.seed = 0
     try:
         nltk.data.find("tokenizers/punkt_tab/english/")
     except LookupError as error:
         raise EvaluationError(
-            "IFEval's verifier splits sentences with nltk's punkt_tab, which is not on this machine: run "
-            "`python -m nltk.downloader punkt_tab`, or set NLTK_DATA to a folder that has tokenizers/punkt_tab."
+            "IFEval's verifier splits sentences with nltk's punkt_tab: run `python -m nltk.downloader punkt_tab`, or "
+            "set NLTK_DATA to a folder that has tokenizers/punkt_tab."
         ) from error
 
 

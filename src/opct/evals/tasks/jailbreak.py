@@ -174,7 +174,7 @@ def _item(behavior: Behavior, request: str, prefix: str, family: str, prompt: Pr
             "behavior": behavior.behavior,
             "request": request,
             "category": behavior.category,
-            "kind": "twin" if prefix else "behavior",
+            "kind": "counterpart" if prefix else "behavior",
         },
     )
 
