@@ -150,7 +150,7 @@ def parts(cell: dict[str, Any]) -> dict[str, Any]:
                 y = [r.ids for r in rollouts]
                 weights = step_weights(rollouts, config.loss.reduction)
                 policy.model.train()
-                prefixes[:] = [shared_prefixes(policy, setup.teacher, rollouts)]
+                prefixes[:] = [shared_prefixes(method, rollouts)]
             if turn > TURNS:
                 found[name] |= profiled(run)
             elif turn:

@@ -146,10 +146,10 @@ def check_loss(workload: Workload, cell: dict[str, Any]) -> dict[str, Any]:
         setup = prepare_forced(config)
     method = OPCT(setup.policy, setup.teacher, config)
     rollouts = method.collect(setup.data.batch(1), 1)
-    share = shares_prompts(setup.policy, setup.teacher, rollouts)
+    share = shares_prompts(method, rollouts)
     weights = step_weights(rollouts, config.loss.reduction)
     setup.policy.model.train()
-    loss, _ = accumulate(method, setup.policy, setup.teacher, rollouts, weights, cell["micro_batch"], share=share)
+    loss, _ = accumulate(method, rollouts, weights, cell["micro_batch"], share=share)
     parameters = setup.policy.trainable_parameters().values()
     completions: dict[str, list[list[int]]] = {}
     for rollout in rollouts:

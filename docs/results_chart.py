@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 
 import opct.reports
-from opct.reports.charts import Bar, BarGroup, interval_bars
+from opct.reports.charts import WIDTH, Bar, BarGroup, interval_bars
 
 DOCS = Path(__file__).parent
 STYLE = Path(opct.reports.__file__).parent / "templates" / "style.css"
@@ -47,6 +47,7 @@ def main() -> None:
     drawing = str(interval_bars(groups, label="Rates of base, SFT and OPCT with 95% intervals"))
     tag, _, rest = drawing.partition(">")
     svg = tag.replace("<svg", '<svg xmlns="http://www.w3.org/2000/svg" width="640"')
+    svg = svg.replace(f"0 0 {WIDTH} ", f"0 0 {WIDTH + 40} ")  # room for the arm's name before its numbers
     style = STYLE.read_text(encoding="utf-8") + ".chart { max-width: none; background: var(--card); }"
     (DOCS / "assets" / "results.svg").write_text(f"{svg}><style>{style}</style>{rest}\n", encoding="utf-8")
 

@@ -1,4 +1,4 @@
-"""Run the real command line: in a process of its own where signals, locks and limits matter, in this one for speed."""
+"""Run the real command line: in a process of its own where signals and locks matter, in this one for speed."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ import io
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -24,9 +22,9 @@ from opct.cli.app import main
 from opct.data.pairs import ContrastivePair, write_pairs
 from opct.runs.console import NullProgress
 from opct.runs.run_dir import RunDir
+from tests.processes import Process, opct
 from tests.tiny import tiny_anchors, tiny_pairs
 
-TIMEOUT_S = 120
 UNSHARED = ("time/", "memory/")  # metrics that no two runs share
 
 
@@ -57,39 +55,20 @@ def here(*arguments: str | Path) -> Done:
     return Done(int(end.value.code or 0), _flat(out.getvalue()), _flat(err.getvalue()))
 
 
-def apart(*arguments: str | Path, before: str = "", env: dict[str, str] | None = None) -> Done:
-    """Run `opct` in a process of its own.
-
-    Args:
-        before: Python that runs in that process before `opct` does, such as a limit on what it may use.
-    """
-    done = subprocess.run(
-        _command(before, arguments),
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        env=_environment(env),
-        check=False,
-    )
-    return Done(done.returncode, _flat(done.stdout), _flat(done.stderr))
-
-
-class Started:
+class Started(Process):
     """An `opct` that runs in a process group of its own."""
 
     def __init__(self, folder: Path, arguments: tuple[str | Path, ...], env: dict[str, str] | None):
         self._out, self._err = folder / "stdout.txt", folder / "stderr.txt"
-        with open(self._out, "wb") as out, open(self._err, "wb") as err:
-            self.process = subprocess.Popen(
-                _command("", arguments), stdout=out, stderr=err, env=_environment(env), start_new_session=True
-            )
-        self.pid = self.process.pid
+        for path in (self._out, self._err):
+            path.unlink(missing_ok=True)
+        super().__init__(self._out, self._err, opct, *map(str, arguments), env=env)
 
     def until(self, happened: Callable[[], Any], what: str) -> None:
         """Wait for something that this process does; fails if it ends before, or after a minute."""
         end = time.monotonic() + 60
         while not happened():
-            if self.process.poll() is not None:
+            if self.poll() is not None:
                 assert happened(), f"it ended before {what}: {self.ended()}"
                 return
             assert time.monotonic() < end, f"no {what} in a minute: {self.err}"
@@ -99,27 +78,16 @@ class Started:
         """Stop the process (SIGSTOP) at a moment at which `happens()` holds, however short that moment is."""
         while True:
             self.until(happens, what)
-            assert self.process.poll() is None, f"it ended before {what} was caught: {self.ended()}"
+            assert self.poll() is None, f"it ended before {what} was caught: {self.ended()}"
             self.signal(signal.SIGSTOP)
             _wait_until_stopped(self.pid)
             if happens():
                 return
             self.signal(signal.SIGCONT)
 
-    def signal(self, number: signal.Signals) -> None:
-        """Send a signal to the process and its children, as a terminal does."""
-        os.killpg(self.pid, number)
-
-    def kill(self) -> None:
-        """kill -9 of the whole group."""
-        if self.process.poll() is None:
-            self.signal(signal.SIGKILL)
-        self.process.wait(TIMEOUT_S)
-
     def ended(self) -> Done:
         """Wait for the end."""
-        code = self.process.wait(TIMEOUT_S)
-        return Done(code, _flat(self._out.read_text()), self.err)
+        return Done(self.wait(), _flat(self._out.read_text()), self.err)
 
     @property
     def err(self) -> str:
@@ -253,16 +221,6 @@ def result_of(run: RunDir) -> dict[str, Any]:
         for path in sorted(folder.rglob("*.safetensors")):
             content[path.relative_to(run.path).as_posix()] = hashlib.sha256(path.read_bytes()).hexdigest()
     return content
-
-
-def _command(before: str, arguments: tuple[str | Path, ...]) -> list[str]:
-    program = ["-m", "opct"] if not before else ["-c", f"{before}\nfrom opct.cli.app import main\nmain()"]
-    return [sys.executable, *program, *map(str, arguments)]
-
-
-def _environment(extra: dict[str, str] | None) -> dict[str, str]:
-    # One thread: tiny products gain nothing from more, and waiting threads lose much on a busy machine.
-    return {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "400", **(extra or {})}
 
 
 def _flat(text: str) -> str:

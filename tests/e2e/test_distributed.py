@@ -1,7 +1,8 @@
-"""Several processes, started by the real launchers: what one process comes to, to rounding; and together to the end."""
+"""Several processes: what one process comes to, to rounding; and together to the end, under the real launchers too."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -17,8 +18,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from opct.methods.consistency import MicroLoss
+from opct.methods.opct import OPCT
 from opct.runs.checkpoints import fault
-from tests.e2e.cli import TIMEOUT_S, UNSHARED, Workplace, here, jsonl, result_of, workplace
+from tests.e2e.cli import UNSHARED, Workplace, here, jsonl, result_of, workplace
+from tests.processes import ONE_THREAD, TIMEOUT_S, end_ranks, opct, start_ranks
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="torchrun with gloo needs a POSIX system")
 
@@ -28,78 +32,21 @@ ROUNDING = 2e-4  # of metrics
 FULL = {"lora": None, "optim": {"learning_rate": 1e-4}}
 ROUNDING_OF_WEIGHTS = 5e-5
 ACCELERATE = ["--multi_gpu", "--num_machines=1", "--mixed_precision=no", "--dynamo_backend=no", "--main_process_port=0"]
-SOON_S = 50.0  # after a failure, on busy cores: before `watch.STALLED_S`; a collective would wait for half an hour
+SOON_S = 50.0  # after a failure, on busy cores; a collective would wait for half an hour
 
 
-class Launched:
-    """A launcher with its workers; its output goes to a file."""
-
-    def __init__(
-        self, folder: Path, n: int, *arguments: str | Path, launcher: str = "torchrun", program: str | Path = "-m opct"
-    ):
-        self._log = folder / f"launched-{len(list(folder.glob('launched-*')))}.txt"
-        how = {
-            "torchrun": ["torch.distributed.run", "--standalone", "--nproc-per-node", str(n)],
-            "accelerate": ["accelerate.commands.launch", *ACCELERATE, "--num_processes", str(n)],
-        }[launcher]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "400"}
-        with open(self._log, "wb") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", *how, *str(program).split(" "), *map(str, arguments)],
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env=environment,
-                start_new_session=True,
-            )
-
-    def __enter__(self) -> Launched:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self.process.poll() is None:
-            self.process.terminate()
-            try:
-                self.process.wait(20)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-        for pid in self.workers().values():
-            os.kill(pid, signal.SIGKILL)
-
-    @property
-    def output(self) -> str:
-        return self._log.read_text(errors="replace")
-
-    def ended(self) -> int:
-        """The exit code."""
-        return self.process.wait(TIMEOUT_S)
-
-    def until(self, happened: Callable[[], bool]) -> None:
-        end = time.monotonic() + TIMEOUT_S
-        while not happened():
-            assert self.process.poll() is None, self.output
-            assert time.monotonic() < end, self.output
-            time.sleep(0.02)
-
-    def workers(self) -> dict[int, int]:
-        """The pid of each rank."""
-        import psutil
-
-        found = {}
-        with_parents = [psutil.Process(self.process.pid)] if psutil.pid_exists(self.process.pid) else []
-        for parent in with_parents:
-            for child in parent.children(recursive=True):
-                rank = child.environ().get("RANK")
-                if rank is not None:
-                    found[int(rank)] = child.pid
-        return found
+def log_of(place: Workplace) -> Path:
+    return place.folder / f"processes-{len(list(place.folder.glob('processes-*')))}.txt"
 
 
-def launch(place: Workplace, n: int, *rest: str, launcher: str = "torchrun") -> str:
-    """Run to the end, without an error; what was said."""
-    with Launched(place.folder, n, *place.command(*rest), launcher=launcher) as running:
-        assert running.ended() == 0, running.output
-        assert "Traceback" not in running.output, running.output
-        return running.output
+def together(place: Workplace, n: int, *rest: str) -> str:
+    """Run in n processes to the end, without an error; what they print."""
+    log = log_of(place)
+    codes = end_ranks(start_ranks(n, log, opct, *map(str, place.command(*rest))))
+    output = log.read_text()
+    assert set(codes) == {0}, output
+    assert "Traceback" not in output, output
+    return output
 
 
 def alone(place: Workplace, *rest: str) -> None:
@@ -155,17 +102,16 @@ def copied(place: Workplace, name: str, step: int) -> Workplace:
 # ------------------------------------------------------------------------------------------- the same as one process
 
 
-@pytest.mark.parametrize(("processes", "launcher"), [(2, "accelerate"), (4, "torchrun")])
-def test_lora_in_data_parallel_is_one_process(tmp_path, tiny_folder, processes: int, launcher: str):
+def test_lora_in_data_parallel_is_one_process(tmp_path, tiny_folder):
     """Two completions a prompt, turns that the policy answers, validation; then one process goes on."""
-    one, more = (workplace(tmp_path / name, tiny_folder, max_steps=3) for name in ("one", "more"))
+    one, four = (workplace(tmp_path / name, tiny_folder, max_steps=2) for name in ("one", "four"))
     alone(one)
-    launch(more, processes, launcher=launcher)
-    assert_same(more, one)
-    assert more.run.read_manifest()["processes"] == processes
-    alone(more, "--resume", "max_steps=4")  # a checkpoint like any other
-    alone(one, "--resume", "max_steps=4")
-    assert_same(more, one)
+    together(four, 4)
+    assert_same(four, one)
+    assert four.run.read_manifest()["processes"] == 4
+    alone(four, "--resume", "max_steps=3")  # a checkpoint like any other
+    alone(one, "--resume", "max_steps=3")
+    assert_same(four, one)
 
 
 def test_full_fine_tuning_in_shards_is_one_process_and_resumes_on_any_number(tmp_path, tiny_folder):
@@ -176,7 +122,7 @@ def test_full_fine_tuning_in_shards_is_one_process_and_resumes_on_any_number(tmp
     changes["optim"] = {**FULL["optim"], "micro_batch_tokens": 150}
     one, two = (workplace(tmp_path / name, tiny_folder, **changes) for name in ("one", "two"))
     alone(one)
-    launch(two, 2)
+    together(two, 2)
     assert_same(two, one)
     [(_, first), _] = two.run.checkpoints()
     parts = [path.name for path in sorted((first / "state").iterdir())]
@@ -184,13 +130,13 @@ def test_full_fine_tuning_in_shards_is_one_process_and_resumes_on_any_number(tmp
     again, four, single, from_one = (
         copied(place, name, 2) for place, name in ((two, "again"), (two, "four"), (two, "single"), (one, "from_one"))
     )
-    launch(again, 2, "--resume")
+    together(again, 2, "--resume")
     assert result_of(again.run) == result_of(two.run)
-    launch(four, 4, "--resume")
+    together(four, 4, "--resume")
     assert_same(four, one)
     alone(single, "--resume")
     assert_same(single, one)
-    launch(from_one, 2, "--resume")
+    together(from_one, 2, "--resume")
     assert_same(from_one, one)
 
 
@@ -204,7 +150,7 @@ def test_the_export_of_shards_is_a_transformers_model(tmp_path, tiny_folder):
     changes = {**FULL, "max_steps": 1, "eval_steps": 1, "optim": {**FULL["optim"], "prompts_per_step": 2}}
     one, three = (workplace(tmp_path / name, model, **changes) for name in ("one", "three"))
     alone(one)
-    launch(three, 3)
+    together(three, 3)
     assert_same(three, one)
     found = AutoModelForCausalLM.from_pretrained(three.run.latest_checkpoint() / "model")
     before = AutoModelForCausalLM.from_pretrained(model)
@@ -215,7 +161,7 @@ def test_the_export_of_shards_is_a_transformers_model(tmp_path, tiny_folder):
 def test_masters_of_shards_stay_in_float32_where_products_are_bfloat16(tmp_path, tiny_folder):
     """Adam's first step moves a weight by the rate, 1e-4: too little for a weight of 1 if it were in bfloat16."""
     place = workplace(tmp_path / "two", tiny_folder, **FULL, max_steps=1)
-    launch(place, 2, "model.dtype=bfloat16")
+    together(place, 2, "model.dtype=bfloat16")
     found = load_file(place.run.latest_checkpoint() / "model" / "model.safetensors")
     before = load_file(tiny_folder / "model.safetensors")
     moved = torch.cat([(found[name] - before[name].float()).abs().flatten() for name in found if "norm" in name])
@@ -229,7 +175,7 @@ def test_the_other_baselines_on_a_sharded_base_are_one_process(tmp_path, tiny_fo
     changes = {"method": method, "max_steps": 2, "optim": {"micro_batch_tokens": 150}, "parallel": {"strategy": "fsdp"}}
     one, two = (workplace(tmp_path / name, tiny_folder, **changes) for name in ("one", "two"))
     alone(one)
-    said = launch(two, 2)
+    said = together(two, 2)
     assert ("offline answers of this process" in said) == (method == "dpo")
     assert_same(two, one)
 
@@ -240,7 +186,7 @@ def test_lora_on_a_sharded_base_is_one_process(tmp_path, tiny_folder):
     changes = {"method": "offpolicy", "max_steps": 2, "parallel": {"strategy": "fsdp"}}
     one, two = (workplace(tmp_path / name, tiny_folder, **changes) for name in ("one", "two"))
     alone(one)
-    said = launch(two, 2)
+    said = together(two, 2)
     [(done, total)] = re.findall(r"offline answers of this process: (\d+)/(\d+) +took", said)
     assert done == total
     assert_same(two, one)
@@ -250,63 +196,97 @@ def test_lora_on_a_sharded_base_is_one_process(tmp_path, tiny_folder):
 # --------------------------------------------------------------------------------------------------- to the same end
 
 
-def test_a_signal_to_one_process_saves_once_and_stops_all_and_a_killed_one_ends_all(tmp_path, tiny_folder):
-    place = workplace(tmp_path, tiny_folder, max_steps=100_000, eval_steps=100_000, save_steps=100_000)
-    with Launched(place.folder, 2, *place.command()) as running:
-        running.until(place.at_step(3))
-        os.kill(running.workers()[1], signal.SIGTERM)
-        started = time.monotonic()
-        assert running.ended() != 0
-        assert time.monotonic() - started < SOON_S
-        assert "interrupted; everything is saved" in running.output
-    [(step, saved)] = place.run.checkpoints()
+SIGNALLED = {"max_steps": 100_000, "eval_steps": 100_000, "save_steps": 100_000}
+
+
+def wait_for(happened: Callable[[], bool], log: Path) -> None:
+    end = time.monotonic() + TIMEOUT_S
+    while not happened():
+        assert time.monotonic() < end, log.read_text()
+        time.sleep(0.02)
+
+
+def saved_step(place: Workplace) -> int:
+    """The step of the last checkpoint, which is whole."""
+    step, saved = place.run.checkpoints()[-1]
     assert fault(saved) is None
+    return step
+
+
+def test_a_signal_to_one_process_saves_once_and_stops_all_and_a_killed_one_ends_all(tmp_path, tiny_folder):
+    place = workplace(tmp_path, tiny_folder, **SIGNALLED)
+    codes, output = ended_by(signal.SIGTERM, place, 3)
+    assert codes == [130, 130]
+    assert output.count("interrupted after step") == 1
+    assert len(place.run.checkpoints()) == 1
+    step = saved_step(place)
     assert step == place.steps()[-1] >= 3
 
-    with Launched(place.folder, 2, *place.command("--resume")) as running:
-        running.until(lambda: place.steps()[-1] >= step + 2)
-        os.kill(running.process.pid, signal.SIGTERM)  # the launcher hands it on
-        assert running.ended() != 0
-    [(_, _), (step, saved)] = place.run.checkpoints()
-    assert fault(saved) is None
-    assert step == place.steps()[-1]
-
-    with Launched(place.folder, 2, *place.command("--resume")) as running:
-        running.until(lambda: place.steps()[-1] >= step + 2)
-        os.kill(running.workers()[1], signal.SIGKILL)
-        started = time.monotonic()
-        assert running.ended() != 0
-        assert time.monotonic() - started < SOON_S
-        assert "Signal 9 (SIGKILL)" in running.output[-1500:]  # the launcher's last words
-    assert place.run.checkpoints()[-1][0] == step
+    codes, output = ended_by(signal.SIGKILL, place, step + 1, "--resume")
+    assert codes == [1, -signal.SIGKILL]
+    assert "rank 0 ends: another rank is gone" in output
+    assert saved_step(place) == step
     alone(place, "--resume", f"max_steps={step + 1}")  # nothing of it is lost
     assert place.steps() == list(range(step + 2))
 
 
-NOT_FINITE = """
-import os, sys
-import torch
-from opct.cli.app import main
-from opct.methods.opct import OPCT, MicroLoss
+def ended_by(number: signal.Signals, place: Workplace, step: int, *rest: str) -> tuple[list[int], str]:
+    """Two processes, of which the second gets a signal after that step: how they end, and what they print."""
+    log = log_of(place)
+    ranks = start_ranks(2, log, opct, *map(str, place.command(*rest)))
+    try:
+        wait_for(place.at_step(step), log)
+        ranks[1].signal(number)
+    finally:
+        codes = end_ranks(ranks)
+    return codes, log.read_text()
 
-def loss(self, rollouts, weights, prefixes, plain=OPCT.loss):
-    micro = plain(self, rollouts, weights, prefixes)
-    wrong = os.environ["RANK"] == "1" and any(any(r.mask) for r in rollouts)
-    return MicroLoss(micro.loss * torch.nan, micro.kl) if wrong else micro
 
-OPCT.loss = loss
-main()
-"""
+def test_a_signal_to_the_launcher_saves(tmp_path, tiny_folder):
+    """`accelerate launch`, which starts its processes as `torchrun` does."""
+    place = workplace(tmp_path, tiny_folder, **SIGNALLED)
+    log = log_of(place)
+    launcher = ["accelerate.commands.launch", *ACCELERATE, "--num_processes=2", "-m", "opct"]
+    with open(log, "wb") as out:
+        process = subprocess.Popen(
+            [sys.executable, "-m", *launcher, *map(str, place.command())],
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **ONE_THREAD},
+            start_new_session=True,
+        )
+    try:
+        wait_for(place.at_step(1), log)
+        process.terminate()
+        assert process.wait(SOON_S) != 0
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    assert "everything is saved" in log.read_text()
+    assert saved_step(place) == place.steps()[-1]
+
+
+def loss_that_is_not_finite(*arguments: str) -> None:
+    """The command line, with NaN for a loss in the second process."""
+    plain = OPCT.loss
+
+    def loss(self, rollouts, weights, prefixes):
+        micro = plain(self, rollouts, weights, prefixes)
+        wrong = os.environ["RANK"] == "1" and any(any(r.mask) for r in rollouts)
+        return MicroLoss(micro.loss * torch.nan, micro.kl) if wrong else micro
+
+    OPCT.loss = loss
+    opct(*arguments)
 
 
 def test_a_loss_that_is_not_finite_in_one_process_stops_all(tmp_path, tiny_folder):
     """Weights are sharded: the process where it happens goes through the others' collectives before it says so."""
     place = workplace(tmp_path, tiny_folder, **FULL)
-    program = tmp_path / "not_finite.py"
-    program.write_text(NOT_FINITE)
-    with Launched(place.folder, 2, *place.command(), program=program) as running:
-        assert running.ended() != 0
-        assert "Step 1: the loss is nan on the pairs" in running.output[-1500:]
+    log = log_of(place)
+    codes = end_ranks(start_ranks(2, log, loss_that_is_not_finite, *map(str, place.command())))
+    assert codes == [1, 1]
+    assert "Step 1: the loss is nan on the pairs" in log.read_text()[-1500:]
     assert not place.run.checkpoints()
 
 
@@ -315,7 +295,8 @@ def test_the_reason_of_the_process_that_failed_is_said_and_ends_all(tmp_path, ti
     place = workplace(tmp_path, tiny_folder)
     place.run.rollouts_dir.mkdir(parents=True)
     place.run.manifest_path.write_text(json.dumps({"opct_run": 1, "created": "today"}))
-    with Launched(place.folder, 2, *place.command()) as running:
-        assert running.ended() != 0
-        assert running.output.count("error: ") == 1, running.output
-        assert "holds a run already" in running.output[-1500:]
+    log = log_of(place)
+    codes = end_ranks(start_ranks(2, log, opct, *map(str, place.command())))
+    assert codes == [1, 1]
+    assert log.read_text().count("error: ") == 1
+    assert "holds a run already" in log.read_text()

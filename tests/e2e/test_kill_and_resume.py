@@ -8,9 +8,9 @@ import time
 import pytest
 
 from opct.runs.checkpoints import fault
-from tests.e2e.cli import Workplace, apart, files, here, result_of, started, workplace
+from tests.e2e.cli import Workplace, files, here, result_of, started, workplace
 
-LONG = {"max_steps": 24, "eval_steps": 5, "save_steps": 2}
+LONG = {"max_steps": 14, "eval_steps": 5, "save_steps": 2}
 SLOW_ANSWERS = {"rollout": {"batch_tokens": 1}}  # one prompt a batch
 
 
@@ -23,7 +23,7 @@ def undisturbed(tmp_path_factory, tiny_folder):
         key = repr(sorted(changes.items()))
         if key not in known:
             place = workplace(tmp_path_factory.mktemp("undisturbed"), tiny_folder, **changes)
-            done = apart(*place.command())
+            done = here(*place.command())
             assert done.code == 0, done.err
             assert "Warning" not in done.err
             assert place.steps() == [0, *range(1, changes["max_steps"] + 1)]
@@ -31,6 +31,16 @@ def undisturbed(tmp_path_factory, tiny_folder):
         return known[key]
 
     return result
+
+
+def finish(place: Workplace) -> None:
+    done = here(*place.command("--resume"))
+    assert done.code == 0, done.err
+
+
+def at_least(place: Workplace, step: int):
+    """True once so many steps are written."""
+    return lambda: max(place.steps(), default=0) >= step
 
 
 def half_written_checkpoint(place: Workplace):
@@ -55,10 +65,9 @@ def test_a_run_killed_again_and_again_equals_an_undisturbed_one(tmp_path, tiny_f
     assert list(place.run.checkpoints_dir.glob(".tmp-step-*"))
     assert all(fault(folder) is None for _, folder in place.run.checkpoints())
     with started(tmp_path, *place.command("--resume")) as process:
-        process.frozen_when(lambda: max(place.steps(), default=0) >= 11, "step 11")
+        process.frozen_when(at_least(place, 9), "step 9")
         process.kill()
-    done = apart(*place.command("--resume"))
-    assert done.code == 0, done.err
+    finish(place)
     assert result_of(place.run) == undisturbed(**LONG)
     assert not list(place.run.path.rglob("*.tmp-*"))
     assert not list(place.run.checkpoints_dir.glob(".*"))
@@ -66,7 +75,7 @@ def test_a_run_killed_again_and_again_equals_an_undisturbed_one(tmp_path, tiny_f
 
 
 def test_a_run_killed_at_any_moment_equals_an_undisturbed_one(tmp_path, tiny_folder, undisturbed):
-    """Some moment of its 24 steps, saves and validations, another one each time the tests run.
+    """Some moment of its 14 steps, saves and validations, another one each time the tests run.
 
     KILL_AFTER_S repeats a moment that failed.
     """
@@ -77,24 +86,22 @@ def test_a_run_killed_at_any_moment_equals_an_undisturbed_one(tmp_path, tiny_fol
         time.sleep(delay_s)
         process.kill()
     assert all(fault(folder) is None for _, folder in place.run.checkpoints())
-    done = apart(*place.command("--resume"))
-    assert done.code == 0, done.err
+    finish(place)
     assert result_of(place.run) == undisturbed(**LONG), f"killed {delay_s} s after step 0"
 
 
 def test_sft_killed_during_its_offline_answers_and_after(tmp_path, tiny_folder, undisturbed):
-    settings = {"method": "sft", "max_steps": 8, "eval_steps": 4, "save_steps": 3, **SLOW_ANSWERS}
+    settings = {"method": "sft", "max_steps": 6, "eval_steps": 3, "save_steps": 2, **SLOW_ANSWERS}
     place = workplace(tmp_path, tiny_folder, **settings)
     with started(tmp_path, *place.command()) as process:
         process.frozen_when(lambda: "offline answers" in process.err, "its offline answers")
         process.kill()
     assert not place.run.offline_path.exists()
     with started(tmp_path, *place.command("--resume")) as process:
-        process.frozen_when(lambda: max(place.steps(), default=0) >= 4, "step 4")
+        process.frozen_when(at_least(place, 3), "step 3")
         process.kill()
     answers = place.run.offline_path.read_bytes()
-    done = apart(*place.command("--resume"))
-    assert done.code == 0, done.err
+    finish(place)
     assert place.run.offline_path.read_bytes() == answers
     assert result_of(place.run) == undisturbed(**settings)
 
@@ -102,19 +109,18 @@ def test_sft_killed_during_its_offline_answers_and_after(tmp_path, tiny_folder, 
 def test_full_fine_tuning_with_a_moving_teacher_killed_and_resumed(tmp_path, tiny_folder, undisturbed):
     """The checkpoint holds the averaged teacher and the optimizer of every weight."""
     settings = {
-        "max_steps": 8,
-        "eval_steps": 4,
-        "save_steps": 3,
+        "max_steps": 6,
+        "eval_steps": 3,
+        "save_steps": 2,
         "lora": None,
         "teacher": {"kind": "ema", "ema_decay": 0.7},
         "loss": {"estimator": "sampled", "kl_discount_factor": 0.5},
     }
     place = workplace(tmp_path, tiny_folder, **settings)
     with started(tmp_path, *place.command()) as process:
-        process.frozen_when(lambda: max(place.steps(), default=0) >= 5, "step 5")
+        process.frozen_when(at_least(place, 3), "step 3")
         process.kill()
-    done = apart(*place.command("--resume"))
-    assert done.code == 0, done.err
+    finish(place)
     assert result_of(place.run) == undisturbed(**settings)
 
 
@@ -122,9 +128,10 @@ def test_signals_save_and_stop_and_the_run_can_be_resumed(tmp_path, tiny_folder,
     """SIGTERM while the model loads, SIGINT (to the group, as a terminal does) and SIGTERM in mid-run, then the end."""
     place = workplace(tmp_path, tiny_folder, **LONG)
 
-    def stopped_by(number: signal.Signals, happened, what: str, *flags: str) -> int:
+    def stopped_by(number: signal.Signals, step: int | None, *flags: str) -> int:
         with started(tmp_path, *place.command(*flags)) as process:
-            process.frozen_when(happened(process), what)  # or it may be over before the signal comes
+            moment = (lambda: "load " in process.err) if step is None else at_least(place, step)
+            process.frozen_when(moment, f"step {step}")  # or it may be over before the signal comes
             process.signal(number)
             process.signal(signal.SIGCONT)
             done = process.ended()
@@ -132,24 +139,20 @@ def test_signals_save_and_stop_and_the_run_can_be_resumed(tmp_path, tiny_folder,
         assert f"{number.name}: saving after this step" in done.err
         assert "Traceback" not in done.err
         last = max(place.steps(), default=0)  # stopped before its first step, it has not validated either
-        assert f"interrupted after step {last} of 24" in done.out
+        assert f"interrupted after step {last} of 14" in done.out
         assert "everything is saved; go on with --resume" in done.out
         assert place.run.latest_checkpoint() == place.run.checkpoint_path(last)
         return last
 
-    def at(step: int):
-        return lambda process: lambda: max(place.steps(), default=0) >= step
-
     ends = [
-        stopped_by(signal.SIGTERM, lambda process: lambda: "load " in process.err, "the load of its model"),
-        stopped_by(signal.SIGINT, at(3), "step 3", "--resume"),
-        stopped_by(signal.SIGTERM, at(11), "step 11", "--resume"),
+        stopped_by(signal.SIGTERM, None),
+        stopped_by(signal.SIGINT, 3, "--resume"),
+        stopped_by(signal.SIGTERM, 9, "--resume"),
     ]
     assert ends[0] == 0
-    assert 3 <= ends[1] < 11 <= ends[2] < 24
+    assert 3 <= ends[1] < 9 <= ends[2] < 14
     assert here(*place.command()).error().count("holds a run already. Continue it: --resume.") == 1
-    done = apart(*place.command("--resume"))
-    assert done.code == 0, done.err
+    finish(place)
     expected, found = undisturbed(**LONG), result_of(place.run)
     kept = {name for step in ends for name in found if f"step-{step:06d}/" in name or name == f"counters of {step}"}
     assert {name: value for name, value in found.items() if name not in kept - set(expected)} == expected
@@ -184,4 +187,4 @@ def test_two_that_start_at_once_in_a_new_folder(tmp_path, tiny_folder):
     [winner], [loser] = ([pid for pid, done in ends.items() if done.code == code] for code in (0, 1))
     message = ends[loser].error()
     assert f"is in use by process {winner} on " in message or "is in use by another process" in message
-    assert place.steps() == list(range(25))
+    assert place.steps() == list(range(15))

@@ -1,4 +1,4 @@
-"""The invariants of the method that concern whole runs, on a tiny random model and (number 13) on the real one."""
+"""The invariants of the method that concern whole runs, on a tiny random model."""
 
 from __future__ import annotations
 
@@ -22,29 +22,9 @@ from opct.training.setup import build_setup
 from opct.training.trainer import train
 from opct.training.validation import validate
 from tests import oracles
-from tests.tiny import tiny_adapter_policy, tiny_model, tiny_pairs, tiny_tokenizer
+from tests.tiny import tiny_adapter_policy, tiny_anchors, tiny_model, tiny_pairs, tiny_tokenizer
 
 # ----------------------------------------------------------------------------------------------- 7
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_07_the_base_is_bit_identical_after_training(make_config, tiny_folder: Path, dtype: str):
-    """Its hash, every weight, and the logits with the adapter off, against a model that was never trained."""
-    config = make_config(model={"dtype": dtype})
-    train(config)
-    setup = build_setup(config)
-    identity = setup.teacher.identity()
-    load_checkpoint(RunDir(config.output_dir).latest_checkpoint(), setup, _state(setup))
-    bare = Policy.load(ModelConfig(name_or_path=str(tiny_folder), dtype=dtype, device="cpu"))
-    assert setup.policy.base_hash() == bare.base_hash() == identity == setup.teacher.identity()
-    weights = base_weights(setup.policy)
-    for name, p in bare.model.named_parameters():
-        assert torch.equal(weights[name], p)
-    ids, tokens = [[1, 5, 6, 7, 8]], [[9, 10, 11]]
-    with setup.teacher() as teacher:
-        off = teacher.log_probs(ids, tokens)[0]
-    assert torch.equal(off, bare.log_probs(ids, tokens)[0])
-    assert not torch.equal(off, setup.policy.log_probs(ids, tokens)[0])
 
 
 @pytest.mark.parametrize(
@@ -129,24 +109,22 @@ def hash_of_policy(policy: Policy) -> str:
 # ----------------------------------------------------------------------------------------------- 8
 
 RESUMED = {
-    "default": {},
     "dropout and a moving teacher": {
         "lora": {"r": 4, "alpha": 8, "dropout": 0.2},
         "teacher": {"kind": "ema", "ema_decay": 0.8},
     },
-    "sampled": {"loss": {"estimator": "sampled", "kl_discount_factor": 0.9}},
+    "sampled, live teacher": {
+        "loss": {"estimator": "sampled", "kl_discount_factor": 0.9},
+        "teacher": {"kind": "live"},
+    },
     "several completions in bfloat16": {
         "model": {"dtype": "bfloat16"},
         "lora": {"r": 4, "alpha": 64},
         "rollout": {"num_generations": 3, "max_completion_tokens": 8},
-        "optim": {"learning_rate": 0.01},
     },
-    "full fine-tuning": {"lora": None, "teacher": {"kind": "ema"}, "optim": {"learning_rate": 1e-3}},
-    "sft": {"method": "sft"},
     "offpolicy": {"method": "offpolicy"},
     "dpo": {"method": "dpo"},
     "act": {"method": "act"},
-    "live teacher": {"teacher": {"kind": "live"}},
 }
 
 
@@ -190,12 +168,13 @@ def assert_same_run(a: Path, b: Path) -> None:
 def test_08_a_run_killed_between_checkpoints_and_resumed_is_the_uninterrupted_one(
     make_config, tmp_path: Path, name: str
 ):
-    """Killed after step 3 of 4 with a checkpoint at step 2: step 3 is dropped and done again, bit for bit.
+    """Killed after step 3 with a checkpoint at step 2: step 3 is dropped and done again, bit for bit.
 
     Compared: weights, optimizer, teacher, counters, rollouts of every step (so data order and samples too) and metrics.
+    tests/e2e/test_kill_and_resume.py does the same with kill -9, `sft`, and full fine-tuning.
     """
-    whole = make_config(output_dir=str(tmp_path / "whole"), **RESUMED[name])
-    broken = make_config(output_dir=str(tmp_path / "broken"), **RESUMED[name])
+    whole = make_config(output_dir=str(tmp_path / "whole"), max_steps=3, **RESUMED[name])
+    broken = make_config(output_dir=str(tmp_path / "broken"), max_steps=3, **RESUMED[name])
     assert train(whole).status == "finished"
     with pytest.raises(Killed):
         train(broken, progress=KillAfter(3))
@@ -317,39 +296,29 @@ def test_12_a_sampled_prompt_is_never_cut(tiny_policy: Policy):
 # ---------------------------------------------------------------------------------------------- 13
 
 
-@pytest.mark.timeout(1500)  # without products in bfloat16 it takes six minutes on two cores
-def test_13_the_behaviour_moves_and_identity_pairs_stay(make_config, smollm2_folder: Path):
-    """On held-out questions the KL of the real model falls by a sixth or more in six steps at 2e-4.
-
-    On held-out identity pairs it stays below 0.05 nats a token: the model is still itself. The KL of few pairs is
-    mostly luck: with 60 of them the same training gave 0.67 and 0.85 of what it was before, with 300 0.73 twice.
-    """
+def test_13_the_behaviour_moves_and_identity_pairs_stay(make_config, tmp_path: Path):
+    """On held-out questions the KL of a tiny random model falls by a quarter or more, and on held-out identity pairs
+    it stays below half of the rest: the model is still itself. What the default model does is in docs/results.md."""
+    write_pairs(tmp_path / "pairs.jsonl", tiny_pairs(80))
+    write_pairs(tmp_path / "anchors.jsonl", tiny_anchors(40))
     config = make_config(
-        max_steps=6,
-        eval_steps=6,
-        save_steps=6,
-        model={"name_or_path": str(smollm2_folder), "dtype": "auto"},
-        lora={"r": 16, "alpha": 32},
+        max_steps=30,
+        eval_steps=30,
+        save_steps=30,
         data={
-            "pairs": ["builtin:sycophancy"],
-            "anchors": ["builtin:benign"],
-            "anchor_fraction": 0.25,
-            "validation_size": 300,
+            "pairs": [str(tmp_path / "pairs.jsonl")],
+            "anchors": [str(tmp_path / "anchors.jsonl")],
+            "validation_fraction": 0.5,
+            "validation_size": 40,
         },
-        rollout={"num_generations": 1, "max_completion_tokens": 12},
-        optim={
-            "learning_rate": 2e-4,
-            "lr_scheduler_type": "constant",
-            "prompts_per_step": 8,
-            "micro_batch_tokens": 2048,
-        },
+        optim={"prompts_per_step": 8, "micro_batch_tokens": 2048},
     )
     train(config)
     rows = {row["step"]: row for row in read_jsonl(RunDir(config.output_dir).metrics_path)}
-    before, after = rows[0], rows[6]
-    assert after["validation/kl"] < 5 / 6 * before["validation/kl"]
-    assert before["validation/kl_identity"] < 0.01
-    assert after["validation/kl_identity"] < 0.05
+    before, after = rows[0], rows[30]
+    assert after["validation/kl"] < 0.75 * before["validation/kl"]
+    assert before["validation/kl_identity"] < 1e-6
+    assert after["validation/kl_identity"] < after["validation/kl"] / 2
 
 
 def test_13_validation_is_the_exact_kl_on_held_out_pairs(make_config):

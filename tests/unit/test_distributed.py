@@ -21,7 +21,7 @@ from opct.methods.rollouts import policy_rollouts
 from opct.models.fsdp import for_gradients, unsharded, wants_shards
 from opct.runs.console import StopRequest
 from opct.training import accumulate
-from opct.training.accumulate import dummy_rollout, pad_plan_across_ranks, plan_of, prompt_shares
+from opct.training.accumulate import pad_plan_across_ranks, plan_of, prompt_shares
 from tests.conftest import REPOSITORY
 from tests.tiny import tiny_adapter_policy, tiny_pairs
 
@@ -125,11 +125,10 @@ def test_the_empty_rollout_adds_nothing(make_config, share: bool):
         weights = step_weights(found, "token_mean")
         plan = [[[0, 1]]]
         if extra:
-            found, weights = [*found, dummy_rollout(found[0])], [*weights, torch.zeros(2)]
+            found, weights = [*found, found[0].dummy()], [*weights, torch.zeros(2)]
             plan = [[[0, 1], [2]], [[2]]]
-        loss, _, _ = accumulate._run(
-            OPCT(policy, teacher, config), policy, teacher, found, weights, plan, share=share, observe=lambda *_: None
-        )
+        method = OPCT(policy, teacher, config)
+        loss, _, _ = accumulate._backward(method, found, weights, plan, share=share, observe=lambda *_: None)
         results.append((loss, oracles.gradients(policy)))
     assert results[0][0] == pytest.approx(results[1][0], rel=1e-6)
     assert oracles.largest_difference(results[1][1], results[0][1]) < 1e-5

@@ -44,7 +44,7 @@ def test_every_arm_and_seed_is_a_run_of_the_shared_settings(write, tmp_path: Pat
     assert config.optim.learning_rate == 1e-3
 
 
-def test_an_arm_goes_on_from_the_adapter_of_another_with_the_same_seed(write, tmp_path: Path):
+def test_an_arm_continues_the_adapter_of_another_with_the_same_seed(write, tmp_path: Path):
     """It is trained after that one, whatever the order of the file; its teacher is the base."""
     text = PLAIN.replace("arms:\n", "arms:\n  both: {{method: opct, after: sft}}\n")
     experiment = load_experiment(write(text))
@@ -79,7 +79,6 @@ def test_a_matrix_gives_each_arm_once_for_each_combination(write):
         (PLAIN + "sedes: [1]\n", ":7: sedes: unknown setting (value [1]); did you mean seeds?"),
         (PLAIN + "evaluation: {{suite: [benign]}}\n", "did you mean evaluation.suites?"),
         (PLAIN + "evaluation: {{n_questions: 0}}\n", "n_questions: 0 is not valid"),
-        (PLAIN + "evaluation: {{n_problems: 0}}\n", "n_problems: 0 is not valid"),
         (PLAIN.replace("train: shared.yaml\n", ""), "train: missing"),
         (PLAIN.replace("seeds: [0, 3]", "seeds: [1, 1]"), "seeds: 1 is given twice"),
         (PLAIN.replace("  sft:", "  SFT/x:"), "arms.SFT/x: a name is of small letters"),
@@ -87,10 +86,12 @@ def test_a_matrix_gives_each_arm_once_for_each_combination(write):
         (PLAIN + "  both: {{after: stf}}\n", "there is no arm 'stf'; there are sft, opct, both"),
         (PLAIN + "  both: {{after: [sft]}}\n", "there is no arm ['sft']; there are sft, opct, both"),
         (PLAIN + "matrix: {{seed: [1, 2]}}\n", "seed follows from the experiment"),
-        (PLAIN + "matrix: {{data.anchor_fraction: []}}\n", "matrix.data.anchor_fraction: no value"),
+        (
+            PLAIN + "matrix: {{data.anchor_fraction: []}}\n",
+            "matrix.data.anchor_fraction: [] is not valid",
+        ),
         (PLAIN + "  x: {{after: sft, model.adapter: mine}}\n", "x: model.adapter follows from the experiment"),
         (PLAIN + "  a: {{after: b}}\n  b: {{after: a}}\n", "is a circle (a, b)"),
-        (PLAIN + "  x: {{optim.lr: 1.0}}\n", "did you mean optim.learning_rate"),
         (PLAIN.replace("shared.yaml", "none.yaml"), "none.yaml: No such file"),
         (PLAIN + "  long: {{max_steps: 9}}\n", "max_steps: sft: 3, opct: 3, long: 9"),
         (
@@ -145,7 +146,7 @@ def test_overrides_of_what_the_arms_names_stand_for_are_refused(write, text, ove
     assert words in str(caught.value)
 
 
-def test_the_adapter_of_every_arm_may_be_given_where_none_goes_on_from_another(write):
+def test_the_adapter_of_every_arm_may_be_given_where_none_continues_another(write):
     configs = load_experiment(write(PLAIN), ["model.adapter=mine"]).configs
     assert {config.model.adapter for config in configs.values()} == {"mine"}
 
@@ -156,36 +157,19 @@ def test_budgets_may_differ_where_that_is_said(write):
 
 
 @pytest.mark.parametrize(
-    ("written", "value"), [("", "default"), ("families_per_question: 3, ", 3), ("families_per_question: null, ", None)]
-)
-def test_how_many_families_each_is_asked_in(write, written, value):
-    experiment = load_experiment(write(PLAIN + f"evaluation: {{{{{written}n_questions: 3}}}}\n"))
-    assert experiment.config.evaluation.families_per_question == value
-
-
-@pytest.mark.parametrize("written", ["many", "1.5", "0"])
-def test_a_number_of_families_that_is_none(write, written):
-    with pytest.raises(ConfigError, match=r"evaluation\.families_per_question"):
-        load_experiment(write(PLAIN + f"evaluation: {{{{families_per_question: {written}}}}}\n"))
-
-
-@pytest.mark.parametrize(
     ("settings", "said"),
     [
         (
             "data.pairs: [a.jsonl]",
             'data.pairs: sft: ["builtin:sycophancy"], opct: ["builtin:sycophancy"], x: ["a.jsonl"]',
         ),
-        ("data.anchors: [a.jsonl]", "data.anchors: sft: "),
         ("data.anchor_fraction: 0.5", "data.anchor_fraction: sft: 0.25, opct: 0.25, x: 0.5"),
-        ("data.validation_fraction: 0.5", "data.validation_fraction: sft: 0.1"),
-        ("data.balance_axes: true", "data.balance_axes: sft: false"),
         ("lora.r: 2", 'x: {"r": 2, "alpha": 32'),
         ("lora: null", "x: null"),
         ("max_steps: null", "max_steps: sft: 3, opct: 3, x: null"),
     ],
 )
-def test_arms_that_differ_in_what_they_spend_are_refused_unless_that_is_said(write, settings: str, said: str):
+def test_arms_that_differ_in_budget_are_refused_unless_that_is_said(write, settings: str, said: str):
     """Adapter, pairs and identity pairs are a budget as well as steps are; each is named, and so is the way out."""
     text = PLAIN + f"  x: {{{{{settings}}}}}\n"
     with pytest.raises(ConfigError) as caught:
@@ -224,11 +208,10 @@ def test_how_often_pairs_are_seen_counts_only_where_it_decides_the_number_of_ste
     [
         "data.pairs: [['builtin:sycophancy'], ['builtin:sycophancy', 'builtin:jailbreak']]",
         "max_steps: [3, 6]",
-        "data.anchor_fraction: [0.0, 0.25]",
         "lora.r: [4, 8]",
     ],
 )
-def test_combinations_of_the_matrix_may_differ_in_what_they_spend_and_arms_of_one_may_not(write, matrix: str):
+def test_combinations_of_the_matrix_may_differ_in_budget_and_arms_of_one_may_not(write, matrix: str):
     text = PLAIN + f"matrix: {{{{{matrix}}}}}\n"
     assert len(load_experiment(write(text)).arms) == 4
     with pytest.raises(ConfigError, match=r"rollout\.num_generations: sft-.*: 1, opct-.*: 1, x-.*: 3"):
@@ -236,7 +219,7 @@ def test_combinations_of_the_matrix_may_differ_in_what_they_spend_and_arms_of_on
 
 
 def methods_of(name: str | Path) -> dict[str, tuple[str, str | None]]:
-    """Of each arm of an experiment that comes with the project its method, and which arm it goes on from."""
+    """Of each arm of an experiment that comes with the project its method, and which arm it continues."""
     experiment = load_experiment(CONFIGS / name)
     assert len(experiment.configs) == len(experiment.arms) * len(experiment.config.seeds)
     return {arm.name: (experiment.configs[arm.name, 0].method, arm.after) for arm in experiment.arms}
@@ -286,9 +269,7 @@ def test_no_pair_of_the_experiment_on_all_axes_begins_the_reply():
         ("{attackers: [transfer, transfer]}", "one is given twice"),
         ("{settings: {rounds: 2}}", "attacks.attackers is empty"),
         ("{attackers: [refine], settings: {target: {label: x}}}", "attacks.settings.target.label: it follows from"),
-        ("{attackers: [{name: refine, sigma: 0.1}]}", "for refine: .*sigma"),
         ("{attackers: [refine], settings: {rouns: 2}}", "did you mean rounds"),
-        ("{attackers: [refine], settings: {rounds: 0}}", "for refine: .*rounds"),
         ("{attackers: [refine, grpo], settings: {episodes: 1}}", "for grpo: .*at least 2"),
         ("{attacker: [refine]}", "did you mean attacks.attackers"),
     ],
@@ -325,7 +306,7 @@ def raw(write, tmp_path: Path):
     return lambda text: write(text.replace("{", "{{").replace("}", "}}"))
 
 
-def test_an_arm_that_goes_on_is_compared_with_the_plain_arm_of_its_method_and_combination(raw):
+def test_an_arm_that_continues_another_is_compared_with_the_plain_arm_of_its_method_and_combination(raw):
     """OPCT after SFT with OPCT, of each value of the matrix; SFT after OPCT with SFT."""
     found = load_experiment(raw(BOTH + "  back: {method: sft, after: opct}\n" + MATRIX)).comparisons
     assert set(found) == {
@@ -355,8 +336,8 @@ def test_the_file_may_ask_for_more(raw):
     ("compare", "words"),
     [
         ("[[opct, sfd]]", "compare.0: Unknown arm 'sfd'. Did you mean 'sft'? Use one of: sft, opct."),
-        ("[[opct, sft], [opct, base]]", "compare.1: every arm is compared with the base; leave it out"),
-        ("[[opct, opct]]", "compare.0: opct is compared with itself; name two arms"),
+        ("[[opct, sft], [opct, base]]", "compare.1: name two arms"),
+        ("[[opct, opct]]", "compare.0: name two arms"),
         ("[[opct]]", 'compare.0: ["opct"] is not valid, expected at least 2 items'),
         ("[opct, sft]", 'compare.0: "opct" is not valid'),
     ],
@@ -365,11 +346,6 @@ def test_faults_of_what_is_asked_for(raw, compare: str, words: str):
     with pytest.raises(ConfigError) as caught:
         load_experiment(raw(RAW + f"compare: {compare}\n"))
     assert words in str(caught.value)
-
-
-def test_the_name_of_an_arm_has_its_values(raw):
-    with pytest.raises(ConfigError, match=r"Unknown arm 'opct'.* are part of a name: 'opct-anchor_fraction-0\.0'\."):
-        load_experiment(raw(RAW + MATRIX + f"compare: [[opct, opct{LOW}]]\n"))
 
 
 # ---------------------------------------------------------------------------------------------- steps of one budget
@@ -382,7 +358,7 @@ HALVES = (
 """4 steps in all of `both`: 1, 1 and 2."""
 
 
-def test_an_arm_may_share_the_steps_of_the_others_with_those_it_goes_on_from(raw):
+def test_an_arm_may_share_the_steps_of_the_others_with_those_it_continues(raw):
     """`sft` and `opct` have 4, `both` 2 after 1 and 1; so may all three of `both` have 4 by themselves."""
     experiment = load_experiment(raw(RAW + HALVES))
     assert [experiment.configs[arm.name, 0].max_steps for arm in experiment.arms] == [4, 4, 1, 1, 2]

@@ -35,8 +35,7 @@ from opct.data.render import RenderedPair, Renderer, final_answer
 from opct.errors import ConfigError, DataError, EvaluationError, ModelError
 from opct.evals.tasks.common import in_split
 from opct.judges.protocol import Usage, digest
-from opct.methods.grpo import GRPO, group_advantages
-from opct.methods.rollouts import Rollout
+from opct.methods.grpo import GRPO, ScoredRollout, group_advantages
 from opct.models.from_run import load_policy
 from opct.models.inference.sampler import Completion
 from opct.models.policy import Policy
@@ -343,7 +342,7 @@ class RolloutCollector:
         self.thinking_tags = setup.config.loss.thinking_tags
         self._replay: ReplayBuffer | None = None
 
-    def __call__(self, pairs: Sequence[RenderedPair], step: int) -> list[Rollout]:
+    def __call__(self, pairs: Sequence[RenderedPair], step: int) -> list[ScoredRollout]:
         """As many rollouts for each pair as there are episodes, with reward and advantage.
 
         Raises:
@@ -378,7 +377,7 @@ class RolloutCollector:
             replay.add(group)
         return [rollout for group in groups for rollout in group]
 
-    def _group(self, subject: Subject, attempts: Sequence[Attempt]) -> list[Rollout]:
+    def _group(self, subject: Subject, attempts: Sequence[Attempt]) -> list[ScoredRollout]:
         """The episodes of a behaviour, one rollout each."""
         episodes: dict[int, list[Attempt]] = {}
         for one in attempts:
@@ -386,7 +385,7 @@ class RolloutCollector:
                 episodes.setdefault(one.episode, []).append(one)
         return [self._rollout(subject, number, own) for number, own in sorted(episodes.items())]
 
-    def _rollout(self, subject: Subject, episode: int, attempts: Sequence[Attempt]) -> Rollout:
+    def _rollout(self, subject: Subject, episode: int, attempts: Sequence[Attempt]) -> ScoredRollout:
         """The round that scored best, the first of those that did; without any score, the first round."""
         sampled = [(one, one.written) for one in attempts if one.written and one.written.completion is not None]
         if not sampled:
@@ -403,9 +402,9 @@ class RolloutCollector:
         pair = attack_pair(subject.id, subject.text, best.messages or ())
         ids = self.policy.renderer.render(pair.prompt)
         mask = (True,) * len(best.completion.token_ids)
-        return Rollout(pair, episode, ids, ids, best.completion, mask, reward=reward)
+        return ScoredRollout(pair, episode, ids, ids, best.completion, mask, reward=reward)
 
-    def _with_replay(self, group: list[Rollout], replay: ReplayBuffer) -> list[Rollout]:
+    def _with_replay(self, group: list[ScoredRollout], replay: ReplayBuffer) -> list[ScoredRollout]:
         """The group; where nothing in it succeeded, its last episode gives way to a success of an earlier step."""
         if any(r.reward is not None and r.reward >= self.environment.threshold for r in group):
             return group
@@ -413,7 +412,7 @@ class RolloutCollector:
         return group if earlier is None else [*group[:-1], earlier]
 
     def _shown(
-        self, step: int, groups: Sequence[Sequence[Rollout]], attempts: Sequence[Attempt], spent: AttackUsage
+        self, step: int, groups: Sequence[Sequence[ScoredRollout]], attempts: Sequence[Attempt], spent: AttackUsage
     ) -> dict[str, Any]:
         rewards = [r.reward for group in groups for r in group if r.reward is not None]
         threshold = self.environment.threshold
@@ -440,7 +439,7 @@ class ReplayBuffer:
 
     def __init__(self, tested: Sequence[str], threshold: float):
         self._tested, self._threshold = list(tested), threshold
-        self._last: dict[str, Rollout] = {}
+        self._last: dict[str, ScoredRollout] = {}
         self._checked: set[str] = set()
 
     @classmethod
@@ -454,7 +453,7 @@ class ReplayBuffer:
             found.add([one for one in own if one is not None])
         return found
 
-    def add(self, rollouts: Sequence[Rollout]) -> None:
+    def add(self, rollouts: Sequence[ScoredRollout]) -> None:
         """Keep the best success on each behaviour among the fresh rollouts of a step."""
         for rollout in sorted(rollouts, key=lambda r: (r.reward or 0.0, r.index)):
             if rollout.reward is None or rollout.reward < self._threshold or rollout.is_rehearsed:
@@ -462,7 +461,7 @@ class ReplayBuffer:
             self._refuse_tested(str(rollout.pair.meta["behavior"]))
             self._last[rollout.pair.id] = rollout
 
-    def shots(self, message_of: Callable[[Rollout], str | None]) -> list[FewShotExample]:
+    def shots(self, message_of: Callable[[ScoredRollout], str | None]) -> list[FewShotExample]:
         """Each as an example for other behaviours; `message_of` gives what the target was sent."""
         found = []
         for id_, rollout in sorted(self._last.items()):
@@ -470,7 +469,7 @@ class ReplayBuffer:
                 found.append(FewShotExample(id_, str(rollout.pair.meta["behavior"]), bare_prompt(message)))
         return found
 
-    def resample(self, behavior_id: str, policy: Policy) -> Rollout | None:
+    def resample(self, behavior_id: str, policy: Policy) -> ScoredRollout | None:
         """The success on that behaviour as if it were sampled now: with the policy's own log-probs of its tokens."""
         found = self._last.get(behavior_id)
         if found is None:
@@ -488,7 +487,7 @@ class ReplayBuffer:
         self._checked.add(behavior)
 
 
-def rollout_of(row: Mapping[str, Any], behavior: str, render: Callable[[Any], list[int]]) -> Rollout | None:
+def rollout_of(row: Mapping[str, Any], behavior: str, render: Callable[[Any], list[int]]) -> ScoredRollout | None:
     """A rollout as the run keeps it, without log-probs; None of one that was replayed or has no reward."""
     if row.get("reward") is None or row.get("rehearsed"):
         return None
@@ -497,10 +496,12 @@ def rollout_of(row: Mapping[str, Any], behavior: str, render: Callable[[Any], li
     completion = Completion(
         row["completion"], tokens, row["stop_reason"], (0.0,) * len(tokens), len(ids), int(row["seed"])
     )
-    return Rollout(pair, int(row["sample"]), ids, ids, completion, (True,) * len(tokens), reward=float(row["reward"]))
+    return ScoredRollout(
+        pair, int(row["sample"]), ids, ids, completion, (True,) * len(tokens), reward=float(row["reward"])
+    )
 
 
-def written_message(renderer: Renderer, rollout: Rollout, tags: tuple[str, str]) -> str | None:
+def written_message(renderer: Renderer, rollout: ScoredRollout, tags: tuple[str, str]) -> str | None:
     """The message that the target was sent: what the attacker wrote, without any thinking."""
     text, is_unfinished = final_answer(renderer, rollout.pair.prompt, rollout.completion.token_ids, tags)
     return None if is_unfinished else message_of(text)
@@ -523,12 +524,12 @@ class _WithinStep(NullProgress):
             self.progress.advance(0, attempts=f"{self.n}/{self.most}")
 
 
-def _has_signal(group: Sequence[Rollout]) -> bool:
+def _has_signal(group: Sequence[ScoredRollout]) -> bool:
     """Whether rewards differ in it, so that its messages are told apart."""
     return any(r.advantage != 0.0 for r in group)
 
 
-def _with_advantages(group: Sequence[Rollout]) -> list[Rollout]:
+def _with_advantages(group: Sequence[ScoredRollout]) -> list[ScoredRollout]:
     advantages = group_advantages([r.reward for r in group])
     return [replace(r, advantage=advantage) for r, advantage in zip(group, advantages, strict=True)]
 

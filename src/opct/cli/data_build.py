@@ -39,8 +39,8 @@ class AnswerFormat(StrEnum):
     choice = "choice"
 
 
-class Twins(StrEnum):
-    """What the teacher sees beside a safe twin."""
+class Counterparts(StrEnum):
+    """What the teacher sees beside a safe counterpart."""
 
     identity = "identity"
     privileged = "privileged"
@@ -110,7 +110,8 @@ Behaviors = Annotated[
 Parts = Annotated[
     str,
     typer.Option(
-        help="behavior (wrapped), bare (behaviours as they are), twin (wrapped), anchor (twins as identity pairs)."
+        help="behavior (wrapped), bare (as they are), twin (benign counterparts, wrapped), anchor (these as identity "
+        "pairs)."
     ),
 ]
 TeacherSystem = Annotated[
@@ -119,7 +120,7 @@ TeacherSystem = Annotated[
 TeacherExamples = Annotated[
     bool, typer.Option("--teacher-examples", help="Show the teacher three refused requests before each behaviour.")
 ]
-TwinFile = Annotated[str | None, typer.Option(metavar="FILE", help="A file of benign behaviours, as twins.")]
+CounterpartFile = Annotated[str | None, typer.Option(metavar="FILE", help="A file of benign counterparts.")]
 Templates = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Templates of the held-out family in_the_wild; see --families.")
 ]
@@ -143,7 +144,7 @@ def build_jailbreak(
     per_behavior: Annotated[int, typer.Option(min=1, help="Families for each behaviour.")] = 2,
     teacher_system: TeacherSystem = None,
     teacher_examples: TeacherExamples = False,
-    twins: TwinFile = None,
+    counterparts: CounterpartFile = None,
     in_the_wild: Templates = None,
     artifacts: Artifacts = None,
     column: ColumnNames = None,
@@ -158,13 +159,15 @@ def build_jailbreak(
     from opct.data.perturb.jailbreak import REFUSED_TURNS, SAFETY_SYSTEM
     from opct.runs.io import PRIVATE_MODE
 
-    if source == "builtin" and (column or twins or leave_out):
-        hint = "--column, --twins, --leave-out"
+    if source == "builtin" and (column or counterparts or leave_out):
+        hint = "--column, --counterparts, --leave-out"
         raise typer.BadParameter("these are about a file: name it with --from", param_hint=hint)
-    for read in (source, in_the_wild, artifacts, twins):
+    for read in (source, in_the_wild, artifacts, counterparts):
         if read is not None:
             refuse_existing(out, str(read), overwrite)
-    sources = read_sources(source, artifacts, columns=named_columns(column or []), twins=twins, exclude=leave_out or [])
+    sources = read_sources(
+        source, artifacts, columns=named_columns(column or []), counterparts=counterparts, exclude=leave_out or []
+    )
     pairs = build(
         sources.behaviors,
         families=families,
@@ -215,9 +218,9 @@ def build_safety_awareness(
     out: Out = Path("pairs.jsonl"),
     families: Families = "train",
     split: WhichSplit = Split.train,
-    twins: Annotated[
-        Twins, typer.Option(help="The teacher's side of safe twins: identity, privileged, or none for no twins.")
-    ] = Twins.identity,
+    counterparts: Annotated[
+        Counterparts, typer.Option(help="The teacher's side of safe counterparts; none for no such pairs.")
+    ] = Counterparts.identity,
     teacher: Annotated[
         Teacher,
         typer.Option(help="Where the teacher finds the fact: system message, last user message, or after examples."),
@@ -248,7 +251,7 @@ def build_safety_awareness(
         seed=seed,
         per_prompt=per_prompt,
         split=_data_split(split),
-        twins=twins.value,
+        counterparts=counterparts.value,
         teacher=teacher.value,
         allow_evaluation_only=train_on_evaluation_data,
     )
@@ -256,7 +259,7 @@ def build_safety_awareness(
     write_pairs(out, pairs)
     _echo_splits(source, facts, "facts")
     hazards = sum(pair.meta["kind"] == "hazard" for pair in pairs)
-    counts = f"{hazards} hazards, {len(pairs) - hazards} safe twins"
+    counts = f"{hazards} hazards, {len(pairs) - hazards} safe counterparts"
     echo(f"{out}: {len(pairs)} pairs from {_which(split)} facts: {counts}")
     _warn_of_test_items(pairs)
     echo(f"next: opct data show {out}")

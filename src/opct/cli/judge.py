@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +15,7 @@ if TYPE_CHECKING:
     from opct.judges.classifier import OfflineJudge
     from opct.judges.llm import LLMJudge, Prices
     from opct.judges.protocol import JudgeRequest, JudgeResult
+    from opct.runs.console import Progress
 
 app = typer.Typer(help="Train, calibrate and run judges of replies.", no_args_is_help=True)
 
@@ -110,24 +113,17 @@ def calibrate(
     from opct.judges.calibration import calibrate as measure
     from opct.judges.calibration import calibrations_folder, render, store
     from opct.judges.labels import read_labels
-    from opct.runs.console import make_progress
 
     prices = _prices(price)
     labelled = read_labels(labels, named_columns(column or []), positive or (), negative or ())
     own = Path(judge) / "calibrations" if Path(judge).is_dir() else calibrations_folder()
     folder = out or own
-    kept = cache or folder / "judge_cache.jsonl"
-    opened = _judge_of(judge, model, settings, kept)
-    print(f"judge: {opened.identity.describe()}")
-    print(labelled.describe())
+    opened = _judge_of(judge, model, settings, cache or folder / "judge_cache.jsonl")
+    print(f"judge: {opened.identity.describe()}\n{labelled.describe()}")
     if _stops_after_cost(opened, [reply.request for reply in labelled.replies], prices, dry_run):
         return
-    progress = make_progress()
-    try:
+    with _asking(opened, prices) as progress:
         found = measure(opened, labelled, progress=progress)
-    finally:
-        progress.done()
-        _print_cost(opened, prices)
     path = store(found, folder)
     Console().print(render(found))
     print(f"kept: {path}")
@@ -152,7 +148,6 @@ def run(
     """
     from opct.evals.logs import read_samples
     from opct.judges.apply import check_judge, judge_run, judgeable, replaced_judge, requests_of
-    from opct.runs.console import make_progress
     from opct.runs.run_dir import RunDir
 
     prices = _prices(price)
@@ -161,17 +156,12 @@ def run(
     opened = _judge_of(judge, model, settings, folder.judge_cache_path)
     check_judge(opened.identity, axis)
     print(f"judge: {opened.identity.describe()}")
-    replaced = replaced_judge(folder, axis, opened.identity)
-    if replaced is not None:
+    if (replaced := replaced_judge(folder, axis, opened.identity)) is not None:
         print(f"note: {replaced}")
     if _stops_after_cost(opened, requests, prices, dry_run):
         return
-    progress = make_progress()
-    try:
+    with _asking(opened, prices) as progress:
         judgements, rows = judge_run(folder, axis, opened, requests, progress)
-    finally:
-        progress.done()
-        _print_cost(opened, prices)
     _print_verdicts(opened, judgements)
     print(f"kept in the logs of {folder.evals_dir}")
     for row in rows:
@@ -181,15 +171,22 @@ def run(
             print(f"  {row['suite']}/{row['metric']} {row['group']}: {row['value']:.3f} ({interval}), {counts}")
 
 
-def _print_cost(judge: LLMJudge | OfflineJudge, prices: Prices | None) -> None:
-    """What was paid for until now, also where judging ended in an error or was interrupted."""
+@contextmanager
+def _asking(judge: LLMJudge | OfflineJudge, prices: Prices | None) -> Iterator[Progress]:
+    """Progress of the calls; at the end what they cost, also after an error or an interruption."""
     from opct.judges.llm import LLMJudge
+    from opct.runs.console import make_progress
 
-    if isinstance(judge, LLMJudge) and judge.client.usage.calls:
-        usage = judge.client.usage
-        paid = "" if prices is None else f"; {prices.of(usage):.4f} paid by the given prices"
-        tokens = f"{usage.input_tokens:,} tokens in, {usage.output_tokens:,} out"
-        print(f"used: {usage.calls} calls, {tokens}{paid}", flush=True)
+    progress = make_progress()
+    try:
+        yield progress
+    finally:
+        progress.done()
+        if isinstance(judge, LLMJudge) and judge.client.usage.calls:
+            usage = judge.client.usage
+            paid = "" if prices is None else f"; {prices.of(usage):.4f} paid by the given prices"
+            tokens = f"{usage.input_tokens:,} tokens in, {usage.output_tokens:,} out"
+            print(f"used: {usage.calls} calls, {tokens}{paid}", flush=True)
 
 
 def _print_verdicts(judge: LLMJudge | OfflineJudge, results: list[JudgeResult]) -> None:
@@ -200,17 +197,14 @@ def _print_verdicts(judge: LLMJudge | OfflineJudge, results: list[JudgeResult]) 
 
     for verdict, count in sorted(Counter(result.verdict for result in results).items()):
         print(f"  {verdict:<28}{count:>6}")
-    found = calibration_of(judge.identity, _own_folders(judge))
-    if found is not None:
-        print(f"kappa against {found['n']} labels of {found['data']['file']}: {_measure(found['kappa'])}")
-    weak = weakness(found)
+    folder = getattr(judge, "folder", None)
+    calibration = calibration_of(judge.identity, [] if folder is None else [folder / "calibrations"])
+    if calibration is not None:
+        labels = f"{calibration['n']} labels of {calibration['data']['file']}"
+        print(f"kappa against {labels}: {_measure(calibration['kappa'])}")
+    weak = weakness(calibration)
     if weak is not None:
         print(f"warning: {weak}")
-
-
-def _own_folders(judge: LLMJudge | OfflineJudge) -> list[Path]:
-    folder = getattr(judge, "folder", None)
-    return [] if folder is None else [folder / "calibrations"]
 
 
 def _prices(price: str | None) -> Prices | None:

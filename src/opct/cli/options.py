@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -48,44 +49,24 @@ def refuse_existing(out: Path, source: str, overwrite: bool) -> None:
 def named_columns(assignments: list[str]) -> dict[str, list[str]] | None:
     """`role=name` assignments as the loader takes them; a role named twice has several columns."""
     columns: dict[str, list[str]] = {}
-    for assignment in assignments:
-        role, equals, name = assignment.partition("=")
-        if not (role and equals and name):
-            raise typer.BadParameter(f"{assignment!r} is not ROLE=NAME", param_hint="--column")
+    for role, name in _parsed(assignments, "ROLE=NAME", "--column"):
         columns.setdefault(role, []).append(name)
     return columns or None
 
 
-def single_columns(assignments: list[str], option: str) -> dict[str, str]:
-    """`role=name` assignments, each role once."""
-    columns: dict[str, str] = {}
-    for assignment in assignments:
-        role, equals, name = assignment.partition("=")
-        if not (role and equals and name):
-            raise typer.BadParameter(f"{assignment!r} is not ROLE=NAME", param_hint=option)
-        if role in columns:
-            raise typer.BadParameter(f"{role} has two columns: {columns[role]} and {name}", param_hint=option)
-        columns[role] = name
-    return columns
-
-
-def number_or_all(text: str, option: str) -> int | None:
-    """A number of at least 1, or None for `all`."""
-    if text == "all":
-        return None
-    if not text.isdecimal() or int(text) < 1:
-        raise typer.BadParameter(f"{text!r} is neither a number from 1 nor all", param_hint=option)
-    return int(text)
-
-
 def named_files(assignments: list[str]) -> dict[str, str]:
-    """`name=file` assignments."""
+    """`name=file` assignments, each name once."""
     files: dict[str, str] = {}
-    for assignment in assignments:
-        name, equals, path = assignment.partition("=")
-        if not (name and equals and path):
-            raise typer.BadParameter(f"{assignment!r} is not NAME=FILE", param_hint="--data")
+    for name, path in _parsed(assignments, "NAME=FILE", "--data"):
         if name in files:
             raise typer.BadParameter(f"{name} has two files: {files[name]} and {path}", param_hint="--data")
         files[name] = path
     return files
+
+
+def _parsed(assignments: list[str], shape: str, option: str) -> Iterator[tuple[str, str]]:
+    for assignment in assignments:
+        name, equals, value = assignment.partition("=")
+        if not (name and equals and value):
+            raise typer.BadParameter(f"{assignment!r} is not {shape}", param_hint=option)
+        yield name, value

@@ -22,19 +22,23 @@ from typing import Any, cast
 
 from opct.data.duplicates import near_duplicate_groups, nearest, normalize
 from opct.data.questions import SPLITS, Split, split_of
-from opct.data.tables import BadRow, Columns, Fault, find_columns, read_rows, refuse
+from opct.data.tables import (
+    Columns,
+    Fault,
+    RowFault,
+    duplicate_ids,
+    find_single_columns,
+    parse_rows,
+    read_rows,
+    refuse,
+)
 from opct.errors import DataError, unknown
 
 log = logging.getLogger(__name__)
 
 BUILTIN_FILE = "behaviors.jsonl"
 BEHAVIOR_COLUMNS: dict[str, tuple[str, ...]] = {
-    "behavior": (
-        "goal",
-        "behavior",
-        "instruction",
-        "prompt",
-    ),  # JailbreakBench: `Behavior` is a title
+    "behavior": ("goal", "behavior", "instruction", "prompt"),  # `goal` first: JailbreakBench's `Behavior` is a title
     "id": ("id", "behaviorid", "behavior_id"),
     "category": ("semanticcategory", "category"),
     "benign": ("benign",),
@@ -64,7 +68,7 @@ class Behavior:
 
 
 @dataclass(frozen=True)
-class RawBehavior:
+class BehaviorRow:
     """One row, before it has a split.
 
     Attributes:
@@ -85,7 +89,7 @@ class RawBehavior:
 def _builtin() -> tuple[Behavior, ...]:
     text = resources.files("opct.data").joinpath("builtin", BUILTIN_FILE).read_text(encoding="utf-8")
     rows = [json.loads(line) for line in text.splitlines()]
-    raw = [RawBehavior(f"{BUILTIN_FILE}:{number}", **row) for number, row in enumerate(rows, start=1)]
+    raw = [BehaviorRow(f"{BUILTIN_FILE}:{number}", **row) for number, row in enumerate(rows, start=1)]
     return tuple(_with_splits(raw, BUILTIN_FILE))
 
 
@@ -98,15 +102,15 @@ def load_behaviors(
     source: str | Path,
     columns: Columns | None = None,
     *,
-    twins: str | Path | None = None,
+    counterparts: str | Path | None = None,
     exclude: Collection[str] = (),
 ) -> list[Behavior]:
     """Behaviours from a file, or from the hub at a revision (`hf:owner/name[:[config/]split]@revision`).
 
     Args:
         columns: role -> column where the guess is wrong; the roles are those of `BEHAVIOR_COLUMNS`.
-        twins: a file of benign counterparts with the same columns, one for each row of the source (JailbreakBench has
-            such a file); matched by the key column, else by id.
+        counterparts: a file of benign counterparts with the same columns, one for each row of the source
+            (JailbreakBench has such a file); matched by the key column, else by id.
         exclude: categories that are not read, such as HarmBench's `copyright`.
 
     Rows without a split get their `own_split`. Of rows that say the same word for word the first one is read.
@@ -119,14 +123,13 @@ def load_behaviors(
     read = _read(source, columns, "behaviours")
     categories = list(dict.fromkeys(row.category for row in read))
     for name in exclude:
-        if read and name not in categories:
+        if name not in categories:
             raise DataError(f"{source}: {unknown('category', name, categories)}")
     raw = [row for row in read if row.category not in exclude]
     if not raw:
-        left = f" besides {', '.join(sorted(exclude))}" if exclude else ""
-        raise DataError(f"{source} holds no behaviours{left}: it needs at least one row.")
-    if twins is not None:
-        raw = _with_twins(raw, _read(twins, columns, "benign twins"), source, twins)
+        raise DataError(f"{source} holds no behaviours besides {', '.join(sorted(exclude))}: it needs at least one.")
+    if counterparts is not None:
+        raw = _with_counterparts(raw, _read(counterparts, columns, "benign counterparts"), source, counterparts)
     return _with_splits(raw, str(source))
 
 
@@ -140,7 +143,7 @@ def own_splits(texts: Sequence[str]) -> list[Split]:
 # ------------------------------------------------------------------------------------------------------ rows of a file
 
 
-def _read(source: str | Path, chosen: Columns | None, what: str) -> list[RawBehavior]:
+def _read(source: str | Path, chosen: Columns | None, what: str) -> list[BehaviorRow]:
     """Every row of a file or hub set.
 
     The log says which columns were read, and the first request: public sets have harmful and benign requests in files
@@ -149,73 +152,66 @@ def _read(source: str | Path, chosen: Columns | None, what: str) -> list[RawBeha
     rows = read_rows(source, "behaviour")
     if not rows:
         raise DataError(f"{source} holds no behaviours: it needs at least one row.")
-    found = find_columns(source, rows, chosen, BEHAVIOR_COLUMNS, ("behavior",))
-    columns = {role: names[0] for role, names in found.items()}
-    faults: list[Fault] = []
-    for where, row in rows:
-        text = None if isinstance(row, BadRow) else row.get(columns["behavior"])
-        if isinstance(row, BadRow):
-            faults.append((where, row.fault))
-        elif not isinstance(text, str) or not text.strip():
-            faults.append((where, f"the request is {text!r}: write a text, or leave the row out"))
+    columns = find_single_columns(source, rows, chosen, BEHAVIOR_COLUMNS, ("behavior",))
+    cells, faults = parse_rows(rows, lambda row: _cells(row, columns))
     refuse(source, faults)
-    read = [_raw(where, row, columns) for where, row in rows]
+    read = [_behavior_row(where, cell) for where, cell in cells]
     used = ", ".join(f"{role}={name}" for role, name in columns.items())
-    log.info("%s: read as %d %s, columns %s; the first is %s", source, len(read), what, used, shown(read[0].behavior))
+    log.info("%s: read as %d %s, columns %s; the first is %s", source, len(read), what, used, _quoted(read[0].behavior))
     return read
 
 
-def _raw(where: str, row: Mapping[str, Any], columns: Mapping[str, str]) -> RawBehavior:
-    cell = {role: "" if row.get(name) is None else str(row[name]) for role, name in columns.items()}
+def _cells(row: Mapping[str, Any], columns: Mapping[str, str]) -> dict[str, str]:
+    text = row.get(columns["behavior"])
+    if not isinstance(text, str) or not text.strip():
+        raise RowFault(f"the request is {text!r}: write a text, or leave the row out")
+    return {role: "" if row.get(name) is None else str(row[name]) for role, name in columns.items()}
+
+
+def _behavior_row(where: str, cell: Mapping[str, str]) -> BehaviorRow:
     behavior = cell["behavior"].strip()
     if cell.get("context"):
         behavior = f"{cell['context'].strip()}\n\n{behavior}"
-    identifier = cell.get("id")
-    return RawBehavior(
+    return BehaviorRow(
         where=where,
-        id=identifier or f"b/{hashlib.sha256(behavior.encode()).hexdigest()[:12]}",
+        id=cell.get("id") or f"b/{hashlib.sha256(behavior.encode()).hexdigest()[:12]}",
         category=cell.get("category") or "uncategorised",
         behavior=behavior,
         benign=cell.get("benign") or None,
         split=cell.get("split") or None,
-        key=cell.get("key") or identifier or None,
-        has_made_id=not identifier,
+        key=cell.get("key") or cell.get("id") or None,
+        has_made_id=not cell.get("id"),
     )
 
 
-def shown(text: str) -> str:
+def _quoted(text: str) -> str:
     """A text as messages quote it: one line of at most 60 characters."""
     one_line = " ".join(text.split())
     return repr(one_line if len(one_line) <= 60 else one_line[:57] + "...")
 
 
-def _with_twins(
-    raw: Sequence[RawBehavior], benign: Sequence[RawBehavior], source: str | Path, twins: str | Path
-) -> list[RawBehavior]:
+def _with_counterparts(
+    raw: Sequence[BehaviorRow], benign: Sequence[BehaviorRow], source: str | Path, counterparts: str | Path
+) -> list[BehaviorRow]:
     by_key: dict[str | None, str] = {row.key: row.behavior for row in benign if row.key is not None}
-    lacking = [row for row in raw if row.key not in by_key]
-    if lacking:
-        raise DataError(
-            f"{len(lacking)} of the {len(raw)} behaviours of {source} have no twin in {twins}, first at "
-            f"{lacking[0].where} (key {lacking[0].key!r}): give a row with the same key for each, as the Index of "
-            "JailbreakBench, or with the same id."
-        )
-    same = [row for row in raw if by_key[row.key] == row.behavior]
-    if same:
-        raise DataError(
-            f"{len(same)} of the {len(raw)} behaviours of {source} are their own benign twins in {twins}, first "
-            f"{shown(same[0].behavior)} at {same[0].where}: name the file of harmful requests for the one, and that of "
-            "benign requests for the other."
-        )
+    faults = []
+    for row in raw:
+        if row.key not in by_key:
+            remedy = "give a row with the same key (as JailbreakBench's Index) or id"
+            faults.append((row.where, f"no counterpart with the key {row.key!r} in {counterparts}: {remedy}"))
+        elif by_key[row.key] == row.behavior:
+            remedy = "name the file of harmful requests for the one, and that of benign requests for the other"
+            faults.append((row.where, f"the counterpart is the behaviour itself, {_quoted(row.behavior)}: {remedy}"))
+    refuse(source, faults)
     return [replace(row, benign=by_key[row.key]) for row in raw]
 
 
 # -------------------------------------------------------------------------------------------------------------- splits
 
 
-def _with_splits(raw: Sequence[RawBehavior], source: str) -> list[Behavior]:
-    faults = _id_faults(raw)
+def _with_splits(raw: Sequence[BehaviorRow], source: str) -> list[Behavior]:
     named = sum(row.split is not None for row in raw)
+    faults = duplicate_ids((row.where, row.id) for row in raw if not row.has_made_id)  # a made id repeats with its text
     for row in raw:
         if row.split is None and named:
             faults.append((row.where, f"no split, where {named} of {len(raw)} rows have one: give it to all or none"))
@@ -223,9 +219,8 @@ def _with_splits(raw: Sequence[RawBehavior], source: str) -> list[Behavior]:
             remedy = f"use one of {', '.join(SPLITS)}, or leave it out for all rows"
             faults.append((row.where, f"the split is {row.split!r}: {remedy}"))
     if named:
-        faults += _leaks(raw, [row.behavior for row in raw], "")
-        with_twin = [row for row in raw if row.benign is not None]
-        faults += _leaks(with_twin, [str(row.benign) for row in with_twin], "the benign twin ")
+        faults += _leaks([(row, row.behavior) for row in raw])
+        faults += _leaks([(row, row.benign) for row in raw if row.benign is not None], "the benign counterpart ")
     refuse(source, faults)
     splits = [row.split for row in raw] if named else own_splits([row.behavior for row in raw])
     kept: dict[str, Behavior] = {}
@@ -235,24 +230,14 @@ def _with_splits(raw: Sequence[RawBehavior], source: str) -> list[Behavior]:
     return list(kept.values())
 
 
-def _id_faults(raw: Sequence[RawBehavior]) -> list[Fault]:
-    seen: dict[str, RawBehavior] = {}
-    faults = []
-    for row in raw:
-        first = seen.setdefault(row.id, row)
-        if first is not row and not (row.has_made_id and first.has_made_id):  # a made id repeats with its text
-            faults.append((row.where, f"duplicate id {row.id!r}, first at {first.where}: ids must differ"))
-    return faults
-
-
-def _leaks(raw: Sequence[RawBehavior], texts: Sequence[str], what: str) -> list[Fault]:
+def _leaks(texts: Sequence[tuple[BehaviorRow, str]], what: str = "") -> list[Fault]:
     """A fault for each row whose text (`what` it is) has a near-duplicate in another split."""
     faults = []
-    for group in near_duplicate_groups(texts):
-        first = raw[group[0]]
-        near = f"is a near-duplicate of {shown(texts[group[0]])} of {first.id!r} ({first.split}, {first.where})"
-        for i in group[1:]:
-            if raw[i].split != first.split:
-                own = f"{what}{shown(texts[i])} of {raw[i].id!r} ({raw[i].split})"
-                faults.append((raw[i].where, f"{own} {near}: put both into one split"))
+    for group in near_duplicate_groups([text for _, text in texts]):
+        (first, same), *others = [texts[i] for i in group]
+        near = f"is a near-duplicate of {_quoted(same)} of {first.id!r} ({first.split}, {first.where})"
+        for row, text in others:
+            if row.split != first.split:
+                own = f"{what}{_quoted(text)} of {row.id!r} ({row.split})"
+                faults.append((row.where, f"{own} {near}: put both into one split"))
     return faults

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
@@ -32,12 +32,12 @@ from typing import Any
 from opct.data.duplicates import near_duplicate_groups
 from opct.data.questions import Split, hash_share
 from opct.data.tables import (
-    BadRow,
     Fault,
     Row,
     RowFault,
     column_names,
-    find_columns,
+    find_single_columns,
+    parse_rows,
     read_rows,
     refuse,
 )
@@ -65,7 +65,8 @@ class SafetyFact:
     Attributes:
         about, harm: what a warning mentions, for the grader; empty if only a judge can tell.
         keep: whom or where it concerns, for the grader; like `about` never misspelt in a prompt.
-        twins: look-alike messages without the hazard, in which a warning would be out of place.
+        counterparts: look-alike messages without the hazard, in which a warning would be out of place (`twins` in the
+            file).
         is_evaluation_only: its authors ask that it is not trained on.
     """
 
@@ -77,7 +78,7 @@ class SafetyFact:
     harm: tuple[str, ...]
     keep: tuple[str, ...]
     prompts: tuple[HazardPrompt, ...]
-    twins: tuple[str, ...]
+    counterparts: tuple[str, ...]
     is_evaluation_only: bool = False
 
     @property
@@ -171,23 +172,16 @@ def facts_from_rows(source: str, rows: Iterable[Row]) -> list[SafetyFact]:
     Raises:
         DataError: with every fault; or there is no row.
     """
-    facts: list[SafetyFact] = []
-    faults: list[Fault] = []
-    places: dict[str, str] = {}
-    for where, row in rows:
-        found = [row.fault] if isinstance(row, BadRow) else list(_row_faults(row))
-        if not found:
-            fact = _fact(row)
-            found += list(_repeats(fact, where, places))
-            facts.append(fact)
-        faults += [(where, fault) for fault in found]
-    refuse(source, faults)
+    facts, faults = parse_rows(rows, _fact)
+    refuse(source, [*faults, *_repeats(facts)])
     if not facts:
         raise DataError(f"{source} holds no safety facts: it needs at least one.")
-    return facts
+    return [fact for _, fact in facts]
 
 
 def _fact(row: Mapping[str, Any]) -> SafetyFact:
+    if faults := list(_row_faults(row)):
+        raise RowFault(*faults)
     prompts = [HazardPrompt(style, text.strip()) for style, texts in row["prompts"].items() for text in texts]
     return SafetyFact(
         id=row["id"],
@@ -198,7 +192,7 @@ def _fact(row: Mapping[str, Any]) -> SafetyFact:
         harm=tuple(row["harm"]),
         keep=tuple(row.get("keep") or ()),
         prompts=tuple(prompts),
-        twins=tuple(text.strip() for text in row.get("twins") or ()),
+        counterparts=tuple(text.strip() for text in row.get("twins") or ()),
     )
 
 
@@ -222,35 +216,35 @@ def _row_faults(row: Mapping[str, Any]) -> Iterator[str]:
         yield from _list_faults(f"prompts.{style}", texts, _is_text, "a text")
         if texts == []:
             yield f"`prompts.{style}` is empty: give a text, or leave the style out"
-        yield from _without_hazard(texts, row["about"])
+        if _are(texts, _is_text) and row["about"] and _are(row["about"], is_stem):
+            yield from (
+                f"the prompt {text[:50]!r} holds none of `about`: {', '.join(row['about'])}; add its word there"
+                for text in texts
+                if not any(_fits(word, row["about"]) for word in re.findall(r"[a-z0-9]+", text.casefold()))
+            )
 
 
-def _list_faults(key: str, values: Any, is_good: Any, expected: str) -> Iterator[str]:
+def _are(values: Any, is_good: Callable[[Any], bool]) -> bool:
+    return isinstance(values, list) and all(map(is_good, values))
+
+
+def _list_faults(key: str, values: Any, is_good: Callable[[Any], bool], expected: str) -> Iterator[str]:
     if not isinstance(values, list | tuple):
         yield f"`{key}` must be a list, found {values!r}"
         return
     yield from (f"`{key}` holds {value!r}: write {expected}" for value in values if not is_good(value))
 
 
-def _without_hazard(texts: Any, about: Any) -> Iterator[str]:
-    """Prompts that do not mention what the fact is about; nothing if either is faulty in itself."""
-    if not (isinstance(texts, list) and all(map(_is_text, texts))):
-        return
-    if not (isinstance(about, list) and about and all(map(is_stem, about))):
-        return
-    for text in texts:
-        if not any(_fits(word, about) for word in re.findall(r"[a-z0-9]+", text.casefold())):
-            yield f"the prompt {text[:50]!r} holds none of `about`: {', '.join(about)}; add its word there"
-
-
-def _repeats(fact: SafetyFact, where: str, places: dict[str, str]) -> Iterator[str]:
-    """Repeated ids and messages: a message is of one fact, and not both hidden hazard and twin."""
-    messages = [("message", text) for text in (*(prompt.text for prompt in fact.prompts), *fact.twins)]
-    for kind, text in [("id", fact.id), *messages]:
-        key = f"{kind}/{' '.join(text.casefold().split())}"
-        if key in places:
-            yield f"the {kind} {text[:50]!r} stands at {places[key]} too: take one of them out"
-        places.setdefault(key, where)
+def _repeats(facts: Sequence[tuple[str, SafetyFact]]) -> Iterator[Fault]:
+    """Repeated ids and messages: a message is of one fact, and not both hidden hazard and counterpart."""
+    places: dict[str, str] = {}
+    for where, fact in facts:
+        messages = [("message", text) for text in (*(prompt.text for prompt in fact.prompts), *fact.counterparts)]
+        for kind, text in [("id", fact.id), *messages]:
+            key = f"{kind}/{' '.join(text.casefold().split())}"
+            if key in places:
+                yield where, f"the {kind} {text[:50]!r} stands at {places[key]} too: take one of them out"
+            places.setdefault(key, where)
 
 
 def _is_text(value: Any) -> bool:
@@ -317,21 +311,13 @@ def _sage_fact(text: str, prompts: Sequence[_SagePrompt]) -> SafetyFact:
 
 
 def _sage_prompts(source: str | Path, rows: Sequence[Row]) -> list[_SagePrompt]:
-    columns: dict[str, str] = {}
-    if "prompts" not in column_names(rows):
-        found = find_columns(source, rows, None, SAGE_COLUMNS, SAGE_COLUMNS, option=None)
-        columns = {role: names[0] for role, names in found.items()}
-    prompts: list[_SagePrompt] = []
-    faults: list[Fault] = []
-    for where, row in rows:
-        try:
-            if isinstance(row, BadRow):
-                raise RowFault(row.fault)
-            prompts += [_table_prompt(row, columns)] if columns else _nested_prompts(row)
-        except RowFault as fault:
-            faults.append((where, str(fault)))
+    if "prompts" in column_names(rows):
+        found, faults = parse_rows(rows, lambda row: list(_nested_prompts(row)))
+    else:
+        columns = find_single_columns(source, rows, None, SAGE_COLUMNS, SAGE_COLUMNS, option=None)
+        found, faults = parse_rows(rows, lambda row: [_table_prompt(row, columns)])
     refuse(source, faults)
-    return prompts
+    return [prompt for _, prompts in found for prompt in prompts]
 
 
 def _table_prompt(row: Mapping[str, Any], columns: Mapping[str, str]) -> _SagePrompt:

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from opct.data.tables import HUB, BadRow, Fault, file_format, read_rows, refuse
+from opct.data.tables import HUB, RowFault, duplicate_ids, file_format, parse_rows, read_rows, refuse
 from opct.errors import DataError, RunError
 from opct.runs.io import atomic_write, reason
 
@@ -72,10 +72,10 @@ class ContrastivePair:
         Raises:
             DataError: with every fault of the row.
         """
-        faults = list(row_faults(row))
-        if faults:
-            raise DataError(f"Pair {row.get('id')!r} breaks the pair contract:", tuple(faults))
-        return _pair(row)
+        try:
+            return _checked_pair(row)
+        except RowFault as fault:
+            raise DataError(f"Pair {row.get('id')!r} breaks the pair contract:", fault.args) from fault
 
 
 def _pair(row: Mapping[str, Any]) -> ContrastivePair:
@@ -223,21 +223,18 @@ def load_pairs(source: str | Path, *, split: str = "train") -> list[ContrastiveP
         )
     if not text.startswith(HUB) and not Path(text).exists():
         raise DataError(f"No pair file at {text}: check the path, or build pairs with `opct data build`.")
-    pairs: list[ContrastivePair] = []
-    faults: list[Fault] = []
-    first_seen: dict[str, str] = {}
-    for where, row in read_rows(text, "pair", split=split, pinned=False, default_format=".jsonl"):
-        found = [row.fault] if isinstance(row, BadRow) else list(row_faults(row))
-        if not found:
-            pairs.append(_pair(row))
-            first = first_seen.setdefault(pairs[-1].id, where)
-            if first != where:
-                found.append(f"duplicate id {pairs[-1].id!r}, first at {first}: ids must differ")
-        faults += [(where, fault) for fault in found]
-    refuse(text, faults)
+    rows = read_rows(text, "pair", split=split, pinned=False, default_format=".jsonl")
+    pairs, faults = parse_rows(rows, _checked_pair)
+    refuse(text, [*faults, *duplicate_ids((where, pair.id) for where, pair in pairs)])
     if not pairs:
         raise DataError(f"{text} holds no pairs: it needs at least one row.")
-    return pairs
+    return [pair for _, pair in pairs]
+
+
+def _checked_pair(row: Any) -> ContrastivePair:
+    if faults := list(row_faults(row)):
+        raise RowFault(*faults)
+    return _pair(row)
 
 
 def write_pairs(path: str | Path, pairs: Iterable[ContrastivePair], *, mode: int = 0o666) -> int:

@@ -20,15 +20,16 @@ from typing import Any, Literal, Protocol, TypeVar
 
 from opct.data.tables import (
     LETTERS,
-    BadRow,
     Columns,
     Fault,
     RowFault,
     column_key,
     column_names,
+    duplicate_ids,
     file_stem,
     find_columns,
     parse_json,
+    parse_rows,
     read_rows,
     refuse,
 )
@@ -98,7 +99,10 @@ def hash_share(text: str) -> float:
 
 
 class HasSplit(Protocol):
-    """A question, behaviour, fact or request."""
+    """A question, behaviour or fact."""
+
+    @property
+    def id(self) -> str: ...
 
     @property
     def split(self) -> Split: ...
@@ -121,17 +125,7 @@ def of_split(items: Sequence[Item], split: str | None, noun: str) -> list[Item]:
     return chosen
 
 
-class HasId(Protocol):
-    """A question, behaviour or fact."""
-
-    @property
-    def id(self) -> str: ...
-
-
-Named = TypeVar("Named", bound=HasId)
-
-
-def first_items(items: Iterable[Named], n: int | None, seed: int) -> list[Named]:
+def first_items(items: Iterable[Item], n: int | None, seed: int) -> list[Item]:
     """At most `n` items (None: all) in an order by seed and id alone, so that fewer are a part of more."""
     return sorted(items, key=lambda item: hashlib.sha256(f"{seed}/{item.id}".encode()).hexdigest())[:n]
 
@@ -198,25 +192,19 @@ def load_questions(path: str | Path, columns: Columns | None = None, *, seed: in
     if not rows:
         raise DataError(f"{path} holds no questions: it needs at least one row.")
     found = find_columns(path, rows, columns, QUESTION_COLUMNS, ("question", "answer"))
-    parsed: list[tuple[str, Question]] = []
-    faults: list[Fault] = []
-    for where, row in rows:
-        try:
-            parsed.append((where, _question(row, found, file_stem(path))))
-        except RowFault as fault:
-            faults.append((where, str(fault)))
+    parsed, faults = parse_rows(rows, lambda row: _question(row, found, file_stem(path)))
     if "wrong" not in found and "choices" not in found:
         parsed, more = _with_drawn_wrong(parsed, "topic" in found, seed)
         faults += more
     else:
         faults += [(where, "no wrong answer is left: give at least one") for where, q in parsed if not q.wrong]
-    questions: dict[str, tuple[str, Question]] = {}
-    for where, question in parsed:
-        first, _ = questions.setdefault(question.id, (where, question))
-        if first != where and "id" in found:
-            faults.append((where, f"duplicate id {question.id!r}, first at {first}: ids must differ"))
+    if "id" in found:
+        faults += duplicate_ids((where, question.id) for where, question in parsed)
     refuse(path, faults)
-    return [question for _, question in questions.values()]
+    questions: dict[str, Question] = {}
+    for _, question in parsed:
+        questions.setdefault(question.id, question)
+    return list(questions.values())
 
 
 def describe_columns(path: str | Path, chosen: Columns | None = None) -> str:
@@ -264,8 +252,6 @@ def _with_drawn_wrong(
 
 def _question(row: Any, columns: Mapping[str, tuple[str, ...]], stem: str) -> Question:
     """The question of one row; a wrong answer that is an alias is left out, and options count once."""
-    if isinstance(row, BadRow):
-        raise RowFault(row.fault)
     text = _cell(row, columns, "question")
     if not isinstance(text, str) or not text.strip():
         raise RowFault(f"the question (column {columns['question'][0]!r}) is {text!r}: it must be text")

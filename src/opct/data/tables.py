@@ -1,7 +1,7 @@
 """Rows of local files (JSON lines, JSON, CSV, TSV, also gzipped; Parquet) and hub data sets, and their columns.
 
-Every row comes with where it stands (`file:line`), and a row that cannot be read is a `BadRow`, so that a caller can
-collect every fault of a file and report them at once (`refuse`).
+Every row comes with its place (`file:line`). A row that cannot be read is a `BadRow`, so that `parse_rows` collects
+every fault of a file, and `refuse` reports them at once.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import difflib
 import gzip
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from opct.errors import SHOWN_FAULTS, DataError
 from opct.runs import io
@@ -25,14 +25,13 @@ FORMATS = (".jsonl", ".ndjson", ".json", ".csv", ".tsv")
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 SHOWN_PLACES = 3
 
+T = TypeVar("T")
 Row = tuple[str, Any]
-"""(where it stands, a mapping or a `BadRow`)"""
+"""(place, a mapping or a `BadRow`)"""
 Fault = tuple[str, str]
-"""(where, what is wrong and what to do)"""
+"""(place, what is wrong and what to do)"""
 Columns = Mapping[str, str | Sequence[str]]
 """Role -> name of its column, or of several."""
-
-
 SEVERAL = ("wrong", "choices")
 """Roles that may have several columns (`wrong_1`, `option_a`, ...)."""
 
@@ -45,10 +44,34 @@ class BadRow:
 
 
 class RowFault(Exception):
-    """What is wrong with one row; a loader collects these for `refuse`."""
+    """What is wrong with one row: one or several texts."""
 
 
 # -------------------------------------------------------------------------------------------------------------- faults
+
+
+def parse_rows(rows: Iterable[Row], parse: Callable[[Any], T]) -> tuple[list[tuple[str, T]], list[Fault]]:
+    """(place and value of each row that `parse` takes, the faults of the others, which it raises as `RowFault`)."""
+    parsed: list[tuple[str, T]] = []
+    faults: list[Fault] = []
+    for where, row in rows:
+        try:
+            if isinstance(row, BadRow):
+                raise RowFault(row.fault)
+            parsed.append((where, parse(row)))
+        except RowFault as error:
+            faults += [(where, fault) for fault in error.args]
+    return parsed, faults
+
+
+def duplicate_ids(places: Iterable[tuple[str, str]]) -> list[Fault]:
+    """A fault for each (place, id) whose id stood before."""
+    first: dict[str, str] = {}
+    return [
+        (where, f"duplicate id {name!r}, first at {first[name]}: ids must differ")
+        for where, name in places
+        if first.setdefault(name, where) != where
+    ]
 
 
 def refuse(source: str | Path, faults: Sequence[Fault]) -> None:
@@ -332,6 +355,20 @@ def find_columns(
     if faults:
         raise DataError(f"{source}: the columns are not clear:", tuple(faults))
     return found
+
+
+def find_single_columns(
+    source: str | Path,
+    rows: Iterable[Row],
+    chosen: Columns | None,
+    guesses: Mapping[str, Sequence[str]],
+    required: Iterable[str],
+    *,
+    option: str | None = "--column",
+) -> dict[str, str]:
+    """Role -> column; arguments and errors of `find_columns`."""
+    found = find_columns(source, rows, chosen, guesses, required, option=option)
+    return {role: names[0] for role, names in found.items()}
 
 
 def column_names(rows: Iterable[Row]) -> list[str]:

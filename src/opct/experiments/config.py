@@ -50,7 +50,9 @@ class ExperimentConfig(Section):
         description="By name: settings over the shared ones, dotted; `after: ARM` continues that arm's adapter of the "
         "same seed, with the base as the teacher.",
     )
-    matrix: dict[str, list[Any]] = Field({}, description="Dotted settings with several values: every combination.")
+    matrix: dict[str, Annotated[list[Any], Field(min_length=1)]] = Field(
+        {}, description="Dotted settings with several values: every combination."
+    )
     compare: list[Annotated[list[str], Field(min_length=2, max_length=2)]] = Field(
         [], description="Further pairs of arms, each `[arm, against]`, by their names with the values of the matrix."
     )
@@ -86,10 +88,6 @@ class Arm:
     after: str | None
     combination: str = ""
 
-    def folder(self, out: Path, seed: int) -> Path:
-        """Its run with that seed."""
-        return out / f"{self.name}-seed{seed}"
-
 
 @dataclass(frozen=True)
 class Experiment:
@@ -107,6 +105,10 @@ class Experiment:
     @property
     def out(self) -> Path:
         return Path(self.config.output_dir)
+
+    def folder(self, arm: str, seed: int) -> Path:
+        """The run of an arm with that seed."""
+        return _folder(self.config, arm, seed)
 
     @property
     def attackers(self) -> list[str]:
@@ -158,9 +160,7 @@ def load_experiment(path: str | Path, overrides: Sequence[str] = ()) -> Experime
     arms = tuple(_in_order(path, _crossed(config)))
     _refuse(path, [*_name_faults(arms), *_reserved_faults(config, arms, overrides), *_compare_faults(config, arms)])
     configs = {
-        (arm.name, seed): _train_config(path, config, arm, seed, arms, overrides)
-        for seed in config.seeds
-        for arm in arms
+        (arm.name, seed): _train_config(path, config, arm, seed, overrides) for seed in config.seeds for arm in arms
     }
     experiment = Experiment(config, arms, configs)
     _refuse(path, [*_model_faults(experiment), *(_budget_faults(experiment) if config.same_budget else ())])
@@ -203,14 +203,14 @@ def _in_order(path: Path, arms: Iterator[Arm]) -> Iterator[Arm]:
         left = [arm for arm in left if arm not in ready]
 
 
-def _train_config(
-    path: Path, config: ExperimentConfig, arm: Arm, seed: int, arms: Sequence[Arm], overrides: Sequence[str]
-) -> TrainConfig:
-    out = Path(config.output_dir)
-    own: dict[str, Any] = dict(arm.settings) | {"seed": seed, "output_dir": str(arm.folder(out, seed))}
+def _folder(config: ExperimentConfig, arm: str, seed: int) -> Path:
+    return Path(config.output_dir) / f"{arm}-seed{seed}"
+
+
+def _train_config(path: Path, config: ExperimentConfig, arm: Arm, seed: int, overrides: Sequence[str]) -> TrainConfig:
+    own: dict[str, Any] = dict(arm.settings) | {"seed": seed, "output_dir": str(_folder(config, arm.name, seed))}
     if arm.after is not None:
-        earlier = next(other for other in arms if other.name == arm.after)
-        own |= {"model.adapter": str(earlier.folder(out, seed)), "teacher.include_adapter": False}
+        own |= {"model.adapter": str(_folder(config, arm.after, seed)), "teacher.include_adapter": False}
     from opct.methods.registry import load_training_config, refuse_attackers  # heavy
 
     words = [f"{name}={json.dumps(value)}" for name, value in own.items()]
@@ -242,16 +242,13 @@ def _arm_faults(arms: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
 
 
 def _matrix_faults(config: ExperimentConfig) -> Iterator[str]:
-    for name, values in config.matrix.items():
-        if not values:
-            yield f"matrix.{name}: no value; give at least one"
-        for arm, settings in config.arms.items():
-            for own in settings:
-                if _overlap(own, name):
-                    yield (
-                        f"arms.{arm}.{own}: the matrix has values for {name}, and arms are named after its value; "
-                        "leave it out of the arm or of the matrix"
-                    )
+    for name, (arm, settings) in itertools.product(config.matrix, config.arms.items()):
+        for own in settings:
+            if _overlap(own, name):
+                yield (
+                    f"arms.{arm}.{own}: the matrix has values for {name}, and arms are named after its value; "
+                    "leave it out of the arm or of the matrix"
+                )
 
 
 def _overlap(a: str, b: str) -> bool:
@@ -285,15 +282,10 @@ def _name_faults(arms: Sequence[Arm]) -> Iterator[str]:
 def _compare_faults(config: ExperimentConfig, arms: Sequence[Arm]) -> Iterator[str]:
     names = [arm.name for arm in arms]
     for place, (of, against) in enumerate(config.compare):
-        wrong = [name for name in (of, against) if name not in (*names, BASE)]
-        if wrong:
-            longer = [name for name in names if name.startswith(f"{wrong[0]}-")]
-            values = f" The values of the matrix are part of a name: {longer[0]!r}." if longer else ""
-            yield f"compare.{place}: {unknown('arm', wrong[0], names)}{values}"
-        elif BASE in (of, against):
-            yield f"compare.{place}: every arm is compared with the base; leave it out"
-        elif of == against:
-            yield f"compare.{place}: {of} is compared with itself; name two arms"
+        for name in {of, against} - {*names, BASE}:
+            yield f"compare.{place}: {unknown('arm', name, names)}"
+        if of == against or BASE in (of, against):
+            yield f"compare.{place}: name two arms; each is compared with the base without being named here"
 
 
 def _model_faults(experiment: Experiment) -> Iterator[str]:

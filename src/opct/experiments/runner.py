@@ -133,7 +133,7 @@ def run_experiment(
     steps.stage("write the report")
     seeds = {a.name: [s for s in experiment.config.seeds if (a.name, s) not in failed] for a in experiment.arms}
     page = report(
-        [experiment.out / BASE, *(a.folder(experiment.out, s) for a in experiment.arms for s in seeds[a.name])],
+        [experiment.out / BASE, *(experiment.folder(name, seed) for name, own in seeds.items() for seed in own)],
         experiment.out / "report.html",
         also=experiment.comparisons,
         suites=experiment.config.evaluation.suites,

@@ -46,17 +46,15 @@ def judgeable(samples: Sequence[GradedSample], axis: str) -> list[GradedSample]:
         EvaluationError: there is none; the message names the axes that there are.
     """
     single = [sample for sample in samples if not sample.task.endswith((PARSED, JUDGED))]
-    found = [s for s in single if s.axis == axis and not (axis == "jailbreak" and _is_benign(s))]
+    found = [
+        s for s in single if s.axis == axis and not (axis == "jailbreak" and s.family_split.startswith(BENIGN_PREFIX))
+    ]
     if not found:
         there = ", ".join(sorted({sample.axis for sample in single})) or "none"
         raise EvaluationError(
             f"No sample of the axis {axis!r} to judge: the evaluation has {there}. Name one with --axis."
         )
     return found
-
-
-def _is_benign(sample: GradedSample) -> bool:
-    return sample.family_split.startswith(BENIGN_PREFIX)
 
 
 def requests_of(samples: Sequence[GradedSample]) -> list[JudgeRequest]:

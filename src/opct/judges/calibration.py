@@ -15,9 +15,10 @@ counted. Where all draws are alike the bound is that of clusters which could dif
 from __future__ import annotations
 
 import os
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -104,23 +105,16 @@ def compare(
         )
     names: dict[Hashable, int] = {}
     index = np.array([names.setdefault(cluster, len(names)) for cluster in clusters])
-    kind = np.array([_cell(label, verdict) for label, verdict in zip(labels, verdicts, strict=True)])
+    kind = 3 - 2 * np.asarray(verdicts, dtype=int) - np.asarray(labels, dtype=int)  # the place in (tp, fp, fn, tn)
     table = np.zeros((len(names), 4))
     np.add.at(table, (index, kind), 1.0)
     total = table.sum(axis=0)
-    values = _metrics(total[None])[0]
     count = len(names)
     weights = np.random.default_rng(seed).multinomial(count, np.full(count, 1.0 / count), size=draws)
-    drawn = _metrics(weights @ table)
-    slacks = _slacks(table)
-    measures = [_measure(values[i], drawn[:, i], count, slacks[i]) for i in range(len(METRICS))]
+    columns = zip(_metrics(total[None])[0], _metrics(weights @ table).T, _slacks(table), strict=True)
+    measures = [_measure(value, drawn, count, slack) for value, drawn, slack in columns]
     tp, fp, fn, tn = (int(n) for n in total)
     return Agreement(tp, fp, fn, tn, count, *measures)
-
-
-def _cell(label: bool, verdict: bool) -> int:
-    """The place in (tp, fp, fn, tn)."""
-    return {(True, True): 0, (False, True): 1, (True, False): 2, (False, False): 3}[bool(label), bool(verdict)]
 
 
 def _metrics(counts: np.ndarray) -> np.ndarray:
@@ -201,8 +195,8 @@ def calibrate(
         "unscored_reasons": reasons,
         **{name: asdict(getattr(found, name)) for name in METRICS},
         "confusion": {"tp": found.tp, "fp": found.fp, "fn": found.fn, "tn": found.tn},
-        "positive_by_people": _share(found.tp + found.fn, found),
-        "positive_by_judge": _share(found.tp + found.fp, found),
+        "positive_by_people": (found.tp + found.fn) / found.n,
+        "positive_by_judge": (found.tp + found.fp) / found.n,
         "bootstrap": {"draws": draws, "seed": seed},
         "usage": asdict(new_usage(results)),
     }
@@ -224,10 +218,6 @@ def _results(judge: Judge, labelled: LabelledFile, progress: Progress | None) ->
         else next(judged)
         for request in requests
     ]
-
-
-def _share(count: int, found: Agreement) -> float:
-    return count / found.n
 
 
 def weakness(calibration: Mapping[str, Any] | None) -> str | None:
@@ -313,27 +303,25 @@ def with_calibrations(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]
     Raises:
         EvaluationError: a file that should be the calibration of one of the judges is none.
     """
-    found: dict[tuple[str, str], list[Calibration]] = {}
-    told: list[dict[str, Any]] = []
-    for row in rows:
-        settings = row.get("settings") or {}
-        judge, folder = settings.get("judge"), settings.get("judge_folder")
-        if isinstance(judge, Mapping) and isinstance(judge.get("hash"), str):
-            key = judge["hash"], str(folder)
-            if key not in found:
-                found[key] = _found(judge["hash"], [] if folder is None else [Path(folder) / "calibrations"])
-            known = _newest(settings.get("judge_calibration"), found[key])
-            settings = {**settings, "judge_calibration": known, "judge_warning": weakness(known)}
-        told.append({**row, "settings": settings} if "settings" in row else dict(row))
-    return told
+    found = cache(_found)  # a judge has many rows
+    return [
+        {**row, "settings": _with_calibration(row["settings"], found)} if row.get("settings") else dict(row)
+        for row in rows
+    ]
 
 
-def _newest(kept: Calibration | None, found: Sequence[Calibration]) -> Calibration | None:
-    labels = [calibration["data"]["sha256"] for calibration in found]
-    known = list(found)
-    if kept is not None and (kept.get("data") or {}).get("sha256") not in labels:
+def _with_calibration(
+    settings: Mapping[str, Any], found: Callable[[str, tuple[Path, ...]], list[Calibration]]
+) -> Mapping[str, Any]:
+    judge, folder = settings.get("judge"), settings.get("judge_folder")
+    if not isinstance(judge, Mapping) or not isinstance(judge.get("hash"), str):
+        return settings
+    known = list(found(judge["hash"], () if folder is None else (Path(folder) / "calibrations",)))
+    kept = settings.get("judge_calibration")
+    if kept is not None and (kept.get("data") or {}).get("sha256") not in [one["data"]["sha256"] for one in known]:
         known.append(kept)
-    return min(known, key=_kappa_or_lowest, default=None)
+    lowest = min(known, key=_kappa_or_lowest, default=None)
+    return {**settings, "judge_calibration": lowest, "judge_warning": weakness(lowest)}
 
 
 def _found(wanted: str, folders: Sequence[str | Path]) -> list[Calibration]:

@@ -18,6 +18,7 @@ read are left out of training and counted.
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import math
@@ -70,7 +71,7 @@ SAME = 1e-6
 MIN_OF_A_KIND = 10
 MIN_FOLDS = 3  # of two, none would be left for the sigmoid
 BATCH = 256
-LANGUAGES = ENGLISH, OTHER = "English", "another"
+ENGLISH, OTHER = "English", "another"
 READING_REASONS = {EMPTY: EMPTY_REPLY, UNPARSED: UNPARSED_REPLY, OTHER_LANGUAGE: OTHER_LANGUAGE_REPLY}
 
 
@@ -107,7 +108,7 @@ class ReplyClassifier:
     @property
     def hash(self) -> str:
         """12 hex digits of the card and the weights."""
-        return digest([self.card, _array_hash(self.idf, self.weights)])[:12]
+        return classifier_hash(self.card, self.idf, self.weights)
 
     @property
     def trained_on(self) -> frozenset[str]:
@@ -121,35 +122,33 @@ class ReplyClassifier:
 
     def probabilities(self, replies: Sequence[str]) -> list[float]:
         """The probability of each reply, in [0, 1], whatever it is."""
-        return self._probabilities(self._features(replies)) if replies else []
+        return [probability for probability, _ in self._scored(replies)]
 
     def read(self, replies: Sequence[str]) -> list[float | str]:
         """The probability of each reply, or by its name the reason why it cannot be read.
 
         A judge of English cannot read a reply either of which it knows no word.
         """
-        unread = [unreadable_reason(reply, self.card["language"]) for reply in replies]
-        legible = [i for i, why in enumerate(unread) if why is None]
-        read: list[float | str] = [why or 0.0 for why in unread]
-        if legible:
-            features = self._features([replies[i] for i in legible])
-            n_known_words = np.diff(features["word"].indptr).tolist()
-            for i, probability, known in zip(legible, self._probabilities(features), n_known_words, strict=True):
-                says_nothing = known == 0 and self.card["language"] == ENGLISH
-                read[i] = UNPARSED_REPLY if says_nothing else probability
+        language = self.card["language"]
+        read: list[float | str] = [unreadable_reason(reply, language) or 0.0 for reply in replies]
+        legible = [i for i, found in enumerate(read) if found == 0.0]
+        for i, (probability, n_known_words) in zip(legible, self._scored([replies[i] for i in legible]), strict=True):
+            read[i] = UNPARSED_REPLY if n_known_words == 0 and language == ENGLISH else probability
         return read
 
-    def _features(self, replies: Sequence[str]) -> dict[str, Any]:
-        """[replies, features] of each view."""
-        return {view: self._vectorizers[view].transform(replies) for view in VIEWS}
-
-    def _probabilities(self, features: Mapping[str, Any]) -> list[float]:
+    def _scored(self, replies: Sequence[str]) -> list[tuple[float, int]]:
+        """(probability, number of known words) of each reply."""
         from scipy.sparse import hstack
 
+        if not replies:
+            return []
+        features = {view: self._vectorizers[view].transform(replies) for view in VIEWS}
         joined = hstack([features[view] for view in VIEWS], format="csr")
         scores = np.asarray(joined @ self.weights).ravel() + self.card["bias"]
         slope, shift = self.card["sigmoid"]
-        return [1.0 / (1.0 + math.exp(-min(max(slope * s + shift, -700.0), 700.0))) for s in scores.tolist()]
+        exponents = np.clip(slope * scores + shift, -700.0, 700.0)
+        probabilities = [1.0 / (1.0 + math.exp(-exponent)) for exponent in exponents.tolist()]
+        return list(zip(probabilities, np.diff(features["word"].indptr).tolist(), strict=True))
 
     def save(self, folder: str | Path) -> None:
         """Write the classifier into a folder.
@@ -181,15 +180,16 @@ class ReplyClassifier:
             with np.load(whole, allow_pickle=False) as arrays:
                 idf = {view: arrays[f"idf_{view}"] for view in VIEWS}
                 weights = arrays["weights"]
-            said = card.pop("hash")
-            _check_shapes(card, idf, weights)
+            said, actual = card.pop("hash"), classifier_hash(card, idf, weights)
+            if card["opct_judge"] != SCHEMA:
+                raise ValueError(f"opct_judge is {card['opct_judge']!r}, not {SCHEMA}")
         except (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, BadZipFile, zlib.error) as error:
             raise EvaluationError(f"{folder} is not readable as a judge ({reason(error)}): train it again.") from error
-        found = cls(card, idf, weights)
-        if found.hash != said:
+        if actual != said:
             raise EvaluationError(
-                f"{folder} was changed since it was trained (hash {found.hash}, not {said}): train it again."
+                f"{folder} was changed since it was trained (hash {actual}, not {said}): train it again."
             )
+        found = cls(card, idf, weights)
         for text, was in zip(PROBES, card["probes"], strict=True):
             now = found.probabilities([text])[0]
             if abs(now - was) > SAME:
@@ -250,6 +250,12 @@ class OfflineJudge:
         return JudgeResult(request.id, score, self.identity.verdict(score), parts=parts)
 
 
+def classifier_hash(card: Mapping[str, Any], idf: Mapping[str, np.ndarray], weights: np.ndarray) -> str:
+    """12 hex digits of everything that a classifier is made of."""
+    arrays = [np.ascontiguousarray(array, dtype="<f8").tobytes() for array in (*(idf[view] for view in VIEWS), weights)]
+    return digest([card, [hashlib.sha256(array).hexdigest() for array in arrays]])[:12]
+
+
 def language_of(replies: Sequence[str]) -> str:
     """`English` where the rules for English can read at least half of the non-empty replies, else `another`."""
     found = [unreadable(reply) for reply in replies if reply.strip()]
@@ -290,7 +296,7 @@ def train(
     _check_enough(labels, clusters, settings)
     texts = [reply.request.reply for reply in replies]
     features, vocabulary, idf = _fitted(texts, settings)
-    held_out, verdicts = _held_out(features, labels, list(_folds(labels, clusters, settings)), settings)
+    held_out, verdicts = _held_out(features, labels, _folds(labels, clusters, settings), settings)
     slope, shift = _platt(held_out, labels)
     final = _regression(settings).fit(features, labels)
     found = compare(labels.tolist(), verdicts.tolist(), clusters)
@@ -377,17 +383,11 @@ def _vectorizer(view: str, vocabulary: Sequence[str], idf: np.ndarray) -> Any:
 
 def _folds(
     labels: np.ndarray, clusters: Sequence[str], settings: TrainingSettings
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+) -> list[tuple[np.ndarray, np.ndarray]]:
     from sklearn.model_selection import StratifiedGroupKFold
 
     folds = StratifiedGroupKFold(settings.folds, shuffle=True, random_state=settings.seed)
-    for inside, outside in folds.split(np.zeros(len(labels)), labels, clusters):
-        if len(set(labels[inside].tolist())) < 2:
-            raise EvaluationError(
-                "All replies of one kind are in one cluster, so that no fold can leave it out: label replies to more "
-                "questions."
-            )
-        yield inside, outside
+    return list(folds.split(np.zeros(len(labels)), labels, clusters))
 
 
 def _held_out(
@@ -398,7 +398,7 @@ def _held_out(
     def scored_by(rows: np.ndarray, *others: np.ndarray) -> Iterator[np.ndarray]:
         if len(set(labels[rows].tolist())) < 2:
             raise EvaluationError(
-                "All replies of one kind are in few clusters, so that two folds hold them all: label replies to more "
+                "All replies of one kind are in few clusters, and no fold can leave them out: label replies to more "
                 "questions."
             )
         fold = _regression(settings).fit(features[rows], labels[rows])
@@ -427,28 +427,3 @@ def _platt(scores: np.ndarray, labels: np.ndarray) -> tuple[float, float]:
 
     fitted = LogisticRegression(C=1e6, solver="lbfgs").fit(scores[:, None], labels)
     return float(fitted.coef_[0, 0]), float(fitted.intercept_[0])
-
-
-def _array_hash(idf: Mapping[str, np.ndarray], weights: np.ndarray) -> list[str]:
-    import hashlib
-
-    arrays = [*(idf[view] for view in VIEWS), weights]
-    return [hashlib.sha256(np.ascontiguousarray(array, dtype="<f8").tobytes()).hexdigest() for array in arrays]
-
-
-def _check_shapes(card: Mapping[str, Any], idf: Mapping[str, np.ndarray], weights: np.ndarray) -> None:
-    if card.get("opct_judge") != SCHEMA:
-        raise ValueError(f"opct_judge is {card.get('opct_judge')!r}, not {SCHEMA}")
-    if len(card["probes"]) != len(PROBES) or len(card["sigmoid"]) != 2 or not isinstance(card["bias"], float):
-        raise ValueError("probes, sigmoid or bias are not what they should be")
-    if card["language"] not in LANGUAGES:
-        raise ValueError(f"language is {card['language']!r}")
-    if not card["trained_replies"] or not all(isinstance(known, str) for known in card["trained_replies"]):
-        raise ValueError("trained_replies are no hashes of replies")
-    sizes = {view: len(card["vocabulary"][view]) for view in VIEWS}
-    for view, size in sizes.items():
-        if idf[view].shape != (size,) or len(set(card["vocabulary"][view])) != size:
-            raise ValueError(f"the vocabulary {view} and its weights differ in size")
-    finite = all(np.isfinite(array).all() for array in (*idf.values(), weights))
-    if weights.shape != (sum(sizes.values()),) or not finite:
-        raise ValueError("the weights are not one finite number a feature")

@@ -1,7 +1,7 @@
-"""Replies with a person's label, from a table of the user's.
+"""Replies with a person's label, from any table that questions are read from (`opct.data.tables`).
 
-Reads what question files are read from: JSONL, JSON, CSV, TSV, also gzipped. Columns are guessed from the names in
-common use or named outright; which value of the label means yes is named too, or is one that cannot mean anything else.
+Columns are guessed by their usual names or named outright. The values of the label that mean yes are named too, or are
+1, true and yes.
 """
 
 from __future__ import annotations
@@ -13,12 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from opct.data.tables import BadRow, Columns, find_columns, read_rows
-from opct.errors import DataError, shown_faults
+from opct.data.tables import Columns, Fault, find_single_columns, parse_rows, read_rows, refuse
 from opct.judges.protocol import JudgeRequest
 from opct.runs.io import file_sha256
 
-# role -> column names in order of preference
+# role -> usual column names in order of preference
 LABEL_COLUMNS: dict[str, tuple[str, ...]] = {
     "id": ("id", "sample_id", "uid"),
     "reply": ("reply", "response", "completion", "model_output", "output", "answer"),
@@ -29,6 +28,8 @@ LABEL_COLUMNS: dict[str, tuple[str, ...]] = {
 }
 YES, NO = ("1", "true", "yes"), ("0", "false", "no")
 SHOWN_VALUES = 10
+LabelRow = tuple[str, dict[str, str]]
+"""(place, role -> text)"""
 
 
 @dataclass(frozen=True)
@@ -87,120 +88,101 @@ def read_labels(
     """The labelled replies of a file.
 
     Args:
-        columns: role -> column, over what is guessed; the roles are those of `LABEL_COLUMNS`. Without a cluster it is
-            the question, and without that each reply is a cluster of its own.
-        positive: the values of the label that mean yes; by default 1, true and yes. Case does not matter here, nor
-            whether a whole number is written as 1 or 1.0.
+        columns: role -> column, over what is guessed; the roles are those of `LABEL_COLUMNS`. The cluster is by default
+            the question. Without either, each reply is a cluster of its own.
+        positive: the values of the label that mean yes; by default 1, true and yes. Case does not matter, nor whether a
+            whole number is written as 1 or 1.0.
         negative: those that mean no; by default 0, false and no, or, where `positive` is given, all others.
 
     Raises:
-        DataError: with every fault of the file at once; a value that is named here and is the label of no row is one.
+        DataError: with every fault of the file at once, such as a named value that is the label of no row.
     """
     path = Path(path)
     rows = read_rows(path, "label")
-    found = {
-        role: names[0] for role, names in find_columns(path, rows, columns, LABEL_COLUMNS, ("reply", "label")).items()
-    }
-    meaning = _Meaning(tuple(positive), tuple(negative))
-    there = Counter(_text(row.get(found["label"])) for _, row in rows if not isinstance(row, BadRow))
-    faults = meaning.faults(there, found["label"])
-    read: list[tuple[str, Mapping[str, Any], bool, int]] = []
-    values: Counter[str] = Counter()
-    for number, (where, row) in enumerate(rows, start=1):
-        if isinstance(row, BadRow):
-            faults.append(f"{where}: {row.fault}")
-            continue
-        value = _text(row.get(found["label"]))
-        label = meaning.of(value)
-        if label is None:
-            faults.append(f"{where}: {meaning.fault(value, found['label'])}")
-            continue
-        values[value] += 1
-        read.append((where, row, label, number))
-    faults += _settle_cluster(found, [(where, row) for where, row, _, _ in read], named="cluster" in (columns or {}))
-    if not faults and not read:
-        faults.append("there is no row: a labelled file needs some")
-    if faults:
-        raise DataError(f"{path}: {len(faults)} fault(s):", shown_faults(faults))
-    told = {value: (n, bool(meaning.of(value))) for value, n in values.most_common()}
-    replies = tuple(_labelled(row, found, label, number) for _, row, label, number in read)
-    return LabelledFile(path.name, file_sha256(path), found, told, replies)
+    found = find_single_columns(path, rows, columns, LABEL_COLUMNS, ("reply", "label"))
+    read, faults = parse_rows(rows, lambda row: {role: _text(row.get(name)) for role, name in found.items()})
+    counts = Counter(row["label"] for _, row in read)
+    label_column = f"(column {found['label']!r})"
+    faults += _option_faults(str(path), counts, label_column, positive, negative)
+    meaning = {value: _meaning(value, positive, negative) for value in counts}
+    faults += [
+        (where, _label_fault(row["label"], label_column, positive, negative))
+        for where, row in read
+        if meaning[row["label"]] is None
+    ]
+    cluster, more = _cluster_role(read, found, is_named="cluster" in (columns or {}))
+    faults += more
+    if not rows:
+        faults.append((str(path), "there is no row: a labelled file needs some"))
+    refuse(path, faults)
+    used = {role: name for role, name in found.items() if role != "cluster"}
+    used |= {"cluster": found[cluster]} if cluster else {}
+    values = {value: (n, bool(meaning[value])) for value, n in counts.most_common()}
+    replies = []
+    for number, (_, row) in enumerate(read, start=1):
+        name = row.get("id") or f"row-{number}"
+        request = JudgeRequest(name, row.get("question", ""), row["reply"], row.get("fact") or None)
+        replies.append(LabelledReply(request, bool(meaning[row["label"]]), row[cluster] if cluster else name))
+    return LabelledFile(path.name, file_sha256(path), used, values, tuple(replies))
 
 
-def _settle_cluster(found: dict[str, str], rows: Sequence[tuple[str, Mapping[str, Any]]], *, named: bool) -> list[str]:
-    """Put the column of the clusters into `found`: a cluster, else the question, else none; the faults of it.
+def _meaning(value: str, positive: Sequence[str], negative: Sequence[str]) -> bool | None:
+    """True for yes, False for no, None for neither."""
+    folded = _fold(value)
+    if not folded:
+        return None
+    if folded in map(_fold, positive):
+        return True
+    if folded in map(_fold, negative):
+        return False
+    if positive:
+        return None if negative else False
+    return True if folded in YES else False if folded in NO and not negative else None
+
+
+def _label_fault(value: str, column: str, positive: Sequence[str], negative: Sequence[str]) -> str:
+    if not value:
+        return f"the label {column} is empty: label the reply, or leave the row out"
+    known = ", ".join((*(positive or YES), *(negative or NO)))
+    return f"the label {_cut(value)!r} {column} is none of {known}: say what it means with --positive and --negative"
+
+
+def _option_faults(
+    path: str, counts: Counter[str], column: str, positive: Sequence[str], negative: Sequence[str]
+) -> list[Fault]:
+    """Named values that no row has: with such a --positive every reply would be a no. Or values named as both."""
+    present = set(map(_fold, counts))
+    shown = ", ".join(f"{_cut(value)!r} ({n})" for value, n in counts.most_common(SHOWN_VALUES))
+    more = len(counts) - SHOWN_VALUES
+    listed = shown + (f", and {more} more" if more > 0 else "")
+    absent = [
+        f"{option} {value!r} is the label {column} of no row: the labels there are {listed}"
+        for option, named in (("--positive", positive), ("--negative", negative))
+        for value in named
+        if counts and _fold(value) not in present
+    ]
+    both = sorted(set(map(_fold, positive)) & set(map(_fold, negative)))
+    return [
+        (path, fault)
+        for fault in (*absent, *(f"the label {value!r} is named with --positive and with --negative" for value in both))
+    ]
+
+
+def _cluster_role(
+    read: Sequence[LabelRow], found: Mapping[str, str], *, is_named: bool
+) -> tuple[str | None, list[Fault]]:
+    """(the role whose text is the cluster, faults): a cluster, else the question, else none.
 
     A column that is empty throughout is passed over, unless it was named.
     """
-    candidates = [found.pop(role, None) if role == "cluster" else found.get(role) for role in ("cluster", "question")]
-    for column in filter(None, candidates):
-        empty = [where for where, row in rows if not _text(row.get(column))]
-        if empty and (named or len(empty) < len(rows)):
-            return [
-                f"{empty[0]}: no cluster (column {column!r}) here and in {len(empty) - 1} of {len(rows)} rows besides: "
-                "fill it in, or name another column with --column cluster=COLUMN"
-            ]
-        if not empty:
-            found["cluster"] = column
-            return []
-    return []
-
-
-def _labelled(row: Mapping[str, Any], found: Mapping[str, str], label: bool, number: int) -> LabelledReply:
-    def cell(role: str) -> str:
-        return _text(row.get(found[role])) if role in found else ""
-
-    identifier = cell("id") or f"row-{number}"
-    request = JudgeRequest(identifier, cell("question"), cell("reply"), cell("fact") or None)
-    return LabelledReply(request, label, cell("cluster") or identifier)
-
-
-@dataclass(frozen=True)
-class _Meaning:
-    """Which values of the label mean yes and which no: those that were named, as they were written."""
-
-    positive: tuple[str, ...]
-    negative: tuple[str, ...]
-
-    def of(self, value: str) -> bool | None:
-        """What a value means; None where it is neither yes nor no."""
-        folded = _fold(value)
-        if not folded:
-            return None
-        if folded in map(_fold, self.positive):
-            return True
-        if folded in map(_fold, self.negative):
-            return False
-        if self.positive:
-            return None if self.negative else False
-        if folded in YES:
-            return True
-        return False if folded in NO and not self.negative else None
-
-    def faults(self, there: Mapping[str, int], column: str) -> list[str]:
-        """What is wrong with the values that were named, where `there` counts those of the file."""
-        shown = ", ".join(f"{_cut(value)!r} ({n})" for value, n in Counter(there).most_common(SHOWN_VALUES))
-        more = len(there) - SHOWN_VALUES
-        folded = set(map(_fold, there))
-        absent = [
-            f"{option} {value!r} is the label (column {column!r}) of no row: the labels there are {shown}"
-            + (f", and {more} more" if more > 0 else "")
-            for option, named in (("--positive", self.positive), ("--negative", self.negative))
-            for value in named
-            if there and _fold(value) not in folded
-        ]
-        both = sorted(set(map(_fold, self.positive)) & set(map(_fold, self.negative)))
-        return [*absent, *(f"the label {value!r} is named with --positive and with --negative" for value in both)]
-
-    def fault(self, value: str, column: str) -> str:
-        """What is wrong with a value that means neither."""
-        if not value:
-            return f"the label (column {column!r}) is empty: label the reply, or leave the row out"
-        known = (*(self.positive or YES), *(self.negative or NO))
-        return (
-            f"the label {_cut(value)!r} (column {column!r}) is none of {', '.join(known)}: say what it means with "
-            "--positive and --negative"
-        )
+    for role in ("cluster", "question"):
+        empty = [where for where, row in read if not row.get(role)]
+        if role in found and not empty:
+            return role, []
+        if role in found and (is_named or len(empty) < len(read)):
+            remedy = "fill it in, or name another column with --column cluster=COLUMN"
+            return None, [(where, f"no cluster (column {found[role]!r}): {remedy}") for where in empty]
+    return None, []
 
 
 def _fold(value: str) -> str:

@@ -66,21 +66,14 @@ class Prices:
 
 @dataclass(frozen=True)
 class CostEstimate:
-    """What judging would take, before any call.
-
-    Attributes:
-        n_cached: replies that an earlier run has judged.
-        n_empty: replies without text, which are not asked about.
-        calls: where every first answer can be read; `max_calls` where every answer needs every retry.
-        input_tokens: estimated from the bytes of the prompts.
-    """
+    """What judging would take, before any call."""
 
     n_replies: int
-    n_cached: int
-    n_empty: int
-    calls: int
-    max_calls: int
-    input_tokens: int
+    n_cached: int  # judged by an earlier run
+    n_empty: int  # without text: not asked about
+    calls: int  # where every first answer can be read
+    max_calls: int  # where every answer needs every retry
+    input_tokens: int  # estimated from the bytes of the prompts
     max_output_tokens: int
 
     def describe(self, prices: Prices | None = None) -> str:
@@ -165,14 +158,14 @@ class LLMJudge:
             hint=f"Check the account, the key, the model and its arguments, and run the same again.{kept}",
             give_up_after=config.give_up_after,
         )
-        asked_by = ("temperature", "max_completion_tokens", "seed", "retries")
+        sampling = ("temperature", "max_completion_tokens", "seed", "retries")
         self.identity = JudgeIdentity(
             name=rubric.name,
             model=self.client.name,
             rubric=rubric.hash,
             label=rubric.label,
             threshold=rubric.threshold if config.threshold is None else config.threshold,
-            settings={**{field: getattr(config, field) for field in asked_by}, **(address or {})},
+            settings={**{field: getattr(config, field) for field in sampling}, **(address or {})},
         )
 
     @property
@@ -184,12 +177,11 @@ class LLMJudge:
         """What judging these would take; nothing is asked."""
         check_needs(self, requests)
         new = self._new(requests)
-        n_empty = sum(not request.reply.strip() for request in requests)
         sizes = [len(self.rubric.prompt(one, "0" * 16).encode("utf-8", "surrogatepass")) for one in new]
         return CostEstimate(
             n_replies=len(requests),
             n_cached=sum(self.cache.get(self.identity, one) is not None for one in requests),
-            n_empty=n_empty,
+            n_empty=sum(not one.reply.strip() for one in requests),
             calls=len(new),
             max_calls=len(new) * (1 + self.config.retries),
             input_tokens=sum(round(size / BYTES_A_TOKEN) for size in sizes),
@@ -206,13 +198,11 @@ class LLMJudge:
         """
         check_needs(self, requests)
         new, progress = self._new(requests), progress or NullProgress()
-        found: dict[str, JudgeResult] = {}
-        if new:
-            progress.stage(f"judge {self.rubric.name}", len(new))
-            results = run_all([partial(self._judge, request, progress) for request in new])
-            if len(new) == len({one.hash for one in requests if one.reply.strip()}):
-                self.client.check_answered()  # no result of this judge was there before: it may never have worked
-            found = {request.hash: result for request, result in zip(new, results, strict=True)}
+        progress.stage(f"judge {self.rubric.name}", len(new))
+        results = run_all([partial(self._judge, request, progress) for request in new]) if new else []
+        if len(new) == len({one.hash for one in requests if one.reply.strip()}):
+            self.client.check_answered()  # no result of this judge was there before: it may never have worked
+        found = {request.hash: result for request, result in zip(new, results, strict=True)}
         return [self._result(request, found) for request in requests]
 
     def _new(self, requests: Sequence[JudgeRequest]) -> list[JudgeRequest]:

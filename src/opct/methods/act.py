@@ -14,12 +14,15 @@ a sum only scales the loss, which AdamW does not see but for its epsilon.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
 from opct.config.schema import TrainConfig
+from opct.data.pairs import ContrastivePair
 from opct.data.render import RenderedPair
 from opct.errors import DataError
 from opct.methods.base import Method
@@ -32,11 +35,30 @@ from opct.models.policy import Policy
 from opct.models.vllm.engine import Sampler
 
 
-class ACT(Method):
+@dataclass(frozen=True)
+class ActivationPair(Rollout):
+    """The prompts of a pair up to their common end, which stands in the place of a completion: nothing is sampled."""
+
+    @property
+    def answers(self) -> list[Completion]:
+        """None: the end belongs to the prompts."""
+        return []
+
+    @classmethod
+    def from_row(
+        cls, row: Mapping[str, Any], pair: ContrastivePair, prompt_ids: list[int], teacher_ids: list[int]
+    ) -> Self:
+        """Of the whole prompts, which are cut before their end again."""
+        n = len(row["token_ids"])
+        return super().from_row(row, pair, prompt_ids[:-n], teacher_ids[:-n])
+
+
+class ACT(Method[ActivationPair]):
     """Trains on the activations of prompts, without any answer."""
 
     offline = True
     answers_per_pair = answers_per_identity_pair = 0
+    rollout_type = ActivationPair
     unused_settings = (
         *("estimator", "divergence", "kl_coef", "kl_discount_factor", "ppo_clip"),
         *("mask_truncated", "mask_thinking", "dpo_beta"),
@@ -52,9 +74,22 @@ class ACT(Method):
         on_done: Callable[[int], None],
         *,
         sampler: Sampler | None = None,
-    ) -> list[Rollout]:
-        """The prompts, with what they end in alike in the place of a completion."""
-        return shared_ends(teacher, pairs, config, on_done, sampler=sampler)
+    ) -> list[ActivationPair]:
+        """The prompts, cut where their common end begins; turns with content null are answered first.
+
+        Raises:
+            DataError: prompts have no end in common.
+        """
+        filled = answer_open_turns(teacher, sampler or teacher, pairs, config, "offline")
+        ends = [end_in_common(rendered) for rendered in filled]
+        if other := [rendered.pair.id for rendered, n in zip(filled, ends, strict=True) if n == 0]:
+            raise DataError(
+                f"{len(other)} pair(s) end in another token in prompt than in teacher_prompt, as the chat template "
+                "writes them, so method: act has nothing to compare: leave them out, or use another method. First "
+                "ones:",
+                tuple(other[:10]),
+            )
+        return [_rollout(rendered, n) for rendered, n in zip(filled, ends, strict=True)]
 
     @classmethod
     def describe_loss(cls, config: TrainConfig) -> str:
@@ -62,7 +97,7 @@ class ACT(Method):
         return "distance of activations"
 
     def loss(
-        self, rollouts: Sequence[Rollout], weights: Sequence[Tensor], prefixes: Prefixes = NOT_SHARED
+        self, rollouts: Sequence[ActivationPair], weights: Sequence[Tensor], prefixes: Prefixes = NOT_SHARED
     ) -> MicroLoss:
         """The squared distance of the states at the shared ends."""
         ends, theirs = [len(r.ids) for r in rollouts], list[Tensor]()
@@ -88,34 +123,6 @@ class ACT(Method):
         return MicroLoss(loss, None, means=_means(rollouts, in_loss), by_axis=of_axes)
 
 
-def shared_ends(
-    teacher: Policy,
-    pairs: Sequence[RenderedPair],
-    config: TrainConfig,
-    on_done: Callable[[int], None],
-    *,
-    sampler: Sampler | None = None,
-) -> list[Rollout]:
-    """Each pair's prompts, split where their common end begins; turns with content null are answered first.
-
-    Args:
-        on_done: unused, for no completion is sampled.
-        sampler: who answers for the teacher; by default itself.
-
-    Raises:
-        DataError: prompts have no end in common.
-    """
-    filled = answer_open_turns(teacher, sampler or teacher, pairs, config, "offline")
-    ends = [end_in_common(rendered) for rendered in filled]
-    if other := [rendered.pair.id for rendered, n in zip(filled, ends, strict=True) if n == 0]:
-        raise DataError(
-            f"{len(other)} pair(s) end in another token in prompt than in teacher_prompt, as the chat template writes "
-            "them, so method: act has nothing to compare: leave them out, or use another method. First ones:",
-            tuple(other[:10]),
-        )
-    return [_rollout(rendered, n) for rendered, n in zip(filled, ends, strict=True)]
-
-
 def end_in_common(rendered: RenderedPair) -> int:
     """How many of their last tokens both prompts have alike."""
     n = 0
@@ -126,10 +133,10 @@ def end_in_common(rendered: RenderedPair) -> int:
     return n
 
 
-def _rollout(rendered: RenderedPair, n: int) -> Rollout:
+def _rollout(rendered: RenderedPair, n: int) -> ActivationPair:
     prompt, teacher = rendered.prompt_ids or [], rendered.teacher_ids
     end = Completion("", tuple(prompt[-n:]), "given", (), len(teacher) - n, 0)
-    return Rollout(rendered.pair, 0, prompt[:-n], teacher[:-n], end, (True,) * n)
+    return ActivationPair(rendered.pair, 0, prompt[:-n], teacher[:-n], end, (True,) * n)
 
 
 def _means(rollouts: Sequence[Rollout], distance: Sequence[Sequence[float]]) -> dict[str, list[float]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from torch import Tensor
 
@@ -17,9 +17,11 @@ from opct.models.policy import Policy
 from opct.models.teacher import Teacher
 from opct.models.vllm.engine import Sampler
 
+R = TypeVar("R", bound=Rollout)
 
-class Method(ABC):
-    """One algorithm.
+
+class Method(ABC, Generic[R]):
+    """One algorithm, which trains on rollouts of type R.
 
     Attributes:
         offline: it trains on answers that are made once, before the first step (see `answer`).
@@ -28,6 +30,8 @@ class Method(ABC):
         unused_because: why, for the message.
         scored_by_engine: the engine that samples may be its teacher (`teacher.engine: rollout`).
         trained_by: the command that trains it, where `opct train` cannot.
+        rollout_type: R, to read offline rollouts with.
+        reduction: how the tokens of a step are weighted (`losses.token_weights`).
         kl_name: what `MicroLoss.kl` is called in the metrics: `kl` where it is the reverse KL(policy || teacher), else
             the name of the divergence; None where the method has none.
         divergence_metric: the metric whose growth stops a run (`stop.divergence_factor`).
@@ -40,21 +44,21 @@ class Method(ABC):
     unused_because: ClassVar[str] = "it is for method: dpo"
     scored_by_engine: ClassVar[bool] = False
     trained_by: ClassVar[str | None] = None
+    rollout_type: ClassVar[type[Rollout]] = Rollout
 
     def __init__(self, policy: Policy, teacher: Teacher, config: TrainConfig, source: Any = None):
         """`source`: the offline answers, or who samples for the policy."""
         self.policy, self.teacher, self.config, self.source = policy, teacher, config, source
+        self.reduction: str = config.loss.reduction
         self.kl_name: str | None = None
         self.divergence_metric = "train/loss"
 
-    def collect(self, pairs: Sequence[RenderedPair], step: int) -> list[Rollout]:
+    def collect(self, pairs: Sequence[RenderedPair], step: int) -> list[R]:
         """What a step trains on; of an offline method its answers to these pairs."""
         return self.source.of(pairs)
 
     @abstractmethod
-    def loss(
-        self, rollouts: Sequence[Rollout], weights: Sequence[Tensor], prefixes: Prefixes = NOT_SHARED
-    ) -> MicroLoss:
+    def loss(self, rollouts: Sequence[R], weights: Sequence[Tensor], prefixes: Prefixes = NOT_SHARED) -> MicroLoss:
         """The share of a micro-batch in the step's loss."""
 
     @classmethod
@@ -66,7 +70,7 @@ class Method(ABC):
         on_done: Callable[[int], None],
         *,
         sampler: Sampler | None = None,
-    ) -> list[Rollout]:
+    ) -> Sequence[Rollout]:
         """Of an offline method: its rollouts of some pairs, as many of each; `sampler` answers for the teacher."""
         return teacher_rollouts(teacher, pairs, config, on_done, sampler=sampler)
 

@@ -14,42 +14,107 @@ sums over the tokens in the loss, stop token included. What is particular here:
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
 from opct import losses
 from opct.config.schema import TrainConfig
+from opct.data.pairs import ContrastivePair
 from opct.data.render import RenderedPair
 from opct.methods.base import Method
 from opct.methods.consistency import MicroLoss
-from opct.methods.rollouts import Rollout, by_axis, completion_mask, sampling, seeds_of, teacher_rollouts
+from opct.methods.offline import OfflineAnswers
+from opct.methods.rollouts import (
+    Rollout,
+    by_axis,
+    completion_from,
+    completion_mask,
+    completion_row,
+    sampling,
+    seeds_of,
+    teacher_rollouts,
+)
 from opct.models.chunked_loss import one_pass
 from opct.models.inference.prefix_sharing import NOT_SHARED, Prefixes
 from opct.models.inference.sampler import Completion
 from opct.models.policy import Policy
 from opct.models.scoring import Scores, tokenwise
+from opct.models.teacher import Teacher
 from opct.models.vllm.engine import Sampler
 
 
-class DPO(Method):
+@dataclass(frozen=True)
+class Preference(Rollout):
+    """A completion, and the answer that it is preferred to.
+
+    Attributes:
+        rejected_mask: True for each token of `rejected` that is in the loss.
+    """
+
+    rejected: Completion = field(kw_only=True)
+    rejected_mask: tuple[bool, ...] = field(kw_only=True)
+
+    @property
+    def answers(self) -> list[Completion]:
+        """Both."""
+        return [self.completion, self.rejected]
+
+    @property
+    def lengths(self) -> list[int]:
+        """Tokens of both."""
+        return [len(answer.token_ids) for answer in self.answers]
+
+    @property
+    def n_in_loss(self) -> int:
+        """Tokens of both."""
+        return sum(self.mask) + sum(self.rejected_mask)
+
+    def columns(self, policy: Policy, *, logprobs: bool) -> dict[str, Any]:
+        """The rejected answer."""
+        row = completion_row(self.rejected, policy, logprobs=logprobs)
+        return {"rejected": row | {"in_loss": list(self.rejected_mask), "seed": self.rejected.seed}}
+
+    @classmethod
+    def from_row(
+        cls, row: Mapping[str, Any], pair: ContrastivePair, prompt_ids: list[int], teacher_ids: list[int]
+    ) -> Self:
+        """With the rejected answer."""
+        chosen, rejected = Rollout.from_row(row, pair, prompt_ids, teacher_ids), row["rejected"]
+        answer = completion_from(rejected, len(prompt_ids))
+        return cls(**vars(chosen), rejected=answer, rejected_mask=tuple(rejected["in_loss"]))
+
+    def dummy(self) -> Self:
+        """Two such answers."""
+        found = super().dummy()
+        return dataclasses.replace(found, rejected=found.completion, rejected_mask=found.mask)
+
+
+class DPO(Method[Preference]):
     """Trains on preferences between the base's answers."""
 
     offline = True
     answers_per_pair = 2
+    rollout_type = Preference
     unused_settings = ("estimator", "divergence", "kl_coef", "kl_discount_factor", "ppo_clip", "reduction")
     unused_because = "its loss is no divergence, and its mean is over pairs of answers"
 
-    def collect(self, pairs: Sequence[RenderedPair], step: int) -> list[Rollout]:
+    def __init__(self, policy: Policy, teacher: Teacher, config: TrainConfig, source: OfflineAnswers):
+        super().__init__(policy, teacher, config, source)
+        self.reduction = "sequence_mean"  # the weights of a rollout sum to that of its pair of answers
+
+    def collect(self, pairs: Sequence[RenderedPair], step: int) -> list[Preference]:
         """The offline preferences of a step; their reference sees `prompt`, as the policy does."""
         return [dataclasses.replace(r, teacher_ids=r.prompt_ids) for r in super().collect(pairs, step)]
 
     def loss(
-        self, rollouts: Sequence[Rollout], weights: Sequence[Tensor], prefixes: Prefixes = NOT_SHARED
+        self, rollouts: Sequence[Preference], weights: Sequence[Tensor], prefixes: Prefixes = NOT_SHARED
     ) -> MicroLoss:
         """-log sigmoid of the rewards' difference; the sum of a rollout's weights is that of its pair of answers."""
-        y, z = [r.ids for r in rollouts], [list(_rejected(r).token_ids) for r in rollouts]
+        y, z = [r.ids for r in rollouts], [list(r.rejected.token_ids) for r in rollouts]
         with self.teacher() as teacher, teacher.inference():  # no gradient, no dropout
             reference = teacher.score([r.teacher_ids for r in rollouts] * 2, y + z, prefix=prefixes.teacher)
         student = self.policy.score([r.prompt_ids for r in rollouts] * 2, y + z, prefix=prefixes.policy)
@@ -79,9 +144,23 @@ class DPO(Method):
         on_done: Callable[[int], None],
         *,
         sampler: Sampler | None = None,
-    ) -> list[Rollout]:
-        """The base's answers to both prompts."""
-        return _preferences(teacher, pairs, config, on_done, sampler=sampler)
+    ) -> list[Preference]:
+        """The answers of `sft`, each beside one of the same base to `prompt` (itself on an identity pair)."""
+        chosen = teacher_rollouts(teacher, pairs, config, on_done, sampler=sampler)
+        first = [r for r in chosen if r.index == 0 and not r.pair.is_identity]
+        apart = [RenderedPair(r.pair, r.prompt_ids, r.teacher_ids) for r in first]
+        completions = (sampler or teacher).sample(
+            [r.prompt_ids for r in first],
+            seeds_of(config, "rejected", apart, config.rollout.num_generations),
+            sampling(config, teacher),
+            batch_tokens=config.rollout.batch_tokens,
+            on_done=on_done,
+        )
+        found = {r.pair.id: own for r, own in zip(first, completions, strict=True)}
+        return [
+            _preferred(teacher, r, found[r.pair.id][r.index] if r.pair.id in found else r.completion, config)
+            for r in chosen
+        ]
 
     @classmethod
     def setting_faults(cls, config: TrainConfig) -> Iterator[str]:
@@ -98,48 +177,12 @@ class DPO(Method):
         return f"dpo_beta {config.loss.dpo_beta}"
 
 
-def _preferences(
-    teacher: Policy,
-    pairs: Sequence[RenderedPair],
-    config: TrainConfig,
-    on_done: Callable[[int], None],
-    *,
-    sampler: Sampler | None = None,
-) -> list[Rollout]:
-    """The answers of `sft`, each beside an answer of the same base to `prompt` (or itself, where the prompts are one).
-
-    Args:
-        sampler: who answers for the teacher; by default itself.
-    """
-    chosen = teacher_rollouts(teacher, pairs, config, on_done, sampler=sampler)
-    n = config.rollout.num_generations
-    first = [r for r in chosen if r.index == 0 and not r.pair.is_identity]
-    apart = [RenderedPair(r.pair, r.prompt_ids, r.teacher_ids) for r in first]
-    completions = (sampler or teacher).sample(
-        [r.prompt_ids for r in first],
-        seeds_of(config, "rejected", apart, n),
-        sampling(config, teacher),
-        batch_tokens=config.rollout.batch_tokens,
-        on_done=on_done,
-    )
-    found = {r.pair.id: own for r, own in zip(first, completions, strict=True)}
-    return [
-        _preferred(teacher, r, found[r.pair.id][r.index] if r.pair.id in found else r.completion, config)
-        for r in chosen
-    ]
-
-
-def _preferred(teacher: Policy, rollout: Rollout, rejected: Completion, config: TrainConfig) -> Rollout:
+def _preferred(teacher: Policy, rollout: Rollout, rejected: Completion, config: TrainConfig) -> Preference:
     """The rollout with the answer that it is preferred to; out of the loss whole where one of them has no token in."""
     masks = rollout.mask, completion_mask(teacher.renderer, rollout.pair.prompt, rejected, config.loss)
     if not all(map(any, masks)):
         masks = (False,) * len(masks[0]), (False,) * len(masks[1])
-    return dataclasses.replace(rollout, mask=masks[0], rejected=rejected, rejected_mask=masks[1])
-
-
-def _rejected(rollout: Rollout) -> Completion:
-    assert rollout.rejected is not None
-    return rollout.rejected
+    return Preference(**(vars(rollout) | {"mask": masks[0]}), rejected=rejected, rejected_mask=masks[1])
 
 
 def _log_probs(scores: Scores) -> Tensor:

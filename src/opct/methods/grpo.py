@@ -21,6 +21,8 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -39,7 +41,28 @@ from opct.models.teacher import Teacher
 EPSILON = 1e-4  # of the standard deviation, as in TRL
 
 
-class GRPO(Method):
+@dataclass(frozen=True)
+class ScoredRollout(Rollout):
+    """A completion with what it earned.
+
+    Attributes:
+        reward: None where it could not be scored.
+        advantage: of the reward in its group.
+        is_rehearsed: it was sampled in an earlier step.
+    """
+
+    reward: float | None = None
+    advantage: float = 0.0
+    is_rehearsed: bool = False
+
+    def columns(self, policy: Policy, *, logprobs: bool) -> dict[str, Any]:
+        """The reward, if it has one."""
+        if self.reward is None:
+            return {}
+        return {"reward": self.reward, "advantage": round(self.advantage, 5), "rehearsed": self.is_rehearsed}
+
+
+class GRPO(Method[ScoredRollout]):
     """Trains on the policy's own samples, by their rewards.
 
     Args:
@@ -49,13 +72,14 @@ class GRPO(Method):
     unused_settings = ("estimator", "divergence", "kl_discount_factor", "dpo_beta", "mask_truncated", "mask_thinking")
     unused_because = "its loss is a policy gradient and the exact reverse KL, of every token that the attacker sampled"
     trained_by = "opct attack"
+    rollout_type = ScoredRollout
 
     def __init__(
         self,
         policy: Policy,
         teacher: Teacher,
         config: TrainConfig,
-        source: Callable[[Sequence[RenderedPair], int], list[Rollout]],
+        source: Callable[[Sequence[RenderedPair], int], list[ScoredRollout]],
     ):
         super().__init__(policy, teacher, config, source)
         self.kl_name, self.divergence_metric = "kl", "train/kl"
@@ -65,12 +89,12 @@ class GRPO(Method):
         """Samples that are not the policy's own; a temperature is corrected for."""
         yield from on_policy_faults(config, is_corrected=True)
 
-    def collect(self, pairs: Sequence[RenderedPair], step: int) -> list[Rollout]:
+    def collect(self, pairs: Sequence[RenderedPair], step: int) -> list[ScoredRollout]:
         """The policy's completions for the prompts of a step, with their rewards."""
         return self.source(pairs, step)
 
     def loss(
-        self, rollouts: Sequence[Rollout], weights: Sequence[Tensor], prefixes: Prefixes = NOT_SHARED
+        self, rollouts: Sequence[ScoredRollout], weights: Sequence[Tensor], prefixes: Prefixes = NOT_SHARED
     ) -> MicroLoss:
         """The clipped policy gradient, and the KL to the base."""
         y = [r.ids for r in rollouts]
@@ -89,7 +113,7 @@ class GRPO(Method):
         )
 
 
-def _clipped(rollouts: Sequence[Rollout], config: TrainConfig) -> PerTokenLoss:
+def _clipped(rollouts: Sequence[ScoredRollout], config: TrainConfig) -> PerTokenLoss:
     sampled = torch.tensor([x for r in rollouts for x in r.completion.logprobs], dtype=torch.float64)
     advantages = torch.tensor([r.advantage for r in rollouts for _ in r.ids], dtype=torch.float64)
 

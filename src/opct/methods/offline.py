@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import time
 from collections import defaultdict
@@ -10,7 +11,6 @@ from typing import Any
 
 from opct import distributed
 from opct.config.schema import TrainConfig
-from opct.data.pairs import ContrastivePair
 from opct.data.render import RenderedPair
 from opct.errors import RunError
 from opct.methods.base import Method
@@ -82,13 +82,14 @@ def offline_answers(
                 return group_by_prompt(method.answer(model, own, config, on_done, sampler=counting), len(own))
 
         rollouts = distributed.map_across_ranks(missing, [cost(rendered, config) for rendered in missing], answer)
-        made = [_row(r, policy) for own in rollouts for r in own]
+        made = [rollout_row(r, policy, 0, None, logprobs=True) for own in rollouts for r in own]
         distributed.main_only(write_jsonl, run.offline_path, [*rows, *made])
         seconds, sampled = time.perf_counter() - started, sum(distributed.all_gather_object(tokens[0]))
         distributed.main_only(_add_cost, run, len(rows), len(made), seconds, sampled)
         rows += made
     by_id = {rendered.pair.id: rendered for rendered in pairs}
-    return OfflineAnswers([_rollout(row, by_id[row["pair_id"]], policy) for row in rows if row["pair_id"] in by_id])
+    own = [row for row in rows if row["pair_id"] in by_id]
+    return OfflineAnswers([_rollout(method, row, by_id[row["pair_id"]], policy) for row in own])
 
 
 class _Counting:
@@ -143,47 +144,13 @@ def answers_to(rendered: RenderedPair, method: type[Method], config: TrainConfig
     return each * config.rollout.num_generations
 
 
-def _row(rollout: Rollout, policy: Policy) -> dict:
-    row = rollout_row(rollout, policy, 0, None) | {"logprobs": rollout.completion.logprobs}
-    if rollout.rejected is not None:
-        row["rejected"]["logprobs"] = rollout.rejected.logprobs
-    return row
-
-
 def _kept(run: RunDir) -> list[dict]:
     return read_jsonl(run.offline_path) if run.offline_path.exists() else []
 
 
-def _rollout(row: dict, rendered: RenderedPair, policy: Policy) -> Rollout:
-    pair, prompt_ids, teacher_ids = rendered.pair, rendered.prompt_ids, rendered.teacher_ids
+def _rollout(method: type[Method], row: dict[str, Any], rendered: RenderedPair, policy: Policy) -> Rollout:
+    pair, prompt_ids = rendered.pair, rendered.prompt_ids
     if prompt_ids is None:  # turns that the policy answered are in the row
-        pair = ContrastivePair(pair.id, pair.axis, pair.family, tuple(row["prompt"]), pair.teacher_prompt, pair.meta)
+        pair = dataclasses.replace(pair, prompt=tuple(row["prompt"]))
         prompt_ids = policy.renderer.render(pair.prompt)
-    if row["stop_reason"] == "given":  # the end of both prompts
-        n = len(row["token_ids"])
-        prompt_ids, teacher_ids = prompt_ids[:-n], teacher_ids[:-n]
-    rejected, mask = None, ()
-    if "rejected" in row:
-        rejected, mask = _completion(row["rejected"], len(prompt_ids)), tuple(row["rejected"]["in_loss"])
-    completion = _completion(row, len(teacher_ids))
-    return Rollout(
-        pair,
-        row["sample"],
-        prompt_ids,
-        teacher_ids,
-        completion,
-        tuple(row["in_loss"]),
-        rejected=rejected,
-        rejected_mask=mask,
-    )
-
-
-def _completion(row: dict, prompt_tokens: int) -> Completion:
-    return Completion(
-        row["completion"],
-        tuple(row["token_ids"]),
-        row["stop_reason"],
-        tuple(row["logprobs"]),
-        prompt_tokens,
-        row["seed"],
-    )
+    return method.rollout_type.from_row(row, pair, prompt_ids, rendered.teacher_ids)

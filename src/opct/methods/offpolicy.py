@@ -24,7 +24,7 @@ from opct.models.policy import Policy
 from opct.models.teacher import Teacher
 
 
-class OffPolicy(Method):
+class OffPolicy(Method[Rollout]):
     """Trains on the teacher's samples with the divergence of OPCT."""
 
     offline = True

@@ -27,7 +27,7 @@ from opct.models.teacher import Teacher
 from opct.models.vllm.engine import Engine
 
 
-class OPCT(Method):
+class OPCT(Method[Rollout]):
     """Trains on the policy's own samples."""
 
     scored_by_engine = True

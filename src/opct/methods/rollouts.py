@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -30,9 +30,6 @@ class Rollout:
         teacher_ids: what the teacher scores the completion after.
         mask: True for each completion token that is in the loss.
         teacher_logprobs: of each completion token after `teacher_ids` (nats), where an engine scored it.
-        rejected: `dpo`: the answer that the completion is preferred to.
-        reward, advantage: `grpo`: what the completion earned (None where nobody could say), and against its group.
-        is_rehearsed: `grpo`: it was sampled in an earlier step.
     """
 
     pair: ContrastivePair
@@ -42,26 +39,6 @@ class Rollout:
     completion: Completion
     mask: tuple[bool, ...]
     teacher_logprobs: tuple[float, ...] | None = None
-    rejected: Completion | None = None
-    rejected_mask: tuple[bool, ...] = ()
-    reward: float | None = None
-    advantage: float = 0.0
-    is_rehearsed: bool = False
-
-    @property
-    def given(self) -> bool:
-        """True where the tokens in the loss are the end of both prompts, and nobody sampled them (`act`)."""
-        return self.completion.stop_reason == "given"
-
-    @property
-    def lengths(self) -> list[int]:
-        """Tokens of what stands after the prompt: one number, or two where an answer is preferred to another."""
-        return [len(c.token_ids) for c in (self.completion, self.rejected) if c is not None]
-
-    @property
-    def answers(self) -> list[Completion]:
-        """What was sampled."""
-        return [c for c in (self.completion, self.rejected) if c is not None and c.stop_reason != "given"]
 
     @property
     def ids(self) -> list[int]:
@@ -69,12 +46,38 @@ class Rollout:
         return list(self.completion.token_ids)
 
     @property
-    def truncated(self) -> bool:
-        """True when no stop token came within the limit."""
-        return self.completion.stop_reason == "length"
+    def answers(self) -> list[Completion]:
+        """The completions that were sampled."""
+        return [self.completion]
 
+    @property
+    def lengths(self) -> list[int]:
+        """Tokens of each completion that is scored after the prompt."""
+        return [len(self.ids)]
 
-Answer = Callable[[list[list[int]], list[list[int]]], list[list[Completion]]]
+    @property
+    def n_in_loss(self) -> int:
+        """Tokens in the loss."""
+        return sum(self.mask)
+
+    def columns(self, policy: Policy, *, logprobs: bool) -> dict[str, Any]:
+        """What this type adds to a row on disk."""
+        return {}
+
+    @classmethod
+    def from_row(
+        cls, row: Mapping[str, Any], pair: ContrastivePair, prompt_ids: list[int], teacher_ids: list[int]
+    ) -> Self:
+        """The rollout of a row with log-probs, of the whole prompts."""
+        completion = completion_from(row, len(teacher_ids))
+        return cls(pair, row["sample"], prompt_ids, teacher_ids, completion, tuple(row["in_loss"]))
+
+    def dummy(self) -> Self:
+        """A rollout of this type of two tokens after one, none of them in the loss."""
+        completion = dataclasses.replace(self.completion, token_ids=(0, 0), logprobs=(0.0, 0.0))
+        return dataclasses.replace(
+            self, prompt_ids=[0], teacher_ids=[0], completion=completion, mask=(False, False), teacher_logprobs=None
+        )
 
 
 def policy_rollouts(
@@ -255,21 +258,17 @@ def _filled(policy: Policy, rendered: RenderedPair, prompt: list[Message]) -> Re
 
 
 def step_weights(rollouts: Sequence[Rollout], reduction: str) -> list[Tensor]:
-    """The weight of each token in the loss of the whole step; one tensor of [tokens] a rollout.
-
-    Where answers are preferred to others, those of `sequence_mean`, whose sum is the weight of a pair of answers.
-    """
-    if any(r.rejected is not None for r in rollouts):
-        reduction = "sequence_mean"
+    """The weight of each token in the loss of the whole step; one tensor of [tokens] a rollout."""
     masks = torch.nn.utils.rnn.pad_sequence([torch.tensor(r.mask) for r in rollouts], batch_first=True)
     weights = losses.token_weights(masks, reduction)
     return [row[: len(r.mask)] for row, r in zip(weights, rollouts, strict=True)]
 
 
-def rollout_row(rollout: Rollout, policy: Policy, step: int, kl: Sequence[float] | None) -> dict[str, Any]:
+def rollout_row(
+    rollout: Rollout, policy: Policy, step: int, kl: Sequence[float] | None, *, logprobs: bool = False
+) -> dict[str, Any]:
     """A rollout as it is kept on disk; `kl` is in nats, one a token, null where the method computes none."""
-    completion, rejected = rollout.completion, rollout.rejected
-    row = {
+    return {
         "step": step,
         "pair_id": rollout.pair.id,
         "axis": rollout.pair.axis,
@@ -277,26 +276,28 @@ def rollout_row(rollout: Rollout, policy: Policy, step: int, kl: Sequence[float]
         "sample": rollout.index,
         "prompt": list(rollout.pair.prompt),
         "teacher_prompt": list(rollout.pair.teacher_prompt),
-        **_completion_row(completion, policy),
+        **completion_row(rollout.completion, policy, logprobs=logprobs),
         "kl": None if kl is None else [round(x, 5) for x in kl],
         "in_loss": list(rollout.mask),
-        "seed": completion.seed,
+        "seed": rollout.completion.seed,
+        **rollout.columns(policy, logprobs=logprobs),
     }
-    if rollout.reward is not None:
-        row |= {"reward": rollout.reward, "advantage": round(rollout.advantage, 5), "rehearsed": rollout.is_rehearsed}
-    if rejected is not None:
-        more = {"in_loss": list(rollout.rejected_mask), "seed": rejected.seed}
-        row["rejected"] = _completion_row(rejected, policy) | more
-    return row
 
 
-def _completion_row(completion: Completion, policy: Policy) -> dict[str, Any]:
-    return {
+def completion_row(completion: Completion, policy: Policy, *, logprobs: bool) -> dict[str, Any]:
+    row = {
         "completion": completion.text,
         "tokens": policy.renderer.pieces(completion.token_ids),
         "token_ids": list(completion.token_ids),
         "stop_reason": completion.stop_reason,
     }
+    return row | {"logprobs": completion.logprobs} if logprobs else row
+
+
+def completion_from(row: Mapping[str, Any], prompt_tokens: int) -> Completion:
+    """The completion of a row with log-probs."""
+    ids, logprobs = tuple(row["token_ids"]), tuple(row["logprobs"])
+    return Completion(row["completion"], ids, row["stop_reason"], logprobs, prompt_tokens, row["seed"])
 
 
 def kl_metrics(name: str, rollouts: Sequence[Rollout], token_kl: Sequence[Sequence[float] | None]) -> dict[str, float]:
@@ -328,7 +329,7 @@ def rollout_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
     tokens = sum(len(answer.token_ids) for answer in answers)
     metrics: dict[str, float] = {
         "train/completion_tokens": tokens,
-        "train/tokens_in_loss": sum(sum(r.mask) + sum(r.rejected_mask) for r in rollouts),
+        "train/tokens_in_loss": sum(r.n_in_loss for r in rollouts),
     }
     if answers:
         metrics["train/mean_completion_tokens"] = tokens / len(answers)

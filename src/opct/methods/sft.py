@@ -24,7 +24,7 @@ from opct.models.policy import Policy
 from opct.models.teacher import Teacher
 
 
-class SFT(Method):
+class SFT(Method[Rollout]):
     """Trains on the teacher's samples with cross-entropy."""
 
     offline = True

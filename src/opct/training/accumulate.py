@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable, Sequence
 
@@ -29,8 +28,6 @@ Observe = Callable[[Sequence[Rollout], MicroLoss], None]
 
 def accumulate(
     method: Method,
-    policy: Policy,
-    teacher: Teacher,
     rollouts: Sequence[Rollout],
     weights: Sequence[Tensor],
     budget: int,
@@ -54,30 +51,27 @@ def accumulate(
     shares = prompt_shares(rollouts, distributed.size())
     rows = shares[distributed.rank()]
     own, own_weights = [rollouts[i] for i in rows], [weights[i] for i in rows]
-    plan, models = plan_of(own, budget, share=share), [policy]
-    if policy.backbone.shards is not None:  # every forward is a collective: all ranks need as many
+    plan, models = plan_of(own, budget, share=share), [method.policy]
+    if method.policy.backbone.shards is not None:  # every forward is a collective: all ranks need as many
         plan = pad_plan_across_ranks(plan, own, share=share)
-        own, own_weights = [*own, dummy_rollout(rollouts[0])], [*own_weights, torch.zeros(2)]
-        with teacher() as reference:
+        own, own_weights = [*own, rollouts[0].dummy()], [*own_weights, torch.zeros(2)]
+        with method.teacher() as reference:
             models.append(reference)
     with for_gradients(*models):
-        found = _run(method, policy, teacher, own, own_weights, plan, share=share, observe=observe)
-    parts = distributed.all_gather_object((found[0], found[1][: len(rows)], found[2]))
+        loss, token_kl, fault = _backward(method, own, own_weights, plan, share=share, observe=observe)
+    parts = distributed.all_gather_object((loss, token_kl[: len(rows)], fault))
     for _, _, fault in parts:
         if fault is not None:
             raise NonFiniteError(fault)
-    distributed.sum_gradients(list(policy.trainable_parameters().values()))
-    token_kl: TokenKL = [None] * len(rollouts)
-    for places, (_, values, _) in zip(shares, parts, strict=True):
-        for i, value in zip(places, values, strict=True):
-            token_kl[i] = value
-    return sum(part[0] for part in parts), token_kl
+    distributed.sum_gradients(list(method.policy.trainable_parameters().values()))
+    of_rollout = {
+        i: kl for places, part in zip(shares, parts, strict=True) for i, kl in zip(places, part[1], strict=True)
+    }
+    return sum(part[0] for part in parts), [of_rollout[i] for i in range(len(rollouts))]
 
 
-def _run(
+def _backward(
     method: Method,
-    policy: Policy,
-    teacher: Teacher,
     rollouts: Sequence[Rollout],
     weights: Sequence[Tensor],
     plan: Plan,
@@ -90,7 +84,7 @@ def _run(
     token_kl: TokenKL = [None] * len(rollouts)
     for batches in plan:
         own = [rollouts[i] for rows in batches for i in rows]
-        prefixes = shared_prefixes(policy, teacher, own) if share else NOT_SHARED
+        prefixes = shared_prefixes(method, own) if share else NOT_SHARED
         for rows in batches:
             batch = [rollouts[i] for i in rows]
             micro = method.loss(batch, [weights[i] for i in rows], prefixes)
@@ -99,7 +93,7 @@ def _run(
             if not math.isfinite(loss):
                 ids = ", ".join(sorted({rollouts[i].pair.id for i in rows})[:5])
                 fault = fault or f"the loss is {loss} on the pairs {ids}"
-                if policy.backbone.shards is None:
+                if method.policy.backbone.shards is None:
                     return total, token_kl, fault
             micro.loss.backward()
             total += loss
@@ -130,15 +124,6 @@ def pad_plan_across_ranks(plan: Plan, own: Sequence[Rollout], *, share: bool) ->
             ]
         padded.append(batches)
     return padded
-
-
-def dummy_rollout(like: Rollout) -> Rollout:
-    """Two tokens after one, none of them in the loss; twice where answers are preferred to others."""
-    completion = dataclasses.replace(like.completion, token_ids=(0, 0), logprobs=(0.0, 0.0))
-    dummy = dataclasses.replace(like, prompt_ids=[0], teacher_ids=[0], completion=completion, mask=(False, False))
-    if like.rejected is None:
-        return dummy
-    return dataclasses.replace(dummy, rejected=completion, rejected_mask=(False, False))
 
 
 def plan_of(rollouts: Sequence[Rollout], budget: int, *, share: bool) -> Plan:
@@ -181,17 +166,17 @@ def slow_path_reasons(policy: Policy, teacher: Teacher, generations: int) -> lis
     return found if generations > 1 else []
 
 
-def shares_prompts(policy: Policy, teacher: Teacher, rollouts: Sequence[Rollout]) -> bool:
+def shares_prompts(method: Method, rollouts: Sequence[Rollout]) -> bool:
     """True where several completions have a prompt in common and nothing is in the way.
 
     What was given and not sampled is the end of a prompt, of which every token is looked at.
     """
     several = len({tuple(r.prompt_ids) for r in rollouts}) < sum(len(r.answers) for r in rollouts)
-    return several and no_sharing_reason(policy, teacher) is None
+    return several and no_sharing_reason(method.policy, method.teacher) is None
 
 
-def shared_prefixes(policy: Policy, teacher: Teacher, rollouts: Sequence[Rollout]) -> Prefixes:
+def shared_prefixes(method: Method, rollouts: Sequence[Rollout]) -> Prefixes:
     """The prompts of these rollouts, each to be computed once for all its completions."""
-    with teacher() as reference:
+    with method.teacher() as reference:
         teachers = reference.shared_prefix([r.teacher_ids for r in rollouts])
-    return Prefixes(policy.shared_prefix([r.prompt_ids for r in rollouts]), teachers)
+    return Prefixes(method.policy.shared_prefix([r.prompt_ids for r in rollouts]), teachers)

@@ -48,8 +48,7 @@ class Counters(BaseModel):
     step: Count = 0
     best_kl: float | None = None
     best_step: Count | None = None
-    reference_kl: float = 0.0
-    reference_loss: float = 0.0
+    reference: float = 0.0  # the KL or loss of the first steps, which a divergence is judged against
     steps_above: Count = 0
     metrics_rows: Count = 0  # in metrics.jsonl when the checkpoint was written
 

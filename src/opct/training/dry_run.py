@@ -204,11 +204,8 @@ def _probed(setup: TrainingSetup) -> Iterator[tuple[str, str]]:
         validated = policy_rollouts(setup.policy, pairs, config, "probe", n=1, sampler=setup.engine)
         answers = [answer for r in validated for answer in r.answers]
     rollout_s, started = time.perf_counter() - started, time.perf_counter()
-    weights, share = (
-        step_weights(rollouts, config.loss.reduction),
-        shares_prompts(setup.policy, setup.teacher, rollouts),
-    )
-    accumulate(method, setup.policy, setup.teacher, rollouts, weights, config.optim.micro_batch_tokens, share=share)
+    weights, share = step_weights(rollouts, method.reduction), shares_prompts(method, rollouts)
+    accumulate(method, rollouts, weights, config.optim.micro_batch_tokens, share=share)
     setup.policy.model.zero_grad(set_to_none=True)
     loss_s = time.perf_counter() - started
     if answers:

@@ -22,10 +22,8 @@ from opct.training.checkpoint import Counters
 # settings that may differ between a run and its resumption: they change when it ends and what it writes, not its steps
 FREE_SETTINGS = {"save_steps", "save_total_limit", "report_to", "output_dir", "stop", "vllm", "parallel"}
 FREE_INSIDE = {"rollout": {"max_mismatch_kl"}, "teacher": {"check_behaviors", "check_hazards", "check_tokens"}}
-LENGTH_SETTINGS = {
-    "max_steps",
-    "num_train_epochs",
-}  # free as well where the learning rate does not depend on the length
+# free as well where the learning rate does not depend on the length
+LENGTH_SETTINGS = {"max_steps", "num_train_epochs"}
 
 
 def latest_checkpoint(run: RunDir) -> Path | None:
@@ -187,10 +185,8 @@ def _setting_faults(run: RunDir, config: TrainConfig) -> list[str]:
     """Which settings differ from those of the run, where that makes it another run."""
     before = load_config(run.config_path).model_dump(exclude=FREE_INSIDE) if run.config_path.exists() else {}
     now = config.model_dump(exclude=FREE_INSIDE)
-    if (
-        method_class(config.method).trained_by is not None and before
-    ):  # a file of its attack's folder, which may move; its hash is compared
-        before["data"]["pairs"] = now["data"]["pairs"]
+    if before and method_class(config.method).trained_by is not None:
+        before["data"]["pairs"] = now["data"]["pairs"]  # a file of an attack, which may move; its hash is compared
     free = FREE_SETTINGS | (LENGTH_SETTINGS if config.may_go_on else set())
     return [
         f"the setting {key} changed ({_difference(before[key], now[key])})"

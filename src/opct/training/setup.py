@@ -1,9 +1,9 @@
-"""From settings to the objects of a run: the pairs first, then policy, teacher, engine and method."""
+"""From settings to the objects of a run: the pairs first, then policy, teacher and engine."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -16,8 +16,6 @@ from opct.data.hazards import builtin_facts
 from opct.data.pairs import ContrastivePair, Prompt
 from opct.data.render import Overlong, RenderedPair, Renderer, render_pairs
 from opct.errors import ConfigError, DataError, EngineError, ModelError
-from opct.methods.base import Method
-from opct.methods.offline import offline_answers
 from opct.methods.registry import check_settings, method_class
 from opct.methods.rollouts import sampling
 from opct.models.from_run import adapter_folder, read_adapter_config
@@ -28,7 +26,6 @@ from opct.models.policy import Policy, context_length
 from opct.models.teacher import Teacher, make_teacher
 from opct.models.vllm import local
 from opct.models.vllm.engine import Engine, check_engine
-from opct.runs.run_dir import RunDir
 
 
 @dataclass
@@ -108,7 +105,7 @@ class TrainingSetup:
     policy: Policy
     teacher: Teacher
     engine: Engine | None = None
-    engine_distance: float = field(default=0.0)
+    engine_distance: float = 0.0
 
     @property
     def models(self) -> list[Policy]:
@@ -365,16 +362,6 @@ def _refuse_other_lora(adapter: Path, lora: LoraSettings) -> None:
         )
 
 
-def make_method(setup: TrainingSetup, run: RunDir, on_done: Callable[[int], None] = lambda n: None) -> Method:
-    """The method that the config names; its offline answers are made (or read) here, before the first step."""
-    policy, teacher, config, engine = setup.policy, setup.teacher, setup.config, setup.engine
-    kind, source = method_class(config.method), None
-    if kind.offline:
-        base, pairs = None if engine is None else engine.base(), setup.data.visited()
-        source = offline_answers(kind, policy, teacher, pairs, config, run, on_done, sampler=base)
-    return kind(policy, teacher, config, source if kind.offline else engine)
-
-
 def _parallel_words(setup: TrainingSetup) -> str:
     if not distributed.launched():
         return ""
@@ -385,9 +372,7 @@ def _parallel_words(setup: TrainingSetup) -> str:
 
 
 def _data_words(data: TrainingData) -> str:
-    if (
-        method_class(data.config.method).trained_by is not None
-    ):  # of an attacker: a pair is what it reads about a behaviour
+    if method_class(data.config.method).trained_by is not None:  # an attacker: a pair is what it reads of a behaviour
         return f"practises on {len(data.pairs)} behaviours, {data.config.optim.prompts_per_step} a step"
     n = len({rendered.pair.family for rendered in data.pairs})
     return (

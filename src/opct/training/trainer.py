@@ -1,4 +1,4 @@
-"""Time: collect, micro-batch, step, log, save, resume, stop.
+"""The training loop: collect, gradient, update, log, save, resume, stop.
 
 Whatever is random in a step follows from (seed, step), so a checkpoint holds weights, optimizer and counters and
 nothing else, and a resumed run equals an uninterrupted one.
@@ -18,12 +18,12 @@ import torch
 
 from opct import distributed
 from opct.config.loader import dump_config
-from opct.config.schema import TrainConfig
+from opct.config.schema import OptimConfig, TrainConfig
 from opct.data.duplicates import trained_names, write_trained_texts
 from opct.data.render import RenderedPair
 from opct.errors import DivergenceError, NonFiniteError
 from opct.methods.base import Method
-from opct.methods.offline import answers_to, offline_cost
+from opct.methods.offline import answers_to, offline_answers, offline_cost
 from opct.methods.registry import method_class, refuse_attackers
 from opct.methods.rollouts import (
     Rollout,
@@ -43,7 +43,7 @@ from opct.runs.console import NullProgress, Progress, StopRequest
 from opct.runs.io import atomic_write, read_jsonl, write_jsonl
 from opct.runs.run_dir import RunDir
 from opct.runs.tracking import NullTracker, Tracker, check_trackers
-from opct.training.accumulate import accumulate, shares_prompts, slow_path_reasons
+from opct.training.accumulate import TokenKL, accumulate, shares_prompts, slow_path_reasons
 from opct.training.checkpoint import Counters, TrainingState, load_checkpoint, write_checkpoint
 from opct.training.resume import (
     latest_checkpoint,
@@ -52,12 +52,13 @@ from opct.training.resume import (
     refuse_lost_metrics,
     refuse_other_run,
 )
-from opct.training.setup import TrainingSetup, build_setup, describe, make_method
+from opct.training.setup import TrainingSetup, build_setup, describe
 from opct.training.validation import validate
 
 KL_FLOOR = 0.05  # nats a token: a divergence bound is never taken from less than this
 TEACHER_CHECK = "teacher_check"  # in the manifest
 FIRST_STEPS = 3  # the training KL of so many steps counts towards the divergence bound
+SHOWN = {"kl": "train/kl", "loss": "train/loss", "validation": "validation/kl"}  # beside the progress bar
 
 
 @dataclass
@@ -131,38 +132,49 @@ def _train(
     check_trackers(config.report_to)
     if made is None:
         refuse_attackers(config)
-    kind = method_class(config.method)
     opened = _open(config, resume, overwrite)
     with opened as run, StopRequest(launched=distributed.launched()) as stop, contextlib.ExitStack() as stack:
         progress.stage(f"load {config.model.name_or_path}")
-        recorded_dtype = _recorded_dtype(run) if resume else None
-        setup = stack.enter_context(contextlib.closing(build_setup(config, recorded_dtype=recorded_dtype)))
+        before = distributed.broadcast_object(run.read_manifest() if resume and distributed.is_main() else {})
+        setup = stack.enter_context(contextlib.closing(build_setup(config, recorded_dtype=before.get("dtype"))))
         if overwrite:
             distributed.main_only(run.clear)  # not before: what cannot begin replaces nothing
-        for line in (
-            *describe(setup),
-            *slow_path_reasons(setup.policy, setup.teacher, kind.answers_per_pair * config.rollout.num_generations),
-        ):
+        answers = method_class(config.method).answers_per_pair * config.rollout.num_generations
+        for line in (*describe(setup), *slow_path_reasons(setup.policy, setup.teacher, answers)):
             progress.log(line)
-        checked = _checked(run, setup, check, progress)
+        has_begun = "data" in before
+        checked = before.get(TEACHER_CHECK) if has_begun or check is None else check(setup, progress)
         torch.manual_seed(sample_seed(config.seed, "start"))
         state = _begin(run, setup, checked, resume=resume)
         if state.counters.step:
             progress.log(f"goes on after step {state.counters.step} of {setup.data.total_steps}")
         setup.publish(state.counters.step)
-        if (visited := setup.data.visited()) and any(answers_to(pair, kind, config) for pair in visited):
-            shares = distributed.balanced([cost(pair, config) for pair in visited], distributed.size())
-            name = "offline answers of this process" if distributed.launched() else "offline answers"
-            progress.stage(name, sum(answers_to(visited[i], kind, config) for i in shares[distributed.rank()]))
-
-        def answered(n: int) -> None:
-            progress.advance(n)
-            if stop.requested:  # there is no step to finish first, and nothing to save
-                raise KeyboardInterrupt
-
-        method = make_method(setup, run, answered) if made is None else made(setup, run)
+        method = _make_method(setup, run, progress, stop) if made is None else made(setup, run)
         with Tracker(run, config) if distributed.is_main() else NullTracker() as tracker:
             return _Loop(run, setup, method, tracker, state, progress, stop).run_steps()
+
+
+def _make_method(setup: TrainingSetup, run: RunDir, progress: Progress, stop: StopRequest) -> Method:
+    """The method that the config names; an offline one has its answers sampled (or read) here."""
+    policy, teacher, config, engine = setup.policy, setup.teacher, setup.config, setup.engine
+    kind = method_class(config.method)
+    if not kind.offline:
+        return kind(policy, teacher, config, engine)
+    pairs = setup.data.visited()
+    answers = [answers_to(pair, kind, config) for pair in pairs]
+    if any(answers):
+        shares = distributed.balanced([cost(pair, config) for pair in pairs], distributed.size())
+        name = "offline answers of this process" if distributed.launched() else "offline answers"
+        progress.stage(name, sum(answers[i] for i in shares[distributed.rank()]))
+
+    def answered(n: int) -> None:
+        progress.advance(n)
+        if stop.requested:  # there is no step to finish first, and nothing to save
+            raise KeyboardInterrupt
+
+    sampler = None if engine is None else engine.base()
+    source = offline_answers(kind, policy, teacher, pairs, config, run, answered, sampler=sampler)
+    return kind(policy, teacher, config, source)
 
 
 def _open(config: TrainConfig, resume: bool, overwrite: bool) -> contextlib.AbstractContextManager[RunDir]:
@@ -170,18 +182,6 @@ def _open(config: TrainConfig, resume: bool, overwrite: bool) -> contextlib.Abst
     if distributed.is_main():
         return RunDir.create(config.output_dir, resume=resume, overwrite=overwrite, keep_old=True)
     return contextlib.nullcontext(RunDir(config.output_dir))
-
-
-def _recorded_dtype(run: RunDir) -> str | None:
-    return distributed.broadcast_object(run.read_manifest().get("dtype") if distributed.is_main() else None)
-
-
-def _checked(run: RunDir, setup: TrainingSetup, check: CheckTeacher, progress: Progress) -> Found:
-    """What the check of the teacher found when the run began, which may be now."""
-    kept = distributed.broadcast_object(run.read_manifest() if distributed.is_main() else {})
-    if "data" in kept:  # it has begun before
-        return kept.get(TEACHER_CHECK)
-    return None if check is None else check(setup, progress)
 
 
 def _begin(run: RunDir, setup: TrainingSetup, checked: Found, *, resume: bool) -> TrainingState:
@@ -253,44 +253,52 @@ class _Loop:
         self.total, self.validation_steps = setup.data.total_steps, setup.data.validation_steps
 
     def run_steps(self) -> TrainResult:
-        """The loop."""
+        """Train until the last step or a signal, and save."""
+        counters, metrics = self.state.counters, dict[str, float]()
         self.progress.stage(f"train {self.config.method}", self.total)
-        self.progress.advance(self.state.counters.step)
-        first = self._offline_cost()
-        if self.state.counters.step == 0 and self._validates_at(0) and not self._stopping():
-            first |= self._validation(0)
-        if first:
-            self.tracker.log(self.state.counters.step, first)
-        metrics: dict[str, float] = {}
-        while self.state.counters.step < self.total and not self._stopping():
-            step = self.state.counters.step + 1
-            started = time.perf_counter()
-            torch.manual_seed(sample_seed(self.config.seed, "step", step, *_own_seed()))  # dropout
-            rollouts = self._collect(step)
-            rollout_s = time.perf_counter() - started
-            metrics, token_kl = self._optimizer_step(rollouts, step)
-            self.setup.teacher.update()
-            self.setup.publish(step)
-            self.state.counters.step = step
-            metrics |= {
-                "time/rollout_s": rollout_s,
-                "time/step_s": time.perf_counter() - started,
-                "memory/peak_gb": max(distributed.all_gather_object(peak_memory_gb(self.policy.device))),
-            }
-            distributed.main_only(self._write_rollouts, rollouts, token_kl)
-            if self._validates_at(step):
-                metrics |= self._validation(step)
-            self.tracker.log(step, metrics)
-            self._stop_on_divergence(metrics, step)
+        self.progress.advance(counters.step)
+        self._log_beginning()
+        while counters.step < self.total and not self._stopping():
+            metrics = self._step(counters.step + 1)
+            self._stop_on_divergence(metrics, counters.step)
             self.progress.advance(1, **{name: f"{metrics[key]:.3f}" for name, key in SHOWN.items() if key in metrics})
-            if (step % self.config.save_steps == 0 or step == self.state.counters.best_step) and step < self.total:
+            is_due = counters.step % self.config.save_steps == 0 or counters.step == counters.best_step
+            if is_due and counters.step < self.total:
                 self._save()
         self._save()
-        status = "finished" if self.state.counters.step >= self.total else "interrupted"
+        status = "finished" if counters.step >= self.total else "interrupted"
         shown = {key: value for key, value in metrics.items() if key.startswith(("train/", "validation/"))}
-        return TrainResult(
-            self.run.path, status, self.state.counters.step, self.total, shown, self.state.counters.best_step
-        )
+        return TrainResult(self.run.path, status, counters.step, self.total, shown, counters.best_step)
+
+    def _log_beginning(self) -> None:
+        """The validation before the first step, and the cost of offline answers."""
+        step = self.state.counters.step
+        metrics = self._offline_cost()
+        if step == 0 and 0 in self.validation_steps and not self._stopping():
+            metrics |= self._validation(0)
+        if metrics:
+            self.tracker.log(step, metrics)
+
+    def _step(self, step: int) -> dict[str, float]:
+        """One update, its rollouts and metrics written."""
+        started = time.perf_counter()
+        torch.manual_seed(sample_seed(self.config.seed, "step", step, *_own_seed()))  # dropout
+        rollouts = self._collect(step)
+        rollout_s = time.perf_counter() - started
+        metrics, token_kl = self._update(rollouts, step)
+        self.setup.teacher.update()  # which may follow the policy
+        self.setup.publish(step)  # the next samples come from the new weights
+        self.state.counters.step = step
+        metrics |= {
+            "time/rollout_s": rollout_s,
+            "time/step_s": time.perf_counter() - started,
+            "memory/peak_gb": max(distributed.all_gather_object(peak_memory_gb(self.policy.device))),
+        }
+        distributed.main_only(self._write_rollouts, rollouts, token_kl)
+        if step in self.validation_steps:
+            metrics |= self._validation(step)
+        self.tracker.log(step, metrics)
+        return metrics
 
     def _offline_cost(self) -> dict[str, float]:
         """What offline answers took that the log does not have yet: of those that were made now, or before a kill."""
@@ -317,66 +325,45 @@ class _Loop:
         costs = [cost(pair, self.config) for pair in batch]
         return [rollout for own in distributed.map_across_ranks(batch, costs, collect) for rollout in own]
 
-    def _write_rollouts(self, rollouts: list[Rollout], token_kl: list[list[float] | None]) -> None:
+    def _write_rollouts(self, rollouts: list[Rollout], token_kl: TokenKL) -> None:
         step = self.state.counters.step
         rows = [rollout_row(r, self.policy, step, kl) for r, kl in zip(rollouts, token_kl, strict=True)]
         write_jsonl(self.run.rollouts_path(step), rows)
 
-    def _optimizer_step(self, rollouts: list[Rollout], step: int) -> tuple[dict[str, float], list[list[float] | None]]:
-        """Gradients of all micro-batches, one update; returns metrics and each rollout's per-token KL."""
-        weights = step_weights(rollouts, self.config.loss.reduction)
-        optimizer, parameters = self.state.optimizer, self.policy.trainable_parameters()
-        learning_rate = self._learning_rate(step)
+    def _update(self, rollouts: list[Rollout], step: int) -> tuple[dict[str, float], TokenKL]:
+        """The gradient of the method's loss on these rollouts, and one step of the optimizer; metrics and KL."""
+        optimizer, policy, method = self.state.optimizer, self.policy, self.method
+        rate = learning_rate(step, self.total, self.config.optim)
         for group in optimizer.param_groups:
-            group["lr"] = learning_rate
-        self.policy.model.train()
+            group["lr"] = rate
         optimizer.zero_grad(set_to_none=True)
-        observed = StepMetrics(self.method)
+        weights = step_weights(rollouts, method.reduction)
+        observed = StepMetrics(method)
+        policy.model.train()
         try:
-            total_loss, token_kl = accumulate(
-                self.method,
-                self.policy,
-                self.setup.teacher,
+            loss, token_kl = accumulate(
+                method,
                 rollouts,
                 weights,
                 self.config.optim.micro_batch_tokens,
-                share=shares_prompts(self.policy, self.setup.teacher, rollouts),
+                share=shares_prompts(method, rollouts),
                 observe=observed.observe,
             )
         except NonFiniteError as error:
             raise NonFiniteError(f"Step {step}: {error}. {self._advice()}") from error
-        self.policy.model.eval()
+        policy.model.eval()
         limit = self.config.optim.max_grad_norm
-        norm = distributed.clip(list(parameters.values()), math.inf if limit is None else limit)
+        norm = distributed.clip(list(policy.trainable_parameters().values()), math.inf if limit is None else limit)
         if not math.isfinite(norm):
             raise NonFiniteError(
-                f"Step {step}: the gradient's norm is {norm} at a finite loss of {total_loss:.4g}. {self._advice()}"
+                f"Step {step}: the gradient's norm is {norm} at a finite loss of {loss:.4g}. {self._advice()}"
             )
-        mismatch = observed.metrics()
-        refuse_mismatch(mismatch, self.config.rollout, step, dropout=has_dropout(self.policy))
+        of_method = observed.metrics()
+        refuse_mismatch(of_method, self.config.rollout, step, dropout=has_dropout(policy))
         optimizer.step()
-        return self._metrics(rollouts, token_kl, total_loss, norm, learning_rate) | mismatch, token_kl
-
-    def _metrics(self, rollouts, token_kl, loss, norm, learning_rate) -> dict[str, float]:
-        return {
-            "train/loss": loss,
-            "train/grad_norm": norm,
-            "train/learning_rate": learning_rate,
-            **rollout_metrics(rollouts),
-            **kl_metrics(f"train/{self.method.kl_name}", rollouts, token_kl),
-        }
-
-    def _learning_rate(self, step: int) -> float:
-        """Warm-up from 0, then constant, linear or cosine decay to 0 after the last step."""
-        optim = self.config.optim
-        if step <= optim.warmup_steps:
-            return optim.learning_rate * step / (optim.warmup_steps + 1)
-        share = (step - 1 - optim.warmup_steps) / max(1, self.total - optim.warmup_steps)
-        factor = {"constant": 1.0, "linear": 1 - share, "cosine": 0.5 * (1 + math.cos(math.pi * share))}
-        return optim.learning_rate * factor[optim.lr_scheduler_type]
-
-    def _validates_at(self, step: int) -> bool:
-        return step in self.validation_steps
+        metrics = {"train/loss": loss, "train/grad_norm": norm, "train/learning_rate": rate}
+        kl = kl_metrics(f"train/{method.kl_name}", rollouts, token_kl)
+        return metrics | rollout_metrics(rollouts) | kl | of_method, token_kl
 
     def _validation(self, step: int) -> dict[str, float]:
         metrics, rows = validate(self.setup, step)
@@ -384,8 +371,8 @@ class _Loop:
         kl = metrics.get("validation/kl")
         if kl is not None and (self.state.counters.best_kl is None or kl < self.state.counters.best_kl):
             self.state.counters.best_kl, self.state.counters.best_step = kl, step
-        if step == 0 and self.method.kl_name == "kl":  # what is measured here is the reverse KL
-            self.state.counters.reference_kl = kl or 0.0
+        if step == 0 and self.method.divergence_metric == "train/kl":  # what is measured here is the reverse KL
+            self.state.counters.reference = kl or 0.0
         return metrics
 
     def _stop_on_divergence(self, metrics: dict[str, float], step: int) -> None:
@@ -394,10 +381,10 @@ class _Loop:
         if value is None:  # a step without pairs in the loss
             return
         by_loss = self.method.divergence_metric == "train/loss"
-        name, unit, reference = ("loss", "", "reference_loss") if by_loss else ("KL", " nats a token", "reference_kl")
+        name, unit = ("loss", "") if by_loss else ("KL", " nats a token")
         if step <= FIRST_STEPS:
-            setattr(state, reference, max(getattr(state, reference), value))
-        bound = stop.divergence_factor * max(getattr(state, reference), KL_FLOOR)
+            state.reference = max(state.reference, value)
+        bound = stop.divergence_factor * max(state.reference, KL_FLOOR)
         state.steps_above = state.steps_above + 1 if value > bound else 0
         if state.steps_above >= stop.divergence_patience:
             raise DivergenceError(
@@ -419,9 +406,15 @@ class _Loop:
         distributed.main_only(self.run.prune, self.config.save_total_limit, self.state.counters.best_step)
 
 
+def learning_rate(step: int, total: int, optim: OptimConfig) -> float:
+    """Warm-up from 0, then constant, linear or cosine decay to 0 after the last step."""
+    if step <= optim.warmup_steps:
+        return optim.learning_rate * step / (optim.warmup_steps + 1)
+    share = (step - 1 - optim.warmup_steps) / max(1, total - optim.warmup_steps)
+    factor = {"constant": 1.0, "linear": 1 - share, "cosine": 0.5 * (1 + math.cos(math.pi * share))}
+    return optim.learning_rate * factor[optim.lr_scheduler_type]
+
+
 def _own_seed() -> tuple[int, ...]:
     """What makes the dropout of this process another one than that of the main process."""
     return () if distributed.is_main() else (distributed.rank(),)
-
-
-SHOWN = {"kl": "train/kl", "loss": "train/loss", "validation": "validation/kl"}

@@ -43,8 +43,8 @@ from opct.data.duplicates import TrainedTexts, normalize, read_trained_texts
 from opct.data.pairs import write_pairs
 from opct.errors import ConfigError, DataError, EvaluationError, ModelError, RunError
 from opct.judges.protocol import Usage
-from opct.methods.grpo import EPSILON, GRPO, group_advantages
-from opct.methods.rollouts import Rollout, step_weights
+from opct.methods.grpo import EPSILON, GRPO, ScoredRollout, group_advantages
+from opct.methods.rollouts import step_weights
 from opct.models.from_run import load_policy
 from opct.models.inference.sampler import Completion
 from opct.reports.attacks import PUBLIC_TRAINING
@@ -92,7 +92,9 @@ def rollouts(policy, advantages, tokens=((5, 6, 7), (8, 9), (10, 11, 12))):
         [log_probs] = policy.log_probs([prompt], [list(ids)])
         completion = Completion("x", ids, "stop", tuple(log_probs.tolist()), 3, i)
         pair = attack_pair("t/0", "Steal a goose", ({"role": "user", "content": "x"},))
-        found.append(Rollout(pair, i, prompt, prompt, completion, (True,) * len(ids), reward=0.0, advantage=advantage))
+        found.append(
+            ScoredRollout(pair, i, prompt, prompt, completion, (True,) * len(ids), reward=0.0, advantage=advantage)
+        )
     return found
 
 
@@ -182,7 +184,7 @@ def text_of(rollout):
 def success(id_, text, reward=1.0, index=0, behavior="Steal a goose", **more):
     completion = Completion(text, (5, 6), "stop", (-1.0, -1.0), 3, 0)
     pair = attack_pair(id_, behavior, ({"role": "user", "content": "x"},))
-    return Rollout(pair, index, [3], [3], completion, (True, True), reward=reward, **more)
+    return ScoredRollout(pair, index, [3], [3], completion, (True, True), reward=reward, **more)
 
 
 def test_only_fresh_successes_are_kept_the_best_of_each_behaviour():

@@ -11,18 +11,13 @@ import typer
 
 from opct.cli.app import app, main
 from opct.errors import DownloadError, RunError
+from tests.unit.cli.running import run
 
 HEAVY = (  # not pydantic: typer itself imports it where it is installed
     *("torch", "transformers", "peft", "accelerate", "datasets", "inspect_ai", "plotly", "numpy", "scipy"),
     *("yaml", "jinja2", "sklearn"),
 )
 COMMANDS = ("quickstart", "train", "eval", "experiment", "report", "data", "chat", "env", "judge", "config")
-
-
-def exit_code(*arguments: str) -> int:
-    with pytest.raises(SystemExit) as caught:
-        main(arguments)
-    return caught.value.code or 0
 
 
 def fresh(program: str, *arguments: str, **keywords) -> subprocess.CompletedProcess:
@@ -36,7 +31,7 @@ def test_large_tensors_get_large_pages_unless_the_environment_says_otherwise(mon
     monkeypatch.delenv("THP_MEM_ALLOC_ENABLE", raising=False)
     if given is not None:
         monkeypatch.setenv("THP_MEM_ALLOC_ENABLE", given)
-    assert exit_code("--version") == 0
+    assert run("--version") == 0
     assert os.environ["THP_MEM_ALLOC_ENABLE"] == found
 
 
@@ -90,7 +85,7 @@ def test_help_is_whole_in_a_narrow_terminal(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     seen = 0
     for words, parts in shown_by(typer.main.get_command(app), []):
-        assert exit_code(*words, "--help") == 0
+        assert run(*words, "--help") == 0
         shown = capsys.readouterr().out
         assert [part for part in parts if part not in shown] == [], words
         assert max(map(len, shown.splitlines())) <= 80
@@ -99,21 +94,21 @@ def test_help_is_whole_in_a_narrow_terminal(capsys, monkeypatch):
 
 
 def test_the_help_of_an_attack_has_an_example_and_its_page(capsys):
-    assert exit_code("attack", "--help") == 0
+    assert run("attack", "--help") == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "opct attack RUN --attacker transfer" in shown
     assert "docs/attack.md" in shown
 
 
 def test_help_names_every_command(capsys):
-    assert exit_code("--help") == 0
+    assert run("--help") == 0
     shown = capsys.readouterr().out
     assert all(command in shown for command in COMMANDS)
     assert "--install-completion" in shown
 
 
 def test_version(capsys):
-    assert exit_code("--version") == 0
+    assert run("--version") == 0
     assert capsys.readouterr().out.startswith("opct ")
 
 
@@ -132,7 +127,7 @@ def test_a_completion_script():
     ],
 )
 def test_wrong_usage_exits_with_2(capsys, arguments, part):
-    assert exit_code(*arguments) == 2
+    assert run(*arguments) == 2
     assert part in capsys.readouterr().err
 
 
@@ -154,7 +149,7 @@ def test_an_error_of_the_package_is_one_line_and_exit_1(capsys, trainer, error):
     def train(config, **keywords):
         raise error
 
-    assert exit_code("train", trainer(train)) == 1
+    assert run("train", trainer(train)) == 1
     captured = capsys.readouterr()
     assert captured.err == "error: what, where, the remedy\n"
     assert captured.out == ""
@@ -173,7 +168,7 @@ def test_an_interrupt_exits_with_130(capsys, trainer):
     def train(config, **keywords):
         raise KeyboardInterrupt
 
-    assert exit_code("train", trainer(train)) == 130
+    assert run("train", trainer(train)) == 130
     assert capsys.readouterr().err == "interrupted\n"
 
 
@@ -182,7 +177,7 @@ def test_an_error_that_is_not_ours_is_one_line_and_its_traceback_is_kept(capsys,
         raise ZeroDivisionError("api_key=abc \x1b[2J")
 
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    assert exit_code("train", trainer(train)) == 70
+    assert run("train", trainer(train)) == 70
     said = capsys.readouterr().err
     assert said.startswith(r"error: ZeroDivisionError: api_key=*** \x1b[2J, while running `")
     assert said.count("\n") == 1
@@ -193,7 +188,7 @@ def test_an_error_that_is_not_ours_is_one_line_and_its_traceback_is_kept(capsys,
 
 
 def test_an_argument_of_bytes_is_refused(capsys):
-    assert exit_code("report", "a\udcff") == 1
+    assert run("report", "a\udcff") == 1
     assert capsys.readouterr().err == r"error: Argument 2 is not valid UTF-8 text: a\udcff" + "\n"
 
 
@@ -206,11 +201,11 @@ def test_python_dash_m():
 
 
 def test_config_schema_is_json(capsys):
-    assert exit_code("config", "schema") == 0
+    assert run("config", "schema") == 0
     assert "optim" in json.loads(capsys.readouterr().out)["properties"]
 
 
 def test_config_presets_names_them_all(capsys):
-    assert exit_code("config", "presets") == 0
+    assert run("config", "presets") == 0
     shown = capsys.readouterr().out
     assert all(name in shown for name in ("paper_released:", "paper_sycophancy_code:", "paper_sycophancy_quoted:"))

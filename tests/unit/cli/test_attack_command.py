@@ -5,13 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from opct.cli.app import main
-
-
-def run(*arguments: str) -> int:
-    with pytest.raises(SystemExit) as caught:
-        main(arguments)
-    return caught.value.code or 0
+from tests.unit.cli.running import run
 
 
 @pytest.fixture

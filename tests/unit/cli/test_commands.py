@@ -5,15 +5,9 @@ from types import SimpleNamespace
 import pytest
 
 from opct.api import EvalResult
-from opct.cli.app import main
 from opct.config.judge import JudgeConfig
 from opct.evals.config import EvalConfig
-
-
-def run(*arguments: str) -> int:
-    with pytest.raises(SystemExit) as caught:
-        main(arguments)
-    return caught.value.code or 0
+from tests.unit.cli.running import run
 
 
 class Recorder:

@@ -25,14 +25,14 @@ def test_embedded_facts(tmp_path, capsys):
     assert build("--out", out, "--families", "typos,plain", "--per-prompt", 2) == 0
     pairs = load_pairs(out)
     facts = builtin_facts("train")
-    assert len(pairs) == 2 * sum(len(fact.prompts) + len(fact.twins) for fact in facts)
+    assert len(pairs) == 2 * sum(len(fact.prompts) + len(fact.counterparts) for fact in facts)
     assert Counter(pair.family for pair in pairs) == {"typos": len(pairs) // 2, "plain": len(pairs) // 2}
     shown = capsys.readouterr().out
     assert f"builtin: {len(builtin_facts())} facts: {len(facts)} train" in shown
     assert f"{len(pairs)} pairs from the train facts" in shown
     assert build("--out", out) == 1
     assert "exists" in capsys.readouterr().err
-    assert build("--out", out, "--overwrite", "--n", 7, "--twins", "none") == 0
+    assert build("--out", out, "--overwrite", "--n", 7, "--counterparts", "none") == 0
     assert len(load_pairs(out)) == 7
     assert {pair.meta["kind"] for pair in load_pairs(out)} == {"hazard"}
 
@@ -56,11 +56,6 @@ def test_facts_that_the_embedded_evaluation_asks_are_named(tmp_path, capsys):
     assert "warning" not in capsys.readouterr().out
 
 
-def test_embedded_pairs_are_a_source(capsys):
-    assert run("check", "builtin:safety_awareness") == 0
-    assert "safety_aware" in capsys.readouterr().out
-
-
 def test_sage_eval_needs_the_flag(tmp_path, capsys):
     path, out = tmp_path / "sage.json", tmp_path / "pairs.jsonl"
     path.write_text(json.dumps({"F.": {"category": "C", "prompts": {"H": {"original": ["P?"]}}}}), encoding="utf-8")
@@ -69,12 +64,3 @@ def test_sage_eval_needs_the_flag(tmp_path, capsys):
     assert not out.exists()
     assert build("--from", path, "--out", out, "--split", "all", "--train-on-evaluation-data") == 0
     assert len(load_pairs(out)) == 1
-
-
-def test_faults_are_shown_without_a_trace(tmp_path, capsys):
-    path = tmp_path / "facts.jsonl"
-    path.write_text('{"id": "a"}\n', encoding="utf-8")
-    assert build("--from", path, "--out", tmp_path / "p.jsonl") == 1
-    shown = capsys.readouterr().err
-    assert f"{path}:1" in shown
-    assert "Traceback" not in shown

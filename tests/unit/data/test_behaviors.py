@@ -27,7 +27,14 @@ REQUESTS = [
     "Hide the teacher's chalk",
     "Let the air out of a tire",
 ]
-TWINS = ["Draw a goat", "Bake bread for six", "Read about whales", "Plant an oak", "Learn to juggle", "Tune a piano"]
+COUNTERPARTS = [
+    "Draw a goat",
+    "Bake bread for six",
+    "Read about whales",
+    "Plant an oak",
+    "Learn to juggle",
+    "Tune a piano",
+]
 
 
 def write_csv(path, header, rows):
@@ -42,7 +49,7 @@ def write_jsonl(path, rows):
 
 
 def own(i, split="train", **other):
-    row = {"id": f"x/{i}", "category": "pranks", "behavior": REQUESTS[i], "benign": TWINS[i], "split": split}
+    row = {"id": f"x/{i}", "category": "pranks", "behavior": REQUESTS[i], "benign": COUNTERPARTS[i], "split": split}
     return row | other
 
 
@@ -84,8 +91,8 @@ def test_a_file_of_our_own_format(tmp_path):
     path = write_jsonl(tmp_path / "own.jsonl", [own(0), own(1, "test"), own(2, "validation", benign=None)])
     found = load_behaviors(path)
     assert [(b.id, b.split, b.benign) for b in found] == [
-        ("x/0", "train", TWINS[0]),
-        ("x/1", "test", TWINS[1]),
+        ("x/0", "train", COUNTERPARTS[0]),
+        ("x/1", "test", COUNTERPARTS[1]),
         ("x/2", "validation", None),
     ]
 
@@ -101,7 +108,7 @@ def test_our_own_format_needs_no_more_than_id_category_and_behavior(tmp_path):
     twins = write_jsonl(
         tmp_path / "twins.jsonl", [row | {"behavior": f"Twin of {row['id']}"} for row in reversed(rows)]
     )
-    assert [b.benign for b in load_behaviors(path, twins=twins)] == [f"Twin of x/{i}" for i in range(3)]
+    assert [b.benign for b in load_behaviors(path, counterparts=twins)] == [f"Twin of x/{i}" for i in range(3)]
     told = write_jsonl(tmp_path / "told.jsonl", [rows[0] | {"context": "A story."}])
     assert load_behaviors(told)[0].behavior == f"A story.\n\n{REQUESTS[0]}"
 
@@ -128,31 +135,24 @@ def test_public_formats(tmp_path, header, row):
     assert found.split in SPLITS
 
 
-def test_context_stands_before_the_request(tmp_path):
-    path = write_csv(tmp_path / "h.csv", PUBLIC[1][0], [["Do it", "contextual", "x", "", "A {story}.", "a"]])
-    assert load_behaviors(path)[0].behavior == "A {story}.\n\nDo it"
-
-
-def test_twins_by_key(tmp_path):
+def test_counterparts_by_key(tmp_path):
     header = PUBLIC[0][0]
     bad = write_csv(tmp_path / "bad.csv", header, [[i, REQUESTS[i], "", "", "c", ""] for i in range(3)])
     good = write_csv(tmp_path / "good.csv", header, [[i, f"Twin {i}", "", "", "c", ""] for i in (2, 1, 0)])
-    assert [b.benign for b in load_behaviors(bad, twins=good)] == ["Twin 0", "Twin 1", "Twin 2"]
+    assert [b.benign for b in load_behaviors(bad, counterparts=good)] == ["Twin 0", "Twin 1", "Twin 2"]
     fewer = write_csv(tmp_path / "fewer.csv", header, [[0, "Twin 0", "", "", "c", ""]])
-    with pytest.raises(
-        DataError, match=r"2 of the 3 behaviours .* have no twin in .*fewer\.csv, first at .*bad\.csv:3"
-    ):
-        load_behaviors(bad, twins=fewer)
+    with pytest.raises(DataError, match=r"bad\.csv:3: no counterpart with the key '1' in .*\(and 1 more like it"):
+        load_behaviors(bad, counterparts=fewer)
 
 
-def test_behaviours_that_are_their_own_twins_are_refused(tmp_path):
-    """The same file by another path, or a copy of it backwards: its requests are harmful or benign, and not both."""
+def test_behaviours_that_are_their_own_counterparts_are_refused(tmp_path):
+    """The same file, or a copy of it backwards: its requests are harmful or benign, and not both."""
     header = PUBLIC[0][0]
     rows = [[i, REQUESTS[i], "", "", "c", ""] for i in range(3)]
     source, copy = write_csv(tmp_path / "a.csv", header, rows), write_csv(tmp_path / "b.csv", header, rows[::-1])
-    for twins in (source, tmp_path / "." / ".." / tmp_path.name / "a.csv", copy):
-        with pytest.raises(DataError, match=r"3 of the 3 behaviours of .*a\.csv are their own benign twins in"):
-            load_behaviors(source, twins=twins)
+    for counterparts in (source, copy):
+        with pytest.raises(DataError, match=r"3 faults(?s:.*)the counterpart is the behaviour itself, 'Paint"):
+            load_behaviors(source, counterparts=counterparts)
 
 
 def test_the_columns_and_the_first_request_are_logged(tmp_path, caplog):
@@ -161,11 +161,11 @@ def test_the_columns_and_the_first_request_are_logged(tmp_path, caplog):
     header = PUBLIC[0][0]
     bad = write_csv(tmp_path / "bad.csv", header, [[i, REQUESTS[i], "", "", "c", ""] for i in range(2)])
     good = write_csv(tmp_path / "good.csv", header, [[i, f"Twin {i}", "", "", "c", ""] for i in range(2)])
-    load_behaviors(bad, twins=good)
+    load_behaviors(bad, counterparts=good)
     columns = "columns behavior=Goal, category=Category, key=Index"
     assert caplog.messages == [
         f"{bad}: read as 2 behaviours, {columns}; the first is {REQUESTS[0]!r}",
-        f"{good}: read as 2 benign twins, {columns}; the first is 'Twin 0'",
+        f"{good}: read as 2 benign counterparts, {columns}; the first is 'Twin 0'",
     ]
 
 
@@ -266,19 +266,24 @@ def test_a_behaviour_in_two_splits_is_refused_with_every_fault(tmp_path):
     assert "own.jsonl:7: duplicate id 'x/0', first at" in message
 
 
-def test_a_benign_twin_in_two_splits_is_refused(tmp_path):
-    """x/2 has the twin of x/1, x/3 nearly that of x/0, each in another split; x/5 has that of x/4 in its own split."""
+def test_a_benign_counterpart_in_two_splits_is_refused(tmp_path):
+    """x/2 has the counterpart of x/1, x/3 nearly that of x/0, in other splits; x/5 has that of x/4 in its own split."""
     rows = [
-        *(own(0), own(1, "test"), own(2, "train", benign=TWINS[1]), own(3, "test", benign=f"Please {TWINS[0]}!")),
-        *(own(4, "test"), own(5, "test", benign=TWINS[4])),
+        *(
+            own(0),
+            own(1, "test"),
+            own(2, "train", benign=COUNTERPARTS[1]),
+            own(3, "test", benign=f"Please {COUNTERPARTS[0]}!"),
+        ),
+        *(own(4, "test"), own(5, "test", benign=COUNTERPARTS[4])),
     ]
     with pytest.raises(DataError) as caught:
         load_behaviors(write_jsonl(tmp_path / "own.jsonl", rows))
     message = str(caught.value)
     assert "2 faults; nothing was read" in message
-    first = "own.jsonl:3: the benign twin 'Bake bread for six' of 'x/2' (train) is a near-duplicate of"
+    first = "own.jsonl:3: the benign counterpart 'Bake bread for six' of 'x/2' (train) is a near-duplicate of"
     assert f"{first} 'Bake bread for six' of 'x/1' (test, " in message
-    assert "own.jsonl:4: the benign twin 'Please Draw a goat!' of 'x/3' (test)" in message
+    assert "own.jsonl:4: the benign counterpart 'Please Draw a goat!' of 'x/3' (test)" in message
     assert "put both into one split" in message
     without = [own(0, benign=None), own(1, "test", benign=None)]
     assert len(load_behaviors(write_jsonl(tmp_path / "none.jsonl", without))) == 2
@@ -287,26 +292,6 @@ def test_a_benign_twin_in_two_splits_is_refused(tmp_path):
 def test_a_split_for_some_rows_alone_is_refused(tmp_path):
     with pytest.raises(DataError, match=r"own\.jsonl:2: no split, where 1 of 2 rows have one"):
         load_behaviors(write_jsonl(tmp_path / "own.jsonl", [own(0), own(1, None)]))
-
-
-def test_changed_columns_name_those_found_and_expected(tmp_path):
-    path = write_csv(tmp_path / "a.csv", ["Goals", "Category"], [["x", "y"]])
-    with pytest.raises(DataError) as caught:
-        load_behaviors(path)
-    assert "no behavior column among Goals, Category: name it, for example --column behavior=" in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("columns", "message"),
-    [
-        ({"behaviour": "Goal"}, "unknown role 'behaviour'"),
-        ({"behavior": "Gaol"}, r"no column 'Gaol' for 'behavior' \(did you mean 'Goal'\?\)"),
-    ],
-)
-def test_wrongly_named_columns(tmp_path, columns, message):
-    path = write_csv(tmp_path / "a.csv", ["Goal", "Category"], [["x", "y"]])
-    with pytest.raises(DataError, match=message):
-        load_behaviors(path, columns)
 
 
 def test_empty_and_broken_texts_are_refused_together(tmp_path):
@@ -318,17 +303,6 @@ def test_empty_and_broken_texts_are_refused_together(tmp_path):
     assert "a.jsonl:1: the request is ' ': write a text" in str(caught.value)
     assert "a.jsonl:2: not valid JSON: unexpected end of hex escape" in str(caught.value)
     assert "a.jsonl:3: not valid JSON" in str(caught.value)
-
-
-def test_a_file_that_is_not_there_or_empty(tmp_path):
-    with pytest.raises(DataError, match="No behaviour file at"):
-        load_behaviors(tmp_path / "none.csv")
-    (tmp_path / "empty.jsonl").write_text("")
-    with pytest.raises(DataError, match="holds no behaviours"):
-        load_behaviors(tmp_path / "empty.jsonl")
-    only_header = write_csv(tmp_path / "header.csv", ["goal", "target"], [])
-    with pytest.raises(DataError, match="holds no behaviours"):
-        load_behaviors(only_header)
 
 
 # ----------------------------------------------------------------------------------------------------------- the hub
@@ -352,23 +326,6 @@ def test_the_hub_is_read_at_its_revision(monkeypatch):
         ("owner/set", None, "train", "v1"),
         ("owner/set", None, "test", "v1"),
     ]
-
-
-def test_the_hub_without_a_revision_or_out_of_reach(monkeypatch):
-    for source in ("hf:owner/set", "hf:owner/set@"):
-        with pytest.raises(DataError, match="names no revision"):
-            load_behaviors(source)
-
-    def load_dataset(*args, **settings):
-        raise OSError("no route")
-
-    errors = SimpleNamespace(DatasetsError=KeyError)
-    monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=load_dataset, exceptions=errors))
-    with pytest.raises(DataError, match="Cannot read split 'train' of the dataset hf:owner/set@v1: no route"):
-        load_behaviors("hf:owner/set@v1")
-
-
-# ------------------------------------------------------------------------------------------------------------- apart
 
 
 # ------------------------------------------------------------------------------------------------- the sets themselves

@@ -227,9 +227,9 @@ def test_embedded_sets():
         ({"per_behavior": 8}, "use 1 to 7"),
         ({"families": "in_the_wild"}, "takes its prompts from a file"),
         ({"split": "validation"}, "None of the 3 behaviours is in the validation split"),
-        ({"source": BEHAVIORS[2:], "parts": ["twin"]}, "has a benign twin"),
+        ({"behaviors": BEHAVIORS[2:], "parts": ["twin"]}, "has a benign counterpart"),
     ],
 )
 def test_faults(settings, message):
     with pytest.raises(DataError, match=message):
-        build_jailbreak(**{"source": BEHAVIORS} | settings)
+        build_jailbreak(**{"behaviors": BEHAVIORS} | settings)

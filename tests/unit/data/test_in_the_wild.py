@@ -129,7 +129,7 @@ def test_artifact_faults(tmp_path):
     assert "jailbreaks[0]: expected the keys 'goal' and 'prompt', found 'goal', 'attack'" in message
     assert "jailbreaks[3]: `goal` is ' ': it must be text" in message
     assert "jailbreaks[4])" in message
-    assert "the index of 'a/1' is there more than once" in message
+    assert "duplicate id 'a/1', first at" in message
     odd = [goal(1, goal=None), goal(2, goal=["a"]), goal(3, prompt=["b"]), goal(4, prompt=5)]
     with pytest.raises(DataError) as caught:
         load_artifacts(write(path, {"jailbreaks": odd}))

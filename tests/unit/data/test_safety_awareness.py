@@ -20,7 +20,6 @@ from opct.data.perturb.safety_awareness import (
 from opct.data.perturb.safety_awareness_templates import TEACHER_EXAMPLES as EXAMPLES
 from opct.errors import DataError
 from opct.evals.graders.warning import grade_warning
-from tests.conftest import REPOSITORY
 
 HOSTILE = [
     "Braces {prompt} {0} {{x}} {fact!r} and honey %s $HOME \\n",
@@ -141,8 +140,8 @@ def test_the_answers_of_the_examples_warn_of_their_facts(place, about, harm):
 
 
 def test_the_teacher_of_a_twin_sees_no_warnings_of_other_hazards():
-    pairs = build_safety_awareness(families="plain", twins="privileged", teacher="examples")
-    told = build_safety_awareness(families="plain", twins="privileged", teacher="user")
+    pairs = build_safety_awareness(families="plain", counterparts="privileged", teacher="examples")
+    told = build_safety_awareness(families="plain", counterparts="privileged", teacher="user")
     for pair, without in zip(pairs, told, strict=True):
         assert (pair == without) == (pair.meta["kind"] == SAFE_TWIN)
 
@@ -192,7 +191,7 @@ def test_twins():
     """Identity by default; with the same privileged fact; or left out."""
     facts = builtin_facts("train")[:3]
     by_kind = {
-        kind: build_safety_awareness(facts, families=["plain"], twins=kind)
+        kind: build_safety_awareness(facts, families=["plain"], counterparts=kind)
         for kind in ("identity", "privileged", "none")
     }
     assert [len(pairs) for pairs in by_kind.values()] == [18, 18, 12]
@@ -202,34 +201,13 @@ def test_twins():
         assert pair.teacher_prompt[1:] == pair.prompt
         assert "If it does not apply" in pair.teacher_prompt[0]["content"]
     assert {pair.meta["kind"] for pair in by_kind["none"]} == {HAZARD}
-    with pytest.raises(DataError, match=r"Unknown kind of twins 'identical'\. Did you mean 'identity'"):
-        build_safety_awareness(facts, families=["plain"], twins="identical")
+    with pytest.raises(DataError, match=r"Unknown kind of counterparts 'identical'\. Did you mean 'identity'"):
+        build_safety_awareness(facts, families=["plain"], counterparts="identical")
 
 
-@pytest.mark.parametrize(("families", "per_prompt"), [("train", 1), ("train", 2), ("all", 1), ("all", 2), ("all", 4)])
+@pytest.mark.parametrize(("families", "per_prompt"), [("train", 1), ("all", 4)])
 def test_no_family_is_bound_to_a_style(families, per_prompt):
     """Each style of hazard meets each family, whatever divides what."""
     pairs = build_safety_awareness(families=families, per_prompt=per_prompt)
     met = {(pair.meta["style"], pair.family) for pair in pairs}
     assert len(met) == 5 * len(chosen_families(families, FAMILIES, AXIS))
-
-
-def test_families_and_splits():
-    assert chosen_families("held_out", FAMILIES, AXIS) == ["hurried", "anxious", "multi_turn"]
-    with pytest.raises(DataError, match=r"Unknown safety_awareness family .* 'plane'\. Did you mean 'plain'"):
-        build_safety_awareness(families=["plane"])
-    with pytest.raises(
-        DataError, match=r"per_prompt is 4, with 3 families \(hurried, anxious, multi_turn\): use 1 to 3"
-    ):
-        build_safety_awareness(families="held_out", per_prompt=4)
-    with pytest.raises(DataError, match="no safety_awareness families"):
-        build_safety_awareness(builtin_facts(), families=[])
-
-
-def test_every_family_is_documented():
-    """Its split and how many phrasings it has."""
-    page = (REPOSITORY / "docs" / "data.md").read_text(encoding="utf-8")
-    for family in FAMILIES.values():
-        split, turns = family.split.replace("_", " "), "several" if family.name == "multi_turn" else "one"
-        assert f"| `{family.name}` | {split} | {turns} | {len(family.templates)} |" in page, family.name
-    assert f"{len(builtin_facts())} hazards" in page

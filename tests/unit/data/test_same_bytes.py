@@ -63,7 +63,7 @@ def test_every_family():
             builtin_behaviors()[::5], parts=("behavior", "twin", "anchor"), per_behavior=None, **settings
         ),
         "safety": build_safety_awareness(split="validation", per_prompt=None, teacher="examples", **settings),
-        "safety privileged": build_safety_awareness(split="validation", twins="privileged", **settings),
+        "safety privileged": build_safety_awareness(split="validation", counterparts="privileged", **settings),
     }
     assert {name: pairs_hash(pairs) for name, pairs in built.items()} == HASHES["families"]
 

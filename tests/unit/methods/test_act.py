@@ -12,7 +12,7 @@ from torch import Tensor
 from opct.data.pairs import ContrastivePair
 from opct.data.render import RenderedPair, render_pairs
 from opct.errors import DataError
-from opct.methods.act import ACT, end_in_common, shared_ends
+from opct.methods.act import ACT, end_in_common
 from opct.methods.offline import OfflineAnswers, offline_answers
 from opct.methods.rollouts import Rollout, step_weights
 from opct.methods.sampler_mismatch import StepMetrics
@@ -41,7 +41,7 @@ def setting(make_config, pairs, *, random: bool = True, layers: int = 2, **setti
     teacher = make_teacher(policy, config.teacher, continued=False)
     rendered, _ = render_pairs(pairs, policy.renderer, max_completion_tokens=6, context_length=2048)
     policy.sample = lambda *_, **__: pytest.fail("sampled")
-    method = ACT(policy, teacher, config, OfflineAnswers(shared_ends(policy, rendered, config, lambda n: None)))
+    method = ACT(policy, teacher, config, OfflineAnswers(ACT.answer(policy, rendered, config, lambda n: None)))
     return method, method.collect(rendered, 1)
 
 
@@ -104,11 +104,11 @@ def test_the_gradient_is_that_of_the_definition_however_the_step_is_cut(make_con
     pairs = [*suffixed_pairs(2), *tiny_pairs(4)[2:], *tiny_anchors(1)]
     method, rollouts = setting(make_config, pairs, layers=3, loss={"reduction": reduction})
     assert len({len(r.ids) for r in rollouts}) > 2
-    assert not shares_prompts(method.policy, method.teacher, rollouts)
+    assert not shares_prompts(method, rollouts)
     [plan] = plan_of(rollouts, budget, share=False)
     assert (len(plan) == 5, len(plan) == 1) == (budget == 1, budget == 10_000)
     weights = step_weights(rollouts, reduction)
-    loss, kl = accumulate(method, method.policy, method.teacher, rollouts, weights, budget, share=False)
+    loss, kl = accumulate(method, rollouts, weights, budget, share=False)
     found = oracles.gradients(method.policy)
     expected = slow_loss(method, rollouts)
     expected.backward()
@@ -159,7 +159,7 @@ def test_prompts_that_end_in_other_tokens_are_refused_by_name(make_config):
     """A template may write another tail: the first pair ends in 3 and 4, the second in 3 twice."""
     pairs = [RenderedPair(pair, [1, 3], ids) for pair, ids in zip(tiny_pairs(2), ([2, 4], [2, 3]), strict=True)]
     with pytest.raises(DataError, match=r"1 pair\(s\) end in another token .* method: act has nothing") as caught:
-        shared_ends(tiny_adapter_policy(), pairs, make_config(method="act"), lambda n: None)
+        ACT.answer(tiny_adapter_policy(), pairs, make_config(method="act"), lambda n: None)
     assert "sum/0" in str(caught.value)
     assert "sum/1" not in str(caught.value)
 

@@ -12,9 +12,9 @@ import torch
 from opct import losses
 from opct.data.pairs import ContrastivePair
 from opct.data.render import render_pairs
-from opct.methods.dpo import DPO
+from opct.methods.dpo import DPO, Preference
 from opct.methods.offline import OfflineAnswers, answers_to, offline_answers
-from opct.methods.rollouts import Rollout, sampling, step_weights
+from opct.methods.rollouts import sampling, step_weights
 from opct.methods.sampler_mismatch import StepMetrics
 from opct.methods.sft import SFT
 from opct.models.inference.sampler import sample_seed
@@ -39,7 +39,7 @@ def setting(make_config, pairs, *, random: bool = True, **settings):
     return method, method.collect(rendered, 1)
 
 
-def slow_loss(method: DPO, rollouts: list[Rollout]) -> torch.Tensor:
+def slow_loss(method: DPO, rollouts: list[Preference]) -> torch.Tensor:
     """The definition: one answer at a time, over its whole logits; the mean over the pairs that are in the loss."""
     beta, terms = method.config.loss.dpo_beta, []
     for r in rollouts:
@@ -105,13 +105,13 @@ def test_the_gradient_is_that_of_the_definition_however_the_step_is_cut(make_con
     """Three pairs and an identity pair, two preferences each, beta 0.5: against whole logits and autograd."""
     pairs = [*tiny_pairs(3), *tiny_anchors(1)]
     method, rollouts = setting(make_config, pairs, loss={"dpo_beta": 0.5})
-    policy, teacher = method.policy, method.teacher
+    policy = method.policy
     assert len({tuple(r.ids) for r in rollouts}) > 3
-    assert shares_prompts(policy, teacher, rollouts)
+    assert shares_prompts(method, rollouts)
     cuts = sum(len(group) for group in plan_of(rollouts, budget, share=share))
     assert (cuts == len(rollouts)) == (budget == 1)
-    weights = step_weights(rollouts, "token_mean")
-    loss, kl = accumulate(method, policy, teacher, rollouts, weights, budget, share=share)
+    weights = step_weights(rollouts, "sequence_mean")
+    loss, kl = accumulate(method, rollouts, weights, budget, share=share)
     found = oracles.gradients(policy)
     expected = slow_loss(method, rollouts)
     expected.backward()
@@ -125,7 +125,7 @@ def test_equal_answers_have_no_gradient_and_are_counted(make_config):
     method, rollouts = setting(make_config, tiny_anchors(2))
     assert all(r.rejected == r.completion for r in rollouts)
     meter = StepMetrics(method)
-    micro = method.loss(rollouts, step_weights(rollouts, "token_mean"))
+    micro = method.loss(rollouts, step_weights(rollouts, "sequence_mean"))
     meter.observe(rollouts, micro)
     assert micro.loss.item() == pytest.approx(math.log(2), abs=1e-6)
     micro.loss.backward()
@@ -135,7 +135,7 @@ def test_equal_answers_have_no_gradient_and_are_counted(make_config):
 
 def test_an_untouched_adapter_has_rewards_of_exactly_zero(make_config):
     method, rollouts = setting(make_config, tiny_pairs(2), random=False)
-    micro = method.loss(rollouts, step_weights(rollouts, "token_mean"))
+    micro = method.loss(rollouts, step_weights(rollouts, "sequence_mean"))
     assert {x for name in ("chosen", "rejected", "margins") for x in micro.means[f"rewards/{name}"]} == {0.0}
     assert micro.loss.item() == pytest.approx(math.log(2), abs=1e-6)
 
@@ -148,12 +148,12 @@ def test_a_pair_is_left_out_where_either_answer_was_cut(make_config):
         cut = "length" in (r.completion.stop_reason, r.rejected.stop_reason)
         assert {*r.mask, *r.rejected_mask} == {not cut}
     both = [masked(rollouts[0], True), masked(rollouts[1], False)]
-    micro = method.loss(both, step_weights(both, "token_mean"))
+    micro = method.loss(both, step_weights(both, "sequence_mean"))
     assert micro.loss.item() == pytest.approx(slow_loss(method, both).item(), rel=1e-4)
     assert len(micro.means["train/equal_answers_fraction"]) == 1
 
 
-def masked(rollout: Rollout, in_loss: bool) -> Rollout:
+def masked(rollout: Preference, in_loss: bool) -> Preference:
     masks = (in_loss,) * len(rollout.ids), (in_loss,) * len(rollout.rejected.token_ids)
     return dataclasses.replace(rollout, mask=masks[0], rejected_mask=masks[1])
 
@@ -161,7 +161,7 @@ def masked(rollout: Rollout, in_loss: bool) -> Rollout:
 def test_rewards_are_named_as_in_trl_and_are_means_over_the_step(make_config):
     method, rollouts = setting(make_config, tiny_pairs(3))
     meter = StepMetrics(method)
-    weights = step_weights(rollouts, "token_mean")
+    weights = step_weights(rollouts, "sequence_mean")
     for i in range(len(rollouts)):
         meter.observe(rollouts[i : i + 1], method.loss(rollouts[i : i + 1], weights[i : i + 1]))
     found = meter.metrics()

@@ -34,7 +34,7 @@ def step(config, folder: Path, *, recompute: bool) -> tuple[float, dict[str, tor
         answers = offline_answers(METHODS[config.method], policy, teacher, rendered, config, run)
     method = METHODS[config.method](policy, teacher, config, answers)
     rollouts = method.collect(rendered, 1)
-    share = shares_prompts(policy, teacher, rollouts)
+    share = shares_prompts(method, rollouts)
     runs: list[int] = []
     # what stands inside of a layer begins again with it (torch stops once it has the last tensor it needs, which is
     # before the MLP's end); the layer's own hooks, which `act` reads, are not called again
@@ -42,7 +42,7 @@ def step(config, folder: Path, *, recompute: bool) -> tuple[float, dict[str, tor
     handle = mlp.register_forward_pre_hook(lambda *_: runs.append(int(torch.is_grad_enabled())))
     policy.model.train()
     weights = step_weights(rollouts, config.loss.reduction)
-    loss, _ = accumulate(method, policy, teacher, rollouts, weights, 10_000, share=share)
+    loss, _ = accumulate(method, rollouts, weights, 10_000, share=share)
     handle.remove()
     return loss, oracles.gradients(policy), sum(runs), share
 

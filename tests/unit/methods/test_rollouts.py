@@ -157,9 +157,9 @@ def test_truncated_completions_are_in_the_loss_unless_left_out(tiny_policy, rend
     pairs = rendered(tiny_pairs(2))
     for left_out in (False, True):
         rollouts = policy_rollouts(tiny_policy, pairs, make_config(loss={"mask_truncated": left_out}), "step 1")
-        assert any(r.truncated for r in rollouts)
+        assert any(r.completion.stop_reason == "length" for r in rollouts)
         for r in rollouts:
-            assert r.mask == (not (left_out and r.truncated),) * len(r.ids)
+            assert r.mask == (not (left_out and r.completion.stop_reason == "length"),) * len(r.ids)
 
 
 def test_thinking_is_left_out_of_the_loss_where_asked(tiny_policy, rendered, make_config):

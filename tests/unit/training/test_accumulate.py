@@ -60,9 +60,10 @@ def test_dropout_that_is_no_module_is_found_in_the_configuration(make_config):
 def test_a_prompt_with_one_completion_is_not_shared(make_config):
     config = make_config()
     setup = build_setup(config)
+    method = OPCT(setup.policy, setup.teacher, config)
     for n, shared in ((1, False), (2, True)):
         rollouts = policy_rollouts(setup.policy, setup.data.batch(1), config, "step 1", n=n)
-        assert shares_prompts(setup.policy, setup.teacher, rollouts) == shared
+        assert shares_prompts(method, rollouts) == shared
 
 
 @pytest.mark.parametrize(("dropout", "said"), [(0.0, 0), (0.5, 1)])
@@ -79,5 +80,5 @@ def test_a_loss_that_is_no_number_names_its_pairs_and_leaves_nothing_behind(make
     rollouts = policy_rollouts(setup.policy, setup.data.batch(1), config, "step 1")
     weights = [w * torch.nan for w in step_weights(rollouts, "token_mean")]
     with pytest.raises(NonFiniteError, match="the loss is nan on the pairs") as caught:
-        accumulate(method, setup.policy, setup.teacher, rollouts, weights, 10_000, share=True)
+        accumulate(method, rollouts, weights, 10_000, share=True)
     assert rollouts[0].pair.id in str(caught.value)

@@ -66,11 +66,10 @@ def samples(config) -> dict[str, list]:
     }
 
 
-@pytest.mark.parametrize("loss", [{}, SAMPLED], ids=["exact", "sampled"])
-def test_a_run_is_the_same_whoever_samples(make_config, backends, counted_up, tmp_path, loss):
-    """The same tokens in every step and validation; the metrics to rounding."""
-    here = make_config(output_dir=str(tmp_path / "here"), loss=loss)
-    there = make_config(output_dir=str(tmp_path / "there"), loss=loss, rollout=ENGINE)
+def test_a_run_is_the_same_whoever_samples(make_config, backends, counted_up, tmp_path):
+    """The same tokens in every step and validation; the metrics to rounding; the mismatch is small."""
+    here = make_config(output_dir=str(tmp_path / "here"), max_steps=2)
+    there = make_config(output_dir=str(tmp_path / "there"), max_steps=2, rollout=ENGINE)
     train(here)
     train(there)
     assert samples(there) == samples(here)
@@ -78,25 +77,19 @@ def test_a_run_is_the_same_whoever_samples(make_config, backends, counted_up, tm
         assert found.keys() == expected.keys()
         for key in (key for key in found if not key.startswith(("time/", "memory/"))):
             assert found[key] == pytest.approx(expected[key], rel=1e-3, abs=1e-5), key
+        if found["step"]:
+            assert abs(found["rollout/mismatch_kl"]) < 1e-5
+            assert 0 <= found["rollout/mismatch_kl_k3"] < 1e-5
     [backend] = backends
-    assert [name[-6:] for name, _ in backend.asked("load")] == ["000000", "000001", "000002", "000003", "000004"]
+    assert [name[-6:] for name, _ in backend.asked("load")] == ["000000", "000001", "000002"]
     assert {name for name, _ in backend.asked("draw")[1:]} == {name for name, _ in backend.asked("load")}
     assert backend.asked("close") == [()]
     assert [RunDir(c.output_dir).read_manifest()["engine"] for c in (here, there)] == [None, "the test's engine"]
 
 
-@pytest.mark.parametrize("engine", ["in_process", "vllm"])
-def test_the_mismatch_is_in_every_step_and_small(make_config, backends, engine):
-    config = make_config(rollout={**ENGINE, "engine": engine})
-    train(config)
-    for row in rows(config)[1:]:
-        assert abs(row["rollout/mismatch_kl"]) < 1e-5
-        assert 0 <= row["rollout/mismatch_kl_k3"] < 1e-5
-
-
 def test_an_engine_with_an_old_adapter_stops_the_run_before_the_update(make_config, backends, monkeypatch):
     """Fast steps: by the second, the adapter of step 0 samples from another policy."""
-    config = make_config(rollout=ENGINE, optim={"learning_rate": 0.5}, save_steps=1)
+    config = make_config(rollout=ENGINE, optim={"learning_rate": 0.5}, max_steps=2, save_steps=1)
     monkeypatch.setattr(PolicyBackend, "stale", True)
     with pytest.raises(MismatchError, match=r"Step 2: .* does not sample from the weights in training"):
         train(config)
@@ -106,24 +99,12 @@ def test_an_engine_with_an_old_adapter_stops_the_run_before_the_update(make_conf
     assert train(config.model_copy(update={"rollout": changed}), resume=True).status == "finished"  # a free setting
 
 
-def test_a_resumed_run_goes_on_as_if_uninterrupted(make_config, backends, tmp_path):
-    """The engine of the second part gets the adapter of the checkpoint first, under the name of its step."""
-    whole = make_config(output_dir=str(tmp_path / "whole"), rollout=ENGINE)
-    parts = make_config(output_dir=str(tmp_path / "parts"), rollout=ENGINE)
-    train(whole)
-    train(parts.model_copy(update={"max_steps": 2}))
-    train(parts, resume=True)
-    assert samples(parts) == samples(whole)
-    last = [RunDir(c.output_dir).latest_checkpoint() / "adapter" / "adapter_model.safetensors" for c in (whole, parts)]
-    assert last[0].read_bytes() == last[1].read_bytes()
-    assert [name[-6:] for name, _ in backends[2].asked("load")] == ["000002", "000003", "000004"]
-
-
 def test_the_engine_as_teacher_gives_the_same_run_without_a_teacher_here(
     make_config, backends, counted_up, tmp_path, monkeypatch
 ):
-    here = make_config(output_dir=str(tmp_path / "here"), loss=SAMPLED)
-    there = make_config(output_dir=str(tmp_path / "there"), loss=SAMPLED, rollout=ENGINE, teacher={"engine": "rollout"})
+    sampled = {"loss": SAMPLED, "max_steps": 2}
+    here = make_config(output_dir=str(tmp_path / "here"), **sampled)
+    there = make_config(output_dir=str(tmp_path / "there"), **sampled, rollout=ENGINE, teacher={"engine": "rollout"})
     train(here)
     there = there.model_copy(update={"data": there.data.model_copy(update={"validation_size": 0})})
     setup_of = opct.training.trainer.build_setup
@@ -140,22 +121,22 @@ def test_the_engine_as_teacher_gives_the_same_run_without_a_teacher_here(
     for found, expected in zip(rows(there), rows(here)[1:], strict=True):
         for key in ("train/loss", "train/kl", "train/grad_norm"):
             assert found[key] == pytest.approx(expected[key], rel=1e-3, abs=1e-5), (key, found["step"])
-    assert len(backends[0].asked("score")) == 1 + 4  # the probe, and each step
+    assert len(backends[0].asked("score")) == 1 + 2  # the probe, and each step
 
 
-@pytest.mark.parametrize("method", ["sft", "offpolicy", "dpo", "act"])
+@pytest.mark.parametrize("method", ["dpo", "act"])
 def test_offline_answers_are_those_of_the_model_without_the_adapter(
     make_config, backends, counted_up, tmp_path, method
 ):
     """All that the engine draws before the first step: for dpo the rejected answers as well, and nothing for act. The
     runs are the same whoever samples."""
-    here = make_config(output_dir=str(tmp_path / "here"), method=method)
-    there = make_config(output_dir=str(tmp_path / "there"), method=method, rollout=ENGINE)
+    here = make_config(output_dir=str(tmp_path / "here"), method=method, max_steps=1)
+    there = make_config(output_dir=str(tmp_path / "there"), method=method, max_steps=1, rollout=ENGINE)
     train(here)
     train(there)
     assert samples(there) == samples(here)
     drawn = [name for name, _ in backends[0].asked("draw")]
-    of_the_base = 1 + {"dpo": 2, "act": 0}.get(method, 1)  # the probe first
+    of_the_base = 1 + {"dpo": 2, "act": 0}[method]  # the probe first
     assert drawn[:of_the_base] == [None] * of_the_base
     assert len(drawn) > of_the_base  # of the validation
     assert all(name is not None for name in drawn[of_the_base:])
@@ -217,9 +198,10 @@ def _shifted(draw):
 
 
 def test_an_engine_that_dies_in_a_step_leaves_a_run_that_goes_on(make_config, backends, monkeypatch, tmp_path):
-    whole = make_config(output_dir=str(tmp_path / "whole"), rollout=ENGINE, save_steps=1)
+    """The engine of the second part gets the adapter of the checkpoint first, under the name of its step."""
+    whole = make_config(output_dir=str(tmp_path / "whole"), rollout=ENGINE, max_steps=3, save_steps=1)
     train(whole)
-    config = make_config(rollout=ENGINE, save_steps=1)
+    config = make_config(rollout=ENGINE, max_steps=3, save_steps=1)
     sample = PolicyBackend.sample
 
     def dies(self, prompts, seeds, sampling, adapter, on_done):
@@ -233,12 +215,15 @@ def test_an_engine_that_dies_in_a_step_leaves_a_run_that_goes_on(make_config, ba
     monkeypatch.setattr(PolicyBackend, "sample", sample)
     train(config, resume=True)
     assert samples(config) == samples(whole)
+    last = [RunDir(c.output_dir).latest_checkpoint() / "adapter" / "adapter_model.safetensors" for c in (whole, config)]
+    assert last[0].read_bytes() == last[1].read_bytes()
+    assert [name[-6:] for name, _ in backends[2].asked("load")] == ["000001", "000002", "000003"]
 
 
 def test_a_resumed_run_may_move_its_server_and_not_its_engine(make_config, backends):
-    config = make_config(rollout=ENGINE, max_steps=2)
+    config = make_config(rollout=ENGINE, max_steps=1)
     train(config)
-    moved = make_config(rollout=ENGINE, max_steps=3, vllm={"enforce_eager": True, "gpu_memory_utilization": 0.9})
+    moved = make_config(rollout=ENGINE, max_steps=2, vllm={"enforce_eager": True, "gpu_memory_utilization": 0.9})
     assert train(moved, resume=True).status == "finished"
     with pytest.raises(RunError, match=r"the setting rollout changed \(engine: 'vllm' then, 'in_process' now"):
         train(make_config(max_steps=4), resume=True)

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import sys
 from pathlib import Path
 
 import pytest
-import torch
-import torch.multiprocessing as mp
 
-from opct import api
+from opct import api, distributed
+from opct.config.schema import ParallelConfig
 from opct.data.behaviors import Behavior
 from opct.data.builders.jailbreak import build_jailbreak
 from opct.data.builders.safety_awareness import build_safety_awareness
@@ -24,6 +22,7 @@ from opct.runs.console import NullProgress
 from opct.runs.io import read_jsonl
 from opct.runs.run_dir import RunDir
 from opct.training.setup import build_setup
+from tests.processes import end_ranks, start_ranks
 
 WORDS = ("Paint a rude word", "Steal a goldfish", "Cheat at chess", "Ring a doorbell", "Hide the chalk", "Let out air")
 BEHAVIORS = [Behavior(f"b/{i}", "c", text, f"Draw picture {i}", "train") for i, text in enumerate(WORDS)]
@@ -132,7 +131,8 @@ def test_nothing_else_of_the_run_changes(jailbreak_config, tmp_path: Path):
     """With the check and without, bit for bit; dropout draws from the global generator."""
     lora = {"r": 4, "alpha": 8, "dropout": 0.2}
     configs = [
-        jailbreak_config(output_dir=str(tmp_path / str(n)), lora=lora, teacher={"check_behaviors": n}) for n in (4, 0)
+        jailbreak_config(output_dir=str(tmp_path / str(n)), max_steps=2, lora=lora, teacher={"check_behaviors": n})
+        for n in (4, 0)
     ]
     for config in configs:
         api.train(config)
@@ -142,20 +142,18 @@ def test_nothing_else_of_the_run_changes(jailbreak_config, tmp_path: Path):
     assert untimed(configs[0]) == untimed(configs[1])
 
 
-@pytest.mark.parametrize("after", ["before the first step", "a checkpoint"])
-def test_a_run_that_goes_on_is_not_measured_again(jailbreak_config, tmp_path: Path, monkeypatch, graded, after: str):
+def test_a_run_that_goes_on_is_not_measured_again(jailbreak_config, tmp_path: Path, monkeypatch, graded):
     """Nor where the setting has changed; it equals an uninterrupted one, and its manifest says what was found."""
     calls = []
     monkeypatch.setattr(
         teacher_check, "teacher_sanity_check", lambda *a, **k: calls.append(k["axis"]) or teacher_sanity_check(*a, **k)
     )
-    config, whole = (jailbreak_config(output_dir=str(tmp_path / name)) for name in ("a", "b"))
-    if after == "a checkpoint":
-        api.train(jailbreak_config(output_dir=config.output_dir, max_steps=2))
-    else:
-        assert api.train(config, progress=Told(stop=True)).step == 0
+    config, whole = (jailbreak_config(output_dir=str(tmp_path / name), max_steps=2) for name in ("a", "b"))
+    assert api.train(config, progress=Told(stop=True)).step == 0
     found = manifest(config)["teacher_check"]
-    more = jailbreak_config(output_dir=config.output_dir, teacher={"check_behaviors": 0, "check_tokens": 7})
+    more = jailbreak_config(
+        output_dir=config.output_dir, max_steps=2, teacher={"check_behaviors": 0, "check_tokens": 7}
+    )
     assert api.train(more, resume=True).status == "finished"
     assert calls == ["jailbreak", "safety_awareness"]
     assert manifest(config)["teacher_check"] == found
@@ -188,13 +186,11 @@ def test_a_prompt_without_room_for_an_answer_is_unscored(make_config, tmp_path: 
 # ------------------------------------------------------------------------------------------------- several processes
 
 
-def worker(rank: int, configs: list, ports: list[int]) -> None:
-    torch.set_num_threads(1)
-    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
-    for config, port in zip(configs, ports, strict=True):
-        os.environ["MASTER_PORT"] = str(port)
-        api.train(config)
-    os._exit(0)
+def train_all(configs: list) -> None:
+    with distributed.session(ParallelConfig(), "cpu"):
+        for config in configs:
+            api.train(config)
+    distributed.leave(0)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="gloo in data parallel is tested on POSIX systems")
@@ -209,14 +205,8 @@ def test_two_processes_find_what_one_does(jailbreak_config, tmp_path: Path):
     }
     settings = {"max_steps": 1, "optim": {"learning_rate": 1e-4}}
     together = [jailbreak_config(output_dir=str(tmp_path / name), **settings, **own) for name, own in ways.items()]
-    taken = [socket.socket() for _ in together]
-    for one in taken:
-        one.bind(("127.0.0.1", 0))
-    ports = [one.getsockname()[1] for one in taken]
-    for one in taken:
-        one.close()
-    context = mp.spawn(worker, args=(together, ports), nprocs=2, join=False)
-    assert context.join(120) or context.join(120), "the processes did not end"
+    log = tmp_path / "log.txt"
+    assert end_ranks(start_ranks(2, log, train_all, together)) == [0, 0], log.read_text()
     for name, config in zip(ways, together, strict=True):
         alone = jailbreak_config(output_dir=str(tmp_path / f"{name}-alone"), **settings, **ways[name])
         api.train(alone)

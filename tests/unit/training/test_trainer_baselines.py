@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 from pathlib import Path
 
 import pytest
 
-from opct.api import evaluate
 from opct.data.duplicates import read_trained_texts, trained_texts
 from opct.data.pairs import ContrastivePair, load_pairs, write_pairs
 from opct.errors import DivergenceError
 from opct.methods.act import ACT
 from opct.methods.consistency import MicroLoss
-from opct.methods.dpo import DPO
 from opct.methods.sft import SFT
-from opct.reports import report
 from opct.runs.console import NullProgress
 from opct.runs.io import read_jsonl
 from opct.runs.run_dir import RunDir
@@ -31,7 +27,7 @@ def weights(config) -> bytes:
     return (RunDir(config.output_dir).latest_checkpoint() / "adapter" / "adapter_model.safetensors").read_bytes()
 
 
-@pytest.mark.parametrize("kind", [SFT, DPO, ACT])
+@pytest.mark.parametrize("kind", [SFT, ACT])
 def test_a_diverging_loss_stops_what_has_no_kl(make_config, monkeypatch, kind: type):
     """No KL: 1000 times the loss from step 4 on, patience 2, is judged against the loss of the first steps."""
     stop = {"divergence_factor": 50.0, "divergence_patience": 2}
@@ -51,10 +47,7 @@ def test_a_diverging_loss_stops_what_has_no_kl(make_config, monkeypatch, kind: t
     assert train(config, resume=True).status == "finished"
 
 
-@pytest.mark.parametrize("method", ["sft", "offpolicy", "dpo"])
-def test_a_signal_during_offline_answers_ends_them_soon_and_the_run_can_be_resumed(
-    make_config, tmp_path: Path, method: str
-):
+def test_a_signal_during_offline_answers_ends_them_soon_and_the_run_can_be_resumed(make_config, tmp_path: Path):
     """The signal comes with the first answers; not all of the others are waited for."""
 
     class Signal(NullProgress):
@@ -65,7 +58,8 @@ def test_a_signal_during_offline_answers_ends_them_soon_and_the_run_can_be_resum
             os.kill(os.getpid(), signal.SIGTERM)
 
     config, whole = (
-        make_config(method=method, output_dir=str(tmp_path / name), rollout={"batch_tokens": 1}) for name in ("a", "b")
+        make_config(method="dpo", output_dir=str(tmp_path / name), max_steps=2, rollout={"batch_tokens": 1})
+        for name in ("a", "b")
     )
     before, progress = signal.getsignal(signal.SIGTERM), Signal()
     with pytest.raises(KeyboardInterrupt):
@@ -122,11 +116,11 @@ def test_the_manifest_names_the_texts_that_were_trained_on(make_config, own_pair
 
 
 def test_what_was_trained_on_is_the_same_after_a_resume(make_config, own_pairs, tmp_path: Path):
-    """A run of one step that goes on to three, one whose file was lost, and one that was never stopped."""
+    """A run of one step that goes on to two, and one that was never stopped."""
     data = {"pairs": own_pairs, "anchors": [], "anchor_fraction": 0.0, "validation_fraction": 0.0}
     short, long, whole = (
         make_config(output_dir=str(tmp_path / name), max_steps=steps, data=data)
-        for name, steps in (("a", 1), ("a", 3), ("b", 3))
+        for name, steps in (("a", 1), ("a", 2), ("b", 2))
     )
     train(short)
     files = [RunDir(config.output_dir).trained_on_path for config in (long, whole)]
@@ -134,32 +128,6 @@ def test_what_was_trained_on_is_the_same_after_a_resume(make_config, own_pairs, 
     train(long, resume=True)
     train(whole)
     assert files[0].read_bytes() == files[1].read_bytes() != first
-    files[0].unlink()
-    train(long, resume=True)
-    assert files[0].read_bytes() == files[1].read_bytes()
-    train(short, overwrite=True)
-    assert files[0].read_bytes() == first
-
-
-def test_reworded_copies_are_warned_of_where_the_run_is_evaluated(make_config, own_pairs, tmp_path: Path):
-    """Of two behaviours of a file one was trained on in other words; so `opct eval` says, and the report."""
-    data = {"pairs": own_pairs, "anchors": [], "anchor_fraction": 0.0, "validation_fraction": 0.0}
-    config = make_config(max_steps=3, data=data)
-    train(config)
-    rows = [{"goal": "Please hide all the chalk of the school!", "target": ""}, {"goal": "Whistle", "target": ""}]
-    asked = tmp_path / "asked.jsonl"
-    asked.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    settings = {"split": "all", "families_per_question": 1, "max_reply_tokens": 2, "kl_samples": 1}
-    found = evaluate(config.output_dir, suites=["jailbreak"], data={"jailbreak": str(asked)}, **settings).results
-    said = [warning for warning in found["warnings"] if "near-duplicates" in warning]
-    assert len(said) == 1
-    assert said[0].startswith("1 of the 2 behaviours are near-duplicates of ones that were trained on (b/")
-    page = report([config.output_dir], tmp_path / "report.html")
-    assert "1 of the 2 behaviours are near-duplicates" in page.read_text(encoding="utf-8")
-    RunDir(config.output_dir).trained_on_path.unlink()  # a run of before there was such a file
-    found = evaluate(config.output_dir, suites=["jailbreak"], data={"jailbreak": str(asked)}, **settings).results
-    assert not any("near-duplicates" in warning for warning in found["warnings"])
-    assert any(str(asked) in warning and "not known" in warning for warning in found["warnings"])
 
 
 def offline_rows(config) -> list[dict]:

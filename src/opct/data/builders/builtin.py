@@ -12,7 +12,7 @@ from opct.data.builders.sycophancy import build_sycophancy
 from opct.data.pairs import ContrastivePair
 from opct.data.perturb.jailbreak import REFUSED_TURNS, SAFETY_SYSTEM
 from opct.data.perturb.safety_awareness import TEACHERS
-from opct.data.questions import SPLITS, Split
+from opct.data.questions import SPLITS, Split, builtin_questions
 from opct.errors import DataError, unknown
 
 # name -> the settings of `build_jailbreak` that it stands for
@@ -38,15 +38,17 @@ def builtin_pairs(
 ) -> list[ContrastivePair]:
     """The embedded pairs of that name, of one split.
 
-    `sycophancy`: the questions of the split, each with two of the training families. `jailbreak`: the behaviours of the
-    split and their twins, each in two of the training families; `jailbreak_system`: the same with a safety system
-    prompt for the teacher of the behaviours; `jailbreak_examples`: the same, and the bare behaviours, with refused
-    requests before each for the teacher; `jailbreak_anchors`: identity pairs of the twins, bare and wrapped.
-    `safety_awareness`: the messages of the facts of the split, each with two of the training families, safe twins as
-    identity pairs; with `:user` the teacher finds the fact at the end of the last message, not in a system message, and
-    with `:examples` there after messages that are answered with a warning.
-    `benign`, `forms`: an identity pair a request, whatever the keyword arguments; `answer_format` is for `sycophancy`
-    alone.
+    sycophancy           each question with two of the training families
+    jailbreak            each behaviour and its counterpart, in two of the training families
+    jailbreak_system     the same; the teacher of the behaviours has a safety system prompt
+    jailbreak_examples   the same, and the bare behaviours; the teacher sees refused requests before each
+    jailbreak_anchors    identity pairs of the counterparts, bare and wrapped
+    safety_awareness     each message of a fact with two of the training families; safe counterparts as identity pairs.
+                         The teacher finds the fact in a system message; with `:user` at the end of the last message,
+                         with `:examples` there after messages that are answered with a warning
+    benign, forms        an identity pair a request, whatever the keyword arguments
+
+    `per_question` is the number of families; `answer_format` is for `sycophancy` alone.
 
     Raises:
         DataError: an unknown name, split, family or format; the message has the nearest one.
@@ -68,7 +70,7 @@ def builtin_pairs(
     if name != "sycophancy":
         raise DataError(unknown("embedded pair set", name, BUILTIN_NAMES))
     return build_sycophancy(
-        "builtin",
+        builtin_questions(),
         families=families,
         answer_format=answer_format,
         seed=seed,

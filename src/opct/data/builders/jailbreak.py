@@ -69,7 +69,7 @@ def read_sources(
     artifacts: Path | None = None,
     *,
     columns: Columns | None = None,
-    twins: str | None = None,
+    counterparts: str | None = None,
     exclude: Collection[str] = (),
 ) -> JailbreakSources:
     """Behaviours (`builtin` or a file) and finished prompts, without what the embedded evaluation asks.
@@ -82,14 +82,15 @@ def read_sources(
     if source == "builtin":  # artifacts have the splits of the embedded behaviours that they are near
         return JailbreakSources(builtin_behaviors(), attacks, n_without, is_private)
     measured = [behavior for behavior in builtin_behaviors() if behavior.split != "train"]
-    behaviors, near = split_duplicates(load_behaviors(source, columns, twins=twins, exclude=exclude), measured)
+    read = load_behaviors(source, columns, counterparts=counterparts, exclude=exclude)
+    behaviors, near = split_duplicates(read, measured)
     attacks, near_attacks = split_duplicates(attacks, measured)
     left_out = (*(one.id for one in near), *(one.id for one in near_attacks))
     return JailbreakSources(behaviors, attacks, n_without, is_private, left_out)
 
 
 def build_jailbreak(
-    source: str | Path | Sequence[Behavior] = "builtin",
+    behaviors: Sequence[Behavior] | None = None,
     *,
     families: str | Iterable[str] = "train",
     parts: Iterable[str] = ("behavior", "twin"),
@@ -100,30 +101,28 @@ def build_jailbreak(
     teacher_turns: Prompt = (),
     templates: Sequence[WildTemplate] = (),
     artifacts: Sequence[Artifact] = (),
-    columns: Columns | None = None,
 ) -> list[ContrastivePair]:
-    """Jailbreak pairs from behaviours, from a file or public set of them, or from the embedded ones (`builtin`).
+    """Jailbreak pairs from behaviours.
 
     Args:
-        source: behaviours, what `load_behaviors` reads, or `builtin`.
+        behaviors: None for the embedded ones.
         families: see `wrapper_families`.
         parts: of `behavior`, `bare`, `twin` and `anchor`; see the module.
         seed: fixes the wrappers.
-        per_behavior: families for each behaviour and its twin, in rotation; None for all.
+        per_behavior: families for each behaviour and its counterpart, in rotation; None for all.
         split: only behaviours of this split, without near-duplicates of those in a later one; None for all.
-        teacher_system: a system prompt that the teacher alone sees, beside behaviours and never beside twins: for
+        teacher_system: a system prompt that the teacher alone sees, never beside counterparts: for
             models that refuse too little by themselves (`SAFETY_SYSTEM`).
         teacher_turns: earlier turns that the teacher alone sees, likewise, after the system prompt: for models too
             small to heed one (`REFUSED_TURNS`).
         templates: of the family `in_the_wild`; see `load_templates`.
         artifacts: finished prompts of the family `artifact`: one `behavior` pair each, in its goal's split.
-        columns: see `load_behaviors`.
 
     Raises:
-        DataError: a name is unknown, the file is faulty, no behaviour is left, `bare` pairs are asked for with nothing
+        DataError: a name is unknown, no behaviour is left, `bare` pairs are asked for with nothing
             for the teacher alone, or templates or artifacts are given and not asked for.
     """
-    behaviors = _behaviors_of(source, columns)
+    behaviors = builtin_behaviors() if behaviors is None else behaviors
     wanted = _parts(parts)
     privilege = _Privilege(teacher_system, teacher_turns)
     _check_parts(wanted, privilege, artifacts)
@@ -150,7 +149,7 @@ def build_jailbreak(
             pairs.append(_artifact_pair(artifact, goal, privilege))
     if not pairs:
         raise DataError(
-            f"None of the {len(chosen)} behaviours has a benign twin: give twins, or the part behavior."
+            f"None of the {len(chosen)} behaviours has a benign counterpart: give some, or add the part behavior."
             if wrapping
             else f"None of the {len(artifacts)} finished prompts is in the {split} split: give more, or another split."
         )
@@ -168,12 +167,6 @@ def _check_parts(parts: Sequence[str], privilege: _Privilege, artifacts: Sequenc
             "Finished prompts are given, and they become pairs of the part behavior, which is not among the parts "
             f"({', '.join(parts)}): add it, or leave the prompts out."
         )
-
-
-def _behaviors_of(source: str | Path | Sequence[Behavior], columns: Columns | None) -> list[Behavior]:
-    if not isinstance(source, str | Path):
-        return list(source)
-    return builtin_behaviors() if str(source) == "builtin" else load_behaviors(source, columns)
 
 
 def artifact_behaviors(artifacts: Sequence[Artifact], behaviors: Sequence[Behavior] = ()) -> list[Behavior]:
@@ -214,7 +207,7 @@ def _pairs_of(
     privilege: _Privilege,
     templates: Sequence[WildTemplate],
 ) -> list[ContrastivePair]:
-    """The pairs of one behaviour and part, one a family; anchors also of the bare twin, `bare` of the bare alone."""
+    """The pairs of one behaviour and part, one a family; anchors also of the bare counterpart, `bare` of that alone."""
     request = behavior.behavior if part in HARMFUL else behavior.benign
     if request is None:
         return []

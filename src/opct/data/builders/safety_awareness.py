@@ -1,23 +1,24 @@
 """Pairs of the safety-awareness axis: from the embedded facts, a file of facts, or SAGE-Eval if the user insists.
 
-Safe twins keep over-warning down. What the teacher sees beside a twin is one of `TWINS`:
+Safe counterparts keep over-warning down. What the teacher sees beside one is one of `COUNTERPARTS`:
 
-    identity     the twin and nothing else: the model is held to what it said before, so that a lesson learnt on hazards
-                 does not spread to their look-alikes. The default: it needs nothing of the teacher.
-    privileged   the twin with the fact as beside a hazard ("If it does not apply ... leave it out"), for a teacher that
-                 obeys this. Small models bring the fact up anyway, and would be taught to warn of what is not there.
-    none         no twins; over-warning is then left to the benign anchors.
+    identity     the counterpart and nothing else: the model is held to what it said before, so that a lesson learnt on
+                 hazards does not spread to their look-alikes. The default: it needs nothing of the teacher.
+    privileged   the counterpart with the fact as beside a hazard ("If it does not apply ... leave it out"), for a
+                 teacher that obeys this. Small models bring the fact up anyway, and would be taught to warn of what is
+                 not there.
+    none         no counterparts; over-warning is then left to the benign anchors.
 
-Twins go through the same families as the hazards, so that no tone or length tells the two apart.
+They go through the same families as the hazards, so that no tone or length tells the two apart. Ids and `meta.kind`
+call them `safe_twin`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
-from opct.data.hazards import BUILTIN, SafetyFact, load_facts
-from opct.data.pairs import EVALUATION_ONLY, ContrastivePair
+from opct.data.hazards import SafetyFact, builtin_facts
+from opct.data.pairs import EVALUATION_ONLY, ContrastivePair, Prompt
 from opct.data.perturb.families import chosen_families, rotation
 from opct.data.perturb.safety_awareness import (
     AXIS,
@@ -31,37 +32,37 @@ from opct.data.perturb.safety_awareness import (
 from opct.data.questions import Split, of_split
 from opct.errors import DataError, unknown
 
-TWINS = ("identity", "privileged", "none")
+COUNTERPARTS = ("identity", "privileged", "none")
 
 
 def build_safety_awareness(
-    source: str | Path | Sequence[SafetyFact] = BUILTIN,
+    facts: Sequence[SafetyFact] | None = None,
     *,
     families: str | Iterable[str] = "train",
     seed: int = 0,
     per_prompt: int | None = 1,
     split: Split | None = None,
-    twins: str = "identity",
+    counterparts: str = "identity",
     teacher: str = "system",
     allow_evaluation_only: bool = False,
 ) -> list[ContrastivePair]:
-    """Safety-awareness pairs from facts, from a file of them, or from the embedded ones (`builtin`).
+    """Safety-awareness pairs from facts.
 
     Args:
-        source: facts, or see `load_facts`.
+        facts: None for the embedded ones.
         families: see `chosen_families`.
         seed: fixes phrasings and typos.
-        per_prompt: families for each message, in rotation, hazards and twins apart; None for all. The messages of a
-            fact come in a shuffled order, so that no family is bound to one style.
+        per_prompt: families for each message, in rotation, hazards and counterparts apart; None for all. The messages
+            of a fact come in a shuffled order, so that no family is bound to one style.
         split: only the facts of this split; None for all.
-        twins: what the teacher sees beside a safe twin: one of `TWINS`.
+        counterparts: what the teacher sees beside a safe counterpart: one of `COUNTERPARTS`.
         teacher: where the teacher finds the fact: one of `TEACHERS` of `opct.data.perturb.safety_awareness`.
         allow_evaluation_only: make pairs also of facts whose authors ask that nobody trains on them.
 
     Raises:
-        DataError: the source is faulty or for evaluation only, a name is unknown, or no fact is left.
+        DataError: facts are for evaluation only, a name is unknown, or no fact is left.
     """
-    facts = load_facts(source) if isinstance(source, str | Path) else list(source)
+    facts = builtin_facts() if facts is None else facts
     kept_out = sum(fact.is_evaluation_only for fact in facts)
     if kept_out and not allow_evaluation_only:
         raise DataError(
@@ -69,34 +70,30 @@ def build_safety_awareness(
             "not trained on. Train on other facts; to make pairs of them all the same, say --train-on-evaluation-data "
             "(allow_evaluation_only=True), and then report no score on them."
         )
-    if twins not in TWINS:
-        raise DataError(unknown("kind of twins", twins, TWINS))
+    if counterparts not in COUNTERPARTS:
+        raise DataError(unknown("kind of counterparts", counterparts, COUNTERPARTS))
     chosen = of_split(facts, split, "facts")
     names = chosen_families(families, FAMILIES, AXIS)
     pairs = []
-    for kind in (HAZARD, SAFE_TWIN) if twins != "none" else (HAZARD,):
+    for kind in (HAZARD, SAFE_TWIN) if counterparts != "none" else (HAZARD,):
         turns = rotation(names, per_prompt, "per_prompt", key=f"{seed}/{kind}/families")
         for fact in chosen:
             for index in shuffled_messages(fact, kind, seed):
-                for name in next(turns):
-                    pairs.append(safety_pair(fact, kind, index, name, seed=seed, twins=twins, teacher=teacher))
+                for family in next(turns):
+                    prompt = perturbed_prompt(fact, kind, index, family, seed)
+                    teacher_prompt = prompt
+                    if kind == HAZARD:
+                        teacher_prompt = privileged_prompt(fact, prompt, teacher)
+                    elif counterparts == "privileged":  # its teacher sees no examples, which warn of other hazards
+                        teacher_prompt = privileged_prompt(fact, prompt, "user" if teacher == "examples" else teacher)
+                    pairs.append(_pair(fact, kind, index, family, prompt, teacher_prompt))
     return pairs
 
 
-def safety_pair(
-    fact: SafetyFact,
-    kind: str,
-    index: int,
-    family: str,
-    *,
-    seed: int = 0,
-    twins: str = "identity",
-    teacher: str = "system",
+def _pair(
+    fact: SafetyFact, kind: str, index: int, family: str, prompt: Prompt, teacher_prompt: Prompt
 ) -> ContrastivePair:
     """The pair of one message of a fact and one family."""
-    prompt = perturbed_prompt(fact, kind, index, family, seed)
-    is_identity = kind == SAFE_TWIN and twins == "identity"
-    told = "user" if teacher == "examples" else teacher  # a twin's teacher sees no warnings of other hazards
     meta = {"question_id": fact.id, "fact_id": fact.id, "fact": fact.fact, "category": fact.category}
     meta |= {"group": fact.group, "split": fact.split, "kind": kind}
     meta |= {"style": fact.prompts[index].style if kind == HAZARD else SAFE_TWIN}
@@ -106,6 +103,6 @@ def safety_pair(
         axis=AXIS,
         family=family,
         prompt=prompt,
-        teacher_prompt=prompt if is_identity else privileged_prompt(fact, prompt, teacher if kind == HAZARD else told),
+        teacher_prompt=teacher_prompt,
         meta={**meta, "about": list(fact.about), "harm": list(fact.harm), "keep": list(fact.keep), **mark},
     )

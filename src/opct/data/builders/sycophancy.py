@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 from opct.data.pairs import ContrastivePair
 from opct.data.perturb.families import chosen_families, rotation
@@ -16,22 +15,21 @@ from opct.data.perturb.sycophancy import (
     perturbed_prompt,
     suggested_answer,
 )
-from opct.data.questions import Question, Split, builtin_questions, load_questions, of_split, split_of
-from opct.data.tables import Columns, Fault, refuse
+from opct.data.questions import Question, Split, of_split, split_of
+from opct.data.tables import Fault, refuse
 from opct.errors import DataError, unknown
 
 
 def build_sycophancy(
-    source: str | Path | Sequence[Question],
+    questions: Sequence[Question],
     *,
     families: str | Iterable[str] = "train",
     answer_format: str = "short",
     seed: int = 0,
     per_question: int | None = 1,
     split: Split | None = None,
-    columns: Columns | None = None,
 ) -> list[ContrastivePair]:
-    """Sycophancy pairs from questions, from a file of them, or from the embedded ones (`builtin`).
+    """Sycophancy pairs from questions.
 
     Args:
         families: see `chosen_families`.
@@ -39,16 +37,11 @@ def build_sycophancy(
         seed: fixes phrasings, suggested answers and the order of options.
         per_question: families for each question, in rotation; None for all.
         split: only the questions of this split; None for all.
-        columns: see `load_questions`.
 
     Raises:
-        DataError: the file is faulty, a name is unknown, no question is left, or (all at once) a question has no wrong
-            answer that can be suggested.
+        DataError: a name is unknown, no question is left, or (all at once) a question has no wrong answer that can be
+            suggested.
     """
-    if isinstance(source, str | Path):
-        questions = builtin_questions() if str(source) == "builtin" else load_questions(source, columns, seed=seed)
-    else:
-        questions = list(source)
     if answer_format not in INSTRUCTIONS:
         raise DataError(unknown("answer format", answer_format, INSTRUCTIONS))
     chosen = of_split(questions, split, "questions")
@@ -62,7 +55,7 @@ def build_sycophancy(
                 pairs.append(sycophancy_pair(question, family, answer_format=answer_format, seed=seed))
             except DataError as error:
                 faults.append((f"question {question.id!r}", str(error).partition(": ")[2]))
-    refuse("these questions" if not isinstance(source, str | Path) else source, faults)
+    refuse("these questions", faults)
     return pairs
 
 

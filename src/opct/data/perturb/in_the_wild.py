@@ -10,13 +10,22 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from opct.data.pairs import Prompt, prompt_faults
-from opct.data.tables import BadRow, Fault, file_stem, find_columns, read_json, read_rows, refuse
+from opct.data.tables import (
+    RowFault,
+    duplicate_ids,
+    file_stem,
+    find_single_columns,
+    parse_rows,
+    read_json,
+    read_rows,
+    refuse,
+)
 from opct.errors import DataError
 
 TEMPLATE_COLUMNS = {"text": ("text", "prompt", "template", "jailbreak")}
@@ -67,20 +76,17 @@ def load_templates(source: str | Path) -> list[WildTemplate]:
     rows = read_rows(source, "template", text_column="text")
     if not rows:
         raise DataError(f"{source} holds no templates: it needs at least one.")
-    [column] = find_columns(source, rows, None, TEMPLATE_COLUMNS, ("text",), option=None)["text"]
-    found: dict[str, WildTemplate] = {}
-    faults: list[Fault] = []
-    for where, row in rows:
-        text = "" if isinstance(row, BadRow) else str(row.get(column) or "")
-        if isinstance(row, BadRow):
-            faults.append((where, row.fault))
-        elif not text.strip():
-            faults.append((where, "the template is empty: write it, or leave the row out"))
-        else:
-            name = f"{file_stem(source)}/{len(found)}"
-            found.setdefault(text, WildTemplate(name, tuple(_GAP.split(text))))
+    column = find_single_columns(source, rows, None, TEMPLATE_COLUMNS, ("text",), option=None)["text"]
+
+    def text_of(row: Mapping[str, Any]) -> str:
+        if not str(row.get(column) or "").strip():
+            raise RowFault("the template is empty: write it, or leave the row out")
+        return str(row[column])
+
+    texts, faults = parse_rows(rows, text_of)
     refuse(source, faults)
-    return list(found.values())
+    different = dict.fromkeys(text for _, text in texts)
+    return [WildTemplate(f"{file_stem(source)}/{i}", tuple(_GAP.split(text))) for i, text in enumerate(different)]
 
 
 def load_artifacts(path: str | Path) -> tuple[list[Artifact], int | None]:
@@ -101,37 +107,29 @@ def load_artifacts(path: str | Path) -> tuple[list[Artifact], int | None]:
     if not isinstance(rows, list):
         keys = ", ".join(map(repr, data)) if isinstance(data, Mapping) else f"a JSON {type(data).__name__}"
         raise DataError(f"{path}: expected a JSON object with a list `jailbreaks`, found {keys}.")
-    artifacts: dict[str, Artifact] = {}
-    faults: list[Fault] = []
-    n_without = 0
-    for i, row in enumerate(rows):
-        where = f"{path} jailbreaks[{i}]"
-        fault = _artifact_fault(row)
-        if fault is not None:
-            faults.append((where, fault))
-        elif row["prompt"] is None:
-            n_without += 1
-        else:
-            name = f"{file_stem(path)}/{row.get('index', i)}"
-            if name in artifacts:
-                faults.append((where, f"the index of {name!r} is there more than once"))
-            prompt: Prompt = ({"role": "user", "content": row["prompt"]},)
-            category = str(row.get("category") or UNCATEGORISED)
-            artifacts[name] = Artifact(name, row["goal"].strip(), category, prompt)
-    refuse(path, faults)
+    places = [(f"{path} jailbreaks[{i}]", (f"{file_stem(path)}/{i}", row)) for i, row in enumerate(rows)]
+    found, faults = parse_rows(places, lambda named: _artifact(*named))
+    artifacts = [(where, artifact) for where, artifact in found if artifact is not None]
+    refuse(path, [*faults, *duplicate_ids((where, artifact.id) for where, artifact in artifacts)])
     if not artifacts:
-        raise DataError(f"{path} holds no prompts: all {n_without} goals have none.")
-    return list(artifacts.values()), n_without
+        raise DataError(f"{path} holds no prompts: all {len(rows)} goals have none.")
+    return [artifact for _, artifact in artifacts], len(rows) - len(artifacts)
 
 
-def _artifact_fault(row: Any) -> str | None:
+def _artifact(name: str, row: Any) -> Artifact | None:
+    """The prompt of one goal; None for a goal without one."""
     if not isinstance(row, Mapping) or not {"goal", "prompt"} <= set(row):
         keys = ", ".join(map(repr, row)) if isinstance(row, Mapping) else type(row).__name__
-        return f"expected the keys 'goal' and 'prompt', found {keys}"
-    for key in ("goal", "prompt") if row["prompt"] is not None else ():
+        raise RowFault(f"expected the keys 'goal' and 'prompt', found {keys}")
+    if row["prompt"] is None:
+        return None
+    for key in ("goal", "prompt"):
         if not isinstance(row[key], str) or not row[key].strip():
-            return f"`{key}` is {row[key]!r}: it must be text"
-    return None
+            raise RowFault(f"`{key}` is {row[key]!r}: it must be text")
+    if "index" in row:
+        name = f"{name.rpartition('/')[0]}/{row['index']}"
+    category = str(row.get("category") or UNCATEGORISED)
+    return Artifact(name, row["goal"].strip(), category, ({"role": "user", "content": row["prompt"]},))
 
 
 def is_of_attack(path: str | Path) -> bool:
@@ -162,16 +160,16 @@ def successful_prompts(path: str | Path) -> list[dict[str, Any]]:
     header = rows[0][1] if rows else None
     if not isinstance(header, Mapping) or header.get("kind") != SUCCESSES_KIND:
         raise DataError(f"{path} is not the successful_prompts.jsonl of an attack: name one, or a JSON of artifacts.")
-    refuse(path, [(where, fault) for where, row in rows[1:] for fault in _success_faults(row)])
-    return [row for _, row in rows[1:]]
+    found, faults = parse_rows(rows[1:], _success)
+    refuse(path, faults)
+    return [row for _, row in found]
 
 
-def _success_faults(row: Any) -> Iterator[str]:
-    if isinstance(row, BadRow):
-        yield row.fault
-    elif not set(row) >= SUCCESS_KEYS:
-        yield f"expected behavior_id, behavior and prompt, found {json.dumps(list(row))}"
-    else:
-        if not isinstance(row["behavior"], str) or not row["behavior"].strip():
-            yield f"`behavior` is {row['behavior']!r}: it must be text"
-        yield from prompt_faults("prompt", row["prompt"])
+def _success(row: dict[str, Any]) -> dict[str, Any]:
+    if not set(row) >= SUCCESS_KEYS:
+        raise RowFault(f"expected behavior_id, behavior and prompt, found {json.dumps(list(row))}")
+    if not isinstance(row["behavior"], str) or not row["behavior"].strip():
+        raise RowFault(f"`behavior` is {row['behavior']!r}: it must be text")
+    if faults := list(prompt_faults("prompt", row["prompt"])):
+        raise RowFault(*faults)
+    return row

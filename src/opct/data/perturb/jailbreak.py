@@ -116,7 +116,7 @@ def wrapped_prompt(
     """The request in a wrapper of the family: what the policy sees.
 
     Args:
-        key: with seed and family it fixes the wrapper; a behaviour and its twin share their key, so they get the same.
+        key: with seed and family it fixes the wrapper; a behaviour and its counterpart share it, so they get the same.
         templates: those of `in_the_wild`.
         stated_only: no wrapper with a turn that the policy answers itself.
 

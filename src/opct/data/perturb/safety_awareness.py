@@ -28,7 +28,7 @@ HAZARD, SAFE_TWIN = "hazard", "safe_twin"
 WORDS_PER_TYPO = 8
 TEACHERS = ("system", "user", "examples")
 """Where the teacher finds the fact: in a system message, at the end of the last user message, or there after worked
-examples. These stand before hazards alone: a teacher that has seen three warnings would also warn of safe twins."""
+examples. These stand before hazards alone: after three warnings a teacher would also warn of safe counterparts."""
 
 FAMILIES = by_name(
     Family("plain", "train", "the message as it was written", templates.PLAIN),
@@ -44,7 +44,7 @@ FAMILIES = by_name(
 
 def messages_of(fact: SafetyFact, kind: str) -> list[str]:
     """The messages of a fact that hide the hazard (`hazard`), or those without it (`safe_twin`)."""
-    return [prompt.text for prompt in fact.prompts] if kind == HAZARD else list(fact.twins)
+    return [prompt.text for prompt in fact.prompts] if kind == HAZARD else list(fact.counterparts)
 
 
 def shuffled_messages(fact: SafetyFact, kind: str, seed: int) -> list[int]:

@@ -130,7 +130,7 @@ def known_behaviors(config: EvalConfig) -> list[Behavior]:
     """
     source, counterparts = config.data.get(JAILBREAK), config.data.get(JAILBREAK_COUNTERPARTS)
     if source is not None:
-        return load_behaviors(source, config.behavior_columns, twins=counterparts, exclude=config.exclude)
+        return load_behaviors(source, config.behavior_columns, counterparts=counterparts, exclude=config.exclude)
     for what, given in (("columns", config.behavior_columns), ("categories to leave out", config.exclude)):
         if given:
             raise EvaluationError(

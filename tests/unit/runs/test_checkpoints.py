@@ -1,7 +1,5 @@
 import errno
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -98,33 +96,6 @@ def test_an_interrupt_while_writing_leaves_nothing(run):
     with pytest.raises(KeyboardInterrupt):
         run.save_checkpoint(1, interrupt)
     assert names(run) == []
-
-
-def test_a_real_file_size_limit_stops_torch_and_the_good_one_stays(tmp_path):
-    """In a process whose files may have 64 KiB: a small checkpoint is written, one with a 1 MB tensor is not."""
-    pytest.importorskip("resource")
-    program = """
-import resource, signal, sys
-import torch
-from opct.errors import CheckpointError
-from opct.runs.run_dir import RunDir
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-resource.setrlimit(resource.RLIMIT_FSIZE, (65536, 65536))
-with RunDir.create(sys.argv[1]) as run:
-    good = run.save_checkpoint(1, lambda folder: torch.save(torch.zeros(10), folder / "state.pt"))
-    try:
-        run.save_checkpoint(2, lambda folder: torch.save(torch.zeros(250_000), folder / "state.pt"))
-    except CheckpointError as error:
-        assert f"The last good checkpoint is {good}." in str(error), error
-    else:
-        raise SystemExit("a checkpoint over the limit was written")
-    assert run.latest_checkpoint() == good
-    assert [path.name for path in run.checkpoints_dir.iterdir()] == ["step-000001"]
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path / "run")], capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(
