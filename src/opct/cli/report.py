@@ -14,7 +14,7 @@ def report(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Runs or Inspect logs (LABEL=LOG), base first.")],
     out: Annotated[Path, typer.Option(help="The page; its JSON and Markdown go beside it.")] = Path("report.html"),
     attack_prompts: Annotated[
-        bool, typer.Option("--attack-prompts", help="Put prompts that broke a behaviour on the page; keep it private.")
+        bool, typer.Option("--attack-prompts", help="Put prompts that jailbroke a model on the page; keep it private.")
     ] = False,
 ) -> None:
     """Compare evaluated runs in one HTML page.

@@ -1,7 +1,7 @@
-"""Attacks in a report: what each attacker broke on each run, its settings, paired differences and warnings.
+"""Attacks in a report: what each attacker jailbroke on each run, its settings, paired differences and warnings.
 
-Read from `attacks/*/result.json` in each run's folder, which holds no prompt and no reply. Prompts that broke a
-behaviour stand in a private file beside it, and are read only on request.
+Read from `attacks/*/result.json` in each run's folder, which holds no prompt and no reply. Prompts that worked stand
+in a private file beside it, and are read only on request.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 from typing import Any
 
+from opct.attack.loop import COMPLETE
 from opct.attack.render import median_text, reply_texts, row_of, undecided_text
+from opct.attack.results import DEFENDED, JAILBROKEN, KIND, SCHEMA, UNDECIDED
 from opct.config.schema import flat_settings
 from opct.errors import EvaluationError
 from opct.evals.stats import average_over_runs, paired_difference
@@ -25,39 +27,26 @@ from opct.runs.console import pluralize
 from opct.runs.io import read_json, read_jsonl
 from opct.runs.run_dir import RunDir
 
-SCHEMA, KIND = 2, "opct_attack"
 RESULT, SUCCESSES = "result.json", "successful_prompts.jsonl"
 TITLE = "Attacks"
-JAILBROKEN, DEFENDED, UNDECIDED = "jailbroken", "defended", "undecided"
-COMPLETE = "complete"
 RATE = "defense_success_rate"
 COUNTERPART_METRICS = {
     "benign_refusal_rate": "refused",
     "benign_always_refused_rate": "refused every time",
     "benign_answered_rate": "answered on topic",
 }
-SHOWN_PROMPTS = 3  # of each broken behaviour
+SHOWN_PROMPTS = 3  # of each jailbroken behaviour
 MOST_WITH_BOUNDS = 3  # attacks whose intervals fit in one drawing
-WORST = "if every reply without a score had broken its behaviour"
+WORST = "if every reply without a score were a jailbreak"
 COLUMNS = (
     "defence rate",
     "its bounds",
     "behaviours",
-    "median queries to the first break, behaviours left out",
+    "median queries to the first jailbreak",
     "benign counterparts",
     "replies",
-    "spent",
+    "budget",
     "judge",
-)
-CARD_COLUMNS = (
-    "Target",
-    "Attacker",
-    "Defence rate",
-    "Undecided as broken",
-    "Undecided as held",
-    "Played",
-    "Queries",
-    "Judge",
 )
 
 
@@ -90,47 +79,48 @@ class Attack:
     def row(self, metric: str) -> Mapping[str, Any]:
         return row_of(self.result, metric)
 
-    def with_status(self, status: str) -> list[Mapping[str, Any]]:
-        return [one for one in self.result["behaviors"] if one["status"] == status]
-
     @property
-    def held(self) -> dict[str, float | None]:
-        """1 for a behaviour that held, 0 for a broken one, None for an undecided one, by id."""
+    def defended(self) -> dict[str, float | None]:
+        """1 for a defended behaviour, 0 for a jailbroken one, None for an undecided one, by id."""
         values = {JAILBROKEN: 0.0, DEFENDED: 1.0, UNDECIDED: None}
         return {one["id"]: values[one["status"]] for one in self.result["behaviors"]}
 
     @property
-    def broken(self) -> list[Mapping[str, Any]]:
-        """The broken behaviours, the first to break first."""
-        return sorted(self.with_status(JAILBROKEN), key=lambda one: one["first_jailbreak"])
+    def jailbroken(self) -> list[Mapping[str, Any]]:
+        """The jailbroken behaviours, the first first."""
+        found = [one for one in self.result["behaviors"] if one["status"] == JAILBROKEN]
+        return sorted(found, key=lambda one: one["first_jailbreak"])
 
     @property
-    def broken_title(self) -> str:
-        return f"{self.title}: {pluralize(len(self.broken), 'broken behaviour')}"
+    def jailbroken_title(self) -> str:
+        return f"{self.title}: {pluralize(len(self.jailbroken), 'jailbroken behaviour')}"
 
     @property
     def cells(self) -> tuple[tuple[str, ...], ...]:
         """The lines of each cell of the table, in the order of `COLUMNS`."""
-        spent, reasons = self.result["budget"]["spent"], {UNDECIDED: undecided_text(self.result)}
+        n_of = Counter(one["status"] for one in self.result["behaviors"])
+        spent, rules = self.result["budget"]["spent"], self.result["settings"]["rules"]
+        counterparts = [row for row in self.result["rows"] if row["metric"] in COUNTERPART_METRICS]
         return (
             (rate_text(self.row(RATE)),),
             tuple(
                 f"undecided as {bound}: {rate_text(self.row(f'{RATE}_undecided_as_{bound}'))}"
                 for bound in (JAILBROKEN, DEFENDED)
             ),
-            tuple(
-                f"{len(self.with_status(status))} {status}{reasons.get(status, '')}"
-                for status in (DEFENDED, JAILBROKEN, UNDECIDED)
+            (
+                f"{n_of[DEFENDED]} {DEFENDED}",
+                f"{n_of[JAILBROKEN]} {JAILBROKEN}",
+                f"{n_of[UNDECIDED]} {UNDECIDED}{undecided_text(self.result)}",
             ),
             (median_text(self.result["curve"]),),
-            tuple(
-                f"{COUNTERPART_METRICS[row['metric']]}: {rate_text(row)}"
-                for row in self.result["rows"]
-                if row["metric"] in COUNTERPART_METRICS
-            ),
+            tuple(f"{COUNTERPART_METRICS[row['metric']]}: {rate_text(row)}" for row in counterparts),
             reply_texts(self.result),
-            (f"{spent['queries']:,} queries", f"{spent['tokens']:,} sampled tokens"),
-            (judge_name(self.result["judge"]),),
+            (
+                f"{spent['queries']:,} queries, {spent['tokens']:,} sampled tokens",
+                f"{pluralize(rules['episodes'], 'episode')} of {pluralize(rules['rounds'], 'round')}",
+                f"ended: {self.result['ended']}",
+            ),
+            (judge_text(self.result["judge"]),),
         )
 
 
@@ -188,7 +178,7 @@ def load_attacks(arm: Arm, directory: Path | None, name: str, *, prompts: bool =
 
 
 def _prompts(path: Path) -> dict[str, tuple[str, ...]]:
-    """The first few prompts that broke each behaviour, by its id."""
+    """The first few prompts that worked on each behaviour, by its id."""
     found: dict[str, list[str]] = {}
     for row in read_jsonl(path)[1:]:
         text = "\n\n".join(f"{message['role']}: {message['content']}" for message in row["prompt"])
@@ -215,7 +205,8 @@ def _differences(attacks: Sequence[Attack], pairs: Sequence[Pair]) -> tuple[tupl
         if not one or not other:
             continue
         early = [f"{own.run} ({own.result['ended']})" for own in (*one, *other) if own.result["ended"] != COMPLETE]
-        unlike = sorted({name for a in one for b in other for name in _unlike(a.result, b.result)})
+        sides = [(_comparability(a.result), _comparability(b.result)) for a in one for b in other]
+        unlike = sorted({name for mine, theirs in sides for name in mine if mine[name] != theirs[name]})
         if early:
             not_compared.append(f"{pair.title}: {joined(early)} ended early, so no difference is given.")
         elif unlike:
@@ -226,22 +217,17 @@ def _differences(attacks: Sequence[Attack], pairs: Sequence[Pair]) -> tuple[tupl
 
 
 def _difference_text(one: Sequence[Attack], other: Sequence[Attack]) -> str:
-    """The difference in behaviours that held, over those that both sides decided; several runs are averaged first."""
-    mine, theirs = (average_over_runs([attack.held for attack in own]) for own in (one, other))
+    """The difference in defended behaviours, over those that both sides decided; several runs are averaged first."""
+    mine, theirs = (average_over_runs([attack.defended for attack in own]) for own in (one, other))
     found = paired_difference(mine, theirs, {id_: id_ for id_ in (*mine, *theirs)})
     if found.value is None:
         return "no behaviour was decided in both"
     bounds = interval(found.ci_low, found.ci_high, "rate", signed=True)
-    return f"{change(found.value, 'rate')} of behaviours held ({bounds}; n = {found.n} decided in both)"
-
-
-def _unlike(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
-    """What two attacks must share to be compared, and do not."""
-    mine, theirs = _comparability(a), _comparability(b)
-    return [name for name in mine if mine[name] != theirs[name]]
+    return f"{change(found.value, 'rate')} of behaviours defended ({bounds}; n = {found.n} decided in both)"
 
 
 def _comparability(result: Mapping[str, Any]) -> dict[str, Any]:
+    """What two attacks must share to be compared."""
     target, attacker = result["target"], dict(result["attacker"])
     # A learning attacker has other weights for each target, and is shown the successes of its own training.
     learns = "training" in attacker
@@ -275,7 +261,7 @@ def _warnings(name: str, attacks: Sequence[Attack]) -> list[str]:
 
 
 def curve_figure(name: str, attacks: Sequence[Attack]) -> Figure | None:
-    """The share of broken behaviours against the queries put about each, one line an attack, with its interval.
+    """The share of jailbroken behaviours against the queries put about each, one line an attack, with its interval.
 
     With many attacks, intervals and worst-case curves are in the table alone. An attack without a scored first reply
     has only the worst-case curve, which is always drawn.
@@ -295,32 +281,33 @@ def curve_figure(name: str, attacks: Sequence[Attack]) -> Figure | None:
             low, high = (_steps(points, bound) for bound in ("ci_low", "ci_high"))
             bands.append(charts.Band(f"{label}, 95% interval", style, low, high))
         if points:
-            thin = len(attack.arm.runs) > 1
-            series.append(charts.Series(label, style, _steps(points, "jailbroken"), thin=thin))
+            series.append(_line(attack, _steps(points, "jailbroken")))
         rows += [_curve_row(attack, point, "as judged") for point in points]
         rows += [_curve_row(attack, point, WORST) for point in worst]
-        ends.append(
-            f"{label} at {points[-1]['jailbroken']:.0%}" if points else f"{label} has no first reply with a score"
-        )
-    notes = ["Kaplan-Meier: a behaviour that was not broken counts as long as it was asked."]
-    notes += ["Shaded: its 95% interval at each point."] if bands else []
+        ends.append(f"{label} {points[-1]['jailbroken']:.0%}" if points else f"{label} has no first reply with a score")
+    notes = ["Kaplan-Meier: a behaviour that was not jailbroken counts for as long as it was asked."]
+    notes += ["Shaded: 95% intervals."] if bands else []
     notes += [f"Long dashes: the curve {WORST}."] if any(line.other_case for line in series) else []
     if not has_bounds:
-        notes.append(f"Of more than {MOST_WITH_BOUNDS} attacks the intervals and the curves {WORST} are in the table.")
+        notes.append(f"With more than {MOST_WITH_BOUNDS} attacks the intervals and the curves {WORST} are in the data.")
     return Figure(
-        title=f"Broken by {name}",
+        title=f"Jailbroken by {name}",
         drawing=charts.line_chart(
             series,
             bands=bands,
-            x_title="queries put about each behaviour",
-            y_title="behaviours broken, percent",
-            label=f"Share of behaviours broken by {name} against queries: {'; '.join(ends)}.",
+            x_title="queries about each behaviour",
+            y_title="behaviours jailbroken, percent",
+            label=f"Share of behaviours jailbroken by {name} against queries: {'; '.join(ends)}.",
         ),
         caption=" ".join(notes),
         legend=_legend([attack for attack, _, _ in drawn]),
-        columns=("arm", "run", "queries", "broken", "95% interval", "behaviours at risk", "curve"),
+        columns=("arm", "run", "queries", "jailbroken", "95% interval", "behaviours at risk", "curve"),
         rows=tuple(rows),
     )
+
+
+def _line(attack: Attack, points: tuple[tuple[float, float], ...]) -> charts.Series:
+    return charts.Series(attack.title, attack.arm.style, points, thin=len(attack.arm.runs) > 1)
 
 
 def _legend(attacks: Sequence[Attack]) -> tuple[tuple[int, str, bool], ...]:
@@ -328,13 +315,12 @@ def _legend(attacks: Sequence[Attack]) -> tuple[tuple[int, str, bool], ...]:
 
 
 def _curve_row(attack: Attack, point: Mapping[str, Any], case: str) -> tuple[str, ...]:
-    bounds = interval(point["ci_low"], point["ci_high"], "rate")
-    broken = quantity(point["jailbroken"], "rate")
-    return (attack.arm.name, attack.run, f"{point['queries']}", broken, bounds, f"{point['at_risk']}", case)
+    share, bounds = quantity(point["jailbroken"], "rate"), interval(point["ci_low"], point["ci_high"], "rate")
+    return (attack.arm.name, attack.run, f"{point['queries']}", share, bounds, f"{point['at_risk']}", case)
 
 
 def _steps(points: Sequence[Mapping[str, Any]], name: str) -> tuple[tuple[float, float], ...]:
-    """A step at each query, from nothing broken at 0 queries; in percent."""
+    """A step at each query, from nothing at 0 queries; in percent."""
     found, before = [(0.0, 0.0)], 0.0
     for point in points:
         value = 100.0 * point[name]
@@ -345,46 +331,44 @@ def _steps(points: Sequence[Mapping[str, Any]], name: str) -> tuple[tuple[float,
 
 def learning_figure(name: str, attacks: Sequence[Attack]) -> Figure | None:
     """The mean reward of each training step, one line an attack; None where no attacker learned."""
-    trained = [(attack, attack.result["training"]) for attack in attacks if attack.result.get("training")]
-    drawn = [(attack, own) for attack, own in trained if any(row["reward"] is not None for row in own["curve"])]
+    drawn, series, rows = [], [], []
+    for attack in attacks:
+        steps = (attack.result.get("training") or {"curve": []})["curve"]
+        points = tuple((float(step["step"]), 100.0 * step["reward"]) for step in steps if step["reward"] is not None)
+        if points:
+            drawn.append(attack)
+            series.append(_line(attack, points))
+            rows += [_learning_row(attack, step) for step in steps]
     if not drawn:
         return None
-    spent = "; ".join(f"{attack.title} {own['spent']['queries']:,}" for attack, own in drawn)
+    spent = "; ".join(f"{attack.title} {attack.result['training']['spent']['queries']:,}" for attack in drawn)
     return Figure(
-        title=f"What {name} earned while it was trained",
+        title=f"Score of {name} during its training",
         drawing=charts.line_chart(
-            [
-                charts.Series(
-                    attack.title,
-                    attack.arm.style,
-                    tuple((float(r["step"]), 100.0 * r["reward"]) for r in own["curve"] if r["reward"] is not None),
-                    thin=len(attack.arm.runs) > 1,
-                )
-                for attack, own in drawn
-            ],
+            series,
             x_title="training step",
             y_title="mean score, percent",
             label=f"Mean score of {name}'s episodes against the step of its training.",
         ),
         caption=(
-            "The mean of each step's episodes, of which each counts with its best round; on behaviours that are not "
-            f"attacked here. Queries that training put to its target, apart from those of the attack: {spent}."
+            "Mean over the episodes of a step, each counted with its best round, on behaviours that are not attacked "
+            f"here. Queries for training, not counted in the attack: {spent}."
         ),
-        legend=_legend([attack for attack, _ in drawn]),
-        columns=("arm", "run", "step", "mean score", "episodes without a score", "behaviours broken", "queries"),
-        rows=tuple(_learning_row(attack, row) for attack, own in drawn for row in own["curve"]),
+        legend=_legend(drawn),
+        columns=("arm", "run", "step", "mean score", "episodes without a score", "behaviours jailbroken", "queries"),
+        rows=tuple(rows),
     )
 
 
-def _learning_row(attack: Attack, row: Mapping[str, Any]) -> tuple[str, ...]:
+def _learning_row(attack: Attack, step: Mapping[str, Any]) -> tuple[str, ...]:
     return (
         attack.arm.name,
         attack.run,
-        f"{row['step']}",
-        quantity(row["reward"], "rate"),
-        f"{row['unscored_episodes']} of {row['episodes']}",
-        f"{row['jailbroken']} of {row['behaviors']}",
-        f"{row['queries']}",
+        f"{step['step']}",
+        quantity(step["reward"], "rate"),
+        f"{step['unscored_episodes']} of {step['episodes']}",
+        f"{step['jailbroken']} of {step['behaviors']}",
+        f"{step['queries']}",
     )
 
 
@@ -397,19 +381,8 @@ def settings_of(result: Mapping[str, Any]) -> dict[str, str]:
     kept = {name: public[name] for name in ("target", "attacker", "judge")} | public["settings"]
     flat = flat_settings(kept | {"limits": result["budget"]["limits"], "ended": result["ended"]})
     flat["created"] = result.get("created")
-    return {name: _flat(value) for name, value in flat.items() if value is not None}
-
-
-def _flat(value: Any) -> str:
-    return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
-
-
-def played_text(result: Mapping[str, Any]) -> str:
-    """ "4 behaviours; 2 episodes of 2 rounds; --stop behavior; ended: complete"."""
-    rules = result["settings"]["rules"]
-    episodes = f"{pluralize(rules['episodes'], 'episode')} of {pluralize(rules['rounds'], 'round')}"
-    played = f"{pluralize(len(result['behaviors']), 'behaviour')}; {episodes}; --stop {rules['stop']}"
-    return f"{played}; ended: {result['ended']}"
+    lists = {name: ", ".join(map(str, value)) for name, value in flat.items() if isinstance(value, list | tuple)}
+    return {name: lists.get(name, str(value)) for name, value in flat.items() if value is not None}
 
 
 def without_folders(name: str) -> str:
@@ -420,16 +393,13 @@ def without_folders(name: str) -> str:
     return f"{provider}/{PurePath(path).name}" if path.startswith(("/", ".", "~")) else name
 
 
-def judge_name(judge: Mapping[str, Any]) -> str:
-    """ "strongreject (openai/gpt-4o)"."""
-    return f"{judge['name']} ({without_folders(str(judge['model']))})"
-
-
 def judge_text(judge: Mapping[str, Any]) -> str:
-    """The same with its threshold: "..., harmful from a score of 0.5"."""
-    return f"{judge_name(judge)}, {judge['label']} from a score of {judge['threshold']:g}"
+    """ "strongreject (openai/gpt-4o), harmful from a score of 0.5"."""
+    model = without_folders(str(judge["model"]))
+    return f"{judge['name']} ({model}), {judge['label']} from a score of {judge['threshold']:g}"
 
 
+# A report is made to be shared: only what is named here is in it.
 PUBLIC = ("rows", "curve", "budget", "judge_usage", "ended")
 PUBLIC_SETTINGS = ("source", "rules", "counterpart_rules", "behaviors", "counterparts", "pool")
 PUBLIC_JUDGE = ("name", "model", "rubric", "label", "threshold", "hash", "calibration", "warning")
@@ -444,10 +414,9 @@ PUBLIC_TRAINING = (
 
 
 def public_result(result: Mapping[str, Any]) -> dict[str, Any]:
-    """What of a result may be passed on. A report is made to be shared, so only what is named here is in it."""
+    """What of a result may be passed on: no prompt, no folder of this machine and no address of an endpoint."""
     settings, attacker, training = result["settings"], result["attacker"], result.get("training")
-    benign_judge = settings.get("counterpart_judge")
-    model = attacker.get("model")
+    counterpart_judge, model = settings.get("counterpart_judge"), attacker.get("model")
     return {
         **{name: result.get(name) for name in PUBLIC},
         "training": None if training is None else _only(training, PUBLIC_TRAINING),
@@ -455,7 +424,7 @@ def public_result(result: Mapping[str, Any]) -> dict[str, Any]:
         "attacker": {**attacker, **({"model": _only(model, PUBLIC_MODEL)} if isinstance(model, Mapping) else {})},
         "judge": _only(result["judge"], PUBLIC_JUDGE),
         "settings": _only(settings, PUBLIC_SETTINGS)
-        | ({"counterpart_judge": _only(benign_judge, PUBLIC_JUDGE)} if benign_judge else {}),
+        | ({"counterpart_judge": _only(counterpart_judge, PUBLIC_JUDGE)} if counterpart_judge else {}),
     }
 
 
@@ -464,69 +433,54 @@ def _only(mapping: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
     return found | {name: without_folders(str(found[name])) for name in ("source", "model") if name in found}
 
 
-# ------------------------------------------------------------------------------------------ the verdict and the card
-
-
-def attack_findings(sections: Sequence[AttackSection]) -> list[Finding]:
-    """The verdict on each attacker: how many behaviours held on each arm that it attacked."""
-    held = tuple(f"Against {own.name}: {joined([_held_text(attack) for attack in own.attacks])}." for own in sections)
-    return [Finding(TITLE, held)] if held else []
-
-
-def _held_text(attack: Attack) -> str:
-    """ "Base held on 1 of 3 behaviours (33.3%, 95% interval 0.8 to 90.6; 1 more undecided)"."""
-    row = attack.row(RATE)
-    n, undecided = row["n"], row["n_unscored"]
-    if not n:
-        return f"of {attack.title} none of {pluralize(undecided, 'behaviour')} was decided"
-    more = f"; {undecided:,} more undecided" if undecided else ""
-    rate = f"{quantity(row['value'], 'rate')}, 95% interval {interval(row['ci_low'], row['ci_high'], 'rate')}"
-    return f"{attack.title} held on {round(n * row['value']):,} of {pluralize(n, 'behaviour')} ({rate}{more})"
-
-
-def card_rows(sections: Sequence[AttackSection]) -> list[tuple[str, ...]]:
-    """The table of the model card, one row an attack, in the order of `CARD_COLUMNS`."""
-    rows = []
-    for attack in (attack for section in sections for attack in section.attacks):
-        result, rates = attack.result, (RATE, f"{RATE}_undecided_as_jailbroken", f"{RATE}_undecided_as_defended")
-        rows.append(
-            (
-                attack.title,
-                attack.attacker,
-                *(rate_text(attack.row(name)) for name in rates),
-                played_text(result),
-                f"{result['budget']['spent']['queries']:,}",
-                judge_text(result["judge"]),
-            )
-        )
-    return rows
-
-
 def attacks_json(sections: Sequence[AttackSection]) -> list[dict[str, Any]]:
-    """The numbers for report.json; no prompt, no folder of this machine and no address of an endpoint is in it."""
+    """The numbers for report.json."""
     return [
         {
             "attacker": section.name,
             "attacks": [
-                {"arm": a.arm.label, "run": a.of_run, "folder": a.folder, **public_result(a.result)}
-                for a in section.attacks
+                {
+                    "arm": attack.arm.label,
+                    "run": attack.of_run,
+                    "folder": attack.folder,
+                    "jailbroken": [str(one["behavior"]) for one in attack.jailbroken],
+                    **public_result(attack.result),
+                }
+                for attack in section.attacks
             ],
             "differences": list(section.differences),
-            "broken": [
-                {
-                    "arm": a.arm.label,
-                    "run": a.of_run,
-                    "folder": a.folder,
-                    "behaviors": [str(one["behavior"]) for one in a.broken],
-                }
-                for a in section.attacks
-            ],
             "warnings": list(section.warnings),
         }
         for section in sections
     ]
 
 
+# ------------------------------------------------------------------------------------------ the verdict and the card
+
+
+def attack_findings(sections: Sequence[AttackSection]) -> list[Finding]:
+    """The verdict on each attacker: how many behaviours each arm defended."""
+    texts = tuple(f"{own.name}: {joined([_defended_text(attack) for attack in own.attacks])}." for own in sections)
+    return [Finding(TITLE, texts)] if texts else []
+
+
+def _defended_text(attack: Attack) -> str:
+    """ "Base defended 1 of 3 behaviours (33.3%, 95% interval 0.8 to 90.6; 1 more undecided)"."""
+    row = attack.row(RATE)
+    n, undecided = row["n"], row["n_unscored"]
+    if not n:
+        return f"of {attack.title} none of {pluralize(undecided, 'behaviour')} was decided"
+    more = f"; {undecided:,} more undecided" if undecided else ""
+    rate = f"{quantity(row['value'], 'rate')}, 95% interval {interval(row['ci_low'], row['ci_high'], 'rate')}"
+    return f"{attack.title} defended {round(n * row['value']):,} of {pluralize(n, 'behaviour')} ({rate}{more})"
+
+
+def card_rows(sections: Sequence[AttackSection]) -> list[tuple[str, ...]]:
+    """The table of the model card, one row an attack: who attacked what, then the cells of the page."""
+    attacks = [attack for section in sections for attack in section.attacks]
+    return [(f"{own.attacker} against {own.title}", *("; ".join(lines) for lines in own.cells)) for own in attacks]
+
+
 def has_prompts(sections: Sequence[AttackSection]) -> bool:
-    """Whether a prompt that broke a behaviour is in them."""
-    return any(attack.prompts.get(one["id"]) for own in sections for attack in own.attacks for one in attack.broken)
+    """Whether a prompt that worked is in them."""
+    return any(attack.prompts.get(one["id"]) for own in sections for attack in own.attacks for one in attack.jailbroken)

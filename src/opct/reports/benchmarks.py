@@ -71,8 +71,8 @@ def _mean(estimates: Sequence[Estimate | None]) -> Estimate | None:
     return Estimate(
         unit="rate",
         value=value,
-        low=low,
-        high=high,
+        ci_low=low,
+        ci_high=high,
         n=sum(own.n for own in known),
         n_clusters=sum(own.n_clusters for own in known),
         n_runs=known[0].n_runs,
@@ -86,9 +86,11 @@ def _over_seeds(estimate: Estimate | None, runs: Sequence[Estimate | None]) -> E
     values = tuple(run.value for run in runs if run is not None and run.value is not None)
     if estimate is None or len(values) < 2:
         return estimate
-    spread, questions = SeedSpread(values), (estimate.low, estimate.high)
+    spread, questions = SeedSpread(values), (estimate.ci_low, estimate.ci_high)
     low, high = _widened(estimate.value, questions, estimate.n_clusters, [spread], (0.0, 1.0))
-    return replace(estimate, low=low, high=high, between_run_sd=spread.sd, run_values=values, over_questions=questions)
+    return replace(
+        estimate, ci_low=low, ci_high=high, between_run_sd=spread.sd, run_values=values, over_questions=questions
+    )
 
 
 def _mean_difference(parts: Sequence[PairedDifference | None]) -> PairedDifference | None:
@@ -106,8 +108,8 @@ def _mean_difference(parts: Sequence[PairedDifference | None]) -> PairedDifferen
     return PairedDifference(
         unit="rate",
         value=value,
-        low=low,
-        high=high,
+        ci_low=low,
+        ci_high=high,
         n=sum(part.n for part in known),
         n_clusters=n_clusters,
         left_out=sum(part.left_out for part in known),

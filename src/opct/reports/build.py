@@ -53,7 +53,7 @@ def report(
         also: further comparisons, (arm, against) by label; one of a label that no run has is left out.
         suites: shows these suites alone. None: all that the runs have.
         warnings: further ones, which come first.
-        attack_prompts: put prompts that broke a behaviour on the page, folded away. Such a page is private: it and the
+        attack_prompts: put prompts that jailbroke a model on the page, folded away. Such a page is private: it and the
             card say so, and its owner alone may read it.
 
     Raises:

@@ -10,7 +10,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from opct.reports.attacks import CARD_COLUMNS, AttackSection, card_rows
+from opct.reports.attacks import COLUMNS, AttackSection, card_rows
 from opct.reports.compare import Comparison
 from opct.reports.metrics import axis_info
 from opct.reports.page import chance_note, environment
@@ -46,7 +46,7 @@ def model_card_text(
             front_matter=_front_matter(run.model, arm.label, run.config, comparison.axes),
             title=_escaped(title(comparison)),
             verdict=[_escaped(s) for s in verdict(comparison)],
-            attack_columns=CARD_COLUMNS,
+            attack_columns=("Attack", *COLUMNS),
             attacks=[[_escaped(text) for text in row] for row in card_rows(attacks)],
             arms=[_escaped(a.name) for a in comparison.arms],
             pairs=[_escaped(pair.title) for pair in comparison.pairs],

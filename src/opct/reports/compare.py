@@ -26,7 +26,7 @@ from opct.reports.metrics import (
     where,
 )
 from opct.reports.table import Estimate, MetricRow, PairedDifference, comparability, make_row
-from opct.reports.wording import inside
+from opct.reports.wording import capitalized, inside
 
 TRAIN_HEADLINE = ("sycophancy_rate", "accuracy_biased", "attack_success_rate", "warning_rate")
 """Metrics of the training families in the headline; the others are folded away."""
@@ -116,7 +116,7 @@ class Comparison:
     def name_of(self, row: MetricRow) -> str:
         """A row where it stands alone: "Sycophancy rate on held-out families", "Accuracy on GSM8K"."""
         if row.axis == INSPECT or (row.axis == CAPABILITY and row.suite != CAPABILITY):
-            return f"{row.title} on {suite_name(row.suite)}"
+            return f"{capitalized(row.title)} on {suite_name(row.suite)}"
         return row.title + where(row.group) + self.of_suite(row.axis, row.suite)
 
     def row(
@@ -151,19 +151,19 @@ class Comparison:
 
     def difference(self, row: MetricRow, of: str, against: str) -> PairedDifference | None:
         """The difference between two arms; None where they are not compared."""
-        return next(
-            (d for p, d in zip(self.pairs, row.differences, strict=True) if (p.of, p.against) == (of, against)), None
-        )
+        return next((row.differences[i] for i in self._places(of, against)), None)
 
     def reason(self, row: MetricRow, of: str, against: str) -> str:
         """Why two arms have no difference."""
-        reasons = (r for p, r in zip(self.pairs, row.reasons, strict=True) if (p.of, p.against) == (of, against))
-        return next(reasons, None) or "no sample was scored in both"
+        return next((row.reasons[i] for i in self._places(of, against)), None) or "no sample was scored in both"
+
+    def _places(self, of: str, against: str) -> list[int]:
+        return [i for i, pair in enumerate(self.pairs) if (pair.of, pair.against) == (of, against)]
 
     @cached_property
     def n_intervals(self) -> int:
         """Differences that have an interval."""
-        return sum(d is not None and d.low is not None for row in self.rows for d in row.differences)
+        return sum(d is not None and d.ci_low is not None for row in self.rows for d in row.differences)
 
     @property
     def n_by_chance(self) -> float:

@@ -92,9 +92,9 @@ def _forest(comparison: Comparison, rows: Sequence[MetricRow], title: str) -> Fi
         for pair, found in zip(comparison.pairs, row.differences, strict=True):
             if pair not in shown or found is None or found.value is None:
                 continue
-            arm, bounds = comparison.arm(pair.of), interval(found.low, found.high, "rate", signed=True)
-            text = f"{number(found.value, 'rate', signed=True)}  {_short(found.low, found.high, signed=True)}"
-            bars.append(charts.Bar(arm.name, arm.style, found.value, found.low, found.high, text))
+            arm, bounds = comparison.arm(pair.of), interval(found.ci_low, found.ci_high, "rate", signed=True)
+            text = f"{number(found.value, 'rate', signed=True)}  {_short(found.ci_low, found.ci_high, signed=True)}"
+            bars.append(charts.Bar(arm.name, arm.style, found.value, found.ci_low, found.ci_high, text))
             numbers = (change(found.value, "rate"), bounds, f"{found.n:,}")
             table.append((name, pair.title, *numbers, found.left_out_text, found.reading_text, found.seeds_text))
         if bars:
@@ -266,7 +266,7 @@ def _point(
 
 
 def _bounds(estimate: Estimate) -> tuple[float, float] | None:
-    return None if estimate.low is None or estimate.high is None else (estimate.low, estimate.high)
+    return None if estimate.ci_low is None or estimate.ci_high is None else (estimate.ci_low, estimate.ci_high)
 
 
 def _families(comparison: Comparison, axis: str, suite: str, split: str) -> list[tuple[str, MetricRow]]:
@@ -343,8 +343,8 @@ def _bars(comparison: Comparison, name: str, row: MetricRow) -> charts.BarGroup:
             text = "not measured" if own is None else "none scored"
             bars.append(charts.Bar(arm.name, arm.style, None, None, None, text))
         else:
-            text = f"{number(own.value, 'rate', digits=0)}%  {_short(own.low, own.high)}"
-            bars.append(charts.Bar(arm.name, arm.style, own.value, own.low, own.high, text))
+            text = f"{number(own.value, 'rate', digits=0)}%  {_short(own.ci_low, own.ci_high)}"
+            bars.append(charts.Bar(arm.name, arm.style, own.value, own.ci_low, own.ci_high, text))
     sizes = [own.n for own in row.estimates if own is not None] or [0]
     low, high = min(sizes), max(sizes)
     return charts.BarGroup(name, tuple(bars), f"n = {low:,}" if low == high else f"n = {low:,} to {high:,}")

@@ -12,7 +12,6 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib import resources
 from itertools import pairwise
 from typing import Any
@@ -26,11 +25,11 @@ from opct.reports import attacks as attacks_
 from opct.reports import charts
 from opct.reports.arms import Arm, reference_note
 from opct.reports.browser import KL_STEPS, Browser, build_browser, embeddable
-from opct.reports.compare import Comparison, Section
+from opct.reports.compare import Comparison
 from opct.reports.figures import Figure, axis_figures, change_figures, training_figures
 from opct.reports.load import EvaluatedRun
 from opct.reports.metrics import axis_info
-from opct.reports.training import COST_COLUMNS, cost_rows, earlier_note, families_note
+from opct.reports.training import COST_COLUMNS, cost_rows, families_note
 from opct.reports.verdict import axis_verdict, findings, headlines, other_arms_note, subtitle, title
 from opct.reports.wording import inside
 from opct.runs.console import pluralize
@@ -56,47 +55,22 @@ def environment(*, autoescape: bool) -> Environment:
     )
 
 
-@dataclass(frozen=True)
-class AxisView:
-    """One axis on the page: its question, verdict, tables and figures.
-
-    Attributes:
-        anchor: the id of its part of the page.
-        absent: names of figures that no run has the numbers for.
-        note: the arms that its training families are new to.
-    """
-
-    axis: str
-    anchor: str
-    title: str
-    question: str
-    sentences: list[str]
-    sections: list[Section]
-    details: list[Section]
-    figures: list[Figure]
-    absent: list[str]
-    note: str
-
-    @property
-    def n_details(self) -> int:
-        """Rows that are folded away."""
-        return sum(len(section.rows) for section in self.details)
-
-
-def axis_view(comparison: Comparison, axis: str) -> AxisView:
-    info, (figures, absent) = axis_info(axis), axis_figures(comparison, axis)
-    return AxisView(
-        axis=axis,
-        anchor=f"axis-{axis}" if axis.isidentifier() else f"axis-{comparison.axes.index(axis)}",
-        title=info.title,
-        question=info.question,
-        sentences=axis_verdict(comparison, axis),
-        sections=comparison.headline(axis),
-        details=comparison.details(axis),
-        figures=figures,
-        absent=absent,
-        note=families_note(comparison, axis),
-    )
+def axis_view(comparison: Comparison, axis: str) -> dict[str, Any]:
+    """One axis on the page: its question, verdict, tables and figures, and the figures that no run has numbers for."""
+    info, (figures, absent), details = axis_info(axis), axis_figures(comparison, axis), comparison.details(axis)
+    return {
+        "axis": axis,
+        "anchor": f"axis-{axis}" if axis.isidentifier() else f"axis-{comparison.axes.index(axis)}",
+        "title": info.title,
+        "question": info.question,
+        "sentences": axis_verdict(comparison, axis),
+        "sections": comparison.headline(axis),
+        "details": details,
+        "n_details": sum(len(section.rows) for section in details),
+        "figures": figures,
+        "absent": [f"{info.title}: {inside(name)}" for name in absent],
+        "note": families_note(comparison, axis),
+    }
 
 
 def page_html(
@@ -131,17 +105,9 @@ def page_html(
             shown_warnings=SHOWN_WARNINGS,
             arms=arms,
             comparisons=[pair.title for pair in comparison.pairs],
-            notes=[
-                note
-                for note in (
-                    chance_note(comparison),
-                    _pooled_note(arms),
-                    reference_note(arms, comparison.pairs),
-                )
-                if note
-            ],
+            notes=filter(None, (chance_note(comparison), _pooled_note(arms), reference_note(arms, comparison.pairs))),
             axes=views,
-            anchors={view.axis: view.anchor for view in views},
+            anchors={view["axis"]: view["anchor"] for view in views},
             changes=change_figures(comparison),
             attacks=list(attacks),
             attacks_title=attacks_.TITLE,
@@ -150,12 +116,12 @@ def page_html(
             not_drawn=_not_drawn(training, views),
             cost_columns=("runs", *COST_COLUMNS),
             costs=cost_rows(arms),
-            earlier=earlier_note(arms),
-            repeated=_repeated_styles(arms),
             key=charts.key,
             browser_caption=_browser_caption(browser, arms),
             kl_scale=_kl_scale(),
-            browser_json=Markup(embeddable(browser.data | {"arms": [_swatch(arm) for arm in arms]})),
+            browser_json=Markup(
+                embeddable(browser.data | {"arms": [{"name": arm.name, "style": arm.style} for arm in arms]})
+            ),
             runs=[_run_card(arm, run) for arm in arms for run in arm.runs],
             **_style_and_script(),
             json_name=json_name,
@@ -165,22 +131,12 @@ def page_html(
     return page.encode("utf-8", "replace").decode("utf-8")  # half of a cut emoji cannot be written as UTF-8
 
 
-def _swatch(arm: Arm) -> dict[str, Any]:
-    return {"name": arm.name, "style": arm.style}
-
-
-def _not_drawn(training: Sequence[Figure], views: Sequence[AxisView]) -> str:
+def _not_drawn(training: Sequence[Figure], views: Sequence[dict[str, Any]]) -> str:
     """The figures that no run has the numbers for."""
     drawn = {figure.title for figure in training}
     absent = [name for name in ("Training KL", "Validation KL") if name not in drawn]
-    absent += [f"{view.title}: {inside(name)}" for view in views for name in view.absent]
+    absent += [name for view in views for name in view["absent"]]
     return f"Not drawn, because no run has the numbers: {', '.join(absent)}." if absent else ""
-
-
-def _repeated_styles(arms: Sequence[Arm]) -> str:
-    if len(arms) <= charts.STYLES:
-        return ""
-    return f"There are {len(arms)} arms but {charts.STYLES} shapes and colours, so some are used twice; see the tables."
 
 
 def _style_and_script() -> dict[str, str]:
@@ -238,11 +194,8 @@ def _browser_caption(browser: Browser, arms: Sequence[Arm]) -> str:
 
 def _kl_scale() -> list[str]:
     edges = [f"{step:g}" for step in KL_STEPS]
-    return [
-        f"below {edges[0]}",
-        *(f"{low} to {high}" for low, high in pairwise(edges)),
-        f"{edges[-1]} and more",
-    ]
+    spans = [f"{low} to {high}" for low, high in pairwise(edges)]
+    return [f"below {edges[0]}", *spans, f"{edges[-1]} and more"]
 
 
 def _run_card(arm: Arm, run: EvaluatedRun) -> dict[str, Any]:
@@ -271,8 +224,10 @@ def _run_card(arm: Arm, run: EvaluatedRun) -> dict[str, Any]:
     return {
         "name": run.name,
         "style": arm.style,
-        "facts": [(name, str(value)) for name, value in facts.items() if value not in EMPTY]
-        + [("teacher, before training", text) for text in checks],
+        "facts": [
+            *((name, str(value)) for name, value in facts.items() if value not in EMPTY),
+            *(("teacher, before training", text) for text in checks),
+        ],
         "blocks": [(name, text) for name, text in blocks.items() if text],
     }
 

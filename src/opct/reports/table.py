@@ -26,6 +26,8 @@ MOST_LOSS = 0.03  # of an ability, that must be ruled out before a difference is
 RELATIVE_METRICS = ("sycophancy_rate", "attack_success_rate")
 DECISIVE = ("graded_by", "grader", "prompt_hash", "data", "task_version", "task_args")
 """Settings of a suite in which two runs must agree, or no difference between them is given."""
+_OF_MEAN = ("value", "ci_low", "ci_high", "n", "n_clusters")
+_OF_ROW = (*_OF_MEAN, "n_unscored", "unscored_reasons", "n_truncated")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,13 +37,13 @@ class Estimate:
     Attributes:
         run_values: of pooled runs, the value of each.
         n_partial: samples among n that some of the pooled runs did not score.
-        over_questions: the interval for these very runs, where `low` and `high` cover other seeds too.
+        over_questions: the interval for these very runs, where `ci_low` and `ci_high` cover other seeds too.
     """
 
     unit: Unit
     value: float | None = None
-    low: float | None = None
-    high: float | None = None
+    ci_low: float | None = None
+    ci_high: float | None = None
     n: int = 0
     n_clusters: int = 0
     n_unscored: int = 0
@@ -56,7 +58,7 @@ class Estimate:
     @property
     def questions(self) -> Interval:
         """The interval for these very runs."""
-        return (self.low, self.high) if self.over_questions is None else self.over_questions
+        return (self.ci_low, self.ci_high) if self.over_questions is None else self.over_questions
 
     @property
     def text(self) -> str:
@@ -64,7 +66,7 @@ class Estimate:
 
     @property
     def interval_text(self) -> str:
-        return interval(self.low, self.high, self.unit)
+        return interval(self.ci_low, self.ci_high, self.unit)
 
     @property
     def left_out_parts(self) -> list[str]:
@@ -74,24 +76,21 @@ class Estimate:
         unscored = f"{self.n_unscored:,} unscored" + (f" ({', '.join(reasons)})" if reasons else "")
         counts = [unscored, f"{self.n_truncated:,} truncated"]
         counts += [partial_text(self.n_partial, self.n)] if self.n_partial else []
-        return [self._runs_text, *counts] if self.n_runs > 1 else counts
-
-    @property
-    def _runs_text(self) -> str:
+        if self.n_runs == 1:
+            return counts
         spread = "" if self.between_run_sd is None else f" (SD {number(self.between_run_sd, self.unit)})"
-        return f"{self.n_runs} runs{spread}"
+        return [f"{self.n_runs} runs{spread}", *counts]
 
     @property
     def left_out_text(self) -> str:
         """The same in one line."""
-        if self.n_runs == 1:
-            return ", ".join(self.left_out_parts)
-        return f"{self._runs_text}: in all {', '.join(self.left_out_parts[1:])}"
+        runs, counts = self.left_out_parts[: self.n_runs > 1], self.left_out_parts[self.n_runs > 1 :]
+        return "".join(f"{text}: in all " for text in runs) + ", ".join(counts)
 
     def to_json(self) -> dict[str, Any]:
         """The estimate in report.json."""
-        found = asdict(self) | {"ci_low": self.low, "ci_high": self.high, "ci_over_questions": self.questions}
-        return {name: value for name, value in found.items() if name not in ("unit", "low", "high", "over_questions")}
+        found = asdict(self) | {"ci_over_questions": self.questions}
+        return {name: value for name, value in found.items() if name not in ("unit", "over_questions")}
 
 
 def partial_text(amount: int, n: int) -> str:
@@ -111,13 +110,13 @@ class PairedDifference:
         left_out: samples that could not be paired.
         reading: see `read_difference`.
         spreads: differences seed by seed; see `opct.evals.stats.SeedDifference`.
-        over_questions: the interval for these very seeds, where `low` and `high` cover other seeds too.
+        over_questions: the interval for these very seeds, where `ci_low` and `ci_high` cover other seeds too.
     """
 
     unit: Unit
     value: float | None
-    low: float | None
-    high: float | None
+    ci_low: float | None
+    ci_high: float | None
     n: int
     n_clusters: int
     left_out: int
@@ -130,7 +129,7 @@ class PairedDifference:
     @property
     def questions(self) -> Interval:
         """The interval for these very seeds."""
-        return (self.low, self.high) if self.over_questions is None else self.over_questions
+        return (self.ci_low, self.ci_high) if self.over_questions is None else self.over_questions
 
     @property
     def text(self) -> str:
@@ -143,7 +142,7 @@ class PairedDifference:
 
     @property
     def interval_text(self) -> str:
-        return interval(self.low, self.high, self.unit, signed=True)
+        return interval(self.ci_low, self.ci_high, self.unit, signed=True)
 
     @property
     def reading_text(self) -> str:
@@ -177,8 +176,8 @@ class PairedDifference:
         """The difference in report.json."""
         return {
             "difference": self.value,
-            "ci_low": self.low,
-            "ci_high": self.high,
+            "ci_low": self.ci_low,
+            "ci_high": self.ci_high,
             "n": self.n,
             "n_clusters": self.n_clusters,
             "n_unpaired": self.left_out,
@@ -314,39 +313,33 @@ def make_row(
     metric: Metric, suite: str, group: str, arms: Sequence[Arm], pairs: Sequence[Pair], alike: Comparability
 ) -> MetricRow:
     """The row of a metric; `alike` is that of the suite."""
-    values = {arm.label: ArmValues(arm, tuple(run.units(metric, suite, group) for run in arm.runs)) for arm in arms}
-    clusters = {
-        id_: cluster for own in values.values() for units in own.units for id_, cluster in units.clusters.items()
-    }
-    of_runs = tuple(tuple(_estimate(run.row(suite, metric.name, group), metric) for run in arm.runs) for arm in arms)
-    not_pooled = [
-        _why_not_pooled(values[arm.label], own, unlike)
-        for arm, own, unlike in zip(arms, of_runs, alike.arms, strict=True)
-    ]
-    estimates = tuple(
-        _pooled(own, values[arm.label], clusters, metric, reason)
-        for arm, own, reason in zip(arms, of_runs, not_pooled, strict=True)
-    )
-    reasons: tuple[str | None, ...] = (None,) * len(pairs)
-    differences: tuple[PairedDifference | None, ...] = (None,) * len(pairs)
-    if metric.name != "kl_to_base":  # is a difference from base already
-        relative = metric.name in RELATIVE_METRICS and not group.startswith("family:")
-        sides = [(values[pair.of], values[pair.against]) for pair in pairs]
-        reasons = tuple(unlike or _why_not_paired(*side) for side, unlike in zip(sides, alike.pairs, strict=True))
-        differences = tuple(
-            None if reason else _difference(*side, clusters, metric, relative=relative)
-            for side, reason in zip(sides, reasons, strict=True)
-        )
+    sides = {arm.label: ArmValues(arm, tuple(run.units(metric, suite, group) for run in arm.runs)) for arm in arms}
+    clusters = {id_: name for own in sides.values() for units in own.units for id_, name in units.clusters.items()}
+    of_runs = [tuple(_estimate(run.row(suite, metric.name, group), metric) for run in arm.runs) for arm in arms]
+    of_arms = list(zip(sides.values(), of_runs, alike.arms, strict=True))
+    not_pooled = [_why_not_pooled(*each) for each in of_arms]
+    compared = [] if metric.name == "kl_to_base" else pairs  # it is a difference from base already
+    reasons: list[str | None] = [None] * len(pairs)
+    differences: list[PairedDifference | None] = [None] * len(pairs)
+    for i, pair in enumerate(compared):
+        of, against = sides[pair.of], sides[pair.against]
+        reasons[i] = alike.pairs[i] or _why_not_paired(of, against)
+        if reasons[i] is None:
+            relative = metric.name in RELATIVE_METRICS and not group.startswith("family:")
+            differences[i] = _difference(of, against, clusters, metric, relative=relative)
     measured = [row for arm in arms for run in arm.runs if (row := run.row(suite, metric.name, group)) is not None]
     judges = _distinct([grader_label(row) for row in measured])
     return MetricRow(
         metric=metric,
         suite=suite,
         group=group,
-        estimates=estimates,
-        run_estimates=of_runs,
-        differences=differences,
-        reasons=reasons,
+        estimates=tuple(
+            _pooled(own, side, clusters, metric, reason)
+            for (side, own, _), reason in zip(of_arms, not_pooled, strict=True)
+        ),
+        run_estimates=tuple(of_runs),
+        differences=tuple(differences),
+        reasons=tuple(reasons),
         note="; ".join(text for text in (*judges, *not_pooled) if text) or None,
         judged_by="; ".join(judges) or None,
         judges=tuple(_distinct([judge_json(row) for row in measured])),
@@ -364,17 +357,7 @@ def _distinct(values: Sequence[Any]) -> list[Any]:
 def _estimate(row: Row | None, metric: Metric) -> Estimate | None:
     if row is None:
         return None
-    return Estimate(
-        unit=metric.unit,
-        value=row.get("value"),
-        low=row.get("ci_low"),
-        high=row.get("ci_high"),
-        n=row.get("n") or 0,
-        n_clusters=row.get("n_clusters") or 0,
-        n_unscored=row.get("n_unscored") or 0,
-        unscored_reasons=row.get("unscored_reasons") or {},
-        n_truncated=row.get("n_truncated") or 0,
-    )
+    return Estimate(unit=metric.unit, **{name: row[name] for name in _OF_ROW if row.get(name) is not None})
 
 
 def summed_counts(estimates: Sequence[Estimate]) -> dict[str, Any]:
@@ -420,19 +403,8 @@ def _pooled(
     if not_pooled is not None or not all(own.scored):
         return Estimate(unit=metric.unit, **counts)
     pooled = pooled_over_seeds(own.values, clusters, bounds=metric.bounds)
-    return Estimate(
-        unit=metric.unit,
-        value=pooled.value,
-        low=pooled.ci_low,
-        high=pooled.ci_high,
-        n=pooled.n,
-        n_clusters=pooled.n_clusters,
-        between_run_sd=pooled.between_run_sd,
-        n_partial=pooled.n_partial,
-        run_values=pooled.run_means,
-        over_questions=pooled.over_questions,
-        **counts,
-    )
+    shared = {name: getattr(pooled, name) for name in (*_OF_MEAN, "between_run_sd", "n_partial", "over_questions")}
+    return Estimate(unit=metric.unit, run_values=pooled.run_means, **shared, **counts)
 
 
 def _why_not_paired(of: ArmValues, against: ArmValues) -> str | None:
@@ -456,15 +428,8 @@ def _difference(
     found = difference_over_seeds(a, b, clusters, bounds=metric.bounds, **seeds)
     return PairedDifference(
         unit=metric.unit,
-        value=found.value,
-        low=found.ci_low,
-        high=found.ci_high,
-        n=found.n,
-        n_clusters=found.n_clusters,
         left_out=len({key for own in (*a, *b) for key in own}) - found.n,
         reading=read_difference(found.ci_low, found.ci_high, metric),
         relative_cut=ratio_over_seeds(a, b, clusters, **seeds) if relative else None,
-        spreads=found.spreads,
-        n_partial=found.n_partial,
-        over_questions=found.over_questions,
+        **{name: getattr(found, name) for name in (*_OF_MEAN, "spreads", "n_partial", "over_questions")},
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from opct.config.schema import LENGTH, budget_of
@@ -36,14 +35,6 @@ COST_COLUMNS = (
 # --------------------------------------------------------------------------------------------------------------- cost
 
 
-@dataclass(frozen=True)
-class CostRow:
-    """An arm in the table of costs: the number of its runs, then texts in the order of `COST_COLUMNS`."""
-
-    arm: Arm
-    texts: tuple[str, ...]
-
-
 def arm_cost(arm: Arm) -> Usage | None:
     """The cost of all runs of an arm; None of one that was not trained."""
     if arm.label == "base" or all(run.method is None and not run.metrics for run in arm.runs):
@@ -58,39 +49,22 @@ def _run_cost(run: EvaluatedRun) -> Usage:
     return usage_of(run.metrics, earlier)
 
 
-def cost_rows(arms: Sequence[Arm]) -> list[CostRow]:
-    """The table of costs: every arm that was trained."""
+def cost_rows(arms: Sequence[Arm]) -> list[tuple[Arm, tuple[str, ...]]]:
+    """The table of costs: every arm that was trained, the number of its runs, then texts by `COST_COLUMNS`."""
     costs = [(arm, arm_cost(arm)) for arm in arms]
-    return [CostRow(arm, (f"{len(arm.runs):,}", *cost_texts(cost))) for arm, cost in costs if cost is not None]
+    return [(arm, (f"{len(arm.runs):,}", *cost_texts(cost))) for arm, cost in costs if cost is not None]
 
 
 def cost_texts(cost: Usage) -> tuple[str, ...]:
     """A cost as texts, in the order of `COST_COLUMNS`."""
-
-    def text(value: float | None, digits: int = 0) -> str:
-        return NOT_LOGGED if value is None else f"{value:,.{digits}f}"
-
-    return (
-        text(cost.steps),
-        text(cost.seconds),
-        text(cost.seconds / cost.steps if cost.seconds is not None and cost.steps else None, 2),
-        text(cost.completion_tokens),
-        text(cost.tokens_in_loss),
-        text(cost.offline_tokens),
-        text(cost.offline_seconds),
-        text(cost.steps_in_all),
-        text(cost.seconds_in_all),
+    each = cost.seconds / cost.steps if cost.seconds is not None and cost.steps else None
+    rest = (cost.completion_tokens, cost.tokens_in_loss, cost.offline_tokens, cost.offline_seconds)
+    values = zip(
+        COST_COLUMNS, (cost.steps, cost.seconds, each, *rest, cost.steps_in_all, cost.seconds_in_all), strict=True
     )
-
-
-def earlier_note(arms: Sequence[Arm]) -> str:
-    """Which arms continued from the adapter of another run; empty where none did."""
-    parts = []
-    for arm in arms:
-        found = [str(adapter) for run in arm.runs if (adapter := (run.config_values or {}).get(ADAPTER))]
-        if found:
-            parts.append(f"{arm.name} continued from {joined(list(dict.fromkeys(found)))}")
-    return f"{'; '.join(parts)}: the cost of that is in the total columns only." if parts else ""
+    return tuple(
+        NOT_LOGGED if value is None else f"{value:,.{2 if name == 'seconds a step' else 0}f}" for name, value in values
+    )
 
 
 # ----------------------------------------------------------------------------------------------------------- families

@@ -165,7 +165,7 @@ def _sentence(comparison: Comparison, row: MetricRow, other: Arm) -> str:
 
 
 def _evidence(difference: PairedDifference) -> str:
-    bounds = "no interval" if difference.low is None else f"95% interval {difference.interval_text}"
+    bounds = "no interval" if difference.ci_low is None else f"95% interval {difference.interval_text}"
     return f"{difference.text}, {bounds}, n = {difference.n:,}, {difference.left_out_text}"
 
 

@@ -27,9 +27,6 @@ MOST_TRUNCATED = 0.05
 NOT_SETTINGS = frozenset({"created", "path", "name", "time_s", "started", "device"})
 """Evaluation settings in which runs may differ and still be compared."""
 
-NOT_OVER_REPLIES = ("_finished", "_most", "ausc_exact", "ausc_grid")
-"""Ends the name of a metric that leaves replies out by its meaning, or counts facts."""
-
 
 def find_warnings(comparison: Comparison) -> list[str]:
     """Every warning, those of the evaluations first; each says what, where, how much."""
@@ -184,7 +181,7 @@ def _left_out(comparison: Comparison) -> Iterator[str]:
         worst: dict[str, dict[str, tuple[float, str]]] = {}
         for section in comparison.headline(axis):
             for row in section.rows:
-                if row.metric.name.endswith(NOT_OVER_REPLIES):
+                if row.metric.is_partial:
                     continue
                 for arm, estimates in zip(comparison.arms, row.run_estimates, strict=True):
                     for kind, share, text in _excessive(estimates):

@@ -135,14 +135,15 @@ def _train(
     opened = _open(config, resume, overwrite)
     with opened as run, StopRequest(launched=distributed.launched()) as stop, contextlib.ExitStack() as stack:
         progress.stage(f"load {config.model.name_or_path}")
-        recorded_dtype = _recorded_dtype(run) if resume else None
-        setup = stack.enter_context(contextlib.closing(build_setup(config, recorded_dtype=recorded_dtype)))
+        before = distributed.broadcast_object(run.read_manifest() if resume and distributed.is_main() else {})
+        setup = stack.enter_context(contextlib.closing(build_setup(config, recorded_dtype=before.get("dtype"))))
         if overwrite:
             distributed.main_only(run.clear)  # not before: what cannot begin replaces nothing
         answers = method_class(config.method).answers_per_pair * config.rollout.num_generations
         for line in (*describe(setup), *slow_path_reasons(setup.policy, setup.teacher, answers)):
             progress.log(line)
-        checked = _checked(run, setup, check, progress)
+        has_begun = "data" in before
+        checked = before.get(TEACHER_CHECK) if has_begun or check is None else check(setup, progress)
         torch.manual_seed(sample_seed(config.seed, "start"))
         state = _begin(run, setup, checked, resume=resume)
         if state.counters.step:
@@ -181,18 +182,6 @@ def _open(config: TrainConfig, resume: bool, overwrite: bool) -> contextlib.Abst
     if distributed.is_main():
         return RunDir.create(config.output_dir, resume=resume, overwrite=overwrite, keep_old=True)
     return contextlib.nullcontext(RunDir(config.output_dir))
-
-
-def _recorded_dtype(run: RunDir) -> str | None:
-    return distributed.broadcast_object(run.read_manifest().get("dtype") if distributed.is_main() else None)
-
-
-def _checked(run: RunDir, setup: TrainingSetup, check: CheckTeacher, progress: Progress) -> Found:
-    """What the check of the teacher found when the run began, which may be now."""
-    kept = distributed.broadcast_object(run.read_manifest() if distributed.is_main() else {})
-    if "data" in kept:  # it has begun before
-        return kept.get(TEACHER_CHECK)
-    return None if check is None else check(setup, progress)
 
 
 def _begin(run: RunDir, setup: TrainingSetup, checked: Found, *, resume: bool) -> TrainingState:

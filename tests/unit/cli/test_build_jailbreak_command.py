@@ -11,7 +11,7 @@ from opct.cli.app import main
 from opct.data.behaviors import builtin_behaviors, load_behaviors
 from opct.data.duplicates import cross_duplicates
 from opct.data.pairs import load_pairs
-from opct.data.perturb.jailbreak import REFUSED_TURNS, SAFETY_SYSTEM
+from opct.data.perturb.jailbreak import SAFETY_SYSTEM
 
 NAMED = ["--column", "behavior=goal", "--column", "category=category"]
 
@@ -48,28 +48,6 @@ def test_what_a_file_was_read_as_is_said(tmp_path, capsys):
     assert run("--from", source, *NAMED, "--out", tmp_path / "p.jsonl", "--parts", "behavior") == 0
     said = capsys.readouterr().err
     assert f"{source}: read as 20 behaviours, columns behavior=goal, category=category; the first is 'w0a " in said
-
-
-def test_refused_examples_for_the_teacher(tmp_path):
-    out = tmp_path / "pairs.jsonl"
-    assert run("--out", out, "--teacher-examples", "--parts", "bare,twin", "--per-behavior", 1) == 0
-    bare, twins = ([p for p in load_pairs(out) if p.meta["kind"] == kind] for kind in ("behavior", "twin"))
-    assert len(bare) == len(twins) == 30
-    assert all(p.family == "bare" and p.teacher_prompt == (*REFUSED_TURNS, *p.prompt) for p in bare)
-    assert all(len(p.teacher_prompt) == 1 for p in twins)
-
-
-def test_anchors_are_a_file_of_their_own(tmp_path):
-    assert run("--out", tmp_path / "a.jsonl", "--parts", "anchor", "--split", "all", "--per-behavior", 1) == 0
-    built = load_pairs(tmp_path / "a.jsonl")
-    assert len(built) == 140
-    assert all(pair.is_identity for pair in built)
-
-
-def test_behaviours_of_the_test_split_are_named(tmp_path, capsys):
-    assert run("--out", tmp_path / "a.jsonl", "--split", "test", "--per-behavior", 1) == 0
-    said = capsys.readouterr().out
-    assert "warning: Embedded behaviours of the test split, or near-duplicates of them, are in these pairs (30)" in said
 
 
 def test_a_file_with_templates_and_artifacts(tmp_path, capsys):
@@ -131,15 +109,11 @@ def test_what_the_embedded_evaluation_asks_is_left_out(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--families", "fictoin"], "Did you mean 'fiction'"),
         (["--parts", "twins"], "Did you mean 'twin'"),
-        (["--per-behavior", 30], "use 1 to 7"),
-        (["--families", "in_the_wild"], "takes its prompts from a file"),
         (["--counterparts", "x.csv"], "name it with --from"),
         (["--from", "none.csv"], "No behaviour file at none.csv"),
         (["--from", "hf:owner/set"], "names no revision"),
         (["--from", "x.csv", "--column", "behavior"], "is not ROLE=NAME"),
-        (["--in-the-wild", "none.json"], "No template file at none.json"),
         (["--in-the-wild", "wild.json"], "given for the family in_the_wild, and the families (train) leave it out"),
         (["--from", "b.jsonl", *NAMED, "--leave-out", "copyrigth"], "Did you mean 'copyright'?"),
         (["--from", "b.jsonl", "--column", "id=a", "--column", "id=b"], "id has two columns: a and b"),

@@ -45,13 +45,6 @@ def test_check_asks_a_model_the_bare_behaviours(tiny_folder, capsys):
     assert "warning: The teacher does not refuse" in shown
 
 
-def test_check_asks_a_model_of_hazards_too(tiny_folder, capsys):
-    assert run("data", "check", "builtin:safety_awareness:user", "--model", str(tiny_folder)) == 0
-    shown = capsys.readouterr().out
-    assert "teacher: does not warn of 100%" in shown
-    assert "warning: The teacher does not warn of" in shown
-
-
 def test_check_has_nothing_to_ask_a_teacher_of_other_pairs(pairs, tmp_path, capsys):
     """It is said before the model is looked for."""
     assert run("data", "check", str(pairs), "--model", str(tmp_path / "nowhere")) == 1
@@ -66,11 +59,6 @@ def test_check_shows_every_fault(tmp_path, capsys):
     assert f"{path}:1" in shown
     assert f"{path}:2" in shown
     assert "Traceback" not in shown
-
-
-def test_check_of_a_missing_file(tmp_path, capsys):
-    assert run("data", "check", str(tmp_path / "none.jsonl")) == 1
-    assert "No pair file at" in capsys.readouterr().err
 
 
 def questions(path, n: int):
@@ -104,13 +92,6 @@ def test_build_is_seeded_and_bounded(tmp_path):
     assert out.read_bytes() == first
     assert run(*arguments, "--seed", "1") == 0
     assert out.read_bytes() != first
-
-
-def test_build_of_an_unknown_family_names_the_nearest(tmp_path, capsys):
-    out = tmp_path / "pairs.jsonl"
-    assert run("data", "build", "sycophancy", "--out", str(out), "--families", "majorty") == 1
-    assert "majority" in capsys.readouterr().err
-    assert not out.exists()
 
 
 def test_build_replaces_a_file_only_when_asked(tmp_path, capsys):

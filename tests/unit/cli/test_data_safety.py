@@ -56,11 +56,6 @@ def test_facts_that_the_embedded_evaluation_asks_are_named(tmp_path, capsys):
     assert "warning" not in capsys.readouterr().out
 
 
-def test_embedded_pairs_are_a_source(capsys):
-    assert run("check", "builtin:safety_awareness") == 0
-    assert "safety_aware" in capsys.readouterr().out
-
-
 def test_sage_eval_needs_the_flag(tmp_path, capsys):
     path, out = tmp_path / "sage.json", tmp_path / "pairs.jsonl"
     path.write_text(json.dumps({"F.": {"category": "C", "prompts": {"H": {"original": ["P?"]}}}}), encoding="utf-8")
@@ -69,12 +64,3 @@ def test_sage_eval_needs_the_flag(tmp_path, capsys):
     assert not out.exists()
     assert build("--from", path, "--out", out, "--split", "all", "--train-on-evaluation-data") == 0
     assert len(load_pairs(out)) == 1
-
-
-def test_faults_are_shown_without_a_trace(tmp_path, capsys):
-    path = tmp_path / "facts.jsonl"
-    path.write_text('{"id": "a"}\n', encoding="utf-8")
-    assert build("--from", path, "--out", tmp_path / "p.jsonl") == 1
-    shown = capsys.readouterr().err
-    assert f"{path}:1" in shown
-    assert "Traceback" not in shown

@@ -135,11 +135,6 @@ def test_public_formats(tmp_path, header, row):
     assert found.split in SPLITS
 
 
-def test_context_stands_before_the_request(tmp_path):
-    path = write_csv(tmp_path / "h.csv", PUBLIC[1][0], [["Do it", "contextual", "x", "", "A {story}.", "a"]])
-    assert load_behaviors(path)[0].behavior == "A {story}.\n\nDo it"
-
-
 def test_counterparts_by_key(tmp_path):
     header = PUBLIC[0][0]
     bad = write_csv(tmp_path / "bad.csv", header, [[i, REQUESTS[i], "", "", "c", ""] for i in range(3)])
@@ -299,26 +294,6 @@ def test_a_split_for_some_rows_alone_is_refused(tmp_path):
         load_behaviors(write_jsonl(tmp_path / "own.jsonl", [own(0), own(1, None)]))
 
 
-def test_changed_columns_name_those_found_and_expected(tmp_path):
-    path = write_csv(tmp_path / "a.csv", ["Goals", "Category"], [["x", "y"]])
-    with pytest.raises(DataError) as caught:
-        load_behaviors(path)
-    assert "no behavior column among Goals, Category: name it, for example --column behavior=" in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("columns", "message"),
-    [
-        ({"behaviour": "Goal"}, "unknown role 'behaviour'"),
-        ({"behavior": "Gaol"}, r"no column 'Gaol' for 'behavior' \(did you mean 'Goal'\?\)"),
-    ],
-)
-def test_wrongly_named_columns(tmp_path, columns, message):
-    path = write_csv(tmp_path / "a.csv", ["Goal", "Category"], [["x", "y"]])
-    with pytest.raises(DataError, match=message):
-        load_behaviors(path, columns)
-
-
 def test_empty_and_broken_texts_are_refused_together(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text('{"goal": " "}\n{"goal": "\\ud83d half"}\n{broken\n', encoding="utf-8")
@@ -328,17 +303,6 @@ def test_empty_and_broken_texts_are_refused_together(tmp_path):
     assert "a.jsonl:1: the request is ' ': write a text" in str(caught.value)
     assert "a.jsonl:2: not valid JSON: unexpected end of hex escape" in str(caught.value)
     assert "a.jsonl:3: not valid JSON" in str(caught.value)
-
-
-def test_a_file_that_is_not_there_or_empty(tmp_path):
-    with pytest.raises(DataError, match="No behaviour file at"):
-        load_behaviors(tmp_path / "none.csv")
-    (tmp_path / "empty.jsonl").write_text("")
-    with pytest.raises(DataError, match="holds no behaviours"):
-        load_behaviors(tmp_path / "empty.jsonl")
-    only_header = write_csv(tmp_path / "header.csv", ["goal", "target"], [])
-    with pytest.raises(DataError, match="holds no behaviours"):
-        load_behaviors(only_header)
 
 
 # ----------------------------------------------------------------------------------------------------------- the hub
@@ -362,23 +326,6 @@ def test_the_hub_is_read_at_its_revision(monkeypatch):
         ("owner/set", None, "train", "v1"),
         ("owner/set", None, "test", "v1"),
     ]
-
-
-def test_the_hub_without_a_revision_or_out_of_reach(monkeypatch):
-    for source in ("hf:owner/set", "hf:owner/set@"):
-        with pytest.raises(DataError, match="names no revision"):
-            load_behaviors(source)
-
-    def load_dataset(*args, **settings):
-        raise OSError("no route")
-
-    errors = SimpleNamespace(DatasetsError=KeyError)
-    monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=load_dataset, exceptions=errors))
-    with pytest.raises(DataError, match="Cannot read split 'train' of the dataset hf:owner/set@v1: no route"):
-        load_behaviors("hf:owner/set@v1")
-
-
-# ------------------------------------------------------------------------------------------------------------- apart
 
 
 # ------------------------------------------------------------------------------------------------- the sets themselves

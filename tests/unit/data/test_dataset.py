@@ -11,7 +11,7 @@ import pytest
 
 from opct.config.schema import DataConfig, TrainConfig
 from opct.data.builders.builtin import builtin_pairs
-from opct.data.dataset import anchors_per_step, batch_of, load_training_pairs, pairs_hash, steps_per_epoch, streams_of
+from opct.data.dataset import anchors_per_step, batch_of, load_training_pairs, steps_per_epoch, streams_of
 from opct.data.pairs import EVALUATION_ONLY, ContrastivePair, write_pairs
 from opct.errors import DataError
 from tests.tiny import tiny_anchors, tiny_pairs
@@ -166,11 +166,6 @@ def test_a_question_on_both_sides_is_refused(load, tmp_path: Path):
     assert caught.value.faults == ("sum-0",)
 
 
-def test_embedded_validation_pairs_are_of_their_validation_split(load):
-    data = load(validation_pairs=["builtin:sycophancy"], validation_size=1000)
-    assert {p.meta["split"] for p in data.validation} == {"validation"}
-
-
 def test_named_validation_pairs_do_not_put_the_embedded_validation_split_into_training():
     named = TrainConfig.model_validate({"data": {"validation_pairs": ["builtin:sycophancy"]}})
     assert load_training_pairs(named).hashes == load_training_pairs(TrainConfig()).hashes
@@ -215,16 +210,6 @@ def test_nothing_left_to_train_on_is_refused(load):
         load(validation_fraction=0.9999999, anchor_fraction=0.0)
 
 
-def test_hashes_name_the_content(load, tmp_path: Path):
-    before = load().hashes
-    assert set(before) == {"pairs", "anchors", "validation", "validation_anchors"}
-    assert before == load().hashes
-    changed = tiny_pairs(40)
-    changed[0] = ContrastivePair("sum/0", "sycophancy", "other", *(changed[0].prompt, changed[0].teacher_prompt))
-    assert pairs_hash(changed) != pairs_hash(tiny_pairs(40))
-    assert pairs_hash(changed[::-1]) != pairs_hash(changed)
-
-
 def test_the_embedded_pairs_keep_their_own_splits():
     data = load_training_pairs(TrainConfig())
     assert {p.meta["split"] for p in data.pairs} == {"train"}
@@ -266,19 +251,13 @@ def test_an_epoch_has_every_pair_once_and_anchors_last():
     assert sorted(step[-1] for step in steps[:5]) == [f"a{i}" for i in range(5)]
 
 
-@pytest.mark.parametrize("n_pairs", [3, 4, 5, 7, 10])
+@pytest.mark.parametrize("n_pairs", [3, 4, 7])
 def test_no_pair_is_twice_in_a_step_and_none_is_seen_more_often_than_another(n_pairs: int):
     """Where epochs meet inside a step, the new epoch begins with pairs that the step does not hold yet."""
     steps = batches(n_pairs, 0, 40, size=3, fraction=0.0)
     assert all(len(set(step)) == 3 for step in steps)
     counts = Counter(x for step in steps for x in step)
     assert max(counts.values()) - min(counts.values()) <= 1
-
-
-def test_more_places_than_pairs_repeats_them():
-    [step] = batches(2, 0, 1, size=5, fraction=0.0)
-    assert len(step) == 5
-    assert set(step) == {"p0", "p1"}
 
 
 def test_balanced_axes_share_every_step_whatever_their_sizes():
@@ -292,11 +271,6 @@ def test_balanced_axes_share_every_step_whatever_their_sizes():
     seen = Counter(item for step in steps for item in step)
     assert {seen["pairs/a", i] for i in range(12)} == {1}
     assert {seen["pairs/b", i] for i in range(12, 15)} == {4}
-
-
-def test_one_axis_or_no_balance_is_one_stream():
-    assert streams_of(["a", "b", "a"], balanced=False) == {"pairs": [0, 1, 2]}
-    assert streams_of(["a", "a"], balanced=True) == {"pairs": [0, 1]}
 
 
 def mixed(**optim) -> TrainConfig:

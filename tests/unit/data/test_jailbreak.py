@@ -14,7 +14,6 @@ from opct.data.perturb.encodings import (
     split_payload,
     stays_plain,
     to_base64,
-    to_leet,
     to_rot13,
 )
 from opct.data.perturb.in_the_wild import WildTemplate
@@ -55,16 +54,6 @@ def shown(prompt) -> str:
 # ----------------------------------------------------------------------------------------------------------- tables
 
 
-def test_families_and_splits():
-    assert len(OWN_FAMILIES) == 15
-    assert set(FAMILIES) - set(OWN_FAMILIES) == {IN_THE_WILD, ARTIFACT}
-    assert len(wrapper_families("train")) == 7
-    assert len(wrapper_families("held_out")) == 8
-    assert wrapper_families("all") == list(OWN_FAMILIES)
-    assert wrapper_families("held_out", with_templates=True)[-1] == IN_THE_WILD
-    assert wrapper_families("rot13, fiction,rot13") == ["rot13", "fiction"]
-
-
 def test_every_family_has_several_different_wrappers_and_none_is_shared():
     for name in OWN_FAMILIES:
         assert len(set(FAMILIES[name].templates)) == len(FAMILIES[name].templates) >= 6, name
@@ -101,10 +90,6 @@ def test_encodings_are_exact(request_):
             pieces = split_payload(request_, random.Random(seed), parts)
             assert "".join(pieces) == request_
             assert len(pieces) == parts
-
-
-def test_leetspeak_worked_out():
-    assert to_leet("Write Nine lines about 7 seas") == "Wr173 N1n3 l1n35 4b0u7 7 5345"
 
 
 @pytest.mark.parametrize(

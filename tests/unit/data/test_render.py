@@ -50,14 +50,6 @@ def test_a_tokenizer_without_a_template_is_refused():
         Renderer(tokenizer)
 
 
-def test_the_template_hash_names_the_template():
-    tokenizer = tiny_tokenizer()
-    before = Renderer(tokenizer).template_hash
-    assert len(before) == 12
-    tokenizer.chat_template += " "
-    assert Renderer(tokenizer).template_hash != before
-
-
 def test_what_the_template_refuses_is_a_data_error_with_the_roles():
     tokenizer = tiny_tokenizer()
     tokenizer.chat_template = "{{ raise_exception('roles must alternate') }}"
@@ -83,11 +75,6 @@ def test_pieces_show_bytes_that_are_no_character(renderer: Renderer):
     """A sampled completion may break off inside a character: the last piece then is the replacement character."""
     ids = renderer.tokenizer("日", add_special_tokens=False)["input_ids"]
     assert renderer.pieces(ids[:2]) == ["", "\ufffd"]
-
-
-def test_decode_leaves_special_tokens_out(renderer: Renderer):
-    ids = renderer.tokenizer(" Yes. ", add_special_tokens=False)["input_ids"]
-    assert renderer.decode([*ids, renderer.tokenizer.eos_token_id]) == "Yes."
 
 
 def test_render_pairs_renders_both_sides(renderer: Renderer):
@@ -166,10 +153,6 @@ PIECES = ["Well", "<th", "ink>", "hm", "</", "think>", " yes", "<|im_end|>"]
 )
 def test_thinking_is_masked_to_the_token(pieces: list[str], inside: bool, expected: list[int]):
     assert thinking_mask(pieces, inside=inside) == [bool(x) for x in expected]
-
-
-def test_other_thinking_tags():
-    assert thinking_mask(["[R]", "a", "[/R]", "b"], inside=False, tags=("[R]", "[/R]")) == [False, False, False, True]
 
 
 @pytest.mark.parametrize("tags", [("", ""), ("<think>", ""), ("", "x")])

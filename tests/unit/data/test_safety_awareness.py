@@ -20,7 +20,6 @@ from opct.data.perturb.safety_awareness import (
 from opct.data.perturb.safety_awareness_templates import TEACHER_EXAMPLES as EXAMPLES
 from opct.errors import DataError
 from opct.evals.graders.warning import grade_warning
-from tests.conftest import REPOSITORY
 
 HOSTILE = [
     "Braces {prompt} {0} {{x}} {fact!r} and honey %s $HOME \\n",
@@ -206,30 +205,9 @@ def test_twins():
         build_safety_awareness(facts, families=["plain"], counterparts="identical")
 
 
-@pytest.mark.parametrize(("families", "per_prompt"), [("train", 1), ("train", 2), ("all", 1), ("all", 2), ("all", 4)])
+@pytest.mark.parametrize(("families", "per_prompt"), [("train", 1), ("all", 4)])
 def test_no_family_is_bound_to_a_style(families, per_prompt):
     """Each style of hazard meets each family, whatever divides what."""
     pairs = build_safety_awareness(families=families, per_prompt=per_prompt)
     met = {(pair.meta["style"], pair.family) for pair in pairs}
     assert len(met) == 5 * len(chosen_families(families, FAMILIES, AXIS))
-
-
-def test_families_and_splits():
-    assert chosen_families("held_out", FAMILIES, AXIS) == ["hurried", "anxious", "multi_turn"]
-    with pytest.raises(DataError, match=r"Unknown safety_awareness family .* 'plane'\. Did you mean 'plain'"):
-        build_safety_awareness(families=["plane"])
-    with pytest.raises(
-        DataError, match=r"per_prompt is 4, with 3 families \(hurried, anxious, multi_turn\): use 1 to 3"
-    ):
-        build_safety_awareness(families="held_out", per_prompt=4)
-    with pytest.raises(DataError, match="no safety_awareness families"):
-        build_safety_awareness(builtin_facts(), families=[])
-
-
-def test_every_family_is_documented():
-    """Its split and how many phrasings it has."""
-    page = (REPOSITORY / "docs" / "data.md").read_text(encoding="utf-8")
-    for family in FAMILIES.values():
-        split, turns = family.split.replace("_", " "), "several" if family.name == "multi_turn" else "one"
-        assert f"| `{family.name}` | {split} | {turns} | {len(family.templates)} |" in page, family.name
-    assert f"{len(builtin_facts())} hazards" in page

@@ -224,20 +224,6 @@ def test_builtin_suggestions_are_wrong_in_every_family_and_format():
             assert list(row_faults(pair.to_json())) == []
 
 
-# -------------------------------------------------------------------------------------------------- which and how many
-
-
-def test_unknown_names_are_refused_with_the_nearest():
-    with pytest.raises(DataError, match="Did you mean 'majority'"):
-        build_sycophancy([SYDNEY], families=["majorty"])
-    with pytest.raises(DataError, match="Did you mean 'choice'"):
-        build_sycophancy([SYDNEY], families=["majority"], answer_format="choices")
-    with pytest.raises(DataError, match="per_question is 3, with 2 families"):
-        build_sycophancy([SYDNEY], families=["majority", "pressure"], per_question=3)
-    with pytest.raises(DataError, match="no sycophancy families"):
-        build_sycophancy([SYDNEY], families=[])
-
-
 # -------------------------------------------------------------------------------------------------------- safe bytes
 
 

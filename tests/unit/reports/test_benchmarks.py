@@ -27,7 +27,7 @@ def test_intervals_of_independent_scores_are_combined():
 def test_a_mean_of_scores_at_zero_has_the_width_of_their_intervals():
     """Two scores of 0 of 10: each may be up to 1 - 0.025^(1/10) = 0.3085; the mean up to 0.3085 * sqrt(2) / 2."""
     own = compare([benchmarks("base", {"gsm8k": [0.0] * 10, "mmlu": [0.0] * 10})]).row(MEAN).estimates[0]
-    assert (own.value, own.low, own.high) == (0.0, 0.0, pytest.approx((1 - 0.025**0.1) / sqrt(2)))
+    assert (own.value, own.ci_low, own.ci_high) == (0.0, 0.0, pytest.approx((1 - 0.025**0.1) / sqrt(2)))
 
 
 def test_each_benchmark_counts_alike_and_differences_are_means_of_paired_ones():
@@ -41,7 +41,7 @@ def test_each_benchmark_counts_alike_and_differences_are_means_of_paired_ones():
     own = row.differences[0]
     assert (own.value, own.n, own.left_out, own.reading) == (0.25, 5, 1, "unclear")
     parts = [found.row("accuracy", "all", suite).differences[0] for suite in ("gsm8k", "mmlu")]
-    assert own.high == pytest.approx(0.25 + hypot(*(part.high - part.value for part in parts)) / 2)
+    assert own.ci_high == pytest.approx(0.25 + hypot(*(part.ci_high - part.value for part in parts)) / 2)
 
 
 def test_without_a_pair_in_one_benchmark_there_is_no_difference_of_means():
@@ -72,8 +72,8 @@ def test_seeds_are_the_same_in_all_benchmarks():
     assert (own.run_values, difference.spreads[0].values) == ((1.0, 0.25), (1.0, 0.25))
     assert own.between_run_sd == pytest.approx(0.75 / sqrt(2))
     spread = SeedSpread((1.0, 0.25))
-    assert (difference.low, difference.high) == widened(0.625, difference.questions, 7, [spread], (-1.0, 1.0))
-    assert (own.low, own.high) == widened(0.625, own.questions, 7, [spread], (0.0, 1.0)) == (0.0, 1.0)
+    assert (difference.ci_low, difference.ci_high) == widened(0.625, difference.questions, 7, [spread], (-1.0, 1.0))
+    assert (own.ci_low, own.ci_high) == widened(0.625, own.questions, 7, [spread], (0.0, 1.0)) == (0.0, 1.0)
     parts = [found.row("accuracy", "all", suite) for suite in ("gsm8k", "mmlu")]
     below = [part.differences[0].value - part.differences[0].questions[0] for part in parts]
     assert difference.questions[0] == pytest.approx(0.625 - hypot(*below) / 2)

@@ -138,7 +138,7 @@ def test_families_are_in_words_with_their_n_and_all_of_them_first(comparison):
 def test_held_out_and_training_families_are_drawn_to_one_scale(comparison):
     """The longest of all bars and whiskers ends both; the last tick is the same."""
     scale = families_scale(comparison, "sycophancy", "sycophancy_short")
-    ends = [cell.high * 100 for split in ("held_out", "train")
+    ends = [cell.ci_high * 100 for split in ("held_out", "train")
             for name in comparison.families("sycophancy_short", split)
             for cell in comparison.row("sycophancy_rate", f"family:{name}").estimates]  # fmt: skip
     assert scale == pytest.approx(max(ends))

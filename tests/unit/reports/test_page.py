@@ -166,12 +166,12 @@ def test_the_page_has_a_part_for_each_axis_with_its_table_and_figures(page, comp
     text = text_of(page)
     views = [axis_view(comparison, axis) for axis in comparison.axes]
     for view in views:
-        start = text.index(f'<h2 id="{view.anchor}">{view.title}</h2>')
+        start = text.index(f'<h2 id="{view["anchor"]}">{view["title"]}</h2>')
         own = text[start : text.index("<h2", start + 1)]
-        assert f'href="#{view.anchor}"' in text
+        assert f'href="#{view["anchor"]}"' in text
         assert own.index('class="card verdict"') < own.index('class="results stack')
-        assert own.count('<svg viewBox="0 0 340') == len(view.figures)
-    assert [view.title for view in views] == [
+        assert own.count('<svg viewBox="0 0 340') == len(view["figures"])
+    assert [view["title"] for view in views] == [
         "Sycophancy", "Jailbreak", "Safety awareness", "Capability", "Benign requests"
     ]  # fmt: skip
 

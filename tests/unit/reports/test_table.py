@@ -73,7 +73,7 @@ def test_kl_of_pooled_runs_has_an_interval_over_clusters_and_no_difference():
 
     row = compare([made("base", 0, 0.0, 0.0), made("opct", 1, 0.1, 0.3), made("opct", 2, 0.3, 0.5)]).row("kl_to_base")
     own = row.estimates[1]
-    assert (own.value, own.high, own.n) == pytest.approx((0.3, 0.3 + 1.27062, 2), abs=1e-4)
+    assert (own.value, own.ci_high, own.n) == pytest.approx((0.3, 0.3 + 1.27062, 2), abs=1e-4)
     assert row.differences == (None,)
 
 
@@ -81,7 +81,7 @@ def test_an_estimate_of_a_single_run_is_its_row_of_results_json(seeds):
     row = compare(seeds[:1]).row("accuracy_clean")
     expected = next(r for r in seeds[0].rows if r["metric"] == "accuracy_clean")
     own = row.estimates[0]
-    assert (own.value, own.low, own.n) == (expected["value"], expected["ci_low"], expected["n"])
+    assert (own.value, own.ci_low, own.n) == (expected["value"], expected["ci_low"], expected["n"])
 
 
 def test_a_metric_that_one_run_lacks_is_not_measured_rather_than_zero():
@@ -120,7 +120,15 @@ def test_a_difference_is_read_by_its_interval_and_by_which_way_is_better(metric,
 
 def test_a_difference_in_words():
     found = PairedDifference(
-        unit="rate", value=-0.09, low=-0.2, high=0.003, n=50, n_clusters=50, left_out=2, reading="unclear", n_partial=1
+        unit="rate",
+        value=-0.09,
+        ci_low=-0.2,
+        ci_high=0.003,
+        n=50,
+        n_clusters=50,
+        left_out=2,
+        reading="unclear",
+        n_partial=1,
     )
     assert (found.interval_text, found.reading_text) == ("−20.0 to +0.3", "inconclusive")
     assert (found.text, found.short_text) == ("−9.0 points", "−9.0")
@@ -134,11 +142,11 @@ def test_a_difference_has_that_of_each_seed_and_an_interval_over_them(seeds):
     [spread] = own.spreads
     rates = [estimate.value for estimate in row.run_estimates[2]]
     assert spread.values == pytest.approx([value - row.estimates[0].value for value in rates], abs=0.02)
-    assert own.low <= own.over_questions[0] < own.over_questions[1] <= own.high
-    assert own.high - own.low > own.over_questions[1] - own.over_questions[0]
+    assert own.ci_low <= own.over_questions[0] < own.over_questions[1] <= own.ci_high
+    assert own.ci_high - own.ci_low > own.over_questions[1] - own.over_questions[0]
     assert own.seeds_text.startswith("by seed −")
     single = difference(found, "sft")
-    assert (single.spreads, single.questions, single.seeds_text) == ((), (single.low, single.high), "")
+    assert (single.spreads, single.questions, single.seeds_text) == ((), (single.ci_low, single.ci_high), "")
     many = [replace(seeds[2 + i % 3], seed=i, name=f"opct-{i}") for i in range(6)]
     assert difference(compare([seeds[0], *many])).seeds_text.startswith("6 seeds (SD ")
     others = [replace(own, label="sft", method="sft", seed=own.seed + 5) for own in seeds[2:4]]

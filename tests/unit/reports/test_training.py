@@ -10,7 +10,7 @@ from opct.reports.arms import make_arms
 from opct.reports.build import report_json
 from opct.reports.compare import compare
 from opct.reports.load import load_runs
-from opct.reports.training import COST_COLUMNS, arm_cost, cost_rows, earlier_note, families_note
+from opct.reports.training import COST_COLUMNS, arm_cost, cost_rows, families_note
 from opct.reports.warnings import find_warnings
 from opct.runs.usage import NOT_KNOWN, Usage
 from tests.unit.reports.small import run, sample
@@ -42,15 +42,15 @@ def test_the_cost_of_an_arm_is_that_of_its_runs():
     assert arm_cost(arm) == NOT_KNOWN
     base, lost = make_arms([run("base"), run("opct")])
     assert arm_cost(base) is None
-    assert cost_rows([base, lost])[0].texts == ("1", *["not logged"] * 9)
+    assert cost_rows([base, lost])[0][1] == ("1", *["not logged"] * 9)
 
 
 def test_the_table_has_seconds_a_step_and_says_what_was_not_logged():
     lacking = step(2)
     del lacking["train/tokens_in_loss"]
-    [row] = cost_rows(make_arms([trained("opct", step(1), step(2)), trained("opct", step(1), lacking, seed=1)]))
-    assert row.texts[0] == "2"
-    assert dict(zip(COST_COLUMNS, row.texts[1:], strict=True)) == {
+    [(_, texts)] = cost_rows(make_arms([trained("opct", step(1), step(2)), trained("opct", step(1), lacking, seed=1)]))
+    assert texts[0] == "2"
+    assert dict(zip(COST_COLUMNS, texts[1:], strict=True)) == {
         "optimizer steps": "4",
         "seconds": "6",
         "seconds a step": "1.50",
@@ -73,17 +73,13 @@ def test_offline_samples_and_earlier_runs_are_in_the_totals():
     lost = trained("lost", step(1), method="opct", config_values=ADAPTER)
     bad = trained("bad", step(1), method="opct", config_values=None)
     arms = make_arms([trained("sft", sampled, step(1), method="sft"), both, lost, bad])
-    assert {row.arm.label: row.texts[-2:] for row in cost_rows(arms)} == {
+    assert {arm.label: texts[-2:] for arm, texts in cost_rows(arms)} == {
         "sft": ("1", "22"),
         "both": ("2", "23"),
         "lost": ("not logged", "not logged"),
         "bad": ("not logged", "not logged"),
     }
-    assert cost_rows(arms)[0].texts[6:8] == ("500", "20")
-    assert earlier_note(arms[:2]) == (
-        "both continued from runs/sft-seed1: the cost of that is in the total columns only."
-    )
-    assert earlier_note(arms[:1]) == ""
+    assert cost_rows(arms)[0][1][6:8] == ("500", "20")
 
 
 def test_the_json_has_null_for_what_is_not_known():

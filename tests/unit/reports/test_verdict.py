@@ -73,7 +73,7 @@ def test_a_loss_of_accuracy_that_is_not_ruled_out_is_not_called_no_change(three)
     """120 questions cannot rule out a loss of 3 points."""
     found = compare(three)
     difference = found.difference(found.row("accuracy_clean"), "opct", "base")
-    assert difference.low < -0.03 < 0 < difference.high
+    assert difference.ci_low < -0.03 < 0 < difference.ci_high
     assert (
         f"Accuracy on clean questions: inconclusive ({difference.text}, 95% interval {difference.interval_text}"
         in verdict(found)[1]
