@@ -79,6 +79,16 @@ def generation_defaults(config: GenerationConfig, name: str) -> dict[str, Any]:
     return {key: off[key] if value is None else value for key, value in given.items()}
 
 
+def check_room(prompts: Sequence[Sequence[int]], sampling: Sampling, limit: int, name: str) -> None:
+    """Refuse prompts that do not fit the model `name`, which takes `limit` tokens, with their completions."""
+    longest = max(map(len, prompts), default=0)
+    if longest + sampling.max_completion_tokens > limit:
+        raise ModelError(
+            f"A prompt of {longest} tokens and {sampling.max_completion_tokens} for its completion exceed the {limit} "
+            f"tokens that {name} takes: shorten the prompt or lower max_completion_tokens."
+        )
+
+
 def sample_seed(*parts: object) -> int:
     """A seed in [0, 2^63) from what names a sample (run seed, step, pair id, index); the same on every machine."""
     digest = hashlib.sha256("\x1f".join(map(str, parts)).encode()).digest()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor
 
-from opct.models.kernels.cascade import cascade_attention, current_branches
+from opct.models.kernels.cascade import cascade_attention
 from opct.models.kernels.flash import causal_attention
 
 if TYPE_CHECKING:
@@ -61,8 +61,7 @@ def grouped_attention(
     group = heads // key.shape[1]
     plain = dropout == 0 and all(kwargs.get(name) is None for name in NOT_COVERED)
     causal = plain and _is_causal(module, kwargs.get("is_causal")) and value.shape[-1] == size
-    branches = current_branches()
-    if branches is not None:
+    if (branches := kwargs.get("branches")) is not None:
         if not causal:
             raise ValueError("attention with dropout, a cap or a bias, or not causal, does not branch off prompts")
         return cascade_attention(branches, cast("Any", module).layer_idx, query, key, value, scaling), None
