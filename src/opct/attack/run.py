@@ -9,12 +9,20 @@ from typing import TYPE_CHECKING, Any
 from opct.attack import setup
 from opct.attack.config import AttackConfig
 from opct.attack.config import Refine as RefineConfig
-from opct.attack.grpo import check_training, no_learning_signal_warning, plan_training, train_attacker
-from opct.attack.loop import COMPLETE, BudgetTracker, EpisodesResult, Rules, run_episodes
+from opct.attack.grpo import (
+    Trained,
+    TrainingPlan,
+    check_training,
+    no_learning_signal_warning,
+    plan_training,
+    train_attacker,
+)
+from opct.attack.loop import COMPLETE, BudgetTracker, EpisodesResult, run_episodes
 from opct.attack.models import LocalModel
-from opct.attack.protocol import Attacker, Subject
+from opct.attack.protocol import Attacker, ChatModel, Subject
 from opct.attack.refine import Refine
 from opct.attack.results import AttackResult, AttackRun, build_result
+from opct.attack.scoring import Scorer
 from opct.attack.store import AttackDir
 from opct.config.loader import load_settings
 from opct.runs.console import NullProgress, Progress, StopRequest
@@ -62,8 +70,7 @@ def run_attack(
         KeyboardInterrupt: the signal came before the first batch, or twice.
     """
     progress = progress or NullProgress()
-    if not isinstance(config, AttackConfig):
-        config = load_attack_config(base=config)
+    config = config if isinstance(config, AttackConfig) else load_attack_config(base=config)
     progress.log(setup.check_target(target, config.target))
     name = (attacker or config.attacker).name
     behaviors = setup.attacked_behaviors(config)
@@ -80,57 +87,76 @@ def run_attack(
         progress.log(setup.describe_plan(config, subjects, counterparts, attacker))
 
         models = setup.ModelLoader(config.dtype, progress, folder.dtypes if resume else {})
-        model = models.load(target, config.target, "target")
+        model, attacker = _load_models(models, target, config, attacker)
         policy = model.policy if isinstance(model, LocalModel) else None
         warnings = setup.contamination_notes(target, policy, behaviors, plan.behaviors if plan else ())
-        if attacker is None and isinstance(config.attacker, RefineConfig):
-            attacker = Refine(models.load(config.attacker.model, config.attacker, "attacker"))
         if plan is not None and folder.replaces:
             check_training(plan, progress)
         stop.check()
         folder.begin(identity | {"target": model.identity(), "attacker": attacker and attacker.identity()})
 
-        training: Mapping[str, Any] | None = None
+        trained = None
         if plan is not None:
-            _log_warnings(warnings, progress)  # before it costs anything
-            trained = train_attacker(plan, model, scorer, folder, progress)
-            attacker, training, pool = trained.attacker, trained.summary, [*pool, *trained.shots]
-            warnings += _log_warnings(no_learning_signal_warning(training), progress)
+            trained = _train(plan, model, scorer, folder, warnings, progress)
+            attacker, pool = trained.attacker, [*pool, *trained.shots]
         assert attacker is not None
-        player = attacker
-        budget = BudgetTracker(config.budget, player.max_tokens + model.max_tokens, folder.spent)
-        shared: dict[str, Any] = {"pool": pool, "journal": folder, "progress": progress}
-        shared["should_stop"] = lambda: stop.requested
-
-        def play(subjects: Sequence[Subject], rules: Rules) -> EpisodesResult:
-            return run_episodes(subjects, player, model, scorer, rules, budget, **shared)
-
-        on_behaviors, on_counterparts = play(subjects, setup.rules_of(config)), EpisodesResult(())
-        if on_behaviors.ended == COMPLETE and counterparts:
-            on_counterparts = play(counterparts, setup.counterpart_rules(config))
-        if budget.spent == folder.spent and on_behaviors.ended == on_counterparts.ended == COMPLETE:
-            progress.log(f"nothing was left to do: the attack in {folder.path} was complete")
+        budget = BudgetTracker(config.budget, attacker.max_tokens + model.max_tokens, folder.spent)
+        players: dict[str, Any] = {"attacker": attacker, "target": model, "scorer": scorer, "budget": budget}
+        kept: dict[str, Any] = {"pool": pool, "journal": folder, "progress": progress}
+        played = _play(config, subjects, counterparts, should_stop=lambda: stop.requested, **players, **kept)
         source = f"{Path(config.behaviors).name}:{config.split}"
-        result = build_result(
-            AttackRun(
-                label=config.target.label or setup.target_label(target, policy),
-                target=model.identity(),
-                attacker=player.identity(),
-                settings={"source": source, **{name: own for name, own in settings.items() if name != "judge"}},
-                budget=config.budget,
-                spent=budget.spent,
-                scorer=scorer,
-                subjects=subjects,
-                on_behaviors=on_behaviors,
-                counterparts=counterparts,
-                on_counterparts=on_counterparts,
-                warnings=warnings,
-                lost_queries=folder.lost_queries,
-                training=training,
-            )
+        run = AttackRun(
+            label=config.target.label or setup.target_label(target, policy),
+            target=model.identity(),
+            attacker=attacker.identity(),
+            settings={"source": source, **{name: own for name, own in settings.items() if name != "judge"}},
+            budget=config.budget,
+            spent=budget.spent,
+            scorer=scorer,
+            subjects=subjects,
+            on_behaviors=played[0],
+            counterparts=counterparts,
+            on_counterparts=played[1],
+            warnings=warnings,
+            lost_queries=folder.lost_queries,
+            training=trained and trained.summary,
         )
-        folder.write_result(result, subjects, on_behaviors.attempts)
+        result = build_result(run)
+        folder.write_result(result, subjects, played[0].attempts)
     return AttackResult(folder.path, result)
+
+
+def _load_models(
+    models: setup.ModelLoader, target: str | Path | Policy, config: AttackConfig, attacker: Attacker | None
+) -> tuple[ChatModel, Attacker | None]:
+    """The target, and the attacker unless it has to be trained first."""
+    model = models.load(target, config.target, "target")
+    if attacker is None and isinstance(config.attacker, RefineConfig):
+        attacker = Refine(models.load(config.attacker.model, config.attacker, "attacker"))
+    return model, attacker
+
+
+def _train(
+    plan: TrainingPlan, model: ChatModel, scorer: Scorer, folder: AttackDir, warnings: list[str], progress: Progress
+) -> Trained:
+    """Train the attacker; what is wrong with its training is added to `warnings`."""
+    _log_warnings(warnings, progress)  # before it costs anything
+    trained = train_attacker(plan, model, scorer, folder, progress)
+    warnings += _log_warnings(no_learning_signal_warning(trained.summary), progress)
+    return trained
+
+
+def _play(
+    config: AttackConfig, subjects: Sequence[Subject], counterparts: Sequence[Subject], **shared: Any
+) -> tuple[EpisodesResult, EpisodesResult]:
+    """Behaviours, then their benign counterparts, from one budget; `shared` as of `run_episodes`."""
+    on_behaviors, on_counterparts = run_episodes(subjects, rules=setup.rules_of(config), **shared), EpisodesResult(())
+    if on_behaviors.ended == COMPLETE and counterparts:
+        on_counterparts = run_episodes(counterparts, rules=setup.counterpart_rules(config), **shared)
+    folder, is_complete = shared["journal"], on_behaviors.ended == on_counterparts.ended == COMPLETE
+    if is_complete and shared["budget"].spent == folder.spent:
+        shared["progress"].log(f"nothing was left to do: the attack in {folder.path} was complete")
+    return on_behaviors, on_counterparts
 
 
 def _log_warnings(warnings: list[str], progress: Progress) -> list[str]:
