@@ -325,7 +325,7 @@ def build_result(run: AttackRun) -> dict[str, Any]:
         "attacker": dict(run.attacker),
         "training": None if run.training is None else dict(run.training),
         "judge": {**judge.identity.row(), "calibration": calibration, "warning": weak},
-        "settings": dict(run.settings),
+        "settings": {name: value for name, value in run.settings.items() if name != "judge"},  # it stands beside
         "budget": {"limits": limits, "spent": run.spent.row(), "queries_cut_short_at_most": run.lost_queries},
         "judge_usage": asdict(run.spent.judge_usage),
         "ended": ended,

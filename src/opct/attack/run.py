@@ -87,29 +87,26 @@ def run_attack(
         progress.log(setup.describe_plan(config, subjects, counterparts, attacker))
 
         models = setup.ModelLoader(config.dtype, progress, folder.dtypes if resume else {})
-        model, attacker = _load_models(models, target, config, attacker)
+        model = models.load(target, config.target, "target")
         policy = model.policy if isinstance(model, LocalModel) else None
         warnings = setup.contamination_notes(target, policy, behaviors, plan.behaviors if plan else ())
-        if plan is not None and folder.replaces:
-            check_training(plan, progress)
+        attacker = attacker or _load_attacker(config, models, plan, folder, progress)
         stop.check()
         folder.begin(identity | {"target": model.identity(), "attacker": attacker and attacker.identity()})
 
-        trained = None
-        if plan is not None:
-            trained = _train(plan, model, scorer, folder, warnings, progress)
+        trained = None if plan is None else _train(plan, model, scorer, folder, warnings, progress)
+        if trained is not None:
             attacker, pool = trained.attacker, [*pool, *trained.shots]
         assert attacker is not None
         budget = BudgetTracker(config.budget, attacker.max_tokens + model.max_tokens, folder.spent)
-        players: dict[str, Any] = {"attacker": attacker, "target": model, "scorer": scorer, "budget": budget}
-        kept: dict[str, Any] = {"pool": pool, "journal": folder, "progress": progress}
-        played = _play(config, subjects, counterparts, should_stop=lambda: stop.requested, **players, **kept)
-        source = f"{Path(config.behaviors).name}:{config.split}"
+        shared: dict[str, Any] = {"attacker": attacker, "target": model, "scorer": scorer, "budget": budget}
+        shared |= {"pool": pool, "journal": folder, "progress": progress, "should_stop": lambda: stop.requested}
+        played = _play(config, subjects, counterparts, shared)
         run = AttackRun(
             label=config.target.label or setup.target_label(target, policy),
             target=model.identity(),
             attacker=attacker.identity(),
-            settings={"source": source, **{name: own for name, own in settings.items() if name != "judge"}},
+            settings={"source": f"{Path(config.behaviors).name}:{config.split}"} | settings,
             budget=config.budget,
             spent=budget.spent,
             scorer=scorer,
@@ -119,21 +116,22 @@ def run_attack(
             on_counterparts=played[1],
             warnings=warnings,
             lost_queries=folder.lost_queries,
-            training=trained and trained.summary,
+            training=None if trained is None else trained.summary,
         )
         result = build_result(run)
         folder.write_result(result, subjects, played[0].attempts)
     return AttackResult(folder.path, result)
 
 
-def _load_models(
-    models: setup.ModelLoader, target: str | Path | Policy, config: AttackConfig, attacker: Attacker | None
-) -> tuple[ChatModel, Attacker | None]:
-    """The target, and the attacker unless it has to be trained first."""
-    model = models.load(target, config.target, "target")
-    if attacker is None and isinstance(config.attacker, RefineConfig):
-        attacker = Refine(models.load(config.attacker.model, config.attacker, "attacker"))
-    return model, attacker
+def _load_attacker(
+    config: AttackConfig, models: setup.ModelLoader, plan: TrainingPlan | None, folder: AttackDir, progress: Progress
+) -> Attacker | None:
+    """The attacker with its model; None where it has to be trained first, once that is known to be able to begin."""
+    if plan is not None and folder.replaces:
+        check_training(plan, progress)
+    if isinstance(config.attacker, RefineConfig):
+        return Refine(models.load(config.attacker.model, config.attacker, "attacker"))
+    return None
 
 
 def _train(
@@ -147,7 +145,7 @@ def _train(
 
 
 def _play(
-    config: AttackConfig, subjects: Sequence[Subject], counterparts: Sequence[Subject], **shared: Any
+    config: AttackConfig, subjects: Sequence[Subject], counterparts: Sequence[Subject], shared: dict[str, Any]
 ) -> tuple[EpisodesResult, EpisodesResult]:
     """Behaviours, then their benign counterparts, from one budget; `shared` as of `run_episodes`."""
     on_behaviors, on_counterparts = run_episodes(subjects, rules=setup.rules_of(config), **shared), EpisodesResult(())
