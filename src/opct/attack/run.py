@@ -17,7 +17,7 @@ from opct.attack.grpo import (
     plan_training,
     train_attacker,
 )
-from opct.attack.loop import COMPLETE, BudgetTracker, EpisodesResult, run_episodes
+from opct.attack.loop import COMPLETE, AttackUsage, BudgetTracker, EpisodesResult, run_episodes
 from opct.attack.models import LocalModel
 from opct.attack.protocol import Attacker, ChatModel, Subject
 from opct.attack.refine import Refine
@@ -85,7 +85,6 @@ def run_attack(
         identity = {"attacker_name": name, "training": plan and plan.identity(), **settings}
         folder.check_resumed(identity if attacker is None else identity | {"attacker": attacker.identity()})
         progress.log(setup.describe_plan(config, subjects, counterparts, attacker))
-
         models = setup.ModelLoader(config.dtype, progress, folder.dtypes if resume else {})
         model = models.load(target, config.target, "target")
         policy = model.policy if isinstance(model, LocalModel) else None
@@ -98,28 +97,27 @@ def run_attack(
         if trained is not None:
             attacker, pool = trained.attacker, [*pool, *trained.shots]
         assert attacker is not None
-        budget = BudgetTracker(config.budget, attacker.max_tokens + model.max_tokens, folder.spent)
-        shared: dict[str, Any] = {"attacker": attacker, "target": model, "scorer": scorer, "budget": budget}
+        shared: dict[str, Any] = {"attacker": attacker, "target": model, "scorer": scorer}
         shared |= {"pool": pool, "journal": folder, "progress": progress, "should_stop": lambda: stop.requested}
-        played = _play(config, subjects, counterparts, shared)
+        on_behaviors, on_counterparts, spent = _play(config, subjects, counterparts, shared)
         run = AttackRun(
             label=config.target.label or setup.target_label(target, policy),
             target=model.identity(),
             attacker=attacker.identity(),
             settings={"source": f"{Path(config.behaviors).name}:{config.split}"} | settings,
             budget=config.budget,
-            spent=budget.spent,
+            spent=spent,
             scorer=scorer,
             subjects=subjects,
-            on_behaviors=played[0],
+            on_behaviors=on_behaviors,
             counterparts=counterparts,
-            on_counterparts=played[1],
+            on_counterparts=on_counterparts,
             warnings=warnings,
             lost_queries=folder.lost_queries,
             training=None if trained is None else trained.summary,
         )
         result = build_result(run)
-        folder.write_result(result, subjects, played[0].attempts)
+        folder.write_result(result, subjects, on_behaviors.attempts)
     return AttackResult(folder.path, result)
 
 
@@ -146,15 +144,19 @@ def _train(
 
 def _play(
     config: AttackConfig, subjects: Sequence[Subject], counterparts: Sequence[Subject], shared: dict[str, Any]
-) -> tuple[EpisodesResult, EpisodesResult]:
+) -> tuple[EpisodesResult, EpisodesResult, AttackUsage]:
     """Behaviours, then their benign counterparts, from one budget; `shared` as of `run_episodes`."""
-    on_behaviors, on_counterparts = run_episodes(subjects, rules=setup.rules_of(config), **shared), EpisodesResult(())
+    folder: AttackDir = shared["journal"]
+    most_tokens = shared["attacker"].max_tokens + shared["target"].max_tokens
+    budget = BudgetTracker(config.budget, most_tokens, folder.spent)
+    on_behaviors = run_episodes(subjects, rules=setup.rules_of(config), budget=budget, **shared)
+    on_counterparts = EpisodesResult(())
     if on_behaviors.ended == COMPLETE and counterparts:
-        on_counterparts = run_episodes(counterparts, rules=setup.counterpart_rules(config), **shared)
-    folder, is_complete = shared["journal"], on_behaviors.ended == on_counterparts.ended == COMPLETE
-    if is_complete and shared["budget"].spent == folder.spent:
+        rules = setup.counterpart_rules(config)
+        on_counterparts = run_episodes(counterparts, rules=rules, budget=budget, **shared)
+    if budget.spent == folder.spent and on_behaviors.ended == on_counterparts.ended == COMPLETE:
         shared["progress"].log(f"nothing was left to do: the attack in {folder.path} was complete")
-    return on_behaviors, on_counterparts
+    return on_behaviors, on_counterparts, budget.spent
 
 
 def _log_warnings(warnings: list[str], progress: Progress) -> list[str]:
