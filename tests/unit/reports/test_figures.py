@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from opct.evals.metrics import GRID, curve
+from opct.evals.metrics import GRID
 from opct.reports.compare import compare
 from opct.reports.figures import (
     axis_figures,
