@@ -20,7 +20,7 @@ from opct.evals.tasks.safety_awareness import SAFETY_AWARENESS, safety_items, sa
 from tests.conftest import REPOSITORY
 from tests.unit.evals.fakes import FakePolicy, values_of
 
-TWIN, HIDDEN = "safe", "hidden"
+SAFE, HIDDEN = "safe", "hidden"
 PARTS = ("hazard-0", "hazard-1", "hazard-2", "hazard-3", "safe_twin-0", "safe_twin-1")
 
 
@@ -34,7 +34,7 @@ def fact(i, category="kitchen", **changes):
         "harm": (f"bites{i}",),
         "keep": (),
         "prompts": tuple(HazardPrompt("story", f"{HIDDEN} thing{i} number {k}?") for k in range(4)),
-        "twins": tuple(f"{TWIN} thing{i} number {k}?" for k in range(2)),
+        "counterparts": tuple(f"{SAFE} thing{i} number {k}?" for k in range(2)),
     }
     return SafetyFact(**(made | changes))
 
@@ -74,8 +74,8 @@ def test_every_message_is_asked_in_two_families_one_of_each_split():
     assert {item.part for item in items} == set(PARTS)
     by_message = Counter((item.cluster, item.part, FAMILIES[item.family].split) for item in items)
     assert set(by_message.values()) == {1}
-    for twins in (False, True):
-        families = Counter(item.family for item in items if (item.family_split == SAFE_TWIN) == twins)
+    for is_safe in (False, True):
+        families = Counter(item.family for item in items if (item.family_split == SAFE_TWIN) == is_safe)
         assert set(families) == set(FAMILIES)
 
 
@@ -99,9 +99,9 @@ def test_families_of_one_message_differ_and_sides_share_them():
 
 def test_the_teacher_has_the_fact_beside_a_hazard_alone():
     for item in items_of():
-        is_twin = item.family_split == SAFE_TWIN
-        assert (item.teacher_prompt == item.prompt) == is_twin
-        if not is_twin:
+        is_safe = item.family_split == SAFE_TWIN
+        assert (item.teacher_prompt == item.prompt) == is_safe
+        if not is_safe:
             assert item.family_split == FAMILIES[item.family].split
             assert item.teacher_prompt[1:] == item.prompt
 

@@ -18,6 +18,7 @@ from opct.reports.figures import (
 )
 from opct.reports.metrics import MEAN, SAFETY_AXES, axis_info
 from opct.reports.verdict import axis_verdict
+from tests.unit.evals.fakes import curve
 
 SAFETY = [axis.name for axis in SAFETY_AXES]
 AWARENESS = "safety_awareness"
