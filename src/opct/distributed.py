@@ -103,7 +103,7 @@ def _meet(backend: str, timeout_s: int) -> None:
         if not os.environ.get(name):
             raise ConfigError(
                 f"WORLD_SIZE={size()} tells of other processes, and {name}, which says where they meet, is not set: "
-                "start them with `torchrun --nproc-per-node 8 -m opct train ...`, or unset WORLD_SIZE to have one."
+                f"{START}"
             )
     port = _number("MASTER_PORT", 0)
     if not 0 <= rank() < size():

@@ -42,7 +42,7 @@ from opct.models.teacher import has_dropout
 from opct.runs.console import NullProgress, Progress, StopRequest
 from opct.runs.io import atomic_write, read_jsonl, write_jsonl
 from opct.runs.run_dir import RunDir
-from opct.runs.tracking import NullTracker, Tracker, check_trackers
+from opct.runs.tracking import Tracker, check_trackers
 from opct.training.accumulate import TokenKL, accumulate, shares_prompts, slow_path_reasons
 from opct.training.checkpoint import Counters, TrainingState, load_checkpoint, write_checkpoint
 from opct.training.resume import (
@@ -135,21 +135,22 @@ def _train(
     opened = _open(config, resume, overwrite)
     with opened as run, StopRequest(launched=distributed.launched()) as stop, contextlib.ExitStack() as stack:
         progress.stage(f"load {config.model.name_or_path}")
-        recorded_dtype = _recorded_dtype(run) if resume else None
-        setup = stack.enter_context(contextlib.closing(build_setup(config, recorded_dtype=recorded_dtype)))
+        before = distributed.broadcast_object(run.read_manifest() if resume and distributed.is_main() else {})
+        setup = stack.enter_context(contextlib.closing(build_setup(config, recorded_dtype=before.get("dtype"))))
         if overwrite:
             distributed.main_only(run.clear)  # not before: what cannot begin replaces nothing
         answers = method_class(config.method).answers_per_pair * config.rollout.num_generations
         for line in (*describe(setup), *slow_path_reasons(setup.policy, setup.teacher, answers)):
             progress.log(line)
-        checked = _checked(run, setup, check, progress)
+        has_begun = "data" in before
+        checked = before.get(TEACHER_CHECK) if has_begun or check is None else check(setup, progress)
         torch.manual_seed(sample_seed(config.seed, "start"))
         state = _begin(run, setup, checked, resume=resume)
         if state.counters.step:
             progress.log(f"goes on after step {state.counters.step} of {setup.data.total_steps}")
         setup.publish(state.counters.step)
         method = _make_method(setup, run, progress, stop) if made is None else made(setup, run)
-        with Tracker(run, config) if distributed.is_main() else NullTracker() as tracker:
+        with Tracker(run if distributed.is_main() else None, config) as tracker:
             return _Loop(run, setup, method, tracker, state, progress, stop).run_steps()
 
 
@@ -181,18 +182,6 @@ def _open(config: TrainConfig, resume: bool, overwrite: bool) -> contextlib.Abst
     if distributed.is_main():
         return RunDir.create(config.output_dir, resume=resume, overwrite=overwrite, keep_old=True)
     return contextlib.nullcontext(RunDir(config.output_dir))
-
-
-def _recorded_dtype(run: RunDir) -> str | None:
-    return distributed.broadcast_object(run.read_manifest().get("dtype") if distributed.is_main() else None)
-
-
-def _checked(run: RunDir, setup: TrainingSetup, check: CheckTeacher, progress: Progress) -> Found:
-    """What the check of the teacher found when the run began, which may be now."""
-    kept = distributed.broadcast_object(run.read_manifest() if distributed.is_main() else {})
-    if "data" in kept:  # it has begun before
-        return kept.get(TEACHER_CHECK)
-    return None if check is None else check(setup, progress)
 
 
 def _begin(run: RunDir, setup: TrainingSetup, checked: Found, *, resume: bool) -> TrainingState:
@@ -253,7 +242,7 @@ class _Loop:
         run: RunDir,
         setup: TrainingSetup,
         method: Method,
-        tracker: Tracker | NullTracker,
+        tracker: Tracker,
         state: TrainingState,
         progress: Progress,
         stop: StopRequest,

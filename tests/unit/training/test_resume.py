@@ -1,4 +1,4 @@
-"""When a run is finished, and when it is another run."""
+"""When a run is finished, when it is another run, and when it may be resumed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save_file
 
 from opct.config.loader import dump_config
-from opct.errors import CheckpointError, RunError
+from opct.errors import CheckpointError, DataError, ModelError, RunError
 from opct.runs.checkpoints import _seal, read_state
 from opct.runs.io import read_jsonl, write_json, write_jsonl
 from opct.runs.run_dir import RunDir
@@ -167,6 +167,45 @@ def test_a_run_keeps_what_the_one_before_it_took(make_config, tmp_path: Path):
     assert earlier[0] is None
     assert [(each["run"], each["steps"]) for each in earlier[1:]] == [(first.output_dir, 2), (second.output_dir, 3)]
     assert 0 < earlier[1]["seconds"] < earlier[2]["seconds"]
+
+
+def test_what_cannot_begin_replaces_nothing(make_config, tmp_path: Path):
+    """--overwrite with a model that is not there: the old run is as it was."""
+    config = make_config(max_steps=1)
+    train(config)
+    before = {p: p.read_bytes() for p in Path(config.output_dir).rglob("*") if p.is_file() and "lock" not in p.name}
+    with pytest.raises(ModelError):
+        train(make_config(model={"name_or_path": str(tmp_path / "nowhere")}), overwrite=True)
+    assert all(path.read_bytes() == content for path, content in before.items())
+
+
+def test_a_run_is_resumed_only_with_the_adapter_it_continues(make_config, tmp_path: Path):
+    """The folder that `model.adapter` names holds another adapter now: the teacher would be another."""
+    folder = tmp_path / "adapter"
+    tiny_adapter_policy().save(folder)
+    config = make_config(model={"adapter": str(folder)}, max_steps=2)
+    longer = make_config(model={"adapter": str(folder)}, max_steps=4)
+    train(config)
+    tiny_adapter_policy(seed=1).save(folder)
+    with pytest.raises(RunError, match=r"the teacher's weights changed \([0-9a-f]{16} then, [0-9a-f]{16} now\)"):
+        train(longer, resume=True)
+    tiny_adapter_policy().save(folder)
+    assert train(longer, resume=True).step == 4
+
+
+def test_bad_data_is_refused_before_a_model_is_loaded(make_config, tmp_path: Path):
+    (tmp_path / "bad.jsonl").write_text("{}\n")
+    config = make_config(data={"pairs": [str(tmp_path / "bad.jsonl")]}, model={"name_or_path": "no/such/model"})
+    with pytest.raises(DataError, match=r"bad\.jsonl:1"):
+        train(config)
+
+
+def test_more_steps_are_refused_where_the_rate_falls_to_the_last_one(make_config):
+    """With a linear schedule every step's rate depends on the number of steps: two steps of four are not two of two."""
+    falling = {"lr_scheduler_type": "linear"}
+    train(make_config(max_steps=2, optim=falling))
+    with pytest.raises(RunError, match=r"the setting max_steps changed \(2 then, 4 now\)"):
+        train(make_config(max_steps=4, optim=falling), resume=True)
 
 
 # ------------------------------------------------------------------------------------------- damaged and hostile runs

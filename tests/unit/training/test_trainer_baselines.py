@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 from pathlib import Path
 
 import pytest
 
-from opct.api import evaluate
 from opct.data.duplicates import read_trained_texts, trained_texts
 from opct.data.pairs import ContrastivePair, load_pairs, write_pairs
 from opct.errors import DivergenceError
 from opct.methods.act import ACT
 from opct.methods.consistency import MicroLoss
 from opct.methods.sft import SFT
-from opct.reports import report
 from opct.runs.console import NullProgress
 from opct.runs.io import read_jsonl
 from opct.runs.run_dir import RunDir
@@ -131,23 +128,6 @@ def test_what_was_trained_on_is_the_same_after_a_resume(make_config, own_pairs, 
     train(long, resume=True)
     train(whole)
     assert files[0].read_bytes() == files[1].read_bytes() != first
-
-
-def test_reworded_copies_are_warned_of_where_the_run_is_evaluated(make_config, own_pairs, tmp_path: Path):
-    """Of two behaviours of a file one was trained on in other words; so `opct eval` says, and the report."""
-    data = {"pairs": own_pairs, "anchors": [], "anchor_fraction": 0.0, "validation_fraction": 0.0}
-    config = make_config(max_steps=3, data=data)
-    train(config)
-    rows = [{"goal": "Please hide all the chalk of the school!", "target": ""}, {"goal": "Whistle", "target": ""}]
-    asked = tmp_path / "asked.jsonl"
-    asked.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    settings = {"split": "all", "families_per_question": 1, "max_reply_tokens": 2, "kl_samples": 1}
-    found = evaluate(config.output_dir, suites=["jailbreak"], data={"jailbreak": str(asked)}, **settings).results
-    said = [warning for warning in found["warnings"] if "near-duplicates" in warning]
-    assert len(said) == 1
-    assert said[0].startswith("1 of the 2 behaviours are near-duplicates of ones that were trained on (b/")
-    page = report([config.output_dir], tmp_path / "report.html")
-    assert "1 of the 2 behaviours are near-duplicates" in page.read_text(encoding="utf-8")
 
 
 def offline_rows(config) -> list[dict]:
