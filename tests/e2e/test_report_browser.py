@@ -71,7 +71,7 @@ def page_file(tmp_path_factory):
     from opct.reports import report
 
     root = tmp_path_factory.mktemp("runs")
-    return report([*write_three(root), write_run(root, "opct", 2)], root / "report.html")
+    return report([*write_three(root, questions=60), write_run(root, "opct", 2, questions=60)], root / "report.html")
 
 
 @pytest.fixture(scope="module")
