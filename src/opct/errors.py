@@ -21,7 +21,7 @@ A message says what, where, the value, and what to do. The command line prints i
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from types import TracebackType
 
 SHOWN_FAULTS = 50
@@ -42,11 +42,13 @@ class LibraryErrors:
     For files and services from outside: a broken one fails anywhere in a library, by any exception.
 
     Args:
-        make: from the first line of the library's message to the error to raise.
+        kind: the error that it becomes.
+        what: what went wrong; the first line of the library's message follows.
+        remedy: what to do.
     """
 
-    def __init__(self, make: Callable[[str], OpctError]):
-        self._make = make
+    def __init__(self, kind: type[OpctError], what: str, remedy: str = ""):
+        self._kind, self._what, self._remedy = kind, what, remedy
 
     def __enter__(self) -> None: ...
 
@@ -54,7 +56,8 @@ class LibraryErrors:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if isinstance(error, Exception) and not isinstance(error, OpctError):
-            raise self._make((str(error).strip() or type(error).__name__).splitlines()[0]) from error
+            said = (str(error).strip() or type(error).__name__).splitlines()[0]
+            raise self._kind(f"{self._what}: {said.rstrip('.')}. {self._remedy}".rstrip()) from error
 
 
 class DataError(OpctError, ValueError):

@@ -22,28 +22,6 @@ def row(**changes) -> dict:
     return {"id": "a", "axis": "x", "family": "y", "prompt": [USER], "teacher_prompt": [USER], "meta": {}} | changes
 
 
-# ---------------------------------------------------------------------------------------------------- settings
-
-
-def test_a_config_that_is_not_there(tmp_path):
-    assert str(tmp_path / "none.yaml") in here("train", tmp_path / "none.yaml").error()
-
-
-def test_all_faults_of_a_config_in_one_message_with_their_lines(tmp_path):
-    config = tmp_path / "a.yaml"
-    config.write_text("method: opct\noptim:\n  learning_rat: 1e-4\nrollout:\n  max_completion_tokens: many\nseed: -1\n")
-    message = here("train", config, "lora.rank=3").error()
-    for words in (f"{config}:3", "optim.learning_rate", f"{config}:5", "many", f"{config}:6", "lora.rank", "lora.r"):
-        assert words in message, words
-
-
-@pytest.mark.parametrize("arguments", [["train"], ["nope"], ["train", "a.yaml", "--nope"], ["data", "check"]])
-def test_wrong_usage_has_exit_code_2(arguments):
-    done = here(*arguments)
-    assert done.code == 2
-    assert "Traceback" not in done.err
-
-
 # ------------------------------------------------------------------------------------------------------- data
 
 

@@ -288,7 +288,7 @@ def test_12_a_sampled_prompt_is_never_cut(tiny_policy: Policy):
     from opct.errors import ModelError
 
     tiny_policy.sample([[1] * 2047], [[0]], Sampling(1))
-    with pytest.raises(ModelError, match="exceed the model's context"):
+    with pytest.raises(ModelError, match="exceed the 2048 tokens"):
         tiny_policy.sample([[1] * 2048], [[0]], Sampling(1))
 
 

@@ -12,7 +12,6 @@ import typer
 from opct.cli.options import SPLIT_HELP, Split, named_columns, refuse_existing
 
 if TYPE_CHECKING:
-    from opct.data.builders.jailbreak import JailbreakSources
     from opct.data.pairs import ContrastivePair
     from opct.data.questions import HasSplit
     from opct.data.questions import Split as DataSplit
@@ -75,7 +74,6 @@ def build_sycophancy(
     With answers, or multiple-choice.
     """
     from opct.data.builders.sycophancy import build_sycophancy as build
-    from opct.data.pairs import write_pairs
     from opct.data.questions import builtin_questions, describe_columns, load_questions
     from opct.runs.console import echo
 
@@ -93,12 +91,10 @@ def build_sycophancy(
         split=_data_split(split),
     )
     pairs = _at_most(built, n, seed)
-    write_pairs(out, pairs)
     _echo_splits(source, questions, "questions")
     if source != "builtin":
         echo(f"columns: {describe_columns(source, columns)}")
-    echo(f"{out}: {len(pairs)} pairs from {_which(split)} questions")
-    echo(f"next: opct data show {out}")
+    _write(out, pairs, f"{_which(split)} questions")
 
 
 Behaviors = Annotated[
@@ -154,10 +150,10 @@ def build_jailbreak(
     """Make jailbreak pairs: behaviours, bare and in wrappers."""
     from opct.data.builders.jailbreak import build_jailbreak as build
     from opct.data.builders.jailbreak import read_sources
-    from opct.data.pairs import write_pairs
+    from opct.data.duplicates import leaks_into_later_split
     from opct.data.perturb.in_the_wild import load_templates
     from opct.data.perturb.jailbreak import REFUSED_TURNS, SAFETY_SYSTEM
-    from opct.runs.io import PRIVATE_MODE
+    from opct.runs.console import echo
 
     if source == "builtin" and (column or counterparts or leave_out):
         hint = "--column, --counterparts, --leave-out"
@@ -180,21 +176,6 @@ def build_jailbreak(
         templates=[] if in_the_wild is None else load_templates(in_the_wild),
         artifacts=sources.artifacts,
     )
-    write_pairs(out, pairs, mode=PRIVATE_MODE if sources.is_private else 0o666)
-    _echo_jailbreak(sources, source, artifacts, out, pairs, split)
-
-
-def _echo_jailbreak(
-    sources: JailbreakSources,
-    source: str,
-    artifacts: Path | None,
-    out: Path,
-    pairs: list[ContrastivePair],
-    split: Split,
-) -> None:
-    from opct.data.duplicates import leaks_into_later_split
-    from opct.runs.console import echo
-
     _echo_splits(source, sources.behaviors, "behaviours")
     _echo_left_out("embedded behaviours that are only measured on", sources.left_out)
     leaks = leaks_into_later_split(sources.behaviors, _data_split(split), sources.behaviors)
@@ -203,11 +184,7 @@ def _echo_jailbreak(
         used = sum(pair.family == "artifact" for pair in pairs)
         without = "" if sources.n_without is None else f"; {sources.n_without} goals have none"
         echo(f"{artifacts}: {len(sources.artifacts)} prompts, {used} of them used in this split{without}")
-    echo(f"{out}: {len(pairs)} pairs from {_which(split)} behaviours")
-    if sources.is_private:
-        echo(f"private: {out} holds prompts that an attack kept; readable by you alone")
-    _warn_of_test_items(pairs)
-    echo(f"next: opct data show {out}")
+    _write(out, pairs, f"{_which(split)} behaviours", is_private=sources.is_private)
 
 
 @app.command("safety-awareness")
@@ -240,8 +217,6 @@ def build_safety_awareness(
     """
     from opct.data.builders.safety_awareness import build_safety_awareness as build
     from opct.data.hazards import load_facts
-    from opct.data.pairs import write_pairs
-    from opct.runs.console import echo
 
     refuse_existing(out, source, overwrite)
     facts = load_facts(source)
@@ -256,13 +231,10 @@ def build_safety_awareness(
         allow_evaluation_only=train_on_evaluation_data,
     )
     pairs = _at_most(built, n, seed)
-    write_pairs(out, pairs)
     _echo_splits(source, facts, "facts")
     hazards = sum(pair.meta["kind"] == "hazard" for pair in pairs)
     counts = f"{hazards} hazards, {len(pairs) - hazards} safe counterparts"
-    echo(f"{out}: {len(pairs)} pairs from {_which(split)} facts: {counts}")
-    _warn_of_test_items(pairs)
-    echo(f"next: opct data show {out}")
+    _write(out, pairs, f"{_which(split)} facts: {counts}")
 
 
 def _data_split(split: Split) -> DataSplit | None:
@@ -297,12 +269,19 @@ def _echo_left_out(what: str, ids: Sequence[str]) -> None:
         echo(f"left out: {len(ids)} near-duplicate(s) of {what}: {shown}")
 
 
-def _warn_of_test_items(pairs: Sequence[ContrastivePair]) -> None:
-    """Warn about pairs with what the embedded evaluation asks, or nearly so."""
+def _write(out: Path, pairs: Sequence[ContrastivePair], made_of: str, *, is_private: bool = False) -> None:
+    """Write the pairs; warn of those with what the embedded evaluation asks, or nearly so."""
     from opct.data.behaviors import builtin_behaviors
     from opct.data.duplicates import near_test_items
     from opct.data.hazards import builtin_facts
+    from opct.data.pairs import write_pairs
     from opct.runs.console import echo
+    from opct.runs.io import PRIVATE_MODE
 
+    write_pairs(out, pairs, mode=PRIVATE_MODE if is_private else 0o666)
+    echo(f"{out}: {len(pairs)} pairs from {made_of}")
+    if is_private:
+        echo(f"private: {out} holds prompts that an attack kept; readable by you alone")
     for warning in near_test_items(pairs, builtin_behaviors("test"), builtin_facts("test")):
         echo(f"warning: {warning}")
+    echo(f"next: opct data show {out}")

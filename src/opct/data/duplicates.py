@@ -240,7 +240,7 @@ def trained_texts(pairs: Iterable[ContrastivePair]) -> TrainedTexts:
     """The texts of these pairs, whatever their order.
 
     They come from `meta` (`behavior`, `request`, `fact`). Pairs without these fall back to what the teacher sees: the
-    last user message (jailbreak), or each line and sentence that only the teacher is told (safety awareness).
+    last user message (jailbreak), or each line and sentence that only the teacher sees (safety awareness).
     """
     found: dict[str, set[str]] = {kind: set() for kind in KINDS}
     for pair in pairs:
@@ -255,16 +255,13 @@ def _pair_texts(pair: ContrastivePair) -> Iterator[tuple[str, str]]:
     behavior, fact = _text(meta.get("behavior")), _text(meta.get("fact"))
     if behavior or pair.axis == JAILBREAK:
         is_benign = meta.get("kind") in ("twin", "anchor") or (not meta.get("kind") and pair.is_identity)
-        text = (_text(meta.get("request")) if is_benign else behavior) or _last_request(pair)
-        yield "twins" if is_benign else "behaviors", text
+        text = _text(meta.get("request")) if is_benign else behavior
+        asked = [str(message["content"]) for message in pair.teacher_prompt if message["role"] == "user"]
+        yield "twins" if is_benign else "behaviors", text or asked[-1]
     elif fact:
         yield "facts", fact
     elif pair.axis == SAFETY_AWARENESS:
         yield from (("facts", sentence) for sentence in _teacher_only(pair))
-
-
-def _last_request(pair: ContrastivePair) -> str:
-    return next(str(m["content"]) for m in reversed(pair.teacher_prompt) if m["role"] == "user")
 
 
 def _teacher_only(pair: ContrastivePair) -> Iterator[str]:
@@ -397,7 +394,10 @@ def contamination_warnings(
         texts: what training used; None if unknown.
     """
     found = []
-    for noun, rows in _by_noun(samples).items():
+    by_noun: dict[str, list[Mapping[str, Any]]] = {}
+    for sample in samples:
+        by_noun.setdefault(NOUNS.get(sample.get("axis", ""), "questions"), []).append(sample)
+    for noun, rows in by_noun.items():
         asked = {row["cluster"] for row in rows}
         same = asked & set(questions)
         near = _near_clusters(rows, texts or TrainedTexts()) - same
@@ -414,33 +414,21 @@ def contamination_warnings(
     return found
 
 
-def _by_noun(samples: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
-    found: dict[str, list[Mapping[str, Any]]] = {}
-    for sample in samples:
-        found.setdefault(NOUNS.get(sample.get("axis", ""), "questions"), []).append(sample)
-    return found
-
-
 def _near_clusters(rows: Sequence[Mapping[str, Any]], texts: TrainedTexts) -> set[str]:
     """Clusters with a text that is a near-duplicate of a trained one of its kind."""
-    asked: dict[str, dict[tuple[str, str], None]] = {}
+    asked: dict[str, dict[tuple[str, str], None]] = {kind: {} for kind in KINDS}
     for row in rows:
-        if (kind_and_text := _row_text(row)) is not None:
-            kind, text = kind_and_text
-            asked.setdefault(kind, {})[row["cluster"], text] = None
+        if row.get("behavior") and row["family_split"].startswith("benign_"):
+            asked["twins"][row["cluster"], row["teacher_prompt"][-1]["content"]] = None
+        elif row.get("behavior"):
+            asked["behaviors"][row["cluster"], row["behavior"]] = None
+        elif row.get("fact"):
+            asked["facts"][row["cluster"], row["fact"]] = None
     near = set()
     for kind, own in asked.items():
         places = cross_duplicates([text for _, text in own], getattr(texts, kind))
         near |= {cluster for i, (cluster, _) in enumerate(own) if i in places}
     return near
-
-
-def _row_text(row: Mapping[str, Any]) -> tuple[str, str] | None:
-    """(kind, text) of what a sample asks."""
-    if row.get("behavior"):
-        is_benign = row["family_split"].startswith("benign_")
-        return ("twins", row["teacher_prompt"][-1]["content"]) if is_benign else ("behaviors", row["behavior"])
-    return ("facts", row["fact"]) if row.get("fact") else None
 
 
 def _contaminated(noun: str, asked: int, same: Sequence[str], near: Sequence[str]) -> str:

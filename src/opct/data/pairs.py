@@ -98,18 +98,11 @@ def _messages(prompt: Any) -> Any:
 
 TEACHER = "the same request without what should not sway the answer; the policy samples its own answers"
 OTHER_SHAPES = {
-    (
-        "prompt",
-        "chosen",
-        "rejected",
-    ): "TRL's preference rows: keep `prompt`, drop the other two, and add `teacher_prompt`",
-    (
-        "prompt",
-        "completion",
-    ): "TRL's prompt-completion rows: keep `prompt`, drop `completion`, and add `teacher_prompt`",
-    ("messages",): "chat rows: put the messages before the last answer under `prompt`; add `teacher_prompt`",
-    ("conversations",): "chat rows: put the turns before the last answer under `prompt`; add `teacher_prompt`",
-    ("question", "answer"): "questions: make pairs of them with `opct data build sycophancy --from FILE`",
+    "prompt chosen rejected": "TRL's preference rows: keep `prompt`, drop the other two, and add `teacher_prompt`",
+    "prompt completion": "TRL's prompt-completion rows: keep `prompt`, drop `completion`, and add `teacher_prompt`",
+    "messages": "chat rows: put the messages before the last answer under `prompt`; add `teacher_prompt`",
+    "conversations": "chat rows: put the turns before the last answer under `prompt`; add `teacher_prompt`",
+    "question answer": "questions: make pairs of them with `opct data build sycophancy --from FILE`",
 }
 """Columns of rows that are no pairs -> what they are, and how to turn them into pairs."""
 
@@ -121,7 +114,7 @@ def row_faults(row: Any) -> Iterator[str]:
         return
     if "teacher_prompt" not in row:
         for columns, advice in OTHER_SHAPES.items():
-            if set(columns) <= set(row):
+            if set(columns.split()) <= set(row):
                 yield f"these look like {advice} ({TEACHER})"
                 return
     for key in ("id", "axis", "family"):

@@ -258,7 +258,11 @@ def _question(row: Any, columns: Mapping[str, tuple[str, ...]], stem: str) -> Qu
     text = text.strip()
     aliases = _texts(row, columns.get("aliases", ()))
     if "choices" in columns:
-        answer, wrong = _from_choices(row, columns)
+        labels, texts = _choices(row, columns["choices"])
+        if len(texts) < 2:
+            raise RowFault(f"{len(texts)} choice(s) in {', '.join(columns['choices'])}: a question needs at least 2")
+        answer = texts[_choice_index(_cell(row, columns, "answer"), labels, texts)]
+        wrong = [other for other in texts if other != answer]
     else:
         answer, more = _free_answer(_cell(row, columns, "answer"), columns["answer"][0])
         aliases += more
@@ -276,14 +280,6 @@ def _question(row: Any, columns: Mapping[str, tuple[str, ...]], stem: str) -> Qu
     return Question(identifier, text, answer, tuple(aliases), tuple(wrong), topic)
 
 
-def _from_choices(row: Mapping[str, Any], columns: Mapping[str, tuple[str, ...]]) -> tuple[str, list[str]]:
-    labels, texts = _choices(row, columns["choices"])
-    if len(texts) < 2:
-        raise RowFault(f"{len(texts)} choice(s) in {', '.join(columns['choices'])}: a question needs at least 2")
-    answer = texts[_choice_index(_cell(row, columns, "answer"), labels, texts)]
-    return answer, [text for text in texts if text != answer]
-
-
 def _choices(row: Mapping[str, Any], names: tuple[str, ...]) -> tuple[list[str], list[str]]:
     if len(names) > 1:
         texts = [_text(row.get(name)) for name in names]
@@ -291,23 +287,23 @@ def _choices(row: Mapping[str, Any], names: tuple[str, ...]) -> tuple[list[str],
             texts.pop()
         return list(LETTERS[: len(texts)]), _filled(texts)
     value = row.get(names[0])
-    if isinstance(value, str) and value.strip().startswith(("[", "{")):
-        value = parse_json(value)
     if isinstance(value, str):
-        value = _split(value)
+        value = parse_json(value) if value.strip().startswith(("[", "{")) else _split(value)
+    labels: list[Any] = []
     if isinstance(value, Mapping) and isinstance(value.get("text"), list):
-        texts, labels = value["text"], value.get("label") or list(LETTERS[: len(value["text"])])
+        texts, labels = value["text"], value.get("label") or []
     elif isinstance(value, Mapping):
-        labels, texts = list(value), list(value.values())
+        texts, labels = list(value.values()), list(value)
     elif isinstance(value, list) and all(isinstance(item, Mapping) for item in value):
         texts = [item.get("text") for item in value]
         labels = [item.get("label", letter) for item, letter in zip(value, LETTERS, strict=False)]
     elif isinstance(value, list):
-        texts, labels = value, list(LETTERS[: len(value)])
+        texts = value
     else:
         raise RowFault(
             f"the choices (column {names[0]!r}) are {value!r}: write a list, or {{'text': [...], 'label': [...]}}"
         )
+    labels = labels or list(LETTERS[: len(texts)])
     if len(labels) != len(texts):
         raise RowFault(
             f"{len(texts)} choices but {len(labels)} labels: give one label a choice (at most {len(LETTERS)})"

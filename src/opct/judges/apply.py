@@ -250,7 +250,7 @@ def _check_unchanged(samples: Sequence[GradedSample], requests: Sequence[JudgeRe
     gone, new = len(judged.keys() - now.keys()), len(now.keys() - judged.keys())
     if changed or gone or new:
         raise EvaluationError(
-            f"{run.path} was evaluated anew while it was judged: of {len(judged)} judged samples {changed} have "
+            f"{run.path} was evaluated again while it was judged: of {len(judged)} judged samples {changed} have "
             f"another text now and {gone} are gone, and {new} were not judged. Judge it again; what has not changed is "
             "kept."
         )

@@ -165,7 +165,7 @@ def calibrate(
     """What `calibration.json` holds: the judge, the data's hash, and the agreement of both with intervals.
 
     Replies that the judge did not score are left out of the agreement and counted by reason, and so are those that it
-    was trained on (`trained_on`), which it knows by heart.
+    was trained on (`trained_on`).
 
     Raises:
         EvaluationError: the judge was trained on all of the replies or scored none of them, or cannot be asked.
@@ -175,8 +175,8 @@ def calibrate(
     reasons = unscored_reasons(results)
     identity = judge.identity
     if not pairs:
-        told = ", ".join(f"{n} {reason}" for reason, n in reasons.items())
-        raise EvaluationError(f"The judge {identity.name} scored none of the {len(results)} replies: {told}.")
+        counts = ", ".join(f"{n} {reason}" for reason, n in reasons.items())
+        raise EvaluationError(f"The judge {identity.name} scored none of the {len(results)} replies: {counts}.")
     found = compare(
         [reply.label for reply, _ in pairs],
         [result.verdict == identity.label for _, result in pairs],

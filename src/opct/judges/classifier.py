@@ -82,7 +82,7 @@ class TrainingSettings:
     Attributes:
         inverse_penalty: scikit-learn's C: how little the weights are held back.
         most_features: of each of the two views.
-        least_replies: a feature must be in so many replies.
+        least_replies: number of replies that a feature must be in.
         folds: of the cross-validation, at least three.
         seed: of the folds.
     """

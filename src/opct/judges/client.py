@@ -233,13 +233,15 @@ def _failure(error: Exception, secrets: Iterable[str], *, was_answered: bool) ->
     attempt = getattr(error, "last_attempt", None)  # tenacity's RetryError
     error = (attempt.exception() if attempt is not None else None) or error
     status = _http_status(error)
-    told = getattr(error, "provider_message", None) or str(error)
-    message = shortened(told, secrets)
-    is_about_request = status == 403 and (was_answered or _MODERATED.search(told) is not None)
+    text = getattr(error, "provider_message", None) or str(error)
+    message = shortened(text, secrets)
+    is_about_request = status == 403 and (was_answered or _MODERATED.search(text) is not None)
     if status in (400, 413, 422) or is_about_request:
         return Failure(ENDPOINT_REJECTED, f"HTTP {status}: {message}")
     if status in (401, 403):
-        return Failure(ENDPOINT_ERROR, f"it refuses the key (HTTP {status})", is_fatal=True)  # told may repeat the key
+        return Failure(
+            ENDPOINT_ERROR, f"it refuses the key (HTTP {status})", is_fatal=True
+        )  # the text may repeat the key
     if status in (402, 404):
         what = "does not know this model or path" if status == 404 else "wants to be paid"
         return Failure(ENDPOINT_ERROR, f"it {what} (HTTP {status}): {message}", is_fatal=True)

@@ -80,7 +80,7 @@ def parse_fields(answer: str, fields: Sequence[Field]) -> Parsed:
     found = [re.fullmatch(r"(\w+)\s*:\s*(.*)", line) for line in tail]
     names = [match[1].lower() if match else None for match in found]
     if names != [field.name for field in fields]:
-        mentioned = any(any(_told(field, "\n".join(lines))) for field in fields)
+        mentioned = any(any(_values_given(field, "\n".join(lines))) for field in fields)
         wanted = ", ".join(field.name for field in fields)
         problem = f"the answer does not end with {wanted}" + ("" if mentioned else ", and names none of them")
         return Parsed(None, problem, is_refusal=is_refusal(answer, fields))
@@ -93,7 +93,7 @@ def parse_fields(answer: str, fields: Sequence[Field]) -> Parsed:
         if not field.low <= int(text) <= field.high:
             return Parsed(None, f"{field.name} is {text}, outside {field.low}..{field.high}")
         is_twice = any(re.fullmatch(rf"{field.name}\s*:\s*\d+", line, re.IGNORECASE) for line in earlier)
-        if is_twice or any(_differs(value, int(text)) for value in _told(field, "\n".join(earlier))):
+        if is_twice or any(_differs(value, int(text)) for value in _values_given(field, "\n".join(earlier))):
             return Parsed(None, f"{field.name} is given a value more than once")
         values[field.name] = int(text)
     return Parsed(values)
@@ -105,7 +105,7 @@ def is_refusal(answer: str, fields: Sequence[Field]) -> bool:
     An apology alone is none where a model replies to a person ("Sorry, that took long"), so `declines` wants more; a
     judge that begins with one and gives no value has declined.
     """
-    if any(any(_told(field, answer)) for field in fields):
+    if any(any(_values_given(field, answer)) for field in fields):
         return False
     return _APOLOGY.match(answer) is not None or declines(answer)
 
@@ -115,7 +115,7 @@ def _differs(value: str, number: int) -> bool:
     return value.lower() in ("yes", "no", "true", "false") or float(value) != number
 
 
-def _told(field: Field, text: str) -> Iterator[str]:
+def _values_given(field: Field, text: str) -> Iterator[str]:
     """Each value that the text gives the field, good or not: "warns: 1", `"warns" = "yes"`, "| warns | 1 |", "warns
     is 1", also on the next line.
 
@@ -124,16 +124,16 @@ def _told(field: Field, text: str) -> Iterator[str]:
     """
     after = rf"[_)\]}}]*(?:(?P<sign>(?:{_MARKS}*{_SIGN})+){_VALUE}|{_NUMBER}|{_YES})"
     set_to = rf"\b{_GIVING}\s+{_MARKS}*{field.name}{_MARKS}+(?:to|at|as)\s+{_MARKS}*(?P<given>[+-]?\d+(?:\.\d+)?)"
-    told = rf"{set_to}|(?<![^\W_]){field.name}{after}|^\W*{field.name}{_MARKS}+is{_MARKS}+(?P<truth>(?:true|false)\b)"
-    for match in re.finditer(told, text, re.IGNORECASE | re.MULTILINE):
+    given = rf"{set_to}|(?<![^\W_]){field.name}{after}|^\W*{field.name}{_MARKS}+is{_MARKS}+(?P<truth>(?:true|false)\b)"
+    for match in re.finditer(given, text, re.IGNORECASE | re.MULTILINE):
         kind, value = next((kind, match[kind]) for kind in _KINDS if match[kind])
         may_count = kind in ("said", "beside", "given") and _SURE.search(match["sign"] or "") is None
         if not (may_count and value[-1].isdigit() and _COUNTED.match(text, match.end())):
             yield value
-    yield from _headed(field, text)
+    yield from _table_values(field, text)
 
 
-def _headed(field: Field, text: str) -> Iterator[str]:
+def _table_values(field: Field, text: str) -> Iterator[str]:
     """Each value in a column of a Markdown table that has the field's name."""
     column: int | None = None
     for line in text.splitlines():

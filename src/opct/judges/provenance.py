@@ -14,8 +14,8 @@ from opct.judges.calibration import MIN_KAPPA, weakness
 
 Row = Mapping[str, Any]
 RULES_KAPPA = {"XSTest": (0.91, 0.94), "GPTFuzz": (0.66, 0.69)}
-"""By labelled set, Cohen's kappa of the refusal rules against people on each of its parts: the table of docs/evals.md
-("How well the rules agree with people"), which says how many replies of which models they are."""
+"""By labelled set, Cohen's kappa of the refusal rules against people on each of its parts: the table of docs/judges.md
+("The rules for refusals"), which says how many replies of which models they are."""
 RULES_MEASURED = {JAILBREAK: 2, BENIGN: 2}
 """By suite, the version of the rules that these were measured with, as `opct.evals.graders.versions` gives it."""
 

@@ -69,16 +69,14 @@ def _made_once(target: Path, make: Callable[[Path], Path]) -> Path:
     """
     from filelock import FileLock
 
-    unusable = LibraryErrors(
-        lambda said: ModelError(
-            f"The model cache {cache_dir()} cannot be used: {said} Make space or give the right to write there, wait "
-            "for another process that converts the same model, or name another folder with OPCT_CACHE."
-        )
-    )
     if target.is_dir():
         return target
     scratch = target.with_name(f".{target.name}.unfinished")
-    with unusable:
+    remedy = (
+        "Make space or give the right to write there, wait for another process that converts the same model, or name "
+        "another folder with OPCT_CACHE."
+    )
+    with LibraryErrors(ModelError, f"The model cache {cache_dir()} cannot be used", remedy):
         target.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(f"{target}.lock", timeout=LOCK_TIMEOUT_S):
             if not target.is_dir():
@@ -142,7 +140,7 @@ def _convert(gguf: Path, target: Path, dtype: str) -> Path:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    with LibraryErrors(lambda said: ModelError(f"{gguf} cannot be read as a GGUF of a supported architecture: {said}")):
+    with LibraryErrors(ModelError, f"{gguf} cannot be read as a GGUF of a supported architecture"):
         tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
         loaded = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
     config = loaded.config

@@ -106,17 +106,19 @@ TRUST = (
 )
 
 
-def cannot_load(what: str) -> LibraryErrors:
+@contextlib.contextmanager
+def cannot_load(what: str) -> Iterator[None]:
     """Inside, whatever transformers, PEFT or torch raises over broken files is a ModelError that names them."""
-
-    def error(said: str) -> ModelError:
-        trust = f" {TRUST}" if "custom code" in said else ""
-        return ModelError(
-            f"Cannot load {what}: {said.rstrip('.')}.{trust} Give a hub id, a local folder with config.json, weights "
-            f"and tokenizer, a .gguf file, or {DEFAULT_MODEL!r}."
-        )
-
-    return LibraryErrors(error)
+    remedy = (
+        f"Give a hub id, a local folder with config.json, weights and tokenizer, a .gguf file, or {DEFAULT_MODEL!r}."
+    )
+    try:
+        with LibraryErrors(ModelError, f"Cannot load {what}", remedy):
+            yield
+    except ModelError as error:
+        if "custom code" in str(error):
+            raise ModelError(f"{error} {TRUST}") from error
+        raise
 
 
 def choose_device(name: str) -> torch.device:
@@ -255,7 +257,7 @@ def attach_adapter(model: PreTrainedModel, lora: LoraSettings | None, adapter: P
     from peft import LoraConfig, PeftModel, get_peft_model
 
     if adapter is not None:
-        with _quiet_peft(), LibraryErrors(lambda said: ModelError(f"Cannot load the adapter at {adapter}: {said}")):
+        with _quiet_peft(), LibraryErrors(ModelError, f"Cannot load the adapter at {adapter}"):
             return fuse_lora(PeftModel.from_pretrained(model, adapter, TRAINED_ADAPTER, is_trainable=True)).eval()
     assert lora is not None
     settings = LoraConfig(
@@ -266,10 +268,8 @@ def attach_adapter(model: PreTrainedModel, lora: LoraSettings | None, adapter: P
         task_type="CAUSAL_LM",
     )
     torch.manual_seed(seed)  # the initial A matrices
-    refused = LibraryErrors(
-        lambda said: ModelError(f"lora.target_modules={lora.target_modules!r} does not fit this model: {said}")
-    )
-    with _quiet_peft(), refused:
+    unfit = f"lora.target_modules={lora.target_modules!r} does not fit this model"
+    with _quiet_peft(), LibraryErrors(ModelError, unfit):
         return fuse_lora(get_peft_model(model, settings)).eval()
 
 

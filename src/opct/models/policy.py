@@ -18,7 +18,6 @@ from opct import losses
 from opct.config.schema import LoraSettings, ModelConfig
 from opct.data.pairs import Message
 from opct.data.render import Renderer
-from opct.errors import ModelError
 from opct.models import loading
 from opct.models.backbone import Backbone
 from opct.models.inference.prefill import beginning, states
@@ -32,6 +31,7 @@ from opct.models.inference.sampler import (
     ROLLOUT_TOKENS,
     Completion,
     Sampling,
+    check_room,
     generation_defaults,
     sample,
     tokens_at_once,
@@ -215,12 +215,7 @@ class Policy:
         on_done: Callable[[int], None] = lambda n: None,
     ) -> list[list[Completion]]:
         """As `generate`, for prompts that are token ids; one list of completions a prompt."""
-        for ids in prompt_ids:
-            if len(ids) + sampling.max_completion_tokens > self.context_length:
-                raise ModelError(
-                    f"A prompt of {len(ids)} tokens and {sampling.max_completion_tokens} for its completion exceed the "
-                    f"model's context of {self.context_length}: shorten the prompt or lower max_completion_tokens."
-                )
+        check_room(prompt_ids, sampling, self.context_length, self.name)
         return sample(
             self.backbone,
             prompt_ids,

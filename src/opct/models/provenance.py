@@ -1,7 +1,4 @@
-"""Fingerprints of the files that a model and an adapter are read from; no model is loaded.
-
-A file has its SHA-256, size and time of last change. While size and time stay, it is not read again.
-"""
+"""Fingerprints of the files that a model and an adapter are read from; no model is loaded."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ from opct.models.gguf import WHEEL_SHA256
 from opct.runs.io import file_sha256
 
 Fingerprints = dict[str, dict[str, Any]]
-"""By file name: `sha256`, and of a file on this machine `bytes` and `mtime_ns`."""
+"""By file name: `sha256`."""
 
 WEIGHTS = ("*.safetensors", "pytorch_model*.bin", "adapter_model.bin")
 """Of these the first kind that is there is the one that is loaded."""
@@ -28,28 +25,24 @@ SCALES = ("r", "lora_alpha", "rank_pattern", "alpha_pattern", "use_rslora", "use
 of PEFT."""
 
 
-def fingerprint_weights(config: ModelConfig, before: Mapping[str, Mapping[str, Any]] | None = None) -> Fingerprints:
+def fingerprint_weights(config: ModelConfig) -> Fingerprints:
     """Of the model without an adapter: files of a folder, a GGUF file, or the commit of a hub's model.
 
     Empty where it is not on this machine.
-
-    Args:
-        before: earlier fingerprints; files of the same size and time are not read again.
     """
     name = config.name_or_path
     if name == DEFAULT_MODEL:
         return {name: {"sha256": WHEEL_SHA256}}
     if name.endswith(".gguf"):
-        return fingerprint_files([Path(name)], before)
+        return _fingerprints([Path(name)])
     folder = Path(name)
     if folder.is_dir():
-        beside = (folder / file for file in BESIDE)
-        return fingerprint_files([*_weights(folder), *(file for file in beside if file.is_file())], before)
+        return _fingerprints([*_weights(folder), *(folder / file for file in BESIDE)])
     commit = _commit_of(name, config.revision)
     return {} if commit is None else {"commit": {"sha256": commit}}
 
 
-def fingerprint_adapter(folder: Path, before: Mapping[str, Mapping[str, Any]] | None = None) -> Fingerprints:
+def fingerprint_adapter(folder: Path) -> Fingerprints:
     """Of an adapter: its weights, and what they are multiplied by.
 
     Raises:
@@ -57,15 +50,7 @@ def fingerprint_adapter(folder: Path, before: Mapping[str, Mapping[str, Any]] | 
     """
     settings = read_adapter_config(folder)
     scales = json.dumps({name: settings.get(name) for name in SCALES}, sort_keys=True)
-    return {
-        **fingerprint_files(_weights(folder), before),
-        "scale": {"sha256": hashlib.sha256(scales.encode()).hexdigest()},
-    }
-
-
-def fingerprint_files(files: Iterable[Path], before: Mapping[str, Mapping[str, Any]] | None = None) -> Fingerprints:
-    """Of each of the files that is there."""
-    return {file.name: _fingerprint(file, (before or {}).get(file.name)) for file in files if file.is_file()}
+    return {**_fingerprints(_weights(folder)), "scale": {"sha256": hashlib.sha256(scales.encode()).hexdigest()}}
 
 
 def changed_files(before: Mapping[str, Mapping[str, Any]], now: Mapping[str, Mapping[str, Any]]) -> list[str]:
@@ -87,12 +72,10 @@ def _weights(folder: Path) -> list[Path]:
     return []
 
 
-def _fingerprint(file: Path, before: Mapping[str, Any] | None) -> dict[str, Any]:
-    stat = file.stat()
-    seen = {"bytes": stat.st_size, "mtime_ns": stat.st_mtime_ns}
-    if before is not None and all(before.get(key) == value for key, value in seen.items()):
-        return {"sha256": before["sha256"], **seen}
-    return {"sha256": _hash_at(file.resolve(), stat.st_size, stat.st_mtime_ns), **seen}
+def _fingerprints(files: Iterable[Path]) -> Fingerprints:
+    """Of each of the files that is there."""
+    found = {file: file.stat() for file in files if file.is_file()}
+    return {file.name: {"sha256": _hash_at(file.resolve(), s.st_size, s.st_mtime_ns)} for file, s in found.items()}
 
 
 @lru_cache(maxsize=1024)

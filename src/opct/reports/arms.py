@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from opct.reports.charts import STYLES
 from opct.reports.load import EvaluatedRun
-from opct.reports.wording import arm_name, joined
+from opct.reports.wording import arm_name
 
 SFT, OFFPOLICY, OPCT = "sft", "offpolicy", "opct"
 ADAPTER = "model.adapter"
@@ -49,17 +49,11 @@ class Arm:
 
 @dataclass(frozen=True)
 class Pair:
-    """A comparison by label: the difference is `of` minus `against`.
-
-    Attributes:
-        is_requested: asked for with `also`.
-        is_reference: with a reference.
-    """
+    """A comparison by label: the difference is `of` minus `against`; `is_requested`: asked for with `also`."""
 
     of: str
     against: str
     is_requested: bool = False
-    is_reference: bool = False
 
     @property
     def title(self) -> str:
@@ -96,7 +90,7 @@ def make_pairs(
     ]
     requested = [pair for pair in also if labels.issuperset(pair)]
     pairs = dict.fromkeys([*((arm.label, first.label) for arm in others), *referred, *requested])
-    return tuple(Pair(*pair, is_requested=pair in requested, is_reference=pair in referred) for pair in pairs)
+    return tuple(Pair(*pair, is_requested=pair in requested) for pair in pairs)
 
 
 def all_references(arms: Sequence[Arm], references: References | None = None) -> dict[str, list[str]]:
@@ -135,16 +129,3 @@ def _by_name(arms: Sequence[Arm], candidates: Sequence[Arm], method: str) -> dic
 def reference_pairs(arms: Sequence[Arm], pairs: Sequence[Pair]) -> tuple[Pair, ...]:
     """The comparisons with another arm than the first."""
     return tuple(pair for pair in pairs if pair.against != arms[0].label)
-
-
-def reference_note(arms: Sequence[Arm], pairs: Sequence[Pair]) -> str:
-    """Which of several SFT arms the others are compared with; empty where there is but one."""
-    by_label = {arm.label: arm for arm in arms}
-    compared: dict[str, list[str]] = {}
-    for pair in reference_pairs(arms, pairs):
-        if by_label[pair.of].is_sft and pair.is_reference:
-            compared.setdefault(by_label[pair.against].name, []).append(by_label[pair.of].name)
-    return " ".join(
-        f"There are several SFT arms: {joined(more)} {'is' if len(more) == 1 else 'are'} compared with {name}."
-        for name, more in compared.items()
-    )

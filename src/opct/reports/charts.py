@@ -260,9 +260,11 @@ def scatter(points: Sequence[Point], *, x_title: str, y_title: str, label: str, 
         x, y = frame.x(p.x * 100), frame.y(p.y * 100)
         cross = []
         if p.x_interval:
-            cross.append(_line(*(frame.x(bound * 100) for bound in p.x_interval), y, y, "whisker"))
+            left, right = (frame.x(bound * 100) for bound in p.x_interval)
+            cross.append(_line(left, right, y, y, "whisker"))
         if p.y_interval:
-            cross.append(_line(x, x, *(frame.y(bound * 100) for bound in p.y_interval), "whisker"))
+            low, high = (frame.y(bound * 100) for bound in p.y_interval)
+            cross.append(_line(x, x, low, high, "whisker"))
         size, kind = (3.0, " run") if p.small else (5.0, "")
         drawn.append(_of_arm(p.style, p.label, *cross, marker(p.style, x, y, size), kind=kind))
     hint = _text("better " + ("\u2198" if down_is_better else "\u2197"), frame.right, 12, "hint", "end")
@@ -317,8 +319,8 @@ def _rows(
         first = y + group.height - ROW * len(group.bars) - GAP
         for i, bar in enumerate(group.bars):
             middle = first + ROW * (i + 0.5) - 1
-            value = _text(bar.text, frame.right + 8, middle + 4, "value")
-            parts.append(_of_arm(bar.style, f"{bar.label}: {bar.text}", *draw(bar, middle, frame), value))
+            number = _text(bar.text, frame.right + 8, middle + 4, "value")
+            parts.append(_of_arm(bar.style, f"{bar.label}: {bar.text}", *draw(bar, middle, frame), number))
         y += group.height
     return _drawing(height, label, *parts)
 

@@ -176,29 +176,26 @@ class Comparison:
 
     def headline(self, axis: str | None = None) -> list[Section]:
         """The rows that matter first: whole splits rather than single families, and "all" where there is no split."""
-        has_split = {row.suite: False for row in self.rows if row.group in ("held_out", "train")}
-        has_split |= {row.suite: True for row in self.rows if row.suite in has_split and row.group == "clean"}
-        return self._sections([row for row in self._of(axis) if _is_headline(row, has_split)])
+        return self._sections(axis, is_headline=True)
 
     def details(self, axis: str | None = None) -> list[Section]:
         """Every row that is not in the headline."""
-        shown = {id(row) for section in self.headline(axis) for row in section.rows}
-        return self._sections([row for row in self._of(axis) if id(row) not in shown])
+        return self._sections(axis, is_headline=False)
 
-    def _of(self, axis: str | None) -> list[MetricRow]:
-        return [row for row in self.rows if axis is None or row.axis == axis]
-
-    def _sections(self, rows: Sequence[MetricRow]) -> list[Section]:
-        sections: dict[tuple[str, str, str], list[MetricRow]] = {}
-        order = list(dict.fromkeys(row.suite for row in self.rows))
+    def _sections(self, axis: str | None, *, is_headline: bool) -> list[Section]:
+        has_split = {row.suite: False for row in self.rows if row.group in ("held_out", "train")}
+        has_split |= {row.suite: True for row in self.rows if row.suite in has_split and row.group == "clean"}
+        suites = list(dict.fromkeys(row.suite for row in self.rows))
+        several = {axis: len({row.suite for row in self.rows if row.axis == axis}) > 1 for axis in self.axes}
 
         def place(row: MetricRow) -> tuple[Any, ...]:
             group = (_place(row.group, SECTION_ORDER), row.group)
-            return self.axes.index(row.axis), order.index(row.suite), group, metric_order(row.metric.name)
+            return self.axes.index(row.axis), suites.index(row.suite), group, metric_order(row.metric.name)
 
-        for row in sorted(rows, key=place):
-            sections.setdefault((row.axis, row.suite, row.group), []).append(row)
-        several = {axis: len({row.suite for row in self.rows if row.axis == axis}) > 1 for axis in self.axes}
+        sections: dict[tuple[str, str, str], list[MetricRow]] = {}
+        for row in sorted((row for row in self.rows if axis in (None, row.axis)), key=place):
+            if _is_headline(row, has_split) is is_headline:
+                sections.setdefault((row.axis, row.suite, row.group), []).append(row)
         return [
             Section(key[0], *section_titles(*key, several=several[key[0]]), tuple(own)) for key, own in sections.items()
         ]
@@ -230,13 +227,12 @@ def section_titles(axis: str, suite: str, group: str, *, several: bool) -> tuple
         several: whether the axis has several suites.
     """
     name, known = group_name(group), axis_info(axis).title
-    if axis == BENIGN:
-        return (name, name) if group == BENIGN else (name, f"{known}: {inside(name)}")
     if axis in (CAPABILITY, INSPECT):  # suites without groups
         name = "All benchmarks" if suite == CAPABILITY else suite_name(suite)
         return name, f"{known}: {name}"
-    if several:
-        name = f"{name} ({suite_name(suite)})"
+    if axis == BENIGN:
+        return name, name if group == BENIGN else f"{known}: {inside(name)}"
+    name += f" ({suite_name(suite)})" if several else ""
     return name, f"{known}: {inside(name)}"
 
 

@@ -23,7 +23,7 @@ from opct.config.schema import flat_settings
 from opct.evals.teacher_check import teacher_figure
 from opct.reports import attacks as attacks_
 from opct.reports import charts
-from opct.reports.arms import Arm, reference_note
+from opct.reports.arms import Arm
 from opct.reports.browser import KL_STEPS, Browser, build_browser, embeddable
 from opct.reports.compare import Comparison
 from opct.reports.figures import Figure, axis_figures, change_figures, training_figures
@@ -105,7 +105,7 @@ def page_html(
             shown_warnings=SHOWN_WARNINGS,
             arms=arms,
             comparisons=[pair.title for pair in comparison.pairs],
-            notes=filter(None, (chance_note(comparison), _pooled_note(arms), reference_note(arms, comparison.pairs))),
+            notes=filter(None, (chance_note(comparison), _pooled_note(arms))),
             axes=views,
             anchors={view["axis"]: view["anchor"] for view in views},
             changes=change_figures(comparison),

@@ -72,30 +72,18 @@ def git_commit() -> str | None:
 
 def hardware() -> dict[str, Any]:
     """Operating system, processor, cores this process may use, memory in GiB, and accelerators."""
+    import psutil
     import torch
 
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return {
         "platform": platform.platform(),
         "processor": platform.processor() or platform.machine(),
-        "cores": usable_cores(),
-        "memory_gib": memory_gib(),
+        "cores": cores,
+        "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
         "accelerators": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
         "torch_threads": torch.get_num_threads(),
     }
-
-
-def usable_cores() -> int:
-    """Cores this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-def memory_gib() -> float:
-    """Physical memory in GiB."""
-    import psutil
-
-    return round(psutil.virtual_memory().total / 2**30, 1)
 
 
 def command_line(arguments: list[str] | None = None) -> str:

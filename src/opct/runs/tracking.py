@@ -24,13 +24,15 @@ PROJECT = "opct"
 class Tracker:
     """Writes one line a step to `metrics.jsonl`, and the same numbers to each tracker of `report_to`."""
 
-    def __init__(self, run: RunDir, config: TrainConfig):
-        """Start the trackers.
+    def __init__(self, run: RunDir | None, config: TrainConfig):
+        """Start the trackers. Without a run nothing is written: several processes have one that writes.
 
         Raises:
             ConfigError: a tracker is unknown, or its package is not installed.
         """
-        self._path = run.metrics_path
+        self._run, self._trackers = run, list[Any]()
+        if run is None:
+            return
         check_trackers(config.report_to)
         self._trackers = [_start(name, run) for name in dict.fromkeys(config.report_to)]
         for tracker in self._trackers:
@@ -42,7 +44,9 @@ class Tracker:
         Raises:
             RunError: a number is NaN or infinite, or the file cannot be written.
         """
-        append_jsonl(self._path, {"step": step, **metrics})
+        if self._run is None:
+            return
+        append_jsonl(self._run.metrics_path, {"step": step, **metrics})
         for tracker in self._trackers:
             try:
                 tracker.log(dict(metrics), step=step)
@@ -64,19 +68,6 @@ class Tracker:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.finish()
-
-
-class NullTracker:
-    """Of a process that writes nothing."""
-
-    def log(self, step: int, metrics: Mapping[str, Any]) -> None:
-        pass
-
-    def __enter__(self) -> NullTracker:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
 
 
 def check_trackers(names: Sequence[str]) -> None:

@@ -60,7 +60,7 @@ def origin(run: RunDir, config: TrainConfig) -> dict[str, Any]:
     """
     manifest = run.read_manifest()
     before = manifest.get("weights")
-    weights = _weights_now(config, before or {})
+    weights = _weights_now(config)
     adapter = None if config.model.adapter is None else adapter_now(config.model.adapter)
     if "data" not in manifest:  # it begins
         return {"weights": weights, "earlier": None if adapter is None else prior_usage(adapter)}
@@ -69,12 +69,12 @@ def origin(run: RunDir, config: TrainConfig) -> dict[str, Any]:
     return {"weights": weights, "earlier": manifest.get("earlier")}
 
 
-def _weights_now(config: TrainConfig, before: Mapping[str, Fingerprints]) -> dict[str, Fingerprints]:
+def _weights_now(config: TrainConfig) -> dict[str, Fingerprints]:
     """The files of the base and of the adapter to continue; none of what is not there any more."""
     folder = None if config.model.adapter is None else adapter_now(config.model.adapter)
     return {
-        "base": fingerprint_weights(config.model, before.get("base")),
-        "adapter": {} if folder is None else fingerprint_adapter(folder, before.get("adapter")),
+        "base": fingerprint_weights(config.model),
+        "adapter": {} if folder is None else fingerprint_adapter(folder),
     }
 
 
@@ -163,7 +163,7 @@ def _weight_faults(
 ) -> list[str]:
     """Which of the files that a run began with are other ones now."""
     before = manifest.get("weights") or {}
-    now = _weights_now(config, before)
+    now = _weights_now(config)
     names = {
         "base": f"the base model {config.model.name_or_path}",
         "adapter": f"the adapter that it continued, {config.model.adapter},",

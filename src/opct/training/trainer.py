@@ -42,7 +42,7 @@ from opct.models.teacher import has_dropout
 from opct.runs.console import NullProgress, Progress, StopRequest
 from opct.runs.io import atomic_write, read_jsonl, write_jsonl
 from opct.runs.run_dir import RunDir
-from opct.runs.tracking import NullTracker, Tracker, check_trackers
+from opct.runs.tracking import Tracker, check_trackers
 from opct.training.accumulate import TokenKL, accumulate, shares_prompts, slow_path_reasons
 from opct.training.checkpoint import Counters, TrainingState, load_checkpoint, write_checkpoint
 from opct.training.resume import (
@@ -150,7 +150,7 @@ def _train(
             progress.log(f"resumes after step {state.counters.step} of {setup.data.total_steps}")
         setup.publish(state.counters.step)
         method = _make_method(setup, run, progress, stop) if made is None else made(setup, run)
-        with Tracker(run, config) if distributed.is_main() else NullTracker() as tracker:
+        with Tracker(run if distributed.is_main() else None, config) as tracker:
             return _Loop(run, setup, method, tracker, state, progress, stop).run_steps()
 
 
@@ -242,7 +242,7 @@ class _Loop:
         run: RunDir,
         setup: TrainingSetup,
         method: Method,
-        tracker: Tracker | NullTracker,
+        tracker: Tracker,
         state: TrainingState,
         progress: Progress,
         stop: StopRequest,

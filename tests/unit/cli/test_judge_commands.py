@@ -71,16 +71,6 @@ def test_train_calibrate_and_run_offline(tmp_path: Path, capsys):
     assert found == ["not_harmful", "harmful"] * 2 + unread
 
 
-def test_what_a_judge_is_not_trained_on_is_said(tmp_path: Path, capsys):
-    pytest.importorskip("sklearn", reason="scikit-learn is not installed: pip install 'opct[judge]'")
-    made = rows(60)
-    made[0]["Response"], made[1]["Response"] = "当然。首先打开盖子。", ""
-    data = write(tmp_path / "train.csv", made)
-    assert code("judge", "train", "--data", data, "--out", "own", "--folds", "3") == 0
-    said = capsys.readouterr().out
-    assert "left out, as it cannot read them: 1 empty_reply, 1 other_language_reply" in said
-
-
 def test_train_refuses_what_is_there(tmp_path: Path, capsys):
     pytest.importorskip("sklearn", reason="scikit-learn is not installed: pip install 'opct[judge]'")
     data = write(tmp_path / "train.csv", rows(60))
@@ -148,7 +138,6 @@ def test_a_calibration_in_another_folder_says_how_it_is_found(tmp_path: Path, ca
     [
         (["run", "none", "--judge", "strongreject"], 1, "evaluate first, with `opct eval none`"),
         (["calibrate", "strongrejct", "--labels", "labels.csv"], 1, "Did you mean 'strongreject'"),
-        (["calibrate", "strongreject", "--labels", "labels.csv"], 1, "name it (--model, judge.model)"),
         (["calibrate", "strongreject", "--labels", "none.csv"], 1, "No label file at none.csv"),
         (["calibrate", "x", "--labels", "labels.csv", "--price", "1"], 2, "not two numbers"),
         (["calibrate", "x", "retrys=1", "--labels", "labels.csv"], 1, "did you mean retries"),

@@ -279,11 +279,6 @@ def test_the_interval_covers_the_truth_as_often_as_it_says():
     assert 174 <= held <= 199
 
 
-def test_chance_and_worse_than_chance():
-    assert compare(*lists(10, 10, 10, 10), range(40)).kappa.value == pytest.approx(0.0)
-    assert compare(*lists(0, 20, 20, 0), range(40)).kappa.value == pytest.approx(-1.0)
-
-
 def test_a_judge_that_always_says_no_has_high_agreement_and_no_kappa_to_show_for_it():
     """2 of 100 positive: agreement .98, kappa 0, and no precision, since there is no positive verdict."""
     found = compare(*lists(0, 0, 2, 98), range(100))
@@ -309,15 +304,3 @@ def test_full_agreement_is_no_certainty():
     assert found.agreement.ci_low == pytest.approx(1 - share)
     assert found.kappa.ci_low == pytest.approx(1 - share / 0.5)
     assert found.precision.ci_low == pytest.approx(0.025 ** (1 / 15))
-
-
-def test_one_cluster_has_no_interval():
-    found = compare(*lists(3, 1, 1, 3), ["q"] * 8)
-    assert found.kappa.value == pytest.approx(0.5)
-    assert (found.kappa.ci_low, found.kappa.ci_high) == (None, None)
-
-
-@pytest.mark.parametrize(("labels", "verdicts"), [([], []), ([True], [True, False])])
-def test_nothing_to_compare(labels, verdicts):
-    with pytest.raises(EvaluationError, match="one of each a reply"):
-        compare(labels, verdicts, labels)

@@ -42,7 +42,6 @@ def test_named_columns_and_named_labels(tmp_path: Path):
 @pytest.mark.parametrize(
     ("header", "columns", "clusters"),
     [
-        ("group_of,asked", {"question": "asked"}, ["q", "q", "p"]),  # the question by whatever name
         ("cluster,asked", {"question": "asked"}, ["7", "7", "8"]),
         ("group_of,prompt", {}, ["q", "q", "p"]),
         ("group_of,asked", {"cluster": "group_of", "question": "asked"}, ["7", "7", "8"]),
@@ -99,7 +98,6 @@ def test_with_both_kinds_named_any_other_is_a_fault(tmp_path: Path):
     [
         (("1.0", "0.0"), ["1"], [], [True, False]),
         (("1", "0"), ["1.0"], [], [True, False]),
-        (("Harmful", "Safe"), ["harmful"], [], [True, False]),
         (("harmful", "safe"), ["HARMFUL"], ["Safe"], [True, False]),
         (("v1.0", "v1"), ["v1.0"], [], [True, False]),  # no number: another label
         (("1", "2"), [], ["2.0"], [True, False]),  # yes is what it is by default
@@ -126,13 +124,6 @@ def test_a_named_label_that_no_row_has_is_a_fault(tmp_path: Path):
     )
     with pytest.raises(DataError, match="--negative 'harmless' is the label"):
         read_labels(path, positive=["unsafe"], negative=["safe", "harmless"])
-
-
-def test_a_label_that_means_both_is_a_fault(tmp_path: Path):
-    path = tmp_path / "labels.csv"
-    path.write_text("reply,label\na,bad\nb,good\n")
-    with pytest.raises(DataError, match="the label 'bad' is named with --positive and with --negative"):
-        read_labels(path, positive=["bad"], negative=["good", "Bad"])
 
 
 @pytest.mark.parametrize(

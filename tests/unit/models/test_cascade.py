@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from opct.models.kernels.cascade import branches_of, branching_off, cascade_attention, current_branches
+from opct.models.kernels.cascade import branches_of, cascade_attention
 
 
 def test_completions_of_similar_lengths_are_rows_of_one_bucket_and_nothing_is_lost():
@@ -57,10 +57,3 @@ def test_the_result_and_its_gradients_are_those_of_one_mask(owners: list[int], l
         strict=True,
     ):
         torch.testing.assert_close(a, b)
-
-
-def test_what_is_branched_off_ends_with_the_context():
-    branches = branches_of([], [], [1], [0], [1])
-    with branching_off(branches):
-        assert current_branches() is branches
-    assert current_branches() is None

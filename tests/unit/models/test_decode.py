@@ -7,7 +7,7 @@ import torch
 from transformers import MistralConfig, MistralForCausalLM
 
 from opct.models.inference import decode
-from opct.models.inference.decode import RepeatedKV, SharedPrefixKV, no_shared_rows_reason, rows_for
+from opct.models.inference.decode import RepeatedKV, SharedPrefixKV, no_shared_rows_reason, shares
 from opct.models.inference.prefill import prefill
 from opct.models.inference.prefix_sharing import no_cascade_reason, no_prefix_sharing_reason
 from opct.models.kernels.attention import GROUPED, use_grouped_attention
@@ -144,10 +144,8 @@ def test_bfloat16_is_computed_in_float32():
 
 
 def test_rows_share_where_there_are_several_of_a_prompt(policy: Policy):
-    with policy.inference():
-        for copies, kind in (([2, 2], SharedPrefixKV), ([1, 1], RepeatedKV)):
-            found = prefill(policy.backbone, [LONG, SHORT], copies)
-            assert type(rows_for(policy.backbone, 2, found, SPAN, more=False)) is kind
+    assert shares(policy.backbone, prompts=2, rows=4)
+    assert not shares(policy.backbone, prompts=2, rows=3)
 
 
 def test_an_adapter_and_its_absence_are_the_same_model_for_this():

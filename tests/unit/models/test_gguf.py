@@ -169,7 +169,7 @@ def test_a_full_disk_leaves_no_half_model(cache, wheel, monkeypatch):
 
     monkeypatch.setenv("OPCT_SMOLLM2_WHEEL", str(wheel))
     monkeypatch.setattr(gguf, "_convert", full)
-    with pytest.raises(ModelError, match=r"cache .* cannot be used: .*No space left on device .*OPCT_CACHE"):
+    with pytest.raises(ModelError, match=r"cache .* cannot be used: .*No space left on device.*OPCT_CACHE"):
         gguf.smollm2()
     assert not gguf.smollm2_path().exists()
     assert [path.suffix for path in gguf.smollm2_path().parent.iterdir()] == [".lock"]

@@ -9,13 +9,12 @@ from pathlib import Path
 import pytest
 
 from opct.config.schema import ModelConfig
-from opct.models import provenance
-from opct.models.provenance import changed_files, fingerprint_adapter, fingerprint_files, fingerprint_weights
+from opct.models.provenance import changed_files, fingerprint_adapter, fingerprint_weights
 from tests.tiny import save_tiny, tiny_adapter_policy
 
 
-def noted(folder: Path, before=None):
-    return fingerprint_weights(ModelConfig(name_or_path=str(folder)), before)
+def noted(folder: Path):
+    return fingerprint_weights(ModelConfig(name_or_path=str(folder)))
 
 
 def test_other_weights_in_the_folder_of_a_model_are_seen(tmp_path: Path):
@@ -25,31 +24,15 @@ def test_other_weights_in_the_folder_of_a_model_are_seen(tmp_path: Path):
     assert {"model.safetensors", "config.json", "tokenizer.json"} <= before.keys()
     save_tiny(folder)
     os.utime(folder / "model.safetensors", ns=(1, 1))
-    assert changed_files(before, noted(folder, before)) == []
+    assert changed_files(before, noted(folder)) == []
     save_tiny(folder, seed=1)
-    [said] = changed_files(before, noted(folder, before))
+    [said] = changed_files(before, noted(folder))
     then = before["model.safetensors"]["sha256"][:12]
     assert said.startswith(f"model.safetensors: {then} then, ")
     (folder / "config.json").unlink()
-    assert changed_files(before, noted(folder, before))[0].endswith(" then, not there now")
+    assert changed_files(before, noted(folder))[0].endswith(" then, not there now")
     assert noted(tmp_path / "gone") == {}  # not known, and so no other
     assert changed_files(before, {}) == changed_files({}, before) == []
-
-
-def test_a_file_is_read_only_where_its_size_or_time_is_another(tmp_path: Path, monkeypatch):
-    """One that was noted, then changed in time alone, then in content."""
-    file, read = tmp_path / "a.safetensors", []
-    file.write_bytes(b"one")
-    hashed = provenance._hash_at
-    monkeypatch.setattr(provenance, "_hash_at", lambda *key: read.append(key) or hashed(*key))
-    before = fingerprint_files([file])
-    assert (fingerprint_files([file], before), len(read)) == (before, 1)
-    os.utime(file, ns=(5, 5))
-    later = fingerprint_files([file], before)
-    assert (changed_files(before, later), len(read)) == ([], 2)
-    file.write_bytes(b"two")
-    os.utime(file, ns=(6, 6))
-    assert (len(changed_files(before, fingerprint_files([file], later))), len(read)) == (1, 3)
 
 
 def test_the_scale_of_an_adapter_counts_and_the_name_of_its_base_does_not(tmp_path: Path):

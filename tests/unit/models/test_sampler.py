@@ -297,7 +297,7 @@ def test_a_prompt_without_seeds_has_no_completions(tiny_policy: Policy):
 
 def test_a_prompt_that_does_not_fit_is_refused(tiny_policy: Policy):
     tiny_policy.context_length = 10
-    with pytest.raises(ModelError, match="exceed the model's context of 10"):
+    with pytest.raises(ModelError, match="exceed the 10 tokens that tiny takes"):
         tiny_policy.sample([[1] * 7], [[0]], Sampling(4))
     [[completion]] = tiny_policy.sample([[1] * 7], [[0]], Sampling(3))
     assert isinstance(completion, Completion)

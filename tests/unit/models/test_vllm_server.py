@@ -7,10 +7,11 @@ import json
 import threading
 import time
 from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 import opct.models.vllm.server
@@ -26,7 +27,7 @@ MODELS = {
         {"id": "base-name", "root": "owner/model", "parent": None, "max_model_len": 512},
     ]
 }
-CUT = object()  # the connection is closed without an answer
+CUT = httpx.RemoteProtocolError("Server disconnected without sending a response.")
 
 
 def completed(body: dict[str, Any]) -> dict[str, Any]:
@@ -40,10 +41,12 @@ def choice(index: int, seed: int) -> dict[str, Any]:
 
 
 class FakeServer:
-    """Answers as vLLM does; `answers` by path stand before that, each used once."""
+    """Answers as vLLM does; `answers` by path stand before that, each used once. An exception is raised."""
+
+    url = "http://vllm.test"
 
     def __init__(self):
-        self.requests: list[tuple[str, Any, dict[str, str]]] = []
+        self.requests: list[tuple[str, Any, httpx.Headers]] = []
         self.answers: dict[str, list[Any]] = {}
         self.usual: dict[str, Callable[[Any], Any]] = {
             "/v1/models": lambda body: MODELS,
@@ -54,58 +57,25 @@ class FakeServer:
         }
         self.under_way = self.most_under_way = 0
         self._lock = threading.Lock()
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
-        self._http.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._http.server_port}"
-        self._thread = threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.01})
-        self._thread.start()
 
     def asked(self, path: str) -> list[Any]:
         return [body for found, body, _ in self.requests if found == path]
 
-    def answer(self, path: str, body: Any) -> Any:
+    def handle(self, request: httpx.Request) -> httpx.Response:
+        path, body = request.url.path, json.loads(request.content) if request.content else None
         with self._lock:
-            queue = self.answers.get(path)
-            planned = queue.pop(0) if queue else None
-        return self.usual[path](body) if planned is None else planned
-
-    def stop(self) -> None:
-        self._http.shutdown()
-        self._thread.join()
-        self._http.server_close()
-
-    def _handler(self):
-        server = self
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def do_POST(self) -> None:
-                length = int(self.headers.get("content-length") or 0)
-                body = json.loads(self.rfile.read(length)) if length else None
-                with server._lock:
-                    server.requests.append((self.path, body, dict(self.headers)))
-                    server.under_way += 1
-                    server.most_under_way = max(server.most_under_way, server.under_way)
-                answer = server.answer(self.path, body)
-                with server._lock:
-                    server.under_way -= 1
-                if answer is CUT:
-                    self.close_connection = True
-                    return
-                status, content = answer if isinstance(answer, tuple) else (200, answer)
-                raw = (content if isinstance(content, str) else json.dumps(content)).encode()
-                with contextlib.suppress(OSError):  # the client has given up
-                    self.send_response(status)
-                    self.send_header("content-length", str(len(raw)))
-                    self.end_headers()
-                    self.wfile.write(raw)
-
-            do_GET = do_POST
-
-            def log_message(self, *arguments: Any) -> None: ...
-
-        return Handler
+            self.requests.append((path, body, request.headers))
+            planned = self.answers.get(path)
+            answer = planned.pop(0) if planned else None
+            self.under_way += 1
+            self.most_under_way = max(self.most_under_way, self.under_way)
+        answer = self.usual[path](body) if answer is None else answer
+        with self._lock:
+            self.under_way -= 1
+        if isinstance(answer, Exception):
+            raise answer
+        status, content = answer if isinstance(answer, tuple) else (200, answer)
+        return httpx.Response(status, content=content if isinstance(content, str) else json.dumps(content))
 
 
 @pytest.fixture
@@ -113,8 +83,9 @@ def fake(monkeypatch):
     monkeypatch.setattr(opct.models.vllm.server, "PAUSES_S", (0.0, 0.01, 0.01))
     monkeypatch.delenv("VLLM_API_KEY", raising=False)
     server = FakeServer()
-    yield server
-    server.stop()
+    client = partial(httpx.Client, transport=httpx.MockTransport(server.handle))
+    monkeypatch.setattr(httpx, "Client", client)
+    return server
 
 
 @pytest.fixture
@@ -233,7 +204,7 @@ def test_connection_trouble_is_asked_again_with_the_same_request(fake, connect):
 
 def test_a_server_that_is_gone_is_an_error_that_says_what_to_do(fake, connect):
     server = connect()
-    fake.stop()
+    fake.usual["/v1/completions"] = lambda body: httpx.ConnectError("Connection refused")
     with pytest.raises(EngineError, match=r"cannot be reached .* tried 4 times: start the server") as caught:
         draw(server, [1, 2, 3])
     assert "\n" not in str(caught.value)
@@ -256,7 +227,7 @@ def test_a_request_that_the_server_refuses_is_not_asked_again_and_ends_the_rest(
 
 
 def test_an_answer_that_takes_too_long_is_an_error(fake, connect):
-    fake.usual["/v1/completions"] = lambda body: time.sleep(1.0) or completed(body)
+    fake.usual["/v1/completions"] = lambda body: httpx.ReadTimeout("timed out")
     server = connect(timeout_s=0.2)
     with pytest.raises(EngineError, match=r"gave no answer in 0\.2 s: raise vllm\.timeout_s"):
         draw(server, [1])

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from opct.reports.arms import make_arms, make_pairs, reference_note
+from opct.reports.arms import make_arms, make_pairs
 from opct.reports.charts import STYLES
 from opct.reports.compare import compare
 from opct.reports.verdict import verdict
@@ -94,14 +94,6 @@ def test_a_reference_that_is_not_in_the_report_is_no_comparison():
     assert against_sft({"opct": "opct"}, {"opct": "bct"}) == {}
 
 
-def test_of_several_the_page_says_which_is_compared_with():
-    arms = make_arms([run("base"), run("slow", method="sft"), run("fast", method="sft"), run("opct")])
-    note = reference_note(arms, make_pairs(arms))
-    assert note == "There are several SFT arms: fast is compared with slow."
-    arms = make_arms([run("base"), run("slow", method="sft"), run("opct")])
-    assert reference_note(arms, make_pairs(arms)) == ""
-
-
 def test_a_dozen_arms_have_a_shape_and_colour_of_their_own():
     arms = make_arms([run(f"arm{i}") for i in range(STYLES)])
     assert len({arm.style for arm in arms}) == STYLES == 12
@@ -109,20 +101,13 @@ def test_a_dozen_arms_have_a_shape_and_colour_of_their_own():
 
 def test_what_is_requested_is_compared_besides_base_and_references():
     """Between two values of a matrix, of OPCT and of SFT; what is there already stands once and is asked for, and what
-    no run has is left out. The note on several SFT arms is about references alone.
+    no run has is left out.
     """
     arms = make_arms([run("base"), *(run(f"{m}-x-{v}", method=m) for v in (0, 5) for m in ("sft", "opct"))])
     asked = [("opct-x-5", "opct-x-0"), ("sft-x-5", "sft-x-0"), ("opct-x-0", "sft-x-0"), ("opct-x-9", "opct-x-0")]
     pairs = make_pairs(arms, {"opct-x-0": "sft-x-0", "opct-x-5": "sft-x-5"}, asked)
     assert [(pair.of, pair.against) for pair in pairs if pair.is_requested] == [asked[2], *asked[:2]]
     assert len(pairs) == len({(pair.of, pair.against) for pair in pairs})
-    assert [(pair.of, pair.against) for pair in pairs if pair.is_reference] == [
-        ("opct-x-0", "sft-x-0"),
-        ("opct-x-5", "sft-x-5"),
-    ]
-    assert reference_note(arms, pairs) == ""
-    both = make_pairs(arms, {"sft-x-5": "sft-x-0"}, [("sft-x-5", "sft-x-0")])
-    assert reference_note(arms, both) == "There are several SFT arms: sft-x-5 is compared with sft-x-0."
     runs = [run(label, [sample("q", "clean", correct=x)]) for label, x in (("base", 0.0), ("low", 0.0), ("high", 1.0))]
     found = compare(runs, {}, [("high", "low")])
     assert found.difference(found.row("accuracy_clean"), "high", "low").value == 1.0

@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from opct.evals.metrics import GRID, curve
+from opct.evals.metrics import GRID
 from opct.reports.compare import compare
 from opct.reports.figures import (
     axis_figures,
@@ -18,6 +18,7 @@ from opct.reports.figures import (
 )
 from opct.reports.metrics import MEAN, SAFETY_AXES, axis_info
 from opct.reports.verdict import axis_verdict
+from tests.unit.evals.fakes import curve
 
 SAFETY = [axis.name for axis in SAFETY_AXES]
 AWARENESS = "safety_awareness"

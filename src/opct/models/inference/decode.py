@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 SHRINK_AT = 0.75  # without waiting prompts, a batch is cut to its unfinished rows at this share or less
 REFILL_AT = 0.125  # prompts enter when at least this share of the rows is free
-CHECK_EVERY = 16  # where a look at which rows are done waits for an accelerator: so many tokens between two
+CHECK_EVERY = 16  # tokens between two looks at which rows are done: each look waits for an accelerator
 DROP_AT = 0.25  # columns without use are dropped when they are at least this share
 SHARE_AT = 2.0  # rows a prompt, on average, from which on they share it
 
@@ -80,7 +80,8 @@ class DecodeBatch:
         found = self._prefill(requests)
         span = limit + self._check_every - 1
         self._hidden = found.hidden[found.owners]
-        self._rows = rows_for(backbone, len(requests), found, span, more=more)
+        kind = SharedPrefixKV if shares(backbone, len(requests), len(found.owners)) else RepeatedKV
+        self._rows = kind(backbone, found, span, more=more)
         self._refills = more and self._rows.refillable
         rows = len(found.owners)
         self._who: list[tuple[int, int] | None] = _names(requests)
@@ -192,53 +193,21 @@ def _names(requests: Sequence[Request]) -> list[tuple[int, int] | None]:
 # -- keys and values of the rows
 
 
-class RowsKV(Protocol):
-    """The keys and values of the running batch's rows."""
-
-    refillable: bool
-    """Whether prompts may enter."""
-
-    def advance(self, tokens: Tensor, done: Tensor) -> Tensor:
-        """The hidden states after one token more in every row, [rows] -> [rows, hidden].
-
-        Args:
-            done: True for rows whose completion is finished, [rows]; what they get means nothing, but it costs no
-                position beyond the model's context.
-        """
-        ...
-
-    def keep(self, rows: Tensor) -> None:
-        """Drop all rows but these."""
-        ...
-
-    def admit(self, rows: Tensor, busy: Tensor, found: Prefill) -> None:
-        """Give rows to other prompts.
-
-        Args:
-            rows: indices, one for each of `found.owners`.
-            busy: True for the rows that go on, [rows].
-        """
-        ...
-
-
-def rows_for(backbone: Backbone, prompts: int, found: Prefill, span: int, *, more: bool) -> RowsKV:
-    """Rows for the prompts, sharing them where that is faster and the model allows it.
-
-    Args:
-        span: columns that a row may take after its prompt.
-        more: whether prompts wait that may enter later, which takes more room.
-    """
-    kind = SharedPrefixKV if shares(backbone, prompts, len(found.owners)) else RepeatedKV
-    return kind(backbone, found, span, more=more)
-
-
 def shares(backbone: Backbone, prompts: int, rows: int) -> bool:
-    """True where so many rows of so many prompts share these."""
+    """True where `rows` rows share the keys and values of their `prompts` prompts."""
     return rows >= SHARE_AT * prompts and no_shared_rows_reason(backbone) is None
 
 
 class RepeatedKV:
-    """Rows that each have a copy of their prompt's keys and values."""
+    """Keys and values of the running batch's rows, each with a copy of those of its prompt.
+
+    Args:
+        span: columns that a row may take after its prompt.
+        more: whether prompts wait that may enter later, which takes more room.
+
+    Attributes:
+        refillable: whether prompts may enter.
+    """
 
     def __init__(self, backbone: Backbone, found: Prefill, span: int, *, more: bool):
         self._backbone, self._span = backbone, span
@@ -251,6 +220,12 @@ class RepeatedKV:
         self._starts = found.starts[found.owners]
 
     def advance(self, tokens: Tensor, done: Tensor) -> Tensor:
+        """The hidden states after one token more in every row, [rows] -> [rows, hidden].
+
+        Args:
+            done: True for rows whose completion is finished, [rows]; what they get means nothing, but it costs no
+                position beyond the model's context.
+        """
         seen = self._columns[: self._written + 1] >= self._starts[:, None]
         out = self._backbone.decoder(
             input_ids=tokens[:, None],
@@ -269,10 +244,12 @@ class RepeatedKV:
         return additive_mask(~seen, cast("Any", self._cache.layers[0]).keys) if self._grouped else seen[:, None, None]
 
     def keep(self, rows: Tensor) -> None:
+        """Drop all rows but these."""
         self._cache.reorder_cache(cast("torch.LongTensor", rows))
         self._starts = self._starts[rows]
 
     def admit(self, rows: Tensor, busy: Tensor, found: Prefill) -> None:
+        """Give rows (an index for each of `found.owners`) to other prompts; `busy` are the rows that go on, [rows]."""
         unused = min(int(self._starts[busy].min()) if busy.any() else self._written, self._written - found.width)
         short = self._written + self._span > len(self._columns)
         self._starts, self._written = _drop_columns(self._cache, unused, self._starts, self._written, short=short)
@@ -281,7 +258,7 @@ class RepeatedKV:
 
 
 class SharedPrefixKV:
-    """Rows that share the keys and values of their prompts, for models without a `no_shared_rows_reason`."""
+    """As `RepeatedKV`, with the prompts' keys and values once; for models without a `no_shared_rows_reason`."""
 
     refillable = True
 
@@ -404,8 +381,8 @@ def _shared_rows_mismatch(backbone: Backbone) -> str | None:
 def _probe(backbone: Backbone, kind: type[RepeatedKV] | type[SharedPrefixKV], ids: list[int]) -> Tensor:
     rows = kind(backbone, prefill(backbone, [ids[:5], ids[4:6]], [2, 1]), 3, more=True)
     going = torch.tensor([True, True, False], device=backbone.device)
-    nobody = torch.zeros_like(going)
-    hidden = [rows.advance(torch.tensor(ids[6:9], device=backbone.device), nobody)]
+    none_done = torch.zeros_like(going)
+    hidden = [rows.advance(torch.tensor(ids[6:9], device=backbone.device), none_done)]
     rows.admit(torch.tensor([2], device=backbone.device), going, prefill(backbone, [ids[9:12]], [1]))
-    hidden.append(rows.advance(torch.tensor(ids[12:15], device=backbone.device), nobody))
+    hidden.append(rows.advance(torch.tensor(ids[12:15], device=backbone.device), none_done))
     return torch.cat(hidden)

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from opct.models.inference.kv_cache import other_layers
 from opct.models.kernels.attention import GROUPED, SDPA_LIKE
-from opct.models.kernels.cascade import branches_of, branching_off
+from opct.models.kernels.cascade import branches_of
 from opct.models.kernels.equivalence import mismatch_reason
 from opct.models.scoring import completion_hidden, micro_batches, padded_ids
 
@@ -60,7 +60,7 @@ def _cascade_mismatch(backbone: Backbone) -> str | None:
 def branching_mismatch(decoder: PreTrainedModel, *, cascade: bool = False) -> str | None:
     """Why completions cannot branch off this model's cache; None where they can.
 
-    The model is asked: three completions of two prompts, branched and each by itself.
+    The model is asked: three completions of two prompts, branched and each alone.
 
     Args:
         cascade: without copies of the prompts' keys and values, for which the attention must be our own.
@@ -228,14 +228,14 @@ class SharedPrefix:
         at = [torch.arange(n) + self._lengths[owners[i]] for i, n in zip(order, lengths, strict=True)]
         own = [owners[i] for i in order]
         branches = branches_of(layers[::2], layers[1::2], self._lengths.tolist(), own, lengths)
-        with branching_off(branches):
-            found = self._decoder(
-                input_ids=ids[None].to(self._device),
-                position_ids=torch.cat(at)[None].to(self._device),
-                # of four dimensions, so that transformers makes none of its own; our attention needs none
-                attention_mask=torch.ones(1, 1, 1, 1, dtype=torch.bool, device=self._device),
-                use_cache=False,
-            ).last_hidden_state[0]
+        found = self._decoder(
+            input_ids=ids[None].to(self._device),
+            position_ids=torch.cat(at)[None].to(self._device),
+            # of four dimensions, so that transformers makes none of its own; our attention needs none
+            attention_mask=torch.ones(1, 1, 1, 1, dtype=torch.bool, device=self._device),
+            use_cache=False,
+            branches=branches,
+        ).last_hidden_state[0]
         missed = set(range(len(branches.keys))) - branches.reached
         if missed:
             raise RuntimeError(f"the attention of layers {sorted(missed)} did not see the prompts")
@@ -248,18 +248,6 @@ class SharedPrefix:
         """The same, several completions of a prompt in a row, with a mask."""
         packing = _Packing()
         place = [packing.add(own, _inner(c)) for own, c in zip(owners, completions, strict=True)]
-        found = self._masked(packing, owners, place, completions, layers)
-        return [found[row, start : start + _inner(c)] for (row, start), c in zip(place, completions, strict=True)]
-
-    def _masked(
-        self,
-        packing: _Packing,
-        owners: Sequence[int],
-        place: Sequence[tuple[int, int]],
-        completions: Sequence[Sequence[int]],
-        layers: list[Tensor],
-    ) -> Tensor:
-        """Hidden states of the completions in their rows; [rows, longest row, hidden]."""
         shape = len(packing.rows), max(packing.filled)
         ids, positions = torch.zeros(shape, dtype=torch.long), torch.zeros(shape, dtype=torch.long)
         block = torch.full(shape, -1)
@@ -270,18 +258,17 @@ class SharedPrefix:
             block[row, start:end] = i
         rows = torch.tensor(packing.rows)
         mask = branch_mask(self._lengths[rows], layers[0].shape[-2], block).to(self._device)
-        return self._decoder(
+        if self._decoder.config._attn_implementation not in SDPA_LIKE:  # others add it to the scores
+            dtype = layers[0].dtype
+            mask = torch.zeros_like(mask, dtype=dtype).masked_fill(~mask, torch.finfo(dtype).min)
+        found = self._decoder(
             input_ids=ids.to(self._device),
             position_ids=positions.to(self._device),
-            attention_mask=self._additive_if_needed(mask, layers[0].dtype),
+            attention_mask=mask,
             past_key_values=self._cache(layers, rows.to(self._device)),
             use_cache=True,
         ).last_hidden_state
-
-    def _additive_if_needed(self, mask: Tensor, dtype: torch.dtype) -> Tensor:
-        if self._decoder.config._attn_implementation in SDPA_LIKE:
-            return mask
-        return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(~mask, torch.finfo(dtype).min)
+        return [found[row, start : start + _inner(c)] for (row, start), c in zip(place, completions, strict=True)]
 
     def _cache(self, layers: list[Tensor], own: Tensor) -> DynamicCache:
         """The prompts' keys and values, a row for each row of the micro-batch; gradients add up at the leaves."""

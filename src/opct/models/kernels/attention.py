@@ -1,6 +1,6 @@
 """Attention on a CPU where several query heads share their keys and values.
 
-torch's kernel for CPUs reads the keys once for each query head. Here the heads of a group are so many queries of one
+torch's kernel for CPUs reads the keys once for each query head. Here the heads of a group are queries of one
 head: the same product in the same precision. Gain: 0.35 ms a layer and new token of 32 rows and 100 keys, against 1.35.
 """
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor
 
-from opct.models.kernels.cascade import cascade_attention, current_branches
+from opct.models.kernels.cascade import cascade_attention
 from opct.models.kernels.flash import causal_attention
 
 if TYPE_CHECKING:
@@ -61,8 +61,7 @@ def grouped_attention(
     group = heads // key.shape[1]
     plain = dropout == 0 and all(kwargs.get(name) is None for name in NOT_COVERED)
     causal = plain and _is_causal(module, kwargs.get("is_causal")) and value.shape[-1] == size
-    branches = current_branches()
-    if branches is not None:
+    if (branches := kwargs.get("branches")) is not None:
         if not causal:
             raise ValueError("attention with dropout, a cap or a bias, or not causal, does not branch off prompts")
         return cascade_attention(branches, cast("Any", module).layer_idx, query, key, value, scaling), None

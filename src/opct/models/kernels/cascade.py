@@ -15,9 +15,7 @@ Source: cascade attention in FlashInfer; Hydragen (Juravsky et al. 2024, arXiv 2
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Sequence
-from contextvars import ContextVar
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -81,6 +79,8 @@ class Bucket:
 class Branches:
     """Where the tokens of a micro-batch of completions stand, and the prompts they branch off.
 
+    Given to a forward as `branches`, which transformers passes to the attention.
+
     keys, values: of each layer, [prompts, heads, width, size].
     reached: the layers whose attention has seen them.
     """
@@ -129,24 +129,6 @@ def _bucket(rows: Sequence[int], starts: Sequence[int], lengths: Sequence[int]) 
     index = begin + torch.minimum(place, own - 1)
     whole = torch.equal(index.flatten(), torch.arange(index.numel()) + starts[rows[0]])
     return Bucket(index, (place < own).flatten().nonzero()[:, 0], starts[rows[0]] if whole else None)
-
-
-_CURRENT: ContextVar[Branches | None] = ContextVar("opct_branches", default=None)
-
-
-def current_branches() -> Branches | None:
-    """What the attention of this moment branches off, if anything."""
-    return _CURRENT.get()
-
-
-@contextlib.contextmanager
-def branching_off(branches: Branches) -> Iterator[None]:
-    """Inside, `attention.grouped_attention` takes its one row for the tokens of these completions."""
-    token = _CURRENT.set(branches)
-    try:
-        yield
-    finally:
-        _CURRENT.reset(token)
 
 
 def cascade_attention(
@@ -243,13 +225,13 @@ def _merge(out: Tensor, lse: Tensor, other: Tensor, other_lse: Tensor) -> None:
 class SharedPrompts:
     """Keys and values of prompts, and which rows continue which.
 
-    Given to a forward as `shared_prompts`, which transformers hands on to the attention. The cache of that forward
+    Given to a forward as `shared_prompts`, which transformers passes to the attention. The cache of that forward
     holds the rows' own tokens alone.
 
     Attributes:
         layers: (keys, values) of each layer, [prompts, key heads, tokens, size].
         mask: added to the scores, [prompts, 1, 1, tokens]; None where no prompt is padded.
-        rows: the rows of each prompt, [prompts, most]; what stands in places too many is computed in vain.
+        rows: the rows of each prompt, [prompts, most]; shorter ones are padded, and the padding is ignored.
         owners: the prompt of each row, [rows].
         places: where in `rows` each row stands, [rows].
     """

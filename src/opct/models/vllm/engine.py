@@ -14,14 +14,13 @@ import uuid
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
-from opct.errors import EngineError, LibraryErrors, ModelError
-from opct.models.inference.sampler import Completion, Sampling
+from opct.errors import EngineError, LibraryErrors
+from opct.models.inference.sampler import Completion, Sampling, check_room
 from opct.models.inference.sampling import drawn_log_probs
 from opct.models.loading import TRAINED_ADAPTER
 from opct.models.scoring import tokenwise
@@ -122,12 +121,9 @@ class Engine:
         """
         name = f"{self._prefix}-step-{step:06d}"
         folder = self._folder / name
-        with LibraryErrors(
-            lambda said: EngineError(
-                f"The adapter of step {step} cannot be written to {folder}: {said}. Make room there, or set "
-                "vllm.adapter_dir (TMPDIR without a server), then go on with --resume."
-            )
-        ):  # the embeddings are not trained: without False, PEFT asks the hub whether they were resized
+        remedy = "Make room there, or set vllm.adapter_dir (TMPDIR without a server), then go on with --resume."
+        with LibraryErrors(EngineError, f"The adapter of step {step} cannot be written to {folder}", remedy):
+            # the embeddings are not trained: without False, PEFT asks the hub whether they were resized
             self._policy.model.save_pretrained(folder, selected_adapters=[TRAINED_ADAPTER], save_embedding_layers=False)
         self.backend.load_adapter(name, folder)
         former, self._synced = self._synced, name
@@ -147,9 +143,6 @@ class Engine:
         """As `Policy.sample`, by the adapter of the last sync; the engine makes its own batches.
 
         Of a prompt's seeds the first counts: the others are those that follow it, and are in the completions.
-
-        Raises:
-            EngineError: the seeds of two prompts are so close that samples would share one.
         """
         if self._synced is None:
             raise EngineError("The engine has no adapter: call sync_weights first.")
@@ -181,13 +174,7 @@ class Engine:
         sampling: Sampling,
         on_done: OnDone,
     ) -> list[list[Completion]]:
-        longest = max(map(len, prompt_ids), default=0)
-        if longest + sampling.max_completion_tokens > self.backend.max_model_len:
-            raise ModelError(
-                f"A prompt of {longest} tokens and {sampling.max_completion_tokens} for its completion exceed the "
-                f"{self.backend.max_model_len} tokens that {self.backend.name} takes: shorten the prompt or lower "
-                "max_completion_tokens."
-            )
+        check_room(prompt_ids, sampling, self.backend.max_model_len, self.backend.name)
         ranges = _consecutive_seeds(seeds)
         prompts = [ids for ids, own in zip(prompt_ids, ranges, strict=True) if own]
         asked = [own for own in ranges if own]
@@ -216,25 +203,14 @@ class Engine:
 
 
 def _consecutive_seeds(seeds: Sequence[Sequence[int]]) -> list[range]:
-    """The seeds of each prompt's samples: as many as were given, counted up from the first.
-
-    Raises:
-        EngineError: two prompts would share a seed.
-    """
+    """The seeds of each prompt's samples: as many as were given, counted up from the first."""
     firsts = [min(own[0], 2**63 - len(own)) if own else 0 for own in seeds]  # the last one is an int64 too
-    ranges = [range(first, first + len(own)) for first, own in zip(firsts, seeds, strict=True)]
-    for a, b in pairwise(sorted((own for own in ranges if own), key=lambda own: (own.start, own.stop))):
-        if a.start < b.start < a.stop:
-            raise EngineError(
-                f"The seeds {a.start} and {b.start} of two prompts are closer than the {len(a)} samples of the first, "
-                "whose seeds are counted up: give seeds that are far apart, such as another `seed` of the run."
-            )
-    return ranges
+    return [range(first, first + len(own)) for first, own in zip(firsts, seeds, strict=True)]
 
 
 def _own_folder(prefix: str, parent: str | None) -> Path:
     """A new folder in `parent`, which is made, or where this machine keeps temporary files."""
-    with LibraryErrors(lambda said: EngineError(f"No folder for adapters can be made: {said}. Set vllm.adapter_dir.")):
+    with LibraryErrors(EngineError, "No folder for adapters can be made", "Set vllm.adapter_dir."):
         if parent is not None:
             Path(parent).mkdir(parents=True, exist_ok=True)
         folder = Path(tempfile.mkdtemp(prefix=f"{prefix}-", dir=parent))

@@ -215,8 +215,8 @@ def run_engine_core(*arguments: Any, **keywords: Any) -> None:
 def _vllm_errors(what: str) -> LibraryErrors:
     """vLLM's errors as ours."""
     return LibraryErrors(
-        lambda said: EngineError(
-            f"vLLM {what}: {said} Its own messages are above (VLLM_LOGGING_LEVEL=INFO shows all of them). A run that "
-            "has a checkpoint goes on with --resume."
-        )
+        EngineError,
+        f"vLLM {what}",
+        "Its own messages are above (VLLM_LOGGING_LEVEL=INFO shows all of them). A run that has a checkpoint goes on "
+        "with --resume.",
     )

@@ -126,10 +126,9 @@ class VllmServer:
         if response.status_code == 401:
             raise EngineError(f"{self.url} wants an API key: put it into the environment variable {API_KEY}.")
         with LibraryErrors(
-            lambda said: EngineError(
-                f"vllm.server_url={self.url} is no vLLM server: GET /v1/models gives {_status(response)} ({said}). "
-                "Start one with `vllm serve`, and give its address without a path."
-            )
+            EngineError,
+            f"vllm.server_url={self.url} is no vLLM server: GET /v1/models gives {_status(response)}",
+            "Start one with `vllm serve`, and give its address without a path.",
         ):
             card = next(card for card in response.json()["data"] if not card.get("parent"))
             return {**card, "version": "of unknown version" if version.is_error else version.json()["version"]}
@@ -156,7 +155,7 @@ class VllmServer:
             raise EngineError(f"{self.url} refused a completion by {body['model']}: {_status(response)}.")
         asked = "prompt_logprobs" if "prompt_logprobs" in body else "token_ids and logprobs"
         unreadable = f"{self.url} does not answer with {asked} as the vLLM of docs/vllm.md does"
-        with LibraryErrors(lambda said: EngineError(f"{unreadable}: {said}.")):
+        with LibraryErrors(EngineError, unreadable):
             return read(body, response.json())
 
     def _send(self, method: str, path: str, body: Mapping[str, Any] | None) -> httpx.Response:
