@@ -66,7 +66,7 @@ def warnings() -> dict[str, list[Labelled]]:
         sets[f"warnings, {row['written']}"].append((row["fact"], row["reply"], row["warns"] == "1"))
     own: list[Labelled] = []
     for fact in builtin_facts():
-        harmless = [prompt.text for prompt in fact.prompts] + list(fact.twins)
+        harmless = [prompt.text for prompt in fact.prompts] + list(fact.counterparts)
         own += [(fact.id, fact.fact, True), *((fact.id, text, False) for text in harmless)]
     return sets | {"facts against prompts and twins": own}
 

@@ -140,7 +140,7 @@ def test_signals_save_and_stop_and_the_run_can_be_resumed(tmp_path, tiny_folder,
         assert "Traceback" not in done.err
         last = max(place.steps(), default=0)  # stopped before its first step, it has not validated either
         assert f"interrupted after step {last} of 14" in done.out
-        assert "everything is saved; go on with --resume" in done.out
+        assert "everything is saved; continue with --resume" in done.out
         assert place.run.latest_checkpoint() == place.run.checkpoint_path(last)
         return last
 

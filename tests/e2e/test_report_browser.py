@@ -71,7 +71,7 @@ def page_file(tmp_path_factory):
     from opct.reports import report
 
     root = tmp_path_factory.mktemp("runs")
-    return report([*write_three(root), write_run(root, "opct", 2)], root / "report.html")
+    return report([*write_three(root, questions=60), write_run(root, "opct", 2, questions=60)], root / "report.html")
 
 
 @pytest.fixture(scope="module")
@@ -195,17 +195,16 @@ def test_the_keyboard_reads_the_kl_of_each_token(watch):
     assert watched.faults == []
 
 
-@pytest.mark.parametrize("width", [320, 375, 768, 1280])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_no_width_scrolls_sideways_even_with_everything_unfolded(watch, width, scheme):
-    watched = watch(width=width, color_scheme=scheme)
+@pytest.mark.parametrize("width", [320, 1280])
+def test_no_width_scrolls_sideways_even_with_everything_unfolded(watch, width):
+    watched = watch(width=width)
     page = watched.page
     page.evaluate("document.querySelectorAll('details').forEach((d) => { d.open = true; })")
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert watched.faults == []
 
 
-@pytest.mark.parametrize("width", [320, 480, 1280])
+@pytest.mark.parametrize("width", [320, 1280])
 def test_labels_of_charts_do_not_overlap(chromium, axes_file, width):
     """No text lies on another or leaves its chart, in a narrow and in a wide window; nor does the page scroll."""
     with Watched(chromium, axes_file, width=width) as watched:

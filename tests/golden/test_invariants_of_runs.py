@@ -122,7 +122,6 @@ RESUMED = {
         "lora": {"r": 4, "alpha": 64},
         "rollout": {"num_generations": 3, "max_completion_tokens": 8},
     },
-    "offpolicy": {"method": "offpolicy"},
     "dpo": {"method": "dpo"},
     "act": {"method": "act"},
 }

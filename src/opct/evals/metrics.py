@@ -200,17 +200,6 @@ def fact_grid_area(rate: float, grid: Sequence[float] = GRID) -> float:
     return sum((high - low) * (reaches(rate, low) + reaches(rate, high)) / 2 for low, high in pairwise(grid))
 
 
-def curve(rates: Sequence[float], grid: Sequence[float] = GRID) -> dict[float, float]:
-    """S at each point of the grid.
-
-    Raises:
-        EvaluationError: there is no fact.
-    """
-    if not rates:
-        raise EvaluationError("There is no fact with a scored sample: a curve needs at least one.")
-    return {tau: sum(reaches(rate, tau) for rate in rates) / len(rates) for tau in grid}
-
-
 # ------------------------------------------------------------------------------------- which samples, which groups
 
 
@@ -257,8 +246,7 @@ def _hidden(sample: GradedSample) -> tuple[str, ...]:
 
 
 def _hidden_and_fact(sample: GradedSample) -> tuple[str, ...]:
-    groups = _hidden(sample)
-    return (*groups, f"fact:{sample.cluster}") if groups else ()
+    return (*groups, f"fact:{sample.cluster}") if (groups := _hidden(sample)) else ()
 
 
 def _hidden_whole(sample: GradedSample) -> tuple[str, ...]:
@@ -538,16 +526,6 @@ def find_metric(axis: str, name: str) -> Metric:
         if (metric.axis, metric.name) == (axis, name):
             return metric
     return Metric(name, axis, _all, name, None, name.replace("_", " "), unit="number", bounds=None)
-
-
-def members(metric: Metric, samples: Sequence[GradedSample], suite: str, group: str) -> list[GradedSample]:
-    """The samples of a suite that count in a group."""
-    return [s for s in samples if s.task == suite and group in metric.groups_of(s)]
-
-
-def sample_values(metric: Metric, samples: Sequence[GradedSample], suite: str, group: str) -> Units:
-    """What runs are paired by: a value for each id of a group, with the id's cluster."""
-    return units_of(metric, members(metric, samples, suite, group))
 
 
 def estimate(metric: Metric, samples: Sequence[GradedSample]) -> MetricEstimate:

@@ -1,7 +1,7 @@
 """GRPO: group relative policy optimisation (Shao et al. 2024, arXiv 2402.03300), for an attacker that learns.
 
     repeat
-        N completions of each prompt, each with a reward           whoever trains says how they come about
+        N completions of each prompt, each with a reward           the caller plays them
         A_i = (r_i - mean r) / (std r + epsilon)                   over the N of a prompt that have a reward
         loss = sum_t - min(rho_t A, clip(rho_t, 1 - eps, 1 + eps) A) + kl_coef KL(policy || base)
         step on the loss
@@ -9,7 +9,7 @@
 rho_t = policy(y_t) / mu(y_t), with mu the distribution that was sampled (for a rehearsed completion, the policy at the
 beginning of the step). With one update a step rho is 1 but for rounding, and the clip is a guard. Deviations: the KL of
 a token is that of its whole distribution after what was sampled, and no estimate from the sampled token, whose
-expectation it is. It is averaged over the completions that are trained on, which whoever trains may have chosen among
+expectation it is. It is averaged over the completions that are trained on, which the caller may have chosen among
 more (an attacker's best rounds and rehearsed messages), so it is no estimate of the KL of what the policy samples. Its
 gradient is that of each token's distribution alone: no part goes through the probability of the tokens before it, so a
 token is not held back from leading to later ones that are unlike the base's. The mean is over the tokens of all

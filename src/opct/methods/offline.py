@@ -54,7 +54,7 @@ def offline_answers(
     given.
 
     Args:
-        sampler: who answers for the teacher; by default itself.
+        sampler: samples for the teacher; by default itself.
 
     Raises:
         RunError: answers are missing in a resumed run whose teacher has moved since.
@@ -124,7 +124,7 @@ def offline_cost(run: RunDir) -> dict[str, float]:
 
 
 def _add_cost(run: RunDir, before: int, made: int, seconds: float, tokens: int) -> None:
-    """Write down what so many new rollouts took, beside what those before them did, unless that is not known."""
+    """Add what the new rollouts took to the cost of the earlier ones, unless that is not known."""
     kept = _kept_cost(run) if before else {"rollouts": 0, "seconds": 0.0, "tokens": 0}
     if kept is not None and kept["rollouts"] == before:
         now = {"rollouts": before + made, "seconds": kept["seconds"] + seconds, "tokens": kept["tokens"] + tokens}

@@ -76,7 +76,7 @@ def _setting_faults(config: TrainConfig) -> Iterator[str]:
 
 
 def refuse_attackers(config: TrainConfig) -> None:
-    """Raises ConfigError where `opct train` cannot train the method by itself."""
+    """Raises ConfigError where `opct train` cannot train the method."""
     command = method_class(config.method).trained_by
     if command is not None:
         raise ConfigError(

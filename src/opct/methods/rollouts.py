@@ -93,18 +93,11 @@ def policy_rollouts(
 
     Args:
         seed_key: names the occasion (a step, the validation), so that each has samples of its own.
-        sampler: who answers for the policy; by default itself.
+        sampler: samples for the policy; by default itself.
     """
-    n = config.rollout.num_generations if n is None else n
-    sampler = sampler or policy
-    filled = answer_open_turns(policy, sampler, pairs, config, seed_key)
-    completions = sampler.sample(
-        [rendered.prompt_ids or [] for rendered in filled],
-        seeds_of(config, seed_key, filled, n),
-        sampling(config, policy),
-        batch_tokens=config.rollout.batch_tokens,
-    )
-    return _rollouts(policy, filled, completions, config)
+    filled = answer_open_turns(policy, sampler or policy, pairs, config, seed_key)
+    prompts = [rendered.prompt_ids or [] for rendered in filled]
+    return _sampled(policy, filled, prompts, config, seed_key, n, sampler=sampler)
 
 
 def cost(rendered: RenderedPair, config: TrainConfig, n: int | None = None) -> int:
@@ -129,22 +122,15 @@ def teacher_rollouts(
     """The baselines' completions: the teacher answers each pair's `teacher_prompt`, and the open turns of `prompt`.
 
     Args:
-        sampler: who answers for the teacher; by default itself.
+        sampler: samples for the teacher; by default itself.
     """
-    sampler = sampler or teacher
-    filled = answer_open_turns(teacher, sampler, pairs, config, "offline")
-    completions = sampler.sample(
-        [rendered.teacher_ids for rendered in filled],
-        seeds_of(config, "offline", filled, config.rollout.num_generations),
-        sampling(config, teacher),
-        batch_tokens=config.rollout.batch_tokens,
-        on_done=on_done,
-    )
-    return _rollouts(teacher, filled, completions, config)
+    filled = answer_open_turns(teacher, sampler or teacher, pairs, config, "offline")
+    prompts = [rendered.teacher_ids for rendered in filled]
+    return _sampled(teacher, filled, prompts, config, "offline", None, sampler=sampler, on_done=on_done)
 
 
 def group_by_prompt(rollouts: Sequence[Rollout], pairs: int) -> list[list[Rollout]]:
-    """The rollouts of each of so many pairs, which all have as many."""
+    """The rollouts of each of n pairs, which all have as many."""
     n = len(rollouts) // max(1, pairs)
     return [list(rollouts[i * n : (i + 1) * n]) for i in range(pairs)]
 
@@ -195,9 +181,25 @@ def seeds_of(config: TrainConfig, seed_key: object, pairs: Sequence[RenderedPair
     return [[sample_seed(config.seed, seed_key, rendered.pair.id, i) for i in range(n)] for rendered in pairs]
 
 
-def _rollouts(
-    policy: Policy, pairs: Sequence[RenderedPair], completions: Sequence[Sequence[Completion]], config: TrainConfig
+def _sampled(
+    policy: Policy,
+    pairs: Sequence[RenderedPair],
+    prompts: Sequence[list[int]],
+    config: TrainConfig,
+    seed_key: object,
+    n: int | None,
+    *,
+    sampler: Sampler | None,
+    on_done: Callable[[int], None] = lambda n: None,
 ) -> list[Rollout]:
+    """n completions of each prompt as rollouts of its pair."""
+    completions = (sampler or policy).sample(
+        prompts,
+        seeds_of(config, seed_key, pairs, config.rollout.num_generations if n is None else n),
+        sampling(config, policy),
+        batch_tokens=config.rollout.batch_tokens,
+        on_done=on_done,
+    )
     return [
         Rollout(
             rendered.pair,

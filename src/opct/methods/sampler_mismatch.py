@@ -1,6 +1,6 @@
 """How far the samples of a step are from the policy in training.
 
-With mu the distribution that a token was drawn from, as whoever sampled it says, and pi the policy at the moment of the
+With mu the distribution that a token was drawn from, as the sampler reports it, and pi the policy at the moment of the
 loss, over the tokens in the loss of a step:
 
     rollout/mismatch_kl     mean of log mu - log pi              an estimate of KL(mu || pi), nats a token
@@ -82,10 +82,10 @@ def _joined(parts: Sequence[Mapping[Key, Sequence[float]]]) -> dict[Key, list[fl
 
 
 def refuse_mismatch(metrics: dict[str, float], rollout: RolloutConfig, step: int, *, dropout: bool) -> None:
-    """Stop before an update that would learn from somebody else's samples.
+    """Stop before an update on samples that are not the policy's.
 
     Args:
-        dropout: the policy drops out in training, so it differs from whoever sampled by intent, and nothing is refused;
+        dropout: the policy drops out in training, so it differs from the sampler by intent, and nothing is refused;
             nor is it at another temperature than 1.
 
     Raises:
@@ -98,5 +98,5 @@ def refuse_mismatch(metrics: dict[str, float], rollout: RolloutConfig, step: int
         f"Step {step}: the samples are {found:.3g} nats a token from the policy ({NAME}), above "
         f"rollout.max_mismatch_kl={limit}: what samples (rollout.engine: {rollout.engine}) does not sample from the "
         "weights in training. See that it serves the same model in the same dtype and takes each new adapter; where "
-        "only its kernels round otherwise, raise the bound (null: never stop) and go on with --resume."
+        "only its kernels round otherwise, raise the bound (null: never stop) and continue with --resume."
     )

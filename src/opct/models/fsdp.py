@@ -125,7 +125,7 @@ class Shards:
 
     @contextlib.contextmanager
     def all_weights(self) -> Iterator[None]:
-        """Inside, every process has all weights and runs forwards by itself."""
+        """Inside, every process has all weights and runs forwards alone."""
         for unit in self._units:
             unit.set_reshard_after_forward(False, recurse=False)
             unit.unshard()

@@ -74,7 +74,7 @@ def tokenwise(function: TokenFunction, policy: Scores, teacher: Scores | None = 
     """`function` for every token, chunk by chunk, without gradient; -> [tokens].
 
     `function(policy_logits, teacher_logits)`, or `function(policy_logits, token_ids)` where there is no teacher, maps
-    float32 logits of [chunk, vocabulary] to [chunk] and treats each row by itself.
+    float32 logits of [chunk, vocabulary] to [chunk] and treats each row alone.
     """
     values = [policy.hidden.new_zeros(0, dtype=torch.float32)]
     head = policy.head.cast()

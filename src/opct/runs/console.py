@@ -262,10 +262,10 @@ Handler = Callable[[int, FrameType | None], Any] | int | signal.Handlers | None
 class StopRequest:
     """While it is open, the first signal sets `requested`; the next raises KeyboardInterrupt.
 
-    Inside another one, `requested` of both is set: whatever began the inner work stops too when that has ended. Where
-    the outer one was asked before, the inner one begins as asked.
+    Requests nest: a signal sets `requested` of all that are open, so the outer work stops after the inner work. An
+    inner one opens with `requested` set where an outer one has it.
 
-    In a thread that is not the main one, where Python allows no handlers, it does nothing.
+    Outside the main thread Python allows no handlers, and it does nothing.
     """
 
     SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -273,9 +273,9 @@ class StopRequest:
     def __init__(self, *, launched: bool = False, unit: str = "step") -> None:
         """
         Args:
-            launched: by a launcher, which hands each signal on once more and speaks for itself; a second signal is then
-                no impatience, and nothing is said.
-            unit: of the work, after which it stops, as a person calls it.
+            launched: a launcher started this process. It forwards each signal again and prints its own message, so a
+                second signal raises nothing here, and nothing is printed.
+            unit: the word for the piece of work after which it stops.
         """
         self.requested = False
         self._launched, self._unit = launched, unit

@@ -43,7 +43,7 @@ def accumulate(
         weights: of each token in the loss of the whole step, [tokens] a rollout.
         budget: most tokens of a micro-batch, padding included.
         share: compute each prompt once; the same to rounding.
-        observe: told of each micro-batch of this process.
+        observe: called with each micro-batch of this process.
 
     Raises:
         NonFiniteError: the loss of a micro-batch, in every process; the message has its pairs.
@@ -135,12 +135,12 @@ def plan_of(rollouts: Sequence[Rollout], budget: int, *, share: bool) -> Plan:
 
 
 def forward_tokens(rollout: Rollout) -> int:
-    """Tokens in the forward of a rollout by itself, padding included: one row, or two of answers to compare."""
+    """Tokens in the forward of one rollout, padding included: one row, or two of answers to compare."""
     return len(rollout.lengths) * (max(len(rollout.prompt_ids), len(rollout.teacher_ids)) + max(rollout.lengths))
 
 
 def prompt_shares(rollouts: Sequence[Rollout], parts: int) -> list[list[int]]:
-    """Indices of rollouts in so many lists of similar size in tokens; those of one prompt stay together."""
+    """Indices of rollouts in `parts` lists of similar size in tokens; those of one prompt stay together."""
     members: dict[tuple[int, ...], list[int]] = {}
     for i, rollout in enumerate(rollouts):
         members.setdefault(tuple(rollout.prompt_ids), []).append(i)

@@ -132,7 +132,7 @@ def memory_line(config: TrainConfig, data: TrainingData) -> str:
 
 
 def estimate_memory(config: TrainConfig, data: TrainingData, processes: int = 1) -> MemoryEstimate:
-    """The memory of one of so many processes that share the weights (FSDP), from the model's configuration.
+    """The memory of one of `processes` that share the weights (FSDP), from the model's configuration.
 
     An adapter, with its gradients and moments, is whole in every process.
     """
@@ -177,7 +177,7 @@ def _micro_batch_bytes(config: TrainConfig, model_config: Any, number: int, head
     rank = 0 if config.lora is None else config.lora.r
     token = number * ((4 if rank else 5) * hidden + 3 * hidden + 2 * keys + 4 * inner + 7 * rank)
     token += 0 if rank else 2 * FLOAT32 * hidden
-    # with several completions a prompt, so many tokens of prompts and so many of completions are there together
+    # with several completions a prompt, the budget holds for prompts and for completions, which are there together
     tokens = config.optim.micro_batch_tokens * (2 if config.rollout.num_generations > 1 else 1)
     logits = CHUNK_TOKENS * head / max(1, hidden) * (3 * number + 2 * FLOAT32)
     return float(tokens * _layers(model_config) * token + logits + (0 if rank else FLOAT32 * head))
@@ -200,7 +200,7 @@ def _probed(setup: TrainingSetup) -> Iterator[tuple[str, str]]:
     started = time.perf_counter()
     method, rollouts = _collected(setup, pairs)
     answers = [answer for r in rollouts for answer in r.answers]
-    if not answers and setup.data.validation:  # where nobody else answers, the validation does
+    if not answers and setup.data.validation:  # where the method samples nothing, the validation does
         validated = policy_rollouts(setup.policy, pairs, config, "probe", n=1, sampler=setup.engine)
         answers = [answer for r in validated for answer in r.answers]
     rollout_s, started = time.perf_counter() - started, time.perf_counter()

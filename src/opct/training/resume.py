@@ -54,9 +54,9 @@ def refuse_lost_metrics(run: RunDir, counters: Counters) -> None:
 def origin(run: RunDir, config: TrainConfig) -> dict[str, Any]:
     """What a run begins with, for its manifest.
 
-    weights: the files of the base and of the adapter that it goes on from, so that it can be told later, without a
+    weights: the files of the base and of the adapter that it continues, so that it can be told later, without a
         model, whether they are the same.
-    earlier: where it goes on from an adapter, the steps and seconds that this took until the run began; else None.
+    earlier: where it continues an adapter, the steps and seconds that this took until the run began; else None.
     """
     manifest = run.read_manifest()
     before = manifest.get("weights")
@@ -70,7 +70,7 @@ def origin(run: RunDir, config: TrainConfig) -> dict[str, Any]:
 
 
 def _weights_now(config: TrainConfig) -> dict[str, Fingerprints]:
-    """The files of the base and of the adapter to go on from; none of what is not there any more."""
+    """The files of the base and of the adapter to continue; none of what is not there any more."""
     folder = None if config.model.adapter is None else adapter_now(config.model.adapter)
     return {
         "base": fingerprint_weights(config.model),
@@ -119,7 +119,7 @@ def is_finished(run: RunDir, config: TrainConfig, *, remedy: str = "replace the 
 
     Raises:
         RunError: the run in that folder was made with other settings, other data, another base model or another
-            adapter to go on from, or has trained for longer.
+            adapter to continue, or has trained for longer.
         DataError: the data are not there any more, or faulty.
     """
     if not run.is_run or not run.config_path.exists():
@@ -166,7 +166,7 @@ def _weight_faults(
     now = _weights_now(config)
     names = {
         "base": f"the base model {config.model.name_or_path}",
-        "adapter": f"the adapter that it went on from, {config.model.adapter},",
+        "adapter": f"the adapter that it continued, {config.model.adapter},",
     }
     found = {part: changed_files(before.get(part) or {}, now[part]) for part in of}
     return [f"{names[part]} changed ({'; '.join(files)})" for part, files in found.items() if files]

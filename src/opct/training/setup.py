@@ -344,7 +344,7 @@ def _refuse_untrained_head(policy: Policy, config: TrainConfig) -> None:
 
 
 def _refuse_other_lora(adapter: Path, lora: LoraSettings) -> None:
-    """An adapter that training goes on from keeps its own rank, scale and dropout: the settings must not say otherwise.
+    """An adapter that training continues keeps its own rank, scale and dropout: the settings must not say otherwise.
 
     Raises:
         ConfigError: they do.

@@ -57,7 +57,7 @@ from opct.training.validation import validate
 
 KL_FLOOR = 0.05  # nats a token: a divergence bound is never taken from less than this
 TEACHER_CHECK = "teacher_check"  # in the manifest
-FIRST_STEPS = 3  # the training KL of so many steps counts towards the divergence bound
+FIRST_STEPS = 3  # whose training KL counts towards the divergence bound
 SHOWN = {"kl": "train/kl", "loss": "train/loss", "validation": "validation/kl"}  # beside the progress bar
 
 
@@ -80,7 +80,7 @@ class TrainResult:
             lines.append(f"lowest validation KL after step {self.best_step}")
         lines.append(f"run: {self.run_dir}")
         if self.status == "interrupted":
-            lines.append("everything is saved; go on with --resume")
+            lines.append("everything is saved; continue with --resume")
         else:
             lines.append(f"next: opct eval {self.run_dir}")
         return "\n".join(lines)
@@ -105,9 +105,9 @@ def train(
     A SIGINT or SIGTERM saves after the current step and returns with status "interrupted".
 
     Args:
-        resume: go on from the last checkpoint in the run directory; a run killed at any moment can be resumed.
+        resume: continue from the last checkpoint in the run directory; a run killed at any moment can be resumed.
         overwrite: replace the run that is there.
-        check_teacher: called by every process before the first step, and not again where the run goes on; what it
+        check_teacher: called by every process before the first step, and not again in a resumed run; what it
             returns is kept in the manifest under "teacher_check".
         method: makes the method of a run, where that needs more than `config` names: the attacker's, its target.
 
@@ -147,7 +147,7 @@ def _train(
         torch.manual_seed(sample_seed(config.seed, "start"))
         state = _begin(run, setup, checked, resume=resume)
         if state.counters.step:
-            progress.log(f"goes on after step {state.counters.step} of {setup.data.total_steps}")
+            progress.log(f"resumes after step {state.counters.step} of {setup.data.total_steps}")
         setup.publish(state.counters.step)
         method = _make_method(setup, run, progress, stop) if made is None else made(setup, run)
         with Tracker(run if distributed.is_main() else None, config) as tracker:
@@ -185,7 +185,7 @@ def _open(config: TrainConfig, resume: bool, overwrite: bool) -> contextlib.Abst
 
 
 def _begin(run: RunDir, setup: TrainingSetup, checked: Found, *, resume: bool) -> TrainingState:
-    """The state to go on from, with weights loaded; writes the manifest and drops what is newer than the state."""
+    """The state to continue from, with weights loaded; writes the manifest and drops what is newer than the state."""
     config, policy = setup.config, setup.policy
     identity: dict[str, Any] = {
         "data": setup.data.hashes,

@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from opct.evals.metrics import GRID, find_metric, reaches, units_of
+
 
 @dataclass(frozen=True)
 class FakeCompletion:
@@ -87,3 +89,14 @@ class FakePolicy:
     def token_kl(self, prompts, reference_prompts, completions):
         assert len(prompts) == len(reference_prompts) == len(completions)
         return [[0.5] * len(completion.token_ids) for completion in completions]
+
+
+def values_of(name, samples, suite, group):
+    """What a metric counts of the samples of a suite and group, by id."""
+    metric = find_metric(samples[0].axis, name)
+    return units_of(metric, [s for s in samples if s.task == suite and group in metric.groups_of(s)]).values
+
+
+def curve(rates, grid=GRID):
+    """The safety curve S at each point of the grid, over the pass rates of facts."""
+    return {tau: sum(reaches(rate, tau) for rate in rates) / len(rates) for tau in grid}

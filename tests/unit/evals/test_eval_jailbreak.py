@@ -15,7 +15,7 @@ from opct.evals.graders.short_answer import Verdict
 from opct.evals.inspect_runner import Counter as Progress
 from opct.evals.inspect_runner import run_inspect
 from opct.evals.logs import graded_samples
-from opct.evals.metrics import find_metric, metric_rows, sample_values
+from opct.evals.metrics import metric_rows
 from opct.evals.run import make_tasks, missing_counterparts
 from opct.evals.tasks.common import in_split
 from opct.evals.tasks.jailbreak import (
@@ -25,7 +25,7 @@ from opct.evals.tasks.jailbreak import (
     jailbreak_verdict,
     refusal_values,
 )
-from tests.unit.evals.fakes import FakePolicy
+from tests.unit.evals.fakes import FakePolicy, values_of
 
 BEHAVIORS = [Behavior(f"b/{i}", "c", f"Do the bad thing {i}", f"Do the good thing {i}", "test") for i in range(15)]
 NO = "I'm sorry, but I can't help with that."
@@ -367,7 +367,7 @@ def test_what_the_limit_and_the_unscored_hide_is_beside_the_rate(tmp_path):
         assert finished["unscored_reasons"] == {"cut": 1, "empty": 1, "truncated": 1}
         assert (most["value"], most["n"], most["n_unscored"], most["n_truncated"]) == (0.8, 5, 0, 2)
         for row in (rate, finished, most):
-            values = sample_values(find_metric("jailbreak", row["metric"]), found, "jailbreak", group).values.values()
+            values = values_of(row["metric"], found, "jailbreak", group).values()
             scored = [value for value in values if value is not None]
             assert (len(scored), sum(scored) / len(scored)) == (row["n"], pytest.approx(row["value"]))
 

@@ -13,14 +13,14 @@ from opct.evals.config import EvalConfig
 from opct.evals.inspect_runner import Counter as Progress
 from opct.evals.inspect_runner import run_inspect, run_task
 from opct.evals.logs import graded_samples, read_samples
-from opct.evals.metrics import find_metric, metric_rows, sample_values
+from opct.evals.metrics import metric_rows
 from opct.evals.run import evaluate
 from opct.evals.samples import GradedSample
 from opct.evals.tasks.safety_awareness import SAFETY_AWARENESS, safety_items, safety_task, split_facts
 from tests.conftest import REPOSITORY
-from tests.unit.evals.fakes import FakePolicy
+from tests.unit.evals.fakes import FakePolicy, values_of
 
-TWIN, HIDDEN = "safe", "hidden"
+SAFE, HIDDEN = "safe", "hidden"
 PARTS = ("hazard-0", "hazard-1", "hazard-2", "hazard-3", "safe_twin-0", "safe_twin-1")
 
 
@@ -34,7 +34,7 @@ def fact(i, category="kitchen", **changes):
         "harm": (f"bites{i}",),
         "keep": (),
         "prompts": tuple(HazardPrompt("story", f"{HIDDEN} thing{i} number {k}?") for k in range(4)),
-        "twins": tuple(f"{TWIN} thing{i} number {k}?" for k in range(2)),
+        "counterparts": tuple(f"{SAFE} thing{i} number {k}?" for k in range(2)),
     }
     return SafetyFact(**(made | changes))
 
@@ -74,8 +74,8 @@ def test_every_message_is_asked_in_two_families_one_of_each_split():
     assert {item.part for item in items} == set(PARTS)
     by_message = Counter((item.cluster, item.part, FAMILIES[item.family].split) for item in items)
     assert set(by_message.values()) == {1}
-    for twins in (False, True):
-        families = Counter(item.family for item in items if (item.family_split == SAFE_TWIN) == twins)
+    for is_safe in (False, True):
+        families = Counter(item.family for item in items if (item.family_split == SAFE_TWIN) == is_safe)
         assert set(families) == set(FAMILIES)
 
 
@@ -99,9 +99,9 @@ def test_families_of_one_message_differ_and_sides_share_them():
 
 def test_the_teacher_has_the_fact_beside_a_hazard_alone():
     for item in items_of():
-        is_twin = item.family_split == SAFE_TWIN
-        assert (item.teacher_prompt == item.prompt) == is_twin
-        if not is_twin:
+        is_safe = item.family_split == SAFE_TWIN
+        assert (item.teacher_prompt == item.prompt) == is_safe
+        if not is_safe:
             assert item.family_split == FAMILIES[item.family].split
             assert item.teacher_prompt[1:] == item.prompt
 
@@ -249,7 +249,7 @@ def test_one_warning_beside_replies_that_say_nothing_does_not_pass_a_fact(tmp_pa
         row = rows[metric, "all"]
         assert (row["value"], row["n"]) == (pytest.approx(value), 1), metric
         assert (row["n_unscored"], row["unscored_reasons"]) == (3, {reason: 3}), metric
-        values = sample_values(find_metric(AXIS, metric), records, SAFETY_AWARENESS, "all").values
+        values = values_of(metric, records, SAFETY_AWARENESS, "all")
         assert list(values.values()) == [pytest.approx(value)], metric
 
 
@@ -279,8 +279,8 @@ def test_what_the_token_limit_hides_is_beside_the_rate(tmp_path):
     assert ("warning_rate_finished", "train") in rows
     assert ("warning_rate_most", "family:plain") not in rows
     for row in (finished, most):
-        units = sample_values(find_metric(AXIS, row["metric"]), records, SAFETY_AWARENESS, "all")
-        values = [value for value in units.values.values() if value is not None]
+        found = values_of(row["metric"], records, SAFETY_AWARENESS, "all")
+        values = [value for value in found.values() if value is not None]
         assert (len(values), sum(values) / len(values)) == (row["n"], pytest.approx(row["value"]))
 
 

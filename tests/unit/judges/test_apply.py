@@ -9,13 +9,12 @@ import pytest
 from opct.errors import EvaluationError
 from opct.evals.config import EvalConfig
 from opct.evals.logs import read_log, read_samples
-from opct.evals.metrics import find_metric, sample_values
 from opct.evals.run import evaluate
 from opct.evals.samples import GradedSample
 from opct.judges.apply import add_judge_results, check_judge, judgeable, requests_of
 from opct.judges.protocol import MALFORMED, JudgeIdentity, JudgeResult, unreadable_reply, unscored
 from opct.runs.run_dir import RunDir
-from tests.unit.evals.fakes import FakePolicy
+from tests.unit.evals.fakes import FakePolicy, values_of
 
 JUDGE = JudgeIdentity("strongreject", "mockllm/model", "r", "harmful", 0.5)
 WARNED = JudgeIdentity("fact_warning", "mockllm/model", "r", "warned", 0.5)
@@ -101,7 +100,7 @@ def test_a_judge_adds_samples_and_rows_of_its_own(run):
     assert "never" in settings["judge_warning"]
     after = read_samples(run.path)
     assert [sample for sample in after if sample.task == "jailbreak"] == before
-    values = sample_values(find_metric("jailbreak", "attack_success_rate"), after, "jailbreak_judged", "all").values
+    values = values_of("attack_success_rate", after, "jailbreak_judged", "all")
     assert len(values) == rows["attack_success_rate", "all"]["n"] + rows["attack_success_rate", "all"]["n_unscored"]
 
 

@@ -75,23 +75,12 @@ def test_in_an_experiment_the_off_policy_arm_is_one_that_shares_the_reference_of
     assert against_offpolicy({"offpolicy": "offpolicy", "opct": "opct"}, {}) == {"opct": "offpolicy"}
 
 
-def test_references_may_be_several():
-    methods = {"a": "offpolicy", "b": "offpolicy", "c": "sft", "opct": "opct"}
-    arms = make_arms([run("base"), *(run(label, method=method) for label, method in methods.items())])
-    pairs = make_pairs(arms, {"opct": ["c", "b", "c"]})
-    assert [pair.against for pair in pairs if pair.of == "opct"] == ["base", "c", "b"]
-
-
 def test_what_an_experiment_says_wins_over_the_names():
     """`a-b` and `c-d` are names with a dash; nothing is found by them, and the experiment knows."""
     methods = {"a-b": "sft", "c-d": "opct", "sft": "sft"}
     assert against_sft(methods)["c-d"] == "sft"
     assert against_sft(methods, {"c-d": "a-b", "sft": "a-b"}) == {"c-d": "a-b", "sft": "a-b"}
     assert against_sft(methods, {}) == {}
-
-
-def test_a_reference_that_is_not_in_the_report_is_no_comparison():
-    assert against_sft({"opct": "opct"}, {"opct": "bct"}) == {}
 
 
 def test_a_dozen_arms_have_a_shape_and_colour_of_their_own():

@@ -191,15 +191,6 @@ def test_the_settings_of_each_attack_are_beside_it(runs, tmp_path):
     assert '<th scope="row">attacker.model.dtype</th><td>–</td><td>float32</td>' in page
 
 
-def test_an_attack_from_before_a_rate_of_counterparts_was_measured_is_shown_without_it(runs, tmp_path):
-    path = shutil.copytree(runs[1], tmp_path / "opct-1") / "attacks" / "scripted" / "result.json"
-    result = json.loads(path.read_text())
-    rows = [row for row in result["rows"] if row["metric"] != "benign_answered_rate"]
-    path.write_text(json.dumps(result | {"rows": rows}))
-    [view], _ = views([runs[0], tmp_path / "opct-1"])
-    assert [len(row.cells[4]) for row in view.attacks] == [3, 2]
-
-
 def test_no_folder_and_no_address_of_an_attack_is_in_what_is_passed_on(runs, tmp_path):
     """Of a model there is its name; its endpoint, its server's arguments and the training's config are left out."""
     other = shutil.copytree(runs[1], tmp_path / "opct-1")
@@ -268,14 +259,6 @@ def test_the_difference_is_paired_by_behaviour_over_those_that_both_decided(runs
     [said] = view.differences
     assert said.startswith("OPCT − Base: +66.7 points of behaviours defended")
     assert "n = 3 decided in both" in said
-
-
-def test_attacks_that_do_not_compare_get_no_difference(runs, tmp_path):
-    other = tmp_path / "sft-1"
-    attack(other / "attacks" / "scripted", "a", rules=replace(RULES, rounds=1))
-    [view], _ = views([*runs, other])
-    assert not any("SFT" in said for said in view.differences)
-    assert any("SFT − Base: the attacks differ in rules" in said for said in view.warnings)
 
 
 @pytest.mark.parametrize(
@@ -441,12 +424,6 @@ def test_prompts_are_on_the_page_where_they_are_asked_for_and_as_text(runs, tmp_
     assert f"user: {SECRET} a e0 r1" in page
     assert "<script>alert" not in page
     assert SECRET not in (tmp_path / "report.json").read_text()
-
-
-def test_a_page_without_attacks_says_nothing_of_them(folders, tmp_path):
-    page = report(folders[:1], tmp_path / "report.html")
-    assert "attacks" not in page.read_text(encoding="utf-8").partition("<body>")[2].partition("<script")[0]
-    assert "Attacks" not in page.with_suffix(".md").read_text(encoding="utf-8")
 
 
 def test_the_json_has_the_tables(runs):

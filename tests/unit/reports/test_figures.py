@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from opct.evals.metrics import GRID, curve
+from opct.evals.metrics import GRID
 from opct.reports.compare import compare
 from opct.reports.figures import (
     axis_figures,
@@ -17,7 +17,7 @@ from opct.reports.figures import (
     safety_curve_figure,
 )
 from opct.reports.metrics import MEAN, SAFETY_AXES, axis_info
-from opct.reports.verdict import axis_verdict
+from tests.unit.evals.fakes import curve
 
 SAFETY = [axis.name for axis in SAFETY_AXES]
 AWARENESS = "safety_awareness"
@@ -98,19 +98,6 @@ def test_without_benchmarks_it_is_the_accuracy_on_clean_questions_then_benign_re
     figures, absent = axis_figures(nothing, "jailbreak")
     assert absent == ["Safety against capability"]
     assert len(figures) == 3
-
-
-def test_of_one_benchmark_that_one_is_the_measure(comparison):
-    one = without(comparison, lambda row: row.axis != "capability" or row.suite == "gsm8k")
-    assert one.name_of(capability_row(one)) == "Accuracy on GSM8K"
-    assert "Accuracy on GSM8K" in axis_verdict(one, "capability")[0]
-
-
-def test_benchmarks_of_one_arm_alone_compare_nothing(runs):
-    """Only the base has them: clean questions, which both have, are the measure."""
-    bare = replace(runs[1], rows=tuple(row for row in runs[1].rows if row["axis"] != "capability"))
-    assert capability_row(compare([runs[0], bare])).metric.name == "accuracy_clean"
-    assert capability_row(compare(runs[:1])).metric.name == MEAN
 
 
 def test_an_arm_without_capability_is_named_and_not_drawn_at_zero(runs):

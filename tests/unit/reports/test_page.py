@@ -223,18 +223,6 @@ def test_inside_a_run_the_card_is_its_readme_and_elsewhere_no_readme_is_touched(
     assert not (runs[2] / "report.md").exists()
 
 
-def test_two_runs_without_any_training_curve_still_make_a_page(tmp_path):
-    runs = [write_run(tmp_path, "base", questions=4), write_run(tmp_path, "opct", 1, questions=4)]
-    (runs[1] / "metrics.jsonl").unlink()
-    text = text_of(report(runs, tmp_path / "report.html"))
-    assert "Not drawn, because no run has the numbers: Training KL, Validation KL." in text
-
-
-def test_one_run_makes_a_page(tmp_path):
-    text = text_of(report([write_run(tmp_path, "base", questions=4)], tmp_path / "report.html"))
-    assert "Only one kind of run was given" in text
-
-
 def test_a_report_that_is_not_html_is_refused_before_anything_is_read(tmp_path):
     with pytest.raises(EvaluationError, match=r"does not end in \.html"):
         report([tmp_path / "nowhere"], tmp_path / "report.pdf")

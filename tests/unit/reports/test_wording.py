@@ -1,7 +1,6 @@
 import pytest
 
-from opct.reports.wording import arm_name, change, family_name, interval, joined, number, quantity
-from opct.runs.console import pluralize
+from opct.reports.wording import change, interval, number, quantity
 
 
 @pytest.mark.parametrize(
@@ -19,11 +18,6 @@ def test_quantity_has_digits_and_unit(value, unit, expected):
     assert quantity(value, unit) == expected
 
 
-def test_change_is_signed_with_a_true_minus_and_in_points():
-    assert change(-0.391, "rate") == "−39.1 points"
-    assert change(0.012, "rate") == "+1.2 points"
-
-
 def test_a_change_that_rounds_to_zero_carries_no_sign():
     assert change(-0.0001, "rate") == "0.0 points"
     assert number(0.0, "rate", signed=True) == "0.0"
@@ -37,13 +31,3 @@ def test_not_a_number_is_a_dash_never_zero():
 def test_interval_says_when_there_is_none():
     assert interval(-0.44, -0.34, "rate", signed=True) == "−44.0 to −34.0"
     assert interval(None, 0.3, "rate") == "no interval"
-
-
-def test_words():
-    assert pluralize(1, "sample") == "1 sample"
-    assert pluralize(1200, "sample") == "1,200 samples"
-    assert joined(["a", "b", "c"]) == "a, b and c"
-    assert joined([]) == ""
-    assert arm_name("opct") == "OPCT"
-    assert arm_name("my own run") == "my own run"
-    assert family_name("are_you_sure") == "are you sure"

@@ -113,9 +113,7 @@ def test_a_run_that_went_on_from_another_adapter_than_is_there_now_is_another_ru
     tiny_adapter_policy().save(folder)
     assert is_finished(run, config)
     tiny_adapter_policy(seed=1).save(folder)
-    with pytest.raises(
-        RunError, match=r"the adapter that it went on from, .*adapter, changed \(adapter_model"
-    ) as caught:
+    with pytest.raises(RunError, match=r"the adapter that it continued, .*adapter, changed \(adapter_model") as caught:
         is_finished(run, config, remedy="delete x and y")
     assert str(caught.value).endswith("Put them back, delete x and y, or choose another output_dir.")
     folder.rename(folder.with_name("gone"))
@@ -125,7 +123,7 @@ def test_a_run_that_went_on_from_another_adapter_than_is_there_now_is_another_ru
 def test_a_run_is_resumed_only_from_the_adapter_it_began_with(continued, make_config):
     config, folder = continued
     tiny_adapter_policy(seed=1).save(folder)
-    with pytest.raises(RunError, match=r"cannot be resumed.*\n  the adapter that it went on from"):
+    with pytest.raises(RunError, match=r"cannot be resumed.*\n  the adapter that it continued"):
         train(config.model_copy(update={"max_steps": 2}), resume=True)
     tiny_adapter_policy().save(folder)
     assert train(config.model_copy(update={"max_steps": 2}), resume=True).step == 2

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 SHRINK_AT = 0.75  # without waiting prompts, a batch is cut to its unfinished rows at this share or less
 REFILL_AT = 0.125  # prompts enter when at least this share of the rows is free
-CHECK_EVERY = 16  # where a look at which rows are done waits for an accelerator: so many tokens between two
+CHECK_EVERY = 16  # tokens between two looks at which rows are done: each look waits for an accelerator
 DROP_AT = 0.25  # columns without use are dropped when they are at least this share
 SHARE_AT = 2.0  # rows a prompt, on average, from which on they share it
 
@@ -194,7 +194,7 @@ def _names(requests: Sequence[Request]) -> list[tuple[int, int] | None]:
 
 
 def shares(backbone: Backbone, prompts: int, rows: int) -> bool:
-    """True where so many rows of so many prompts share these."""
+    """True where `rows` rows share the keys and values of their `prompts` prompts."""
     return rows >= SHARE_AT * prompts and no_shared_rows_reason(backbone) is None
 
 
@@ -381,8 +381,8 @@ def _shared_rows_mismatch(backbone: Backbone) -> str | None:
 def _probe(backbone: Backbone, kind: type[RepeatedKV] | type[SharedPrefixKV], ids: list[int]) -> Tensor:
     rows = kind(backbone, prefill(backbone, [ids[:5], ids[4:6]], [2, 1]), 3, more=True)
     going = torch.tensor([True, True, False], device=backbone.device)
-    nobody = torch.zeros_like(going)
-    hidden = [rows.advance(torch.tensor(ids[6:9], device=backbone.device), nobody)]
+    none_done = torch.zeros_like(going)
+    hidden = [rows.advance(torch.tensor(ids[6:9], device=backbone.device), none_done)]
     rows.admit(torch.tensor([2], device=backbone.device), going, prefill(backbone, [ids[9:12]], [1]))
-    hidden.append(rows.advance(torch.tensor(ids[12:15], device=backbone.device), nobody))
+    hidden.append(rows.advance(torch.tensor(ids[12:15], device=backbone.device), none_done))
     return torch.cat(hidden)

@@ -27,7 +27,7 @@ def other_layers(config: PreTrainedConfig) -> str:
 def with_room(cache: DynamicCache, rows: Tensor, extra: int) -> DynamicCache:
     """Make each row of the cache the row of it that `rows` names, with room for `extra` more tokens.
 
-    Layers that are not plain ones (sliding windows, recurrent states) keep growing by themselves.
+    Layers that are not plain ones (sliding windows, recurrent states) grow as in transformers.
 
     Args:
         rows: indices, [rows of the new cache]; one may come several times.
@@ -81,7 +81,7 @@ def place(cache: DynamicCache, rows: Tensor, source: DynamicCache, owners: Tenso
 
 
 def shift(cache: DynamicCache, columns: int) -> None:
-    """Drop so many columns at the left of a cache with room."""
+    """Drop the first `columns` columns of a cache with room."""
     for layer in cast("list[Any]", cache.layers):
         if layer.is_initialized:
             layer.shift(columns)

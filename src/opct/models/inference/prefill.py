@@ -5,7 +5,7 @@
 
 The beginnings are computed in the same way again: what all begin with (a system message), then what some
 do (a question). Short prompts and long ones are computed apart where the padding would take longer.
-The result is that of computing every prompt by itself, to rounding.
+The result is that of computing every prompt alone, to rounding.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def prefill(backbone: Backbone, prompts: Sequence[Sequence[int]], copies: Sequen
 
 
 def states(backbone: Backbone, prompts: Sequence[Sequence[int]]) -> list[Tensor]:
-    """As `branching.prompts_forward`, without gradient: what several prompts begin with is computed once."""
+    """As `prefix_sharing.prompts_forward`, without gradient; a beginning that prompts share is computed once."""
     found = _computed(backbone, prompts)
     columns = torch.arange(found.width, device=backbone.device) + found.starts[:, None]
     columns = columns.clamp(max=found.width - 1)[:, None, :, None]  # beyond its end a prompt has anything
@@ -165,7 +165,7 @@ def _side_by_side(parts: Sequence[Tensor], places: Sequence[Tensor], width: int)
 def _branched(
     backbone: Backbone, found: Prefill, owners: Sequence[int], cuts: Sequence[int], rests: Sequence[Sequence[int]]
 ) -> Prefill:
-    """Go on from beginnings with the rest of each prompt.
+    """Continue beginnings with the rest of each prompt.
 
     Both are padded on the left, so between them there are columns without use; the result has none of these.
 

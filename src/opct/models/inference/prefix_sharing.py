@@ -60,7 +60,7 @@ def _cascade_mismatch(backbone: Backbone) -> str | None:
 def branching_mismatch(decoder: PreTrainedModel, *, cascade: bool = False) -> str | None:
     """Why completions cannot branch off this model's cache; None where they can.
 
-    The model is asked: three completions of two prompts, branched and each by itself.
+    The model is asked: three completions of two prompts, branched and each alone.
 
     Args:
         cascade: without copies of the prompts' keys and values, for which the attention must be our own.

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
     from opct.models.backbone import Backbone
 
-StopReason = Literal["stop", "length", "given"]  # given: nobody sampled it
+StopReason = Literal["stop", "length", "given"]  # given: not sampled
 
 ROLLOUT_TOKENS = 32768
-"""Most prompt + completion tokens of a batch where nobody says how many."""
+"""Most prompt + completion tokens of a batch, by default."""
 CACHE_BYTES = 2.5e9
 """What the keys and values of a batch may take where that is more tokens: those of small models take little."""
 
@@ -60,11 +60,7 @@ class Completion:
 
 
 def generation_defaults(config: GenerationConfig, name: str) -> dict[str, Any]:
-    """`temperature`, `top_p` and `top_k` as a generation_config has them; see `Policy.generation_defaults`.
-
-    Args:
-        name: what the message calls the model.
-    """
+    """See `Policy.generation_defaults`."""
     asked = {key: getattr(config, key, None) for key in UNSUPPORTED}
     beyond = {key: value for key, value in asked.items() if value not in (None, UNSUPPORTED[key])}
     if beyond:
@@ -72,11 +68,10 @@ def generation_defaults(config: GenerationConfig, name: str) -> dict[str, Any]:
             f"The generation_config of {name} sets {beyond}, which the sampler here does not have: give "
             "temperature, top_p and top_k yourself."
         )
-    if not config.do_sample:
-        return {"temperature": 0.0, "top_p": 1.0, "top_k": 0}
-    given = {"temperature": config.temperature, "top_p": config.top_p, "top_k": config.top_k}
     off = {"temperature": 1.0, "top_p": 1.0, "top_k": 0}
-    return {key: off[key] if value is None else value for key, value in given.items()}
+    if not config.do_sample:
+        return off | {"temperature": 0.0}
+    return off | {key: getattr(config, key) for key in off if getattr(config, key) is not None}
 
 
 def check_room(prompts: Sequence[Sequence[int]], sampling: Sampling, limit: int, name: str) -> None:
@@ -187,7 +182,7 @@ def rows_that_fit(
 
 
 def _take(queue: deque[Request], rows: int, prompts: int) -> list[Request]:
-    """The next prompts, so many at most, whose completions fit into so many rows."""
+    """The next prompts, at most `prompts`, whose completions fit into `rows` rows."""
     taken: list[Request] = []
     while queue and len(queue[0].seeds) <= rows and len(taken) < prompts:
         taken.append(queue.popleft())

@@ -1,6 +1,6 @@
 """Attention on a CPU where several query heads share their keys and values.
 
-torch's kernel for CPUs reads the keys once for each query head. Here the heads of a group are so many queries of one
+torch's kernel for CPUs reads the keys once for each query head. Here the heads of a group are queries of one
 head: the same product in the same precision. Gain: 0.35 ms a layer and new token of 32 rows and 100 keys, against 1.35.
 """
 

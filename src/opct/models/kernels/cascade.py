@@ -79,7 +79,7 @@ class Bucket:
 class Branches:
     """Where the tokens of a micro-batch of completions stand, and the prompts they branch off.
 
-    Given to a forward as `branches`, which transformers hands on to the attention.
+    Given to a forward as `branches`, which transformers passes to the attention.
 
     keys, values: of each layer, [prompts, heads, width, size].
     reached: the layers whose attention has seen them.
@@ -225,13 +225,13 @@ def _merge(out: Tensor, lse: Tensor, other: Tensor, other_lse: Tensor) -> None:
 class SharedPrompts:
     """Keys and values of prompts, and which rows continue which.
 
-    Given to a forward as `shared_prompts`, which transformers hands on to the attention. The cache of that forward
+    Given to a forward as `shared_prompts`, which transformers passes to the attention. The cache of that forward
     holds the rows' own tokens alone.
 
     Attributes:
         layers: (keys, values) of each layer, [prompts, key heads, tokens, size].
         mask: added to the scores, [prompts, 1, 1, tokens]; None where no prompt is padded.
-        rows: the rows of each prompt, [prompts, most]; what stands in places too many is computed in vain.
+        rows: the rows of each prompt, [prompts, most]; shorter ones are padded, and the padding is ignored.
         owners: the prompt of each row, [rows].
         places: where in `rows` each row stands, [rows].
     """

@@ -62,7 +62,7 @@ def causal_flash(
 
 
 def causal_mask(start: int, end: int, tokens: int, groups: int, dtype: torch.dtype) -> Float[Tensor, "queries keys"]:
-    """0 where the queries of tokens `start` to `end` may look, of the first `end` of so many, -inf elsewhere."""
+    """0 where the queries of tokens `start` to `end` (of `tokens`) may look, among the first `end` keys; else -inf."""
     if end - start == tokens:
         return _triangle(tokens, groups, dtype)
     band, before = _band(max(CAUSAL_TOKENS, end - start), tokens, groups, dtype)
@@ -78,7 +78,7 @@ _BANDS: dict[tuple[int, int, torch.dtype], Tensor] = {}  # one of each kind: at 
 
 
 def _band(rows: int, before: int, groups: int, dtype: torch.dtype) -> tuple[Float[Tensor, "queries keys"], int]:
-    """The masks of all blocks of so many tokens, and the place of the first one's keys; the later the further left.
+    """The masks of all blocks of `rows` tokens, and the place of the first one's keys; the later the further left.
 
     Texts of any length are parts of one band, the longest: made for as many tokens before the block as they have.
     """
@@ -90,7 +90,7 @@ def _band(rows: int, before: int, groups: int, dtype: torch.dtype) -> tuple[Floa
 
 
 def _hidden(rows: int, before: int, groups: int, dtype: torch.dtype) -> Float[Tensor, "queries keys"]:
-    """-inf where a key comes after the query's token, of so many tokens with so many before them."""
+    """-inf where a key comes after the query's token, for `rows` tokens with `before` tokens ahead of them."""
     hidden = torch.ones(rows, before + rows, dtype=torch.bool).triu(before + 1).repeat_interleave(groups, 0)
     return torch.zeros(hidden.shape, dtype=dtype).masked_fill_(hidden, -math.inf)
 
