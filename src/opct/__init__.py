@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from opct import losses as losses
     from opct.api import evaluate as evaluate
-    from opct.api import report as report
-    from opct.api import run_attack as run_attack
     from opct.api import train as train
+    from opct.attack.run import run_attack as run_attack
     from opct.config.loader import load_config as load_config
     from opct.config.schema import TrainConfig as TrainConfig
     from opct.data.pairs import ContrastivePair as ContrastivePair
     from opct.data.pairs import load_pairs as load_pairs
     from opct.data.pairs import write_pairs as write_pairs
     from opct.models.policy import Policy as Policy
+    from opct.reports import report as report
 
 _HOMES = {
     "ContrastivePair": "opct.data.pairs",
@@ -34,8 +34,8 @@ _HOMES = {
     "load_config": "opct.config.loader",
     "load_pairs": "opct.data.pairs",
     "losses": "opct.losses",
-    "report": "opct.api",
-    "run_attack": "opct.api",
+    "report": "opct.reports",
+    "run_attack": "opct.attack.run",
     "train": "opct.api",
     "write_pairs": "opct.data.pairs",
 }

@@ -1,4 +1,4 @@
-"""The functions behind the command line: `train`, `evaluate`, `run_attack` and `report`."""
+"""The functions behind `opct train` and `opct eval`."""
 
 from __future__ import annotations
 
@@ -7,13 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from opct.attack.run import run_attack as run_attack
 from opct.config.loader import load_settings
 from opct.config.schema import TrainConfig
 from opct.distributed import launched
 from opct.errors import EvaluationError
 from opct.evals.config import EvalConfig
-from opct.reports import report as report
 from opct.runs.console import NullProgress, Progress, stage_callback
 
 if TYPE_CHECKING:

@@ -21,6 +21,6 @@ def report(
 
     Paired by sample; the page needs no other file.
     """
-    from opct.api import report as write_report
+    from opct.reports import report as write_report
 
     echo(write_report(runs, out, attack_prompts=attack_prompts))

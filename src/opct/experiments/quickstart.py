@@ -13,7 +13,6 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from opct.api import report
 from opct.config.loader import load_config
 from opct.config.schema import DEFAULT_MODEL, TrainConfig
 from opct.errors import RunError
@@ -21,6 +20,7 @@ from opct.evals.config import EvalConfig
 from opct.experiments.config import BASE, with_dtype
 from opct.experiments.runner import StepProgress, ensure_evaluated, ensure_trained
 from opct.models.loading import resolve_model
+from opct.reports import report
 from opct.runs.console import NullProgress, Progress, as_text, make_table
 from opct.runs.run_dir import RunDir
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from opct.api import evaluate, report, train
+from opct.api import evaluate, train
 from opct.config.schema import TrainConfig
 from opct.errors import OtherAttackError, RunError, TrainingError
 from opct.evals.config import EvalConfig
@@ -26,6 +26,7 @@ from opct.experiments.attacks import check_attacks, settings_of
 from opct.experiments.config import BASE, Arm, Experiment, load_experiment
 from opct.models.loading import PROBED_SIZE, choose_device, choose_dtype
 from opct.models.memory import release_memory
+from opct.reports import report
 from opct.reports.training import COST_COLUMNS, cost_texts
 from opct.runs.checkpoints import weight_hashes
 from opct.runs.console import Field, NullProgress, Progress, as_text, duration, make_table

@@ -152,7 +152,7 @@ def test_what_would_ask_a_model_is_refused_where_nothing_is_asked(capsys, tmp_pa
 
 
 def test_report(fake, capsys):
-    report = fake("opct.api", "report", Path("x.html"))
+    report = fake("opct.reports", "report", Path("x.html"))
     assert run("report", "base", "sft", "opct", "--out", "x.html") == 0
     assert report.arguments == ([Path("base"), Path("sft"), Path("opct")], Path("x.html"))
     assert capsys.readouterr().out == "x.html\n"
