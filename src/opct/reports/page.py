@@ -105,7 +105,7 @@ def page_html(
             shown_warnings=SHOWN_WARNINGS,
             arms=arms,
             comparisons=[pair.title for pair in comparison.pairs],
-            notes=filter(None, (chance_note(comparison), _pooled_note(arms))),
+            notes=[note for note in (chance_note(comparison), _pooled_note(arms)) if note],
             axes=views,
             anchors={view["axis"]: view["anchor"] for view in views},
             changes=change_figures(comparison),
