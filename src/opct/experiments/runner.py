@@ -381,4 +381,6 @@ def _usage(experiment: Experiment, arm: Arm, seeds: Sequence[int]) -> Usage:
 def _usage_of_run(config: TrainConfig) -> Usage:
     run = RunDir(config.output_dir)
     manifest = run.read_manifest() if run.is_run else {}
-    return usage_of(read_jsonl(run.metrics_path), earlier_usage(manifest, config.model.adapter))
+    return usage_of(
+        read_jsonl(run.metrics_path), manifest.get("offline"), earlier_usage(manifest, config.model.adapter)
+    )

@@ -26,8 +26,8 @@ def step(number, **more):
     return {"step": number, "time/step_s": 1.5, "train/completion_tokens": 1000, "train/tokens_in_loss": 800} | more
 
 
-def trained(label, *metrics, seed=0, **more):
-    return run(label, [sample("q")], seed, metrics=metrics, **more)
+def trained(label, *metrics, seed=0, manifest=(), **more):
+    return run(label, [sample("q")], seed, metrics=metrics, manifest={"offline": False} | dict(manifest), **more)
 
 
 # --------------------------------------------------------------------------------------------------------------- cost
