@@ -12,7 +12,7 @@ import pytest
 from opct.cli.app import main
 from opct.config.loader import dump_config
 from opct.config.schema import TrainConfig
-from opct.errors import DataError, DivergenceError, NonFiniteError, RunError, TrainingError
+from opct.errors import DataError, DivergenceError, EvaluationError, NonFiniteError, RunError, TrainingError
 from opct.evals.config import EvalConfig
 from opct.experiments import runner as module
 from opct.experiments.config import load_experiment
@@ -73,6 +73,22 @@ def test_suites_whose_data_cannot_be_had_are_refused_before_training(path: Path,
     assert not (tmp_path / "out").exists()
     monkeypatch.setattr(module, "is_evaluated", lambda label, *_: True)
     module._check_inputs(load_experiment(path))
+
+
+@pytest.mark.parametrize(
+    ("judge", "words"),
+    [
+        ("{name: no-such-folder}", "no-such-folder"),
+        ("{name: strongreject}", "name it"),
+        ("{name: fact_warning, model: mockllm/model}", "which is not measured"),
+    ],
+)
+def test_a_judge_that_cannot_be_used_is_refused_before_training(path: Path, tmp_path: Path, monkeypatch, judge, words):
+    path.write_text(path.read_text() + f"evaluation: {{suites: [jailbreak], judge: {judge}}}\n")
+    monkeypatch.setattr(module, "ensure_trained", lambda *_, **__: pytest.fail("trained first"))
+    with pytest.raises(EvaluationError, match=words):
+        module.run_experiment(path)
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_cost_that_was_not_logged_is_none_and_not_zero(path: Path, tmp_path: Path):
