@@ -230,7 +230,7 @@ def test_11_the_adapter_on_disk_is_plain_peft(make_config, tiny_folder: Path):
     from safetensors.torch import load_file
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    config = make_config()
+    config = make_config(max_steps=1)
     setup = build_setup(config)
     result = train(config)
     checkpoint = RunDir(result.run_dir).latest_checkpoint()
