@@ -10,7 +10,7 @@ import pytest
 from opct.runs.checkpoints import fault
 from tests.e2e.cli import Workplace, files, here, result_of, started, workplace
 
-LONG = {"max_steps": 14, "eval_steps": 5, "save_steps": 2}
+LONG = {"max_steps": 10, "eval_steps": 5, "save_steps": 2}
 SLOW_ANSWERS = {"rollout": {"batch_tokens": 1}}  # one prompt a batch
 
 
@@ -65,7 +65,7 @@ def test_a_run_killed_again_and_again_equals_an_undisturbed_one(tmp_path, tiny_f
     assert list(place.run.checkpoints_dir.glob(".tmp-step-*"))
     assert all(fault(folder) is None for _, folder in place.run.checkpoints())
     with started(tmp_path, *place.command("--resume")) as process:
-        process.frozen_when(at_least(place, 9), "step 9")
+        process.frozen_when(at_least(place, 7), "step 7")
         process.kill()
     finish(place)
     assert result_of(place.run) == undisturbed(**LONG)
@@ -75,7 +75,7 @@ def test_a_run_killed_again_and_again_equals_an_undisturbed_one(tmp_path, tiny_f
 
 
 def test_a_run_killed_at_any_moment_equals_an_undisturbed_one(tmp_path, tiny_folder, undisturbed):
-    """Some moment of its 14 steps, saves and validations, another one each time the tests run.
+    """Some moment of its 10 steps, saves and validations, another one each time the tests run.
 
     KILL_AFTER_S repeats a moment that failed.
     """
@@ -91,7 +91,7 @@ def test_a_run_killed_at_any_moment_equals_an_undisturbed_one(tmp_path, tiny_fol
 
 
 def test_sft_killed_during_its_offline_answers_and_after(tmp_path, tiny_folder, undisturbed):
-    settings = {"method": "sft", "max_steps": 6, "eval_steps": 3, "save_steps": 2, **SLOW_ANSWERS}
+    settings = {"method": "sft", "max_steps": 4, "eval_steps": 3, "save_steps": 2, **SLOW_ANSWERS}
     place = workplace(tmp_path, tiny_folder, **settings)
     with started(tmp_path, *place.command()) as process:
         process.frozen_when(lambda: "offline answers" in process.err, "its offline answers")
@@ -109,7 +109,7 @@ def test_sft_killed_during_its_offline_answers_and_after(tmp_path, tiny_folder, 
 def test_full_fine_tuning_with_a_moving_teacher_killed_and_resumed(tmp_path, tiny_folder, undisturbed):
     """The checkpoint holds the averaged teacher and the optimizer of every weight."""
     settings = {
-        "max_steps": 6,
+        "max_steps": 4,
         "eval_steps": 3,
         "save_steps": 2,
         "lora": None,
@@ -139,7 +139,7 @@ def test_signals_save_and_stop_and_the_run_can_be_resumed(tmp_path, tiny_folder,
         assert f"{number.name}: saving after this step" in done.err
         assert "Traceback" not in done.err
         last = max(place.steps(), default=0)  # stopped before its first step, it has not validated either
-        assert f"interrupted after step {last} of 14" in done.out
+        assert f"interrupted after step {last} of 10" in done.out
         assert "everything is saved; continue with --resume" in done.out
         assert place.run.latest_checkpoint() == place.run.checkpoint_path(last)
         return last
@@ -147,10 +147,10 @@ def test_signals_save_and_stop_and_the_run_can_be_resumed(tmp_path, tiny_folder,
     ends = [
         stopped_by(signal.SIGTERM, None),
         stopped_by(signal.SIGINT, 3, "--resume"),
-        stopped_by(signal.SIGTERM, 9, "--resume"),
+        stopped_by(signal.SIGTERM, 7, "--resume"),
     ]
     assert ends[0] == 0
-    assert 3 <= ends[1] < 9 <= ends[2] < 14
+    assert 3 <= ends[1] < 7 <= ends[2] < 10
     assert here(*place.command()).error().count("holds a run already. Continue it: --resume.") == 1
     finish(place)
     expected, found = undisturbed(**LONG), result_of(place.run)
@@ -187,4 +187,4 @@ def test_two_that_start_at_once_in_a_new_folder(tmp_path, tiny_folder):
     [winner], [loser] = ([pid for pid, done in ends.items() if done.code == code] for code in (0, 1))
     message = ends[loser].error()
     assert f"is in use by process {winner} on " in message or "is in use by another process" in message
-    assert place.steps() == list(range(15))
+    assert place.steps() == list(range(11))

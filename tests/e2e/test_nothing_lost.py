@@ -11,6 +11,7 @@ import pytest
 
 from opct.data.pairs import load_pairs, write_pairs
 from opct.runs.checkpoints import fault
+from opct.runs.run_dir import RunDir
 from tests.e2e.cli import Workplace, files, here, result_of, workplace
 from tests.tiny import save_tiny
 
@@ -57,6 +58,9 @@ def test_a_folder_of_other_things(tmp_path, tiny_folder):
     assert [path.name for path in place.run.path.iterdir()] == ["thesis.tex"]
 
 
+THREE = {"max_steps": 3, "eval_steps": 1, "save_steps": 1}
+
+
 def _finishes_as_if_nothing_had_happened(place: Workplace, whole: Workplace) -> None:
     done = here(*place.command("--resume"))
     assert done.code == 0, done.err
@@ -66,17 +70,17 @@ def _finishes_as_if_nothing_had_happened(place: Workplace, whole: Workplace) -> 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory, tiny_folder) -> Workplace:
     """The same run, undisturbed."""
-    place = workplace(tmp_path_factory.mktemp("whole"), tiny_folder, eval_steps=1, save_steps=1)
+    place = workplace(tmp_path_factory.mktemp("whole"), tiny_folder, **THREE)
     assert here(*place.command()).code == 0
     return place
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory, tiny_folder) -> tuple[Workplace, Path]:
-    """A run with 2 of its 4 steps done, on a model of its own, and a copy of all of it."""
+    """A run with 2 of its 3 steps done, on a model of its own, and a copy of all of it."""
     folder = tmp_path_factory.mktemp("half")
     model = Path(shutil.copytree(tiny_folder, folder / "model"))
-    place = workplace(folder, model, eval_steps=1, save_steps=1)
+    place = workplace(folder, model, **THREE)
     assert here(*place.command("max_steps=2")).code == 0
     return place, Path(shutil.copytree(folder, folder.with_name("half-copy")))
 
@@ -140,11 +144,12 @@ def small_disk(folder: Path, size: str) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("room_kb", [0, 8, 40, 100], ids="{} kB left".format)
-def test_a_full_disk_leaves_the_last_good_checkpoint(tmp_path, tiny_folder, whole, room_kb):
+def test_a_full_disk_leaves_the_last_good_checkpoint(tmp_path, half, whole, room_kb):
     """Full at once, while rollouts are written, while weights are, while the optimizer's state is."""
     with small_disk(tmp_path / "disk", "2M") as disk:
-        place = workplace(disk, tiny_folder, eval_steps=1, save_steps=1)
-        assert here(*place.command("max_steps=2")).code == 0
+        shutil.copytree(half.run.path, disk / "run")
+        (disk / "config.yaml").write_text(half.config.read_text().replace(str(half.run.path), str(disk / "run")))
+        place = Workplace(disk, disk / "config.yaml", half.pairs, RunDir(disk / "run"))
         good = place.run.checkpoint_path(2)
         (disk / "filler").write_bytes(b"")
         space = os.statvfs(disk)
@@ -192,7 +197,7 @@ def test_a_corrupt_checkpoint(half, name, damage, words):
     assert files(place.run.path) == before
     shutil.rmtree(bad)
     assert here(*place.command("--resume")).code == 0
-    assert place.steps() == [0, 1, 2, 3, 4]
+    assert place.steps() == [0, 1, 2, 3]
 
 
 # --------------------------------------------------------------------------------------------- resumed as another
@@ -233,7 +238,7 @@ def test_what_is_not_the_same_run_is_not_resumed(tmp_path, half):
 
     done = here(*place.command("--resume"))
     assert done.code == 0, done.err
-    assert place.steps() == [0, 1, 2, 3, 4]
+    assert place.steps() == [0, 1, 2, 3]
 
 
 @contextlib.contextmanager

@@ -167,27 +167,28 @@ def assert_same_run(a: Path, b: Path) -> None:
 def test_08_a_run_killed_between_checkpoints_and_resumed_is_the_uninterrupted_one(
     make_config, tmp_path: Path, name: str
 ):
-    """Killed after step 3 with a checkpoint at step 2: step 3 is dropped and done again, bit for bit.
+    """Killed after step 2 with a checkpoint at step 1: step 2 is dropped and done again, bit for bit.
 
     Compared: weights, optimizer, teacher, counters, rollouts of every step (so data order and samples too) and metrics.
     tests/e2e/test_kill_and_resume.py does the same with kill -9, `sft`, and full fine-tuning.
     """
-    whole = make_config(output_dir=str(tmp_path / "whole"), max_steps=3, **RESUMED[name])
-    broken = make_config(output_dir=str(tmp_path / "broken"), max_steps=3, **RESUMED[name])
+    short = {"max_steps": 2, "save_steps": 1, **RESUMED[name]}
+    whole = make_config(output_dir=str(tmp_path / "whole"), **short)
+    broken = make_config(output_dir=str(tmp_path / "broken"), **short)
     assert train(whole).status == "finished"
     with pytest.raises(Killed):
-        train(broken, progress=KillAfter(3))
-    assert [step for step, _ in RunDir(broken.output_dir).checkpoints()] == [2]
+        train(broken, progress=KillAfter(2))
+    assert [step for step, _ in RunDir(broken.output_dir).checkpoints()] == [1]
     assert train(broken, resume=True).status == "finished"
     assert_same_run(tmp_path / "whole", tmp_path / "broken")
 
 
 def test_08_a_finished_run_goes_on_to_more_steps_as_if_it_had_been_longer(make_config, tmp_path: Path):
-    short = make_config(output_dir=str(tmp_path / "short"), max_steps=2)
-    longer = make_config(output_dir=str(tmp_path / "short"), max_steps=4)
-    whole = make_config(output_dir=str(tmp_path / "whole"), max_steps=4)
-    assert train(short).step == 2
-    assert train(longer, resume=True).step == 4
+    short = make_config(output_dir=str(tmp_path / "short"), max_steps=1, eval_steps=1, save_steps=1)
+    longer = make_config(output_dir=str(tmp_path / "short"), max_steps=2, eval_steps=1, save_steps=1)
+    whole = make_config(output_dir=str(tmp_path / "whole"), max_steps=2, eval_steps=1, save_steps=1)
+    assert train(short).step == 1
+    assert train(longer, resume=True).step == 2
     train(whole)
     assert_same_run(tmp_path / "whole", tmp_path / "short")
 
@@ -229,7 +230,7 @@ def test_11_the_adapter_on_disk_is_plain_peft(make_config, tiny_folder: Path):
     from safetensors.torch import load_file
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    config = make_config()
+    config = make_config(max_steps=1)
     setup = build_setup(config)
     result = train(config)
     checkpoint = RunDir(result.run_dir).latest_checkpoint()
@@ -308,7 +309,7 @@ def test_13_the_behaviour_moves_and_identity_pairs_stay(make_config, tmp_path: P
             "pairs": [str(tmp_path / "pairs.jsonl")],
             "anchors": [str(tmp_path / "anchors.jsonl")],
             "validation_fraction": 0.5,
-            "validation_size": 40,
+            "validation_size": 20,
         },
         optim={"prompts_per_step": 8, "micro_batch_tokens": 2048},
     )

@@ -73,9 +73,24 @@ def test_a_run_is_not_resumed_for_less_than_it_has(make_config):
     assert is_finished(run, longer)
 
 
-def test_other_settings_are_another_run(make_config):
+@pytest.fixture(scope="module")
+def one_step(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("one") / "run"
+
+
+@pytest.fixture
+def one(make_config, one_step: Path):
+    """The settings of a finished run of one step, which is trained once, and copied for each test."""
+    if not one_step.exists():
+        train(make_config(max_steps=1, output_dir=str(one_step)))
     config = make_config(max_steps=1)
-    train(config)
+    shutil.copytree(one_step, config.output_dir)
+    return config
+
+
+def test_other_settings_are_another_run(make_config, one):
+    config = one
+    assert is_finished(RunDir(config.output_dir), config)
     with pytest.raises(RunError, match="made with other settings") as caught:
         is_finished(RunDir(config.output_dir), make_config(max_steps=1, seed=1, optim={"learning_rate": 1e-3}))
     for part in ("the setting seed changed (0 then, 1 now)", "learning_rate: 0.01 then, 0.001 now", "--overwrite"):
@@ -96,13 +111,28 @@ def test_other_data_are_another_run(make_config, tmp_path):
         is_finished(RunDir(config.output_dir), config)
 
 
+@pytest.fixture(scope="module")
+def went_on(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("continued")
+
+
 @pytest.fixture
-def continued(make_config, tmp_path: Path):
-    """(config, folder of the adapter) of a finished run that went on from an adapter, its teacher the bare base."""
-    folder = tmp_path / "adapter"
-    tiny_adapter_policy().save(folder)
-    config = make_config(max_steps=1, model={"adapter": str(folder)}, teacher={"include_adapter": False})
-    train(config)
+def continued(make_config, went_on: Path):
+    """(config, folder of the adapter) of a finished run that went on from an adapter, its teacher the bare base.
+
+    Trained once; each test has all of it as it was.
+    """
+    now, once = went_on / "now", went_on / "once"
+    folder = now / "adapter"
+    settings = {"max_steps": 1, "model": {"adapter": str(folder)}, "teacher": {"include_adapter": False}}
+    config = make_config(output_dir=str(now / "run"), **settings)
+    if once.exists():
+        shutil.rmtree(now)
+        shutil.copytree(once, now)
+    else:
+        tiny_adapter_policy().save(folder)
+        train(config)
+        shutil.copytree(now, once)
     return config, folder
 
 
@@ -167,10 +197,9 @@ def test_a_run_keeps_what_the_one_before_it_took(make_config, tmp_path: Path):
     assert 0 < earlier[1]["seconds"] < earlier[2]["seconds"]
 
 
-def test_what_cannot_begin_replaces_nothing(make_config, tmp_path: Path):
+def test_what_cannot_begin_replaces_nothing(make_config, one, tmp_path: Path):
     """--overwrite with a model that is not there: the old run is as it was."""
-    config = make_config(max_steps=1)
-    train(config)
+    config = one
     before = {p: p.read_bytes() for p in Path(config.output_dir).rglob("*") if p.is_file() and "lock" not in p.name}
     with pytest.raises(ModelError):
         train(make_config(model={"name_or_path": str(tmp_path / "nowhere")}), overwrite=True)
@@ -181,14 +210,14 @@ def test_a_run_is_resumed_only_with_the_adapter_it_continues(make_config, tmp_pa
     """The folder that `model.adapter` names holds another adapter now: the teacher would be another."""
     folder = tmp_path / "adapter"
     tiny_adapter_policy().save(folder)
-    config = make_config(model={"adapter": str(folder)}, max_steps=2)
-    longer = make_config(model={"adapter": str(folder)}, max_steps=4)
+    config = make_config(model={"adapter": str(folder)}, max_steps=1)
+    longer = make_config(model={"adapter": str(folder)}, max_steps=2)
     train(config)
     tiny_adapter_policy(seed=1).save(folder)
     with pytest.raises(RunError, match=r"the teacher's weights changed \([0-9a-f]{16} then, [0-9a-f]{16} now\)"):
         train(longer, resume=True)
     tiny_adapter_policy().save(folder)
-    assert train(longer, resume=True).step == 4
+    assert train(longer, resume=True).step == 2
 
 
 def test_bad_data_is_refused_before_a_model_is_loaded(make_config, tmp_path: Path):
@@ -199,11 +228,11 @@ def test_bad_data_is_refused_before_a_model_is_loaded(make_config, tmp_path: Pat
 
 
 def test_more_steps_are_refused_where_the_rate_falls_to_the_last_one(make_config):
-    """With a linear schedule every step's rate depends on the number of steps: two steps of four are not two of two."""
+    """With a linear schedule every step's rate depends on the number of steps: one step of two is not one of one."""
     falling = {"lr_scheduler_type": "linear"}
-    train(make_config(max_steps=2, optim=falling))
-    with pytest.raises(RunError, match=r"the setting max_steps changed \(2 then, 4 now\)"):
-        train(make_config(max_steps=4, optim=falling), resume=True)
+    train(make_config(max_steps=1, optim=falling))
+    with pytest.raises(RunError, match=r"the setting max_steps changed \(1 then, 2 now\)"):
+        train(make_config(max_steps=2, optim=falling), resume=True)
 
 
 # ------------------------------------------------------------------------------------------- damaged and hostile runs

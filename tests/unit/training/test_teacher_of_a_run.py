@@ -56,7 +56,7 @@ def jailbreak_config(make_config, jailbreak_file: str):
 
     def make(**overrides):
         data = {"pairs": [jailbreak_file], "validation_fraction": 0.0}
-        return make_config(**{"data": data, "teacher": ANSWERED} | overrides)
+        return make_config(**{"data": data, "teacher": ANSWERED, "max_steps": 1} | overrides)
 
     return make
 
