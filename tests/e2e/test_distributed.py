@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import shutil
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -20,7 +22,7 @@ from opct.methods.consistency import MicroLoss
 from opct.methods.opct import OPCT
 from opct.runs.checkpoints import fault
 from tests.e2e.cli import UNSHARED, Workplace, here, jsonl, result_of, workplace
-from tests.processes import TIMEOUT_S, Process, end_ranks, opct, start_ranks
+from tests.processes import ONE_THREAD, TIMEOUT_S, end_ranks, opct, start_ranks
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="torchrun with gloo needs a POSIX system")
 
@@ -240,36 +242,27 @@ def ended_by(number: signal.Signals, place: Workplace, step: int, *rest: str) ->
     return codes, log.read_text()
 
 
-def launched(*arguments: str) -> None:
-    """`accelerate launch ... -m opct ...`; torchrun's agent in it forks its processes, which then need not import torch
-    once more, in place of starting an interpreter for each."""
-    import torch.distributed.run
-    from accelerate.commands.launch import launch_command, launch_command_parser
-
-    plain = torch.distributed.run.config_from_args
-
-    def forking(args):
-        config, _, command = plain(args)
-        config.start_method = "fork"
-        return config, opct, command[command.index("opct") + 1 :]
-
-    torch.distributed.run.config_from_args = forking
-    launch_command(launch_command_parser().parse_args(arguments))
-
-
 def test_a_signal_to_the_launcher_saves(tmp_path, tiny_folder):
-    """`accelerate launch`, which has its processes from torchrun's agent. The launcher alone gets the signal."""
+    """`accelerate launch`, which starts its processes as `torchrun` does."""
     place = workplace(tmp_path, tiny_folder, **SIGNALLED)
     log = log_of(place)
-    command = [*ACCELERATE, "--num_processes=2", "-m", "opct", *map(str, place.command())]
-    process = Process(log, log, launched, *command)
+    launcher = ["accelerate.commands.launch", *ACCELERATE, "--num_processes=2", "-m", "opct"]
+    with open(log, "wb") as out:
+        process = subprocess.Popen(
+            [sys.executable, "-m", *launcher, *map(str, place.command())],
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **ONE_THREAD},
+            start_new_session=True,
+        )
     try:
         wait_for(place.at_step(1), log)
-        os.kill(process.pid, signal.SIGTERM)
+        process.terminate()
         assert process.wait(SOON_S) != 0
     finally:
-        process.kill()
-    assert "SignalException" in log.read_text()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
     assert "everything is saved" in log.read_text()
     assert saved_step(place) == place.steps()[-1]
 
