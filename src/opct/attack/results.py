@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from opct.attack.config import BudgetConfig
 from opct.attack.loop import COMPLETE, AttackUsage, EpisodesResult
 from opct.attack.protocol import CUT, EXHAUSTED, Attempt, Subject
-from opct.attack.render import counted, result_table
+from opct.attack.result_table import counted, result_table
 from opct.attack.scoring import REFUSALS, RULES, Scorer, is_on_topic
 from opct.data.duplicates import near_duplicate_groups
 from opct.evals.graders.short_answer import TRUNCATED, Verdict

@@ -13,7 +13,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from opct.attack.loop import COMPLETE
-from opct.attack.render import median_text, reply_texts, row_of, undecided_text
+from opct.attack.result_table import median_text, reply_texts, row_of, undecided_text
 from opct.attack.results import DEFENDED, JAILBROKEN, KIND, SCHEMA, UNDECIDED
 from opct.config.schema import flat_settings
 from opct.errors import EvaluationError

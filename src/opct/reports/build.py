@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from opct.errors import EvaluationError
-from opct.reports.browser import MAX_ITEMS
 from opct.reports.load import load_runs, of_suites
+from opct.reports.rollout_browser import MAX_ITEMS
 from opct.runs.io import PRIVATE_MODE, atomic_write, write_json
 from opct.runs.run_dir import RunDir
 

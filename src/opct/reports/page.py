@@ -24,11 +24,11 @@ from opct.evals.teacher_check import teacher_figure
 from opct.reports import attacks as attacks_
 from opct.reports import charts
 from opct.reports.arms import Arm
-from opct.reports.browser import KL_STEPS, Browser, build_browser, embeddable
 from opct.reports.compare import Comparison
 from opct.reports.figures import Figure, axis_figures, change_figures, training_figures
 from opct.reports.load import EvaluatedRun
 from opct.reports.metrics import axis_info
+from opct.reports.rollout_browser import KL_STEPS, Browser, build_browser, embeddable
 from opct.reports.training import COST_COLUMNS, cost_rows, families_note
 from opct.reports.verdict import axis_verdict, findings, headlines, other_arms_note, subtitle, title
 from opct.reports.wording import inside

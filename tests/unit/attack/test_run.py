@@ -19,7 +19,7 @@ from opct.attack.best_of_n import BestOfN
 from opct.attack.config import AttackConfig, Refine, TargetConfig
 from opct.attack.loop import EpisodeState
 from opct.attack.refine import APPROACHES
-from opct.attack.render import result_table, training_lines
+from opct.attack.result_table import result_table, training_lines
 from opct.attack.run import load_attack_config, run_attack
 from opct.attack.scoring import RefusalJudge, Scorer, rules_version
 from opct.attack.transfer import FamilyTransfer, PromptTransfer

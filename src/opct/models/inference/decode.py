@@ -21,7 +21,7 @@ from torch import Tensor
 
 from opct.models.inference.kv_cache import is_roomy, only_room, other_layers, place, shift, with_room
 from opct.models.inference.prefill import Prefill, prefill
-from opct.models.inference.sampling import Sampling, sample_token, sums_dtype, uniforms
+from opct.models.inference.token_sampling import Sampling, sample_token, sums_dtype, uniforms
 from opct.models.kernels.attention import GROUPED, SDPA_LIKE
 from opct.models.kernels.cascade import SharedPrompts
 from opct.models.kernels.equivalence import mismatch_reason

@@ -21,7 +21,7 @@ import torch
 
 from opct.errors import EngineError, LibraryErrors
 from opct.models.inference.sampler import Completion, Sampling, check_room
-from opct.models.inference.sampling import drawn_log_probs
+from opct.models.inference.token_sampling import drawn_log_probs
 from opct.models.loading import TRAINED_ADAPTER
 from opct.models.scoring import tokenwise
 
