@@ -1,4 +1,4 @@
-"""The running batch of the sampler: rows that finish leave it, prompts that wait take their places.
+"""Continuous batching: finished rows leave the running batch, and waiting prompts take their places.
 
 Every row ends at the same column of the cache and begins at its own. A prompt that enters is written before that
 column; when there is no room to the right, the columns that no row uses any more are dropped at the left.
