@@ -378,7 +378,7 @@ def shown(tmp_path):
 def test_what_is_said_of_its_data_is_said_of_behaviours(prepared):
     """It has no families, no identity pairs and nothing held out."""
     lines = describe(prepared[0])
-    assert "practises on 2 behaviours, 2 a step; 30 steps" in lines
+    assert "trains on 2 behaviours, 2 per step; 30 steps" in lines
     assert not [line for line in lines if "identity pairs" in line]
 
 
