@@ -64,7 +64,7 @@ types: $(DEV) ## mypy
 	$(BIN)/mypy
 
 test: $(DEV) lint model ## the whole test suite
-	$(BIN)/python -m pytest -n logical --maxprocesses 8 --dist loadfile
+	$(BIN)/python -m pytest -n logical --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 
 check: lint types docs ## everything: formatting, lint, types, docs, tests
 	$(BIN)/ruff format --check .

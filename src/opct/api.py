@@ -140,7 +140,7 @@ def evaluate(
         check_task(task)
     made = make_tasks(config, questions) if with_suites else []  # faults are raised before a model loads
     result = EvalResult(Path(out) if out is not None else default_out(target))
-    judge = None if config.judge is None else _open_judge(config.judge, config.suites, result.out)
+    judge = None if config.judge is None else open_judge(config.judge, config.suites, result.out)
     policy = open_target(target, dtype, result.out, progress, trust_remote_code=config.trust_remote_code)
     about = describe_target(target, policy)
     if label:
@@ -161,13 +161,17 @@ def evaluate(
     return result
 
 
-def _open_judge(config: JudgeConfig, suites: Sequence[str], out: Path) -> tuple[Judge, str]:
-    """The judge, and the axis that it is for; it answers from what it said of this folder's replies before."""
+def open_judge(config: JudgeConfig, suites: Sequence[str], out: Path | None = None) -> tuple[Judge, str]:
+    """The judge, and the axis that it is for; it answers from what it said of the replies in `out` before.
+
+    Raises:
+        EvaluationError: there is no such judge or model, or no suite that it is for.
+    """
     from opct.judges.apply import axis_judged
     from opct.judges.factory import load_judge
     from opct.runs.run_dir import RunDir
 
-    judge = load_judge(config, cache=RunDir(out).judge_cache_path)
+    judge = load_judge(config, cache=None if out is None else RunDir(out).judge_cache_path)
     return judge, axis_judged(judge.identity, suites)
 
 

@@ -7,6 +7,7 @@ import pytest
 from pydantic import Field, model_validator
 
 from opct.config.loader import (
+    MAX_BYTES,
     config_schema,
     dump_config,
     load_config,
@@ -203,8 +204,17 @@ def test_null_lists_and_text(write):
     assert load_config(write("lora: null\n"), ["lora.r=8"]).lora.r == 8
 
 
-def test_an_empty_file_is_the_defaults(write):
-    assert load_config(write("# nothing\n")) == TrainConfig()
+@pytest.mark.parametrize("text", ["", "# nothing\n", "---\n"])
+def test_an_empty_file_is_the_defaults(write, text: str):
+    assert load_config(write(text)) == TrainConfig()
+
+
+def test_a_file_that_cannot_be_read_says_what_to_do(tmp_path):
+    """A path is to blame only where the file is not there."""
+    missing, large = tmp_path / "missing.yaml", tmp_path / "large.yaml"
+    large.write_bytes(b"#" * (MAX_BYTES + 1))
+    assert message(missing).endswith("No such file or directory. Check the path.")
+    assert message(large).endswith(f"settings have at most {MAX_BYTES:,}.")
 
 
 def test_all_faults_in_one_message_in_the_order_of_the_file(write):
@@ -312,7 +322,9 @@ def test_a_missing_file(tmp_path):
 def test_a_file_that_is_not_text(tmp_path):
     path = tmp_path / "latin.yaml"
     path.write_bytes("output_dir: caf\xe9\n".encode("latin-1"))
-    assert "can't decode byte 0xe9" in message(path)
+    text = message(path)
+    assert "can't decode byte 0xe9" in text
+    assert text.endswith("Save it as UTF-8.")
 
 
 def test_a_folder_is_no_config(tmp_path):

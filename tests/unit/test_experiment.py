@@ -12,13 +12,14 @@ import pytest
 from opct.cli.app import main
 from opct.config.loader import dump_config
 from opct.config.schema import TrainConfig
-from opct.errors import DataError, DivergenceError, NonFiniteError, RunError, TrainingError
+from opct.errors import DataError, DivergenceError, EvaluationError, NonFiniteError, RunError, TrainingError
 from opct.evals.config import EvalConfig
 from opct.experiments import runner as module
 from opct.experiments.config import load_experiment
 from opct.runs.console import NullProgress
 from opct.runs.io import write_json, write_jsonl
 from opct.runs.run_dir import RunDir
+from opct.runs.usage import Usage
 from tests.unit.reports.synthetic import write_run
 
 SHARED = "max_steps: 2\noptim: {prompts_per_step: 4}\nmodel: {device: cpu}\n"
@@ -72,6 +73,36 @@ def test_suites_whose_data_cannot_be_had_are_refused_before_training(path: Path,
     assert not (tmp_path / "out").exists()
     monkeypatch.setattr(module, "is_evaluated", lambda label, *_: True)
     module._check_inputs(load_experiment(path))
+
+
+@pytest.mark.parametrize(
+    ("judge", "words"),
+    [
+        ("{name: no-such-folder}", "no-such-folder"),
+        ("{name: strongreject}", "name it"),
+        ("{name: fact_warning, model: mockllm/model}", "which is not measured"),
+    ],
+)
+def test_a_judge_that_cannot_be_used_is_refused_before_training(path: Path, tmp_path: Path, monkeypatch, judge, words):
+    path.write_text(path.read_text() + f"evaluation: {{suites: [jailbreak], judge: {judge}}}\n")
+    monkeypatch.setattr(module, "ensure_trained", lambda *_, **__: pytest.fail("trained first"))
+    with pytest.raises(EvaluationError, match=words):
+        module.run_experiment(path)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_cost_that_was_not_logged_is_none_and_not_zero(path: Path, tmp_path: Path):
+    """Neither what sft sampled before its first step, which a kill can lose, nor the loss tokens of opct."""
+    row = {"time/step_s": 1.5, "train/completion_tokens": 5}
+    for name, offline in (("sft", True), ("opct", False)):
+        run = begun(tmp_path / "out" / f"{name}-seed0", offline=offline)
+        own = row if name == "opct" else row | {"train/tokens_in_loss": 4}
+        write_jsonl(run.metrics_path, [{"step": step} | own for step in (1, 2)])
+    experiment = load_experiment(path)
+    assert {arm.name: module._usage(experiment, arm, (0,)) for arm in experiment.arms} == {
+        "sft": Usage(3.0, 2, 10, 8, None, None, 2, None),
+        "opct": Usage(3.0, 2, 10, None, 0, 0, 2, 3.0),
+    }
 
 
 @pytest.fixture

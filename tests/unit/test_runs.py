@@ -84,6 +84,15 @@ def test_overwrite_removes_the_run_and_nothing_else(tmp_path):
     assert left == ["manifest.json", "notes.txt"]
 
 
+def test_overwrite_removes_no_place_that_is_not_listed(tmp_path):
+    """A path that an object happens to hold is none of the run's own."""
+    run = started(tmp_path / "run")
+    run.mine = run.path / "mine.txt"
+    run.mine.write_text("mine")
+    run.clear()
+    assert (run.mine.exists(), run.metrics_path.exists()) == (True, False)
+
+
 def test_a_run_to_be_replaced_can_be_kept_until_it_is_cleared(tmp_path):
     run = started(tmp_path / "run")
     before = run.manifest_path.read_bytes(), run.metrics_path.read_bytes()

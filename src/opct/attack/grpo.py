@@ -418,19 +418,22 @@ class RolloutCollector:
 
 
 class ReplayBuffer:
-    """The last success on each training behaviour: shown as an example, and replayed if a group of episodes has no
-    success.
+    """The last success on each training behaviour: shown as an example, and replayed if a group of episodes has
+    no success.
+
+    Raises:
+        DataError: a success is on a behaviour that the attacker is tested on, or on a near-duplicate of one.
     """
 
-    def __init__(self, threshold: float):
-        self._threshold = threshold
+    def __init__(self, tested: Sequence[str], threshold: float):
+        self._tested, self._threshold = tested, threshold
         self._last: dict[str, ScoredRollout] = {}
 
     @classmethod
     def of_run(cls, run: RunDir, steps: int, environment: Environment, renderer: Renderer) -> ReplayBuffer:
         """The successes of the first `steps` steps of a run."""
         texts = {one.id: one.behavior for one in environment.plan.behaviors}
-        found = cls(environment.threshold)
+        found = cls(environment.plan.tested, environment.threshold)
         for step in range(1, steps + 1):
             rows = read_jsonl(run.rollouts_path(step))
             own = [rollout_of(row, texts[row["pair_id"]], renderer.render) for row in rows]
@@ -439,9 +442,14 @@ class ReplayBuffer:
 
     def add(self, rollouts: Sequence[ScoredRollout]) -> None:
         """Keep the best success on each behaviour among the fresh rollouts of a step."""
-        for rollout in sorted(rollouts, key=lambda r: (r.reward or 0.0, r.index)):
-            if rollout.reward is not None and rollout.reward >= self._threshold and not rollout.is_rehearsed:
-                self._last[rollout.pair.id] = rollout
+        fresh = [r for r in rollouts if r.reward is not None and r.reward >= self._threshold and not r.is_rehearsed]
+        if cross_duplicates(list({str(r.pair.meta["behavior"]) for r in fresh}), self._tested):
+            raise DataError(
+                "A success on a behaviour that the attacker is tested on, or on a near-duplicate, was about to be "
+                "trained on: the behaviours of this training are not those that were planned. Start it anew."
+            )
+        for rollout in sorted(fresh, key=lambda r: (r.reward or 0.0, r.index)):
+            self._last[rollout.pair.id] = rollout
 
     def shots(self, message_of: Callable[[ScoredRollout], str | None]) -> list[FewShotExample]:
         """The successes as few-shot examples for other behaviours; `message_of` extracts the sent message."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +18,9 @@ from opct.attack.grpo import (
     plan_training,
     train_attacker,
 )
-from opct.attack.loop import COMPLETE, AttackUsage, BudgetTracker, EpisodesResult, run_episodes
+from opct.attack.loop import COMPLETE, AttackUsage, BudgetTracker, EpisodesResult, Rules, run_episodes
 from opct.attack.models import LocalModel
-from opct.attack.protocol import Attacker, ChatModel, Subject
+from opct.attack.protocol import Attacker, ChatModel, FewShotExample, Subject
 from opct.attack.refine import Refine
 from opct.attack.results import AttackResult, AttackRun, build_result
 from opct.attack.scoring import Scorer
@@ -29,6 +30,9 @@ from opct.runs.console import NullProgress, Progress, StopRequest
 
 if TYPE_CHECKING:
     from opct.models.policy import Policy
+
+Played = tuple[EpisodesResult, EpisodesResult, AttackUsage]
+"""Episodes on behaviours, episodes on counterparts, and what both took."""
 
 
 def load_attack_config(
@@ -77,47 +81,32 @@ def run_attack(
     pool = setup.load_pool(config, behaviors)
     folder = AttackDir(out or setup.default_folder(target, name))
     plan = None if attacker is not None else plan_training(config, behaviors, folder)
-    attacker = attacker or setup.modelless_attacker(config, behaviors)
-    subjects, counterparts = setup.subjects_of(config, behaviors, attacker)
+    ready = attacker or setup.modelless_attacker(config, behaviors)
+    subjects, counterparts = setup.subjects_of(config, behaviors, ready)
     with folder.open(resume=resume, overwrite=overwrite), StopRequest(unit="batch") as stop:
         scorer = setup.load_scorer(config.judge, folder.judge_cache_path)
         settings = setup.run_identity(config, subjects, counterparts, scorer, pool)
         identity = {"attacker_name": name, "training": plan and plan.identity(), **settings}
-        folder.check_resumed(identity if attacker is None else identity | {"attacker": attacker.identity()})
-        progress.log(setup.describe_plan(config, subjects, counterparts, attacker))
+        folder.check_resumed(identity if ready is None else identity | {"attacker": ready.identity()})
+        progress.log(setup.describe_plan(config, subjects, counterparts, ready))
         models = setup.ModelLoader(config.dtype, progress, folder.dtypes if resume else {})
         model = models.load(target, config.target, "target")
         policy = model.policy if isinstance(model, LocalModel) else None
         warnings = setup.contamination_notes(target, policy, behaviors, plan.behaviors if plan else ())
-        attacker = attacker or _load_attacker(config, models, plan, folder, progress)
+        loaded = ready or _load_attacker(config, models, plan, folder, progress)
         stop.check()
-        folder.begin(identity | {"target": model.identity(), "attacker": attacker and attacker.identity()})
+        folder.begin(identity | {"target": model.identity(), "attacker": loaded and loaded.identity()})
 
         trained = None if plan is None else _train(plan, model, scorer, folder, warnings, progress)
-        if trained is not None:
-            attacker, pool = trained.attacker, [*pool, *trained.shots]
-        assert attacker is not None
-        shared: dict[str, Any] = {"attacker": attacker, "target": model, "scorer": scorer}
-        shared |= {"pool": pool, "journal": folder, "progress": progress, "should_stop": lambda: stop.requested}
-        on_behaviors, on_counterparts, spent = _play(config, subjects, counterparts, shared)
-        run = AttackRun(
-            label=config.target.label or setup.target_label(target, policy),
-            target=model.identity(),
-            attacker=attacker.identity(),
-            settings={"source": f"{Path(config.behaviors).name}:{config.split}"} | settings,
-            budget=config.budget,
-            spent=spent,
-            scorer=scorer,
-            subjects=subjects,
-            on_behaviors=on_behaviors,
-            counterparts=counterparts,
-            on_counterparts=on_counterparts,
-            warnings=warnings,
-            lost_queries=folder.lost_queries,
-            training=None if trained is None else trained.summary,
-        )
-        result = build_result(run)
-        folder.write_result(result, subjects, on_behaviors.attempts)
+        player = loaded if trained is None else trained.attacker
+        assert player is not None
+        examples = pool if trained is None else [*pool, *trained.shots]
+        played = _play(config, subjects, counterparts, player, model, scorer, folder, examples, stop, progress)
+        label = config.target.label or setup.target_label(target, policy)
+        run = _finished(config, label, subjects, counterparts, player, model, scorer, settings, played)
+        training = None if trained is None else trained.summary
+        result = build_result(replace(run, warnings=warnings, lost_queries=folder.lost_queries, training=training))
+        folder.write_result(result, subjects, run.on_behaviors.attempts)
     return AttackResult(folder.path, result)
 
 
@@ -143,20 +132,69 @@ def _train(
 
 
 def _play(
-    config: AttackConfig, subjects: Sequence[Subject], counterparts: Sequence[Subject], shared: dict[str, Any]
-) -> tuple[EpisodesResult, EpisodesResult, AttackUsage]:
-    """Behaviours, then their benign counterparts, from one budget; `shared` as of `run_episodes`."""
-    folder: AttackDir = shared["journal"]
-    most_tokens = shared["attacker"].max_tokens + shared["target"].max_tokens
-    budget = BudgetTracker(config.budget, most_tokens, folder.spent)
-    on_behaviors = run_episodes(subjects, rules=setup.rules_of(config), budget=budget, **shared)
-    on_counterparts = EpisodesResult(())
+    config: AttackConfig,
+    subjects: Sequence[Subject],
+    counterparts: Sequence[Subject],
+    attacker: Attacker,
+    target: ChatModel,
+    scorer: Scorer,
+    folder: AttackDir,
+    pool: Sequence[FewShotExample],
+    stop: StopRequest,
+    progress: Progress,
+) -> Played:
+    """Behaviours, then their benign counterparts, from one budget."""
+    budget = BudgetTracker(config.budget, attacker.max_tokens + target.max_tokens, folder.spent)
+
+    def play(them: Sequence[Subject], rules: Rules) -> EpisodesResult:
+        return run_episodes(
+            them,
+            attacker,
+            target,
+            scorer,
+            rules,
+            budget,
+            pool=pool,
+            journal=folder,
+            should_stop=lambda: stop.requested,
+            progress=progress,
+        )
+
+    on_behaviors, on_counterparts = play(subjects, setup.rules_of(config)), EpisodesResult(())
     if on_behaviors.ended == COMPLETE and counterparts:
-        rules = setup.counterpart_rules(config)
-        on_counterparts = run_episodes(counterparts, rules=rules, budget=budget, **shared)
+        on_counterparts = play(counterparts, setup.counterpart_rules(config))
     if budget.spent == folder.spent and on_behaviors.ended == on_counterparts.ended == COMPLETE:
-        shared["progress"].log(f"nothing to do: the attack in {folder.path} is complete")
+        progress.log(f"nothing to do: the attack in {folder.path} is complete")
     return on_behaviors, on_counterparts, budget.spent
+
+
+def _finished(
+    config: AttackConfig,
+    label: str,
+    subjects: Sequence[Subject],
+    counterparts: Sequence[Subject],
+    attacker: Attacker,
+    target: ChatModel,
+    scorer: Scorer,
+    settings: Mapping[str, Any],
+    played: Played,
+) -> AttackRun:
+    """What the result is made of, its warnings and the training of the attacker aside."""
+    on_behaviors, on_counterparts, spent = played
+    return AttackRun(
+        label=label,
+        target=target.identity(),
+        attacker=attacker.identity(),
+        settings={"source": f"{Path(config.behaviors).name}:{config.split}"} | dict(settings),
+        budget=config.budget,
+        spent=spent,
+        scorer=scorer,
+        subjects=subjects,
+        on_behaviors=on_behaviors,
+        counterparts=counterparts,
+        on_counterparts=on_counterparts,
+        warnings=(),
+    )
 
 
 def _log_warnings(warnings: list[str], progress: Progress) -> list[str]:

@@ -274,12 +274,15 @@ def _read_file(path: Path, faults: list[Fault]) -> Tree:
         if path.stat().st_size > MAX_BYTES:
             raise ValueError(f"it has {path.stat().st_size:,} bytes, and settings have at most {MAX_BYTES:,}")
         text = path.read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:  # ValueError: not UTF-8, or a NUL in the path
-        why = getattr(error, "strerror", None) or error
-        raise ConfigError(f"Cannot read the config file {path}: {why}. Check the path.") from error
+    except OSError as error:
+        raise ConfigError(f"Cannot read the config file {path}: {error.strerror or error}. Check the path.") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"The config file {path} is not UTF-8 text: {error}. Save it as UTF-8.") from error
+    except ValueError as error:  # too large, or a NUL in the path
+        raise ConfigError(f"Cannot read the config file {path}: {error}.") from error
     try:
         node = yaml.compose(text, Loader=_CoreLoader)
-        if node is None:
+        if node is None or (isinstance(node, yaml.ScalarNode) and node.value == ""):  # `---` alone
             return Tree()
         if not isinstance(node, yaml.MappingNode):
             raise ConfigError(f"{path}:1: a config is `name: value` lines, found a {_kind(node)}.")

@@ -1,6 +1,6 @@
 """What Inspect finds through the entry point `inspect_ai`: the model `opct/<path>` and the tasks `opct/<suite>`.
 
-The arguments of a task (`-T n_questions=20`) are the settings of `EvalConfig`.
+The arguments of a task (`-T n_questions=20`) are the settings of `EvalConfig`, but for those of `opct eval` alone.
 """
 
 from __future__ import annotations
@@ -11,21 +11,33 @@ from typing import Any
 from inspect_ai import Task, task
 
 from opct.config.loader import load_settings
+from opct.errors import EvaluationError
 from opct.evals.config import EvalConfig
 from opct.evals.provider import opct
 from opct.evals.run import SUITES, make_tasks
 from opct.evals.tasks.capability import LM_EVAL
 
 __all__ = ["SUITE_TASKS", "lm_eval", "opct"]
+EVAL_ALONE = ("suites", "judge", "kl_samples", "browser_questions", "batch_size", "trust_remote_code")
+"""Settings that do nothing in a single task."""
 
 
 def _suite_task(name: str) -> Callable[..., Task]:
     @task(name=name)
     def make(**settings: Any) -> Task:
-        [made] = make_tasks(load_settings(EvalConfig, base={"suites": [name]} | settings))
-        return made
+        return _task(name, settings)
 
     return make
+
+
+def _task(suite: str, settings: dict[str, Any]) -> Task:
+    if useless := [name for name in settings if name.partition(".")[0] in EVAL_ALONE]:
+        raise EvaluationError(
+            f"A task of Inspect has no use for {', '.join(useless)}: give these to `opct eval`, or what is the model's "
+            "to the model (-M)."
+        )
+    [made] = make_tasks(load_settings(EvalConfig, base={"suites": [suite]} | settings))
+    return made
 
 
 SUITE_TASKS = {name: _suite_task(name) for name in SUITES}
@@ -34,5 +46,4 @@ SUITE_TASKS = {name: _suite_task(name) for name in SUITES}
 @task
 def lm_eval(name: str, **settings: Any) -> Task:
     """Any task of lm-eval by its name."""
-    [made] = make_tasks(load_settings(EvalConfig, base={"suites": [LM_EVAL + name]} | settings))
-    return made
+    return _task(LM_EVAL + name, settings)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from opct.config.loader import load_config
 from opct.data.duplicates import read_trained_texts
-from opct.errors import EvaluationError
+from opct.errors import EvaluationError, RunError
 from opct.evals.run import About
-from opct.models.from_run import load_policy
+from opct.models.from_run import load_policy, read_adapter_config
 from opct.runs.checkpoints import weight_hashes
 from opct.runs.console import Progress
 from opct.runs.io import file_sha256, read_json
@@ -44,12 +44,21 @@ def open_target(
 
 
 def _dtype_of_results(target: str | Path, out: Path) -> str | None:
-    """The dtype of the results in a folder; None if there are none, or the target is a run, which has its own."""
+    """The dtype of the results in a folder; None if there are none, or they are of another model, or
+    the target is a run, which has its own.
+    """
     path = RunDir(out).results_path
     if run_of(target) is not None or not path.is_file():
         return None
+    try:
+        run = read_json(path).get("run")
+    except RunError:  # damaged: it is written anew from the logs
+        return None
+    folder = Path(target)
+    is_adapter = (folder / "adapter_config.json").is_file()
+    model = read_adapter_config(folder).get("base_model_name_or_path") if is_adapter else str(target)
     # a second timing could choose the other dtype, and the earlier logs would then be of other weights
-    return read_json(path).get("run", {}).get("dtype")
+    return run.get("dtype") if isinstance(run, dict) and run.get("model") == model else None
 
 
 def describe_target(target: Target, policy: Policy) -> About:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from opct.api import evaluate, train
+from opct.api import evaluate, open_judge, train
 from opct.config.schema import TrainConfig
 from opct.errors import OtherAttackError, RunError, TrainingError
 from opct.evals.config import EvalConfig
@@ -359,13 +359,15 @@ def _check_inputs(experiment: Experiment) -> None:
     """Check the data of suites and attacks before training, unless everything is evaluated already.
 
     Raises:
-        DataError, EvaluationError, ConfigError: a suite cannot be evaluated, or an attack cannot start.
+        DataError, EvaluationError, ConfigError: a suite cannot be evaluated, a judge not used, or an attack not started.
     """
     settings = experiment.config.evaluation
     runs = [(name, Path(config.output_dir), config) for (name, _), config in experiment.configs.items()]
     targets = [*runs, (BASE, experiment.out / BASE, _base_config(experiment))]
     if not all(is_evaluated(label, folder, config, settings) for label, folder, config in targets):
         make_tasks(settings)
+        if settings.judge is not None:
+            open_judge(settings.judge, settings.suites)
     check_attacks(experiment.config.attacks)
 
 
@@ -381,4 +383,6 @@ def _usage(experiment: Experiment, arm: Arm, seeds: Sequence[int]) -> Usage:
 def _usage_of_run(config: TrainConfig) -> Usage:
     run = RunDir(config.output_dir)
     manifest = run.read_manifest() if run.is_run else {}
-    return usage_of(read_jsonl(run.metrics_path), earlier_usage(manifest, config.model.adapter))
+    return usage_of(
+        read_jsonl(run.metrics_path), manifest.get("offline"), earlier_usage(manifest, config.model.adapter)
+    )

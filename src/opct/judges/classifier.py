@@ -185,20 +185,20 @@ class ReplyClassifier:
             said, actual = card.pop("hash"), classifier_hash(card, idf, weights)
             if card["opct_judge"] != SCHEMA:
                 raise ValueError(f"opct_judge is {card['opct_judge']!r}, not {SCHEMA}")
+            if actual != said:
+                raise EvaluationError(
+                    f"{folder} was changed since it was trained (hash {actual}, not {said}): train it again."
+                )
+            found = cls(card, idf, weights)
+            for text, was in zip(PROBES, card["probes"], strict=True):
+                now = found.probabilities([text])[0]
+                if not abs(now - was) <= SAME:  # true of NaN too
+                    raise EvaluationError(
+                        f"{folder} predicts {now:.6f} instead of {was:.6f} when it was trained (with scikit-learn "
+                        f"{card['sklearn']}): train it again with the installed version."
+                    )
         except (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, BadZipFile, zlib.error) as error:
             raise EvaluationError(f"{folder} is not readable as a judge ({reason(error)}): train it again.") from error
-        if actual != said:
-            raise EvaluationError(
-                f"{folder} was changed since it was trained (hash {actual}, not {said}): train it again."
-            )
-        found = cls(card, idf, weights)
-        for text, was in zip(PROBES, card["probes"], strict=True):
-            now = found.probabilities([text])[0]
-            if abs(now - was) > SAME:
-                raise EvaluationError(
-                    f"{folder} predicts {now:.6f} instead of {was:.6f} when it was trained (with scikit-learn "
-                    f"{card['sklearn']}): train it again with the installed version."
-                )
         return found
 
 

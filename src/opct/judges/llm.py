@@ -198,11 +198,13 @@ class LLMJudge:
         """
         check_needs(self, requests)
         new, progress = self._new(requests), progress or NullProgress()
-        progress.stage(f"judge {self.rubric.name}", len(new))
-        results = run_all([partial(self._judge, request, progress) for request in new]) if new else []
-        if len(new) == len({one.hash for one in requests if one.reply.strip()}):
-            self.client.check_answered()  # without earlier results, this judge may never have worked
-        found = {request.hash: result for request, result in zip(new, results, strict=True)}
+        found: dict[str, JudgeResult] = {}
+        if new:
+            progress.stage(f"judge {self.rubric.name}", len(new))
+            results = run_all([partial(self._judge, request, progress) for request in new])
+            if len(new) == len({one.hash for one in requests if one.reply.strip()}):
+                self.client.check_answered()  # without earlier results, it may never have worked
+            found = {request.hash: result for request, result in zip(new, results, strict=True)}
         return [self._result(request, found) for request in requests]
 
     def _new(self, requests: Sequence[JudgeRequest]) -> list[JudgeRequest]:

@@ -116,7 +116,7 @@ def cannot_load(what: str) -> Iterator[None]:
         with LibraryErrors(ModelError, f"Cannot load {what}", remedy):
             yield
     except ModelError as error:
-        if "custom code" in str(error):
+        if "custom code" in str(error) and TRUST not in str(error):  # not added yet by one inside
             raise ModelError(f"{error} {TRUST}") from error
         raise
 

@@ -80,6 +80,7 @@ class _Manifest(_Lenient):
     teacher_check: dict[str, _TeacherCheck] | None = None
     trained_families: list[str] | None = None
     total_steps: int | None = None
+    offline: bool | None = None
     earlier: dict[str, Any] | None = None
 
 

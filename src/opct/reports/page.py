@@ -23,13 +23,13 @@ from opct.config.schema import flat_settings
 from opct.evals.teacher_check import teacher_figure
 from opct.reports import attacks as attacks_
 from opct.reports import charts
-from opct.reports.arms import Arm
+from opct.reports.arms import Arm, reference_note
 from opct.reports.compare import Comparison
 from opct.reports.figures import Figure, axis_figures, change_figures, training_figures
 from opct.reports.load import EvaluatedRun
 from opct.reports.metrics import axis_info
 from opct.reports.rollout_browser import KL_STEPS, Browser, build_browser, embeddable
-from opct.reports.training import COST_COLUMNS, cost_rows, families_note
+from opct.reports.training import COST_COLUMNS, cost_rows, earlier_note, families_note
 from opct.reports.verdict import axis_verdict, findings, headlines, other_arms_note, subtitle, title
 from opct.reports.wording import inside
 from opct.runs.console import pluralize
@@ -90,6 +90,7 @@ def page_html(
     """
     arms = comparison.arms
     browser = build_browser([(arm.name, arm.runs[0]) for arm in arms], max_rollouts)
+    notes = (chance_note(comparison), _pooled_note(arms), reference_note(arms, comparison.pairs))
     views, training = [axis_view(comparison, axis) for axis in comparison.axes], training_figures(comparison)
     page = (
         environment(autoescape=True)
@@ -105,7 +106,7 @@ def page_html(
             shown_warnings=SHOWN_WARNINGS,
             arms=arms,
             comparisons=[pair.title for pair in comparison.pairs],
-            notes=filter(None, (chance_note(comparison), _pooled_note(arms))),
+            notes=[note for note in notes if note],
             axes=views,
             anchors={view["axis"]: view["anchor"] for view in views},
             changes=change_figures(comparison),
@@ -116,6 +117,7 @@ def page_html(
             not_drawn=_not_drawn(training, views),
             cost_columns=("runs", *COST_COLUMNS),
             costs=cost_rows(arms),
+            earlier=earlier_note(arms),
             key=charts.key,
             browser_caption=_browser_caption(browser, arms),
             kl_scale=_kl_scale(),

@@ -84,8 +84,10 @@ class Estimate:
     @property
     def left_out_text(self) -> str:
         """The same in one line."""
-        runs, counts = self.left_out_parts[: self.n_runs > 1], self.left_out_parts[self.n_runs > 1 :]
-        return "".join(f"{text}: in all " for text in runs) + ", ".join(counts)
+        parts = self.left_out_parts
+        if self.n_runs == 1:
+            return ", ".join(parts)
+        return f"{parts[0]}: in all {', '.join(parts[1:])}"
 
     def to_json(self) -> dict[str, Any]:
         """The estimate in report.json."""

@@ -46,7 +46,7 @@ def _run_cost(run: EvaluatedRun) -> Usage:
     # Without a readable config it is unknown whether the run continued from another one.
     values = run.config_values
     earlier = UNKNOWN if values is None else earlier_usage(run.manifest, values.get(ADAPTER))
-    return usage_of(run.metrics, earlier)
+    return usage_of(run.metrics, run.manifest.get("offline"), earlier)
 
 
 def cost_rows(arms: Sequence[Arm]) -> list[tuple[Arm, tuple[str, ...]]]:
@@ -65,6 +65,16 @@ def cost_texts(cost: Usage) -> tuple[str, ...]:
     return tuple(
         NOT_LOGGED if value is None else f"{value:,.{2 if name == 'seconds a step' else 0}f}" for name, value in values
     )
+
+
+def earlier_note(arms: Sequence[Arm]) -> str:
+    """Which arms continued from which adapters; empty where none did."""
+    parts = []
+    for arm in arms:
+        adapters = dict.fromkeys(str(own) for run in arm.runs if (own := (run.config_values or {}).get(ADAPTER)))
+        if adapters:
+            parts.append(f"{arm.name} continued from {joined(list(adapters))}")
+    return f"{'; '.join(parts)}: what that took is in the totals alone." if parts else ""
 
 
 # ----------------------------------------------------------------------------------------------------------- families
@@ -188,7 +198,7 @@ def _unlike_tokens(one: _Trained, other: _Trained) -> Iterator[str]:
         return
     tokens = []
     for own in (one, other):
-        known = [n for run in own.runs if (n := usage_of(run.metrics).completion_tokens)]
+        known = [n for run in own.runs if (n := _run_cost(run).completion_tokens)]
         if len(known) < len(own.runs):
             return
         tokens.append((sum(known) / len(known), own.arm))

@@ -173,11 +173,22 @@ class RunDir:
             )
 
     @property
-    def _content(self) -> list[Path]:
+    def _content(self) -> tuple[Path, ...]:
         """Every path that a run writes to, except manifest and lock."""
-        own = {self.manifest_path, self._lock_path, self._owner_path}
-        places = [value for value in vars(self).values() if isinstance(value, Path)]
-        return [path for path in places if path.parent == self.path and path not in own and path != self.path]
+        return (
+            self.config_path,
+            self.trained_on_path,
+            self.metrics_path,
+            self.offline_cost_path,
+            self.rollouts_dir,
+            self.checkpoints_dir,
+            self.trackers_dir,
+            self.evals_dir,
+            self.attacks_dir,
+            self.results_path,
+            self.report_path,
+            self.readme_path,
+        )
 
     def _remove_known(self) -> None:
         """Remove the files of a run. The manifest goes last: interrupted, the folder is still a run."""

@@ -45,28 +45,32 @@ class Usage:
 NOT_KNOWN = Usage(*[None] * len(fields(Usage)))
 
 
-def usage_of(rows: Sequence[Mapping[str, Any]], earlier: Mapping[str, Any] | None = None) -> Usage:
+def usage_of(
+    rows: Sequence[Mapping[str, Any]], offline: bool | None, earlier: Mapping[str, Any] | None = None
+) -> Usage:
     """The cost of a run.
 
     Args:
-        rows: of its metrics.jsonl; step 0 is before training. A method that samples answers before its first step logs
-            them; without such a row there were none.
+        rows: of its metrics.jsonl; step 0 is before training.
+        offline: whether its method samples answers before its first step, from the manifest; None: not known.
         earlier: steps and seconds of what it continued; None where it began with the base. See `earlier_usage`.
     """
-    offline = [row for row in rows if OFFLINE_S in row]
+    sampled = [row for row in rows if OFFLINE_S in row]
     # a run resumed for more steps logs its further offline answers in a row of its own
     steps = [row for row in rows if row["step"] > 0 and OFFLINE_S not in row]
     logged = {row["step"] for row in steps}
     if not steps or logged != set(range(1, len(logged) + 1)):  # rows are lost: every sum would be too low
         return NOT_KNOWN
-    seconds, offline_seconds = _sum(steps, "time/step_s"), _sum(offline, OFFLINE_S)
+    is_known = sampled or offline is False  # a kill can lose what the answers took
+    offline_seconds = _sum(sampled, OFFLINE_S) if is_known else None
+    seconds = _sum(steps, "time/step_s")
     before = {"steps": 0, "seconds": 0.0} if earlier is None else earlier
     return Usage(
         seconds=seconds,
         steps=len(steps),
         completion_tokens=_sum(steps, "train/completion_tokens"),
         tokens_in_loss=_sum(steps, "train/tokens_in_loss"),
-        offline_tokens=_sum(offline, "rollout/offline_tokens"),
+        offline_tokens=_sum(sampled, "rollout/offline_tokens") if is_known else None,
         offline_seconds=offline_seconds,
         steps_in_all=_added([len(steps), before["steps"]]),
         seconds_in_all=_added([seconds, offline_seconds, before["seconds"]]),
@@ -100,8 +104,9 @@ def prior_usage(adapter: Path) -> dict[str, Any]:
     # unchecked: a run of an earlier version may have settings that are not known any more
     config, step = read_yaml(run.config_path), int(found[1])
     rows = [row for row in read_jsonl(run.metrics_path) if row["step"] <= step]
-    earlier = earlier_usage(run.read_manifest(), (config.get("model") or {}).get("adapter"))
-    cost = usage_of(rows, earlier)
+    manifest = run.read_manifest()
+    earlier = earlier_usage(manifest, (config.get("model") or {}).get("adapter"))
+    cost = usage_of(rows, manifest.get("offline"), earlier)
     is_whole = cost.steps == step
     return {
         "run": str(run.path),

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, TypeAdapter, ValidationError
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -106,6 +106,12 @@ def load_checkpoint(checkpoint: Path, setup: TrainingSetup, state: TrainingState
     """
     try:
         saved = _Saved.model_validate(read_state(checkpoint))
+    except ValidationError as error:
+        raise CheckpointError(
+            f"The counters in {checkpoint} are not those of this version: it was written by another version of opct. "
+            "Resume the run with that one, or start another run."
+        ) from error
+    try:
         _read_rows(checkpoint / STATE, setup.policy, setup.teacher, state.optimizer)
     except (OSError, SafetensorError, ValueError, RuntimeError) as error:
         raise CheckpointError(f"The checkpoint {checkpoint} does not fit this model and config: {error}") from error

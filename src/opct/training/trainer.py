@@ -221,6 +221,7 @@ def _write_beginning(run: RunDir, setup: TrainingSetup, identity: dict[str, Any]
     visited = [rendered.pair for rendered in setup.data.visited()]
     extra = {key: identity[key] for key in ("base", "template", "dtype", TEACHER_CHECK)} | {
         "method": config.method,
+        "offline": method_class(config.method).offline,
         "engine": None if setup.engine is None else setup.engine.backend.name,
         "processes": distributed.size(),
         "left_out": [vars(o) for o in setup.data.left_out],

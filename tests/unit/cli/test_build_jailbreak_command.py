@@ -114,7 +114,10 @@ def test_what_the_embedded_evaluation_asks_is_left_out(tmp_path, capsys):
         (["--from", "none.csv"], "No behaviour file at none.csv"),
         (["--from", "hf:owner/set"], "has no revision"),
         (["--from", "x.csv", "--column", "behavior"], "is not ROLE=NAME"),
-        (["--in-the-wild", "wild.json"], "given for the family in_the_wild, and the families (train) do not include it"),
+        (
+            ["--in-the-wild", "wild.json"],
+            "given for the family in_the_wild, and the families (train) do not include it",
+        ),
         (["--from", "b.jsonl", *NAMED, "--leave-out", "copyrigth"], "Did you mean 'copyright'?"),
         (["--from", "b.jsonl", "--column", "id=a", "--column", "id=b"], "id has two columns: a and b"),
     ],

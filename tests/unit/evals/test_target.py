@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -113,6 +114,29 @@ def test_a_model_is_measured_again_in_the_dtype_of_its_earlier_results(policy, t
     monkeypatch.setattr(module, "load_policy", lambda _, **settings: loaded.append(settings.get("dtype")) or policy)
     for target, dtype in (("m", None), ("m", "float32"), (trained.path, None)):
         for out in (tmp_path / "new", tmp_path / "old"):
-            write_json(tmp_path / "old" / "results.json", {"run": {"dtype": "bfloat16"}})
+            write_json(tmp_path / "old" / "results.json", {"run": {"model": "m", "dtype": "bfloat16"}})
             open_target(target, dtype, out, NullProgress())
     assert loaded == [None, "bfloat16", "float32", "float32", None, None]
+
+
+@pytest.mark.parametrize(
+    ("content", "dtype"),
+    [
+        ({"run": {"model": "m", "dtype": "bfloat16"}}, "bfloat16"),
+        ({"run": {"model": "other", "dtype": "bfloat16"}}, None),
+        ({"run": "m"}, None),
+        ("{", None),
+    ],
+    ids=["its own", "another model", "no run", "damaged"],
+)
+def test_only_results_of_the_same_model_give_a_dtype(policy, monkeypatch, tmp_path: Path, content, dtype):
+    """Of an adapter that is its base. What is damaged is no fault: it is written anew."""
+    loaded = []
+    monkeypatch.setattr(module, "load_policy", lambda _, **settings: loaded.append(settings.get("dtype")) or policy)
+    text = content if isinstance(content, str) else json.dumps(content)
+    (tmp_path / "results.json").write_text(text)
+    (tmp_path / "adapter").mkdir()
+    write_json(tmp_path / "adapter" / "adapter_config.json", {"base_model_name_or_path": "m"})
+    for target in ("m", tmp_path / "adapter"):
+        open_target(target, None, tmp_path, NullProgress())
+    assert loaded == [dtype, dtype]

@@ -202,6 +202,25 @@ def test_changed_weights_are_refused(folder):
         ReplyClassifier.load(folder)
 
 
+def test_probabilities_that_are_no_numbers_are_refused(classifier, tmp_path):
+    """Each comparison with NaN is false: nothing would be found harmful."""
+    ReplyClassifier(classifier.card, classifier.idf, classifier.weights * math.nan).save(tmp_path)
+    with pytest.raises(EvaluationError, match="gives nan where it gave"):
+        ReplyClassifier.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("parts", "n_weights"), [(["vocabulary"], None), (["probes"], None), (["sigmoid"], None), ([], 3)]
+)
+def test_a_judge_whose_parts_do_not_fit_is_not_readable(classifier, tmp_path, parts, n_weights):
+    made = ReplyClassifier(dict(classifier.card), classifier.idf, classifier.weights[:n_weights])
+    for part in parts:
+        del made.card[part]
+    made.save(tmp_path)
+    with pytest.raises(EvaluationError, match="not readable as a judge"):
+        ReplyClassifier.load(tmp_path)
+
+
 def test_a_library_that_cuts_text_otherwise_is_noticed(folder, monkeypatch):
     from opct.judges import classifier as module
 

@@ -21,6 +21,7 @@ from opct.judges.factory import load_judge
 from opct.judges.llm import LLMJudge
 from opct.judges.protocol import JudgeRequest, Usage, new_usage, unscored_reasons
 from opct.judges.rubrics import FACT_WARNING, STRONGREJECT
+from opct.runs.console import NullProgress
 from tests.unit.evals.fakes import FakePolicy
 
 GOOD = "refused: 0\nconvincing: 3\nspecific: 4"
@@ -167,6 +168,21 @@ def test_a_second_run_asks_only_what_is_missing(tmp_path: Path):
     assert [result.is_cached for result in second] == [True] * 3 + [False] * 2
     assert [result.verdict for result in second[:3]] == [result.verdict for result in first]
     assert new_usage(second) == sum((result.usage for result in second[3:]), Usage())
+
+
+@pytest.mark.parametrize("empty", [False, True])
+def test_where_nothing_is_to_be_asked_no_stage_opens_and_nothing_fails(tmp_path: Path, empty):
+    """Not even with a client whose last requests had no answer."""
+
+    class NoStage(NullProgress):
+        def stage(self, *_, **__):
+            pytest.fail("a stage opened")
+
+    asked = [JudgeRequest("a", "q", " ")] if empty else requests(2)
+    judge_of(Script(GOOD), cache=tmp_path / "cache.jsonl").judge(asked)
+    judge = judge_of(Script(GOOD), cache=tmp_path / "cache.jsonl")
+    judge.client.check_answered = lambda: pytest.fail("the client was checked")
+    assert len(judge.judge(asked, NoStage())) == len(asked)
 
 
 def test_another_judge_has_its_own_results_and_another_threshold_another_verdict(tmp_path: Path):

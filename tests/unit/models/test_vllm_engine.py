@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 
 from opct.config.schema import LoraSettings
 from opct.errors import EngineError, ModelError
-from opct.models.inference.sampler import Sampling
+from opct.models.inference.sampler import Sampling, sample_seed
 from opct.models.policy import Policy
 from opct.models.vllm.engine import Engine, Sample, check_engine
 from tests.engines import PolicyBackend
@@ -79,6 +80,15 @@ def test_the_seeds_of_a_prompt_are_counted_up_from_its_first(policy, backend, en
     assert [[c.seed for c in group] for group in found] == [[70, 71, 72], [], [9], [2**63 - 2, 2**63 - 1]]
     again = engine.base().sample(PROMPTS[:1], [[72]], FREE)  # the third sample of three is that of its seed
     assert again[0][0].token_ids == found[0][2].token_ids != found[0][1].token_ids
+
+
+def test_seeds_of_two_prompts_never_meet_unseen(engine):
+    """Seeds that are hashes are far apart: the closest of 20,000 by about 2^63 / 20,000^2; seeds 4 and 6 are not."""
+    firsts = sorted(sample_seed(0, "step", pair, 0) for pair in range(20_000))
+    assert min(b - a for a, b in pairwise(firsts)) > 10**6
+    with pytest.raises(EngineError, match="The seeds 4 and 6 of two prompts are closer than the 3 samples"):
+        engine.base().sample(PROMPTS, [[6, 1], [4, 2, 3], [20]], FREE)
+    engine.base().sample(PROMPTS, [[7, 1], [4, 2, 3], [7]], FREE)
 
 
 def test_a_greedy_answer_is_computed_once_and_repeated(policy, backend, engine):

@@ -258,6 +258,12 @@ def test_a_load_whose_answer_was_lost_is_no_error(fake, connect, tmp_path: Path)
     server.unload_adapter("v1")
 
 
+def test_a_load_that_failed_otherwise_is_an_error_whatever_it_says(fake, connect, tmp_path: Path):
+    fake.answers["/v1/load_lora_adapter"] = [(422, {"error": {"message": "has already been loaded"}})]
+    with pytest.raises(EngineError, match="did not load the adapter v1"):
+        connect().load_adapter("v1", tmp_path)
+
+
 def test_an_adapter_that_the_server_does_not_load_is_an_error(fake, connect, tmp_path: Path):
     fake.answers["/v1/load_lora_adapter"] = [(404, {"error": {"message": f"No adapter found for {tmp_path}"}})]
     said = r"did not load the adapter v1 .*No adapter found.*LORA_UPDATING=1.*\(vllm\.adapter_dir\)"
@@ -269,4 +275,11 @@ def test_an_adapter_that_the_server_does_not_load_is_an_error(fake, connect, tmp
 def test_what_is_no_vllm_server_is_refused(fake, connect, answer):
     fake.answers["/v1/models"] = [answer]
     with pytest.raises(EngineError, match="not a vLLM server"):
+        connect()
+
+
+@pytest.mark.parametrize("answer", ["a page", []], ids=str)
+def test_a_version_that_cannot_be_read_is_named(fake, connect, answer):
+    fake.answers["/version"] = [answer]
+    with pytest.raises(EngineError, match="/version does not answer as vLLM does"):
         connect()

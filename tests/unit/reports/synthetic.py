@@ -206,6 +206,7 @@ def run_of(label: str, seed: int, samples: list[GradedSample], metrics: list[dic
         metrics=tuple(metrics) if method else (),
         config="".join(f"{name}: {value}\n" for name, value in known.items()),
         config_values=known,
+        manifest={"offline": False},
     )
 
 
@@ -253,6 +254,7 @@ def write_run(
             "versions": {"python": "3.11.7", "torch": "2.9.0"},
             "hardware": {"cores": 2, "accelerators": []},
             "seeds": {"train": seed},
+            "offline": False,
         }
         (directory / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
     return directory

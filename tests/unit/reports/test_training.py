@@ -10,7 +10,7 @@ from opct.reports.arms import make_arms
 from opct.reports.build import report_json
 from opct.reports.compare import compare
 from opct.reports.load import load_runs
-from opct.reports.training import COST_COLUMNS, arm_cost, cost_rows, families_note
+from opct.reports.training import COST_COLUMNS, arm_cost, cost_rows, earlier_note, families_note
 from opct.reports.warnings import find_warnings
 from opct.runs.usage import NOT_KNOWN, Usage
 from tests.unit.reports.small import run, sample
@@ -26,8 +26,8 @@ def step(number, **more):
     return {"step": number, "time/step_s": 1.5, "train/completion_tokens": 1000, "train/tokens_in_loss": 800} | more
 
 
-def trained(label, *metrics, seed=0, **more):
-    return run(label, [sample("q")], seed, metrics=metrics, **more)
+def trained(label, *metrics, seed=0, manifest=(), **more):
+    return run(label, [sample("q")], seed, metrics=metrics, manifest={"offline": False} | dict(manifest), **more)
 
 
 # --------------------------------------------------------------------------------------------------------------- cost
@@ -80,6 +80,8 @@ def test_offline_samples_and_earlier_runs_are_in_the_totals():
         "bad": ("not logged", "not logged"),
     }
     assert cost_rows(arms)[0][1][6:8] == ("500", "20")
+    assert earlier_note(arms[:2]) == "both continued from runs/sft-seed1: what that took is in the totals alone."
+    assert earlier_note(arms[:1]) == ""
 
 
 def test_the_json_has_null_for_what_is_not_known():

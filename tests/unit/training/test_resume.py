@@ -257,11 +257,18 @@ def test_a_pickle_in_a_checkpoint_is_not_run(half, tmp_path: Path, sealed: bool)
     assert not (tmp_path / "PWNED").exists()
 
 
-@pytest.mark.parametrize("state", [{"step": 3}, {"steps_above": -1}, {"more": 1}])
-def test_odd_counters_are_refused(half, state):
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        ({"step": 3}, "are of step 3"),
+        ({"steps_above": -1}, "written by another version of opct"),
+        ({"reference_kl": 0.1}, "written by another version of opct"),
+    ],
+)
+def test_odd_counters_are_refused(half, state, words):
     run, config = half
     reseal(run.latest_checkpoint(), **state)
-    with pytest.raises(CheckpointError):
+    with pytest.raises(CheckpointError, match=words):
         train(config, resume=True)
 
 

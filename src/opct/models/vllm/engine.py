@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -143,6 +144,9 @@ class Engine:
         """As `Policy.sample`, by the adapter of the last sync; the engine makes its own batches.
 
         Of a prompt's seeds the first counts: the others are those that follow it, and are in the completions.
+
+        Raises:
+            EngineError: the seeds of two prompts are so close that samples would share one.
         """
         if self._synced is None:
             raise EngineError("The engine has no adapter: call sync_weights first.")
@@ -203,9 +207,20 @@ class Engine:
 
 
 def _consecutive_seeds(seeds: Sequence[Sequence[int]]) -> list[range]:
-    """The seeds of each prompt's samples: as many as were given, counted up from the first."""
+    """The seeds of each prompt's samples: as many as were given, counted up from the first.
+
+    Raises:
+        EngineError: two prompts would share a seed.
+    """
     firsts = [min(own[0], 2**63 - len(own)) if own else 0 for own in seeds]  # the last one is an int64 too
-    return [range(first, first + len(own)) for first, own in zip(firsts, seeds, strict=True)]
+    ranges = [range(first, first + len(own)) for first, own in zip(firsts, seeds, strict=True)]
+    for a, b in pairwise(sorted((own for own in ranges if own), key=lambda own: (own.start, own.stop))):
+        if a.start < b.start < a.stop:
+            raise EngineError(
+                f"The seeds {a.start} and {b.start} of two prompts are closer than the {len(a)} samples of the first, "
+                "whose seeds are counted up: give seeds that are far apart, such as another `seed` of the run."
+            )
+    return ranges
 
 
 def _own_folder(prefix: str, parent: str | None) -> Path:

@@ -60,8 +60,8 @@ class VllmServer:
     def load_adapter(self, name: str, folder: Path) -> None:
         path = str(folder.resolve())
         response = self._send("POST", "/v1/load_lora_adapter", {"lora_name": name, "lora_path": path})
-        repeated = "already been loaded" in response.text  # by this process's own request, whose answer was lost
-        if response.is_error and not repeated:
+        repeated = response.status_code == 400 and "already been loaded" in response.text
+        if response.is_error and not repeated:  # by this process's own request, whose answer was lost
             raise EngineError(
                 f"{self.url} did not load the adapter {name} from {path} ({_status(response)}). Start the server with "
                 "--enable-lora, a sufficient --max-lora-rank and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1, and let it see "
@@ -131,6 +131,7 @@ class VllmServer:
             "Start one with `vllm serve`, and give its address without a path.",
         ):
             card = next(card for card in response.json()["data"] if not card.get("parent"))
+        with LibraryErrors(EngineError, f"{self.url}/version does not answer as vLLM does"):
             return {**card, "version": "of unknown version" if version.is_error else version.json()["version"]}
 
     def _each(
