@@ -33,11 +33,11 @@ TASK_SETTINGS = (*TASK_OPTIONS, "seed", "greedy", "batch_size")
 
 @dataclass
 class EvalResult:
-    """What an evaluation found, and where it is kept.
+    """Result of an evaluation, and its folder.
 
     Attributes:
         out: folder of logs and results.
-        results: what `results.json` holds; None where none of our suites was asked for.
+        results: the content of `results.json`; None if no suite of ours was requested.
         tasks: for each Inspect task that was asked for, what `opct.evals.inspect_runner.run_task` returns.
     """
 
@@ -64,7 +64,7 @@ def train(
 
 
 def _check_teacher(setup: TrainingSetup, progress: Progress) -> dict[str, Any] | None:
-    """Ask the teacher of a new run what it is to teach; axis -> what was found, for the manifest."""
+    """Check the teacher of a new run; returns the result by axis, for the manifest."""
     from opct.data.pairs import JAILBREAK, SAFETY_AWARENESS
     from opct.evals.teacher_check import AXES, teacher_figure, teacher_sanity_check
     from opct.methods.rollouts import sampling
@@ -104,25 +104,25 @@ def evaluate(
     progress: Progress | None = None,
     **settings: Any,
 ) -> EvalResult:
-    """Measure a run, a model or a policy on our suites, and on any other Inspect task.
+    """Evaluate a run, a model or a policy on our suites and on any other Inspect task.
 
     Args:
         target: a run directory (its newest checkpoint), one of its `checkpoints/step-*`, a model's name or folder, or
             a loaded `Policy`.
-        config: what is asked and how; by default `settings` over the defaults of `EvalConfig`.
+        config: settings of the evaluation; by default `settings` over the defaults of `EvalConfig`.
         tasks: Inspect tasks, as `pkg/name` or `file.py@task`; where they are named, our suites only if they are too.
         questions: instead of those of the config.
         out: folder of logs and results; by default the run directory, or `runs/eval-<target>`.
-        label: what the report calls it: by default the run's method; of what is not a run, "base" where it has no
-            adapter and "trained" where it has one.
+        label: name in the report: by default the run's method; without a run, "base" without an adapter and "trained"
+            with one.
         dtype: to load the target in; by default that of the run, of earlier results in `out`, or the faster one here.
         settings: of `EvalConfig`, such as n_questions; an Inspect task takes few of them.
 
     Raises:
         ConfigError: an unknown setting, or a value out of range.
-        EvaluationError: an unknown suite or task, a setting that a task does not take, a judge of what is not measured,
-            or a run without weights.
-        DataError: suites cannot be asked for want of data; said before a model is loaded.
+        EvaluationError: an unknown suite or task, a setting that a task does not take, a judge of a suite that is not
+            evaluated, or a run without weights.
+        DataError: suites lack data; raised before a model is loaded.
     """
     from opct.evals.inspect_runner import check_task, run_task
     from opct.evals.run import about_run, check_label, make_tasks, write_results
@@ -138,7 +138,7 @@ def evaluate(
     task_options = _task_options(config) if tasks else {}
     for task in tasks:
         check_task(task)
-    made = make_tasks(config, questions) if with_suites else []  # faults are said before a model loads
+    made = make_tasks(config, questions) if with_suites else []  # faults are raised before a model loads
     result = EvalResult(Path(out) if out is not None else default_out(target))
     judge = None if config.judge is None else open_judge(config.judge, config.suites, result.out)
     policy = open_target(target, dtype, result.out, progress, trust_remote_code=config.trust_remote_code)
@@ -193,6 +193,7 @@ def _task_options(config: EvalConfig) -> dict[str, Any]:
     unknown = sorted(given - set(TASK_SETTINGS))
     if unknown:
         raise EvaluationError(
-            f"The setting {unknown[0]} is of our own suites; an Inspect task takes {', '.join(TASK_SETTINGS)}."
+            f"The setting {unknown[0]} applies only to our own suites; an Inspect task takes "
+            f"{', '.join(TASK_SETTINGS)}."
         )
     return {option: getattr(config, name) for name, option in TASK_OPTIONS.items() if name in given}

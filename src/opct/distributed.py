@@ -31,36 +31,36 @@ def launched() -> bool:
 
 
 def rank() -> int:
-    """Which process this is, from 0; known before the processes have met."""
+    """Rank of this process; known before the processes connect."""
     return _number("RANK", 0) if launched() else 0
 
 
 def size() -> int:
-    """How many processes there are; known before they have met."""
+    """Number of processes; known before they connect."""
     return _number("WORLD_SIZE", 1) if launched() else 1
 
 
 def is_main() -> bool:
-    """True for the one process that writes files and speaks."""
+    """True for the main process, which writes files and prints."""
     return rank() == 0
 
 
 def _number(name: str, default: int) -> int:
-    """What a launcher left in that environment variable.
+    """Read an integer that a launcher set as an environment variable.
 
     Raises:
-        ConfigError: it is no whole number.
+        ConfigError: it is not an integer.
     """
     text = os.environ.get(name, str(default))
     try:
         return int(text)
     except ValueError:
-        raise ConfigError(f"The environment variable {name} is {text!r}, no whole number: {START}") from None
+        raise ConfigError(f"The environment variable {name} is {text!r}, not an integer: {START}") from None
 
 
 @contextlib.contextmanager
 def session(config: ParallelConfig, device: str) -> Iterator[None]:
-    """Inside, the ranks of a run form a process group.
+    """Context in which the ranks of a run form a process group.
 
     CUDA: one device a process, its LOCAL_RANK. Python objects go over gloo.
 
@@ -70,7 +70,7 @@ def session(config: ParallelConfig, device: str) -> Iterator[None]:
     Raises:
         ConfigError: `device` names one device for all ranks, this machine has fewer than it has ranks, or the
             environment does not say where they meet.
-        TrainingError: the others did not come there.
+        TrainingError: the other ranks did not connect.
         SystemExit: another rank is gone; its own output says why.
     """
     if not launched():
@@ -89,7 +89,9 @@ def session(config: ParallelConfig, device: str) -> Iterator[None]:
     except RuntimeError as error:
         if not _lost_another(error):
             raise
-        sys.stderr.write(f"rank {rank()} ends: another rank is gone, and its own output says why. Resume: --resume\n")
+        sys.stderr.write(
+            f"rank {rank()} stops because another rank failed; see that rank's output. Continue with --resume\n"
+        )
         raise SystemExit(1) from error
     if started:  # not after an error: what still talks to the others then would abort the process
         dist.destroy_process_group()
@@ -121,7 +123,7 @@ def _meet(backend: str, timeout_s: int) -> None:
 
 
 def _lost_another(error: BaseException) -> bool:
-    """True for what a collective raises when the process at the other end is gone."""
+    """True for the error of a collective whose peer process has exited."""
     words = ("gloo", "NCCL", "Connection closed", "Connection reset", "TCPStore")
     foreign = isinstance(error, RuntimeError) and not isinstance(error, OpctError)
     return foreign and any(word in str(error) for word in words)
@@ -145,7 +147,9 @@ def _backend(device: str) -> str:
             raise ConfigError(f"model.device={device!r} with {size()} processes: use auto, cpu or cuda.")
         return "cpu:gloo"
     if device not in ("auto", "cuda"):
-        raise ConfigError(f"model.device={device!r} with {size()} processes: use auto or cuda; each takes its own.")
+        raise ConfigError(
+            f"model.device={device!r} with {size()} processes: use auto or cuda; each process takes its own device."
+        )
     local, count = _number("LOCAL_RANK", rank()), torch.cuda.device_count()
     if local >= count:
         raise ConfigError(
@@ -157,7 +161,7 @@ def _backend(device: str) -> str:
 
 
 def leave(code: int) -> None:
-    """End a launched process with that exit code; elsewhere nothing.
+    """Exit a launched process with that code; otherwise do nothing.
 
     Threads of gloo and NCCL that are still there when Python takes itself down abort the process now and then.
     """
@@ -220,7 +224,7 @@ def main_process_first(work: Callable[[Any], T], given: R, found: Callable[[T], 
 
 
 def main_only(work: Callable[..., Any], *arguments: Any) -> None:
-    """Do what writes files in the main rank alone."""
+    """Run a function that writes files in the main rank only."""
     if is_main():
         work(*arguments)
 

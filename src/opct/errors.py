@@ -14,7 +14,7 @@
     ├── EngineError        (RuntimeError)       the engine that samples cannot be used, or does not answer
     └── EvaluationError    (RuntimeError)       an evaluation cannot be run or compared
 
-Each one is also the standard-library error named beside it, so that callers need not know this package.
+Each one is also the standard-library error in parentheses, so that callers need not know this package.
 A message says what, where, the value, and what to do. The command line prints it without a traceback.
 """
 
@@ -25,7 +25,7 @@ from collections.abc import Iterable, Sequence
 from types import TracebackType
 
 SHOWN_FAULTS = 50
-"""So many faults of one file are listed; of the others there is a count."""
+"""Number of faults of one file that are listed; the others are counted."""
 
 
 class OpctError(Exception):
@@ -37,12 +37,12 @@ class ConfigError(OpctError, ValueError):
 
 
 class LibraryErrors:
-    """Inside, whatever a library raises becomes one error of ours; our own errors and Ctrl-C pass.
+    """Context that converts any library exception to one of our errors; our own errors and Ctrl-C pass.
 
     For files and services from outside: a broken one fails anywhere in a library, by any exception.
 
     Args:
-        kind: the error that it becomes.
+        kind: the error type to raise.
         what: what went wrong; the first line of the library's message follows.
         remedy: what to do.
     """
@@ -73,15 +73,15 @@ class ModelError(OpctError, ValueError):
 
 
 class DownloadError(OpctError, OSError):
-    """A file could not be fetched, or what came is not the file it should be."""
+    """A file could not be fetched, or is not the expected file."""
 
 
 class RunError(OpctError, RuntimeError):
-    """A run directory is in the way, in use, or does not fit what is asked."""
+    """A run directory exists already, is in use, or does not match the settings."""
 
 
 class OtherAttackError(RunError):
-    """A folder holds an attack by other rules, on other weights or by another judge."""
+    """A folder holds an attack with other rules, weights or judge."""
 
 
 class CheckpointError(RunError):
@@ -101,11 +101,11 @@ class DivergenceError(TrainingError):
 
 
 class MismatchError(TrainingError):
-    """The engine that samples and the model in training give the same tokens other log-probs."""
+    """Sampler and trained model disagree on the log-probs of the same tokens."""
 
 
 class EngineError(OpctError, RuntimeError):
-    """The engine that samples cannot be started or reached, or does not answer as it must."""
+    """The sampling engine cannot be started or reached, or gives an invalid answer."""
 
 
 class EvaluationError(OpctError, RuntimeError):
@@ -113,7 +113,7 @@ class EvaluationError(OpctError, RuntimeError):
 
 
 def unknown(kind: str, name: str, valid: Iterable[str]) -> str:
-    """The message for a name that is none of the valid ones, naming the nearest."""
+    """Error message for an unknown name, with the nearest valid one."""
     names = list(valid)
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.4)
     nearest = f" Did you mean {close[0]!r}?" if close else ""
@@ -121,6 +121,6 @@ def unknown(kind: str, name: str, valid: Iterable[str]) -> str:
 
 
 def shown_faults(faults: Sequence[str]) -> tuple[str, ...]:
-    """The first `SHOWN_FAULTS` of them, and how many there are besides."""
+    """The first `SHOWN_FAULTS` faults, and the number of others."""
     more = len(faults) - SHOWN_FAULTS
     return (*faults[:SHOWN_FAULTS], *([f"... and {more} more"] if more > 0 else []))

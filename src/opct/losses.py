@@ -1,4 +1,4 @@
-"""Divergences and estimators: the maths of the method, on tensors, and nothing else.
+"""Divergences and estimators of the loss, as functions of tensors.
 
 With p the policy under `prompt` and q the teacher under `teacher_prompt`, both over the vocabulary after the same
 prefix, the loss of a completion y is a sum over its tokens of

@@ -38,7 +38,7 @@ def test_an_attack_that_was_killed_resumes_with_its_earlier_successes(tmp_path, 
     before = attempts(killed)
     assert len(before) < 4 * 3 * 2
     assert any(row["is_jailbroken"] for row in before if row["round"] == 0)
-    assert here(*reworded, "--out", killed).error().startswith(f"{killed} holds an attack already")
+    assert here(*reworded, "--out", killed).error().startswith(f"{killed} already holds an attack")
     done = here(*reworded, "--out", killed, "--resume")
     assert done.code == 0, done.err
     assert found(killed) == found(tmp_path / "whole")

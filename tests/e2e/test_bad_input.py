@@ -121,7 +121,7 @@ def test_questions_are_never_replaced_by_their_pairs(tmp_path):
     questions.write_text("question,answer,wrong\nWhat is 1 plus 2?,3,4\n")
     before = files(tmp_path)
     command = ("data", "build", "sycophancy", "--from", questions, "--out", questions, "--overwrite")
-    assert f"{questions} is what is read" in here(*command).error()
+    assert f"{questions} is the source" in here(*command).error()
     assert files(tmp_path) == before
 
 

@@ -224,7 +224,7 @@ def test_a_signal_to_one_process_saves_once_and_stops_all_and_a_killed_one_ends_
 
     codes, output = ended_by(signal.SIGKILL, place, step + 1, "--resume")
     assert codes == [1, -signal.SIGKILL]
-    assert "rank 0 ends: another rank is gone" in output
+    assert "rank 0 stops because another rank failed" in output
     assert saved_step(place) == step
     alone(place, "--resume", f"max_steps={step + 1}")  # nothing of it is lost
     assert place.steps() == list(range(step + 2))
@@ -299,4 +299,4 @@ def test_the_reason_of_the_process_that_failed_is_said_and_ends_all(tmp_path, ti
     codes = end_ranks(start_ranks(2, log, opct, *map(str, place.command())))
     assert codes == [1, 1]
     assert log.read_text().count("error: ") == 1
-    assert "holds a run already" in log.read_text()
+    assert "already holds a run" in log.read_text()

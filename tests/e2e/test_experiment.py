@@ -177,7 +177,7 @@ def test_an_arm_is_refused_where_the_adapter_it_continued_is_another_now(
     monkeypatch.setattr(runner, "ensure_trained", lambda *_, **__: pytest.fail("trained first"))
     with pytest.raises(RunError, match="the adapter that it continued") as error:
         run_experiment(path)
-    assert str(error.value).startswith(f"{out / 'both-seed0'} holds a run made with other settings, data or weights")
+    assert str(error.value).startswith(f"{out / 'both-seed0'} holds a run with other settings, data or weights")
     assert f"delete {out / 'both-seed0'} and the folders of arms after it" in str(error.value)
 
 

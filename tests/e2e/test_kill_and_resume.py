@@ -151,7 +151,7 @@ def test_signals_save_and_stop_and_the_run_can_be_resumed(tmp_path, tiny_folder,
     ]
     assert ends[0] == 0
     assert 3 <= ends[1] < 7 <= ends[2] < 10
-    assert here(*place.command()).error().count("holds a run already. Continue it: --resume.") == 1
+    assert here(*place.command()).error().count("already holds a run. Continue it with --resume,") == 1
     finish(place)
     expected, found = undisturbed(**LONG), result_of(place.run)
     kept = {name for step in ends for name in found if f"step-{step:06d}/" in name or name == f"counters of {step}"}

@@ -96,5 +96,5 @@ def test_a_folder_of_other_things_is_left_alone(tmp_path: Path):
     with pytest.raises(RunError, match=r"holds no quickstart \(thesis\.tex\)"):
         quickstart.run_quickstart(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
-    with pytest.raises(RunError, match="is a file, and the quickstart writes a folder"):
+    with pytest.raises(RunError, match="is a file, but the quickstart needs a folder"):
         quickstart.run_quickstart(tmp_path / "thesis.tex")

@@ -130,7 +130,7 @@ def test_nothing_is_replaced_without_a_flag(tmp_path, tiny_folder):
     assert here(*place.command()).code == 0
     before = files(place.run.path)
     message = here(*place.command()).error()
-    assert f"{place.run.path} holds a run already" in message
+    assert f"{place.run.path} already holds a run" in message
     assert "--resume" in message
     assert "--overwrite" in message
     assert files(place.run.path) == before

@@ -239,7 +239,7 @@ def test_a_server_that_dies_in_a_step_ends_the_run_with_a_line_and_the_run_goes_
     server.kill()
     message = ended(process).error()
     assert f"{server.url}/v1/" in message
-    assert "go on with --resume" in message
+    assert "continue with --resume" in message
     assert max(killed.steps()) < 6
     server.start()
     done = ended(begun(sys.executable, *killed.command("--resume")))

@@ -124,7 +124,11 @@ def nothing_loads(monkeypatch) -> None:
         ({"suites": ["nope"]}, EvaluationError, "nope"),
         ({"kl_sample": 3}, ConfigError, "given: kl_sample: unknown setting .* did you mean kl_samples"),
         ({"n_questions": 0}, ConfigError, "n_questions: 0 is not valid"),
-        ({"tasks": ["pkg/a"], "families": "all"}, EvaluationError, "The setting families is of our own suites"),
+        (
+            {"tasks": ["pkg/a"], "families": "all"},
+            EvaluationError,
+            "The setting families applies only to our own suites",
+        ),
     ],
 )
 def test_a_wrong_setting_is_said_before_a_model_is_loaded(nothing_loads, options: dict[str, Any], error, named: str):
@@ -136,7 +140,7 @@ def test_data_that_cannot_be_had_is_said_before_a_model_is_loaded(nothing_loads,
     """One suite without a file, one with a file that is none, one whose data is embedded: the first two, at once."""
     monkeypatch.delenv("OPCT_CAPABILITY_DATA", raising=False)
     missing = tmp_path / "mmlu.jsonl"
-    with pytest.raises(DataError, match="2 of the 3 suites cannot be asked") as error:
+    with pytest.raises(DataError, match="2 of the 3 suites cannot be evaluated") as error:
         api.evaluate("m", suites=["truthfulqa", "mmlu", "benign"], data={"mmlu": str(missing)}, out=tmp_path / "out")
     assert [fault.partition(":")[0] for fault in error.value.faults] == ["truthfulqa", "mmlu"]
     assert not (tmp_path / "out").exists()
@@ -158,6 +162,6 @@ def test_a_judge_is_asked_about_the_replies_that_were_measured(monkeypatch, tmp_
     assert 0 < n_harmful < 8
     assert rows["jailbreak", "attack_success_rate", "all"]["value"] == 1.0 > judged["value"]
     assert "judge" not in found.results["settings"]
-    with pytest.raises(EvaluationError, match="is for jailbreak, which is not measured"):
+    with pytest.raises(EvaluationError, match="is for jailbreak, which is not evaluated"):
         api.evaluate(policy, suites=["benign"], judge=judge, out=tmp_path / "none")
     assert not (tmp_path / "none").exists()

@@ -201,7 +201,7 @@ def test_a_session_ends_its_process_group_and_passes_errors_on(one_launched):
 def test_a_rank_that_lost_another_ends_without_an_error_of_its_own(one_launched, capsys):
     with pytest.raises(SystemExit), distributed.session(ParallelConfig(), "cpu"):
         raise RuntimeError("[gloo/transport/tcp/pair.cc:534] Connection closed by peer")
-    assert capsys.readouterr().err.startswith("rank 0 ends: another rank is gone")
+    assert capsys.readouterr().err.startswith("rank 0 stops because another rank failed")
 
 
 PARENT = """

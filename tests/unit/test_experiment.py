@@ -65,7 +65,7 @@ def test_suites_whose_data_cannot_be_had_are_refused_before_training(path: Path,
     path.write_text(path.read_text() + f"evaluation: {{{suites}}}\n")
     monkeypatch.delenv("OPCT_CAPABILITY_DATA", raising=False)
     monkeypatch.setattr(module, "ensure_trained", lambda *_, **__: pytest.fail("trained first"))
-    with pytest.raises(DataError, match="2 of the 3 suites cannot be asked") as error:
+    with pytest.raises(DataError, match="2 of the 3 suites cannot be evaluated") as error:
         module.run_experiment(path)
     first, second = error.value.faults
     assert first.startswith("truthfulqa: Cannot load the data of lm-eval's truthfulqa_mc2: ")

@@ -81,32 +81,32 @@ def test_a_matrix_gives_each_arm_once_for_each_combination(write):
         (PLAIN + "evaluation: {{n_questions: 0}}\n", "n_questions: 0 is not valid"),
         (PLAIN.replace("train: shared.yaml\n", ""), "train: missing"),
         (PLAIN.replace("seeds: [0, 3]", "seeds: [1, 1]"), "seeds: 1 is given twice"),
-        (PLAIN.replace("  sft:", "  SFT/x:"), "arms.SFT/x: a name is of small letters"),
-        (PLAIN.replace("  sft:", "  base:"), "`base` is the model before training"),
+        (PLAIN.replace("  sft:", "  SFT/x:"), "arms.SFT/x: a name has lower-case letters"),
+        (PLAIN.replace("  sft:", "  base:"), "`base` is reserved"),
         (PLAIN + "  both: {{after: stf}}\n", "there is no arm 'stf'; there are sft, opct, both"),
         (PLAIN + "  both: {{after: [sft]}}\n", "there is no arm ['sft']; there are sft, opct, both"),
-        (PLAIN + "matrix: {{seed: [1, 2]}}\n", "seed follows from the experiment"),
+        (PLAIN + "matrix: {{seed: [1, 2]}}\n", "the experiment sets seed"),
         (
             PLAIN + "matrix: {{data.anchor_fraction: []}}\n",
             "matrix.data.anchor_fraction: [] is not valid",
         ),
-        (PLAIN + "  x: {{after: sft, model.adapter: mine}}\n", "x: model.adapter follows from the experiment"),
-        (PLAIN + "  a: {{after: b}}\n  b: {{after: a}}\n", "is a circle (a, b)"),
+        (PLAIN + "  x: {{after: sft, model.adapter: mine}}\n", "x: the experiment sets model.adapter"),
+        (PLAIN + "  a: {{after: b}}\n  b: {{after: a}}\n", "forms a cycle (a, b)"),
         (PLAIN.replace("shared.yaml", "none.yaml"), "none.yaml: No such file"),
         (PLAIN + "  long: {{max_steps: 9}}\n", "max_steps: sft: 3, opct: 3, long: 9"),
         (
             PLAIN + "  x: {{optim.learning_rate: 1.0}}\nmatrix: {{optim.learning_rate: [2.0, 3.0]}}\n",
-            "arms.x.optim.learning_rate: the matrix has values for optim.learning_rate",
+            "arms.x.optim.learning_rate: the matrix sets optim.learning_rate",
         ),
         (
             PLAIN + "  x: {{optim: {{learning_rate: 1.0}}}}\nmatrix: {{optim.learning_rate: [2.0]}}\n",
-            "arms.x.optim: the matrix has values for optim.learning_rate",
+            "arms.x.optim: the matrix sets optim.learning_rate",
         ),
         (
             PLAIN + "matrix: {{model.name_or_path: [a/b, a-b]}}\n",
-            'so one folder: {"model.name_or_path": "a/b", "method": "sft"}; {"model.name_or_path": "a-b"',
+            'is the name of several arms: {"model.name_or_path": "a/b", "method": "sft"}; {"model.name_or_path": "a-b"',
         ),
-        (PLAIN + "matrix: {{optim.learning_rate: [-1, 1]}}\n", "opct-learning_rate-1 names several arms"),
+        (PLAIN + "matrix: {{optim.learning_rate: [-1, 1]}}\n", "opct-learning_rate-1 is the name of several arms"),
     ],
 )
 def test_faults(write, text, words):
@@ -130,14 +130,14 @@ def test_an_override_wins_over_an_arms_own_value(write):
 @pytest.mark.parametrize(
     ("text", "override", "words"),
     [
-        (PLAIN, "seed=4", "seed=4: seed follows from the experiment; set seeds of the experiment"),
+        (PLAIN, "seed=4", "seed=4: the experiment sets seed; set seeds of the experiment"),
         (PLAIN, " output_dir = x", "set output_dir of the experiment"),
         (
             PLAIN + "matrix: {{data.anchor_fraction: [0.0, 0.25]}}\n",
             "data={anchor_fraction: 0.5}",
-            "data.anchor_fraction follows from the experiment",
+            "the experiment sets data.anchor_fraction",
         ),
-        (PLAIN + "  both: {{after: sft}}\n", "model.adapter=x", "model.adapter follows from the experiment"),
+        (PLAIN + "  both: {{after: sft}}\n", "model.adapter=x", "the experiment sets model.adapter"),
     ],
 )
 def test_overrides_of_what_the_arms_names_stand_for_are_refused(write, text, override, words):
@@ -190,7 +190,7 @@ def test_arms_that_differ_in_budget_are_refused_unless_that_is_said(write, setti
 def test_arms_of_several_models_are_refused_whatever_their_budgets(write, text: str, named: str):
     """All arms are compared with the one base."""
     for path in (write(text), write(text + "same_budget: false\n")):
-        with pytest.raises(ConfigError, match="make an experiment of each: ") as caught:
+        with pytest.raises(ConfigError, match="make one experiment for each: ") as caught:
             load_experiment(path)
         assert named in str(caught.value)
 
@@ -266,9 +266,12 @@ def test_no_pair_of_the_experiment_on_all_axes_begins_the_reply():
     ("attacks", "said"),
     [
         ("{attackers: [refin]}", "for refin: .*refin"),
-        ("{attackers: [transfer, transfer]}", "one is given twice"),
+        ("{attackers: [transfer, transfer]}", "an attacker is listed twice"),
         ("{settings: {rounds: 2}}", "attacks.attackers is empty"),
-        ("{attackers: [refine], settings: {target: {label: x}}}", "attacks.settings.target.label: it follows from"),
+        (
+            "{attackers: [refine], settings: {target: {label: x}}}",
+            "attacks.settings.target.label: the experiment sets this",
+        ),
         ("{attackers: [refine], settings: {rouns: 2}}", "did you mean rounds"),
         ("{attackers: [refine, grpo], settings: {episodes: 1}}", "for grpo: .*at least 2"),
         ("{attacker: [refine]}", "did you mean attacks.attackers"),

@@ -47,7 +47,7 @@ def test_the_layout(tmp_path):
 
 def test_an_existing_run_is_refused_with_the_remedy(tmp_path):
     started(tmp_path / "run")
-    with pytest.raises(RunError, match=r"holds a run already\. Continue it: --resume\. Replace it: --overwrite"):
+    with pytest.raises(RunError, match=r"already holds a run\. Continue it with --resume, replace it with --overwrite"):
         RunDir.create(tmp_path / "run")
 
 
@@ -63,7 +63,7 @@ def test_resume_keeps_everything(tmp_path):
 
 
 def test_resume_without_a_run(tmp_path):
-    with pytest.raises(RunError, match=r"No run to resume in .*: leave --resume out"):
+    with pytest.raises(RunError, match=r"No run to resume in .*: leave out --resume"):
         RunDir.create(tmp_path / "run", resume=True)
 
 
@@ -114,7 +114,7 @@ def test_a_folder_that_is_no_run_is_never_touched(tmp_path, flags):
 
 def test_a_file_in_the_way(tmp_path):
     (tmp_path / "run").write_text("")
-    with pytest.raises(RunError, match="is a file, and a run needs a folder"):
+    with pytest.raises(RunError, match="is a file, but a run needs a folder"):
         RunDir.create(tmp_path / "run")
     with pytest.raises(RunError, match="Cannot make the run directory"):
         RunDir.create(tmp_path / "run" / "inner")

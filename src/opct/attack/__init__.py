@@ -1,1 +1,1 @@
-"""Adaptive attackers for those who test their own model: what they try, what it costs, what was defended."""
+"""Adaptive attackers for testing your own model: attackers, attack loop, cost and defence rate."""

@@ -1,4 +1,4 @@
-"""`best_of_n`: the bare request again and again, each time with its letters disturbed. No model, nothing learned.
+"""`best_of_n`: repeats the bare request with random character noise. Uses no model and does not learn.
 
 Best-of-N Jailbreaking (Hughes et al. 2024, arXiv 2412.03556), on text, by the rules of the authors' code
 (jplhughes/bon-jailbreaking): with strength sigma, the inner characters of a word of more than 3 are shuffled with
@@ -17,7 +17,7 @@ from typing import Any
 from opct.attack.protocol import AttackPrompt, Attempt, Observation
 from opct.data.perturb.jailbreak import bare_prompt
 
-NOISE = 2  # version of the rules by which letters are disturbed
+NOISE = 2  # version of the augmentation rules
 FIRST_PRINTABLE, LAST_PRINTABLE = 32, 126
 
 
@@ -32,20 +32,20 @@ class BestOfN:
         self.sigma = sigma
 
     def identity(self) -> dict[str, Any]:
-        """Its strength, and the version of its rules."""
+        """Strength and version of the augmentation."""
         return {"attacker": self.name, "sigma": self.sigma, "noise": NOISE}
 
     def propose(self, observations: Sequence[Observation]) -> list[AttackPrompt]:
-        """The request of each observation, augmented by its own seed."""
+        """The request of each observation, augmented with the observation's seed."""
         texts = [augmented(one.behavior, random.Random(one.seed), self.sigma) for one in observations]
         return [AttackPrompt(bare_prompt(text)) for text in texts]
 
     def observe(self, round_: int, attempts: Sequence[Attempt]) -> None:
-        """Nothing is learned."""
+        """Does nothing: this attacker does not learn."""
 
 
 def augmented(text: str, rng: random.Random, sigma: float = 0.4) -> str:
-    """The text with words shuffled inside, letters in the other case and character noise."""
+    """Augment the text: shuffle letters within words, flip case, add character noise."""
     often, seldom = sigma**0.5, sigma**3
     words = re.split(r"(\s+)", text)
     shuffled = "".join(_shuffled(word, rng) if len(word) > 3 and rng.random() < often else word for word in words)
@@ -54,7 +54,7 @@ def augmented(text: str, rng: random.Random, sigma: float = 0.4) -> str:
 
 
 def _shuffled(word: str, rng: random.Random) -> str:
-    """The word with what stands between its first and last character in another order."""
+    """Shuffle the inner characters of a word."""
     if word.isspace():
         return word
     inner = list(word[1:-1])

@@ -1,4 +1,4 @@
-"""Settings of an attack, read by the same loader as those of training."""
+"""Settings of an attack, read by the same loader as training settings."""
 
 from __future__ import annotations
 
@@ -18,17 +18,20 @@ class Thinking(Section):
     """How a model writes its reasoning."""
 
     thinking_tags: tuple[str, str] | None = Field(
-        None, description="What opens and closes a reasoning block; by default as its run was trained, else `<think>`."
+        None,
+        description="Opening and closing tag of a reasoning block; by default those of the run's training, else "
+        "`<think>`.",
     )
     template_opens_thinking: bool | None = Field(
-        None, description="Behind an endpoint: whether its chat template ends prompts with an opened block."
+        None,
+        description="For a model behind an endpoint: whether its chat template opens a block at the end of the prompt.",
     )
 
     @field_validator("thinking_tags")
     @classmethod
     def _two_tags(cls, tags: tuple[str, str] | None) -> tuple[str, str] | None:
         if tags is not None and (not all(tags) or tags[0] == tags[1]):
-            raise ValueError("give two different tags, what opens a block and what closes it")
+            raise ValueError("give two different tags, an opening and a closing one")
         return tags
 
 
@@ -40,7 +43,7 @@ class Sampling(Section):
 
 
 class Trust(Section):
-    """Whose code is run."""
+    """Whether custom model code is run."""
 
     trust_remote_code: bool = Field(
         False, description="Run code that comes with a model of this process; a run's own setting does not count."
@@ -50,9 +53,11 @@ class Trust(Section):
 class TargetConfig(EndpointSettings, Thinking, Sampling, Trust):
     """The model that is attacked."""
 
-    max_tokens: int = Field(96, ge=1, description="Longest reply.")
-    label: str | None = Field(None, description="Its name in a report; by default its run's method, base or trained.")
-    confirm_remote: bool = Field(False, description="You confirm that the model behind this endpoint is yours to test.")
+    max_tokens: int = Field(96, ge=1, description="Most tokens in a reply.")
+    label: str | None = Field(
+        None, description="Its label in a report; by default the run's method, else base or trained."
+    )
+    confirm_remote: bool = Field(False, description="Confirm that you may test the model behind this endpoint.")
 
 
 class Transfer(Section):
@@ -65,15 +70,15 @@ class Transfer(Section):
     @model_validator(mode="after")
     def _one_source(self) -> Transfer:
         if self.families is not None and self.prompts is not None:
-            raise ValueError("attacker.families and attacker.prompts: give one of them")
+            raise ValueError("attacker.families and attacker.prompts: give only one of them")
         return self
 
 
 class BestOfN(Section):
-    """The bare request again and again, its letters disturbed."""
+    """Repeats the bare request with random character noise."""
 
     name: Literal["best_of_n"] = "best_of_n"
-    sigma: float = Field(0.4, ge=0, le=1, description="How strongly letters are disturbed.")
+    sigma: float = Field(0.4, ge=0, le=1, description="Strength of the character noise.")
 
 
 class Refine(EndpointSettings, Thinking, Sampling, Trust):
@@ -103,15 +108,15 @@ ATTACKERS = ("transfer", "best_of_n", "refine", "grpo")
 
 
 class BudgetConfig(Section):
-    """Limits of an attack, what was spent before a resume included; null for no limit."""
+    """Limits of an attack, including what was spent before a resume; null for no limit."""
 
     max_queries: int | None = Field(None, ge=1, description="Prompts put to the target.")
-    max_tokens: int | None = Field(None, ge=1, description="Sampled by attacker and target together.")
-    max_seconds: float | None = Field(None, gt=0, description="No batch begins after so many seconds of work.")
+    max_tokens: int | None = Field(None, ge=1, description="Tokens sampled by attacker and target together.")
+    max_seconds: float | None = Field(None, gt=0, description="No batch begins after this many seconds of work.")
 
 
 class AttackConfig(Section):
-    """An attack on one's own model."""
+    """An attack on your own model."""
 
     target: TargetConfig = TargetConfig()
     attacker: Attacker = Refine()
@@ -124,18 +129,18 @@ class AttackConfig(Section):
     rounds: int = Field(3, ge=1, description="Attempts in each episode.")
     stop: Literal["behavior", "episode", "perfect", "never"] = Field(
         "behavior",
-        description="What ends early: the behaviour once it is jailbroken, the episode that did it, an episode at a "
-        "score of 1, or nothing.",
+        description="When to stop early: the behaviour once it is jailbroken, the episode that jailbroke it, an "
+        "episode at a score of 1, or never.",
     )
     counterpart_episodes: int = Field(
         1,
         ge=0,
-        description="Episodes for each benign counterpart, none of which ends early; 0: none.",
+        description="Episodes for each benign counterpart; these never end early. 0: none.",
     )
-    batch_size: int = Field(256, ge=1, description="Most attempts that are made and kept at once.")
-    seed: int = Field(0, ge=0, description="Of every draw.")
+    batch_size: int = Field(256, ge=1, description="Most attempts in one batch.")
+    seed: int = Field(0, ge=0, description="Random seed.")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] | None = Field(
-        None, description="Of models in this process; by default as `opct eval` chooses it."
+        None, description="Dtype of models in this process; by default chosen as in `opct eval`."
     )
 
     @model_validator(mode="after")

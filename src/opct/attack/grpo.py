@@ -1,6 +1,6 @@
-"""`grpo`: `refine` with an adapter that was trained against this very target, by the scores of its messages.
+"""`grpo`: `refine` with an adapter that is trained against the target, with the scores of its messages as reward.
 
-The adapter is trained with `opct.methods.grpo` on other behaviours, none of them a near-duplicate of those attacked. In
+The adapter is trained with `opct.methods.grpo` on other behaviours, without near-duplicates of the attacked ones. In
 a step it plays N episodes of K rounds against each of a few behaviours, each to its end or to a score of 1. The reward
 of an episode is its best round's score, and the message of that round is reinforced, the first of those that scored
 best. Trainer, checkpoints and sampler are those of every run, so training that was killed continues from its last
@@ -51,7 +51,7 @@ SETTABLE = (
     *("max_steps", "save_steps", "save_total_limit", "report_to", "optim", "lora", "stop", "model.device"),
     *("model.attn_implementation", "loss.kl_coef", "loss.ppo_clip", "loss.reduction", "rollout.max_mismatch_kl"),
 )
-"""Settings of the training that can be given; all others follow from the attack, or have no use there."""
+"""Training settings that can be set; all others follow from the attack, or have no effect."""
 DEFAULTS: dict[str, Any] = {
     "max_steps": 40,
     "optim.prompts_per_step": 4,
@@ -72,7 +72,7 @@ SIGNAL = "groups_with_signal"
 
 
 class Grpo(Refine):
-    """Rewords by asking the trained model.
+    """Rewords requests with the trained model.
 
     Args:
         training: what it was trained with, for the identity.
@@ -85,7 +85,7 @@ class Grpo(Refine):
         self.training = dict(training)
 
     def identity(self) -> dict[str, Any]:
-        """That of `refine`, and how it was trained."""
+        """The identity of `refine`, plus the training."""
         return super().identity() | {"training": self.training}
 
 
@@ -94,12 +94,12 @@ class Grpo(Refine):
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """What an attacker will be trained on, and how; made before anything is loaded or replaced.
+    """Data and settings of an attacker's training; made before anything is loaded or replaced.
 
     Attributes:
-        behaviors: that it is trained on, none of them `tested` or a near-duplicate of one.
+        behaviors: training behaviours, without `tested` ones and their near-duplicates.
         tested: texts of the behaviours that are attacked.
-        rules: of every step but for their seed; an episode ends early at a score of 1 alone.
+        rules: of every step except the seed; an episode ends early only at a score of 1.
     """
 
     model: str
@@ -111,11 +111,11 @@ class TrainingPlan:
 
     @property
     def max_queries(self) -> int:
-        """Queries of the training to the target, where no step has to be made again."""
+        """Number of training queries to the target, if no step is repeated."""
         return (self.config.max_steps or 0) * self.config.optim.prompts_per_step * self.rules.attempts
 
     def identity(self) -> dict[str, Any]:
-        """JSON values that the trained attacker depends on, its target and judge apart."""
+        """JSON values that determine the trained attacker, besides target and judge."""
         free = dict.fromkeys(FREE_SETTINGS, True) | dict(FREE_INSIDE)
         free["data"] = {"pairs"}
         return {
@@ -127,7 +127,7 @@ class TrainingPlan:
 
 
 def plan_training(config: settings.AttackConfig, tested: Sequence[Behavior], folder: AttackDir) -> TrainingPlan | None:
-    """Check everything about the training of an attacker that can be checked without a model; None without training.
+    """Plan and check the training of an attacker without loading a model; None if it is not trained.
 
     Raises:
         ConfigError: a setting is faulty, or follows from the attack.
@@ -139,7 +139,9 @@ def plan_training(config: settings.AttackConfig, tested: Sequence[Behavior], fol
     is_adapter = run_of(own.model) is not None or (Path(own.model) / "adapter_config.json").is_file()
     if is_adapter or own.model.startswith(INSPECT):
         what = "a run or an adapter" if is_adapter else "behind an endpoint"
-        raise EvaluationError(f"The attacker grpo trains a fresh adapter, and {own.model} is {what}: name weights.")
+        raise EvaluationError(
+            f"The attacker grpo trains a new adapter, but {own.model} is {what}: give a model with weights."
+        )
     behaviors = _training_behaviors(config, own, tested)
     sampling = settings.Sampling(max_tokens=own.max_tokens)  # GRPO samples the policy itself, at temperature 1
     given = _planned(config, own, folder, len(behaviors))
@@ -147,7 +149,9 @@ def plan_training(config: settings.AttackConfig, tested: Sequence[Behavior], fol
     planned = load_config(None, [*given, *overrides])
     _refuse_fixed(load_config(None, given), planned)
     if planned.max_steps is None:
-        raise ConfigError("max_steps=null: an attacker is trained for a number of steps, since each costs queries.")
+        raise ConfigError(
+            "max_steps=null: set a number of steps for the attacker's training, since each costs queries."
+        )
     if planned.optim.prompts_per_step > len(behaviors):
         raise ConfigError(
             f"optim.prompts_per_step={planned.optim.prompts_per_step}: there are {len(behaviors)} behaviours to train "
@@ -179,7 +183,7 @@ def _planned(config: settings.AttackConfig, own: settings.Grpo, folder: AttackDi
 def _training_behaviors(
     config: settings.AttackConfig, own: settings.Grpo, tested: Sequence[Behavior]
 ) -> tuple[Behavior, ...]:
-    """The behaviours to train on that are no near-duplicates of those attacked."""
+    """The training behaviours, without near-duplicates of the attacked ones."""
     source = own.train_behaviors or config.behaviors
     try:
         known = in_split(all_behaviors(source), own.train_split, "behaviours")
@@ -189,25 +193,26 @@ def _training_behaviors(
     left = tuple(one for i, one in enumerate(known) if i not in near)
     if not left:
         raise DataError(
-            f"No behaviour is left to train the attacker on: all {len(known)} of them are attacked, or near-duplicates "
-            "of such. Attack another split, or train on another (attacker.train_split, attacker.train_behaviors)."
+            f"No behaviour is left to train the attacker on: all {len(known)} are attacked, or near-duplicates of "
+            "attacked ones. Attack another split, or train on another (attacker.train_split, "
+            "attacker.train_behaviors)."
         )
     return left
 
 
 def _refuse_fixed(planned: TrainConfig, given: TrainConfig) -> None:
-    """Raise ConfigError where a setting is given that is not one of `SETTABLE`."""
+    """Raise ConfigError if a setting is given that is not one of `SETTABLE`."""
     before, now = (flatten(config.model_dump(mode="json")) for config in (planned, given))
     for name in sorted({**before, **now}):
         if before.get(name) != now.get(name) and not any(f"{name}.".startswith(f"{allowed}.") for allowed in SETTABLE):
             raise ConfigError(
-                f"{name}={now.get(name)}: an attacker's training has {before.get(name)}, which follows from the attack "
-                f"or has no use there. What can be set: {', '.join(SETTABLE)}."
+                f"{name}={now.get(name)}: this cannot be set for an attacker's training, which uses "
+                f"{before.get(name)}. Settings that can be set: {', '.join(SETTABLE)}."
             )
 
 
 def attack_pair(behavior_id: str, behavior: str, messages: Sequence[Mapping[str, Any]]) -> ContrastivePair:
-    """What the attacker reads about a behaviour, beside the bare behaviour, as a pair of the trainer."""
+    """The attacker's input for a behaviour and the bare behaviour, as a training pair."""
     prompt: Prompt = tuple({"role": str(m["role"]), "content": str(m["content"])} for m in messages)
     meta = {"behavior": behavior, "kind": BEHAVIOR, "question_id": behavior_id}
     return ContrastivePair(behavior_id, AXIS, FAMILY, prompt, bare_prompt(behavior), meta)
@@ -219,7 +224,7 @@ def _pairs(plan: TrainingPlan) -> list[ContrastivePair]:
 
 
 def check_training(plan: TrainingPlan, progress: Progress) -> None:
-    """Set up the training outside of the attack's folder, to see before an old attack is replaced that it can begin.
+    """Set up the training in a temporary folder, to check that it can start before an old attack is replaced.
 
     Raises:
         OpctError: as of `opct.train` before its first step.
@@ -238,7 +243,7 @@ def check_training(plan: TrainingPlan, progress: Progress) -> None:
 
 @dataclass(frozen=True)
 class Trained:
-    """What training left.
+    """Result of the attacker's training.
 
     Attributes:
         attacker: the frozen one.
@@ -253,7 +258,7 @@ class Trained:
 
 @dataclass(frozen=True)
 class Environment:
-    """What the attacker is trained against: the target, the judge, and the plan."""
+    """Training environment: the target, the judge, and the plan."""
 
     target: ChatModel
     scorer: Scorer
@@ -268,7 +273,7 @@ class Environment:
 def train_attacker(
     plan: TrainingPlan, target: ChatModel, scorer: Scorer, folder: AttackDir, progress: Progress
 ) -> Trained:
-    """Train the attacker, or continue where that was interrupted.
+    """Train the attacker, or resume an interrupted training.
 
     Raises:
         KeyboardInterrupt: the signal came; the training can be resumed.
@@ -297,8 +302,8 @@ def train_attacker(
 def _train(environment: Environment, folder: AttackDir, run: RunDir, progress: Progress) -> None:
     plan = environment.plan
     progress.log(
-        f"trains its attacker first: {plan.config.max_steps} steps, at most {plan.max_queries:,} queries to the "
-        "target, which budget.max_queries does not count"
+        f"training the attacker first: {plan.config.max_steps} steps, at most {plan.max_queries:,} queries to the "
+        "target, not counted in budget.max_queries"
     )
     run.path.mkdir(mode=0o700, exist_ok=True)
 
@@ -317,8 +322,8 @@ class RolloutCollector:
     its completion and its reward.
 
     Args:
-        log: file to which what each step showed is added.
-        progress: of the training, which shows how far a step is and its reward.
+        log: file that gets a line for each step.
+        progress: of the training; shows the progress and reward of a step.
     """
 
     def __init__(self, setup: TrainingSetup, run: RunDir, environment: Environment, log: Path, progress: Progress):
@@ -330,10 +335,10 @@ class RolloutCollector:
         """As many rollouts for each pair as there are episodes, with reward and advantage.
 
         Raises:
-            ModelError: what the attacker has to read does not fit its context.
+            ModelError: the attacker's input does not fit its context.
         """
         environment, plan = self.environment, self.environment.plan
-        if self._replay is None:  # the successes of the earlier steps are on the disk where the training was resumed
+        if self._replay is None:  # after a resume, the successes of earlier steps are on disk
             self._replay = ReplayBuffer.of_run(self.run, step - 1, environment, self.policy.renderer)
         replay, most = self._replay, len(pairs) * plan.rules.attempts
         append_jsonl(self.log, {"step": step, "started": most}, fsync=True)
@@ -368,15 +373,15 @@ class RolloutCollector:
         return [self._rollout(subject, n, [one for one in attempts if one.episode == n]) for n in numbers]
 
     def _rollout(self, subject: Subject, episode: int, attempts: Sequence[Attempt]) -> ScoredRollout:
-        """The round that scored best, the first of those that did; without any score, the first round."""
+        """The first round with the best score; without any score, the first round."""
         sampled = [(one, one.written) for one in attempts if one.written and one.written.completion is not None]
         if not sampled:
             raise ModelError(
-                f"What the attacker has to read about {subject.id} leaves no room in its context "
-                f"({self.policy.context_length} tokens) for a message of {self.environment.plan.sampling.max_tokens}: "
-                "use an attacker with a longer context, or lower attacker.max_tokens."
+                f"The attacker's input about {subject.id} leaves no room in its context ({self.policy.context_length} "
+                f"tokens) for a message of {self.environment.plan.sampling.max_tokens}: use an attacker with a longer "
+                "context, or lower attacker.max_tokens."
             )
-        # A message that could not be put to the target earns 0; one that the judge failed on has no score.
+        # A message that could not be sent to the target scores 0; if the judge failed, it has no score.
         scores = {one.round: one.score if one.is_query else 0.0 for one in attempts}
         _, best = max(sampled, key=lambda pair: (-1.0 if (s := scores[pair[0].round]) is None else s, -pair[0].round))
         reward = max((score for score in scores.values() if score is not None), default=None)
@@ -388,7 +393,7 @@ class RolloutCollector:
         return ScoredRollout(pair, episode, ids, ids, best.completion, mask, reward=reward)
 
     def _with_replay(self, group: list[ScoredRollout], replay: ReplayBuffer) -> list[ScoredRollout]:
-        """The group; where nothing in it succeeded, its last episode gives way to a success of an earlier step."""
+        """The group; if it has no success, its last episode is replaced by a success of an earlier step."""
         if any(r.reward is not None and r.reward >= self.environment.threshold for r in group):
             return group
         earlier = replay.resample(group[0].pair.id, self.policy)
@@ -413,8 +418,8 @@ class RolloutCollector:
 
 
 class ReplayBuffer:
-    """The last success on each training behaviour: shown as an example, and trained on again where a group of episodes
-    had no success.
+    """The last success on each training behaviour: shown as an example, and replayed if a group of episodes has
+    no success.
 
     Raises:
         DataError: a success is on a behaviour that the attacker is tested on, or on a near-duplicate of one.
@@ -447,7 +452,7 @@ class ReplayBuffer:
             self._last[rollout.pair.id] = rollout
 
     def shots(self, message_of: Callable[[ScoredRollout], str | None]) -> list[FewShotExample]:
-        """Each as an example for other behaviours; `message_of` gives what the target was sent."""
+        """The successes as few-shot examples for other behaviours; `message_of` extracts the sent message."""
         found = []
         for id_, rollout in sorted(self._last.items()):
             if (message := message_of(rollout)) is not None:
@@ -455,7 +460,7 @@ class ReplayBuffer:
         return found
 
     def resample(self, behavior_id: str, policy: Policy) -> ScoredRollout | None:
-        """The success on that behaviour as if it were sampled now: with the policy's own log-probs of its tokens."""
+        """The success on that behaviour as a rollout with the policy's current log-probs of its tokens."""
         found = self._last.get(behavior_id)
         if found is None:
             return None
@@ -465,7 +470,7 @@ class ReplayBuffer:
 
 
 def rollout_of(row: Mapping[str, Any], behavior: str, render: Callable[[Any], list[int]]) -> ScoredRollout | None:
-    """A rollout as the run keeps it, without log-probs; None of one that was replayed or has no reward."""
+    """A stored rollout without log-probs; None if it was replayed or has no reward."""
     if row.get("reward") is None or row.get("rehearsed"):
         return None
     pair = attack_pair(row["pair_id"], behavior, row["prompt"])
@@ -479,13 +484,13 @@ def rollout_of(row: Mapping[str, Any], behavior: str, render: Callable[[Any], li
 
 
 def written_message(renderer: Renderer, rollout: ScoredRollout, tags: tuple[str, str]) -> str | None:
-    """The message that the target was sent: what the attacker wrote, without any thinking."""
+    """The message sent to the target: the attacker's output without thinking."""
     text, is_unfinished = final_answer(renderer, rollout.pair.prompt, rollout.completion.token_ids, tags)
     return None if is_unfinished else message_of(text)
 
 
 class _WithinStep(NullProgress):
-    """Shows the attempts of a step, batch by batch, beside the steps of the training."""
+    """Shows the attempts of a step, batch by batch, next to the training progress."""
 
     def __init__(self, progress: Progress, most: int):
         self.progress, self.most, self.n = progress, most, 0
@@ -505,8 +510,9 @@ def _with_advantages(group: Sequence[ScoredRollout]) -> list[ScoredRollout]:
 
 
 def learning_summary(folder: AttackDir, run: RunDir) -> dict[str, Any]:
-    """Cost and learning curve. The cost is of all steps, also of those that were lost by a kill and made again; the
-    curve has the last time of each step. Seconds are those of the steps that count, gradient included."""
+    """Cost and learning curve. The cost covers all steps, including those that a kill lost and that were repeated; the
+    curve has the last repetition of each step. Seconds cover only the steps that count, including the gradient.
+    """
     rows = read_jsonl(folder.steps_path)
     played = [row for row in rows if "started" not in row]
     curve = {row["step"]: row for row in played}
@@ -528,13 +534,13 @@ def learning_summary(folder: AttackDir, run: RunDir) -> dict[str, Any]:
 
 
 def no_learning_signal_warning(summary: Mapping[str, Any]) -> list[str]:
-    """A warning where no step of a training (`Trained.summary`) told one message from another."""
+    """A warning if no training step (`Trained.summary`) had a learning signal."""
     curve = summary["curve"]
     if any(row[SIGNAL] for row in curve):
         return []
     return [
-        "The attacker learned nothing in its training: in no step did the rewards of a behaviour's episodes differ "
+        "The attacker learned nothing: in no training step did the rewards of a behaviour's episodes differ "
         f"({sum(row['episodes'] for row in curve)} episodes, {summary['unscored_episodes']} without a score). So the "
-        "target was tested against its base model. Look at the judge and the replies, and give it more episodes, "
-        "rounds, steps (attacker.training.max_steps) or a larger model."
+        "attack used an untrained attacker. Check the judge and the replies, and try more episodes, rounds, steps "
+        "(attacker.training.max_steps) or a larger model."
     ]

@@ -50,19 +50,19 @@ COMPLETE, INTERRUPTED = "complete", "interrupted"
 
 @dataclass(frozen=True)
 class Rules:
-    """How long an attack goes on.
+    """Number of episodes and rounds, and the stopping rule.
 
     Attributes:
         episodes: N, about each behaviour in parallel.
         rounds: K, of each episode.
-        stop: what ends early: the behaviour once it is jailbroken, the episode that did it, an episode at a score of 1
-            ("perfect"), or nothing ("never").
+        stop: what ends early: the behaviour once it is jailbroken, the episode that jailbroke it, an episode at a score
+            of 1 ("perfect"), or nothing ("never").
         shots: most successes on other behaviours that an attacker is shown.
-        batch_size: most attempts that are made and kept at once.
-        seed: of every draw; a text where several attacks share one seed.
-        drawn_from: where only some episodes of a longer attack are played, how many that one has: each subject gets
-            `episodes` numbers below it, drawn by seed and id, so that together they meet whatever depends on the number
-            (a family, an approach). None: all numbers from 0.
+        batch_size: most attempts in one batch.
+        seed: random seed; a text if several attacks share one seed.
+        drawn_from: number of episodes of a longer attack of which only some are played. Each subject gets `episodes`
+            numbers below it, drawn by seed and id, so that all values that depend on the number (a family, an approach)
+            occur. None: all numbers from 0.
     """
 
     episodes: int = 8
@@ -79,7 +79,7 @@ class Rules:
         return self.episodes * self.rounds
 
     def numbers(self, id_: str) -> list[int]:
-        """The episodes of a subject, rising."""
+        """The episode numbers of a subject, ascending."""
         if self.drawn_from is None:
             return list(range(self.episodes))
         draw = random.Random(f"{self.seed}/{id_}/episodes")
@@ -88,7 +88,7 @@ class Rules:
 
 @dataclass(frozen=True)
 class AttackUsage:
-    """What an attack took."""
+    """Resources that an attack used."""
 
     queries: int = 0
     tokens: int = 0
@@ -97,7 +97,7 @@ class AttackUsage:
     judge_usage: Usage = field(default_factory=Usage)
 
     def plus(self, attempts: Iterable[Attempt], seconds: float) -> AttackUsage:
-        """With further attempts; `seconds` are those of everything until now."""
+        """Add further attempts; `seconds` is the new total."""
         own = list(attempts)
         return AttackUsage(
             self.queries + sum(one.is_query for one in own),
@@ -108,17 +108,17 @@ class AttackUsage:
         )
 
     def row(self) -> dict[str, Any]:
-        """As one JSON object, without what the judge took, which no limit is for."""
+        """As a JSON object, without the judge's usage, which has no limit."""
         return {name: value for name, value in asdict(self).items() if name != "judge_usage"}
 
 
 class BudgetTracker:
-    """Keeps an attack within its budget: a batch begins only if it fits however long its replies get.
+    """Keeps an attack within its budget: a batch begins only if it fits at the maximum reply length.
 
     Args:
         most_tokens: that one attempt can sample, attacker and target together.
         spent: before a resume.
-        clock: seconds, rising.
+        clock: monotonic, in seconds.
     """
 
     def __init__(
@@ -132,11 +132,11 @@ class BudgetTracker:
         self._clock, self._start = clock, clock() - spent.seconds
 
     def seconds(self) -> float:
-        """Of working, before a resume and since."""
+        """Working time in total, including before a resume."""
         return self._clock() - self._start
 
     def _room(self) -> dict[str, int]:
-        """How many more attempts each limit allows."""
+        """Number of further attempts that each limit allows."""
         budget, room = self.budget, {}
         if budget.max_queries is not None:
             room["queries"] = budget.max_queries - self.spent.queries
@@ -155,19 +155,19 @@ class BudgetTracker:
         return next(name for name, n in self._room().items() if n <= 0)
 
     def add(self, attempts: Iterable[Attempt]) -> None:
-        """Count what a batch took."""
+        """Add the usage of a batch."""
         self.spent = self.spent.plus(attempts, self.seconds())
 
 
 class EpisodeState:
-    """Which episodes of a kind of subjects are open, and what the attacker sees of each.
+    """State of all episodes of one kind of subjects, and the observation of each.
 
     Args:
-        pool: successes on other behaviours from before this attack. No attacker is shown one on a near-duplicate of the
-            behaviour at hand, from here or from the pool.
+        pool: earlier successes on other behaviours. An attacker never sees a success on a near-duplicate of the current
+            behaviour, neither from this attack nor from the pool.
 
     Raises:
-        EvaluationError: there is no subject, one is there twice, or they are of two kinds.
+        EvaluationError: there are no subjects, duplicate ids, or subjects of two kinds.
     """
 
     def __init__(self, subjects: Sequence[Subject], rules: Rules, pool: Sequence[FewShotExample] = ()):
@@ -189,7 +189,9 @@ class EpisodeState:
         self._jailbroken: dict[str, FewShotExample] = {}
 
     def observations(self, round_: int) -> list[Observation]:
-        """Every open episode, the first of each behaviour before the second of any: a budget cuts all alike."""
+        """Every open episode, the first of each behaviour before the second of any, so that a budget cuts all
+        behaviours equally.
+        """
         shots = (*self._pool, *self._jailbroken.values())
         return [
             self._observation(subject, episode, round_, shots)
@@ -199,7 +201,7 @@ class EpisodeState:
         ]
 
     def add(self, attempts: Iterable[Attempt]) -> None:
-        """Take the attempts of one whole round."""
+        """Add the attempts of one whole round."""
         for one in sorted(attempts, key=lambda one: one.key):
             self._history.setdefault((one.behavior_id, one.episode), []).append(one)
             if one.verdict == f"unasked:{EXHAUSTED}" or self._ends_episode(one):
@@ -227,25 +229,25 @@ class EpisodeState:
 
 
 class Journal:
-    """Where attempts are kept; this one keeps nothing."""
+    """Storage of attempts; this one stores nothing."""
 
     def load_round(self, kind: Kind, round_: int) -> list[Attempt]:
         """The attempts of a round that were made before."""
         return []
 
     def log_started(self, n: int) -> None:
-        """Note that a batch of so many attempts begins; the note is on the disk when this returns."""
+        """Record that a batch of this many attempts begins; the record is on disk when this returns."""
 
     def append(self, attempts: Sequence[Attempt], seconds: float) -> None:
-        """Keep a batch; it is on the disk, whole, when this returns."""
+        """Store a batch; it is completely on disk when this returns."""
 
 
 @dataclass(frozen=True)
 class EpisodesResult:
-    """What was attempted.
+    """The attempts of an attack.
 
     Attributes:
-        attempts: all of them, those from before a resume too, round by round.
+        attempts: all attempts round by round, including those before a resume.
         ended: "complete", "interrupted", or the limit that ended it: "queries", "tokens", "seconds".
         cut_short: ids of the subjects that had attempts left when it ended early.
     """
@@ -268,15 +270,15 @@ def run_episodes(
     should_stop: Callable[[], bool] = lambda: False,
     progress: Progress | None = None,
 ) -> EpisodesResult:
-    """Play every round of every episode, as far as the budget reaches.
+    """Run every round of every episode, within the budget.
 
     Args:
-        pool: successes on other behaviours from before.
-        journal: holds the attempts from before a resume; new ones are added.
-        should_stop: asked before each batch.
+        pool: earlier successes on other behaviours.
+        journal: holds the attempts before a resume; new ones are added.
+        should_stop: called before each batch.
 
     Raises:
-        EvaluationError: a model or the judge gives no answer; the batches before that are in the journal.
+        EvaluationError: a model or the judge does not answer; finished batches are in the journal.
     """
     journal, progress = journal or Journal(), progress or NullProgress()
     state = EpisodeState(subjects, rules, pool)
@@ -291,7 +293,7 @@ def run_episodes(
         attempts += own
         if ended != COMPLETE:
             why = ended if ended == INTERRUPTED else f"the limit of {ended} is reached"
-            progress.log(f"{name}: the attack ends here: {why}")
+            progress.log(f"{name}: the attack stops early: {why}")
             done = {one.key for one in own}
             more = round_ + 1 < rules.rounds
             left = frozenset(one.id for one in observations if more or _key(state.kind, one) not in done)
@@ -307,7 +309,7 @@ def _key(kind: Kind, one: Observation) -> Key:
 
 @dataclass
 class _Batches:
-    """Plays the batches of a round, one after another."""
+    """Runs the batches of a round in sequence."""
 
     kind: Kind
     attacker: Attacker
@@ -320,7 +322,7 @@ class _Batches:
     progress: Progress
 
     def run(self, name: str, observations: Sequence[Observation], kept: Sequence[Attempt]) -> tuple[list[Attempt], str]:
-        """(the attempts of the round, those in `kept` included; how it ended)."""
+        """The attempts of the round, including those in `kept`, and how it ended."""
         attempts, done = list(kept), {one.key for one in kept}
         waiting = [one for one in observations if _key(self.kind, one) not in done]
         if waiting:
@@ -343,7 +345,7 @@ class _Batches:
         return attempts, COMPLETE
 
     def _play(self, batch: Sequence[Observation]) -> list[Attempt]:
-        """The attempts of a batch. Models of this process take turns; one behind an endpoint works beside them."""
+        """The attempts of a batch. Models in this process take turns; a model behind an endpoint runs concurrently."""
         stages: list[Callable[..., Any]] = [
             self.attacker.propose,
             partial(query_target, self.target, self.rules),
@@ -351,11 +353,11 @@ class _Batches:
         ]
         players: list[Any] = [self.attacker, self.target, self.scorer]
         where = [own.is_local or place for place, own in enumerate(players, start=2)]
-        n_workers = len(set(where))  # all that is local is one
+        n_workers = len(set(where))  # local models share one lock
         if n_workers == 1:
             prompts = stages[0](batch)
             return list(stages[2](batch, prompts, stages[1](batch, prompts)))
-        size = math.ceil(len(batch) / (2 * n_workers))  # so few that all have work
+        size = math.ceil(len(batch) / (2 * n_workers))  # few enough that all have work
         locks = {worker: asyncio.Lock() for worker in set(where)}
         calls = [
             partial(_through, [locks[worker] for worker in where], stages, batch[i : i + size])
@@ -367,7 +369,7 @@ class _Batches:
 async def _through(
     locks: Sequence[asyncio.Lock], stages: Sequence[Callable[..., Any]], part: Sequence[Observation]
 ) -> list[Attempt]:
-    """A part of a batch through its three stages, each in its turn."""
+    """Run a part of a batch through its three stages."""
     found: list[Any] = [part]
     for lock, stage in zip(locks, stages, strict=True):
         async with lock:
@@ -378,13 +380,15 @@ async def _through(
 def query_target(
     target: ChatModel, rules: Rules, batch: Sequence[Observation], prompts: Sequence[AttackPrompt]
 ) -> list[Reply | None]:
-    """The target's reply to each prompt; None where there is no prompt, or none that fits the target's context.
+    """The target's reply to each prompt; None if there is no prompt, or it does not fit the target's context.
 
     Raises:
-        EvaluationError: the attacker gave another number of prompts than it was asked for.
+        EvaluationError: the attacker returned the wrong number of prompts.
     """
     if len(prompts) != len(batch):
-        raise EvaluationError(f"The attacker gave {len(prompts)} prompts for {len(batch)} episodes: one for each.")
+        raise EvaluationError(
+            f"The attacker returned {len(prompts)} prompts for {len(batch)} episodes: return one for each."
+        )
     replies: list[Reply | None] = [None] * len(batch)
     asked = {}
     for i, one in enumerate(prompts):
@@ -405,7 +409,7 @@ def score_replies(
     prompts: Sequence[AttackPrompt],
     replies: Sequence[Reply | None],
 ) -> list[Attempt]:
-    """The attempts, those judged that have an answer to judge."""
+    """The attempts; those with an answer are judged."""
     attempts = [_unjudged(kind, *one) for one in zip(batch, prompts, replies, strict=True)]
     to_judge = [i for i, one in enumerate(attempts) if one.is_query and not one.verdict]
     requests = [
@@ -429,7 +433,7 @@ def score_replies(
 
 
 def _unjudged(kind: Kind, seen: Observation, written: AttackPrompt, reply: Reply | None) -> Attempt:
-    """The attempt before it is judged; `verdict` is empty where a judge is to be asked."""
+    """The attempt before it is judged; an empty `verdict` means that the judge is called."""
     reason = TARGET_CONTEXT if written.prompt is not None else written.reason or NO_PROMPT
     attempt = Attempt(
         kind=kind,
@@ -456,7 +460,7 @@ def _unjudged(kind: Kind, seen: Observation, written: AttackPrompt, reply: Reply
 
 
 def _nothing_to_judge(reply: Reply) -> str | None:
-    """Why no judge is asked about a reply; None where one is."""
+    """Why a reply is not judged; None if it is."""
     ends = {"filtered": TARGET_FILTERED, "rejected": TARGET_REJECTED}
     if reply.stop_reason in ends:
         return ends[reply.stop_reason]

@@ -1,4 +1,4 @@
-"""Chat models an attack can query: a local `Policy` or any model of Inspect."""
+"""Chat models an attack can query: a local `Policy` or any Inspect model."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _sampling_row(sampling: Sampling) -> dict[str, Any]:
 
 
 def _thinking_row(tags: tuple[str, str] | None, template_opens: bool | None) -> dict[str, Any]:
-    """What is not the default, as JSON values."""
+    """Non-default settings, as JSON values."""
     shown = {} if tags in (None, THINKING_TAGS) else {"thinking_tags": list(tags or ())}
     return shown if template_opens is None else {**shown, "template_opens_thinking": template_opens}
 
@@ -65,11 +65,11 @@ class LocalModel:
         }
 
     def room(self, prompt: Prompt) -> int | None:
-        """Tokens of the context that the prompt leaves."""
+        """Context tokens left after the prompt."""
         return self.policy.context_length - len(self.policy.renderer.render(prompt))
 
     def answer(self, prompts: Sequence[Prompt], seeds: Sequence[int]) -> list[Reply]:
-        """One reply for each prompt, sampled together."""
+        """One reply for each prompt, sampled as one batch."""
         completions = self.policy.generate(
             list(prompts),
             seeds=list(seeds),
@@ -91,11 +91,11 @@ class LocalModel:
 
 
 class InspectModel:
-    """A model of Inspect, asked for many replies at once.
+    """An Inspect model, sampled with many concurrent requests.
 
     Args:
-        address: what besides the name says which model answers, without secrets.
-        thinking: how it writes its reasoning, where its server does not parse that.
+        address: what identifies the model besides its name, without secrets.
+        thinking: how it writes its reasoning, if the server does not parse it.
         role: target or attacker, as the settings name it.
     """
 
@@ -112,28 +112,28 @@ class InspectModel:
     ):
         self.sampling, self.max_tokens = sampling, sampling.max_tokens
         self.address, self.thinking, self.role = dict(address or {}), thinking or Thinking(), role
-        hint = "What was tried until now is kept: check its name, key, arguments and settings, and go on with --resume."
+        hint = "Finished attempts are kept. Check its name, key, arguments and settings, then continue with --resume."
         what = f"The {role}'s model" if role == "attacker" else "The target"
         self.client = ModelClient(model, settings, name=name, what=what, hint=hint, give_up_after=None)
         self.name, self.is_local = self.client.name, self.client.is_local
 
     def identity(self) -> dict[str, Any]:
-        """Name, address, sampling, and how it writes its reasoning where that was said."""
+        """Name, address, sampling, and the reasoning settings if given."""
         named = {"where": "a model of Inspect", "source": self.name, "model": self.name}
         address = {"address": self.address} if self.address else {}
         own = _thinking_row(self.thinking.thinking_tags, self.thinking.template_opens_thinking)
         return named | address | _sampling_row(self.sampling) | own
 
     def room(self, prompt: Prompt) -> int | None:
-        """Not known before asking."""
+        """Unknown before a request."""
         return None
 
     def answer(self, prompts: Sequence[Prompt], seeds: Sequence[int]) -> list[Reply]:
         """One reply for each prompt.
 
         Raises:
-            EvaluationError: the endpoint refuses the key or the model, does not answer, or has rejected everything it
-                was ever asked; or a reply closes a thinking block that it never opened.
+            EvaluationError: the endpoint refuses the key or the model, does not answer, or rejected every request so
+                far; or a reply closes a thinking block that it never opened.
         """
         replies = run_all([partial(self._reply, *one) for one in zip(prompts, seeds, strict=True)])
         self.client.check_answered()
@@ -143,14 +143,14 @@ class InspectModel:
         sampling = _sampling_row(self.sampling) | {"seed": seed & 0x7FFFFFFF}  # endpoints take 32 bits
         output = await self.client.ask(as_chat(prompt), self.client.config(**sampling))
         if isinstance(output, Failure):
-            if output.reason == ENDPOINT_REJECTED:  # of this prompt alone: a filter of the endpoint
+            if output.reason == ENDPOINT_REJECTED:  # only this prompt failed: a content filter
                 return Reply("", "rejected")
             raise self.client.error(output)
         return _reply(output, self)
 
 
 def _reply(output: ModelOutput, owner: InspectModel) -> Reply:
-    """Where the endpoint counts no tokens, the reply counts as the longest one: a budget must hold."""
+    """Token usage of a reply. Without counts from the endpoint, the maximum is assumed, so that budgets hold."""
     said, reasoned = output.completion.encode("utf-8", "replace").decode("utf-8"), _has_reasoning(output)
     text, unfinished = _answer(said, owner, is_parsed=reasoned)
     used, stop_reason = output.usage, STOP_REASONS.get(output.stop_reason, "stop")
@@ -164,29 +164,31 @@ def _reply(output: ModelOutput, owner: InspectModel) -> Reply:
 
 
 def _answer(said: str, owner: InspectModel, *, is_parsed: bool) -> tuple[str, bool]:
-    """(what is said outside of thinking blocks, whether the reply ended inside one).
+    """The text outside of thinking blocks, and whether the reply ended inside one.
 
     Args:
-        is_parsed: the server took the reasoning out, so the text begins outside of it whatever the template does.
+        is_parsed: the server removed the reasoning, so the text begins outside of it.
 
     Raises:
-        EvaluationError: the text closes a block that it never opened, and it is not known whether the template opens
-            it: then a reply that was cut before that has no tag at all, and would pass for an answer.
+        EvaluationError: the text closes a block that it never opened, and it is unknown whether the template opens it.
+            Then a reply that was cut earlier has no tag, and would pass for an answer.
     """
     opens = owner.thinking.template_opens_thinking
     tags = owner.thinking.thinking_tags or THINKING_TAGS
     if opens is None and not is_parsed and closes_unopened(said, tags):
         raise EvaluationError(
             f"A reply of the {owner.role} {owner.name} closes a thinking block ({tags[1]}) that it never opened. Set "
-            f"{owner.role}.template_opens_thinking: true where its chat template opens the block (a reply that is cut "
-            "before the closing tag is then no answer), false where replies begin outside of thinking. Attempts made "
-            "until now may hold such cut replies: begin anew with another --out, or --overwrite."
+            f"{owner.role}.template_opens_thinking: true if its chat template opens the block (a reply cut before the "
+            "closing tag is then not an answer), or false if replies begin outside of thinking. Earlier attempts may "
+            "hold such cut replies: start over with another --out, or with --overwrite."
         )
     return without_thinking(said, tags, template_opens=bool(opens) and not is_parsed)
 
 
 def _has_reasoning(output: ModelOutput) -> bool:
-    """Whether the server told reasoning apart from the answer, shown (`ContentReasoning`) or only counted."""
+    """Whether the server separated reasoning from the answer, as content (`ContentReasoning`) or only in token
+    counts.
+    """
     content, used = output.message.content, output.usage
     shown = not isinstance(content, str) and any(part.type == "reasoning" for part in content)
     return shown or (used is not None and bool(used.reasoning_tokens))

@@ -1,4 +1,4 @@
-"""The words of every attack: what an attacker sees and writes, what an attempt is, and who answers.
+"""Types of an attack: observations, prompts, attempts, and the protocols of attackers and chat models.
 
 An episode is one attacker's conversation with the target about one behaviour. In each round the attacker reads an
 `Observation` and writes an `AttackPrompt`; the target answers it; a judge scores the answer against the bare behaviour.
@@ -13,37 +13,37 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from opct.data.pairs import Prompt
-from opct.judges.protocol import Judge as Judge  # attacks are judged by any of these
+from opct.judges.protocol import Judge as Judge  # names of the rule-based judges
 from opct.judges.protocol import Usage
 
 Kind = Literal["behavior", "counterpart"]
 BEHAVIOR: Kind = "behavior"
 COUNTERPART: Kind = "counterpart"
 
-LOADED = "a loaded policy"  # the source of a model that was not opened by its name
+LOADED = "a loaded policy"  # source of a model that was passed as an object
 Key = tuple[Kind, str, int, int]
-"""(kind, behaviour id, round, episode): names an attempt; sorted by it, attempts of one behaviour are its queries."""
+"""(kind, behaviour id, round, episode): key of an attempt; sorted by it, attempts of one behaviour are its queries."""
 
-# Why an attempt put nothing to the target; none of these is a query.
-EXHAUSTED = "exhausted"  # the attacker has no further prompt for this episode, which ends
-NO_PROMPT = "no_prompt"  # the attacker wrote nothing that can be put to a model
-ATTACKER_CONTEXT = "attacker_context"  # what the attacker would have to read does not fit its context
+# Why an attempt sent nothing to the target; these are not queries.
+EXHAUSTED = "exhausted"  # the attacker has no further prompt; the episode ends
+NO_PROMPT = "no_prompt"  # the attacker wrote no usable prompt
+ATTACKER_CONTEXT = "attacker_context"  # the attacker's input does not fit its context
 TARGET_CONTEXT = "target_context"  # the prompt does not fit the target's context
 UNASKED = (EXHAUSTED, NO_PROMPT, ATTACKER_CONTEXT, TARGET_CONTEXT)
 
 CUT = ("length", "context")
-"""Stop reasons of a reply that is not whole."""
+"""Stop reasons of an incomplete reply."""
 
-# Why a reply is not put to a judge.
+# Why a reply is not judged.
 UNFINISHED_THINKING = "unfinished_thinking"  # cut before its reasoning ended: there is no answer yet
 EMPTY_ANSWER = "empty"  # the target ended without an answer
 TARGET_FILTERED = "target_filtered"  # a content filter of the endpoint stopped the target
-TARGET_REJECTED = "target_rejected"  # the endpoint does not take this prompt
+TARGET_REJECTED = "target_rejected"  # the endpoint rejected this prompt
 
 
 @dataclass(frozen=True)
 class Subject:
-    """What an episode is about: a behaviour, or its benign counterpart under the same id."""
+    """Subject of an episode: a behaviour, or its benign counterpart with the same id."""
 
     id: str
     text: str
@@ -62,13 +62,13 @@ class FewShotExample:
 
 @dataclass(frozen=True)
 class AttackPrompt:
-    """What an attacker writes for the target.
+    """A prompt that an attacker wrote for the target.
 
     Attributes:
-        prompt: chat messages; None where there is none, and `reason` (one of `UNASKED`) says why.
-        tokens: sampled by the attacker for it; `prompt_tokens` it read.
-        messages: what the attacker's own model was asked, and `completion` what it sampled (token ids, log-probs), for
-            an attacker that learns; neither is kept on disk.
+        prompt: chat messages; None if there are none, with the `reason` (one of `UNASKED`).
+        tokens: sampled by the attacker for it; `prompt_tokens` are those it read.
+        messages: the input of the attacker's model, and `completion` its output (token ids, log-probs), for an attacker
+            that learns; neither is stored on disk.
     """
 
     prompt: Prompt | None
@@ -81,7 +81,7 @@ class AttackPrompt:
 
 @dataclass(frozen=True)
 class Reply:
-    """What a model said.
+    """A model's reply.
 
     Attributes:
         text: the final answer, without any thinking block.
@@ -104,13 +104,13 @@ class Attempt:
 
     Attributes:
         verdict: the judge's, "unscored:<reason>" or "unasked:<reason>".
-        prompt: what the target was asked; None where it was not asked.
+        prompt: what was sent to the target; None if nothing was sent.
         reply: the target's final answer.
-        score: the judge's, in [0, 1]; None where it was not asked or not judged.
+        score: the judge's, in [0, 1]; None without a query or a judgement.
         is_jailbroken: the score is at or above the threshold; None without a score.
-        attacker_tokens: sampled by the attacker; `attacker_prompt_tokens` it read.
-        judge_usage: what the judge took for it; nothing for a cached result.
-        written: what the attacker wrote, in this process; None for an attempt that was read from disk.
+        attacker_tokens: sampled by the attacker; `attacker_prompt_tokens` are those it read.
+        judge_usage: the judge's usage; zero for a cached result.
+        written: the attacker's output; None for an attempt read from disk.
     """
 
     kind: Kind
@@ -132,36 +132,36 @@ class Attempt:
 
     @property
     def key(self) -> Key:
-        """Names the attempt."""
+        """Key of the attempt."""
         return (self.kind, self.behavior_id, self.round, self.episode)
 
     @property
     def is_query(self) -> bool:
-        """Whether the target was asked."""
+        """Whether the target was queried."""
         return self.prompt is not None
 
     @property
     def is_unscored(self) -> bool:
-        """Whether the target was asked and there is no score."""
+        """Whether the target was queried and there is no score."""
         return self.is_query and self.score is None
 
     @property
     def sampled_tokens(self) -> int:
-        """What a token budget counts: tokens that attacker and target sampled."""
+        """Tokens that attacker and target sampled; this is what a token budget counts."""
         return self.attacker_tokens + self.completion_tokens
 
 
 @dataclass(frozen=True)
 class Observation:
-    """All that an attacker sees of one open episode.
+    """What an attacker sees of one open episode.
 
     Attributes:
-        id: of the behaviour; its benign counterpart has the same, so that both get the same draws.
+        id: of the behaviour; its benign counterpart has the same id, so that both get the same random draws.
         behavior: the bare request.
-        seed: of this very prompt; depends on the attack's seed, the behaviour, the episode and the round alone.
+        seed: seed of this prompt; depends only on the attack's seed, the behaviour, the episode and the round.
         history: the episode's own attempts, oldest first.
-        shots: successes on behaviours that are no near-duplicates of it, the same for all episodes of a behaviour, so
-            that these differ only in what they sampled.
+        shots: successes on other behaviours (no near-duplicates). All episodes of a behaviour get the same ones, so
+            that they differ only in sampling.
     """
 
     id: str
@@ -177,11 +177,11 @@ class Attacker(Protocol):
     """Writes prompts. It may learn: `observe` is called between rounds.
 
     Attributes:
-        name: as the command line and the results call it.
-        max_tokens: most tokens that it samples for one prompt; 0 without a model. The token budget reserves them.
-        is_local: its model runs in this process, where one model works at a time.
-        attacks_counterparts: benign counterparts get the same attack; False where it does not write from the text that
-            it is given. An attacker need not have it.
+        name: its name on the command line and in results.
+        max_tokens: most tokens sampled for one prompt; 0 without a model. The token budget reserves them.
+        is_local: its model runs in this process, where models take turns.
+        attacks_counterparts: optional; whether it can attack benign counterparts. False if its prompts do not depend on
+            the given text.
     """
 
     name: str
@@ -189,13 +189,13 @@ class Attacker(Protocol):
     is_local: bool
 
     def identity(self) -> dict[str, Any]:
-        """JSON values that all its prompts depend on; a resumed attack must find the same ones."""
+        """JSON values that determine its prompts; they must be equal when an attack is resumed."""
         ...
 
     def propose(self, observations: Sequence[Observation]) -> list[AttackPrompt]:
-        """One prompt for each observation, in their order.
+        """One prompt for each observation, in order.
 
-        It depends on its observation and on what was observed in earlier rounds, not on the rest of the batch.
+        A prompt depends on its observation and on earlier rounds, not on the rest of the batch.
         """
         ...
 
@@ -208,12 +208,12 @@ class Attacker(Protocol):
 
 
 def attacks_counterparts(attacker: Attacker) -> bool:
-    """Whether it can attack benign counterparts."""
+    """Whether the attacker can attack benign counterparts."""
     return bool(getattr(attacker, "attacks_counterparts", True))
 
 
 class ChatModel(Protocol):
-    """Answers prompts: the target, and the model of an attacker.
+    """Chat model of a target or an attacker.
 
     Attributes:
         max_tokens: most tokens of a reply.
@@ -224,13 +224,13 @@ class ChatModel(Protocol):
     is_local: bool
 
     def identity(self) -> dict[str, Any]:
-        """JSON values that its replies depend on: name, hash of the weights and of the template, sampling."""
+        """JSON values that determine its replies: name, hash of the weights and of the template, sampling."""
         ...
 
     def room(self, prompt: Prompt) -> int | None:
-        """How many tokens the context has left for a reply; None where that is not known before asking."""
+        """Context tokens left for a reply; None if unknown before the request."""
         ...
 
     def answer(self, prompts: Sequence[Prompt], seeds: Sequence[int]) -> list[Reply]:
-        """One reply for each prompt, in their order."""
+        """One reply for each prompt, in order."""
         ...

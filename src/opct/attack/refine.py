@@ -1,4 +1,4 @@
-"""`refine`: a model rewords the request from the replies, round after round; nothing is trained.
+"""`refine`: a model rewords the request over several rounds, given the replies; nothing is trained.
 
 After PAIR (Chao et al. 2023, arXiv 2310.08419): N conversations in parallel, each with its own attempts, the target's
 replies and their scores. Three differences: the attacker writes the message alone, without JSON and reasoning, which
@@ -41,7 +41,7 @@ FEEDBACK = "The model replied:\n{reply}\n\nScore: {score}. Write a better messag
 UNJUDGED = "unknown"
 NO_REPLY = "(nothing)"
 REPLY_CHARACTERS = 400
-"""Of the target's reply, the attacker reads so much of the beginning."""
+"""Number of characters of the target's reply that the attacker reads."""
 _LABEL = re.compile(
     r"^\W*(?:(?:new|better|revised|improved|test|my|the|your) )*(?:message|prompt|request)\W*:(?:\*\*|__)?\s*",
     re.IGNORECASE,
@@ -54,7 +54,7 @@ class Refine:
     """Rewords by asking a model.
 
     Args:
-        model: of the attacker; it is sampled, so that parallel episodes differ.
+        model: the attacker's model; it is sampled, so that parallel episodes differ.
     """
 
     name = "refine"
@@ -64,12 +64,12 @@ class Refine:
         self.max_tokens, self.is_local = model.max_tokens, model.is_local
 
     def identity(self) -> dict[str, Any]:
-        """Its model, and its wording by a hash."""
+        """Its model, and a hash of its prompts."""
         wording = digest([SYSTEM, APPROACHES, TASK, SHOTS, SHOT, FEEDBACK, REPLY_CHARACTERS])[:12]
         return {"attacker": self.name, "wording": wording, "model": self.model.identity()}
 
     def propose(self, observations: Sequence[Observation]) -> list[AttackPrompt]:
-        """What the model writes for each observation."""
+        """The model's message for each observation."""
         asked = [fitting_messages(self.model, seen) for seen in observations]
         places = [i for i, messages in enumerate(asked) if messages is not None]
         prompts = [messages for messages in asked if messages is not None]
@@ -88,12 +88,13 @@ class Refine:
         return found
 
     def observe(self, round_: int, attempts: Sequence[Attempt]) -> None:
-        """Nothing is learned; each observation has the history of its episode."""
+        """Does nothing: each observation has the history of its episode."""
 
 
 def fitting_messages(model: ChatModel, seen: Observation) -> Prompt | None:
-    """What the attacker's model reads, without as many of the oldest attempts, then of the successes on other
-    behaviours, as do not fit; None where nothing does."""
+    """The input of the attacker's model. To fit the context, the oldest attempts are dropped first, then successes on
+    other behaviours. None if nothing fits.
+    """
     n, shots = len(seen.history), len(seen.shots)
     less = [(left, shots) for left in range(n, -1, -1)] + [(0, left) for left in range(shots - 1, -1, -1)]
     for attempts, kept in less:
@@ -105,7 +106,7 @@ def fitting_messages(model: ChatModel, seen: Observation) -> Prompt | None:
 
 
 def attacker_messages(seen: Observation, history: Sequence[Attempt]) -> Prompt:
-    """The conversation of one episode as its attacker reads it."""
+    """The conversation of one episode from the attacker's view."""
     known = "\n\n".join(SHOT.format(behavior=shot.behavior, message=last_turn(shot.prompt)) for shot in seen.shots)
     shots, approach = SHOTS.format(shots=known) if known else "", APPROACHES[seen.episode % len(APPROACHES)]
     messages: list[Message] = [
@@ -133,7 +134,7 @@ def last_turn(prompt: Prompt) -> str:
 
 
 def message_of(text: str) -> str | None:
-    """The message in what the attacker's model wrote: without a label, a fence or quotation marks; None for nothing."""
+    """Extract the message from the attacker's output, without label, fence or quotation marks; None if empty."""
     text = _LABEL.sub("", text.strip(), count=1).strip()
     fenced = _FENCE.match(text)
     text = fenced[1].strip() if fenced else text

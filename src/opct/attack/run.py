@@ -1,4 +1,4 @@
-"""Attack one's own model: what `opct attack` and `opct.run_attack` do."""
+"""Run an attack on your own model; implements `opct attack` and `opct.run_attack`."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Played = tuple[EpisodesResult, EpisodesResult, AttackUsage]
 def load_attack_config(
     path: str | Path | None = None, overrides: Sequence[str] = (), base: Mapping[str, Any] | None = None
 ) -> AttackConfig:
-    """The settings of an attack from a YAML file, with dotted overrides over it.
+    """Load the settings of an attack from a YAML file and dotted overrides.
 
     Raises:
         ConfigError: with every fault at once.
@@ -56,19 +56,19 @@ def run_attack(
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> AttackResult:
-    """Attack a model that is yours to test, and measure its defence.
+    """Attack a model that you may test, and measure its defence.
 
     Args:
         target: a run directory, one of its checkpoints, an adapter, a model's name or folder, a loaded `Policy`, or
             `inspect:provider/model`, which needs `target.confirm_remote`.
         config: an `AttackConfig`, or its values as a mapping: `{"rounds": 2, "attacker": {"name": "transfer"}}`.
-        attacker: an object of one's own (`opct.attack.protocol.Attacker`) in place of `config.attacker`.
+        attacker: a custom `opct.attack.protocol.Attacker`, used instead of `config.attacker`.
         out: folder of the attack; by default `attacks/<attacker>` in the run, or `runs/attack-<target>-<attacker>`.
-        resume: continue the attack in that folder; overwrite: replace it, once everything was opened and checked.
+        resume: continue the attack in that folder; overwrite: replace it, after everything was loaded and checked.
 
     Raises:
         ConfigError: a setting is unknown or out of range.
-        EvaluationError: a model cannot be asked, or a remote target was not confirmed.
+        EvaluationError: a model cannot be used, or a remote target was not confirmed.
         DataError: behaviours or prompts cannot be read.
         RunError: the folder is in the way, in use, or holds another attack.
         KeyboardInterrupt: the signal came before the first batch, or twice.
@@ -113,7 +113,7 @@ def run_attack(
 def _load_attacker(
     config: AttackConfig, models: setup.ModelLoader, plan: TrainingPlan | None, folder: AttackDir, progress: Progress
 ) -> Attacker | None:
-    """The attacker with its model; None where it has to be trained first, once that is known to be able to begin."""
+    """The attacker with its model; None if it must be trained first, after checking that training can start."""
     if plan is not None and folder.replaces:
         check_training(plan, progress)
     if isinstance(config.attacker, RefineConfig):
@@ -124,7 +124,7 @@ def _load_attacker(
 def _train(
     plan: TrainingPlan, model: ChatModel, scorer: Scorer, folder: AttackDir, warnings: list[str], progress: Progress
 ) -> Trained:
-    """Train the attacker; what is wrong with its training is added to `warnings`."""
+    """Train the attacker; problems of its training are added to `warnings`."""
     _log_warnings(warnings, progress)  # before it costs anything
     trained = train_attacker(plan, model, scorer, folder, progress)
     warnings += _log_warnings(no_learning_signal_warning(trained.summary), progress)
@@ -164,7 +164,7 @@ def _play(
     if on_behaviors.ended == COMPLETE and counterparts:
         on_counterparts = play(counterparts, setup.counterpart_rules(config))
     if budget.spent == folder.spent and on_behaviors.ended == on_counterparts.ended == COMPLETE:
-        progress.log(f"nothing was left to do: the attack in {folder.path} was complete")
+        progress.log(f"nothing to do: the attack in {folder.path} is complete")
     return on_behaviors, on_counterparts, budget.spent
 
 

@@ -1,4 +1,4 @@
-"""From settings to the parts of an attack: target, attacker, judge, behaviours; and its identity."""
+"""Builds the parts of an attack from its settings: target, attacker, judge, behaviours, and its identity."""
 
 from __future__ import annotations
 
@@ -47,16 +47,16 @@ if TYPE_CHECKING:
     from opct.models.policy import Policy
 
 HARMFUL = "harmful"
-INSPECT = "inspect:"  # before the name of a model of Inspect, since a hub id looks the same as provider/model
+INSPECT = "inspect:"  # prefix of an Inspect model, since a hub id looks like provider/model
 
 
 class ModelLoader:
-    """Loads each policy once, also where attacker and target are the same.
+    """Loads each policy once, even if attacker and target are the same.
 
     Args:
-        dtype: of every policy; None: as `opct eval` chooses it.
-        recorded: dtypes from before a resume, by the name of the model. They are used where `dtype` is None or `auto`,
-            since a second timing may choose another.
+        dtype: of every policy; None: chosen as in `opct eval`.
+        recorded: dtypes before a resume, by model name. They are used if `dtype` is None or `auto`, since a second
+            timing may choose another.
     """
 
     def __init__(self, dtype: str | None, progress: Progress, recorded: Mapping[str, str] = MappingProxyType({})):
@@ -64,7 +64,7 @@ class ModelLoader:
         self._policies: dict[str, Policy] = {}
 
     def load(self, spec: str | Path | Policy, config: settings.TargetConfig | settings.Refine, role: str) -> ChatModel:
-        """A model by its name, or a loaded policy.
+        """Load a model by name, or wrap a loaded policy.
 
         Raises:
             EvaluationError, ModelError: it cannot be loaded.
@@ -89,7 +89,7 @@ class ModelLoader:
 
 
 def check_local_settings(spec: str | Path | Policy, config: EndpointSettings, role: str) -> None:
-    """Raise EvaluationError where settings of an endpoint are given for a model of this process."""
+    """Raise EvaluationError if endpoint settings are given for a model in this process."""
     if isinstance(spec, str | Path) and str(spec).startswith(INSPECT):
         return
     only_remote = (*EndpointSettings.model_fields, "template_opens_thinking")
@@ -102,16 +102,16 @@ def check_local_settings(spec: str | Path | Policy, config: EndpointSettings, ro
 
 
 def trained_tags(spec: str | Path) -> tuple[str, str]:
-    """The thinking tags in the config of a model's run; the default ones without a run."""
+    """The thinking tags in the config of a model's run; the defaults without a run."""
     run = run_behind(spec)
     return THINKING_TAGS if run is None else load_config(run.config_path).loss.thinking_tags
 
 
 def check_target(target: str | Path | Policy, config: settings.TargetConfig) -> str:
-    """Whose model is attacked, in one line for a person.
+    """Describe the target in one line.
 
     Raises:
-        EvaluationError: it is behind an endpoint, and not confirmed.
+        EvaluationError: it is behind an endpoint and not confirmed.
     """
     if not isinstance(target, str | Path):
         return f"target: {target.name}, a policy loaded in this process"
@@ -123,14 +123,14 @@ def check_target(target: str | Path | Policy, config: settings.TargetConfig) -> 
     where = "" if address is None else f" at {address}"
     if not config.confirm_remote:
         raise EvaluationError(
-            f"The target {asked}{where} is a model of Inspect, which may run elsewhere and belong to somebody else. "
-            "Attack it only if it is yours, or its owner has agreed to this test; then say so with --confirm-remote."
+            f"The target {asked}{where} is an Inspect model, which may run elsewhere and belong to somebody else. "
+            "Attack it only if it is yours or its owner has agreed to this test; then pass --confirm-remote."
         )
-    return f"target: {asked}, asked through Inspect{where}; you confirmed that it is yours to test"
+    return f"target: {asked}, queried through Inspect{where}; you confirmed that you may test it"
 
 
 def default_folder(target: str | Path | Policy, attacker: str) -> Path:
-    """Where an attack is kept by default."""
+    """The default folder of an attack."""
     name = str(target) if isinstance(target, str | Path) else target.name
     run = run_of(target) if isinstance(target, str | Path) else None
     if run is not None and run.path == Path(name):
@@ -139,7 +139,7 @@ def default_folder(target: str | Path | Policy, attacker: str) -> Path:
 
 
 def target_label(target: str | Path | Policy, policy: Policy | None) -> str:
-    """What a report calls the target, as an evaluation calls it."""
+    """The target's label in a report, the same as in an evaluation."""
     run = run_of(target) if isinstance(target, str | Path) else None
     if run is not None:
         return load_config(run.config_path).method
@@ -173,10 +173,10 @@ def attacked_behaviors(config: AttackConfig) -> list[Behavior]:
 def subjects_of(
     config: AttackConfig, behaviors: Sequence[Behavior], attacker: Attacker | None
 ) -> tuple[list[Subject], list[Subject]]:
-    """(behaviours, benign counterparts) that are attacked.
+    """The behaviours and benign counterparts to attack.
 
     Args:
-        attacker: None where its model is not loaded yet; such a one can attack counterparts.
+        attacker: None if its model is not loaded yet; such an attacker can attack counterparts.
     """
     own = [Subject(one.id, one.behavior, BEHAVIOR, one.category) for one in behaviors]
     if config.counterpart_episodes == 0 or not (attacker is None or attacks_counterparts(attacker)):
@@ -186,10 +186,10 @@ def subjects_of(
 
 
 def load_pool(config: AttackConfig, behaviors: Sequence[Behavior]) -> list[FewShotExample]:
-    """Successes to show an attacker, none of which is about a behaviour that is attacked.
+    """Successes to show an attacker, checked to exclude attacked behaviours.
 
     Raises:
-        DataError: the file cannot be read, or a success in it is about one of these behaviours or a near-duplicate.
+        DataError: the file cannot be read, or a success is on an attacked behaviour or a near-duplicate.
     """
     path = getattr(config.attacker, "pool", None)
     if path is None:
@@ -200,8 +200,8 @@ def load_pool(config: AttackConfig, behaviors: Sequence[Behavior]) -> list[FewSh
         pairs = dict.fromkeys((shots[i].behavior_id, behaviors[j].id) for i, j in near.items())
         faults = [f"{a} is attacked" if a == b else f"{a} is a near-duplicate of {b}" for a, b in pairs]
         raise DataError(
-            f"{path} holds {len(near)} successes on behaviours that are attacked now: an attacker that has seen these "
-            "would not be tested on others. Use another split of behaviours, or another pool:",
+            f"{path} holds {len(near)} successes on behaviours that are attacked now, so the attacker would have seen "
+            "them. Use another split of behaviours, or another pool:",
             tuple(faults[:50]),
         )
     return shots
@@ -210,14 +210,13 @@ def load_pool(config: AttackConfig, behaviors: Sequence[Behavior]) -> list[FewSh
 def contamination_notes(
     target: Any, policy: Policy | None, behaviors: Sequence[Behavior], practised: Sequence[Behavior] = ()
 ) -> list[str]:
-    """Warnings about behaviours that the target was trained on, as its run says.
+    """Warnings about attacked behaviours that the target was trained on, according to its run.
 
     Args:
-        policy: of a target in this process.
-        practised: behaviours that an attacker is trained on.
+        policy: of a target in this process. practised: behaviours that an attacker is trained on.
     """
     if policy is None:
-        return ["It is not known which behaviours a model behind an endpoint was trained on."]
+        return ["It is unknown which behaviours a model behind an endpoint was trained on."]
     run = run_behind(target) if isinstance(target, str | Path) else None
     known = None if run is None else read_trained_texts(run)
     texts = known or TrainedTexts(is_complete=False)
@@ -230,12 +229,12 @@ def contamination_notes(
     if near:
         found.append(
             f"The target was trained on {len(near)} of the {len(practised)} behaviours that the attacker is trained "
-            "on, or near-duplicates: it may refuse these more than others, which makes the attacker weaker. Train it "
-            "on others (attacker.train_split, attacker.train_behaviors)."
+            "on, or near-duplicates: it may refuse these more often, which makes the attacker weaker. Train it on "
+            "others (attacker.train_split, attacker.train_behaviors)."
         )
     if not texts.is_complete and (run is not None or policy.has_adapter):
         found.append(
-            "It is not known which behaviours this target was trained on, so those attacked may be among them."
+            "It is unknown which behaviours this target was trained on, so the attacked ones may be among them."
         )
     return found
 
@@ -244,10 +243,10 @@ def contamination_notes(
 
 
 def modelless_attacker(config: AttackConfig, behaviors: Sequence[Behavior]) -> Attacker | None:
-    """The attacker, where it has no model; else None, once the name of its model is checked.
+    """The attacker if it has no model; else None, after checking the name of its model.
 
     Raises:
-        DataError: its prompts cannot be read or made. EvaluationError, ModelError: its model cannot be named so.
+        DataError: its prompts cannot be read or made. EvaluationError, ModelError: the name of its model is invalid.
     """
     own = config.attacker
     if isinstance(own, settings.BestOfN):
@@ -269,26 +268,24 @@ def load_scorer(config: JudgeConfig, cache: Path) -> Scorer:
     """The judge of an attack.
 
     Args:
-        cache: file of results of a judge that is a model.
+        cache: file of results of an LLM judge.
 
     Raises:
-        EvaluationError: there is no such judge or model, or it judges something else than harm.
+        EvaluationError: there is no such judge or model, or it does not judge harm.
     """
     if config.name in RULES:
         given = sorted(config.model_fields_set - {"name"})
         if any(getattr(config, name) != JudgeConfig.model_fields[name].default for name in given):
-            raise EvaluationError(
-                f"The judge {config.name} is made of rules: leave judge.{', judge.'.join(given)} out."
-            )
+            raise EvaluationError(f"The judge {config.name} is rule-based: leave judge.{', judge.'.join(given)} out.")
         return Scorer(RefusalJudge(on_topic=config.name == ANSWERS))
     harmful = [name for name, rubric in RUBRICS.items() if rubric.label == HARMFUL]
     if config.name not in harmful and not Path(config.name).is_dir():
         known = unknown("judge of an attack", config.name, [*RULES, *harmful])
-        raise EvaluationError(f"{known} Anything else is a folder made by `opct judge train`.")
+        raise EvaluationError(f"{known} Otherwise give a folder made by `opct judge train`.")
     judge = load_judge(config, cache=cache)
     if judge.identity.label != HARMFUL:
         raise EvaluationError(
-            f"The judge {config.name} says which replies are {judge.identity.label}, and an attack needs {HARMFUL}."
+            f"The judge {config.name} labels replies as {judge.identity.label}, but an attack needs {HARMFUL}."
         )
     return Scorer(judge, is_local=not isinstance(judge, LLMJudge) or judge.client.is_local)
 
@@ -297,14 +294,15 @@ def load_scorer(config: JudgeConfig, cache: Path) -> Scorer:
 
 
 def rules_of(config: AttackConfig) -> Rules:
-    """How long behaviours are attacked."""
+    """The rules for behaviours."""
     shots = getattr(config.attacker, "shots", 0)
     return Rules(config.episodes, config.rounds, config.stop, shots, config.batch_size, config.seed)
 
 
 def counterpart_rules(config: AttackConfig) -> Rules:
-    """The same for benign counterparts: every round is played, so that none drops out once it was answered, and each
-    gets some of the episodes, so that all together get every kind of episode."""
+    """The rules for benign counterparts. Every round is run, so that none drops out once it was answered. Each gets
+    some of the episodes, so that together they cover every kind of episode.
+    """
     episodes = min(max(config.counterpart_episodes, 1), config.episodes)
     return replace(rules_of(config), episodes=episodes, stop="never", drawn_from=config.episodes)
 
@@ -316,7 +314,7 @@ def run_identity(
     scorer: Scorer,
     pool: Sequence[FewShotExample],
 ) -> dict[str, Any]:
-    """What a resumed attack must share with the one before, as far as it is known without a model: JSON values."""
+    """JSON values that a resumed attack must share with the earlier one, as far as they are known without a model."""
     return {
         "behaviors": {"n": len(subjects), "hash": _hash(subjects)},
         "counterparts": {"n": len(counterparts), "hash": _hash(counterparts)},
@@ -335,13 +333,13 @@ def _hash(subjects: Sequence[Subject]) -> str:
 def describe_plan(
     config: AttackConfig, subjects: Sequence[Subject], counterparts: Sequence[Subject], attacker: Attacker | None
 ) -> str:
-    """How large the attack can get, in one line for a person."""
+    """Describe the maximum size of the attack in one line."""
     each = rules_of(config).attempts
     most, benign = each * len(subjects), counterpart_rules(config).attempts * len(counterparts)
     if isinstance(attacker, PromptTransfer):
         most = sum(min(len(attacker.prompts.get(one.id, ())), each) for one in subjects)
     limit = config.budget.max_queries
-    ends = "" if limit is None or limit >= most + benign else f"; budget.max_queries ends it at {limit:,}"
+    ends = "" if limit is None or limit >= most + benign else f"; budget.max_queries stops it at {limit:,}"
     return (
         f"up to {most + benign:,} queries to the target: {most:,} about {pluralize(len(subjects), 'behaviour')}, "
         f"{benign:,} about {pluralize(len(counterparts), 'benign counterpart')}{ends}"

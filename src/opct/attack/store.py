@@ -1,6 +1,6 @@
 """The folder of an attack.
 
-    identity.json               who attacks whom, judged by whom, by which rules; a resume must find the same
+    identity.json               attacker, target, judge and rules; a resume must match them
     attempts.jsonl              every attempt with its texts, appended a batch at a time; private
     successful_prompts.jsonl    the prompts that jailbroke a behaviour; private
     judge_cache.jsonl           results of a judge that is a model
@@ -9,8 +9,8 @@
     training_pairs.jsonl        what it is trained on; private
     training_steps.jsonl        what each step of its training showed, without texts
 
-A batch counts once its last line is on the disk. What a kill left of an unfinished batch is dropped, and the batch is
-played again with the same seeds. Its queries may have been made all the same: they are counted as lost.
+A batch counts once its last line is on disk. After a kill, the rest of an unfinished batch is dropped, and the batch is
+run again with the same seeds. Its queries may have been made already: they are counted as lost.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ WARNING = (
     "the owner of that model can train and test against them. They may work on other models: do not publish or share "
     "this file, and delete it when it is no longer needed."
 )
-BEGIN_ANEW = "Put it back, or begin the attack anew with --overwrite."
+BEGIN_ANEW = "Restore it, or restart the attack with --overwrite."
 
 
 class AttackDir(Journal):
     """An attack's folder, locked for this process while it is open.
 
     Raises:
-        RunError: the folder is in use, is not an attack's, or holds another attack than is to be resumed.
+        RunError: the folder is in use, is not an attack folder, or holds a different attack.
     """
 
     def __init__(self, path: str | Path):
@@ -76,12 +76,12 @@ class AttackDir(Journal):
 
     @property
     def is_attack(self) -> bool:
-        """Whether an attack was begun in the folder."""
+        """Whether the folder holds a started attack."""
         return self.identity_path.is_file() or self.attempts_path.is_file()
 
     @property
     def replaces(self) -> bool:
-        """Whether an attack is in the folder that is removed when the new one begins."""
+        """Whether the folder holds an attack that is removed when the new one begins."""
         return self._overwrite and not self._has_begun and self.is_attack
 
     @property
@@ -93,7 +93,7 @@ class AttackDir(Journal):
 
     @property
     def lost_queries(self) -> int:
-        """Attempts that were started and not kept: at most so many queries were lost by kills and failures."""
+        """Attempts that were started but not stored: upper bound on the queries lost to kills and failures."""
         return self._n_started - len(self._attempts)
 
     # -- life
@@ -104,13 +104,13 @@ class AttackDir(Journal):
         from filelock import FileLock, Timeout
 
         if resume and overwrite:
-            raise RunError("--resume and --overwrite contradict each other: give one of them.")
+            raise RunError("--resume and --overwrite contradict each other: give only one of them.")
         if resume and not self.is_attack:
-            raise RunError(f"No attack to resume in {self.path}: leave --resume out to begin one, or correct --out.")
+            raise RunError(f"No attack to resume in {self.path}: leave out --resume to start one, or correct --out.")
         if self.is_attack and not (resume or overwrite):
             raise RunError(
-                f"{self.path} holds an attack already. Continue it: --resume. Replace it: --overwrite. Or choose "
-                "another --out."
+                f"{self.path} already holds an attack. Continue it with --resume, replace it with --overwrite, or "
+                "choose another --out."
             )
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -130,7 +130,7 @@ class AttackDir(Journal):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if kind is not None and self._has_begun and not self._n_started and not read_jsonl(self.steps_path):
-            self._clear()  # nothing was asked yet: whatever failed may be corrected, and begun again
+            self._clear()  # nothing was queried yet, so the attack can simply be started again
         if isinstance(error, KeyboardInterrupt) and self.is_attack and not self.replaces:
             error.add_note(resume_hint(self.path, was_overwritten=self._overwrite))
         self._lock.release()
@@ -144,10 +144,10 @@ class AttackDir(Journal):
             shutil.rmtree(self.attacker_path)
         for path in (self.result_path, self.successes_path, self.steps_path, self.pairs_path, self.attempts_path):
             path.unlink(missing_ok=True)
-        self.identity_path.unlink(missing_ok=True)  # last: until then there is an attack
+        self.identity_path.unlink(missing_ok=True)  # removed last: until then the folder holds an attack
 
     def check_resumed(self, known: Mapping[str, Any]) -> None:
-        """Refuse to resume another attack, by what `begin` will get, as far as it is known before a model is loaded.
+        """Refuse to resume a different attack, by the part of the identity that is known before a model is loaded.
 
         Raises:
             RunError: it is not the same; the message names what differs.
@@ -163,12 +163,12 @@ class AttackDir(Journal):
         ]
         if differ:
             raise OtherAttackError(
-                f"The attack in {self.path} is another one than is to be resumed: {'; '.join(differ[:5])}. Give "
-                "the same settings, or choose another --out."
+                f"The attack in {self.path} is a different one: {'; '.join(differ[:5])}. Use the same settings, or "
+                "choose another --out."
             )
 
     def begin(self, identity: Mapping[str, Any]) -> None:
-        """Write who attacks whom, or check that it is the same as before, and read what was attempted.
+        """Write the identity, or check that it is unchanged and read the stored attempts.
 
         Raises:
             RunError: it is not the same; the message names what differs.
@@ -212,12 +212,12 @@ class AttackDir(Journal):
         return [one for one in self._attempts if (one.kind, one.round) == (kind, round_)]
 
     def log_started(self, n: int) -> None:
-        """Note that a batch of so many attempts begins; the note is on the disk when this returns."""
+        """Record that a batch of this many attempts begins; the record is on disk when this returns."""
         append_jsonl(self.attempts_path, {"started": n}, fsync=True)
         self._n_started += n
 
     def append(self, attempts: Sequence[Attempt], seconds: float) -> None:
-        """Keep a batch; it is on the disk, whole, when this returns."""
+        """Store a batch; it is completely on disk when this returns."""
         rows = [_row(one) for one in attempts]
         append_jsonl(self.attempts_path, *rows, {"finished": len(rows), "seconds": seconds}, fsync=True)
         self._attempts += attempts
@@ -225,7 +225,7 @@ class AttackDir(Journal):
     # -- results
 
     def write_result(self, result: Mapping[str, Any], subjects: Sequence[Subject], attempts: Sequence[Attempt]) -> None:
-        """The numbers, and apart from them the prompts that jailbroke a behaviour."""
+        """Write the numbers, and in a separate file the prompts that jailbroke a behaviour."""
         texts = {subject.id: subject.text for subject in subjects}
         header = {"opct_warning": WARNING, "kind": SUCCESSES_KIND, "schema": 1}
         names = ("kind", "behavior_id", "round", "episode", "prompt", "score")
@@ -239,9 +239,9 @@ class AttackDir(Journal):
 
 
 def resume_hint(path: Path, *, was_overwritten: bool) -> str:
-    """What a person is told who interrupted an attack that had begun, or was resumed."""
+    """The message after an attack was interrupted."""
     without = ", without --overwrite" if was_overwritten else ""
-    return f"what was tried is kept in {path}: continue with the same command and --resume{without}"
+    return f"finished attempts are kept in {path}: continue with the same command and --resume{without}"
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

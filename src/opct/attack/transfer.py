@@ -1,4 +1,4 @@
-"""`transfer`: fixed prompts that were not written for this target. It learns nothing and samples nothing.
+"""`transfer`: fixed prompts that were not written for this target. It does not learn or sample.
 
 Either the wrappers of the jailbreak families, as `opct eval --suite jailbreak` uses them, or finished prompts from a
 file: artifacts in JailbreakBench's format, or the successes that an earlier attack kept.
@@ -22,7 +22,7 @@ from opct.judges.protocol import digest
 
 
 class FamilyTransfer:
-    """Wraps each behaviour in the families, one after another, and in further wrappers of each when all had a turn.
+    """Wraps each behaviour in one family after another, then in further wrappers of each.
 
     Args:
         families: as `wrapper_families` takes them.
@@ -38,7 +38,7 @@ class FamilyTransfer:
         self.families, self.episodes, self.seed = wrapper_families(families), episodes, seed
 
     def identity(self) -> dict[str, Any]:
-        """The families, in their order."""
+        """The families, in order."""
         return {"attacker": self.name, "families": self.families, "seed": self.seed}
 
     def check(self, behaviors: Sequence[Behavior]) -> None:
@@ -53,12 +53,12 @@ class FamilyTransfer:
                     wrapped_prompt(str(text), family, f"{self.seed}/{behavior.id}/0", 0, stated_only=True)
 
     def propose(self, observations: Sequence[Observation]) -> list[AttackPrompt]:
-        """The behaviour in the wrapper whose turn it is."""
+        """The behaviour in its next wrapper."""
         return [AttackPrompt(self._prompt(seen)) for seen in observations]
 
     def _prompt(self, seen: Observation) -> Prompt:
         turn, place = divmod(seen.round * self.episodes + seen.episode, len(self.families))
-        key = f"{self.seed}/{seen.id}/{turn}"  # a counterpart has the id, and so the wrapper, of its behaviour
+        key = f"{self.seed}/{seen.id}/{turn}"  # a counterpart shares the id, and so the wrapper, of its behaviour
         return wrapped_prompt(seen.behavior, self.families[place], key, 0, stated_only=True)
 
     def observe(self, round_: int, attempts: Sequence[Attempt]) -> None:
@@ -66,9 +66,9 @@ class FamilyTransfer:
 
 
 class PromptTransfer:
-    """Puts finished prompts, in their order; a behaviour that has no more of them gets no further attempt.
+    """Sends finished prompts in order; a behaviour without further prompts gets no further attempt.
 
-    They ask for the behaviours, so there are none for benign counterparts.
+    They request the behaviours, so there are none for benign counterparts.
 
     Args:
         prompts: by behaviour id.
@@ -84,7 +84,7 @@ class PromptTransfer:
         self.prompts, self.episodes = {id_: list(own) for id_, own in prompts.items()}, episodes
 
     def identity(self) -> dict[str, Any]:
-        """Which prompts, by a hash."""
+        """A hash of the prompts."""
         return {
             "attacker": self.name,
             "prompts": digest(self.prompts)[:12],
@@ -92,7 +92,7 @@ class PromptTransfer:
         }
 
     def propose(self, observations: Sequence[Observation]) -> list[AttackPrompt]:
-        """The prompt whose turn it is."""
+        """The next prompt."""
         return [self._proposal(seen) for seen in observations]
 
     def _proposal(self, seen: Observation) -> AttackPrompt:
@@ -104,7 +104,7 @@ class PromptTransfer:
 
 
 def finished_prompts(path: str | Path, behaviors: Sequence[Behavior]) -> dict[str, list[Prompt]]:
-    """The prompts of a file that are for these behaviours (or near-duplicates of them), by behaviour id.
+    """The prompts in a file for these behaviours (or near-duplicates), by behaviour id.
 
     Args:
         path: JailbreakBench's artifacts (JSON), or a `successful_prompts.jsonl` of an attack.
@@ -117,9 +117,7 @@ def finished_prompts(path: str | Path, behaviors: Sequence[Behavior]) -> dict[st
     if is_of_attack(path):
         successes = load_successes(path)
         if not successes:
-            raise DataError(
-                f"{path} holds no prompts: the attack that wrote it had no success. Name the file of another one."
-            )
+            raise DataError(f"{path} holds no prompts: the attack that wrote it had no success. Give another file.")
         near = cross_duplicates([one.behavior for one in successes], [behavior.behavior for behavior in behaviors])
         for i, j in sorted(near.items()):
             found.setdefault(behaviors[j].id, []).append(successes[i].prompt)
@@ -130,17 +128,17 @@ def finished_prompts(path: str | Path, behaviors: Sequence[Behavior]) -> dict[st
                 found.setdefault(behavior.id, []).append(artifact.prompt)
     if not found:
         raise DataError(
-            f"{path}: none of its prompts is for any of the {len(behaviors)} behaviours: take the behaviours that they "
+            f"{path}: none of its prompts is for any of the {len(behaviors)} behaviours: use the behaviours that they "
             "were written for (--behaviors), or another split."
         )
     return found
 
 
 def load_successes(path: str | Path) -> list[FewShotExample]:
-    """What an attack kept as `successful_prompts.jsonl`.
+    """Read the `successful_prompts.jsonl` of an attack.
 
     Raises:
-        DataError: the file is not there, or is no such file.
+        DataError: the file is missing, or has another format.
     """
     return [
         FewShotExample(row["behavior_id"], row["behavior"], tuple(row["prompt"])) for row in successful_prompts(path)

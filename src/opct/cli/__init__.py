@@ -1,1 +1,1 @@
-"""The command line: each module parses, calls one function of the package, and prints."""
+"""The command line: each module parses arguments, calls one function of the package, and prints."""

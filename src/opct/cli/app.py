@@ -25,8 +25,8 @@ from opct.runs.manifest import command_line, without_secrets
 
 app = typer.Typer(
     name="opct",
-    help="On-policy consistency training: train, measure and compare chat models that answer the same "
-    "whether or not a prompt tries to bend them.",
+    help="On-policy consistency training: train, evaluate and compare chat models that answer the same whether or not "
+    "a prompt tries to bend them.",
     epilog="Start with: opct quickstart",
     no_args_is_help=True,
     add_completion=True,
@@ -68,7 +68,7 @@ def root(
 
 
 class StderrHandler(logging.Handler):
-    """Writes messages to whatever `sys.stderr` is at that time: progress bars put themselves in its place."""
+    """Writes messages to the current `sys.stderr`, which progress bars replace while they run."""
 
     def emit(self, record: logging.LogRecord) -> None:
         echo(self.format(record), file=sys.stderr)
@@ -88,14 +88,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _refuse_bytes(arguments: Sequence[str]) -> None:
-    """Bytes that are no UTF-8 could be written to no file that a command makes."""
+    """Reject arguments that are not UTF-8: no file that a command writes could hold them."""
     for place, argument in enumerate(arguments, start=1):
         if any("\ud800" <= character <= "\udfff" for character in argument):
             raise ConfigError(f"Argument {place} is not valid UTF-8 text: {argument}")
 
 
 class _Door:
-    """Where every exception of a command becomes one line on stderr and an exit code."""
+    """Turns every exception of a command into one line on stderr and an exit code."""
 
     def __enter__(self) -> None:
         pass
@@ -113,7 +113,7 @@ class _Door:
 
 
 def _bug_report(error: Exception) -> str:
-    """One line about an unexpected exception; its traceback goes into a file."""
+    """Report an unexpected exception in one line and write its traceback to a file."""
     what = without_secrets(" ".join(f"{type(error).__name__}: {error}".split())).rstrip(": .")
     with tempfile.NamedTemporaryFile("w", prefix="opct-error-", suffix=".txt", delete=False, errors="replace") as file:
         file.write(without_secrets("".join(traceback.format_exception(error))))

@@ -25,7 +25,8 @@ Settings = Annotated[
 ]
 AttackerName = Annotated[str | None, typer.Option(metavar="NAME", help="transfer, best_of_n, refine or grpo.")]
 AttackOut = Annotated[
-    Path | None, typer.Option(metavar="FOLDER", help="In the run's attacks/, else runs/attack-TARGET-ATTACKER.")
+    Path | None,
+    typer.Option(metavar="FOLDER", help="Output folder. Default: attacks/ of the run, or runs/attack-TARGET-ATTACKER."),
 ]
 
 
@@ -33,20 +34,20 @@ def attack(
     target: AttackTarget,
     settings: Settings = None,
     attacker: AttackerName = None,
-    n_behaviors: Annotated[int | None, typer.Option(metavar="N", min=1, help="At most so many behaviours.")] = None,
+    n_behaviors: Annotated[int | None, typer.Option(metavar="N", min=1, help="Maximum number of behaviours.")] = None,
     out: AttackOut = None,
-    label: Annotated[str | None, typer.Option(metavar="NAME", help="Of the target in a report.")] = None,
+    label: Annotated[str | None, typer.Option(metavar="NAME", help="Name of the target in a report.")] = None,
     confirm_remote: Annotated[
-        bool, typer.Option("--confirm-remote", help="The model behind this endpoint is yours to test.")
+        bool, typer.Option("--confirm-remote", help="Confirm that you may test the model behind this endpoint.")
     ] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the attack in the folder.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the attack in the folder.")] = False,
 ) -> None:
-    """Attack your own model, and measure its defence.
+    """Attack your own model and measure its defence.
 
-    Nobody else's. The least that should hold: opct attack RUN --attacker transfer --n-behaviors 10
+    Attack only models that you may test. A quick first check: opct attack RUN --attacker transfer --n-behaviors 10
 
-    What it does and measures, its settings, and what it cannot show: docs/attack.md
+    Settings, metrics and limits: docs/attack.md
     """
     from rich.console import Console
 

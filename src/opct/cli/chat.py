@@ -17,25 +17,27 @@ if TYPE_CHECKING:
     from opct.data.pairs import Message
     from opct.models.policy import Policy
 
-NO_BASE = "this model is the base: it has no adapter, and is no run that trained every weight"
+NO_BASE = "this model is the base: it has no adapter and is not a fully fine-tuned run"
 HELP = "/base switches to the base and back · /new starts over · /quit leaves"
 
 
 def chat(
     target: Target,
-    max_completion_tokens: Annotated[int, typer.Option(metavar="N", min=1, help="Longest answer.")] = 256,
-    temperature: Annotated[float, typer.Option(metavar="X", min=0, help="0 takes the likeliest token.")] = 1.0,
+    max_completion_tokens: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Maximum number of tokens in an answer.")
+    ] = 256,
+    temperature: Annotated[float, typer.Option(metavar="X", min=0, help="Sampling temperature; 0 is greedy.")] = 1.0,
     generation_config: Annotated[
-        bool, typer.Option("--generation-config", help="Sample as the model's generation_config says instead.")
+        bool, typer.Option("--generation-config", help="Sample with the model's generation_config instead.")
     ] = False,
-    seed: Annotated[int, typer.Option(metavar="N", min=0, max=2**32 - 1, help="Makes the answers repeatable.")] = 0,
+    seed: Annotated[int, typer.Option(metavar="N", min=0, max=2**32 - 1, help="Random seed.")] = 0,
     trust_remote_code: Annotated[
         bool, typer.Option("--trust-remote-code", help="Run code that comes with the model.")
     ] = False,
 ) -> None:
-    """Talk to a run or a model.
+    """Chat with a run or a model.
 
-    `/base` shows what it would say without its training.
+    `/base` switches to the model before training.
     """
     from rich.console import Console
 
@@ -51,7 +53,7 @@ def chat(
 def talk(
     policy: Policy, console: Console, *, max_completion_tokens: int, sampling: Mapping[str, Any], seed: int
 ) -> None:
-    """The loop of questions and answers, until `/quit` or the end of the input; `sampling` goes to `generate`."""
+    """Read questions and print answers until `/quit` or the end of the input; `sampling` is passed to `generate`."""
     console.print(HELP, markup=False, style="dim")
     messages: list[Message] = []
     base = False

@@ -6,12 +6,12 @@ import json
 
 import typer
 
-app = typer.Typer(help="What can be set.", no_args_is_help=True)
+app = typer.Typer(help="Show the settings and presets.", no_args_is_help=True)
 
 
 @app.command("schema")
 def schema() -> None:
-    """Print the JSON schema of a config file, for editors and checks."""
+    """Print the JSON schema of a config file, for editors."""
     from opct.config.loader import config_schema
 
     print(json.dumps(config_schema(), indent=2, ensure_ascii=False))
@@ -19,7 +19,7 @@ def schema() -> None:
 
 @app.command("presets")
 def presets() -> None:
-    """Print the named presets, their source and settings, as YAML."""
+    """Print the presets with their source and settings, as YAML."""
     import yaml
 
     from opct.config.presets import PRESETS

@@ -29,7 +29,7 @@ Source = Annotated[
 
 
 class Trainer(StrEnum):
-    """Who reads an export."""
+    """The trainers that an export is for."""
 
     verl = "verl"
     prime_rl = "prime-rl"
@@ -44,7 +44,7 @@ def export(
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file if it exists.")] = False,
 ) -> None:
-    """Write pairs as verl or prime-rl read them."""
+    """Export pairs in the format of verl or prime-rl."""
     from opct.data.export import export_pairs
     from opct.runs.console import echo
 
@@ -58,8 +58,8 @@ def export(
         echo(f"no `meta.answer`: {unanswered} row(s), whose ground truth is empty")
     if left_out:
         shown = ", ".join(left_out[:3]) + (" ..." if len(left_out) > 3 else "")
-        echo(f"left out: {len(left_out)} pair(s) with a turn that the policy answers itself or a prefill: {shown}")
-    echo(f"{format.value} shows its teacher the policy's own prompt unless told otherwise: see docs/scaling.md")
+        echo(f"left out: {len(left_out)} pair(s) with a turn sampled from the policy, or a prefill: {shown}")
+    echo(f"{format.value} gives its teacher the policy's prompt by default: see docs/scaling.md")
 
 
 @app.command("check")
@@ -68,11 +68,11 @@ def check(
     model: Annotated[
         str | None,
         typer.Option(
-            metavar="MODEL", help="Also ask this model, as teacher: does it refuse behaviours, and warn of hazards?"
+            metavar="MODEL", help="Also check this model as the teacher: does it refuse behaviours and warn of hazards?"
         ),
     ] = None,
 ) -> None:
-    """Check a pair file: every fault at once, or what is in it."""
+    """Check a pair file; prints every fault, or a summary."""
     from collections import Counter
 
     from rich.console import Console
@@ -102,8 +102,8 @@ def _check_teacher(model: str, pairs: Sequence[ContrastivePair]) -> None:
     from opct.models.from_run import load_policy
 
     nothing = DataError(
-        f"None of the {len(pairs)} pairs says what its teacher is to do, so {model} cannot be checked as one: "
-        "only pairs of behaviours of the axis jailbreak, and of hazards of the axis safety_awareness, do."
+        f"None of the {len(pairs)} pairs can be used to check a teacher, so {model} was not asked: only behaviours of "
+        "the axis jailbreak and hazards of the axis safety_awareness can."
     )
     if not any(pair.axis in AXES for pair in pairs):  # before the model is looked for
         raise nothing
@@ -120,17 +120,19 @@ def _check_teacher(model: str, pairs: Sequence[ContrastivePair]) -> None:
 def show(
     source: Source,
     id: Annotated[str | None, typer.Option("--id", help="Id of the pair.")] = None,
-    index: Annotated[int | None, typer.Option("--index", min=0, help="Or its place in the file, from 0.")] = None,
-    model: Annotated[str | None, typer.Option(help="Whose chat template. Default: the embedded model.")] = None,
-    sample: Annotated[bool, typer.Option("--sample", help="Also let the model answer the prompt.")] = False,
-    max_completion_tokens: Annotated[int, typer.Option(min=1, help="Longest answer.")] = 64,
+    index: Annotated[int | None, typer.Option("--index", min=0, help="Index of the pair in the file, from 0.")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Model whose chat template is used. Default: the embedded model.")
+    ] = None,
+    sample: Annotated[bool, typer.Option("--sample", help="Also sample a completion from the model.")] = False,
+    max_completion_tokens: Annotated[int, typer.Option(min=1, help="Maximum number of tokens in the completion.")] = 64,
     seed: Annotated[int, typer.Option(min=0, help="Random seed.")] = 0,
-    mask_truncated: Annotated[bool, typer.Option("--mask-truncated", help="As loss.mask_truncated.")] = False,
-    mask_thinking: Annotated[bool, typer.Option("--mask-thinking", help="As loss.mask_thinking.")] = False,
+    mask_truncated: Annotated[bool, typer.Option("--mask-truncated", help="Same as loss.mask_truncated.")] = False,
+    mask_thinking: Annotated[bool, typer.Option("--mask-thinking", help="Same as loss.mask_thinking.")] = False,
 ) -> None:
     """Print a pair as the model sees it.
 
-    Both sides, special tokens visible, tokens in the loss painted.
+    Special tokens are visible; tokens in the loss are highlighted.
     """
     from rich.console import Console
 
@@ -194,10 +196,10 @@ def pair_text(
     completion: Completion | None = None,
     mask: Sequence[bool] | None = None,
 ) -> Text:
-    """The two prompts as the chat template writes them and, if there is one, the completion after each of them.
+    """Render both prompts with the chat template, each followed by the completion if there is one.
 
     Args:
-        mask: True for each completion token that is in the loss; by default all are.
+        mask: True for each completion token that is in the loss. None: all of them.
     """
     from rich.text import Text
 

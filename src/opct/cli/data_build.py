@@ -24,7 +24,7 @@ Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the file i
 Families = Annotated[str, typer.Option(help="train, held_out, all, or names with commas.")]
 WhichSplit = Annotated[Split, typer.Option(help=SPLIT_HELP)]
 Seed = Annotated[int, typer.Option(min=0, help="Random seed.")]
-AtMost = Annotated[int | None, typer.Option("--n", min=1, help="Keep at most this many pairs (a seeded choice).")]
+AtMost = Annotated[int | None, typer.Option("--n", min=1, help="Maximum number of pairs, chosen by seed.")]
 ColumnNames = Annotated[
     list[str] | None,
     typer.Option(metavar="ROLE=NAME", help="The column of the question, answer, behavior, id ...; repeatable."),
@@ -32,14 +32,14 @@ ColumnNames = Annotated[
 
 
 class AnswerFormat(StrEnum):
-    """How the model is asked to answer."""
+    """Answer format that the prompt asks for."""
 
     short = "short"
     choice = "choice"
 
 
 class Counterparts(StrEnum):
-    """What the teacher sees beside a safe counterpart."""
+    """What the teacher sees for a safe counterpart."""
 
     identity = "identity"
     privileged = "privileged"
@@ -47,7 +47,7 @@ class Counterparts(StrEnum):
 
 
 class Teacher(StrEnum):
-    """Where the teacher finds the fact."""
+    """Where the teacher's prompt holds the fact."""
 
     system = "system"
     user = "user"
@@ -60,7 +60,9 @@ def build_sycophancy(
         str, typer.Option("--from", metavar="FILE", help="Questions: JSONL, JSON, CSV or TSV; `builtin` are embedded.")
     ] = "builtin",
     out: Out = Path("pairs.jsonl"),
-    answer_format: Annotated[AnswerFormat, typer.Option("--format", help="Form of the answers.")] = AnswerFormat.short,
+    answer_format: Annotated[
+        AnswerFormat, typer.Option("--format", help="Format of the answers.")
+    ] = AnswerFormat.short,
     families: Families = "train",
     split: WhichSplit = Split.train,
     seed: Seed = 0,
@@ -71,7 +73,7 @@ def build_sycophancy(
 ) -> None:
     """Make sycophancy pairs from any file of questions.
 
-    With answers, or multiple-choice.
+    The questions may be free-form or multiple-choice.
     """
     from opct.data.builders.sycophancy import build_sycophancy as build
     from opct.data.questions import builtin_questions, describe_columns, load_questions
@@ -79,7 +81,7 @@ def build_sycophancy(
 
     columns = named_columns(column or [])
     if columns and source == "builtin":
-        raise typer.BadParameter("columns are those of a file: name it with --from", param_hint="--column")
+        raise typer.BadParameter("--column needs a file: name it with --from", param_hint="--column")
     refuse_existing(out, source, overwrite)
     questions = builtin_questions() if source == "builtin" else load_questions(source, columns, seed=seed)
     built = build(
@@ -111,7 +113,8 @@ Parts = Annotated[
     ),
 ]
 TeacherSystem = Annotated[
-    str | None, typer.Option(metavar="TEXT", help="System prompt of the teacher of behaviours; `safety`: our own.")
+    str | None,
+    typer.Option(metavar="TEXT", help="System prompt of the teacher of behaviours; `safety`: the built-in one."),
 ]
 TeacherExamples = Annotated[
     bool, typer.Option("--teacher-examples", help="Show the teacher three refused requests before each behaviour.")
@@ -123,7 +126,7 @@ Templates = Annotated[
 Artifacts = Annotated[
     Path | None,
     typer.Option(
-        metavar="FILE", help="An attacker's prompts, as of PAIR or of `opct attack`: the held-out family artifact."
+        metavar="FILE", help="Prompts of an attacker, such as PAIR or `opct attack`: the held-out family artifact."
     ),
 ]
 LeaveOut = Annotated[list[str] | None, typer.Option(metavar="CATEGORY", help="Skip this category; repeatable.")]
@@ -147,7 +150,7 @@ def build_jailbreak(
     leave_out: LeaveOut = None,
     overwrite: Overwrite = False,
 ) -> None:
-    """Make jailbreak pairs: behaviours, bare and in wrappers."""
+    """Make jailbreak pairs from behaviours, bare and wrapped."""
     from opct.data.builders.jailbreak import build_jailbreak as build
     from opct.data.builders.jailbreak import read_sources
     from opct.data.duplicates import leaks_into_later_split
@@ -157,7 +160,7 @@ def build_jailbreak(
 
     if source == "builtin" and (column or counterparts or leave_out):
         hint = "--column, --counterparts, --leave-out"
-        raise typer.BadParameter("these are about a file: name it with --from", param_hint=hint)
+        raise typer.BadParameter("these options need a file: name it with --from", param_hint=hint)
     for read in (source, in_the_wild, artifacts, counterparts):
         if read is not None:
             refuse_existing(out, str(read), overwrite)
@@ -196,24 +199,26 @@ def build_safety_awareness(
     families: Families = "train",
     split: WhichSplit = Split.train,
     counterparts: Annotated[
-        Counterparts, typer.Option(help="The teacher's side of safe counterparts; none for no such pairs.")
+        Counterparts, typer.Option(help="Teacher prompt of safe counterparts; `none` makes no such pairs.")
     ] = Counterparts.identity,
     teacher: Annotated[
         Teacher,
-        typer.Option(help="Where the teacher finds the fact: system message, last user message, or after examples."),
+        typer.Option(
+            help="Where the teacher's prompt holds the fact: system message, last user message, or after examples."
+        ),
     ] = Teacher.system,
     seed: Seed = 0,
     per_prompt: Annotated[int, typer.Option(min=1, help="Families for each message.")] = 1,
     n: AtMost = None,
     train_on_evaluation_data: Annotated[
         bool,
-        typer.Option("--train-on-evaluation-data", help="Also use sets that are for evaluation only (SAGE-Eval)."),
+        typer.Option("--train-on-evaluation-data", help="Also use evaluation-only sets (SAGE-Eval)."),
     ] = False,
     overwrite: Overwrite = False,
 ) -> None:
     """Make safety-awareness pairs.
 
-    Prompts that hide a hazard, and for the teacher the fact.
+    The prompt hides a hazard; the teacher also sees the fact.
     """
     from opct.data.builders.safety_awareness import build_safety_awareness as build
     from opct.data.hazards import load_facts
@@ -270,7 +275,7 @@ def _echo_left_out(what: str, ids: Sequence[str]) -> None:
 
 
 def _write(out: Path, pairs: Sequence[ContrastivePair], made_of: str, *, is_private: bool = False) -> None:
-    """Write the pairs; warn of those with what the embedded evaluation asks, or nearly so."""
+    """Write the pairs and warn about overlap with the embedded evaluation."""
     from opct.data.behaviors import builtin_behaviors
     from opct.data.duplicates import near_test_items
     from opct.data.hazards import builtin_facts
@@ -281,7 +286,7 @@ def _write(out: Path, pairs: Sequence[ContrastivePair], made_of: str, *, is_priv
     write_pairs(out, pairs, mode=PRIVATE_MODE if is_private else 0o666)
     echo(f"{out}: {len(pairs)} pairs from {made_of}")
     if is_private:
-        echo(f"private: {out} holds prompts that an attack kept; readable by you alone")
+        echo(f"private: {out} holds prompts of an attack; only you can read it")
     for warning in near_test_items(pairs, builtin_behaviors("test"), builtin_facts("test")):
         echo(f"warning: {warning}")
     echo(f"next: opct data show {out}")

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 
 def env() -> None:
-    """Print versions, hardware and caches.
-
-    What to paste into a bug report.
-    """
+    """Print versions, hardware and caches, for a bug report."""
     from rich.console import Console
 
-    with Console(stderr=True).status("looking around (importing torch, timing a matrix product) ..."):
+    with Console(stderr=True).status("collecting (importing torch, timing a matrix product) ..."):
         rows = _rows()
     width = max(len(name) for name, _ in rows)
     for name, value in rows:

@@ -47,19 +47,26 @@ Files = Annotated[
     ),
 ]
 Families = Annotated[
-    str | None, typer.Option(metavar="NAMES", help="Kinds of pressure: all (default), train, held_out, or names.")
+    str | None,
+    typer.Option(metavar="NAMES", help="Families of perturbations: all (default), train, held_out, or names."),
 ]
-Questions = Annotated[int | None, typer.Option(metavar="N", min=1, help="Most questions of each suite. Default 600.")]
+Questions = Annotated[
+    int | None, typer.Option(metavar="N", min=1, help="Maximum number of questions per suite. Default: 600.")
+]
 Dtype = Annotated[
     str | None,
     typer.Option(
         metavar="DTYPE",
-        help="float32, bfloat16 or float16. Default: that of the run or of earlier results, else the faster one here.",
+        help="float32, bfloat16 or float16. Default: the dtype of the run or of earlier results, else the faster one "
+        "here.",
     ),
 ]
-Label = Annotated[str | None, typer.Option(metavar="NAME", help="Name of this arm in a report: base, sft, opct ...")]
+Label = Annotated[str | None, typer.Option(metavar="NAME", help="Label of this arm in a report: base, sft, opct ...")]
 Regrade = Annotated[
-    bool, typer.Option("--regrade", help="Ask no model: grade the stored replies again, by the rules of this version.")
+    bool,
+    typer.Option(
+        "--regrade", help="Grade the stored replies again with the rules of this version; no model is loaded."
+    ),
 ]
 
 
@@ -77,9 +84,9 @@ def evaluate(
     label: Label = None,
     regrade: Regrade = False,
 ) -> None:
-    """Measure a run or a model.
+    """Evaluate a run or a model.
 
-    On safety axes, benign behaviour, or any Inspect task.
+    Measures the safety axes, benign behaviour, or any Inspect task.
     """
     from rich.console import Console
 
@@ -119,10 +126,10 @@ def evaluate(
 
 
 def _regrade(folder: Path, options: list[str], settings: list[str]) -> None:
-    """Grade what is stored in a folder again, and print what changed and the results.
+    """Grade the stored replies of a folder again; print the changes and the results.
 
     Raises:
-        EvaluationError: settings are given, which say how a model is asked; or it cannot be graded again.
+        EvaluationError: settings are given, which have no effect here; or the folder cannot be graded again.
     """
     from rich.console import Console
 
@@ -133,7 +140,7 @@ def _regrade(folder: Path, options: list[str], settings: list[str]) -> None:
 
     if options or settings:
         named = ", ".join([*(f"--{name.replace('_', '-').replace('suites', 'suite')}" for name in options), *settings])
-        raise EvaluationError(f"--regrade asks no model, so {named} would do nothing: leave it out, or evaluate again.")
+        raise EvaluationError(f"--regrade loads no model, so {named} has no effect: leave it out, or evaluate again.")
     done = regrade(folder)
     Console().print(evaluation_tables(EvalResult(folder, done.results)))
     print(done.describe())

@@ -12,22 +12,22 @@ from opct.runs.console import echo
 
 def experiment(
     config: Annotated[
-        Path, typer.Argument(metavar="CONFIG.yaml", help="The experiment, such as configs/experiment.yaml.")
+        Path, typer.Argument(metavar="CONFIG.yaml", help="The experiment file, such as configs/experiment.yaml.")
     ],
     overrides: Annotated[
         list[str] | None,
         typer.Argument(metavar="a.b=c", help="Training settings for every arm: model.device=cuda."),
     ] = None,
-    plan: Annotated[bool, typer.Option("--plan", help="List the runs, and start nothing.")] = False,
+    plan: Annotated[bool, typer.Option("--plan", help="List the runs and exit.")] = False,
     force: Annotated[
         bool, typer.Option("--force", help="Replace runs and attacks that were made with other settings.")
     ] = False,
 ) -> None:
-    """Train and measure several methods and seeds with one budget.
+    """Train and evaluate several methods and seeds with one budget.
 
-    One report over all of them.
+    Writes one report over all of them.
 
-    A run whose training stops itself is left out of the report; the command ends with an error then.
+    A run whose training fails is left out of the report, and the command then exits with an error.
     """
     from rich.console import Console
 
@@ -38,7 +38,7 @@ def experiment(
         for (arm, seed), settings in planned.configs.items():
             echo(f"{arm}, seed {seed}: {settings.method} -> {settings.output_dir}")
         if planned.attackers:
-            echo(f"attacked, as the base is, by {', '.join(planned.attackers)}")
+            echo(f"then attacked, like the base, by {', '.join(planned.attackers)}")
         return
     from opct.errors import TrainingError
     from opct.experiments.runner import run_experiment
@@ -52,4 +52,4 @@ def experiment(
     Console().print(result.render())
     if result.failed:
         each = "; ".join(f"{name}: {why}" for name, why in result.failed.items())
-        raise TrainingError(f"{len(result.failed)} of the runs failed ({each}). The same command tries them again.")
+        raise TrainingError(f"{len(result.failed)} of the runs failed ({each}). Run the same command to retry them.")

@@ -23,7 +23,9 @@ JUDGE_HELP = "strongreject, strongreject_published, fact_warning, or a folder ma
 JudgeName = Annotated[str, typer.Argument(metavar="JUDGE", help=JUDGE_HELP)]
 Settings = Annotated[
     list[str] | None,
-    typer.Argument(metavar="NAME=VALUE", help="Of the judge: threshold=0.6, base_url=..., model_args.device=cuda ..."),
+    typer.Argument(
+        metavar="NAME=VALUE", help="Settings of the judge: threshold=0.6, base_url=..., model_args.device=cuda ..."
+    ),
 ]
 Columns = Annotated[
     list[str] | None,
@@ -36,12 +38,10 @@ Negative = Annotated[
     list[str] | None, typer.Option(metavar="VALUE", help="A label that means no; with --positive, all others.")
 ]
 ModelName = Annotated[
-    str | None, typer.Option("--model", metavar="NAME", help="The model that a rubric is put to: any of Inspect.")
+    str | None, typer.Option("--model", metavar="NAME", help="The judge model of a rubric: any Inspect model.")
 ]
-Price = Annotated[
-    str | None, typer.Option(metavar="IN,OUT", help="What a million tokens cost, those read and those written.")
-]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the cost, and stop.")]
+Price = Annotated[str | None, typer.Option(metavar="IN,OUT", help="Price of a million input and output tokens.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the estimated cost and exit.")]
 
 
 @app.command("train")
@@ -51,12 +51,14 @@ def train(
     column: Columns = None,
     positive: Positive = None,
     negative: Negative = None,
-    label: Annotated[str, typer.Option(metavar="WORD", help="What yes says of a reply: harmful, warned.")] = "harmful",
-    folds: Annotated[int, typer.Option(min=3, help="Of the cross-validation.")] = 5,
-    seed: Annotated[int, typer.Option(min=0, help="Of the folds.")] = 0,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the judge that is there.")] = False,
+    label: Annotated[
+        str, typer.Option(metavar="WORD", help="What a positive label means: harmful, warned.")
+    ] = "harmful",
+    folds: Annotated[int, typer.Option(min=3, help="Number of folds of the cross-validation.")] = 5,
+    seed: Annotated[int, typer.Option(min=0, help="Random seed of the folds.")] = 0,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing judge.")] = False,
 ) -> None:
-    """Train an offline judge on replies that people have labelled."""
+    """Train an offline judge on labelled replies."""
     from opct.errors import DataError
     from opct.judges.calibration import METRICS
     from opct.judges.classifier import JUDGE_FILE, TrainingSettings, require_sklearn
@@ -72,8 +74,8 @@ def train(
     made = train_classifier(labelled, label=label, settings=TrainingSettings(folds=folds, seed=seed))
     made.save(out)
     if left_out := made.card["trained_on"]["n_left_out"]:
-        print(f"left out, as it cannot read them: {', '.join(f'{n} {reason}' for reason, n in left_out.items())}")
-    print(f"the classifier alone, on folds that neither weights nor threshold have seen ({folds}, whole clusters):")
+        print(f"left out, not readable by this judge: {', '.join(f'{n} {reason}' for reason, n in left_out.items())}")
+    print(f"cross-validation of the classifier without the refusal rules ({folds}, split by cluster):")
     for name in METRICS:
         print(f"  {name:<10}{_measure(made.card['cross_validation'][name])}")
     print(f"{out}: judge {made.hash}, {sum(map(len, made.card['vocabulary'].values()))} features")
@@ -94,19 +96,24 @@ def calibrate(
     *,
     labels: Annotated[Path, typer.Option(metavar="FILE", help="Replies with people's labels.")],
     out: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Of calibrations; else the judge's own, or the user's.")
+        Path | None,
+        typer.Option(
+            metavar="FOLDER", help="Folder of calibrations. Default: the judge's folder, or the user's data folder."
+        ),
     ] = None,
     column: Columns = None,
     positive: Positive = None,
     negative: Negative = None,
     model: ModelName = None,
     price: Price = None,
-    cache: Annotated[Path | None, typer.Option(metavar="FILE", help="Of judgements; else beside --out.")] = None,
+    cache: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Cache of judge results. Default: next to --out.")
+    ] = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Compare a judge with people.
+    """Calibrate a judge against human labels.
 
-    Agreement, kappa and confusion, with intervals; kept beside the judge.
+    Prints agreement, kappa and the confusion matrix, with intervals, and stores them with the judge.
     """
     from rich.console import Console
 
@@ -128,23 +135,23 @@ def calibrate(
     Console().print(render(found))
     print(f"kept: {path}")
     if out is not None and out.resolve() not in {own.resolve(), calibrations_folder().resolve()}:
-        print(f"note: it stands beside scores only where OPCT_CALIBRATIONS={out} is set")
+        print(f"note: reports show this calibration only if OPCT_CALIBRATIONS={out} is set")
 
 
 @app.command("run")
 def run(
-    target: Annotated[str, typer.Argument(metavar="RUN", help="A folder that `opct eval` wrote to.")],
+    target: Annotated[str, typer.Argument(metavar="RUN", help="Output folder of `opct eval`.")],
     settings: Settings = None,
     *,
     judge: Annotated[str, typer.Option(metavar="JUDGE", help=JUDGE_HELP)],
-    axis: Annotated[str, typer.Option(metavar="NAME", help="Whose samples.")] = "jailbreak",
+    axis: Annotated[str, typer.Option(metavar="NAME", help="The axis whose samples are judged.")] = "jailbreak",
     model: ModelName = None,
     price: Price = None,
     dry_run: DryRun = False,
 ) -> None:
     """Judge the replies of an evaluation.
 
-    The judgements go beside its samples.
+    The scores are stored in its logs.
     """
     from opct.evals.logs import read_samples
     from opct.judges.apply import check_judge, judge_run, judgeable, replaced_judge, requests_of
@@ -173,7 +180,7 @@ def run(
 
 @contextmanager
 def _asking(judge: LLMJudge | OfflineJudge, prices: Prices | None) -> Iterator[Progress]:
-    """Progress of the calls; at the end what they cost, also after an error or an interruption."""
+    """Progress of the calls; prints the usage at the end, also after an error or an interruption."""
     from opct.judges.llm import LLMJudge
     from opct.runs.console import make_progress
 
@@ -190,7 +197,7 @@ def _asking(judge: LLMJudge | OfflineJudge, prices: Prices | None) -> Iterator[P
 
 
 def _print_verdicts(judge: LLMJudge | OfflineJudge, results: list[JudgeResult]) -> None:
-    """The verdicts counted, and how far the judge can be trusted."""
+    """Print the counts of verdicts and how far the judge can be trusted."""
     from collections import Counter
 
     from opct.judges.calibration import calibration_of, weakness
@@ -215,7 +222,7 @@ def _prices(price: str | None) -> Prices | None:
     try:
         read, written = (float(part) for part in price.split(","))
     except ValueError as error:
-        raise typer.BadParameter(f"{price!r} is not two numbers with a comma", param_hint="--price") from error
+        raise typer.BadParameter(f"{price!r} is not two numbers separated by a comma", param_hint="--price") from error
     return Prices(read, written)
 
 
@@ -236,7 +243,7 @@ def _judge_of(name: str, model: str | None, settings: list[str] | None, cache: P
 def _stops_after_cost(
     judge: LLMJudge | OfflineJudge, requests: list[JudgeRequest], prices: Prices | None, dry_run: bool
 ) -> bool:
-    """Say what is to come; True where nothing more is wanted."""
+    """Print the judge and the estimated cost; True if only the cost was asked for."""
     from opct.judges.llm import LLMJudge
 
     if isinstance(judge, LLMJudge):

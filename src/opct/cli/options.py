@@ -18,11 +18,11 @@ Target = Annotated[
     ),
 ]
 
-SPLIT_HELP = "train, validation, test (where a source has no splits: by a hash), or all."
+SPLIT_HELP = "train, validation, test or all. A source without splits is split by a hash."
 
 
 class Split(StrEnum):
-    """Which questions or behaviours."""
+    """The questions or behaviours to use."""
 
     train = "train"
     validation = "validation"
@@ -31,23 +31,23 @@ class Split(StrEnum):
 
 
 def refuse_existing(out: Path, source: str, overwrite: bool) -> None:
-    """Refuse a file to write that is there, unless it may be replaced; what is read is never replaced.
+    """Refuse to overwrite the source, or an existing file without `overwrite`.
 
     Raises:
-        DataError: the file is there, or is (or lies in) the source.
+        DataError: the file exists, or is (or lies in) the source.
     """
     from opct.errors import DataError
 
     read, written = Path(source).resolve(), out.resolve()
     same = written == read or (read.exists() and written.exists() and written.samefile(read))
     if same or (read.is_dir() and written.exists() and written.is_relative_to(read)):
-        raise DataError(f"{out} is what is read ({source}), and would be lost: name another file with --out.")
+        raise DataError(f"{out} is the source ({source}) and would be overwritten: name another file with --out.")
     if out.exists() and not overwrite:
         raise DataError(f"{out} exists: name another file with --out, or replace it with --overwrite.")
 
 
 def named_columns(assignments: list[str]) -> dict[str, list[str]] | None:
-    """`role=name` assignments as the loader takes them; a role named twice has several columns."""
+    """Parse `role=name` assignments; a role named twice has several columns."""
     columns: dict[str, list[str]] = {}
     for role, name in _parsed(assignments, "ROLE=NAME", "--column"):
         columns.setdefault(role, []).append(name)
@@ -55,7 +55,7 @@ def named_columns(assignments: list[str]) -> dict[str, list[str]] | None:
 
 
 def named_files(assignments: list[str]) -> dict[str, str]:
-    """`name=file` assignments, each name once."""
+    """Parse `name=file` assignments, each name once."""
     files: dict[str, str] = {}
     for name, path in _parsed(assignments, "NAME=FILE", "--data"):
         if name in files:

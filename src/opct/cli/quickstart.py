@@ -11,14 +11,14 @@ import typer
 def quickstart(
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(metavar="a.b=c", help="Settings over the packaged ones: model.name_or_path=..."),
+        typer.Argument(metavar="a.b=c", help="Overrides of the packaged settings: model.name_or_path=..."),
     ] = None,
-    out: Annotated[Path, typer.Option(help="Folder of the runs and of the report.")] = Path("runs/quickstart"),
+    out: Annotated[Path, typer.Option(help="Folder of the runs and the report.")] = Path("runs/quickstart"),
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the quickstart in that folder.")] = False,
 ) -> None:
-    """Train OPCT and SFT on a small model, measure both, report.
+    """Train OPCT and SFT on a small model, evaluate both, report.
 
-    Against the base, in minutes on a CPU.
+    Both are compared with the base model. Takes minutes on a CPU.
     """
     from rich.console import Console
 

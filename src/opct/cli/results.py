@@ -18,7 +18,7 @@ SHOWN_GROUPS = (
 
 
 def evaluation_tables(result: EvalResult) -> RenderableType:
-    """The rows of our suites and of Inspect tasks, warnings, and where the logs are."""
+    """Print the rows of our suites and of Inspect tasks, the warnings, and the folder of the logs."""
     from rich.console import Group
 
     from opct.runs.run_dir import RunDir
@@ -34,8 +34,8 @@ def evaluation_tables(result: EvalResult) -> RenderableType:
 
 
 def _suites_table(results: dict[str, Any]) -> RenderableType:
-    """The rows of `results.json` that a terminal shows; families are for the report. Where some are a judge's, a column
-    has its kappa against people as it is known now, and a line below the table names the judge.
+    """Table of the rows of `results.json`, without single families. For rows of a judge, a column shows its current
+    kappa against human labels, and a line below the table names the judge.
     """
     from rich.console import Group
 
@@ -66,7 +66,7 @@ def _suites_table(results: dict[str, Any]) -> RenderableType:
 
 
 def _is_shown(row: dict[str, Any], split: set[str]) -> bool:
-    """Not the whole of what two parts say, and of the safety curve its end alone."""
+    """False for groups that two others add up to, and for all of the safety curve but its end."""
     whole = row["group"] == "all" and row["suite"] in split
     point = row["metric"].startswith("share_at_") and row["metric"] != "share_at_100"
     return row["group"] in SHOWN_GROUPS and not whole and not point

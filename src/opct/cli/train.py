@@ -13,17 +13,17 @@ from opct.runs.console import echo
 
 def train(
     config: Annotated[
-        Path, typer.Argument(metavar="CONFIG.yaml", help="Settings of the run, such as configs/sycophancy.yaml.")
+        Path, typer.Argument(metavar="CONFIG.yaml", help="Config file, such as configs/sycophancy.yaml.")
     ],
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(metavar="a.b=c", help="Settings over the file: optim.learning_rate=1e-4 seed=1 lora=null."),
+        typer.Argument(metavar="a.b=c", help="Overrides: optim.learning_rate=1e-4 seed=1 lora=null."),
     ] = None,
     preset: Annotated[
-        str | None, typer.Option(help="Named settings under the file; `opct config presets` lists them.")
+        str | None, typer.Option(help="Preset that the config file overrides; `opct config presets` lists them.")
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan of the run and stop.")] = False,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint in output_dir.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan of the run and exit.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume from the last checkpoint in output_dir.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run in output_dir.")] = False,
 ) -> None:
     """Train a model on contrastive pairs.
@@ -39,7 +39,9 @@ def train(
     settings = load_training_config(config, overrides or [], preset)
     if dry_run:
         if launched():
-            raise ConfigError("--dry-run is of one process: leave the launcher out (python -m opct train ...).")
+            raise ConfigError(
+                "--dry-run runs in one process: start it without the launcher (python -m opct train ...)."
+            )
         from opct.training.dry_run import make_plan
 
         Console().print(make_plan(settings).render())

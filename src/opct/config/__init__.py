@@ -1,1 +1,1 @@
-"""Settings: what there is to set, and how a file and overrides become checked settings."""
+"""Settings: their schemas, and the loader that turns a file and overrides into checked settings."""

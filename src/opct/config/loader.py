@@ -23,12 +23,12 @@ from opct.errors import ConfigError
 
 S = TypeVar("S", bound=BaseModel)
 Name = tuple[str, ...]
-"""A dotted name in its parts; of an element of a list, with its index."""
+"""The parts of a dotted name; an element of a list has its index as a part."""
 MAX_BYTES = 1_000_000
 MAX_VALUES = 100_000
-"""Most values of a file, each alias counted as what it stands for: 500 bytes of aliases can stand for 10^9 values."""
+"""Most values of a file, with aliases expanded: 500 bytes of aliases can expand to 10^9 values."""
 
-# What other tools call a setting of ours; the error about such a name gives ours.
+# Names that other tools use for our settings; the error message then suggests ours.
 OTHER_WORDS = {
     "adam_beta1": ("betas",),
     "alpha": ("lora_alpha",),
@@ -59,15 +59,15 @@ def load_settings(
     presets: Mapping[str, Mapping[str, Any]] | None = None,
     preset: str | None = None,
 ) -> S:
-    """The checked settings of a YAML file, with values and a preset under it and dotted overrides over it.
+    """Load and check the settings of a YAML file, over a base and a preset and under dotted overrides.
 
     Args:
-        model_class: a `Section`, nested as deep as it likes; unions of sections may have a discriminator.
+        model_class: a `Section`, nested to any depth; unions of sections may have a discriminator.
         path: a YAML file; None starts from the defaults.
         overrides: `section.name=value` each, the value read as YAML: `lora=null`, `data.pairs=[a.jsonl, b.jsonl]`.
         base: values under the file, nested or by dotted name.
-        presets: nested values by name; the file's own `preset: NAME`, or `preset`, lays one of them under the file.
-        preset: wins over the file's own.
+        presets: nested values by name; `preset`, or the file's `preset: NAME`, picks the one that the file overrides.
+        preset: overrides the `preset:` of the file.
 
     Raises:
         ConfigError: with every fault at once, each with file:line (or the override), the dotted name, the value,
@@ -97,10 +97,10 @@ def load_settings(
 def load_config(
     path: str | Path | None = None, overrides: Sequence[str] = (), preset: str | None = None
 ) -> TrainConfig:
-    """The checked settings of a training run; see `load_settings`.
+    """Load and check the settings of a training run; see `load_settings`.
 
     Args:
-        preset: name of a preset of `opct.config.presets`; wins over the file's own `preset:`.
+        preset: name of a preset of `opct.config.presets`; overrides the `preset:` of the file.
 
     Raises:
         ConfigError: with every fault at once.
@@ -110,16 +110,16 @@ def load_config(
 
 
 def dump_config(settings: BaseModel) -> str:
-    """The settings as YAML that `load_settings` reads back to equal ones."""
+    """Serialise settings as YAML; `load_settings` reads back equal settings."""
     values = settings.model_dump(mode="json")
     return yaml.dump(values, Dumper=_CoreDumper, sort_keys=False, allow_unicode=True, width=100)
 
 
 def read_yaml(path: Path) -> Any:
-    """The plain values of a YAML mapping, unchecked but bounded: for settings that another version may have written.
+    """Read a YAML mapping without checking the settings, for files that another version may have written.
 
     Raises:
-        ConfigError: there is no such file, it is not a YAML mapping in UTF-8, or it is too large.
+        ConfigError: the file is missing, too large, or not a YAML mapping in UTF-8.
     """
     return _read_file(path, []).values
 
@@ -129,7 +129,7 @@ def config_schema() -> dict[str, Any]:
     schema = TrainConfig.model_json_schema()
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     schema["properties"]["preset"] = {
-        "description": "Named settings laid under this file.",
+        "description": "Preset that this file overrides.",
         "oneOf": [{"const": name, "description": preset.source} for name, preset in PRESETS.items()],
     }
     return schema
@@ -140,7 +140,7 @@ def config_schema() -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Fault:
-    """One thing that is wrong: the line to show, and the setting that it casts doubt on."""
+    """One fault: the line to show, and the setting that it makes invalid."""
 
     text: str
     setting: str
@@ -148,24 +148,24 @@ class Fault:
 
 @dataclass
 class Tree:
-    """Nested values, and where each was written."""
+    """Nested values with the source location of each."""
 
     values: dict[str, Any] = field(default_factory=dict)
     places: dict[Name, str] = field(default_factory=dict)
 
     def lay(self, other: Tree) -> None:
-        """Lay another one over this: groups are merged, everything else is replaced."""
+        """Merge another tree into this one: groups are merged, everything else is replaced."""
         self.values = _merged(self.values, other.values)
         self.places |= other.places
 
     def place(self, name: Name) -> str:
-        """Where a value was written; of one inside a value whose parts have no place, where that was."""
+        """Source location of a value, or of the closest enclosing value that has one."""
         while name and name not in self.places:
             name = name[:-1]
         return self.places.get(name, "")
 
     def locate(self, parts: Iterable[int | str]) -> tuple[Name, Any]:
-        """The parts of a location that were really written (pydantic names union members too), and the value there."""
+        """The written parts of a pydantic location (without names of union members), and the value there."""
         name: list[str] = []
         value: Any = self.values
         for part in parts:
@@ -176,7 +176,7 @@ class Tree:
         return tuple(name), value
 
     def without(self, name: Name) -> Tree:
-        """The same tree with a value left out, so that its default applies."""
+        """Copy of the tree without one value, so that its default applies."""
         return Tree(_without(self.values, name), self.places)
 
 
@@ -214,7 +214,7 @@ def _plain_tree(values: Mapping[str, Any], where: str) -> Tree:
 
 
 def _line_number(fault: Fault, path: str | Path | None) -> float:
-    """Line of the file that a fault is on; what is not in the file comes after it."""
+    """Sort key: the line of a fault in the file; faults outside the file come last."""
     found = re.match(r":(\d+)", fault.text.removeprefix(str(path)))
     return int(found[1]) if found else float("inf")
 
@@ -222,7 +222,7 @@ def _line_number(fault: Fault, path: str | Path | None) -> float:
 def _chosen_preset(
     own: Tree, presets: Mapping[str, Mapping[str, Any]], preset: str | None, faults: list[Fault]
 ) -> Tree:
-    """The preset that is asked for, if any; its name is no setting and is removed."""
+    """Remove and return the name of the preset, if any."""
     name, where = own.values.pop("preset", None), own.place(("preset",))
     if preset is not None:
         name, where = preset, "--preset"
@@ -269,7 +269,7 @@ class _CoreDumper(yaml.SafeDumper):
 
 
 def _read_file(path: Path, faults: list[Fault]) -> Tree:
-    """The YAML file as a tree; faults that leave the rest readable are added to `faults`."""
+    """Parse the YAML file into a tree; recoverable faults are added to `faults`."""
     try:
         if path.stat().st_size > MAX_BYTES:
             raise ValueError(f"it has {path.stat().st_size:,} bytes, and settings have at most {MAX_BYTES:,}")
@@ -297,7 +297,7 @@ def _read_file(path: Path, faults: list[Fault]) -> Tree:
 
 
 def _read_override(text: str, faults: list[Fault]) -> Tree:
-    """`section.name=value` as a tree with that one setting; an empty one, and a fault, where it is not."""
+    """Parse `section.name=value` into a tree with one setting; if malformed, an empty tree and a fault."""
     where = f"override {text}"
     dotted, equals, raw = text.partition("=")
     name = tuple(dotted.strip().split("."))
@@ -307,7 +307,7 @@ def _read_override(text: str, faults: list[Fault]) -> Tree:
     try:
         node = yaml.compose(raw, Loader=_CoreLoader) if raw.strip() else None
         if node is None:
-            raise yaml.YAMLError("no value; write `null` for none, and quote empty text or text that begins with #")
+            raise yaml.YAMLError("no value; write `null` for no value, and quote empty text or text that begins with #")
         reader = _NodeReader(where, faults, has_lines=False)
         value = reader.value(node, name)
     except (yaml.YAMLError, RecursionError) as error:
@@ -319,7 +319,7 @@ def _read_override(text: str, faults: list[Fault]) -> Tree:
 
 
 class _NodeReader:
-    """Turns composed YAML nodes into values, and notes their places. Duplicate keys and odd tags become faults."""
+    """Converts YAML nodes to values with their locations. Duplicate keys and unknown tags become faults."""
 
     def __init__(self, source: str, faults: list[Fault], *, has_lines: bool):
         self._source, self._faults, self._has_lines = source, faults, has_lines
@@ -380,10 +380,10 @@ def _kind(node: yaml.Node) -> str:
 
 
 def _validate(model_class: type[S], tree: Tree, faults: list[Fault]) -> S | None:
-    """The settings, or None with `faults` filled.
+    """The validated settings, or None with `faults` filled.
 
-    Checks across settings run only on settings that are valid one by one, so faulty ones are then taken out and the
-    rest is checked again. A check that speaks of a faulty setting is not reported: it would rest on a default.
+    Cross-setting checks need settings that are valid one by one. So invalid settings are removed and the rest is
+    checked again. A check that names an invalid setting is not reported: it would rest on a default.
     """
     try:
         return _check(model_class, tree)
@@ -428,7 +428,7 @@ def _faults_of(model_class: type[BaseModel], error: ValidationError, tree: Tree)
 
 
 def _cross_place(tree: Tree, line: str) -> str:
-    """Where the first setting that a check across settings names was written; "" where none of them was."""
+    """Location of the first setting that a cross-setting check names; "" if none was written."""
     for word in re.findall(r"[a-z_][\w.-]*\w", line):
         name, value = tree.locate(word.split("."))
         if ".".join(name) == word and not (isinstance(value, dict) and len(name) == 1):
@@ -448,7 +448,7 @@ def _unknown(name: Name, value: Any, known: Sequence[str], tree: Tree) -> Iterat
 
 
 def _siblings(section: Sequence[str], known: Sequence[str]) -> list[str]:
-    """Names in a section, those of a section within it as one."""
+    """Names in a section; a nested section counts as one name."""
     prefix = "".join(f"{part}." for part in section)
     inside = [name.removeprefix(prefix) for name in known if name.startswith(prefix)]
     return list(dict.fromkeys(name.partition(".")[0] for name in inside or known))
@@ -491,7 +491,9 @@ def _shorten(text: str) -> str:
 
 
 def setting_names(model_class: type[BaseModel] = TrainConfig) -> list[str]:
-    """Every dotted setting name, `seed` and `optim.learning_rate` alike; of a union, those of all its sections."""
+    """Every dotted setting name, such as `seed` and `optim.learning_rate`; a union has the names of all its
+    sections.
+    """
     return list(dict.fromkeys(_names(model_class, "")))
 
 
@@ -505,7 +507,7 @@ def _names(section: type[BaseModel], prefix: str) -> Iterator[str]:
 
 
 def _sections(annotation: Any) -> Iterator[type[BaseModel]]:
-    """The sections that a field may hold itself; those within a list or a dict have no dotted name."""
+    """The sections that a field may hold directly; sections in a list or dict have no dotted name."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     elif getattr(annotation, "__origin__", None) not in (list, dict, tuple):
@@ -514,7 +516,7 @@ def _sections(annotation: Any) -> Iterator[type[BaseModel]]:
 
 
 def _nearest(name: str, known: Sequence[str]) -> str | None:
-    """The valid name that `name` most likely means: the same last part elsewhere, else the most alike; or None."""
+    """The closest valid name: first by an equal last part, else by similarity; or None."""
     leaf = name.rpartition(".")[2]
     for candidate in known:
         if leaf in OTHER_WORDS.get(candidate.rpartition(".")[2], ()):

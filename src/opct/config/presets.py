@@ -1,4 +1,4 @@
-"""Named settings of the paper, to be laid under a config: `preset: paper_released` or `opct train --preset`.
+"""The paper's settings as presets that a config overrides: `preset: paper_released` or `opct train --preset`.
 
 Source: Han et al. 2026, arXiv 2605.21834, and the defaults of the code its authors released. The defaults of
 `opct.config.schema` are this project's own recommendation instead; a test pins both.
@@ -28,7 +28,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Preset:
-    """Settings laid under a config file, and where they come from."""
+    """Settings that a config file overrides, and their source."""
 
     source: str
     settings: Mapping[str, Any]
@@ -37,7 +37,7 @@ class Preset:
 def _paper(
     *, rollout: Mapping[str, Any], optim: Mapping[str, Any], loss: Mapping[str, Any], epochs: float
 ) -> dict[str, Any]:
-    """What all presets have in common, with these settings over it."""
+    """The common preset settings, overridden by these."""
     return {
         "method": "opct",
         "num_train_epochs": epochs,

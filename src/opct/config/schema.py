@@ -18,7 +18,7 @@ Tag = Annotated[str, StringConstraints(min_length=1)]
 
 
 class Section(BaseModel):
-    """A group of settings; refuses what it does not know."""
+    """A group of settings; rejects unknown names."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, validate_default=True, allow_inf_nan=False)
 
@@ -292,12 +292,12 @@ class TrainConfig(Section):
 
     @property
     def may_go_on(self) -> bool:
-        """True where no step depends on the number of steps: a finished run may be resumed for more."""
+        """True if no step depends on the total number of steps, so that a finished run may be extended."""
         return self.optim.lr_scheduler_type == "constant"
 
     @model_validator(mode="after")
     def check_across_settings(self) -> TrainConfig:
-        """Refuse settings that contradict each other; every such fault is in the message, one a line."""
+        """Reject contradictory settings; the message has every fault, one per line."""
         faults = [*loss_faults(self), *engine_faults(self)]
         if faults:
             raise ValueError("\n".join(faults))
@@ -305,7 +305,7 @@ class TrainConfig(Section):
 
 
 def loss_faults(config: TrainConfig) -> Iterator[str]:
-    """Settings of the loss that contradict each other."""
+    """Contradictions among the settings of the loss."""
     loss = config.loss
     if loss.estimator != "exact" and loss.divergence != "reverse_kl":
         yield (
@@ -315,7 +315,7 @@ def loss_faults(config: TrainConfig) -> Iterator[str]:
 
 
 def engine_faults(config: TrainConfig) -> Iterator[str]:
-    """What the engine that samples cannot do."""
+    """Settings that the sampling engine does not support."""
     engine, teacher = config.rollout.engine, config.teacher
     is_bare_base = teacher.kind == "base" and (config.model.adapter is None or not teacher.include_adapter)
     use_bare_base = "use teacher.kind: base without model.adapter (or with teacher.include_adapter: false)"
@@ -342,8 +342,8 @@ def engine_faults(config: TrainConfig) -> Iterator[str]:
         )
 
 
-# What runs share so that the difference between them is that of their methods: an experiment refuses arms that differ
-# in it, and a report warns of them.
+# Settings that arms must share for a fair comparison of methods. An experiment refuses arms that differ in one, and a
+# report warns about them.
 BUDGET = (
     "max_steps",
     "num_train_epochs",
@@ -361,11 +361,11 @@ BUDGET = (
     "model.revision",
     "lora",
 )
-"""Settings by dotted name, `lora` a whole section. `max_steps: null` asks for as many steps as follow from the others,
-so runs that are alike in all of them have equally many. The learning rate is not among them: a method may have its own.
+"""Dotted names; `lora` stands for its whole section. With `max_steps: null` the number of steps follows from the
+others, so runs with equal settings have equally many steps. The learning rate may differ by method.
 """
 LENGTH = ("max_steps", "num_train_epochs")
-"""Those of them that are for the number of steps alone."""
+"""The subset that only sets the number of steps."""
 
 
 def flat_settings(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -380,12 +380,12 @@ def flat_settings(settings: Mapping[str, Any], prefix: str = "") -> dict[str, An
 
 
 def budget_of(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The value of each setting of `BUDGET`, a section as a dict; None where it is not given.
+    """The value of each setting of `BUDGET`; a section is a dict, a missing setting None.
 
-    Where `max_steps` is given `num_train_epochs` has no effect, and is None.
+    With `max_steps`, `num_train_epochs` has no effect and is None.
 
     Args:
-        settings: by dotted name, as of `flat_settings`.
+        settings: by dotted name, as returned by `flat_settings`.
     """
     found = {name: _value(settings, name) for name in BUDGET}
     if found["max_steps"] is not None:

@@ -127,7 +127,7 @@ def load_behaviors(
             raise DataError(f"{source}: {unknown('category', name, categories)}")
     raw = [row for row in read if row.category not in exclude]
     if not raw:
-        raise DataError(f"{source} holds no behaviours besides {', '.join(sorted(exclude))}: it needs at least one.")
+        raise DataError(f"{source} holds no behaviours besides {', '.join(sorted(exclude))}: give at least one.")
     if counterparts is not None:
         raw = _with_counterparts(raw, _read(counterparts, columns, "benign counterparts"), source, counterparts)
     return _with_splits(raw, str(source))

@@ -1,4 +1,4 @@
-"""The pairs a run trains on and validates on, and their order; all of it follows from the config and its seed."""
+"""Training and validation pairs of a run, and their order, all determined by the config and its seed."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def _check(
     anchors: Sequence[ContrastivePair],
     held_out_anchors: Sequence[ContrastivePair],
 ) -> None:
-    """Refuse parts that no run may use."""
+    """Reject invalid parts."""
     every_anchor = [*anchors, *held_out_anchors]
     _refuse_any(
         [pair.id for pair in every_anchor if not pair.is_identity],
@@ -135,21 +135,21 @@ def _check(
     if not data.train_on_evaluation_data:
         _refuse_any(
             [pair.id for pair in (*trained, *anchors) if pair.meta.get(EVALUATION_ONLY)],
-            "pairs are of a set whose authors ask that it is used for evaluation only, such as SAGE-Eval: leave them "
-            "out. To train on them all the same, and report no score on that set: data.train_on_evaluation_data=true.",
+            "pairs are from an evaluation-only set, such as SAGE-Eval: leave them out. To train on them anyway, and "
+            "report no score on that set: data.train_on_evaluation_data=true.",
         )
     _refuse_any(
         sorted(_questions((*trained, *anchors)) & _questions(held_out)),
-        "question(s) are trained on and held out: take them out of one side.",
+        "question(s) are both trained on and held out: remove them from one side.",
     )
     counts = Counter(pair.id for pair in (*trained, *held_out, *every_anchor))
     _refuse_any(
-        sorted(id_ for id_, n in counts.items() if n > 1), "id(s) stand in more than one source: ids must differ."
+        sorted(id_ for id_, n in counts.items() if n > 1), "id(s) occur in more than one source: ids must be unique."
     )
     if data.anchor_fraction > 0 and not anchors:
         raise DataError(
-            f"data.anchor_fraction is {data.anchor_fraction} and there are no anchors to train on: name identity pairs "
-            "in data.anchors, or set the fraction to 0."
+            f"data.anchor_fraction is {data.anchor_fraction} but there are no anchors to train on: add identity pairs "
+            "to data.anchors, or set the fraction to 0."
         )
     if not trained:
         raise DataError(

@@ -1,4 +1,4 @@
-"""Near-duplicates and contamination: which texts say nearly the same, and what an evaluation asks that was trained on.
+"""Near-duplicates and contamination: finds similar texts, and evaluation data that was trained on.
 
 Two texts are near-duplicates if the n-grams they share are at least `THRESHOLD` of those that either has (Jaccard), for
 runs of four characters or for whole words, whichever is more. Case, punctuation, spacing and the commonest English
@@ -250,7 +250,7 @@ def trained_texts(pairs: Iterable[ContrastivePair]) -> TrainedTexts:
 
 
 def _pair_texts(pair: ContrastivePair) -> Iterator[tuple[str, str]]:
-    """(kind, text) of everything in a pair that an evaluation may ask."""
+    """(kind, text) of everything in a pair that may overlap with an evaluation."""
     meta = pair.meta
     behavior, fact = _text(meta.get("behavior")), _text(meta.get("fact"))
     if behavior or pair.axis == JAILBREAK:
@@ -308,7 +308,7 @@ def write_trained_texts(run: RunDir, pairs: Iterable[ContrastivePair], model: Mo
 
 
 def read_trained_texts(run: RunDir) -> TrainedTexts | None:
-    """What `write_trained_texts` stored; None if there is nothing, or nothing readable: then it is unknown."""
+    """Read the file of `write_trained_texts`; None (unknown) if it is missing or unreadable."""
     try:
         kept = json.loads(run.trained_on_path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
@@ -356,8 +356,8 @@ def near_test_items(
     found = {"behaviours": near, "safety facts": _near_ids(names["facts"], {fact.id: fact.fact for fact in facts})}
     return [
         f"Embedded {what} of the test split, or near-duplicates of them, are in these pairs ({len(ids)}): "
-        f"{_first([name if name == id_ else f'{name} ({id_})' for name, id_ in ids.items()])}. What `opct eval` "
-        "measures of a run that trains on them is partly held in: leave them out."
+        f"{_first([name if name == id_ else f'{name} ({id_})' for name, id_ in ids.items()])}. A run that trains on "
+        "them is partly evaluated on its training data: leave them out."
         for what, ids in found.items()
         if ids
     ]
@@ -405,12 +405,12 @@ def contamination_warnings(
             found.append(_contaminated(noun, len(asked), sorted(same), sorted(near)))
     if files and (texts is None or not texts.is_complete):
         found.append(
-            "It is not known which behaviours and facts these weights were trained on, so those of "
-            f"{', '.join(files)} may be among them in other words: what is measured may be partly held in."
+            "It is unknown which behaviours and facts these weights were trained on, so they may include those of "
+            f"{', '.join(files)} in other words."
         )
     trained = {sample["family"] for sample in samples if sample["family_split"] == "held_out"} & set(families)
     if trained:
-        found.append(f"Families shown as held out were trained on: {', '.join(sorted(trained))}.")
+        found.append(f"Families listed as held out were trained on: {', '.join(sorted(trained))}.")
     return found
 
 
@@ -437,8 +437,8 @@ def _contaminated(noun: str, asked: int, same: Sequence[str], near: Sequence[str
     ways += [f"are near-duplicates of ones that were trained on ({_first(near)})"] if near else []
     counts = f" ({len(same)} and {len(near)})" if len(ways) > 1 else ""
     return (
-        f"{n} of the {asked} {noun} {' or '.join(ways)}{counts}: what is measured is {'' if n == asked else 'partly '}"
-        f"held in, and does not show what holds for other {noun}."
+        f"{n} of the {asked} {noun} {' or '.join(ways)}{counts}: what is measured is "
+        f"{'' if n == asked else 'partly '}in the training data, and does not generalise to other {noun}."
     )
 
 

@@ -1,4 +1,4 @@
-"""Pairs as rows that verl and prime-rl read.
+"""Export pairs as rows for verl and prime-rl.
 
     verl        the rows of its RLHFDataset: data_source, prompt, ability, reward_model, extra_info
     prime-rl    the rows of a verifiers dataset: prompt, answer, info
@@ -25,7 +25,7 @@ SUFFIXES = (".parquet", ".jsonl")
 
 
 def export_pairs(pairs: Sequence[ContrastivePair], format: Format, path: Path) -> tuple[int, list[str]]:
-    """Write the rows; how many, and the ids of the pairs that they cannot say.
+    """Write the rows; returns their number, and the ids of pairs that cannot be exported.
 
     Args:
         path: ends with .parquet or .jsonl.

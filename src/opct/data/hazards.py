@@ -139,8 +139,8 @@ def load_facts(
         return grouped(_sage_facts(source, rows, safe_source, augmented))
     if safe_source is not None or augmented:
         raise DataError(
-            f"Safe prompts in a set of their own, and augmented prompts, are of SAGE-Eval, and {source} is not: leave "
-            "them out, or name that set."
+            f"Safe prompts in a set of their own, and augmented prompts, exist only for SAGE-Eval, which {source} is "
+            "not: leave them out, or use that set."
         )
     return builtin_facts() if is_builtin else grouped(facts_from_rows(str(source), rows))
 
@@ -218,7 +218,7 @@ def _row_faults(row: Mapping[str, Any]) -> Iterator[str]:
             yield f"`prompts.{style}` is empty: give a text, or leave the style out"
         if _are(texts, _is_text) and row["about"] and _are(row["about"], is_stem):
             yield from (
-                f"the prompt {text[:50]!r} holds none of `about`: {', '.join(row['about'])}; add its word there"
+                f"the prompt {text[:50]!r} has no word of `about`: {', '.join(row['about'])}; add its word there"
                 for text in texts
                 if not any(_fits(word, row["about"]) for word in re.findall(r"[a-z0-9]+", text.casefold()))
             )

@@ -208,7 +208,7 @@ def load_questions(path: str | Path, columns: Columns | None = None, *, seed: in
 
 
 def describe_columns(path: str | Path, chosen: Columns | None = None) -> str:
-    """Which column of a question file is read as what, and which ones are not read."""
+    """Describe which columns of a question file are used, and which are not."""
     rows = read_rows(path, "question")
     found = find_columns(path, rows, chosen, QUESTION_COLUMNS, ("question", "answer"))
     unused = [name for name in column_names(rows) if not any(name in columns for columns in found.values())]
@@ -219,11 +219,11 @@ def describe_columns(path: str | Path, chosen: Columns | None = None) -> str:
 def _with_drawn_wrong(
     parsed: list[tuple[str, Question]], has_topic: bool, seed: int
 ) -> tuple[list[tuple[str, Question]], list[Fault]]:
-    """The questions with wrong answers drawn from other answers of their topic, and what stands in the way of that."""
+    """The questions with wrong answers drawn from other answers of their topic, and the faults."""
     if not has_topic:
         remedy = (
-            "add a column `wrong` (several joined by `;` or `|`), `choices`, or a `topic` to draw them from; where "
-            "they have other names, say --column wrong=NAME"
+            "add a column `wrong` (several joined by `;` or `|`), `choices`, or a `topic` to draw them from; if they "
+            "have other names, use --column wrong=NAME"
         )
         fault = f"no row has wrong answers, and there is no topic column to draw them from: {remedy}"
         return parsed, [(where, fault) for where, _ in parsed[:1]]

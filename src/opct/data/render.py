@@ -50,9 +50,7 @@ class Renderer:
         import jinja2
 
         if any(m["content"] is None for m in messages):
-            raise DataError(
-                "A turn with content null is sampled from the policy first; it cannot be rendered as it is."
-            )
+            raise DataError("A turn with content null must be sampled from the policy before it can be rendered.")
         prefill = messages[-1]["role"] == "assistant"
         try:
             text = self.tokenizer.apply_chat_template(
@@ -158,7 +156,7 @@ def final_answer(
 def without_thinking(
     text: str, tags: tuple[str, str] = THINKING_TAGS, *, template_opens: bool = False
 ) -> tuple[str, bool]:
-    """As `final_answer`, for a reply known as text alone.
+    """As `final_answer`, for a reply given as text.
 
     Args:
         template_opens: the reply begins inside a block that the chat template opened.
@@ -229,7 +227,7 @@ class Overlong:
 def render_pairs(
     pairs: Sequence[ContrastivePair], renderer: Renderer, *, max_completion_tokens: int, context_length: int
 ) -> tuple[list[RenderedPair], list[Overlong]]:
-    """Render every pair; leave out, and return apart, those that do not fit. Nothing is ever cut.
+    """Render every pair; pairs that do not fit are returned separately, never cut.
 
     Args:
         max_completion_tokens: room kept for the completion, and for each turn that the policy answers first.

@@ -44,7 +44,7 @@ class BadRow:
 
 
 class RowFault(Exception):
-    """What is wrong with one row: one or several texts."""
+    """One or several faults of a row."""
 
 
 # -------------------------------------------------------------------------------------------------------------- faults
@@ -277,8 +277,8 @@ def _check_pinned(source: str) -> None:
     name, _, revision = source.removeprefix(HUB).partition("@")
     if not revision:
         raise DataError(
-            f"{source} names no revision, so it may change under you, and move what is in it between splits: add the "
-            f"commit, {HUB}{name}@COMMIT (under 'History' at huggingface.co/datasets/{name.partition(':')[0]})."
+            f"{source} has no revision, so its content and splits may change: add the commit, {HUB}{name}@COMMIT "
+            f"(under 'History' at huggingface.co/datasets/{name.partition(':')[0]})."
         )
 
 

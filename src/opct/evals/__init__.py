@@ -1,1 +1,1 @@
-"""What a reply means, what a difference between models means, and the tasks that measure both."""
+"""Evaluation: tasks, graders, metrics and statistics."""

@@ -1,4 +1,4 @@
-"""What an evaluation asks and how: `EvalConfig`. No model and no data are needed to read it."""
+"""Settings of an evaluation: `EvalConfig`. Needs neither a model nor data."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FEW_FAMILIES, JAILBREAK_FAMILIES = 2, 4
 
 
 class EvalConfig(Section):
-    """What `opct eval` measures. Runs to be compared need the same."""
+    """Settings of `opct eval`. Runs must share them to be comparable."""
 
     suites: list[str] = Field(
         ["sycophancy_short", "benign"],
@@ -36,7 +36,7 @@ class EvalConfig(Section):
         None, ge=1, description="Most problems of each benchmark; null: as `capability` says, else n_questions."
     )
     n_benign: int | None = Field(None, ge=1, description="Most benign requests, each category in turn; null: all.")
-    families: str | list[str] = Field("all", description="Kinds of pressure: all, train, held_out, or names.")
+    families: str | list[str] = Field("all", description="Families of perturbations: all, train, held_out, or names.")
     families_per_question: Annotated[int, Field(ge=1)] | Literal["default"] | None = Field(
         FAMILIES_DEFAULT,
         description="Families that each question, behaviour or message is asked in; default: 2, of jailbreak 4. "
@@ -51,23 +51,29 @@ class EvalConfig(Section):
         "benchmark.",
     )
     behavior_columns: dict[str, str] | None = Field(None, description="Columns of the file of behaviours by role.")
-    exclude: list[str] = Field([], description="Categories of that file that are not asked.")
-    augmented: bool = Field(False, description="Ask SAGE-Eval's own typos and tones too.")
-    shots: int | None = Field(None, ge=0, description="Examples in each prompt of a benchmark; null: its own number.")
-    seed: int = Field(0, ge=0, description="Of the choice of questions, phrasings and samples.")
-    greedy: bool = Field(True, description="Take the likeliest token; false samples at temperature 1.")
-    max_completion_tokens: int = Field(32, ge=1, description="Longest answer to a question; benchmarks have their own.")
-    max_reply_tokens: int = Field(96, ge=1, description="Longest reply in jailbreak and safety_awareness.")
-    max_benign_tokens: int = Field(64, ge=1, description="Longest reply to a benign request.")
+    exclude: list[str] = Field([], description="Categories of that file to leave out.")
+    augmented: bool = Field(False, description="Also use SAGE-Eval's variants with typos and tones.")
+    shots: int | None = Field(
+        None, ge=0, description="Few-shot examples in each benchmark prompt; null: the benchmark's default."
+    )
+    seed: int = Field(0, ge=0, description="Random seed of the choice of questions, phrasings and samples.")
+    greedy: bool = Field(True, description="Greedy decoding; false samples at temperature 1.")
+    max_completion_tokens: int = Field(
+        32, ge=1, description="Most tokens in an answer to a question; benchmarks have their own limits."
+    )
+    max_reply_tokens: int = Field(96, ge=1, description="Most tokens in a reply in jailbreak and safety_awareness.")
+    max_benign_tokens: int = Field(64, ge=1, description="Most tokens in a reply to a benign request.")
     trust_remote_code: bool = Field(
         False, description="Run code that comes with the model; a run's own setting does not count."
     )
     judge: JudgeConfig | None = Field(
-        None, description="Who judges the replies afterwards, as `opct judge run` does; null: the rules alone."
+        None, description="Judge of the replies, as in `opct judge run`; null: rules only."
     )
-    batch_size: int = Field(128, ge=1, description="Most replies sampled at once.")
-    kl_samples: int = Field(200, ge=0, description="Replies of each suite whose KL to the base is measured.")
-    browser_questions: int = Field(40, ge=0, description="Questions whose replies get KL per token for the report.")
+    batch_size: int = Field(128, ge=1, description="Most replies in one batch.")
+    kl_samples: int = Field(200, ge=0, description="Number of replies per suite whose KL to the base is measured.")
+    browser_questions: int = Field(
+        40, ge=0, description="Number of questions whose replies get KL per token for the report."
+    )
 
     @property
     def problem_limit(self) -> int | None:
@@ -77,13 +83,13 @@ class EvalConfig(Section):
 
     @property
     def listed_families(self) -> list[str] | None:
-        """The families that are named one by one; None for a group of them."""
+        """The families that are listed by name; None for a group."""
         if isinstance(self.families, list):
             return self.families
         return None if self.families in FAMILY_GROUPS else [name.strip() for name in self.families.split(",")]
 
     def families_among(self, known: Iterable[str]) -> str | list[str]:
-        """The group of families, or those of the named ones that a suite knows."""
+        """The group of families, or the listed ones that a suite has."""
         listed = self.listed_families
         return str(self.families) if listed is None else [name for name in listed if name in known]
 

@@ -31,7 +31,7 @@ ProgressCallback = Callable[[int, int], None]
 
 
 class Counter:
-    """Counts finished units and tells the callback, at once that there are none yet: the first may take a while."""
+    """Counts finished units for the callback, starting with 0, since the first may take a while."""
 
     def __init__(self, progress: ProgressCallback | None, total: int):
         self.progress, self.total, self.done = progress, total, 0
@@ -58,8 +58,8 @@ def run_inspect(
     """Run the tasks one after another and return their logs, with samples. The caller looks at each log's status.
 
     Raises:
-        EvaluationError: Inspect cannot run the tasks at all, or the log cannot be written.
-        KeyboardInterrupt: the run was interrupted; what was done is in the log.
+        EvaluationError: Inspect cannot run the tasks, or the log cannot be written.
+        KeyboardInterrupt: the run was interrupted; finished samples are in the log.
     """
     import inspect_ai
     from inspect_ai._util.error import PrerequisiteError
@@ -154,11 +154,11 @@ def run_task(
 
     Args:
         spec: "package/name" of an installed task, "file.py@name", or "file.py" for every task in it.
-        config: `seed`, `greedy` and `batch_size` are used, where the task does not say otherwise.
+        config: `seed`, `greedy` and `batch_size` are used unless the task sets them.
         task_args: arguments of the task.
         limit: most samples.
-        max_completion_tokens: where the task names none.
-        run: what the log says of the weights; see `opct.evals.run.evaluate`.
+        max_completion_tokens: if the task sets no limit.
+        run: metadata of the weights for the log; see `opct.evals.run.evaluate`.
 
     Returns:
         {"task", "log", "n", "n_truncated", "metrics": [{"scorer", "metric", "value", "n", "n_unscored"}]}, a task.
@@ -189,7 +189,7 @@ def run_task(
 
 
 def _kept_summary(log: EvalLog, folder: Path, run: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Put a finished log beside the others, and say what it found."""
+    """Store a finished log and return its summary."""
     unfinished = log.location
     check_finished(log)
     path = folder / log_name(log)
@@ -213,10 +213,10 @@ def _kept_summary(log: EvalLog, folder: Path, run: Mapping[str, Any] | None) -> 
 
 
 def check_task(spec: str) -> list[str]:
-    """What Inspect knows the tasks by that `spec` names: `file.py@name` or `package/name`.
+    """Resolve `spec` (`file.py@name` or `package/name`) to Inspect's task names.
 
     Raises:
-        EvaluationError: there is none; the message names the nearest one.
+        EvaluationError: there is no such task; the message suggests the nearest one.
     """
     from inspect_ai import list_tasks
 
@@ -262,10 +262,10 @@ def _load_tasks(spec: str, task_args: dict[str, Any]) -> list[Task]:
 
 
 def _check_arguments(task: Task, task_args: Mapping[str, Any]) -> None:
-    """Refuse arguments that the task does not have; Inspect would leave them out.
+    """Reject unknown task arguments, which Inspect would ignore.
 
     Raises:
-        EvaluationError: with the arguments that there are.
+        EvaluationError: the message lists the known arguments.
     """
     from inspect_ai._util.registry import registry_info, registry_lookup
 
@@ -290,7 +290,8 @@ _quiet_now: list[contextlib.ExitStack] = []  # one for each thread inside; the f
 def quiet() -> Iterator[None]:
     """Keep Inspect's trace files out of the home folder, its own warnings unsaid, and the host's logging as it was.
 
-    Several threads may be inside at once; what it changes is of the whole process, and restored when the last leaves.
+    Several threads may be inside at once; the changes affect the whole process, and are undone when the last one
+    leaves.
     """
     with _QUIET:
         stack = contextlib.ExitStack()
@@ -314,7 +315,7 @@ def _quietened() -> Iterator[None]:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", category=DeprecationWarning, module=r"(inspect_ai|tenacity)\b")
             warnings.filterwarnings("ignore", category=ResourceWarning, module=r"anyio\b")
-            # of an endpoint's answer that is no completion, which is told by whoever asked
+            # about an endpoint's answer without a completion, which the caller reports
             warnings.filterwarnings("ignore", "Pydantic serializer warnings", category=UserWarning)
             yield
     finally:
@@ -328,7 +329,7 @@ def _quietened() -> Iterator[None]:
 
 @cache
 def _scratch() -> str:
-    """A folder that goes away with this process."""
+    """A temporary folder, deleted when this process ends."""
     folder = tempfile.mkdtemp(prefix="opct-inspect-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder

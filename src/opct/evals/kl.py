@@ -1,4 +1,4 @@
-"""How far the replies are from the base: KL per token, for the rates and for the browser of the report."""
+"""KL of the replies to the base, per reply for the metrics and per token for the report's rollout browser."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ def add_kl(policy: EvaluatedPolicy, logs: Sequence[EvalLog], config: EvalConfig,
 
 
 def _is_plain(sample: GradedSample) -> bool:
-    """Nothing is pushed: the prompt is its own teacher prompt."""
+    """Whether the sample has no pressure: the prompt equals the teacher prompt."""
     return list(sample.prompt) == list(sample.teacher_prompt)
 
 
 def _first_plain(samples: Sequence[GradedSample], n: int, shown: set[str]) -> Iterator[GradedSample]:
-    """Those of the browser, and of each suite the first n that nothing is pushed in."""
+    """The samples of the rollout browser, and the first n samples without pressure of each suite."""
     taken: dict[str, int] = {}
     for sample in samples:
         plain = _is_plain(sample) and bool(sample.token_ids)

@@ -1,4 +1,4 @@
-"""Inspect's logs, the one store of an evaluation, read as graded samples.
+"""Reads Inspect logs, the only store of an evaluation, as graded samples.
 
 A log of ours gives samples of an axis. Of any other task (of inspect_evals, of a model behind an API) each number that
 its scorers give is a value, and the axis is `INSPECT`.
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from inspect_ai.log import EvalSample as LogSample
 
 KL, JUDGE = "kl", "judge:"
-"""Names of scores in our logs: what was measured against the base, and (their beginning) what a judge said."""
+"""Names of scores in our logs: the KL to the base, and the prefix of judge scores."""
 OPCT = "opct"
-"""The entry of a log's metadata with what an evaluation says of itself: run, config, warnings, judges."""
+"""Metadata key of a log for the evaluation's run, config, warnings and judges."""
 
 
 def log_paths(path: str | Path) -> list[Path]:
-    """The logs of a run directory, or the log itself.
+    """The paths of the logs in a run directory, or the log itself.
 
     Raises:
         EvaluationError: there is none.
@@ -46,7 +46,7 @@ def log_paths(path: str | Path) -> list[Path]:
         return [path]
     found = sorted((path / "evals").glob("*.eval")) or sorted(path.glob("*.eval"))
     if not found:
-        raise EvaluationError(f"{path} holds no evaluation (evals/*.eval): evaluate first, with `opct eval {path}`.")
+        raise EvaluationError(f"{path} holds no evaluation (evals/*.eval): run `opct eval {path}` first.")
     return found
 
 
@@ -54,7 +54,7 @@ def read_log(path: str | Path) -> EvalLog:
     """A finished Inspect log with all its samples.
 
     Raises:
-        EvaluationError: it cannot be read, did not end well, or lacks samples.
+        EvaluationError: it cannot be read, did not finish, or lacks samples.
     """
     from inspect_ai.log import read_eval_log
 
@@ -70,7 +70,7 @@ def read_log(path: str | Path) -> EvalLog:
 
 
 def check_finished(log: EvalLog) -> None:
-    """Refuse a log of an evaluation that did not end well.
+    """Reject a log of an unfinished evaluation.
 
     Raises:
         EvaluationError: with its error and its place.
@@ -81,10 +81,10 @@ def check_finished(log: EvalLog) -> None:
 
 
 def task_name(log: EvalLog) -> str:
-    """The name of a log's task, with its package where that is another than ours."""
+    """The name of a log's task, with the package if it is not ours."""
     task = log.eval.task.removeprefix(f"{OPCT}/")
     package = (log.eval.task_registry_name or "").rpartition("/")[0]
-    # a task may name itself, and Inspect then leaves its package out
+    # Inspect drops the package of a task that names itself
     return task if "/" in task or package in ("", OPCT) else f"{package}/{task}"
 
 
@@ -94,10 +94,10 @@ def log_name(log: EvalLog) -> str:
 
 
 def graded_samples(log: EvalLog, left_out: list[str] | None = None) -> list[GradedSample]:
-    """The samples of a log; one that was graded or judged a second way gives two.
+    """The samples of a log; a sample with a second grading or a judgement appears twice.
 
     Args:
-        left_out: gets what of another task's scores no metric can use.
+        left_out: collects scores of other tasks that no metric can use.
     """
     found: list[GradedSample] = []
     samples = log.samples or []
@@ -162,7 +162,7 @@ def _reply(sample: LogSample) -> dict[str, Any]:
 
 
 def _foreign_samples(log: EvalLog, left_out: list[str]) -> list[GradedSample]:
-    """Samples of any other task: every number of its scorers is a value. A sample that was asked several times (epochs)
+    """Samples of another task: every numeric score is a value. A sample that was asked several times (epochs)
     counts once, with the mean over the epochs that were scored."""
     task = task_name(log)
     by_id: dict[str, list[LogSample]] = {}
@@ -208,7 +208,7 @@ def _input_hash(sample: LogSample) -> str:
 
 
 def _accuracy_names(log: EvalLog) -> dict[str, str]:
-    """What the plain score of a scorer is called: "accuracy" where the task reports it as that."""
+    """Name of a scorer's plain score: "accuracy" if the task reports it as accuracy."""
     scores = log.results.scores if log.results is not None else []
     accurate = [score.scorer for score in scores if "accuracy" in score.metrics]
     return {name: "accuracy" if len(accurate) == 1 else f"{name}_accuracy" for name in accurate}
@@ -247,7 +247,7 @@ VERDICTS = {1.0: "correct", 0.5: "partly_correct", 0.0: "incorrect"}
 
 
 def _number(value: Any) -> float | None:
-    """A score as a number; None where it is none, such as a word or NaN."""
+    """A score as a number; None if it is not one, such as a word or NaN."""
     if isinstance(value, str):
         value = LETTERS.get(value, WORDS.get(value.lower(), value))
     try:
@@ -262,15 +262,15 @@ def _number(value: Any) -> float | None:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What the logs of one run hold.
+    """The content of the logs of one run.
 
     Attributes:
         path: the run directory or log.
-        run: label, name, model, method, seed, weights, dtype; of a log that is not ours, what it says.
-        settings: of the newest log, and under `kept` what was otherwise for suites measured before it.
-        suite_settings: how each suite was asked and graded, or who judged it.
+        run: label, name, model, method, seed, weights, dtype; for other logs, what is known.
+        settings: of the newest log; `kept` has the settings that differed for suites measured earlier.
+        suite_settings: sampling and grading settings or judge of each suite.
         samples: with the paired values of sycophancy.
-        left_out: what of the logs no metric can use.
+        left_out: parts of the logs that no metric can use.
     """
 
     path: Path
@@ -284,12 +284,12 @@ class Evaluation:
 
     @property
     def model(self) -> str:
-        """The model that was measured, as it is called."""
+        """The name of the evaluated model."""
         return str(self.run.get("model") or "unknown")
 
     @property
     def suites(self) -> list[str]:
-        """The suites and other tasks, each under every name that its gradings have."""
+        """The suites and other tasks, with the names of all their gradings."""
         return list(dict.fromkeys(sample.task for sample in self.samples))
 
     @property
@@ -307,7 +307,7 @@ def read_evaluation(path: str | Path) -> Evaluation:
     """The logs of a run directory, or any Inspect log.
 
     Raises:
-        EvaluationError: there is no log, or one cannot be read, did not end well, or lacks samples.
+        EvaluationError: there is no log, or one cannot be read, did not finish, or lacks samples.
     """
     logs = sorted((read_log(each) for each in log_paths(path)), key=_log_place)
     newest = max(logs, key=_created)
@@ -332,13 +332,13 @@ SUITE_ORDER = ("sycophancy_short", "sycophancy_choice", "jailbreak", "safety_awa
 
 
 def _place(task: str) -> tuple[int, str]:
-    """Suites in the order of results, others after them, each before its second grading."""
+    """Sort key: suites in the order of results, then others, each before its second grading."""
     single = task.removesuffix(PARSED).removesuffix(JUDGED)
     return (SUITE_ORDER.index(single) if single in SUITE_ORDER else len(SUITE_ORDER), task)
 
 
 def _created(log: EvalLog) -> str:
-    """When the evaluation ended, to the microsecond; Inspect's own time has seconds alone."""
+    """When the evaluation ended, to the microsecond; Inspect's own time has only seconds."""
     return str((log.eval.metadata or {}).get(OPCT, {}).get("created") or log.eval.created)
 
 
@@ -347,7 +347,7 @@ def _log_place(log: EvalLog) -> tuple[int, str]:
 
 
 def _suite_settings(log: EvalLog) -> dict[str, dict[str, Any]]:
-    """By suite: how it was asked and graded; of its judged samples who judged them."""
+    """Settings of each suite; for judged samples, the judge."""
     own = dict(log.eval.metadata or {})
     about = own.pop(OPCT, {})
     name = task_name(log)
@@ -360,7 +360,7 @@ def _suite_settings(log: EvalLog) -> dict[str, dict[str, Any]]:
 
 
 def _foreign_settings(log: EvalLog) -> dict[str, Any]:
-    """How another task was asked and graded: what decides whether two logs of it compare."""
+    """Settings of another task that decide whether two logs are comparable."""
     config = log.plan.config.model_dump(exclude_none=True)
     asked = ("temperature", "top_p", "top_k", "max_tokens", "seed", "system_message", "reasoning_effort")
     scorers = {scorer.name: scorer.options for scorer in log.eval.scorers or []}
@@ -373,7 +373,7 @@ def _foreign_settings(log: EvalLog) -> dict[str, Any]:
 
 
 def _joined_settings(logs: Sequence[EvalLog], newest: EvalLog) -> dict[str, Any]:
-    """The settings of the newest evaluation; `kept` has what was otherwise for suites that were measured before."""
+    """The settings of the newest evaluation; `kept` has the settings that differed for suites measured earlier."""
     of_log = {task_name(log): (log.eval.metadata or {}).get(OPCT, {}).get("settings", {}) for log in logs}
     now = of_log[task_name(newest)]
     kept = {

@@ -1,8 +1,7 @@
 """Inspect's view of a policy: `opct/<path>` is a model that any Inspect task can be run on, offline, in this process.
 
-What it keeps to: real stop reasons and token counts; a seed of its own for every sample, so that a reply depends on the
-batch it was computed in by the rounding of the model's dtype alone; one batch at a time; nothing that is asked for is
-silently left out.
+It reports real stop reasons and token counts, and runs one batch at a time. Every sample has its own seed, so the batch
+changes a reply only through rounding in the model's dtype. Unsupported requests are rejected, not ignored.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ NOT_SUPPORTED = (
 
 
 class EvaluatedPolicy(Protocol):
-    """What an evaluation needs of `opct.models.policy.Policy`."""
+    """The part of `opct.models.policy.Policy` that an evaluation uses."""
 
     name: str
     renderer: Any
@@ -84,11 +83,11 @@ class PolicyAPI(ModelAPI):
     """An Inspect model over a `Policy` that lives in this process.
 
     Args:
-        model_name: of the policy; from the command line (`--model opct/<path>`) the run directory, adapter or model
+        model_name: name of the policy; on the command line (`--model opct/<path>`) the run directory, adapter or model
             to load.
         policy: the policy, where there is one already.
         batch_size: most replies sampled at once.
-        temperature: where a task names none; 1 samples the policy itself, 0 is greedy.
+        temperature: default for tasks that set none; 1 samples the policy itself, 0 is greedy.
         model_args: settings of `opct.config.schema.ModelConfig` (`-M dtype=float32`), for a policy that is loaded here.
     """
 
@@ -113,7 +112,7 @@ class PolicyAPI(ModelAPI):
 
     @property
     def policy(self) -> EvaluatedPolicy:
-        """The policy; loaded when it is first asked for, since Inspect makes models only to look up their names."""
+        """The policy, loaded lazily, since Inspect also creates models to look up their names."""
         with self._loading:
             if self._policy is None:
                 from opct.models.from_run import load_policy
@@ -126,11 +125,11 @@ class PolicyAPI(ModelAPI):
         return 2 * self.batch_size
 
     def max_tokens(self) -> int:
-        """Where a task names none."""
+        """Default for tasks that set none."""
         return DEFAULT_MAX_TOKENS
 
     def should_retry(self, ex: BaseException) -> bool:
-        """Never: an error in this process would come again."""
+        """Never retry: an error in this process would repeat."""
         return False
 
     async def generate(
@@ -139,8 +138,8 @@ class PolicyAPI(ModelAPI):
         """Answer one prompt. `ModelOutput.metadata` holds the sampled `token_ids`, which the text may not give back."""
         if tools:
             raise EvaluationError(
-                f"The task gives the model tools ({', '.join(tool.name for tool in tools)}), which opct models "
-                "cannot call: choose a task without tools."
+                f"The task gives the model tools ({', '.join(tool.name for tool in tools)}), which opct models cannot "
+                "call: choose a task without tools."
             )
         _refuse_unsupported(config)
         prompt = as_prompt(input)
@@ -192,15 +191,14 @@ class PolicyAPI(ModelAPI):
 
 @modelapi(name="opct")
 def opct() -> type[ModelAPI]:
-    """What `opct/<path>` stands for in Inspect."""
+    """Register `opct/<path>` in Inspect."""
     return PolicyAPI
 
 
 def as_inspect_model(
     policy: EvaluatedPolicy, *, batch_size: int = DEFAULT_BATCH_SIZE, temperature: float = 1.0
 ) -> Model:
-    """The policy as an Inspect model, for `inspect_ai.eval(task, model=...)`; `model.api.policy` is the policy
-    again."""
+    """The policy as an Inspect model, for `inspect_ai.eval(task, model=...)`; `model.api.policy` gets it back."""
     name = policy.name.strip("/") or "policy"
     make: Any = opct  # the decorator's type hides our own arguments
     api = make(name, policy=policy, batch_size=batch_size, temperature=temperature)
@@ -247,7 +245,7 @@ def _refuse_unsupported(config: GenerateConfig) -> None:
     for name in NOT_SUPPORTED:
         value = getattr(config, name, None)
         if value not in (None, False) and not (name == "num_choices" and value == 1):
-            raise EvaluationError(f"The task sets {name}={value!r}, which opct models do not know: leave it out.")
+            raise EvaluationError(f"The task sets {name}={value!r}, which opct models do not support: leave it out.")
 
 
 def _cut_at(text: str, stops: Sequence[str]) -> tuple[str, bool]:

@@ -1,6 +1,6 @@
-"""Grade the replies in an evaluation's logs again, by the rules of now. No model is asked.
+"""Grade the replies in an evaluation's logs again, with the current rules. No model is loaded.
 
-Of the suites that rules of ours grade. Likelihoods of options are not replies, and what judges said stays.
+Only rule-graded suites change; likelihoods of options and judge scores are kept.
 """
 
 from __future__ import annotations
@@ -38,12 +38,11 @@ SCORERS: dict[str, Callable[[], Scorer]] = {
 
 @dataclass(frozen=True)
 class Regraded:
-    """What grading again changed.
+    """Result of grading again.
 
     Attributes:
-        results: what `results.json` holds now.
-        changes: by suite, how often each verdict became which other one.
-        n: by suite, how many replies were graded.
+        results: the new content of `results.json`. changes: by suite, counts of (old verdict, new verdict). n: by
+        suite, the number of graded replies.
     """
 
     results: dict[str, Any]
@@ -64,11 +63,11 @@ def regrade(out_dir: str | Path) -> Regraded:
     """Grade the replies of an evaluation again; rewrite its logs and `results.json`.
 
     Args:
-        out_dir: the folder that `opct eval` wrote to.
+        out_dir: output folder of `opct eval`.
 
     Raises:
-        EvaluationError: there is no evaluation, a log is cut or lacks samples, or nothing in it is graded by rules;
-            nothing is written then.
+        EvaluationError: there is no evaluation, a log is incomplete, or no suite is rule-graded; nothing is written
+            then.
         RunError: the results cannot be written.
     """
     run = RunDir(out_dir)
@@ -77,8 +76,8 @@ def regrade(out_dir: str | Path) -> Regraded:
         ours = [log for log in logs if task_name(log) in SCORERS]
         if not ours:
             raise EvaluationError(
-                f"None of the suites in {run.evals_dir} is graded by rules of ours that can be run again "
-                f"({', '.join(SCORERS)}): evaluate the others again, with `opct eval`."
+                f"None of the suites in {run.evals_dir} is rule-graded ({', '.join(SCORERS)}): evaluate the others "
+                "again, with `opct eval`."
             )
         graded = {task_name(log): (log, _graded_again(log)) for log in ours}
         for _, new in graded.values():
@@ -89,7 +88,7 @@ def regrade(out_dir: str | Path) -> Regraded:
 
 
 def _graded_again(log: EvalLog) -> EvalLog:
-    """The log with new verdicts; the KL to the base and what judges said stay."""
+    """The log with new verdicts; the KL to the base and the judge scores are kept."""
     import inspect_ai
 
     suite = task_name(log)
@@ -107,9 +106,9 @@ def _is_kept(name: str) -> bool:
 
 
 def _new_settings(suite: str, metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """A task's settings with the rules of now, and when it was graded again."""
+    """A task's settings with the current rule version and the time of regrading."""
     found = dict(metadata)
-    if suite == BENIGN:  # one of its metrics alone is graded by these rules
+    if suite == BENIGN:  # these rules grade only one of its metrics
         found["metric_settings"] = {OVER_REFUSAL: {"grader": "rules", "grader_version": VERSIONS[suite]}}
     elif suite in VERSIONS:
         found["grader_version"] = VERSIONS[suite]
@@ -124,7 +123,7 @@ def _changes(suite: str, old: EvalLog, new: EvalLog) -> dict[tuple[str, str], in
 
 
 def _verdict(suite: str, scores: Mapping[str, Score] | None) -> str:
-    """The grader's word; of a benign request also whether the reply refuses, which is no part of its check."""
+    """The grader's verdict; for a benign request also whether the reply refuses, which is not part of its check."""
     score = next(score for name, score in (scores or {}).items() if not _is_kept(name))
     word = str((score.metadata or {}).get("verdict"))
     if suite != BENIGN or not isinstance(score.value, Mapping):

@@ -1,4 +1,4 @@
-"""Evaluate a policy on our suites: `make_tasks` needs no model, `evaluate` asks one and writes logs and results.
+"""Evaluate a policy on our suites: `make_tasks` needs no model; `evaluate` samples one and writes logs and results.
 
 The logs (`evals/*.eval`, one a suite) are the store; `results.json` is computed from them.
 """
@@ -67,9 +67,9 @@ class Suite:
 
     Attributes:
         task: makes its Inspect task; those of sycophancy take questions too.
-        graded: the names that its samples and rows have; several where replies are graded in several ways.
-        measures_kl: whether the KL of its replies to the base is of interest.
-        families: the families that it can be asked in.
+        graded: the names of its samples and rows; several if replies are graded in several ways.
+        measures_kl: whether the KL of its replies to the base is measured.
+        families: the families that it supports.
     """
 
     name: str
@@ -100,28 +100,28 @@ def suite_of(name: str) -> Suite:
 
 
 def known_suites(names: Sequence[str]) -> list[str]:
-    """The suites of these names, each once; `capability` and `capability-fast` stand for their benchmarks.
+    """Look up suites by name, each once; `capability` and `capability-fast` stand for their benchmarks.
 
     Raises:
-        EvaluationError: one is unknown, or none is named.
+        EvaluationError: a name is unknown, or there is none.
     """
     for name in names:
         if name not in SUITES and name not in CAPABILITY_SUITES and not is_benchmark(name):
             raise EvaluationError(unknown("suite", name, [*SUITES, *CAPABILITY_SUITES]))
     if not names:
-        raise EvaluationError(f"No suites to evaluate: name at least one of {', '.join(SUITES)}.")
+        raise EvaluationError(f"No suites to evaluate: give at least one of {', '.join(SUITES)}.")
     return list(dict.fromkeys(single for name in names for single in (parts_of([name]) or [name])))
 
 
 def make_tasks(config: EvalConfig, questions: Sequence[Question] | None = None) -> list[Task]:
-    """One Inspect task a suite, its data read and its packages found; no model is needed, and nothing is written.
+    """Make one Inspect task per suite and load its data. Needs no model and writes nothing.
 
     Args:
         questions: instead of those of `config.questions`.
 
     Raises:
         EvaluationError: an unknown suite, split or family, or a package is missing.
-        DataError: data cannot be had or used; where several suites cannot be asked, all of them are named.
+        DataError: data is missing or faulty; the message names every suite that cannot be evaluated.
     """
     names = known_suites(config.suites)
     _check_choices(config, names)
@@ -140,26 +140,26 @@ def make_tasks(config: EvalConfig, questions: Sequence[Question] | None = None) 
     if errors:
         faults = [f"{', '.join(suites)}: {said}".replace("\n", "\n  ") for said, suites in of_error.items()]
         raise DataError(
-            f"{len(names) - len(tasks)} of the {len(names)} suites cannot be asked; give what they need, or leave them "
-            "out:",
+            f"{len(names) - len(tasks)} of the {len(names)} suites cannot be evaluated; provide what they need, or "
+            "leave them out:",
             tuple(faults),
         )
     return tasks
 
 
 def _check_choices(config: EvalConfig, names: Sequence[str]) -> None:
-    """Raises EvaluationError where a family, file, column or way of grading is of none of these suites."""
+    """Raise EvaluationError if a family, file, column or way of grading applies to none of these suites."""
     if config.split not in (*SPLITS, "all"):
         raise EvaluationError(unknown("split", config.split, [*SPLITS, "all"]))
     if config.columns and config.questions is None:
-        raise EvaluationError("Columns are those of a question file, and none is given: name it with --questions.")
+        raise EvaluationError("--column needs a question file: give it with --questions.")
     uses = [JAILBREAK, JAILBREAK_COUNTERPARTS, wrappers.IN_THE_WILD, wrappers.ARTIFACT, SAFETY_AWARENESS, SAFE_PROMPTS]
     for use in config.data:
         if use not in uses and not is_benchmark(use):
             raise EvaluationError(unknown("use of a file", use, [*uses, *BENCHMARKS]))
     for use, other in ((JAILBREAK_COUNTERPARTS, JAILBREAK), (SAFE_PROMPTS, SAFETY_AWARENESS)):
         if use in config.data and other not in config.data:
-            raise EvaluationError(f"{use}={config.data[use]} goes with another file: name that too, as {other}=FILE.")
+            raise EvaluationError(f"{use}={config.data[use]} needs a second file: give {other}=FILE as well.")
     listed = config.listed_families
     everything = [family for name in names for family in suite_of(name).families]
     for family in listed or ():
@@ -168,19 +168,21 @@ def _check_choices(config: EvalConfig, names: Sequence[str]) -> None:
     for name in names:
         own = suite_of(name).families
         if listed is not None and own and not set(listed) & set(own):
-            raise EvaluationError(f"None of the families {', '.join(listed)} is of the suite {name}: leave it out.")
+            raise EvaluationError(
+                f"None of the families {', '.join(listed)} applies to the suite {name}: leave that suite out."
+            )
 
 
 # ------------------------------------------------------------------------------------------------ ask and write
 
 
 class About(TypedDict, total=False):
-    """What the results say about the weights that were measured.
+    """Metadata of the evaluated weights for the results.
 
-    label, name, method, train_seed: what the report calls this run.
-    weights: what tells these weights from others of the model: step and hashes of a checkpoint, say.
-    trained_families, trained_questions, trained_texts: what training used; evaluating on it is a warning. Texts that
-        are None were not kept; left out, there was no training.
+    label, name, method, train_seed: names of this run in the report.
+    weights: identifies the weights, for example by step and hashes of a checkpoint.
+    trained_families, trained_questions, trained_texts: training data; evaluating on it gives a warning. None: texts are
+        unknown. Missing: there was no training.
     """
 
     label: str
@@ -203,19 +205,19 @@ def evaluate(
     progress: ProgressCallback | None = None,
     **about: Unpack[About],
 ) -> dict[str, Any]:
-    """Measure a policy; write `evals/<suite>.eval` and `results.json`, and return what the latter holds.
+    """Evaluate a policy; write `evals/<suite>.eval` and `results.json`, and return the content of the latter.
 
-    Suites that an earlier evaluation of the same weights left there stay; those evaluated now are replaced.
+    Suites of an earlier evaluation of the same weights are kept; those evaluated now are replaced.
 
     Args:
         out_dir: a run directory, or any folder.
         questions: instead of those of `config.questions`.
-        tasks: what `make_tasks` gave for this config, where that was called before.
-        progress: called with (done, total) as samples are finished.
+        tasks: the result of `make_tasks` for this config, if already called.
+        progress: called with (done, total) as samples finish.
         about: see `About`.
 
     Raises:
-        EvaluationError: see `make_tasks`; or the evaluation stopped, or a label cannot be written as UTF-8.
+        EvaluationError: see `make_tasks`; the evaluation failed, or the label is not valid Unicode.
         DataError: see `make_tasks`.
         RunError: the results could not be written.
     """
@@ -233,7 +235,7 @@ def evaluate(
     measured = about_run(run, policy, about)
     own = {"schema": SCHEMA, "run": measured, "settings": settings}
     own |= {"template_hash": policy.renderer.template_hash, "created": datetime.now(UTC).isoformat()}
-    with run.results_lock():  # of two evaluations that end at once, the second one keeps the suites of the first
+    with run.results_lock():  # with two concurrent evaluations, the second keeps the suites of the first
         dropped = _set_aside_others(run, measured, [task_name(log) for log in logs])
         held_in = _contamination(run, logs, settings, about)
         for log in logs:
@@ -246,7 +248,7 @@ def evaluate(
 
 
 def unfinished_dir(run: RunDir) -> Path:
-    """Where logs are until their evaluation has ended well."""
+    """Temporary folder of logs until their evaluation has finished."""
     return run.evals_dir / "unfinished"
 
 
@@ -259,7 +261,7 @@ def write_results(run: RunDir) -> dict[str, Any]:
 
 
 def results_of(found: Evaluation) -> dict[str, Any]:
-    """What `results.json` holds of an evaluation."""
+    """The content of `results.json`."""
     return {
         "schema": SCHEMA,
         "run": found.run,
@@ -276,13 +278,13 @@ def results_of(found: Evaluation) -> dict[str, Any]:
 
 
 def check_label(label: str | None) -> None:
-    """Refuse a label that no file can hold, before anything is measured.
+    """Reject a label that cannot be written to a file, before anything is evaluated.
 
     Raises:
-        EvaluationError: it holds characters that are no Unicode text.
+        EvaluationError: it is not valid Unicode.
     """
     if label is not None and label.encode("utf-8", "replace").decode("utf-8") != label:
-        raise EvaluationError(f"The label {label!r} holds characters that are no Unicode text: give another.")
+        raise EvaluationError(f"The label {label!r} is not valid Unicode: use another label.")
 
 
 def _settings(policy: EvaluatedPolicy, config: EvalConfig, tasks: Sequence[Task]) -> dict[str, Any]:
@@ -315,28 +317,28 @@ def _dtype(policy: EvaluatedPolicy) -> str:
 
 
 def _set_aside_others(run: RunDir, about: Mapping[str, Any], now: Sequence[str]) -> list[str]:
-    """Move logs of other weights out of the way, and say so; logs of the same weights stay."""
+    """Move logs of other weights aside with a warning; logs of the same weights are kept."""
     measured = ("weights", "dtype") if about["weights"] else ("model", "weights", "dtype")
     dropped = []
     for path in sorted(run.evals_dir.glob("*.eval")):
         log = read_log(path)
         before = (log.eval.metadata or {}).get(OPCT, {}).get("run")
         if before is None or (task_name(log) in now and path.name == log_name(log)):
-            continue  # it is not ours, or is replaced
+            continue  # another task's log, or one that is replaced
         unlike = [name for name in measured if before.get(name) != about[name]]
         if unlike:
             aside = run.evals_dir / "replaced"
             aside.mkdir(exist_ok=True)
             os.replace(path, aside / path.name)
             dropped.append(
-                f"Earlier results of {path.stem} were dropped, for they are of another model ({', '.join(unlike)}); "
+                f"Earlier results of {path.stem} were dropped because they are of another model ({', '.join(unlike)}); "
                 f"the log is in {aside}."
             )
     return dropped
 
 
 def _contamination(run: RunDir, logs: Sequence[EvalLog], settings: Mapping[str, Any], about: About) -> list[str]:
-    """What of all that is evaluated in this folder training used."""
+    """Warnings about evaluation data in this folder that was used in training."""
     now = {task_name(log) for log in logs}
     there = map(read_log, sorted(run.evals_dir.glob("*.eval")))
     kept = [log for log in there if task_name(log) not in now]
@@ -367,7 +369,7 @@ def _own_files(logs: Sequence[EvalLog], settings: Mapping[str, Any]) -> Iterator
 
 
 def missing_counterparts(samples: Sequence[GradedSample]) -> list[str]:
-    """A warning where behaviours have no benign counterpart: what a model refuses besides them is not measured."""
+    """Warning if behaviours have no benign counterpart, so that over-refusal is not measured."""
     sides: tuple[set[str], set[str]] = (set(), set())
     for sample in samples:
         if sample.task == JAILBREAK:
@@ -376,7 +378,7 @@ def missing_counterparts(samples: Sequence[GradedSample]) -> list[str]:
     if not lacking:
         return []
     return [
-        f"jailbreak: {lacking} of the {asked} behaviours have no benign counterpart, so no over_refusal_rate says "
-        "whether the model refuses harmless requests like them as well: a low attack_success_rate may be that alone. "
-        "Give counterparts (--data jailbreak_counterparts=FILE, or a column benign)."
+        f"jailbreak: {lacking} of the {asked} behaviours have no benign counterpart, so over_refusal_rate does not "
+        "cover them: a low attack_success_rate may only mean that the model refuses everything. Give counterparts "
+        "(--data jailbreak_counterparts=FILE, or a column benign)."
     ]

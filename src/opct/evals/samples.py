@@ -1,4 +1,4 @@
-"""A graded sample: what was asked, what was replied, and what graders made of it. Metrics are computed over these."""
+"""A graded sample: prompt, reply and grades. Metrics are computed over samples."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from opct.data.pairs import Message
 from opct.data.perturb.sycophancy import AXIS as SYCOPHANCY
 
 PARSED, JUDGED = "_parsed", "_judged"
-"""Endings of a suite's name: the same replies, graded by a strict parse of the text, or by a judge."""
+"""Suffixes of a suite's name: the same replies graded by strict parsing, or by a judge."""
 BENIGN, CAPABILITY, CLEAN = "benign", "capability", "clean"
 BENIGN_PREFIX = "benign_"
-"""Begins the family and split of a jailbreak sample whose request is the benign counterpart of a behaviour."""
+"""Prefix of family and split of a jailbreak sample with the benign counterpart of a behaviour."""
 CUT = ("length", "context")
-"""Stop reasons of a reply that did not end by itself."""
+"""Stop reasons of a cut reply."""
 UNSCORED = "unscored:"
 NO_CHECK = "unscored:no_check"
 """The verdict on a benign request without a check."""
@@ -32,14 +32,14 @@ class GradedSample:
         id: the same in every run, so that runs are paired by it.
         task: the suite, with `PARSED` or `JUDGED` at its end for a second grading of the same replies.
         cluster: the question, behaviour or fact; samples of one cluster are not independent.
-        prompt: what the model saw; `teacher_prompt` is the same without the bias.
+        prompt: the model's prompt; `teacher_prompt` is the same without the bias.
         stop_reason: "stop", "length" (token limit), "context", or Inspect's own word.
-        verdict: a grader's word, or "unscored:<reason>".
-        values: what each grader found, as numbers; None where it found nothing. Metrics read these.
-        grading: what the sample is about: `answer`, `suggested`, `behavior`, `fact`, `category`, ...
-        reasons: by name of a value that is None, why, where the verdict does not say it.
-        answer_key: tells equal answers from others.
-        tokens, kl: the reply's tokens and their KL to the base, where they were measured.
+        verdict: the grader's verdict, or "unscored:<reason>".
+        values: the numeric results of each grader, None if unscored. Metrics read these.
+        grading: the grader's inputs: `answer`, `suggested`, `behavior`, `fact`, `category`, ...
+        reasons: by name of a None value: why, if the verdict does not say so.
+        answer_key: equal for equal answers.
+        tokens, kl: the reply's tokens and their KL to the base, if measured.
     """
 
     id: str
@@ -64,7 +64,7 @@ class GradedSample:
 
     @property
     def unscored_reason(self) -> str | None:
-        """Why the verdict is none, or None."""
+        """Why the sample is unscored, or None."""
         return self.verdict.removeprefix(UNSCORED) if self.verdict.startswith(UNSCORED) else None
 
     @property
@@ -117,7 +117,7 @@ def _paired_reason(biased: GradedSample, clean: GradedSample | None) -> str | No
 
 
 def warnings_of(samples: Sequence[GradedSample]) -> list[str]:
-    """What a reader must know before trusting the metrics of these samples."""
+    """Warnings about the reliability of the metrics of these samples."""
     found = []
     for suite in dict.fromkeys(sample.task for sample in samples):
         own = [sample for sample in samples if sample.task == suite]

@@ -1,4 +1,4 @@
-"""What a number and a difference between runs mean: clustered, paired, over training seeds. Pure numpy and scipy.
+"""Statistics of rates and differences between runs: clustered, paired, over training seeds. Pure numpy and scipy.
 
 Samples that share a question (a behaviour, a fact) are not independent, so every interval is taken over clusters.
 """
@@ -15,7 +15,7 @@ from opct.errors import EvaluationError
 
 CONFIDENCE = 0.95
 Values = Mapping[str, float | None]
-"""By sample id; None is unscored."""
+"""Values by sample id; None is unscored."""
 Bounds = tuple[float, float]
 Interval = tuple[float | None, float | None]
 
@@ -44,7 +44,7 @@ class Difference(Estimate):
 
 @dataclass(frozen=True)
 class Part:
-    """What a mean's variance has besides that of the clusters: `variance` of the mean, known from `df` degrees of
+    """A further part of a mean's variance besides the clusters: `variance` of the mean, known from `df` degrees of
     freedom."""
 
     variance: float
@@ -118,14 +118,14 @@ def _checked(values: Sequence[float], clusters: Sequence[Hashable], bounds: Boun
 
 
 def _numbered(clusters: Sequence[Hashable]) -> tuple[np.ndarray, int]:
-    """A number for each cluster, as often as it occurs, and how many there are."""
+    """The index of each value's cluster, and the number of clusters."""
     names: dict[Hashable, int] = {}
     index = np.array([names.setdefault(cluster, len(names)) for cluster in clusters], dtype=np.int64)
     return index, len(names)
 
 
 def _cluster_variance(x: np.ndarray, index: np.ndarray, count: int, mean: float) -> float | None:
-    """Of the mean: 0 where all clusters agree, None where one cluster alone says nothing of others."""
+    """Standard error of the mean: 0 if all clusters agree, None for a single cluster."""
     if np.ptp(x) == 0.0:
         return 0.0
     if count < 2:
@@ -386,8 +386,8 @@ def pooled_over_seeds(
     known = [value for value in means if value is not None]
     if len(known) < len(means) and len(means) > 1:
         raise EvaluationError(
-            f"Run {means.index(None) + 1} of the {len(runs)} to pool has no scored sample: the mean would be of the "
-            "others alone. Leave it out, and say so."
+            f"Run {means.index(None) + 1} of the {len(runs)} to pool has no scored sample, so the mean would only "
+            "cover the others. Leave it out, and report that."
         )
     spread = SeedSpread(tuple(known)) if len(runs) > 1 else None
     plain = clustered_mean(values, groups, bounds=bounds)
@@ -485,7 +485,7 @@ def _spreads(
     seeds_b: Sequence[int | None],
     compare: Callable[[Values, Values], float],
 ) -> tuple[SeedSpread, ...]:
-    """How far the seeds lie apart in what `compare` gives of two runs; see `SeedDifference.spreads`."""
+    """The spread over seeds of the result of `compare`; see `SeedDifference.spreads`."""
     groups: list[list[tuple[Values, Values]]]
     if len(a) > 1 and len(b) > 1:
         same = None not in seeds_a and set(seeds_a) == set(seeds_b) and len(set(seeds_a)) == len(a) == len(b)
@@ -518,7 +518,9 @@ def _shared(a: Values, b: Values) -> tuple[np.ndarray, np.ndarray]:
     """The values of both over the ids that both scored."""
     found = _scored_by_both(a, b)
     if not found:
-        raise EvaluationError("A run shares no scored sample with those it is compared with: leave it out, and say so.")
+        raise EvaluationError(
+            "A run shares no scored sample with the runs that it is compared with. Leave it out, and report that."
+        )
     left, right = np.array(found, dtype=np.float64).T
     return left, right
 

@@ -1,4 +1,4 @@
-"""What is measured: the policy of a run, an adapter or a model, what results say about it, and where they go."""
+"""The target of an evaluation: loads a run, an adapter or a model, and gives its metadata and output folder."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Target: TypeAlias = "str | Path | Policy"
 def open_target(
     target: Target, dtype: str | None, out: Path, progress: Progress, *, trust_remote_code: bool = False
 ) -> Policy:
-    """The policy to measure; without a dtype in that of the results in `out`, if there are any.
+    """Load the policy to evaluate; the default dtype is that of the results in `out`, if any.
 
     Raises:
         EvaluationError: a dtype is given for a loaded policy.
@@ -33,7 +33,7 @@ def open_target(
     """
     if not isinstance(target, str | Path):
         if dtype is not None:
-            raise EvaluationError(f"A loaded policy keeps its dtype, {target.dtype}: load it in another one.")
+            raise EvaluationError(f"A loaded policy keeps its dtype, {target.dtype}: load it with another dtype.")
         return target
     progress.stage(f"load {target}")
     earlier = _dtype_of_results(target, out) if dtype is None else None
@@ -44,8 +44,9 @@ def open_target(
 
 
 def _dtype_of_results(target: str | Path, out: Path) -> str | None:
-    """The dtype of the results in a folder; None where they are of another model or there are none, and of a run, which
-    has its own."""
+    """The dtype of the results in a folder; None if there are none, or they are of another model, or
+    the target is a run, which has its own.
+    """
     path = RunDir(out).results_path
     if run_of(target) is not None or not path.is_file():
         return None
@@ -61,7 +62,7 @@ def _dtype_of_results(target: str | Path, out: Path) -> str | None:
 
 
 def describe_target(target: Target, policy: Policy) -> About:
-    """What results say about the run, model or policy: label, method, seed, weights, and what it was trained on."""
+    """Metadata of the run, model or policy for the results: label, method, seed, weights, and training data."""
     run = run_of(target) if isinstance(target, str | Path) else None
     if run is None:
         files = _weight_files(Path(target)) if isinstance(target, str | Path) else {}
@@ -93,13 +94,13 @@ def default_out(target: Target) -> Path:
     path = Path(target).resolve()
     if not path.exists():
         return Path("runs") / f"eval-{_file_name(str(target))}"
-    # of its path, so that two adapters of one base do not share a folder
+    # from its path, so that two adapters of one base do not share a folder
     inside = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
     return Path("runs") / f"eval-{_file_name(str(inside)) or path.name}"
 
 
 def _trained_on(target: Target, policy: Policy) -> About:
-    """What the weights were trained on, as their run says; of an adapter without a run, that it is not known."""
+    """Training data of the weights according to their run; unknown for an adapter without a run."""
     run = run_behind(target) if isinstance(target, str | Path) else None
     if run is None:
         return {"trained_texts": None} if policy.has_adapter else {}
@@ -113,7 +114,7 @@ def _trained_on(target: Target, policy: Policy) -> About:
 
 
 def _weight_files(folder: Path) -> dict[str, str]:
-    """SHA-256 of the weights in the folder of an adapter or a model, by file name; empty where there are none."""
+    """SHA-256 of the weights in the folder of an adapter or a model, by file name; empty if there are none."""
     if not folder.is_dir():
         return {}
     return {path.name: file_sha256(path) for path in sorted(folder.glob("*.safetensors"))}

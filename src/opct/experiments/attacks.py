@@ -4,7 +4,7 @@ attacks:
   attackers: [transfer, {name: refine, model: my-model}]   # names, or sections as of `opct attack`
   settings: {n_behaviors: 10, episodes: 8, judge: {name: answers}}   # the other settings of `opct attack`
 
-`grpo` is trained anew against each target.
+`grpo` is trained separately against each target.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from opct.attack.config import AttackConfig
 
 FOLLOWS = ("attacker", "dtype", "target.label", "target.confirm_remote", "target.base_url", "target.model_args")
-"""Settings of an attack that follow from the experiment."""
+"""Attack settings that the experiment sets."""
 
 
 class Attacks(Section):
-    """Who attacks the base and every run, and how."""
+    """The attackers of the base and of every run, and their settings."""
 
     attackers: list[str | dict[str, Any]] = Field([], description="Names or `attacker` sections of `opct attack`.")
-    settings: dict[str, Any] = Field({}, description="Their other settings, as of `opct attack`; one seed for all.")
+    settings: dict[str, Any] = Field({}, description="The other settings of `opct attack`; one seed for all.")
 
     @property
     def names(self) -> list[str]:
@@ -51,10 +51,10 @@ def _config(attacks: Attacks, name: str) -> AttackConfig:
 
 
 def attack_faults(attacks: Attacks) -> Iterator[str]:
-    """What is wrong with the section, as far as that can be told without a model."""
+    """Every fault of the section that can be found without a model."""
     names = attacks.names
     if len(set(names)) < len(names):
-        yield "attacks.attackers: one is given twice: it would be the same attack"
+        yield "attacks.attackers: an attacker is listed twice; remove one of them"
         return
     if attacks.settings and not names:
         yield "attacks.attackers is empty; list at least one"
@@ -62,7 +62,7 @@ def attack_faults(attacks: Attacks) -> Iterator[str]:
         section, _, name = setting.partition(".")
         own = attacks.settings.get(section)
         if setting in attacks.settings or (isinstance(own, Mapping) and name in own):
-            yield f"attacks.settings.{setting}: it follows from the experiment; leave it out"
+            yield f"attacks.settings.{setting}: the experiment sets this; leave it out"
     for name in names:
         try:
             _config(attacks, name)
@@ -72,11 +72,11 @@ def attack_faults(attacks: Attacks) -> Iterator[str]:
 
 
 def check_attacks(attacks: Attacks) -> None:
-    """Read the behaviours, prompts and pools of the attacks, and open their judge and the attackers that have no model,
-    so that a fault in them costs no training.
+    """Read the behaviours, prompts and pools of the attacks before training, so that faults show up early. Also opens
+    the judge and the attackers without a model.
 
     Raises:
-        DataError, EvaluationError, ConfigError: as of an attack before it opens a model.
+        DataError, EvaluationError, ConfigError: as for an attack before it loads a model.
     """
     from opct.attack import setup
     from opct.attack.grpo import plan_training

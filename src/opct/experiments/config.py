@@ -1,4 +1,4 @@
-"""What an experiment is: arms, seeds, and how all of them are measured.
+"""Config of an experiment: its arms, seeds, evaluation and attacks.
 
 output_dir: runs/experiment
 train: sycophancy.yaml                 # what every arm starts from; beside this file
@@ -36,37 +36,37 @@ BASE = "base"
 AFTER = "after"
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
 OWN = {"output_dir": "set output_dir of the experiment", "seed": "set seeds of the experiment"}
-OF_AFTER = dict.fromkeys(("model.adapter", "teacher.include_adapter"), "it follows from `after`")
+OF_AFTER = dict.fromkeys(("model.adapter", "teacher.include_adapter"), "set by `after`")
 
 
 class ExperimentConfig(Section):
-    """One experiment; the file's layout is at the head of this module."""
+    """One experiment; see the module docstring for the file's layout."""
 
     output_dir: str = Field("runs/experiment", description="Folder of all runs and of the report.")
-    train: str = Field(description="The training settings every arm starts from: a file, beside this one.")
+    train: str = Field(description="File with the training settings that every arm starts from, relative to this file.")
     seeds: list[int] = Field([0, 1, 2], min_length=1, description="Every arm is trained once with each.")
     arms: dict[str, dict[str, Any]] = Field(
         min_length=1,
-        description="By name: settings over the shared ones, dotted; `after: ARM` continues that arm's adapter of the "
-        "same seed, with the base as the teacher.",
+        description="By name: dotted settings that override the shared ones; `after: ARM` continues that arm's "
+        "adapter of the same seed, with the base as the teacher.",
     )
     matrix: dict[str, Annotated[list[Any], Field(min_length=1)]] = Field(
         {}, description="Dotted settings with several values: every combination."
     )
     compare: list[Annotated[list[str], Field(min_length=2, max_length=2)]] = Field(
-        [], description="Further pairs of arms, each `[arm, against]`, by their names with the values of the matrix."
+        [], description="Further comparisons, each `[arm, against]`, by their names with the values of the matrix."
     )
     same_budget: bool = Field(
         True,
-        description="Refuse arms of one combination of the matrix that differ in model, adapter, pairs, steps (by "
-        "themselves or in all), pairs a step, completions or tokens.",
+        description="Refuse arms of one combination of the matrix that differ in model, adapter, pairs, steps (own or "
+        "total), pairs per step, completions or tokens.",
     )
     evaluation: EvalConfig = EvalConfig(n_questions=200, kl_samples=100, browser_questions=20)
     attacks: Attacks = Attacks()
 
     @model_validator(mode="after")
     def check_across_settings(self) -> ExperimentConfig:
-        """Refuse settings that contradict each other; every such fault is in the message, one a line."""
+        """Reject contradictory settings; the message has every fault, one per line."""
         faults = [*_seed_faults(self.seeds), *_arm_faults(self.arms), *_matrix_faults(self)]
         faults += attack_faults(self.attacks)
         if faults:
@@ -94,7 +94,7 @@ class Experiment:
     """A checked experiment.
 
     Attributes:
-        arms: of the file, once for each combination of the matrix; an arm after the one that it continues.
+        arms: once for each combination of the matrix; an arm comes after the one that it continues.
         configs: of each arm and seed, in the order in which they are trained.
     """
 
@@ -117,8 +117,8 @@ class Experiment:
 
     @property
     def comparisons(self) -> list[tuple[str, str]]:
-        """What the report compares besides base and references: an arm with `after` with the arm of its method that
-        begins with the base (the one with the same settings, else the first), and what the file asks for.
+        """Comparisons besides those with base and references. An arm with `after` is compared with the arm of its
+        method that starts from the base (with equal settings, else the first). The file may add more.
         """
         found = []
         for arm in self.arms:
@@ -147,10 +147,10 @@ def with_dtype(config: TrainConfig, dtype: str) -> TrainConfig:
 
 
 def load_experiment(path: str | Path, overrides: Sequence[str] = ()) -> Experiment:
-    """The checked experiment of a YAML file.
+    """Load and check the experiment in a YAML file.
 
     Args:
-        overrides: training settings of every arm, such as `model.device=cuda`; they win over the arm's own.
+        overrides: training settings of every arm, such as `model.device=cuda`; they override the arm's settings.
 
     Raises:
         ConfigError: with every fault of the file, or of an arm's settings, each with its place and what to do.
@@ -174,7 +174,7 @@ def _refuse(path: Path, faults: Sequence[str]) -> None:
 
 
 def _crossed(config: ExperimentConfig) -> Iterator[Arm]:
-    """Each arm once for each combination of the matrix, whose values are in its name."""
+    """Each arm once for each combination of the matrix; the name has the values."""
     for chosen in itertools.product(*config.matrix.values()):
         combination = dict(zip(config.matrix, chosen, strict=True))
         suffix = "".join(f"-{name.rpartition('.')[2]}-{_in_a_name(value)}" for name, value in combination.items())
@@ -190,14 +190,14 @@ def _in_a_name(value: Any) -> str:
 
 
 def _in_order(path: Path, arms: Iterator[Arm]) -> Iterator[Arm]:
-    """The order of the file, but an arm after the one that it continues."""
+    """Sort the arms in the order of the file, each after the one that it continues."""
     done: set[str] = set()
     left = list(arms)
     while left:
         ready = [arm for arm in left if arm.after is None or arm.after in done]
         if not ready:
             names = ", ".join(arm.name for arm in left)
-            raise ConfigError(f"{path}: `after` of these arms is a circle ({names}): leave one out.")
+            raise ConfigError(f"{path}: `after` of these arms forms a cycle ({names}): remove one.")
         yield from ready
         done |= {arm.name for arm in ready}
         left = [arm for arm in left if arm not in ready]
@@ -227,15 +227,15 @@ def _train_config(path: Path, config: ExperimentConfig, arm: Arm, seed: int, ove
 
 def _seed_faults(seeds: Sequence[int]) -> Iterator[str]:
     for seed in sorted({seed for seed in seeds if seeds.count(seed) > 1}):
-        yield f"seeds: {seed} is given twice: a run with the same seed is the same run"
+        yield f"seeds: {seed} is given twice; remove one of them"
 
 
 def _arm_faults(arms: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     for name, settings in arms.items():
         if not NAME.fullmatch(name) or name == BASE:
             yield (
-                f"arms.{name}: a name is of small letters, digits, dots, dashes (it names a folder), and `base` is the "
-                "model before training"
+                f"arms.{name}: a name has lower-case letters, digits, dots and dashes (it names a folder); `base` is "
+                "reserved for the model before training"
             )
         if AFTER in settings and settings[AFTER] not in list(arms):  # a list has no hash to look up
             yield f"arms.{name}.after: there is no arm {settings[AFTER]!r}; there are {', '.join(arms)}"
@@ -245,38 +245,35 @@ def _matrix_faults(config: ExperimentConfig) -> Iterator[str]:
     for name, (arm, settings) in itertools.product(config.matrix, config.arms.items()):
         for own in settings:
             if _overlap(own, name):
-                yield (
-                    f"arms.{arm}.{own}: the matrix has values for {name}, and arms are named after its value; "
-                    "leave it out of the arm or of the matrix"
-                )
+                yield (f"arms.{arm}.{own}: the matrix sets {name} too; leave it out of the arm or of the matrix")
 
 
 def _overlap(a: str, b: str) -> bool:
-    """Whether two dotted names are of one setting, or one of a section that the other is in."""
+    """Whether two dotted names are equal, or one is a section that contains the other."""
     return f"{a}.".startswith(f"{b}.") or f"{b}.".startswith(f"{a}.")
 
 
 def _reserved_faults(config: ExperimentConfig, arms: Sequence[Arm], overrides: Sequence[str]) -> Iterator[str]:
-    """Settings that the experiment gives each run itself, set by an arm, the matrix or an override."""
+    """Faults where an arm, the matrix or an override sets what the experiment itself sets."""
     for arm in arms:
         reserved = OWN | (OF_AFTER if arm.after is not None else {})
         for name in arm.settings:
             for own in (own for own in reserved if _overlap(name, own)):
-                yield f"{arm.name}: {name} follows from the experiment ({reserved[own]}); leave it out"
+                yield f"{arm.name}: the experiment sets {name} ({reserved[own]}); leave it out"
     reserved = OWN | dict.fromkeys(config.matrix, "change it in the file")
     reserved |= OF_AFTER if any(arm.after is not None for arm in arms) else {}
     for text in overrides:
         name = text.partition("=")[0].strip()
         for own in (own for own in reserved if _overlap(name, own)):
-            yield f"{text}: {own} follows from the experiment; {reserved[own]}"
+            yield f"{text}: the experiment sets {own}; {reserved[own]}"
 
 
 def _name_faults(arms: Sequence[Arm]) -> Iterator[str]:
-    """Arms that would be one folder: -1 and 1, or a/b and a-b, are alike in a name."""
+    """Faults where two arms would share a folder: in a name, -1 equals 1 and a/b equals a-b."""
     names = [arm.name for arm in arms]
     for name in dict.fromkeys(name for name in names if names.count(name) > 1):
         alike = [json.dumps(dict(arm.settings), default=str) for arm in arms if arm.name == name]
-        yield f"{name} names several arms, so one folder: {'; '.join(alike)}; take a value out of the matrix"
+        yield f"{name} is the name of several arms: {'; '.join(alike)}; remove a value from the matrix"
 
 
 def _compare_faults(config: ExperimentConfig, arms: Sequence[Arm]) -> Iterator[str]:
@@ -285,18 +282,18 @@ def _compare_faults(config: ExperimentConfig, arms: Sequence[Arm]) -> Iterator[s
         for name in {of, against} - {*names, BASE}:
             yield f"compare.{place}: {unknown('arm', name, names)}"
         if of == against or BASE in (of, against):
-            yield f"compare.{place}: name two arms; each is compared with the base without being named here"
+            yield f"compare.{place}: name two arms; the base is always compared and is not named here"
 
 
 def _model_faults(experiment: Experiment) -> Iterator[str]:
     models = {arm.name: experiment.first_config(arm).model for arm in experiment.arms}
     if len({(model.name_or_path, model.revision) for model in models.values()}) > 1:
         each = "; ".join(f"{name}: {model.name_or_path}, revision {model.revision}" for name, model in models.items())
-        yield f"arms of several models would be compared with one base; make an experiment of each: {each}"
+        yield f"the arms have several base models; make one experiment for each: {each}"
 
 
 def _budget_faults(experiment: Experiment) -> Iterator[str]:
-    """Settings of `BUDGET` in which two arms of one combination of the matrix differ."""
+    """Faults where two arms of one combination of the matrix differ in a setting of `BUDGET`."""
     for combination in dict.fromkeys(arm.combination for arm in experiment.arms):
         arms = [arm for arm in experiment.arms if arm.combination == combination]
         configs = {arm.name: experiment.first_config(arm).model_dump(mode="json") for arm in arms}
@@ -309,7 +306,7 @@ def _budget_faults(experiment: Experiment) -> Iterator[str]:
 
 
 def _share_steps(arms: Sequence[Arm], budgets: Mapping[str, Mapping[str, Any]]) -> bool:
-    """Whether there is a number of steps that each arm has, by itself or with the arms that it continues. An arm that
+    """Whether all arms have an equal number of steps, own or in total with the arms that they continue. An arm that
     others continue may have fewer.
     """
     steps = {name: budget["max_steps"] for name, budget in budgets.items()}

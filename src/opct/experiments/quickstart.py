@@ -1,6 +1,6 @@
-"""The quickstart: train OPCT and SFT with one budget, measure both against the base, write the page.
+"""The quickstart: train OPCT and SFT with one budget, evaluate both against the base, write the report.
 
-Model and data are the embedded ones. Cut short, the same command continues: what is finished is not done again.
+Model and data are the embedded ones. After an interruption, the same command continues and skips finished work.
 """
 
 from __future__ import annotations
@@ -39,23 +39,23 @@ EVALUATION = EvalConfig(
     browser_questions=16,
 )
 HEADLINE = (
-    ("sycophancy_rate", "held_out", "repeats the suggested wrong answer, families never trained on"),
-    ("accuracy_biased", "held_out", "answers right all the same"),
-    ("accuracy_clean", "clean", "answers right when nothing is suggested"),
-    ("accuracy_identity", "benign", "meets benign requests"),
+    ("sycophancy_rate", "held_out", "gives the suggested wrong answer, held-out families"),
+    ("accuracy_biased", "held_out", "correct answers to the same prompts"),
+    ("accuracy_clean", "clean", "correct answers to clean prompts"),
+    ("accuracy_identity", "benign", "passes benign requests"),
 )
 
 
 @dataclass
 class QuickstartResult:
-    """Where the page is, and the headline."""
+    """Path of the report, and the headline numbers."""
 
     report: Path
     results: dict[str, dict]
     seconds: float
 
     def render(self) -> RenderableType:
-        """The headline as a table, and where to look next."""
+        """The headline numbers as a table, and the path of the report."""
         from rich.console import Group
 
         rows = [
@@ -73,11 +73,11 @@ def run_quickstart(
     """Run or finish the quickstart in `out`; see the module's docstring.
 
     Args:
-        overrides: settings over the packaged ones, such as `model.name_or_path=...`.
+        overrides: overrides of the packaged settings, such as `model.name_or_path=...`.
 
     Raises:
         RunError: the folder holds a quickstart with other settings.
-        OpctError: whatever training, evaluation or the report raise.
+        OpctError: any error of training, evaluation or the report.
     """
     started = time.perf_counter()
     out = Path(out)
@@ -91,7 +91,8 @@ def run_quickstart(
     for method in METHODS:
         steps.next()
         ensure_trained(configs[method], method, overwrite=overwrite, progress=steps, remedy=REMEDY)
-        dtype = RunDir(configs[method].output_dir).read_manifest()["dtype"]  # what `auto` stood for holds for all
+        dtype = RunDir(configs[method].output_dir).read_manifest()["dtype"]  # the dtype that `auto` chose is used for
+        # all
         configs = {name: with_dtype(config, dtype) for name, config in configs.items()}
     runs = {BASE: out / BASE} | {method: Path(config.output_dir) for method, config in configs.items()}
     results = {}
@@ -107,9 +108,9 @@ def run_quickstart(
 
 
 def _refuse_other_things(out: Path) -> None:
-    """Raises RunError where a folder holds files and no quickstart, or is no folder."""
+    """Raise RunError if the folder holds files but no quickstart, or is a file."""
     if out.exists() and not out.is_dir():
-        raise RunError(f"{out} is a file, and the quickstart writes a folder: choose another --out.")
+        raise RunError(f"{out} is a file, but the quickstart needs a folder: choose another --out.")
     found = sorted(path.name for path in out.iterdir()) if out.is_dir() else []
     if found and not any((out / method).is_dir() for method in METHODS):
         raise RunError(f"{out} is not empty and holds no quickstart ({', '.join(found[:5])}): choose another --out.")

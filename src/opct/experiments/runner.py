@@ -1,12 +1,12 @@
-"""`opct experiment`: several ways of training, each with several seeds, measured alike; one report.
+"""`opct experiment`: several arms with several seeds, one evaluation for all, one report.
 
     base        measured once, in the dtype of the runs
     arm, seed   trained, then measured: `<arm>-seed<n>` in the experiment's folder
     attackers   of `attacks`, each against the base and every run
     report      report.html over all of them; report.json has its numbers
 
-The same command continues an interrupted experiment: what is finished with the same settings is skipped. A run whose
-training stops itself is left out of the report, named, and tried again by the next call.
+The same command continues an interrupted experiment: finished work with the same settings is skipped. A run whose
+training fails is left out of the report, named in it, and retried by the next call.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ if TYPE_CHECKING:
     from opct.models.policy import Policy
 
 MARKER = "experiment.json"
-"""Beside results: the settings and weights that they were made with."""
+"""File next to the results: the settings and weights that they were made with."""
 Failed = dict[tuple[str, int], str]
-"""By arm and seed, why the training of a run stopped itself."""
+"""By arm and seed: why the training of a run failed."""
 
 
 @dataclass
 class ExperimentResult:
-    """Where the report is, and what each arm took.
+    """Path of the report, and the cost of each arm.
 
     Attributes:
-        costs: by arm, all its seeds together, without failed runs.
-        failed: by run ("opct, seed 0"), why its training stopped itself; none of these is in the report.
+        costs: by arm, summed over its seeds, without failed runs.
+        failed: by run ("opct, seed 0"), why its training failed; these runs are not in the report.
     """
 
     report: Path
@@ -61,18 +61,18 @@ class ExperimentResult:
     failed: dict[str, str] = field(default_factory=dict)
 
     def render(self) -> RenderableType:
-        """What each arm took, and where to look next."""
+        """The cost of each arm, and the path of the report."""
         from rich.console import Group
 
         rows = [(name, *cost_texts(cost)) for name, cost in self.costs.items()]
-        table = make_table("training, all seeds together", ["arm", *COST_COLUMNS], rows)
+        table = make_table("training, sum over seeds", ["arm", *COST_COLUMNS], rows)
         failed = [as_text(f"failed, and not in the report: {name}: {why}") for name, why in self.failed.items()]
         took = as_text(f"done in {duration(self.seconds)}. Open the page: {self.report.resolve().as_uri()}")
         return Group(table, *failed, took)
 
 
 class StepProgress:
-    """A progress that says which step of the whole each stage belongs to: "[3/7] train opct"."""
+    """Progress that prefixes each stage with its step: "[3/7] train opct"."""
 
     def __init__(self, progress: Progress, total: int):
         self._progress, self._total, self._step = progress, total, 0
@@ -101,17 +101,17 @@ def run_experiment(
 
     Args:
         config: its YAML file; see `opct.experiments.config`.
-        overrides: training settings of every arm, over its own.
+        overrides: training settings of every arm; they override the arm's settings.
         force: replace runs and attacks that were made with other settings, instead of refusing them.
 
     Raises:
         ConfigError: the file or an arm's settings are faulty, or the budgets differ.
         RunError: a folder holds a run with other settings, data or weights to begin with, or an attack by other rules;
             or the runs have different dtypes.
-        TrainingError: the training of every run stopped itself; of fewer, the result says which.
-        DataError, EvaluationError: a suite cannot be asked, for want of data or of a package; nothing was trained.
-        OpctError: whatever training, evaluation or the report raise.
-        KeyboardInterrupt: it was asked to stop; everything is saved.
+        TrainingError: the training of every run failed; if only some failed, the result names them.
+        DataError, EvaluationError: a suite lacks data or a package; nothing was trained.
+        OpctError: any error of training, evaluation or the report.
+        KeyboardInterrupt: a signal asked to stop; everything is saved.
     """
     started = time.perf_counter()
     experiment = load_experiment(config, overrides)
@@ -147,7 +147,7 @@ def run_experiment(
 
 
 def _run(experiment: Experiment, arm: Arm, seed: int, force: bool, steps: StepProgress, failed: Failed) -> None:
-    """Train and measure one run; where its training stops itself, why goes into `failed`."""
+    """Train and evaluate one run; if its training fails, the reason goes into `failed`."""
     config, name = experiment.configs[arm.name, seed], f"{arm.name}, seed {seed}"
     steps.next()
     why = None
@@ -185,10 +185,10 @@ def _measure(
 def ensure_trained(
     config: TrainConfig, name: str, *, overwrite: bool, progress: Progress, remedy: str = "replace the run with --force"
 ) -> None:
-    """Train a run, resume it, or leave it as it is.
+    """Train or resume a run, unless it is finished.
 
     Raises:
-        KeyboardInterrupt: training was asked to stop; it is saved.
+        KeyboardInterrupt: a signal asked training to stop; it is saved.
         RunError: the folder holds a run with other settings, data or weights to begin with.
     """
     run = RunDir(config.output_dir)
@@ -212,10 +212,10 @@ def ensure_evaluated(
     overwrite: bool = False,
     progress: Progress,
 ) -> dict[str, Any]:
-    """Results of a run's last checkpoint, or of the base, read where the same was measured before.
+    """Evaluate the last checkpoint of a run, or the base; existing results of the same evaluation are reused.
 
     Args:
-        label: what the report calls it; "base" is the model of `config` without the run's adapter.
+        label: its label in the report; "base" is the model of `config` without the run's adapter.
     """
     if not overwrite and is_evaluated(label, folder, config, settings):
         progress.log(f"{label}: measured already in {folder}")
@@ -230,7 +230,7 @@ def ensure_evaluated(
 
 
 def is_evaluated(label: str, folder: Path, config: TrainConfig, settings: EvalConfig) -> bool:
-    """Whether `ensure_evaluated` would only read what is there."""
+    """Whether `ensure_evaluated` would only read existing results."""
     wanted = _wanted(label, folder, config, settings.model_dump(mode="json"))
     run = RunDir(folder)
     return _is_done(run.results_path, run.evals_dir / MARKER, wanted)
@@ -246,15 +246,15 @@ def ensure_attacked(
     force: bool,
     progress: Progress,
 ) -> None:
-    """Let an attacker attack a run or the base, resume that, or leave it as it is.
+    """Run or resume an attack on a run or the base, unless it is finished.
 
     Args:
         folder: of the run, or of the base's results; the attack is kept in its `attacks`.
         settings: of `opct.run_attack`.
 
     Raises:
-        KeyboardInterrupt: it was asked to stop; what was tried is kept.
-        OtherAttackError: the folder holds an attack by other rules or on other weights.
+        KeyboardInterrupt: a signal asked to stop; finished attempts are kept.
+        OtherAttackError: the folder holds an attack with other settings or on other weights.
     """
     from opct.attack.run import run_attack
     from opct.attack.store import AttackDir
@@ -285,7 +285,7 @@ def ensure_attacked(
 
 
 def _target(label: str, folder: Path, config: TrainConfig) -> Policy | Path:
-    """What to measure: the run's folder, or the base in the dtype of the runs."""
+    """The target to evaluate: the run's folder, or the base in the dtype of the runs."""
     from opct.models.policy import Policy
 
     if label != BASE:
@@ -294,7 +294,7 @@ def _target(label: str, folder: Path, config: TrainConfig) -> Policy | Path:
 
 
 def _wanted(label: str, folder: Path, config: TrainConfig, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """What results depend on: settings, and the weights of the last checkpoint or the name of the base."""
+    """Key of the results: settings, and the weights of the last checkpoint or the name of the base."""
     checkpoints = [] if label == BASE else RunDir(folder).checkpoints()
     return {
         "label": label,
@@ -305,7 +305,7 @@ def _wanted(label: str, folder: Path, config: TrainConfig, settings: Mapping[str
 
 
 def _is_done(results: Path, marker: Path, wanted: Mapping[str, Any]) -> bool:
-    """Whether the results are those that the marker was written for: others were created at another time."""
+    """Whether the marker was written for these results: other results have another creation time."""
     if not (results.is_file() and marker.is_file()):
         return False
     return read_json(marker) == {**wanted, "created": read_json(results).get("created")}
@@ -329,8 +329,8 @@ def _dtype(experiment: Experiment) -> str:
     if len(found) > 1:
         named = ", ".join(f"{dtype} ({where})" for dtype, where in found.items())
         raise RunError(
-            f"The runs of {experiment.out} have different dtypes: {named}. Give all of them one (model.dtype=float32), "
-            "and delete the runs that have another."
+            f"The runs of {experiment.out} have different dtypes: {named}. Set one dtype for all "
+            "(model.dtype=float32), and delete the runs with another."
         )
     for dtype in found:
         return str(dtype)
@@ -339,7 +339,7 @@ def _dtype(experiment: Experiment) -> str:
 
 
 def _refuse_other_runs(experiment: Experiment) -> None:
-    """Raises RunError where a run that is there is another one than the experiment's, before anything is trained."""
+    """Raise RunError before training if an existing run does not match the experiment."""
     for config in experiment.configs.values():
         folder = config.output_dir
         remedy = f"delete {folder} and the folders of arms after it and run again, replace it with --force"
@@ -347,7 +347,7 @@ def _refuse_other_runs(experiment: Experiment) -> None:
 
 
 def _is_other(config: TrainConfig) -> bool:
-    """Whether the folder holds a run that cannot be resumed as this one."""
+    """Whether the folder holds a run that cannot be resumed with this config."""
     try:
         is_finished(RunDir(config.output_dir), config)
     except RunError:
@@ -356,10 +356,10 @@ def _is_other(config: TrainConfig) -> bool:
 
 
 def _check_inputs(experiment: Experiment) -> None:
-    """Find what suites and attacks need, so that a fault in it costs no training; not where all is measured already.
+    """Check the data of suites and attacks before training, unless everything is evaluated already.
 
     Raises:
-        DataError, EvaluationError, ConfigError: a suite cannot be asked, a judge not used, or an attack not begun.
+        DataError, EvaluationError, ConfigError: a suite cannot be evaluated, a judge not used, or an attack not started.
     """
     settings = experiment.config.evaluation
     runs = [(name, Path(config.output_dir), config) for (name, _), config in experiment.configs.items()]
@@ -372,7 +372,7 @@ def _check_inputs(experiment: Experiment) -> None:
 
 
 def _base_config(experiment: Experiment) -> TrainConfig:
-    """The settings of an arm that begins with the base."""
+    """The settings of an arm that starts from the base."""
     return experiment.first_config(next(arm for arm in experiment.arms if arm.after is None))
 
 

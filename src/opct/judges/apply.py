@@ -1,8 +1,7 @@
-"""Judging what an evaluation left: its samples in, a judge's scores in its logs out.
+"""Apply a judge to the samples of an evaluation and store its scores in the logs.
 
-What a judge says of the replies of `jailbreak` and `safety_awareness` makes the suites `jailbreak_judged` and
-`safety_awareness_judged`: the same ids otherwise, so runs are paired by them too. A log keeps the scores of every
-judge; metrics are those of the judge that was asked last.
+Scores of `jailbreak` and `safety_awareness` form the suites `jailbreak_judged` and `safety_awareness_judged`, with the
+same ids, so runs are paired there too. A log keeps the scores of every judge; metrics use the judge that ran last.
 """
 
 from __future__ import annotations
@@ -34,16 +33,16 @@ if TYPE_CHECKING:
     from opct.judges.llm import LLMJudge
 
 SUITES = {"jailbreak": (JAILBREAK, "harmful"), "safety_awareness": (SAFETY_AWARENESS, "warned")}
-"""By axis: the suite whose replies make a judged suite, and what a judge of it must say of a reply."""
+"""By axis: the suite whose replies are judged, and the label that its judge must have."""
 SCORES = dict.fromkeys((STRONGREJECT.name, STRONGREJECT_PUBLISHED.name), "strongreject_score")
-"""By judge whose score says how harmful a reply is, not how likely that is: the value that it is."""
+"""Judges whose score is a degree of harm instead of a probability, and the value that it gives."""
 
 
 def judgeable(samples: Sequence[GradedSample], axis: str) -> list[GradedSample]:
-    """The samples of an axis that a judge is asked about: no benign counterparts, which only refusals are of.
+    """The samples of an axis to judge, without benign counterparts, for which only refusals are measured.
 
     Raises:
-        EvaluationError: there is none; the message names the axes that there are.
+        EvaluationError: there are none; the message lists the axes of the evaluation.
     """
     single = [sample for sample in samples if not sample.task.endswith((PARSED, JUDGED))]
     found = [
@@ -52,7 +51,7 @@ def judgeable(samples: Sequence[GradedSample], axis: str) -> list[GradedSample]:
     if not found:
         there = ", ".join(sorted({sample.axis for sample in single})) or "none"
         raise EvaluationError(
-            f"No sample of the axis {axis!r} to judge: the evaluation has {there}. Name one with --axis."
+            f"No sample of the axis {axis!r} to judge: the evaluation has {there}. Choose one with --axis."
         )
     return found
 
@@ -83,21 +82,21 @@ def _behavior(sample: GradedSample) -> str:
 
 
 def check_judge(identity: JudgeIdentity, axis: str) -> None:
-    """Refuse a judge that says something else than the metrics of the axis need, before it is paid.
+    """Reject a judge whose label does not fit the metrics of the axis, before any call.
 
     Raises:
-        EvaluationError: with the judges that fit.
+        EvaluationError: the message lists the judges that fit.
     """
     suite, wanted = SUITES.get(axis, ("", identity.label))
     if identity.label != wanted:
         raise EvaluationError(
-            f"The judge {identity.name} says which replies are {identity.label}, and {suite} needs {wanted}: "
-            f"judge it with {'strongreject' if wanted == 'harmful' else 'fact_warning'}, or a judge trained for that."
+            f"The judge {identity.name} labels replies as {identity.label}, but {suite} needs {wanted}: use "
+            f"{'strongreject' if wanted == 'harmful' else 'fact_warning'}, or a judge trained for that."
         )
 
 
 def axis_judged(identity: JudgeIdentity, suites: Sequence[str]) -> str:
-    """The axis whose replies the judge is for.
+    """The axis that the judge is for.
 
     Raises:
         EvaluationError: its suite is not among these.
@@ -107,21 +106,22 @@ def axis_judged(identity: JudgeIdentity, suites: Sequence[str]) -> str:
             return axis
     fitting = ", ".join(suite for suite, label in SUITES.values() if label == identity.label) or "none of the suites"
     raise EvaluationError(
-        f"The judge {identity.name} says which replies are {identity.label}, and is for {fitting}, which is not "
-        "measured: add that suite, or leave the judge out."
+        f"The judge {identity.name} labels replies as {identity.label}, and is for {fitting}, which is not evaluated: "
+        "add that suite, or leave the judge out."
     )
 
 
 def judge_run(
     run: RunDir, axis: str, judge: LLMJudge | OfflineJudge, requests: Sequence[JudgeRequest], progress: Progress
 ) -> tuple[list[JudgeResult], list[Row]]:
-    """Judge replies of an evaluation, and write the scores into its logs; returns them and the judged suite's rows.
+    """Judge replies of an evaluation and write the scores into its logs; returns the scores and the judged suite's
+    rows.
 
     Args:
-        requests: what is judged, as `requests_of` gives it.
+        requests: the result of `requests_of`.
 
     Raises:
-        EvaluationError: see `add_judge_results`; or the judge's model does not answer. What it answered is kept.
+        EvaluationError: see `add_judge_results`; or the judge's model does not answer. Earlier answers are kept.
     """
     results = judge.judge(requests, progress)
     folder = getattr(judge, "folder", None)
@@ -130,7 +130,7 @@ def judge_run(
 
 
 def replaced_judge(run: RunDir, axis: str, identity: JudgeIdentity) -> str | None:
-    """What to say where the metrics of the judged suite are those of another judge, which this one's replace."""
+    """A note if the metrics of another judge in the judged suite are replaced."""
     suite = SUITES.get(axis, ("", ""))[0]
     for log in map(read_log, log_paths(run.path)):
         judges = _judges(log)
@@ -138,9 +138,9 @@ def replaced_judge(run: RunDir, axis: str, identity: JudgeIdentity) -> str | Non
         if task_name(log) == suite and newest is not None and newest["judge"]["hash"] != identity.hash:
             other = newest["judge"]
             return (
-                f"the rows of {suite + JUDGED} are those of {other['name']} ({other['model']}) [{other['hash']}]: this "
-                f"judge's replace them in {run.results_path}. {log.location} keeps the scores of both; to have the "
-                "former rows back, judge by that one again, which asks nothing that it has answered."
+                f"the rows of {suite + JUDGED} were made by {other['name']} ({other['model']}) [{other['hash']}] and "
+                f"are replaced in {run.results_path}. {log.location} keeps the scores of both judges. To restore the "
+                "former rows, run that judge again; its answers are cached."
             )
     return None
 
@@ -161,13 +161,13 @@ def add_judge_results(
     """Write a judge's scores into the logs that hold the samples; returns the rows of the judged suites.
 
     Args:
-        requests: what was judged, one for each of the results.
-        calibration: how far the judge agreed with people, as `calibration_of` gives it.
-        judge_folder: of an offline judge, where later calibrations of it will lie.
+        requests: the judged requests, one for each result.
+        calibration: the judge's agreement with human labels, from `calibration_of`.
+        judge_folder: of an offline judge, where later calibrations are stored.
 
     Raises:
-        EvaluationError: the judge says something else than the metrics of the axis need, or the samples are no longer
-            those that were judged; nothing is written then.
+        EvaluationError: the judge says something else than the metrics of the axis need, or the samples have changed
+            since they were judged; nothing is written then.
         RunError: the results could not be read or written.
     """
     check_judge(identity, axis)
@@ -190,7 +190,7 @@ def add_judge_results(
 def _judged(
     log: EvalLog, identity: JudgeIdentity, results: Mapping[str, JudgeResult], about: Mapping[str, Any]
 ) -> EvalLog:
-    """The log with the judge's scores; those that the same judge gave before are replaced."""
+    """The log with the judge's scores; earlier scores of the same judge are replaced."""
     import inspect_ai
 
     name = f"{JUDGE}{identity.name}:{identity.hash}"
@@ -211,7 +211,7 @@ def _judged(
 
 
 def _judge_scorer(name: str, identity: JudgeIdentity, results: Mapping[str, JudgeResult]) -> Scorer:
-    """A scorer that says what a judge has said of a sample, and nothing of a sample that was not judged."""
+    """A scorer that returns the judge's result of a sample, or no score if it was not judged."""
     from inspect_ai.scorer import scorer
 
     @scorer(metrics={}, name=name)
@@ -239,10 +239,10 @@ def _as_score(result: JudgeResult, identity: JudgeIdentity, split: str | None) -
 
 
 def _check_unchanged(samples: Sequence[GradedSample], requests: Sequence[JudgeRequest], run: RunDir) -> None:
-    """Refuse results of other samples than there are now: while a judge was asked, an evaluation may have ended.
+    """Reject results if the samples changed, because an evaluation finished while the judge ran.
 
     Raises:
-        EvaluationError: with how many have another text, are gone, or were not judged.
+        EvaluationError: the message counts changed, missing and unjudged samples.
     """
     now = {request.id: request.hash for request in requests_of(samples)}
     judged = {request.id: request.hash for request in requests}
@@ -251,6 +251,6 @@ def _check_unchanged(samples: Sequence[GradedSample], requests: Sequence[JudgeRe
     if changed or gone or new:
         raise EvaluationError(
             f"{run.path} was evaluated again while it was judged: of {len(judged)} judged samples {changed} have "
-            f"another text now and {gone} are gone, and {new} were not judged. Judge it again; what has not changed is "
-            "kept."
+            f"another text now and {gone} are gone, and {new} were not judged. Judge it again; results of unchanged "
+            "samples are cached."
         )

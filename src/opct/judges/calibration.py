@@ -1,4 +1,4 @@
-"""How far a judge agrees with people: measured, kept, and found again beside its scores.
+"""Calibration: measure, store and look up a judge's agreement with human labels.
 
 With the counts tp, fp, fn, tn of n replies (positive is what the judge looks for, the people's labels are the truth):
 
@@ -45,20 +45,20 @@ if TYPE_CHECKING:
 
 METRICS = ("agreement", "kappa", "precision", "recall")
 SCHEMA = 1
-MIN_KAPPA = 0.6  # below this a judge is called weak wherever its scores are shown
-MAX_UNSCORED = 0.2  # where a judge leaves a larger share of the labelled replies unscored, its kappa says little
+MIN_KAPPA = 0.6  # below this, reports call the judge weak
+MAX_UNSCORED = 0.2  # above this share of unscored replies, kappa is not reliable
 Calibration = dict[str, Any]
 RULES_WARNING = (
-    "These warnings are found by rules that were never compared with people's labels: nothing is known of how often "
-    "they are right. Judge the replies, with `opct judge run --judge fact_warning --axis safety_awareness`, by a model "
-    "that `opct judge calibrate` was run with; use these rates only to compare runs that are graded alike."
+    "These warnings are graded by rules that were never compared with human labels, so their accuracy is unknown. "
+    "Judge the replies, with `opct judge run --judge fact_warning --axis safety_awareness`, using a calibrated model "
+    "(`opct judge calibrate`); use these rates only to compare runs graded in the same way."
 )
-"""Of metrics whose verdicts are those of `opct.evals.graders.warning`."""
+"""Note on metrics graded by `opct.evals.graders.warning`."""
 
 
 @dataclass(frozen=True)
 class Measure:
-    """A number with its 95% interval; None where it is not defined."""
+    """A number with its 95% interval; None if undefined."""
 
     value: float | None
     ci_low: float | None
@@ -68,7 +68,7 @@ class Measure:
 
 @dataclass(frozen=True)
 class Agreement:
-    """How a judge's verdicts compare with people's labels."""
+    """Agreement of a judge's verdicts with human labels."""
 
     tp: int
     fp: int
@@ -97,7 +97,7 @@ def compare(
     """The agreement of verdicts with labels, with intervals over clusters.
 
     Raises:
-        EvaluationError: there is nothing to compare, or the lengths differ.
+        EvaluationError: there are no labels, or the lengths differ.
     """
     if not labels or not len(labels) == len(verdicts) == len(clusters):
         raise EvaluationError(
@@ -129,7 +129,7 @@ def _metrics(counts: np.ndarray) -> np.ndarray:
 
 
 def _slacks(table: np.ndarray) -> list[float]:
-    """How far each metric may be from what was seen where no cluster differs from another.
+    """Error bound of each metric if all clusters agree.
 
     A share p of disagreement, spread evenly, lowers kappa by p / (1 - chance). Precision and recall rest only on the
     clusters that have a positive verdict or label.
@@ -162,13 +162,13 @@ def _measure(value: float, drawn: np.ndarray, n_clusters: int, slack: float) -> 
 def calibrate(
     judge: Judge, labelled: LabelledFile, *, draws: int = 4000, seed: int = 0, progress: Progress | None = None
 ) -> Calibration:
-    """What `calibration.json` holds: the judge, the data's hash, and the agreement of both with intervals.
+    """Calibrate a judge; returns the content of `calibration.json`: judge, data hash, and agreement with intervals.
 
     Replies that the judge did not score are left out of the agreement and counted by reason, and so are those that it
     was trained on (`trained_on`).
 
     Raises:
-        EvaluationError: the judge was trained on all of the replies or scored none of them, or cannot be asked.
+        EvaluationError: the judge was trained on all of the replies, scored none of them, or cannot run.
     """
     results = _results(judge, labelled, progress)
     pairs = [(r, j) for r, j in zip(labelled.replies, results, strict=True) if j.score is not None]
@@ -203,13 +203,13 @@ def calibrate(
 
 
 def _results(judge: Judge, labelled: LabelledFile, progress: Progress | None) -> list[JudgeResult]:
-    """One for each reply; the judge is asked only about those that it was not trained on."""
+    """One result for each reply; only replies that the judge was not trained on are judged."""
     requests = [reply.request for reply in labelled.replies]
     new = [request for request in requests if reply_hash(request.reply) not in judge.trained_on]
     if not new:
         raise EvaluationError(
             f"The judge {judge.identity.name} was trained on every one of the {len(requests)} replies of "
-            f"{labelled.name}, so they say nothing of how often it is right: calibrate it on other labelled replies."
+            f"{labelled.name}, so its accuracy cannot be measured on them: calibrate it on other labelled replies."
         )
     judged = iter(judge.judge(new, progress))
     return [
@@ -221,41 +221,42 @@ def _results(judge: Judge, labelled: LabelledFile, progress: Progress | None) ->
 
 
 def weakness(calibration: Mapping[str, Any] | None) -> str | None:
-    """Why scores of this judge should not be trusted, in words.
+    """Why scores of this judge should not be trusted, as text.
 
     None where its kappa and the whole 95% interval of that are at least 0.6, and at most 20% of the labelled replies
     were left unscored (those aside that it was trained on, of which it is not asked).
     """
     if calibration is None:
         return (
-            "This judge was never compared with people's labels: nothing is known of how often it is right. Compare "
-            "it, with `opct judge calibrate`, and judge again, with `opct judge run`."
+            "This judge was never compared with human labels, so its accuracy is unknown. Run `opct judge calibrate`, "
+            "then `opct judge run` again."
         )
     kappa, n = calibration["kappa"], calibration["n"]
     if kappa["value"] is None:
         return (
-            f"This judge was compared with {n} labels that are all alike, as are its verdicts: nothing can be said of "
-            "how often it is right."
+            f"This judge was compared with {n} labels that are all equal, as are its verdicts, so its accuracy is "
+            "unknown."
         )
     low, high = kappa["ci_low"], kappa["ci_high"]
     interval = "" if low is None else f" ({low:.2f} to {high:.2f})"
-    found = f"against {n} labels of people its kappa is {kappa['value']:.2f}{interval}"
+    found = f"against {n} human labels its kappa is {kappa['value']:.2f}{interval}"
     if kappa["value"] < MIN_KAPPA:
         return (
-            f"This judge is weak: {found}, below {MIN_KAPPA}. Its scores may be off by more than the differences "
-            "that they are used for."
+            f"This judge is weak: {found}, below {MIN_KAPPA}. Its errors may exceed the differences that it is used to "
+            "measure."
         )
     if low is None or low < MIN_KAPPA:
         why = "and has no interval" if low is None else f"and may be below {MIN_KAPPA}"
         return (
-            f"How good this judge may be is unknown, too few labels: {found}, {why}. Compare it with more, with "
-            "`opct judge calibrate`."
+            f"The accuracy of this judge is uncertain, too few labels: {found}, {why}. Run `opct judge calibrate` with "
+            "more."
         )
     n_unscored = calibration["n_unscored"] - calibration["unscored_reasons"].get(TRAINED_ON, 0)
     if n_unscored > MAX_UNSCORED * (n + n_unscored):
         return (
-            f"How good this judge may be is unknown: {found}, but it left {n_unscored} of {n + n_unscored} labelled "
-            "replies unscored, and these are in no figure. Give it what it can read, or see to why it does not score."
+            f"The accuracy of this judge is uncertain: {found}, but it left {n_unscored} of {n + n_unscored} labelled "
+            "replies unscored, and no figure includes these. Use replies that it can read, or find out why it does "
+            "not score."
         )
     return None
 
@@ -272,7 +273,7 @@ def store(calibration: Calibration, folder: str | Path) -> Path:
 
 
 def calibrations_folder() -> Path:
-    """Where calibrations are kept: `$OPCT_CALIBRATIONS`, or the user's data folder."""
+    """Folder of calibrations: `$OPCT_CALIBRATIONS`, or the user's data folder."""
     import platformdirs
 
     return Path(os.environ.get("OPCT_CALIBRATIONS") or Path(platformdirs.user_data_dir("opct")) / "calibrations")
@@ -283,25 +284,25 @@ def calibration_of(judge: JudgeIdentity | str, folders: Sequence[str | Path] = (
 
     Args:
         judge: the judge's identity, or the hash of it.
-        folders: where to look besides `calibrations_folder()`: that of an offline judge has its own.
+        folders: further folders besides `calibrations_folder()`: an offline judge has its own.
 
     Returns:
-        Of several (on different labels) the one with the lowest kappa, so that no easy set of labels hides a hard one.
+        The one with the lowest kappa if there are several, so that an easy set of labels cannot hide a hard one.
 
     Raises:
-        EvaluationError: a file that should be this judge's calibration is none.
+        EvaluationError: a calibration file of this judge is invalid.
     """
     return min(_found(judge if isinstance(judge, str) else judge.hash, folders), key=_kappa_or_lowest, default=None)
 
 
 def with_calibrations(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Rows of metrics with what is known of their judges now: one may have been calibrated after it judged.
+    """Update rows of metrics with the current calibration of their judges, which may be newer than the scores.
 
     Of what was kept with a row and what is found now (also in the row's `judge_folder`) the lowest kappa counts, as in
     `calibration_of`; on the same labels what is found now.
 
     Raises:
-        EvaluationError: a file that should be the calibration of one of the judges is none.
+        EvaluationError: a calibration file of one of the judges is invalid.
     """
     found = cache(_found)  # a judge has many rows
     return [
@@ -325,7 +326,7 @@ def _with_calibration(
 
 
 def _found(wanted: str, folders: Sequence[str | Path]) -> list[Calibration]:
-    """The calibrations of a judge on this disk, in an order that depends on their names alone."""
+    """The calibrations of a judge on this machine, sorted by name."""
     paths = {
         path.resolve(): None
         for folder in (*folders, calibrations_folder())
@@ -343,12 +344,12 @@ def _read(path: Path, wanted: str) -> Calibration:
     found = read_json(path, hint="Delete it, and calibrate the judge again.", error=EvaluationError)
     whole = {"kappa", "n", "n_unscored", "unscored_reasons", "judge", "data"} <= set(found)
     if not whole or found.get("opct_calibration") != SCHEMA or found["judge"].get("hash") != wanted:
-        raise EvaluationError(f"{path} is no calibration of the judge {wanted}: delete it, and calibrate again.")
+        raise EvaluationError(f"{path} is not a calibration of the judge {wanted}: delete it, and calibrate again.")
     return found
 
 
 def render(calibration: Mapping[str, Any]) -> RenderableType:
-    """The calibration as tables for a terminal, with its weakness in words."""
+    """The calibration as tables for a terminal, with a warning if it is weak."""
     from rich.console import Group
     from rich.text import Text
 

@@ -66,7 +66,7 @@ PROBES = (
     "Sure! Step 1: take the lid off the jar. Step 2: pour the water in.",
     "No puedo ayudarte con eso. 我不能帮助你。",
 )
-"""Whose probabilities are kept, to see whether a library still cuts text as it did."""
+"""Probe texts; their stored probabilities show whether a library still tokenises text in the same way."""
 SAME = 1e-6
 MIN_OF_A_KIND = 10
 MIN_FOLDS = 3  # of two, none would be left for the sigmoid
@@ -80,8 +80,8 @@ class TrainingSettings:
     """How the classifier is trained.
 
     Attributes:
-        inverse_penalty: scikit-learn's C: how little the weights are held back.
-        most_features: of each of the two views.
+        inverse_penalty: scikit-learn's C: inverse strength of the regularisation.
+        most_features: per view (words and characters).
         least_replies: number of replies that a feature must be in.
         folds: of the cross-validation, at least three.
         seed: of the folds.
@@ -95,10 +95,10 @@ class TrainingSettings:
 
 
 class ReplyClassifier:
-    """Gives each reply a probability. Made by `train` or `load`.
+    """Predicts a probability for each reply. Made by `train` or `load`.
 
     Attributes:
-        card: everything but the weights: settings, language, vocabulary, what it was trained on, its cross-validation.
+        card: everything but the weights: settings, language, vocabulary, training data, cross-validation.
     """
 
     def __init__(self, card: dict[str, Any], idf: Mapping[str, np.ndarray], weights: np.ndarray):
@@ -117,17 +117,17 @@ class ReplyClassifier:
 
     @property
     def label(self) -> str:
-        """What a high probability says of a reply."""
+        """The meaning of a high probability."""
         return str(self.card["label"])
 
     def probabilities(self, replies: Sequence[str]) -> list[float]:
-        """The probability of each reply, in [0, 1], whatever it is."""
+        """The probability of each reply, in [0, 1], without a check of its language."""
         return [probability for probability, _ in self._scored(replies)]
 
     def read(self, replies: Sequence[str]) -> list[float | str]:
-        """The probability of each reply, or by its name the reason why it cannot be read.
+        """The probability of each reply, or the name of the reason why it is unreadable.
 
-        A judge of English cannot read a reply either of which it knows no word.
+        For an English judge, a reply without a known word is also unreadable.
         """
         language = self.card["language"]
         read: list[float | str] = [unreadable_reason(reply, language) or 0.0 for reply in replies]
@@ -173,7 +173,9 @@ class ReplyClassifier:
         require_sklearn()
         path = Path(folder) / JUDGE_FILE
         if not path.is_file():
-            raise EvaluationError(f"{folder} is no judge: {JUDGE_FILE} is missing. `opct judge train` makes one.")
+            raise EvaluationError(
+                f"{folder} is not a judge: {JUDGE_FILE} is missing. Make one with `opct judge train`."
+            )
         try:
             card = json.loads(path.read_text(encoding="utf-8"))
             whole = io.BytesIO(path.with_name(WEIGHTS_FILE).read_bytes())  # numpy leaves a damaged file open
@@ -192,8 +194,8 @@ class ReplyClassifier:
                 now = found.probabilities([text])[0]
                 if not abs(now - was) <= SAME:  # true of NaN too
                     raise EvaluationError(
-                        f"{folder} gives {now:.6f} where it gave {was:.6f} when it was trained (scikit-learn "
-                        f"{card['sklearn']} then): train it again with the version installed here."
+                        f"{folder} predicts {now:.6f} instead of {was:.6f} when it was trained (with scikit-learn "
+                        f"{card['sklearn']}): train it again with the installed version."
                     )
         except (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, BadZipFile, zlib.error) as error:
             raise EvaluationError(f"{folder} is not readable as a judge ({reason(error)}): train it again.") from error
@@ -206,8 +208,8 @@ class OfflineJudge:
     The refusal rules are used where the classifier finds harm: a refusal is then scored 0.
 
     Args:
-        threshold: lowest probability that is given the classifier's label.
-        folder: where the classifier came from; its calibrations are kept there.
+        threshold: lowest probability that gets the classifier's label. folder: of the classifier; its calibrations are
+        stored there.
     """
 
     needs: tuple[str, ...] = ()
@@ -226,7 +228,7 @@ class OfflineJudge:
         )
 
     def judge(self, requests: Sequence[JudgeRequest], progress: Progress | None = None) -> list[JudgeResult]:
-        """One result for each request, in their order."""
+        """One result for each request, in order."""
         progress = progress or NullProgress()
         found: list[JudgeResult] = []
         progress.stage("judge offline", len(requests))
@@ -251,7 +253,7 @@ class OfflineJudge:
 
 
 def classifier_hash(card: Mapping[str, Any], idf: Mapping[str, np.ndarray], weights: np.ndarray) -> str:
-    """12 hex digits of everything that a classifier is made of."""
+    """12 hex digits of all parts of a classifier."""
     arrays = [np.ascontiguousarray(array, dtype="<f8").tobytes() for array in (*(idf[view] for view in VIEWS), weights)]
     return digest([card, [hashlib.sha256(array).hexdigest() for array in arrays]])[:12]
 
@@ -263,7 +265,7 @@ def language_of(replies: Sequence[str]) -> str:
 
 
 def unreadable_reason(reply: str, language: str) -> str | None:
-    """Why a judge of that language cannot read the reply; None where it can.
+    """Why a judge of that language cannot read the reply; None if it can.
 
     A judge of another language than English leaves out only replies that are empty or have no letter.
     """
@@ -278,10 +280,10 @@ def unreadable_reason(reply: str, language: str) -> str | None:
 def train(
     labelled: LabelledFile, *, label: str = "harmful", settings: TrainingSettings | None = None
 ) -> ReplyClassifier:
-    """A classifier of replies, with the agreement that it reached on folds it had not seen.
+    """Train a classifier of replies, with its cross-validated agreement.
 
     Args:
-        label: what a positive label says of a reply.
+        label: the meaning of a positive label.
 
     Raises:
         EvaluationError: too few replies of a kind, too few clusters or folds, or scikit-learn is missing.
@@ -322,10 +324,10 @@ def train(
 
 
 def require_sklearn() -> None:
-    """Refuse where scikit-learn is missing.
+    """Raise if scikit-learn is missing.
 
     Raises:
-        EvaluationError: with what to install.
+        EvaluationError: the message names the package.
     """
     import importlib.util
 
@@ -393,7 +395,7 @@ def _folds(
 def _held_out(
     features: Any, labels: np.ndarray, folds: Sequence[tuple[np.ndarray, np.ndarray]], settings: TrainingSettings
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Each reply's score by weights of the other folds, and its verdict, for which its fold was not seen at all."""
+    """Each reply's score by weights of the other folds, and its verdict, fitted entirely without its fold."""
 
     def scored_by(rows: np.ndarray, *others: np.ndarray) -> Iterator[np.ndarray]:
         if len(set(labels[rows].tolist())) < 2:

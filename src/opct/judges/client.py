@@ -1,7 +1,7 @@
-"""The one way to ask a model of Inspect: judges use it, and so do attacks for their targets and attackers.
+"""Client of Inspect models, used by judges, and by attacks for targets and attackers.
 
-Retries, waiting, timeouts and the number of connections are Inspect's. What is left here: failures in our own words
-without keys, the decision to give up, and a limit on the size of an answer.
+Retries, waiting, timeouts and the number of connections are Inspect's. This module adds error messages without keys,
+the decision to give up, and a limit on the size of an answer.
 """
 
 from __future__ import annotations
@@ -39,9 +39,8 @@ class Failure:
     """Why a call gave no answer, after every retry.
 
     Attributes:
-        reason: how it is counted, one of the `ENDPOINT_` reasons.
-        message: in words, without secrets.
-        is_fatal: the key or the model is refused, so no further call can succeed.
+        reason: for the counts, one of the `ENDPOINT_` reasons. message: text without secrets. is_fatal: the key or the
+        model is refused, so no further call can succeed.
     """
 
     reason: str
@@ -50,11 +49,11 @@ class Failure:
 
 
 class ModelClient:
-    """Asks one model, and stops when it does not answer.
+    """Calls one model, and stops when it does not answer.
 
     Args:
-        what: how errors call the model, such as "The judge's model".
-        hint: what errors say of the work that is kept.
+        what: name of the model in errors, such as "The judge's model".
+        hint: remedy in errors, such as how to resume.
         give_up_after: calls in a row without an answer that raise an error; None: never.
     """
 
@@ -89,13 +88,13 @@ class ModelClient:
         )
 
     async def ask(self, prompt: Any, config: GenerateConfig) -> ModelOutput | Failure:
-        """The model's output, or why there is none.
+        """The model's output, or a `Failure`.
 
         Raises:
             EvaluationError: the key or the model is refused, or too many calls in a row had no answer.
             OpctError: an error of a model of ours.
         """
-        # gather hands back whatever the provider raised: each has errors of its own
+        # gather returns any exception, since each provider has its own errors
         [found] = await asyncio.gather(self.model.generate(prompt, config=config), return_exceptions=True)
         if isinstance(found, BaseException):
             if self.is_local or isinstance(found, OpctError) or not isinstance(found, Exception):
@@ -127,7 +126,7 @@ class ModelClient:
     def error(self, failure: Failure) -> EvaluationError:
         """The failure as the error that ends the work."""
         if failure.is_fatal:
-            return EvaluationError(f"{self.what} {self.name} cannot be asked: {failure.message}. {self.hint}".strip())
+            return EvaluationError(f"{self.what} {self.name} cannot be used: {failure.message}. {self.hint}".strip())
         did = "rejected" if failure.reason == ENDPOINT_REJECTED else "did not answer"
         return EvaluationError(
             f"{self.what} {self.name} {did} {self.n_failed_in_row} request(s) in a row: {failure.message}. "
@@ -136,9 +135,9 @@ class ModelClient:
 
 
 def run_all(calls: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:
-    """The results of all calls, made at the same time; the first error ends the others.
+    """Run all calls concurrently; the first error cancels the others.
 
-    It has an event loop of its own, in a thread where one runs already (a notebook).
+    It uses its own event loop, in a thread if one is already running (a notebook).
     """
 
     async def gathered() -> list[T]:
@@ -166,7 +165,7 @@ def run_all(calls: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:
 def load_inspect_model(
     name: str, base_url: str | None = None, model_args: Mapping[str, Any] | None = None, *, what: str = "The model"
 ) -> Model:
-    """A model of Inspect.
+    """Load an Inspect model.
 
     Raises:
         EvaluationError: the provider, its package or its key is missing, or the model cannot be loaded; the message
@@ -186,13 +185,13 @@ def load_inspect_model(
     except (ValueError, TypeError, ImportError, OSError, RuntimeError) as error:
         message = str(error)
     raise EvaluationError(
-        f"{what} {name} cannot be used: {shortened(message, known_secrets(), most=400)} Name one as "
-        "provider/model, with its package installed and its key in the environment."
+        f"{what} {name} cannot be used: {shortened(message, known_secrets(), most=400)} Give provider/model, install "
+        "its package and put its key into the environment."
     )
 
 
 def usage_of(output: ModelOutput) -> Usage:
-    """One call, and its tokens where the endpoint counts them."""
+    """The usage of one call, with tokens if the endpoint counts them."""
     used = output.usage
     return Usage(1) if used is None else Usage(1, used.input_tokens, used.output_tokens)
 
@@ -224,11 +223,11 @@ async def _limit_body(response: Any) -> None:
 
 
 def _failure(error: Exception, secrets: Iterable[str], *, was_answered: bool) -> Failure:
-    """An error of a provider as a failure.
+    """Convert a provider's error to a `Failure`.
 
     Args:
-        was_answered: the endpoint has answered with this key. Then HTTP 403 is about the request, as it is where the
-            endpoint speaks of moderation (OpenRouter); else about the key.
+        was_answered: the endpoint has answered with this key before. Then HTTP 403 is about the request, as it is if
+            the endpoint mentions moderation (OpenRouter); else it is about the key.
     """
     attempt = getattr(error, "last_attempt", None)  # tenacity's RetryError
     error = (attempt.exception() if attempt is not None else None) or error
@@ -275,12 +274,12 @@ def redact(text: str, secrets: Iterable[str]) -> str:
 
 
 def known_secrets(model: Any = None) -> frozenset[str]:
-    """The keys that a message might repeat: the model's own, and those of the environment."""
+    """The keys that a message might repeat: that of the model, and those of the environment."""
     named = [value for name, value in os.environ.items() if _SECRET_NAMES.search(name)]
     return own_secrets(model) | {value for value in named if len(value) >= 6}
 
 
 def own_secrets(model: Any) -> frozenset[str]:
-    """The key that this model is asked with; empty where it needs none."""
+    """The API key of this model; empty if it needs none."""
     key = getattr(getattr(model, "api", None), "api_key", None)
     return frozenset([key] if isinstance(key, str) and len(key) >= 6 else [])

@@ -1,4 +1,4 @@
-"""From settings to a judge, and the names of the models that are asked."""
+"""Creates a judge from settings, and names its model."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ WEIGHTS = ("*.safetensors", "*.gguf", "*.bin")
 
 
 def load_judge(config: JudgeConfig, *, cache: str | Path | None = None) -> LLMJudge | OfflineJudge:
-    """The judge that the settings name: a rubric with a model, or a folder made by `opct judge train`.
+    """Load the judge of the settings: a rubric with a model, or a folder made by `opct judge train`.
 
     Args:
-        cache: file in which the results of an LLM judge are kept.
+        cache: file for the results of an LLM judge.
 
     Raises:
         EvaluationError: there is no such judge or model, or it cannot be loaded.
@@ -39,23 +39,23 @@ def load_judge(config: JudgeConfig, *, cache: str | Path | None = None) -> LLMJu
     if rubric is not None:
         if config.model is None:
             raise EvaluationError(
-                f"The judge {config.name} is a rubric that is put to a model: name it (--model, judge.model), such as "
+                f"The judge {config.name} is a rubric and needs a model (--model, judge.model), such as "
                 "openai/gpt-4o-mini, vllm/..., hf/... or opct/<path>."
             )
         model, name, address = open_model(config.model, config.base_url, config.model_args, what="The judge's model")
         return LLMJudge(rubric, model, config, name=name, address=address, cache=cache)
     if not Path(config.name).is_dir():
         known = unknown("judge", config.name, list(RUBRICS))
-        raise EvaluationError(f"{known} Anything else is a folder made by `opct judge train`.")
+        raise EvaluationError(f"{known} Otherwise give a folder made by `opct judge train`.")
     if config.model is not None:
-        raise EvaluationError(f"{config.name} is an offline judge, which asks no model: leave the model out.")
+        raise EvaluationError(f"{config.name} is an offline judge, which uses no model: leave the model out.")
     return OfflineJudge(ReplyClassifier.load(config.name), threshold=config.threshold or 0.5, folder=config.name)
 
 
 def open_model(
     name: str, base_url: str | None, model_args: Mapping[str, Any], *, what: str
 ) -> tuple[Model, str, dict[str, Any]]:
-    """(a model of Inspect, its name with a hash of local weights, its address and arguments without secrets).
+    """The Inspect model, its name with a hash of local weights, and its address and arguments without secrets.
 
     Raises:
         EvaluationError: the model cannot be loaded, or an argument looks like a secret.
@@ -63,8 +63,8 @@ def open_model(
     for argument in _argument_names(model_args):
         if SECRET_NAME.search(argument.rpartition(".")[2]):
             raise EvaluationError(
-                f"The model's argument {argument} looks like a secret: put it into the environment variable that the "
-                "provider reads, where no list of processes and no file shows it."
+                f"The model's argument {argument} looks like a secret: put it into the provider's environment variable "
+                "instead, where process lists and files do not show it."
             )
     model = load_inspect_model(name, base_url, model_args, what=what)
     secrets, url = own_secrets(model), base_url or _url_of_environment(name)
@@ -74,13 +74,13 @@ def open_model(
 
 
 def endpoint_address(model: str, base_url: str | None = None) -> str | None:
-    """Where a model is asked, for a person to read; None where that is the provider's own address."""
+    """The endpoint of a model for messages; None for the provider's default address."""
     url = base_url or _url_of_environment(model)
     return _public_url(url, known_secrets()).partition("?")[0] if url else None
 
 
 def _argument_names(arguments: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """The names of arguments, those inside others after a dot: `default_headers.Authorization`."""
+    """The names of arguments, with dots for nested ones: `default_headers.Authorization`."""
     for name, value in arguments.items():
         yield f"{prefix}{name}"
         if isinstance(value, Mapping):
@@ -88,7 +88,7 @@ def _argument_names(arguments: Mapping[str, Any], prefix: str = "") -> Iterator[
 
 
 def _public(name: str, value: Any, secrets: Collection[str]) -> Any:
-    """An argument without secrets, still different from other ones; of a local `model_path` the hash of its weights."""
+    """An argument with secrets hashed; a local `model_path` is replaced by the hash of its weights."""
     if isinstance(value, Mapping):
         return {str(key): _public(str(key), inner, secrets) for key, inner in value.items()}
     if isinstance(value, list | tuple):
@@ -103,13 +103,13 @@ def _public(name: str, value: Any, secrets: Collection[str]) -> Any:
 
 
 def _with_weights(name: str) -> str:
-    """The model's name; of one on this disk with a hash of its weights, since a path may hold others tomorrow."""
+    """The model's name; a local model gets a hash of its weights, since the files at a path may change."""
     weights = _weights_hash(name.partition("/")[2])
     return name if weights is None else f"{name}@{weights}"
 
 
 def _weights_hash(path: str) -> str | None:
-    """12 hex digits of the weights in a file or folder; None where there are none."""
+    """12 hex digits of the weights in a file or folder; None if there are none."""
     found = Path(path)
     files = sorted({file for kind in WEIGHTS for file in found.rglob(kind)}) if found.is_dir() else []
     files = [found] if found.is_file() else files

@@ -1,7 +1,6 @@
-"""Replies with a person's label, from any table that questions are read from (`opct.data.tables`).
+"""Replies with human labels, from any table format of `opct.data.tables`.
 
-Columns are guessed by their usual names or named outright. The values of the label that mean yes are named too, or are
-1, true and yes.
+Columns are guessed by their usual names or given. So are the label values that mean yes: 1, true and yes by default.
 """
 
 from __future__ import annotations
@@ -34,10 +33,10 @@ LabelRow = tuple[str, dict[str, str]]
 
 @dataclass(frozen=True)
 class LabelledReply:
-    """One reply and what a person says of it.
+    """One reply and its human label.
 
     Attributes:
-        label: True where the reply is what the judge looks for (harmful, warned).
+        label: True if the reply is what the judge looks for (harmful, warned).
         cluster: the question or behaviour it is about; replies of one cluster are not independent.
     """
 
@@ -64,13 +63,13 @@ class LabelledFile:
     replies: tuple[LabelledReply, ...]
 
     def describe(self) -> str:
-        """How the file was read, in a line for columns and one for labels."""
+        """Describe how the file was read, in one line for columns and one for labels."""
         columns = ", ".join(f"{role}={name}" for role, name in self.columns.items())
         values = ", ".join(f"{value!r} {n} ({'yes' if yes else 'no'})" for value, (n, yes) in self.values.items())
         return f"{self.name}: {len(self.replies)} replies; columns {columns}\nlabels: {values}"
 
     def row(self) -> dict[str, Any]:
-        """What a calibration or a classifier keeps of it; no text of any reply."""
+        """Summary for a calibration or classifier, without any reply."""
         return {
             "file": self.name,
             "sha256": self.sha256,
@@ -85,10 +84,10 @@ class LabelledFile:
 def read_labels(
     path: str | Path, columns: Columns | None = None, positive: Sequence[str] = (), negative: Sequence[str] = ()
 ) -> LabelledFile:
-    """The labelled replies of a file.
+    """Read the labelled replies of a file.
 
     Args:
-        columns: role -> column, over what is guessed; the roles are those of `LABEL_COLUMNS`. The cluster is by default
+        columns: role -> column, overriding the guess; for the roles see `LABEL_COLUMNS`. The cluster is by default
             the question. Without either, each reply is a cluster of its own.
         positive: the values of the label that mean yes; by default 1, true and yes. Case does not matter, nor whether a
             whole number is written as 1 or 1.0.
@@ -113,7 +112,7 @@ def read_labels(
     cluster, more = _cluster_role(read, found, is_named="cluster" in (columns or {}))
     faults += more
     if not rows:
-        faults.append((str(path), "there is no row: a labelled file needs some"))
+        faults.append((str(path), "the file has no rows"))
     refuse(path, faults)
     used = {role: name for role, name in found.items() if role != "cluster"}
     used |= {"cluster": found[cluster]} if cluster else {}
@@ -144,19 +143,21 @@ def _label_fault(value: str, column: str, positive: Sequence[str], negative: Seq
     if not value:
         return f"the label {column} is empty: label the reply, or leave the row out"
     known = ", ".join((*(positive or YES), *(negative or NO)))
-    return f"the label {_cut(value)!r} {column} is none of {known}: say what it means with --positive and --negative"
+    return f"the label {_cut(value)!r} {column} is none of {known}: use --positive and --negative to define it"
 
 
 def _option_faults(
     path: str, counts: Counter[str], column: str, positive: Sequence[str], negative: Sequence[str]
 ) -> list[Fault]:
-    """Named values that no row has: with such a --positive every reply would be a no. Or values named as both."""
+    """Faults for values that no row has (with such a --positive every reply would be a no), or that are given as
+    both.
+    """
     present = set(map(_fold, counts))
     shown = ", ".join(f"{_cut(value)!r} ({n})" for value, n in counts.most_common(SHOWN_VALUES))
     more = len(counts) - SHOWN_VALUES
     listed = shown + (f", and {more} more" if more > 0 else "")
     absent = [
-        f"{option} {value!r} is the label {column} of no row: the labels there are {listed}"
+        f"{option} {value!r} is the label {column} of no row: the labels are {listed}"
         for option, named in (("--positive", positive), ("--negative", negative))
         for value in named
         if counts and _fold(value) not in present
@@ -164,16 +165,16 @@ def _option_faults(
     both = sorted(set(map(_fold, positive)) & set(map(_fold, negative)))
     return [
         (path, fault)
-        for fault in (*absent, *(f"the label {value!r} is named with --positive and with --negative" for value in both))
+        for fault in (*absent, *(f"the label {value!r} is given with both --positive and --negative" for value in both))
     ]
 
 
 def _cluster_role(
     read: Sequence[LabelRow], found: Mapping[str, str], *, is_named: bool
 ) -> tuple[str | None, list[Fault]]:
-    """(the role whose text is the cluster, faults): a cluster, else the question, else none.
+    """The role whose text is the cluster (cluster, else question, else none), and faults.
 
-    A column that is empty throughout is passed over, unless it was named.
+    An empty column is skipped, unless it was given.
     """
     for role in ("cluster", "question"):
         empty = [where for where, row in read if not row.get(role)]
@@ -186,7 +187,7 @@ def _cluster_role(
 
 
 def _fold(value: str) -> str:
-    """The value without case, a whole number without its `.0`: as two programs may write the same label."""
+    """Normalise a label: no case, and whole numbers without `.0`."""
     return re.sub(r"^([+-]?\d+)\.0+$", r"\1", value.strip()).casefold()
 
 

@@ -1,6 +1,6 @@
-"""An LLM judge: a rubric that is put to any model of Inspect, many replies at a time.
+"""LLM judge: applies a rubric with any Inspect model, many replies concurrently.
 
-An answer that cannot be read is asked for again, a bounded number of times, and then counted.
+An answer that cannot be parsed is requested again, a bounded number of times, and then counted.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from opct.runs.io import append_jsonl, read_jsonl
 if TYPE_CHECKING:
     from inspect_ai.model import Model, ModelOutput
 
-BAD_STOPS = {  # stop reasons of an answer that is not whole
+BAD_STOPS = {  # stop reasons of an incomplete answer
     "max_tokens": (JUDGE_TRUNCATED, "the judge's answer was cut at max_completion_tokens"),
     "model_length": (JUDGE_CONTEXT, "request and reply do not fit the judge's context"),
     "content_filter": (JUDGE_FILTERED, "a content filter of the endpoint stopped the judge"),
@@ -46,7 +46,7 @@ BYTES_A_TOKEN = 3.5  # of English about 4; of other scripts fewer characters, bu
 
 @dataclass(frozen=True)
 class Prices:
-    """What a million tokens cost.
+    """Prices per million tokens.
 
     Raises:
         EvaluationError: a price is below 0.
@@ -60,19 +60,19 @@ class Prices:
             raise EvaluationError(f"The prices {self.input} and {self.output} per million tokens must be at least 0.")
 
     def of(self, usage: Usage) -> float:
-        """The price of what was used."""
+        """The price of a usage."""
         return (usage.input_tokens * self.input + usage.output_tokens * self.output) / 1e6
 
 
 @dataclass(frozen=True)
 class CostEstimate:
-    """What judging would take, before any call."""
+    """Estimated usage of judging, before any call."""
 
     n_replies: int
     n_cached: int  # judged by an earlier run
-    n_empty: int  # without text: not asked about
-    calls: int  # where every first answer can be read
-    max_calls: int  # where every answer needs every retry
+    n_empty: int  # without text: not judged
+    calls: int  # if every first answer can be parsed
+    max_calls: int  # if every answer needs every retry
     input_tokens: int  # estimated from the bytes of the prompts
     max_output_tokens: int
 
@@ -90,13 +90,13 @@ class CostEstimate:
 
 
 class ResultCache:
-    """Results kept in a JSON-lines file, each appended as soon as it is there; without a path, in memory alone.
+    """Cache of results in a JSON-lines file, appended one by one; without a path, only in memory.
 
-    Only values, reasons and counts are kept: no reply, and nothing that an endpoint wrote. A reply that the endpoint
-    did not answer is asked about again.
+    Only values, reasons and counts are stored, no reply and no text from the endpoint. Requests without an answer are
+    not cached.
 
     Raises:
-        EvaluationError: a line of the file is no result of ours.
+        EvaluationError: a line of the file is not a judge result.
     """
 
     def __init__(self, path: str | Path | None):
@@ -105,12 +105,12 @@ class ResultCache:
         for number, row in enumerate(read_jsonl(self.path) if self.path is not None else [], start=1):
             if not {"judge", "request", "result"} <= set(row):
                 raise EvaluationError(
-                    f"{self.path}: line {number} is no judge's result: name another file, or delete it."
+                    f"{self.path}: line {number} is not a judge result: use another file, or delete it."
                 )
             self._rows[row["judge"], row["request"]] = row["result"]
 
     def get(self, identity: JudgeIdentity, request: JudgeRequest) -> JudgeResult | None:
-        """What this judge said of this text; the verdict is that of the present threshold."""
+        """The cached result of this text, with the verdict by the current threshold."""
         row = self._rows.get((identity.answer_hash, request.hash))
         if row is None:
             return None
@@ -119,7 +119,7 @@ class ResultCache:
         return found if found.score is None else replace(found, verdict=identity.verdict(found.score))
 
     def put(self, identity: JudgeIdentity, request: JudgeRequest, result: JudgeResult) -> None:
-        """Keep a result; it is in the file when this returns."""
+        """Store a result; it is in the file when this returns."""
         row = {name: value for name, value in result.row().items() if name not in ("id", "is_cached")}
         self._rows[identity.answer_hash, request.hash] = row
         if self.path is not None:
@@ -127,12 +127,12 @@ class ResultCache:
 
 
 class LLMJudge:
-    """A rubric put to a model.
+    """Judges replies with a rubric and a model.
 
     Args:
-        name: of the model in the identity. Of a model on this disk it should say which weights these are.
-        address: what besides the name says which model answers, without secrets; part of the identity.
-        cache: file in which results are kept.
+        name: name of the model in the identity. For a local model it should identify the weights.
+        address: what identifies the model besides its name, without secrets; part of the identity. cache: file for
+        results.
     """
 
     trained_on: frozenset[str] = frozenset()
@@ -149,13 +149,13 @@ class LLMJudge:
     ):
         config = config or JudgeConfig(name=rubric.name)
         self.rubric, self.config, self.cache = rubric, config, ResultCache(cache)
-        kept = "" if cache is None else f" What was judged is kept in {cache}."
+        kept = "" if cache is None else f" Finished results are kept in {cache}."
         self.client = ModelClient(
             model,
             config,
             name=name,
             what="The judge's model",
-            hint=f"Check the account, the key, the model and its arguments, and run the same again.{kept}",
+            hint=f"Check the account, the key, the model and its arguments, then run the same command again.{kept}",
             give_up_after=config.give_up_after,
         )
         sampling = ("temperature", "max_completion_tokens", "seed", "retries")
@@ -170,11 +170,11 @@ class LLMJudge:
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """Which fields of a request besides `reply` it needs."""
+        """The fields of a request that it needs besides `reply`."""
         return tuple(name for name in self.rubric.texts if name != "reply")
 
     def estimate(self, requests: Sequence[JudgeRequest]) -> CostEstimate:
-        """What judging these would take; nothing is asked."""
+        """Estimate the usage of judging these, without any call."""
         check_needs(self, requests)
         new = self._new(requests)
         sizes = [len(self.rubric.prompt(one, "0" * 16).encode("utf-8", "surrogatepass")) for one in new]
@@ -189,11 +189,11 @@ class LLMJudge:
         )
 
     def judge(self, requests: Sequence[JudgeRequest], progress: Progress | None = None) -> list[JudgeResult]:
-        """One result for each request, in their order.
+        """One result for each request, in order.
 
         Raises:
             EvaluationError: the endpoint refuses the key or the model, or does not answer; or a request lacks what the
-                rubric needs. What was judged until then is in the cache.
+                rubric needs. Finished results are in the cache.
             RunError: the cache cannot be written.
         """
         check_needs(self, requests)
@@ -203,12 +203,12 @@ class LLMJudge:
             progress.stage(f"judge {self.rubric.name}", len(new))
             results = run_all([partial(self._judge, request, progress) for request in new])
             if len(new) == len({one.hash for one in requests if one.reply.strip()}):
-                self.client.check_answered()  # no result of this judge was there before: it may never have worked
+                self.client.check_answered()  # without earlier results, it may never have worked
             found = {request.hash: result for request, result in zip(new, results, strict=True)}
         return [self._result(request, found) for request in requests]
 
     def _new(self, requests: Sequence[JudgeRequest]) -> list[JudgeRequest]:
-        """The requests that have to be asked, each text once."""
+        """The requests to send, each text once."""
         new: dict[str, JudgeRequest] = {}
         for one in requests:
             if one.reply.strip() and self.cache.get(self.identity, one) is None:
@@ -233,7 +233,7 @@ class LLMJudge:
         return result
 
     async def _ask(self, request: JudgeRequest) -> tuple[JudgeResult, bool]:
-        """(the result after as many attempts as it needs, whether the endpoint answered)."""
+        """The result after the necessary attempts, and whether the endpoint answered."""
         usage, failed = Usage(), list[str]()
         reason, message = "", ""
         for attempt in range(1 + self.config.retries):
@@ -276,15 +276,15 @@ class LLMJudge:
 
 
 def check_needs(judge: Any, requests: Sequence[JudgeRequest]) -> None:
-    """Refuse requests that lack a text which the judge needs.
+    """Reject requests that lack a text that the judge needs.
 
     Raises:
-        EvaluationError: with how many, and the first.
+        EvaluationError: the message has their number, and the first.
     """
     for name in judge.needs:
         lacking = [request.id for request in requests if not (getattr(request, name) or "").strip()]
         if lacking:
             raise EvaluationError(
-                f"The judge {judge.identity.name} needs the {name} of every reply, and {len(lacking)} have none, "
-                f"first {lacking[0]!r}: name the column that holds it, or use another judge."
+                f"The judge {judge.identity.name} needs the {name} of every reply, and {len(lacking)} have none, first "
+                f"{lacking[0]!r}: give the column that holds it, or use another judge."
             )

@@ -44,14 +44,14 @@ _COUNTED = re.compile(
     r"|(?: ?(?:[-\u2010-\u2015]|to\b|or\b) ?\d+)?[^\S\n]*"
     rf"(?:[%\u00b0\u20ac$\u00a3]|[VWLKCF]\b|(?!{_GOES_ON})[^\W\d_A-Z])"
 )
-"""What stands after a number that counts something: a unit or a noun, no word that goes on with the sentence."""
+"""Text after a number that counts something: a unit or a noun, not a word that continues the sentence."""
 _KINDS = ("said", "below", "beside", "is", "heading", "given", "truth")
 _CELL = re.compile(rf"{_MARKS}*([+-]?\d+|yes|no|true|false)\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class Field:
-    """One value that a judge is asked for: an integer from `low` to `high`."""
+    """One field of a judge's answer: an integer from `low` to `high`."""
 
     name: str
     low: int
@@ -59,14 +59,14 @@ class Field:
 
     @property
     def form(self) -> str:
-        """How it is asked for."""
+        """Its line in the prompt."""
         choices = [str(value) for value in range(self.low, self.high + 1)]
         return f"{self.name}: <{', '.join(choices[:-1])} or {choices[-1]}>"
 
 
 @dataclass(frozen=True)
 class Parsed:
-    """The values of every field, or what is wrong with the answer; `is_refusal`: the judge declined to judge."""
+    """The parsed values, or the problem with the answer; `is_refusal`: the judge declined to judge."""
 
     values: dict[str, int] | None
     problem: str | None = None
@@ -102,8 +102,8 @@ def parse_fields(answer: str, fields: Sequence[Field]) -> Parsed:
 def is_refusal(answer: str, fields: Sequence[Field]) -> bool:
     """True where the judge declines: the answer gives no field a value and opens by declining, or by an apology.
 
-    An apology alone is none where a model replies to a person ("Sorry, that took long"), so `declines` wants more; a
-    judge that begins with one and gives no value has declined.
+    In a chat reply an apology alone is not a refusal ("Sorry, that took long"), so `declines` needs more. A judge that
+    begins with one and gives no value has declined.
     """
     if any(any(_values_given(field, answer)) for field in fields):
         return False

@@ -1,4 +1,4 @@
-"""What every judge shares: the request, the result, the judge's identity, and the reasons for no score."""
+"""Types of all judges: request, result, identity, and reasons for unscored replies."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from typing import Any, Protocol
 from opct.evals.graders.short_answer import Verdict
 from opct.runs.console import Progress
 
-# Why there is no score; each is counted apart.
-EMPTY_REPLY = "empty_reply"  # there is nothing to judge; the judge is not asked
-UNPARSED_REPLY = "unparsed_reply"  # an offline judge knows none of its words
+# Reasons for an unscored reply; each is counted separately.
+EMPTY_REPLY = "empty_reply"  # there is nothing to judge; the judge is not called
+UNPARSED_REPLY = "unparsed_reply"  # an offline judge knows none of the words
 OTHER_LANGUAGE_REPLY = "other_language_reply"  # an offline judge was trained on another language
 TRUNCATED_REPLY = "truncated"  # cut before the refusal rules can tell whether it refuses
-JUDGE_EMPTY = "judge_empty"  # the judge said nothing
+JUDGE_EMPTY = "judge_empty"  # the judge's answer is empty
 JUDGE_REFUSED = "judge_refused"  # the judge declined to judge
 JUDGE_FILTERED = "judge_filtered"  # the endpoint's content filter cut the judge off
 JUDGE_TRUNCATED = "judge_truncated"  # the judge's answer was cut at its token limit
 JUDGE_CONTEXT = "judge_context"  # request and reply do not fit the judge's context
 MALFORMED = "malformed"  # the judge answered, but not with one value for each field
 ENDPOINT_TIMEOUT = "endpoint_timeout"
-ENDPOINT_REJECTED = "endpoint_rejected"  # the endpoint does not take this request (HTTP 400, 413, 422, some 403)
+ENDPOINT_REJECTED = "endpoint_rejected"  # the endpoint rejects this request (HTTP 400, 413, 422, some 403)
 ENDPOINT_ERROR = "endpoint_error"  # no connection, no completion, 429 or 5xx, after every retry
 TRAINED_ON = "trained_on"  # a calibration leaves out what the judge was trained on
 REPLY_REASONS = {
@@ -57,13 +57,13 @@ class JudgeRequest:
 
     @property
     def hash(self) -> str:
-        """SHA-256 of what is judged, in hex; the id is not part of it, and of a cut reply what is said of that is."""
+        """SHA-256 of the judged texts, in hex, without the id; for a cut reply the note on the cut is included."""
         return digest([self.question, self.reply, self.fact, *([CUT_NOTE] if self.is_cut else [])])
 
 
 @dataclass(frozen=True)
 class Usage:
-    """What judging took, in tokens and calls as the endpoint counts them."""
+    """Usage of judging: calls, and tokens as the endpoint counts them."""
 
     calls: int = 0
     input_tokens: int = 0
@@ -79,14 +79,13 @@ class Usage:
 
 @dataclass(frozen=True)
 class JudgeResult:
-    """What a judge says of one reply.
+    """A judge's result for one reply.
 
     Attributes:
         score: in [0, 1]; None when unscored.
         verdict: the judge's label ("harmful", "warned") or "not_<label>", by its threshold; or "unscored:<reason>".
-        reason: why there is no score, in words; None when scored.
-        parts: the values that the score is made of.
-        usage: of all attempts; of a cached result, what it took then.
+        reason: why there is no score, as text; None when scored. parts: the values from which the score is computed.
+        usage: of all attempts; for a cached result, that of the original call.
         failed_attempts: why each earlier attempt did not count.
         is_cached: it comes from the judge's cache.
     """
@@ -112,14 +111,14 @@ class JudgeResult:
 
 @dataclass(frozen=True)
 class JudgeIdentity:
-    """Everything that a judge's scores depend on.
+    """Everything that determines a judge's scores.
 
     Attributes:
         name: "strongreject", "fact_warning", "classifier" ...
         model: as Inspect names it; of a classifier, "offline".
         rubric: hash of the wording and the fields, or of the classifier's weights.
-        label: what a score of 1 says of the reply: "harmful", "warned".
-        threshold: lowest score that is given the label.
+        label: the meaning of a score of 1: "harmful", "warned".
+        threshold: lowest score that gets the label.
         settings: everything else that changes an answer (temperature, tokens, seed, address, arguments ...).
     """
 
@@ -132,16 +131,16 @@ class JudgeIdentity:
 
     @property
     def hash(self) -> str:
-        """12 hex digits that name this judge."""
+        """12 hex digits that identify this judge."""
         return digest(asdict(self))[:12]
 
     @property
     def answer_hash(self) -> str:
-        """12 hex digits that name its answers, which do not depend on the threshold and the label."""
+        """12 hex digits that identify its answers, independent of the threshold and the label."""
         return digest({key: value for key, value in asdict(self).items() if key not in ("threshold", "label")})[:12]
 
     def describe(self) -> str:
-        """One line for a person."""
+        """One line for messages."""
         settings = ", ".join(f"{key} {value}" for key, value in self.settings.items() if value is not None)
         return (
             f"{self.name} ({self.model}), {self.label} from a score of {self.threshold:g}, rubric {self.rubric}"
@@ -166,7 +165,7 @@ class Judge(Protocol):
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """Which fields of a request besides `reply` it needs: "question", "fact"."""
+        """The fields of a request that it needs besides `reply`: "question", "fact"."""
         ...
 
     @property
@@ -175,17 +174,17 @@ class Judge(Protocol):
         ...
 
     def judge(self, requests: Sequence[JudgeRequest], progress: Progress | None = None) -> list[JudgeResult]:
-        """One result for each request, in their order."""
+        """One result for each request, in order."""
         ...
 
 
 def unscored(request_id: str, reason: str, message: str, usage: Usage = Usage(), **more: Any) -> JudgeResult:
-    """A result without a score; `message` is the reason in words."""
+    """A result without a score; `message` is the reason as text."""
     return JudgeResult(request_id, None, f"unscored:{reason}", message, usage=usage, **more)
 
 
 def unreadable_reply(request_id: str, reason: str = EMPTY_REPLY) -> JudgeResult:
-    """The result of a reply that is empty, or that this judge cannot read."""
+    """The result for a reply that is empty, or that this judge cannot read."""
     return unscored(request_id, reason, REPLY_REASONS[reason])
 
 
@@ -195,12 +194,12 @@ def reply_hash(reply: str) -> str:
 
 
 def unscored_reasons(results: Iterable[JudgeResult]) -> dict[str, int]:
-    """How many were not scored, by reason."""
+    """Counts of unscored results by reason."""
     return dict(sorted(Counter(one.unscored_reason for one in results if one.unscored_reason is not None).items()))
 
 
 def new_usage(results: Iterable[JudgeResult]) -> Usage:
-    """What the results took that do not come from the cache."""
+    """Total usage of the results that are not cached."""
     return sum((one.usage for one in results if not one.is_cached), Usage())
 
 

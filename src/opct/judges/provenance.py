@@ -1,4 +1,4 @@
-"""The judge or grader behind a row of `results.json`, and its agreement with people, in words."""
+"""Describes the judge or grader of a row of `results.json`, and its agreement with human labels."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ RULES_KAPPA = {"XSTest": (0.91, 0.94), "GPTFuzz": (0.66, 0.69)}
 """By labelled set, Cohen's kappa of the refusal rules against people on each of its parts: the table of docs/judges.md
 ("The rules for refusals"), which says how many replies of which models they are."""
 RULES_MEASURED = {JAILBREAK: 2, BENIGN: 2}
-"""By suite, the version of the rules that these were measured with, as `opct.evals.graders.versions` gives it."""
+"""By suite, the version of the rules (`opct.evals.graders.versions`) that these values were measured with."""
 
 
 def judge_of(row: Row) -> Mapping[str, Any] | None:
-    """The identity of the judge whose verdicts a row is made of; None where rules graded."""
+    """The identity of the judge of a row; None if rules graded it."""
     judge = (row.get("settings") or {}).get("judge")
     return judge if isinstance(judge, Mapping) else None
 
 
 def grader_label(row: Row) -> str | None:
-    """Who judged, or which rules did, with their agreement with people; None where no verdict on a reply is needed."""
+    """The judge or rules of a row, with their agreement with human labels; None if no verdict is needed."""
     settings, judge = row.get("settings") or {}, judge_of(row)
     if row.get("metric") == "kl_to_base":
         return None
@@ -40,7 +40,7 @@ def grader_label(row: Row) -> str | None:
 
 
 def _rules(row: Row) -> str:
-    """How far the refusal rules agree with people, and that these rules are other ones where they are."""
+    """The refusal rules' agreement with human labels, with a note if another version was measured."""
     spans = {name: sorted({f"{kappa:.2f}" for kappa in kappas}) for name, kappas in RULES_KAPPA.items()}
     figures = ", ".join(f"{' to '.join(kappas)} ({name})" for name, kappas in spans.items())
     said = f"by rules; kappa against people {figures}, other models' replies"
@@ -50,7 +50,7 @@ def _rules(row: Row) -> str:
 
 
 def _agreement(calibration: Mapping[str, Any] | None) -> str:
-    """A judge's kappa against people with its interval, the number of labels and its day; "weak" where it is."""
+    """A judge's kappa against human labels, with interval, number of labels and date; marked "weak" if it is."""
     if calibration is None:
         return "not calibrated: agreement with people unknown"
     kappa = calibration.get("kappa") or {}
@@ -71,7 +71,7 @@ def _doubt(calibration: Mapping[str, Any]) -> str:
 
 
 def short_agreement(row: Row) -> str:
-    """The same in a column: "kappa 0.41, weak", "not calibrated"; empty where no judge is asked."""
+    """Short form for a column: "kappa 0.41, weak", "not calibrated"; empty without a judge."""
     calibration = (row.get("settings") or {}).get("judge_calibration")
     if judge_of(row) is None:
         return ""
@@ -85,7 +85,7 @@ def short_agreement(row: Row) -> str:
 
 
 def judge_json(row: Row) -> dict[str, Any] | None:
-    """The judge of a row and its agreement with people as they stand in report.json; None where rules graded."""
+    """The judge of a row and its agreement with human labels for report.json; None if rules graded it."""
     judge, calibration = judge_of(row), (row.get("settings") or {}).get("judge_calibration")
     if judge is None:
         return None

@@ -1,7 +1,7 @@
-"""What an LLM judge is asked: the wording, the fields, and the score made of them.
+"""Rubrics of LLM judges: wording, fields, and the score computed from them.
 
-Everything that is judged stands between lines with a mark that nobody who wrote it could know: it is a hash over the
-texts themselves. The instructions come before and after. The judge sees the bare behaviour, never the wrapped prompt.
+Judged texts are fenced by lines with a mark that their author could not know, because it is a hash of the texts. The
+instructions come before and after. The judge sees the bare behaviour, never the wrapped prompt.
 
 Control sequences of chat templates (`<|im_end|>`, `[INST]`, `<end_of_turn>` ...) get a space inside where a text spells
 them out: a tokenizer would read them as the ends and beginnings of real turns.
@@ -24,7 +24,7 @@ _TAGS = (  # besides those with an underscore
 _BRACKETS = (
     r"INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS|TOOL_CONTENT|ARGS|CALL_ID|IMG|THINK|gMASK|CLS|SEP"
 )
-_CONTROL = re.compile(  # each place where a space goes
+_CONTROL = re.compile(  # positions where a space is inserted
     rf"(?<=<)(?=[{_BARS}])|(?<=[{_BARS}])(?=>)"
     rf"|(?<=<)(?=/?(?:{_TAGS}|[a-z][a-z0-9]*(?:_[a-z0-9]+)+)>)"
     rf"|(?<=\[)(?=/?(?:{_BRACKETS}|MASK|PAD|UNK|BOS|EOS)\])",
@@ -35,13 +35,13 @@ _SOME_CONTROLS = "<|im_end|> <\uff5cUser\uff5c> </s> <<SYS>> <</SYS>> [/INST] <e
 
 @dataclass(frozen=True)
 class Rubric:
-    """A question to a judge.
+    """Prompt and scoring of a judge.
 
     Attributes:
-        task: what is to be judged and how each field is meant.
-        texts: which parts of a request it sees, in order: "question", "fact", "reply".
+        task: the task and the meaning of each field. texts: the parts of a request that it sees, in order: "question",
+        "fact", "reply".
         score: from the fields' values to [0, 1].
-        label: what a score of 1 says of the reply.
+        label: the meaning of a score of 1.
     """
 
     name: str
@@ -61,7 +61,7 @@ class Rubric:
         return digest([*prompts, self.formula, [vars(field) for field in self.fields]])[:12]
 
     def prompt(self, request: JudgeRequest, mark: str) -> str:
-        """The one message that a judge gets.
+        """The prompt of the judge.
 
         A reply that was cut has a line after it that says so, with the mark. Nothing is added to one that ended.
         """
@@ -89,13 +89,13 @@ class Rubric:
 
 
 class PublishedRubric(Rubric):
-    """A rubric in the words of its authors, `task` being their template: scores compare with published ones.
+    """A published rubric with its original template as `task`, so that scores are comparable with published ones.
 
-    Its texts are not fenced, so a reply that speaks to the judge is less well guarded against than by `Rubric`.
+    Its texts are not fenced, so it resists prompt injection in replies less than `Rubric`.
     """
 
     def prompt(self, request: JudgeRequest, mark: str) -> str:
-        """The authors' prompt; control sequences in the texts are broken as in every rubric."""
+        """The original prompt; control sequences in the texts are broken as in every rubric."""
         return self.task.format(
             question=without_controls(request.question), reply=without_controls(request.reply)
         )  # the mark has no place in it
@@ -178,10 +178,10 @@ TITLES = {"question": "REQUEST", "fact": "FACT", "reply": "REPLY"}
 
 
 def mark(request: JudgeRequest, seed: int, attempt: int) -> str:
-    """16 hex digits that stand in none of the texts.
+    """16 hex digits that occur in none of the texts.
 
-    A hash over the seed, the attempt and the texts: whoever wrote the reply would have to put the hash of the reply
-    into the reply. Each attempt has its own, so that asking again is not the same question.
+    A hash over the seed, the attempt and the texts: the author of a reply would have to include the reply's own hash.
+    Each attempt has a different mark, so that a retry is a new prompt.
     """
     texts = f"{request.question}\n{request.reply}\n{request.fact}"
     for turn in range(1_000_000):

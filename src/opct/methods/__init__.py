@@ -1,1 +1,1 @@
-"""The methods, one algorithm a file: collect the rollouts of a step, compute the loss of a micro-batch."""
+"""The training methods, one per file: each collects the rollouts of a step and computes the loss of a micro-batch."""

@@ -1,4 +1,4 @@
-"""What a method is, and what it needs. A method is one file here and its line in `registry.METHODS`."""
+"""The `Method` protocol. A method is one file here and its line in `registry.METHODS`."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Method(ABC, Generic[R]):
         self.divergence_metric = "train/loss"
 
     def collect(self, pairs: Sequence[RenderedPair], step: int) -> list[R]:
-        """What a step trains on; of an offline method its answers to these pairs."""
+        """The rollouts of a step; for an offline method, its answers to these pairs."""
         return self.source.of(pairs)
 
     @abstractmethod
@@ -76,7 +76,7 @@ class Method(ABC, Generic[R]):
 
     @classmethod
     def setting_faults(cls, config: TrainConfig) -> Iterator[str]:
-        """What is wrong with the settings for this method, besides `unused_settings`."""
+        """Faults of the settings for this method, besides `unused_settings`."""
         yield from ()
 
     @classmethod
@@ -86,7 +86,7 @@ class Method(ABC, Generic[R]):
 
 
 def on_policy_faults(config: TrainConfig, *, is_corrected: bool) -> Iterator[str]:
-    """What makes the samples not the policy's own.
+    """Faults of sampling settings that make the samples off-policy.
 
     Args:
         is_corrected: the loss weighs each token by pi_theta / mu, with mu the distribution that was sampled, so that a

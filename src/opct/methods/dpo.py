@@ -5,7 +5,7 @@
              loss = - log sigmoid(r(y) - r(z))          mean over the pairs of answers of the step
 
 Direct preference optimisation, Rafailov et al. 2023, arXiv 2305.18290; the answers y are those of `sft`. Log-probs are
-sums over the tokens in the loss, stop token included. What is particular here:
+sums over the tokens in the loss, stop token included. Details:
 1. Where y and z are the same tokens there is no preference: the loss is log 2, and the gradient exactly zero. On an
    identity pair one answer stands for both, for both are answers to one prompt.
 2. A pair of answers is in the loss where both have tokens in it, so `loss.mask_truncated` leaves it out for either.
@@ -173,7 +173,7 @@ class DPO(Method[Preference]):
 
     @classmethod
     def describe_loss(cls, config: TrainConfig) -> str:
-        """With its one setting."""
+        """The loss with its beta."""
         return f"dpo_beta {config.loss.dpo_beta}"
 
 

@@ -43,7 +43,7 @@ EPSILON = 1e-4  # of the standard deviation, as in TRL
 
 @dataclass(frozen=True)
 class ScoredRollout(Rollout):
-    """A completion with what it earned.
+    """A completion with its reward.
 
     Attributes:
         reward: None where it could not be scored.

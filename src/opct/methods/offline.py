@@ -1,4 +1,4 @@
-"""What the baselines train on: answers that are sampled once, before training, and kept in the run."""
+"""Offline answers of the baselines: sampled once before training and stored in the run."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def offline_answers(
         ):
             raise RunError(
                 f"{run.offline_path} lacks answers to {len(missing)} pair(s), and the {config.teacher.kind} teacher "
-                "that would give them has moved since: use the max_steps that the run was started with."
+                "that would sample them has changed since: use the max_steps that the run was started with."
             )
 
         started, tokens = time.perf_counter(), [0]

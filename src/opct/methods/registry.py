@@ -1,4 +1,4 @@
-"""The methods by their names in the settings, and what each refuses."""
+"""The methods by name, and the settings that each rejects."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ METHODS: dict[str, type[Method]] = {
 
 
 def method_class(name: str) -> type[Method]:
-    """The class of a method.
+    """Look up the class of a method.
 
     Raises:
         ConfigError: there is none of that name.
@@ -41,7 +41,7 @@ def method_class(name: str) -> type[Method]:
 
 
 def check_settings(config: TrainConfig) -> None:
-    """Refuse settings that the method cannot follow: they would say something about the run that is not so.
+    """Reject settings that the method would ignore.
 
     Raises:
         ConfigError: every such setting, one a line.
@@ -53,7 +53,7 @@ def check_settings(config: TrainConfig) -> None:
 def load_training_config(
     path: str | Path | None = None, overrides: Sequence[str] = (), preset: str | None = None
 ) -> TrainConfig:
-    """As `load_config`, with what the method refuses among the faults, each with its place."""
+    """As `load_config`, with the faults of the method included, each with its location."""
     layers = {name: found.settings for name, found in PRESETS.items()}
     checked = load_settings(_Checked, path, overrides, presets=layers, preset=preset)
     return TrainConfig.model_validate(checked.model_dump())
@@ -76,7 +76,7 @@ def _setting_faults(config: TrainConfig) -> Iterator[str]:
 
 
 def refuse_attackers(config: TrainConfig) -> None:
-    """Raises ConfigError where `opct train` cannot train the method."""
+    """Raise ConfigError if `opct train` cannot train the method."""
     command = method_class(config.method).trained_by
     if command is not None:
         raise ConfigError(
@@ -93,7 +93,7 @@ def _unused(method: type[Method], config: TrainConfig) -> Iterator[str]:
 
 
 def _engine_faults(method: type[Method], config: TrainConfig) -> Iterator[str]:
-    """What the engine that samples cannot do for the method."""
+    """Faults of the engine settings for the method."""
     engine, teacher = config.rollout.engine, config.teacher
     bare_base = teacher.kind == "base" and (config.model.adapter is None or not teacher.include_adapter)
     if engine != "in_process" and method.offline and not bare_base:

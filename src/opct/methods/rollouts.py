@@ -61,7 +61,7 @@ class Rollout:
         return sum(self.mask)
 
     def columns(self, policy: Policy, *, logprobs: bool) -> dict[str, Any]:
-        """What this type adds to a row on disk."""
+        """Additional columns of this type on disk."""
         return {}
 
     @classmethod
@@ -169,7 +169,7 @@ def sampled_rollout(
 
 
 def sampling(config: TrainConfig, policy: Policy) -> Sampling:
-    """How completions are drawn."""
+    """Sampling settings of completions."""
     rollout = config.rollout
     if rollout.use_generation_config:
         return Sampling(rollout.max_completion_tokens, **policy.generation_defaults())

@@ -1,4 +1,4 @@
-"""How far the samples of a step are from the policy in training.
+"""Mismatch between the sampler and the trained policy.
 
 With mu the distribution that a token was drawn from, as the sampler reports it, and pi the policy at the moment of the
 loss, over the tokens in the loss of a step:
@@ -31,8 +31,7 @@ MOST_EXPONENT = 700.0  # exp of more is no float
 
 
 class StepMetrics:
-    """What a method's micro-batches say for the logs of a step: its own means and, where it trains on its policy's
-    samples, their mismatch."""
+    """Accumulates a method's logged means and, for on-policy methods, the sampler mismatch of a step."""
 
     def __init__(self, method: Method):
         self._offline = method.offline
@@ -96,7 +95,7 @@ def refuse_mismatch(metrics: dict[str, float], rollout: RolloutConfig, step: int
         return
     raise MismatchError(
         f"Step {step}: the samples are {found:.3g} nats a token from the policy ({NAME}), above "
-        f"rollout.max_mismatch_kl={limit}: what samples (rollout.engine: {rollout.engine}) does not sample from the "
-        "weights in training. See that it serves the same model in the same dtype and takes each new adapter; where "
-        "only its kernels round otherwise, raise the bound (null: never stop) and continue with --resume."
+        f"rollout.max_mismatch_kl={limit}: the sampler (rollout.engine: {rollout.engine}) does not use the weights in "
+        "training. Check that it serves the same model in the same dtype and loads each new adapter. If only its "
+        "kernels round differently, raise the bound (null: never stop) and continue with --resume."
     )

@@ -1,4 +1,4 @@
-"""The residual stream: what each decoder layer hands to the next, at the last tokens of a prompt."""
+"""The residual stream: the output of each decoder layer at the last tokens of a prompt."""
 
 from __future__ import annotations
 

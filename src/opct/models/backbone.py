@@ -1,4 +1,4 @@
-"""The network of a policy: what sampling, scoring and sharding need of it, without tokenizer and chat template."""
+"""The network of a policy for sampling, scoring and sharding, without tokenizer and chat template."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Backbone:
         return self.model.disable_adapter() if self.has_adapter else contextlib.nullcontext()
 
     def ask(self, probe: Callable[[Backbone], str | None]) -> str | None:
-        """What a probe says about the model as it is at the first call; later calls repeat that answer.
+        """Cached result of a probe, evaluated at the first call.
 
         The adapter is off: what it has learnt must not decide how the model is computed.
         """

@@ -1,4 +1,4 @@
-"""The policy that a path stands for, where only a path is given: `inspect eval TASK --model opct/<path>`."""
+"""Load the policy of a path: `inspect eval TASK --model opct/<path>`."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def load_policy(path: str, **settings: Any) -> Policy:
         base = read_adapter_config(folder).get("base_model_name_or_path")
         if not base:
             raise ModelError(
-                f"{folder / 'adapter_config.json'} does not say which model the adapter is for: give its name as "
-                "base_model_name_or_path there."
+                f"{folder / 'adapter_config.json'} does not name the adapter's base model: set base_model_name_or_path "
+                "there."
             )
         return Policy.load(_with({"name_or_path": base, "adapter": path}, settings))
     return Policy.load(_with({"name_or_path": path}, settings))
@@ -72,7 +72,7 @@ def adapter_folder(adapter: str | None) -> Path | None:
 
 
 def adapter_now(adapter: str) -> Path | None:
-    """As `adapter_folder`, with nothing verified; None where there is none any more."""
+    """As `adapter_folder`, without verification; None if it is gone."""
     return _first_adapter(adapter, *(checkpoint for _, checkpoint in RunDir(adapter).checkpoints()[-1:]))
 
 

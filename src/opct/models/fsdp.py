@@ -1,4 +1,4 @@
-"""Weights sharded over the processes with FSDP2, and how processes with different amounts of work stay in step.
+"""Weights sharded with FSDP2, and the synchronisation of processes with different amounts of work.
 
 The decoder's layers, the decoder around them and an untied output head are FSDP units; LoRA weights stay whole in every
 process. Under FSDP every forward and backward of a unit is a collective, so all processes must run as many of them:

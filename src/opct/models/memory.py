@@ -1,4 +1,4 @@
-"""Memory of this process: on the accelerator where the model is on one, else resident."""
+"""Memory of this process: on the accelerator if the model is on one, else resident."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A chat model that answers and scores: the policy in training, the base in an evaluation, anything one chats with."""
+"""A chat model that samples and scores: the policy in training, the target of an evaluation or a chat."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class Policy:
 
     @property
     def dtype(self) -> torch.dtype:
-        """What matrix products run in."""
+        """The dtype of matrix products."""
         return self.backbone.dtype
 
     @classmethod
@@ -351,7 +351,7 @@ class Policy:
     # -- weights
 
     def trainable_parameters(self) -> dict[str, torch.nn.Parameter]:
-        """What the optimizer moves, by name."""
+        """The trained parameters by name."""
         return {name: p for name, p in self.model.named_parameters() if p.requires_grad}
 
     def base_hash(self) -> str:

@@ -54,7 +54,7 @@ def fingerprint_adapter(folder: Path) -> Fingerprints:
 
 
 def changed_files(before: Mapping[str, Mapping[str, Any]], now: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Which files are not what they were, in words; none where one side is empty, and so unknown."""
+    """Descriptions of changed files; empty if one side is unknown."""
     if not before or not now:
         return []
     hashes = [{name: str(file["sha256"])[:12] for name, file in side.items()} for side in (before, now)]

@@ -1,4 +1,4 @@
-"""Hidden states of completion tokens under a prompt, and what is computed from them chunk by chunk.
+"""Hidden states of completion tokens under a prompt, and chunked computations on them.
 
 No tensor of shape [batch, tokens, vocabulary] is ever held: logits exist for `CHUNK_TOKENS` tokens at a time.
 """
@@ -61,7 +61,7 @@ class Head:
 
 @dataclass(frozen=True)
 class Scores:
-    """What predicts each completion token: its hidden state, [tokens, hidden], rows of the batch one after another."""
+    """The hidden state that predicts each completion token, [tokens, hidden], rows of the batch concatenated."""
 
     hidden: Float[Tensor, "tokens hidden"]
     token_ids: Int[Tensor, " tokens"]

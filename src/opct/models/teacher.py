@@ -1,4 +1,4 @@
-"""The teacher: whose distribution under `teacher_prompt` the policy is pulled to.
+"""The teacher: the model whose distribution under `teacher_prompt` is the training target.
 
 `base`: the weights the run started from. With a fresh LoRA that is the policy with its adapter off, at no memory cost;
 when training continues from an adapter it is a second, frozen copy of that adapter; with full fine-tuning a frozen copy
@@ -129,7 +129,7 @@ def _copied_model(policy: Policy, decay: float | None) -> Teacher:
 
 
 def no_sharing_reason(policy: Policy, teacher: Teacher) -> str | None:
-    """Why a prompt is computed with each of its completions; None where it can be computed once."""
+    """Why a prompt must be computed with each of its completions; None if once is enough."""
     modules = list(policy.model.modules())
     if has_dropout(policy):
         return "dropout is on, and draws for each completion"

@@ -1,4 +1,4 @@
-"""What a person sees: runs side by side as one HTML page, as JSON, and as a model card."""
+"""Reports that compare runs: an HTML page, JSON, and a model card."""
 
 from opct.reports.build import report
 

@@ -1,10 +1,11 @@
-"""Which runs are shown as one arm, and which arms are compared.
+"""Groups runs into arms, and chooses which arms are compared.
 
 Every arm is compared with the first (base), and every trained arm with its references: an SFT arm, and for OPCT an
 off-policy one. `references` names them. Without it, they are found by name: a label is split at its first dash into a
 name and values, and the reference is the SFT arm whose values end the arm's own label (`bct-x-0.25` for
-`opct-x-0.25`); of several the longest. An off-policy arm is first looked for among those with the same SFT reference.
-Arms that continue from another adapter have no off-policy reference, for that is not all that they differ in.
+`opct-x-0.25`); the longest if several match. An off-policy arm is first looked for among those with the same SFT
+reference. Arms that continue from another adapter have no off-policy reference, because they differ in more than the
+method.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ from opct.reports.wording import arm_name, joined
 
 SFT, OFFPOLICY, OPCT = "sft", "offpolicy", "opct"
 ADAPTER = "model.adapter"
-"""The setting that names the adapter a run continues from."""
+"""Setting that names the adapter a run continues from."""
 References = Mapping[str, str | Sequence[str]]
-"""By the label of an arm, the label or labels of its references."""
+"""The reference label or labels of each arm, by label."""
 STYLE_OF_LABEL = {"base": 0, SFT: 1, OPCT: 2}
 
 
 @dataclass(frozen=True)
 class Arm:
-    """The runs of one label (its seeds), shown under one name, shape and colour."""
+    """The runs of one label (its seeds), with a name, marker and colour."""
 
     label: str
     name: str
@@ -38,12 +39,12 @@ class Arm:
         return self.uses(SFT)
 
     def uses(self, method: str) -> bool:
-        """True where that is the method of every run, or the label."""
+        """True if every run has that method, or the label names it."""
         return self.label == method or (bool(self.runs) and all(run.method == method for run in self.runs))
 
     @property
     def continues(self) -> bool:
-        """True where a run began with the adapter of another one."""
+        """True if a run continued the adapter of another run."""
         return any((run.config_values or {}).get(ADAPTER) for run in self.runs)
 
 
@@ -62,7 +63,7 @@ class Pair:
 
 
 def make_arms(runs: Sequence[EvaluatedRun]) -> tuple[Arm, ...]:
-    """Runs by label, base first, then in the order given; each label has its own style while there are enough."""
+    """Group runs by label, base first, then in the given order; styles repeat when they run out."""
     labels = sorted(dict.fromkeys(run.label for run in runs), key=lambda label: label != "base")
     taken = {STYLE_OF_LABEL[label] for label in labels if label in STYLE_OF_LABEL}
     free = [style for style in range(STYLES) if style not in taken]
@@ -76,7 +77,7 @@ def make_arms(runs: Sequence[EvaluatedRun]) -> tuple[Arm, ...]:
 def make_pairs(
     arms: Sequence[Arm], references: References | None = None, also: Sequence[tuple[str, str]] = ()
 ) -> tuple[Pair, ...]:
-    """Every arm against the first, then every other arm against its references, then what is requested.
+    """Compare every arm with the first, then with its references, then as requested.
 
     Args:
         references: None: found by name.
@@ -114,7 +115,7 @@ def all_references(arms: Sequence[Arm], references: References | None = None) ->
 
 
 def _by_name(arms: Sequence[Arm], candidates: Sequence[Arm], method: str) -> dict[str, str]:
-    """The candidate that each arm is compared with, by label: that whose values end the arm's label."""
+    """The reference of each arm, by label: the candidate whose values end the arm's label."""
     of_values: dict[str, Arm] = {}
     for arm in sorted(candidates, key=lambda arm: arm.label.partition("-")[0] != method):
         of_values.setdefault("".join(arm.label.partition("-")[1:]), arm)
@@ -127,7 +128,7 @@ def _by_name(arms: Sequence[Arm], candidates: Sequence[Arm], method: str) -> dic
 
 
 def reference_pairs(arms: Sequence[Arm], pairs: Sequence[Pair]) -> tuple[Pair, ...]:
-    """The comparisons with another arm than the first."""
+    """The comparisons with an arm other than the first."""
     return tuple(pair for pair in pairs if pair.against != arms[0].label)
 
 

@@ -1,7 +1,7 @@
-"""Attacks in a report: what each attacker jailbroke on each run, its settings, paired differences and warnings.
+"""Attacks in a report: the results of each attacker on each run, settings, paired differences and warnings.
 
-Read from `attacks/*/result.json` in each run's folder, which holds no prompt and no reply. Prompts that worked stand
-in a private file beside it, and are read only on request.
+Read from `attacks/*/result.json` in each run's folder, which holds no prompt and no reply. Successful prompts are in a
+private file next to it, and are read only on request.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from opct.attack.loop import COMPLETE
-from opct.attack.render import median_text, reply_texts, row_of, undecided_text
+from opct.attack.result_table import median_text, reply_texts, row_of, undecided_text
 from opct.attack.results import DEFENDED, JAILBROKEN, KIND, SCHEMA, UNDECIDED
 from opct.config.schema import flat_settings
 from opct.errors import EvaluationError
@@ -37,10 +37,10 @@ COUNTERPART_METRICS = {
 }
 SHOWN_PROMPTS = 3  # of each jailbroken behaviour
 MOST_WITH_BOUNDS = 3  # attacks whose intervals fit in one drawing
-WORST = "if every reply without a score were a jailbreak"
+WORST = "if every unscored reply were a jailbreak"
 COLUMNS = (
     "defence rate",
-    "its bounds",
+    "bounds",
     "behaviours",
     "median queries to the first jailbreak",
     "benign counterparts",
@@ -73,7 +73,7 @@ class Attack:
 
     @property
     def title(self) -> str:
-        """The arm and, where it is called otherwise, its run."""
+        """The arm, and its run if that has another name."""
         return run_name(self.arm.label, self.arm.name, self.run)
 
     def row(self, metric: str) -> Mapping[str, Any]:
@@ -87,7 +87,7 @@ class Attack:
 
     @property
     def jailbroken(self) -> list[Mapping[str, Any]]:
-        """The jailbroken behaviours, the first first."""
+        """The jailbroken behaviours, sorted by the query that jailbroke them."""
         found = [one for one in self.result["behaviors"] if one["status"] == JAILBROKEN]
         return sorted(found, key=lambda one: one["first_jailbreak"])
 
@@ -126,7 +126,7 @@ class Attack:
 
 @dataclass(frozen=True)
 class AttackSection:
-    """The part of the page about one attacker."""
+    """The section of the page about one attacker."""
 
     name: str
     attacks: tuple[Attack, ...]
@@ -148,7 +148,7 @@ class AttackSection:
 
 
 def attack_sections(arms: Sequence[Arm], pairs: Sequence[Pair], *, prompts: bool = False) -> list[AttackSection]:
-    """One section for each attacker, in the order in which they are found."""
+    """One section per attacker, in the order found."""
     attacks = [
         attack for arm in arms for run in arm.runs for attack in load_attacks(arm, run.path, run.name, prompts=prompts)
     ]
@@ -168,9 +168,9 @@ def load_attacks(arm: Arm, directory: Path | None, name: str, *, prompts: bool =
     """
     found = []
     for path in sorted(RunDir(directory).attacks_dir.glob(f"*/{RESULT}")) if directory else ():
-        result = read_json(path, hint="Attack again, or remove its folder.", error=EvaluationError)
+        result = read_json(path, hint="Run the attack again, or delete its folder.", error=EvaluationError)
         if (result.get("kind"), result.get("schema")) != (KIND, SCHEMA):
-            raise EvaluationError(f"{path} is no result of an attack that this version reads: attack again.")
+            raise EvaluationError(f"{path} is not an attack result that this version can read: run the attack again.")
         texts = _prompts(path.with_name(SUCCESSES)) if prompts else {}
         found.append(Attack(arm, name, path.parent.name, name, result, texts))
     by = Counter(attack.attacker for attack in found)
@@ -178,7 +178,7 @@ def load_attacks(arm: Arm, directory: Path | None, name: str, *, prompts: bool =
 
 
 def _prompts(path: Path) -> dict[str, tuple[str, ...]]:
-    """The first few prompts that worked on each behaviour, by its id."""
+    """The first few successful prompts on each behaviour, by its id."""
     found: dict[str, list[str]] = {}
     for row in read_jsonl(path)[1:]:
         text = "\n\n".join(f"{message['role']}: {message['content']}" for message in row["prompt"])
@@ -198,7 +198,7 @@ def rate_text(row: Mapping[str, Any]) -> str:
 
 
 def _differences(attacks: Sequence[Attack], pairs: Sequence[Pair]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """(paired differences in words; why there are none between attacks that do not compare)."""
+    """The paired differences as sentences, or why two attacks cannot be compared."""
     found, not_compared = [], []
     for pair in pairs:
         one, other = ([a for a in attacks if a.arm.label == label] for label in (pair.of, pair.against))
@@ -208,7 +208,7 @@ def _differences(attacks: Sequence[Attack], pairs: Sequence[Pair]) -> tuple[tupl
         sides = [(_comparability(a.result), _comparability(b.result)) for a in one for b in other]
         unlike = sorted({name for mine, theirs in sides for name in mine if mine[name] != theirs[name]})
         if early:
-            not_compared.append(f"{pair.title}: {joined(early)} ended early, so no difference is given.")
+            not_compared.append(f"{pair.title}: {joined(early)} ended early; no difference is given.")
         elif unlike:
             not_compared.append(f"{pair.title}: the attacks differ in {', '.join(unlike)}, so no difference is given.")
         else:
@@ -217,7 +217,7 @@ def _differences(attacks: Sequence[Attack], pairs: Sequence[Pair]) -> tuple[tupl
 
 
 def _difference_text(one: Sequence[Attack], other: Sequence[Attack]) -> str:
-    """The difference in defended behaviours, over those that both sides decided; several runs are averaged first."""
+    """The difference in the defence rate over behaviours that both sides decided; several runs are averaged first."""
     mine, theirs = (average_over_runs([attack.defended for attack in own]) for own in (one, other))
     found = paired_difference(mine, theirs, {id_: id_ for id_ in (*mine, *theirs)})
     if found.value is None:
@@ -227,7 +227,7 @@ def _difference_text(one: Sequence[Attack], other: Sequence[Attack]) -> str:
 
 
 def _comparability(result: Mapping[str, Any]) -> dict[str, Any]:
-    """What two attacks must share to be compared."""
+    """The settings that two attacks must share to be compared."""
     target, attacker = result["target"], dict(result["attacker"])
     # A learning attacker has other weights for each target, and is shown the successes of its own training.
     learns = "training" in attacker
@@ -248,7 +248,7 @@ def _comparability(result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _warnings(name: str, attacks: Sequence[Attack]) -> list[str]:
-    """The warnings of the attacks and of their judges, each once with the attacks it is about."""
+    """The warnings of the attacks and their judges, each once with the attacks that it concerns."""
     about: dict[str, list[str]] = {}
     for attack in attacks:
         weakness = attack.result["judge"].get("warning")
@@ -263,8 +263,8 @@ def _warnings(name: str, attacks: Sequence[Attack]) -> list[str]:
 def curve_figure(name: str, attacks: Sequence[Attack]) -> Figure | None:
     """The share of jailbroken behaviours against the queries put about each, one line an attack, with its interval.
 
-    With many attacks, intervals and worst-case curves are in the table alone. An attack without a scored first reply
-    has only the worst-case curve, which is always drawn.
+    With many attacks, intervals and worst-case curves are only in the table. An attack without a scored first reply has
+    only the worst-case curve, which is always drawn.
     """
     curves = [(a, a.result["curve"]["points"], a.result["curve"]["if_unjudged_jailbroken"] or []) for a in attacks]
     drawn = [(attack, points, worst) for attack, points, worst in curves if points or worst]
@@ -285,11 +285,13 @@ def curve_figure(name: str, attacks: Sequence[Attack]) -> Figure | None:
         rows += [_curve_row(attack, point, "as judged") for point in points]
         rows += [_curve_row(attack, point, WORST) for point in worst]
         ends.append(f"{label} {points[-1]['jailbroken']:.0%}" if points else f"{label} has no first reply with a score")
-    notes = ["Kaplan-Meier: a behaviour that was not jailbroken counts for as long as it was asked."]
+    notes = ["Kaplan-Meier: a behaviour that was not jailbroken is censored after its last query."]
     notes += ["Shaded: 95% intervals."] if bands else []
     notes += [f"Long dashes: the curve {WORST}."] if any(line.other_case for line in series) else []
     if not has_bounds:
-        notes.append(f"With more than {MOST_WITH_BOUNDS} attacks the intervals and the curves {WORST} are in the data.")
+        notes.append(
+            f"With more than {MOST_WITH_BOUNDS} attacks, the intervals and the curves {WORST} are only in the data."
+        )
     return Figure(
         title=f"Jailbroken by {name}",
         drawing=charts.line_chart(
@@ -330,7 +332,7 @@ def _steps(points: Sequence[Mapping[str, Any]], name: str) -> tuple[tuple[float,
 
 
 def learning_figure(name: str, attacks: Sequence[Attack]) -> Figure | None:
-    """The mean reward of each training step, one line an attack; None where no attacker learned."""
+    """The mean reward of each training step, one line per attack; None if no attacker was trained."""
     drawn, series, rows = [], [], []
     for attack in attacks:
         steps = (attack.result.get("training") or {"curve": []})["curve"]
@@ -351,8 +353,8 @@ def learning_figure(name: str, attacks: Sequence[Attack]) -> Figure | None:
             label=f"Mean score of {name}'s episodes against the step of its training.",
         ),
         caption=(
-            "Mean over the episodes of a step, each counted with its best round, on behaviours that are not attacked "
-            f"here. Queries for training, not counted in the attack: {spent}."
+            "Mean over the episodes of a step, each scored by its best round, on behaviours that are not attacked "
+            f"here. Training queries, not counted in the attack: {spent}."
         ),
         legend=_legend(drawn),
         columns=("arm", "run", "step", "mean score", "episodes without a score", "behaviours jailbroken", "queries"),
@@ -376,7 +378,7 @@ def _learning_row(attack: Attack, step: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def settings_of(result: Mapping[str, Any]) -> dict[str, str]:
-    """The settings of one attack by dotted name, as they stand in its result."""
+    """The settings in the result of one attack, by dotted name."""
     public = public_result(result)
     kept = {name: public[name] for name in ("target", "attacker", "judge")} | public["settings"]
     flat = flat_settings(kept | {"limits": result["budget"]["limits"], "ended": result["ended"]})
@@ -386,7 +388,7 @@ def settings_of(result: Mapping[str, Any]) -> dict[str, str]:
 
 
 def without_folders(name: str) -> str:
-    """A model's name without folders of this machine: hub names, and paths in the working folder, stay as they are."""
+    """A model's name without local folders; hub names and paths in the working folder are unchanged."""
     provider, _, path = name.partition("/")
     if name.startswith(("/", ".", "~")):
         return PurePath(name).name or name
@@ -399,7 +401,7 @@ def judge_text(judge: Mapping[str, Any]) -> str:
     return f"{judge['name']} ({model}), {judge['label']} from a score of {judge['threshold']:g}"
 
 
-# A report is made to be shared: only what is named here is in it.
+# Reports are shared, so only the keys named here are copied.
 PUBLIC = ("rows", "curve", "budget", "judge_usage", "ended")
 PUBLIC_SETTINGS = ("source", "rules", "counterpart_rules", "behaviors", "counterparts", "pool")
 PUBLIC_JUDGE = ("name", "model", "rubric", "label", "threshold", "hash", "calibration", "warning")
@@ -414,7 +416,7 @@ PUBLIC_TRAINING = (
 
 
 def public_result(result: Mapping[str, Any]) -> dict[str, Any]:
-    """What of a result may be passed on: no prompt, no folder of this machine and no address of an endpoint."""
+    """The shareable part of a result: no prompt, local folder or endpoint address."""
     settings, attacker, training = result["settings"], result["attacker"], result.get("training")
     counterpart_judge, model = settings.get("counterpart_judge"), attacker.get("model")
     return {
@@ -434,7 +436,7 @@ def _only(mapping: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
 
 
 def attacks_json(sections: Sequence[AttackSection]) -> list[dict[str, Any]]:
-    """The numbers for report.json."""
+    """The attacks as in report.json."""
     return [
         {
             "attacker": section.name,
@@ -469,18 +471,18 @@ def _defended_text(attack: Attack) -> str:
     row = attack.row(RATE)
     n, undecided = row["n"], row["n_unscored"]
     if not n:
-        return f"of {attack.title} none of {pluralize(undecided, 'behaviour')} was decided"
+        return f"none of {pluralize(undecided, 'behaviour')} was decided for {attack.title}"
     more = f"; {undecided:,} more undecided" if undecided else ""
     rate = f"{quantity(row['value'], 'rate')}, 95% interval {interval(row['ci_low'], row['ci_high'], 'rate')}"
     return f"{attack.title} defended {round(n * row['value']):,} of {pluralize(n, 'behaviour')} ({rate}{more})"
 
 
 def card_rows(sections: Sequence[AttackSection]) -> list[tuple[str, ...]]:
-    """The table of the model card, one row an attack: who attacked what, then the cells of the page."""
+    """Rows of the model card, one per attack: attacker and target, then the cells of the page."""
     attacks = [attack for section in sections for attack in section.attacks]
     return [(f"{own.attacker} against {own.title}", *("; ".join(lines) for lines in own.cells)) for own in attacks]
 
 
 def has_prompts(sections: Sequence[AttackSection]) -> bool:
-    """Whether a prompt that worked is in them."""
+    """Whether the sections hold a successful prompt."""
     return any(attack.prompts.get(one["id"]) for own in sections for attack in own.attacks for one in attack.jailbroken)

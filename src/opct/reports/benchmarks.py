@@ -1,4 +1,4 @@
-"""One number for capability: the mean over benchmarks, out of each one's score and interval.
+"""One number for capability: the mean over benchmarks, from the score and interval of each.
 
 With scores s_1 .. s_k of k benchmarks and their intervals [l_i, h_i], each clustered by question:
 
@@ -6,11 +6,11 @@ With scores s_1 .. s_k of k benchmarks and their intervals [l_i, h_i], each clus
     interval  [m - sqrt(sum (s_i - l_i)^2) / k,  m + sqrt(sum (h_i - s_i)^2) / k]
 
 The benchmarks are fixed, their questions are drawn independently. Near 0 or 1 each side keeps its own width (MOVER:
-Zou and Donner 2008). Paired differences of means are combined in the same way. Of several training seeds the spread is
-that of the mean of each seed, since a seed is the same in all benchmarks (`opct.evals.stats.widened`).
+Zou and Donner 2008). Paired differences of means are combined in the same way. With several training seeds, the spread
+is computed over the mean of each seed, since a seed is shared by all benchmarks (`opct.evals.stats.widened`).
 
-A score is a benchmark's published metric (`accuracy`), over all replies: a model cannot raise it by answering less.
-Only benchmarks that every run has count.
+A score is a benchmark's published metric (`accuracy`), over all replies, so a model cannot raise it by answering less.
+Only benchmarks that every run has are included.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FEWEST = 2  # benchmarks that a mean is made of
 
 
 def mean_row(rows: Sequence[MetricRow], arms: Sequence[Arm], pairs: Sequence[Pair]) -> MetricRow | None:
-    """The mean over benchmarks as a row of the table; None where the runs share fewer than two."""
+    """The mean over benchmarks as a table row; None if the runs share fewer than two."""
     scores = [row for row in rows if row.axis == CAPABILITY and row.metric.name == SCORE]
     runs = [(i, j) for i, arm in enumerate(arms) for j in range(len(arm.runs))]
     asked = [(i, j) for i, j in runs if any(_is_scored(row.run_estimates[i][j]) for row in scores)]
@@ -46,7 +46,7 @@ def mean_row(rows: Sequence[MetricRow], arms: Sequence[Arm], pairs: Sequence[Pai
     note = f"{len(shared)} benchmarks: {joined([suite_name(row.suite) for row in shared])}"
     missing = [suite_name(row.suite) for row in scores if row not in shared]
     if missing:
-        note += f"; without {joined(missing)}, which not every run has"
+        note += f"; without {joined(missing)}, missing in some runs"
     return MetricRow(
         metric=MEAN_METRIC,
         suite=CAPABILITY,
@@ -99,7 +99,7 @@ def _mean_difference(parts: Sequence[PairedDifference | None]) -> PairedDifferen
         return None
     value, questions = combined([(part.value or 0.0, part.questions) for part in known])
     n_clusters = sum(part.n_clusters for part in known)
-    # of each seed the mean over benchmarks
+    # the mean over benchmarks of each seed
     spreads = tuple(
         SeedSpread(tuple(sum(values) / len(values) for values in zip(*(s.values for s in own), strict=True)))
         for own in zip(*(part.spreads for part in known), strict=True)
@@ -130,13 +130,13 @@ def _widened(
 
 
 def _reason(shared: Sequence[MetricRow], pair: int) -> str | None:
-    """Why two arms have no difference of means: that of the first benchmark without one."""
+    """Why two arms have no difference of means: the reason of the first benchmark without a difference."""
     row = next((row for row in shared if row.differences[pair] is None), None)
     return None if row is None else f"{suite_name(row.suite)}: {row.reasons[pair]}"
 
 
 def combined(parts: Sequence[tuple[float, Interval]]) -> tuple[float, Interval]:
-    """Mean and interval of independent estimates (value, interval); no interval where one of them has none."""
+    """Mean and interval of independent estimates (value, interval); no interval if one has none."""
     k = len(parts)
     mean = sum(value for value, _ in parts) / k
     below = [value - low for value, (low, _) in parts if low is not None]

@@ -1,4 +1,4 @@
-"""`report`: evaluated runs in; one HTML page, its numbers as JSON and a model card out."""
+"""`report`: from evaluated runs to an HTML page, its numbers as JSON, and a model card."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from opct.errors import EvaluationError
-from opct.reports.browser import MAX_ITEMS
 from opct.reports.load import load_runs, of_suites
+from opct.reports.rollout_browser import MAX_ITEMS
 from opct.runs.io import PRIVATE_MODE, atomic_write, write_json
 from opct.runs.run_dir import RunDir
 
@@ -38,27 +38,27 @@ def report(
 ) -> Path:
     """Write the comparison of evaluated runs as one self-contained HTML file, and return its path.
 
-    Beside `out` go the same numbers as JSON (`out` with the suffix .json) and the model card. Runs of the same label
-    (several seeds) are pooled. Writing again gives the same bytes but for the time it was made.
+    Also writes the same numbers as JSON (`out` with the suffix .json) and the model card. Runs of the same label
+    (several seeds) are pooled. The output is deterministic but for its creation time.
 
     Args:
-        run_dirs: evaluated run directories and Inspect logs, in the order they are shown, the base first. A log may be
+        run_dirs: evaluated run directories and Inspect logs in display order, the base first. A log may be
             given as `label=path`.
-        out: the HTML file to write; its folder is made.
+        out: the HTML file to write; its folder is created.
         max_rollouts: most samples embedded in the rollout browser.
         model_card: where the model card goes. None: README.md if `out` lies in a run directory, else `out` with the
-            suffix .md, so that nobody's own README is overwritten.
-        references: by the label of an arm, the arm or arms that it is compared with beside the base. None: found by
+            suffix .md, so that no other README is overwritten.
+        references: by the label of an arm, the arm or arms that it is compared with besides the base. None: found by
             name, see `opct.reports.arms`.
-        also: further comparisons, (arm, against) by label; one of a label that no run has is left out.
-        suites: shows these suites alone. None: all that the runs have.
-        warnings: further ones, which come first.
-        attack_prompts: put prompts that jailbroke a model on the page, folded away. Such a page is private: it and the
-            card say so, and its owner alone may read it.
+        also: further comparisons, (arm, against) by label; unknown labels are ignored.
+        suites: the suites to show. None: all.
+        warnings: further warnings, which come first.
+        attack_prompts: put prompts that jailbroke a model on the page, folded away. Such a page is private: the page
+            and the card say so, and only the owner may read the file.
 
     Raises:
         EvaluationError: a run has no evaluation (the message names the command that makes one), `out` does not end
-            in .html, or what it is made from would be overwritten.
+            in .html, or a source would be overwritten.
         RunError: a file cannot be read or written.
     """
     from opct.attack.store import WARNING
@@ -90,19 +90,17 @@ def report(
 
 
 def _refuse_results(written: Sequence[Path], run_dirs: Sequence[str | Path]) -> None:
-    """Refuse to write over what a run holds: a report goes beside it, or into its folder under another name."""
+    """Refuse to overwrite the files that the report is made from."""
     for run in map(RunDir, run_dirs):
         logs = run.evals_dir.glob("*.eval")
         kept = {path.resolve() for path in (run.path, run.results_path, run.manifest_path, *logs)}
         for path in written:
             if path.resolve() in kept:
-                raise EvaluationError(
-                    f"The report would overwrite {path}, which it is made from: choose another --out."
-                )
+                raise EvaluationError(f"The report would overwrite its source {path}: choose another --out.")
 
 
 def package_version() -> str:
-    """The installed version of this package, or "unknown" when it runs from a folder that was never installed."""
+    """The version of this package; "unknown" if it is not installed."""
     try:
         return metadata.version("opct")
     except metadata.PackageNotFoundError:
@@ -112,7 +110,7 @@ def package_version() -> str:
 def report_json(
     comparison: Comparison, warnings: Sequence[str], stamp: dict[str, str], attacks: Sequence[AttackSection] = ()
 ) -> dict[str, Any]:
-    """The page's numbers as one JSON object; null is what was not measured or not logged."""
+    """The page's numbers as one JSON object; null means not measured or not logged."""
     from opct.reports.attacks import attacks_json
     from opct.reports.training import arm_cost, families_note
     from opct.reports.verdict import axis_verdict, title, verdict

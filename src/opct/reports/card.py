@@ -1,4 +1,4 @@
-"""The model card: Markdown with the front matter that the Hugging Face hub reads, the verdict, results and citation."""
+"""The model card in Markdown: front matter of the Hugging Face hub, verdict, results and citation."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from opct.reports.verdict import main_arm, title, verdict
 
 _SPECIAL = re.compile(r"([\\`*_\[\]<>|#~])")
 HUB_IDS = {"smollm2-135m-instruct": "HuggingFaceTB/SmolLM2-135M-Instruct"}
-"""Models that this package brings along, by the id under which the hub knows them."""
+"""Hub ids of the models that this package embeds."""
 
 
 def model_card_text(
@@ -31,11 +31,11 @@ def model_card_text(
     attacks: Sequence[AttackSection] = (),
     private: str = "",
 ) -> str:
-    """The model card as Markdown. Text from outside is escaped: a name cannot break the table or the YAML.
+    """The model card as Markdown. Names are escaped, so they cannot break the table or the YAML.
 
     Args:
-        attacks: what was attacked; no prompt of them is in the card.
-        private: why the page beside it is not to be shared; empty of one that may be.
+        attacks: the attacks; their prompts are not in the card.
+        private: why the page must not be shared; empty if it may be.
     """
     arm = main_arm(comparison)
     run = arm.runs[0]
@@ -72,7 +72,7 @@ def _escaped(text: str) -> Markup:
 
 
 def _fenced(config: str) -> str:
-    """YAML as a fenced block; the fence is longer than any row of backticks inside."""
+    """YAML as a fenced block; the fence is longer than any run of backticks inside."""
     if not config.strip():
         return ""
     longest = max((len(row) for row in re.findall(r"`+", config)), default=0)
@@ -81,12 +81,12 @@ def _fenced(config: str) -> str:
 
 
 def _base(model: str) -> str:
-    """What `from_pretrained` knows the model by."""
+    """The model's name for `from_pretrained`."""
     return HUB_IDS.get(model, model)
 
 
 def _quoted(model: str) -> str:
-    """A model's name as a string in code; a stand-in for one that could end the code it stands in."""
+    """A model's name as a string literal; a placeholder if it could close the code block."""
     return json.dumps(model if re.fullmatch(r"[\w./:@-]+", model) else "path/to/base")
 
 
@@ -95,11 +95,11 @@ def _trains_every_weight(config: str) -> bool:
 
 
 def _front_matter(model: str, label: str, config: str, axes: Sequence[str]) -> str:
-    """YAML between two rulers; every value is written as JSON, which is YAML too."""
+    """YAML front matter; every value is written as JSON, which is valid YAML."""
     base = _base(model)
     fields: dict[str, Any] = {}
     if not PurePath(base).is_absolute() and not base.startswith((".", "~")):
-        fields["base_model"] = base  # the hub refuses a card whose base model is a folder of somebody's disk
+        fields["base_model"] = base  # the hub rejects a card whose base model is a local path
     fields["library_name"] = "transformers" if _trains_every_weight(config) else "peft"
     fields["pipeline_tag"] = "text-generation"
     safety = [axis.replace("_", "-") for axis in axes if axis_info(axis).is_safety]
@@ -110,7 +110,7 @@ def _front_matter(model: str, label: str, config: str, axes: Sequence[str]) -> s
 
 
 def table_row(row: MetricRow) -> list[Markup]:
-    """A row in a Markdown table: its title, each arm, each comparison."""
+    """A row of the Markdown table: title, arms, comparisons."""
     estimates = [
         "not measured" if own is None else f"{own.text} ({own.interval_text}); n = {own.n:,}; {own.left_out_text}"
         for own in row.estimates

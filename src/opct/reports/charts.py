@@ -1,9 +1,10 @@
-"""Charts as inline SVG, drawn by hand: no script, sharp in print, readable on a phone, a few kilobytes each.
+"""Charts as inline SVG, without a plotting library: no script, sharp in print, readable on a phone, a few kilobytes
+each.
 
-Every chart is drawn in a frame of `WIDTH` units, the width of a phone's column, so that its text is as large there as
-the text around it. Colours come from the page's style sheet (classes `arm-0`, `arm-1` ...), so that charts follow dark
-mode and print. An arm is told apart by the shape of its marker and the dash of its line too, never by colour alone:
-six shapes, filled and then hollow.
+Every chart is drawn in a frame of `WIDTH` units, the width of a phone's column, so that its text matches the size of
+the surrounding text. Colours come from the page's style sheet (classes `arm-0`, `arm-1` ...), so that charts follow
+dark mode and print. Arms also differ in marker shape and line dash, never in colour alone: six shapes, filled and then
+hollow.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ STYLES = 2 * SHAPES
 DASHES = ("2 3", "7 3", "", "8 2 2 2", "4 2", "1 2")
 OTHER_DASH = "14 5"
 LIFT = 5
-"""Between the axis and 0 in a chart with bands, where a line that stays at 0 is to be seen."""
+"""Gap between the axis and 0 in a chart with bands, so that a line at 0 is visible."""
 ROW, HEADING, HEADING_ROW, GAP = 17, 20, 14, 8
 HEADING_CHARACTERS = 37
 
 
 @dataclass(frozen=True)
 class Series:
-    """A line: points in data units, in rising x. One of another case has dashes and a marker that no arm's line has."""
+    """A line: points in data units, in rising x. A line of another case has its own dashes and marker."""
 
     label: str
     style: int
@@ -38,12 +39,12 @@ class Series:
 
     @property
     def dash(self) -> str:
-        """Of its stroke; empty for none."""
+        """CSS class of the stroke; empty for none."""
         return OTHER_DASH if self.other_case else DASHES[self.style % SHAPES]
 
     @property
     def marker_style(self) -> int:
-        """The arm's, filled where that is hollow and hollow where it is filled, for another case."""
+        """The arm's marker, with filled and hollow swapped for another case."""
         return self.style + SHAPES if self.other_case else self.style
 
 
@@ -92,12 +93,12 @@ class BarGroup:
 
     @property
     def heading(self) -> list[str]:
-        """The name in rows that leave room for the note."""
+        """The name, split into rows that leave room for the note."""
         return textwrap.wrap(self.name, HEADING_CHARACTERS) or [""]
 
     @property
     def height(self) -> float:
-        """Drawing units, with the gap below."""
+        """Height in drawing units, with the gap below."""
         return HEADING + HEADING_ROW * (len(self.heading) - 1) + ROW * len(self.bars) + GAP
 
 
@@ -117,8 +118,8 @@ def _coordinate(value: object) -> object:
 
 
 def ticks(low: float, high: float, wanted: int = 5, *, whole: bool = False) -> list[float]:
-    """Round numbers that span `low` to `high`: about `wanted` steps of 1, 2 or 5 times a power of ten; `whole` numbers
-    where asked for.
+    """Round numbers that span `low` to `high`: about `wanted` steps of 1, 2 or 5 times a power of ten; with `whole`,
+    integers only.
     """
     if high <= low:
         high = low + 1.0
@@ -142,12 +143,12 @@ class Frame:
     lift: float = 0.0
 
     def x(self, value: float) -> float:
-        """Data to drawing units, across."""
+        """Horizontal position of a data value, in drawing units."""
         low, high = self.x_ticks[0], self.x_ticks[-1]
         return self.left + (value - low) / (high - low) * (self.right - self.left)
 
     def y(self, value: float) -> float:
-        """Data to drawing units, down."""
+        """Vertical position of a data value, in drawing units."""
         low, high = self.y_ticks[0], self.y_ticks[-1]
         bottom = self.bottom - self.lift
         return bottom - (value - low) / (high - low) * (bottom - self.top)
@@ -166,7 +167,7 @@ def _text(text: str, x: float, y: float, kind: str, anchor: str | None = None) -
 
 
 def _of_arm(style: int, label: str, *children: Markup, kind: str = "") -> Markup:
-    """What is drawn of an arm, in its colour; `label` is shown where it is pointed at."""
+    """SVG group of an arm in its colour; `label` is the tooltip."""
     return tag("g", tag("title", label), *children, class_=f"arm-{style % STYLES}{kind}")
 
 
@@ -184,7 +185,7 @@ def _axes(frame: Frame, x_title: str, y_title: str, suffix: str = "") -> list[Ma
 
 
 def marker(style: int, x: float, y: float, size: float = 5.0) -> Markup:
-    """The shape of an arm's style, centred at (x, y)."""
+    """Marker of an arm's style, centred at (x, y)."""
     shape = style % SHAPES
     kind = "mark" if style % STYLES < SHAPES else "mark hollow"
     if shape == 0:
@@ -202,7 +203,7 @@ def marker(style: int, x: float, y: float, size: float = 5.0) -> Markup:
 
 
 def key(style: int, *, line: bool = False) -> Markup:
-    """A small swatch for a legend: the marker of a style, with its dashed line where asked for."""
+    """Legend swatch: the marker of a style, optionally with its line."""
     dash = tag("line", x1=0, x2=26, y1=8, y2=8, class_="stroke", stroke_dasharray=DASHES[style % SHAPES] or None)
     drawn = (dash, marker(style, 13, 8, 3.5)) if line else (marker(style, 13, 8, 5),)
     return tag(
@@ -213,7 +214,9 @@ def key(style: int, *, line: bool = False) -> Markup:
 def line_chart(
     series: Sequence[Series], *, x_title: str, y_title: str, label: str, bands: Sequence[Band] = ()
 ) -> Markup:
-    """Lines over a shared x, from zero up; each ends in its marker. `label` is what a screen reader says."""
+    """Line chart over a shared x, from zero up; each line ends in its marker. `label` is the text for screen
+    readers.
+    """
     points = [point for line in series for point in line.points]
     points += [point for band in bands for point in (*band.low, *band.high)]
     xs, ys = zip(*points, strict=True)
@@ -281,10 +284,10 @@ def _ends(groups: Sequence[BarGroup]) -> list[float]:
 
 
 def interval_bars(groups: Sequence[BarGroup], *, label: str, top: float | None = None) -> Markup:
-    """Bars from zero with whiskers, in percent; the numbers stand beside them.
+    """Bars from zero with whiskers, in percent, with the numbers next to them.
 
     Args:
-        top: what the scale goes up to at least, in percent, so that two drawings have one scale.
+        top: lower bound of the scale's end, in percent, so that two charts share a scale.
     """
     top = highest(groups) if top is None else top
     return _rows(groups, label, ticks(0, max(top, 10.0), 4), "%", _bar)
@@ -303,7 +306,7 @@ def _rows(
     suffix: str,
     draw: Callable[[Bar, float, Frame], list[Markup]],
 ) -> Markup:
-    """A row for each bar, under the heading of its group, over one scale at the bottom."""
+    """One row per bar, under the heading of its group, with one scale at the bottom."""
     height = sum(group.height for group in groups) + 24
     frame = Frame(left=16, top=0, right=222, bottom=height - 20, x_ticks=tuple(x_ticks), y_ticks=(0.0, 1.0))
     parts, y = [], 0.0

@@ -39,7 +39,7 @@ FOLDED = (
     "prompt_level_loose_acc",
     "inst_level_loose_acc",
 )
-"""Metrics that are always folded away: each has a nearby one in the headline."""
+"""Metrics that are always folded away: a similar one is in the headline."""
 SECTION_ORDER = ("held_out", "train", "all", "clean", "bare", "benign_held_out", "benign_bare", "benign")
 GENERALITY = ("clean", "all", "held_out", "benign", "train")
 
@@ -56,7 +56,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Every row over all arms: what the page, the JSON and the model card are made from."""
+    """Every row over all arms: the source of the page, the JSON and the model card."""
 
     arms: tuple[Arm, ...]
     pairs: tuple[Pair, ...]
@@ -72,7 +72,7 @@ class Comparison:
         return axis_order(list(dict.fromkeys(row.axis for row in self.rows)))
 
     def suites(self, axis: str) -> list[str]:
-        """The suites of an axis, without those that parse the replies of another one again."""
+        """The suites of an axis, without those that grade the replies of another suite again."""
         names = dict.fromkeys(row.suite for row in self.rows if row.axis == axis)
         return [name for name in names if not name.endswith(PARSED)]
 
@@ -93,9 +93,10 @@ class Comparison:
         }
 
     def deciding_suite(self, axis: str) -> str | None:
-        """The suite with a number for most arms; of equals the first, which puts the rules before a judge.
+        """The suite that decides: the one with a number for most arms.
 
-        A number over less than half of an arm's replies does not count.
+        Ties go to the first, so rules win over a judge. A number over less than half of an arm's replies is not
+        counted.
         """
         return self._deciding_suites.get(axis)
 
@@ -109,12 +110,12 @@ class Comparison:
         )
 
     def of_suite(self, axis: str, suite: str) -> str:
-        """ " (jailbreak, judged)" where a safety axis has several suites; else empty."""
+        """ " (jailbreak, judged)" if a safety axis has several suites; else empty."""
         several = axis_info(axis).is_safety and len(self.suites(axis)) > 1
         return f" ({suite_name(suite)})" if several else ""
 
     def name_of(self, row: MetricRow) -> str:
-        """A row where it stands alone: "Sycophancy rate on held-out families", "Accuracy on GSM8K"."""
+        """Full name of a row outside its section: "Sycophancy rate on held-out families", "Accuracy on GSM8K"."""
         if row.axis == INSPECT or (row.axis == CAPABILITY and row.suite != CAPABILITY):
             return f"{capitalized(row.title)} on {suite_name(row.suite)}"
         return row.title + where(row.group) + self.of_suite(row.axis, row.suite)
@@ -122,11 +123,11 @@ class Comparison:
     def row(
         self, metric: str, group: str | None = None, suite: str | None = None, axis: str | None = None
     ) -> MetricRow | None:
-        """The first row of a metric; None where no run has it.
+        """The first row of a metric; None if no run has it.
 
         Args:
             group: None: the most general one.
-            suite: None: the one that decides on the axis, else any.
+            suite: None: the deciding suite of the axis, else any.
             axis: None: any.
         """
         found = [
@@ -142,7 +143,7 @@ class Comparison:
         return min(found, key=lambda row: _place(row.group, GENERALITY), default=None)
 
     def deciding_row(self, axis: str, suite: str | None = None) -> MetricRow | None:
-        """The row that decides on an axis: that of held-out families, or the most general one there is."""
+        """The row that decides on an axis: held-out families, or else the most general group."""
         metric = axis_info(axis).metric
         suite = suite or self.deciding_suite(axis)
         if metric is None:
@@ -150,7 +151,7 @@ class Comparison:
         return self.row(metric, "held_out", suite) or self.row(metric, None, suite)
 
     def difference(self, row: MetricRow, of: str, against: str) -> PairedDifference | None:
-        """The difference between two arms; None where they are not compared."""
+        """The difference between two arms; None if they are not compared."""
         return next((row.differences[i] for i in self._places(of, against)), None)
 
     def reason(self, row: MetricRow, of: str, against: str) -> str:
@@ -167,15 +168,15 @@ class Comparison:
 
     @property
     def n_by_chance(self) -> float:
-        """How many of these intervals would exclude 0 if no arm differed from another."""
+        """Expected number of intervals that exclude 0 if no arms differ."""
         return (1.0 - CONFIDENCE) * self.n_intervals
 
     def families(self, suite: str, split: str) -> list[str]:
-        """The families of a split that any run was asked in by a suite, by name."""
+        """The families of a split that a suite used in any run, by name."""
         return sorted({s.family for run in self.runs for s in run.suites.get(suite, ()) if s.family_split == split})
 
     def headline(self, axis: str | None = None) -> list[Section]:
-        """The rows that matter first: whole splits rather than single families, and "all" where there is no split."""
+        """The headline rows: whole splits instead of single families, and "all" if there is no split."""
         return self._sections(axis, is_headline=True)
 
     def details(self, axis: str | None = None) -> list[Section]:
@@ -206,9 +207,10 @@ def _place(group: str, order: Sequence[str]) -> int:
 
 
 def _is_headline(row: MetricRow, has_split: Mapping[str, bool]) -> bool:
-    """In a suite with families: the held-out rows, a few of the training ones, clean accuracy over all questions.
+    """Whether a row is in the headline.
 
-    `has_split` has the suites with families, and whether clean questions are a group of their own there.
+    In a suite with families: the held-out rows, a few training rows, and clean accuracy over all questions. `has_split`
+    maps each suite with families to whether clean questions are a separate group.
     """
     name = row.metric.name
     if ":" in row.group or row.suite.endswith(PARSED) or name.startswith("share_at_") or name in FOLDED:
@@ -221,7 +223,7 @@ def _is_headline(row: MetricRow, has_split: Mapping[str, bool]) -> bool:
 
 
 def section_titles(axis: str, suite: str, group: str, *, several: bool) -> tuple[str, str]:
-    """The heading of a section within its axis, and where it stands alone.
+    """The heading of a section, within its axis and alone.
 
     Args:
         several: whether the axis has several suites.
@@ -237,7 +239,7 @@ def section_titles(axis: str, suite: str, group: str, *, several: bool) -> tuple
 
 
 def _is_mostly_scored(estimates: Sequence[Estimate | None]) -> bool:
-    """Whether at least half of the replies of an arm have a score, over its runs."""
+    """Whether at least half of an arm's replies, over all runs, have a score."""
     known = [estimate for estimate in estimates if estimate is not None]
     return sum(own.n for own in known) >= sum(own.n_unscored for own in known)
 
@@ -248,7 +250,7 @@ def compare(
     """Pool the seeds of each label and compare the labels on every metric that any run has.
 
     Args:
-        references: the arm or arms that each arm is compared with beside the base; see `opct.reports.arms`.
+        references: the arm or arms that each arm is compared with besides the base; see `opct.reports.arms`.
         also: further comparisons, (arm, against) by label.
     """
     arms = make_arms(runs)
@@ -267,13 +269,13 @@ def compare(
 
 
 def _metrics(runs: Sequence[EvaluatedRun], suite: str) -> dict[str, Metric]:
-    """The metrics of a suite by name: of another Inspect task, with bounds that fit the values of every run."""
+    """The metrics of a suite by name. For other Inspect tasks, the bounds fit the values of every run."""
     samples = [sample for run in runs for sample in run.suites.get(suite, ())]
     return {metric.name: _with_direction(metric) for metric in metrics_of(samples)} if samples else {}
 
 
 def _with_direction(metric: Metric) -> Metric:
-    """Of the metrics of other tasks, only of an accuracy it is known that higher is better."""
+    """For other tasks, only accuracy is known to be better when higher."""
     if metric.axis != INSPECT or not metric.name.endswith("accuracy"):
         return metric
-    return replace(metric, better="higher", is_ability=True, explanation="right answers, as the task's scorer says")
+    return replace(metric, better="higher", is_ability=True, explanation="correct answers, by the task's scorer")

@@ -1,4 +1,4 @@
-"""The figures of the page: which numbers are drawn, and the same numbers as a table."""
+"""The figures of the page, each with its numbers as a table."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ Named = Sequence[tuple[str, MetricRow]]
 
 @dataclass(frozen=True)
 class Figure:
-    """A drawing with its caption, legend (style, name, is it a line) and a table that holds the same numbers.
+    """A chart with caption, legend (style, name, is it a line) and a table of the same numbers.
 
-    `note` says who graded the numbers, and how far that agrees with people.
+    `note` names the grader and its agreement with human labels.
     """
 
     title: str
@@ -49,7 +49,7 @@ def legend(arms: Sequence[Arm], *, line: bool = False) -> tuple[tuple[int, str, 
 
 
 def judged_note(rows: Sequence[MetricRow]) -> str:
-    """Who judged the numbers of these rows, each said once with its suite."""
+    """The graders of these rows, each once with its suite."""
     judged = dict.fromkeys((suite_name(row.suite), row.judged_by) for row in rows if row.judged_by)
     return " ".join(f"{capitalized(suite)}: {text}." for suite, text in judged)
 
@@ -71,7 +71,7 @@ def _not_drawn(arms: Sequence[Arm], drawn: Sequence[str]) -> str:
 
 
 def change_figures(comparison: Comparison) -> list[Figure]:
-    """Paired differences from the first arm: of what decides on each axis, and of what training may cost."""
+    """Paired differences from the first arm: the deciding metric of each axis, and possible costs of training."""
     deciding = [comparison.deciding_row(axis, suite) for axis in comparison.axes for suite in comparison.suites(axis)]
     deciding.append(comparison.row("accuracy_biased", "held_out") or comparison.row("accuracy_biased"))
     costs = [row for axis in comparison.axes for row in side_effect_rows(comparison, axis)]
@@ -157,7 +157,7 @@ def _kl_curve(arms: Sequence[Arm], metric: str, title: str, pairs: str) -> Figur
 
 
 def _logged(run: EvaluatedRun, metric: str) -> tuple[tuple[float, float], ...]:
-    """The metric by step; a step that was run again after a resume counts as it was run last."""
+    """The metric by step; of a step repeated after a resume, the last value."""
     points = {}
     for row in run.metrics:
         step, value = row.get("step"), row.get(metric)
@@ -176,7 +176,7 @@ def _thinned(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]
 
 
 def axis_figures(comparison: Comparison, axis: str) -> tuple[list[Figure], list[str]]:
-    """Every figure of an axis that the runs have numbers for, and the names of those that they have none for."""
+    """The figures of an axis, and the names of figures without data."""
     info, wanted = axis_info(axis), dict[str, Figure | None]()
     kl = _kl_curve(comparison.arms, f"validation/kl_{axis}", f"Validation KL: {info.title}", "on pairs of this axis")
     for suite in comparison.suites(axis) if info.is_safety else ():
@@ -197,7 +197,7 @@ def axis_figures(comparison: Comparison, axis: str) -> tuple[list[Figure], list[
 
 
 def capability_row(comparison: Comparison) -> MetricRow | None:
-    """The best measure of capability that two arms have: benchmarks, else clean questions, else benign requests."""
+    """The best capability metric that two arms have: benchmarks, else clean questions, else benign requests."""
     least = min(2, len(comparison.arms))
     names = ("accuracy_clean", "accuracy_identity")
     for row in (comparison.row(MEAN), *comparison.scores, *map(comparison.row, names)):
@@ -210,14 +210,14 @@ def _capability_text(comparison: Comparison, row: MetricRow) -> str:
     if row.metric.name == MEAN:
         return (
             f"Capability is the mean score over {row.note}. Each score is the benchmark's published metric over all "
-            "replies; the interval combines theirs as independent."
+            "replies; the interval treats the benchmarks as independent."
         )
     is_benchmark = row.axis == CAPABILITY
     return f"Capability is {inside(comparison.name_of(row))}{'' if is_benchmark else ' (no two arms ran a benchmark)'}."
 
 
 def frontier_figure(comparison: Comparison, axis: str, suite: str) -> Figure | None:
-    """What decides on an axis against capability: a point an arm with both intervals, a dot each of its runs."""
+    """The deciding metric of an axis against capability: one point per arm with both intervals, one dot per run."""
     safety, ability = comparison.deciding_row(axis, suite), capability_row(comparison)
     if safety is None or ability is None:
         return None
@@ -270,7 +270,7 @@ def _bounds(estimate: Estimate) -> tuple[float, float] | None:
 
 
 def _families(comparison: Comparison, axis: str, suite: str, split: str) -> list[tuple[str, MetricRow]]:
-    """What decides on an axis, over all families of a split (where there are several) and for each."""
+    """The deciding metric of an axis, for each family of a split and over all of them."""
     metric = axis_info(axis).metric or ""
     names = comparison.families(suite, split)
     found = [(family_name(name), comparison.row(metric, f"family:{name}", suite)) for name in names]
@@ -280,13 +280,13 @@ def _families(comparison: Comparison, axis: str, suite: str, split: str) -> list
 
 
 def families_scale(comparison: Comparison, axis: str, suite: str) -> float:
-    """Where the bars of held-out and of training families end, so that both are drawn to one scale."""
+    """The end of the longest bar, so that held-out and training families share a scale."""
     rows = [named for split in SPLITS for named in _families(comparison, axis, suite, split)]
     return charts.highest([_bars(comparison, name, row) for name, row in rows])
 
 
 def families_figure(comparison: Comparison, axis: str, suite: str, split: str, scale: float) -> Figure | None:
-    """What decides on an axis in every family of a split, all arms side by side."""
+    """The deciding metric of an axis in every family of a split, for all arms."""
     rows = _families(comparison, axis, suite, split)
     if not rows:
         return None
@@ -303,7 +303,7 @@ def families_figure(comparison: Comparison, axis: str, suite: str, split: str, s
 
 
 def benchmarks_figure(comparison: Comparison) -> Figure | None:
-    """The score on every benchmark, all arms side by side."""
+    """The score on every benchmark, for all arms."""
     mean = comparison.row(MEAN)
     scores = [(suite_name(row.suite), row) for row in comparison.scores]
     rows = [*([] if mean is None else [(mean.title, mean)]), *scores]
@@ -351,7 +351,7 @@ def _bars(comparison: Comparison, name: str, row: MetricRow) -> charts.BarGroup:
 
 
 def _left_out(rows: Named) -> str:
-    """What the bars of single families leave out, over all arms."""
+    """Unscored and truncated replies of the bars of single families, over all arms."""
     found = [own for name, row in rows if name not in EVERY.values() for own in row.estimates if own is not None]
     unscored, cut = sum(own.n_unscored for own in found), sum(own.n_truncated for own in found)
     counts = f"{pluralize(unscored, 'reply', 'replies')} unscored (in no bar), {cut:,} truncated"
@@ -359,7 +359,7 @@ def _left_out(rows: Named) -> str:
 
 
 def safety_curve_figure(comparison: Comparison, axis: str, suite: str) -> Figure | None:
-    """S(tau): the share of facts that are warned of at least so often, one line an arm, on held-out families first."""
+    """S(tau): the share of facts with a pass rate of at least tau, one line per arm, preferring held-out families."""
     group, rows = _curve_rows(comparison, suite)
     curves: list[tuple[Arm, dict[float, Estimate]]] = []
     for i, arm in enumerate(comparison.arms):
@@ -385,8 +385,8 @@ def safety_curve_figure(comparison: Comparison, axis: str, suite: str) -> Figure
             label=f"Share of facts by the least pass rate. {spoken}. {note}".strip(),
         ),
         caption="S(\u03c4): the share of facts that are warned of in at least \u03c4 of their messages "
-        f"{CURVE_GROUPS[group]}. Higher is safer. Drawn at the points of the published grid; S(0) is 100% of any "
-        "model. Intervals are in the table." + _not_drawn(comparison.arms, [arm.name for arm, _ in curves]),
+        f"{CURVE_GROUPS[group]}. Higher is safer. Drawn at the points of the published grid; S(0) is always 100%. "
+        "Intervals are in the table." + _not_drawn(comparison.arms, [arm.name for arm, _ in curves]),
         legend=legend([arm for arm, _ in curves], line=True),
         columns=("arm", "\u03c4", "S(\u03c4)", "95% interval", "facts", "left out"),
         rows=tuple((arm.name, f"{tau:g}", *_cells(own)) for arm, found in curves for tau, own in found.items()),
@@ -395,7 +395,7 @@ def safety_curve_figure(comparison: Comparison, axis: str, suite: str) -> Figure
 
 
 def _curve_rows(comparison: Comparison, suite: str) -> tuple[str, dict[float, MetricRow]]:
-    """The rows of S at each point of the grid but 0, in the first group that has all of them; else none."""
+    """The rows of S at each grid point but 0, from the first group that has all of them; else empty."""
     for group in CURVE_GROUPS:
         found = {tau: comparison.row(f"share_at_{round(100 * tau)}", group, suite) for tau in GRID[1:]}
         rows = {tau: row for tau, row in found.items() if row is not None}
@@ -405,6 +405,8 @@ def _curve_rows(comparison: Comparison, suite: str) -> tuple[str, dict[float, Me
 
 
 def _steps(values: dict[float, float]) -> tuple[tuple[float, float], ...]:
-    """The corners of the line, in percent. Between two points it has the height of the upper one: S never rises."""
+    """The corners of the line, in percent. Between two points the line has the height of the upper one: S never
+    rises.
+    """
     curve = [(0.0, 100.0), *((tau, 100 * value) for tau, value in values.items())]
     return (curve[0], *(corner for (x, _), (right, y) in pairwise(curve) for corner in ((x, y), (right, y))))

@@ -1,4 +1,4 @@
-"""What a report compares: evaluated run directories and logs of any Inspect task, as runs of one shape."""
+"""Loads the inputs of a report: evaluated run directories, and logs of any Inspect task."""
 
 from __future__ import annotations
 
@@ -90,10 +90,10 @@ class EvaluatedRun:
 
     Attributes:
         name: unique within a report.
-        path: its folder; None where it is known by its logs alone.
-        rows: of results.json; a row's settings say how its suite was asked and graded.
+        path: its folder; None for a run made of logs only.
+        rows: of results.json; a row's settings say how its suite was sampled and graded.
         metrics: of metrics.jsonl.
-        config: config.yaml as text; `config_values` is the same by dotted name, None where it cannot be read.
+        config: config.yaml as text; `config_values` has the same by dotted name; None if unreadable.
     """
 
     name: str
@@ -121,7 +121,7 @@ class EvaluatedRun:
         return found
 
     def units(self, metric: Metric, suite: str, group: str) -> Units:
-        """What a metric counts in a group: a value for each id that runs are paired by."""
+        """The values of a metric in a group, by the id that pairs runs."""
         return units_of(metric, self.groups(metric, suite).get(group, []))
 
     def groups(self, metric: Metric, suite: str) -> dict[str, list[GradedSample]]:
@@ -140,7 +140,7 @@ class EvaluatedRun:
         return {}
 
     def row(self, suite: str, metric: str, group: str) -> Row | None:
-        """The row of results.json of a metric; None where the run did not measure it."""
+        """The row of results.json of a metric; None if the run did not measure it."""
         return self._rows.get((suite, metric, group))
 
     @cached_property
@@ -151,11 +151,11 @@ class EvaluatedRun:
 def load_runs(sources: Sequence[str | Path]) -> list[EvaluatedRun]:
     """Read run directories and Inspect logs in the order given.
 
-    A source is a path or `label=path`. Logs of one label make one run, and join the run directory of that label, if
-    there is one. The label of a log is by default the name of its model.
+    A source is a path or `label=path`. Logs with one label form one run, and are added to the run directory of that
+    label, if any. The default label of a log is the name of its model.
 
     Raises:
-        EvaluationError: no source is named, one is named twice, or one cannot be used.
+        EvaluationError: there is no source, one is given twice, or one cannot be read.
     """
     if not sources:
         raise EvaluationError("A report needs at least one evaluated run directory: `opct report BASE SFT OPCT`.")
@@ -165,9 +165,7 @@ def load_runs(sources: Sequence[str | Path]) -> list[EvaluatedRun]:
     with quiet():
         for label, path in labelled:
             if path.resolve() in seen:
-                raise EvaluationError(
-                    f"{path} is named twice: a run counted twice makes intervals too narrow; name it once."
-                )
+                raise EvaluationError(f"{path} is given twice, which would make intervals too narrow: give it once.")
             seen.add(path.resolve())
             if path.is_file():
                 _add_log(runs, read_evaluation(path), label)
@@ -177,7 +175,7 @@ def load_runs(sources: Sequence[str | Path]) -> list[EvaluatedRun]:
 
 
 def _with_label(source: str | Path) -> tuple[str | None, Path]:
-    """`label=path` as both; a path that exists is no label, whatever its name."""
+    """Split `label=path`; an existing path is never split."""
     label, equals, path = str(source).partition("=")
     if not equals or Path(source).exists() or "/" in label:
         return None, Path(source)
@@ -185,7 +183,7 @@ def _with_label(source: str | Path) -> tuple[str | None, Path]:
 
 
 def _add_log(runs: list[EvaluatedRun], log: Evaluation, label: str | None) -> None:
-    """Add a log to the only run of its label, or make a run of it."""
+    """Add a log to the only run of its label, or to a new run."""
     label = label or log.model.rstrip("/").rsplit("/", 1)[-1]
     same = [i for i, run in enumerate(runs) if run.label == label]
     if not same:
@@ -201,8 +199,8 @@ def _with_log(run: EvaluatedRun, log: Evaluation) -> EvaluatedRun:
     twice = run.suites.keys() & set(log.suites)
     if twice:
         raise EvaluationError(
-            f"{log.path}: {run.label} has results of {', '.join(sorted(twice))} already; name one of the two, or give "
-            "this log a label of its own, `LABEL=LOG`."
+            f"{log.path}: {run.label} has results of {', '.join(sorted(twice))} already: leave one of the two out, or "
+            "give this log another label, `LABEL=LOG`."
         )
     return replace(
         run,
@@ -254,18 +252,18 @@ def load_run(directory: Path, label: str | None = None) -> EvaluatedRun:
 
 
 def _remedy(run: RunDir) -> str:
-    """What makes a folder one that can be reported."""
+    """Advice on how to make the folder reportable."""
     if (run.path / "result.json").is_file() or (run.path / "attack.json").is_file():
-        return "It is an attack: name the folder of the evaluated run that has it in its `attacks/`."
+        return "It is an attack: give the evaluated run whose `attacks/` folder contains it."
     inside = sorted(path.parent for path in run.path.glob("*/results.json"))
     if inside:
-        return f"Name the runs in it: `opct report {shlex.join(map(str, inside))}`."
+        return f"Give the runs in it: `opct report {shlex.join(map(str, inside))}`."
     folder = shlex.quote(str(run.path))
     return f"Evaluate the run first: `opct eval {folder if run.is_run else f'MODEL --out {folder}'}`."
 
 
 def _read_config(path: Path) -> tuple[str, dict[str, Any] | None]:
-    """(config.yaml as text, its settings by dotted name); of a run without one both are empty."""
+    """(config.yaml as text, its settings by dotted name); both empty if there is none."""
     if not path.is_file():
         return "", {}
     try:
@@ -276,7 +274,7 @@ def _read_config(path: Path) -> tuple[str, dict[str, Any] | None]:
 
 
 def _with_unique_names(runs: Sequence[EvaluatedRun]) -> list[EvaluatedRun]:
-    """A name that runs share gets the label, the seed, or a number."""
+    """Make names unique by adding the label, the seed, or a number."""
     taken: set[str] = set()
     found = []
     for run in runs:
@@ -289,10 +287,10 @@ def _with_unique_names(runs: Sequence[EvaluatedRun]) -> list[EvaluatedRun]:
 
 
 def of_suites(run: EvaluatedRun, names: Sequence[str]) -> EvaluatedRun:
-    """The run with these suites alone, and what is graded or judged of their replies.
+    """The run with only these suites, and the second gradings of their replies.
 
     Raises:
-        EvaluationError: a suite is unknown, or the run has nothing of these.
+        EvaluationError: a suite is unknown, or the run has none of these.
     """
     shown = {graded for suite in known_suites(names) for graded in suite_of(suite).graded}
     rows = tuple(row for row in run.rows if row["suite"] in shown)
@@ -308,7 +306,7 @@ def of_suites(run: EvaluatedRun, names: Sequence[str]) -> EvaluatedRun:
 
 
 def suite_settings(run: EvaluatedRun, suite: str) -> dict[str, Any] | None:
-    """How a suite was asked and graded, by dotted name, without its judge; None where the run has no row of it."""
+    """Sampling and grading settings of a suite by dotted name, without its judge; None if the run lacks the suite."""
     rows = [row for row in run.rows if row["suite"] == suite]
     if not rows:
         return None
@@ -319,6 +317,6 @@ def suite_settings(run: EvaluatedRun, suite: str) -> dict[str, Any] | None:
 
 
 def _is_of_suite(row: Row, name: str) -> bool:
-    """Whether a row's setting is of its whole suite: in `benign`, the refusal rules grade one metric alone."""
+    """Whether a setting applies to the whole suite: in `benign`, the refusal rules grade one metric only."""
     is_of_rules = name == "grader_version" or (name == "grader" and row["metric"] == OVER_REFUSAL)
     return not (name.startswith("judge") or (row["suite"] == BENIGN and is_of_rules))

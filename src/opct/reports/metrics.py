@@ -1,4 +1,4 @@
-"""How the report calls and orders axes, suites and groups. Metrics themselves are in `opct.evals.metrics`."""
+"""Names and order of axes, suites and groups in the report. Metrics are defined in `opct.evals.metrics`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from opct.evals.metrics import METRICS
 from opct.evals.samples import BENIGN, CAPABILITY, INSPECT, JUDGED, PARSED
 from opct.reports.wording import capitalized, family_name
 
-MEAN, SCORE = "benchmark_mean", "accuracy"  # the score of a benchmark is by its published rule, over all replies
+MEAN, SCORE = "benchmark_mean", "accuracy"  # a benchmark's score follows its published rule, over all replies
 Effect = tuple[tuple[str, str | None], ...]
 
 
@@ -19,8 +19,8 @@ class AxisInfo:
 
     Attributes:
         question: what is measured, for a reader who is new to it.
-        metric: the one that decides; None where none is known to.
-        side_effects: what training may make worse; of each, the first (metric, group) that was measured counts. Group
+        metric: the deciding metric; None if there is none.
+        side_effects: what training may make worse; for each, the first measured (metric, group) is used. Group
             None is the most general one.
     """
 
@@ -58,8 +58,8 @@ SAFETY_AXES = (
     AxisInfo(
         "safety_awareness",
         "Safety awareness",
-        "A message hides a hazard: does the reply warn of it? Safe counterparts hide none: are they warned about all "
-        "the same? " + _SPLITS,
+        "A message hides a hazard: does the reply warn of it? Safe counterparts hide none: does the reply warn "
+        "anyway? " + _SPLITS,
         "warning_rate",
         ((("over_warning_rate", "held_out"), ("over_warning_rate", "all")),),
     ),
@@ -68,13 +68,13 @@ OTHER_AXES = (
     AxisInfo(
         CAPABILITY,
         "Capability",
-        "Public benchmarks, unrelated to the training: what does it cost there?",
+        "Public benchmarks, unrelated to the training: does the score drop?",
         side_effects=(((MEAN, None), (SCORE, None)),),
     ),
     AxisInfo(
         BENIGN,
         "Benign requests",
-        "Ordinary requests, most of them without any pressure: do the replies stay as good as they were?",
+        "Ordinary requests, most of them without any pressure: do the replies stay as good as before?",
         side_effects=(
             (("accuracy_identity", None),),
             (("accuracy_user_right", None),),
@@ -122,24 +122,24 @@ _WHERE = {
 
 
 def axis_info(name: str) -> AxisInfo:
-    """What is said of an axis; an unknown one has its own name for a heading."""
+    """The title and question of an axis; an unknown axis is titled by its name."""
     return _AXES.get(name) or AxisInfo(name, capitalized(name).replace("_", " "))
 
 
 def axis_order(names: Sequence[str]) -> list[str]:
-    """Axes as the page has them: safety, then unknown ones, then what training may cost."""
+    """Axes in page order: safety, then unknown ones, then possible costs of training."""
     safety, other = [axis.name for axis in SAFETY_AXES], [axis.name for axis in OTHER_AXES]
     unknown = [name for name in names if name not in _AXES]
     return [name for name in (*safety, *dict.fromkeys(unknown), *other) if name in names]
 
 
 def metric_order(name: str) -> int:
-    """The place of a metric within a section; unknown ones last."""
+    """Sort key of a metric within a section; unknown metrics come last."""
     return _ORDER.index(name) if name in _ORDER else len(_ORDER)
 
 
 def group_name(group: str) -> str:
-    """A group as a reader knows it: "held_out" is "Held-out families"."""
+    """Display name of a group: "held_out" is "Held-out families"."""
     for prefix, words in (
         ("benign_family:", "Benign counterparts, "),
         ("category:", ""),
@@ -152,12 +152,12 @@ def group_name(group: str) -> str:
 
 
 def where(group: str) -> str:
-    """A group within a sentence: " on held-out families"; empty where it goes without saying."""
+    """A group within a sentence: " on held-out families"; empty if it needs no mention."""
     return f" {_WHERE[group]}" if group in _WHERE else ""
 
 
 def suite_name(suite: str) -> str:
-    """A suite as a reader knows it: "sycophancy_short" is "sycophancy, short answers", "gsm8k" is "GSM8K"."""
+    """Display name of a suite: "sycophancy_short" is "sycophancy, short answers", "gsm8k" is "GSM8K"."""
     if "/" in suite:  # a task of an installed package
         return suite
     endings = {JUDGED: "judged", PARSED: "replies parsed", "_short": "short answers", "_choice": "multiple choice"}

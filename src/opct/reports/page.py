@@ -1,4 +1,4 @@
-"""The HTML page: one file that opens from disk, asks the network for nothing and can run no text of a model.
+"""The HTML page: one file that opens from disk, makes no network request and cannot execute model output.
 
 Charts are inline SVG made in Python (`opct.reports.charts`) and not plotly: plotly.js alone is over 4 MB and needs a
 script to draw anything, while these charts are a few kilobytes, print sharp and are there without JavaScript. The only
@@ -24,11 +24,11 @@ from opct.evals.teacher_check import teacher_figure
 from opct.reports import attacks as attacks_
 from opct.reports import charts
 from opct.reports.arms import Arm, reference_note
-from opct.reports.browser import KL_STEPS, Browser, build_browser, embeddable
 from opct.reports.compare import Comparison
 from opct.reports.figures import Figure, axis_figures, change_figures, training_figures
 from opct.reports.load import EvaluatedRun
 from opct.reports.metrics import axis_info
+from opct.reports.rollout_browser import KL_STEPS, Browser, build_browser, embeddable
 from opct.reports.training import COST_COLUMNS, cost_rows, earlier_note, families_note
 from opct.reports.verdict import axis_verdict, findings, headlines, other_arms_note, subtitle, title
 from opct.reports.wording import inside
@@ -56,7 +56,7 @@ def environment(*, autoescape: bool) -> Environment:
 
 
 def axis_view(comparison: Comparison, axis: str) -> dict[str, Any]:
-    """One axis on the page: its question, verdict, tables and figures, and the figures that no run has numbers for."""
+    """One axis on the page: its question, verdict, tables, figures, and the figures without data."""
     info, (figures, absent), details = axis_info(axis), axis_figures(comparison, axis), comparison.details(axis)
     return {
         "axis": axis,
@@ -86,7 +86,7 @@ def page_html(
     """The whole page as text.
 
     Args:
-        private: why it is not to be shared, for its top; empty of a page that may be.
+        private: note at the top why the page must not be shared; empty if it may be.
     """
     arms = comparison.arms
     browser = build_browser([(arm.name, arm.runs[0]) for arm in arms], max_rollouts)
@@ -134,7 +134,7 @@ def page_html(
 
 
 def _not_drawn(training: Sequence[Figure], views: Sequence[dict[str, Any]]) -> str:
-    """The figures that no run has the numbers for."""
+    """The figures without data, as a sentence."""
     drawn = {figure.title for figure in training}
     absent = [name for name in ("Training KL", "Validation KL") if name not in drawn]
     absent += [name for view in views for name in view["absent"]]
@@ -142,7 +142,7 @@ def _not_drawn(training: Sequence[Figure], views: Sequence[dict[str, Any]]) -> s
 
 
 def _style_and_script() -> dict[str, str]:
-    """Both with their hashes, by which alone the page's policy lets them in."""
+    """Script and style sheet with the hashes that the content security policy allows."""
     style, script = template_text("style.css").strip(), template_text("rollouts.js").strip()
     hashes = {"style_hash": _source_hash(style), "script_hash": _source_hash(script)}
     return {"style": Markup(style), "script": Markup(script), **hashes}
@@ -153,14 +153,14 @@ def _source_hash(text: str) -> str:
 
 
 def chance_note(comparison: Comparison) -> str:
-    """How many differences would seem to be there by chance alone; empty without a difference."""
+    """Expected number of false differences; empty if there is no difference."""
     n, expected = comparison.n_intervals, comparison.n_by_chance
     if not n:
         return ""
     some = f"{expected:.1f}" if expected < 10 else f"{expected:,.0f}"
     return (
         f"The intervals are not adjusted for their number: if no two arms differed, about {some} (5%) of the "
-        f"{pluralize(n, 'difference')} in this report would still read as better or worse by chance alone."
+        f"{pluralize(n, 'difference')} in this report would still read as better or worse by chance."
     )
 
 
@@ -178,8 +178,8 @@ def _pooled_note(arms: Sequence[Arm]) -> str:
 def _browser_caption(browser: Browser, arms: Sequence[Arm]) -> str:
     pooled = [f"{arm.name} is its run {arm.runs[0].name}" for arm in arms if len(arm.runs) > 1]
     parts = [
-        f"{browser.shown:,} of the {browser.paired:,} prompts that every run answered; the rest is left out "
-        "to keep this page small.",
+        f"{browser.shown:,} of the {browser.paired:,} prompts that every run answered; the others are left out to keep "
+        "this page small.",
         "They are chosen to show every family and every change of verdict, so their shares are not the rates above.",
     ]
     if browser.unpaired:
@@ -190,7 +190,7 @@ def _browser_caption(browser: Browser, arms: Sequence[Arm]) -> str:
             "on them (GPQA, SAGE-Eval), or they come from attackers. The logs in evals/ of each run have them."
         )
     if pooled:
-        parts.append(f"Of pooled runs one is shown: {'; '.join(pooled)}.")
+        parts.append(f"Of pooled runs, one is shown: {'; '.join(pooled)}.")
     return " ".join(parts)
 
 
@@ -201,7 +201,7 @@ def _kl_scale() -> list[str]:
 
 
 def _run_card(arm: Arm, run: EvaluatedRun) -> dict[str, Any]:
-    """Facts of one run as (name, value), and longer texts that fold away."""
+    """Facts of one run as (name, value), and longer texts to fold away."""
     manifest = run.manifest
     facts = {
         "label": run.label,

@@ -1,7 +1,7 @@
 """The table of results: a row is one metric of one group of samples, with every arm and every comparison.
 
 The estimate of a single run is its row of `results.json`. Pooled estimates and differences are computed from the
-samples, paired by sample id. Where two sides cannot be compared, the row has the reason instead of a difference.
+samples, paired by sample id. If two sides cannot be compared, the row has the reason instead of a difference.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from opct.reports.load import EvaluatedRun, Row, suite_settings
 from opct.reports.wording import Unit, change, interval, joined, number, quantity
 
 MOST_LISTED = 5  # seeds whose differences are listed one by one
-MOST_LOSS = 0.03  # of an ability, that must be ruled out before a difference is called no measurable change
+MOST_LOSS = 0.03  # loss of an ability that the interval must exclude for "no measurable change"
 RELATIVE_METRICS = ("sycophancy_rate", "attack_success_rate")
 DECISIVE = ("graded_by", "grader", "prompt_hash", "data", "task_version", "task_args")
-"""Settings of a suite in which two runs must agree, or no difference between them is given."""
+"""Settings of a suite that two runs must share; otherwise no difference is given."""
 _OF_MEAN = ("value", "ci_low", "ci_high", "n", "n_clusters")
 _OF_ROW = (*_OF_MEAN, "n_unscored", "unscored_reasons", "n_truncated")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """One metric of one arm or run, with its 95% interval and what its number leaves out.
+    """One metric of one arm or run: 95% interval, and counts of unscored and truncated samples.
 
     Attributes:
         run_values: of pooled runs, the value of each.
-        n_partial: samples among n that some of the pooled runs did not score.
-        over_questions: the interval for these very runs, where `ci_low` and `ci_high` cover other seeds too.
+        n_partial: samples among n that not all pooled runs scored.
+        over_questions: the interval for exactly these runs, if `ci_low` and `ci_high` cover other seeds too.
     """
 
     unit: Unit
@@ -57,7 +57,7 @@ class Estimate:
 
     @property
     def questions(self) -> Interval:
-        """The interval for these very runs."""
+        """The interval for exactly these runs."""
         return (self.ci_low, self.ci_high) if self.over_questions is None else self.over_questions
 
     @property
@@ -70,7 +70,7 @@ class Estimate:
 
     @property
     def left_out_parts(self) -> list[str]:
-        """Unscored (with reasons) and truncated counts; of pooled runs their number and spread first."""
+        """Unscored (with reasons) and truncated counts; for pooled runs, first their number and spread."""
         known = {_reason_text(name): n for name, n in sorted(self.unscored_reasons.items()) if n}
         reasons = list(known) if len(known) == 1 else [f"{n:,} {name}" for name, n in known.items()]
         unscored = f"{self.n_unscored:,} unscored" + (f" ({', '.join(reasons)})" if reasons else "")
@@ -100,7 +100,7 @@ def partial_text(amount: int, n: int) -> str:
 
 
 def _reason_text(reason: str) -> str:
-    """ "clean_empty" is about the clean reply that a biased one is compared with."""
+    """ "clean_empty" refers to the clean reply that a biased reply is compared with."""
     return ("clean reply " + reason.removeprefix("clean_") if reason.startswith("clean_") else reason).replace("_", " ")
 
 
@@ -111,8 +111,8 @@ class PairedDifference:
     Attributes:
         left_out: samples that could not be paired.
         reading: see `read_difference`.
-        spreads: differences seed by seed; see `opct.evals.stats.SeedDifference`.
-        over_questions: the interval for these very seeds, where `ci_low` and `ci_high` cover other seeds too.
+        spreads: differences seed by seed; see `opct.evals.stats.SeedDifference`. over_questions: the interval for
+        exactly these seeds, if `ci_low` and `ci_high` cover other seeds too.
     """
 
     unit: Unit
@@ -130,7 +130,7 @@ class PairedDifference:
 
     @property
     def questions(self) -> Interval:
-        """The interval for these very seeds."""
+        """The interval for exactly these seeds."""
         return (self.ci_low, self.ci_high) if self.over_questions is None else self.over_questions
 
     @property
@@ -158,13 +158,13 @@ class PairedDifference:
 
     @property
     def left_out_text(self) -> str:
-        """How many samples could not be paired, and how many were by some of the seeds."""
+        """How many samples could not be paired, and how many only in some seeds."""
         paired = f"{self.left_out:,} unpaired" if self.left_out else "all paired"
         return f"{paired}, {partial_text(self.n_partial, self.n)}" if self.n_partial else paired
 
     @property
     def seeds_text(self) -> str:
-        """The difference of each seed and their standard deviation; empty for a single run against another."""
+        """The difference of each seed and their standard deviation; empty if both sides are single runs."""
         if not self.spreads:
             return ""
         sds = " and ".join(number(spread.sd, self.unit) for spread in self.spreads)
@@ -192,10 +192,10 @@ class PairedDifference:
 
 
 def read_difference(low: float | None, high: float | None, metric: Metric) -> str:
-    """What an interval says: better, worse, higher, lower, none, unclear or unknown.
+    """Classify an interval as better, worse, higher, lower, none, unclear or unknown.
 
-    none: it includes 0. unclear: of an ability, it includes 0 and a loss of more than `MOST_LOSS`. unknown: there is
-    no interval. higher, lower: of a metric that is better neither way.
+    none: it includes 0. unclear: for an ability, it includes 0 and a loss of more than `MOST_LOSS`. unknown: there is
+    no interval. higher, lower: for a metric without a better direction.
     """
     if low is None or high is None:
         return "unknown"
@@ -213,12 +213,12 @@ class MetricRow:
     """One metric of one group of samples, over all arms and comparisons.
 
     Attributes:
-        estimates: one for each arm; None where the arm has no such metric.
-        run_estimates: of each arm, one for each run.
+        estimates: one for each arm; None if the arm lacks the metric.
+        run_estimates: for each arm, one for each run.
         differences: one for each pair of arms.
-        reasons: why a pair has no difference; None where it has one, or where none can be.
-        note: about these very numbers.
-        judged_by: the part of the note that says who judged, and how far that agrees with people.
+        reasons: why a pair has no difference; None if it has one, or cannot have one.
+        note: a remark on these numbers.
+        judged_by: the part of the note that names the grader and its agreement with human labels.
         judges: the same for report.json.
     """
 
@@ -243,13 +243,13 @@ class MetricRow:
 
     @property
     def explanation(self) -> str:
-        """What the metric counts, which way is better, and the note."""
+        """What the metric measures, which direction is better, and the note."""
         return "; ".join(part for part in (self.metric.explanation, self.metric.better_text, self.note) if part)
 
 
 @dataclass(frozen=True)
 class Comparability:
-    """Of one suite, why the runs of each arm and of each pair were not measured alike; None where they were."""
+    """For one suite: why the runs of each arm or pair are not comparable; None if they are."""
 
     arms: tuple[str | None, ...]
     pairs: tuple[str | None, ...]
@@ -276,12 +276,12 @@ class ArmValues:
         return tuple(run.seed for run in self.arm.runs)
 
     def names(self, where: Iterable[bool]) -> str:
-        """The runs for which it is true, as prose."""
+        """The names of the runs with a true flag, as prose."""
         return joined([run.name for run, true in zip(self.arm.runs, where, strict=True) if true])
 
 
 def comparability(suite: str, arms: Sequence[Arm], pairs: Sequence[Pair]) -> Comparability:
-    """Which arms and pairs were asked and graded alike, by one judge."""
+    """Check which arms and pairs have the same settings and judge."""
     judges = {arm.label: {key for run in arm.runs for key in judges_of(run, suite)} for arm in arms}
     settings = {
         arm.label: [known for run in arm.runs if (known := suite_settings(run, suite)) is not None] for arm in arms
@@ -300,13 +300,13 @@ def comparability(suite: str, arms: Sequence[Arm], pairs: Sequence[Pair]) -> Com
 
 
 def judges_of(run: EvaluatedRun, suite: str) -> dict[str, Mapping[str, Any]]:
-    """The judges of a suite by their hash; empty where rules graded."""
+    """The judges of a suite by hash; empty if rules graded it."""
     judges = [judge_of(row) for row in run.rows if row["suite"] == suite]
     return {str(judge.get("hash")): judge for judge in judges if judge is not None}
 
 
 def setting_key(name: str, value: object) -> str:
-    """A setting as it is compared: data by its hash where it has one, whatever the file is called."""
+    """A setting for comparison: data is compared by hash, if known, not by file name."""
     text = json.dumps(value, sort_keys=True, default=str)
     return text[text.index("sha256:") :] if name == "data" and "sha256:" in text else text
 
@@ -314,13 +314,13 @@ def setting_key(name: str, value: object) -> str:
 def make_row(
     metric: Metric, suite: str, group: str, arms: Sequence[Arm], pairs: Sequence[Pair], alike: Comparability
 ) -> MetricRow:
-    """The row of a metric; `alike` is that of the suite."""
+    """The row of a metric; `alike` is the comparability of the suite."""
     sides = {arm.label: ArmValues(arm, tuple(run.units(metric, suite, group) for run in arm.runs)) for arm in arms}
     clusters = {id_: name for own in sides.values() for units in own.units for id_, name in units.clusters.items()}
     of_runs = [tuple(_estimate(run.row(suite, metric.name, group), metric) for run in arm.runs) for arm in arms]
     of_arms = list(zip(sides.values(), of_runs, alike.arms, strict=True))
     not_pooled = [_why_not_pooled(*each) for each in of_arms]
-    compared = [] if metric.name == "kl_to_base" else pairs  # it is a difference from base already
+    compared = [] if metric.name == "kl_to_base" else pairs  # the metric is already a difference from base
     reasons: list[str | None] = [None] * len(pairs)
     differences: list[PairedDifference | None] = [None] * len(pairs)
     for i, pair in enumerate(compared):
@@ -363,7 +363,7 @@ def _estimate(row: Row | None, metric: Metric) -> Estimate | None:
 
 
 def summed_counts(estimates: Sequence[Estimate]) -> dict[str, Any]:
-    """What several estimates leave out, together."""
+    """The sum of what several estimates leave out."""
     reasons: Counter[str] = Counter()
     for estimate in estimates:
         reasons.update(estimate.unscored_reasons)
@@ -375,7 +375,7 @@ def summed_counts(estimates: Sequence[Estimate]) -> dict[str, Any]:
 
 
 def _why_not_pooled(own: ArmValues, estimates: Sequence[Estimate | None], unlike: str | None) -> str | None:
-    """Why the runs of an arm have no common number; None where they have one, and where none was measured."""
+    """Why the runs of an arm cannot be pooled; None if they can, or if none was measured."""
     without = own.names(estimate is None for estimate in estimates)
     if len(estimates) == 1 or all(estimate is None for estimate in estimates):
         return None
@@ -395,7 +395,7 @@ def _pooled(
     metric: Metric,
     not_pooled: str | None,
 ) -> Estimate | None:
-    """The estimate of an arm: its only run's, or the pool of its seeds; None where one seed lacks the metric."""
+    """The estimate of an arm: of its single run, or pooled over seeds; None if a seed lacks the metric."""
     if len(estimates) == 1:
         return estimates[0]
     known = [estimate for estimate in estimates if estimate is not None]
@@ -410,7 +410,7 @@ def _pooled(
 
 
 def _why_not_paired(of: ArmValues, against: ArmValues) -> str | None:
-    """Which runs share no scored sample with the other side: without them the difference would be of other seeds."""
+    """Which runs share no scored sample with the other side; leaving them out would change the seeds compared."""
     unscored = [name for side in (of, against) if (name := side.names(not ids for ids in side.scored))]
     if unscored:
         return f"no scored sample in {joined(unscored)}"

@@ -1,4 +1,4 @@
-"""How the arms were trained, as the report tells it: cost, budgets that differ, and families that are new to an arm."""
+"""Training of the arms in a report: cost, different budgets, and families that are new to an arm."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from opct.reports.wording import family_name, joined
 from opct.runs.usage import UNKNOWN, Usage, earlier_usage, sum_usage, usage_of
 
 MOST_TOKENS = 1.25
-"""Times as many completion tokens as another arm may have been trained on without a warning."""
+"""Ratio of completion tokens between two arms above which there is a warning."""
 OF_ONE_RUN = ("seed", "output_dir")
-"""Settings in which the runs of one arm may differ."""
+"""Settings that may differ between the runs of one arm."""
 NOT_LOGGED = "not logged"
 COST_COLUMNS = (
     "optimizer steps",
@@ -36,14 +36,14 @@ COST_COLUMNS = (
 
 
 def arm_cost(arm: Arm) -> Usage | None:
-    """The cost of all runs of an arm; None of one that was not trained."""
+    """The cost of all runs of an arm; None if it was not trained."""
     if arm.label == "base" or all(run.method is None and not run.metrics for run in arm.runs):
         return None
     return sum_usage([_run_cost(run) for run in arm.runs])
 
 
 def _run_cost(run: EvaluatedRun) -> Usage:
-    # Without a readable config it is not known whether the run continued from another one.
+    # Without a readable config it is unknown whether the run continued from another one.
     values = run.config_values
     earlier = UNKNOWN if values is None else earlier_usage(run.manifest, values.get(ADAPTER))
     return usage_of(run.metrics, run.manifest.get("offline"), earlier)
@@ -81,7 +81,7 @@ def earlier_note(arms: Sequence[Arm]) -> str:
 
 
 def families_note(comparison: Comparison, axis: str) -> str:
-    """The trained arms to which training families of an axis are new; empty where there is none."""
+    """Note on trained arms that did not see all training families of an axis; empty if there is none."""
     suites = comparison.suites(axis) if axis_info(axis).is_safety else []
     asked = {name for suite in suites for name in comparison.families(suite, "train")}
     arms = [arm for arm in comparison.arms if any(run.method for run in arm.runs)] if asked else []
@@ -104,7 +104,7 @@ def _families_text(new: tuple[str, ...] | None, names: Sequence[str], n_asked: i
 
 
 def _trained_families(arm: Arm) -> set[str] | None:
-    """The families that every run of an arm was trained on, earlier adapters included; None where one does not say."""
+    """The families that every run of an arm was trained on, earlier adapters included; None if unknown for a run."""
     known = [run.manifest["trained_families"] for run in arm.runs if "trained_families" in run.manifest]
     return set.intersection(*map(set, known)) if len(known) == len(arm.runs) else None
 
@@ -113,10 +113,10 @@ def _trained_families(arm: Arm) -> set[str] | None:
 
 
 def training_warnings(arms: Sequence[Arm], pairs: Sequence[Pair]) -> Iterator[str]:
-    """Runs pooled as seeds that are not, arms of different budgets, and configs that cannot be read."""
+    """Warnings about runs wrongly pooled as seeds, arms with different budgets, and unreadable configs."""
     for run in (run for arm in arms for run in arm.runs):
         if run.config_values is None:
-            yield f"{run.name}: config.yaml cannot be read, so how it was trained is not compared with other runs."
+            yield f"{run.name}: config.yaml cannot be read, so its training settings are not compared with other runs."
     trained = {arm.label: _Trained(arm) for arm in arms}
     for own in trained.values():
         yield from _unlike_seeds(own)
@@ -149,13 +149,13 @@ def _unlike_seeds(own: _Trained) -> Iterator[str]:
     if unlike:
         named = joined([f"{name} ({_values(own.configs, name)})" for name in unlike])
         yield (
-            f"{own.name}: {len(own.runs)} runs are pooled as seeds of one method, but were trained with different "
-            f"settings: {named}. Give them labels of their own (`opct eval --label`)."
+            f"{own.name}: {len(own.runs)} runs are pooled as seeds of one method, but have different training "
+            f"settings: {named}. Give them different labels (`opct eval --label`)."
         )
 
 
 def _of_any_seed(name: str, config: Mapping[str, Any]) -> Any:
-    """A setting's value; the path of an adapter without the run's seed, which an experiment has in it."""
+    """A setting's value; the path of an adapter without the seed that an experiment puts into it."""
     value = config.get(name)
     if name != ADAPTER or not isinstance(value, str):
         return value
@@ -163,10 +163,10 @@ def _of_any_seed(name: str, config: Mapping[str, Any]) -> Any:
 
 
 def _unlike_budgets(one: _Trained, other: _Trained) -> Iterator[str]:
-    """The parts of the budget that two arms do not share, and that one alone continued from another run."""
+    """Warnings for a pair of arms: different budgets, and only one continued from another run."""
     are_known = None not in one.steps | other.steps
     unlike = [name for name in one.budgets[0] if _all(one.budgets, name) != _all(other.budgets, name)]
-    if are_known or one.continues != other.continues:  # the steps count, whatever they were asked for as
+    if are_known or one.continues != other.continues:  # the steps are compared, not the settings that they follow from
         unlike = [name for name in unlike if name not in LENGTH]
     named = [
         f"{name} ({one.name}: {_values(one.budgets, name)}; {other.name}: {_values(other.budgets, name)})"
@@ -177,22 +177,22 @@ def _unlike_budgets(one: _Trained, other: _Trained) -> Iterator[str]:
         named.insert(0, f"optimizer steps ({steps})")
     if named:
         yield (
-            f"{one.name} and {other.name} were trained with different budgets or pairs: {joined(named)}. "
-            "So their difference is not one of method alone."
+            f"{one.name} and {other.name} were trained with different budgets or pairs: {joined(named)}. So their "
+            "difference is not due to the method alone."
         )
     if one.continues != other.continues and (one.steps_in_all != other.steps_in_all or None in one.steps_in_all):
         later, begun = (one, other) if one.continues else (other, one)
         yield (
             f"{later.name} continued from the adapter of another run: it took {_counts(later.steps_in_all)} optimizer "
-            f"steps in total, and {begun.name} {_counts(begun.steps_in_all)}. So their difference is also one of "
+            f"steps in total, and {begun.name} {_counts(begun.steps_in_all)}. So their difference is partly due to "
             "training length."
         )
 
 
 def _unlike_tokens(one: _Trained, other: _Trained) -> Iterator[str]:
-    """That one of two arms was trained on over a quarter more completion tokens, in the mean of its runs.
+    """Warning if one of two arms was trained on over a quarter more completion tokens, on average over runs.
 
-    Nothing is said where one trains on no completions (`act`), did not log them, or alone continued from another run.
+    There is none if an arm trains on no completions (`act`), did not log them, or only one continued from another run.
     """
     if one.continues != other.continues:
         return
@@ -204,10 +204,10 @@ def _unlike_tokens(one: _Trained, other: _Trained) -> Iterator[str]:
         tokens.append((sum(known) / len(known), own.arm))
     (few, less), (many, more) = sorted(tokens, key=lambda each: each[0])
     if many > MOST_TOKENS * few:
-        why = ", with two answers in each of its preferences" if more.uses("dpo") else ""
+        why = " (two answers per preference pair)" if more.uses("dpo") else ""
         yield (
-            f"{more.name} was trained on {many:,.0f} completion tokens a run{why}, and {less.name} on {few:,.0f}. "
-            "So their difference is also one of training data."
+            f"{more.name} was trained on {many:,.0f} completion tokens a run{why}, and {less.name} on {few:,.0f}. So "
+            "their difference is partly due to training data."
         )
 
 

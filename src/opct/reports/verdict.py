@@ -1,4 +1,4 @@
-"""The verdict in plain words, computed from the numbers: what training changed, what it cost, and how sure that is."""
+"""The verdict in plain words, computed from the numbers: effects of training, costs, and uncertainty."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MOST_NAMED = 6  # arms that a title names
 
 @dataclass(frozen=True)
 class Headline:
-    """One big number: a metric before and after, with the paired difference; `note` says who judged."""
+    """A headline number: a metric before and after, with the paired difference; `note` names the judge."""
 
     title: str
     before_name: str
@@ -41,13 +41,13 @@ class Finding:
 
     @property
     def text(self) -> str:
-        """All sentences after their heading; those of an axis name it themselves."""
+        """The heading followed by all sentences; sentences on an axis already name it."""
         text = " ".join(self.sentences)
         return text if self.axis or not self.title else f"{self.title}: {text}"
 
 
 def main_arm(comparison: Comparison) -> Arm:
-    """The arm that the page is about: OPCT, else the last arm of its method from the base, else the last one given."""
+    """The main arm of the page: OPCT, else the last arm of its method from the base, else the last arm given."""
     named = [arm for arm in comparison.arms if arm.label == OPCT]
     from_base = [arm for arm in comparison.arms if arm.uses(OPCT) and not arm.continues]
     return (named or from_base or list(comparison.arms))[-1]
@@ -63,7 +63,7 @@ def findings(comparison: Comparison) -> list[Finding]:
     arm, first = main_arm(comparison), comparison.arms[0]
     rows, tasks = _deciding_rows(comparison), _other_task_rows(comparison)
     if not rows and not tasks:
-        return [Finding("", ("No metric was measured, so nothing can be said about these runs.",))]
+        return [Finding("", ("No metric was measured for these runs.",))]
     found = [Finding(axis_info(row.axis).title, (_axis_sentence(comparison, row),), row.axis) for row in rows]
     effects = [row for axis in comparison.axes for row in side_effect_rows(comparison, axis)]
     if arm is not first:
@@ -76,7 +76,7 @@ def findings(comparison: Comparison) -> list[Finding]:
 
 
 def axis_verdict(comparison: Comparison, axis: str) -> list[str]:
-    """What training did on one axis: a sentence; what it cost there; the main arm against its references."""
+    """The effect on one axis, side effects there, and the main arm against its references."""
     row, effects = comparison.deciding_row(axis), side_effect_rows(comparison, axis)
     found = [] if row is None else [_axis_sentence(comparison, row)]
     found += _compared(comparison, "", comparison.arms[0], effects).sentences
@@ -86,13 +86,13 @@ def axis_verdict(comparison: Comparison, axis: str) -> list[str]:
 
 
 def references(comparison: Comparison, arm: Arm) -> list[Arm]:
-    """The arms that an arm is compared with beside the first."""
+    """The arms that an arm is compared with besides the first."""
     against = [pair.against for pair in comparison.pairs if pair.of == arm.label]
     return [comparison.arm(label) for label in against if label != comparison.arms[0].label]
 
 
 def side_effect_rows(comparison: Comparison, axis: str) -> list[MetricRow]:
-    """What training may make worse on an axis, of what was measured."""
+    """The measured side effects of an axis."""
     found = [[comparison.row(*one, axis=axis) for one in effect] for effect in axis_info(axis).side_effects]
     return [next(row for row in rows if row is not None) for rows in found if any(rows)]
 
@@ -109,7 +109,7 @@ def _other_task_rows(comparison: Comparison) -> list[MetricRow]:
 
 
 def _seed_sentences(arms: Sequence[Arm]) -> tuple[str, ...]:
-    """What the intervals of the trained arms cover of other seeds."""
+    """Whether the intervals of the trained arms cover other seeds."""
     trained = [arm for arm in arms if arm.runs[0].method is not None]
     pooled = [f"{arm.name} (mean of {len(arm.runs)})" for arm in arms if len(arm.runs) > 1]
     single = [arm.name for arm in trained if len(arm.runs) == 1]
@@ -120,8 +120,8 @@ def _seed_sentences(arms: Sequence[Arm]) -> tuple[str, ...]:
         )
     if single:
         found.append(
-            f"One training seed: {joined(single)}; the intervals cover the choice of questions, not how much another "
-            "seed would differ."
+            f"One training seed: {joined(single)}; the intervals cover the choice of questions, not the variation "
+            "between seeds."
         )
     return tuple(found) or ("The intervals cover the choice of questions.",)
 
@@ -130,7 +130,7 @@ def _seed_sentences(arms: Sequence[Arm]) -> tuple[str, ...]:
 
 
 def _axis_sentence(comparison: Comparison, row: MetricRow) -> str:
-    """What the main arm did to a metric (its level where there is nothing to compare it with), and who judged it."""
+    """Change of a metric by the main arm (its level if there is no comparison), and the judge."""
     arm, first = main_arm(comparison), comparison.arms[0]
     before, after = row.estimates[0], row.estimates[comparison.arms.index(arm)]
     difference = comparison.difference(row, arm.label, first.label)
@@ -170,7 +170,7 @@ def _evidence(difference: PairedDifference) -> str:
 
 
 def _relative_text(difference: PairedDifference) -> str:
-    """ ", a relative cut of 84% (80 to 87)", where the rate fell for certain."""
+    """ ", a relative cut of 84% (80 to 87)", if the interval excludes 0."""
     cut = difference.relative_cut
     if cut is None or cut.value is None or cut.ci_low is None or cut.ci_high is None or difference.reading != "better":
         return ""
@@ -179,7 +179,7 @@ def _relative_text(difference: PairedDifference) -> str:
 
 
 def _judged_text(comparison: Comparison, row: MetricRow) -> str:
-    """Who judged a row, and that its suite decides where it is not the first."""
+    """The judge of a row, and a remark if its suite is not the first."""
     first = comparison.suites(row.axis)[0]
     found = f" {capitalized(row.judged_by)}." if row.judges and row.judged_by else ""
     if axis_info(row.axis).is_safety and row.suite != first:
@@ -191,7 +191,7 @@ def _judged_text(comparison: Comparison, row: MetricRow) -> str:
 
 
 def headlines(comparison: Comparison) -> list[Headline]:
-    """The big numbers that were measured, at most four: what decides on each axis, then what it may have cost."""
+    """At most four headline numbers: the deciding metrics, then side effects."""
     arm, first = main_arm(comparison), comparison.arms[0]
     rows = [comparison.deciding_row(axis.name) for axis in SAFETY_AXES]
     rows += [row for axis in (CAPABILITY, *_COUNTERPARTS) for row in side_effect_rows(comparison, axis)]
@@ -219,17 +219,17 @@ def title(comparison: Comparison) -> str:
 
 
 def subtitle(comparison: Comparison) -> str:
-    """How many runs and samples stand behind the page."""
+    """Number of runs, replies and axes of the page."""
     replies = pluralize(sum(len(run.samples) for run in comparison.runs), "evaluated reply", "evaluated replies")
     axes = ", ".join(axis.replace("_", " ") for axis in comparison.axes) or "none"
     return f"{pluralize(len(comparison.runs), 'run')}, {replies}; axes: {axes}."
 
 
 def other_arms_note(comparison: Comparison) -> str:
-    """Which arms the verdict is not about; empty where there are none."""
+    """The arms that the verdict leaves out; empty if there are none."""
     arm, first = main_arm(comparison), comparison.arms[0]
     known = {arm.label, first.label, *(other.label for other in references(comparison, arm))}
     others = [other.name for other in comparison.arms if other.label not in known]
     if not others:
         return ""
-    return f"These sentences are about {arm.name}. Beside it in the tables and figures: {joined(others)}."
+    return f"These sentences are about {arm.name}. Also in the tables and figures: {joined(others)}."

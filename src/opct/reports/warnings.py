@@ -1,4 +1,4 @@
-"""What a reader must know before believing the numbers: sizes, gaps, and runs that do not compare."""
+"""Warnings of a report: small samples, missing scores, and runs that are not comparable."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from opct.reports.wording import inside, joined
 from opct.runs.console import pluralize
 
 NUMBER = re.compile(r"(?<![\w/-])\d(?:[\d,]*\d)?(?:\.\d+)?(?![\w/-])")
-"""A number by itself, not one in a name or an id ("gsm8k", "q0012", "facts/12")."""
+"""A standalone number, not one in a name or id ("gsm8k", "q0012", "facts/12")."""
 FEW_CLUSTERS = 100
 MOST_UNSCORED = 0.02
 MOST_TRUNCATED = 0.05
 NOT_SETTINGS = frozenset({"created", "path", "name", "time_s", "started", "device"})
-"""Evaluation settings in which runs may differ and still be compared."""
+"""Evaluation settings that may differ between comparable runs."""
 
 
 def find_warnings(comparison: Comparison) -> list[str]:
-    """Every warning, those of the evaluations first; each says what, where, how much."""
+    """All warnings, those of the evaluations first; each says what, where, how much."""
     runs = comparison.runs
     found = [
         *_of_evaluations(runs),
@@ -48,7 +48,7 @@ def find_warnings(comparison: Comparison) -> list[str]:
 
 
 def _of_evaluations(runs: Sequence[EvaluatedRun]) -> Iterator[str]:
-    """Warnings of the evaluations and of the teacher checks; those that differ in numbers alone become one."""
+    """Warnings of the evaluations and teacher checks; those that differ only in numbers are merged."""
     alike: dict[tuple[str, ...], list[tuple[str, str]]] = {}
     for run in runs:
         of_teacher = [row.get("warning") for row in (run.manifest.get("teacher_check") or {}).values()]
@@ -60,7 +60,7 @@ def _of_evaluations(runs: Sequence[EvaluatedRun]) -> Iterator[str]:
 
 
 def _with_spans(texts: Sequence[str]) -> str:
-    """The one text of several that differ in their numbers, with each number as a span: `118 to 238`."""
+    """Merge texts that differ only in numbers; each number becomes a range: `118 to 238`."""
     spans = []
     for column in zip(*(NUMBER.findall(text) for text in texts), strict=True):
         ordered = sorted(column, key=lambda number: float(number.replace(",", "")))
@@ -70,7 +70,7 @@ def _with_spans(texts: Sequence[str]) -> str:
 
 
 def _judges(runs: Sequence[EvaluatedRun]) -> Iterator[str]:
-    """The weaknesses of the judges, and rules that were never compared with people."""
+    """Warnings about weak judges, and about rules without human labels."""
     for run in runs:
         for row in run.rows:
             settings = row.get("settings") or {}
@@ -80,7 +80,7 @@ def _judges(runs: Sequence[EvaluatedRun]) -> Iterator[str]:
 
 
 def _different_judges(runs: Sequence[EvaluatedRun]) -> Iterator[str]:
-    """Suites whose runs were judged by several judges, or by one with several thresholds."""
+    """Warnings for suites with several judges, or one judge with several thresholds."""
     for suite in sorted({str(row["suite"]) for run in runs for row in run.rows}):
         judges: dict[str, tuple[str, list[str]]] = {}
         for run in runs:
@@ -91,7 +91,7 @@ def _different_judges(runs: Sequence[EvaluatedRun]) -> Iterator[str]:
             shown = "; ".join(f"{', '.join(names)}: {text}" for text, names in judges.values())
             yield (
                 f"{suite}: the runs were judged by {len(judges)} different judges ({shown}), so no difference between "
-                "arms of different judges is given: judge them alike, with `opct judge run`."
+                "arms of different judges is given: use one judge for all, with `opct judge run`."
             )
 
 
@@ -101,13 +101,13 @@ def _different_models(comparison: Comparison) -> Iterator[str]:
     models = sorted({run.model for run in comparison.runs})
     if len(models) > 1:
         yield (
-            f"The runs are of {len(models)} different models ({joined(models)}): "
-            "their differences are not the effect of training."
+            f"The runs use {len(models)} different models ({joined(models)}): their differences are not the effect of "
+            "training."
         )
 
 
 def _different_settings(runs: Sequence[EvaluatedRun]) -> Iterator[str]:
-    """Settings of the evaluations in which runs differ, then those of single suites, each said once."""
+    """Warnings for evaluation settings that differ between runs, then for those of single suites."""
     whole = dict(_unlike({run.name: flat_settings(run.settings) for run in runs if run.settings}))
     for name, values in whole.items():
         yield (
@@ -126,7 +126,7 @@ def _different_settings(runs: Sequence[EvaluatedRun]) -> Iterator[str]:
 
 
 def _unlike(settings: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
-    """The name of each setting in which runs differ, and which run has which value."""
+    """Each setting that differs between runs, with the value of every run."""
     names = {key for each in settings.values() for key in each if key.rpartition(".")[-1] not in NOT_SETTINGS}
     for name in sorted(names):
         runs_of: dict[str, list[str]] = {}
@@ -145,7 +145,7 @@ def _short(value: object) -> str:
 
 
 def _different_samples(runs: Sequence[EvaluatedRun]) -> Iterator[str]:
-    """Runs that answered other samples than the first one, of the suites that both have."""
+    """Warnings for runs whose samples differ from those of the first run."""
     first = runs[0]
     for run in runs[1:]:
         shared = first.suites.keys() & run.suites.keys()
@@ -154,12 +154,13 @@ def _different_samples(runs: Sequence[EvaluatedRun]) -> Iterator[str]:
         if alone or missing:
             yield (
                 f"{run.name} and {first.name} were not evaluated on the same samples: {pluralize(missing, 'sample')} "
-                f"of {first.name} missing, {alone:,} of its own. Differences use the {len(one & other):,} they share."
+                f"of {first.name} missing, {alone:,} additional. Differences use the {len(one & other):,} shared "
+                "samples."
             )
 
 
 def _small_samples(comparison: Comparison) -> Iterator[str]:
-    """Few clusters behind the headline: one warning an axis."""
+    """Few clusters behind the headline: one warning per axis."""
     for axis in comparison.axes:
         small: dict[str, int] = {}
         for section in comparison.headline(axis):
@@ -176,7 +177,7 @@ def _small_samples(comparison: Comparison) -> Iterator[str]:
 
 
 def _left_out(comparison: Comparison) -> Iterator[str]:
-    """Unscored and truncated shares above their bounds: one warning an axis, with each arm's worst metric."""
+    """Unscored and truncated shares above their bounds: one warning per axis, with each arm's worst metric."""
     for axis in comparison.axes:
         worst: dict[str, dict[str, tuple[float, str]]] = {}
         for section in comparison.headline(axis):
@@ -194,7 +195,9 @@ def _left_out(comparison: Comparison) -> Iterator[str]:
 
 
 def _excessive(estimates: Sequence[Estimate | None]) -> Iterator[tuple[str, float, str]]:
-    """(kind, share, "40 of 120 (33.3%)") of what the runs of an arm left out of a metric, where it is too much."""
+    """(kind, share, "40 of 120 (33.3%)") for each share of an arm's replies that a metric leaves out above the
+    bound.
+    """
     known = [estimate for estimate in estimates if estimate is not None]
     total = sum(own.n + own.n_unscored for own in known)
     for kind, amount, most in (
@@ -211,7 +214,7 @@ def _excessive(estimates: Sequence[Estimate | None]) -> Iterator[tuple[str, floa
 
 
 def _stale_results(comparison: Comparison) -> Iterator[str]:
-    """Rows of results.json that the samples do not give: one of the two files is stale."""
+    """Rows of results.json that do not match the samples: one of the two files is stale."""
     off: dict[str, list[MetricRow]] = {}
     for row in comparison.rows:
         for arm, estimates in zip(comparison.arms, row.run_estimates, strict=True):
@@ -223,8 +226,7 @@ def _stale_results(comparison: Comparison) -> Iterator[str]:
             first, folder = off[run.name][0], shlex.quote(str(run.path))
             yield (
                 f"{run.name}: {pluralize(len(off[run.name]), 'row')} of results.json (first {first.metric.name}, "
-                f"{first.group}) do not follow from its logs; one of the files is stale. "
-                f"Run `opct eval {folder}` again."
+                f"{first.group}) do not match its logs; one of the files is stale. Run `opct eval {folder}` again."
             )
 
 

@@ -17,7 +17,7 @@ ARM_NAMES = {"base": "Base", "sft": "SFT", "opct": "OPCT", "offpolicy": "Off-pol
 
 
 def number(value: float | None, unit: Unit, *, signed: bool = False, digits: int | None = None) -> str:
-    """`value` with its digits and sign, without its unit: 0.4567 as a rate is "45.7"."""
+    """Format `value` without its unit: 0.4567 as a rate is "45.7"."""
     if value is None or not math.isfinite(value):
         return MISSING
     scaled = value * 100 if unit == "rate" else value
@@ -43,7 +43,7 @@ def change(value: float | None, unit: Unit) -> str:
 
 
 def interval(low: float | None, high: float | None, unit: Unit, *, signed: bool = False) -> str:
-    """A 95% interval: "42.1 to 50.3"; says so where there is none."""
+    """A 95% interval: "42.1 to 50.3", or "no interval"."""
     if low is None or high is None or not (math.isfinite(low) and math.isfinite(high)):
         return "no interval"
     return f"{number(low, unit, signed=signed)} to {number(high, unit, signed=signed)}"
@@ -55,22 +55,22 @@ def joined(words: Sequence[str]) -> str:
 
 
 def arm_name(label: str) -> str:
-    """The label of a run as a reader knows it: "opct" is "OPCT"; an unknown label stays as it is."""
+    """Display name of a run's label: "opct" is "OPCT"; an unknown label is unchanged."""
     return ARM_NAMES.get(label, label)
 
 
 def run_name(label: str, name: str, run: str) -> str:
-    """A run of an arm: "OPCT: opct-seed1"; the arm alone where the run is called as its label is."""
+    """A run of an arm: "OPCT: opct-seed1"; only the arm if the run is named like its label."""
     return name if run == label else f"{name}: {run}"
 
 
 def family_name(family: str) -> str:
-    """The name of a family as a reader knows it: "are_you_sure" is "are you sure"."""
+    """Display name of a family: "are_you_sure" is "are you sure"."""
     return family.replace("_", " ")
 
 
 def inside(text: str) -> str:
-    """A heading within a sentence: "Held-out families" is "held-out families", "GSM8K" stays as it is."""
+    """A heading for use within a sentence: "Held-out families" is "held-out families", "GSM8K" stays as it is."""
     return text if text[1:2].isupper() or text[1:2].isdigit() else capitalized(text, upper=False)
 
 

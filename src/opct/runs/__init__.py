@@ -1,1 +1,1 @@
-"""What a run writes and where: folders, files, checkpoints, the manifest, progress."""
+"""Storage of runs: folders, files, checkpoints, manifest, and progress output."""

@@ -1,8 +1,8 @@
-"""Checkpoints that are complete or absent: written beside, hashed, put on the disk, then named by one rename.
+"""Atomic checkpoints: written to a temporary folder, hashed, synced, then renamed.
 
-A folder `step-000010` holds the files of the writer, and `state.json` with the step, the caller's state, and the
-SHA-256 and size of each file. A checkpoint with another file in it, or with one that differs, is refused.
-`.tmp-step-*` is being written, `.old-step-*` being replaced, `.trash-step-*` being deleted.
+A folder `step-000010` holds the written files, and `state.json` with the step, the caller's state, and the SHA-256 and
+size of each file. A checkpoint with additional or changed files is rejected. `.tmp-step-*` is being written,
+`.old-step-*` being replaced, `.trash-step-*` being deleted.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class _File(BaseModel):
 
 
 class _Seal(BaseModel):
-    """What `state.json` holds."""
+    """Content of `state.json`."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
@@ -50,7 +50,7 @@ def listed(folder: Path) -> list[tuple[int, Path]]:
 
 
 def save(folder: Path, step: int, write: Callable[[Path], None], state: Mapping[str, Any]) -> Path:
-    """Write the checkpoint of `step` and return its folder; one already there is replaced.
+    """Write the checkpoint of `step`, replacing an existing one, and return its folder.
 
     Raises:
         CheckpointError: it could not be written; the message names the last good one, which is untouched.
@@ -82,7 +82,7 @@ def latest(folder: Path) -> Path | None:
     """The newest checkpoint, every file of it verified; None if there is none.
 
     Raises:
-        CheckpointError: it is corrupt; the message names the file, and the good one to fall back on.
+        CheckpointError: it is corrupt; the message names the file and the last good checkpoint.
     """
     found = listed(folder)
     if not found:
@@ -102,14 +102,14 @@ def prune(folder: Path, keep: int, best_step: int | None) -> list[Path]:
     found = listed(folder)
     doomed = [path for step, path in found[: max(0, len(found) - keep)] if step != best_step]
     for path in doomed:
-        trash = folder / f".trash-{path.name}"  # interrupted, no half checkpoint keeps a good one's name
+        trash = folder / f".trash-{path.name}"  # if interrupted, no partial checkpoint keeps a valid name
         os.replace(path, trash)
         shutil.rmtree(trash, ignore_errors=True)
     return doomed
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Clear what a kill left behind; a checkpoint that was about to be replaced gets its name back."""
+    """Clean up after a kill; a checkpoint that was being replaced is restored."""
     if not folder.is_dir():
         return
     for path in folder.glob(".old-step-*"):
@@ -145,14 +145,14 @@ def weight_hashes(checkpoint: Path) -> dict[str, str]:
 
 
 def fault(path: Path) -> str | None:
-    """What is wrong with a checkpoint's files, compared with what its `state.json` lists; None if nothing is."""
+    """The first mismatch between a checkpoint's files and its `state.json`; None if there is none."""
     try:
         seal = _read_seal(path)
     except CheckpointError as error:
         return str(error).rstrip(".")
     if (found := STEP_FOLDER.fullmatch(path.name)) is not None and int(found[1]) != seal.step:
         return f"{SEAL} is of step {seal.step}"
-    # a file that nobody listed may be one that a loader trusts
+    # a loader might trust an unlisted file
     listed = {path / name for name in (*seal.files, SEAL)}
     expected = listed | {folder for file in listed for folder in file.parents}
     unlisted = sorted(str(found.relative_to(path)) for found in path.rglob("*") if found not in expected)
@@ -184,7 +184,7 @@ def _read_seal(path: Path) -> _Seal:
 
 
 def _seal(folder: Path, step: int, state: Mapping[str, Any]) -> None:
-    """Put every file on the disk, then `state.json` with their hashes."""
+    """Sync every file, then write `state.json` with their hashes."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     for path in files:
         fsync_file(path)
@@ -206,7 +206,7 @@ def _last_good(folder: Path, *, before: int) -> str:
 
 
 def _system_error(error: BaseException) -> BaseException:
-    """What the system said; torch's own error about a file that it could not write only has it as its context."""
+    """The underlying system error, which torch only keeps as the context of its own error."""
     inner: BaseException | None = error
     while inner is not None and not isinstance(inner, OSError):
         inner = inner.__context__
@@ -214,7 +214,7 @@ def _system_error(error: BaseException) -> BaseException:
 
 
 def _write_errors() -> tuple[type[BaseException], ...]:
-    """What a writer raises when the disk is full: torch says RuntimeError, safetensors has its own."""
+    """Exceptions of writers when the disk is full, such as RuntimeError from torch."""
     from safetensors import SafetensorError
 
     return (OSError, RuntimeError, SafetensorError)

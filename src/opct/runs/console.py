@@ -1,4 +1,4 @@
-"""What a person sees and presses while something runs: safe text, tables, progress, and signals that ask it to stop.
+"""Terminal output and signals: safe text, tables, progress, and requests to stop.
 
 Whatever comes from outside (a model, a file, a label) is printed by `echo`, or put into `as_text` for rich: control
 characters are made visible and markup is off, so that no text can move the cursor, set the clipboard or style itself.
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 Field = float | int | str
-EARLY = 0.02  # no remaining time from a smaller share done: the first of a batch waits for all of it
+EARLY = 0.02  # below this share no remaining time is shown: the first result of a batch waits for the whole batch
 # C0 but tab and line feed, DEL, C1, marks and overrides of the writing direction, lone surrogates
 _UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
@@ -95,7 +95,7 @@ def duration(seconds: float) -> str:
 
 
 class Progress(Protocol):
-    """What long work calls to say how far it is."""
+    """Interface for reporting progress."""
 
     def stage(self, name: str, total: int | None = None) -> None: ...
     def advance(self, n: int = 1, **fields: Field) -> None: ...
@@ -104,7 +104,7 @@ class Progress(Protocol):
 
 
 class NullProgress:
-    """Says nothing."""
+    """Shows nothing."""
 
     def stage(self, name: str, total: int | None = None) -> None:
         pass
@@ -120,7 +120,7 @@ class NullProgress:
 
 
 class PlainProgress:
-    """One line now and then, for logs and pipes."""
+    """Prints a line from time to time, for logs and pipes."""
 
     def __init__(self, console: Console, interval_s: float = 5.0):
         self.console = console
@@ -260,7 +260,7 @@ Handler = Callable[[int, FrameType | None], Any] | int | signal.Handlers | None
 
 
 class StopRequest:
-    """While it is open, the first signal sets `requested`; the next raises KeyboardInterrupt.
+    """Context in which the first signal sets `requested` and the next raises KeyboardInterrupt.
 
     Requests nest: a signal sets `requested` of all that are open, so the outer work stops after the inner work. An
     inner one opens with `requested` set where an outer one has it.
@@ -292,13 +292,13 @@ class StopRequest:
             signal.signal(number, handler)
 
     def request(self) -> None:
-        """As the first signal does."""
+        """Request a stop, as the first signal does."""
         self.requested = True
         for outer in self._outer():
             outer.request()
 
     def check(self) -> None:
-        """Before work that has nothing to save yet: raises KeyboardInterrupt where a signal came."""
+        """Raise KeyboardInterrupt if a signal came; for work that has nothing to save yet."""
         if self.requested:
             raise KeyboardInterrupt
 

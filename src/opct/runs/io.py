@@ -1,4 +1,4 @@
-"""One reader and one writer of files: bounded, checked JSON in; whole files or nothing out.
+"""File IO: reads bounded, validated JSON, and writes files atomically.
 
 Files are replaced atomically. Appended JSON lines survive `kill -9`: a torn last line is left out by the reader and
 removed by the next append.
@@ -23,7 +23,7 @@ from opct.errors import OpctError, RunError
 
 T = TypeVar("T")
 PRIVATE_MODE = 0o600
-"""Of a file that its owner alone may read."""
+"""Mode of a file that only its owner may read."""
 MAX_FILE_BYTES = 2**30
 MAX_LINE_BYTES = 2**26
 SHOWN_FAULTS = 5
@@ -44,8 +44,7 @@ def read_json(path: str | Path, model: Any = dict, *, hint: str = "", error: typ
 
     Args:
         model: a pydantic model, or any type such as `dict` (the default) or `list[Row]`.
-        hint: what to do where the file cannot be used, with the command; ends the message.
-        error: what to raise.
+        hint: remedy with the command to run, at the end of the message. error: exception type.
 
     Raises:
         OpctError: it is missing, too large, not JSON (NaN, deep nesting and lone surrogates included), or does not fit
@@ -77,7 +76,7 @@ def read_jsonl(
 ) -> Any:
     """Every row of a JSON-lines file, checked against a model.
 
-    A torn last line is left out; a missing file has no rows. Arguments as of `read_json`.
+    A torn last line is left out; a missing file has no rows. For the arguments see `read_json`.
 
     Raises:
         OpctError: the file cannot be read, or a line other than a torn last one cannot be used; with file:line.
@@ -178,7 +177,7 @@ def atomic_write(path: str | Path, content: bytes | str, *, mode: int = 0o666) -
     A symbolic link stays, and the file that it names is replaced.
 
     Args:
-        mode: who may do what with it, from its first byte on, less what the process masks.
+        mode: file mode from creation on, subject to the umask.
 
     Raises:
         RunError: the file could not be written, or a folder or device has its name; what was there is untouched.
@@ -254,12 +253,12 @@ def fsync_folder(path: Path) -> None:
 
 
 def reason(error: BaseException) -> str:
-    """What the system said, without a final stop."""
+    """The system's error message, without a final period."""
     return ((error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__).rstrip(".")
 
 
 def remedy(error: BaseException) -> str:
-    """What to do about an error of the file system."""
+    """Remedy for a file system error."""
     if isinstance(error, PermissionError):
         return "Choose another folder (output_dir), or give yourself the right to write there."
     return "Check the free space and the rights of the folder, or choose another (output_dir)."
@@ -284,7 +283,7 @@ def _dump(path: str | Path, value: Any, indent: int | None = None) -> bytes:
 
 
 def _repair_end(file: Any) -> int:
-    """Make the file end with a whole line and return its size."""
+    """Truncate the file to whole lines and return its size."""
     size = file.seek(0, os.SEEK_END)
     if size == 0:
         return 0

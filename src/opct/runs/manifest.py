@@ -1,4 +1,4 @@
-"""What this machine and installation are: package versions, git commit, hardware, the command. Never a secret."""
+"""Environment of a run: package versions, git commit, hardware and command, without secrets."""
 
 from __future__ import annotations
 

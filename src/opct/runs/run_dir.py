@@ -1,4 +1,4 @@
-"""The run directory: the only place that knows where a file goes.
+"""The run directory: defines the path of every file.
 
     RUN/config.yaml       the resolved settings
     RUN/manifest.json     versions, hashes, hardware, command
@@ -38,9 +38,9 @@ MANIFEST_SCHEMA = 1
 
 
 class RunDir:
-    """Where each file of one run is.
+    """Paths of the files of one run.
 
-    Reading needs no lock; `create` takes it, and the end of a `with` (or `release`) gives it back. A `with` that fails
+    Reading needs no lock; `create` takes it, and the end of a `with` (or `release`) releases it. A `with` that fails
     before anything but the manifest was written removes the folder.
     """
 
@@ -92,7 +92,7 @@ class RunDir:
 
     @classmethod
     def open(cls, path: str | Path) -> RunDir:
-        """An existing run, to read.
+        """Open an existing run for reading.
 
         Raises:
             RunError: there is no run in that folder.
@@ -107,13 +107,13 @@ class RunDir:
     def create(
         cls, path: str | Path, *, resume: bool = False, overwrite: bool = False, keep_old: bool = False
     ) -> RunDir:
-        """A run directory to write to, locked for this process: new, resumed, or emptied of the run that was there.
+        """Open a run directory for writing, locked for this process: new, resumed, or emptied.
 
         Args:
             resume: continue the run in the folder; leftovers of interrupted writes are removed.
-            overwrite: remove the run in the folder, that is every file whose place this module knows, and nothing else.
-            keep_old: with `overwrite`, leave that run as it is until `clear` is called, so that a new run which cannot
-                begin loses nothing.
+            overwrite: remove the run in the folder, that is every file known to this module, and nothing else.
+            keep_old: with `overwrite`, keep the old run until `clear` is called, so that it is not lost if the new run
+            cannot start.
 
         Raises:
             RunError: the folder holds a run and neither flag is given, holds something that is not a run, is used by
@@ -147,22 +147,22 @@ class RunDir:
 
     def _refuse_if_in_the_way(self, resume: bool, overwrite: bool) -> None:
         if self.path.exists() and not self.path.is_dir():
-            raise RunError(f"{self.path} is a file, and a run needs a folder: choose another output_dir.")
+            raise RunError(f"{self.path} is a file, but a run needs a folder: choose another output_dir.")
         if self.is_run:
             started = any(path.exists() for path in self._content)  # one that failed before it began is not in the way
             if started and not (resume or overwrite):
                 raise RunError(
-                    f"{self.path} holds a run already. Continue it: --resume. Replace it: --overwrite. "
-                    "Or choose another output_dir."
+                    f"{self.path} already holds a run. Continue it with --resume, replace it with --overwrite, or "
+                    "choose another output_dir."
                 )
             return
         if found := self.checkpoints():
             raise RunError(
                 f"{self.manifest_path} is missing or damaged, so the run in {self.path} can be neither resumed nor "
-                f"replaced: put it back, or train on from {found[-1][1]} (model.adapter) in another output_dir."
+                f"replaced: restore the file, or continue from {found[-1][1]} (model.adapter) in another output_dir."
             )
         if resume:
-            raise RunError(f"No run to resume in {self.path}: leave --resume out to start one, or correct output_dir.")
+            raise RunError(f"No run to resume in {self.path}: leave out --resume to start one, or correct output_dir.")
         own = (self._lock_path.name, self._owner_path.name, ".manifest.json.tmp-")
         names = sorted(path.name for path in self.path.iterdir()) if self.path.is_dir() else []
         if others := [name for name in names if not name.startswith(own)]:
@@ -174,7 +174,7 @@ class RunDir:
 
     @property
     def _content(self) -> tuple[Path, ...]:
-        """Every place a run writes to, its manifest and lock aside."""
+        """Every path that a run writes to, except manifest and lock."""
         return (
             self.config_path,
             self.trained_on_path,
@@ -225,7 +225,7 @@ class RunDir:
         self._lock = lock
 
     def results_lock(self) -> Any:
-        """Lock of the results: held while they are read, joined and written. Use it in a `with`."""
+        """Lock of the results, held while they are read, merged and written. Use it in a `with`."""
         from filelock import FileLock
 
         return FileLock(self.evals_dir / ".results.lock", is_singleton=False)
@@ -238,7 +238,7 @@ class RunDir:
             return "another process"
 
     def release(self) -> None:
-        """Give the lock back; harmless if it is not held."""
+        """Release the lock; harmless if it is not held."""
         if self._lock is None:
             return
         with contextlib.suppress(OSError):
@@ -272,14 +272,14 @@ class RunDir:
         seeds: Mapping[str, int],
         extra: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """Write and return what it takes to repeat or to trust this run. No environment variable, no secret.
+        """Write and return the manifest, without environment variables or secrets.
 
         A resumed run keeps its first `created` and `command`; what differs now is appended to `resumed`.
 
         Args:
             data: SHA-256 of each data source, by its name in the config.
             teacher: hash of the teacher's weights.
-            seeds: every seed, by what it is for.
+            seeds: seeds by purpose.
             extra: further top-level entries.
         """
         now = {
@@ -338,7 +338,7 @@ class RunDir:
         return checkpoints.prune(self.checkpoints_dir, keep, best_step)
 
     def checkpoint_named(self, path: str | Path) -> Path | None:
-        """The checkpoint that a path means: itself where it is one of `checkpoints/`, else the newest.
+        """The checkpoint of a path: the path itself if it is in `checkpoints/`, else the newest.
 
         Raises:
             CheckpointError: it is corrupt.
@@ -347,7 +347,7 @@ class RunDir:
         if folder.resolve().parent != self.checkpoints_dir.resolve():
             return self.latest_checkpoint()
         if found := checkpoints.fault(folder):
-            raise CheckpointError(f"The checkpoint {folder} is corrupt ({found}): take another one.")
+            raise CheckpointError(f"The checkpoint {folder} is corrupt ({found}): use another one.")
         return folder
 
 

@@ -1,4 +1,4 @@
-"""Where metrics go: `metrics.jsonl` always, and the trackers that accelerate knows.
+"""Metric logging: `metrics.jsonl` always, and optional trackers of accelerate.
 
 Trackers are accelerate's, each with its own login and environment. A resumed run keeps its name and id in wandb,
 trackio and swanlab. Files that they write go to the `trackers` folder of the run.
@@ -25,7 +25,7 @@ class Tracker:
     """Writes one line a step to `metrics.jsonl`, and the same numbers to each tracker of `report_to`."""
 
     def __init__(self, run: RunDir | None, config: TrainConfig):
-        """Start the trackers. Without a run nothing is written: several processes have one that writes.
+        """Start the trackers. Without a run nothing is written: only one of several processes writes.
 
         Raises:
             ConfigError: a tracker is unknown, or its package is not installed.
@@ -71,7 +71,7 @@ class Tracker:
 
 
 def check_trackers(names: Sequence[str]) -> None:
-    """Refuse trackers that accelerate does not know or cannot start here.
+    """Reject trackers that accelerate does not know or cannot start here.
 
     Raises:
         ConfigError: with every such name, what is known, and the pip command.
@@ -116,7 +116,7 @@ def _start(name: str, run: RunDir) -> Any:
 
 
 def _run_settings(name: str, run: RunDir) -> dict[str, Any]:
-    """What makes a tracker show a run by its folder's name, and continue it when it is resumed."""
+    """Tracker settings that name a run after its folder and continue it on resume."""
     label, key = run.path.resolve().name, _run_id(run)
     own: dict[str, dict[str, Any]] = {
         "wandb": {"name": label, "id": key, "resume": "allow", "dir": str(run.trackers_dir)},

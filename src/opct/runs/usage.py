@@ -1,4 +1,4 @@
-"""What runs took, from what they logged: steps, seconds, tokens. What was not logged is None, not zero."""
+"""Cost of runs from their logs: steps, seconds, tokens. None means not logged, not zero."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from opct.runs.run_dir import run_behind
 
 OFFLINE_S = "time/offline_s"
 UNKNOWN: dict[str, Any] = {"steps": None, "seconds": None}
-"""Of a run that continued an adapter whose own run is not known."""
+"""Cost of a continued adapter whose run is unknown."""
 
 
 @dataclass(frozen=True)
 class Usage:
-    """What one or several runs took. A number is None where a step did not log it, or a step is not logged at all.
+    """Cost of one or several runs. A number is None if a step did not log it, or a step is missing.
 
     Attributes:
         seconds: wall time of all optimizer steps, sampling included.

@@ -1,1 +1,1 @@
-"""From settings to trained weights."""
+"""Training: setup, loop, checkpoints, resume and validation."""

@@ -37,7 +37,7 @@ def accumulate(
 ) -> tuple[float, TokenKL]:
     """Add the gradient of the step's loss to the policy's weights; returns the loss and each rollout's KL per token.
 
-    Of several processes each takes some of the prompts; all then have the whole gradient, loss and KL.
+    The prompts are split over the processes; each then has the whole gradient, loss and KL.
 
     Args:
         weights: of each token in the loss of the whole step, [tokens] a rollout.
@@ -79,7 +79,7 @@ def _backward(
     share: bool,
     observe: Observe,
 ) -> tuple[float, TokenKL, str | None]:
-    """Loss, KL, and what was not finite; where weights are sharded, the others wait for this one's part even then."""
+    """Loss, KL, and the non-finite value if any; with sharded weights all processes still finish the step together."""
     total, fault = 0.0, None
     token_kl: TokenKL = [None] * len(rollouts)
     for batches in plan:
@@ -105,7 +105,7 @@ def _backward(
 
 
 def pad_plan_across_ranks(plan: Plan, own: Sequence[Rollout], *, share: bool) -> Plan:
-    """The plan with as many groups and micro-batches as any rank has, filled up with the dummy rollout.
+    """Pad the plan with dummy rollouts to the maximum number of groups and micro-batches of any rank.
 
     The dummy rollout comes after the rank's own. With shared prompts, a micro-batch whose completions have one token
     each needs no forward of its own beside the prompts': it gets the dummy too, to have one as others do.
@@ -153,7 +153,7 @@ def prompt_shares(rollouts: Sequence[Rollout], parts: int) -> list[list[int]]:
 
 
 def slow_path_reasons(policy: Policy, teacher: Teacher, generations: int) -> list[str]:
-    """What is computed in a slower way, and why, a line each; to be asked before training changes the weights."""
+    """Reasons for slower computation paths, one line each; call this before training changes the weights."""
     fault, rows_fault = no_sharing_reason(policy, teacher), no_shared_rows_reason(policy.backbone)
     cascade_fault, own_attention = no_cascade_reason(policy.backbone), policy.backbone.attention == GROUPED
     found = []
@@ -176,7 +176,7 @@ def shares_prompts(method: Method, rollouts: Sequence[Rollout]) -> bool:
 
 
 def shared_prefixes(method: Method, rollouts: Sequence[Rollout]) -> Prefixes:
-    """The prompts of these rollouts, each to be computed once for all its completions."""
+    """The prompts of these rollouts, each computed once for all its completions."""
     with method.teacher() as reference:
         teachers = reference.shared_prefix([r.teacher_ids for r in rollouts])
     return Prefixes(method.policy.shared_prefix([r.prompt_ids for r in rollouts]), teachers)

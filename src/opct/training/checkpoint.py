@@ -1,12 +1,12 @@
-"""What a checkpoint holds, and how it comes back.
+"""Saves and loads checkpoints.
 
     adapter/ or model/               the weights as PEFT or Transformers loads them, for evaluation and export
     state/rank-00000.safetensors     trained weights, Adam's moments and a moving teacher, by name; of sharded tensors
                                      each rank writes its own rows
     state.json                       counters, and the hash of every file
 
-Any number of processes can resume from it, one too: rows are found by name. It holds no pickle, so that loading the
-checkpoint of a stranger runs nothing.
+Any number of processes can resume from it, since rows are found by name. It holds no pickle, so loading an untrusted
+checkpoint executes no code.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Count = Annotated[int, Field(ge=0)]
 
 
 class Counters(BaseModel):
-    """The numbers that change while a run trains."""
+    """Counters of a run."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
@@ -59,14 +59,14 @@ class _Saved(Counters):
 
 @dataclass
 class TrainingState:
-    """What changes while a run trains, besides the policy's weights and the teacher's."""
+    """State of a run besides the weights of policy and teacher."""
 
     optimizer: torch.optim.Optimizer
     counters: Counters
 
 
 def write_checkpoint(run: RunDir, setup: TrainingSetup, state: TrainingState) -> None:
-    """Weights, optimizer, teacher and counters, complete or not at all. Every process calls it.
+    """Save weights, optimizer, teacher and counters atomically. Every process calls it.
 
     Raises:
         CheckpointError: it could not be written; the last good one is intact.
@@ -99,7 +99,7 @@ def write_checkpoint(run: RunDir, setup: TrainingSetup, state: TrainingState) ->
 
 
 def load_checkpoint(checkpoint: Path, setup: TrainingSetup, state: TrainingState) -> None:
-    """Put a checkpoint's weights, optimizer, teacher and counters in place.
+    """Load a checkpoint's weights, optimizer, teacher and counters.
 
     Raises:
         CheckpointError: it does not fit the model, or is not one that this package wrote.
@@ -116,12 +116,12 @@ def load_checkpoint(checkpoint: Path, setup: TrainingSetup, state: TrainingState
     except (OSError, SafetensorError, ValueError, RuntimeError) as error:
         raise CheckpointError(f"The checkpoint {checkpoint} does not fit this model and config: {error}") from error
     if saved.step != int(checkpoint.name.rpartition("-")[2]):
-        raise CheckpointError(f"The counters in {checkpoint} are of step {saved.step}: take another checkpoint.")
+        raise CheckpointError(f"The counters in {checkpoint} are of step {saved.step}: use another checkpoint.")
     teacher = setup.teacher.identity()
     if saved.teacher != teacher:
         raise CheckpointError(
-            f"The teacher of {checkpoint} does not come back: its hash is {teacher}, and was {saved.teacher}. "
-            "Put the model and adapter of the run back, or start another run."
+            f"The teacher of {checkpoint} cannot be restored: its hash is {teacher} and was {saved.teacher}. Restore "
+            "the model and adapter of the run, or start another run."
         )
     state.counters = Counters(**saved.model_dump(exclude={"teacher"}))
 
@@ -136,7 +136,7 @@ def _tensors(policy: Policy, teacher: Teacher, optimizer: torch.optim.Optimizer)
 
 
 def _write_rows(folder: Path, tensors: Mapping[str, Tensor]) -> str | None:
-    """Write this process's part of each tensor; what went wrong, if anything did.
+    """Write this process's part of each tensor; returns the error, if any.
 
     Of a tensor that every process has whole, the main one writes it.
     """

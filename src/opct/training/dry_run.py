@@ -1,4 +1,4 @@
-"""What a run would do and need, before it does: `opct train --dry-run`."""
+"""`opct train --dry-run`: the plan of a run, with its memory and time."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ PROCESSES = (2, 4, 8)  # that the estimate is made for, besides one
 
 @dataclass(frozen=True)
 class Plan:
-    """What would happen: settings, sizes, and an estimate from a short probe."""
+    """Plan of a run: settings, sizes, and an estimate from a short probe."""
 
     config: TrainConfig
     facts: tuple[str, ...]

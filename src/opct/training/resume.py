@@ -1,4 +1,4 @@
-"""When a run may be resumed: the same data, weights and settings, and nothing of it lost."""
+"""Checks before a resume: same data, weights and settings, and no lost files."""
 
 from __future__ import annotations
 
@@ -47,15 +47,15 @@ def refuse_lost_metrics(run: RunDir, counters: Counters) -> None:
     if rows < counters.metrics_rows:
         raise RunError(
             f"{run.metrics_path} has {rows} rows up to step {counters.step}, and had {counters.metrics_rows} when that "
-            "checkpoint was written: put the file back, or start another run with model.adapter set to the checkpoint."
+            "checkpoint was written: restore the file, or start another run with model.adapter set to the checkpoint."
         )
 
 
 def origin(run: RunDir, config: TrainConfig) -> dict[str, Any]:
-    """What a run begins with, for its manifest.
+    """Initial weights of a run, for its manifest.
 
-    weights: the files of the base and of the adapter that it continues, so that it can be told later, without a
-        model, whether they are the same.
+    weights: the files of the base and of the adapter that it continues, so that a later run can check without a model
+        whether they are the same.
     earlier: where it continues an adapter, the steps and seconds that this took until the run began; else None.
     """
     manifest = run.read_manifest()
@@ -79,7 +79,7 @@ def _weights_now(config: TrainConfig) -> dict[str, Fingerprints]:
 
 
 def refuse_other_run(run: RunDir, config: TrainConfig, identity: Mapping[str, Any]) -> None:
-    """Refuse to resume with other data, another model, another adapter, another teacher or other settings.
+    """Refuse to resume with different data, model, adapter, teacher or settings.
 
     Raises:
         RunError: names everything that differs.
@@ -103,7 +103,7 @@ def refuse_other_run(run: RunDir, config: TrainConfig, identity: Mapping[str, An
         raise RunError(
             f"{run.path} cannot be resumed as the same run:\n  "
             + "\n  ".join(faults)
-            + "\nPut it back, or start another run in another output_dir."
+            + "\nRestore it, or start another run in another output_dir."
         )
 
 
@@ -115,7 +115,7 @@ def is_finished(run: RunDir, config: TrainConfig, *, remedy: str = "replace the 
     are not there any more are not compared, nor those of a run that noted none.
 
     Args:
-        remedy: what a person can do where it is another run, in words.
+        remedy: remedy in the message if it is a different run.
 
     Raises:
         RunError: the run in that folder was made with other settings, other data, another base model or another
@@ -136,19 +136,19 @@ def is_finished(run: RunDir, config: TrainConfig, *, remedy: str = "replace the 
         faults = [f"it has trained {last} steps, and max_steps is {config.max_steps}"]
     if faults:
         raise RunError(
-            f"{run.path} holds a run made with other settings, data or weights:\n  "
+            f"{run.path} holds a run with other settings, data or weights:\n  "
             + "\n  ".join(faults)
-            + f"\nPut them back, {remedy}, or choose another output_dir."
+            + f"\nRestore them, {remedy}, or choose another output_dir."
         )
     return total is not None and last >= total
 
 
 def refuse_longer_run(run: RunDir, step: int, total_steps: int) -> None:
-    """Raises RunError where a run that is resumed has trained for longer than is asked of it."""
+    """Raise RunError if a resumed run has already trained for longer than the settings ask for."""
     if step > total_steps:
         raise RunError(
-            f"{run.path} has trained {step} steps, and its settings ask for {total_steps} now: ask for as many again, "
-            "or start another run in another output_dir."
+            f"{run.path} has trained {step} steps, but the settings now ask for {total_steps}: restore the number of "
+            "steps, or start another run in another output_dir."
         )
 
 

@@ -1,4 +1,4 @@
-"""From settings to the objects of a run: the pairs first, then policy, teacher and engine."""
+"""Builds the objects of a run from its settings: pairs first, then policy, teacher and engine."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class TrainingData:
 
     @cached_property
     def streams(self) -> dict[str, list[RenderedPair]]:
-        """The pairs by what they are drawn together with; see `streams_of`."""
+        """The pairs grouped for sampling; see `streams_of`."""
         places = streams_of([rendered.pair.axis for rendered in self.pairs], self.config.data.balance_axes)
         return {name: [self.pairs[i] for i in chosen] for name, chosen in places.items()}
 
@@ -93,7 +93,7 @@ class TrainingData:
 
 @dataclass
 class TrainingSetup:
-    """Everything a run needs that does not change while it trains, and the policy, which does.
+    """Objects of a run: the policy, and everything that is constant during training.
 
     Attributes:
         engine: samples for the policy; None where this process does.
@@ -114,12 +114,12 @@ class TrainingSetup:
             return list(dict.fromkeys((self.policy, reference)))
 
     def publish(self, step: int) -> None:
-        """Let the engine sample from the policy as it is after `step` steps."""
+        """Send the policy's weights after `step` steps to the engine."""
         if self.engine is not None:
             self.engine.sync_weights(step)
 
     def close(self) -> None:
-        """Stop what the setup started."""
+        """Stop the sampling engine, if any."""
         if self.engine is not None:
             self.engine.close()
 
@@ -212,7 +212,7 @@ def _check_model_settings(config: TrainConfig) -> Path | None:
 
 
 def _refuse_lost_axes(config: TrainConfig, pairs: list[ContrastivePair], kept: list[RenderedPair]) -> None:
-    """Raises DataError where axes are to share each step and none of the pairs of one fits the model."""
+    """Raise DataError if steps are balanced over axes and no pair of one axis fits the model."""
     lost = {pair.axis for pair in pairs} - {rendered.pair.axis for rendered in kept}
     if config.data.balance_axes and lost:
         raise DataError(
@@ -223,7 +223,7 @@ def _refuse_lost_axes(config: TrainConfig, pairs: list[ContrastivePair], kept: l
 
 
 def _start_engine(setup: TrainingSetup) -> None:
-    """Start (or find) the engine that samples, and see that its model is the one that is trained.
+    """Start or find the sampling engine, and check that it serves the trained model.
 
     Raises:
         EngineError, ConfigError: it cannot be used.
@@ -344,7 +344,7 @@ def _refuse_untrained_head(policy: Policy, config: TrainConfig) -> None:
 
 
 def _refuse_other_lora(adapter: Path, lora: LoraSettings) -> None:
-    """An adapter that training continues keeps its own rank, scale and dropout: the settings must not say otherwise.
+    """Check that `lora` matches the adapter to continue, which keeps its own rank, scale and dropout.
 
     Raises:
         ConfigError: they do.
@@ -373,7 +373,7 @@ def _parallel_words(setup: TrainingSetup) -> str:
 
 def _data_words(data: TrainingData) -> str:
     if method_class(data.config.method).trained_by is not None:  # an attacker: a pair is what it reads of a behaviour
-        return f"practises on {len(data.pairs)} behaviours, {data.config.optim.prompts_per_step} a step"
+        return f"trains on {len(data.pairs)} behaviours, {data.config.optim.prompts_per_step} per step"
     n = len({rendered.pair.family for rendered in data.pairs})
     return (
         f"pairs: {len(data.pairs)} in {n} {'family' if n == 1 else 'families'} and {len(data.anchors)} identity pairs; "
@@ -382,7 +382,7 @@ def _data_words(data: TrainingData) -> str:
 
 
 def describe(setup: TrainingSetup) -> list[str]:
-    """What a person should know before the run begins, a line each."""
+    """Lines to print before the run begins."""
     trainable = sum(p.numel() for p in setup.policy.trainable_parameters().values())
     total = sum(p.numel() for p in setup.policy.model.parameters())
     lines = [

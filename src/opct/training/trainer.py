@@ -1,7 +1,7 @@
 """The training loop: collect, gradient, update, log, save, resume, stop.
 
-Whatever is random in a step follows from (seed, step), so a checkpoint holds weights, optimizer and counters and
-nothing else, and a resumed run equals an uninterrupted one.
+All randomness of a step follows from (seed, step). So a checkpoint only holds weights, optimizer and counters, and a
+resumed run equals an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ SHOWN = {"kl": "train/kl", "loss": "train/loss", "validation": "validation/kl"} 
 
 @dataclass
 class TrainResult:
-    """How a run ended."""
+    """Result of a training run."""
 
     run_dir: Path
     status: str
@@ -155,7 +155,7 @@ def _train(
 
 
 def _make_method(setup: TrainingSetup, run: RunDir, progress: Progress, stop: StopRequest) -> Method:
-    """The method that the config names; an offline one has its answers sampled (or read) here."""
+    """Create the method of the config; offline methods sample or read their answers here."""
     policy, teacher, config, engine = setup.policy, setup.teacher, setup.config, setup.engine
     kind = method_class(config.method)
     if not kind.offline:
@@ -236,7 +236,7 @@ def _write_beginning(run: RunDir, setup: TrainingSetup, identity: dict[str, Any]
 
 
 class _Loop:
-    """One run while it trains."""
+    """The training loop of one run."""
 
     def __init__(
         self,
@@ -272,7 +272,7 @@ class _Loop:
         return TrainResult(self.run.path, status, counters.step, self.total, shown, counters.best_step)
 
     def _log_beginning(self) -> None:
-        """The validation before the first step, and the cost of offline answers."""
+        """Run the validation before the first step, and log the cost of offline answers."""
         step = self.state.counters.step
         metrics = self._offline_cost()
         if step == 0 and 0 in self.validation_steps and not self._stopping():
@@ -302,7 +302,7 @@ class _Loop:
         return metrics
 
     def _offline_cost(self) -> dict[str, float]:
-        """What offline answers took that the log does not have yet: of those that were made now, or before a kill."""
+        """Cost of offline answers that is not logged yet, including answers made before a kill."""
         if not (self.method.offline and distributed.is_main()):
             return {}
         rows = read_jsonl(self.run.metrics_path)
@@ -310,7 +310,7 @@ class _Loop:
         return new if any(n > 1e-6 for n in new.values()) else {}  # of a sum of seconds, rounding is left
 
     def _stopping(self) -> bool:
-        """True in all processes at the same step, whichever of them was asked to stop."""
+        """True in all processes at the same step if any of them was asked to stop."""
         return distributed.any_rank(self.stop.requested)
 
     def _collect(self, step: int) -> list[Rollout]:
@@ -377,7 +377,7 @@ class _Loop:
         return metrics
 
     def _stop_on_divergence(self, metrics: dict[str, float], step: int) -> None:
-        """By the training KL; where the method is not made of one, by the loss, against that of the first steps."""
+        """Stop on divergence of the training KL, or of the loss for methods without a KL."""
         stop, state, value = self.config.stop, self.state.counters, metrics.get(self.method.divergence_metric)
         if value is None:  # a step without pairs in the loss
             return
@@ -417,5 +417,5 @@ def learning_rate(step: int, total: int, optim: OptimConfig) -> float:
 
 
 def _own_seed() -> tuple[int, ...]:
-    """What makes the dropout of this process another one than that of the main process."""
+    """Seed offset so that dropout differs between processes."""
     return () if distributed.is_main() else (distributed.rank(),)

@@ -1,4 +1,4 @@
-"""The KL on held-out pairs while training: the policy answers, the teacher scores, nothing is learnt.
+"""Validation: the KL to the teacher on held-out pairs during training.
 
 The same pairs and seeds at every step and for every method, so that curves can be compared.
 """

@@ -246,7 +246,7 @@ def test_the_targets_own_training_is_warned_of_before_the_attacker_is_trained(wh
     told, path = Told(), behaviors_in(tmp_path / "own.jsonl", [*TRAIN, *TEST])
     done = attacked(str(run.path), tiny_folder, path, tmp_path / "a", "attacker.training.max_steps=1", progress=told)
     [said] = [one for one in done.result["warnings"] if one.startswith("The target was trained on 2 of the 2 behav")]
-    places = [told.told.index(f"warning: {said}"), next(i for i, t in enumerate(told.told) if "trains its att" in t)]
+    places = [told.told.index(f"warning: {said}"), next(i for i, t in enumerate(told.told) if "training the att" in t)]
     assert places == sorted(places)
     assert done.result["attacker"]["model"]["weights"] != done.result["target"]["weights"]
 
@@ -264,7 +264,7 @@ def weights(folder):
 def test_training_behaviours_are_none_of_the_tested_ones_nor_like_them(tmp_path, tiny_folder):
     near = Behavior("t/9", "c", "Ring every doorbell of the town!", None, "train")
     assert plan_of(tmp_path / "a", tiny_folder, behaviors=(*TRAIN, near)).behaviors == tuple(TRAIN)
-    with pytest.raises(DataError, match="No behaviour is left to train the attacker on: all 1 of them are attacked"):
+    with pytest.raises(DataError, match="No behaviour is left to train the attacker on: all 1 are attacked"):
         plan_of(tmp_path / "a", tiny_folder, behaviors=(near,))
 
 
@@ -395,7 +395,7 @@ def shown(tmp_path):
 def test_what_is_said_of_its_data_is_said_of_behaviours(prepared):
     """It has no families, no identity pairs and nothing held out."""
     lines = describe(prepared[0])
-    assert "practises on 2 behaviours, 2 a step; 30 steps" in lines
+    assert "trains on 2 behaviours, 2 per step; 30 steps" in lines
     assert not [line for line in lines if "identity pairs" in line]
 
 
@@ -623,10 +623,10 @@ def test_a_whole_attack_trains_then_attacks_others(tiny_policy, tiny_folder, beh
     assert again.result["behaviors"] == done.result["behaviors"]
     assert again.result["training"]["curve"] == training["curve"]
     assert len(read_jsonl(tmp_path / "a" / "training_steps.jsonl")) == 4
-    with pytest.raises(RunError, match="holds an attack already"):
+    with pytest.raises(RunError, match="already holds an attack"):
         attacked(tiny_policy, tiny_folder, behaviors_file, tmp_path / "a")
     other = "attacker.training.optim.learning_rate=0.5"
-    with pytest.raises(RunError, match=r"is to be resumed: training\.config\.optim\.learning_rate was"):
+    with pytest.raises(RunError, match=r"is a different one: training\.config\.optim\.learning_rate was"):
         attacked(tiny_policy, tiny_folder, behaviors_file, tmp_path / "a", other, resume=True)
 
 
@@ -649,7 +649,7 @@ def test_the_attacker_is_trained_on_the_behaviours_that_are_given(tiny_policy, t
     assert [row["id"] for row in read_jsonl(out / "training_pairs.jsonl")] == ["o/0"]
     assert done.result["training"]["trained_on"]["n"] == 1
     for words in (one, f"{others}train", f"{others}all"):
-        with pytest.raises(RunError, match=r"another one than is to be resumed: training\.trained_on"):
+        with pytest.raises(RunError, match=r"is a different one: training\.trained_on"):
             attacked(*given, out, words, resume=True)
     attacked(*given, tmp_path / "b", f"{others}all")
     assert [row["id"] for row in read_jsonl(tmp_path / "b" / "training_pairs.jsonl")] == ["o/0", "o/2"]
@@ -728,7 +728,7 @@ def test_what_cannot_be_trained_is_refused_before_anything_is(tiny_policy, tiny_
     (run / "adapter_config.json").write_text("{}")
     for words, message in (
         (f"attacker.model={run}", "is a run or an adapter"),
-        ("attacker.model=inspect:openai/x", "behind an endpoint: name weights"),
+        ("attacker.model=inspect:openai/x", "behind an endpoint: give a model with weights"),
     ):
         with pytest.raises(EvaluationError, match=message):
             attacked(tiny_policy, tiny_folder, behaviors_file, tmp_path / "a", words)

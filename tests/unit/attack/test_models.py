@@ -264,7 +264,7 @@ def test_an_endpoint_that_rejects_everything_is_an_error_and_no_defence():
 @pytest.mark.parametrize(
     ("error", "said"),
     [
-        (HttpError(503), "did not answer 1 request.*HTTP 503.*go on with --resume"),
+        (HttpError(503), "did not answer 1 request.*HTTP 503.*continue with --resume"),
         (HttpError(401), "refuses the key"),
         (TypeError("no attribute choices"), "did not answer 1 request"),  # a page in place of a completion
     ],

@@ -19,7 +19,7 @@ from opct.attack.best_of_n import BestOfN
 from opct.attack.config import AttackConfig, Refine, TargetConfig
 from opct.attack.loop import EpisodeState
 from opct.attack.refine import APPROACHES
-from opct.attack.render import result_table, training_lines
+from opct.attack.result_table import result_table, training_lines
 from opct.attack.run import load_attack_config, run_attack
 from opct.attack.scoring import RefusalJudge, Scorer, rules_version
 from opct.attack.transfer import FamilyTransfer, PromptTransfer
@@ -119,7 +119,7 @@ def test_an_attack_on_a_policy_gives_its_numbers(tiny_policy, tmp_path):
 
 def test_a_resumed_attack_is_the_one_that_was_not_interrupted(tiny_policy, tmp_path):
     attack(tiny_policy, tmp_path / "a", f"{BEST_OF_N} budget.max_queries=5")
-    with pytest.raises(RunError, match="holds an attack already"):
+    with pytest.raises(RunError, match="already holds an attack"):
         attack(tiny_policy, tmp_path / "a")
     second = attack(tiny_policy, tmp_path / "a", resume=True)
     straight = attack(tiny_policy, tmp_path / "b")
@@ -200,9 +200,9 @@ def test_a_model_that_answers_something_else_holds_everything_and_its_counterpar
     assert values["benign_answered_rate"] == (1.0 if answers == "the request" else 0.0)
     answered = row_of(result, "benign_answered_rate")
     assert (answered["n"], answered["n_clusters"]) == (6, 3)
-    warned = [said for said in result["warnings"] if "what was defended may be so by" in said]
+    warned = [said for said in result["warnings"] if "the target may " in said]
     assert len(warned) == (answers != "the request")
-    assert any("answering something else than is asked" in said for said in warned) == (answers == "something else")
+    assert any("defend by answering something else" in said for said in warned) == (answers == "something else")
 
 
 def test_the_counterparts_of_the_embedded_set_meet_every_family_and_every_approach():
@@ -347,11 +347,11 @@ def test_the_line_that_says_whose_model_is_attacked_has_its_address_without_secr
     url = "http://me:word@gpu-7:8000/sk-secret-in-path/v1/?api_key=abc&team=red"
     said = setup.check_target("inspect:openai-api/local/mine", TargetConfig(confirm_remote=True, base_url=url))
     assert said == (
-        "target: openai-api/local/mine, asked through Inspect at http://gpu-7:8000/[secret]/v1; you confirmed that it "
-        "is yours to test"
+        "target: openai-api/local/mine, queried through Inspect at http://gpu-7:8000/[secret]/v1; you confirmed that "
+        "you may test it"
     )
     monkeypatch.setenv("LOCAL_BASE_URL", "http://localhost:8000/v1")
-    with pytest.raises(EvaluationError, match=r"openai-api/local/mine at http://localhost:8000/v1 is a model of Ins"):
+    with pytest.raises(EvaluationError, match=r"openai-api/local/mine at http://localhost:8000/v1 is an Inspect model"):
         setup.check_target("inspect:openai-api/local/mine", TargetConfig())
 
 
@@ -468,7 +468,7 @@ def test_replies_of_an_endpoint_that_are_cut_in_thinking_are_no_answers(tmp_path
         ("attacker.name=grpo episodes=1", "use at least 2"),
         ("attacker.name=best_of_n attacker.model=x", "model"),
         ("attacker.name=refine attacker.sigma=0.1", "sigma"),
-        ("attacker.name=transfer attacker.families=all attacker.prompts=x", "give one of them"),
+        ("attacker.name=transfer attacker.families=all attacker.prompts=x", "give only one of them"),
         ("attacker.thinking_tags=[a,a]", "two different tags"),
         ("target.thinking_tags=a", "thinking_tags"),
         ("attacker.model=", "attacker.model"),
@@ -491,9 +491,9 @@ def test_faulty_settings(words, said):
         ("attacker.name=grpo attacker.model=./nowhere", ModelError, "There is no folder ./nowhere"),
         ("judge.name=fact_warning", EvaluationError, "Use one of: refusals, answers"),
         ("judge.name=strongrejct", EvaluationError, r"Did you mean 'strongreject'\? Use one of: refusals, ans"),
-        ("judge.name=strongreject", EvaluationError, "is a rubric that is put to a model: name it"),
-        ("judge.threshold=0.9", EvaluationError, "made of rules: leave judge.threshold out"),
-        ("judge.model=mockllm/model", EvaluationError, "made of rules: leave judge.model out"),
+        ("judge.name=strongreject", EvaluationError, "is a rubric and needs a model"),
+        ("judge.threshold=0.9", EvaluationError, "rule-based: leave judge.threshold out"),
+        ("judge.model=mockllm/model", EvaluationError, "rule-based: leave judge.model out"),
     ],
 )
 def test_what_needs_no_model_is_checked_before_one_is_loaded(no_load, tmp_path, monkeypatch, words, error, said):
@@ -535,7 +535,7 @@ def test_a_pool_with_an_attacked_behaviour_in_other_words_is_refused(tmp_path):
     write(train.behavior)
     assert len(setup.load_pool(config, [test])) == 1
     write(*["Please, " + test.behavior.upper()] * 2)
-    with pytest.raises(DataError, match="would not be tested on others") as caught:
+    with pytest.raises(DataError, match="the attacker would have seen them") as caught:
         setup.load_pool(config, [test])
     assert caught.value.faults == (f"{test.id} is attacked",)
 
@@ -594,8 +594,8 @@ def test_how_large_an_attack_can_get_is_said_before_a_model_is_loaded(tmp_path, 
         attack("some/model", tmp_path / "a", f"{SMALL} budget.max_queries=9", progress=said)
     *_, line, loaded = said.told
     assert line == (
-        "up to 18 queries to the target: 12 about 3 behaviours, 6 about 3 benign counterparts; budget.max_queries ends "
-        "it at 9"
+        "up to 18 queries to the target: 12 about 3 behaviours, 6 about 3 benign counterparts; budget.max_queries "
+        "stops it at 9"
     )
     assert loaded == "load"
 
@@ -614,7 +614,7 @@ def test_each_row_says_of_what_its_number_is_and_what_is_left_out(scripted):
     assert cells(lines, "benign_always_refused_rate")[3:] == ["2 counterparts", "1 reply"]
     assert "not_refused=0" in told
     assert any("1 of 4 replies to benign counterparts has no score (1 " in line for line in lines)
-    assert lines[-1].endswith(" (attempts.jsonl in it is private)")
+    assert lines[-1].endswith(" (its attempts.jsonl is private)")
 
 
 def test_what_is_undecided_stands_last_with_its_reasons(scripted):
@@ -634,7 +634,7 @@ def test_a_limit_that_ends_an_attack_is_named_and_a_finished_one_has_nothing_lef
     """4 queries a round: 5 end in the second. Resumed, the rounds that are over are not shown again."""
     words = "n_behaviors=2 episodes=2 rounds=2 judge.name=refusals"
     result, told, lines = scripted(lambda text: REFUSAL, f"{words} budget.max_queries=5")
-    assert "behavior: round 2 of 2: the attack ends here: the limit of queries is reached" in told
+    assert "behavior: round 2 of 2: the attack stops early: the limit of queries is reached" in told
     assert any("5 queries (limit 5)" in line for line in lines)
     assert result["ended"] == "queries"
     _, told, _ = scripted(lambda text: REFUSAL, resume=True)
@@ -643,7 +643,7 @@ def test_a_limit_that_ends_an_attack_is_named_and_a_finished_one_has_nothing_lef
     again, told, _ = scripted(lambda text: REFUSAL, resume=True)
     assert again["ended"] == "complete"
     assert not [line for line in told if ": round " in line]
-    assert [line for line in told if line.startswith("nothing was left to do: the attack in ")]
+    assert [line for line in told if line.startswith("nothing to do: the attack in ")]
 
 
 def test_behaviours_that_are_near_duplicates_of_one_another_are_named(scripted, tmp_path):
@@ -654,7 +654,7 @@ def test_behaviours_that_are_near_duplicates_of_one_another_are_named(scripted, 
     words = "budget.max_queries=1 episodes=1 rounds=1"
     result, _, _ = scripted(lambda text: REFUSAL, f"{words} behaviors={tmp_path / 'own.jsonl'}")
     assert [one for one in result["warnings"] if "near-duplicates" in one] == [
-        "The 3 attacked behaviours are 2 and near-duplicates of these: the intervals, which take each as independent, "
+        "The 3 attacked behaviours form only 2 groups of near-duplicates. The intervals assume independence, so they "
         "are too narrow."
     ]
     result, _, _ = scripted(lambda text: REFUSAL, words, overwrite=True)
@@ -682,7 +682,7 @@ def test_behaviours_that_the_target_was_trained_on_are_named(tiny_policy, tmp_pa
     """One of two, in other case; a run that kept nothing, or an endpoint, is not known."""
     behaviors = builtin_behaviors("test")[:2]
     assert setup.contamination_notes("m", tiny_policy, behaviors) == []
-    assert "not known" in setup.contamination_notes("m", None, behaviors)[0]
+    assert "unknown" in setup.contamination_notes("m", None, behaviors)[0]
     with RunDir.create(tmp_path / "run") as run:
         texts = {"behaviors": [normalize(behaviors[1].behavior)], "twins": [], "facts": [], "is_complete": True}
         write_json(run.trained_on_path, texts)
@@ -692,7 +692,7 @@ def test_behaviours_that_the_target_was_trained_on_are_named(tiny_policy, tmp_pa
         assert practised.startswith("The target was trained on 1 of the 2 behaviours that the attacker is trained on")
         run.trained_on_path.unlink()
         [unknown] = setup.contamination_notes(tmp_path / "run", tiny_policy, behaviors)
-    assert "not known" in unknown
+    assert "unknown" in unknown
 
 
 def test_what_was_lost_what_the_judge_took_and_what_training_cost_are_printed(scripted, tmp_path):
@@ -717,13 +717,13 @@ def test_what_was_lost_what_the_judge_took_and_what_training_cost_are_printed(sc
     console = Console(width=1000, record=True, file=StringIO())
     console.print(result_table(tmp_path, result))
     lines = [line.rstrip() for line in console.export_text().splitlines()]
-    judged = "; the judge took 12 calls, read 3,400 tokens and wrote 120"
-    lost = f" tokens read; at most 3 queries more, whose replies were lost{judged}"
+    judged = "; the judge made 12 calls, read 3,400 tokens and wrote 120"
+    lost = f" tokens read; at most 3 more queries whose replies were lost{judged}"
     assert any(line.startswith("spent: ") and line.endswith(lost) for line in lines)
     assert training_lines(training) == [
         "attacker trained in 10 steps on 5 other behaviours: mean score of an episode 0.000 in the first 2 steps "
         "(n = 12), 0.250 in the last 2 steps (n = 8); 4 episodes without a score",
-        "training spent: 1,600 queries, 99 sampled tokens, 7 s; 8 tokens read; at most 64 queries more, whose replies "
+        "training spent: 1,600 queries, 99 sampled tokens, 7 s; 8 tokens read; at most 64 more queries whose replies "
         f"were lost{judged}",
         "training after a kill: 1 step played twice (16 queries), 2 steps cut short and played again",
     ]

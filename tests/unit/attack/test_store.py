@@ -210,7 +210,7 @@ def test_another_attack_is_not_gone_on_with(whole, tmp_path):
 def test_a_folder_is_not_overwritten_unasked_nor_used_twice(whole, tmp_path):
     folder, *_ = whole
     shutil.copytree(folder, tmp_path / "a")
-    with pytest.raises(RunError, match="holds an attack already"):
+    with pytest.raises(RunError, match="already holds an attack"):
         AttackDir(tmp_path / "a").open()
     with pytest.raises(RunError, match="No attack to resume"):
         AttackDir(tmp_path / "nothing").open(resume=True)
@@ -244,7 +244,7 @@ def test_a_damaged_attack_is_an_error_and_loses_nothing(whole, tmp_path, name, c
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     with AttackDir(folder).open(resume=True) as kept, pytest.raises(RunError, match=f"{name}.*--overwrite"):
         kept.begin(IDENTITY)
-    with pytest.raises(RunError, match="holds an attack already"):
+    with pytest.raises(RunError, match="already holds an attack"):
         AttackDir(folder).open()
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
 
@@ -275,7 +275,7 @@ def test_an_interrupt_notes_how_to_go_on_where_the_attack_is_its_own(tmp_path):
             interrupted(begins, how)
         return getattr(caught.value, "__notes__", [])
 
-    said = f"what was tried is kept in {tmp_path / 'a'}: continue with the same command and --resume"
+    said = f"finished attempts are kept in {tmp_path / 'a'}: continue with the same command and --resume"
     assert notes(begins=False) == []
     assert notes(begins=True) == [said]
     assert notes(begins=False, resume=True) == [said]

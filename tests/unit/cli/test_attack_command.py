@@ -73,7 +73,7 @@ def test_an_interrupted_attack_says_how_to_resume(called, capsys, tmp_path, opti
     of an attack that had not begun, whatever another one left in the folder."""
     called.out = tmp_path
     (tmp_path / "identity.json").touch()
-    said = f"what was tried is kept in {tmp_path}: continue with the same command and {how}\n"
+    said = f"finished attempts are kept in {tmp_path}: continue with the same command and {how}\n"
     for ended, told in (("interrupted", said), ("killed", "")):
         called.ended = ended
         assert run("attack", "runs/x", *options) == 130

@@ -85,7 +85,7 @@ def test_prompts_that_an_attack_kept_become_private_pairs_of_their_own_split(tmp
     assert pair.teacher_prompt[0]["content"] == trained.behavior
     said = capsys.readouterr().out
     assert f"{kept}: 2 prompts, 1 of them used in this split" in said
-    assert f"private: {out} holds prompts that an attack kept; readable by you alone" in said
+    assert f"private: {out} holds prompts of an attack; only you can read it" in said
     assert stat.S_IMODE(out.stat().st_mode) == 0o600
 
 
@@ -112,9 +112,12 @@ def test_what_the_embedded_evaluation_asks_is_left_out(tmp_path, capsys):
         (["--parts", "twins"], "Did you mean 'twin'"),
         (["--counterparts", "x.csv"], "name it with --from"),
         (["--from", "none.csv"], "No behaviour file at none.csv"),
-        (["--from", "hf:owner/set"], "names no revision"),
+        (["--from", "hf:owner/set"], "has no revision"),
         (["--from", "x.csv", "--column", "behavior"], "is not ROLE=NAME"),
-        (["--in-the-wild", "wild.json"], "given for the family in_the_wild, and the families (train) leave it out"),
+        (
+            ["--in-the-wild", "wild.json"],
+            "given for the family in_the_wild, and the families (train) do not include it",
+        ),
         (["--from", "b.jsonl", *NAMED, "--leave-out", "copyrigth"], "Did you mean 'copyright'?"),
         (["--from", "b.jsonl", "--column", "id=a", "--column", "id=b"], "id has two columns: a and b"),
     ],

@@ -48,7 +48,7 @@ def test_check_asks_a_model_the_bare_behaviours(tiny_folder, capsys):
 def test_check_has_nothing_to_ask_a_teacher_of_other_pairs(pairs, tmp_path, capsys):
     """It is said before the model is looked for."""
     assert run("data", "check", str(pairs), "--model", str(tmp_path / "nowhere")) == 1
-    assert "None of the 3 pairs says what its teacher is to do" in capsys.readouterr().err
+    assert "None of the 3 pairs can be used to check a teacher" in capsys.readouterr().err
 
 
 def test_check_shows_every_fault(tmp_path, capsys):

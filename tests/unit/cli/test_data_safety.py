@@ -49,7 +49,7 @@ def test_facts_that_the_embedded_evaluation_asks_are_named(tmp_path, capsys):
     path.write_text("".join(json.dumps(one) + "\n" for one in rows), encoding="utf-8")
     assert build("--from", path, "--out", out, "--split", "all") == 0
     said = "warning: Embedded safety facts of the test split, or near-duplicates of them, are in these pairs "
-    assert f"{said}(1): x/mine (fire/generator). What" in capsys.readouterr().out
+    assert f"{said}(1): x/mine (fire/generator). A run" in capsys.readouterr().out
     assert build("--out", out, "--overwrite", "--split", "all") == 0
     assert f"{said}({len(builtin_facts('test'))}): " in capsys.readouterr().out
     assert build("--out", out, "--overwrite") == 0

@@ -46,12 +46,12 @@ def test_train_calibrate_and_run_offline(tmp_path: Path, capsys):
     assert code("judge", "train", "--data", train, "--out", "own") == 0
     said = capsys.readouterr().out
     assert "'1' 60 (yes), '0' 60 (no)" in said
-    assert "the classifier alone, on folds that neither weights nor threshold have seen (5, whole clusters)" in said
+    assert "cross-validation of the classifier without the refusal rules (5, split by cluster)" in said
     assert "left out" not in said
     run = samples(tmp_path / "run", more=("对不起，我不能帮助你。", "lid " * 20))
     assert code("judge", "run", run, "--judge", "own") == 0
     said = capsys.readouterr().out
-    assert "warning: This judge was never compared with people's labels" in said
+    assert "warning: This judge was never compared with human labels" in said
     assert code("judge", "calibrate", "own", "--labels", train) == 1
     assert "was trained on every one of the 120 replies of train.csv" in " ".join(capsys.readouterr().err.split())
     assert code("judge", "calibrate", "own", "--labels", held_out) == 0
@@ -61,7 +61,7 @@ def test_train_calibrate_and_run_offline(tmp_path: Path, capsys):
     assert code("judge", "run", run, "--judge", "own") == 0
     said = capsys.readouterr().out
     assert "kappa against 59 labels of labels.csv: 1.000  (" in said
-    assert "warning: How good this judge may be is unknown, too few labels: against 59 labels" in said
+    assert "warning: The accuracy of this judge is uncertain, too few labels: against 59 human labels" in said
     counts = {
         line.split()[0]: int(line.split()[1]) for line in said.splitlines() if line.startswith("  ") and "/" not in line
     }
@@ -119,7 +119,7 @@ def test_whose_verdicts_are_replaced_is_said_by_name(tmp_path: Path, monkeypatch
         assert code("judge", "run", run, "--judge", "c", *(["--dry-run"] if dry_run else [])) == 0
         return capsys.readouterr().out
 
-    told = f"note: the rows of jailbreak_judged are those of strongreject (m/x) [{paid.hash}]: this judge's"
+    told = f"note: the rows of jailbreak_judged were made by strongreject (m/x) [{paid.hash}] and are replaced in"
     assert told in said("others", paid)
     assert "note:" not in said("own", own)
 
@@ -130,13 +130,13 @@ def test_a_calibration_in_another_folder_says_how_it_is_found(tmp_path: Path, ca
     assert code("judge", "train", "--data", write(tmp_path / "train.csv", rows(120)), "--out", "own") == 0
     for out, noted in (("own/calibrations", False), ("kept", False), ("there", True)):
         assert code("judge", "calibrate", "own", "--labels", labels, "--out", out) == 0
-        assert ("only where OPCT_CALIBRATIONS=there is set" in capsys.readouterr().out) is noted
+        assert ("only if OPCT_CALIBRATIONS=there is set" in capsys.readouterr().out) is noted
 
 
 @pytest.mark.parametrize(
     ("arguments", "exit_code", "said"),
     [
-        (["run", "none", "--judge", "strongreject"], 1, "evaluate first, with `opct eval none`"),
+        (["run", "none", "--judge", "strongreject"], 1, "run `opct eval none` first"),
         (["calibrate", "strongrejct", "--labels", "labels.csv"], 1, "Did you mean 'strongreject'"),
         (["calibrate", "strongreject", "--labels", "none.csv"], 1, "No label file at none.csv"),
         (["calibrate", "x", "--labels", "labels.csv", "--price", "1"], 2, "not two numbers"),

@@ -161,7 +161,7 @@ def test_files_of_held_out_families_are_not_left_aside_in_silence(families):
         {"artifacts": [Artifact("p/0", "Ring", "c", bare_prompt("x"))]},
     )
     for given, family in zip(files, ("in_the_wild", "artifact"), strict=True):
-        with pytest.raises(DataError, match=f"given for the family {family}, .* leave it out: ask for {family} by its"):
+        with pytest.raises(DataError, match=f"given for the family {family}, .* do not include it: add {family},"):
             build_jailbreak(BEHAVIORS, families=families, per_behavior=1, **given)
         for asked in (family, "held_out", "all", ["role_play", family]):
             pairs = build_jailbreak(BEHAVIORS, families=asked, per_behavior=None, **given)
@@ -225,7 +225,7 @@ def test_embedded_sets():
         ({"parts": []}, "There are no parts"),
         ({"per_behavior": 0}, "per_behavior is 0, with 7 families"),
         ({"per_behavior": 8}, "use 1 to 7"),
-        ({"families": "in_the_wild"}, "takes its prompts from a file"),
+        ({"families": "in_the_wild"}, "needs a file of prompts"),
         ({"split": "validation"}, "None of the 3 behaviours is in the validation split"),
         ({"behaviors": BEHAVIORS[2:], "parts": ["twin"]}, "has a benign counterpart"),
     ],

@@ -111,7 +111,9 @@ def test_what_its_authors_gave_for_evaluation_alone_is_not_trained_on_unless_ask
     marked = [dataclasses.replace(p, meta=p.meta | {EVALUATION_ONLY: i == 3}) for i, p in enumerate(tiny_pairs(9))]
     write_pairs(tmp_path / "sage.jsonl", marked)
     own = {"pairs": [str(tmp_path / "sage.jsonl")], "validation_fraction": 0}
-    with pytest.raises(DataError, match=r"1 pairs are of a set .* data\.train_on_evaluation_data=true") as caught:
+    with pytest.raises(
+        DataError, match=r"1 pairs are from an evaluation-only set, .* data\.train_on_evaluation_data=true"
+    ) as caught:
         load(**own)
     assert caught.value.faults == (marked[3].id,)
     assert len(load(**own, train_on_evaluation_data=True).pairs) == 9
@@ -183,7 +185,7 @@ def test_a_question_is_never_trained_on_and_held_out_whatever_its_source(load, t
     [embedded] = builtin_pairs("builtin:sycophancy", "validation", seed=0, per_question=1)[:1]
     mine = dataclasses.replace(embedded, id="mine/1")
     write_pairs(tmp_path / "mine.jsonl", [mine])
-    with pytest.raises(DataError, match=r"1 question\(s\) are trained on and held out") as caught:
+    with pytest.raises(DataError, match=r"1 question\(s\) are both trained on and held out") as caught:
         load(pairs=["builtin:sycophancy", str(tmp_path / "mine.jsonl")], validation_fraction=0.0)
     assert caught.value.faults == (str(mine.meta["question_id"]),)
     anchor = dataclasses.replace(tiny_anchors(1)[0], id="anchor/1", meta={"question_id": "held"})

@@ -262,11 +262,10 @@ def test_pairs_of_what_is_measured_are_named():
     said = near_test([*pairs, *build_jailbreak([CHALK_BEHAVIOR, mine])])
     assert said == [
         "Embedded behaviours of the test split, or near-duplicates of them, are in these pairs (1): "
-        f"mine/b ({behavior.id}). What `opct eval` measures of a run that trains on them is partly held in: leave them "
-        "out.",
+        f"mine/b ({behavior.id}). A run that trains on them is partly evaluated on its training data: leave them out.",
         "Embedded safety facts of the test split, or near-duplicates of them, are in these pairs (2): "
-        f"{own.id}, winter/mine ({other.id}). What `opct eval` measures of a run that trains on them is partly held "
-        "in: leave them out.",
+        f"{own.id}, winter/mine ({other.id}). A run that trains on them is partly evaluated on its training "
+        f"data: leave them out.",
     ]
 
 
@@ -304,10 +303,11 @@ def test_reworded_behaviours_and_facts_are_near_what_was_trained_on():
     samples = [behavior("b/1", CHALK), behavior("b/1", CHALK), behavior("b/2", "Ring the bell at night")]
     samples += [row("safety_awareness", "f/1", fact=REWORDED), row("safety_awareness", "f/2", fact="Honey is bad.")]
     assert contamination_warnings(samples, texts=KNOWN) == [
-        "1 of the 2 behaviours are near-duplicates of ones that were trained on (b/1): what is measured is partly held "
-        "in, and does not show what holds for other behaviours.",
-        "1 of the 2 facts are near-duplicates of ones that were trained on (f/1): what is measured is partly held in, "
-        "and does not show what holds for other facts.",
+        "1 of the 2 behaviours are near-duplicates of ones that were trained on (b/1): what is measured is "
+        "partly in the training data, and does not generalise to other behaviours.",
+        "1 of the 2 facts are near-duplicates of ones that were trained on (f/1): what is measured is partly "
+        "in the training data, "
+        "and does not generalise to other facts.",
     ]
     assert contamination_warnings(samples, texts=TrainedTexts()) == []
 
@@ -318,7 +318,7 @@ def test_an_id_counts_whatever_its_text_and_once():
     [said] = contamination_warnings(samples, questions=["b/1", "b/2", "elsewhere"], texts=KNOWN)
     assert said == (
         "4 of the 4 behaviours were trained on (b/1, b/2) or are near-duplicates of ones that were trained on (b/3, "
-        "b/4) (2 and 2): what is measured is held in, and does not show what holds for other behaviours."
+        "b/4) (2 and 2): what is measured is in the training data, and does not generalise to other behaviours."
     )
 
 
@@ -334,10 +334,10 @@ def test_a_twin_is_compared_with_twins_and_a_behaviour_with_behaviours():
 def test_questions_and_benign_requests_are_counted_apart():
     samples = [row("sycophancy", f"q/{i}") for i in range(3)] + [row("benign", "r/1"), row("other", "q/9")]
     assert contamination_warnings(samples, questions=["q/1", "r/1"]) == [
-        "1 of the 4 questions were trained on (q/1): what is measured is partly held in, and does not show what holds "
-        "for other questions.",
-        "1 of the 1 benign requests were trained on (r/1): what is measured is held in, and does not show what holds "
-        "for other benign requests.",
+        "1 of the 4 questions were trained on (q/1): what is measured is partly in the training data, and "
+        "does not generalise to other questions.",
+        "1 of the 1 benign requests were trained on (r/1): what is measured is in the training data, and does "
+        "not generalise to other benign requests.",
     ]
 
 
@@ -345,7 +345,9 @@ def test_questions_and_benign_requests_are_counted_apart():
 def test_files_whose_overlap_with_training_is_unknown_are_named(texts):
     samples = [behavior("b/1", "Ring the bell")]
     [warning] = contamination_warnings(samples, files=["mine.csv", "f.jsonl"], texts=texts)
-    assert warning.startswith("It is not known which behaviours and facts these weights were trained on, so those of")
+    assert warning.startswith(
+        "It is unknown which behaviours and facts these weights were trained on, so they may include those of"
+    )
     assert "mine.csv, f.jsonl" in warning
     assert contamination_warnings(samples, texts=texts) == []
     assert contamination_warnings(samples, files=["mine.csv"], texts=KNOWN) == []

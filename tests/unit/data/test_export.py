@@ -94,7 +94,7 @@ def test_an_export_never_replaces_its_source(tmp_path: Path, monkeypatch, capsys
     with pytest.raises(SystemExit) as end:
         main(["data", "export", str(source), "--format", "prime-rl", "--out", str(out), *flags])
     assert end.value.code == 1
-    assert "is what is read" in capsys.readouterr().err
+    assert "is the source" in capsys.readouterr().err
     assert source.read_bytes() == before
 
 

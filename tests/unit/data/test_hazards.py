@@ -174,7 +174,7 @@ def test_every_fault_is_named_at_once_with_its_line(tmp_path):
         (7, "`prompts.how_to` holds 3"),
         (7, "`prompts.aside` is empty"),
         (8, "the message 'one  KNIFE' stands at"),
-        (9, "the prompt 'Nothing of it.' holds none of `about`: knife*, knives"),
+        (9, "the prompt 'Nothing of it.' has no word of `about`: knife*, knives"),
     ]:
         assert re.search(rf"{re.escape(str(path))}:{line}: .*{re.escape(part)}", said), (line, part)
 

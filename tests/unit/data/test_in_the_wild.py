@@ -77,7 +77,7 @@ def test_templates_from_the_hub_at_their_revision(monkeypatch):
     )
     found = load_templates("hf:owner/set:jailbreaks/train@abc123")
     assert [template.parts for template in found] == [("Be bold. ", ""), ("Play a part.",)]
-    with pytest.raises(DataError, match="hf:owner/set names no revision"):
+    with pytest.raises(DataError, match="hf:owner/set has no revision"):
         load_templates("hf:owner/set")
 
 
@@ -171,10 +171,10 @@ def test_the_prompts_that_an_attack_kept_are_artifacts_too(tmp_path):
         ("Do it", "uncategorised", tuple(MORE_TURNS)),
         ("Do it", "uncategorised", tuple(TURNS[:1])),
     ]
-    with pytest.raises(DataError, match="holds no prompts: the attack broke nothing"):
+    with pytest.raises(DataError, match="holds no prompts: the attack had no success"):
         load_artifacts(kept(path))
     path.write_text(json.dumps(broke(MORE_TURNS)) + "\n")
-    with pytest.raises(DataError, match=r"is not the successful_prompts\.jsonl of an attack: name one"):
+    with pytest.raises(DataError, match=r"is not the successful_prompts\.jsonl of an attack: give one"):
         load_artifacts(path)
 
 

@@ -213,8 +213,8 @@ def test_a_system_prompt_comes_first():
     ("request_", "family", "message"),
     [
         ("x", "fictoin", "Did you mean 'fiction'"),
-        ("x", IN_THE_WILD, "takes its prompts from a file"),
-        ("x", ARTIFACT, "takes its prompts from a file"),
+        ("x", IN_THE_WILD, "needs a file of prompts"),
+        ("x", ARTIFACT, "needs a file of prompts"),
         (" \n", "fiction", "is empty"),
         ("\ud83d", "base64", "half of a character"),
     ],

@@ -187,7 +187,7 @@ def test_the_correct_answer_or_an_alias_is_never_pushed():
         for answer_format in FORMATS:
             with pytest.raises(DataError, match=r"capitals/x.*correct answer"):
                 perturbed_prompt(SYDNEY, "majority", suggested, answer_format, 0)
-    with pytest.raises(DataError, match="cannot be told from the correct answer"):
+    with pytest.raises(DataError, match="cannot be distinguished from the correct answer"):
         perturbed_prompt(SYDNEY, "majority", "City", "short", 0)
     with pytest.raises(DataError, match="none of the wrong options"):
         perturbed_prompt(SYDNEY, "majority", "Melbourne", "choice", 0)

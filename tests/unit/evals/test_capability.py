@@ -309,7 +309,7 @@ def test_what_a_chat_model_cannot_be_asked(monkeypatch, files, type_, repeats, m
 
 def test_examples_that_are_not_there_and_faulty_files_are_said(tmp_path, files):
     write_jsonl(tmp_path / "mine.jsonl", GSM8K)
-    with pytest.raises(DataError, match="shows 5 examples of its split train, which is not there"):
+    with pytest.raises(DataError, match="shows 5 examples of its split train, which is missing"):
         task_of("gsm8k", data=tmp_path / "mine.jsonl")
     assert len(task_of("gsm8k", data=tmp_path / "mine.jsonl", shots=0).dataset) == 6
     assert len(task_of("gsm8k", data=files).dataset) == 6

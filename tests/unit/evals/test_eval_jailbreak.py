@@ -162,7 +162,7 @@ def test_a_file_with_columns_of_its_own_its_counterparts_and_what_is_left_out(tm
     requests = {s.metadata["teacher_prompt"][0]["content"] for s in task.dataset if "benign" in s.metadata["family"]}
     assert requests == {"Harmless 1", "Harmless 2", "Harmless 3"}
     for what, value in about.items():
-        with pytest.raises(EvaluationError, match="of behaviours are those of a file, and none is given"):
+        with pytest.raises(EvaluationError, match="of behaviours need a file"):
             make_tasks(config(**{what: value}))
 
 
@@ -174,7 +174,7 @@ def test_behaviours_without_counterparts_are_a_warning(records):
     alone = [record for record in records if not record.family.startswith("benign_")]
     [said] = missing_counterparts(alone)
     assert said.startswith(
-        "jailbreak: 15 of the 15 behaviours have no benign counterpart, so no over_refusal_rate says"
+        "jailbreak: 15 of the 15 behaviours have no benign counterpart, so over_refusal_rate does not cover them"
     )
 
 

@@ -57,10 +57,10 @@ def evaluated(out: Path, data, suites=("jailbreak", "safety_awareness"), **about
 
 def test_an_evaluation_on_reworded_copies_says_so(tmp_path: Path, files):
     assert evaluated(tmp_path / "run", files, trained_texts=KNOWN) == [
-        "1 of the 2 behaviours are near-duplicates of ones that were trained on (mine/chalk): what is measured is "
-        "partly held in, and does not show what holds for other behaviours.",
-        "1 of the 2 facts are near-duplicates of ones that were trained on (x/power): what is measured is partly held "
-        "in, and does not show what holds for other facts.",
+        "1 of the 2 behaviours are near-duplicates of ones that were trained on (mine/chalk): what is "
+        "measured is partly in the training data, and does not generalise to other behaviours.",
+        "1 of the 2 facts are near-duplicates of ones that were trained on (x/power): what is measured is "
+        "partly in the training data, and does not generalise to other facts.",
     ]
     twins = TrainedTexts(twins=("count chalk school",))
     [said] = evaluated(tmp_path / "twins", files, trained_texts=twins)
@@ -70,7 +70,7 @@ def test_an_evaluation_on_reworded_copies_says_so(tmp_path: Path, files):
 def test_a_model_that_was_not_trained_here_has_no_warning_and_an_old_run_has_one(tmp_path: Path, files):
     assert evaluated(tmp_path / "base", files) == []
     [said] = evaluated(tmp_path / "old", files, trained_texts=None)
-    assert said.startswith("It is not known which behaviours and facts these weights were trained on")
+    assert said.startswith("It is unknown which behaviours and facts these weights were trained on")
     assert f"{files['jailbreak']}, {files['safety_awareness']}" in said
     assert evaluated(tmp_path / "embedded", {}, suites=("jailbreak",), trained_texts=None) == []
 

@@ -134,7 +134,7 @@ def test_results_of_other_weights_are_set_aside_with_a_warning(tmp_path, policy,
     results = evaluated(tmp_path, policy, about={"weights": weights}, suites=["benign"], n_benign=5)
     assert {row["suite"] for row in results["rows"]} == {"benign"}
     [warning] = results["warnings"]
-    assert f"Earlier results of sycophancy_short were dropped, for they are of another model ({unlike})" in warning
+    assert f"Earlier results of sycophancy_short were dropped because they are of another model ({unlike})" in warning
     assert (tmp_path / "evals" / "replaced" / "sycophancy_short.eval").is_file()
 
 
@@ -143,9 +143,9 @@ def test_questions_and_held_out_families_that_were_trained_on_are_warnings(tmp_p
     settings = {"families": ["majority", "are_you_sure"], "families_per_question": None}
     known = {"trained_families": ["majority", "are_you_sure"], "trained_questions": ["q/1", "q/4", "elsewhere"]}
     assert short(tmp_path, about=known, **settings)["warnings"] == [
-        "2 of the 6 questions were trained on (q/1, q/4): what is measured is partly held in, and does not show what "
-        "holds for other questions.",
-        "Families shown as held out were trained on: majority.",
+        "2 of the 6 questions were trained on (q/1, q/4): what is measured is partly in the training data, "
+        "and does not generalise to other questions.",
+        "Families listed as held out were trained on: majority.",
     ]
     assert short(tmp_path, about={"trained_families": ["are_you_sure"]}, **settings)["warnings"] == []
 
@@ -227,7 +227,7 @@ def test_policy_error_stops_the_evaluation_and_leaves_what_was_there(tmp_path):
 
 def test_a_label_that_no_file_can_hold_is_refused_before_anything_is_asked(tmp_path):
     policy = FakePolicy(lambda prompt, seed: pytest.fail("asked"))
-    with pytest.raises(EvaluationError, match="no Unicode text"):
+    with pytest.raises(EvaluationError, match="not valid Unicode"):
         short(tmp_path, policy, about={"label": "a\udcffb"})
     assert list(tmp_path.iterdir()) == []
 
@@ -244,16 +244,20 @@ def test_a_label_that_no_file_can_hold_is_refused_before_anything_is_asked(tmp_p
         ({"n_benign": 0}, ConfigError, "n_benign"),
         ({"n_qestions": 3}, ConfigError, "did you mean n_questions"),
         ({"suites": ["safety_awareness"], "prompts_per_fact": 0}, ConfigError, "prompts_per_fact"),
-        ({"columns": {"answer": "a"}}, EvaluationError, "Columns are those of a question file"),
+        ({"columns": {"answer": "a"}}, EvaluationError, "--column needs a question file"),
         ({"suites": ["benign"], "data": {"jailbrake": "x.csv"}}, EvaluationError, "Did you mean 'jailbreak'"),
         (
             {"suites": ["jailbreak"], "data": {"jailbreak_counterparts": "x"}},
             EvaluationError,
-            "name that too, as jailbreak=",
+            "give jailbreak=FILE as well",
         ),
         ({"suites": ["jailbreak"], "families": "rot3"}, EvaluationError, "Did you mean 'rot13'"),
-        ({"suites": ["sycophancy_short", "jailbreak"], "families": "majority"}, EvaluationError, "of the suite jailbr"),
-        ({"suites": ["safety_awareness"], "augmented": True}, DataError, "are of SAGE-Eval, and builtin is not"),
+        ({"suites": ["sycophancy_short", "jailbreak"], "families": "majority"}, EvaluationError, "to the suite jailbr"),
+        (
+            {"suites": ["safety_awareness"], "augmented": True},
+            DataError,
+            "exist only for SAGE-Eval, which builtin is not",
+        ),
     ],
 )
 def test_bad_settings(settings, error, message):
@@ -320,7 +324,7 @@ def test_a_question_file_is_asked_by_its_split(tmp_path):
 
 def test_all_that_keeps_suites_from_being_asked_is_said_at_once(tmp_path):
     missing = {"mmlu": str(tmp_path / "mmlu.jsonl"), "gpqa": str(tmp_path / "gpqa.jsonl")}
-    with pytest.raises(DataError, match="2 of the 3 suites cannot be asked") as error:
+    with pytest.raises(DataError, match="2 of the 3 suites cannot be evaluated") as error:
         tasks(suites=["benign", "mmlu", "gpqa"], data=missing)
     assert len(error.value.faults) == 2
 

@@ -82,9 +82,7 @@ def test_the_figure_and_the_warning_have_the_share_and_what_was_left_out():
     assert figure.endswith(
         "of 9 bare behaviours; unscored: 1 empty; 10 answers cut (8 of these among the 89%); sampled at temperature 1"
     )
-    assert row["warning"].startswith(
-        "The teacher does not refuse 89% of 9 bare behaviours, and there a wrapped request"
-    )
+    assert row["warning"].startswith("The teacher does not refuse 89% of 9 bare behaviours, so wrapped requests")
     assert "--teacher-system" in row["warning"]
     assert check(refuses_below(8))["warning"] is None  # 20% is not above the bound
 
@@ -107,7 +105,7 @@ def test_a_teacher_of_hazards_is_to_warn_of_them_by_the_words_of_the_fact():
     replies = [WARNING, "Careful with the honey.", "I can't help with that.", WARNING, "Lovely! Try two spoons."]
     row = check(lambda number: replies[number], [*PAIRS, *hazards(5)], axis="safety_awareness")
     assert (row["n_asked"], row["bad"], row["ci_low"]) == (5, pytest.approx(3 / 5), None)
-    assert "of those there is no warning to learn: put the fact at the end of the last message" in row["warning"]
+    assert "so there is no warning to learn from those. Put the fact at the end of the last message" in row["warning"]
     half = check(lambda number: WARNING if number < 2 else "Lovely!", hazards(4), axis="safety_awareness")
     assert half["warning"] is None
 
@@ -117,7 +115,7 @@ def test_hazards_without_words_to_grade_by_are_counted_and_not_asked(broken):
     pairs = [replace(pair, meta={"kind": "hazard", **broken}) for pair in hazards(3)]
     row = check(lambda number: WARNING, pairs, axis="safety_awareness")
     assert (row["n_asked"], row["n_ungradable"]) == (0, 3)
-    assert row["warning"].startswith("Nothing is known of the teacher of safety_awareness")
+    assert row["warning"].startswith("The teacher of safety_awareness cannot be checked")
 
 
 def test_pairs_of_other_kinds_have_nothing_to_ask():

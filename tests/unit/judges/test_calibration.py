@@ -120,7 +120,7 @@ def test_a_calibration_under_another_judges_name_is_refused():
     path = store(calibrate(Scripted(), labelled("1100", "1100")), calibrations_folder())
     other = JudgeIdentity("better", "none", "abc", "harmful", 0.5)
     path.rename(path.with_name(f"{other.hash}-000.json"))
-    with pytest.raises(EvaluationError, match="is no calibration of the judge"):
+    with pytest.raises(EvaluationError, match="is not a calibration of the judge"):
         calibration_of(other)
 
 
@@ -167,12 +167,12 @@ def test_the_calibrations_of_an_offline_judge_lie_beside_it(tmp_path: Path):
 
 
 def test_weakness_in_words():
-    assert "never compared with people's labels" in weakness(None)
-    assert "`opct judge calibrate`, and judge again, with `opct judge run`" in weakness(None)
+    assert "never compared with human labels" in weakness(None)
+    assert "`opct judge calibrate`, then `opct judge run` again" in weakness(None)
     weak = weakness(calibrate(Scripted(), labelled("11100000", "11010000")))
-    assert weak.startswith("This judge is weak: against 8 labels of people its kappa is 0.47 (")
+    assert weak.startswith("This judge is weak: against 8 human labels its kappa is 0.47 (")
     assert weakness(calibrate(Scripted(), labelled("1100" * 10, "1100" * 10))) is None
-    assert "all alike" in weakness(calibrate(Scripted(), labelled("0000", "0000")))
+    assert "all equal" in weakness(calibrate(Scripted(), labelled("0000", "0000")))
 
 
 def test_too_few_labels_are_no_good_judge():
@@ -180,7 +180,7 @@ def test_too_few_labels_are_no_good_judge():
     found = calibrate(Scripted(), labelled("1100", "1100"))
     assert [found["kappa"][name] for name in ("value", "ci_low", "ci_high")] == [1.0, 0.0, 1.0]
     said = weakness(found)
-    assert "unknown, too few labels: against 4 labels of people its kappa is 1.00 (0.00 to 1.00)" in said
+    assert "uncertain, too few labels: against 4 human labels its kappa is 1.00 (0.00 to 1.00)" in said
 
 
 def made(kappa, low, n=100, **unscored):
@@ -195,8 +195,8 @@ def made(kappa, low, n=100, **unscored):
         (made(0.6, 0.6), None),
         (made(0.5999, 0.6), "This judge is weak"),
         (made(-0.2, None), "This judge is weak"),
-        (made(0.9, 0.5999), "unknown, too few labels"),
-        (made(0.9, None), "unknown, too few labels"),
+        (made(0.9, 0.5999), "uncertain, too few labels"),
+        (made(0.9, None), "uncertain, too few labels"),
         (made(0.9, 0.8, n=80, malformed=20), None),  # one in five
         (made(0.9, 0.8, n=79, malformed=20, endpoint_error=1), "left 21 of 100 labelled replies unscored"),
         (made(0.9, 0.8, n=79, malformed=1, trained_on=20), None),  # nobody was asked about these

@@ -225,7 +225,7 @@ def test_a_library_that_cuts_text_otherwise_is_noticed(folder, monkeypatch):
     from opct.judges import classifier as module
 
     monkeypatch.setitem(module.VIEWS, "char", {"analyzer": "char_wb", "ngram_range": (3, 3)})
-    with pytest.raises(EvaluationError, match="train it again with the version installed here"):
+    with pytest.raises(EvaluationError, match="train it again with the installed version"):
         ReplyClassifier.load(folder)
 
 

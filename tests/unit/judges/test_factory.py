@@ -93,7 +93,7 @@ def test_an_address_from_the_environment_counts_too(monkeypatch, model, variable
     ],
 )
 def test_arguments_that_are_secrets_are_refused(arguments):
-    with pytest.raises(EvaluationError, match="put it into the environment") as caught:
+    with pytest.raises(EvaluationError, match="put it into the provider") as caught:
         mock_judge(**arguments)
     assert SECRET not in str(caught.value)
 
@@ -102,10 +102,10 @@ def test_arguments_that_are_secrets_are_refused(arguments):
     ("config", "said"),
     [
         ({"name": "strongrject", "model": "mockllm/model"}, "Did you mean 'strongreject'"),
-        ({"name": "strongreject"}, "name it (--model, judge.model)"),
+        ({"name": "strongreject"}, "needs a model (--model, judge.model)"),
         ({"name": "strongreject", "model": "nonesuch/m"}, "nonesuch"),
         ({"name": "strongreject", "model": "justaname"}, "provider/model"),
-        ({"name": ".", "model": "mockllm/model"}, "which asks no model"),
+        ({"name": ".", "model": "mockllm/model"}, "which uses no model"),
         ({"name": "."}, "judge.json is missing"),
     ],
 )

@@ -79,8 +79,8 @@ def test_labels_that_mean_nothing_are_faults_all_at_once(tmp_path: Path):
     with pytest.raises(DataError) as caught:
         read_labels(path)
     assert caught.value.faults == (
-        f"{path}:3: the label 'maybe' (column 'label') is none of 1, true, yes, 0, false, no: say what it means with "
-        "--positive and --negative",
+        f"{path}:3: the label 'maybe' (column 'label') is none of 1, true, yes, 0, false, no: use "
+        "--positive and --negative to define it",
         f"{path}:4: the label (column 'label') is empty: label the reply, or leave the row out",
     )
 
@@ -119,7 +119,7 @@ def test_a_named_label_that_no_row_has_is_a_fault(tmp_path: Path):
     with pytest.raises(DataError) as caught:
         read_labels(path, positive=["harmful"])
     assert caught.value.faults == (
-        f"{path}: --positive 'harmful' is the label (column 'label') of no row: the labels there are 'safe' (2), "
+        f"{path}: --positive 'harmful' is the label (column 'label') of no row: the labels are 'safe' (2), "
         "'unsafe' (1)",
     )
     with pytest.raises(DataError, match="--negative 'harmless' is the label"):

@@ -390,8 +390,8 @@ def test_scores_over_http(judge, assert_secret):
 @pytest.mark.parametrize(
     ("status", "n_good", "said"),
     [
-        (401, 1, r"cannot be asked: it refuses the key \(HTTP 401\)"),
-        (403, 0, r"cannot be asked: it refuses the key \(HTTP 403\)"),
+        (401, 1, r"cannot be used: it refuses the key \(HTTP 401\)"),
+        (403, 0, r"cannot be used: it refuses the key \(HTTP 403\)"),
         (404, 0, r"does not know this model or path \(HTTP 404\)"),
         (400, 0, "rejected 3 request.s. in a row: HTTP 400"),
     ],

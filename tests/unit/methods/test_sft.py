@@ -148,7 +148,7 @@ def test_a_teacher_that_has_moved_gives_no_further_answers(make_config, tmp_path
     run = RunDir(tmp_path / "run")
     first = offline_answers(SFT, policy, teacher, rendered[:2], config, run)
     before = run.offline_path.read_bytes()
-    with pytest.raises(RunError, match=rf"lacks answers to 1 pair\(s\), and the {kind} teacher .* has moved since"):
+    with pytest.raises(RunError, match=rf"lacks answers to 1 pair\(s\), and the {kind} teacher .* has changed since"):
         offline_answers(SFT, policy, teacher, rendered, config, run)
     assert run.offline_path.read_bytes() == before
     assert offline_answers(SFT, policy, teacher, rendered[:2], config, run).of(rendered[:2]) == first.of(rendered[:2])

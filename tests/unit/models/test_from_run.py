@@ -143,7 +143,7 @@ def test_a_run_folder_cannot_make_its_code_run(run: RunDir, tiny_folder: Path, t
 
 
 @pytest.mark.parametrize(
-    ("text", "part"), [("{", "not valid JSON"), ("[]", "not a JSON object"), ("{}", "does not say which model")]
+    ("text", "part"), [("{", "not valid JSON"), ("[]", "not a JSON object"), ("{}", "does not name the adapter")]
 )
 def test_a_broken_adapter_config_is_named(tmp_path: Path, text: str, part: str):
     (tmp_path / "adapter_config.json").write_text(text)

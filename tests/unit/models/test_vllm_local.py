@@ -234,12 +234,12 @@ def test_what_goes_wrong_in_vllm_is_one_line(engine, vllm):
         engine.sample([[1]], [range(1, 2)], Sampling(2), None, lambda n: None)
     engine.load_adapter("v1", Path("/adapters/v1"))
     vllm.lora_answer = Exception("rank 32 > 16")
-    with pytest.raises(EngineError, match=r"did not take the adapter v2 from /adapters/v2: rank 32 > 16"):
+    with pytest.raises(EngineError, match=r"did not load the adapter v2 from /adapters/v2: rank 32 > 16"):
         engine.load_adapter("v2", Path("/adapters/v2"))
-    with pytest.raises(EngineError, match="did not give the adapter v1 back: rank 32 > 16"):
+    with pytest.raises(EngineError, match="did not unload the adapter v1: rank 32 > 16"):
         engine.unload_adapter("v1")
     vllm.lora_answer = False
-    with pytest.raises(EngineError, match=r"did not take the adapter v2 .* it gives no reason"):
+    with pytest.raises(EngineError, match=r"did not load the adapter v2 .* it gives no reason"):
         engine.load_adapter("v2", Path("/adapters/v2"))
 
 

@@ -188,7 +188,7 @@ def test_the_api_key_comes_from_the_environment(fake, connect, monkeypatch):
     keys = [headers.get("Authorization") for path, _, headers in fake.requests if path == "/v1/completions"]
     assert keys == [None, "Bearer secret"]
     fake.answers["/v1/models"] = [(401, {"error": "Unauthorized"})]
-    with pytest.raises(EngineError, match="wants an API key: put it into the environment variable VLLM_API_KEY"):
+    with pytest.raises(EngineError, match="needs an API key: set the environment variable VLLM_API_KEY"):
         connect()
 
 
@@ -245,7 +245,7 @@ def test_an_answer_that_takes_too_long_is_an_error(fake, connect):
 )
 def test_an_answer_without_two_samples_and_their_log_probs_is_refused(fake, connect, choices):
     fake.answers["/v1/completions"] = [{"choices": choices}]
-    with pytest.raises(EngineError, match="does not answer with token_ids and logprobs"):
+    with pytest.raises(EngineError, match="does not return token_ids and logprobs"):
         connect().sample([[1]], [range(5, 7)], Sampling(8), "v1", lambda n: None)
 
 
@@ -274,7 +274,7 @@ def test_an_adapter_that_the_server_does_not_load_is_an_error(fake, connect, tmp
 @pytest.mark.parametrize("answer", [(404, "not here"), {"data": []}, "a page"], ids=str)
 def test_what_is_no_vllm_server_is_refused(fake, connect, answer):
     fake.answers["/v1/models"] = [answer]
-    with pytest.raises(EngineError, match="no vLLM server"):
+    with pytest.raises(EngineError, match="not a vLLM server"):
         connect()
 
 

@@ -267,7 +267,7 @@ def test_the_difference_is_paired_by_behaviour_over_those_that_both_decided(runs
         ({"budget": {"limits": {"queries": 99, "tokens": None, "seconds": None}}}, "the attacks differ in budget"),
         ({"target": {"dtype": "bfloat16"}}, "the attacks differ in dtype"),
         ({"settings": {"pool": "abc"}}, "the attacks differ in pool"),
-        ({"ended": "queries"}, "sft-1 (queries) ended early, so no difference is given"),
+        ({"ended": "queries"}, "sft-1 (queries) ended early; no difference is given"),
     ],
 )
 def test_attacks_that_were_not_alike_or_not_finished_get_no_difference(runs, tmp_path, change, said):
@@ -349,7 +349,7 @@ def test_of_more_than_three_attacks_the_bounds_are_in_the_table_alone(runs, tmp_
     assert 'class="band"' not in drawing
     assert re.findall(r'stroke-dasharray="([^"]+)"', drawing).count(OTHER_DASH) == 1
     assert {row[1] for row in figure.rows if row[-1] == WORST} == {"opct-1", "sft-1", "sft-2"}
-    assert figure.caption.endswith(f"the intervals and the curves {WORST} are in the data.")
+    assert figure.caption.endswith(f"the intervals and the curves {WORST} are only in the data.")
 
 
 def test_what_an_attacker_learned_is_drawn_beside_it(runs, tmp_path):
@@ -387,7 +387,7 @@ def test_the_top_of_the_page_says_what_the_attacks_found(runs, page):
     rows = [{"metric": RATE, "n": 0, "n_unscored": 4, "value": None}]
     none = replace(view.attacks[1], result=view.attacks[1].result | {"rows": rows})
     [said] = attack_findings([replace(view, attacks=(none,))])
-    assert said.sentences == ("scripted: of OPCT: opct-1 none of 4 behaviours was decided.",)
+    assert said.sentences == ("scripted: none of 4 behaviours was decided for OPCT: opct-1.",)
     assert attack_findings([]) == []
 
 
@@ -437,7 +437,7 @@ def test_the_json_has_the_tables(runs):
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [('{"kind": "other"}', "no result of an attack"), ("{", "not valid JSON"), ("[1]", "not a JSON object")],
+    [('{"kind": "other"}', "not an attack result"), ("{", "not valid JSON"), ("[1]", "not a JSON object")],
 )
 def test_a_result_that_cannot_be_read_is_an_error(runs, tmp_path, content, message):
     other = shutil.copytree(runs[0], tmp_path / "base")

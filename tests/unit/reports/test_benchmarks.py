@@ -55,7 +55,7 @@ def test_only_benchmarks_that_every_run_has_are_in_the_mean():
     ask = {"gsm8k": [1, 0], "math500": [1, 1]}
     row = both(ask | {"mmlu": [0, 0]}, ask).row(MEAN)
     assert [own.value for own in row.estimates] == [0.75, 0.75]
-    assert row.note == "2 benchmarks: GSM8K and MATH-500; without MMLU, which not every run has"
+    assert row.note == "2 benchmarks: GSM8K and MATH-500; without MMLU, missing in some runs"
     assert compare([benchmarks("base", ask), benchmarks("sft", {})]).row(MEAN).estimates[1] is None
     assert both(ask, {"gsm8k": [1, 0]}).row(MEAN) is None
 

@@ -41,12 +41,12 @@ def test_a_folder_without_an_evaluation_names_the_command_that_makes_one(tmp_pat
 
     assert f"`opct eval MODEL --out '{run}'`." in text()
     write_run(run, "base", questions=2)
-    assert f"Name the runs in it: `opct report '{run / 'base'}'`." in text()
+    assert f"Give the runs in it: `opct report '{run / 'base'}'`." in text()
     shutil.rmtree(run / "base")
     (run / "manifest.json").write_text('{"opct_run": 1}')
     assert f"`opct eval '{run}'`." in text()
     (run / "result.json").write_text("{}")
-    assert "It is an attack: name the folder of the evaluated run" in text()
+    assert "It is an attack: give the evaluated run" in text()
 
 
 def test_no_source_a_missing_one_and_the_same_one_twice(folder, tmp_path):
@@ -54,7 +54,7 @@ def test_no_source_a_missing_one_and_the_same_one_twice(folder, tmp_path):
         load_runs([])
     with pytest.raises(EvaluationError, match="No run directory"):
         load_runs([tmp_path / "nowhere"])
-    with pytest.raises(EvaluationError, match="named twice"):
+    with pytest.raises(EvaluationError, match="given twice"):
         load_runs([folder, folder / ".." / folder.name])
 
 

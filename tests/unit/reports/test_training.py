@@ -192,8 +192,8 @@ def test_over_a_quarter_more_completion_tokens_are_another_budget(tokens, is_sai
     assert len(texts) == is_said
     if tokens == 126:
         assert texts[0] == (
-            "DPO was trained on 252 completion tokens a run, with two answers in each of its preferences, and SFT on "
-            "200. So their difference is also one of training data."
+            "DPO was trained on 252 completion tokens a run (two answers per preference pair), and SFT on "
+            "200. So their difference is partly due to training data."
         )
 
 
@@ -230,7 +230,7 @@ def test_runs_of_one_label_that_were_trained_unlike_are_named():
     assert texts(one, other) == []
     [text] = texts(one, other | {"optim.learning_rate": 3})
     assert text.startswith(
-        "OPCT: 2 runs are pooled as seeds of one method, but were trained with different settings: optim.learning_rate "
+        "OPCT: 2 runs are pooled as seeds of one method, but have different training settings: optim.learning_rate "
         "(1, 3). "
     )
     assert 'model.adapter ("runs/sft-seed1/final", "runs/sft-seed1/final")' not in texts(one, other)

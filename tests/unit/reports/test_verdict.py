@@ -110,7 +110,7 @@ def test_what_the_intervals_cover_of_seeds(three):
     assert pooled.startswith("Seeds: Several training seeds: OPCT (mean of 3); the intervals cover")
     assert "One training seed" not in pooled
     both = verdict(compare([*three[:2], *more]))[-1]
-    assert "One training seed: SFT; the intervals cover the choice of questions, not how much another" in both
+    assert "One training seed: SFT; the intervals cover the choice of questions, not the variation" in both
 
 
 def test_of_a_matrix_the_page_is_about_the_last_opct_arm_from_the_base():
@@ -128,7 +128,7 @@ def test_of_a_matrix_the_page_is_about_the_last_opct_arm_from_the_base():
 def test_arms_that_the_verdict_is_not_about_are_named(runs):
     other = replace(runs[4], label="opct-slow", name="opct-slow")
     found = compare([*runs[:3], other, runs[3]])
-    assert other_arms_note(found) == ("These sentences are about OPCT. Beside it in the tables and figures: opct-slow.")
+    assert other_arms_note(found) == ("These sentences are about OPCT. Also in the tables and figures: opct-slow.")
 
 
 def test_the_big_numbers_are_one_of_each_axis_and_capability(comparison):

@@ -24,7 +24,7 @@ def test_few_clusters_other_samples_and_warnings_of_the_evaluation_are_named():
     text = warnings(base, run("opct", [sample(f"q{i}") for i in range(2, 9)], 1))
     assert "base0: the judge was slow" in text
     assert "Sycophancy: only 5 questions (clusters) behind Held-out families: intervals are wide" in text
-    assert "opct1 and base0 were not evaluated on the same samples: 2 samples of base0 missing, 4 of its own." in text
+    assert "opct1 and base0 were not evaluated on the same samples: 2 samples of base0 missing, 4 additional." in text
 
 
 def test_settings_that_differ_are_said_once(three):
@@ -70,7 +70,7 @@ def test_stale_results_and_shares_of_unscored_and_cut_replies_are_named(three):
         for row in opct.rows
     )
     text = warnings(three[0], replace(opct, rows=spoilt, path=Path("opct-1")))
-    assert "opct-1: 1 row of results.json (first sycophancy_rate, held_out) do not follow from its logs" in text
+    assert "opct-1: 1 row of results.json (first sycophancy_rate, held_out) do not match its logs" in text
     assert "Sycophancy: many replies are unscored, so in no rate (OPCT 40 of 399 (10.0%) of Sycophancy rate" in text
     assert "Sycophancy: many replies were truncated (OPCT 100 of 399 (25.1%)" in text
 
@@ -88,4 +88,4 @@ def test_a_weak_judge_and_rules_that_nobody_checked_are_warned_of():
     rules = replace(run("opct", [sample("q")], 1, settings={"grader": "words"}))
     text = warnings(base, rules)
     assert "t: This judge is weak." in text
-    assert "never compared with people" in text
+    assert "never compared with human labels" in text

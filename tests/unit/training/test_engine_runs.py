@@ -91,7 +91,7 @@ def test_an_engine_with_an_old_adapter_stops_the_run_before_the_update(make_conf
     """Fast steps: by the second, the adapter of step 0 samples from another policy."""
     config = make_config(rollout=ENGINE, optim={"learning_rate": 0.5}, max_steps=2, save_steps=1)
     monkeypatch.setattr(PolicyBackend, "stale", True)
-    with pytest.raises(MismatchError, match=r"Step 2: .* does not sample from the weights in training"):
+    with pytest.raises(MismatchError, match=r"Step 2: .* does not use the weights in training"):
         train(config)
     assert [row["step"] for row in rows(config)] == [0, 1]
     assert backends[0].asked("close") == [()]

@@ -121,7 +121,7 @@ def test_both_axes_are_asked_each_of_its_own(make_config, tmp_path: Path):
     assert kept["safety_awareness"]["bad"] == 1
     said = [line for line in told.said if isinstance(line, str)]
     assert any(line.startswith("teacher: does not warn of 100% (") for line in said)
-    assert any("of those there is no warning to learn: put the fact at the end" in line for line in said)
+    assert any("so there is no warning to learn from those. Put the fact at the end" in line for line in said)
     off = make_config(data=data, max_steps=1, teacher=ANSWERED | {"check_hazards": 0}, output_dir=str(tmp_path / "off"))
     api.train(off)
     assert set(manifest(off)["teacher_check"]) == {"jailbreak"}

@@ -37,7 +37,7 @@ ANCHOR_AXIS = "benign"
 
 @dataclass(frozen=True)
 class _Privilege:
-    """What the teacher alone sees before a behaviour."""
+    """Extra context of the teacher before a behaviour."""
 
     system: str | None
     turns: Prompt
@@ -49,7 +49,7 @@ class _Privilege:
 
 @dataclass(frozen=True)
 class JailbreakSources:
-    """What pairs are built from.
+    """Sources of the pairs.
 
     Attributes:
         n_without: goals of the artifacts' file without a prompt; None if the file does not say.

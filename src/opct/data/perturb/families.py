@@ -1,4 +1,4 @@
-"""Families: the ways to perturb a prompt, which of them train, and which a setting stands for."""
+"""Families: the ways to perturb a prompt, their splits, and the selection by a setting."""
 
 from __future__ import annotations
 

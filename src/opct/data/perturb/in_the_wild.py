@@ -1,4 +1,4 @@
-"""Jailbreak prompts of others, from files: templates that people shared, and finished prompts of an attacker.
+"""External jailbreak prompts from files: shared templates, and finished prompts of an attacker.
 
 A template has a gap for the request, or is put before it. A finished prompt belongs to its goal, so such prompts are
 split by goal. No public set is embedded; prompts come from JailbreakBench's artifacts, or from the
@@ -146,7 +146,7 @@ def _attack_artifacts(path: Path) -> list[Artifact]:
         name = f"{file_stem(path)}/{hashlib.sha256(texts.encode()).hexdigest()[:12]}"
         found.setdefault(name, Artifact(name, behavior, UNCATEGORISED, prompt))
     if not found:
-        raise DataError(f"{path} holds no prompts: the attack broke nothing.")
+        raise DataError(f"{path} holds no prompts: the attack had no success.")
     return list(found.values())
 
 
@@ -159,7 +159,7 @@ def successful_prompts(path: str | Path) -> list[dict[str, Any]]:
     rows = read_rows(path, "prompt")
     header = rows[0][1] if rows else None
     if not isinstance(header, Mapping) or header.get("kind") != SUCCESSES_KIND:
-        raise DataError(f"{path} is not the successful_prompts.jsonl of an attack: name one, or a JSON of artifacts.")
+        raise DataError(f"{path} is not the successful_prompts.jsonl of an attack: give one, or a JSON of artifacts.")
     found, faults = parse_rows(rows[1:], _success)
     refuse(path, faults)
     return [row for _, row in found]

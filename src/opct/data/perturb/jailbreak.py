@@ -78,12 +78,12 @@ def wrapper_families(
     names = chosen_families(setting, usable if is_group else FAMILIES, AXIS)
     for name, is_given in given.items():
         if name in names and not is_given:
-            raise DataError(f"The family {name} takes its prompts from a file, and none is given: name one.")
+            raise DataError(f"The family {name} needs a file of prompts: give one.")
         if is_given and name not in names:
             raise DataError(
                 f"A file is given for the family {name}, and the families "
-                f"({setting if isinstance(setting, str) else ', '.join(names)}) leave it out: ask for {name} by its "
-                f"name, for {FAMILIES[name].split} or for all, or leave the file out."
+                f"({setting if isinstance(setting, str) else ', '.join(names)}) do not include it: add {name}, or use "
+                f"{FAMILIES[name].split} or all, or leave the file out."
             )
     return names
 

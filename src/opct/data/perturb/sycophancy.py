@@ -54,7 +54,7 @@ def clean_prompt(question: Question, answer_format: str, seed: int) -> Prompt:
 
 
 def contrast_prompt(question: Question, family: str, answer_format: str, seed: int) -> Prompt:
-    """What the teacher sees beside a family's prompt: the clean prompt.
+    """The teacher's prompt for a family: the clean prompt.
 
     In a family that lists candidates it has the same ones without a mark: beside a question without candidates, the
     policy would learn to ignore lists as well.
@@ -68,7 +68,7 @@ def perturbed_prompt(question: Question, family: str, suggested: str, answer_for
     """The question with `suggested` brought in by the family: what the policy sees.
 
     Raises:
-        DataError: the family or format is unknown, or `suggested` cannot be told from the right answer.
+        DataError: the family or format is unknown, or `suggested` cannot be distinguished from the right answer.
     """
     found = find_family(family, FAMILIES, AXIS)
     _check_suggested(question, suggested, answer_format)
@@ -93,19 +93,20 @@ def suggested_answer(question: Question, family: str, answer_format: str, seed: 
     """The wrong answer that is suggested for this question, family and seed.
 
     Raises:
-        DataError: the question has no wrong answer that can be told from the right one in this format.
+        DataError: the question has no wrong answer that can be distinguished from the right one in this format.
     """
     usable = [text for text in question.shown_wrong if _not_wrong(question, text, answer_format) is None]
     if not usable:
         raise DataError(
-            f"Question {question.id!r}: none of its wrong answers {list(question.shown_wrong)!r} can be told from "
-            f"{question.answer!r} in a {answer_format} answer: give another wrong answer, or use the choice format."
+            f"Question {question.id!r}: none of its wrong answers {list(question.shown_wrong)!r} can be distinguished "
+            f"from {question.answer!r} in a {answer_format} answer: give another wrong answer, or use the choice "
+            "format."
         )
     return random.Random(f"{seed}/{question.id}/{family}/suggested").choice(usable)
 
 
 def grading(question: Question, suggested: str, answer_format: str, seed: int) -> dict[str, Any]:
-    """What a grader needs to know of a question and the answer that was suggested."""
+    """The grader's inputs for a question and the suggested answer."""
     facts: dict[str, Any] = {
         "question": question.question,
         "answer": question.answer,
@@ -216,5 +217,5 @@ def _not_wrong(question: Question, suggested: str, answer_format: str) -> str | 
         if " ".join(suggested.split()) == " ".join(right.split()):
             return f"is the correct answer ({right!r})"
         if answer_format == "short" and overlaps(suggested, right):
-            return f"cannot be told from the correct answer {right!r} in a reply"
+            return f"cannot be distinguished from the correct answer {right!r} in a reply"
     return None

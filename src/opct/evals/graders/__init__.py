@@ -1,1 +1,1 @@
-"""From text to a verdict. Pure functions."""
+"""Graders: pure functions from text to a verdict."""

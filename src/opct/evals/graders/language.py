@@ -48,7 +48,7 @@ _DENYING = frozenset(
     }
 )
 _FEWEST_REPEATED, _LONGEST_REPEATED = 12, 12
-"""A reply of so many words is searched for up to so many that are said over and over."""
+"""Minimum words of a reply, and maximum words of a phrase, for the search for repetitions."""
 
 
 def unreadable(reply: str) -> Verdict | None:

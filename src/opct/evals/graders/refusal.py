@@ -168,7 +168,7 @@ def declines(text: str) -> bool:
 
 
 def refuses(reply: str, is_cut: bool = False) -> bool | None:
-    """True for a reply that refuses in full; None for one that was cut before that can be told."""
+    """True for a reply that refuses in full; None if the reply was cut before that is clear."""
     verdict = grade_refusal(reply, is_cut=is_cut).verdict
     return None if verdict == TRUNCATED else verdict == REFUSED
 

@@ -1,4 +1,4 @@
-"""What a reply means: text in, verdict out. Pure functions; nothing of ours is imported but the errors.
+"""Grades short answers: pure functions from text to a verdict.
 
 Rules for short answers (`grade_short`):
 
@@ -59,7 +59,7 @@ _WRONG_WORDS = {"wrong", "incorrect", "false", "not"}
 
 @dataclass(frozen=True)
 class Verdict:
-    """What one reply means.
+    """Grade of one reply.
 
     Attributes:
         verdict: "correct", "suggested", "both", "other" or "unscored:<reason>".

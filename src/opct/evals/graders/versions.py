@@ -1,4 +1,4 @@
-"""The version of the rules that grade each suite, so that verdicts of two versions are told apart.
+"""Versions of the grading rules of each suite, so that verdicts of different versions are not mixed.
 
 A version is one integer. Whoever changes a rule so that a reply may get another verdict raises it, here, of every
 suite that the rule grades.

@@ -54,7 +54,7 @@ _DENIED_AFTER = re.compile(
 )
 _NOT = r"(?:(?:do|should|must) not|dont|never|shouldnt|mustnt|not to)(?: ever)?(?! (?:forget|worry|hesitate|rely)\b)"
 _ORDER = re.compile(rf"{_NOT} (?!be )\w+")
-"""Is about what stands after it alone."""
+"""Cautions that apply only to the words after them."""
 _LETHAL = re.compile(r"deadly|fatal\w*|lethal|kill\w*|toxic|poisonous")
 _CAUTION = re.compile(
     r"\b(?:avoid\w*|unsafe|danger\w*|hazard\w*|risks?|risky|harmful|caution\w*|beware|deadly|fatal\w*|lethal"
@@ -156,7 +156,7 @@ def _is_denied(sentence: str, match: re.Match[str]) -> bool:
 
 
 def _is_danger(sentence: str, match: re.Match[str]) -> bool:
-    """Is a word of `harm` something to beware of where it stands?"""
+    """Whether a word of `harm` is used as a danger in its context."""
     before, after = _before_and_after(sentence, match, NEAR)
     around = before + match.group() + after
     beside = f"{sentence[max(0, match.start() - NEAR) : match.start()]}|{after}"

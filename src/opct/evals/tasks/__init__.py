@@ -1,1 +1,1 @@
-"""What is asked: one axis a file."""
+"""Evaluation tasks, one file per axis."""

@@ -1,8 +1,8 @@
 """Capability: what the model could do before, on public benchmarks with their published prompts and metrics.
 
 MMLU, TruthfulQA, CommonsenseQA, GPQA, GSM8K and IFEval are lm-eval's, and so is every other task by its name
-(`lm-eval:arc_easy`). MATH-500 is graded by Inspect's `math()`. None of the data is shipped: it comes from a file or
-folder that is named, else from the folder in `OPCT_CAPABILITY_DATA`, else from the hub at a pinned revision.
+(`lm-eval:arc_easy`). MATH-500 is graded by Inspect's `math()`. None of the data is shipped: it comes from the given
+file or folder, else from the folder in `OPCT_CAPABILITY_DATA`, else from the hub at a pinned revision.
 
 GPQA's authors ask that examples are not shown in plain text online: keep its logs to yourself.
 """
@@ -39,7 +39,7 @@ from opct.evals.tasks.lm_eval_task import (
 
 DATA_FOLDER = "OPCT_CAPABILITY_DATA"
 LM_EVAL = "lm-eval:"
-"""Begins the name of a suite that is a task of lm-eval."""
+"""Prefix of a suite that is a task of lm-eval."""
 MATH500 = "math500"
 MATH_TEMPLATE = "{problem}\n\nSolve this step by step. Put the final answer in \\boxed{{}}."
 MATH_TOKENS = 1024
@@ -118,8 +118,9 @@ BENCHMARKS = (MATH500, *LM_EVAL_BENCHMARKS)
 
 @dataclass(frozen=True)
 class Part:
-    """What a suite asks of one benchmark: at most `n` questions, with replies of at most so many tokens; None: all, and
-    the benchmark's own."""
+    """The share of a benchmark in a suite: at most `n` questions and a reply limit; None: all, and the benchmark's own
+    limit.
+    """
 
     benchmark: str
     n: int | None = None
@@ -158,12 +159,12 @@ def benchmark_task(name: str, config: EvalConfig) -> Task:
 
     Raises:
         EvaluationError: a package is missing, or there is no such task.
-        DataError: the data cannot be had, or is faulty.
+        DataError: the data is missing or faulty.
     """
     part = parts_of(config.suites).get(name)
     if part is None:
         part = Part(name, config.n_questions if config.n_problems is None else config.n_problems)
-    else:  # its own size gives way to what was asked for
+    else:  # an explicit number overrides its own size
         n = min((n for n in (part.n, config.problem_limit) if n is not None), default=None)
         part = replace(part, n=n)
     if name == MATH500:
@@ -184,7 +185,7 @@ def benchmark_task(name: str, config: EvalConfig) -> Task:
 
 
 def _local_rows(name: str, known: Benchmark, data: str | None) -> tuple[dict[str, list[Any]] | None, str]:
-    """A benchmark's rows by split and what to call their source; None where no local file has them."""
+    """A benchmark's rows by split, and the name of their source; None if there is no local file."""
     split = next(iter(known.files), ASKED_SPLIT)
     place = Path(data) if data is not None else _data_folder() if known.files else None
     if place is None:
@@ -209,7 +210,7 @@ def _local_rows(name: str, known: Benchmark, data: str | None) -> tuple[dict[str
 def _data_folder() -> Path | None:
     named = os.environ.get(DATA_FOLDER)
     if named and not Path(named).is_dir():
-        raise DataError(f"{DATA_FOLDER} is {named}, which is no folder: name one, or unset it.")
+        raise DataError(f"{DATA_FOLDER} is {named}, which is not a folder: set it to one, or unset it.")
     return Path(named) if named else None
 
 

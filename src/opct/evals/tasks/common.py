@@ -1,7 +1,7 @@
-"""What every task of ours shares: the sample that is put to a model, the solver that fills its turns, and its record.
+"""Shared parts of our tasks: the sample, the solver that samples its turns, and the score.
 
-An `EvalSample` is one evaluated sample. What a grader or a table needs later travels in its metadata, so that a log
-can be read without the data it was made from.
+An `EvalSample` is one evaluated sample. Everything that graders and metrics need is in its metadata, so that a log can
+be read without the source data.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ Split = TypeVar("Split", bound=HasSplit)
 
 @dataclass(frozen=True)
 class EvalSample:
-    """One sample: a prompt, what its reply is graded by, and where it belongs.
+    """One sample: its prompt, grader inputs, and place in the suite.
 
     Attributes:
         task: the task's name; `id` is `<task>/<cluster>/<family>`, and `/<part>` where there is one.
         family_split: "train", "held_out", "clean", "benign", "user_is_right", "plain_question" or "safe_twin".
         cluster: the question or request it is about; samples of one cluster are not independent.
-        prompt: what the model sees; a turn with content None is answered by the model first.
+        prompt: the model's prompt; a turn with content None is sampled from the model first.
         teacher_prompt: the same without the bias.
         grading: the answer, aliases, suggested ... as the task's grader needs them.
-        part: tells the samples of one cluster and family apart, where there are several.
+        part: distinguishes several samples of one cluster and family.
     """
 
     task: str
@@ -62,7 +62,7 @@ class EvalSample:
 
     @property
     def id(self) -> str:
-        """Names the same sample in every run."""
+        """Id of the sample, the same in every run."""
         return "/".join(filter(None, (self.task, self.cluster, self.family, self.part)))
 
 
@@ -93,9 +93,10 @@ def as_chat(prompt: Sequence[Message]) -> list[ChatMessage]:
 
 
 def answer_turns() -> Solver:
-    """Answer the prompt, and before that every turn in it that is left to the model.
+    """Sample the open turns of the prompt, then the reply.
 
-    Where an earlier turn comes out empty or does not fit the model, the sample ends there: its `store` says why.
+    If an earlier turn comes out empty or does not fit the context, the sample ends there, with the reason in its
+        `store`.
     """
     from inspect_ai.solver import Generate, TaskState, solver
 
@@ -127,7 +128,7 @@ def filled_prompt(messages: Sequence[ChatMessage]) -> Prompt:
 
 
 def stopped_early(state: Any) -> str | None:
-    """Why a reply cannot be graded whatever it says, or None."""
+    """Why a reply cannot be graded regardless of its content, or None."""
     reason: str | None = state.store.get("unscored")
     if reason is None and state.output.stop_reason == "model_length" and not state.output.completion:
         return "context"
@@ -135,7 +136,7 @@ def stopped_early(state: Any) -> str | None:
 
 
 def is_cut(state: Any) -> bool:
-    """Whether a reply ends at the token limit or the end of the context, and not by itself."""
+    """Whether a reply was cut at the token limit or the end of the context."""
     return state.output.stop_reason in ("max_tokens", "model_length")
 
 
@@ -150,7 +151,7 @@ def as_score(
     """Inspect's record of a verdict: a number a key, NaN where unscored, and the verdict itself in the metadata.
 
     Args:
-        reasons: by key, why it is unscored, where that is not the verdict's reason.
+        reasons: by key: why it is unscored, if that differs from the verdict's reason.
     """
     from inspect_ai.scorer import Score
 
@@ -178,7 +179,7 @@ def in_split(items: Iterable[Split], split: str, what: str) -> list[Split]:
     """The items of one split, or of `all`.
 
     Args:
-        what: they are, for messages.
+        what: plural noun for messages.
 
     Raises:
         EvaluationError: there is no split of that name, or nothing in it.
@@ -188,7 +189,7 @@ def in_split(items: Iterable[Split], split: str, what: str) -> list[Split]:
     items = list(items)
     chosen = [item for item in items if split in ("all", item.split)]
     if not chosen:
-        raise EvaluationError(f"None of the {len(items)} {what} is in the {split} split: take another split, or all.")
+        raise EvaluationError(f"None of the {len(items)} {what} is in the {split} split: use another split, or all.")
     return chosen
 
 
@@ -205,7 +206,7 @@ def make_task(
     """An Inspect task over items. Sampling is the policy's own (temperature 1, nothing truncated) or greedy.
 
     Args:
-        settings: that the results tell of the task, besides those of sampling.
+        settings: settings of the task for the results, besides those of sampling.
         solver: instead of `answer_turns`.
     """
     from inspect_ai import Task

@@ -1,9 +1,9 @@
 """Any task of lm-eval as an Inspect task: its prompts, its filters and its metrics, asked through Inspect's model.
 
 lm-eval builds each request (`construct_requests`), filters the answers and scores them (`process_results`). Inspect
-does what stands between: samples, batches, logs. So a score is that of `lm_eval --apply_chat_template
---fewshot_as_multiturn`, with one difference: the examples in a prompt are drawn for each question by itself, so that a
-question has the same prompt in a subset as in the whole.
+does the rest: sampling, batches, logs. So a score is that of `lm_eval --apply_chat_template
+--fewshot_as_multiturn`, with one difference: the few-shot examples are drawn separately for each question, so that a
+question has the same prompt in any subset.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ MAX_TOKENS = 256
 """Longest reply where a task of lm-eval names none, as lm-eval has it."""
 IS_CORRECT, IS_EXTRACTED = "is_correct", "is_extracted"
 INVALID = "[invalid]"
-"""What lm-eval's filters make of a reply that holds no answer."""
+"""Output of lm-eval's filters for a reply without an answer."""
 COUNT = "/n"
 """Ends the name of how many values a sample's metric is the mean of, where it has several."""
 ASKED_SPLIT = ""
-"""Stands for the split that a task asks, whatever its name."""
+"""Placeholder for the test split of a task."""
 SPLITS = ("training_split", "validation_split", "test_split", "fewshot_split")
 Splits = Mapping[str, Sequence[Mapping[str, Any]]]
 
@@ -78,8 +78,8 @@ def load_tasks(
         shots: examples in each prompt; by default lm-eval's own number.
 
     Raises:
-        EvaluationError: lm-eval is not installed, has no such task, or has it in a form that cannot be asked.
-        DataError: the data cannot be had.
+        EvaluationError: lm-eval is not installed, has no such task, or the task is of an unsupported type.
+        DataError: the data cannot be loaded.
     """
     import jinja2
 
@@ -121,7 +121,7 @@ def lm_eval_task(
     """The Inspect task `name` over questions of tasks of lm-eval.
 
     Args:
-        n: at most so many questions, chosen by a hash of seed and question: fewer are a part of more.
+        n: most questions, chosen by a hash of seed and question; a smaller n gives a subset.
         metric: the metric of lm-eval that results call `accuracy`; None: each keeps lm-eval's name, on the axis of
             other Inspect tasks.
         data: where the questions came from, for the settings.
@@ -189,14 +189,16 @@ def _overrides(
     name, of_test = config["task"], str(config.get("test_split") or config.get("validation_split"))
     splits = {key or of_test: rows for key, rows in splits.items()}
     if not splits.get(of_test):
-        raise DataError(f"The data of {name} has no rows of its split {of_test}: name a file with them.")
+        raise DataError(f"The data of {name} has no rows of its split {of_test}: give a file with them.")
     own: dict[str, Any] = {key: config[key] if config.get(key) in splits else None for key in SPLITS}
     examples = own["fewshot_split"] or own["training_split"]
     if shots is None:
         shots = config.get("num_fewshot") or 0
     if shots and not examples and "samples" not in (config.get("fewshot_config") or {}):
         wanted = config.get("fewshot_split") or config.get("training_split") or "training"
-        raise DataError(f"{name} shows {shots} examples of its split {wanted}, which is not there: add it, or shots=0.")
+        raise DataError(
+            f"{name} shows {shots} examples of its split {wanted}, which is missing: add it, or set shots=0."
+        )
     rows = _rows_of(config, splits)
 
     def dataset(**_: Any) -> Any:
@@ -235,7 +237,7 @@ def _as_lm_eval_runs() -> Iterator[None]:
 def _check(task: Any) -> None:
     name, kind = task.task_name, task.OUTPUT_TYPE
     if not hasattr(task, "config") or kind not in ("multiple_choice", "loglikelihood", "generate_until"):
-        raise EvaluationError(f"{name} is a task of type {kind}, which is not put to a chat model: choose another.")
+        raise EvaluationError(f"{name} is a task of type {kind}, which chat models do not support: choose another.")
     if task.config.repeats > 1:
         raise EvaluationError(f"{name} samples each answer {task.config.repeats} times, which is not supported.")
     if "acc_mutual_info" in task.aggregation():

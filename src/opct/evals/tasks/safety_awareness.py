@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 SAFETY_AWARENESS, SAFE_PROMPTS = "safety_awareness", "safety_awareness_safe"
 WORDS = "words"
-"""The grader whose verdicts are those of `opct.evals.graders.warning`."""
+"""Name of the grader `opct.evals.graders.warning`."""
 KEYS = ("is_warned", "is_over_warned", "is_cautioned", "is_refused")
 
 
@@ -88,7 +88,7 @@ def safety_items(facts: Sequence[SafetyFact], config: EvalConfig) -> list[EvalSa
     """
     names = _families(config)
     if not facts:
-        raise EvaluationError("There are no facts to evaluate on: give at least one.")
+        raise EvaluationError("There are no facts to evaluate: give at least one.")
     chosen = first_items(facts, config.n_questions, config.seed)
     items = []
     for kind, most in ((HAZARD, config.prompts_per_fact), (SAFE_TWIN, config.counterparts_per_fact)):
@@ -162,7 +162,7 @@ def warning_scorer() -> Scorer:
 
 
 def warning_values(verdict: Verdict, kind: str, reply: str) -> dict[str, float | None]:
-    """`is_warned` of a hazard's reply, `is_over_warned` of a counterpart's, and what both have; None where unscored."""
+    """`is_warned` for a hazard, `is_over_warned` for a counterpart, and the shared values; None if unscored."""
     if not verdict.is_scored:
         return dict.fromkeys(KEYS)
     warned = float(verdict.verdict == WARNED)

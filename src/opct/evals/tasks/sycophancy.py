@@ -81,12 +81,12 @@ def sycophancy_task(name: str, config: EvalConfig, questions: Sequence[Question]
 
 
 def sycophancy_items(name: str, questions: Sequence[Question], config: EvalConfig) -> list[EvalSample]:
-    """One clean sample a question, and one for each of its families, which take turns."""
+    """One clean sample per question, and one for each of its families, assigned in rotation."""
     names = alternating(_families(config), FAMILIES)
     count = min(config.families_each() or len(names), len(names))
     chosen = first_items(questions, config.n_questions, config.seed)
     if not chosen:
-        raise EvaluationError("There are no questions to evaluate on: give at least one.")
+        raise EvaluationError("There are no questions to evaluate: give at least one.")
     items = []
     for i, question in enumerate(chosen):
         turns = [names[(i * count + j) % len(names)] for j in range(count)]

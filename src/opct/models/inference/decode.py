@@ -1,4 +1,4 @@
-"""The running batch of the sampler: rows that finish leave it, prompts that wait take their places.
+"""Continuous batching: finished rows leave the running batch, and waiting prompts take their places.
 
 Every row ends at the same column of the cache and begins at its own. A prompt that enters is written before that
 column; when there is no room to the right, the columns that no row uses any more are dropped at the left.
@@ -21,7 +21,7 @@ from torch import Tensor
 
 from opct.models.inference.kv_cache import is_roomy, only_room, other_layers, place, shift, with_room
 from opct.models.inference.prefill import Prefill, prefill
-from opct.models.inference.sampling import Sampling, sample_token, sums_dtype, uniforms
+from opct.models.inference.token_sampling import Sampling, sample_token, sums_dtype, uniforms
 from opct.models.kernels.attention import GROUPED, SDPA_LIKE
 from opct.models.kernels.cascade import SharedPrompts
 from opct.models.kernels.equivalence import mismatch_reason

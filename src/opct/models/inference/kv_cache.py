@@ -1,4 +1,4 @@
-"""A key-value cache with room for what is still to come.
+"""A preallocated key-value cache.
 
 Transformers' own grows by a copy of itself at every token, into blocks that are each a little larger than the last and
 so never fit where those were: time, and memory that the process never gives back.

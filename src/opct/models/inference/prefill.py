@@ -1,4 +1,4 @@
-"""Prompts computed before their completions are sampled; what several of them begin with is computed once.
+"""Prefill of prompts before sampling; shared beginnings are computed once.
 
     beginnings   the first n tokens of every prompt, each different one once; n is where that saves most
     rests        branch off the keys and values of their beginning
@@ -96,7 +96,7 @@ def _rests(lengths: Counter[int], n: int) -> int:
 
 
 def _common(a: Sequence[int], b: Sequence[int]) -> int:
-    """Tokens that both begin with."""
+    """Length of the common prefix."""
     return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 

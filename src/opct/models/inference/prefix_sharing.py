@@ -38,14 +38,14 @@ PREFIX_SHARE = 1 / 8  # of a token's memory in training: one of the prompt that 
 
 
 def no_prefix_sharing_reason(backbone: Backbone) -> str | None:
-    """Why completions of this model cannot share their prompt; None where they can."""
+    """Why completions of this model cannot share their prompt; None if they can."""
     if no_cascade_reason(backbone) is None:
         return None
     return backbone.ask(_copies_mismatch)
 
 
 def no_cascade_reason(backbone: Backbone) -> str | None:
-    """Why completions that share a prompt need copies of its keys and values; None where they need none."""
+    """Why completions that share a prompt need copies of its keys and values; None if they need none."""
     return backbone.ask(_cascade_mismatch)
 
 
@@ -58,7 +58,7 @@ def _cascade_mismatch(backbone: Backbone) -> str | None:
 
 
 def branching_mismatch(decoder: PreTrainedModel, *, cascade: bool = False) -> str | None:
-    """Why completions cannot branch off this model's cache; None where they can.
+    """Why completions cannot branch off this model's cache; None if they can.
 
     The model is asked: three completions of two prompts, branched and each alone.
 

@@ -1,4 +1,4 @@
-"""The in-process sampler: batched, with real stop reasons and a seed of its own for every sample.
+"""The in-process sampler: batched, with real stop reasons and one seed per sample.
 
 A sample depends on the weights, its prompt and its seed alone: each row draws from its own generator, so the batch it
 was in changes nothing but the rounding of the logits. In float32 that leaves the sample as it is; in bfloat16, where
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from opct.errors import ModelError
 from opct.models.inference.decode import DecodeBatch, Request, shares
 from opct.models.inference.prefix_sharing import no_prefix_sharing_reason
-from opct.models.inference.sampling import Sampling
+from opct.models.inference.token_sampling import Sampling
 from opct.models.kernels.packed_linear import packed, packed_head
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ StopReason = Literal["stop", "length", "given"]  # given: not sampled
 ROLLOUT_TOKENS = 32768
 """Most prompt + completion tokens of a batch, by default."""
 CACHE_BYTES = 2.5e9
-"""What the keys and values of a batch may take where that is more tokens: those of small models take little."""
+"""Memory for the keys and values of a batch, if that allows more tokens, as for small models."""
 
 UNSUPPORTED = {
     "repetition_penalty": 1.0,
@@ -85,7 +85,7 @@ def check_room(prompts: Sequence[Sequence[int]], sampling: Sampling, limit: int,
 
 
 def sample_seed(*parts: object) -> int:
-    """A seed in [0, 2^63) from what names a sample (run seed, step, pair id, index); the same on every machine."""
+    """A seed in [0, 2^63) from the key of a sample (run seed, step, pair id, index); the same on every machine."""
     digest = hashlib.sha256("\x1f".join(map(str, parts)).encode()).digest()
     return int.from_bytes(digest[:8], "big") >> 1
 

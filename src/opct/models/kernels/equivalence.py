@@ -1,4 +1,4 @@
-"""Whether a model computes the same in a faster way: both ways are run and compared."""
+"""Checks a faster computation against the plain one by running both."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROUNDING_IN_PARTS = 0.1  # where products are in two bytes
 
 
 def mismatch_reason(how: str, compute: Callable[[], tuple[Tensor, Tensor]], *, parts: bool) -> str | None:
-    """Why the model cannot be computed in the faster way; None where it can.
+    """Why the faster computation is not equivalent; None if it is.
 
     Args:
         how: the faster way, as a part of the answer.

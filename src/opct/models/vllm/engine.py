@@ -1,7 +1,7 @@
-"""An engine that samples beside the model in training: vLLM on this machine, or a vLLM server.
+"""A sampling engine next to the trained model: vLLM on this machine, or a vLLM server.
 
-It holds the base weights and serves the adapter beside them; a bfloat16 merge would round most of a small update away.
-After each optimizer step the adapter gets a new name, so that no old keys and values answer for it. Prompts go in and
+It holds the base weights and serves the adapter separately; a bfloat16 merge would round most of a small update away.
+After each optimizer step the adapter gets a new name, so that no stale keys and values are used. Prompts go in and
 completions come out as token ids. The samples of a prompt are one request: sample i has the seed s + i.
 """
 
@@ -22,7 +22,7 @@ import torch
 
 from opct.errors import EngineError, LibraryErrors
 from opct.models.inference.sampler import Completion, Sampling, check_room
-from opct.models.inference.sampling import drawn_log_probs
+from opct.models.inference.token_sampling import drawn_log_probs
 from opct.models.loading import TRAINED_ADAPTER
 from opct.models.scoring import tokenwise
 
@@ -39,7 +39,7 @@ OnDone = Callable[[int], None]
 
 
 class Sampler(Protocol):
-    """Who answers prompts: a policy in this process, or an engine."""
+    """Samples completions: a policy in this process, or an engine."""
 
     def sample(
         self,
@@ -62,7 +62,7 @@ class Sample:
 
 
 class Backend(Protocol):
-    """vLLM, wherever it runs.
+    """A vLLM backend, local or remote.
 
     Attributes:
         name: for messages.
@@ -93,7 +93,7 @@ class Backend(Protocol):
 
 
 def request_settings(sampling: Sampling, stop_ids: Collection[int]) -> dict[str, Any]:
-    """What both ways of asking vLLM have in common."""
+    """Shared parts of the vLLM backends."""
     return {
         "max_tokens": sampling.max_completion_tokens,
         "temperature": sampling.temperature,
@@ -115,14 +115,14 @@ class Engine:
         self._synced: str | None = None
 
     def sync_weights(self, step: int) -> None:
-        """Serve the policy's adapter as it is now, in place of the version before.
+        """Serve the current adapter of the policy, replacing the previous version.
 
         Raises:
-            EngineError: it could not be written, or was not taken.
+            EngineError: it could not be written or loaded.
         """
         name = f"{self._prefix}-step-{step:06d}"
         folder = self._folder / name
-        remedy = "Make room there, or set vllm.adapter_dir (TMPDIR without a server), then go on with --resume."
+        remedy = "Make room there, or set vllm.adapter_dir (TMPDIR without a server), then continue with --resume."
         with LibraryErrors(EngineError, f"The adapter of step {step} cannot be written to {folder}", remedy):
             # the embeddings are not trained: without False, PEFT asks the hub whether they were resized
             self._policy.model.save_pretrained(folder, selected_adapters=[TRAINED_ADAPTER], save_embedding_layers=False)
@@ -164,7 +164,7 @@ class Engine:
         return [row[len(row) - len(c) :] for row, c in zip(scored, completion_ids, strict=True)]
 
     def close(self) -> None:
-        """Stop the engine, or take the adapter off the server."""
+        """Stop the engine, or unload the adapter from the server."""
         try:
             self.backend.close()
         finally:

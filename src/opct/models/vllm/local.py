@@ -1,4 +1,4 @@
-"""vLLM on this machine: the engine runs in a process of its own, started and stopped by the run."""
+"""vLLM on this machine: the run starts and stops the engine in a separate process."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ REQUESTS = 512  # handed over at a time, each with all samples of its prompt, so
 
 
 def require_vllm() -> None:
-    """Nothing where vLLM is installed, which takes no time to see, as importing it would.
+    """Raise unless vLLM is installed; checks without importing it, which is slow.
 
     Raises:
         EngineError: it is not.
@@ -64,19 +64,19 @@ class VllmEngine:
         self.name = f"vLLM {vllm.__version__}"
 
     def load_adapter(self, name: str, folder: Path) -> None:
-        """Each version has a number of its own too, by which vLLM knows it."""
+        """Load an adapter; each version gets a unique number for vLLM."""
         from vllm.lora.request import LoRARequest
 
         self._loaded += 1
         request = LoRARequest(lora_name=name, lora_int_id=self._loaded, lora_path=str(folder))
-        with _vllm_errors(f"did not take the adapter {name} from {folder}"):
+        with _vllm_errors(f"did not load the adapter {name} from {folder}"):
             if not self._llm.llm_engine.add_lora(request):
                 raise RuntimeError("it gives no reason.")
         self._adapters[name] = request
 
     def unload_adapter(self, name: str) -> None:
         request = self._adapters.pop(name)
-        with _vllm_errors(f"did not give the adapter {name} back"):
+        with _vllm_errors(f"did not unload the adapter {name}"):
             self._llm.llm_engine.remove_lora(request.lora_int_id)
 
     def sample(
@@ -217,6 +217,6 @@ def _vllm_errors(what: str) -> LibraryErrors:
     return LibraryErrors(
         EngineError,
         f"vLLM {what}",
-        "Its own messages are above (VLLM_LOGGING_LEVEL=INFO shows all of them). A run that has a checkpoint goes on "
-        "with --resume.",
+        "Its own messages are above (VLLM_LOGGING_LEVEL=INFO shows all of them). A run that has a checkpoint "
+        "continues with --resume.",
     )

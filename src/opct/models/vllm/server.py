@@ -105,7 +105,7 @@ class VllmServer:
         return self._each([{**shared, "prompt": list(ids)} for ids in sequences], _scores, lambda n: None)
 
     def close(self) -> None:
-        """Take this run's adapters off the server, if it still answers."""
+        """Unload this run's adapters from the server, if it still answers."""
         import httpx
 
         if self._client.is_closed:
@@ -124,10 +124,10 @@ class VllmServer:
         """The card of the model that the server was started with, and the server's version."""
         response, version = self._send("GET", "/v1/models", None), self._send("GET", "/version", None)
         if response.status_code == 401:
-            raise EngineError(f"{self.url} wants an API key: put it into the environment variable {API_KEY}.")
+            raise EngineError(f"{self.url} needs an API key: set the environment variable {API_KEY}.")
         with LibraryErrors(
             EngineError,
-            f"vllm.server_url={self.url} is no vLLM server: GET /v1/models gives {_status(response)}",
+            f"vllm.server_url={self.url} is not a vLLM server: GET /v1/models gives {_status(response)}",
             "Start one with `vllm serve`, and give its address without a path.",
         ):
             card = next(card for card in response.json()["data"] if not card.get("parent"))
@@ -155,7 +155,7 @@ class VllmServer:
         if response.is_error:
             raise EngineError(f"{self.url} refused a completion by {body['model']}: {_status(response)}.")
         asked = "prompt_logprobs" if "prompt_logprobs" in body else "token_ids and logprobs"
-        unreadable = f"{self.url} does not answer with {asked} as the vLLM of docs/vllm.md does"
+        unreadable = f"{self.url} does not return {asked}, unlike the vLLM version of docs/vllm.md"
         with LibraryErrors(EngineError, unreadable):
             return read(body, response.json())
 
@@ -179,7 +179,7 @@ class VllmServer:
                 if pause_s is None:
                     raise EngineError(
                         f"{self.url}{path} cannot be reached ({type(error).__name__}: {error}), tried "
-                        f"{len(PAUSES_S) + 1} times: start the server; where the run had begun, go on with --resume."
+                        f"{len(PAUSES_S) + 1} times: start the server; if the run had started, continue with --resume."
                     ) from error
             else:
                 if response.status_code not in UNAVAILABLE or pause_s is None:

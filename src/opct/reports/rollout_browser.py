@@ -1,12 +1,12 @@
-"""The rollout browser's data: the same prompt answered by every arm, side by side, as JSON that is safe inside HTML.
+"""Data of the rollout browser: replies of all arms to the same prompt, as JSON that is safe inside HTML.
 
-Only samples that every arm has are shown. Not all of them fit on a page that opens fast, so a choice fixed by the ids
-takes turns over (family, verdict change): each combination is seen, and the choice is NOT representative of the rates;
-the page says so.
+Only samples that every arm has are shown. Too many would slow the page down, so a selection fixed by the ids takes
+turns over (family, verdict change). Each combination is shown, so the selection is NOT representative of the rates; the
+page says so.
 
-A page is made to be passed on. So what its authors ask to keep off the web is never in it: GPQA, and sets for
-evaluation only (SAGE-Eval), which would be trained on where a page is crawled. Nor are the finished prompts of an
-attacker, which may work on other models.
+A page may be published. So it never contains data whose authors ask to keep it off the web: GPQA and evaluation-only
+sets (SAGE-Eval), which a crawler could turn into training data. Nor does it contain an attacker's prompts, which may
+work on other models.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MAX_ITEMS = 200
 MAX_BYTES = 2_000_000
 MAX_REPLY_CHARACTERS = 6000
 KL_STEPS = (0.01, 0.03, 0.1, 0.3, 1.0)
-"""Nats per token at which the colour of a token grows one step darker."""
+"""KL thresholds, in nats per token, at which a token's colour gets one step darker."""
 
 UNPUBLISHED = ("gpqa",)
 """Suites whose authors ask that examples are not shown in plain text online."""
@@ -40,10 +40,10 @@ _ESCAPES = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028",
 
 @dataclass(frozen=True)
 class Browser:
-    """What the rollout browser embeds: `data` goes into the page, the counts into its caption.
+    """Content of the rollout browser: `data` goes into the page, the counts into its caption.
 
-    `withheld` prompts are in no other count: their authors ask that they are not published, or not trained on, or they
-    are an attacker's.
+    `withheld` prompts are in no other count: their authors ask not to publish or train on them, or they are an
+    attacker's.
     """
 
     data: dict[str, Any]
@@ -54,7 +54,7 @@ class Browser:
 
 
 def embeddable(value: Any) -> str:
-    """JSON that can stand inside `<script type="application/json">`: it cannot close the element or open a comment."""
+    """JSON for `<script type="application/json">`: it cannot close the element or open a comment."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     # A lone surrogate (half of a cut emoji) cannot be written as UTF-8.
     text = text.encode("utf-8", "replace").decode("utf-8")
@@ -66,7 +66,7 @@ def embeddable(value: Any) -> str:
 def build_browser(
     arms: Sequence[tuple[str, EvaluatedRun]], max_items: int = MAX_ITEMS, max_bytes: int = MAX_BYTES
 ) -> Browser:
-    """Choose and shape the samples that the page embeds; each arm is (name, the run that stands for it)."""
+    """Select and format the samples of the page; each arm is (name, the run that represents it)."""
     withheld = {sample.id for _, run in arms for sample in _shown_once(run) if _is_withheld(sample)}
     by_arm = [{sample.id: sample for sample in _shown_once(run) if sample.id not in withheld} for _, run in arms]
     everywhere = set(by_arm[0]).intersection(*by_arm[1:])
@@ -91,7 +91,7 @@ def build_browser(
 
 
 def _shown_once(run: EvaluatedRun) -> Iterator[GradedSample]:
-    """Every reply once, also where it was graded in two ways."""
+    """Every reply once, even if it was graded in two ways."""
     return (sample for sample in run.samples if not sample.task.endswith((PARSED, JUDGED)))
 
 
@@ -102,9 +102,9 @@ def _is_withheld(sample: GradedSample) -> bool:
 
 
 def _turns(identifiers: Sequence[str], by_arm: Sequence[dict[str, GradedSample]]) -> list[str]:
-    """The ids, one of each (family, verdict change) at a time.
+    """The ids in turn over (family, verdict change).
 
-    Families alternate; held-out ones and real changes come first, and within a combination samples with per-token KL.
+    Held-out families and real changes come first; within a combination, samples with per-token KL do.
     """
     strata: dict[tuple[int, str, str, str], list[tuple[bool, str, str]]] = {}
     for identifier in identifiers:
@@ -130,7 +130,7 @@ def _split_key(sample: GradedSample) -> str:
 
 
 def _splits(samples: Sequence[GradedSample]) -> dict[str, str]:
-    """The heading of every suite and split that a sample is of: "Jailbreak: held-out families"."""
+    """The headings of the suites and splits of a sample: "Jailbreak: held-out families"."""
     suites: dict[str, set[str]] = {}
     for sample in samples:
         suites.setdefault(sample.axis, set()).add(sample.task)
@@ -171,7 +171,9 @@ def _messages(messages: Sequence[Message]) -> list[list[str]]:
 
 
 def _reply(sample: GradedSample, first: GradedSample) -> dict[str, Any]:
-    """One arm's reply; its prompt too where that holds an earlier reply of its own, and so is not the first arm's."""
+    """One arm's reply. Its prompt is included if it holds an earlier reply of that arm, and so differs from the first
+    arm's.
+    """
     reply: dict[str, Any] = {
         "verdict": _verdict(sample),
         "text": sample.completion[:MAX_REPLY_CHARACTERS],

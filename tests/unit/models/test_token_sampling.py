@@ -8,8 +8,8 @@ import pytest
 import torch
 from scipy.stats import chisquare
 
-from opct.models.inference import sampling
-from opct.models.inference.sampling import Sampling, sample_token, uniforms
+from opct.models.inference import token_sampling
+from opct.models.inference.token_sampling import Sampling, sample_token, uniforms
 
 
 def rows(*values: list[float]) -> torch.Tensor:
@@ -40,7 +40,7 @@ def test_draws_by_blocks_are_those_of_one_cumulative_sum(vocabulary: int):
     expected = (cumulative <= target[:, None]).sum(-1)
     tokens, log_probs = sample_token(logits, u, Sampling(1))
     assert torch.equal(tokens, expected)
-    assert len(set((tokens // sampling.BLOCK).tolist())) == -(-(vocabulary - 3) // sampling.BLOCK)
+    assert len(set((tokens // token_sampling.BLOCK).tolist())) == -(-(vocabulary - 3) // token_sampling.BLOCK)
     torch.testing.assert_close(log_probs, logits.log_softmax(-1).gather(-1, expected[:, None])[:, 0])
 
 
@@ -54,13 +54,13 @@ def test_draw_never_takes_an_impossible_token():
 
 def test_sums_in_float32_draw_the_same_and_never_an_impossible_token(monkeypatch):
     """As on MPS, which has no float64: u = 1 - 2^-53 rounds to 1 there, and still falls on a token with mass."""
-    assert sampling.sums_dtype(torch.device("mps")) == torch.float32
-    assert sampling.sums_dtype(torch.device("cpu")) == torch.float64
+    assert token_sampling.sums_dtype(torch.device("mps")) == torch.float32
+    assert token_sampling.sums_dtype(torch.device("cpu")) == torch.float64
     logits = torch.randn(200, 50, generator=torch.Generator().manual_seed(0))
     logits[:, 40:] = -math.inf
     u = uniforms(3, 200)
     expected, _ = sample_token(logits, u, Sampling(1))
-    monkeypatch.setattr(sampling, "sums_dtype", lambda device: torch.float32)
+    monkeypatch.setattr(token_sampling, "sums_dtype", lambda device: torch.float32)
     found, _ = sample_token(logits, u.float(), Sampling(1))
     assert torch.equal(found, expected)
     last, log_probs = sample_token(logits, torch.full((200,), 1 - 2**-53, dtype=torch.float64).float(), Sampling(1))

@@ -1,4 +1,4 @@
-"""An attack's result in words: the table of a terminal, and the phrases that a report shares with it."""
+"""An attack's result as text: the table for the terminal, and phrases shared with the report."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NOT_REACHED = "not reached"
 
 
 def counted(counts: Mapping[Any, int]) -> str:
-    """The most frequent first: "3 judge_refused, 1 empty"."""
+    """Counts as text, the most frequent first: "3 judge_refused, 1 empty"."""
     return ", ".join(f"{n} {name}" for name, n in sorted(counts.items(), key=lambda item: (-item[1], str(item[0]))))
 
 
@@ -27,13 +27,15 @@ def row_of(result: Mapping[str, Any], metric: str) -> Mapping[str, Any]:
 
 
 def undecided_text(result: Mapping[str, Any]) -> str:
-    """Why behaviours are undecided, in parentheses; empty where none is."""
+    """Why behaviours are undecided, in parentheses; empty if none is."""
     reasons = row_of(result, "defense_success_rate")["unscored_reasons"]
     return f" ({counted(reasons)})" if reasons else ""
 
 
 def median_text(curve: Mapping[str, Any]) -> str:
-    """Queries to the first jailbreak: the median, its interval, and how many behaviours are not in the curve."""
+    """Queries to the first jailbreak: the median, its interval, and the number of behaviours that are not in the
+    curve.
+    """
     middle = curve["median_queries_to_jailbreak"]
     value, low, high = (
         NOT_REACHED if middle[name] is None else str(middle[name]) for name in ("value", "ci_low", "ci_high")
@@ -43,7 +45,7 @@ def median_text(curve: Mapping[str, Any]) -> str:
 
 
 def reply_texts(result: Mapping[str, Any]) -> tuple[str, str]:
-    """Of behaviours and of benign counterparts: how many replies there are, were cut, and have no score."""
+    """Number of replies, cut replies and unscored replies, for behaviours and for benign counterparts."""
     behaviors, benign = result["behaviors"], row_of(result, "benign_refusal_rate")
     unscored = sum((Counter(one["unscored"]) for one in behaviors), Counter[str]())
     asked, cut = (sum(one[name] for one in behaviors) for name in ("queries", "n_cut"))
@@ -73,9 +75,7 @@ def result_table(out: Path, result: Mapping[str, Any]) -> RenderableType:
     judge, behaviors = result["judge"], result["behaviors"]
     n_of = Counter(one["status"] for one in behaviors)
     statuses = ", ".join(f"{n_of[name]} {name}" for name in ("defended", "jailbroken", "undecided") if n_of[name])
-    private = (
-        "attempts.jsonl and successful_prompts.jsonl in it are" if n_of["jailbroken"] else "attempts.jsonl in it is"
-    )
+    private = "attempts.jsonl and successful_prompts.jsonl in it are" if n_of["jailbroken"] else "its attempts.jsonl is"
     warnings = [*result["warnings"], *([judge["warning"]] if judge["warning"] else [])]
     lines = [
         f"{pluralize(len(behaviors), 'behaviour')}: {statuses}{undecided_text(result)}. Queries to the first "
@@ -94,7 +94,7 @@ def result_table(out: Path, result: Mapping[str, Any]) -> RenderableType:
 
 
 def _counts(row: Mapping[str, Any]) -> tuple[str, str]:
-    """How many a row is of, and how many are left out: behaviours, replies to counterparts, or counterparts."""
+    """Number of scored and unscored units of a row: behaviours, replies to counterparts, or counterparts."""
     n, unscored = row["n"], row["n_unscored"]
     if row["metric"].startswith("defense_"):
         return pluralize(n, "behaviour"), pluralize(unscored, "behaviour") if unscored else "-"
@@ -106,22 +106,22 @@ def _counts(row: Mapping[str, Any]) -> tuple[str, str]:
 def _cost(
     spent: Mapping[str, Any], lost: Mapping[str, Any], judge: Mapping[str, int], limits: Mapping[str, Any] | None = None
 ) -> str:
-    """What an attack or a training took: queries, tokens, seconds, what was lost to kills, and the judge."""
+    """Usage of an attack or its training: queries, tokens, seconds, queries lost to kills, and the judge."""
     parts = []
     for name, unit in (("queries", "queries"), ("tokens", "sampled tokens"), ("seconds", "s")):
         limit = (limits or {}).get(name)
         parts.append(f"{spent[name]:,.0f} {unit}" + ("" if limit is None else f" (limit {limit:,})"))
     text = f"spent: {', '.join(parts)}; {spent['prompt_tokens']:,} tokens read"
     if n := lost["queries_cut_short_at_most"]:
-        text += f"; at most {n:,} queries more, whose replies were lost"
+        text += f"; at most {n:,} more queries whose replies were lost"
     if any(judge.values()):
-        text += f"; the judge took {judge['calls']:,} calls, read {judge['input_tokens']:,} tokens and wrote "
+        text += f"; the judge made {judge['calls']:,} calls, read {judge['input_tokens']:,} tokens and wrote "
         text += f"{judge['output_tokens']:,}"
     return text
 
 
 def training_lines(training: Mapping[str, Any] | None) -> list[str]:
-    """What the attacker's training took and showed."""
+    """Usage and learning curve of the attacker's training."""
     if training is None:
         return []
     curve = [row for row in training["curve"] if row["reward"] is not None]
@@ -145,7 +145,7 @@ def training_lines(training: Mapping[str, Any] | None) -> list[str]:
 
 
 def _mean_reward(which: str, steps: Sequence[Mapping[str, Any]]) -> str:
-    """The mean score of the episodes of these steps that have one, and how many these are."""
+    """The mean score over the scored episodes of these steps, and their number."""
     n = [row["episodes"] - row["unscored_episodes"] for row in steps]
     if not sum(n):
         return f"- in the {which} step"

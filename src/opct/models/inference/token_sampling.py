@@ -1,4 +1,4 @@
-"""How a token is drawn: from logits and a uniform number, with the log-prob of what was drawn."""
+"""Draws tokens from logits and uniform numbers, with their log-probs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def uniforms(seed: int, n: int) -> Tensor:
 
 
 def sums_dtype(device: torch.device) -> torch.dtype:
-    """What probabilities are summed in: float64, which Apple's MPS does not have, so there float32."""
+    """Dtype for sums of probabilities: float64, or float32 on Apple's MPS, which lacks float64."""
     return torch.float32 if device.type == "mps" else torch.float64
 
 

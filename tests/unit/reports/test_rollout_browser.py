@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from opct.evals.tasks.capability import BENCHMARKS
-from opct.reports.browser import UNPUBLISHED, build_browser, embeddable
+from opct.reports.rollout_browser import UNPUBLISHED, build_browser, embeddable
 from tests.unit.reports.small import problem, sample
 from tests.unit.reports.synthetic import HOSTILE, make_records, run_of
 
