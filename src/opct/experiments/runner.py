@@ -359,7 +359,7 @@ def _check_inputs(experiment: Experiment) -> None:
     """Check the data of suites and attacks before training, unless everything is evaluated already.
 
     Raises:
-        DataError, EvaluationError, ConfigError: a suite cannot be evaluated, a judge not used, or an attack not started.
+        DataError, EvaluationError, ConfigError: a suite, a judge or an attack cannot be used.
     """
     settings = experiment.config.evaluation
     runs = [(name, Path(config.output_dir), config) for (name, _), config in experiment.configs.items()]
