@@ -79,8 +79,8 @@ def test_suites_whose_data_cannot_be_had_are_refused_before_training(path: Path,
     ("judge", "words"),
     [
         ("{name: no-such-folder}", "no-such-folder"),
-        ("{name: strongreject}", "name it"),
-        ("{name: fact_warning, model: mockllm/model}", "which is not measured"),
+        ("{name: strongreject}", "needs a model"),
+        ("{name: fact_warning, model: mockllm/model}", "which is not evaluated"),
     ],
 )
 def test_a_judge_that_cannot_be_used_is_refused_before_training(path: Path, tmp_path: Path, monkeypatch, judge, words):

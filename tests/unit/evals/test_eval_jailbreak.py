@@ -114,7 +114,9 @@ def test_templates_and_attacks_of_others():
         "artifact": 2,
     }
     for families, lacking in (("train", "in_the_wild"), ("in_the_wild", "artifact")):
-        with pytest.raises(DataError, match=f"given for the family {lacking}, and the families .{families}. leave it"):
+        with pytest.raises(
+            DataError, match=f"given for the family {lacking}, and the families .{families}. do not include it"
+        ):
             items(families=families, **files)
     with pytest.raises(EvaluationError, match="several attacks on 'b/0'"):
         items(attacks=[attacks[0], attacks[0]])
@@ -144,7 +146,7 @@ def test_splits():
         in_split(BEHAVIORS, "train", "behaviours")
     with pytest.raises(EvaluationError, match="no behaviours"):
         items([])
-    with pytest.raises(DataError, match="from a file"):
+    with pytest.raises(DataError, match="needs a file of prompts"):
         items(families=["in_the_wild"])
 
 

@@ -205,7 +205,7 @@ def test_changed_weights_are_refused(folder):
 def test_probabilities_that_are_no_numbers_are_refused(classifier, tmp_path):
     """Each comparison with NaN is false: nothing would be found harmful."""
     ReplyClassifier(classifier.card, classifier.idf, classifier.weights * math.nan).save(tmp_path)
-    with pytest.raises(EvaluationError, match="gives nan where it gave"):
+    with pytest.raises(EvaluationError, match="predicts nan instead of"):
         ReplyClassifier.load(tmp_path)
 
 

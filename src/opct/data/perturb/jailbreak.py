@@ -78,7 +78,7 @@ def wrapper_families(
     names = chosen_families(setting, usable if is_group else FAMILIES, AXIS)
     for name, is_given in given.items():
         if name in names and not is_given:
-            raise DataError(f"The family {name} needs a file of prompts: give one.")
+            raise DataError(f"The family {name} needs a file of prompts; in `opct eval`: --data {name}=FILE.")
         if is_given and name not in names:
             raise DataError(
                 f"A file is given for the family {name}, and the families "
