@@ -24,9 +24,9 @@ from opct.attack.protocol import BEHAVIOR, Attempt, ChatModel, FewShotExample, O
 from opct.attack.refine import Refine, attacker_messages, message_of
 from opct.attack.scoring import Scorer
 from opct.attack.setup import INSPECT, all_behaviors, rules_of
-from opct.attack.store import WARNING, AttackDir, flatten
+from opct.attack.store import WARNING, AttackDir
 from opct.config.loader import load_config
-from opct.config.schema import TrainConfig
+from opct.config.schema import TrainConfig, flat_settings
 from opct.data.behaviors import Behavior
 from opct.data.duplicates import cross_duplicates
 from opct.data.pairs import ContrastivePair, Prompt, write_pairs
@@ -145,7 +145,7 @@ def plan_training(config: settings.AttackConfig, tested: Sequence[Behavior], fol
     behaviors = _training_behaviors(config, own, tested)
     sampling = settings.Sampling(max_tokens=own.max_tokens)  # GRPO samples the policy itself, at temperature 1
     given = _planned(config, own, folder, len(behaviors))
-    overrides = [f"{name}={json.dumps(value)}" for name, value in flatten(own.training).items()]
+    overrides = [f"{name}={json.dumps(value)}" for name, value in flat_settings(own.training).items()]
     planned = load_config(None, [*given, *overrides])
     _refuse_fixed(load_config(None, given), planned)
     if planned.max_steps is None:
@@ -199,7 +199,7 @@ def _training_behaviors(
 
 def _refuse_fixed(planned: TrainConfig, given: TrainConfig) -> None:
     """Raise ConfigError if a setting is given that is not one of `SETTABLE`."""
-    before, now = (flatten(config.model_dump(mode="json")) for config in (planned, given))
+    before, now = (flat_settings(config.model_dump(mode="json")) for config in (planned, given))
     for name in sorted({**before, **now}):
         if before.get(name) != now.get(name) and not any(f"{name}.".startswith(f"{allowed}.") for allowed in SETTABLE):
             raise ConfigError(

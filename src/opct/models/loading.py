@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import difflib
 import hashlib
-import json
 import logging
 import socket
 import time
@@ -133,11 +132,10 @@ def choose_device(name: str) -> torch.device:
     try:
         torch.zeros(1, device=name)
     except (RuntimeError, AssertionError) as error:
-        said = str(error).splitlines()[0]
-        if name.partition(":")[0] not in ("cpu", "cuda", "xpu", "mps") or len(said) > 200:
-            said = "torch does not know it, or was built without it"
-        said = f"model.device={name!r} cannot be used here: {said.rstrip('.')}. "
-        raise ModelError(f"{said}Set model.device=auto to use an available device.") from error
+        said = str(error).splitlines()[0].partition(". ")[0].rstrip(".")
+        raise ModelError(
+            f"model.device={name!r} cannot be used here: {said}. Set model.device=auto to use an available device."
+        ) from error
     return torch.device(name)
 
 
@@ -242,6 +240,7 @@ def load_base(
             f"{config.name_or_path!r} lacks {len(missing)} of the model's weights ({', '.join(missing[:3])} ...), "
             "which would be random: give a complete model, or fetch it again."
         )
+    model.name_or_path = model.config.name_or_path = config.name_or_path  # PEFT writes it beside an adapter
     model = model.to(device).eval()
     use_grouped_attention(model)
     fuse_norms(model)
@@ -301,16 +300,6 @@ def stop_ids(tokenizer: PreTrainedTokenizerBase, model: Any) -> frozenset[int]:
             "ever stop."
         )
     return frozenset(ids)
-
-
-def name_base(folder: Path, name: str) -> None:
-    """Put the base's name where PEFT wrote the folder it was loaded from: in the adapter's config and its card."""
-    config, card = folder / "adapter_config.json", folder / "README.md"
-    written = json.loads(config.read_text(encoding="utf-8"))
-    place, written["base_model_name_or_path"] = written.get("base_model_name_or_path"), name
-    config.write_text(json.dumps(written, indent=2, sort_keys=True), encoding="utf-8")
-    if place and card.is_file():
-        card.write_text(card.read_text(encoding="utf-8").replace(place, name), encoding="utf-8")
 
 
 def weights_hash(named_tensors) -> str:

@@ -386,15 +386,17 @@ class Policy:
     def save(self, folder: Path, weights: dict[str, Tensor] | None = None) -> None:
         """Write the adapter (PEFT format), or the whole model, with its tokenizer and chat template.
 
-        An adapter names its base as `name` does, not by the place where this machine keeps it.
-
         Args:
             weights: of the whole model, where it is sharded.
         """
         if self.has_adapter:
-            # the embeddings are not trained: without False, PEFT asks the hub whether they were resized
-            self.model.save_pretrained(folder, selected_adapters=[loading.TRAINED_ADAPTER], save_embedding_layers=False)
-            loading.name_base(Path(folder), self.name)
+            self.save_adapter(folder)
         else:
             self.model.save_pretrained(folder, state_dict=weights)
         self.tokenizer.save_pretrained(folder)
+
+    def save_adapter(self, folder: Path) -> None:
+        """Write the adapter alone; it names its base as `name` does, not by the place where this machine keeps it."""
+        self.model.peft_config[loading.TRAINED_ADAPTER].base_model_name_or_path = self.name
+        # the embeddings are not trained: without False, PEFT asks the hub whether they were resized
+        self.model.save_pretrained(folder, selected_adapters=[loading.TRAINED_ADAPTER], save_embedding_layers=False)

@@ -19,6 +19,9 @@ from torch.autograd.function import once_differentiable
 if TYPE_CHECKING:
     from peft import PeftModel
 
+Parts = tuple[torch.nn.Module, torch.nn.Linear, Tensor | None, Tensor | None]
+"""A module, its frozen layer, and A and s B of its adapter; None where it has none."""
+
 
 def fuse_lora(model: PeftModel) -> PeftModel:
     """Give the model's LoRA layers the fused forward; the same to rounding."""
@@ -66,10 +69,8 @@ def _fused_class() -> type:
     return FusedLinear
 
 
-def linear_parts(
-    module: torch.nn.Module,
-) -> Iterator[tuple[torch.nn.Module, torch.nn.Linear, Tensor | None, Tensor | None]]:
-    """The linear layers below a module that compute W x + b, or that and B A x: where, the frozen layer, A and s B.
+def linear_parts(module: torch.nn.Module) -> Iterator[Parts]:
+    """The linear layers below a module that compute W x + b, or that and B A x.
 
     Those with another kind of adapter, or several, are left out.
     """

@@ -16,14 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from opct.models.kernels.fused_lora import compute_dtype, linear_parts
+from opct.models.kernels.fused_lora import Parts, compute_dtype, linear_parts
 from opct.models.scoring import Head
 
 MOST_BYTES = 4e9  # of copies; a model of more keeps its layers as they are
 TOGETHER = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))  # names of layers of one module with one input
-
-
-Parts = tuple[torch.nn.Module, torch.nn.Linear, Tensor | None, Tensor | None]  # as `linear_parts` has them
 
 
 def can_pack(weight: Tensor) -> bool:

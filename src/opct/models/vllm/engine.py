@@ -23,7 +23,6 @@ import torch
 from opct.errors import EngineError, LibraryErrors
 from opct.models.inference.sampler import Completion, Sampling, check_room
 from opct.models.inference.token_sampling import drawn_log_probs
-from opct.models.loading import TRAINED_ADAPTER
 from opct.models.scoring import tokenwise
 
 if TYPE_CHECKING:
@@ -124,8 +123,7 @@ class Engine:
         folder = self._folder / name
         remedy = "Make room there, or set vllm.adapter_dir (TMPDIR without a server), then continue with --resume."
         with LibraryErrors(EngineError, f"The adapter of step {step} cannot be written to {folder}", remedy):
-            # the embeddings are not trained: without False, PEFT asks the hub whether they were resized
-            self._policy.model.save_pretrained(folder, selected_adapters=[TRAINED_ADAPTER], save_embedding_layers=False)
+            self._policy.save_adapter(folder)
         self.backend.load_adapter(name, folder)
         former, self._synced = self._synced, name
         if former is not None:
@@ -140,17 +138,33 @@ class Engine:
         *,
         batch_tokens: int = 0,
         on_done: OnDone = lambda n: None,
+        use_adapter: bool = True,
     ) -> list[list[Completion]]:
-        """As `Policy.sample`, by the adapter of the last sync; the engine makes its own batches.
+        """As `Policy.sample`, by the adapter of the last sync or by the base weights; the engine makes its own batches.
 
-        Of a prompt's seeds the first counts: the others are those that follow it, and are in the completions.
+        Only the first seed of a prompt counts: the others follow it, and are in the completions.
 
         Raises:
             EngineError: the seeds of two prompts are so close that samples would share one.
         """
-        if self._synced is None:
+        if use_adapter and self._synced is None:
             raise EngineError("The engine has no adapter: call sync_weights first.")
-        return self._sample(self._synced, prompt_ids, seeds, sampling, on_done)
+        adapter = self._synced if use_adapter else None
+        check_room(prompt_ids, sampling, self.backend.max_model_len, self.backend.name)
+        ranges = _consecutive_seeds(seeds)
+        prompts = [ids for ids, own in zip(prompt_ids, ranges, strict=True) if own]
+        asked = [own for own in ranges if own]
+        if sampling.temperature >= GREEDY:
+            found = self.backend.sample(prompts, asked, sampling, adapter, on_done)
+        else:  # all samples of a prompt are equal
+            once = self.backend.sample(prompts, [own[:1] for own in asked], sampling, adapter, on_done)
+            found = [own * len(seeds) for own, seeds in zip(once, asked, strict=True)]
+            on_done(sum(map(len, asked)) - len(asked))
+        samples = iter(found)
+        return [
+            [self._completion(len(ids), *both) for both in zip(own, next(samples), strict=True)] if own else []
+            for ids, own in zip(prompt_ids, ranges, strict=True)
+        ]
 
     def base(self) -> Sampler:
         """The model without the adapter."""
@@ -169,30 +183,6 @@ class Engine:
             self.backend.close()
         finally:
             shutil.rmtree(self._folder, ignore_errors=True)
-
-    def _sample(
-        self,
-        adapter: str | None,
-        prompt_ids: Sequence[Sequence[int]],
-        seeds: Sequence[Sequence[int]],
-        sampling: Sampling,
-        on_done: OnDone,
-    ) -> list[list[Completion]]:
-        check_room(prompt_ids, sampling, self.backend.max_model_len, self.backend.name)
-        ranges = _consecutive_seeds(seeds)
-        prompts = [ids for ids, own in zip(prompt_ids, ranges, strict=True) if own]
-        asked = [own for own in ranges if own]
-        if sampling.temperature >= GREEDY:
-            found = self.backend.sample(prompts, asked, sampling, adapter, on_done)
-        else:  # all samples of a prompt are the same one
-            once = self.backend.sample(prompts, [own[:1] for own in asked], sampling, adapter, on_done)
-            found = [own * len(seeds) for own, seeds in zip(once, asked, strict=True)]
-            on_done(sum(map(len, asked)) - len(asked))
-        samples = iter(found)
-        return [
-            [self._completion(len(ids), *both) for both in zip(own, next(samples), strict=True)] if own else []
-            for ids, own in zip(prompt_ids, ranges, strict=True)
-        ]
 
     def _completion(self, prompt_tokens: int, seed: int, sample: Sample) -> Completion:
         stopped = sample.token_ids[-1] in self._policy.backbone.stop_ids
@@ -238,7 +228,7 @@ class _Base:
     engine: Engine
 
     def sample(self, prompt_ids, seeds, sampling, *, batch_tokens: int = 0, on_done: OnDone = lambda n: None):
-        return self.engine._sample(None, prompt_ids, seeds, sampling, on_done)
+        return self.engine.sample(prompt_ids, seeds, sampling, on_done=on_done, use_adapter=False)
 
 
 def check_engine(

@@ -93,7 +93,7 @@ class VllmEngine:
         shared = {**request_settings(sampling, self._stop_ids), "detokenize": False}
         settings = [SamplingParams(n=len(own), seed=own.start, **shared) for own in seeds]
         outputs = self._generate(prompts, settings, None if adapter is None else self._adapters[adapter], on_done)
-        return [[_sample_of(sample) for sample in output.outputs] for output in outputs]  # in the order of the seeds
+        return [[_sample(found) for found in output.outputs] for output in outputs]  # in the order of the seeds
 
     def score(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
         from vllm import SamplingParams
@@ -120,10 +120,10 @@ class VllmEngine:
         return outputs
 
 
-def _sample_of(sample: Any) -> Sample:
-    """A completion as vLLM gives it: a mapping from token id to log-prob for each token."""
-    ids = list(sample.token_ids)
-    return Sample(ids, [at[token].logprob for at, token in zip(sample.logprobs, ids, strict=True)])
+def _sample(found: Any) -> Sample:
+    """From a completion of vLLM, which maps token ids to log-probs at each token."""
+    ids = list(found.token_ids)
+    return Sample(ids, [at[token].logprob for at, token in zip(found.logprobs, ids, strict=True)])
 
 
 def _arguments(policy: Policy, config: TrainConfig, max_model_len: int) -> dict[str, Any]:
