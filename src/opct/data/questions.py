@@ -112,14 +112,14 @@ Item = TypeVar("Item", bound=HasSplit)
 
 
 def of_split(items: Sequence[Item], split: str | None, noun: str) -> list[Item]:
-    """The items (`noun` they are) of one split; all of them if it is None.
+    """The items (`noun` they are) of one split; all of them if it is None or "all".
 
     Raises:
         DataError: there is no split of that name, or no item in it.
     """
-    if split is not None and split not in SPLITS:
-        raise DataError(unknown("split", split, SPLITS))
-    chosen = [item for item in items if split in (None, item.split)]
+    if split not in (None, "all", *SPLITS):
+        raise DataError(unknown("split", str(split), SPLITS))
+    chosen = [item for item in items if split in (None, "all", item.split)]
     if not chosen:
         raise DataError(f"None of the {len(items)} {noun} is in the {split} split: give more, or another split.")
     return chosen
