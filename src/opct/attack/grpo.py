@@ -31,9 +31,9 @@ from opct.data.behaviors import Behavior
 from opct.data.duplicates import cross_duplicates
 from opct.data.pairs import ContrastivePair, Prompt, write_pairs
 from opct.data.perturb.jailbreak import bare_prompt
+from opct.data.questions import of_split
 from opct.data.render import RenderedPair, Renderer, final_answer
 from opct.errors import ConfigError, DataError, EvaluationError, ModelError
-from opct.evals.tasks.common import in_split
 from opct.judges.protocol import Usage, digest
 from opct.methods.grpo import GRPO, ScoredRollout, group_advantages
 from opct.models.from_run import load_policy
@@ -185,10 +185,7 @@ def _training_behaviors(
 ) -> tuple[Behavior, ...]:
     """The training behaviours, without near-duplicates of the attacked ones."""
     source = own.train_behaviors or config.behaviors
-    try:
-        known = in_split(all_behaviors(source), own.train_split, "behaviours")
-    except EvaluationError as error:
-        raise EvaluationError(f"{source}, to train the attacker on (attacker.train_split): {error}") from None
+    known = of_split(all_behaviors(source), own.train_split, f"behaviours of {source} (attacker.train_split)")
     near = cross_duplicates([one.behavior for one in known], [one.behavior for one in tested])
     left = tuple(one for i, one in enumerate(known) if i not in near)
     if not left:

@@ -158,7 +158,7 @@ def build_jailbreak(
     )
     _echo_splits(source, sources.behaviors, "behaviours")
     _echo_left_out("embedded behaviours that are only measured on", sources.left_out)
-    leaks = leaks_into_later_split(sources.behaviors, _data_split(split), sources.behaviors)
+    leaks = leaks_into_later_split(sources.behaviors, _data_split(split))
     _echo_left_out(f"behaviours of {source} in a later split", [behavior.id for behavior in leaks])
     if artifacts is not None:
         used = sum(pair.family == "artifact" for pair in pairs)
