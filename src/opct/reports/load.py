@@ -122,18 +122,13 @@ class EvaluatedRun:
 
     def units(self, metric: Metric, suite: str, group: str) -> Units:
         """The values of a metric in a group, by the id that pairs runs."""
-        return units_of(metric, self.groups(metric, suite).get(group, []))
-
-    def groups(self, metric: Metric, suite: str) -> dict[str, list[GradedSample]]:
-        """The samples of each group of a metric."""
         key = (metric.axis, metric.name, suite)
         if key not in self._groups:
-            found: dict[str, list[GradedSample]] = {}
+            found = self._groups[key] = {}
             for sample in self.suites.get(suite, []):
-                for group in metric.groups_of(sample):
-                    found.setdefault(group, []).append(sample)
-            self._groups[key] = found
-        return self._groups[key]
+                for name in metric.groups_of(sample):
+                    found.setdefault(name, []).append(sample)
+        return units_of(metric, self._groups[key].get(group, []))
 
     @cached_property
     def _groups(self) -> dict[tuple[str, str, str], dict[str, list[GradedSample]]]:

@@ -306,7 +306,7 @@ def test_the_curve_begins_at_nothing_and_steps(runs):
     drawing = str(view.figures[0].drawing)
     assert drawing.count("<polyline") == 3
     assert drawing.count('class="band"') == 2
-    assert len(view.figures[0].legend) == 2
+    assert len(view.figures[0].arms) == 2
 
 
 def test_the_curve_of_replies_without_a_score_is_a_line_of_its_own_and_in_the_table(runs):

@@ -250,7 +250,7 @@ def test_a_judge_stands_beside_its_numbers_wherever_they_are(safety):
     assert len(noted) > 2
     assert all(figure.note == f"Safety awareness, judged: {WEAK_WORDS}." for figure in noted)
     assert all(figure.note in str(figure.drawing) for figure in noted)
-    page = page_html(found, [], STAMP, json_name="report.json", max_rollouts=0)
+    page = page_html(found, [], STAMP, json_name="report.json")
     assert page.count(f"{WEAK_WORDS}.</figcaption>") == len(noted)
     assert headlines(found)[0].note == WEAK_WORDS
     [text, *_] = verdict(compare([silent(judged(safety[0], None))]))
