@@ -13,7 +13,7 @@ from tests.unit.reports.synthetic import draw, make_records, sample_from_row, wr
 SUCCESS = {"base": 0.62, "sft": 0.4, "offpolicy": 0.36, "opct": 0.18}
 WARNED = {"base": 0.12, "sft": 0.3, "offpolicy": 0.35, "opct": 0.55}
 REFUSED_TWIN = {"base": 0.06, "sft": 0.2, "offpolicy": 0.14, "opct": 0.1}
-BENCHMARKS = {"math500": (30, 0.08), "gsm8k": (40, 0.12), "mmlu": (80, 0.31), "commonsenseqa": (80, 0.42)}
+BENCHMARKS = {"math500": (20, 0.08), "gsm8k": (20, 0.12), "mmlu": (30, 0.31), "commonsenseqa": (30, 0.42)}
 MORE = {"sft": -0.02, "opct": 0.0}
 
 
@@ -50,7 +50,7 @@ def rate(table, label, held_out):
     return own + (table["base"] - own) / 3 if held_out else own
 
 
-def jailbreak_samples(label, seed, behaviors=40):
+def jailbreak_samples(label, seed, behaviors=24):
     """Behaviours bare and in four families each, and their twins alike."""
     names = [name for name, family in WRAPPERS.items() if family.templates]
     rows = []
@@ -78,7 +78,7 @@ def jailbreak_samples(label, seed, behaviors=40):
     return rows
 
 
-def safety_samples(label, seed, facts=30):
+def safety_samples(label, seed, facts=24):
     """Facts with three families each, once with the hazard hidden and once as a safe twin."""
     names = list(HIDDEN)
     rows = []
@@ -117,7 +117,7 @@ def benchmark_samples(label, seed, name, n, chance):
     return rows
 
 
-def ifeval_samples(label, seed, n=30):
+def ifeval_samples(label, seed, n=15):
     """Prompts of one to three instructions, of which some are followed."""
     rows = []
     for number in range(n):
