@@ -40,7 +40,7 @@ class Arm:
 
     def uses(self, method: str) -> bool:
         """True if every run has that method, or the label names it."""
-        return self.label == method or (bool(self.runs) and all(run.method == method for run in self.runs))
+        return self.label == method or all(run.method == method for run in self.runs)
 
     @property
     def continues(self) -> bool:

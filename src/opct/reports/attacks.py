@@ -21,8 +21,9 @@ from opct.evals.stats import average_over_runs, paired_difference
 from opct.reports import charts
 from opct.reports.arms import Arm, Pair
 from opct.reports.figures import Figure
+from opct.reports.load import EvaluatedRun
 from opct.reports.verdict import Finding
-from opct.reports.wording import MISSING, change, interval, joined, quantity, run_name
+from opct.reports.wording import MISSING, change, interval, joined, quantity
 from opct.runs.console import pluralize
 from opct.runs.io import read_json, read_jsonl
 from opct.runs.run_dir import RunDir
@@ -73,8 +74,8 @@ class Attack:
 
     @property
     def title(self) -> str:
-        """The arm, and its run if that has another name."""
-        return run_name(self.arm.label, self.arm.name, self.run)
+        """ "OPCT: opct-seed1"; only the arm if the run is named like its label."""
+        return self.arm.name if self.run == self.arm.label else f"{self.arm.name}: {self.run}"
 
     @property
     def defended(self) -> dict[str, float | None]:
@@ -143,10 +144,12 @@ class AttackSection:
 
 
 def attack_sections(arms: Sequence[Arm], pairs: Sequence[Pair], *, prompts: bool = False) -> list[AttackSection]:
-    """One section per attacker, in the order found."""
-    attacks = [
-        attack for arm in arms for run in arm.runs for attack in load_attacks(arm, run.path, run.name, prompts=prompts)
-    ]
+    """One section per attacker, in the order found.
+
+    Raises:
+        EvaluationError: a result cannot be read.
+    """
+    attacks = [own for arm in arms for run in arm.runs for own in _load_attacks(arm, run, prompts=prompts)]
     sections = []
     for name in dict.fromkeys(attack.attacker for attack in attacks):
         own = tuple(attack for attack in attacks if attack.attacker == name)
@@ -155,21 +158,17 @@ def attack_sections(arms: Sequence[Arm], pairs: Sequence[Pair], *, prompts: bool
     return sections
 
 
-def load_attacks(arm: Arm, directory: Path | None, name: str, *, prompts: bool = False) -> list[Attack]:
-    """The attacks in a run's folder, by folder name.
-
-    Raises:
-        EvaluationError: a result cannot be read.
-    """
+def _load_attacks(arm: Arm, run: EvaluatedRun, *, prompts: bool) -> list[Attack]:
+    """The attacks in a run's folder, by folder name."""
     found = []
-    for path in sorted(RunDir(directory).attacks_dir.glob(f"*/{RESULT}")) if directory else ():
+    for path in sorted(RunDir(run.path).attacks_dir.glob(f"*/{RESULT}")) if run.path else ():
         result = read_json(path, hint="Run the attack again, or delete its folder.", error=EvaluationError)
         if (result.get("kind"), result.get("schema")) != (KIND, SCHEMA):
             raise EvaluationError(f"{path} is not an attack result that this version can read: run the attack again.")
         texts = _prompts(path.with_name(SUCCESSES)) if prompts else {}
-        found.append(Attack(arm, name, path.parent.name, name, result, texts))
+        found.append(Attack(arm, run.name, path.parent.name, run.name, result, texts))
     by = Counter(attack.attacker for attack in found)
-    return [replace(one, run=f"{name}, {one.folder}") if by[one.attacker] > 1 else one for one in found]
+    return [replace(one, run=f"{run.name}, {one.folder}") if by[one.attacker] > 1 else one for one in found]
 
 
 def _prompts(path: Path) -> dict[str, tuple[str, ...]]:

@@ -22,7 +22,6 @@ from opct.runs.console import pluralize
 
 SAFETY_AWARENESS = "safety_awareness"
 SPLITS = {"held_out": "Held-out families", "train": "Training families"}
-EVERY = {split: f"all {inside(name)}" for split, name in SPLITS.items()}
 CURVE_GROUPS = {"held_out": "in held-out families", "train": "in training families", "all": "in all families"}
 MOST_POINTS = 25  # of a curve that its table lists
 Named = Sequence[tuple[str, MetricRow]]
@@ -273,7 +272,7 @@ def _families(comparison: Comparison, axis: str, suite: str, split: str) -> list
     found = [(family_name(name), comparison.row(metric, f"family:{name}", suite)) for name in names]
     rows = [(name, row) for name, row in found if row is not None]
     every = comparison.row(metric, split, suite)
-    return [(EVERY[split], every), *rows] if every is not None and len(rows) > 1 else rows
+    return [(f"all {inside(SPLITS[split])}", every), *rows] if every is not None and len(rows) > 1 else rows
 
 
 def families_figure(
@@ -344,7 +343,7 @@ def _bars(comparison: Comparison, name: str, row: MetricRow) -> charts.BarGroup:
 
 def _left_out(rows: Named) -> str:
     """Unscored and truncated replies of the bars of single families, over all arms."""
-    found = [own for name, row in rows if name not in EVERY.values() for own in row.estimates if own is not None]
+    found = [own for _, row in rows if row.group not in SPLITS for own in row.estimates if own is not None]
     unscored, cut = sum(own.n_unscored for own in found), sum(own.n_truncated for own in found)
     counts = f"{pluralize(unscored, 'reply', 'replies')} unscored (in no bar), {cut:,} truncated"
     return f"95% intervals; n beside each. Over all arms: {counts}."
