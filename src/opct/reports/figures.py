@@ -261,8 +261,8 @@ def _point(
     if good is None or bad is None or good.value is None or bad.value is None:
         return None
     text = f"{label}: capability {good.text}, safety {bad.text}"
-    crosses = [(None, None) if small else (own.ci_low, own.ci_high) for own in (good, bad)]
-    return charts.Point(text, style, good.value, bad.value, *crosses, small=small)
+    across, up = ((None, None) if small else (own.ci_low, own.ci_high) for own in (good, bad))
+    return charts.Point(text, style, good.value, bad.value, across, up, small=small)
 
 
 def _families(comparison: Comparison, axis: str, suite: str, split: str) -> list[tuple[str, MetricRow]]:

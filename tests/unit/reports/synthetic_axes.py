@@ -3,12 +3,12 @@
 Rates by label, before luck; held-out families are a third of the way back to the base.
 """
 
-import json
 from pathlib import Path
+from typing import Any
 
 from opct.data.perturb.jailbreak import FAMILIES as WRAPPERS
 from opct.data.perturb.safety_awareness import FAMILIES as HIDDEN
-from tests.unit.reports.synthetic import draw, make_records, sample_from_row, write_logs
+from tests.unit.reports.synthetic import draw, make_records, sample_from_row, write_run
 
 SUCCESS = {"base": 0.62, "sft": 0.4, "offpolicy": 0.36, "opct": 0.18}
 WARNED = {"base": 0.12, "sft": 0.3, "offpolicy": 0.35, "opct": 0.55}
@@ -161,25 +161,7 @@ def make_steps(label, seed, steps=12):
     return rows
 
 
-def write_axes_run(root: Path, label: str, seed: int = 0, *, method: str | None = None, **options: object) -> Path:
+def write_axes_run(root: Path, label: str, seed: int = 0, **options: Any) -> Path:
     """Write one evaluated run directory over all axes, and return it."""
     name = label if label == "base" else f"{label}-seed{seed}"
-    directory = root / name
-    directory.mkdir(parents=True)
-    trained = label != "base"
-    run = {"name": name, "label": label, "model": "smollm2-135m-instruct"}
-    run |= {"method": (method or label) if trained else None, "seed": seed if trained else None}
-    content = {"schema": 1, "created": "2026-03-02T10:00:00+00:00", "warnings": [], "settings": {"split": "test"}}
-    content |= {"run": run, "rows": write_logs(directory, make_axes, label, seed, run, options)}
-    (directory / "results.json").write_text(json.dumps(content), encoding="utf-8")
-    if trained:
-        steps = [json.dumps(row) + "\n" for row in make_steps(label, seed)]
-        (directory / "metrics.jsonl").write_text("".join(steps), encoding="utf-8")
-        (directory / "config.yaml").write_text(f"method: {run['method']}\nseed: {seed}\nmax_steps: 12\n")
-    return directory
-
-
-def write_axes(root: Path, labels=("sft", "offpolicy", "opct"), seeds=(0,), **options: object) -> list[Path]:
-    """The base, and each label with each seed."""
-    runs = [(label, seed) for label in labels for seed in seeds]
-    return [write_axes_run(root, label, seed, **options) for label, seed in [("base", 0), *runs]]
+    return write_run(root, label, seed, name=name, make=make_axes, steps=make_steps, **options)

@@ -117,14 +117,14 @@ def test_hostile_names_are_escaped_in_page_and_card(report_of, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("config", "part"),
+    ("values", "part"),
     [
-        ("lora:\n  r: 4\n", 'AutoModelForCausalLM.from_pretrained("HuggingFaceTB/SmolLM2-135M-Instruct"), folder)'),
-        ("lora: null\n", 'folder = "path/to/model"'),
+        ({"lora.r": 4}, 'AutoModelForCausalLM.from_pretrained("HuggingFaceTB/SmolLM2-135M-Instruct"), folder)'),
+        ({"lora": None}, 'folder = "path/to/model"'),
     ],
 )
-def test_the_card_says_how_to_load_what_was_trained(config, part):
-    opct = replace(run("opct", [sample("q")], 1, config=config), model="smollm2-135m-instruct")
+def test_the_card_says_how_to_load_what_was_trained(values, part):
+    opct = replace(run("opct", [sample("q")], 1, config_values=values), model="smollm2-135m-instruct")
     card = model_card_text(
         compare([run("base", [sample("q")]), opct]), [], {"created": "now", "version": "0"}, page_name="r.html"
     )
