@@ -18,9 +18,10 @@ RATE = "sycophancy_rate"
 
 @pytest.fixture(scope="module")
 def seeds():
-    """The base, SFT of one seed, OPCT of three."""
+    """The base, SFT of one seed, OPCT of three; without the rows of single families."""
     arms = (("base", 0), ("sft", 1), ("opct", 1), ("opct", 2), ("opct", 3))
-    return [run_of(*arm, make_records(*arm, questions=24), []) for arm in arms]
+    made = [run_of(*arm, make_records(*arm, questions=24), []) for arm in arms]
+    return [replace(own, rows=tuple(row for row in own.rows if ":" not in row["group"])) for own in made]
 
 
 def difference(found, of="opct", against="base", metric=RATE):
