@@ -157,11 +157,7 @@ def _kl_curve(arms: Sequence[Arm], metric: str, title: str, pairs: str) -> Figur
 
 def _logged(run: EvaluatedRun, metric: str) -> tuple[tuple[float, float], ...]:
     """The metric by step; of a step repeated after a resume, the last value."""
-    points = {}
-    for row in run.metrics:
-        step, value = row.get("step"), row.get(metric)
-        if isinstance(step, int | float) and isinstance(value, int | float) and not isinstance(value, bool):
-            points[float(step)] = float(value)
+    points = {float(row["step"]): float(row[metric]) for row in run.metrics if row.get(metric) is not None}
     return tuple(sorted(points.items()))
 
 
