@@ -49,11 +49,11 @@ def test_a_sample_is_the_same_in_any_batch(tiny_policy: Policy):
 
     Another seed is another sample; a shorter limit gives a prefix.
     """
-    sampling, done = Sampling(12), []
+    sampling, done = Sampling(6), []
     together = tiny_policy.sample(PROMPTS, SEEDS, sampling)
     assert len({c.token_ids for c in together[0]}) == 3
-    [short] = tiny_policy.sample(PROMPTS[:1], SEEDS[:1], Sampling(4))
-    assert [c.token_ids for c in short] == [c.token_ids[:4] for c in together[0]]
+    [short] = tiny_policy.sample(PROMPTS[:1], SEEDS[:1], Sampling(2))
+    assert [c.token_ids for c in short] == [c.token_ids[:2] for c in together[0]]
     turned = tiny_policy.sample(PROMPTS[::-1], SEEDS[::-1], sampling)[::-1]
     small = tiny_policy.sample(PROMPTS, SEEDS, sampling, batch_tokens=1, on_done=done.append)
     assert sum(done) == 9
@@ -89,11 +89,11 @@ def test_log_probs_at_another_temperature_are_those_of_what_was_drawn(tiny_polic
 def test_greedy_equals_the_generation_of_transformers():
     """The same greedy tokens as `generate(do_sample=False)`, for prompts of different lengths in one batch."""
     policy = sharp_policy(eos_bias=6.0)
-    groups = policy.sample(PROMPTS, [[0]] * 4, Sampling(16, temperature=0.0))
+    groups = policy.sample(PROMPTS, [[0]] * 4, Sampling(8, temperature=0.0))
     for prompt, [completion] in zip(PROMPTS, groups, strict=True):
         ids = torch.tensor([prompt])
         out = policy.model.generate(
-            ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=16, pad_token_id=0
+            ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=8, pad_token_id=0
         )
         assert list(completion.token_ids) == out[0, len(prompt) :].tolist()
 
@@ -116,15 +116,15 @@ def test_stop_reasons_are_real_and_the_stop_token_is_included():
 
 @pytest.mark.parametrize(("check_every", "copies"), [(1, 1), (16, 3)])
 def test_rows_that_are_done_do_not_run_beyond_the_context(monkeypatch, check_every: int, copies: int):
-    """12 prompts of 40 tokens in a context of 64 that is a table of positions; many stop early and wait for others."""
+    """12 prompts of 16 tokens in a context of 32 that is a table of positions; many stop early and wait for others."""
     monkeypatch.setattr(decode.DecodeBatch, "check_every", staticmethod(lambda device: check_every))
     torch.manual_seed(0)
-    config = GPT2Config(vocab_size=320, n_positions=64, n_embd=16, n_layer=1, n_head=2)
+    config = GPT2Config(vocab_size=320, n_positions=32, n_embd=16, n_layer=1, n_head=2)
     policy = Policy(GPT2LMHeadModel(config).eval(), tiny_tokenizer())
     policy.backbone.stop_ids = frozenset(range(20))
-    prompts = [[5 + (i + j) % 300 for j in range(40)] for i in range(12)]
+    prompts = [[5 + (i + j) % 300 for j in range(16)] for i in range(12)]
     seeds = [[100 * i + j for j in range(copies)] for i in range(12)]
-    found = policy.sample(prompts, seeds, Sampling(24), batch_tokens=6 * (40 + 48))
+    found = policy.sample(prompts, seeds, Sampling(16), batch_tokens=6 * (16 + 32))
     assert [len(own) for own in found] == [copies] * 12
     assert {c.stop_reason for own in found for c in own} == {"stop", "length"}
 
@@ -214,13 +214,13 @@ def test_prompts_that_enter_a_running_batch_get_the_samples_that_they_get_in_one
 
 
 def test_rows_are_filled_while_prompts_wait(monkeypatch):
-    """Of 30 samples at most 4 at a time, at least 90% of the rows of all steps draw a token that is kept."""
+    """Of 24 samples at most 4 at a time, at least 90% of the rows of all steps draw a token that is kept."""
     policy = sharp_policy(eos_bias=4.0)
     widths: list[int] = []
     step = decode.DecodeBatch.step
     monkeypatch.setattr(decode.DecodeBatch, "step", lambda self: widths.append(len(self._who)) or step(self))
     groups = policy.sample(
-        [[1, 40 + i] for i in range(30)], [[i] for i in range(30)], Sampling(10), batch_tokens=4 * 22
+        [[1, 40 + i] for i in range(24)], [[i] for i in range(24)], Sampling(10), batch_tokens=4 * 22
     )
     kept = sum(len(c.token_ids) for own in groups for c in own)
     assert max(widths) == 4
