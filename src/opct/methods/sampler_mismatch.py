@@ -1,14 +1,14 @@
 """Mismatch between the sampler and the trained policy.
 
-With mu the distribution that a token was drawn from, as the sampler reports it, and pi the policy at the moment of the
-loss, over the tokens in the loss of a step:
+mu is the distribution that a token was sampled from, as the sampler reports it, and pi the policy in the loss. Over the
+tokens in the loss of a step:
 
     rollout/mismatch_kl     mean of log mu - log pi              an estimate of KL(mu || pi), nats a token
     rollout/mismatch_kl_k3  mean of r - 1 - log r,  r = pi / mu  the same in expectation, never negative, less noise
 
-Both are 0 to rounding where the sampler is the policy: an old adapter, another base model or kernels that round
-otherwise show here. At another temperature than 1 mu is not the policy by intent, and the numbers hold that too; with
-dropout, pi is the policy with its dropout. The log-probs come with the loss: nothing is computed twice.
+Both are 0 to rounding if the sampler is the policy; an old adapter, another base model or other kernels show here.
+At a temperature other than 1, mu differs from the policy by intent, and so does pi with dropout: the numbers include
+that. The log-probs come with the loss: nothing is computed twice.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class StepMetrics:
         self._by_axis: dict[tuple[str, str], list[float]] = defaultdict(list)
 
     def observe(self, rollouts: Sequence[Rollout], micro: MicroLoss) -> None:
-        """Add a micro-batch; the sampler's log-probs are compared with those of the loss."""
+        """Add a micro-batch, and compare the sampler's log-probs with those of the loss."""
         for name, values in micro.means.items():
             self._means[name] += values
         for name, axes in micro.by_axis.items():
@@ -53,10 +53,7 @@ class StepMetrics:
                         self._add(mu - pi)
 
     def metrics(self) -> dict[str, float]:
-        """The method's means, and both estimates by the names above, over all processes.
-
-        No mean of nothing; no estimate for offline answers, or without tokens.
-        """
+        """The method's means and both estimates, over all processes; without those that have no values."""
         own = (self._tokens, self._k1, self._k3, dict(self._means), dict(self._by_axis))
         parts = distributed.all_gather_object(own)
         *columns, means, by_axis = zip(*parts, strict=True)
@@ -74,7 +71,7 @@ class StepMetrics:
 
 
 def _joined(parts: Sequence[Mapping[Key, Sequence[float]]]) -> dict[Key, list[float]]:
-    """The numbers of all processes, by what they are of."""
+    """The numbers of all processes by key."""
     return {
         key: [value for own in parts for value in own.get(key, ())] for key in {key for own in parts for key in own}
     }
@@ -84,8 +81,8 @@ def refuse_mismatch(metrics: dict[str, float], rollout: RolloutConfig, step: int
     """Stop before an update on samples that are not the policy's.
 
     Args:
-        dropout: the policy drops out in training, so it differs from the sampler by intent, and nothing is refused;
-            nor is it at another temperature than 1.
+        dropout: the policy has dropout in training. Then it differs from the sampler by intent, as it does at a
+            temperature other than 1, and nothing is refused.
 
     Raises:
         MismatchError: `rollout/mismatch_kl` is above `rollout.max_mismatch_kl`.

@@ -13,6 +13,7 @@ from opct.data.render import render_pairs
 from opct.errors import DataError
 from opct.methods.rollouts import (
     Rollout,
+    in_loss,
     kl_metrics,
     policy_rollouts,
     rollout_row,
@@ -205,8 +206,9 @@ def test_kl_is_told_apart_by_axis_where_there_are_several():
 
     rollouts = [rollout("a", (True, True)), rollout("b", (True, False)), rollout("benign", (True,), identity=True)]
     kl = [[1.0, 3.0], [5.0, 9.0], [0.0]]
-    assert kl_metrics("train/kl", rollouts, kl) == {
+    assert kl_metrics("train/kl", rollouts, in_loss(rollouts, kl)) == {
         "train/kl": 3.0, "train/kl_identity": 0.0, "train/kl_a": 2.0, "train/kl_b": 5.0
     }  # fmt: skip
-    assert kl_metrics("train/kl", rollouts[::2], kl[::2]) == {"train/kl": 2.0, "train/kl_identity": 0.0}
-    assert kl_metrics("train/kl", rollouts[:1], [None]) == {}
+    two = in_loss(rollouts[::2], kl[::2])
+    assert kl_metrics("train/kl", rollouts[::2], two) == {"train/kl": 2.0, "train/kl_identity": 0.0}
+    assert kl_metrics("train/kl", rollouts[:1], in_loss(rollouts[:1], [None])) == {}
