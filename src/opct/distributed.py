@@ -101,12 +101,6 @@ def _meet(backend: str, timeout_s: int) -> None:
     """Form the process group at the address in the environment."""
     import torch.distributed as dist
 
-    for name in ("MASTER_ADDR", "MASTER_PORT"):
-        if not os.environ.get(name):
-            raise ConfigError(
-                f"WORLD_SIZE={size()} tells of other processes, and {name}, which says where they meet, is not set: "
-                f"{START}"
-            )
     port = _number("MASTER_PORT", 0)
     if not 0 <= rank() < size():
         raise ConfigError(
@@ -114,6 +108,8 @@ def _meet(backend: str, timeout_s: int) -> None:
         )
     try:
         dist.init_process_group(backend, timeout=datetime.timedelta(seconds=timeout_s))
+    except ValueError as error:  # the environment has no MASTER_ADDR or MASTER_PORT
+        raise ConfigError(f"{error}: {START}") from None
     except dist.DistError as error:
         raise TrainingError(
             f"The {size()} processes did not meet at {os.environ['MASTER_ADDR']}:{port} within {timeout_s} s "

@@ -14,7 +14,7 @@ of a sum only scales the loss, to which AdamW is blind but for its epsilon.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -32,7 +32,7 @@ from opct.models.activations import residual_streams
 from opct.models.inference.prefix_sharing import NOT_SHARED, Prefixes
 from opct.models.inference.sampler import Completion
 from opct.models.policy import Policy
-from opct.models.vllm.engine import Sampler
+from opct.models.vllm.engine import OnDone, Sampler
 
 
 @dataclass(frozen=True)
@@ -67,20 +67,14 @@ class ACT(Method[ActivationPair]):
 
     @classmethod
     def answer(
-        cls,
-        teacher: Policy,
-        pairs: Sequence[RenderedPair],
-        config: TrainConfig,
-        on_done: Callable[[int], None],
-        *,
-        sampler: Sampler | None = None,
+        cls, teacher: Policy, pairs: Sequence[RenderedPair], config: TrainConfig, sampler: Sampler, on_done: OnDone
     ) -> list[ActivationPair]:
         """The prompts, cut where their common end begins; open turns are answered first.
 
         Raises:
             DataError: prompts have no end in common.
         """
-        filled = answer_open_turns(teacher, sampler or teacher, pairs, config, "offline")
+        filled = answer_open_turns(teacher, sampler, pairs, config, "offline")
         ends = [end_in_common(rendered) for rendered in filled]
         if other := [rendered.pair.id for rendered, n in zip(filled, ends, strict=True) if n == 0]:
             raise DataError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Generic, TypeVar
 
 from torch import Tensor
@@ -15,7 +15,7 @@ from opct.methods.rollouts import Rollout, teacher_rollouts
 from opct.models.inference.prefix_sharing import NOT_SHARED, Prefixes
 from opct.models.policy import Policy
 from opct.models.teacher import Teacher
-from opct.models.vllm.engine import Sampler
+from opct.models.vllm.engine import OnDone, Sampler
 
 R = TypeVar("R", bound=Rollout)
 
@@ -63,16 +63,10 @@ class Method(ABC, Generic[R]):
 
     @classmethod
     def answer(
-        cls,
-        teacher: Policy,
-        pairs: Sequence[RenderedPair],
-        config: TrainConfig,
-        on_done: Callable[[int], None],
-        *,
-        sampler: Sampler | None = None,
+        cls, teacher: Policy, pairs: Sequence[RenderedPair], config: TrainConfig, sampler: Sampler, on_done: OnDone
     ) -> Sequence[Rollout]:
         """The rollouts of an offline method, equally many for each pair; `sampler` samples for the teacher."""
-        return teacher_rollouts(teacher, pairs, config, on_done, sampler=sampler)
+        return teacher_rollouts(teacher, pairs, config, sampler, on_done)
 
     @classmethod
     def setting_faults(cls, config: TrainConfig) -> Iterator[str]:

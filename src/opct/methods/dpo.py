@@ -14,7 +14,7 @@ sums over the tokens in the loss, stop token included. Details:
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -44,7 +44,7 @@ from opct.models.inference.sampler import Completion
 from opct.models.policy import Policy
 from opct.models.scoring import tokenwise
 from opct.models.teacher import Teacher
-from opct.models.vllm.engine import Sampler
+from opct.models.vllm.engine import OnDone, Sampler
 
 
 @dataclass(frozen=True)
@@ -139,19 +139,13 @@ class DPO(Method[Preference]):
 
     @classmethod
     def answer(
-        cls,
-        teacher: Policy,
-        pairs: Sequence[RenderedPair],
-        config: TrainConfig,
-        on_done: Callable[[int], None],
-        *,
-        sampler: Sampler | None = None,
+        cls, teacher: Policy, pairs: Sequence[RenderedPair], config: TrainConfig, sampler: Sampler, on_done: OnDone
     ) -> list[Preference]:
         """The answers of `sft`, each with an answer of the same base to `prompt` (the same one on an identity pair)."""
-        chosen = teacher_rollouts(teacher, pairs, config, on_done, sampler=sampler)
+        chosen = teacher_rollouts(teacher, pairs, config, sampler, on_done)
         first = [r for r in chosen if r.index == 0 and not r.pair.is_identity]
         apart = [RenderedPair(r.pair, r.prompt_ids, r.teacher_ids) for r in first]
-        completions = (sampler or teacher).sample(
+        completions = sampler.sample(
             [r.prompt_ids for r in first],
             seeds_of(config, "rejected", apart, config.rollout.num_generations),
             sampling(config, teacher),

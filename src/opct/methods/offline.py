@@ -6,7 +6,7 @@ import dataclasses
 import json
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from opct import distributed
@@ -44,7 +44,7 @@ def offline_answers(
     pairs: Sequence[RenderedPair],
     config: TrainConfig,
     run: RunDir,
-    on_done: Callable[[int], None] = lambda n: None,
+    on_done: OnDone = lambda n: None,
     *,
     sampler: Sampler | None = None,
 ) -> OfflineAnswers:
@@ -75,7 +75,7 @@ def offline_answers(
         def answer(own: list[RenderedPair]) -> list[list[Rollout]]:
             with teacher() as model, unsharded(model):
                 counting = _Counting(sampler or model, tokens)
-                return group_by_prompt(method.answer(model, own, config, on_done, sampler=counting), len(own))
+                return group_by_prompt(method.answer(model, own, config, counting, on_done), len(own))
 
         rollouts = distributed.map_across_ranks(missing, [cost(rendered, config) for rendered in missing], answer)
         rows += [rollout_row(r, policy, 0, None, logprobs=True) for own in rollouts for r in own]

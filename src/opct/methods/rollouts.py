@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -17,7 +17,7 @@ from opct.data.render import RenderedPair, Renderer, render_pairs, thinking_mask
 from opct.errors import DataError
 from opct.models.inference.sampler import Completion, Sampling, sample_seed
 from opct.models.policy import Policy
-from opct.models.vllm.engine import Sampler
+from opct.models.vllm.engine import OnDone, Sampler
 
 
 @dataclass(frozen=True)
@@ -95,9 +95,10 @@ def policy_rollouts(
         seed_key: the step, or "validation": each has samples of its own.
         sampler: samples for the policy; by default itself.
     """
-    filled = answer_open_turns(policy, sampler or policy, pairs, config, seed_key)
+    sampler, n = sampler or policy, config.rollout.num_generations if n is None else n
+    filled = answer_open_turns(policy, sampler, pairs, config, seed_key)
     prompts = [rendered.prompt_ids or [] for rendered in filled]
-    return _sampled(policy, filled, prompts, config, seed_key, n, sampler=sampler)
+    return _sampled(policy, filled, prompts, config, seed_key, n, sampler)
 
 
 def cost(rendered: RenderedPair, config: TrainConfig, n: int | None = None) -> int:
@@ -111,18 +112,17 @@ def teacher_rollouts(
     teacher: Policy,
     pairs: Sequence[RenderedPair],
     config: TrainConfig,
-    on_done: Callable[[int], None],
-    *,
-    sampler: Sampler | None = None,
+    sampler: Sampler,
+    on_done: OnDone,
 ) -> list[Rollout]:
     """The baselines' answers: the teacher answers each pair's `teacher_prompt`, and the open turns of `prompt`.
 
     Args:
-        sampler: samples for the teacher; by default itself.
+        sampler: samples for the teacher.
     """
-    filled = answer_open_turns(teacher, sampler or teacher, pairs, config, "offline")
+    filled = answer_open_turns(teacher, sampler, pairs, config, "offline")
     prompts = [rendered.teacher_ids for rendered in filled]
-    return _sampled(teacher, filled, prompts, config, "offline", None, sampler=sampler, on_done=on_done)
+    return _sampled(teacher, filled, prompts, config, "offline", config.rollout.num_generations, sampler, on_done)
 
 
 def group_by_prompt(rollouts: Sequence[Rollout], pairs: int) -> list[list[Rollout]]:
@@ -183,15 +183,14 @@ def _sampled(
     prompts: Sequence[list[int]],
     config: TrainConfig,
     seed_key: object,
-    n: int | None,
-    *,
-    sampler: Sampler | None,
-    on_done: Callable[[int], None] = lambda n: None,
+    n: int,
+    sampler: Sampler,
+    on_done: OnDone = lambda n: None,
 ) -> list[Rollout]:
     """n completions of each prompt as rollouts of its pair."""
-    completions = (sampler or policy).sample(
+    completions = sampler.sample(
         prompts,
-        seeds_of(config, seed_key, pairs, config.rollout.num_generations if n is None else n),
+        seeds_of(config, seed_key, pairs, n),
         sampling(config, policy),
         batch_tokens=config.rollout.batch_tokens,
         on_done=on_done,
@@ -235,7 +234,12 @@ def answer_open_turns(
         for (i, at), [answer] in zip(waiting.items(), answers, strict=True):
             prompts[i][at]["content"] = answer.text
         turn += 1
-    return [_filled(policy, rendered, prompt) for rendered, prompt in zip(pairs, prompts, strict=True)]
+    filled = list(pairs)
+    for i, prompt in enumerate(prompts):
+        if filled[i].prompt_ids is None:
+            pair = dataclasses.replace(filled[i].pair, prompt=tuple(prompt))
+            filled[i] = RenderedPair(pair, policy.renderer.render(pair.prompt), filled[i].teacher_ids)
+    return filled
 
 
 def _open_turns(prompts: Sequence[Sequence[Message]]) -> dict[int, int]:
@@ -246,13 +250,6 @@ def _open_turns(prompts: Sequence[Sequence[Message]]) -> dict[int, int]:
             if message["content"] is None:
                 found.setdefault(i, at)
     return found
-
-
-def _filled(policy: Policy, rendered: RenderedPair, prompt: list[Message]) -> RenderedPair:
-    if rendered.prompt_ids is not None:
-        return rendered
-    pair = dataclasses.replace(rendered.pair, prompt=tuple(prompt))
-    return RenderedPair(pair, policy.renderer.render(pair.prompt), rendered.teacher_ids)
 
 
 def step_weights(rollouts: Sequence[Rollout], reduction: str) -> list[Tensor]:

@@ -23,7 +23,7 @@ from opct.config.schema import RolloutConfig
 from opct.errors import MismatchError
 from opct.methods.base import Method
 from opct.methods.consistency import MicroLoss
-from opct.methods.rollouts import Rollout
+from opct.methods.rollouts import Rollout, in_loss
 
 Key = TypeVar("Key", bound=Hashable)
 NAME = "rollout/mismatch_kl"
@@ -35,7 +35,6 @@ class StepMetrics:
 
     def __init__(self, method: Method):
         self._offline = method.offline
-        self._tokens, self._k1, self._k3 = 0, 0.0, 0.0
         self._means: dict[str, list[float]] = defaultdict(list)
         self._by_axis: dict[tuple[str, str], list[float]] = defaultdict(list)
 
@@ -47,27 +46,21 @@ class StepMetrics:
             for axis, values in axes.items():
                 self._by_axis[name, axis] += values
         if not self._offline and micro.log_probs is not None:
-            for rollout, own in zip(rollouts, micro.log_probs, strict=True):
-                for mu, pi, in_loss in zip(rollout.completion.logprobs, own, rollout.mask, strict=True):
-                    if in_loss:
-                        self._add(mu - pi)
+            ratios = [
+                [mu - pi for mu, pi in zip(r.completion.logprobs, own, strict=True)]
+                for r, own in zip(rollouts, micro.log_probs, strict=True)
+            ]
+            for own in in_loss(rollouts, ratios):
+                self._means[NAME] += own
+                self._means[f"{NAME}_k3"] += [math.expm1(min(MOST_EXPONENT, -x)) + x for x in own]
 
     def metrics(self) -> dict[str, float]:
         """The method's means and both estimates, over all processes; without those that have no values."""
-        own = (self._tokens, self._k1, self._k3, dict(self._means), dict(self._by_axis))
-        parts = distributed.all_gather_object(own)
-        *columns, means, by_axis = zip(*parts, strict=True)
-        tokens, k1, k3 = (sum(column) for column in columns)
-        found = {NAME: k1 / tokens, f"{NAME}_k3": k3 / tokens} if tokens else {}
+        means, by_axis = zip(*distributed.all_gather_object((dict(self._means), dict(self._by_axis))), strict=True)
         of_axes = {key: own for key, own in _joined(by_axis).items() if own}
         several = len({axis for _, axis in of_axes}) > 1
         values = _joined(means) | {f"{name}_{axis}": own for (name, axis), own in of_axes.items() if several}
-        return found | {name: sum(own) / len(own) for name, own in sorted(values.items()) if own}
-
-    def _add(self, difference: float) -> None:
-        self._tokens += 1
-        self._k1 += difference
-        self._k3 += math.expm1(min(MOST_EXPONENT, -difference)) + difference
+        return {name: sum(own) / len(own) for name, own in sorted(values.items()) if own}
 
 
 def _joined(parts: Sequence[Mapping[Key, Sequence[float]]]) -> dict[Key, list[float]]:

@@ -241,9 +241,9 @@ def _collected(setup: TrainingSetup, pairs: list[RenderedPair]) -> tuple[Method,
     config, engine, kind = setup.config, setup.engine, method_class(setup.config.method)
     source: OfflineAnswers | Engine | None = engine
     if kind.offline:
-        base = None if engine is None else engine.base()
         with setup.teacher() as teacher:
-            source = OfflineAnswers(kind.answer(teacher, pairs, config, lambda n: None, sampler=base))
+            sampler = teacher if engine is None else engine.base()
+            source = OfflineAnswers(kind.answer(teacher, pairs, config, sampler, lambda n: None))
     method = kind(setup.policy, setup.teacher, config, source)
     return method, method.collect(pairs, 1)
 

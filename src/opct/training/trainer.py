@@ -157,7 +157,7 @@ def _make_method(setup: TrainingSetup, run: RunDir, progress: Progress, stop: St
 
     def answered(n: int) -> None:
         progress.advance(n)
-        if stop.requested:  # no step is under way, so nothing is lost
+        if stop.requested:  # there is no step to finish first
             raise KeyboardInterrupt
 
     sampler = None if engine is None else engine.base()
