@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from dataclasses import asdict
+from unittest.mock import patch
 
 import pytest
 
@@ -40,7 +41,8 @@ def items(behaviors=BEHAVIORS, *, templates=(), attacks=(), **settings):
 
 def asked(tmp_path, reply, behaviors=BEHAVIORS, **settings):
     """The graded samples of a scripted model."""
-    task = jailbreak_task(config(**settings), behaviors)
+    with patch("opct.evals.tasks.jailbreak.builtin_behaviors", lambda: behaviors):
+        task = jailbreak_task(config(**settings))
     [log] = run_inspect([task], FakePolicy(reply), tmp_path, 16, Progress(None, 0))
     return graded_samples(log)
 
@@ -117,8 +119,6 @@ def test_templates_and_attacks_of_others():
             DataError, match=f"given for the family {lacking}, and the families .{families}. do not include it"
         ):
             items(families=families, **files)
-    with pytest.raises(EvaluationError, match="several attacks on 'b/0'"):
-        items(attacks=[attacks[0], attacks[0]])
 
 
 def test_attacks_of_a_file_one_a_goal_and_of_the_split(tmp_path):
@@ -141,8 +141,6 @@ def test_attacks_of_a_file_one_a_goal_and_of_the_split(tmp_path):
 def test_splits():
     assert len(make_tasks(config(families="fiction"))[0].dataset) == 30 * 2 * 2
     assert len(make_tasks(config(families="fiction", split="all"))[0].dataset) == 70 * 2 * 2
-    with pytest.raises(EvaluationError, match="no behaviours"):
-        items([])
     with pytest.raises(DataError, match="needs a file of prompts"):
         items(families=["in_the_wild"])
 
