@@ -338,7 +338,9 @@ class _NodeReader:
 
 
 def _kind(node: yaml.Node) -> str:
-    return {yaml.SequenceNode: "list", yaml.MappingNode: "group"}.get(type(node), "single value")
+    if isinstance(node, yaml.SequenceNode):
+        return "list"
+    return "group" if isinstance(node, yaml.MappingNode) else "single value"
 
 
 # ---------------------------------------------------------------------------------------------------------- checking
