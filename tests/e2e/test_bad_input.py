@@ -235,14 +235,8 @@ def test_a_run_that_cannot_begin_does_not_replace_the_one_that_is_there(tmp_path
 
 
 def test_a_run_that_diverges_stops_and_says_so(tmp_path, tiny_folder):
-    place = workplace(
-        tmp_path,
-        tiny_folder,
-        max_steps=60,
-        eval_steps=60,
-        optim={"learning_rate": 3.0},
-        stop={"divergence_factor": 1.1},
-    )
+    stop = {"divergence_factor": 1.1, "divergence_patience": 2}
+    place = workplace(tmp_path, tiny_folder, max_steps=60, eval_steps=60, optim={"learning_rate": 3.0}, stop=stop)
     message = here(*place.command()).error()
     assert "Step " in message
     assert "optim.learning_rate" in message
