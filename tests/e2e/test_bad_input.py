@@ -125,7 +125,7 @@ def test_questions_are_never_replaced_by_their_pairs(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["split=nope"], ("'nope'", "validation")),
+        (["split=nope"], ('"nope"', "validation")),
         (["--questions", "none.csv"], ("No question file at none.csv",)),
         (["columns.question=q"], ("--questions",)),
     ],

@@ -10,9 +10,9 @@ import hashlib
 import json
 import threading
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -38,6 +38,8 @@ from opct.models.memory import release_memory
 if TYPE_CHECKING:
     from inspect_ai.tool import ToolChoice, ToolInfo
 
+    from opct.models.policy import Policy
+
 DEFAULT_BATCH_SIZE = 128
 DEFAULT_MAX_TOKENS = 1024
 GRACE_S = 5.0
@@ -46,37 +48,6 @@ NOT_SUPPORTED = (
     *("best_of", "frequency_penalty", "presence_penalty", "logit_bias", "logprobs", "top_logprobs"),
     *("prompt_logprobs", "response_schema", "num_choices", "reasoning_effort", "reasoning_tokens"),
 )
-
-
-class EvaluatedPolicy(Protocol):
-    """The part of `opct.models.policy.Policy` that an evaluation uses."""
-
-    name: str
-    renderer: Any
-    context_length: int
-
-    @property
-    def dtype(self) -> Any: ...
-
-    @property
-    def device(self) -> Any: ...
-
-    def generate(
-        self,
-        prompts: list[Prompt],
-        *,
-        seeds: list[int],
-        max_completion_tokens: int,
-        temperature: float = 1.0,
-        top_p: float = 1.0,
-        top_k: int = 0,
-    ) -> list[Any]: ...
-
-    def option_logprobs(self, prompts: list[Prompt], options: list[list[str]]) -> list[list[float]]: ...
-
-    def token_kl(
-        self, prompts: list[Prompt], reference_prompts: list[Prompt], completions: list[Any]
-    ) -> list[list[float]]: ...
 
 
 class PolicyAPI(ModelAPI):
@@ -98,7 +69,7 @@ class PolicyAPI(ModelAPI):
         api_key: str | None = None,
         config: GenerateConfig = GenerateConfig(),  # noqa: B008 - Inspect's own signature; never changed
         *,
-        policy: EvaluatedPolicy | None = None,
+        policy: Policy | None = None,
         batch_size: int = DEFAULT_BATCH_SIZE,
         temperature: float = 1.0,
         **model_args: Any,
@@ -111,7 +82,7 @@ class PolicyAPI(ModelAPI):
         self._option_logprobs = Batcher(self._run_options, batch_size=batch_size, grace_s=GRACE_S)
 
     @property
-    def policy(self) -> EvaluatedPolicy:
+    def policy(self) -> Policy:
         """The policy, loaded lazily, since Inspect also creates models to look up their names."""
         with self._loading:
             if self._policy is None:
@@ -195,9 +166,7 @@ def opct() -> type[ModelAPI]:
     return PolicyAPI
 
 
-def as_inspect_model(
-    policy: EvaluatedPolicy, *, batch_size: int = DEFAULT_BATCH_SIZE, temperature: float = 1.0
-) -> Model:
+def as_inspect_model(policy: Policy, *, batch_size: int = DEFAULT_BATCH_SIZE, temperature: float = 1.0) -> Model:
     """The policy as an Inspect model, for `inspect_ai.eval(task, model=...)`; `model.api.policy` gets it back."""
     name = policy.name.strip("/") or "policy"
     make: Any = opct  # the decorator's type hides our own arguments
@@ -261,29 +230,28 @@ Result = TypeVar("Result")
 
 
 @dataclass(eq=False)
-class _Waiting(Generic[Request]):
+class _Call(Generic[Request]):
     request: Request
     key: Hashable
-    woken: anyio.Event = field(default_factory=anyio.Event)
-    leads: bool = False
+    is_done: bool = False
     result: Any = None
-    error: BaseException | None = None
+    error: Exception | None = None
     traceback: TracebackType | None = None
 
 
 class Batcher(Generic[Request, Result]):
     """Gathers concurrent calls into batches and runs one batch at a time in a worker thread.
 
-    A caller leads one batch: it waits until `batch_size` calls are waiting, or until none came for `idle_s`, then
-    runs the oldest waiting calls that share its key, wakes their callers, and hands the lead to the oldest call still
-    waiting. There is no background task, so a batcher outlives event loops and needs no closing.
+    The call that holds the lock leads a batch. It waits until `batch_size` calls are pending, or until none came for
+    `idle_s`, and runs the oldest calls of its key. The lock then goes to the oldest other call, which finds its result
+    or leads the next batch. There is no background task, so a batcher outlives event loops and needs no closing.
 
     Args:
         run: computes a batch; blocking; gets the requests and their shared key, returns a result for each.
         batch_size: most requests in one batch.
         idle_s: how long a batch that is not full waits for more.
         grace_s: how long after its leader the other callers of a failed batch raise the same error. Inspect cancels
-            them meanwhile, and is spared writing one report of the error for each.
+            them meanwhile, and does not write a report of the error for each.
     """
 
     def __init__(
@@ -295,8 +263,8 @@ class Batcher(Generic[Request, Result]):
         grace_s: float = 0.0,
     ):
         self.run, self.batch_size, self.idle_s, self.grace_s = run, batch_size, idle_s, grace_s
-        self._waiting: list[_Waiting[Request]] = []
-        self._led = False
+        self._pending: list[_Call[Request]] = []
+        self._lock = anyio.Lock()
 
     async def __call__(self, request: Request, key: Hashable = None) -> Result:
         """The result for one request; runs together with others of the same key.
@@ -304,52 +272,38 @@ class Batcher(Generic[Request, Result]):
         Raises:
             Whatever `run` raised for the batch that the request was in.
         """
-        me = _Waiting(request, key)
-        self._waiting.append(me)
-        if not self._led:
-            self._led = me.leads = True
+        call = _Call(request, key)
+        self._pending.append(call)
         try:
-            if not me.leads:
-                await me.woken.wait()
-            if me.leads:
-                await self._lead(me)
+            async with self._lock:
+                if not call.is_done:
+                    await self._lead(key)
         finally:
-            if me in self._waiting:
-                self._waiting.remove(me)
-            if me.leads:
-                self._hand_over()
-        if me.error is not None:
+            if call in self._pending:  # cancelled before its batch ran
+                self._pending.remove(call)
+        if call.error is not None:
             await anyio.sleep(self.grace_s)
-            raise me.error.with_traceback(me.traceback)  # one error for many callers: it must not gather their frames
-        return me.result
+            raise call.error.with_traceback(call.traceback)  # one error for many callers must not gather their frames
+        return call.result
 
-    async def _lead(self, me: _Waiting[Request]) -> None:
-        while len(self._waiting) < self.batch_size:
-            before = len(self._waiting)
+    async def _lead(self, key: Hashable) -> None:
+        n_before = 0
+        while n_before < len(self._pending) < self.batch_size:
+            n_before = len(self._pending)
             await anyio.sleep(self.idle_s)
-            if len(self._waiting) == before:
-                break
-        batch = [waiting for waiting in self._waiting if waiting.key == me.key][: self.batch_size]
-        self._waiting = [waiting for waiting in self._waiting if waiting not in batch]
-        pending = batch
+        batch = [call for call in self._pending if call.key == key][: self.batch_size]
         try:
-            results = await anyio.to_thread.run_sync(self.run, [one.request for one in batch], me.key)
-            for one, result in zip(batch, results, strict=True):
-                one.result = result
-            pending = []
+            results = await anyio.to_thread.run_sync(self.run, [call.request for call in batch], key)
+            for call, result in zip(batch, results, strict=True):
+                call.result = result
         except Exception as error:  # whatever `run` raises, each caller of the batch raises
-            for one in batch:
-                one.error, one.traceback = error, error.__traceback__
-            pending = []
+            for call in batch:
+                call.error, call.traceback = error, error.__traceback__
+            raise
+        except BaseException:  # the leader was cancelled before the batch ran: the others keep their place
+            batch = []
             raise
         finally:
-            self._waiting[:0] = pending  # the leader was cancelled before the batch ran: the others keep their place
-            for one in batch:
-                if one not in pending:
-                    one.woken.set()
-
-    def _hand_over(self) -> None:
-        self._led = bool(self._waiting)
-        if self._waiting:
-            self._waiting[0].leads = True
-            self._waiting[0].woken.set()
+            for call in batch:
+                call.is_done = True
+            self._pending = [call for call in self._pending if not call.is_done]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
+from torch import Tensor
 
 from opct.errors import ModelError
-from opct.models.scoring import Head
+from opct.models.scoring import Head, padded_ids
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -24,7 +25,7 @@ class Backbone:
     Attributes:
         model: the transformers model, or the PEFT model around it.
         bare_model: the transformers model.
-        decoder: all of it but the output head.
+        decoder: the model without its output head.
         head: the output projection.
         dtype: of matrix products.
         stop_ids: tokens that end an answer.
@@ -83,9 +84,9 @@ class Backbone:
             self._adapter_is_off = False
 
     def ask(self, probe: Callable[[Backbone], str | None]) -> str | None:
-        """Cached result of a probe, evaluated at the first call.
+        """Result of a probe, which runs at the first call, with the adapter off.
 
-        The adapter is off: what it has learnt must not decide how the model is computed.
+        What the adapter has learnt must not decide how the model is computed.
         """
         if probe not in self._asked:
             with self.inference(), self.adapter_off():
@@ -93,16 +94,16 @@ class Backbone:
         return self._asked[probe]
 
     def layers(self, otherwise: str) -> list[torch.nn.Module]:
-        """The decoder's layers in their order, found by the names of their classes.
+        """The decoder's layers in order, found by the names of their classes.
 
         Args:
-            otherwise: what cannot be done without them and what to do instead, for the message.
+            otherwise: the end of the error message: what cannot be done, and what to do instead.
 
         Raises:
             ModelError: the model does not name them.
         """
         names = set(self.bare_model._no_split_modules or [])
-        # a sharded layer is of a class of its own, below the one that is named
+        # the class of a sharded layer is a subclass of the named one
         found = [m for m in self.decoder.modules() if not names.isdisjoint(kind.__name__ for kind in type(m).__mro__)]
         if not found:
             raise ModelError(f"{type(self.bare_model).__name__} does not say what its layers are, {otherwise}.")
@@ -113,7 +114,7 @@ def find_head(model: Any, compute_dtype: torch.dtype) -> Head:
     """The model's output head, checked against the model's own logits.
 
     Raises:
-        ModelError: the logits are not finite, or the model transforms them in a way that is not known here.
+        ModelError: the logits are not finite, or the model transforms them in an unknown way.
     """
     config = model.config.get_text_config()
     linear = model.get_output_embeddings()
@@ -136,6 +137,39 @@ def find_head(model: Any, compute_dtype: torch.dtype) -> Head:
             "refused. Please report the architecture."
         )
     return head
+
+
+def residual_streams(
+    backbone: Backbone, rows: Sequence[Sequence[int]], ends: Sequence[int], on_layer: Callable[[int, Tensor], None]
+) -> int:
+    """Run the decoder over rows of token ids, and hand on the output of each layer; returns the number of layers.
+
+    The embeddings are not a layer, and the last norm is not applied. Gradient as the caller has it. Padding is on the
+    right, where no token sees it.
+
+    Args:
+        ends: how many last tokens of each row to take.
+        on_layer: called after each layer with its number, from 0, and its states at these tokens, [tokens, hidden], row
+            after row; they are not kept here.
+    """
+    ids = padded_ids(rows)
+    ends_at = [i * ids.shape[1] + len(row) for i, row in enumerate(rows)]
+    places = [torch.arange(stop - end, stop) for stop, end in zip(ends_at, ends, strict=True)]
+    taken = torch.cat(places).to(backbone.device)
+    layers = backbone.layers("so their activations cannot be compared: use another method than act")
+
+    def hook_of(layer: int) -> Callable[[Any, Any, Any], None]:
+        def hook(module: Any, inputs: Any, output: Any) -> None:
+            states = output[0] if isinstance(output, tuple) else output
+            on_layer(layer, states.flatten(0, 1)[taken])
+
+        return hook
+
+    with contextlib.ExitStack() as stack, backbone.autocast():
+        for i, layer in enumerate(layers):
+            stack.callback(layer.register_forward_hook(hook_of(i)).remove)
+        backbone.decoder(input_ids=ids.to(backbone.device), use_cache=False)
+    return len(layers)
 
 
 def autocast(device: torch.device, compute_dtype: torch.dtype):

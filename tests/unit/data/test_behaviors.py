@@ -4,10 +4,8 @@ import csv
 import json
 import logging
 import os
-import sys
 from collections import Counter
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -211,7 +209,7 @@ def test_near_duplicates_in_a_later_split_are_found():
         ("f", REQUESTS[2], "train"),
     ]
     behaviors = [Behavior(id_, "c", text, None, split) for id_, text, split in rows]
-    found = {split: [b.id for b in leaks_into_later_split(behaviors, split, behaviors)] for split in (*SPLITS, None)}
+    found = {split: [b.id for b in leaks_into_later_split(behaviors, split)] for split in (*SPLITS, None)}
     assert found == {"train": ["a", "c"], "validation": ["d"], "test": [], None: []}
 
 
@@ -227,7 +225,7 @@ def test_twins_in_a_later_split_are_found_where_their_behaviours_differ():
         ("f", REQUESTS[5], None, "validation"),
     ]
     behaviors = [Behavior(id_, "c", text, benign, split) for id_, text, benign, split in rows]
-    assert [b.id for b in leaks_into_later_split(behaviors, "train", behaviors)] == ["a", "b"]
+    assert [b.id for b in leaks_into_later_split(behaviors, "train")] == ["a", "b"]
     kept, left_out = split_duplicates(behaviors[:4], behaviors[4:])
     assert ([b.id for b in kept], [b.id for b in left_out]) == (["c", "d"], ["a", "b"])
 
@@ -305,35 +303,11 @@ def test_empty_and_broken_texts_are_refused_together(tmp_path):
     assert "a.jsonl:3: not valid JSON" in str(caught.value)
 
 
-# ----------------------------------------------------------------------------------------------------------- the hub
-
-
-def test_the_hub_is_read_at_its_revision(monkeypatch):
-    asked = []
-
-    def load_dataset(path, config, *, split, revision):
-        asked.append((path, config, split, revision))
-        return [{"Goal": REQUESTS[0], "Category": "c", "Index": 3}]
-
-    errors = SimpleNamespace(DatasetsError=KeyError)
-    monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=load_dataset, exceptions=errors))
-    [found] = load_behaviors("hf:owner/set:behaviors/harmful@abc123")
-    assert found.behavior == REQUESTS[0]
-    load_behaviors("hf:owner/set@v1")
-    load_behaviors("hf:owner/set:test@v1")
-    assert asked == [
-        ("owner/set", "behaviors", "harmful", "abc123"),
-        ("owner/set", None, "train", "v1"),
-        ("owner/set", None, "test", "v1"),
-    ]
-
-
 # ------------------------------------------------------------------------------------------------- the sets themselves
 
 PUBLIC_FILES = {
     "jbb_harmful_behaviors.csv": 100,
     "harmbench_behaviors_text_all.csv": 400,
-    "advbench_behaviors.csv": 520,
     "refdir_harmful_val.json": 39,
 }
 

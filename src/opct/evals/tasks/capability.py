@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from inspect_ai import Task
-from inspect_ai.scorer import CORRECT, Score, Scorer, Target, math, mean, scorer, stderr
+from inspect_ai.scorer import CORRECT, Score, Scorer, Target, math, scorer
 from inspect_ai.solver import TaskState
 
 from opct.data.pairs import Prompt
@@ -26,10 +26,10 @@ from opct.data.tables import BadRow, read_rows
 from opct.errors import DataError, EvaluationError, shown_faults
 from opct.evals.config import EvalConfig
 from opct.evals.graders.short_answer import Verdict
-from opct.evals.tasks.common import EvalSample, as_score, make_task, stopped_early
+from opct.evals.samples import CAPABILITY
+from opct.evals.tasks.common import EvalSample, as_score, clustered, make_task, stopped_early
 from opct.evals.tasks.lm_eval_task import (
     ASKED_SPLIT,
-    AXIS,
     IS_CORRECT,
     IS_EXTRACTED,
     chosen,
@@ -52,11 +52,11 @@ class Benchmark:
 
     Attributes:
         task: lm-eval's name of it, `path` the folder of its definition.
-        metric: of lm-eval, as it prints it; results call it `accuracy`.
+        metric: as lm-eval prints it; results call it `accuracy`.
         files: names of local files by split, also with `.gz`; the first split is asked. A file may have all splits,
             in a column `split`.
         revision: of the hub's data set.
-        convert: from rows as the authors publish them to those of the hub.
+        convert: from the authors' rows to the hub's.
     """
 
     task: str
@@ -291,9 +291,9 @@ def _math_item(row: Mapping[str, Any]) -> EvalSample:
     prompt: Prompt = ({"role": "user", "content": MATH_TEMPLATE.format(problem=problem)},)
     return EvalSample(
         task=MATH500,
-        axis=AXIS,
+        axis=CAPABILITY,
         family=str(row.get("subject") or "test"),
-        family_split=AXIS,
+        family_split=CAPABILITY,
         cluster=str(row.get("unique_id") or hashlib.sha256(str(problem).encode()).hexdigest()[:16]),
         prompt=prompt,
         teacher_prompt=prompt,
@@ -301,7 +301,7 @@ def _math_item(row: Mapping[str, Any]) -> EvalSample:
     )
 
 
-@scorer(metrics={key: [mean(), stderr(cluster="cluster")] for key in MATH_KEYS})
+@scorer(metrics=clustered(MATH_KEYS))
 def math_scorer() -> Scorer:
     """Inspect's `math()`: a reply without an answer that can be read is wrong; `is_extracted` counts it."""
     grade = math()
@@ -309,7 +309,7 @@ def math_scorer() -> Scorer:
     async def score(state: TaskState, target: Target) -> Score:
         reply, stopped = state.output.completion, stopped_early(state)
         if stopped:
-            return as_score(Verdict(f"unscored:{stopped}"), {}, keys=MATH_KEYS, answer=reply)
+            return as_score(stopped, {}, keys=MATH_KEYS, answer=reply)
         found = await grade(state, Target(f"${state.metadata['grading']['answer']}$"))
         if found is None or (found.metadata or {}).get("status") == "target_timeout":
             return as_score(Verdict("unscored:grader_timeout"), {}, keys=MATH_KEYS, answer=reply)

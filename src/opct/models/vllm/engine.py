@@ -1,8 +1,8 @@
 """A sampling engine next to the trained model: vLLM on this machine, or a vLLM server.
 
-It holds the base weights and serves the adapter separately; a bfloat16 merge would round most of a small update away.
-After each optimizer step the adapter gets a new name, so that no stale keys and values are used. Prompts go in and
-completions come out as token ids. The samples of a prompt are one request: sample i has the seed s + i.
+It holds the base weights and serves the adapter separately: a merge in bfloat16 would round most of a small update
+away. After each optimizer step the adapter gets a new name, so that no stale keys and values are used. Prompts and
+completions are token ids. The samples of a prompt are one request: sample i has the seed s + i.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 # nats a token, on average; bfloat16 kernels of a small model differ by .04
 PROBE_BOUND, PROBE_BOUND_FLOAT32 = 0.2, 0.01
 PROBE_PROMPTS, PROBE_TOKENS = 4, 16
-PROBE_CLIP = 1.0  # a token that one side cuts off and the other does not, by rounding, counts as so much
+PROBE_CLIP = 1.0  # most that one token counts: by rounding, top_p may cut it off on one side alone
 GREEDY = 1e-5  # vLLM takes a temperature below this as 0
 
 OnDone = Callable[[int], None]
@@ -86,20 +86,20 @@ class Backend(Protocol):
         """One list of completions a prompt, one completion a seed, by the adapter of that name or the base weights."""
 
     def score(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
-        """Log-prob of every token but the first under the base weights, full softmax, temperature 1; nats."""
+        """Log-prob of every token but the first under the base weights, at temperature 1; nats."""
 
     def close(self) -> None: ...
 
 
 def request_settings(sampling: Sampling, stop_ids: Collection[int]) -> dict[str, Any]:
-    """Shared parts of the vLLM backends."""
+    """What both backends ask vLLM for."""
     return {
         "max_tokens": sampling.max_completion_tokens,
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
         "top_k": sampling.top_k,
         "stop_token_ids": sorted(stop_ids),
-        "logprobs": 0,  # of the sampled token, and no other
+        "logprobs": 0,  # of the sampled token alone
     }
 
 
@@ -109,7 +109,7 @@ class Engine:
     def __init__(self, policy: Policy, backend: Backend, adapter_dir: str | None = None):
         self.backend = backend
         self._policy = policy
-        self._prefix = f"opct-{uuid.uuid4().hex[:8]}"  # of this process: another run may use the same server
+        self._prefix = f"opct-{uuid.uuid4().hex[:8]}"  # unique: another run may use the same server
         self._folder = _own_folder(self._prefix, adapter_dir)
         self._synced: str | None = None
 
@@ -197,12 +197,12 @@ class Engine:
 
 
 def _consecutive_seeds(seeds: Sequence[Sequence[int]]) -> list[range]:
-    """The seeds of each prompt's samples: as many as were given, counted up from the first.
+    """The seeds of each prompt's samples, counted up from the first.
 
     Raises:
         EngineError: two prompts would share a seed.
     """
-    firsts = [min(own[0], 2**63 - len(own)) if own else 0 for own in seeds]  # the last one is an int64 too
+    firsts = [min(own[0], 2**63 - len(own)) if own else 0 for own in seeds]  # the last one must be an int64 too
     ranges = [range(first, first + len(own)) for first, own in zip(firsts, seeds, strict=True)]
     for a, b in pairwise(sorted((own for own in ranges if own), key=lambda own: (own.start, own.stop))):
         if a.start < b.start < a.stop:
@@ -214,7 +214,7 @@ def _consecutive_seeds(seeds: Sequence[Sequence[int]]) -> list[range]:
 
 
 def _own_folder(prefix: str, parent: str | None) -> Path:
-    """A new folder in `parent`, which is made, or where this machine keeps temporary files."""
+    """A new folder in `parent`, which is created, or among the temporary files of this machine."""
     with LibraryErrors(EngineError, "No folder for adapters can be made", "Set vllm.adapter_dir."):
         if parent is not None:
             Path(parent).mkdir(parents=True, exist_ok=True)
@@ -234,14 +234,14 @@ class _Base:
 def check_engine(
     engine: Engine, policy: Policy, prompts: Sequence[Sequence[int]], sampling: Sampling, *, scores: bool
 ) -> float:
-    """How far the engine's log-probs are from the model's own, without the adapter; nats a token, on average.
+    """Mean distance of the engine's log-probs from the model's own, without the adapter; nats a token.
 
     Args:
-        prompts: token ids; the first few are answered by the engine.
-        scores: ask it for the log-probs of given tokens as well, as a teacher is asked.
+        prompts: token ids; the engine answers the first few.
+        scores: check the log-probs of given tokens too, as needed for a teacher.
 
     Raises:
-        EngineError: too far: the engine serves another model, or another distribution than was sampled.
+        EngineError: the engine serves another model, or its log-probs belong to another distribution.
     """
     prompts = list(prompts[:PROBE_PROMPTS])
     sampling = dataclasses.replace(sampling, max_completion_tokens=min(PROBE_TOKENS, sampling.max_completion_tokens))
