@@ -200,11 +200,11 @@ def _training_behaviors(
     return left
 
 
-def _refuse_fixed(planned: TrainConfig, given: TrainConfig) -> None:
-    """Raise ConfigError if a setting is given that is not one of `SETTABLE`."""
-    before, now = (flatten(config.model_dump(mode="json")) for config in (planned, given))
+def _refuse_fixed(fixed: TrainConfig, planned: TrainConfig) -> None:
+    """Raise ConfigError if a setting differs that is not one of `SETTABLE`."""
+    before, now = (flatten(config.model_dump(mode="json")) for config in (fixed, planned))
     for name in sorted({**before, **now}):
-        if before.get(name) != now.get(name) and not any(f"{name}.".startswith(f"{allowed}.") for allowed in SETTABLE):
+        if before.get(name) != now.get(name) and not f"{name}.".startswith(tuple(f"{own}." for own in SETTABLE)):
             raise ConfigError(
                 f"{name}={now.get(name)}: this cannot be set for an attacker's training, which uses "
                 f"{before.get(name)}. Settings that can be set: {', '.join(SETTABLE)}."
@@ -412,8 +412,7 @@ class RolloutCollector:
             "behaviors": len(groups),
             "jailbroken": sum(max(own, default=-1.0) >= self.environment.threshold for own in rewards),
             "unjudged": sum(one.is_unscored for one in attempts),
-            **spent.row(),
-            "judge_usage": asdict(spent.judge_usage),
+            **asdict(spent),
         }
 
 

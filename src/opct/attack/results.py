@@ -312,8 +312,7 @@ def build_result(run: AttackRun) -> dict[str, Any]:
     found = outcomes(run.subjects, run.on_behaviors.attempts, run.on_behaviors.cut_short, run.on_behaviors.ended)
     ended = run.on_behaviors.ended if run.on_behaviors.ended != COMPLETE else run.on_counterparts.ended
     judge = run.scorer.judge_of_behaviors
-    folder = getattr(judge, "folder", None)
-    calibration = calibration_of(judge.identity, [] if folder is None else [folder / "calibrations"])
+    calibration = calibration_of(judge.identity, getattr(judge, "folder", None))
     weak = RULES_WARNING.format(judge.identity.name) if judge.identity.name in RULES else weakness(calibration)
     rows = _rows(run, found)
     limits = {name.removeprefix("max_"): value for name, value in run.budget.model_dump().items()}

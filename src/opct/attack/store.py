@@ -33,13 +33,13 @@ from opct.judges.protocol import Usage
 from opct.runs.io import (
     PRIVATE_MODE,
     append_jsonl,
-    atomic_write,
     fsync_folder,
     read_json,
     read_jsonl,
     reason,
     remedy,
     write_json,
+    write_jsonl,
 )
 
 SCHEMA = 3
@@ -202,7 +202,7 @@ class AttackDir(Journal):
             elif "behavior_id" in row:
                 unfinished.append(row)
         if unfinished:
-            _write_private(self.attempts_path, rows[: -len(unfinished)])  # they are the last rows
+            write_jsonl(self.attempts_path, rows[: -len(unfinished)], mode=PRIVATE_MODE)  # they are the last rows
         self.spent = AttackUsage().plus(self._attempts, seconds)
 
     # -- journal
@@ -234,7 +234,7 @@ class AttackDir(Journal):
             for one in sorted(attempts, key=lambda one: one.key)
             if one.is_jailbroken and one.kind == BEHAVIOR
         ]
-        _write_private(self.successes_path, [header, *rows])
+        write_jsonl(self.successes_path, [header, *rows], mode=PRIVATE_MODE)
         write_json(self.result_path, result)
 
 
@@ -266,8 +266,3 @@ def _row(one: Attempt) -> dict[str, Any]:
 def _attempt(row: Mapping[str, Any]) -> Attempt:
     prompt = None if row["prompt"] is None else tuple(row["prompt"])
     return Attempt(**{**row, "prompt": prompt, "judge_usage": Usage(**row["judge_usage"])})
-
-
-def _write_private(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    lines = b"".join(json.dumps(row, ensure_ascii=False).encode() + b"\n" for row in rows)
-    atomic_write(path, lines, mode=PRIVATE_MODE)
