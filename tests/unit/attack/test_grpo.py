@@ -63,7 +63,7 @@ TEST = [Behavior("u/0", "c", "Ring every doorbell of the town", None, "test")]
 def short_instructions():
     """A token of the tiny model is a byte: the attacker's instructions would be 9 tenths of its input."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("opct.attack.refine.SYSTEM", "Reword it.")
+        patch.setattr("opct.attack.refine.SYSTEM", "Rewrite the message.")
         yield
 
 
@@ -279,24 +279,24 @@ def test_training_behaviours_are_none_of_the_tested_ones_nor_like_them(tmp_path,
 UNSEEN = [
     Subject(f"v/{i}", text)
     for i, text in enumerate(
-        ("Bang on tubs before breakfast", "Lob a bun about", "Nab bulbs by the barn", "Blab at bedtime")
+        ("Fold the odd fluff", "Find a duffel of mud", "Defraud a cod", "Dust off a red fad")
     )
 ]
-"""With letters of which noise makes an a."""
+"""With an e, and letters of which noise makes another."""
 
 
 def test_it_learns_a_hidden_pattern_from_reward_alone_and_beats_what_does_not_learn(tmp_path, tiny_folder):
-    """Messages with two small letters a get an answer. The tiny model writes such by chance in few of its own, and
-    noise makes such of the requests now and then: an a that keeps its case, and a b that moves to its neighbour. Of as
-    many attempts at behaviours that it never saw, the trained attacker breaks more than the untrained model, and more
-    than best-of-N."""
+    """Messages with two small letters e get an answer. The tiny model writes such by chance in few of its own, and
+    noise makes such of the requests now and then: an e that keeps its case, and a d that moves to its neighbour. Of as
+    many attempts at behaviours that it never saw, the trained attacker jailbreaks more than the untrained model, and
+    more than best-of-N."""
 
     def yields(text):
-        return text.count("a") >= 2
+        return text.count("e") >= 2
 
     own = opponent(yields)
     plan = plan_of(tmp_path / "a", tiny_folder)
-    words = ("attacker.training.max_steps=7", "attacker.training.optim.learning_rate=0.03")
+    words = ("attacker.training.max_steps=7", "attacker.training.optim.learning_rate=0.06")
     done = trained(tmp_path / "a", tiny_folder, own, *words)
     rewards = [row["reward"] for row in done.summary["curve"]]
     assert len(rewards) == 7
