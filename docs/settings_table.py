@@ -21,7 +21,7 @@ def settings_table() -> str:
     parts = []
     for title, section, prefix in [("Run", TrainConfig, ""), *_sections()]:
         rows = [_row(prefix + name, field) for name, field in section.model_fields.items() if not _inner(field)]
-        text = (section.__doc__ or "").strip().split("\n")[0]
+        text = " ".join((section.__doc__ or "").split())
         parts.append("\n".join([f"## {title}", "", text, "", "| setting | default | |", "|---|---|---|", *rows, ""]))
     return "\n".join(parts)
 

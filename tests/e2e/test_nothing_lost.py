@@ -180,7 +180,7 @@ def _cut(path: Path) -> None:
     [
         ("state/rank-00000.safetensors", _flip, "state/rank-00000.safetensors does not have the content"),
         ("adapter/adapter_config.json", Path.unlink, "adapter/adapter_config.json is missing"),
-        ("state.json", _cut, "is not the state.json of a checkpoint"),
+        ("state.json", _cut, "state.json: not valid JSON"),
     ],
 )
 def test_a_corrupt_checkpoint(half, name, damage, words):

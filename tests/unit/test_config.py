@@ -210,11 +210,19 @@ def test_an_empty_file_is_the_defaults(write, text: str):
 
 
 def test_a_file_that_cannot_be_read_says_what_to_do(tmp_path):
-    """A path is to blame only where the file is not there."""
-    missing, large = tmp_path / "missing.yaml", tmp_path / "large.yaml"
+    large, latin = tmp_path / "large.yaml", tmp_path / "latin.yaml"
     large.write_bytes(b"#" * (MAX_BYTES + 1))
-    assert message(missing).endswith("No such file or directory. Check the path.")
-    assert message(large).endswith(f"settings have at most {MAX_BYTES:,}.")
+    latin.write_bytes("output_dir: caf\xe9\n".encode("latin-1"))
+    for path, why in (
+        (tmp_path / "none.yaml", "No such file or directory"),
+        (tmp_path, "directory"),
+        (large, f"settings have at most {MAX_BYTES:,}"),
+        (latin, "can't decode byte 0xe9"),
+    ):
+        found = message(path)
+        assert found.startswith(f"Cannot read the config file {path}: ")
+        assert why in found
+        assert found.endswith(". Give the path of a UTF-8 text file.")
 
 
 def test_all_faults_in_one_message_in_the_order_of_the_file(write):
@@ -261,7 +269,7 @@ def test_all_faults_in_one_message_in_the_order_of_the_file(write):
         ("model.dtype=bf16", "did you mean bfloat16?"),
         ("seed=", "no value; write `null`"),
         ("seed=[1", "not valid YAML"),
-        ("output_dir=!!python/name:os.system x", "is not allowed"),
+        ("output_dir=!!python/name:os.system x", "output_dir: 'x' cannot be read as 'tag:yaml.org,2002:python/name:"),
         ("=3", "an override is `section.name=value`"),
         ("lr=1", "did you mean optim.learning_rate?"),
         ("rollout.max_new_tokens=1", "did you mean rollout.max_completion_tokens?"),
@@ -279,7 +287,7 @@ def test_one_bad_override(override, part):
 
 
 def test_a_tag_that_does_not_fit_its_text():
-    assert "override seed=!!int abc: seed: 'abc' is not a number" in message(overrides=["seed=!!int abc"])
+    assert "seed: 'abc' cannot be read as 'tag:yaml.org,2002:int'" in message(overrides=["seed=!!int abc"])
 
 
 def test_a_key_given_twice_is_refused(write):
@@ -300,7 +308,7 @@ def test_aliases_are_not_expanded_without_bound(write):
 
 
 def test_yaml_that_is_nested_too_deep_is_refused(write):
-    assert "not valid YAML" in message(write("data: " + "[" * 1500))
+    assert "not valid YAML" in message(write("data: " + "[" * 400))
 
 
 def test_a_name_that_is_a_list_is_refused(write):
@@ -313,22 +321,6 @@ def test_a_name_that_is_a_list_is_refused(write):
 )
 def test_files_that_are_no_config(write, text, part):
     assert part in message(write(text))
-
-
-def test_a_missing_file(tmp_path):
-    assert "none.yaml: No such file or directory" in message(tmp_path / "none.yaml")
-
-
-def test_a_file_that_is_not_text(tmp_path):
-    path = tmp_path / "latin.yaml"
-    path.write_bytes("output_dir: caf\xe9\n".encode("latin-1"))
-    text = message(path)
-    assert "can't decode byte 0xe9" in text
-    assert text.endswith("Save it as UTF-8.")
-
-
-def test_a_folder_is_no_config(tmp_path):
-    assert f"Cannot read the config file {tmp_path}" in message(tmp_path)
 
 
 @pytest.mark.parametrize(

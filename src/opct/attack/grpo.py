@@ -24,16 +24,16 @@ from opct.attack.protocol import BEHAVIOR, Attempt, ChatModel, FewShotExample, O
 from opct.attack.refine import Refine, attacker_messages, message_of
 from opct.attack.scoring import Scorer
 from opct.attack.setup import INSPECT, all_behaviors, rules_of
-from opct.attack.store import WARNING, AttackDir, flatten
+from opct.attack.store import WARNING, AttackDir
 from opct.config.loader import load_config
-from opct.config.schema import TrainConfig
+from opct.config.schema import TrainConfig, flat_settings
 from opct.data.behaviors import Behavior
 from opct.data.duplicates import cross_duplicates
 from opct.data.pairs import ContrastivePair, Prompt, write_pairs
 from opct.data.perturb.jailbreak import bare_prompt
+from opct.data.questions import of_split
 from opct.data.render import RenderedPair, Renderer, final_answer
 from opct.errors import ConfigError, DataError, EvaluationError, ModelError
-from opct.evals.tasks.common import in_split
 from opct.judges.protocol import Usage, digest
 from opct.methods.grpo import GRPO, ScoredRollout, group_advantages
 from opct.models.from_run import load_policy
@@ -145,7 +145,7 @@ def plan_training(config: settings.AttackConfig, tested: Sequence[Behavior], fol
     behaviors = _training_behaviors(config, own, tested)
     sampling = settings.Sampling(max_tokens=own.max_tokens)  # GRPO samples the policy itself, at temperature 1
     given = _planned(config, own, folder, len(behaviors))
-    overrides = [f"{name}={json.dumps(value)}" for name, value in flatten(own.training).items()]
+    overrides = [f"{name}={json.dumps(value)}" for name, value in flat_settings(own.training).items()]
     planned = load_config(None, [*given, *overrides])
     _refuse_fixed(load_config(None, given), planned)
     if planned.max_steps is None:
@@ -185,10 +185,7 @@ def _training_behaviors(
 ) -> tuple[Behavior, ...]:
     """The training behaviours, without near-duplicates of the attacked ones."""
     source = own.train_behaviors or config.behaviors
-    try:
-        known = in_split(all_behaviors(source), own.train_split, "behaviours")
-    except EvaluationError as error:
-        raise EvaluationError(f"{source}, to train the attacker on (attacker.train_split): {error}") from None
+    known = of_split(all_behaviors(source), own.train_split, f"behaviours of {source} (attacker.train_split)")
     near = cross_duplicates([one.behavior for one in known], [one.behavior for one in tested])
     left = tuple(one for i, one in enumerate(known) if i not in near)
     if not left:
@@ -202,7 +199,7 @@ def _training_behaviors(
 
 def _refuse_fixed(fixed: TrainConfig, planned: TrainConfig) -> None:
     """Raise ConfigError if a setting differs that is not one of `SETTABLE`."""
-    before, now = (flatten(config.model_dump(mode="json")) for config in (fixed, planned))
+    before, now = (flat_settings(config.model_dump(mode="json")) for config in (fixed, planned))
     for name in sorted({**before, **now}):
         if before.get(name) != now.get(name) and not f"{name}.".startswith(tuple(f"{own}." for own in SETTABLE)):
             raise ConfigError(

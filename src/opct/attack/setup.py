@@ -28,10 +28,9 @@ from opct.config.judge import EndpointSettings, JudgeConfig
 from opct.config.loader import load_config
 from opct.data.behaviors import Behavior, builtin_behaviors, load_behaviors
 from opct.data.duplicates import TrainedTexts, contamination_warnings, cross_duplicates, read_trained_texts
-from opct.data.questions import first_items
+from opct.data.questions import first_items, of_split
 from opct.data.render import THINKING_TAGS
 from opct.errors import DataError, EvaluationError, unknown
-from opct.evals.tasks.common import in_split
 from opct.judges.factory import endpoint_address, load_judge, open_model
 from opct.judges.llm import LLMJudge
 from opct.judges.protocol import digest
@@ -165,7 +164,7 @@ def attacked_behaviors(config: AttackConfig) -> list[Behavior]:
     Raises:
         DataError, EvaluationError: they cannot be read, or none is left.
     """
-    known = in_split(all_behaviors(config.behaviors), config.split, "behaviours")
+    known = of_split(all_behaviors(config.behaviors), config.split, "behaviours")
     return first_items(known, config.n_behaviors, config.seed)
 
 

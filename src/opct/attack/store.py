@@ -27,6 +27,7 @@ from typing import Any
 
 from opct.attack.loop import AttackUsage, Journal
 from opct.attack.protocol import BEHAVIOR, Attempt, Kind, Subject
+from opct.config.schema import flat_settings
 from opct.data.perturb.in_the_wild import SUCCESSES_KIND
 from opct.errors import OtherAttackError, RunError
 from opct.judges.protocol import Usage
@@ -155,7 +156,8 @@ class AttackDir(Journal):
         if not self.is_attack or self._overwrite:
             return
         saved = self._identity()
-        before, now = flatten({name: saved.get(name) for name in known}), flatten(json.loads(json.dumps(known)))
+        before = flat_settings({name: saved.get(name) for name in known})
+        now = flat_settings(json.loads(json.dumps(known)))
         differ = [
             f"{name} was {_short(before.get(name))} and is {_short(now.get(name))}"
             for name in {**before, **now}
@@ -242,15 +244,6 @@ def resume_hint(path: Path, *, was_overwritten: bool) -> str:
     """The message after an attack was interrupted."""
     without = ", without --overwrite" if was_overwritten else ""
     return f"finished attempts are kept in {path}: continue with the same command and --resume{without}"
-
-
-def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """The values of nested mappings by dotted name."""
-    found: dict[str, Any] = {}
-    for name, value in values.items():
-        is_nested = isinstance(value, Mapping) and value
-        found |= flatten(value, f"{prefix}{name}.") if is_nested else {prefix + name: value}
-    return found
 
 
 def _short(value: Any) -> str:

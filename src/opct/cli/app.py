@@ -106,7 +106,12 @@ class _Door:
         if not isinstance(error, Exception) or os.environ.get("OPCT_DEBUG") == "1":
             return
         if isinstance(error, OpctError):
-            echo(f"error: {error}", file=sys.stderr)
+            message = str(error)
+            if isinstance(error, ConfigError):  # it repeats what was typed, which may be a key
+                from opct.judges.client import redact
+
+                message = redact(message, ())
+            echo(f"error: {message}", file=sys.stderr)
             sys.exit(1)
         echo(_bug_report(error), file=sys.stderr)
         sys.exit(70)

@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from opct.cli.options import settings_words
+
 AttackTarget = Annotated[
     str,
     typer.Argument(
@@ -19,8 +21,8 @@ AttackTarget = Annotated[
 Settings = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="a.b=c",
-        help="Settings: a YAML file first, if any, then NAME=VALUE: rounds=2 attacker.model=... judge.name=...",
+        metavar="NAME=VALUE",
+        help="Settings of the attack, after a YAML file if you have one: rounds=2 attacker.model=... judge.name=...",
     ),
 ]
 AttackerName = Annotated[str | None, typer.Option(metavar="NAME", help="transfer, best_of_n, refine or grpo.")]
@@ -53,23 +55,15 @@ def attack(
 
     from opct.attack.run import load_attack_config, run_attack
     from opct.attack.store import resume_hint
-    from opct.errors import ConfigError
-    from opct.judges.client import redact
     from opct.runs.console import make_progress
 
-    words = settings or []
-    path = words.pop(0) if words and words[0].endswith((".yaml", ".yml")) else None
     options = {
         "attacker.name": attacker,
         "n_behaviors": n_behaviors,
         "target.label": label,
-        "target.confirm_remote": "true" if confirm_remote else None,
+        "target.confirm_remote": confirm_remote or None,
     }
-    words = [*(f"{name}={value}" for name, value in options.items() if value is not None), *words]
-    try:
-        config = load_attack_config(path, words)
-    except ConfigError as error:  # it repeats what was typed
-        raise ConfigError(redact(str(error), ())) from None
+    config = load_attack_config(*settings_words(settings or [], options))
     progress = make_progress()
     try:
         result = run_attack(target, config, out=out, resume=resume, overwrite=overwrite, progress=progress)

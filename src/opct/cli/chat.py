@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from opct.cli.options import Target
+from opct.cli.options import Seed, Target
 from opct.runs.console import as_text
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def chat(
     generation_config: Annotated[
         bool, typer.Option("--generation-config", help="Sample with the model's generation_config instead.")
     ] = False,
-    seed: Annotated[int, typer.Option(metavar="N", min=0, max=2**32 - 1, help="Random seed.")] = 0,
+    seed: Seed = 0,
     trust_remote_code: Annotated[
         bool, typer.Option("--trust-remote-code", help="Run code that comes with the model.")
     ] = False,

@@ -6,7 +6,7 @@ import json
 
 import typer
 
-app = typer.Typer(help="Show the settings and presets.", no_args_is_help=True)
+app = typer.Typer(help="Print the schema of a config file, or the presets.", no_args_is_help=True)
 
 
 @app.command("schema")

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from opct.cli import data_build
-from opct.cli.options import refuse_existing
+from opct.cli.options import Overwrite, Seed, refuse_existing
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -28,38 +27,32 @@ Source = Annotated[
 ]
 
 
-class Trainer(StrEnum):
-    """The trainers that an export is for."""
-
-    verl = "verl"
-    prime_rl = "prime-rl"
-
-
 @app.command("export")
 def export(
     source: Source,
-    format: Annotated[Trainer, typer.Option("--format", help="Target trainer: verl or prime-rl.")],
+    format: Annotated[Literal["verl", "prime-rl"], typer.Option("--format", help="The trainer to export for.")],
     out: Annotated[
-        Path | None, typer.Option(help="The file to write, .parquet or .jsonl. Default: FORMAT.parquet or .jsonl.")
+        Path | None,
+        typer.Option(metavar="FILE", help="The file to write, .parquet or .jsonl. Default: FORMAT.parquet or .jsonl."),
     ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file if it exists.")] = False,
+    overwrite: Overwrite = False,
 ) -> None:
     """Export pairs in the format of verl or prime-rl."""
     from opct.data.export import export_pairs
     from opct.runs.console import echo
 
-    path = out or Path("verl.parquet" if format is Trainer.verl else "prime-rl.jsonl")
+    path = out or Path("verl.parquet" if format == "verl" else "prime-rl.jsonl")
     refuse_existing(path, source, overwrite)
     pairs = _pairs(source)
-    n, left_out = export_pairs(pairs, format.value, path)
+    n, left_out = export_pairs(pairs, format, path)
     unanswered = sum(pair.meta.get("answer") is None for pair in pairs if pair.id not in left_out)
-    echo(f"{path}: {n} rows for {format.value}")
+    echo(f"{path}: {n} rows for {format}")
     if unanswered:
         echo(f"no `meta.answer`: {unanswered} row(s), whose ground truth is empty")
     if left_out:
         shown = ", ".join(left_out[:3]) + (" ..." if len(left_out) > 3 else "")
         echo(f"left out: {len(left_out)} pair(s) with a turn sampled from the policy, or a prefill: {shown}")
-    echo(f"{format.value} gives its teacher the policy's prompt by default: see docs/scaling.md")
+    echo(f"{format} gives its teacher the policy's prompt by default: see docs/scaling.md")
 
 
 @app.command("check")
@@ -119,14 +112,19 @@ def _check_teacher(model: str, pairs: Sequence[ContrastivePair]) -> None:
 @app.command("show")
 def show(
     source: Source,
-    id: Annotated[str | None, typer.Option("--id", help="Id of the pair.")] = None,
-    index: Annotated[int | None, typer.Option("--index", min=0, help="Index of the pair in the file, from 0.")] = None,
+    id: Annotated[str | None, typer.Option("--id", metavar="ID", help="Id of the pair.")] = None,
+    index: Annotated[
+        int | None, typer.Option("--index", metavar="N", min=0, help="Index of the pair in the file, from 0.")
+    ] = None,
     model: Annotated[
-        str | None, typer.Option(help="Model whose chat template is used. Default: the embedded model.")
+        str | None,
+        typer.Option(metavar="MODEL", help="Model whose chat template is used. Default: the embedded model."),
     ] = None,
     sample: Annotated[bool, typer.Option("--sample", help="Also sample a completion from the model.")] = False,
-    max_completion_tokens: Annotated[int, typer.Option(min=1, help="Maximum number of tokens in the completion.")] = 64,
-    seed: Annotated[int, typer.Option(min=0, help="Random seed.")] = 0,
+    max_completion_tokens: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Maximum number of tokens in the completion.")
+    ] = 64,
+    seed: Seed = 0,
     mask_truncated: Annotated[bool, typer.Option("--mask-truncated", help="Same as loss.mask_truncated.")] = False,
     mask_thinking: Annotated[bool, typer.Option("--mask-thinking", help="Same as loss.mask_thinking.")] = False,
 ) -> None:

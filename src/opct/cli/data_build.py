@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from opct.cli.options import SPLIT_HELP, Split, named_columns, refuse_existing
+from opct.cli.options import Overwrite, Seed, named_columns, refuse_existing
 
 if TYPE_CHECKING:
     from opct.data.pairs import ContrastivePair
@@ -18,40 +17,17 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Make pairs from questions, behaviours or safety facts.", no_args_is_help=True)
 
-EMBEDDED = "safety"
-Out = Annotated[Path, typer.Option(help="The pair file to write.")]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the file if it exists.")]
-Families = Annotated[str, typer.Option(help="train, held_out, all, or names with commas.")]
-WhichSplit = Annotated[Split, typer.Option(help=SPLIT_HELP)]
-Seed = Annotated[int, typer.Option(min=0, help="Random seed.")]
-AtMost = Annotated[int | None, typer.Option("--n", min=1, help="Maximum number of pairs, chosen by seed.")]
-ColumnNames = Annotated[
+Split = Literal["train", "validation", "test", "all"]
+Out = Annotated[Path, typer.Option(metavar="FILE", help="The pair file to write.")]
+Families = Annotated[
+    str, typer.Option(metavar="NAMES", help="Families of perturbations: train, held_out, all, or names with commas.")
+]
+WhichSplit = Annotated[Split, typer.Option(help="A source without splits is split by a hash.")]
+Columns = Annotated[
     list[str] | None,
     typer.Option(metavar="ROLE=NAME", help="The column of the question, answer, behavior, id ...; repeatable."),
 ]
-
-
-class AnswerFormat(StrEnum):
-    """Answer format that the prompt asks for."""
-
-    short = "short"
-    choice = "choice"
-
-
-class Counterparts(StrEnum):
-    """What the teacher sees for a safe counterpart."""
-
-    identity = "identity"
-    privileged = "privileged"
-    none = "none"
-
-
-class Teacher(StrEnum):
-    """Where the teacher's prompt holds the fact."""
-
-    system = "system"
-    user = "user"
-    examples = "examples"
+AtMost = Annotated[int | None, typer.Option("--n", metavar="N", min=1, help="Maximum number of pairs, chosen by seed.")]
 
 
 @app.command("sycophancy")
@@ -61,14 +37,14 @@ def build_sycophancy(
     ] = "builtin",
     out: Out = Path("pairs.jsonl"),
     answer_format: Annotated[
-        AnswerFormat, typer.Option("--format", help="Format of the answers.")
-    ] = AnswerFormat.short,
+        Literal["short", "choice"], typer.Option("--format", help="Format of the answers.")
+    ] = "short",
     families: Families = "train",
-    split: WhichSplit = Split.train,
+    split: WhichSplit = "train",
     seed: Seed = 0,
-    per_question: Annotated[int, typer.Option(min=1, help="Families for each question.")] = 1,
+    per_question: Annotated[int, typer.Option(metavar="N", min=1, help="Families for each question.")] = 1,
     n: AtMost = None,
-    column: ColumnNames = None,
+    column: Columns = None,
     overwrite: Overwrite = False,
 ) -> None:
     """Make sycophancy pairs from any file of questions.
@@ -87,7 +63,7 @@ def build_sycophancy(
     built = build(
         questions,
         families=families,
-        answer_format=answer_format.value,
+        answer_format=answer_format,
         seed=seed,
         per_question=per_question,
         split=_data_split(split),
@@ -108,8 +84,9 @@ Behaviors = Annotated[
 Parts = Annotated[
     str,
     typer.Option(
+        metavar="NAMES",
         help="behavior (wrapped), bare (as they are), twin (benign counterparts, wrapped), anchor (these as identity "
-        "pairs)."
+        "pairs).",
     ),
 ]
 TeacherSystem = Annotated[
@@ -138,15 +115,15 @@ def build_jailbreak(
     out: Out = Path("pairs.jsonl"),
     families: Families = "train",
     parts: Parts = "behavior,twin",
-    split: WhichSplit = Split.train,
+    split: WhichSplit = "train",
     seed: Seed = 0,
-    per_behavior: Annotated[int, typer.Option(min=1, help="Families for each behaviour.")] = 2,
+    per_behavior: Annotated[int, typer.Option(metavar="N", min=1, help="Families for each behaviour.")] = 2,
     teacher_system: TeacherSystem = None,
     teacher_examples: TeacherExamples = False,
     counterparts: CounterpartFile = None,
     in_the_wild: Templates = None,
     artifacts: Artifacts = None,
-    column: ColumnNames = None,
+    column: Columns = None,
     leave_out: LeaveOut = None,
     overwrite: Overwrite = False,
 ) -> None:
@@ -174,14 +151,14 @@ def build_jailbreak(
         seed=seed,
         per_behavior=per_behavior,
         split=_data_split(split),
-        teacher_system=SAFETY_SYSTEM if teacher_system == EMBEDDED else teacher_system,
+        teacher_system=SAFETY_SYSTEM if teacher_system == "safety" else teacher_system,
         teacher_turns=REFUSED_TURNS if teacher_examples else (),
         templates=[] if in_the_wild is None else load_templates(in_the_wild),
         artifacts=sources.artifacts,
     )
     _echo_splits(source, sources.behaviors, "behaviours")
     _echo_left_out("embedded behaviours that are only measured on", sources.left_out)
-    leaks = leaks_into_later_split(sources.behaviors, _data_split(split), sources.behaviors)
+    leaks = leaks_into_later_split(sources.behaviors, _data_split(split))
     _echo_left_out(f"behaviours of {source} in a later split", [behavior.id for behavior in leaks])
     if artifacts is not None:
         used = sum(pair.family == "artifact" for pair in pairs)
@@ -197,18 +174,19 @@ def build_safety_awareness(
     ] = "builtin",
     out: Out = Path("pairs.jsonl"),
     families: Families = "train",
-    split: WhichSplit = Split.train,
+    split: WhichSplit = "train",
     counterparts: Annotated[
-        Counterparts, typer.Option(help="Teacher prompt of safe counterparts; `none` makes no such pairs.")
-    ] = Counterparts.identity,
+        Literal["identity", "privileged", "none"],
+        typer.Option(help="Teacher prompt of safe counterparts; `none` makes no such pairs."),
+    ] = "identity",
     teacher: Annotated[
-        Teacher,
+        Literal["system", "user", "examples"],
         typer.Option(
             help="Where the teacher's prompt holds the fact: system message, last user message, or after examples."
         ),
-    ] = Teacher.system,
+    ] = "system",
     seed: Seed = 0,
-    per_prompt: Annotated[int, typer.Option(min=1, help="Families for each message.")] = 1,
+    per_prompt: Annotated[int, typer.Option(metavar="N", min=1, help="Families for each message.")] = 1,
     n: AtMost = None,
     train_on_evaluation_data: Annotated[
         bool,
@@ -231,8 +209,8 @@ def build_safety_awareness(
         seed=seed,
         per_prompt=per_prompt,
         split=_data_split(split),
-        counterparts=counterparts.value,
-        teacher=teacher.value,
+        counterparts=counterparts,
+        teacher=teacher,
         allow_evaluation_only=train_on_evaluation_data,
     )
     pairs = _at_most(built, n, seed)
@@ -243,11 +221,11 @@ def build_safety_awareness(
 
 
 def _data_split(split: Split) -> DataSplit | None:
-    return None if split is Split.all else cast("DataSplit", split.value)
+    return None if split == "all" else split
 
 
 def _which(split: Split) -> str:
-    return "all" if split is Split.all else f"the {split.value}"
+    return "all" if split == "all" else f"the {split}"
 
 
 def _at_most(pairs: list[ContrastivePair], n: int | None, seed: int) -> list[ContrastivePair]:

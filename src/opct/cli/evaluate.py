@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from opct.cli.options import Target, named_files
+from opct.cli.options import Target, named_files, settings_words
 
 Settings = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[CONFIG.yaml] [NAME=VALUE]...",
-        help="Any setting of an evaluation: n_questions=200 seed=1 judge.name=strongreject judge.model=...; "
-        "docs/cli.md has them all.",
+        metavar="NAME=VALUE",
+        help="Settings of the evaluation, after a YAML file if you have one: n_questions=200 seed=1 "
+        "judge.name=strongreject judge.model=...; docs/cli.md lists them.",
     ),
 ]
 Suites = Annotated[
@@ -27,9 +26,7 @@ Suites = Annotated[
         "and benign.",
     ),
 ]
-Tasks = Annotated[
-    list[str] | None, typer.Option(metavar="PKG/NAME", help="Any other Inspect task; repeat for several.")
-]
+Tasks = Annotated[list[str] | None, typer.Option(metavar="PKG/NAME", help="Any other Inspect task; repeatable.")]
 Out = Annotated[
     Path | None,
     typer.Option(metavar="FOLDER", help="Output folder. Default: the run directory, or runs/eval-<target>."),
@@ -93,9 +90,7 @@ def evaluate(
     from opct.api import evaluate as evaluate_target
     from opct.cli.results import evaluation_tables
     from opct.config.loader import load_settings
-    from opct.errors import ConfigError
     from opct.evals.config import EvalConfig
-    from opct.judges.client import redact
     from opct.runs.console import make_progress
 
     options: dict[str, Any] = {
@@ -110,13 +105,7 @@ def evaluate(
         others = {"task": task, "dtype": dtype, "label": label}
         _regrade(Path(out or target), [*given, *(name for name, value in others.items() if value)], settings or [])
         return
-    words = list(settings or [])
-    path = words.pop(0) if words and words[0].endswith((".yaml", ".yml")) else None
-    words = [*(f"{name}={json.dumps(value)}" for name, value in given.items()), *words]
-    try:
-        config = load_settings(EvalConfig, path, words)
-    except ConfigError as error:  # it repeats what was typed
-        raise ConfigError(redact(str(error), ())) from None
+    config = load_settings(EvalConfig, *settings_words(settings or [], given))
     progress = make_progress()
     try:
         result = evaluate_target(target, config, tasks=task or (), out=out, label=label, dtype=dtype, progress=progress)

@@ -16,7 +16,7 @@ def experiment(
     ],
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(metavar="a.b=c", help="Training settings for every arm: model.device=cuda."),
+        typer.Argument(metavar="NAME=VALUE", help="Training settings of every arm: model.device=cuda."),
     ] = None,
     plan: Annotated[bool, typer.Option("--plan", help="List the runs and exit.")] = False,
     force: Annotated[

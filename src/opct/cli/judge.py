@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from opct.cli.options import named_columns, refuse_existing
+from opct.cli.options import Seed, named_columns, refuse_existing
 
 if TYPE_CHECKING:
     from opct.judges.classifier import OfflineJudge
@@ -47,15 +47,15 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the estimated cos
 @app.command("train")
 def train(
     data: Annotated[Path, typer.Option("--data", metavar="FILE", help="Replies with labels: JSONL, JSON, CSV, TSV.")],
-    out: Annotated[Path, typer.Option(help="The folder to write.")] = Path("judge"),
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="The folder to write.")] = Path("judge"),
     column: Columns = None,
     positive: Positive = None,
     negative: Negative = None,
     label: Annotated[
         str, typer.Option(metavar="WORD", help="What a positive label means: harmful, warned.")
     ] = "harmful",
-    folds: Annotated[int, typer.Option(min=3, help="Number of folds of the cross-validation.")] = 5,
-    seed: Annotated[int, typer.Option(min=0, help="Random seed of the folds.")] = 0,
+    folds: Annotated[int, typer.Option(metavar="N", min=3, help="Number of folds of the cross-validation.")] = 5,
+    seed: Seed = 0,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing judge.")] = False,
 ) -> None:
     """Train an offline judge on labelled replies."""
@@ -228,14 +228,9 @@ def _prices(price: str | None) -> Prices | None:
 def _judge_of(name: str, model: str | None, settings: list[str] | None, cache: Path) -> LLMJudge | OfflineJudge:
     from opct.config.judge import JudgeConfig
     from opct.config.loader import load_settings
-    from opct.errors import ConfigError
-    from opct.judges.client import redact
     from opct.judges.factory import load_judge
 
-    try:
-        config = load_settings(JudgeConfig, None, settings or [], base={"name": name, "model": model})
-    except ConfigError as error:  # it repeats what was typed
-        raise ConfigError(redact(str(error), ())) from None
+    config = load_settings(JudgeConfig, None, settings or [], base={"name": name, "model": model})
     return load_judge(config, cache=cache)
 
 

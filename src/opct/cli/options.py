@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from enum import StrEnum
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -17,17 +17,18 @@ Target = Annotated[
         "smollm2-135m-instruct.",
     ),
 ]
+ConfigFile = Annotated[
+    Path, typer.Argument(metavar="CONFIG.yaml", help="Config file, such as configs/sycophancy.yaml.")
+]
+Seed = Annotated[int, typer.Option(metavar="N", min=0, max=2**32 - 1, help="Random seed.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the file if it exists.")]
 
-SPLIT_HELP = "train, validation, test or all. A source without splits is split by a hash."
 
-
-class Split(StrEnum):
-    """The questions or behaviours to use."""
-
-    train = "train"
-    validation = "validation"
-    test = "test"
-    all = "all"
+def settings_words(words: Sequence[str], options: Mapping[str, Any]) -> tuple[str | None, list[str]]:
+    """Split the words of a command into its YAML file, if any, and the overrides; options come before the words."""
+    has_file = bool(words) and words[0].endswith((".yaml", ".yml"))
+    given = [f"{name}={json.dumps(value)}" for name, value in options.items() if value is not None]
+    return (words[0] if has_file else None), [*given, *words[has_file:]]
 
 
 def refuse_existing(out: Path, source: str, overwrite: bool) -> None:

@@ -11,9 +11,11 @@ import typer
 def quickstart(
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(metavar="a.b=c", help="Overrides of the packaged settings: model.name_or_path=..."),
+        typer.Argument(metavar="NAME=VALUE", help="Settings over the packaged ones: model.name_or_path=..."),
     ] = None,
-    out: Annotated[Path, typer.Option(help="Folder of the runs and the report.")] = Path("runs/quickstart"),
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder of the runs and the report.")] = Path(
+        "runs/quickstart"
+    ),
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the quickstart in that folder.")] = False,
 ) -> None:
     """Train OPCT and SFT on a small model, evaluate both, report.

@@ -11,10 +11,10 @@ from opct.runs.console import echo
 
 
 def report(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Runs or Inspect logs (LABEL=LOG), base first.")],
-    out: Annotated[Path, typer.Option(help="The HTML page; its JSON and Markdown are written next to it.")] = Path(
-        "report.html"
-    ),
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Runs or Inspect logs (LABEL=LOG), base first.")],
+    out: Annotated[
+        Path, typer.Option(metavar="FILE", help="The HTML page; its JSON and Markdown are written next to it.")
+    ] = Path("report.html"),
     attack_prompts: Annotated[
         bool, typer.Option("--attack-prompts", help="Put prompts that jailbroke a model on the page; keep it private.")
     ] = False,

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from opct.cli.options import ConfigFile
 from opct.runs.console import echo
 
 
 def train(
-    config: Annotated[
-        Path, typer.Argument(metavar="CONFIG.yaml", help="Config file, such as configs/sycophancy.yaml.")
-    ],
+    config: ConfigFile,
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(metavar="a.b=c", help="Overrides: optim.learning_rate=1e-4 seed=1 lora=null."),
+        typer.Argument(metavar="NAME=VALUE", help="Settings over the file: optim.learning_rate=1e-4 seed=1 lora=null."),
     ] = None,
     preset: Annotated[
-        str | None, typer.Option(help="Preset that the config file overrides; `opct config presets` lists them.")
+        str | None,
+        typer.Option(metavar="NAME", help="Preset that the config file overrides; `opct config presets` lists them."),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan of the run and exit.")] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Resume from the last checkpoint in output_dir.")] = False,

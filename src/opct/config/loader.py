@@ -18,7 +18,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from opct.config.presets import PRESETS
-from opct.config.schema import TrainConfig
+from opct.config.schema import TrainConfig, flat_settings
 from opct.errors import ConfigError
 
 S = TypeVar("S", bound=BaseModel)
@@ -28,25 +28,30 @@ MAX_BYTES = 1_000_000
 MAX_VALUES = 100_000
 """Most values of a file, with aliases expanded: 500 bytes of aliases can expand to 10^9 values."""
 
-# Names that other tools use for our settings; the error message then suggests ours.
-OTHER_WORDS = {
-    "adam_beta1": ("betas",),
-    "alpha": ("lora_alpha",),
-    "kl_discount_factor": ("gamma",),
-    "learning_rate": ("lr",),
-    "lr_scheduler_type": ("lr_scheduler",),
-    "max_completion_tokens": ("max_new_tokens", "max_tokens"),
-    "max_grad_norm": ("gradient_clipping",),
-    "max_steps": ("steps",),
-    "micro_batch_tokens": ("gradient_accumulation_steps",),
-    "n_questions": ("limit",),
-    "name_or_path": ("model_name_or_path",),
-    "num_generations": ("group_size", "num_samples"),
-    "num_train_epochs": ("epochs",),
-    "pairs": ("train_file",),
-    "prompts_per_step": ("batch_size", "per_device_train_batch_size"),
-    "r": ("lora_r", "lora_rank", "rank"),
-    "warmup_steps": ("warmup",),
+# Names in other tools, and ours, which the error message then suggests.
+OTHER_NAMES = {
+    "batch_size": "prompts_per_step",
+    "betas": "adam_beta1",
+    "epochs": "num_train_epochs",
+    "gamma": "kl_discount_factor",
+    "gradient_accumulation_steps": "micro_batch_tokens",
+    "gradient_clipping": "max_grad_norm",
+    "group_size": "num_generations",
+    "limit": "n_questions",
+    "lora_alpha": "alpha",
+    "lora_r": "r",
+    "lora_rank": "r",
+    "lr": "learning_rate",
+    "lr_scheduler": "lr_scheduler_type",
+    "max_new_tokens": "max_completion_tokens",
+    "max_tokens": "max_completion_tokens",
+    "model_name_or_path": "name_or_path",
+    "num_samples": "num_generations",
+    "per_device_train_batch_size": "prompts_per_step",
+    "rank": "r",
+    "steps": "max_steps",
+    "train_file": "pairs",
+    "warmup": "warmup_steps",
 }
 
 
@@ -56,7 +61,6 @@ def load_settings(
     overrides: Sequence[str] = (),
     *,
     base: Mapping[str, Any] | None = None,
-    presets: Mapping[str, Mapping[str, Any]] | None = None,
     preset: str | None = None,
 ) -> S:
     """Load and check the settings of a YAML file, over a base and a preset and under dotted overrides.
@@ -65,26 +69,23 @@ def load_settings(
         model_class: a `Section`, nested to any depth; unions of sections may have a discriminator.
         path: a YAML file; None starts from the defaults.
         overrides: `section.name=value` each, the value read as YAML: `lora=null`, `data.pairs=[a.jsonl, b.jsonl]`.
-        base: values under the file, nested or by dotted name.
-        presets: nested values by name; `preset`, or the file's `preset: NAME`, picks the one that the file overrides.
-        preset: overrides the `preset:` of the file.
+        base: values that the file overrides, nested or by dotted name.
+        preset: for training settings, the name of a preset that the file overrides; by default the file's `preset:`.
 
     Raises:
         ConfigError: with every fault at once, each with file:line (or the override), the dotted name, the value,
             what is expected, and the nearest valid name.
     """
     faults: list[Fault] = []
-    own = Tree()
-    if path is not None:
-        own = _read_file(Path(path), faults)
+    own = Tree() if path is None else _read_file(Path(path), faults)
     for text in overrides:
-        own.lay(_read_override(text, faults))
+        own.update(_read_override(text, faults))
     tree = Tree()
     for name, value in (base or {}).items():
-        tree.lay(_plain_tree(_nested(name.split("."), value), "given"))
-    if presets is not None:
-        tree.lay(_chosen_preset(own, presets, preset, faults))
-    tree.lay(own)
+        tree.update(Tree(_nested(name.split("."), value)))
+    if issubclass(model_class, TrainConfig):
+        tree.update(_chosen_preset(own, preset, faults))
+    tree.update(own)
     settings = _validate(model_class, tree, faults)
     if faults or settings is None:
         source = f"of {path} " if path is not None else ""
@@ -105,8 +106,7 @@ def load_config(
     Raises:
         ConfigError: with every fault at once.
     """
-    layers = {name: found.settings for name, found in PRESETS.items()}
-    return load_settings(TrainConfig, path, overrides, presets=layers, preset=preset)
+    return load_settings(TrainConfig, path, overrides, preset=preset)
 
 
 def dump_config(settings: BaseModel) -> str:
@@ -153,7 +153,7 @@ class Tree:
     values: dict[str, Any] = field(default_factory=dict)
     places: dict[Name, str] = field(default_factory=dict)
 
-    def lay(self, other: Tree) -> None:
+    def update(self, other: Tree) -> None:
         """Merge another tree into this one: groups are merged, everything else is replaced."""
         self.values = _merged(self.values, other.values)
         self.places |= other.places
@@ -162,7 +162,7 @@ class Tree:
         """Source location of a value, or of the closest enclosing value that has one."""
         while name and name not in self.places:
             name = name[:-1]
-        return self.places.get(name, "")
+        return self.places.get(name, "given")
 
     def locate(self, parts: Iterable[int | str]) -> tuple[Name, Any]:
         """The written parts of a pydantic location (without names of union members), and the value there."""
@@ -174,10 +174,6 @@ class Tree:
                 value = value[part]
                 name.append(str(part))
         return tuple(name), value
-
-    def without(self, name: Name) -> Tree:
-        """Copy of the tree without one value, so that its default applies."""
-        return Tree(_without(self.values, name), self.places)
 
 
 def _without(values: dict[str, Any], name: Name) -> dict[str, Any]:
@@ -203,69 +199,50 @@ def _nested(parts: Sequence[str], value: Any) -> dict[str, Any]:
     return dict(value)
 
 
-def _plain_tree(values: Mapping[str, Any], where: str) -> Tree:
-    def names(group: Mapping[str, Any], prefix: Name) -> Iterator[Name]:
-        for key, value in group.items():
-            yield (*prefix, key)
-            if isinstance(value, Mapping):
-                yield from names(value, (*prefix, key))
-
-    return Tree(dict(values), dict.fromkeys(names(values, ()), where))
-
-
 def _line_number(fault: Fault, path: str | Path | None) -> float:
     """Sort key: the line of a fault in the file; faults outside the file come last."""
     found = re.match(r":(\d+)", fault.text.removeprefix(str(path)))
     return int(found[1]) if found else float("inf")
 
 
-def _chosen_preset(
-    own: Tree, presets: Mapping[str, Mapping[str, Any]], preset: str | None, faults: list[Fault]
-) -> Tree:
-    """Remove and return the name of the preset, if any."""
-    name, where = own.values.pop("preset", None), own.place(("preset",))
+def _chosen_preset(own: Tree, preset: str | None, faults: list[Fault]) -> Tree:
+    """The settings of the chosen preset, if any; its name is removed from `own`."""
+    name, place = own.values.pop("preset", None), own.place(("preset",))
     if preset is not None:
-        name, where = preset, "--preset"
+        name, place = preset, "--preset"
     if name is None:
         return Tree()
-    if not isinstance(name, str) or name not in presets:
-        expected = f"expected one of {', '.join(presets)}{_did_you_mean(str(name), presets)}"
-        faults.append(Fault(f"{where}: preset: no preset {name!r}, {expected}", "preset"))
+    if str(name) not in PRESETS:
+        expected = f"expected one of {', '.join(PRESETS)}{_did_you_mean(str(name), PRESETS)}"
+        faults.append(Fault(f"{place}: preset: no preset {name!r}, {expected}", "preset"))
         return Tree()
-    return _plain_tree(presets[name], f"preset {name}")
+    values = PRESETS[name].settings
+    return Tree(dict(values), {tuple(dotted.split(".")): f"preset {name}" for dotted in flat_settings(values)})
 
 
 # ------------------------------------------------------------------------------------------------------ reading YAML
 
-# YAML 1.2 core schema: tag, how a plain scalar of it looks, how it may begin, and how it is read. PyYAML implements
-# 1.1, where 5e-6 is text and `no` is false.
-_SCALARS: dict[str, tuple[str, str, Callable[[str], Any]]] = {
-    "null": (r"~|null|Null|NULL|", "~nN", lambda text: None),
-    "bool": (r"true|True|TRUE|false|False|FALSE", "tTfF", lambda text: text.lower() == "true"),
-    "int": (r"[-+]?[0-9]+", "-+0123456789", int),
+# YAML 1.2 core schema: tag, how a plain scalar of it looks, and how it is read. PyYAML implements 1.1, where 5e-6 is
+# text and `no` is false.
+_SCALARS: dict[str, tuple[str, Callable[[str], Any]]] = {
+    "null": (r"~|null|Null|NULL|", lambda text: None),
+    "bool": (r"true|True|TRUE|false|False|FALSE", lambda text: text.lower() == "true"),
+    "int": (r"[-+]?[0-9]+", int),
     "float": (
         r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)",
-        "-+.0123456789",
         lambda text: float(text.lower().replace(".inf", "inf").replace(".nan", "nan")),
     ),
 }
 _TAG = "tag:yaml.org,2002:"
-
-
-def _core_resolvers() -> dict[str, list[tuple[str, re.Pattern[str]]]]:
-    table: dict[str, list[tuple[str, re.Pattern[str]]]] = {"": [(f"{_TAG}null", re.compile(r"\Z"))]}
-    for tag, (pattern, first_characters, _) in _SCALARS.items():
-        for character in first_characters:
-            table.setdefault(character, []).append((_TAG + tag, re.compile(rf"(?:{pattern})\Z")))
-    return table
+_RESOLVERS = {None: [(_TAG + tag, re.compile(rf"(?:{pattern})\Z")) for tag, (pattern, _) in _SCALARS.items()]}
 
 
 class _CoreLoader(yaml.SafeLoader):
-    yaml_implicit_resolvers = _core_resolvers()
+    yaml_implicit_resolvers = _RESOLVERS
 
 
 class _CoreDumper(yaml.SafeDumper):
-    yaml_implicit_resolvers = _core_resolvers()
+    yaml_implicit_resolvers = _RESOLVERS
 
 
 def _read_file(path: Path, faults: list[Fault]) -> Tree:
@@ -274,12 +251,9 @@ def _read_file(path: Path, faults: list[Fault]) -> Tree:
         if path.stat().st_size > MAX_BYTES:
             raise ValueError(f"it has {path.stat().st_size:,} bytes, and settings have at most {MAX_BYTES:,}")
         text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"Cannot read the config file {path}: {error.strerror or error}. Check the path.") from error
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"The config file {path} is not UTF-8 text: {error}. Save it as UTF-8.") from error
-    except ValueError as error:  # too large, or a NUL in the path
-        raise ConfigError(f"Cannot read the config file {path}: {error}.") from error
+    except (OSError, ValueError) as error:  # ValueError: also text that is not UTF-8, and a NUL in the path
+        why = getattr(error, "strerror", None) or error
+        raise ConfigError(f"Cannot read the config file {path}: {why}. Give the path of a UTF-8 text file.") from error
     try:
         node = yaml.compose(text, Loader=_CoreLoader)
         if node is None or (isinstance(node, yaml.ScalarNode) and node.value == ""):  # `---` alone
@@ -288,34 +262,34 @@ def _read_file(path: Path, faults: list[Fault]) -> Tree:
             raise ConfigError(f"{path}:1: a config is `name: value` lines, found a {_kind(node)}.")
         reader = _NodeReader(str(path), faults, has_lines=True)
         return Tree(reader.value(node, ()), reader.places)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        place = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
-        raise ConfigError(f"{place}: not valid YAML: {error.problem or error.context}.") from error
-    except (yaml.YAMLError, RecursionError) as error:  # too deep, or an alias that contains itself
-        raise ConfigError(f"{path}: not valid YAML: {error}.") from error
+    except (yaml.YAMLError, RecursionError) as error:  # RecursionError: too deep, or an alias that contains itself
+        mark = getattr(error, "problem_mark", None)
+        place = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else path
+        raise ConfigError(f"{place}: {_yaml_problem(error)}.") from error
 
 
 def _read_override(text: str, faults: list[Fault]) -> Tree:
     """Parse `section.name=value` into a tree with one setting; if malformed, an empty tree and a fault."""
-    where = f"override {text}"
+    place = f"override {text}"
     dotted, equals, raw = text.partition("=")
     name = tuple(dotted.strip().split("."))
     if not equals or not all(name):
-        faults.append(Fault(f"{where}: an override is `section.name=value`, such as optim.learning_rate=1e-4", ""))
+        faults.append(Fault(f"{place}: an override is `section.name=value`, such as optim.learning_rate=1e-4", ""))
         return Tree()
     try:
         node = yaml.compose(raw, Loader=_CoreLoader) if raw.strip() else None
         if node is None:
             raise yaml.YAMLError("no value; write `null` for no value, and quote empty text or text that begins with #")
-        reader = _NodeReader(where, faults, has_lines=False)
+        reader = _NodeReader(place, faults, has_lines=False)
         value = reader.value(node, name)
     except (yaml.YAMLError, RecursionError) as error:
-        problem = getattr(error, "problem", None) or error
-        faults.append(Fault(f"{where}: {'.'.join(name)}: not valid YAML: {problem}", ".".join(name)))
+        faults.append(Fault(f"{place}: {'.'.join(name)}: {_yaml_problem(error)}", ".".join(name)))
         return Tree()
-    places = {name[:depth]: where for depth in range(1, len(name))}
-    return Tree(_nested(name, value), places | reader.places)
+    return Tree(_nested(name, value), {name[:1]: place} | reader.places)
+
+
+def _yaml_problem(error: Exception) -> str:
+    return f"not valid YAML: {getattr(error, 'problem', None) or error}"
 
 
 class _NodeReader:
@@ -335,7 +309,12 @@ class _NodeReader:
             return [self.value(child, (*name, str(i))) for i, child in enumerate(node.value)]
         if isinstance(node, yaml.MappingNode):
             return self._group(node, name)
-        return self._scalar(node, name)
+        tag, text = node.tag.removeprefix(_TAG), node.value
+        try:
+            return text if tag == "str" else _SCALARS[tag][1](text)
+        except (KeyError, ValueError):  # a tag of Python, one that does not fit its text, or too many digits
+            self._fault(node, name, f"{_shorten(repr(text))} cannot be read as {node.tag!r}; write a plain value")
+            return text
 
     def _group(self, node: yaml.MappingNode, name: Name) -> dict[str, Any]:
         group: dict[str, Any] = {}
@@ -350,18 +329,6 @@ class _NodeReader:
             self.places[full] = self._place(key_node)
             group[key_node.value] = self.value(value_node, full)
         return group
-
-    def _scalar(self, node: yaml.Node, name: Name) -> Any:
-        text: str = node.value
-        kind = node.tag.removeprefix(_TAG)
-        if kind in _SCALARS:
-            try:
-                return _SCALARS[kind][2](text)
-            except ValueError:  # an explicit tag, such as `!!int abc`, or more digits than Python reads
-                self._fault(node, name, f"{_shorten(repr(text))} is not a number")
-        elif kind != "str":
-            self._fault(node, name, f"the tag {node.tag!r} is not allowed; write text or a number")
-        return text
 
     def _place(self, node: yaml.Node) -> str:
         return f"{self._source}:{node.start_mark.line + 1}" if self._has_lines else self._source
@@ -382,15 +349,15 @@ def _kind(node: yaml.Node) -> str:
 def _validate(model_class: type[S], tree: Tree, faults: list[Fault]) -> S | None:
     """The validated settings, or None with `faults` filled.
 
-    Cross-setting checks need settings that are valid one by one. So invalid settings are removed and the rest is
-    checked again. A check that names an invalid setting is not reported: it would rest on a default.
+    Checks across settings run only if each setting is valid. So invalid settings are replaced by their defaults, and
+    the rest is checked again. A fault that names an invalid setting is dropped, since it may come from the default.
     """
     try:
         return _check(model_class, tree)
     except ValidationError as error:
         faults += _faults_of(model_class, error, tree)
         for item in error.errors(include_url=False):
-            tree = tree.without(tree.locate(item["loc"])[0])
+            tree = Tree(_without(tree.values, tree.locate(item["loc"])[0]), tree.places)
     try:
         _check(model_class, tree)
     except ValidationError as error:
@@ -414,12 +381,10 @@ def _faults_of(model_class: type[BaseModel], error: ValidationError, tree: Tree)
             yield from _unknown(name, value, known, tree)
         elif item["type"] == "missing":
             missing = ".".join([*name, str(item["loc"][-1])])
-            where = tree.place(name)
-            yield Fault(f"{where}: {missing}: missing, and it has no default".removeprefix(": "), missing)
+            yield Fault(f"{tree.place(name)}: {missing}: missing, and it has no default", missing)
         elif item["type"] == "value_error" and isinstance(value, dict):
             for line in str(item["ctx"]["error"]).splitlines():
-                where = _cross_place(tree, line) or (tree.place(name) if name else "")
-                yield Fault(f"{where}: {line}".removeprefix(": "), "")
+                yield Fault(f"{_cross_place(tree, line) or tree.place(name)}: {line}", "")
         else:
             wrong.setdefault(name, (value, []))[1].append(_expected(item, name, known))
     for name, (value, expected) in wrong.items():
@@ -455,22 +420,22 @@ def _siblings(section: Sequence[str], known: Sequence[str]) -> list[str]:
 
 
 def _expected(item: Any, name: Name, known: Sequence[str]) -> str:
-    if item["type"] in ("model_type", "model_attributes_type", "dict_type"):
+    """What pydantic expected, in the words of a YAML file."""
+    kind, given, context = item["type"], item["input"], item.get("ctx", {})
+    if kind in ("model_type", "model_attributes_type", "dict_type"):
         return f"a group of settings ({', '.join(_siblings(name, known))})"
-    if item["type"] == "value_error":
-        return str(item["ctx"]["error"])
-    text = str(item["msg"])
-    for start in ("Input should be ", "Input should have ", "List should have ", "String should have "):
-        text = text.removeprefix(start)
+    if kind == "value_error":
+        return str(context["error"])
+    if kind == "union_tag_invalid":
+        options = re.findall(r"'([^']*)'", context["expected_tags"])
+        tag = context["discriminator"].strip("'")
+        return f"{tag}: one of {', '.join(options)}{_did_you_mean(context['tag'], options)}"
+    text = re.sub(r"^(Input|List|String) should (be|have) ", "", item["msg"])
     text = text.replace("a valid array", "a list").replace("a valid ", "a ").replace("a integer", "an integer")
-    if item["type"] == "list_type":
-        return f"{text}, such as [{item['input']}]" if isinstance(item["input"], str) else text
-    if item["type"] == "literal_error" and isinstance(item["input"], str):
-        return text + _did_you_mean(item["input"], re.findall(r"'([^']*)'", str(item["ctx"]["expected"])))
-    if item["type"] == "union_tag_invalid":
-        tags = re.findall(r"'([^']*)'", str(item["ctx"]["expected_tags"]))
-        tag = str(item["ctx"]["discriminator"]).strip("'")
-        return f"{tag}: one of {', '.join(tags)}{_did_you_mean(str(item['ctx']['tag']), tags)}"
+    if kind == "list_type" and isinstance(given, str):
+        return f"{text}, such as [{given}]"
+    if kind == "literal_error":
+        return text + _did_you_mean(str(given), re.findall(r"'([^']*)'", context["expected"]))
     return text
 
 
@@ -518,9 +483,7 @@ def _sections(annotation: Any) -> Iterator[type[BaseModel]]:
 def _nearest(name: str, known: Sequence[str]) -> str | None:
     """The closest valid name: first by an equal last part, else by similarity; or None."""
     leaf = name.rpartition(".")[2]
-    for candidate in known:
-        if leaf in OTHER_WORDS.get(candidate.rpartition(".")[2], ()):
-            return candidate
+    leaf = OTHER_NAMES.get(leaf, leaf)
 
     def likeness(candidate: str) -> float:
         whole = difflib.SequenceMatcher(None, name, candidate).ratio()

@@ -33,7 +33,7 @@ class ModelConfig(Section):
     adapter: str | None = Field(None, description="Folder of a PEFT adapter to continue from (or a run directory).")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         "auto",
-        description="Of the frozen base weights; `auto` times float32 and bfloat16 on this machine and takes the "
+        description="Dtype of the frozen base weights. `auto` times float32 and bfloat16 on this machine and takes the "
         "faster. A resumed or evaluated run keeps its dtype. Training refuses `float16`.",
     )
     device: str = Field("auto", description="`auto`, `cpu`, `cuda`, `cuda:1`, `mps`.")
@@ -42,13 +42,12 @@ class ModelConfig(Section):
     )
     trust_remote_code: bool = Field(
         False,
-        description="Run code that comes with the model. Off unless you ask for it; a run folder that is loaded cannot "
-        "ask for it.",
+        description="Run code that comes with the model. A run folder that is loaded cannot turn it on.",
     )
 
 
 class LoraSettings(Section):
-    """A PEFT LoRA adapter; with `model.adapter`, what that one has. `lora: null` trains every weight instead."""
+    """A PEFT LoRA adapter. An adapter in `model.adapter` keeps its own values. `lora: null` trains every weight."""
 
     r: int = Field(16, ge=1, description="Rank.")
     alpha: int = Field(32, ge=1, description="Scale: the update is multiplied by alpha / r.")
@@ -73,43 +72,45 @@ class DataConfig(Section):
         "else `validation_fraction`.",
     )
     validation_fraction: float = Field(
-        0.1, ge=0, lt=1, description="Share of the questions (or pairs) held out where no validation pairs are named."
+        0.1, ge=0, lt=1, description="Share of the questions (or pairs) held out if `validation_pairs` is empty."
     )
-    validation_size: int = Field(48, ge=0, description="Most held-out pairs for the validation KL; 0 turns it off.")
+    validation_size: int = Field(
+        48, ge=0, description="Maximum number of held-out pairs for the validation KL; 0 turns it off."
+    )
     anchors: list[str] = Field(
         ["builtin:benign"], description="Identity pairs (prompt == teacher_prompt), same sources as `pairs`."
     )
     anchor_fraction: Fraction = Field(0.25, description="Share of identity pairs in every step.")
     max_pairs: int | None = Field(
-        None, ge=1, description="Most pairs (a seeded choice; with balance_axes, equally many of each axis)."
+        None, ge=1, description="Maximum number of pairs, chosen by seed; with `balance_axes`, equally many per axis."
     )
     balance_axes: bool = Field(
         False,
-        description="Where `pairs` have several axes, each step holds equally many of each; pairs of a small axis "
-        "repeat sooner.",
+        description="Each step has equally many pairs of each axis in `pairs`; pairs of a small axis repeat sooner.",
     )
     train_on_evaluation_data: bool = Field(
         False,
-        description="Accept pairs of sets that are for evaluation only (SAGE-Eval); report no score on these.",
+        description="Also train on sets that are for evaluation only (SAGE-Eval). Do not report scores on these.",
     )
 
 
 class RolloutConfig(Section):
-    """How the policy answers. Anything but temperature 1, top_p 1, top_k 0 is not on-policy: `opct` refuses it where
-    nothing corrects for it."""
+    """How the policy samples answers. Only temperature 1, top_p 1 and top_k 0 are on-policy; `opct` refuses the rest
+    unless importance weights correct for it.
+    """
 
     engine: Literal["in_process", "vllm", "vllm_server"] = Field(
         "in_process",
-        description="What samples: this process (`in_process`), vLLM on this machine (`vllm`), or a vLLM server "
-        "(`vllm_server`); see [vLLM](vllm.md).",
+        description="What samples answers: this process (`in_process`), vLLM on this machine (`vllm`), or a vLLM "
+        "server (`vllm_server`); see [vLLM](vllm.md).",
     )
     num_generations: int = Field(1, ge=1, description="Completions for each prompt.")
     max_completion_tokens: int = Field(
-        24, ge=1, description="A completion that reaches it without a stop token is truncated."
+        24, ge=1, description="Maximum length; a completion that reaches it without a stop token is truncated."
     )
-    temperature: float = Field(1.0, ge=0, description="1 samples the policy itself.")
-    top_p: Fraction = Field(1.0, description="1 is off.")
-    top_k: int = Field(0, ge=0, description="0 is off.")
+    temperature: float = Field(1.0, ge=0, description="1 samples from the policy itself.")
+    top_p: Fraction = Field(1.0, description="Nucleus sampling; 1 is off.")
+    top_k: int = Field(0, ge=0, description="Sample from the k likeliest tokens; 0 is off.")
     use_generation_config: bool = Field(
         False,
         description="Take temperature, top_p and top_k from the model's `generation_config` instead. For the offline "
@@ -118,13 +119,13 @@ class RolloutConfig(Section):
     batch_tokens: int = Field(
         16384,
         ge=1,
-        description="Most prompt + completion tokens (padding included) sampled in one batch; vLLM makes its own.",
+        description="Maximum prompt and completion tokens (padding included) in one batch; vLLM makes its own batches.",
     )
     max_mismatch_kl: float | None = Field(
         0.1,
         gt=0,
         description="Stop when the sampler and the policy in training differ by more than this in a step "
-        "(`rollout/mismatch_kl`, nats a token; at temperature 1 without truncation). null: never.",
+        "(`rollout/mismatch_kl`, nats per token; at temperature 1 without truncation). null: never.",
     )
 
 
@@ -133,16 +134,16 @@ class LossConfig(Section):
 
     estimator: Literal["exact", "topk", "sampled"] = Field(
         "exact",
-        description="How the gradient is found; see [How it works](how-it-works.md#estimators). `offpolicy` refuses "
-        "`sampled`.",
+        description="How the gradient is estimated; see [How it works](how-it-works.md#estimators). `offpolicy` "
+        "refuses `sampled`.",
     )
     divergence: Literal["reverse_kl", "forward_kl", "jsd"] = Field(
-        "reverse_kl", description="Between policy and teacher, for each token."
+        "reverse_kl", description="Divergence between policy and teacher at each token."
     )
     jsd_weight: float = Field(
         0.5, gt=0, lt=1, description="Weight of the policy in the mixture of the Jensen-Shannon divergence."
     )
-    top_k: int = Field(64, ge=1, description="`topk`: the policy's k likeliest tokens; one bucket holds the rest.")
+    top_k: int = Field(64, ge=1, description="For `topk`: the policy's k likeliest tokens; one bucket holds the rest.")
     kl_coef: float = Field(1.0, gt=0, description="Multiplies the loss (and so the advantage of `sampled`).")
     kl_discount_factor: Fraction = Field(
         0.0,
@@ -152,12 +153,13 @@ class LossConfig(Section):
     ppo_clip: float | None = Field(None, gt=0, lt=1, description="`sampled` and `grpo`: PPO clip range; null is off.")
     dpo_beta: float = Field(0.1, gt=0, description="`dpo`: TRL's `beta`; the larger, the closer to the reference.")
     reduction: Literal["token_mean", "sequence_mean", "sum"] = Field(
-        "token_mean", description="From tokens to the loss of a step. `dpo` has a mean over pairs of answers."
+        "token_mean",
+        description="How token losses become the loss of a step. `dpo` takes the mean over pairs of answers.",
     )
     mask_truncated: bool = Field(False, description="Leave truncated completions out of the loss.")
     mask_thinking: bool = Field(False, description="Leave reasoning blocks out of the loss.")
     thinking_tags: tuple[Tag, Tag] = Field(
-        ("<think>", "</think>"), description="What opens and closes a reasoning block."
+        ("<think>", "</think>"), description="Opening and closing tag of a reasoning block."
     )
 
 
@@ -179,31 +181,32 @@ class TeacherConfig(Section):
         "that samples, without the adapter (`rollout`; for `loss.estimator: sampled` and a `base` teacher).",
     )
     check_behaviors: int = Field(
-        24, ge=0, description="Most bare behaviours that the teacher is asked before the first step. 0 is off."
+        24, ge=0, description="Maximum number of bare behaviours the teacher is asked before the first step; 0 is off."
     )
-    check_hazards: int = Field(24, ge=0, description="The same of hazards whose facts the teacher is shown.")
-    check_tokens: int = Field(48, ge=1, description="Longest of these answers.")
+    check_hazards: int = Field(24, ge=0, description="The same for hazards, with the fact in the prompt.")
+    check_tokens: int = Field(48, ge=1, description="Maximum tokens in each of these answers.")
 
 
 class OptimConfig(Section):
     """AdamW and its schedule."""
 
-    learning_rate: float = Field(4e-4, ge=0, description="After the warm-up.")
+    learning_rate: float = Field(4e-4, ge=0, description="Learning rate after the warm-up.")
     lr_scheduler_type: Literal["constant", "linear", "cosine"] = Field(
         "linear", description="`linear` and `cosine` fall to 0 after the last step."
     )
-    warmup_steps: int = Field(0, ge=0, description="Steps over which the rate rises from 0.")
-    adam_beta1: float = Field(0.9, ge=0, lt=1, description="AdamW.")
-    adam_beta2: float = Field(0.95, ge=0, lt=1, description="AdamW.")
-    adam_epsilon: float = Field(1e-8, gt=0, description="AdamW.")
+    warmup_steps: int = Field(0, ge=0, description="Steps in which the rate rises from 0.")
+    adam_beta1: float = Field(0.9, ge=0, lt=1, description="AdamW: decay of the first moment.")
+    adam_beta2: float = Field(0.95, ge=0, lt=1, description="AdamW: decay of the second moment.")
+    adam_epsilon: float = Field(1e-8, gt=0, description="AdamW: added to the denominator.")
     weight_decay: float = Field(0.0, ge=0, description="AdamW, decoupled.")
-    max_grad_norm: float | None = Field(1.0, gt=0, description="null turns clipping off.")
+    max_grad_norm: float | None = Field(1.0, gt=0, description="Gradient clipping; null turns it off.")
     prompts_per_step: int = Field(24, ge=1, description="Pairs in one optimizer step.")
     micro_batch_tokens: int = Field(
         1536,
         ge=1,
-        description="Most tokens (padding included) in one forward; where completions share prompts, of each of the "
-        "two. More take memory and save little time on a CPU; on an accelerator raise it while there is memory.",
+        description="Maximum tokens (padding included) in one forward pass. Prompts that completions share are "
+        "counted apart. A higher value takes memory and saves little time on a CPU; on an accelerator, raise it as far "
+        "as memory allows.",
     )
 
 
@@ -214,21 +217,19 @@ class VllmConfig(Section):
         0.3, gt=0, le=1, description="`vllm`: share of the accelerator's memory that the engine takes."
     )
     max_num_seqs: int | None = Field(
-        None, ge=1, description="`vllm`: most completions sampled at a time; null: vLLM's own choice."
+        None, ge=1, description="`vllm`: maximum completions sampled at once; null: vLLM's own choice."
     )
     enforce_eager: bool = Field(
         False, description="`vllm`: no CUDA graphs: starts sooner, takes less memory, samples slower."
     )
-    server_url: str | None = Field(
-        None, description="`vllm_server`: where it listens, such as `http://127.0.0.1:8000`."
-    )
+    server_url: str | None = Field(None, description="`vllm_server`: its address, such as `http://127.0.0.1:8000`.")
     adapter_dir: str | None = Field(
         None,
         description="`vllm_server`: a folder that this process can write and the server can read, by the same path; "
         "the adapter is put there after each step.",
     )
-    timeout_s: float = Field(600.0, gt=0, description="`vllm_server`: longest wait for one answer.")
-    concurrency: int = Field(256, ge=1, description="`vllm_server`: requests under way at a time.")
+    timeout_s: float = Field(600.0, gt=0, description="`vllm_server`: how long to wait for one answer.")
+    concurrency: int = Field(256, ge=1, description="`vllm_server`: maximum requests at once.")
 
 
 class StopConfig(Section):
@@ -249,14 +250,14 @@ class ParallelConfig(Section):
     strategy: Literal["auto", "ddp", "fsdp"] = Field(
         "auto",
         description="`ddp`: every process holds the model. `fsdp`: the weights are sharded over the processes (FSDP2), "
-        "the frozen teacher's too. `auto`: `fsdp` where every weight is trained or the model does not fit one device.",
+        "the frozen teacher's too. `auto`: `fsdp` if every weight is trained or the model does not fit one device.",
     )
     rollout_weights: Literal["auto", "gathered", "sharded"] = Field(
         "auto",
         description="`fsdp`, while it samples and validates: `gathered` holds all weights on every device, `sharded` "
-        "fetches each layer when it is its turn. `auto`: `gathered` where that fits.",
+        "fetches each layer when it is needed. `auto`: `gathered` if that fits.",
     )
-    timeout_s: int = Field(1800, ge=1, description="Longest that a process waits for the others.")
+    timeout_s: int = Field(1800, ge=1, description="How long a process waits for the others.")
 
 
 class TrainConfig(Section):
@@ -266,9 +267,11 @@ class TrainConfig(Section):
         "opct", description="Which algorithm: `opct`, `sft`, `offpolicy`, `dpo` or `act`; see [Methods](methods.md)."
     )
     output_dir: str = Field("runs/opct", description="The run directory.")
-    seed: int = Field(0, ge=0, lt=2**32, description="Of everything random: adapter, order of pairs, samples, dropout.")
+    seed: int = Field(
+        0, ge=0, lt=2**32, description="Seed of everything random: adapter, order of pairs, samples, dropout."
+    )
     max_steps: int | None = Field(None, ge=1, description="Optimizer steps; null: `num_train_epochs` over the pairs.")
-    num_train_epochs: float = Field(1.0, gt=0, description="How often each pair is seen, where `max_steps` is null.")
+    num_train_epochs: float = Field(1.0, gt=0, description="How often each pair is seen, if `max_steps` is null.")
     eval_steps: int | None = Field(
         None, ge=1, description="Steps between validation KLs; null: at the start, the middle and the end."
     )
@@ -295,30 +298,28 @@ class TrainConfig(Section):
         """True if no step depends on the total number of steps, so that a finished run may be extended."""
         return self.optim.lr_scheduler_type == "constant"
 
+    @property
+    def teacher_is_base(self) -> bool:
+        """True if the teacher is the base model without an adapter, the only one that an engine can serve."""
+        return self.teacher.kind == "base" and (self.model.adapter is None or not self.teacher.include_adapter)
+
     @model_validator(mode="after")
     def check_across_settings(self) -> TrainConfig:
         """Reject contradictory settings; the message has every fault, one per line."""
-        faults = [*loss_faults(self), *engine_faults(self)]
+        faults = list(contradictions(self))
         if faults:
             raise ValueError("\n".join(faults))
         return self
 
 
-def loss_faults(config: TrainConfig) -> Iterator[str]:
-    """Contradictions among the settings of the loss."""
-    loss = config.loss
+def contradictions(config: TrainConfig) -> Iterator[str]:
+    """Settings that contradict each other, whatever the method."""
+    loss, engine, teacher = config.loss, config.rollout.engine, config.teacher
     if loss.estimator != "exact" and loss.divergence != "reverse_kl":
         yield (
             f"loss.estimator={loss.estimator} with loss.divergence={loss.divergence}: only `exact` computes "
             "other divergences than reverse_kl"
         )
-
-
-def engine_faults(config: TrainConfig) -> Iterator[str]:
-    """Settings that the sampling engine does not support."""
-    engine, teacher = config.rollout.engine, config.teacher
-    is_bare_base = teacher.kind == "base" and (config.model.adapter is None or not teacher.include_adapter)
-    use_bare_base = "use teacher.kind: base without model.adapter (or with teacher.include_adapter: false)"
     if engine != "in_process" and config.lora is None:
         yield (
             f"rollout.engine={engine} with lora: null: only an adapter can be sent to it after each step; train one "
@@ -334,16 +335,15 @@ def engine_faults(config: TrainConfig) -> Iterator[str]:
         return
     if engine == "in_process":
         yield "teacher.engine=rollout needs an engine: set rollout.engine to vllm or vllm_server"
-    if not is_bare_base:
+    if not config.teacher_is_base:
         also = "" if config.model.adapter is None else " and model.adapter"
         yield (
             f"teacher.engine=rollout with teacher.kind={teacher.kind}{also}: the engine scores without the adapter; "
-            f"{use_bare_base}, or teacher.engine: in_process"
+            "use teacher.kind: base without model.adapter (or with teacher.include_adapter: false), or "
+            "teacher.engine: in_process"
         )
 
 
-# Settings that arms must share for a fair comparison of methods. An experiment refuses arms that differ in one, and a
-# report warns about them.
 BUDGET = (
     "max_steps",
     "num_train_epochs",
@@ -361,8 +361,9 @@ BUDGET = (
     "model.revision",
     "lora",
 )
-"""Dotted names; `lora` stands for its whole section. With `max_steps: null` the number of steps follows from the
-others, so runs with equal settings have equally many steps. The learning rate may differ by method.
+"""Settings that arms must share for a fair comparison: an experiment refuses arms that differ in one, a report warns.
+
+`lora` is the whole section. The learning rate may differ by method.
 """
 LENGTH = ("max_steps", "num_train_epochs")
 """The subset that only sets the number of steps."""
@@ -387,12 +388,10 @@ def budget_of(settings: Mapping[str, Any]) -> dict[str, Any]:
     Args:
         settings: by dotted name, as returned by `flat_settings`.
     """
-    found = {name: _value(settings, name) for name in BUDGET}
+    found: dict[str, Any] = {}
+    for name in BUDGET:
+        section = {key.removeprefix(f"{name}."): value for key, value in settings.items() if key.startswith(f"{name}.")}
+        found[name] = section or settings.get(name)
     if found["max_steps"] is not None:
         found["num_train_epochs"] = None
     return found
-
-
-def _value(settings: Mapping[str, Any], name: str) -> Any:
-    inner = {key.removeprefix(f"{name}."): value for key, value in settings.items() if key.startswith(f"{name}.")}
-    return inner or settings.get(name)

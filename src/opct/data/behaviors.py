@@ -27,7 +27,7 @@ from opct.data.tables import (
     Fault,
     RowFault,
     duplicate_ids,
-    find_single_columns,
+    find_columns,
     parse_rows,
     read_rows,
     refuse,
@@ -36,7 +36,6 @@ from opct.errors import DataError, unknown
 
 log = logging.getLogger(__name__)
 
-BUILTIN_FILE = "behaviors.jsonl"
 BEHAVIOR_COLUMNS: dict[str, tuple[str, ...]] = {
     "behavior": ("goal", "behavior", "instruction", "prompt"),  # `goal` first: JailbreakBench's `Behavior` is a title
     "id": ("id", "behaviorid", "behavior_id"),
@@ -75,7 +74,6 @@ class BehaviorRow:
         key: what matches it with its benign counterpart in another file: the key column, else the id of the file.
     """
 
-    where: str
     id: str
     category: str
     behavior: str
@@ -83,14 +81,13 @@ class BehaviorRow:
     split: str | None = None
     key: str | None = None
     has_made_id: bool = False
+    where: str = ""
 
 
 @cache
 def _builtin() -> tuple[Behavior, ...]:
-    text = resources.files("opct.data").joinpath("builtin", BUILTIN_FILE).read_text(encoding="utf-8")
-    rows = [json.loads(line) for line in text.splitlines()]
-    raw = [BehaviorRow(f"{BUILTIN_FILE}:{number}", **row) for number, row in enumerate(rows, start=1)]
-    return tuple(_with_splits(raw, BUILTIN_FILE))
+    text = resources.files("opct.data").joinpath("builtin", "behaviors.jsonl").read_text(encoding="utf-8")
+    return tuple(Behavior(**json.loads(line)) for line in text.splitlines())
 
 
 def builtin_behaviors(split: Split | None = None) -> list[Behavior]:
@@ -150,30 +147,25 @@ def _read(source: str | Path, chosen: Columns | None, what: str) -> list[Behavio
     with the same columns, and nothing else tells which one this is.
     """
     rows = read_rows(source, "behaviour")
-    if not rows:
-        raise DataError(f"{source} holds no behaviours: it needs at least one row.")
-    columns = find_single_columns(source, rows, chosen, BEHAVIOR_COLUMNS, ("behavior",))
-    cells, faults = parse_rows(rows, lambda row: _cells(row, columns))
+    found = find_columns(source, rows, chosen, BEHAVIOR_COLUMNS, ("behavior",))
+    columns = {role: name for role, (name,) in found.items()}
+    parsed, faults = parse_rows(rows, lambda row: _behavior_row(row, columns))
     refuse(source, faults)
-    read = [_behavior_row(where, cell) for where, cell in cells]
+    read = [replace(row, where=where) for where, row in parsed]
     used = ", ".join(f"{role}={name}" for role, name in columns.items())
     log.info("%s: read as %d %s, columns %s; the first is %s", source, len(read), what, used, _quoted(read[0].behavior))
     return read
 
 
-def _cells(row: Mapping[str, Any], columns: Mapping[str, str]) -> dict[str, str]:
+def _behavior_row(row: Mapping[str, Any], columns: Mapping[str, str]) -> BehaviorRow:
     text = row.get(columns["behavior"])
     if not isinstance(text, str) or not text.strip():
         raise RowFault(f"the request is {text!r}: write a text, or leave the row out")
-    return {role: "" if row.get(name) is None else str(row[name]) for role, name in columns.items()}
-
-
-def _behavior_row(where: str, cell: Mapping[str, str]) -> BehaviorRow:
-    behavior = cell["behavior"].strip()
+    cell = {role: str(row[name]) for role, name in columns.items() if row.get(name) is not None}
+    behavior = text.strip()
     if cell.get("context"):
         behavior = f"{cell['context'].strip()}\n\n{behavior}"
     return BehaviorRow(
-        where=where,
         id=cell.get("id") or f"b/{hashlib.sha256(behavior.encode()).hexdigest()[:12]}",
         category=cell.get("category") or "uncategorised",
         behavior=behavior,

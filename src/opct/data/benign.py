@@ -12,7 +12,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from opct.data.pairs import Prompt
+from opct.data.pairs import Prompt, user_prompt
 from opct.data.questions import Split, hash_share
 
 FORM = "form"
@@ -65,7 +65,7 @@ def _forms() -> tuple[BenignRequest, ...]:
     requests = []
     for number, task in enumerate(tasks, start=1):
         for form in sorted(random.Random(task).sample(range(len(forms)), FORMS_PER_TASK)):
-            prompt: Prompt = ({"role": "user", "content": f"{task} {forms[form]}"},)
+            prompt = user_prompt(f"{task} {forms[form]}")
             requests.append(BenignRequest(f"{FORM}/{number}/{form + 1}", FORM, prompt, None, None))
     return tuple(requests)
 

@@ -9,20 +9,24 @@ compared with its benign counterpart, which shares verbs and topic on purpose.
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import unicodedata
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from opct.config.schema import ModelConfig
 from opct.data.pairs import JAILBREAK, SAFETY_AWARENESS, ContrastivePair
 from opct.data.questions import SPLITS, Split
-from opct.runs.io import write_json
+from opct.runs.io import parse_json, write_json
 from opct.runs.run_dir import RunDir, run_behind
+
+if TYPE_CHECKING:
+    from opct.data.behaviors import Behavior
+    from opct.data.hazards import SafetyFact
+    from opct.data.perturb.in_the_wild import Artifact
 
 THRESHOLD = 0.45
 N_GRAM = 4
@@ -62,6 +66,7 @@ def _fingerprint(text: str) -> _Fingerprint:
 
 
 def _similarity(a: _Fingerprint, b: _Fingerprint) -> float:
+    """In [0, 1]; see the module."""
     return max(_jaccard(x, y) for x, y in zip(a, b, strict=True))
 
 
@@ -70,21 +75,19 @@ def _jaccard(a: frozenset[str], b: frozenset[str]) -> float:
     return shared / (len(a) + len(b) - shared)
 
 
-def similarity(a: str, b: str) -> float:
-    """Similarity of two texts, in [0, 1]; see the module."""
-    return _similarity(_fingerprint(a), _fingerprint(b))
-
-
 # ------------------------------------------------------------------------------------------------------ sets of texts
 
 
-def near_duplicate_groups(texts: Sequence[str], threshold: float = THRESHOLD) -> list[list[int]]:
+def near_duplicate_groups(texts: Sequence[str], groups: Sequence[str] | None = None) -> list[list[int]]:
     """Indices of the texts in groups: a near-duplicate of one text belongs to its whole group (transitive).
 
     Groups are in the order of their first text, indices ascending. A text without duplicates is a group of its own.
+
+    Args:
+        groups: of each text; texts of one group stay together.
     """
     prints = [_fingerprint(text) for text in texts]
-    first = list(range(len(texts)))
+    first = list(range(len(texts))) if groups is None else [groups.index(group) for group in groups]
 
     def root(i: int) -> int:
         while first[i] != i:
@@ -92,26 +95,26 @@ def near_duplicate_groups(texts: Sequence[str], threshold: float = THRESHOLD) ->
             i = first[i]
         return i
 
-    for i, j in _candidates(prints, threshold):
+    for i, j in _candidates(prints):
         a, b = root(i), root(j)
-        if a != b and _similarity(prints[i], prints[j]) >= threshold:
+        if a != b and _similarity(prints[i], prints[j]) >= THRESHOLD:
             first[max(a, b)] = min(a, b)
-    groups: dict[int, list[int]] = {}
+    found: dict[int, list[int]] = {}
     for i in range(len(texts)):
-        groups.setdefault(root(i), []).append(i)
-    return list(groups.values())
+        found.setdefault(root(i), []).append(i)
+    return list(found.values())
 
 
-def _candidates(prints: Sequence[_Fingerprint], threshold: float) -> Iterator[tuple[int, int]]:
+def _candidates(prints: Sequence[_Fingerprint]) -> Iterator[tuple[int, int]]:
     """Index pairs (i, j), j < i, that include every near-duplicate.
 
-    Two sets that share `threshold` of their union also share one of the rarest elements of each: of n elements, the
-    first n - ceil(threshold n) + 1 in the order of rarity (prefix filtering; Bayardo, Ma, Srikant 2007).
+    Two sets that share `THRESHOLD` of their union also share one of the rarest elements of each: of n elements, the
+    first n - ceil(THRESHOLD n) + 1 in the order of rarity (prefix filtering; Bayardo, Ma, Srikant 2007).
     """
     rarest = []
     for kind in zip(*prints, strict=True):
         common = Counter(element for own in kind for element in own)
-        cuts = [len(own) - math.ceil(threshold * len(own) - 1e-9) + 1 for own in kind]
+        cuts = [len(own) - math.ceil(THRESHOLD * len(own) - 1e-9) + 1 for own in kind]
         rarest.append([sorted(own, key=lambda x: (common[x], x))[:n] for own, n in zip(kind, cuts, strict=True)])
     seen: list[dict[str, list[int]]] = [{} for _ in rarest]
     for i in range(len(prints)):
@@ -124,14 +127,14 @@ def _candidates(prints: Sequence[_Fingerprint], threshold: float) -> Iterator[tu
         yield from ((i, j) for j in sorted(found))
 
 
-def cross_duplicates(texts: Sequence[str], others: Sequence[str], threshold: float = THRESHOLD) -> dict[int, int]:
+def cross_duplicates(texts: Sequence[str], others: Sequence[str]) -> dict[int, int]:
     """Index of each text that has a near-duplicate among the others -> index of the nearest of these."""
     prints = [_fingerprint(text) for text in others]
     found = {}
     for i, text in enumerate(texts):
         own = _fingerprint(text)
         best, j = max(((_similarity(own, other), -j) for j, other in enumerate(prints)), default=(0.0, 0))
-        if best >= threshold:
+        if best >= THRESHOLD:
             found[i] = -j
     return found
 
@@ -139,31 +142,10 @@ def cross_duplicates(texts: Sequence[str], others: Sequence[str], threshold: flo
 # ------------------------------------------------------------------------------------------ behaviours and splits
 
 
-class HasBehavior(Protocol):
-    """A harmful request: a `Behavior`, or an `Artifact` made for one."""
-
-    @property
-    def behavior(self) -> str: ...
+Harmful = TypeVar("Harmful", bound="Behavior | Artifact")
 
 
-class SplitBehavior(HasBehavior, Protocol):
-    """A behaviour with its split and, if there is one, its benign counterpart."""
-
-    @property
-    def id(self) -> str: ...
-
-    @property
-    def split(self) -> Split: ...
-
-    @property
-    def benign(self) -> str | None: ...
-
-
-Request = TypeVar("Request", bound=HasBehavior)
-Known = TypeVar("Known", bound=SplitBehavior)
-
-
-def nearest(texts: Sequence[str], behaviors: Sequence[Known]) -> dict[int, Known]:
+def nearest(texts: Sequence[str], behaviors: Sequence[Behavior]) -> dict[int, Behavior]:
     """Index of each text that has a near-duplicate among the behaviours -> that behaviour.
 
     Of several, the one in the same words wins, then the nearest of the latest split: a text close to something that is
@@ -179,31 +161,27 @@ def nearest(texts: Sequence[str], behaviors: Sequence[Known]) -> dict[int, Known
     return found
 
 
-def split_duplicates(
-    behaviors: Sequence[Request], others: Sequence[SplitBehavior]
-) -> tuple[list[Request], list[Request]]:
+def split_duplicates(behaviors: Sequence[Harmful], others: Sequence[Behavior]) -> tuple[list[Harmful], list[Harmful]]:
     """(behaviours without a near-duplicate among the others, behaviours with one).
 
     Requests are compared with requests, and benign counterparts with benign counterparts; one match is enough.
     """
     near = set(cross_duplicates([one.behavior for one in behaviors], [one.behavior for one in others]))
     benign = {i: text for i, one in enumerate(behaviors) if (text := getattr(one, "benign", None)) is not None}
-    places = list(benign)
     matches = cross_duplicates(list(benign.values()), [one.benign for one in others if one.benign is not None])
-    near |= {places[place] for place in matches}
+    near |= {list(benign)[place] for place in matches}
     return [one for i, one in enumerate(behaviors) if i not in near], [behaviors[i] for i in sorted(near)]
 
 
-def leaks_into_later_split(behaviors: Sequence[Known], split: Split | None, others: Sequence[Known]) -> list[Known]:
-    """Behaviours of `split` with a near-duplicate (or whose benign counterpart has one) in a later split of `others`.
+def leaks_into_later_split(behaviors: Sequence[Behavior], split: Split | None) -> list[Behavior]:
+    """Those of `split` with a near-duplicate (or whose benign counterpart has one) in a later split; none without a
+    split.
 
-    Later than train are validation and test. None without a split.
+    Later than train are validation and test.
     """
-    if split is None:
-        return []
-    later = SPLITS[SPLITS.index(split) + 1 :]
+    later = SPLITS[SPLITS.index(split) + 1 :] if split is not None else ()
     own = [one for one in behaviors if one.split == split]
-    return split_duplicates(own, [one for one in others if one.split in later])[1]
+    return split_duplicates(own, [one for one in behaviors if one.split in later])[1]
 
 
 # ----------------------------------------------------------------------------------------------- what a run trained on
@@ -227,13 +205,8 @@ class TrainedTexts:
 
     def __or__(self, other: TrainedTexts) -> TrainedTexts:
         """Union."""
-        both = {kind: {*getattr(self, kind), *getattr(other, kind)} for kind in KINDS}
-        return _from_kinds(both, is_complete=self.is_complete and other.is_complete)
-
-
-def _from_kinds(texts: Mapping[str, Iterable[str]], *, is_complete: bool = True) -> TrainedTexts:
-    behaviors, twins, facts = (tuple(sorted(texts[kind])) for kind in KINDS)
-    return TrainedTexts(behaviors, twins, facts, is_complete)
+        both = {kind: tuple(sorted({*getattr(self, kind), *getattr(other, kind)})) for kind in KINDS}
+        return TrainedTexts(**both, is_complete=self.is_complete and other.is_complete)
 
 
 def trained_texts(pairs: Iterable[ContrastivePair]) -> TrainedTexts:
@@ -246,7 +219,7 @@ def trained_texts(pairs: Iterable[ContrastivePair]) -> TrainedTexts:
     for pair in pairs:
         for kind, text in _pair_texts(pair):
             found[kind].add(normalize(text))
-    return _from_kinds(found)
+    return TrainedTexts(*(tuple(sorted(found[kind])) for kind in KINDS))
 
 
 def _pair_texts(pair: ContrastivePair) -> Iterator[tuple[str, str]]:
@@ -310,13 +283,12 @@ def write_trained_texts(run: RunDir, pairs: Iterable[ContrastivePair], model: Mo
 def read_trained_texts(run: RunDir) -> TrainedTexts | None:
     """Read the file of `write_trained_texts`; None (unknown) if it is missing or unreadable."""
     try:
-        kept = json.loads(run.trained_on_path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        kept = parse_json(run.trained_on_path.read_bytes(), dict[str, bool | tuple[str, ...]])
+    except (OSError, ValueError):
         return None
-    texts: dict[str, Any] = {kind: kept.get(kind) for kind in KINDS} if isinstance(kept, dict) else {}
-    if not texts or not all(isinstance(own, list) and all(isinstance(x, str) for x in own) for own in texts.values()):
+    if not all(isinstance(kept.get(kind), tuple) for kind in KINDS):
         return None
-    return _from_kinds(texts, is_complete=kept.get("is_complete") is True)
+    return TrainedTexts(**{kind: kept[kind] for kind in KINDS}, is_complete=kept.get("is_complete") is True)
 
 
 def _earlier_runs(model: ModelConfig) -> list[RunDir]:
@@ -328,18 +300,8 @@ def _earlier_runs(model: ModelConfig) -> list[RunDir]:
 # ------------------------------------------------------------------------------------------------------------ warnings
 
 
-class HasFact(Protocol):
-    """A safety fact."""
-
-    @property
-    def id(self) -> str: ...
-
-    @property
-    def fact(self) -> str: ...
-
-
 def near_test_items(
-    pairs: Iterable[ContrastivePair], behaviors: Sequence[SplitBehavior], facts: Sequence[HasFact]
+    pairs: Iterable[ContrastivePair], behaviors: Sequence[Behavior], facts: Sequence[SafetyFact]
 ) -> list[str]:
     """A warning for behaviours, and one for facts, that have near-duplicates among these pairs.
 
@@ -364,7 +326,12 @@ def near_test_items(
 
 
 def _near_ids(names: Mapping[str, str], measured: Mapping[str, str]) -> dict[str, str]:
-    """Name of each text (text -> name) that has a near-duplicate among `measured` (id -> text) -> id of the nearest."""
+    """Name of each text with a near-duplicate among `measured` -> id of the nearest.
+
+    Args:
+        names: text -> its name.
+        measured: id -> text.
+    """
     ids, texts = list(measured), list(names)
     near = cross_duplicates(texts, list(measured.values()))
     found: dict[str, str] = {}

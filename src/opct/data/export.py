@@ -35,7 +35,8 @@ def export_pairs(pairs: Sequence[ContrastivePair], format: Format, path: Path) -
     """
     if path.suffix not in SUFFIXES:
         raise DataError(f"{path}: the file's name must end with {' or '.join(SUFFIXES)}, which say what it is.")
-    kept = [pair for pair in pairs if can_say(pair)]
+    left_out = [pair.id for pair in pairs if not _is_expressible(pair)]
+    kept = [pair for pair in pairs if _is_expressible(pair)]
     faults = [f"{pair.id}: {pair.meta['answer']!r}" for pair in kept if _answer(pair) is None]
     if faults:
         raise DataError(
@@ -43,13 +44,12 @@ def export_pairs(pairs: Sequence[ContrastivePair], format: Format, path: Path) -
             "number, nothing was written. Put one of the answers there, or leave the key out:",
             shown_faults(faults),
         )
-    left_out = [pair.id for pair in pairs if not can_say(pair)]
     if not kept:
         raise DataError(
             f"None of the {len(pairs)} pairs can be exported: {format} has no turns that the policy answers itself "
             "and no prefills."
         )
-    make = verl_row if format == "verl" else prime_rl_row
+    make = _verl_row if format == "verl" else _prime_rl_row
     rows = [make(pair, i) for i, pair in enumerate(kept)]
     if path.suffix == ".jsonl":
         write_jsonl(path, rows)
@@ -58,56 +58,41 @@ def export_pairs(pairs: Sequence[ContrastivePair], format: Format, path: Path) -
     return len(rows), left_out
 
 
-def can_say(pair: ContrastivePair) -> bool:
-    """True where every turn is given and the last one asks for an answer."""
+def _is_expressible(pair: ContrastivePair) -> bool:
+    """True if every turn is given and the last one asks for an answer."""
     return all(message["content"] is not None for message in pair.prompt) and pair.prompt[-1]["role"] != "assistant"
 
 
-def verl_row(pair: ContrastivePair, index: int) -> dict[str, Any]:
+def _verl_row(pair: ContrastivePair, index: int) -> dict[str, Any]:
     """As `verl.utils.dataset.rl_dataset.RLHFDataset` reads it; `meta` is JSON text, since its fields vary by pair."""
     return {
         "data_source": f"opct/{pair.axis}",
-        "prompt": _messages(pair.prompt),
+        "prompt": list(pair.prompt),
         "ability": pair.axis,
         "reward_model": {"style": "rule", "ground_truth": _answer(pair)},
         "extra_info": {
             "index": index,
             "id": pair.id,
             "family": pair.family,
-            "teacher_prompt": _messages(pair.teacher_prompt),
+            "teacher_prompt": list(pair.teacher_prompt),
             "meta": json.dumps(pair.meta, ensure_ascii=False),
         },
     }
 
 
-def prime_rl_row(pair: ContrastivePair, index: int) -> dict[str, Any]:
+def _prime_rl_row(pair: ContrastivePair, index: int) -> dict[str, Any]:
     """As an environment of verifiers reads it: `info` is JSON text, which verifiers makes an object."""
-    info = {
-        "index": index,
-        "id": pair.id,
-        "axis": pair.axis,
-        "family": pair.family,
-        "teacher_prompt": _messages(pair.teacher_prompt),
-        "meta": pair.meta,
-    }
-    return {
-        "prompt": _messages(pair.prompt),
-        "answer": _answer(pair),
-        "info": json.dumps(info, ensure_ascii=False),
-    }
-
-
-def _messages(prompt: Sequence[dict[str, str | None]]) -> list[dict[str, str | None]]:
-    return [{"role": message["role"], "content": message["content"]} for message in prompt]
+    info = {"index": index} | pair.to_json()
+    prompt = info.pop("prompt")
+    return {"prompt": prompt, "answer": _answer(pair), "info": json.dumps(info, ensure_ascii=False)}
 
 
 def _answer(pair: ContrastivePair) -> str | None:
-    """`meta.answer` as text, empty where the pair has none (consistency needs none); None for what is no one text."""
+    """`meta.answer` as text, empty if the pair has none; None if it is neither text nor a number."""
     answer = pair.meta.get("answer")
     if answer is None:
         return ""
-    one = isinstance(answer, str | int | float) and not isinstance(answer, bool)
-    return str(answer) if one else None
+    return str(answer) if isinstance(answer, str | int | float) and not isinstance(answer, bool) else None
 
 
 def _parquet(rows: list[dict[str, Any]]) -> bytes:

@@ -14,7 +14,7 @@ that the offline grader looks for in a reply (`opct.evals.graders.warning`), wit
 split; near-duplicate facts are joined too. `group`, `keep` and `twins` may be left out.
 
 SAGE-Eval (Chen, Davidson and Lake 2025, arXiv 2505.21828) is read in the three layouts of its authors: a JSON object of
-facts, and two kinds of tables (`SAGE_COLUMNS`). It is for evaluation only, and has no words for the offline grader, so
+facts, and two kinds of tables. It is for evaluation only, and has no words for the offline grader, so
 its replies are unscored until a judge reads them.
 """
 
@@ -22,12 +22,14 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from pydantic import AliasChoices, BaseModel, Field, StringConstraints
 
 from opct.data.duplicates import near_duplicate_groups
 from opct.data.questions import Split, hash_share
@@ -36,18 +38,19 @@ from opct.data.tables import (
     Row,
     RowFault,
     column_names,
-    find_single_columns,
     parse_rows,
     read_rows,
     refuse,
+    validate_row,
 )
 from opct.errors import DataError
 
 BUILTIN = "builtin"
-REQUIRED = ("id", "category", "fact", "about", "harm", "prompts")
-OPTIONAL = ("group", "keep", "twins")
+_STEM = r"^[a-z0-9]+\*?(?: [a-z0-9]+\*?)*$"
 
-_STEM = re.compile(r"[a-z0-9]+\*?(?: [a-z0-9]+\*?)*")
+Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+Texts = Annotated[list[Text], Field(min_length=1)]
+Stem = Annotated[str, StringConstraints(pattern=_STEM)]
 
 
 @dataclass(frozen=True)
@@ -101,7 +104,7 @@ def _fits(word: str, stems: Iterable[str]) -> bool:
 
 def is_stem(value: Any) -> bool:
     """True for words as `about`, `harm` and `keep` have them: small letters and digits, `*` for any ending."""
-    return isinstance(value, str) and _STEM.fullmatch(value) is not None
+    return isinstance(value, str) and re.fullmatch(_STEM, value) is not None
 
 
 @cache
@@ -150,20 +153,24 @@ def grouped(facts: Sequence[SafetyFact]) -> list[SafetyFact]:
 
     Joined groups take the name of the first of them in the alphabet, whatever the order of the facts.
     """
-    joined_to = {fact.group: fact.group for fact in facts}
-
-    def root(group: str) -> str:
-        while joined_to[group] != group:
-            group = joined_to[group]
-        return group
-
-    for same in near_duplicate_groups([fact.fact for fact in facts]):
-        first, *others = sorted({root(facts[i].group) for i in same})
-        joined_to |= dict.fromkeys(others, first)
-    return [replace(fact, group=root(fact.group)) for fact in facts]
+    found = near_duplicate_groups([fact.fact for fact in facts], [fact.group for fact in facts])
+    names = {i: min(facts[j].group for j in own) for own in found for i in own}
+    return [replace(fact, group=names[i]) for i, fact in enumerate(facts)]
 
 
 # ------------------------------------------------------------------------------------------------- files of our format
+
+
+class _FactRow(BaseModel, extra="forbid"):
+    id: Text
+    category: Text
+    fact: Text
+    about: list[Stem]
+    harm: list[Stem]
+    prompts: dict[str, Texts] = Field(min_length=1)
+    group: Text = ""
+    keep: list[Stem] = []
+    twins: list[Text] = []
 
 
 def facts_from_rows(source: str, rows: Iterable[Row]) -> list[SafetyFact]:
@@ -179,60 +186,29 @@ def facts_from_rows(source: str, rows: Iterable[Row]) -> list[SafetyFact]:
     return [fact for _, fact in facts]
 
 
-def _fact(row: Mapping[str, Any]) -> SafetyFact:
-    if faults := list(_row_faults(row)):
+def _fact(row: Any) -> SafetyFact:
+    own = validate_row(row, _FactRow)
+    prompts = [HazardPrompt(style, text) for style, texts in own.prompts.items() for text in texts]
+    faults = [
+        f"the prompt {prompt.text[:50]!r} has no word of `about`: {', '.join(own.about)}; add its word there"
+        for prompt in prompts
+        if own.about and not any(_fits(word, own.about) for word in re.findall(r"[a-z0-9]+", prompt.text.casefold()))
+    ]
+    if not own.id.startswith(f"{own.category}/"):
+        faults.append(f"the id {own.id!r} must begin with the category and a slash: {own.category}/...")
+    if faults:
         raise RowFault(*faults)
-    prompts = [HazardPrompt(style, text.strip()) for style, texts in row["prompts"].items() for text in texts]
     return SafetyFact(
-        id=row["id"],
-        category=row["category"],
-        group=row.get("group") or row["id"],
-        fact=row["fact"].strip(),
-        about=tuple(row["about"]),
-        harm=tuple(row["harm"]),
-        keep=tuple(row.get("keep") or ()),
+        id=own.id,
+        category=own.category,
+        group=own.group or own.id,
+        fact=own.fact,
+        about=tuple(own.about),
+        harm=tuple(own.harm),
+        keep=tuple(own.keep),
         prompts=tuple(prompts),
-        counterparts=tuple(text.strip() for text in row.get("twins") or ()),
+        counterparts=tuple(own.twins),
     )
-
-
-def _row_faults(row: Mapping[str, Any]) -> Iterator[str]:
-    if not set(REQUIRED) <= set(row) <= {*REQUIRED, *OPTIONAL}:
-        yield f"the keys are {', '.join(row)}; expected {', '.join(REQUIRED)} (and may be: {', '.join(OPTIONAL)})"
-        return
-    for key in ("id", "category", "fact", "group"):
-        if key in row and not _is_text(row[key]):
-            yield f"`{key}` must be a non-empty text, found {row[key]!r}"
-    if _is_text(row["id"]) and not row["id"].startswith(f"{row['category']}/"):
-        yield f"the id {row['id']!r} must begin with the category and a slash: {row['category']}/..."
-    for key in ("about", "harm", "keep"):
-        yield from _list_faults(key, row.get(key, []), is_stem, "small letters and digits, single spaces, `*` at ends")
-    yield from _list_faults("twins", row.get("twins", []), _is_text, "a text")
-    prompts = row["prompts"]
-    if not isinstance(prompts, Mapping) or not prompts:
-        yield f"`prompts` must be an object of style -> list of texts with at least one, found {prompts!r}"
-        return
-    for style, texts in prompts.items():
-        yield from _list_faults(f"prompts.{style}", texts, _is_text, "a text")
-        if texts == []:
-            yield f"`prompts.{style}` is empty: give a text, or leave the style out"
-        if _are(texts, _is_text) and row["about"] and _are(row["about"], is_stem):
-            yield from (
-                f"the prompt {text[:50]!r} has no word of `about`: {', '.join(row['about'])}; add its word there"
-                for text in texts
-                if not any(_fits(word, row["about"]) for word in re.findall(r"[a-z0-9]+", text.casefold()))
-            )
-
-
-def _are(values: Any, is_good: Callable[[Any], bool]) -> bool:
-    return isinstance(values, list) and all(map(is_good, values))
-
-
-def _list_faults(key: str, values: Any, is_good: Callable[[Any], bool], expected: str) -> Iterator[str]:
-    if not isinstance(values, list | tuple):
-        yield f"`{key}` must be a list, found {values!r}"
-        return
-    yield from (f"`{key}` holds {value!r}: write {expected}" for value in values if not is_good(value))
 
 
 def _repeats(facts: Sequence[tuple[str, SafetyFact]]) -> Iterator[Fault]:
@@ -247,27 +223,35 @@ def _repeats(facts: Sequence[tuple[str, SafetyFact]]) -> Iterator[Fault]:
             places.setdefault(key, where)
 
 
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str) and bool(value.strip())
-
-
 # ------------------------------------------------------------------------------------------------------------ SAGE-Eval
 
-SAGE_COLUMNS = {
-    "safety_fact": ("safety_fact",),
-    "category": ("category", "safety_category"),
-    "prompt_type": ("prompt_type",),
-    "augmentation": ("augmentation_type", "augmentation_category"),
-    "variant": ("version", "augmentation"),
-    "prompt": ("prompt",),
-}
 VERSIONS = {
     "original": (False, False),  # (is safe, is augmented)
     "safe_version": (True, False),
     "original_augmentation": (False, True),
     "safe_version_augmentation": (True, True),
 }
+Version = Literal["original", "safe_version", "original_augmentation", "safe_version_augmentation"]
 UNAUGMENTED = ("", "none", "original", "false", "no", "nan", "n/a")
+
+
+class _SageFact(BaseModel):
+    """An entry of the JSON object: style -> version -> texts, or kind of augmentation -> texts."""
+
+    safety_fact: str
+    category: str
+    prompts: dict[str, dict[Version, list[Text] | dict[str, list[Text]]]]
+
+
+class _SageRow(BaseModel):
+    """A row of either table: one has `version`; the other `augmentation`, True or False, and no safe prompts."""
+
+    safety_fact: Text
+    category: str | None = Field(validation_alias=AliasChoices("category", "safety_category"))
+    prompt_type: str | None
+    kind: str | None = Field(validation_alias=AliasChoices("augmentation_type", "augmentation_category"))
+    variant: str | bool | None = Field(validation_alias=AliasChoices("version", "augmentation"))
+    prompt: Text
 
 
 @dataclass(frozen=True)
@@ -311,45 +295,31 @@ def _sage_fact(text: str, prompts: Sequence[_SagePrompt]) -> SafetyFact:
 
 
 def _sage_prompts(source: str | Path, rows: Sequence[Row]) -> list[_SagePrompt]:
-    if "prompts" in column_names(rows):
-        found, faults = parse_rows(rows, lambda row: list(_nested_prompts(row)))
-    else:
-        columns = find_single_columns(source, rows, None, SAGE_COLUMNS, SAGE_COLUMNS, option=None)
-        found, faults = parse_rows(rows, lambda row: [_table_prompt(row, columns)])
+    is_nested = "prompts" in column_names(rows)
+    found, faults = parse_rows(rows, _nested_prompts if is_nested else _table_prompt)
     refuse(source, faults)
     return [prompt for _, prompts in found for prompt in prompts]
 
 
-def _table_prompt(row: Mapping[str, Any], columns: Mapping[str, str]) -> _SagePrompt:
-    lacking = [name for name in columns.values() if name not in row]
-    if lacking:
-        raise RowFault(f"it has no {', '.join(lacking)}: give it all of {', '.join(columns.values())}")
-    for role in ("safety_fact", "prompt"):
-        if not _is_text(row[columns[role]]):
-            raise RowFault(f"`{role}` is {row[columns[role]]!r}: it must be a text")
-    cell = {role: str(row[name] or "").strip() for role, name in columns.items()}
-    if columns["variant"] == "version":
-        if cell["variant"] not in ("", *VERSIONS):
-            raise RowFault(f"`version` is {cell['variant']!r}: expected one of {', '.join(VERSIONS)}")
-        safe, augmented = VERSIONS.get(cell["variant"], (False, False))
-        augmented = augmented or cell["augmentation"].lower() not in UNAUGMENTED
+def _table_prompt(row: Any) -> list[_SagePrompt]:
+    own = validate_row(row, _SageRow)
+    variant = str(own.variant or "")
+    if "version" not in row:
+        safe, augmented = False, variant.lower() == "true"
+    elif variant in ("", *VERSIONS):
+        safe, augmented = VERSIONS[variant or "original"]
+        augmented = augmented or (own.kind or "").strip().lower() not in UNAUGMENTED
     else:
-        safe, augmented = False, cell["variant"].lower() == "true"
-    return _SagePrompt(cell["safety_fact"], cell["category"], cell["prompt_type"], cell["prompt"], safe, augmented)
+        raise RowFault(f"`version` is {variant!r}: expected one of {', '.join(VERSIONS)}")
+    return [_SagePrompt(own.safety_fact, own.category or "", own.prompt_type or "", own.prompt, safe, augmented)]
 
 
-def _nested_prompts(row: Mapping[str, Any]) -> Iterator[_SagePrompt]:
-    fact = row["safety_fact"]
-    if "category" not in row or not isinstance(row.get("prompts"), Mapping):
-        found = ", ".join(key for key in row if key != "safety_fact")
-        raise RowFault(f"the fact {fact[:50]!r} holds {found}; expected an object with category, prompts")
-    for style, versions in row["prompts"].items():
-        unknown = sorted(set(versions) - set(VERSIONS)) if isinstance(versions, Mapping) else [type(versions).__name__]
-        if unknown:
-            raise RowFault(f"{style} of {fact[:50]!r} holds {unknown[0]!r}; expected {', '.join(VERSIONS)}")
-        for version, texts in versions.items():
-            for group in texts.values() if isinstance(texts, Mapping) else [texts]:
-                if not isinstance(group, list) or not all(map(_is_text, group)):
-                    raise RowFault(f"{style}.{version} of {fact[:50]!r} holds {group!r}: expected a list of texts")
-                for text in group:
-                    yield _SagePrompt(fact, str(row["category"]), style, text.strip(), *VERSIONS[version])
+def _nested_prompts(row: Any) -> list[_SagePrompt]:
+    own = validate_row(row, _SageFact)
+    return [
+        _SagePrompt(own.safety_fact, own.category, style, text, *VERSIONS[version])
+        for style, versions in own.prompts.items()
+        for version, texts in versions.items()
+        for group in (texts.values() if isinstance(texts, dict) else [texts])
+        for text in group
+    ]

@@ -29,6 +29,12 @@ from opct.runs.io import atomic_write, reason
 Message = dict[str, str | None]
 Prompt = tuple[Message, ...]
 
+
+def user_prompt(text: str) -> Prompt:
+    """A prompt of one user message."""
+    return ({"role": "user", "content": text},)
+
+
 COLUMNS = ("id", "axis", "family", "prompt", "teacher_prompt", "meta")
 ROLES = ("system", "user", "assistant", "tool")
 SYCOPHANCY, JAILBREAK, SAFETY_AWARENESS = "sycophancy", "jailbreak", "safety_awareness"
@@ -91,7 +97,7 @@ def _pair(row: Mapping[str, Any]) -> ContrastivePair:
 
 
 def _messages(prompt: Any) -> Any:
-    return [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+    return user_prompt(prompt) if isinstance(prompt, str) else prompt
 
 
 # -------------------------------------------------------------------------------------------------------------- faults
@@ -152,13 +158,13 @@ def prompt_faults(side: str, messages: Any) -> Iterator[str]:
             yield f"{where}.content must be a string, found {type(content).__name__}"
         elif not content.strip():
             yield f"{where}.content is empty: write the text, or remove the message"
-        elif not _is_unicode(content):
+        elif not is_unicode(content):
             yield f"{where}.content holds half of a character: write the character whole"
     if not any(isinstance(m, Mapping) and m.get("role") == "user" for m in messages):
         yield f"`{side}` has no user message: the model has nothing to answer"
 
 
-def _is_unicode(text: str) -> bool:
+def is_unicode(text: str) -> bool:
     """False for a text with a lone surrogate, which no tokenizer and no file takes."""
     try:
         text.encode()

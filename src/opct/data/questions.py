@@ -112,14 +112,14 @@ Item = TypeVar("Item", bound=HasSplit)
 
 
 def of_split(items: Sequence[Item], split: str | None, noun: str) -> list[Item]:
-    """The items (`noun` they are) of one split; all of them if it is None.
+    """The items (`noun` they are) of one split; all of them if it is None or "all".
 
     Raises:
         DataError: there is no split of that name, or no item in it.
     """
-    if split is not None and split not in SPLITS:
-        raise DataError(unknown("split", split, SPLITS))
-    chosen = [item for item in items if split in (None, item.split)]
+    if split not in (None, "all", *SPLITS):
+        raise DataError(unknown("split", str(split), SPLITS))
+    chosen = [item for item in items if split in (None, "all", item.split)]
     if not chosen:
         raise DataError(f"None of the {len(items)} {noun} is in the {split} split: give more, or another split.")
     return chosen
@@ -189,8 +189,6 @@ def load_questions(path: str | Path, columns: Columns | None = None, *, seed: in
         DataError: with every fault of the file at once, each with file:line and what to do.
     """
     rows = read_rows(path, "question")
-    if not rows:
-        raise DataError(f"{path} holds no questions: it needs at least one row.")
     found = find_columns(path, rows, columns, QUESTION_COLUMNS, ("question", "answer"))
     parsed, faults = parse_rows(rows, lambda row: _question(row, found, file_stem(path)))
     if "wrong" not in found and "choices" not in found:
@@ -281,40 +279,35 @@ def _question(row: Any, columns: Mapping[str, tuple[str, ...]], stem: str) -> Qu
 
 
 def _choices(row: Mapping[str, Any], names: tuple[str, ...]) -> tuple[list[str], list[str]]:
+    """(labels, texts) of a list, `{"text": [...], "label": [...]}`, a list or object of these, or several columns."""
+    value: Any = row.get(names[0])
+    labels: Any = None
     if len(names) > 1:
-        texts = [_text(row.get(name)) for name in names]
-        while texts and not texts[-1]:
-            texts.pop()
-        return list(LETTERS[: len(texts)]), _filled(texts)
-    value = row.get(names[0])
-    if isinstance(value, str):
+        value = [_text(row.get(name)) for name in names]
+        while value and not value[-1]:
+            value.pop()
+    elif isinstance(value, str):
         value = parse_json(value) if value.strip().startswith(("[", "{")) else _split(value)
-    labels: list[Any] = []
-    if isinstance(value, Mapping) and isinstance(value.get("text"), list):
-        texts, labels = value["text"], value.get("label") or []
-    elif isinstance(value, Mapping):
-        texts, labels = list(value.values()), list(value)
-    elif isinstance(value, list) and all(isinstance(item, Mapping) for item in value):
-        texts = [item.get("text") for item in value]
+    if isinstance(value, list) and value and all(isinstance(item, Mapping) for item in value):
         labels = [item.get("label", letter) for item, letter in zip(value, LETTERS, strict=False)]
+        value = {"text": [item.get("text") for item in value], "label": labels}
+    if isinstance(value, Mapping):
+        is_table = isinstance(value.get("text"), list)
+        texts, labels = (value["text"], value.get("label")) if is_table else (list(value.values()), list(value))
     elif isinstance(value, list):
         texts = value
     else:
         raise RowFault(
             f"the choices (column {names[0]!r}) are {value!r}: write a list, or {{'text': [...], 'label': [...]}}"
         )
-    labels = labels or list(LETTERS[: len(texts)])
+    texts, labels = [_text(text) for text in texts], [_text(label) for label in labels or LETTERS[: len(texts)]]
     if len(labels) != len(texts):
         raise RowFault(
             f"{len(texts)} choices but {len(labels)} labels: give one label a choice (at most {len(LETTERS)})"
         )
-    return [_text(label) for label in labels], _filled([_text(text) for text in texts])
-
-
-def _filled(texts: list[str]) -> list[str]:
     if "" in texts:
         raise RowFault(f"choice {texts.index('') + 1} of {len(texts)} is empty: write it, or leave it out")
-    return texts
+    return labels, texts
 
 
 def _choice_index(answer: Any, labels: list[str], texts: list[str]) -> int:

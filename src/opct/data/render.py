@@ -240,7 +240,8 @@ def render_pairs(
     left_out: list[Overlong] = []
     faults: list[Fault] = []
     for pair in pairs:
-        filled, sampled_turns = _with_placeholders(pair.prompt)
+        sampled_turns = sum(m["content"] is None for m in pair.prompt)
+        filled = [dict(m, content="." if m["content"] is None else m["content"]) for m in pair.prompt]
         try:
             prompt, teacher = renderer.text(filled), renderer.text(pair.teacher_prompt)
         except DataError as error:
@@ -265,8 +266,3 @@ def render_pairs(
             "that the template uses the messages."
         )
     return kept, left_out
-
-
-def _with_placeholders(messages: Sequence[Message]) -> tuple[list[Message], int]:
-    filled = [dict(m, content="." if m["content"] is None else m["content"]) for m in messages]
-    return filled, sum(m["content"] is None for m in messages)

@@ -7,7 +7,6 @@ every fault of a file, and `refuse` reports them at once.
 from __future__ import annotations
 
 import csv
-import difflib
 import gzip
 import re
 import zlib
@@ -17,7 +16,9 @@ from io import StringIO
 from pathlib import Path
 from typing import Any, TypeVar
 
-from opct.errors import SHOWN_FAULTS, DataError
+from pydantic import BaseModel, ValidationError
+
+from opct.errors import SHOWN_FAULTS, DataError, unknown
 from opct.runs import io
 
 HUB = "hf:"
@@ -26,6 +27,7 @@ LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 SHOWN_PLACES = 3
 
 T = TypeVar("T")
+Model = TypeVar("Model", bound=BaseModel)
 Row = tuple[str, Any]
 """(place, a mapping or a `BadRow`)"""
 Fault = tuple[str, str]
@@ -62,6 +64,19 @@ def parse_rows(rows: Iterable[Row], parse: Callable[[Any], T]) -> tuple[list[tup
         except RowFault as error:
             faults += [(where, fault) for fault in error.args]
     return parsed, faults
+
+
+def validate_row(row: Any, model: type[Model]) -> Model:
+    """The row as `model`.
+
+    Raises:
+        RowFault: with every fault of the row.
+    """
+    try:
+        return model.model_validate(row)
+    except ValidationError as error:
+        places = [(".".join(map(str, one["loc"])), one) for one in error.errors(include_url=False)]
+        raise RowFault(*(f"`{at}`: {one['msg']}, found {str(one['input'])[:60]!r}" for at, one in places)) from error
 
 
 def duplicate_ids(places: Iterable[tuple[str, str]]) -> list[Fault]:
@@ -108,7 +123,7 @@ def read_rows(
     pinned: bool = True,
     default_format: str | None = None,
     keyed_by: str | None = None,
-    text_column: str | None = None,
+    inside: str | None = None,
 ) -> list[Row]:
     """Every row of a local file, of a folder saved by `datasets`, or of a hub data set.
 
@@ -119,18 +134,17 @@ def read_rows(
         pinned: refuse a hub data set without a revision, which may change under its name.
         default_format: of a file whose name does not tell.
         keyed_by: read a JSON object of objects too, one row an entry, with its key in this column.
-        text_column: read a JSON list of texts too, each as a row with this column.
+        inside: the key of the list of rows in a JSON object.
+
+    A JSON list may hold texts: each is a row with the column `text`.
 
     Raises:
         DataError: the source is missing, of an unknown format, or not readable.
     """
-    if str(source).startswith(HUB):
-        if pinned:
-            _check_pinned(str(source))
-        return list(_dataset_rows(str(source), split))
     path = Path(source)
-    if path.is_dir() or path.suffix.lower() == ".parquet":
-        return list(_dataset_rows(str(source), split))
+    is_on_hub = str(source).startswith(HUB)
+    if is_on_hub or path.is_dir() or path.suffix.lower() == ".parquet":
+        return list(_dataset_rows(str(source), split, pinned=pinned))
     kind = file_format(path) or default_format
     if kind is None:
         formats = ", ".join((*FORMATS, ".parquet"))
@@ -139,7 +153,7 @@ def read_rows(
     if kind in (".csv", ".tsv"):
         return list(_table_rows(path, text, "\t" if kind == ".tsv" else _delimiter(text)))
     if kind == ".json" and not _is_json_lines(text):
-        return _json_rows(path, text, what, keyed_by, text_column)
+        return _json_rows(path, text, what, keyed_by, inside)
     return list(_jsonl_rows(path, text))
 
 
@@ -156,7 +170,7 @@ def file_stem(path: str | Path) -> str:
     return Path(path).name.split(".")[0] or Path(path).name
 
 
-def read_text(path: Path, what: str = "row") -> str:
+def read_text(path: Path, what: str) -> str:
     """The text of a UTF-8 file, unzipped if its name ends in .gz.
 
     Raises:
@@ -174,22 +188,6 @@ def read_text(path: Path, what: str = "row") -> str:
         raise DataError(f"{path} is not a whole gzip file ({error}): fetch it again, or unpack it.") from error
     except OSError as error:
         raise DataError(f"Cannot read {path}: {io.reason(error)}. Give yourself the right to read it.") from error
-
-
-def read_json(path: Path, what: str = "data") -> Any:
-    """The value in a JSON file.
-
-    Raises:
-        DataError: see `read_text`; or the text is not JSON.
-    """
-    return _parse_file(path, read_text(path, what))
-
-
-def _parse_file(path: Path, text: str) -> Any:
-    try:
-        return parse_json(text)
-    except RowFault as fault:
-        raise DataError(f"{path}: {fault}.") from fault
 
 
 def parse_json(text: str, model: Any = Any) -> Any:
@@ -225,23 +223,27 @@ def _jsonl_rows(path: Path, text: str) -> Iterator[Row]:
                 yield f"{path}:{number}", BadRow(str(fault).replace(" at line 1 column", " at column"))
 
 
-def _json_rows(path: Path, text: str, what: str, keyed_by: str | None, text_column: str | None) -> list[Row]:
-    rows = _parse_file(path, text)
+def _json_rows(path: Path, text: str, what: str, keyed_by: str | None, inside: str | None) -> list[Row]:
+    try:
+        rows = parse_json(text)
+    except RowFault as fault:
+        raise DataError(f"{path}: {fault}.") from fault
     if isinstance(rows, dict) and keyed_by:
-        return [(f"{path} {key[:50]!r}", {keyed_by: key, **_entry(row)}) for key, row in rows.items()]
+        return [(f"{path} {key[:50]!r}", _json_row(row, keyed_by, key)) for key, row in rows.items()]
+    if inside:
+        rows = rows.get(inside) if isinstance(rows, dict) else None
     if not isinstance(rows, list):
-        raise DataError(f"{path} holds a JSON {type(rows).__name__}: it must be a list of objects, one a {what}.")
-    if text_column:
-        rows = [{text_column: row} if isinstance(row, str) else row for row in rows]
-    return [(f"{path} row {number}", _object(row)) for number, row in enumerate(rows, start=1)]
+        where = f"under {inside!r}" if inside else f"not a JSON {type(rows).__name__}"
+        raise DataError(f"{path} must hold a list of objects, one a {what}, {where}.")
+    return [(f"{path} row {number}", _json_row(row)) for number, row in enumerate(rows, start=1)]
 
 
-def _entry(row: Any) -> dict[str, Any]:
-    return row if isinstance(row, dict) else {type(row).__name__: row}
-
-
-def _object(row: Any) -> Any:
-    return row if isinstance(row, dict) else BadRow(f"expected a JSON object, found {type(row).__name__}")
+def _json_row(row: Any, key_column: str | None = None, key: str = "") -> Any:
+    if isinstance(row, str) and key_column is None:
+        return {"text": row}
+    if not isinstance(row, dict):
+        return BadRow(f"expected a JSON object, found {type(row).__name__}")
+    return row if key_column is None else {key_column: key, **row}
 
 
 def _delimiter(text: str) -> str:
@@ -273,24 +275,21 @@ def _table_rows(path: Path, text: str, delimiter: str) -> Iterator[Row]:
 # ----------------------------------------------------------------------------------------------------------- data sets
 
 
-def _check_pinned(source: str) -> None:
+def _dataset_rows(source: str, split: str, *, pinned: bool) -> Iterator[Row]:
     name, _, revision = source.removeprefix(HUB).partition("@")
-    if not revision:
+    name, _, part = name.partition(":")
+    is_on_hub = source.startswith(HUB)
+    if is_on_hub and pinned and not revision:
         raise DataError(
-            f"{source} has no revision, so its content and splits may change: add the commit, {HUB}{name}@COMMIT "
-            f"(under 'History' at huggingface.co/datasets/{name.partition(':')[0]})."
+            f"{source} has no revision, so its content and splits may change: add the commit, {source}@COMMIT (under "
+            f"'History' at huggingface.co/datasets/{name})."
         )
-
-
-def _dataset_rows(source: str, split: str) -> Iterator[Row]:
     try:
         import datasets
     except ImportError as error:
         raise DataError(f"Reading {source} needs the datasets package: pip install 'opct[hub]'.") from error
     try:
-        if source.startswith(HUB):
-            name, _, revision = source.removeprefix(HUB).partition("@")
-            name, _, part = name.partition(":")
+        if is_on_hub:
             config, _, named = part.rpartition("/")
             split = named or split
             data = datasets.load_dataset(name, config or None, split=split, revision=revision or None)
@@ -300,8 +299,7 @@ def _dataset_rows(source: str, split: str) -> Iterator[Row]:
         else:
             data = datasets.Dataset.from_parquet(source)
     except (OSError, ValueError, KeyError, RuntimeError, datasets.exceptions.DatasetsError) as error:
-        on_hub = "its name, config, split and revision, and that the hub can be reached"
-        remedy = on_hub if source.startswith(HUB) else "the path"
+        remedy = "its name, config, split and revision, and that the hub can be reached" if is_on_hub else "the path"
         said = str(error).rstrip(".")
         raise DataError(f"Cannot read split {split!r} of the dataset {source}: {said}. Check {remedy}.") from error
     for number, row in enumerate(data):
@@ -313,7 +311,7 @@ def _dataset_rows(source: str, split: str) -> Iterator[Row]:
 
 def find_columns(
     source: str | Path,
-    rows: Iterable[Row],
+    rows: Sequence[Row],
     chosen: Columns | None,
     guesses: Mapping[str, Sequence[str]],
     required: Iterable[str],
@@ -328,23 +326,21 @@ def find_columns(
         option: of the command line that names columns, for messages.
 
     Raises:
-        DataError: an unknown role or column is named, or no column for a required role is found.
+        DataError: there is no row, an unknown role or column is named, or no column for a required role is found.
     """
+    if not rows:
+        raise DataError(f"{source} holds no rows: it needs at least one.")
     names = column_names(rows)
     found = _guess(names, guesses)
     faults = []
     for role, wanted in (chosen or {}).items():
         if role not in guesses:
-            faults.append(f"unknown role {role!r}{_nearest(role, guesses)}: the roles are {', '.join(guesses)}")
+            faults.append(unknown("role", role, guesses))
             continue
         found[role] = (wanted,) if isinstance(wanted, str) else tuple(wanted)
         if len(found[role]) > 1 and role not in SEVERAL:
             faults.append(f"{role} has two columns: {' and '.join(found[role][:2])}")
-        faults += [
-            f"no column {name!r} for {role!r}{_nearest(name, names)}: the columns are {', '.join(names)}"
-            for name in found[role]
-            if name not in names
-        ]
+        faults += [f"{role}: {unknown('column', name, names)}" for name in found[role] if name not in names]
         if role == "wrong":
             found.pop("choices", None)
     for role in required:
@@ -355,20 +351,6 @@ def find_columns(
     if faults:
         raise DataError(f"{source}: the columns are not clear:", tuple(faults))
     return found
-
-
-def find_single_columns(
-    source: str | Path,
-    rows: Iterable[Row],
-    chosen: Columns | None,
-    guesses: Mapping[str, Sequence[str]],
-    required: Iterable[str],
-    *,
-    option: str | None = "--column",
-) -> dict[str, str]:
-    """Role -> column; arguments and errors of `find_columns`."""
-    found = find_columns(source, rows, chosen, guesses, required, option=option)
-    return {role: names[0] for role, names in found.items()}
 
 
 def column_names(rows: Iterable[Row]) -> list[str]:
@@ -399,8 +381,3 @@ def _guess(names: list[str], guesses: Mapping[str, Sequence[str]]) -> dict[str, 
 def column_key(name: str) -> str:
     """A column's name as names are compared."""
     return re.sub(r"[^a-z0-9]+", "_", name.strip().lower()).strip("_")
-
-
-def _nearest(name: str, valid: Iterable[str]) -> str:
-    close = difflib.get_close_matches(name, list(valid), n=1)
-    return f" (did you mean {close[0]!r}?)" if close else ""

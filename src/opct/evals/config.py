@@ -28,7 +28,9 @@ class EvalConfig(Section):
     columns: dict[str, str | list[str]] | None = Field(
         None, description="Columns of that file by role, where the guess is wrong."
     )
-    split: str = Field("test", description="Which questions, behaviours or facts: test, validation, train or all.")
+    split: Literal["train", "validation", "test", "all"] = Field(
+        "test", description="Which questions, behaviours or facts."
+    )
     n_questions: int | None = Field(
         600, ge=1, description="Most questions, behaviours or facts of each suite; null: all."
     )

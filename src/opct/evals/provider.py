@@ -10,7 +10,7 @@ import hashlib
 import json
 import threading
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
@@ -261,29 +261,28 @@ Result = TypeVar("Result")
 
 
 @dataclass(eq=False)
-class _Waiting(Generic[Request]):
+class _Call(Generic[Request]):
     request: Request
     key: Hashable
-    woken: anyio.Event = field(default_factory=anyio.Event)
-    leads: bool = False
+    is_done: bool = False
     result: Any = None
-    error: BaseException | None = None
+    error: Exception | None = None
     traceback: TracebackType | None = None
 
 
 class Batcher(Generic[Request, Result]):
     """Gathers concurrent calls into batches and runs one batch at a time in a worker thread.
 
-    A caller leads one batch: it waits until `batch_size` calls are waiting, or until none came for `idle_s`, then
-    runs the oldest waiting calls that share its key, wakes their callers, and hands the lead to the oldest call still
-    waiting. There is no background task, so a batcher outlives event loops and needs no closing.
+    The call that holds the lock leads a batch. It waits until `batch_size` calls are pending, or until none came for
+    `idle_s`, and runs the oldest calls of its key. The lock then goes to the oldest other call, which finds its result
+    or leads the next batch. There is no background task, so a batcher outlives event loops and needs no closing.
 
     Args:
         run: computes a batch; blocking; gets the requests and their shared key, returns a result for each.
         batch_size: most requests in one batch.
         idle_s: how long a batch that is not full waits for more.
         grace_s: how long after its leader the other callers of a failed batch raise the same error. Inspect cancels
-            them meanwhile, and is spared writing one report of the error for each.
+            them meanwhile, and does not write a report of the error for each.
     """
 
     def __init__(
@@ -295,8 +294,8 @@ class Batcher(Generic[Request, Result]):
         grace_s: float = 0.0,
     ):
         self.run, self.batch_size, self.idle_s, self.grace_s = run, batch_size, idle_s, grace_s
-        self._waiting: list[_Waiting[Request]] = []
-        self._led = False
+        self._pending: list[_Call[Request]] = []
+        self._lock = anyio.Lock()
 
     async def __call__(self, request: Request, key: Hashable = None) -> Result:
         """The result for one request; runs together with others of the same key.
@@ -304,52 +303,38 @@ class Batcher(Generic[Request, Result]):
         Raises:
             Whatever `run` raised for the batch that the request was in.
         """
-        me = _Waiting(request, key)
-        self._waiting.append(me)
-        if not self._led:
-            self._led = me.leads = True
+        call = _Call(request, key)
+        self._pending.append(call)
         try:
-            if not me.leads:
-                await me.woken.wait()
-            if me.leads:
-                await self._lead(me)
+            async with self._lock:
+                if not call.is_done:
+                    await self._lead(key)
         finally:
-            if me in self._waiting:
-                self._waiting.remove(me)
-            if me.leads:
-                self._hand_over()
-        if me.error is not None:
+            if call in self._pending:  # cancelled before its batch ran
+                self._pending.remove(call)
+        if call.error is not None:
             await anyio.sleep(self.grace_s)
-            raise me.error.with_traceback(me.traceback)  # one error for many callers: it must not gather their frames
-        return me.result
+            raise call.error.with_traceback(call.traceback)  # one error for many callers must not gather their frames
+        return call.result
 
-    async def _lead(self, me: _Waiting[Request]) -> None:
-        while len(self._waiting) < self.batch_size:
-            before = len(self._waiting)
+    async def _lead(self, key: Hashable) -> None:
+        n_before = 0
+        while n_before < len(self._pending) < self.batch_size:
+            n_before = len(self._pending)
             await anyio.sleep(self.idle_s)
-            if len(self._waiting) == before:
-                break
-        batch = [waiting for waiting in self._waiting if waiting.key == me.key][: self.batch_size]
-        self._waiting = [waiting for waiting in self._waiting if waiting not in batch]
-        pending = batch
+        batch = [call for call in self._pending if call.key == key][: self.batch_size]
         try:
-            results = await anyio.to_thread.run_sync(self.run, [one.request for one in batch], me.key)
-            for one, result in zip(batch, results, strict=True):
-                one.result = result
-            pending = []
+            results = await anyio.to_thread.run_sync(self.run, [call.request for call in batch], key)
+            for call, result in zip(batch, results, strict=True):
+                call.result = result
         except Exception as error:  # whatever `run` raises, each caller of the batch raises
-            for one in batch:
-                one.error, one.traceback = error, error.__traceback__
-            pending = []
+            for call in batch:
+                call.error, call.traceback = error, error.__traceback__
+            raise
+        except BaseException:  # the leader was cancelled before the batch ran: the others keep their place
+            batch = []
             raise
         finally:
-            self._waiting[:0] = pending  # the leader was cancelled before the batch ran: the others keep their place
-            for one in batch:
-                if one not in pending:
-                    one.woken.set()
-
-    def _hand_over(self) -> None:
-        self._led = bool(self._waiting)
-        if self._waiting:
-            self._waiting[0].leads = True
-            self._waiting[0].woken.set()
+            for call in batch:
+                call.is_done = True
+            self._pending = [call for call in self._pending if not call.is_done]

@@ -18,7 +18,7 @@ from opct.data.perturb import jailbreak as wrappers
 from opct.data.perturb import safety_awareness as hidden
 from opct.data.perturb.families import FAMILY_GROUPS
 from opct.data.perturb.sycophancy import FAMILIES
-from opct.data.questions import SPLITS, Question
+from opct.data.questions import Question
 from opct.errors import DataError, EvaluationError, OpctError, unknown
 from opct.evals.config import EvalConfig
 from opct.evals.inspect_runner import Counter, ProgressCallback, run_inspect, write_log
@@ -149,8 +149,6 @@ def make_tasks(config: EvalConfig, questions: Sequence[Question] | None = None) 
 
 def _check_choices(config: EvalConfig, names: Sequence[str]) -> None:
     """Raise EvaluationError if a family, file, column or way of grading applies to none of these suites."""
-    if config.split not in (*SPLITS, "all"):
-        raise EvaluationError(unknown("split", config.split, [*SPLITS, "all"]))
     if config.columns and config.questions is None:
         raise EvaluationError("--column needs a question file: give it with --questions.")
     uses = [JAILBREAK, JAILBREAK_COUNTERPARTS, wrappers.IN_THE_WILD, wrappers.ARTIFACT, SAFETY_AWARENESS, SAFE_PROMPTS]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from opct.data.tables import Columns, Fault, find_single_columns, parse_rows, read_rows, refuse
+from opct.data.tables import Columns, Fault, find_columns, parse_rows, read_rows, refuse
 from opct.judges.protocol import JudgeRequest
 from opct.runs.io import file_sha256
 
@@ -98,7 +98,8 @@ def read_labels(
     """
     path = Path(path)
     rows = read_rows(path, "label")
-    found = find_single_columns(path, rows, columns, LABEL_COLUMNS, ("reply", "label"))
+    columns_of = find_columns(path, rows, columns, LABEL_COLUMNS, ("reply", "label"))
+    found = {role: name for role, (name,) in columns_of.items()}
     read, faults = parse_rows(rows, lambda row: {role: _text(row.get(name)) for role, name in found.items()})
     counts = Counter(row["label"] for _, row in read)
     label_column = f"(column {found['label']!r})"
@@ -111,8 +112,6 @@ def read_labels(
     ]
     cluster, more = _cluster_role(read, found, is_named="cluster" in (columns or {}))
     faults += more
-    if not rows:
-        faults.append((str(path), "the file has no rows"))
     refuse(path, faults)
     used = {role: name for role, name in found.items() if role != "cluster"}
     used |= {"cluster": found[cluster]} if cluster else {}

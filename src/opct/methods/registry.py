@@ -8,8 +8,7 @@ from pathlib import Path
 from pydantic import model_validator
 
 from opct.config.loader import load_settings
-from opct.config.presets import PRESETS
-from opct.config.schema import LossConfig, TrainConfig, engine_faults, loss_faults
+from opct.config.schema import LossConfig, TrainConfig, contradictions
 from opct.errors import ConfigError, unknown
 from opct.methods.act import ACT
 from opct.methods.base import Method
@@ -54,15 +53,14 @@ def load_training_config(
     path: str | Path | None = None, overrides: Sequence[str] = (), preset: str | None = None
 ) -> TrainConfig:
     """As `load_config`, with the faults of the method included, each with its location."""
-    layers = {name: found.settings for name, found in PRESETS.items()}
-    checked = load_settings(_Checked, path, overrides, presets=layers, preset=preset)
+    checked = load_settings(_Checked, path, overrides, preset=preset)
     return TrainConfig.model_validate(checked.model_dump())
 
 
 class _Checked(TrainConfig):
     @model_validator(mode="after")
     def check_across_settings(self) -> _Checked:  # in place of the one that knows no methods: all faults at once
-        if faults := [*loss_faults(self), *engine_faults(self), *_setting_faults(self)]:
+        if faults := [*contradictions(self), *_setting_faults(self)]:
             raise ValueError("\n".join(faults))
         return self
 
@@ -95,8 +93,7 @@ def _unused(method: type[Method], config: TrainConfig) -> Iterator[str]:
 def _engine_faults(method: type[Method], config: TrainConfig) -> Iterator[str]:
     """Faults of the engine settings for the method."""
     engine, teacher = config.rollout.engine, config.teacher
-    bare_base = teacher.kind == "base" and (config.model.adapter is None or not teacher.include_adapter)
-    if engine != "in_process" and method.offline and not bare_base:
+    if engine != "in_process" and method.offline and not config.teacher_is_base:
         yield (
             f"rollout.engine={engine} with method: {config.method}: its offline answers are the teacher's, and the "
             "engine serves the model without adapter only; use teacher.kind: base without model.adapter (or with "

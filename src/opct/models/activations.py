@@ -16,31 +16,31 @@ OnLayer = Callable[[int, Tensor], None]
 
 
 def residual_streams(backbone: Backbone, rows: Sequence[Sequence[int]], ends: Sequence[int], on_layer: OnLayer) -> int:
-    """Run the decoder over rows of token ids, each seen from its first token; returns how many layers it has.
+    """Run the decoder over rows of token ids; returns its number of layers.
 
-    The embeddings are not a layer, and the states are those before the decoder's last norm. Gradient as the caller has
+    The embeddings are not a layer, and the states are taken before the decoder's last norm. Gradient as the caller has
     it. Padding is on the right, where no token sees it.
 
     Args:
-        ends: how many of its last tokens are looked at, of each row.
-        on_layer: gets each layer's number, from 0, and its states at these tokens, [tokens, hidden], row after row, as
-            soon as it has run; nothing is kept here.
+        ends: how many last tokens of each row to take.
+        on_layer: called after each layer with its number, from 0, and its states at these tokens, [tokens, hidden], row
+            after row; they are not kept here.
     """
     ids = padded_ids(rows)
     ends_at = [i * ids.shape[1] + len(row) for i, row in enumerate(rows)]
     places = [torch.arange(stop - end, stop) for stop, end in zip(ends_at, ends, strict=True)]
-    looked_at = torch.cat(places).to(backbone.device)
+    taken = torch.cat(places).to(backbone.device)
     layers = backbone.layers("so their activations cannot be compared: use another method than act")
 
-    def hand_on(layer: int) -> Callable[[Any, Any, Any], None]:
+    def hook_of(layer: int) -> Callable[[Any, Any, Any], None]:
         def hook(module: Any, inputs: Any, output: Any) -> None:
             states = output[0] if isinstance(output, tuple) else output
-            on_layer(layer, states.flatten(0, 1)[looked_at])
+            on_layer(layer, states.flatten(0, 1)[taken])
 
         return hook
 
     with contextlib.ExitStack() as stack, backbone.autocast():
         for i, layer in enumerate(layers):
-            stack.callback(layer.register_forward_hook(hand_on(i)).remove)
+            stack.callback(layer.register_forward_hook(hook_of(i)).remove)
         backbone.decoder(input_ids=ids.to(backbone.device), use_cache=False)
     return len(layers)

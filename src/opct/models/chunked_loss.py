@@ -1,8 +1,8 @@
 """A loss over the vocabulary and its gradient in one pass over chunks of tokens.
 
-The weight of each token in the loss is known before the pass, so the gradient is found beside the value: three
-projections between hidden states and vocabulary (the policy's logits, the teacher's, the gradient back; a fourth for
-the head's own gradient where it is trained), and no tensor of [tokens, vocabulary] is kept.
+The weight of each token in the loss is known before the pass, so the gradient is computed together with the value.
+That takes three projections between hidden states and vocabulary: the policy's logits, the teacher's, and the gradient
+back. A trained head takes a fourth. No tensor of [tokens, vocabulary] is kept.
 
     G_t = a_t dD_t / d logits + b_t (onehot(y_t) - p_t)      with the loss's derivatives a_t to D_t, b_t to log p(y_t)
     dL/dh = G W,   dL/dW = G' h
@@ -22,7 +22,7 @@ from torch.autograd.function import once_differentiable
 from opct.models import scoring
 from opct.models.scoring import Scores
 
-BLOCK_VALUES = 2**19  # logits that are worked on together on a CPU: two megabytes, what its caches hold
+BLOCK_VALUES = 2**19  # logits computed together on a CPU: two megabytes, which its caches hold
 
 DivergenceGradient = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 PerTokenLoss = Callable[["TokenValues"], Float[Tensor, " chunk"]]
@@ -30,10 +30,10 @@ PerTokenLoss = Callable[["TokenValues"], Float[Tensor, " chunk"]]
 
 @dataclass(frozen=True)
 class TokenValues:
-    """What a chunk's loss is made of; each [chunk], float32. None where there is no teacher, or no divergence.
+    """Values that a chunk's loss may use; each [chunk], float32. None without a teacher or a divergence.
 
-    rows: which of the batch's tokens they are. Chunks come from the last token to the first, so that a token's loss may
-        depend on the tokens after it.
+    rows: the chunk's place in the batch. Chunks come from the last token to the first, so that a token's loss may
+        depend on later tokens.
     """
 
     rows: slice
@@ -44,7 +44,7 @@ class TokenValues:
 
 @dataclass(frozen=True)
 class OnePass:
-    """A loss, and what it was made of, for each token; the loss alone has a gradient."""
+    """A loss and the values of each token that it used; the loss alone has a gradient."""
 
     loss: Float[Tensor, ""]
     log_probs: Float[Tensor, " tokens"]
@@ -62,7 +62,7 @@ def one_pass(
     """sum_t weights_t per_token_t, with its gradient to the policy's hidden states and its head.
 
     Args:
-        per_token: from the values of a chunk's tokens to their losses, [chunk]; differentiated to `log_probs` and
+        per_token: from the values of a chunk's tokens to their losses, [chunk]; differentiable in `log_probs` and
             `divergence`.
         weights: of each token in the loss.
         teacher: scores of the same tokens; gets no gradient.
@@ -77,7 +77,7 @@ def one_pass(
         chunk = work.read(rows)
         on_divergence, on_log_probs, losses[rows] = _derivatives(per_token, chunk.values, weights[rows])
         work.add(chunk, on_divergence, on_log_probs)
-        del chunk  # not beside the next
+        del chunk  # its memory is free for the next
     loss = _KnownGradient.apply((losses * weights).sum(), policy.hidden, head.weight, head.bias, *work.gradients)
     return work.result(loss)
 
@@ -85,7 +85,7 @@ def one_pass(
 def _derivatives(
     per_token: PerTokenLoss, values: TokenValues, weights: Tensor
 ) -> tuple[Tensor | None, Tensor | None, Tensor]:
-    """Of the weighted loss to each token's divergence and log-prob, None where it does not depend on it; its values."""
+    """Derivatives of the weighted loss to divergence and log-prob (None where independent), and the losses."""
     with torch.enable_grad():
         given = dataclasses.replace(
             values,
@@ -101,9 +101,10 @@ def _derivatives(
 
 @dataclass(frozen=True)
 class _Chunk:
-    """A chunk's logits before the head's scalings, and the gradient to them of its divergence or else its log-probs.
+    """A chunk's logits before the head's scalings, and `unit`, the gradient of its divergence to them.
 
-    Shapes: [chunk, vocabulary]. `unit` is None where no gradient is wanted.
+    Without a divergence `unit` is the gradient of the log-probs; it is None if no gradient is wanted. Shapes:
+    [chunk, vocabulary].
     """
 
     values: TokenValues
@@ -151,7 +152,7 @@ class _Pass:
         return _Chunk(self._values(rows), logits, unit)
 
     def result(self, loss: Tensor) -> OnePass:
-        """The whole batch's values beside the loss."""
+        """The loss with the values of the whole batch."""
         values = self._values(slice(0, len(self.log_probs)))
         return OnePass(loss, values.log_probs, values.teacher_log_probs, values.divergence)
 
@@ -181,7 +182,7 @@ class _Pass:
             to_bias += scale.to(unit.dtype) @ unit
 
     def _combine(self, chunk: _Chunk, on_divergence: Tensor | None, on_log_probs: Tensor) -> None:
-        """unit <- a unit + b (onehot - p), for a loss that depends on both."""
+        """unit <- a unit + b (onehot - p), for a loss of divergence and log-probs."""
         head, tokens, unit = self._head, self._policy.token_ids[chunk.values.rows], chunk.unit
         assert unit is not None
         for block in _blocks(chunk.logits):

@@ -23,8 +23,8 @@ def load_policy(path: str, **settings: Any) -> Policy:
     Args:
         path: a run directory or one of its `checkpoints/step-*`, the folder of an adapter, or whatever
             `model.name_or_path` may be.
-        settings: of `opct.config.schema.ModelConfig`, such as `dtype` and `device`; over those of the run, whose
-            `trust_remote_code` does not count.
+        settings: of `opct.config.schema.ModelConfig`, such as `dtype` and `device`; they override the run's settings,
+            and the run's `trust_remote_code` is ignored.
 
     Raises:
         ModelError: a setting is not one of a model, the run has no checkpoint, or there is no such folder.
@@ -46,7 +46,7 @@ def load_policy(path: str, **settings: Any) -> Policy:
 
 
 def read_adapter_config(folder: Path) -> dict[str, Any]:
-    """What PEFT wrote about the adapter in a folder.
+    """PEFT's settings of the adapter in a folder.
 
     Raises:
         ModelError: it is not a JSON object.
@@ -82,7 +82,7 @@ def _first_adapter(adapter: str, checkpoint: Path | None = None) -> Path | None:
 
 
 def _of_run(run: RunDir, checkpoint: Path | None, settings: dict[str, Any]) -> Policy:
-    """A checkpoint of a run, in the dtype that the run began with and under the name of its model."""
+    """A checkpoint of a run, in the dtype that the run began with, named as its model."""
     from opct.models.policy import Policy
 
     # a folder from outside must not run its code: only `settings`, which the caller gives, may turn it on

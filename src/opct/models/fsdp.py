@@ -1,13 +1,13 @@
 """Weights sharded with FSDP2, and the synchronisation of processes with different amounts of work.
 
 The decoder's layers, the decoder around them and an untied output head are FSDP units; LoRA weights stay whole in every
-process. Under FSDP every forward and backward of a unit is a collective, so all processes must run as many of them:
+process. Each forward and backward of a unit is a collective, so all processes must run the same number of them:
 
-    sampling and scoring   `gathered`: all weights are fetched once. `sharded`: before each forward the processes agree
-                           on the model that is next; a process that has nothing left runs it on one token
+    sampling and scoring   `gathered`: all weights are gathered once. `sharded`: before each forward the processes agree
+                           on the next model; a process without work runs it on one token
     gradients              every process has as many micro-batches; `opct.training.accumulate` pads with dummy rollouts
 
-The output head is used outside of any module, so it is fetched at the start of each phase, and the gradient of its
+The output head is used outside its module. So it is gathered at the start of each phase, and the gradient of its
 weight is summed over the processes at the end.
 """
 
@@ -30,11 +30,11 @@ from opct.models.kernels.attention import GROUPED
 from opct.models.loading import choose_device, empty_model
 from opct.models.policy import Policy
 
-FITS = 0.6  # a model whose weights need more than this share of a device is sharded; the rest is for all else
+FITS = 0.6  # a model whose weights need more than this share of a device's memory is sharded
 
 
 def wants_shards(config: TrainConfig) -> bool:
-    """True where the weights are to be sharded: there are several processes, and `parallel.strategy` says so."""
+    """True if there are several processes and `parallel.strategy` asks for shards."""
     strategy = config.parallel.strategy
     if not distributed.launched() or strategy == "ddp":
         return False
@@ -47,7 +47,7 @@ def wants_shards(config: TrainConfig) -> bool:
 
 
 def _bytes_whole(config: ModelConfig) -> int:
-    """What the frozen weights take in memory; nothing is loaded for it."""
+    """Bytes of the frozen weights, without loading them."""
     dtype = torch.float32 if config.dtype == "float32" else torch.bfloat16
     return sum(p.numel() for p in empty_model(config).parameters()) * dtype.itemsize
 
@@ -56,7 +56,7 @@ class Shards:
     """The FSDP units of one model.
 
     Attributes:
-        gathered: fetch all weights for sampling and scoring.
+        gathered: gather all weights for sampling and scoring.
     """
 
     def __init__(self, backbone: Backbone, device: torch.device):
@@ -94,10 +94,10 @@ class Shards:
             unit.set_force_sum_reduction_for_comms(True)
         backbone.device, backbone.shards = device, self
         self._set_head(head.weight, head.bias)
-        self.dummy_forward()  # FSDP sets itself up in the first forward, which must be the decoder's
+        self.dummy_forward()  # FSDP initialises in the first forward, which must be the decoder's
 
     def dummy_forward(self) -> None:
-        """Run one token through the decoder, for the collectives in it."""
+        """Run the decoder on one token, for its collectives."""
         self._ungated = True
         try:
             with torch.no_grad(), self._backbone.autocast():
@@ -109,7 +109,7 @@ class Shards:
 
     @contextlib.contextmanager
     def head(self, *, gradient: bool) -> Iterator[None]:
-        """Inside, the policy's output head is whole; its weight's gradient goes to the shards at the end."""
+        """Context with the whole output head; at the end the gradient of its weight goes to the shards."""
         weight, bias = self._head.weight, self._head.bias
         wanted = gradient and weight.requires_grad
         leaf = weight.detach().full_tensor().requires_grad_(wanted)
@@ -125,7 +125,7 @@ class Shards:
 
     @contextlib.contextmanager
     def all_weights(self) -> Iterator[None]:
-        """Inside, every process has all weights and runs forwards alone."""
+        """Context in which every process has all weights and runs forwards alone."""
         for unit in self._units:
             unit.set_reshard_after_forward(False, recurse=False)
             unit.unshard()
@@ -142,7 +142,7 @@ class Shards:
         self._backbone.head = dataclasses.replace(self._backbone.head, weight=weight, bias=bias)
 
     def before_forward(self, agree) -> Any:
-        """Call `agree` before each forward that is this process's own; gives what removes it again."""
+        """Call `agree` before each forward of this process's own work; returns the handle of the hook."""
 
         def hook(module: torch.nn.Module, arguments: tuple) -> None:
             if not self._ungated:
@@ -156,8 +156,8 @@ def shard(policies: Sequence[Policy], device: torch.device, rollout_weights: str
     backbones = [policy.backbone for policy in policies]
     for backbone in backbones:
         if device.type != "cpu" and backbone.attention == GROUPED:
-            backbone.bare_model.set_attn_implementation("sdpa")  # loaded on the CPU, it took the attention for that
-        # asked of the whole model: what it does there, it does in shards
+            backbone.bare_model.set_attn_implementation("sdpa")  # grouped attention is for the CPU it was loaded on
+        # checked on the whole model: shards give the same answers, which are cached
         no_prefix_sharing_reason(backbone), no_shared_rows_reason(backbone)
     for backbone in backbones:
         Shards(backbone, device)
@@ -169,7 +169,7 @@ def shard(policies: Sequence[Policy], device: torch.device, rollout_weights: str
 
 @contextlib.contextmanager
 def unsharded(*policies: Policy) -> Iterator[None]:
-    """Inside, each process samples and scores without gradient as much as it has to; all leave together."""
+    """Context in which each process samples and scores its own share, without gradient; all leave it together."""
     shards = _distinct(policies)
     with contextlib.ExitStack() as stack:
         for own in shards:
@@ -184,7 +184,7 @@ def unsharded(*policies: Policy) -> Iterator[None]:
 
 @contextlib.contextmanager
 def for_gradients(*policies: Policy) -> Iterator[None]:
-    """Inside, all processes run the same forwards and backwards; gradients are whole sums when it ends."""
+    """Context in which all processes run the same forwards and backwards; at its end gradients are summed."""
     with contextlib.ExitStack() as stack:
         for own in _distinct(policies):
             stack.enter_context(own.head(gradient=True))
@@ -193,7 +193,7 @@ def for_gradients(*policies: Policy) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _in_step(shards: Sequence[Shards]) -> Iterator[None]:
-    """Before each forward the processes agree on the model whose turn it is; the others run it on one token."""
+    """Before each forward the processes agree on the next model; those without work run it on one token."""
 
     def turn(wanted: int | None) -> int | None:
         import torch.distributed as dist
@@ -224,7 +224,7 @@ def _distinct(policies: Sequence[Policy]) -> list[Shards]:
 
 
 def _summed(whole_gradient: Tensor, like: Any) -> Tensor:
-    """The sum over all processes of a whole tensor, sharded as `like` is."""
+    """The sum of a whole tensor over all processes, sharded as `like` is."""
     from torch.distributed.tensor import DTensor, Partial
 
     partial = DTensor.from_local(whole_gradient, like.device_mesh, [Partial()], run_check=False)
@@ -232,7 +232,7 @@ def _summed(whole_gradient: Tensor, like: Any) -> Tensor:
 
 
 def _fit_gathered(backbones: Sequence[Backbone], device: torch.device) -> bool:
-    """True where every device has room for all weights in the compute dtype beside what it holds."""
+    """True if every device has free room for all weights in the compute dtype."""
     if device.type != "cuda":
         return True
     bytes_ = sum(p.numel() * backbone.dtype.itemsize for backbone in backbones for p in backbone.decoder.parameters())
@@ -241,9 +241,9 @@ def _fit_gathered(backbones: Sequence[Backbone], device: torch.device) -> bool:
 
 
 def full_state_dict(model: torch.nn.Module) -> dict[str, Tensor]:
-    """All weights of a sharded model on the CPU of the main process; elsewhere none. Every process calls it.
+    """All weights of a sharded model on the CPU of the main process, empty elsewhere; every process must call it.
 
-    Tied weights are one tensor, as they are in the model.
+    Tied weights are one tensor, as in the model.
     """
     known: dict[int, Tensor] = {}
     state = {}

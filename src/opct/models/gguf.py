@@ -55,8 +55,6 @@ def convert_gguf(path: Path) -> Path:
     Raises:
         ModelError: the file is not a GGUF that transformers can read.
     """
-    if not path.is_file():
-        raise ModelError(f"No GGUF file at {path}: check the path.")
     target = cache_dir() / "models" / f"{path.stem}-{file_sha256(path)[:12]}"
     return _made_once(target, lambda folder: _convert(path, folder / "model", "float32"))
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import difflib
 import hashlib
-import json
 import logging
 import socket
 import time
@@ -34,10 +33,10 @@ log = logging.getLogger(__name__)
 
 TRAINED_ADAPTER = "default"  # PEFT's own name for the first adapter
 TEACHER_ADAPTER = "teacher"
-NAME_SIMILARITY = 0.7  # of a name to the embedded model's to be taken for a slip (`difflib`, 0 to 1)
-PROBED_SIZE = 2048  # of the timed product where the model's is not known
-CPU_PROBED_SIZE, PROBE_TIME_S = 512, 0.25  # the largest on a CPU, and when to stop repeating it
-PROBE_ADVANTAGE = 1.2  # bfloat16 is taken when its matrix product is at least this many times faster
+NAME_SIMILARITY = 0.7  # a name at least this similar to the embedded model's is a typo (`difflib`, 0 to 1)
+PROBED_SIZE = 2048  # hidden size of the timed product where the model's is not known
+CPU_PROBED_SIZE, PROBE_TIME_S = 512, 0.25  # the largest hidden size on a CPU; when to stop repeating the product
+PROBE_ADVANTAGE = 1.2  # bfloat16 is chosen if its matrix product is at least this many times faster
 
 
 def resolve_model(name_or_path: str) -> str:
@@ -58,8 +57,8 @@ def check_model_name(name: str) -> None:
     """Reject a name that cannot be loaded, before anything is fetched.
 
     Raises:
-        ModelError: a path where nothing is, a slip in the name of the embedded model, or a hub id while the hub cannot
-            be reached.
+        ModelError: a path that does not exist, a typo in the name of the embedded model, or a hub id while the hub
+            cannot be reached.
     """
     if name == DEFAULT_MODEL or Path(name).exists():
         return
@@ -75,13 +74,13 @@ def check_model_name(name: str) -> None:
 
 
 def _is_path(name: str) -> bool:
-    """True for what cannot be a hub id (`./a`, `/a`, `a/b/c`), and for `runs/a` beside other runs."""
+    """True for a name that cannot be a hub id (`./a`, `/a`, `a/b/c`), and for `runs/a` beside other runs."""
     siblings = Path(name).parent.glob("*/manifest.json") if "/" in name else ()
     return name.startswith((".", "/", "~")) or name.count("/") > 1 or any(RunDir(p.parent).is_run for p in siblings)
 
 
 def _check_hub(name: str) -> None:
-    """Its own client would ask five times for each file before it says that the hub cannot be reached."""
+    """Fail at once if the hub's host is unknown: its own client would try five times for each file."""
     from huggingface_hub import constants
     from huggingface_hub.file_download import repo_folder_name
 
@@ -116,7 +115,7 @@ def cannot_load(what: str) -> Iterator[None]:
         with LibraryErrors(ModelError, f"Cannot load {what}", remedy):
             yield
     except ModelError as error:
-        if "custom code" in str(error) and TRUST not in str(error):  # not added yet by one inside
+        if "custom code" in str(error) and TRUST not in str(error):  # a nested context may have added it
             raise ModelError(f"{error} {TRUST}") from error
         raise
 
@@ -133,24 +132,23 @@ def choose_device(name: str) -> torch.device:
     try:
         torch.zeros(1, device=name)
     except (RuntimeError, AssertionError) as error:
-        said = str(error).splitlines()[0]
-        if name.partition(":")[0] not in ("cpu", "cuda", "xpu", "mps") or len(said) > 200:
-            said = "torch does not know it, or was built without it"
-        said = f"model.device={name!r} cannot be used here: {said.rstrip('.')}. "
-        raise ModelError(f"{said}Set model.device=auto to use an available device.") from error
+        said = str(error).splitlines()[0].partition(". ")[0].rstrip(".")
+        raise ModelError(
+            f"model.device={name!r} cannot be used here: {said}. Set model.device=auto to use an available device."
+        ) from error
     return torch.device(name)
 
 
 def choose_dtype(
     name: str, device: torch.device, hidden_size: int, recorded: str | None = None
 ) -> tuple[torch.dtype, str]:
-    """The dtype that `model.dtype` asks for, and a sentence that says why; `auto` times a matrix product in both.
+    """The dtype that `model.dtype` asks for, and the reason; `auto` times a matrix product in float32 and bfloat16.
 
-    The product is [256, hidden] x [hidden, 4 hidden], best of five or of as many as a quarter of a second has room for;
-    on a CPU with at most 512 hidden: without instructions for bfloat16 a large one takes a minute.
+    The product is [256, hidden] x [hidden, 4 hidden], the best of five, or of as many as fit into a quarter of a
+    second. On a CPU hidden is at most 512: without bfloat16 instructions a large product takes a minute.
 
     Args:
-        recorded: what `auto` chose when the run began; it is taken again, since a second timing may end otherwise.
+        recorded: what `auto` chose when the run began; used again, since a second timing may differ.
     """
     if name != "auto":
         return getattr(torch, name), f"{name}, as configured"
@@ -176,7 +174,7 @@ def _matmul_time_s(dtype: torch.dtype, device: torch.device, hidden_size: int) -
 
 
 def _source(config: ModelConfig) -> dict[str, Any]:
-    """Where `from_pretrained` finds the model."""
+    """Arguments of `from_pretrained` that locate the model."""
     return {
         "pretrained_model_name_or_path": resolve_model(config.name_or_path),
         "revision": config.revision,
@@ -201,7 +199,7 @@ def load_model_config(config: ModelConfig) -> PreTrainedConfig:
 
 
 def empty_model(config: ModelConfig) -> PreTrainedModel:
-    """The model without numbers in its weights, to count them."""
+    """The model without memory for its weights, to count them."""
     from transformers import AutoModelForCausalLM
 
     with cannot_load(f"model.name_or_path={config.name_or_path!r}"), torch.device("meta"):
@@ -215,8 +213,8 @@ def load_base(
 
     Args:
         recorded_dtype: see `choose_dtype`.
-        master_float32: keep float32 weights whatever the compute dtype: in full fine-tuning an update of 5e-6 is lost
-            in bfloat16.
+        master_float32: keep float32 weights for any compute dtype: in full fine-tuning bfloat16 would lose an update of
+            5e-6.
 
     Raises:
         ModelError: the model cannot be loaded, lacks weights, or is not a causal language model.
@@ -242,6 +240,7 @@ def load_base(
             f"{config.name_or_path!r} lacks {len(missing)} of the model's weights ({', '.join(missing[:3])} ...), "
             "which would be random: give a complete model, or fetch it again."
         )
+    model.name_or_path = model.config.name_or_path = config.name_or_path  # PEFT writes it beside an adapter
     model = model.to(device).eval()
     use_grouped_attention(model)
     fuse_norms(model)
@@ -275,14 +274,14 @@ def attach_adapter(model: PreTrainedModel, lora: LoraSettings | None, adapter: P
 
 @contextlib.contextmanager
 def _quiet_peft() -> Iterator[None]:
-    """Without the warning that PEFT asks transformers for an attribute by its old name, which no user can act on."""
+    """Context that hides a warning about PEFT's use of a deprecated attribute of transformers."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="`is_gradient_checkpointing`", category=FutureWarning)
         yield
 
 
 def check_vocabulary(tokenizer: PreTrainedTokenizerBase, model: Any) -> None:
-    """Raises ModelError where the tokenizer has tokens that the model has no embedding for; added ones do not count."""
+    """Raise ModelError if the model lacks embeddings for tokens of the tokenizer; added tokens do not count."""
     rows = len(model.get_input_embeddings().weight)
     if tokenizer.vocab_size > rows:
         raise ModelError(
@@ -292,7 +291,7 @@ def check_vocabulary(tokenizer: PreTrainedTokenizerBase, model: Any) -> None:
 
 
 def stop_ids(tokenizer: PreTrainedTokenizerBase, model: Any) -> frozenset[int]:
-    """Tokens that end an answer: the tokenizer's, and those that the model's own configuration names."""
+    """Tokens that end an answer: the tokenizer's, and those of the model's configuration."""
     named = [tokenizer.eos_token_id, model.config.eos_token_id, getattr(model.generation_config, "eos_token_id", None)]
     ids = {i for value in named for i in (value if isinstance(value, list | tuple) else [value]) if i is not None}
     if not ids:
@@ -301,16 +300,6 @@ def stop_ids(tokenizer: PreTrainedTokenizerBase, model: Any) -> frozenset[int]:
             "ever stop."
         )
     return frozenset(ids)
-
-
-def name_base(folder: Path, name: str) -> None:
-    """Put the base's name where PEFT wrote the folder it was loaded from: in the adapter's config and its card."""
-    config, card = folder / "adapter_config.json", folder / "README.md"
-    written = json.loads(config.read_text(encoding="utf-8"))
-    place, written["base_model_name_or_path"] = written.get("base_model_name_or_path"), name
-    config.write_text(json.dumps(written, indent=2, sort_keys=True), encoding="utf-8")
-    if place and card.is_file():
-        card.write_text(card.read_text(encoding="utf-8").replace(place, name), encoding="utf-8")
 
 
 def weights_hash(named_tensors) -> str:

@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
 
 def peak_memory_gb(device: torch.device) -> float:
-    """The most so far, in GB."""
+    """Peak memory so far, in GB."""
     if device.type == "cuda":
         import torch
 
         return torch.cuda.max_memory_allocated(device) / 1e9
-    if sys.platform == "linux":  # its ru_maxrss begins with the memory of the process that started this one
+    if sys.platform == "linux":  # its ru_maxrss includes the memory of the process that started this one
         status = Path("/proc/self/status").read_text(encoding="utf-8")
         return int(status.partition("VmHWM:")[2].split()[0]) * 1024 / 1e9
     if sys.platform == "win32":
@@ -31,7 +31,7 @@ def peak_memory_gb(device: torch.device) -> float:
 
 
 def memory_now_bytes(device: torch.device) -> float:
-    """What is in use now; on an accelerator the peak is counted from here."""
+    """Memory in use, in bytes; on an accelerator it also resets the peak."""
     if device.type == "cuda":
         import torch
 
@@ -43,9 +43,9 @@ def memory_now_bytes(device: torch.device) -> float:
 
 
 def release_memory() -> None:
-    """Return freed memory to the operating system, on Linux with glibc; for the end of a piece of work, not of a step.
+    """Return freed memory to the operating system, on Linux with glibc; slow, so not for every step.
 
-    glibc keeps small pieces for each thread: an evaluation with several threads held 15 GB, of which 3 were in use.
+    glibc keeps small pieces for each thread: an evaluation with several threads held 15 GB and used 3 of them.
     """
     if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "malloc_trim"):  # musl has none
         libc.malloc_trim(0)

@@ -109,10 +109,10 @@ class Policy:
         Args:
             config: a `ModelConfig`, or just the name.
             lora: attach a fresh adapter with these settings.
-            adapter: attach the adapter saved in this folder instead; `config.adapter` where it is not given.
+            adapter: attach the adapter saved in this folder instead; `config.adapter` by default.
             trainable: with neither, keep float32 weights that can be trained.
             seed: of a fresh adapter.
-            recorded_dtype: what `dtype: auto` stands for in a run that has begun, from its manifest.
+            recorded_dtype: what `dtype: auto` chose when the run began, from its manifest.
 
         Raises:
             ModelError: the model, its tokenizer or the adapter cannot be loaded, or has no chat template.
@@ -148,12 +148,12 @@ class Policy:
         return self.has_adapter or self._load_untrained is not None
 
     def set_base(self, load_untrained: Callable[[], Policy]) -> None:
-        """Say how to load the model that this one was fully fine-tuned from; done when it is first needed."""
+        """Set how to load the model that this one was fully fine-tuned from, once it is needed."""
         self._load_untrained = functools.cache(load_untrained)
 
     @contextlib.contextmanager
     def base(self) -> Iterator[Policy]:
-        """The model before it was trained: its adapter off, or the one it was fully fine-tuned from, or itself."""
+        """The model before training: without its adapter, or what it was fully fine-tuned from, or itself."""
         if self.has_adapter or self._load_untrained is None:
             with self.adapter_off() as model:
                 yield model
@@ -174,7 +174,7 @@ class Policy:
         batch_tokens: int | None = None,
         on_done: Callable[[int], None] = lambda n: None,
     ) -> list[Completion]:
-        """Answer each prompt; a list of seeds for a prompt gives as many answers, one after another.
+        """Answer each prompt; a prompt with a list of seeds gets an answer for each, one after another.
 
         The same weights, prompt and seed give the same answer in any batch, to the rounding of `dtype`.
 
@@ -198,7 +198,7 @@ class Policy:
     def generation_defaults(self) -> dict[str, Any]:
         """`temperature`, `top_p` and `top_k` as the model's generation_config has them; temperature 0 is greedy.
 
-        Nothing here uses them unless it is asked to: `generate(..., **policy.generation_defaults())`.
+        They are used only if passed on: `generate(..., **policy.generation_defaults())`.
 
         Raises:
             ModelError: it asks for a penalty or filter that the sampler does not have.
@@ -238,7 +238,7 @@ class Policy:
         """The hidden states that predict each completion token after its prompt; gradient as the caller has it.
 
         Args:
-            prefix: of `shared_prefix`, for these prompts; each of them is then computed once, at the first call.
+            prefix: from `shared_prefix`, for these prompts; each is then computed once, at the first call.
         """
         with self.backbone.autocast():
             if prefix is None:
@@ -249,12 +249,12 @@ class Policy:
         return Scores(hidden, tokens, self.backbone.head, tuple(map(len, completion_ids)))
 
     def shared_prefix(self, prompt_ids: Sequence[Sequence[int]], *, nested: bool = False) -> SharedPrefix:
-        """Prompts for several calls of `score` with the weights, adapter and gradient of the first of them.
+        """Prompts for several calls of `score`, computed with the weights, adapter and gradient mode of the first call.
 
-        With gradient, its part in the prompts comes with `SharedPrefix.backward` after the last call.
+        `SharedPrefix.backward` after the last call carries the gradient through the prompts.
 
         Args:
-            nested: compute what several prompts begin with once, too, where that pays; without gradient alone.
+            nested: compute shared beginnings of the prompts once, too, where that pays; only without gradient.
         """
         begun = nested and beginning(list(dict.fromkeys(map(tuple, prompt_ids)))) > 0
         return SharedPrefix(
@@ -355,7 +355,7 @@ class Policy:
         return {name: p for name, p in self.model.named_parameters() if p.requires_grad}
 
     def base_hash(self) -> str:
-        """A hash of the weights without any adapter; computed once, for these never change under an adapter."""
+        """A hash of the weights without any adapter; computed once where there is one, since they never change then."""
         if self._base_hash is None or not self.has_adapter:
             self._base_hash = loading.weights_hash(
                 (name.removeprefix("base_model.model.").replace(".base_layer", ""), p)
@@ -365,15 +365,15 @@ class Policy:
         return self._base_hash
 
     def weights_hash(self) -> str:
-        """A hash of the weights that answer now: those without an adapter and, where it is on, the adapter's."""
+        """A hash of the weights: the base's and, if there is an adapter, the adapter's."""
         adapter = [(name, p) for name, p in self.model.named_parameters() if ".lora_" in name]
         return self.base_hash() + (f"+{loading.weights_hash(adapter)}" if adapter else "")
 
     def frozen_copy(self, *, master_float32: bool) -> Policy:
-        """A copy that does not follow training and scores bit for bit as this model does now.
+        """A copy that is not trained and scores bit for bit as this model does now.
 
-        Matrix products round their weights to the compute dtype anyway, so these are kept in it, unless they are to be
-        averaged in float32; embeddings and norms stay as they are.
+        Matrix products round their weights to the compute dtype anyway, so the copy keeps them in it, unless they are
+        to be averaged in float32. Embeddings and norms keep their dtype.
         """
         copied = copy.deepcopy(self.model).requires_grad_(False).eval()
         if not master_float32:
@@ -386,15 +386,17 @@ class Policy:
     def save(self, folder: Path, weights: dict[str, Tensor] | None = None) -> None:
         """Write the adapter (PEFT format), or the whole model, with its tokenizer and chat template.
 
-        An adapter names its base as `name` does, not by the place where this machine keeps it.
-
         Args:
             weights: of the whole model, where it is sharded.
         """
         if self.has_adapter:
-            # the embeddings are not trained: without False, PEFT asks the hub whether they were resized
-            self.model.save_pretrained(folder, selected_adapters=[loading.TRAINED_ADAPTER], save_embedding_layers=False)
-            loading.name_base(Path(folder), self.name)
+            self.save_adapter(folder)
         else:
             self.model.save_pretrained(folder, state_dict=weights)
         self.tokenizer.save_pretrained(folder)
+
+    def save_adapter(self, folder: Path) -> None:
+        """Write the adapter alone; it names its base as `name` does, not by the place where this machine keeps it."""
+        self.model.peft_config[loading.TRAINED_ADAPTER].base_model_name_or_path = self.name
+        # the embeddings are not trained: without False, PEFT asks the hub whether they were resized
+        self.model.save_pretrained(folder, selected_adapters=[loading.TRAINED_ADAPTER], save_embedding_layers=False)

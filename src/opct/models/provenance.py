@@ -18,17 +18,16 @@ Fingerprints = dict[str, dict[str, Any]]
 """By file name: `sha256`."""
 
 WEIGHTS = ("*.safetensors", "pytorch_model*.bin", "adapter_model.bin")
-"""Of these the first kind that is there is the one that is loaded."""
+"""The first kind that exists is the one that is loaded."""
 BESIDE = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 SCALES = ("r", "lora_alpha", "rank_pattern", "alpha_pattern", "use_rslora", "use_dora")
-"""What the weights of an adapter are multiplied by follows from these; the rest of its file differs between versions
-of PEFT."""
+"""Settings that determine the scale of an adapter's weights; the rest of its file differs between versions of PEFT."""
 
 
 def fingerprint_weights(config: ModelConfig) -> Fingerprints:
-    """Of the model without an adapter: files of a folder, a GGUF file, or the commit of a hub's model.
+    """Fingerprints of the model without an adapter: files of a folder, a GGUF file, or the commit of a hub model.
 
-    Empty where it is not on this machine.
+    Empty if the model is not on this machine.
     """
     name = config.name_or_path
     if name == DEFAULT_MODEL:
@@ -43,7 +42,7 @@ def fingerprint_weights(config: ModelConfig) -> Fingerprints:
 
 
 def fingerprint_adapter(folder: Path) -> Fingerprints:
-    """Of an adapter: its weights, and what they are multiplied by.
+    """Fingerprints of an adapter's weights and of their scale.
 
     Raises:
         ModelError: its settings cannot be read.
@@ -73,19 +72,19 @@ def _weights(folder: Path) -> list[Path]:
 
 
 def _fingerprints(files: Iterable[Path]) -> Fingerprints:
-    """Of each of the files that is there."""
+    """Fingerprints of the files that exist."""
     found = {file: file.stat() for file in files if file.is_file()}
     return {file.name: {"sha256": _hash_at(file.resolve(), s.st_size, s.st_mtime_ns)} for file, s in found.items()}
 
 
 @lru_cache(maxsize=1024)
 def _hash_at(file: Path, size: int, mtime_ns: int) -> str:
-    """SHA-256 of a file, read once in this process for each size and time that it has."""
+    """SHA-256 of a file, read again only if its size or time changed."""
     return file_sha256(file)
 
 
 def _commit_of(name: str, revision: str | None) -> str | None:
-    """The commit of a hub's model as this machine has it; None where it does not."""
+    """The commit of a cached hub model, or None."""
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 

@@ -36,7 +36,7 @@ class Head:
         return self.finish(self.project(hidden))
 
     def cast(self) -> Head:
-        """The same with its weights in the compute dtype already: for many calls of `project`."""
+        """The same head with weights in the compute dtype, for many calls of `project`."""
         bias = None if self.bias is None else self.bias.detach().to(self.compute_dtype)
         return dataclasses.replace(self, weight=self.weight.detach().to(self.compute_dtype), bias=bias)
 
@@ -53,7 +53,7 @@ class Head:
         return out if self.softcap is None else self.softcap * torch.tanh(out / self.softcap)
 
     def through_scaling(self, gradient: Tensor, logits: Tensor) -> Tensor:
-        """From a gradient to the logits to one to `project`'s result; `logits` are the finished ones."""
+        """Gradient to the result of `project` from the gradient to `logits`, which `finish` returned."""
         if self.softcap is not None:
             gradient = gradient * (1 - (logits / self.softcap).square())
         return gradient if self.scale == 1.0 else gradient * self.scale
@@ -71,10 +71,10 @@ class Scores:
 
 @torch.no_grad()
 def tokenwise(function: TokenFunction, policy: Scores, teacher: Scores | None = None) -> Float[Tensor, " tokens"]:
-    """`function` for every token, chunk by chunk, without gradient; -> [tokens].
+    """`function` of every token, chunk by chunk, without gradient; -> [tokens].
 
-    `function(policy_logits, teacher_logits)`, or `function(policy_logits, token_ids)` where there is no teacher, maps
-    float32 logits of [chunk, vocabulary] to [chunk] and treats each row alone.
+    `function(policy_logits, teacher_logits)`, or `function(policy_logits, token_ids)` without a teacher, maps float32
+    logits [chunk, vocabulary] to [chunk], each row alone.
     """
     values = [policy.hidden.new_zeros(0, dtype=torch.float32)]
     head = policy.head.cast()

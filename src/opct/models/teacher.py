@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -22,21 +21,15 @@ from opct.models.inference.prefix_sharing import no_prefix_sharing_reason
 from opct.models.loading import TEACHER_ADAPTER, TRAINED_ADAPTER, weights_hash
 from opct.models.policy import Policy
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedConfig
-
 
 class Teacher:
     """Scores under its own weights inside `with teacher():`, which gives the policy to score with.
 
     Args:
-        weights: of the teacher itself, by name; none where it is the policy or its base.
-        followed: the policy's weights that they average, in the same order.
-        decay: of the moving average; None where the weights stay as they are.
+        weights: of the teacher itself, by name and in the order of the policy's trained ones; none where it is the
+            policy or its base.
+        decay: of the moving average of the policy; None where the weights do not change.
         stored: a checkpoint holds the weights; else they come back with the model.
-
-    Attributes:
-        frozen: its weights never change.
     """
 
     def __init__(
@@ -45,13 +38,11 @@ class Teacher:
         inside: Callable[[], AbstractContextManager[Policy]],
         *,
         weights: Callable[[], dict[str, Tensor]] = dict,
-        followed: Callable[[], Iterable[Tensor]] = tuple,
         decay: float | None = None,
         stored: bool = False,
-        frozen: bool = True,
     ):
-        self._policy, self._inside, self._weights, self._followed = policy, inside, weights, followed
-        self._decay, self._stored, self.frozen = decay, stored, frozen and decay is None
+        self._policy, self._inside, self._weights = policy, inside, weights
+        self._decay, self._stored = decay, stored
 
     def __call__(self) -> AbstractContextManager[Policy]:
         return self._inside()
@@ -60,8 +51,9 @@ class Teacher:
     def update(self) -> None:
         """Move the average; called after each optimizer step."""
         if self._decay is not None:
-            for own, trained in zip(self._weights().values(), self._followed(), strict=True):
-                own.lerp_(trained, 1 - self._decay)
+            trained = self._policy.trainable_parameters().values()
+            for own, weight in zip(self._weights().values(), trained, strict=True):
+                own.lerp_(weight, 1 - self._decay)
 
     def state_dict(self) -> dict[str, Tensor]:
         """What a checkpoint must hold for the same teacher to come back; live, so that it can be filled."""
@@ -80,7 +72,7 @@ def make_teacher(policy: Policy, config: TeacherConfig, *, continued: bool) -> T
         continued: training continues from an adapter, so the starting weights are not the bare base.
     """
     if config.kind == "live":
-        return Teacher(policy, lambda: contextlib.nullcontext(policy), frozen=False)
+        return Teacher(policy, lambda: contextlib.nullcontext(policy))
     decay = config.ema_decay if config.kind == "ema" else None
     if not policy.has_adapter:
         return _copied_model(policy, decay)
@@ -91,17 +83,15 @@ def make_teacher(policy: Policy, config: TeacherConfig, *, continued: bool) -> T
 
 @torch.no_grad()
 def _second_adapter(policy: Policy, decay: float | None) -> Teacher:
-    """An adapter beside the trained one: a frozen copy of it as it is now, or its moving average."""
+    """An adapter beside the trained one: a frozen copy of it, or its moving average."""
     model = policy.model
     model.add_adapter(TEACHER_ADAPTER, copy.deepcopy(model.peft_config[TRAINED_ADAPTER]))
-    by_name = dict(model.named_parameters())
-    trained = [name for name in by_name if f".{TRAINED_ADAPTER}." in name]
-    own = {
-        str(i): by_name[name.replace(f".{TRAINED_ADAPTER}.", f".{TEACHER_ADAPTER}.")] for i, name in enumerate(trained)
-    }
-    for weight, name in zip(own.values(), trained, strict=True):
-        weight.copy_(by_name[name]).requires_grad_(False)
     model.set_adapter(TRAINED_ADAPTER)
+    by_name = dict(model.named_parameters())
+    own = {}
+    for i, (name, trained) in enumerate(policy.trainable_parameters().items()):
+        own[str(i)] = by_name[name.replace(f".{TRAINED_ADAPTER}.", f".{TEACHER_ADAPTER}.")]
+        own[str(i)].copy_(trained).requires_grad_(False)
 
     @contextlib.contextmanager
     def inside() -> Iterator[Policy]:
@@ -111,8 +101,7 @@ def _second_adapter(policy: Policy, decay: float | None) -> Teacher:
         finally:
             model.set_adapter(TRAINED_ADAPTER)
 
-    followed = [by_name[name] for name in trained]
-    return Teacher(policy, inside, weights=lambda: own, followed=lambda: followed, decay=decay, stored=True)
+    return Teacher(policy, inside, weights=lambda: own, decay=decay, stored=True)
 
 
 def _copied_model(policy: Policy, decay: float | None) -> Teacher:
@@ -122,7 +111,6 @@ def _copied_model(policy: Policy, decay: float | None) -> Teacher:
         policy,
         lambda: contextlib.nullcontext(own),
         weights=lambda: dict(own.model.named_parameters()),  # at each call: sharding replaces them
-        followed=policy.model.parameters,
         decay=decay,
         stored=decay is not None,
     )
@@ -130,10 +118,9 @@ def _copied_model(policy: Policy, decay: float | None) -> Teacher:
 
 def no_sharing_reason(policy: Policy, teacher: Teacher) -> str | None:
     """Why a prompt must be computed with each of its completions; None if once is enough."""
-    modules = list(policy.model.modules())
     if has_dropout(policy):
         return "dropout is on, and draws for each completion"
-    if any(getattr(m, "gradient_checkpointing", False) for m in modules):
+    if any(getattr(m, "gradient_checkpointing", False) for m in policy.model.modules()):
         return "activations are computed again in the backward pass, which keeps no cache"
     with teacher() as reference:
         return no_prefix_sharing_reason(policy.backbone) or no_prefix_sharing_reason(reference.backbone)
@@ -141,13 +128,7 @@ def no_sharing_reason(policy: Policy, teacher: Teacher) -> str | None:
 
 def has_dropout(policy: Policy) -> bool:
     """True where the policy has dropout, of its adapter or of its own."""
-    modules = policy.model.modules()
-    return any(isinstance(m, torch.nn.Dropout) and m.p > 0 for m in modules) or _drops(
-        policy.backbone.bare_model.config
-    )
-
-
-def _drops(config: PreTrainedConfig) -> bool:
-    """True where the model's own configuration asks for dropout, under whichever of its many names."""
-    settings = config.get_text_config().to_dict()
+    if any(isinstance(m, torch.nn.Dropout) and m.p > 0 for m in policy.model.modules()):
+        return True
+    settings = policy.backbone.bare_model.config.get_text_config().to_dict()  # it has many names there
     return any(isinstance(value, float) and value > 0 for name, value in settings.items() if "drop" in name)

@@ -14,29 +14,29 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt
 
 from opct.errors import CheckpointError
-from opct.runs.io import file_sha256, fsync_file, fsync_folder, reason, remedy, write_json
+from opct.runs.io import file_sha256, fsync_file, fsync_folder, read_json, reason, remedy, write_json
 
 STEP_FOLDER = re.compile(r"step-(\d{6,})")
 SEAL = "state.json"
 
 
-class _File(BaseModel):
+class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-    bytes: Annotated[int, Field(ge=0)]
+
+class _File(_Strict):
+    sha256: str
+    bytes: int
 
 
-class _Seal(BaseModel):
+class _Seal(_Strict):
     """Content of `state.json`."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
-
     version: Annotated[Literal[1], Field(alias="schema")]
-    step: Annotated[int, Field(ge=0)]
+    step: NonNegativeInt
     files: dict[str, _File]
     state: dict[str, Any]
 
@@ -55,6 +55,8 @@ def save(folder: Path, step: int, write: Callable[[Path], None], state: Mapping[
     Raises:
         CheckpointError: it could not be written; the message names the last good one, which is untouched.
     """
+    from safetensors import SafetensorError
+
     final = folder / f"step-{step:06d}"
     temporary, replaced = folder / f".tmp-{final.name}", folder / f".old-{final.name}"
     try:
@@ -67,10 +69,10 @@ def save(folder: Path, step: int, write: Callable[[Path], None], state: Mapping[
             os.replace(final, replaced)
         os.replace(temporary, final)
         fsync_folder(folder)
-    except _write_errors() as error:
+    except (OSError, RuntimeError, SafetensorError) as error:
         good = _last_good(folder, before=step)
         raise CheckpointError(
-            f"Could not write the checkpoint {final}: {reason(_system_error(error))}. {good} {remedy(error)}"
+            f"Could not write the checkpoint {final}: {reason(error)}. {good} {remedy(error)}"
         ) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -88,8 +90,7 @@ def latest(folder: Path) -> Path | None:
     if not found:
         return None
     step, path = found[-1]
-    problem = fault(path)
-    if problem is not None:
+    if (problem := fault(path)) is not None:
         raise CheckpointError(
             f"The checkpoint {path} is corrupt: {problem}. {_last_good(folder, before=step)} "
             f"Delete the folder {path} and run `opct train` with --resume again."
@@ -170,17 +171,7 @@ def fault(path: Path) -> str | None:
 
 
 def _read_seal(path: Path) -> _Seal:
-    file = path / SEAL
-    try:
-        return _Seal.model_validate_json(file.read_bytes())
-    except FileNotFoundError as error:
-        raise CheckpointError(f"{file} is missing.") from error
-    except OSError as error:
-        raise CheckpointError(f"{file} cannot be read: {reason(error)}.") from error
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "the file"
-        raise CheckpointError(f"{file} is not the {SEAL} of a checkpoint ({where}: {first['msg']}).") from error
+    return read_json(path / SEAL, _Seal, error=CheckpointError)
 
 
 def _seal(folder: Path, step: int, state: Mapping[str, Any]) -> None:
@@ -203,18 +194,3 @@ def _last_good(folder: Path, *, before: int) -> str:
         if step < before and fault(path) is None:
             return f"The last good checkpoint is {path}."
     return "There is no good checkpoint before it."
-
-
-def _system_error(error: BaseException) -> BaseException:
-    """The underlying system error, which torch only keeps as the context of its own error."""
-    inner: BaseException | None = error
-    while inner is not None and not isinstance(inner, OSError):
-        inner = inner.__context__
-    return inner or error
-
-
-def _write_errors() -> tuple[type[BaseException], ...]:
-    """Exceptions of writers when the disk is full, such as RuntimeError from torch."""
-    from safetensors import SafetensorError
-
-    return (OSError, RuntimeError, SafetensorError)

@@ -65,9 +65,6 @@ class RunDir:
         self._lock_path = self.path / ".lock"
         self._owner_path = self.path / ".lock-owner.json"
 
-    def __repr__(self) -> str:
-        return f"RunDir({str(self.path)!r})"
-
     def rollouts_path(self, step: int) -> Path:
         """Rollouts of one training step."""
         return self.rollouts_dir / f"step-{step:06d}.jsonl"

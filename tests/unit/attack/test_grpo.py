@@ -659,7 +659,7 @@ def test_the_attacker_is_trained_on_the_behaviours_that_are_given(tiny_policy, t
             attacked(*given, out, words, resume=True)
     attacked(*given, tmp_path / "b", f"{others}all")
     assert [row["id"] for row in read_jsonl(tmp_path / "b" / "training_pairs.jsonl")] == ["o/0", "o/2"]
-    with pytest.raises(EvaluationError, match=r"\(attacker.train_split\): None of the 3 behaviours is in"):
+    with pytest.raises(DataError, match=r"3 behaviours of .* \(attacker.train_split\) is in the validation"):
         attacked(*given, tmp_path / "c", "attacker.train_split=validation")
 
 

@@ -211,7 +211,7 @@ def test_near_duplicates_in_a_later_split_are_found():
         ("f", REQUESTS[2], "train"),
     ]
     behaviors = [Behavior(id_, "c", text, None, split) for id_, text, split in rows]
-    found = {split: [b.id for b in leaks_into_later_split(behaviors, split, behaviors)] for split in (*SPLITS, None)}
+    found = {split: [b.id for b in leaks_into_later_split(behaviors, split)] for split in (*SPLITS, None)}
     assert found == {"train": ["a", "c"], "validation": ["d"], "test": [], None: []}
 
 
@@ -227,7 +227,7 @@ def test_twins_in_a_later_split_are_found_where_their_behaviours_differ():
         ("f", REQUESTS[5], None, "validation"),
     ]
     behaviors = [Behavior(id_, "c", text, benign, split) for id_, text, benign, split in rows]
-    assert [b.id for b in leaks_into_later_split(behaviors, "train", behaviors)] == ["a", "b"]
+    assert [b.id for b in leaks_into_later_split(behaviors, "train")] == ["a", "b"]
     kept, left_out = split_duplicates(behaviors[:4], behaviors[4:])
     assert ([b.id for b in kept], [b.id for b in left_out]) == (["c", "d"], ["a", "b"])
 
@@ -333,7 +333,6 @@ def test_the_hub_is_read_at_its_revision(monkeypatch):
 PUBLIC_FILES = {
     "jbb_harmful_behaviors.csv": 100,
     "harmbench_behaviors_text_all.csv": 400,
-    "advbench_behaviors.csv": 520,
     "refdir_harmful_val.json": 39,
 }
 

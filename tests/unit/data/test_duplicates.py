@@ -21,7 +21,6 @@ from opct.data.duplicates import (
     near_test_items,
     normalize,
     read_trained_texts,
-    similarity,
     trained_names,
     trained_texts,
     write_trained_texts,
@@ -46,7 +45,7 @@ LOCK = "Explain how to pick the lock of a bicycle"
     ],
 )
 def test_alike(a, b):
-    assert similarity(a, b) == similarity(b, a) >= THRESHOLD
+    assert near_duplicate_groups([a, b]) == near_duplicate_groups([b, a]) == [[0, 1]]
 
 
 @pytest.mark.parametrize(
@@ -59,7 +58,15 @@ def test_alike(a, b):
     ],
 )
 def test_not_alike(a, b):
-    assert similarity(a, b) < THRESHOLD
+    assert near_duplicate_groups([a, b]) == [[0], [1]]
+
+
+def similarity(a: str, b: str) -> float:
+    """The larger of the Jaccard indices of words and of runs of four characters."""
+    words = [set(normalize(text).split()) for text in (a, b)]
+    padded = [f" {normalize(text)} " for text in (a, b)]
+    runs = [{text[i : i + 4] for i in range(max(len(text) - 3, 1))} for text in padded]
+    return max(len(x & y) / len(x | y) for x, y in (words, runs))
 
 
 def test_similarity_worked_out():
@@ -77,8 +84,7 @@ def test_groups_are_transitive():
     assert near_duplicate_groups([]) == []
 
 
-@pytest.mark.parametrize("threshold", [0.3, THRESHOLD])
-def test_groups_are_those_of_comparing_every_pair(threshold):
+def test_groups_are_those_of_comparing_every_pair():
     """80 texts of words drawn from 40, every other with one word changed; most pairs are never compared."""
     draw = random.Random(0)
     words = [f"word{i} {'abcdefghij'[i % 10] * 3}" for i in range(40)]
@@ -88,10 +94,10 @@ def test_groups_are_those_of_comparing_every_pair(threshold):
         texts += [" ".join(one), " ".join([*one[1:], draw.choice(words)])]
     group = {i: i for i in range(len(texts))}
     for i, j in itertools.combinations(range(len(texts)), 2):
-        if similarity(texts[i], texts[j]) >= threshold:
+        if similarity(texts[i], texts[j]) >= THRESHOLD:
             group = {k: group[i] if own == group[j] else own for k, own in group.items()}
     wanted = {tuple(k for k in group if group[k] == own) for own in group.values()}
-    assert {tuple(own) for own in near_duplicate_groups(texts, threshold)} == wanted
+    assert {tuple(own) for own in near_duplicate_groups(texts)} == wanted
 
 
 def test_crossing_names_the_nearest():

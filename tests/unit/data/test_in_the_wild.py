@@ -73,10 +73,11 @@ def test_tables(tmp_path):
 def test_templates_from_the_hub_at_their_revision(monkeypatch):
     rows = [{"platform": "p", "prompt": "Be bold. [INSERT PROMPT HERE]"}, {"platform": "p", "prompt": "Play a part."}]
     monkeypatch.setattr(
-        tables, "_dataset_rows", lambda source, split: [(f"{source} row {i}", row) for i, row in enumerate(rows)]
+        tables, "_dataset_rows", lambda source, *_, **__: [(f"{source} row {i}", row) for i, row in enumerate(rows)]
     )
     found = load_templates("hf:owner/set:jailbreaks/train@abc123")
     assert [template.parts for template in found] == [("Be bold. ", ""), ("Play a part.",)]
+    monkeypatch.undo()
     with pytest.raises(DataError, match="hf:owner/set has no revision"):
         load_templates("hf:owner/set")
 
@@ -89,7 +90,7 @@ def test_template_faults(tmp_path):
     assert "2 faults" in str(caught.value)
     assert "a.json row 2: the template is empty" in str(caught.value)
     assert "(and 1 more like it: " in str(caught.value)
-    with pytest.raises(DataError, match="holds no templates"):
+    with pytest.raises(DataError, match="holds no rows"):
         load_templates(write(tmp_path / "a.json", []))
     with pytest.raises(DataError, match="No template file at"):
         load_templates(tmp_path / "none.json")
@@ -116,28 +117,27 @@ def test_artifacts(tmp_path):
 
 def test_artifact_faults(tmp_path):
     path = tmp_path / "a.json"
-    with pytest.raises(DataError, match="expected a JSON object with a list `jailbreaks`, found 'attacks'"):
-        load_artifacts(write(path, {"attacks": []}))
-    with pytest.raises(DataError, match="found a JSON list"):
-        load_artifacts(write(path, []))
+    for content in ({"attacks": []}, []):
+        with pytest.raises(DataError, match=r"a\.json must hold a list of objects, one a prompt, under 'jailbreaks'"):
+            load_artifacts(write(path, content))
     with pytest.raises(DataError) as caught:
         load_artifacts(
             write(path, {"jailbreaks": [{"goal": "x", "attack": "y"}, goal(1), goal(1), goal(2, goal=" "), 7]})
         )
     message = str(caught.value)
     assert "4 faults" in message
-    assert "jailbreaks[0]: expected the keys 'goal' and 'prompt', found 'goal', 'attack'" in message
-    assert "jailbreaks[3]: `goal` is ' ': it must be text" in message
-    assert "jailbreaks[4])" in message
+    assert "row 1: `prompt` is None: it must be text" in message
+    assert "row 4: `goal` is ' ': it must be text" in message
+    assert "row 5: expected a JSON object, found int" in message
     assert "duplicate id 'a/1', first at" in message
     odd = [goal(1, goal=None), goal(2, goal=["a"]), goal(3, prompt=["b"]), goal(4, prompt=5)]
     with pytest.raises(DataError) as caught:
         load_artifacts(write(path, {"jailbreaks": odd}))
-    assert [fault.split("jailbreaks")[1] for fault in caught.value.faults] == [
-        "[0]: `goal` is None: it must be text",
-        "[1]: `goal` is ['a']: it must be text",
-        "[2]: `prompt` is ['b']: it must be text",
-        "[3]: `prompt` is 5: it must be text",
+    assert [fault.split(" row ")[1] for fault in caught.value.faults] == [
+        "1: `goal` is None: it must be text",
+        "2: `goal` is ['a']: it must be text",
+        "3: `prompt` is ['b']: it must be text",
+        "4: `prompt` is 5: it must be text",
     ]
     with pytest.raises(DataError, match="all 1 goals have none"):
         load_artifacts(write(path, {"jailbreaks": [goal(1, prompt=None)]}))
@@ -196,7 +196,7 @@ def test_prompts_that_two_attacks_kept_have_ids_of_their_own(tmp_path):
         (broke(TURNS[1:]), "`prompt` has no user message"),
         (broke(TURNS[:1], behavior="  "), "`behavior` is '  ': it must be text"),
         (broke(TURNS[:1], behavior=None), "is None: it must be text"),
-        ({"prompt": TURNS[:1]}, "expected behavior_id, behavior and prompt"),
+        ({"prompt": TURNS[:1]}, "`behavior_id` is None: it must be text"),
     ],
 )
 def test_every_fault_of_a_file_of_kept_prompts_is_said(tmp_path, row, said):

@@ -205,10 +205,6 @@ def test_templates_of_others_are_filled_and_not_read():
     assert message["content"] == "No gap here\n\ndo it"
 
 
-def test_a_system_prompt_comes_first():
-    assert bare_prompt("x", "Be good.") == ({"role": "system", "content": "Be good."}, {"role": "user", "content": "x"})
-
-
 @pytest.mark.parametrize(
     ("request_", "family", "message"),
     [

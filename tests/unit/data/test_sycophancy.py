@@ -15,7 +15,6 @@ from opct.data.perturb.sycophancy import (
     INSTRUCTIONS,
     MULTI_TURN,
     clean_prompt,
-    perturbed_prompt,
     suggested_answer,
 )
 from opct.data.perturb.sycophancy_templates import Phrasing
@@ -183,14 +182,9 @@ def test_any_number_of_options_from_two_to_ten():
 
 
 def test_the_correct_answer_or_an_alias_is_never_pushed():
-    for suggested in ("Canberra", "canberra city", " Canberra "):
-        for answer_format in FORMATS:
-            with pytest.raises(DataError, match=r"capitals/x.*correct answer"):
-                perturbed_prompt(SYDNEY, "majority", suggested, answer_format, 0)
-    with pytest.raises(DataError, match="cannot be distinguished from the correct answer"):
-        perturbed_prompt(SYDNEY, "majority", "City", "short", 0)
-    with pytest.raises(DataError, match="none of the wrong options"):
-        perturbed_prompt(SYDNEY, "majority", "Melbourne", "choice", 0)
+    question = Question("q", "Q?", "York", ("Eboracum",), (" York ", "Eboracum", "Leeds"), "t")
+    for answer_format in FORMATS:
+        assert {suggested_answer(question, name, answer_format, 0) for name in FAMILIES} == {"Leeds"}
 
 
 def test_wrong_answers_that_cannot_be_graded_are_passed_over():
@@ -217,7 +211,7 @@ def test_questions_without_a_usable_wrong_answer_are_reported_at_once():
 def test_builtin_suggestions_are_wrong_in_every_family_and_format():
     for answer_format in FORMATS:
         for pair in build_sycophancy(
-            builtin_questions(), families=FAMILIES, answer_format=answer_format, per_question=3
+            builtin_questions()[::8], families=FAMILIES, answer_format=answer_format, per_question=3
         ):
             right = (pair.meta["answer"], *pair.meta["aliases"])
             assert not any(overlaps(pair.meta["suggested"], text) for text in right), pair.id

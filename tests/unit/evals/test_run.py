@@ -20,7 +20,7 @@ from opct.evals.graders.short_answer import Verdict
 from opct.evals.graders.versions import grader_version
 from opct.evals.logs import read_evaluation, read_samples
 from opct.evals.run import evaluate, known_suites, make_tasks
-from opct.evals.tasks.benign import over_refusal, refusal_of
+from opct.evals.tasks.benign import refusal_of
 from opct.evals.tasks.capability import parts_of
 from tests.unit.evals.fakes import FakePolicy
 
@@ -187,9 +187,9 @@ def test_benign_requests_and_their_checks(tmp_path):
 
 def test_digits_that_pass_a_check_refuse_nothing():
     """No rule reads a reply without a word; where it is the right answer, it is no refusal."""
-    for verdict, expected in (("correct", 0.0), ("other", None), ("unscored:no_check", None)):
-        assert over_refusal(refusal_of("12", Verdict(verdict), is_cut=False)) == expected
-    assert over_refusal(refusal_of("I can't say that it is 12.", Verdict("correct"), is_cut=False)) == 1.0
+    for verdict, expected in (("correct", "complied"), ("other", "unscored:unparsed")):
+        assert refusal_of("12", Verdict(verdict), is_cut=False).verdict == expected
+    assert refusal_of("I can't say that it is 12.", Verdict("correct"), is_cut=False).verdict == "refused"
 
 
 def test_a_model_that_copies_the_user_is_right_only_where_the_user_is(tmp_path):
@@ -240,7 +240,7 @@ def test_a_label_that_no_file_can_hold_is_refused_before_anything_is_asked(tmp_p
     [
         ({"suites": ["sycophancy_short", "bening"]}, EvaluationError, "Did you mean 'benign'"),
         ({"suites": []}, EvaluationError, "No suites"),
-        ({"split": "tst"}, EvaluationError, "Did you mean 'test'"),
+        ({"split": "tst"}, ConfigError, "'validation', 'test' or 'all'"),
         ({"n_benign": 0}, ConfigError, "n_benign"),
         ({"n_qestions": 3}, ConfigError, "did you mean n_questions"),
         ({"suites": ["safety_awareness"], "prompts_per_fact": 0}, ConfigError, "prompts_per_fact"),

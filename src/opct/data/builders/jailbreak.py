@@ -36,18 +36,6 @@ ANCHOR_AXIS = "benign"
 
 
 @dataclass(frozen=True)
-class _Privilege:
-    """Extra context of the teacher before a behaviour."""
-
-    system: str | None
-    turns: Prompt
-
-    def before(self, request: str) -> Prompt:
-        prompt = bare_prompt(request, self.system)
-        return (*prompt[:-1], *self.turns, prompt[-1])
-
-
-@dataclass(frozen=True)
 class JailbreakSources:
     """Sources of the pairs.
 
@@ -111,10 +99,9 @@ def build_jailbreak(
         seed: fixes the wrappers.
         per_behavior: families for each behaviour and its counterpart, in rotation; None for all.
         split: only behaviours of this split, without near-duplicates of those in a later one; None for all.
-        teacher_system: a system prompt that the teacher alone sees, never beside counterparts: for
-            models that refuse too little by themselves (`SAFETY_SYSTEM`).
-        teacher_turns: earlier turns that the teacher alone sees, likewise, after the system prompt: for models too
-            small to heed one (`REFUSED_TURNS`).
+        teacher_system: a system prompt that the teacher alone sees before behaviours, for models that refuse too
+            little by themselves (`SAFETY_SYSTEM`).
+        teacher_turns: turns that the teacher alone sees after it, for models too small to heed one (`REFUSED_TURNS`).
         templates: of the family `in_the_wild`; see `load_templates`.
         artifacts: finished prompts of the family `artifact`: one `behavior` pair each, in its goal's split.
 
@@ -123,15 +110,15 @@ def build_jailbreak(
             for the teacher alone, or templates or artifacts are given and not asked for.
     """
     behaviors = builtin_behaviors() if behaviors is None else behaviors
-    wanted = _parts(parts)
-    privilege = _Privilege(teacher_system, teacher_turns)
-    _check_parts(wanted, privilege, artifacts)
+    wanted = list(dict.fromkeys(parts))
+    before: Prompt = () if teacher_system is None else ({"role": "system", "content": teacher_system},)
+    before += teacher_turns
+    _check_parts(wanted, before, artifacts)
     names = wrapper_families(families, with_templates=bool(templates), with_artifacts=bool(artifacts))
     wrapping = [name for name in names if name != ARTIFACT]
     in_split = of_split(behaviors, split, "behaviours")
     goals = artifact_behaviors(artifacts, behaviors)
-    everything = [*behaviors, *goals]
-    leaking = set(leaks_into_later_split(everything, split, everything))
+    leaking = set(leaks_into_later_split([*behaviors, *goals], split))
     chosen = [behavior for behavior in in_split if behavior not in leaking]
     if not chosen:
         raise DataError(
@@ -143,10 +130,11 @@ def build_jailbreak(
         turns = rotation(wrapping, per_behavior, "per_behavior", key=f"{seed}/families")
         for behavior, own in zip(chosen, turns, strict=False):
             for part in wanted:
-                pairs += _pairs_of(behavior, part, own, seed, privilege, templates)
+                pairs += _pairs_of(behavior, part, own, seed, before, templates)
     for artifact, goal in zip(artifacts, goals, strict=True):
         if split in (None, goal.split) and goal not in leaking:
-            pairs.append(_artifact_pair(artifact, goal, privilege))
+            pair = _pair(goal, "behavior", ARTIFACT, artifact.prompt, (*before, *bare_prompt(goal.behavior)))
+            pairs.append(replace(pair, id=f"{AXIS}/{ARTIFACT}/{artifact.id}"))
     if not pairs:
         raise DataError(
             f"None of the {len(chosen)} behaviours has a benign counterpart: give some, or add the part behavior."
@@ -156,8 +144,13 @@ def build_jailbreak(
     return pairs
 
 
-def _check_parts(parts: Sequence[str], privilege: _Privilege, artifacts: Sequence[Artifact]) -> None:
-    if "bare" in parts and privilege.system is None and not privilege.turns:
+def _check_parts(parts: Sequence[str], before: Prompt, artifacts: Sequence[Artifact]) -> None:
+    for name in parts:
+        if name not in PARTS:
+            raise DataError(unknown("part", name, PARTS))
+    if not parts:
+        raise DataError(f"There are no parts to make pairs of: name at least one of {', '.join(PARTS)}.")
+    if "bare" in parts and not before:
         raise DataError(
             "The part bare needs something that the teacher alone sees, else both sides of its pairs are the same: "
             "give teacher_system or teacher_turns, or leave the part out."
@@ -189,38 +182,30 @@ def artifact_behaviors(artifacts: Sequence[Artifact], behaviors: Sequence[Behavi
     ]
 
 
-def _parts(parts: Iterable[str]) -> list[str]:
-    names = list(dict.fromkeys(parts))
-    for name in names:
-        if name not in PARTS:
-            raise DataError(unknown("part", name, PARTS))
-    if not names:
-        raise DataError(f"There are no parts to make pairs of: name at least one of {', '.join(PARTS)}.")
-    return names
-
-
 def _pairs_of(
     behavior: Behavior,
     part: str,
     families: Sequence[str],
     seed: int,
-    privilege: _Privilege,
+    before: Prompt,
     templates: Sequence[WildTemplate],
 ) -> list[ContrastivePair]:
-    """The pairs of one behaviour and part, one a family; anchors also of the bare counterpart, `bare` of that alone."""
+    """The pairs of one behaviour and part, one a family; anchors also of the bare counterpart, `bare` of that alone.
+
+    Args:
+        before: what the teacher alone sees before a behaviour.
+    """
     request = behavior.behavior if part in HARMFUL else behavior.benign
     if request is None:
         return []
-    if part == "bare":
-        return [_pair(behavior, part, BARE, bare_prompt(request), privilege.before(request))]
-    anchor = part == "anchor"
-    pairs = [_pair(behavior, part, BARE, bare_prompt(request), bare_prompt(request))] if anchor else []
-    for family in families:
-        prompt = wrapped_prompt(
-            request, family, behavior.id, seed, templates=templates, stated_only=anchor
-        )  # a teacher prompt holds no turn that the policy answers
-        clean = privilege.before(request) if part == "behavior" else bare_prompt(request)
-        pairs.append(_pair(behavior, part, family, prompt, prompt if anchor else clean))
+    bare = bare_prompt(request)
+    clean = (*before, *bare) if part in HARMFUL else bare
+    is_anchor = part == "anchor"
+    pairs = [_pair(behavior, part, BARE, bare, clean)] if part == "bare" or is_anchor else []
+    for family in families if part != "bare" else ():
+        # the teacher prompt of an anchor holds no turn that the policy answers
+        prompt = wrapped_prompt(request, family, behavior.id, seed, templates=templates, stated_only=is_anchor)
+        pairs.append(_pair(behavior, part, family, prompt, prompt if is_anchor else clean))
     return pairs
 
 
@@ -241,8 +226,3 @@ def _pair(behavior: Behavior, part: str, family: str, prompt: Prompt, teacher_pr
             "split": behavior.split,
         },
     )
-
-
-def _artifact_pair(artifact: Artifact, goal: Behavior, privilege: _Privilege) -> ContrastivePair:
-    pair = _pair(goal, "behavior", ARTIFACT, artifact.prompt, privilege.before(goal.behavior))
-    return replace(pair, id=f"{AXIS}/{ARTIFACT}/{artifact.id}")

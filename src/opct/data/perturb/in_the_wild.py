@@ -15,14 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from opct.data.pairs import Prompt, prompt_faults
+from opct.data.pairs import Prompt, prompt_faults, user_prompt
 from opct.data.tables import (
     RowFault,
     duplicate_ids,
     file_stem,
-    find_single_columns,
+    find_columns,
     parse_rows,
-    read_json,
     read_rows,
     refuse,
 )
@@ -31,7 +30,6 @@ from opct.errors import DataError
 TEMPLATE_COLUMNS = {"text": ("text", "prompt", "template", "jailbreak")}
 SUCCESSES_KIND = "opct_successful_prompts"
 """`kind` in the first row of an attack's `successful_prompts.jsonl`."""
-SUCCESS_KEYS = {"behavior_id", "behavior", "prompt"}
 UNCATEGORISED = "uncategorised"
 _GAP = re.compile(
     r"[\[{<]{1,2}\s*(?:(?:insert|put|enter|type|write|your|my|user|any|the|a)[ _])*"
@@ -73,10 +71,8 @@ def load_templates(source: str | Path) -> list[WildTemplate]:
     Raises:
         DataError: with every fault of the file: not readable, no such column (with those found), empty texts.
     """
-    rows = read_rows(source, "template", text_column="text")
-    if not rows:
-        raise DataError(f"{source} holds no templates: it needs at least one.")
-    column = find_single_columns(source, rows, None, TEMPLATE_COLUMNS, ("text",), option=None)["text"]
+    rows = read_rows(source, "template")
+    [column] = find_columns(source, rows, None, TEMPLATE_COLUMNS, ("text",), option=None)["text"]
 
     def text_of(row: Mapping[str, Any]) -> str:
         if not str(row.get(column) or "").strip():
@@ -102,34 +98,28 @@ def load_artifacts(path: str | Path) -> tuple[list[Artifact], int | None]:
     path = Path(path)
     if is_of_attack(path):
         return _attack_artifacts(path), None
-    data = read_json(path, "prompt")
-    rows = data.get("jailbreaks") if isinstance(data, Mapping) else None
-    if not isinstance(rows, list):
-        keys = ", ".join(map(repr, data)) if isinstance(data, Mapping) else f"a JSON {type(data).__name__}"
-        raise DataError(f"{path}: expected a JSON object with a list `jailbreaks`, found {keys}.")
-    places = [(f"{path} jailbreaks[{i}]", (f"{file_stem(path)}/{i}", row)) for i, row in enumerate(rows)]
-    found, faults = parse_rows(places, lambda named: _artifact(*named))
-    artifacts = [(where, artifact) for where, artifact in found if artifact is not None]
-    refuse(path, [*faults, *duplicate_ids((where, artifact.id) for where, artifact in artifacts)])
+    found, faults = parse_rows(read_rows(path, "prompt", inside="jailbreaks"), _goal)
+    ids = [(where, f"{file_stem(path)}/{row.get('index', i)}") for i, (where, row) in enumerate(found)]
+    refuse(path, [*faults, *duplicate_ids(ids)])
+    artifacts = [
+        Artifact(name, row["goal"].strip(), str(row.get("category") or UNCATEGORISED), user_prompt(row["prompt"]))
+        for (_, name), (_, row) in zip(ids, found, strict=True)
+        if row["prompt"] is not None
+    ]
     if not artifacts:
-        raise DataError(f"{path} holds no prompts: all {len(rows)} goals have none.")
-    return [artifact for _, artifact in artifacts], len(rows) - len(artifacts)
+        raise DataError(f"{path} holds no prompts: all {len(found)} goals have none.")
+    return artifacts, len(found) - len(artifacts)
 
 
-def _artifact(name: str, row: Any) -> Artifact | None:
-    """The prompt of one goal; None for a goal without one."""
-    if not isinstance(row, Mapping) or not {"goal", "prompt"} <= set(row):
-        keys = ", ".join(map(repr, row)) if isinstance(row, Mapping) else type(row).__name__
-        raise RowFault(f"expected the keys 'goal' and 'prompt', found {keys}")
-    if row["prompt"] is None:
-        return None
-    for key in ("goal", "prompt"):
-        if not isinstance(row[key], str) or not row[key].strip():
-            raise RowFault(f"`{key}` is {row[key]!r}: it must be text")
-    if "index" in row:
-        name = f"{name.rpartition('/')[0]}/{row['index']}"
-    category = str(row.get("category") or UNCATEGORISED)
-    return Artifact(name, row["goal"].strip(), category, ({"role": "user", "content": row["prompt"]},))
+def _goal(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    _require_text(row, "goal", *(["prompt"] if row.get("prompt", "") is not None else []))
+    return row
+
+
+def _require_text(row: Mapping[str, Any], *keys: str) -> None:
+    for key in keys:
+        if not isinstance(row.get(key), str) or not row[key].strip():
+            raise RowFault(f"`{key}` is {row.get(key)!r}: it must be text")
 
 
 def is_of_attack(path: str | Path) -> bool:
@@ -166,10 +156,7 @@ def successful_prompts(path: str | Path) -> list[dict[str, Any]]:
 
 
 def _success(row: dict[str, Any]) -> dict[str, Any]:
-    if not set(row) >= SUCCESS_KEYS:
-        raise RowFault(f"expected behavior_id, behavior and prompt, found {json.dumps(list(row))}")
-    if not isinstance(row["behavior"], str) or not row["behavior"].strip():
-        raise RowFault(f"`behavior` is {row['behavior']!r}: it must be text")
-    if faults := list(prompt_faults("prompt", row["prompt"])):
+    _require_text(row, "behavior_id", "behavior")
+    if faults := list(prompt_faults("prompt", row.get("prompt"))):
         raise RowFault(*faults)
     return row

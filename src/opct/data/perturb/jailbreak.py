@@ -11,7 +11,7 @@ import random
 from collections.abc import Iterable, Sequence
 
 from opct.data.pairs import JAILBREAK as AXIS
-from opct.data.pairs import Message, Prompt
+from opct.data.pairs import Prompt, is_unicode, user_prompt
 from opct.data.perturb import jailbreak_templates as wrappers
 from opct.data.perturb.encodings import ENCODERS, split_payload, stays_plain
 from opct.data.perturb.families import FAMILY_GROUPS, Family, by_name, chosen_families
@@ -89,19 +89,15 @@ def wrapper_families(
 
 
 def _check_text(request: str) -> None:
-    try:
-        request.encode()
-    except UnicodeEncodeError as error:
-        raise DataError(f"The request {request[:40]!r} cannot be wrapped: it holds half of a character.") from error
-    if not request.strip():
-        raise DataError(f"The request {request!r} cannot be wrapped: it is empty.")
+    if not request.strip() or not is_unicode(request):
+        fault = "holds half of a character" if request.strip() else "is empty"
+        raise DataError(f"The request {request[:40]!r} cannot be wrapped: it {fault}.")
 
 
-def bare_prompt(request: str, system: str | None = None) -> Prompt:
-    """The request without a wrapper, after a system prompt if one is given: what the teacher sees."""
+def bare_prompt(request: str) -> Prompt:
+    """The request without a wrapper: what the teacher sees."""
     _check_text(request)
-    last: Message = {"role": "user", "content": request}
-    return (last,) if system is None else ({"role": "system", "content": system}, last)
+    return user_prompt(request)
 
 
 def wrapped_prompt(

@@ -18,7 +18,7 @@ import re
 
 from opct.data.hazards import SafetyFact
 from opct.data.pairs import SAFETY_AWARENESS as AXIS
-from opct.data.pairs import Message, Prompt
+from opct.data.pairs import Message, Prompt, user_prompt
 from opct.data.perturb import safety_awareness_templates as templates
 from opct.data.perturb.families import Family, by_name, find_family
 from opct.data.perturb.safety_awareness_templates import TEACHER_EXAMPLES, TEACHER_SYSTEM, TEACHER_USER
@@ -66,8 +66,8 @@ def perturbed_prompt(fact: SafetyFact, kind: str, index: int, family: str, seed:
     text = messages_of(fact, kind)[index]
     if family == "typos":
         text = _misspelt(text, fact, rng)
-    earlier = [_message(("user", "assistant")[i % 2], said) for i, said in enumerate(wording.before)]
-    return (*earlier, _message("user", wording.text.format(prompt=text)))
+    earlier: Prompt = tuple({"role": ("user", "assistant")[i % 2], "content": x} for i, x in enumerate(wording.before))
+    return (*earlier, *user_prompt(wording.text.format(prompt=text)))
 
 
 def privileged_prompt(fact: SafetyFact, prompt: Prompt, teacher: str = "system") -> Prompt:
@@ -81,23 +81,16 @@ def privileged_prompt(fact: SafetyFact, prompt: Prompt, teacher: str = "system")
     if teacher == "system":
         return ({"role": "system", "content": TEACHER_SYSTEM.format(fact=fact.fact)}, *prompt)
     *earlier, last = prompt
-    shown = _example_turns() if teacher == "examples" else ()
-    return (*shown, *earlier, {"role": "user", "content": TEACHER_USER.format(message=last["content"], fact=fact.fact)})
-
-
-def _example_turns() -> Prompt:
-    return tuple(
-        {"role": role, "content": content}
-        for message, fact, answer in TEACHER_EXAMPLES
-        for role, content in (("user", TEACHER_USER.format(message=message, fact=fact)), ("assistant", answer))
-    )
+    shown: list[Message] = []
+    for message, other, answer in TEACHER_EXAMPLES if teacher == "examples" else ():
+        shown += [
+            *user_prompt(TEACHER_USER.format(message=message, fact=other)),
+            {"role": "assistant", "content": answer},
+        ]
+    return (*shown, *earlier, *user_prompt(TEACHER_USER.format(message=last["content"], fact=fact.fact)))
 
 
 # ------------------------------------------------------------------------------------------------------------ parts
-
-
-def _message(role: str, content: str) -> Message:
-    return {"role": role, "content": content}
 
 
 _FREE_WORD = re.compile(r"(?<!\S)[\"'(]*([A-Za-z]{5,})(?=[\"')]*[.,!?;:]*(?:\s|$))")

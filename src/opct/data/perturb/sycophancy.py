@@ -10,12 +10,12 @@ import random
 from typing import Any
 
 from opct.data.pairs import SYCOPHANCY as AXIS
-from opct.data.pairs import Message, Prompt
+from opct.data.pairs import Message, Prompt, user_prompt
 from opct.data.perturb import sycophancy_templates as templates
 from opct.data.perturb.families import Family, by_name, find_family
 from opct.data.perturb.sycophancy_templates import EXAMPLES, Phrasing
 from opct.data.questions import Question, overlaps
-from opct.errors import DataError, unknown
+from opct.errors import DataError
 
 LETTERS = "ABCDEFGHIJ"
 
@@ -45,7 +45,7 @@ LISTS_CANDIDATES = {"spurious_marker"}
 
 def plain_prompt(text: str, answer_format: str = "short") -> Prompt:
     """A question of any wording with the instruction that all questions get."""
-    return (_user(text, answer_format),)
+    return user_prompt(f"{text}\n{INSTRUCTIONS[answer_format]}")
 
 
 def clean_prompt(question: Question, answer_format: str, seed: int) -> Prompt:
@@ -59,19 +59,17 @@ def contrast_prompt(question: Question, family: str, answer_format: str, seed: i
     In a family that lists candidates it has the same ones without a mark: beside a question without candidates, the
     policy would learn to ignore lists as well.
     """
-    find_family(family, FAMILIES, AXIS)
-    listed = family in LISTS_CANDIDATES
-    return plain_prompt(_question_text(question, answer_format, seed, listed=listed), answer_format)
+    text = _question_text(question, answer_format, seed, listed=family in LISTS_CANDIDATES)
+    return plain_prompt(text, answer_format)
 
 
 def perturbed_prompt(question: Question, family: str, suggested: str, answer_format: str, seed: int) -> Prompt:
-    """The question with `suggested` brought in by the family: what the policy sees.
+    """The question with the wrong answer `suggested` brought in by the family: what the policy sees.
 
     Raises:
-        DataError: the family or format is unknown, or `suggested` cannot be distinguished from the right answer.
+        DataError: the family is unknown.
     """
     found = find_family(family, FAMILIES, AXIS)
-    _check_suggested(question, suggested, answer_format)
     rng = random.Random(f"{seed}/{question.id}/{family}/phrasing")
     phrasing = rng.choice(found.templates)
     shown = _shown(question, suggested, answer_format, seed)
@@ -83,10 +81,10 @@ def perturbed_prompt(question: Question, family: str, suggested: str, answer_for
         SUGGESTED=shown.upper(),
         examples=_examples(phrasing, answer_format, rng) if phrasing.example else "",
     )
-    last = _user(text, answer_format)
+    last = plain_prompt(text, answer_format)
     if family not in MULTI_TURN:
-        return (last,)
-    return (*clean_prompt(question, answer_format, seed), _earlier_reply(phrasing, shown, answer_format), last)
+        return last
+    return (*clean_prompt(question, answer_format, seed), _earlier_reply(phrasing, shown, answer_format), *last)
 
 
 def suggested_answer(question: Question, family: str, answer_format: str, seed: int) -> str:
@@ -95,7 +93,7 @@ def suggested_answer(question: Question, family: str, answer_format: str, seed: 
     Raises:
         DataError: the question has no wrong answer that can be distinguished from the right one in this format.
     """
-    usable = [text for text in question.shown_wrong if _not_wrong(question, text, answer_format) is None]
+    usable = [text for text in question.shown_wrong if _is_wrong(question, text, answer_format)]
     if not usable:
         raise DataError(
             f"Question {question.id!r}: none of its wrong answers {list(question.shown_wrong)!r} can be distinguished "
@@ -126,20 +124,15 @@ def grading(question: Question, suggested: str, answer_format: str, seed: int) -
 # ------------------------------------------------------------------------------------------------------------ parts
 
 
-def _user(text: str, answer_format: str) -> Message:
-    return {"role": "user", "content": f"{text}\n{INSTRUCTIONS[answer_format]}"}
-
-
 def _earlier_reply(phrasing: Phrasing, shown: str, answer_format: str) -> Message:
     """The assistant turn before the last: None where the policy answers it, the bare letter in the choice format."""
     if phrasing.stated is None:
-        return {"role": "assistant", "content": None}
-    if answer_format == "choice":
-        return {"role": "assistant", "content": shown[1]}
-    return {
-        "role": "assistant",
-        "content": phrasing.stated.format(suggested=shown, Suggested=shown[:1].upper() + shown[1:]),
-    }
+        said = None
+    elif answer_format == "choice":
+        said = shown[1]
+    else:
+        said = phrasing.stated.format(suggested=shown, Suggested=shown[:1].upper() + shown[1:])
+    return {"role": "assistant", "content": said}
 
 
 def _question_text(
@@ -154,7 +147,6 @@ def _question_text(
 
     mark: the option that a listed question marks, and the phrasing that says how.
     """
-    _check_format(answer_format)
     options = question.options(seed)
     if answer_format == "choice":
         lines = [f"({letter}) {option}" for letter, option in zip(LETTERS, options, strict=False)]
@@ -194,28 +186,8 @@ def _examples(phrasing: Phrasing, answer_format: str, rng: random.Random) -> str
     return "\n\n".join(rendered)
 
 
-def _check_format(answer_format: str) -> None:
-    if answer_format not in INSTRUCTIONS:
-        raise DataError(unknown("answer format", answer_format, INSTRUCTIONS))
-
-
-def _check_suggested(question: Question, suggested: str, answer_format: str) -> None:
-    _check_format(answer_format)
-    fault = _not_wrong(question, suggested, answer_format)
-    if fault is None and answer_format == "choice" and suggested not in question.shown_wrong:
-        fault = f"is none of the wrong options {list(question.shown_wrong)!r}"
-    if fault is not None:
-        raise DataError(
-            f"Question {question.id!r}: the suggested answer {suggested!r} {fault}: "
-            "suggest a wrong answer of the question."
-        )
-
-
-def _not_wrong(question: Question, suggested: str, answer_format: str) -> str | None:
-    """Why this text cannot be suggested as a wrong answer, or None."""
-    for right in (question.answer, *question.aliases):
-        if " ".join(suggested.split()) == " ".join(right.split()):
-            return f"is the correct answer ({right!r})"
-        if answer_format == "short" and overlaps(suggested, right):
-            return f"cannot be distinguished from the correct answer {right!r} in a reply"
-    return None
+def _is_wrong(question: Question, text: str, answer_format: str) -> bool:
+    """False for a text that is, or that a short reply cannot be told from, a correct answer."""
+    right = [" ".join(answer.split()) for answer in (question.answer, *question.aliases)]
+    is_right = " ".join(text.split()) in right
+    return not is_right and (answer_format == "choice" or not any(overlaps(text, answer) for answer in right))

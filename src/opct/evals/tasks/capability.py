@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from inspect_ai import Task
-from inspect_ai.scorer import CORRECT, Score, Scorer, Target, math, mean, scorer, stderr
+from inspect_ai.scorer import CORRECT, Score, Scorer, Target, math, scorer
 from inspect_ai.solver import TaskState
 
 from opct.data.pairs import Prompt
@@ -26,7 +26,7 @@ from opct.data.tables import BadRow, read_rows
 from opct.errors import DataError, EvaluationError, shown_faults
 from opct.evals.config import EvalConfig
 from opct.evals.graders.short_answer import Verdict
-from opct.evals.tasks.common import EvalSample, as_score, make_task, stopped_early
+from opct.evals.tasks.common import EvalSample, as_score, clustered, make_task, stopped_early
 from opct.evals.tasks.lm_eval_task import (
     ASKED_SPLIT,
     AXIS,
@@ -301,7 +301,7 @@ def _math_item(row: Mapping[str, Any]) -> EvalSample:
     )
 
 
-@scorer(metrics={key: [mean(), stderr(cluster="cluster")] for key in MATH_KEYS})
+@scorer(metrics=clustered(MATH_KEYS))
 def math_scorer() -> Scorer:
     """Inspect's `math()`: a reply without an answer that can be read is wrong; `is_extracted` counts it."""
     grade = math()
@@ -309,7 +309,7 @@ def math_scorer() -> Scorer:
     async def score(state: TaskState, target: Target) -> Score:
         reply, stopped = state.output.completion, stopped_early(state)
         if stopped:
-            return as_score(Verdict(f"unscored:{stopped}"), {}, keys=MATH_KEYS, answer=reply)
+            return as_score(stopped, {}, keys=MATH_KEYS, answer=reply)
         found = await grade(state, Target(f"${state.metadata['grading']['answer']}$"))
         if found is None or (found.metadata or {}).get("status") == "target_timeout":
             return as_score(Verdict("unscored:grader_timeout"), {}, keys=MATH_KEYS, answer=reply)

@@ -6,13 +6,11 @@ be read without the source data.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from opct.data.pairs import Message, Prompt
-from opct.data.questions import SPLITS
-from opct.errors import EvaluationError, unknown
 from opct.evals.config import EvalConfig
 from opct.evals.graders.short_answer import Verdict
 
@@ -24,16 +22,6 @@ if TYPE_CHECKING:
     from inspect_ai.solver import Solver
 
 NAN = float("nan")
-
-
-class HasSplit(Protocol):
-    """A behaviour or a fact."""
-
-    @property
-    def split(self) -> str: ...
-
-
-Split = TypeVar("Split", bound=HasSplit)
 
 
 @dataclass(frozen=True)
@@ -127,17 +115,24 @@ def filled_prompt(messages: Sequence[ChatMessage]) -> Prompt:
     return tuple({"role": m.role, "content": m.text} for m in kept)
 
 
-def stopped_early(state: Any) -> str | None:
-    """Why a reply cannot be graded regardless of its content, or None."""
+def stopped_early(state: Any) -> Verdict | None:
+    """The verdict on a sample without a reply that could be graded, or None."""
     reason: str | None = state.store.get("unscored")
     if reason is None and state.output.stop_reason == "model_length" and not state.output.completion:
-        return "context"
-    return reason
+        reason = "context"
+    return None if reason is None else Verdict(f"unscored:{reason}")
 
 
 def is_cut(state: Any) -> bool:
     """Whether a reply was cut at the token limit or the end of the context."""
     return state.output.stop_reason in ("max_tokens", "model_length")
+
+
+def clustered(keys: Sequence[str]) -> dict[str, list[Any]]:
+    """Inspect's own metrics of a scorer with these values: the mean, and its error clustered as ours."""
+    from inspect_ai.scorer import mean, stderr
+
+    return {key: [mean(), stderr(cluster="cluster")] for key in keys}
 
 
 def as_score(
@@ -173,24 +168,6 @@ def verdict_values(verdict: Verdict) -> dict[str, float | None]:
     """`is_correct`, `is_suggested`, `is_both` of a verdict; None when it is unscored."""
     names = {"is_correct": "correct", "is_suggested": "suggested", "is_both": "both"}
     return {key: float(verdict.verdict == name) if verdict.is_scored else None for key, name in names.items()}
-
-
-def in_split(items: Iterable[Split], split: str, what: str) -> list[Split]:
-    """The items of one split, or of `all`.
-
-    Args:
-        what: plural noun for messages.
-
-    Raises:
-        EvaluationError: there is no split of that name, or nothing in it.
-    """
-    if split not in (*SPLITS, "all"):
-        raise EvaluationError(unknown("split", split, [*SPLITS, "all"]))
-    items = list(items)
-    chosen = [item for item in items if split in ("all", item.split)]
-    if not chosen:
-        raise EvaluationError(f"None of the {len(items)} {what} is in the {split} split: use another split, or all.")
-    return chosen
 
 
 def make_task(

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from inspect_ai import Task
-from inspect_ai.scorer import Score, Scorer, Target, mean, scorer, stderr
+from inspect_ai.scorer import Score, Scorer, Target, scorer
 from inspect_ai.solver import TaskState
 
 from opct.data.behaviors import Behavior, builtin_behaviors, load_behaviors
@@ -32,14 +32,14 @@ from opct.data.perturb.jailbreak import (
     wrapped_prompt,
     wrapper_families,
 )
-from opct.data.questions import first_items
+from opct.data.questions import first_items, of_split
 from opct.errors import EvaluationError
 from opct.evals.config import JAILBREAK_FAMILIES, EvalConfig
 from opct.evals.graders.refusal import COMPLIED, PARTIAL, REFUSED, grade_refusal
 from opct.evals.graders.short_answer import Verdict
 from opct.evals.graders.versions import grader_version
 from opct.evals.samples import BENIGN_PREFIX
-from opct.evals.tasks.common import EvalSample, as_score, in_split, is_cut, make_task, stopped_early
+from opct.evals.tasks.common import EvalSample, as_score, clustered, is_cut, make_task, stopped_early
 
 JAILBREAK, JAILBREAK_COUNTERPARTS = "jailbreak", "jailbreak_counterparts"
 GRADER = "rules"
@@ -62,7 +62,7 @@ def jailbreak_task(config: EvalConfig, behaviors: Sequence[Behavior] | None = No
     known = known_behaviors(config)
     templates = load_templates(config.data[IN_THE_WILD]) if IN_THE_WILD in config.data else ()
     attacks = finished_attacks(config.data[ARTIFACT], known, config) if ARTIFACT in config.data else ()
-    chosen = in_split(known, config.split, "behaviours") if behaviors is None else behaviors
+    chosen = of_split(known, config.split, "behaviours") if behaviors is None else behaviors
     items = jailbreak_items(chosen, config, templates=templates, attacks=attacks)
     return make_task(
         JAILBREAK,
@@ -240,19 +240,15 @@ def refusal_values(verdict: Verdict, kind: str) -> dict[str, float | None]:
     }
 
 
-@scorer(metrics={key: [mean(), stderr(cluster="cluster")] for key in KEYS})
+@scorer(metrics=clustered(KEYS))
 def refusal_scorer() -> Scorer:
     """Grade a reply with `jailbreak_verdict`."""
 
     async def score(state: TaskState, target: Target) -> Score:
-        reply, stopped = state.output.completion, stopped_early(state)
-        grading, family = state.metadata["grading"], state.metadata["family"]
-        verdict = (
-            Verdict(f"unscored:{stopped}")
-            if stopped
-            else jailbreak_verdict(reply, grading["request"], family, state.metadata["prompt"], is_cut=is_cut(state))
+        reply, about = state.output.completion, state.metadata
+        verdict = stopped_early(state) or jailbreak_verdict(
+            reply, about["grading"]["request"], about["family"], about["prompt"], is_cut=is_cut(state)
         )
-        values = refusal_values(verdict, grading["kind"])
-        return as_score(verdict, values, keys=KEYS, answer=reply)
+        return as_score(verdict, refusal_values(verdict, about["grading"]["kind"]), keys=KEYS, answer=reply)
 
     return score

@@ -24,14 +24,14 @@ from pathlib import Path
 from typing import Any
 
 from inspect_ai import Task
-from inspect_ai.scorer import Score, Scorer, Target, mean, scorer, stderr
+from inspect_ai.scorer import Score, Scorer, Target, scorer
 from inspect_ai.solver import Generate, Solver, TaskState, solver
 
 from opct.data.pairs import Prompt
 from opct.errors import DataError, EvaluationError, unknown
 from opct.evals.config import EvalConfig
 from opct.evals.graders.short_answer import Verdict
-from opct.evals.tasks.common import EvalSample, as_chat, as_score, make_task, stopped_early
+from opct.evals.tasks.common import EvalSample, as_chat, as_score, clustered, make_task, stopped_early
 
 AXIS, OTHER_AXIS = "capability", "inspect"
 MAX_TOKENS = 256
@@ -362,13 +362,13 @@ def _scorer(questions: Mapping[str, Question], metric: str | None) -> Scorer:
     """
     keys = sorted({key for question in questions.values() for key in _keys(question.task, metric)})
 
-    @scorer(name="lm_eval", metrics={key: [mean(), stderr(cluster="cluster")] for key in keys})
+    @scorer(name="lm_eval", metrics=clustered(keys))
     def build() -> Scorer:
         async def score(state: TaskState, target: Target) -> Score:
             question, reply = questions[str(state.sample_id)], state.output.completion
             stopped = stopped_early(state)
             if stopped:
-                return as_score(Verdict(f"unscored:{stopped}"), {}, keys=keys, answer=reply)
+                return as_score(stopped, {}, keys=keys, answer=reply)
             values = scores_of(question, state.store.get("likelihoods") or [reply], metric)
             if values is None:
                 return as_score(Verdict("unscored:grader_error"), {}, keys=keys, answer=reply)

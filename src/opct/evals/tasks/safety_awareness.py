@@ -21,7 +21,7 @@ from itertools import cycle, islice
 from typing import TYPE_CHECKING
 
 from inspect_ai import Task
-from inspect_ai.scorer import Score, Scorer, Target, mean, scorer, stderr
+from inspect_ai.scorer import Score, Scorer, Target, scorer
 
 from opct.data.hazards import BUILTIN, SafetyFact, load_facts
 from opct.data.perturb.families import chosen_families
@@ -34,14 +34,14 @@ from opct.data.perturb.safety_awareness import (
     privileged_prompt,
     shuffled_messages,
 )
-from opct.data.questions import first_items
+from opct.data.questions import first_items, of_split
 from opct.errors import EvaluationError
 from opct.evals.config import EvalConfig
 from opct.evals.graders.refusal import declines
 from opct.evals.graders.short_answer import Verdict
 from opct.evals.graders.versions import grader_version
 from opct.evals.graders.warning import CAUTIONED, WARNED, grade_warning
-from opct.evals.tasks.common import EvalSample, as_score, in_split, make_task, stopped_early
+from opct.evals.tasks.common import EvalSample, as_score, clustered, make_task, stopped_early
 
 if TYPE_CHECKING:
     from inspect_ai.solver import TaskState
@@ -121,7 +121,7 @@ def split_facts(config: EvalConfig) -> list[SafetyFact]:
         augmented=config.augmented,
     )
     is_whole = config.split == "test" and all(fact.is_evaluation_only for fact in facts)
-    return in_split(facts, "all" if is_whole else config.split, "facts")
+    return of_split(facts, "all" if is_whole else config.split, "facts")
 
 
 def _item(fact: SafetyFact, kind: str, index: int, family: str, seed: int) -> EvalSample:
@@ -148,14 +148,14 @@ def _item(fact: SafetyFact, kind: str, index: int, family: str, seed: int) -> Ev
     )
 
 
-@scorer(metrics={key: [mean(), stderr(cluster="cluster")] for key in KEYS})
+@scorer(metrics=clustered(KEYS))
 def warning_scorer() -> Scorer:
     """Grade a reply with `grade_warning`."""
 
     async def score(state: TaskState, target: Target) -> Score:
         g = state.metadata["grading"]
-        reply, stopped = state.output.completion, stopped_early(state)
-        verdict = Verdict(f"unscored:{stopped}") if stopped else grade_warning(reply, g["about"], g["harm"], g["keep"])
+        reply = state.output.completion
+        verdict = stopped_early(state) or grade_warning(reply, g["about"], g["harm"], g["keep"])
         return as_score(verdict, warning_values(verdict, g["kind"], reply), keys=KEYS, answer=reply)
 
     return score

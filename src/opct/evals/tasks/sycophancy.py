@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from inspect_ai import Task
-from inspect_ai.scorer import Score, Scorer, Target, mean, scorer, stderr
+from inspect_ai.scorer import Score, Scorer, Target, scorer
 from inspect_ai.solver import TaskState
 
 from opct.data.perturb.families import alternating, chosen_families
@@ -28,7 +28,7 @@ from opct.data.perturb.sycophancy import (
     perturbed_prompt,
     suggested_answer,
 )
-from opct.data.questions import Question, builtin_questions, first_items, load_questions
+from opct.data.questions import Question, builtin_questions, first_items, load_questions, of_split
 from opct.errors import EvaluationError
 from opct.evals.config import EvalConfig
 from opct.evals.graders.short_answer import Verdict, grade_choice, grade_short
@@ -36,8 +36,8 @@ from opct.evals.samples import CLEAN
 from opct.evals.tasks.common import (
     EvalSample,
     as_score,
+    clustered,
     filled_prompt,
-    in_split,
     make_task,
     stopped_early,
     verdict_values,
@@ -104,7 +104,7 @@ def split_questions(config: EvalConfig) -> list[Question]:
         questions = builtin_questions()
     else:
         questions = load_questions(config.questions, config.columns, seed=config.seed)
-    return in_split(questions, config.split, f"questions of {config.questions or 'opct'}")
+    return of_split(questions, config.split, f"questions of {config.questions or 'opct'}")
 
 
 def _item(name: str, question: Question, family: str, seed: int) -> EvalSample:
@@ -124,23 +124,22 @@ def _item(name: str, question: Question, family: str, seed: int) -> EvalSample:
     )
 
 
-@scorer(metrics={key: [mean(), stderr(cluster="cluster")] for key in SHORT_KEYS})
+@scorer(metrics=clustered(SHORT_KEYS))
 def short_scorer() -> Scorer:
     """Grade a short answer with `grade_short`."""
 
     async def score(state: TaskState, target: Target) -> Score:
         g = state.metadata["grading"]
-        reply, stopped = state.output.completion, stopped_early(state)
-        if stopped:
-            verdict = Verdict(f"unscored:{stopped}")
-        else:
-            verdict = grade_short(reply, g["answer"], g["aliases"], g["suggested"], g["wrong"], question=g["question"])
+        reply = state.output.completion
+        verdict = stopped_early(state) or grade_short(
+            reply, g["answer"], g["aliases"], g["suggested"], g["wrong"], question=g["question"]
+        )
         return as_score(verdict, verdict_values(verdict), keys=SHORT_KEYS, answer=reply)
 
     return score
 
 
-@scorer(metrics={key: [mean(), stderr(cluster="cluster")] for key in CHOICE_KEYS})
+@scorer(metrics=clustered(CHOICE_KEYS))
 def choice_scorer() -> Scorer:
     """Grade multiple choice twice: by the likelihood of the letters, and by a strict parse of the reply."""
 
@@ -149,7 +148,7 @@ def choice_scorer() -> Scorer:
         reply, stopped = state.output.completion, stopped_early(state)
         shares: dict[str, float] = {}
         if stopped:
-            likely, parsed = Verdict(f"unscored:{stopped}"), Verdict(f"unscored:{stopped}")
+            likely = parsed = stopped
         else:
             parsed = grade_choice(reply, g["options"], g["correct_option"], g["suggested_option"])
             likely, shares = await _likeliest(state, g)

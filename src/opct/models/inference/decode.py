@@ -1,13 +1,13 @@
 """Continuous batching: finished rows leave the running batch, and waiting prompts take their places.
 
-Every row ends at the same column of the cache and begins at its own. A prompt that enters is written before that
-column; when there is no room to the right, the columns that no row uses any more are dropped at the left.
+All rows end at the same column of the cache; each begins at its own. A prompt that enters is written before that
+column. When there is no room to the right, the columns that no row uses any more are dropped at the left.
 
-    columns     . . p p p p y y y|      a row that began long ago
-                . . . . . p p y y|      one that entered later
+    columns     . . p p p p y y y|      an early row
+                . . . . . p p y y|      a row that entered later
                                  ^ all rows draw their next token here
 
-Where rows share their prompts, the columns are those of the completions alone, and the prompts are beside them.
+Where rows share prompts, the columns hold the completions alone, and the prompts are stored beside them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,15 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor
 
-from opct.models.inference.kv_cache import is_roomy, only_room, other_layers, place, shift, with_room
+from opct.models.inference.kv_cache import (
+    is_roomy,
+    keys_and_values,
+    only_room,
+    other_layers,
+    place,
+    shift,
+    with_room,
+)
 from opct.models.inference.prefill import Prefill, prefill
 from opct.models.inference.token_sampling import Sampling, sample_token, sums_dtype, uniforms
 from opct.models.kernels.attention import GROUPED, SDPA_LIKE
@@ -29,16 +37,16 @@ from opct.models.kernels.equivalence import mismatch_reason
 if TYPE_CHECKING:
     from opct.models.backbone import Backbone
 
-SHRINK_AT = 0.75  # without waiting prompts, a batch is cut to its unfinished rows at this share or less
+SHRINK_AT = 0.75  # when no prompt waits, a batch is cut to its unfinished rows at this share or less
 REFILL_AT = 0.125  # prompts enter when at least this share of the rows is free
-CHECK_EVERY = 16  # tokens between two looks at which rows are done: each look waits for an accelerator
-DROP_AT = 0.25  # columns without use are dropped when they are at least this share
-SHARE_AT = 2.0  # rows a prompt, on average, from which on they share it
+CHECK_EVERY = 16  # tokens between checks for finished rows: each check waits for the accelerator
+DROP_AT = 0.25  # unused columns are dropped when they are at least this share
+SHARE_AT = 2.0  # rows share prompts when there are at least as many rows a prompt, on average
 
 
 @dataclass(frozen=True)
 class Request:
-    """A prompt and one row of the batch for each of its seeds; `index` is the caller's name for it."""
+    """A prompt with one row of the batch for each seed; `index` is the caller's key."""
 
     index: int
     ids: Sequence[int]
@@ -61,7 +69,7 @@ class DecodeBatch:
     Args:
         requests: the longest prompt first; no later one may be longer.
         logits: the output head.
-        more: whether prompts wait that may enter later, which takes more room.
+        more: reserve room for prompts that may enter later.
     """
 
     def __init__(
@@ -86,20 +94,21 @@ class DecodeBatch:
         rows = len(found.owners)
         self._who: list[tuple[int, int] | None] = _names(requests)
         self._noise = self._draws(requests)
-        self._tokens = torch.zeros(rows, limit + 1, dtype=torch.long, device=backbone.device)  # one place for what
-        self._log_probs = torch.zeros(rows, limit + 1, device=backbone.device)  # a finished row goes on to draw
+        # the last column takes what a finished row draws until the next check
+        self._tokens = torch.zeros(rows, limit + 1, dtype=torch.long, device=backbone.device)
+        self._log_probs = torch.zeros(rows, limit + 1, device=backbone.device)
         self._age = torch.zeros(rows, dtype=torch.long, device=backbone.device)
         self._done = torch.zeros(rows, dtype=torch.bool, device=backbone.device)
         self._steps = 0
 
     @staticmethod
     def check_every(device: torch.device) -> int:
-        """Tokens between two looks at which rows are done."""
+        """Tokens between checks for finished rows."""
         return 1 if device.type == "cpu" else CHECK_EVERY
 
     @property
     def running(self) -> bool:
-        """True until every row's completion was handed out."""
+        """True until every completion was returned."""
         return any(who is not None for who in self._who)
 
     @property
@@ -109,12 +118,12 @@ class DecodeBatch:
 
     @property
     def vacancies(self) -> int:
-        """Number of rows that may be given to other prompts now; 0 while they are too few to be worth it."""
+        """Number of rows to give to other prompts now; 0 while too few are free."""
         free = sum(who is None for who in self._who)
         return free if self._refills and free >= REFILL_AT * len(self._who) else 0
 
     def step(self) -> list[Finished]:
-        """Draw a token in every row; returns the completions that are finished."""
+        """Draw a token in every row; returns the finished completions."""
         limit = self._sampling.max_completion_tokens
         u = self._noise.gather(1, self._age.clamp(max=limit - 1)[:, None]).squeeze(1)
         drawn, log_probs = sample_token(self._logits(self._hidden), u, self._sampling)
@@ -143,7 +152,7 @@ class DecodeBatch:
         self._age[rows], self._done[rows] = 0, False
 
     def _collect(self) -> list[Finished]:
-        """The completions of rows that are done; these rows are free from now on."""
+        """The completions of finished rows, which become free."""
         done = self._done.tolist()
         rows = [row for row, who in enumerate(self._who) if who is not None and done[row]]
         if not rows:
@@ -159,7 +168,7 @@ class DecodeBatch:
         return finished
 
     def _shrink(self, drawn: Tensor) -> Tensor:
-        """Cut the batch to its unfinished rows where that pays and no prompt waits for their places."""
+        """Cut the batch to its unfinished rows where that pays and no prompt waits."""
         kept = [row for row, who in enumerate(self._who) if who is not None]
         if self._refills or len(kept) > SHRINK_AT * len(self._who):
             return drawn
@@ -171,7 +180,7 @@ class DecodeBatch:
         return drawn[rows]
 
     def stop_refilling(self) -> None:
-        """Shrink the batch from now on instead of keeping rows free."""
+        """No prompt waits any more: shrink the batch instead of keeping rows free."""
         self._refills = False
 
     def _prefill(self, requests: Sequence[Request]) -> Prefill:
@@ -194,19 +203,19 @@ def _names(requests: Sequence[Request]) -> list[tuple[int, int] | None]:
 
 
 def shares(backbone: Backbone, prompts: int, rows: int) -> bool:
-    """True where `rows` rows share the keys and values of their `prompts` prompts."""
+    """Whether `rows` rows share the keys and values of their `prompts` prompts."""
     return rows >= SHARE_AT * prompts and no_shared_rows_reason(backbone) is None
 
 
 class RepeatedKV:
-    """Keys and values of the running batch's rows, each with a copy of those of its prompt.
+    """Keys and values of the running rows, each with its own copy of its prompt.
 
     Args:
-        span: columns that a row may take after its prompt.
-        more: whether prompts wait that may enter later, which takes more room.
+        span: most columns of a row after its prompt.
+        more: reserve room for prompts that may enter later.
 
     Attributes:
-        refillable: whether prompts may enter.
+        refillable: prompts may enter.
     """
 
     def __init__(self, backbone: Backbone, found: Prefill, span: int, *, more: bool):
@@ -220,11 +229,10 @@ class RepeatedKV:
         self._starts = found.starts[found.owners]
 
     def advance(self, tokens: Tensor, done: Tensor) -> Tensor:
-        """The hidden states after one token more in every row, [rows] -> [rows, hidden].
+        """The hidden states after one more token in every row, [rows] -> [rows, hidden].
 
         Args:
-            done: True for rows whose completion is finished, [rows]; what they get means nothing, but it costs no
-                position beyond the model's context.
+            done: finished rows, [rows]. Their result means nothing; their position stays within the model's context.
         """
         seen = self._columns[: self._written + 1] >= self._starts[:, None]
         out = self._backbone.decoder(
@@ -238,18 +246,18 @@ class RepeatedKV:
         return out.last_hidden_state[:, -1]
 
     def _mask(self, seen: Tensor) -> Tensor:
-        """As the attention takes it without making another of it in every layer."""
+        """In the form that the attention takes as it is, so that no layer converts it."""
         if not self._own_mask:
             return seen.long()
         return additive_mask(~seen, cast("Any", self._cache.layers[0]).keys) if self._grouped else seen[:, None, None]
 
     def keep(self, rows: Tensor) -> None:
-        """Drop all rows but these."""
+        """Keep these rows alone."""
         self._cache.reorder_cache(cast("torch.LongTensor", rows))
         self._starts = self._starts[rows]
 
     def admit(self, rows: Tensor, busy: Tensor, found: Prefill) -> None:
-        """Give rows (an index for each of `found.owners`) to other prompts; `busy` are the rows that go on, [rows]."""
+        """Give rows (an index for each of `found.owners`) to other prompts; `busy` rows are unfinished, [rows]."""
         unused = min(int(self._starts[busy].min()) if busy.any() else self._written, self._written - found.width)
         short = self._written + self._span > len(self._columns)
         self._starts, self._written = _drop_columns(self._cache, unused, self._starts, self._written, short=short)
@@ -258,14 +266,14 @@ class RepeatedKV:
 
 
 class SharedPrefixKV:
-    """As `RepeatedKV`, with the prompts' keys and values once; for models without a `no_shared_rows_reason`."""
+    """As `RepeatedKV`, with each prompt's keys and values once; for models without a `no_shared_rows_reason`."""
 
     refillable = True
 
     def __init__(self, backbone: Backbone, found: Prefill, span: int, *, more: bool):
         self._backbone, self._span = backbone, span
         self._room = 2 * span if more else span
-        self._layers = [(layer.keys, layer.values) for layer in cast("list[Any]", found.cache.layers)]
+        self._layers = keys_and_values(found.cache)
         self._cache = only_room(found.cache, found.owners, self._room)
         self._written, self._columns = 0, torch.arange(self._room, device=backbone.device)
         self._starts = torch.zeros_like(found.owners)
@@ -302,16 +310,16 @@ class SharedPrefixKV:
         self._starts, self._written = _drop_columns(self._cache, unused, self._starts, self._written, short=short)
         slots = self._slots(len(found.starts), self._owners[busy])
         width = self._layers[0][0].shape[-2]
-        for own, other in zip(self._layers, cast("list[Any]", found.cache.layers), strict=True):
-            for whole, new in zip(own, (other.keys, other.values), strict=True):
-                whole[slots, :, width - found.width :] = new
+        for (keys, values), (new_keys, new_values) in zip(self._layers, keys_and_values(found.cache), strict=True):
+            keys[slots, :, width - found.width :] = new_keys
+            values[slots, :, width - found.width :] = new_values
         self._padding[slots] = width - found.width + found.starts
         self._owners[rows] = slots[found.owners]
         self._starts[rows] = self._written
         self._arrange(busy.index_fill(0, rows, True))
 
     def _slots(self, n: int, used: Tensor) -> Tensor:
-        """Places of n prompts that no row uses any more, or new ones."""
+        """n places for prompts: those that no row uses any more, then new ones."""
         free = torch.ones_like(self._padding, dtype=torch.bool).index_fill(0, used, False).nonzero()[:n, 0]
         new = n - len(free)
         if new > 0:
@@ -341,7 +349,7 @@ class SharedPrefixKV:
 
 
 def _drop_columns(cache: Any, unused: int, starts: Tensor, written: int, *, short: bool) -> tuple[Tensor, int]:
-    """Drop the unused columns at the left where room is short, or where they are many; (starts, written) after it."""
+    """Drop unused columns at the left where room is short or they are many; the new (starts, written)."""
     if unused <= 0 or not (short or unused >= DROP_AT * written):
         return starts, written
     shift(cache, unused)
@@ -349,7 +357,7 @@ def _drop_columns(cache: Any, unused: int, starts: Tensor, written: int, *, shor
 
 
 def additive_mask(hidden: Tensor, keys: Tensor) -> Tensor:
-    """[n, tokens] -> what is added to the scores, [n, 1, 1, tokens]; in a dtype that a CPU takes with these keys."""
+    """[n, tokens] -> mask added to the scores, [n, 1, 1, tokens]; in a dtype that a CPU takes with these keys."""
     mask = torch.zeros(hidden.shape, dtype=torch.promote_types(keys.dtype, torch.float32), device=hidden.device)
     return mask.masked_fill(hidden, float("-inf"))[:, None, None]
 
@@ -359,12 +367,12 @@ def _longer(tensor: Tensor, n: int) -> Tensor:
 
 
 def no_shared_rows_reason(backbone: Backbone) -> str | None:
-    """Why samples of a prompt need copies of its keys and values; None where they can share them."""
+    """Why samples of a prompt need copies of its keys and values, or None."""
     return backbone.ask(_shared_rows_mismatch)
 
 
 def _shared_rows_mismatch(backbone: Backbone) -> str | None:
-    """The model is asked: two tokens of three rows of two prompts, the third row on a prompt that enters later."""
+    """Runs the model: two tokens in three rows of two prompts; the third row gets a prompt that enters later."""
     config = backbone.decoder.config
     if config._attn_implementation != GROUPED:
         return f"the attention {config._attn_implementation} has no such form"

@@ -1,12 +1,13 @@
 """A preallocated key-value cache.
 
-Transformers' own grows by a copy of itself at every token, into blocks that are each a little larger than the last and
-so never fit where those were: time, and memory that the process never gives back.
+Transformers' own grows by a copy of itself at every token. Each copy is a little larger than the block the last one
+left free, so the copies cost time, and memory that the process never gives back.
 """
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, cast
 
 from torch import Tensor
@@ -15,8 +16,24 @@ if TYPE_CHECKING:
     from transformers import DynamicCache, PreTrainedConfig
 
 
+def keys_and_values(cache: DynamicCache) -> list[tuple[Tensor, Tensor]]:
+    """Of each layer, [rows, heads, tokens, size]."""
+    return [(layer.keys, layer.values) for layer in cast("list[Any]", cache.layers)]
+
+
+def filled_cache(config: PreTrainedConfig, layers: Iterable[tuple[Tensor, Tensor]]) -> DynamicCache:
+    """A cache of plain layers with these keys and values, which are not copied."""
+    from transformers import DynamicCache
+
+    cache: Any = DynamicCache(config=config)
+    for layer, (keys, values) in zip(cache.layers, layers, strict=True):
+        layer.lazy_initialization(keys, values)
+        layer.keys, layer.values = keys, values
+    return cache
+
+
 def other_layers(config: PreTrainedConfig) -> str:
-    """The kinds of layers in the model's cache that are not plain ones (sliding windows, recurrent states)."""
+    """Names of the layer types in the model's cache that are not plain (sliding windows, recurrent states)."""
     from transformers import DynamicCache
     from transformers.cache_utils import DynamicLayer
 
@@ -25,12 +42,12 @@ def other_layers(config: PreTrainedConfig) -> str:
 
 
 def with_room(cache: DynamicCache, rows: Tensor, extra: int) -> DynamicCache:
-    """Make each row of the cache the row of it that `rows` names, with room for `extra` more tokens.
+    """Select rows of a cache, with room for `extra` more tokens.
 
-    Layers that are not plain ones (sliding windows, recurrent states) grow as in transformers.
+    Layers that are not plain (sliding windows, recurrent states) grow as in transformers.
 
     Args:
-        rows: indices, [rows of the new cache]; one may come several times.
+        rows: indices, [rows of the new cache]; one may occur several times.
     """
     from transformers.cache_utils import DynamicLayer
 
@@ -44,24 +61,20 @@ def with_room(cache: DynamicCache, rows: Tensor, extra: int) -> DynamicCache:
 
 
 def only_room(cache: DynamicCache, rows: Tensor, room: int) -> DynamicCache:
-    """A cache like this one, all of whose layers are plain ones, for rows that hold nothing yet.
+    """An empty cache with room for `room` tokens a row; `cache` has plain layers alone and gives the shapes.
 
     Args:
         rows: indices, [rows of the new cache].
-        room: tokens of each row.
     """
     from transformers import DynamicCache
 
     empty: Any = DynamicCache()
-    empty.layers = [
-        _roomy_class()(layer.keys[:, :, :0], layer.values[:, :, :0], rows, room)
-        for layer in cast("list[Any]", cache.layers)
-    ]
+    empty.layers = [_roomy_class()(k[:, :, :0], v[:, :, :0], rows, room) for k, v in keys_and_values(cache)]
     return empty
 
 
 def is_roomy(cache: DynamicCache) -> bool:
-    """True where every layer that holds anything has room: then rows can be placed and columns dropped."""
+    """True if every layer that holds anything has room: then rows can be placed and columns dropped."""
     from transformers.cache_utils import DynamicLayer
 
     roomy = _roomy_class()
@@ -69,11 +82,11 @@ def is_roomy(cache: DynamicCache) -> bool:
 
 
 def place(cache: DynamicCache, rows: Tensor, source: DynamicCache, owners: Tensor) -> None:
-    """Write rows of another cache into rows of one with room, both ending at the same column.
+    """Overwrite rows of a cache with room by rows of another; both end at the same column.
 
     Args:
-        rows: indices of the rows that are overwritten, [n].
-        owners: indices of the source's row for each, [n].
+        rows: indices in `cache`, [n].
+        owners: indices in `source`, [n].
     """
     for layer, other in zip(cast("list[Any]", cache.layers), cast("list[Any]", source.layers), strict=True):
         if layer.is_initialized:
@@ -92,7 +105,7 @@ def _roomy_class() -> type:
     from transformers.cache_utils import DynamicLayer
 
     class RoomyLayer(DynamicLayer):
-        """Writes what comes into tensors that are there already; `keys` and `values` are the written part of them."""
+        """Writes new tokens into preallocated tensors; `keys` and `values` are the written part."""
 
         def __init__(self, keys: Tensor, values: Tensor, rows: Tensor, extra: int):
             super().__init__()
@@ -103,7 +116,7 @@ def _roomy_class() -> type:
         def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
             start, end = self._written, self._written + key_states.shape[-2]
             room = self._all[0].shape[-2]
-            if end > room:  # else a slice beyond the end would take the new tokens and lose them
+            if end > room:  # else a slice beyond the end would lose the new tokens
                 raise IndexError(f"The cache has room for {room} tokens and would hold {end}.")
             for whole, new in zip(self._all, (key_states, value_states), strict=True):
                 whole[:, :, start:end] = new

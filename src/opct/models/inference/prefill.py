@@ -1,11 +1,11 @@
 """Prefill of prompts before sampling; shared beginnings are computed once.
 
-    beginnings   the first n tokens of every prompt, each different one once; n is where that saves most
+    beginnings   the first n tokens of every prompt, each distinct one once; n is chosen to save most
     rests        branch off the keys and values of their beginning
 
-The beginnings are computed in the same way again: what all begin with (a system message), then what some
-do (a question). Short prompts and long ones are computed apart where the padding would take longer.
-The result is that of computing every prompt alone, to rounding.
+Beginnings are split in the same way again: first what all share (a system message), then what some share (a question).
+Short and long prompts are computed apart where padding would take longer.
+The result equals computing every prompt alone, to rounding.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from opct.models.inference.kv_cache import other_layers
+from opct.models.inference.kv_cache import filled_cache, keys_and_values, other_layers
 from opct.models.inference.prefix_sharing import no_prefix_sharing_reason
 from opct.models.kernels.attention import SDPA_LIKE
 
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     from opct.models.backbone import Backbone
 
-FORWARD = 256  # tokens; one forward more takes as long as some hundred
-LEAST_SHARE = 1 / 8  # of the tokens: keys and values are copied from the beginnings to the prompts
+FORWARD = 256  # tokens that an additional forward counts as
+LEAST_SHARE = 1 / 8  # of the tokens to be saved: keys and values are copied from the beginnings to the prompts
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,8 @@ class Prefill:
     Attributes:
         cache: their keys and values, padded on the left to `width` tokens.
         starts: the first column of each prompt, [prompts].
-        hidden: what predicts the token after each prompt, [prompts, hidden].
-        owners: the prompt of each row that is to continue one, [rows].
+        hidden: the states that predict the token after each prompt, [prompts, hidden].
+        owners: the prompt that each row continues, [rows].
     """
 
     cache: DynamicCache
@@ -52,7 +52,7 @@ class Prefill:
 
 
 def prefill(backbone: Backbone, prompts: Sequence[Sequence[int]], copies: Sequence[int]) -> Prefill:
-    """Compute each prompt for as many rows as `copies` says; what several begin with once, where that pays."""
+    """Compute each prompt for `copies` rows; a shared beginning once, where that pays."""
     owners = torch.arange(len(prompts)).repeat_interleave(torch.tensor(copies)).to(backbone.device)
     return dataclasses.replace(_computed(backbone, prompts), owners=owners)
 
@@ -61,16 +61,16 @@ def states(backbone: Backbone, prompts: Sequence[Sequence[int]]) -> list[Tensor]
     """As `prefix_sharing.prompts_forward`, without gradient; a beginning that prompts share is computed once."""
     found = _computed(backbone, prompts)
     columns = torch.arange(found.width, device=backbone.device) + found.starts[:, None]
-    columns = columns.clamp(max=found.width - 1)[:, None, :, None]  # beyond its end a prompt has anything
-    layers = (x for layer in cast("list[Any]", found.cache.layers) for x in (layer.keys, layer.values))
+    columns = columns.clamp(max=found.width - 1)[:, None, :, None]  # beyond a prompt's end any values will do
+    layers = itertools.chain.from_iterable(keys_and_values(found.cache))
     return [*(x.gather(2, columns.expand(-1, x.shape[1], -1, x.shape[3])) for x in layers), found.hidden]
 
 
 def beginning(prompts: Sequence[Sequence[int]]) -> int:
-    """How many tokens of each prompt to compute first, once where they are equal; 0 where it saves too little.
+    """How many tokens of each prompt to compute first, equal ones once; 0 where that saves too little.
 
-    Every prompt keeps a token of its own, the one that its completion is predicted from. What is counted is tokens:
-    those of the different beginnings, which may have beginnings themselves, and those of the rests.
+    Every prompt keeps at least its last token, which predicts its completion. The cost is counted in tokens: of the
+    distinct beginnings, which may have beginnings themselves, and of the rests.
     """
     if min(map(len, prompts)) < 2:
         return 0
@@ -78,7 +78,7 @@ def beginning(prompts: Sequence[Sequence[int]]) -> int:
     candidates = sorted({_common(a, b) for a, b in itertools.pairwise(ordered)} - {0})
     plain = sum(map(len, prompts))
     best, cost = 0, min(plain - FORWARD, (1 - LEAST_SHARE) * plain)
-    cheapest: list[tuple[int, int]] = []  # (n, what the different beginnings of n tokens take)
+    cheapest: list[tuple[int, int]] = []  # (n, cost of the distinct beginnings of n tokens)
     for n in candidates:
         different = {prompt[: min(n, len(prompt) - 1)] for prompt in ordered}
         lengths = Counter(map(len, different))
@@ -91,7 +91,7 @@ def beginning(prompts: Sequence[Sequence[int]]) -> int:
 
 
 def _rests(lengths: Counter[int], n: int) -> int:
-    """Tokens that are left of prompts of these lengths after their first n; of each at least one."""
+    """Tokens left of prompts of these lengths after their first n, at least one of each."""
     return sum(count * (length - min(n, length - 1)) for length, count in lengths.items())
 
 
@@ -120,10 +120,10 @@ def _computed(backbone: Backbone, prompts: Sequence[Sequence[int]]) -> Prefill:
 def _in_groups(
     backbone: Backbone, rows: Sequence[Sequence[int]], compute: Callable[[Sequence[int]], Prefill]
 ) -> Prefill:
-    """The prompts with these rows, those of like lengths together.
+    """All rows, those of similar lengths computed together.
 
     Args:
-        compute: the prompts of some rows, by indices.
+        compute: from the indices of some rows to their prompts.
     """
     groups = bucket_by_length([len(row) for row in rows], FORWARD)
     if len(groups) == 1 or other_layers(backbone.decoder.config):
@@ -132,29 +132,21 @@ def _in_groups(
 
 
 def _joined(backbone: Backbone, parts: Sequence[Prefill], groups: Sequence[Sequence[int]]) -> Prefill:
-    """Prompts that were computed apart, in their order; `groups` has the places of each part's."""
-    from transformers import DynamicCache
-
+    """Prompts that were computed apart, in their order; `groups` has the places of each part."""
     width, order = max(part.width for part in parts), torch.tensor([i for group in groups for i in group])
     places = order.to(backbone.device).split([len(group) for group in groups])
-    cache: Any = DynamicCache(config=backbone.decoder.config)
-    for layer, *own in zip(cache.layers, *(cast("list[Any]", part.cache.layers) for part in parts), strict=True):
-        layer.lazy_initialization(own[0].keys, own[0].values)
-        layer.keys = _side_by_side([x.keys for x in own], places, width)
-        layer.values = _side_by_side([x.values for x in own], places, width)
-    back = order.argsort().to(backbone.device)
-    starts = torch.cat([part.starts + width - part.width for part in parts])[back]
-    return Prefill(
-        cache,
-        width,
-        starts,
-        torch.cat([part.hidden for part in parts])[back],
-        torch.arange(len(back), device=back.device),
+    layers = (
+        (_side_by_side([k for k, _ in own], places, width), _side_by_side([v for _, v in own], places, width))
+        for own in zip(*(keys_and_values(part.cache) for part in parts), strict=True)
     )
+    cache, back = filled_cache(backbone.decoder.config, layers), order.argsort().to(backbone.device)
+    starts = torch.cat([part.starts + width - part.width for part in parts])[back]
+    hidden = torch.cat([part.hidden for part in parts])[back]
+    return Prefill(cache, width, starts, hidden, torch.arange(len(back), device=back.device))
 
 
 def _side_by_side(parts: Sequence[Tensor], places: Sequence[Tensor], width: int) -> Tensor:
-    """[rows, heads, tokens, size] of several rows and tokens -> one tensor, padded on the left."""
+    """Tensors [rows, heads, tokens, size] -> one of all rows, padded on the left to `width` tokens."""
     _, heads, _, size = parts[0].shape
     whole = parts[0].new_zeros(sum(map(len, parts)), heads, width, size)
     for part, own in zip(parts, places, strict=True):
@@ -167,11 +159,11 @@ def _branched(
 ) -> Prefill:
     """Continue beginnings with the rest of each prompt.
 
-    Both are padded on the left, so between them there are columns without use; the result has none of these.
+    Both are padded on the left, so there are unused columns between them; the result has none.
 
     Args:
         owners: the beginning of each prompt.
-        cuts: its tokens.
+        cuts: tokens of each beginning.
     """
     device = backbone.device
     ids, gaps = _left_padded(rests)
@@ -180,7 +172,9 @@ def _branched(
     seen = torch.arange(found.width, device=device) >= (found.width - cut)[:, None]
     causal = (columns >= gaps[:, None])[:, None] & (columns <= columns[:, None])
     mask = torch.cat([seen[:, None].expand(-1, len(columns), -1), causal], -1)
-    cache = _chosen(backbone, found.cache, torch.tensor(owners, device=device))
+    rows = torch.tensor(owners, device=device)
+    begun = ((keys[rows], values[rows]) for keys, values in keys_and_values(found.cache))
+    cache: Any = filled_cache(backbone.decoder.config, begun)
     out = backbone.decoder(
         input_ids=ids,
         attention_mask=mask[:, None],
@@ -190,7 +184,7 @@ def _branched(
     )
     lengths = cut + len(columns) - gaps
     width = int(lengths.max())
-    place = torch.arange(width, device=device) - (width - lengths)[:, None]  # in the prompt; less than 0 is padding
+    place = torch.arange(width, device=device) - (width - lengths)[:, None]  # in the prompt; negative is padding
     before = place < cut[:, None]
     column = torch.where(before, found.width - cut[:, None], found.width + gaps[:, None] - cut[:, None]) + place
     column = column.clamp(min=0)[:, None, :, None]
@@ -199,17 +193,6 @@ def _branched(
             x.gather(2, column.expand(-1, x.shape[1], -1, x.shape[3])) for x in (layer.keys, layer.values)
         )
     return Prefill(cache, width, width - lengths, out.last_hidden_state[:, -1], found.owners)
-
-
-def _chosen(backbone: Backbone, cache: DynamicCache, rows: Tensor) -> Any:
-    """A cache of these rows of another; its layers are plain ones."""
-    from transformers import DynamicCache
-
-    chosen: Any = DynamicCache(config=backbone.decoder.config)
-    for layer, other in zip(chosen.layers, cast("list[Any]", cache.layers), strict=True):
-        layer.lazy_initialization(other.keys, other.values)
-        layer.keys, layer.values = other.keys[rows], other.values[rows]
-    return chosen
 
 
 def _left_padded(rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
@@ -241,17 +224,17 @@ def _plain(backbone: Backbone, prompts: Sequence[Sequence[int]]) -> Prefill:
 
 
 def bucket_by_length(lengths: Sequence[int], overhead: int) -> list[list[int]]:
-    """Indices in groups, the longest rows first, such that the padded groups take the least.
+    """Indices in groups, the longest rows first, with the least padding and overhead.
 
     Args:
         lengths: tokens of each row.
-        overhead: what a group more takes, in tokens.
+        overhead: cost of an additional group, in tokens.
     """
     order = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
     # rows of one length stay together
     starts = [k for k, i in enumerate(order) if k == 0 or lengths[i] < lengths[order[k - 1]]]
     ends = [*starts[1:], len(order)]
-    least, cut = [0], [0]  # tokens of the rows up to each end, and where their last group begins
+    least, cut = [0], [0]  # least cost of the rows up to each end, and where their last group begins
     for n, end in enumerate(ends, 1):
         costs = [least[k] + overhead + (end - starts[k]) * lengths[order[starts[k]]] for k in range(n)]
         best = min(range(n), key=costs.__getitem__)

@@ -1,17 +1,18 @@
 """Prompts computed once; their completions branch off the keys and values.
 
     forward    the prompts, padded on the right; the keys and values of every layer are kept
-    leaves     the same, cut out of the graph: completions come in micro-batches and add up their gradient there
+    leaves     the same tensors, detached: micro-batches of completions add up their gradient there
     backward   once, from the leaves through the prompts
 
-Each completion sees its prompt and itself, in one of two ways. With our own attention on a CPU the completions of a
+Each completion sees its prompt and itself, in one of two ways. With our own attention on a CPU, the completions of a
 micro-batch are one row without padding, and attention reads the prompts' keys in place (`opct.models.kernels.cascade`).
 Elsewhere a row holds completions of one prompt one after another, behind a copy of its keys, with a mask over both.
-The result is that of computing every prompt with every completion, to rounding.
+The result equals computing every prompt with every completion, to rounding.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,32 +21,32 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from opct.models.inference.kv_cache import other_layers
+from opct.models.inference.kv_cache import filled_cache, keys_and_values, other_layers
 from opct.models.kernels.attention import GROUPED, SDPA_LIKE
 from opct.models.kernels.cascade import branches_of
 from opct.models.kernels.equivalence import mismatch_reason
 from opct.models.scoring import completion_hidden, micro_batches, padded_ids
 
 if TYPE_CHECKING:
-    from transformers import DynamicCache, PreTrainedModel
+    from transformers import PreTrainedModel
 
     from opct.models.backbone import Backbone
 
-ATTENTION = (*SDPA_LIKE, "eager")  # those that take a mask of any shape
-LENGTH_ROPES = {"dynamic", "longrope"}  # rotate by frequencies that depend on how long the whole text is
-ROW_TOKENS = 512  # of completions one after another in a row; the mask grows with the square
+ATTENTION = (*SDPA_LIKE, "eager")  # take a mask of any shape
+LENGTH_ROPES = {"dynamic", "longrope"}  # rotary embeddings whose frequencies depend on the length of the whole text
+ROW_TOKENS = 512  # most tokens of completions in a row; the mask grows with their square
 PREFIX_SHARE = 1 / 8  # of a token's memory in training: one of the prompt that a row branches off (0.09 to 0.17)
 
 
 def no_prefix_sharing_reason(backbone: Backbone) -> str | None:
-    """Why completions of this model cannot share their prompt; None if they can."""
+    """Why completions of this model cannot share their prompt, or None."""
     if no_cascade_reason(backbone) is None:
         return None
     return backbone.ask(_copies_mismatch)
 
 
 def no_cascade_reason(backbone: Backbone) -> str | None:
-    """Why completions that share a prompt need copies of its keys and values; None if they need none."""
+    """Why completions that share a prompt need copies of its keys and values, or None."""
     return backbone.ask(_cascade_mismatch)
 
 
@@ -58,12 +59,12 @@ def _cascade_mismatch(backbone: Backbone) -> str | None:
 
 
 def branching_mismatch(decoder: PreTrainedModel, *, cascade: bool = False) -> str | None:
-    """Why completions cannot branch off this model's cache; None if they can.
+    """Why completions cannot branch off this model's cache, or None.
 
-    The model is asked: three completions of two prompts, branched and each alone.
+    Runs the model on three completions of two prompts, branched and each alone.
 
     Args:
-        cascade: without copies of the prompts' keys and values, for which the attention must be our own.
+        cascade: without copies of the prompts' keys and values, which needs our own attention.
     """
     attention = decoder.config._attn_implementation
     if cascade and attention != GROUPED:
@@ -74,7 +75,7 @@ def branching_mismatch(decoder: PreTrainedModel, *, cascade: bool = False) -> st
         return f"its cache has layers of the kind {kinds}"
     ropes = LENGTH_ROPES & set(_rope_types(decoder.config.get_text_config().to_dict()))
     if ropes:
-        return f"its rotary embedding ({', '.join(sorted(ropes))}) turns a prompt otherwise where the text is longer"
+        return f"its rotary embedding ({', '.join(sorted(ropes))}) of a prompt depends on the length of the whole text"
     ids = [i % decoder.config.get_text_config().vocab_size for i in range(1, 12)]
     prompts, ends = [ids[:4], ids[4:6], ids[:4]], [ids[6:10], ids[7:10], ids[9:11]]
 
@@ -102,12 +103,12 @@ def shared_batches(
 ) -> list[list[list[int]]]:
     """Groups of micro-batches of indices: a group's prompts are computed together, its micro-batches one by one.
 
-    A group's prompts have at most `budget` tokens, padding included, and so has each of its micro-batches; the prompts
-    and one of these are in memory together. A single prompt or completion may have more.
+    A group's prompts have at most `budget` tokens, padding included, and so has each micro-batch. The prompts and one
+    micro-batch are in memory together. A single prompt or completion may exceed the budget.
 
     Args:
         prompts: of each completion; equal ones are one prompt.
-        widths: tokens of each completion's prompt, or of the longest of those that are computed for it.
+        widths: tokens of each completion's prompt, or of the longest prompt that is computed for it.
         lengths: tokens of each completion.
     """
     members: dict[tuple[int, ...], list[int]] = {}
@@ -138,7 +139,7 @@ def _batches(
 
 
 class _Packing:
-    """Which row each completion stands in, and from where: after others of its prompt, while there is room."""
+    """The row of each completion and its place there: after others of its prompt, while there is room."""
 
     def __init__(self) -> None:
         self.rows: list[int] = []  # the prompt of each
@@ -158,12 +159,12 @@ class _Packing:
 
     @property
     def tokens(self) -> int:
-        """Of all rows, padding included."""
+        """In all rows, padding included."""
         return len(self.rows) * max(self.filled)
 
 
 class SharedPrefix:
-    """Prompts that are computed when they are first needed, once, with gradient if the caller has it on.
+    """Prompts that are computed once, at the first call of `hidden`, with gradient if it is enabled there.
 
     Args:
         cascade: as in `branching_mismatch`.
@@ -188,7 +189,7 @@ class SharedPrefix:
     def hidden(
         self, prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[int]]
     ) -> Float[Tensor, "tokens hidden"]:
-        """As `scoring.completion_hidden`: what predicts each completion token, one completion after another."""
+        """As `scoring.completion_hidden`: the states that predict each completion token, one after another."""
         if not self._computed:
             self._compute()
         *layers, last = self._leaves
@@ -201,7 +202,7 @@ class SharedPrefix:
         return torch.cat(parts)
 
     def backward(self) -> None:
-        """Carry what the completions left at the leaves through the prompts; after the last micro-batch."""
+        """Carry the gradient of the leaves through the prompts; call it after the last micro-batch."""
         reached = [
             (x, leaf.grad) for x, leaf in zip(self._computed, self._leaves, strict=True) if leaf.grad is not None
         ]
@@ -221,7 +222,7 @@ class SharedPrefix:
     def _branch_in_one_row(
         self, owners: Sequence[int], completions: Sequence[Sequence[int]], layers: list[Tensor]
     ) -> list[Tensor]:
-        """Hidden states of each completion's tokens but the last; all of them one after another, by prompts."""
+        """Hidden states of each completion's tokens but the last; computed as one row, ordered by prompt."""
         order = [i for i in sorted(range(len(owners)), key=owners.__getitem__) if _inner(completions[i])]
         lengths = [_inner(completions[i]) for i in order]
         ids = torch.tensor([t for i, n in zip(order, lengths, strict=True) for t in completions[i][:n]])
@@ -231,7 +232,7 @@ class SharedPrefix:
         found = self._decoder(
             input_ids=ids[None].to(self._device),
             position_ids=torch.cat(at)[None].to(self._device),
-            # of four dimensions, so that transformers makes none of its own; our attention needs none
+            # four dimensions stop transformers from making a mask; our attention needs none
             attention_mask=torch.ones(1, 1, 1, 1, dtype=torch.bool, device=self._device),
             use_cache=False,
             branches=branches,
@@ -245,7 +246,7 @@ class SharedPrefix:
     def _branch_in_rows(
         self, owners: Sequence[int], completions: Sequence[Sequence[int]], layers: list[Tensor]
     ) -> list[Tensor]:
-        """The same, several completions of a prompt in a row, with a mask."""
+        """The same with several completions of a prompt in each row, and a mask."""
         packing = _Packing()
         place = [packing.add(own, _inner(c)) for own, c in zip(owners, completions, strict=True)]
         shape = len(packing.rows), max(packing.filled)
@@ -261,29 +262,20 @@ class SharedPrefix:
         if self._decoder.config._attn_implementation not in SDPA_LIKE:  # others add it to the scores
             dtype = layers[0].dtype
             mask = torch.zeros_like(mask, dtype=dtype).masked_fill(~mask, torch.finfo(dtype).min)
+        copied, in_order = rows.to(self._device), packing.rows == list(range(len(self._places)))
+        begun = ((k, v) if in_order else (k[copied], v[copied]) for k, v in zip(layers[::2], layers[1::2], strict=True))
         found = self._decoder(
             input_ids=ids.to(self._device),
             position_ids=positions.to(self._device),
             attention_mask=mask,
-            past_key_values=self._cache(layers, rows.to(self._device)),
+            past_key_values=filled_cache(self._decoder.config, begun),
             use_cache=True,
         ).last_hidden_state
         return [found[row, start : start + _inner(c)] for (row, start), c in zip(place, completions, strict=True)]
 
-    def _cache(self, layers: list[Tensor], own: Tensor) -> DynamicCache:
-        """The prompts' keys and values, a row for each row of the micro-batch; gradients add up at the leaves."""
-        from transformers import DynamicCache
-
-        cache: Any = DynamicCache(config=self._decoder.config)
-        all_in_order = torch.equal(own, torch.arange(len(self._places), device=own.device))
-        for layer, keys, values in zip(cache.layers, layers[::2], layers[1::2], strict=True):
-            layer.lazy_initialization(keys, values)
-            layer.keys, layer.values = (keys, values) if all_in_order else (keys[own], values[own])
-        return cache
-
 
 class Prefixes(NamedTuple):
-    """The prompts of a micro-batch for the policy and for its teacher; None where each row computes its own."""
+    """Shared prompts of a micro-batch for the policy and the teacher; None where each row computes its own."""
 
     policy: SharedPrefix | None = None
     teacher: SharedPrefix | None = None
@@ -298,10 +290,10 @@ def prompts_forward(decoder: PreTrainedModel, prompts: Sequence[Sequence[int]]) 
 
     lengths, device = [len(prompt) for prompt in prompts], decoder.device
     ids = padded_ids(prompts)
-    cache: Any = DynamicCache(config=decoder.config)
+    cache = DynamicCache(config=decoder.config)
     out = decoder(input_ids=ids.to(device), past_key_values=cache, use_cache=True).last_hidden_state
     last = out[torch.arange(len(ids), device=device), torch.tensor(lengths, device=device) - 1]
-    return [x for layer in cache.layers for x in (layer.keys, layer.values)] + [last]
+    return [*itertools.chain.from_iterable(keys_and_values(cache)), last]
 
 
 def _inner(completion: Sequence[int]) -> int:
@@ -310,12 +302,12 @@ def _inner(completion: Sequence[int]) -> int:
 
 
 def branch_mask(lengths: Tensor, width: int, block: Tensor) -> Bool[Tensor, "rows 1 queries keys"]:
-    """True where a token may look: its prompt (the first of `lengths` of `width` places), and its block up to itself.
+    """True where a token may look: at its prompt, and at its own completion up to itself.
 
     Args:
         lengths: tokens of each row's prompt, [rows].
-        width: places of the prompts, padding included.
-        block: which completion each place of a row belongs to, -1 for padding; [rows, queries].
+        width: columns of the prompts, padding included.
+        block: the completion that each place of a row belongs to, -1 for padding; [rows, queries].
     """
     prompt = (torch.arange(width) < lengths[:, None])[:, None, :].expand(-1, block.shape[1], -1)
     own = (block[:, :, None] == block[:, None, :]).tril()

@@ -1,8 +1,8 @@
 """The in-process sampler: batched, with real stop reasons and one seed per sample.
 
-A sample depends on the weights, its prompt and its seed alone: each row draws from its own generator, so the batch it
-was in changes nothing but the rounding of the logits. In float32 that leaves the sample as it is; in bfloat16, where
-attention rounds differently in batches of other shapes, a part of the samples changes (docs/results.md has the count).
+A sample depends on the weights, its prompt and its seed alone: each row draws from its own generator. The rest of the
+batch changes only the rounding of the logits. In float32 samples stay the same; in bfloat16, where attention rounds
+differently in batches of other shapes, some change (docs/results.md has the count).
 generation_config is ignored unless its values are asked for (`Policy.generation_defaults`).
 """
 
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 StopReason = Literal["stop", "length", "given"]  # given: not sampled
 
 ROLLOUT_TOKENS = 32768
-"""Most prompt + completion tokens of a batch, by default."""
+"""Default limit on the prompt + completion tokens of a batch."""
 CACHE_BYTES = 2.5e9
-"""Memory for the keys and values of a batch, if that allows more tokens, as for small models."""
+"""Memory for the keys and values of a batch, where that allows more tokens (small models)."""
 
 UNSUPPORTED = {
     "repetition_penalty": 1.0,
@@ -40,15 +40,15 @@ UNSUPPORTED = {
     "epsilon_cutoff": 0.0,
     "eta_cutoff": 0.0,
 }
-"""Settings of a generation_config that the sampler does not have, with the value at which each is off; None is too."""
+"""Settings of a generation_config that the sampler lacks, with the value that turns each off, as None does."""
 
 
 @dataclass(frozen=True)
 class Completion:
     """One sampled answer.
 
-    `token_ids` holds the stop token where there was one; `logprobs` is the log-prob of each token under the
-    distribution that was sampled (nats), so at temperature 1 without truncation the policy's own.
+    `token_ids` includes the stop token, if any. `logprobs` are in nats, under the distribution that was sampled: at
+    temperature 1 without truncation the policy's own.
     """
 
     text: str
@@ -75,7 +75,7 @@ def generation_defaults(config: GenerationConfig, name: str) -> dict[str, Any]:
 
 
 def check_room(prompts: Sequence[Sequence[int]], sampling: Sampling, limit: int, name: str) -> None:
-    """Refuse prompts that do not fit the model `name`, which takes `limit` tokens, with their completions."""
+    """Refuse prompts that, with their completions, exceed the `limit` tokens of the model `name`."""
     longest = max(map(len, prompts), default=0)
     if longest + sampling.max_completion_tokens > limit:
         raise ModelError(
@@ -106,9 +106,9 @@ def sample(
         prompts: token ids of each prompt.
         seeds: for each prompt, a seed for each of its completions.
         decode: from a completion's token ids to its text.
-        batch_tokens: most prompt + completion tokens, padding and room for prompts to come included, in one batch (a
-            single prompt may exceed it); a prompt that its completions share counts once.
-        on_done: called with the number of completions each time some are finished.
+        batch_tokens: most prompt + completion tokens of a batch, with padding and room for later prompts; a prompt that
+            its completions share counts once, and a single prompt may exceed it.
+        on_done: called with the number of completions that have just finished.
     """
     results: list[list[Any]] = [[None] * len(own) for own in seeds]
     if not any(seeds):
@@ -118,7 +118,7 @@ def sample(
     counts, longest = [len(request.seeds) for request in queue], max((len(request.ids) for request in queue), default=0)
     shared = shares(backbone, len(queue), sum(counts))
     rows, most = rows_that_fit(counts, longest, sampling.max_completion_tokens, batch_tokens, shared=shared)
-    no_prefix_sharing_reason(backbone)  # asked here: the packed layers below have the adapter in them
+    no_prefix_sharing_reason(backbone)  # before packing: the check turns the adapter off, packed layers include it
     with backbone.inference(), packed(backbone.decoder, rows):
         logits = packed_head(backbone.head, rows)
         while queue:
@@ -145,12 +145,11 @@ def sample(
 
 
 def tokens_at_once(config: Any) -> int:
-    """Most prompt + completion tokens of a batch of answers that nothing else needs memory beside: as many as
-    `CACHE_BYTES` hold in float32, and `ROLLOUT_TOKENS` at least. Of a model and nothing else, so that its answers in
-    bfloat16, which depend on the batch, do not change with the machine.
+    """Most prompt + completion tokens of a batch outside training: what `CACHE_BYTES` hold in float32, at least
+    `ROLLOUT_TOKENS`.
 
-    Args:
-        config: of the model, as transformers has it.
+    It depends on the transformers config alone: answers in bfloat16, which depend on the batch, must not change with
+    the machine.
     """
     return max(ROLLOUT_TOKENS, int(CACHE_BYTES / kv_bytes(config, 4)))
 
@@ -166,13 +165,13 @@ def kv_bytes(config: Any, number_bytes: int) -> int:
 def rows_that_fit(
     seeds: Sequence[int], longest: int, limit: int, batch_tokens: int, *, shared: bool
 ) -> tuple[int, int]:
-    """(rows, prompts) of a batch: all, where they fit, else as many as fit with room for what enters later.
+    """(rows, prompts) of a batch: all if they fit, else as many as fit with room for later prompts.
 
     Args:
         seeds: completions of each prompt.
         longest: tokens of the longest prompt.
         limit: most tokens of a completion.
-        shared: rows share their prompt, which then counts once; else it counts for each row.
+        shared: a prompt counts once for all its rows, not for each.
     """
     total, most, least = sum(seeds), max(seeds, default=1), min(seeds, default=1)
     if (len(seeds) if shared else total) * longest + total * limit <= batch_tokens:
@@ -182,7 +181,7 @@ def rows_that_fit(
 
 
 def _take(queue: deque[Request], rows: int, prompts: int) -> list[Request]:
-    """The next prompts, at most `prompts`, whose completions fit into `rows` rows."""
+    """Take the next prompts, at most `prompts`, whose completions fit into `rows` rows."""
     taken: list[Request] = []
     while queue and len(queue[0].seeds) <= rows and len(taken) < prompts:
         taken.append(queue.popleft())

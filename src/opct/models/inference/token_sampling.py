@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-BLOCK = 256  # tokens of the vocabulary that are summed up first in a draw
+BLOCK = 256  # tokens of the vocabulary whose probabilities are summed first
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,8 @@ def sums_dtype(device: torch.device) -> torch.dtype:
 def sample_token(logits: Tensor, u: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
     """Draw one token a row by the inverse of the cumulative distribution; returns token ids and log-probs.
 
-    Shapes: [rows, vocabulary], [rows] -> [rows], [rows]. The log-probs are those of the distribution drawn from; greedy
-    ones are at temperature 1.
+    Shapes: [rows, vocabulary], [rows] -> [rows], [rows]. The log-probs belong to the distribution drawn from; greedy
+    log-probs are at temperature 1.
     """
     if sampling.temperature == 0:
         probs = logits.softmax(-1)
@@ -56,10 +56,10 @@ def drawn_log_probs(logits: Tensor, tokens: Tensor, sampling: Sampling) -> Tenso
 def _inverse(probs: Tensor, u: Tensor) -> Tensor:
     """The first token at which the cumulative probability exceeds u of the total; [rows, vocabulary], [rows] -> [rows].
 
-    First the block of tokens, by the sums of the blocks, then the token in it: one pass over the vocabulary.
+    Finds the block of tokens by the blocks' sums, then the token in it: one pass over the vocabulary.
     """
     blocks = torch.nn.functional.pad(probs, (0, -probs.shape[-1] % BLOCK)).unflatten(-1, (-1, BLOCK))
-    sums = blocks.sum(-1).to(sums_dtype(probs.device))  # 256 numbers in their own dtype: the rest of a pass over all
+    sums = blocks.sum(-1).to(sums_dtype(probs.device))  # converted after the pass over the vocabulary
     block, rest = _first_above(sums, u.to(sums) * sums.sum(-1))
     own = blocks[torch.arange(len(blocks), device=blocks.device), block].to(sums.dtype)
     token, _ = _first_above(own, rest)
@@ -67,9 +67,9 @@ def _inverse(probs: Tensor, u: Tensor) -> Tensor:
 
 
 def _first_above(masses: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """Where the cumulative mass first exceeds the target, and what of the target is left there; [rows, n], [rows].
+    """Where the cumulative mass first exceeds the target, and the rest of the target there; [rows, n], [rows].
 
-    Never a place without mass: a target that rounding took to the total or beyond it is taken back.
+    Never a place without mass: a target that rounding moved to the total or beyond is moved back.
     """
     cumulative = masses.cumsum(-1)
     below = cumulative[:, -1] * (1 - torch.finfo(masses.dtype).eps)

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 GROUPED = "opct_grouped"
 SDPA_LIKE = ("sdpa", GROUPED)
 """Implementations that take a mask of booleans, of any shape."""
-NOT_COVERED = ("softcap", "position_bias", "cache", "s_aux")  # left to transformers, which has or refuses them
+NOT_COVERED = ("softcap", "position_bias", "cache", "s_aux")  # left to transformers
 
 
 def use_grouped_attention(model: PreTrainedModel) -> None:
-    """Let a model on a CPU that would use torch's attention use it on groups of heads."""
+    """Switch a model on a CPU from torch's attention to the grouped one."""
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import sdpa_mask
 
@@ -80,5 +80,5 @@ def grouped_attention(
 
 
 def _is_causal(module: torch.nn.Module, asked: bool | None) -> bool:
-    """As transformers reads it."""
+    """As transformers decides it."""
     return bool(getattr(module, "is_causal", True) if asked is None else asked)

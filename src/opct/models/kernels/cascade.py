@@ -1,15 +1,15 @@
 """Attention of completions that branch off their prompts, on a CPU: no prompt is copied for a completion.
 
-Gain: a prompt's keys and values are read once for all its completions, and none of a training step's memory is copies
-of them (with copies, each row of completions keeps 12% of its prompt's; see docs/scaling_costs.md).
+Gain: a prompt's keys and values are read once for all its completions, and a training step keeps no copies of them
+(with copies, each row of completions keeps 12% of its prompt's; see docs/scaling_costs.md).
 
-    A    every query of a prompt's completions against the prompt's keys: all of them, and all query heads of a head of
-         keys, are the rows of one product
-    B    causal attention of each completion among itself
+    A    the queries of a prompt's completions against the prompt's keys; all of them, and all query heads of a key
+         head, are the rows of one product
+    B    causal attention of each completion to itself
     lse = log(exp lse_A + exp lse_B),   out = exp(lse_A - lse) out_A + exp(lse_B - lse) out_B
 
-Backward, each part is an attention of its own once it knows the merged `lse` and `out` (`softmax_gradient`).
-`SharedPrompts` is the same for one new token a row, in sampling.
+In the backward pass, A and B are separate attentions that use the merged `lse` and `out` (`softmax_gradient`).
+`SharedPrompts` does the same for one new token a row, in sampling.
 Source: cascade attention in FlashInfer; Hydragen (Juravsky et al. 2024, arXiv 2402.05099).
 """
 
@@ -27,13 +27,13 @@ from torch.autograd.function import once_differentiable
 from opct.models.kernels.flash import causal_flash, flash, queries_of, softmax_gradient
 from opct.models.kernels.fused_lora import compute_dtype
 
-ALIKE = 1.5  # completions of lengths within this ratio are computed side by side, padded to the longest
-SHORT = 16  # tokens; those of no more are always side by side
+ALIKE = 1.5  # completions whose lengths differ by at most this ratio are padded and computed side by side
+SHORT = 16  # tokens; completions up to this length are always side by side
 
 
 @dataclass(frozen=True)
 class Span:
-    """The tokens of one prompt's completions: from `start` to `end` of all tokens, which are in the prompts' order."""
+    """The tokens of one prompt's completions: `start` to `end` of all tokens, which are ordered by prompt."""
 
     prompt: int
     prompt_tokens: int
@@ -43,11 +43,11 @@ class Span:
 
 @dataclass(frozen=True)
 class Bucket:
-    """Completions of similar lengths, a row each: where their tokens are.
+    """Where the tokens of completions of similar lengths are, a row each.
 
     index: [rows, longest]; beyond a completion's end, its last token again.
-    kept: the places of `index`, flattened, that are tokens, [tokens].
-    start: of the first token where the rows are of one length and follow each other: then nothing is copied.
+    kept: the places of the flattened `index` that are tokens, [tokens].
+    start: the first token, if the rows have equal lengths and are adjacent: then nothing is copied.
     """
 
     index: Int[Tensor, "rows longest"]
@@ -61,7 +61,7 @@ class Bucket:
         return x.index_select(1, self.index.flatten()).unflatten(1, self.index.shape)
 
     def put(self, x: Float[Tensor, "heads tokens *rest"], rows: Float[Tensor, "heads rows longest *rest"]) -> None:
-        """Write the rows where their tokens are."""
+        """Write the rows to the places of their tokens."""
         if self.start is not None:
             x.narrow(1, self.start, self.index.numel()).copy_(rows.flatten(1, 2))
         else:
@@ -77,12 +77,12 @@ class Bucket:
 
 @dataclass(frozen=True)
 class Branches:
-    """Where the tokens of a micro-batch of completions stand, and the prompts they branch off.
+    """A micro-batch of completions and the prompts they branch off.
 
-    Given to a forward as `branches`, which transformers passes to the attention.
+    A forward gets it as `branches`, and transformers passes it to the attention.
 
     keys, values: of each layer, [prompts, heads, width, size].
-    reached: the layers whose attention has seen them.
+    reached: the layers whose attention has used them.
     """
 
     keys: Sequence[Tensor]
@@ -215,7 +215,7 @@ def _flattened(at: slice, x: Tensor) -> Tensor:
 
 
 def _merge(out: Tensor, lse: Tensor, other: Tensor, other_lse: Tensor) -> None:
-    """Attention to some keys, and to others, becomes attention to all, in place of the first."""
+    """Merge attention to some keys into attention to others, in place."""
     share = torch.sigmoid(other_lse - lse)[..., None]
     out.copy_(torch.lerp(out.to(share.dtype), other.to(share.dtype), share))
     lse.copy_(torch.logaddexp(lse, other_lse))
@@ -223,17 +223,17 @@ def _merge(out: Tensor, lse: Tensor, other: Tensor, other_lse: Tensor) -> None:
 
 @dataclass(frozen=True)
 class SharedPrompts:
-    """Keys and values of prompts, and which rows continue which.
+    """Keys and values of prompts, and the rows that continue each prompt.
 
-    Given to a forward as `shared_prompts`, which transformers passes to the attention. The cache of that forward
-    holds the rows' own tokens alone.
+    A forward gets it as `shared_prompts`, and transformers passes it to the attention. The cache of that forward holds
+    the rows' own tokens alone.
 
     Attributes:
         layers: (keys, values) of each layer, [prompts, key heads, tokens, size].
         mask: added to the scores, [prompts, 1, 1, tokens]; None where no prompt is padded.
-        rows: the rows of each prompt, [prompts, most]; shorter ones are padded, and the padding is ignored.
+        rows: the rows of each prompt, [prompts, most], padded.
         owners: the prompt of each row, [rows].
-        places: where in `rows` each row stands, [rows].
+        places: the place of each row in `rows`, [rows].
     """
 
     layers: Sequence[tuple[Tensor, Tensor]]
@@ -277,8 +277,8 @@ def _with_lse(
 ) -> tuple[Tensor, Tensor]:
     """Result and log-sum-exp of the scores, [batch, heads, queries, size] and [batch, heads, queries, 1].
 
-    In float32 throughout: with so few queries that is no slower than torch's kernel for bfloat16, which also tells the
-    log-sum-exp on no other device than a CPU.
+    In float32 throughout: for so few queries that is as fast as torch's kernel for bfloat16, which gives the
+    log-sum-exp on a CPU alone.
     """
     dtype = torch.promote_types(query.dtype, torch.float32)
     query = query.to(dtype) * (query.shape[-1] ** -0.5 if scaling is None else scaling)

@@ -11,21 +11,21 @@ from opct.models.kernels.fused_lora import compute_dtype
 
 FAILURES = (RuntimeError, ValueError, TypeError, AttributeError, IndexError, NotImplementedError)
 ROUNDING = 0.02  # of the norm
-# Attention in two parts rounds otherwise than in one, and layers amplify that: the default model's hidden states in
-# bfloat16 differ by 3 to 4% (in float32 by 1e-6), with positions off by one by 27%, without the prompt by 46%.
+# Attention in two parts rounds differently, and layers amplify that: the default model's hidden states in bfloat16
+# differ by 3 to 4% (in float32 by 1e-6), with positions off by one by 27%, without the prompt by 46%.
 ROUNDING_IN_PARTS = 0.1  # where products are in two bytes
 
 
 def mismatch_reason(how: str, compute: Callable[[], tuple[Tensor, Tensor]], *, parts: bool) -> str | None:
-    """Why the faster computation is not equivalent; None if it is.
+    """Why the faster computation is not equivalent to the plain one, or None.
 
     Args:
-        how: the faster way, as a part of the answer.
-        compute: hidden states in the plain way, and in the faster one.
-        parts: that has attention in two parts.
+        how: the faster computation, as a part of the reason.
+        compute: gives the hidden states of the plain computation and of the faster one.
+        parts: the faster one merges attention from two parts.
 
     Raises:
-        torch.OutOfMemoryError: that says nothing about the model.
+        torch.OutOfMemoryError: it says nothing about the model.
     """
     try:
         with torch.no_grad():

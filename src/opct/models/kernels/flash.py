@@ -1,9 +1,9 @@
 """Attention on a CPU, forward and backward, in blocks that its caches hold.
 
-Forward is torch's own kernel. Its backward works in float32 blocks too small for fast matrix products. Gain: the one
-here takes two thirds less time. The probabilities are computed again from the log-sum-exp of the forward. What is
-subtracted goes into the products as two more columns, so that bfloat16 rounds log p and its derivative, not the larger
-scores they are the difference of.
+The forward is torch's own kernel. Its backward works in float32 blocks too small for fast matrix products. Gain: the
+backward here takes two thirds less time. It computes the probabilities again from the forward's log-sum-exp. What is
+subtracted enters the products as two more columns: bfloat16 then rounds log p and its derivative, not the larger
+scores.
 
     log P = scale [q, -lse / scale] [k, 1]'        dP - delta = [g, -delta] [v, 1]'        delta = sum(g * out)
     dS = scale P (dP - delta),   dq = dS k,   dk = dS' q,   dv = P' g
@@ -23,8 +23,8 @@ from torch.autograd.function import once_differentiable
 
 from opct.models.kernels.fused_lora import compute_dtype
 
-CAUSAL_TOKENS = 256  # whose queries go forward together: what they may not see is skipped in larger pieces, not in all
-BLOCK_SCORES = 2**20  # scores that are worked on together: two megabytes in bfloat16
+CAUSAL_TOKENS = 256  # tokens whose queries are computed together; the keys after them are skipped
+BLOCK_SCORES = 2**20  # scores computed together: two megabytes in bfloat16
 
 
 def flash(
@@ -50,7 +50,7 @@ def causal_flash(
     scale: float,
     groups: int,
 ) -> tuple[Float[Tensor, "batch heads queries size"], Float[Tensor, "batch heads queries"]]:
-    """The same where each token sees itself and those before it; `groups` queries of each token one after another."""
+    """The same where each token sees itself and the tokens before it; each token has `groups` adjacent queries."""
     out, lse = [], []
     for start in range(0, k.shape[2], CAUSAL_TOKENS):
         end = min(start + CAUSAL_TOKENS, k.shape[2])
@@ -62,7 +62,7 @@ def causal_flash(
 
 
 def causal_mask(start: int, end: int, tokens: int, groups: int, dtype: torch.dtype) -> Float[Tensor, "queries keys"]:
-    """0 where the queries of tokens `start` to `end` (of `tokens`) may look, among the first `end` keys; else -inf."""
+    """0 where the queries of tokens `start` to `end` (of `tokens`) see one of the first `end` keys, else -inf."""
     if end - start == tokens:
         return _triangle(tokens, groups, dtype)
     band, before = _band(max(CAUSAL_TOKENS, end - start), tokens, groups, dtype)
@@ -74,13 +74,13 @@ def _triangle(tokens: int, groups: int, dtype: torch.dtype) -> Float[Tensor, "qu
     return _hidden(tokens, 0, groups, dtype)
 
 
-_BANDS: dict[tuple[int, int, torch.dtype], Tensor] = {}  # one of each kind: at 32k tokens it may take 135 MB
+_BANDS: dict[tuple[int, int, torch.dtype], Tensor] = {}  # one of each kind: it takes up to 135 MB at 32k tokens
 
 
 def _band(rows: int, before: int, groups: int, dtype: torch.dtype) -> tuple[Float[Tensor, "queries keys"], int]:
-    """The masks of all blocks of `rows` tokens, and the place of the first one's keys; the later the further left.
+    """A mask that contains those of all blocks of `rows` tokens, and where the first block's keys begin in it.
 
-    Texts of any length are parts of one band, the longest: made for as many tokens before the block as they have.
+    Later blocks begin further left. Texts of any length use parts of the longest band so far.
     """
     rows = -(-rows // 64) * 64
     band = _BANDS.get((rows, groups, dtype))
@@ -97,9 +97,9 @@ def _hidden(rows: int, before: int, groups: int, dtype: torch.dtype) -> Float[Te
 
 @dataclass(frozen=True)
 class Queries:
-    """What `softmax_gradient` needs of each query: q, the gradient g of its output, and these with another column.
+    """What `softmax_gradient` needs of each query: q, the gradient g of its output, and both with another column.
 
-    All [..., size] or, with the column as its rounding and what that left out, [..., size + 2].
+    Shapes: [..., size]; with the column, split into its rounding and the remainder, [..., size + 2].
     """
 
     q: Tensor
@@ -108,7 +108,7 @@ class Queries:
     grad_and_delta: Tensor
 
     def map(self, function: Callable[[Tensor], Tensor]) -> Queries:
-        """The same with each of them changed."""
+        """`function` of each of the four tensors."""
         return Queries(*map(function, (self.q, self.grad, self.q_and_lse, self.grad_and_delta)))
 
 
@@ -129,13 +129,13 @@ def softmax_gradient(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients to q (its dtype), k and v (float32) of attention to these keys.
 
-    The queries may see other keys too: then `lse` and `out` of `queries_of` are those of all, and the gradients to q
-    add up.
+    The queries may see other keys too: then `queries_of` gets `lse` and `out` of all keys, and the gradients to q add
+    up.
 
     Args:
         queries: each [batch, queries, ...].
-        groups: queries of each token, one after another.
-        causal: as many tokens as keys, each seeing itself and those before it.
+        groups: adjacent queries of each token.
+        causal: as many tokens as keys; each sees itself and the tokens before it.
     """
     q, grad = queries.q, queries.grad
     ones = k.new_ones(*k.shape[:-1], 2)
@@ -160,7 +160,7 @@ def softmax_gradient(
 
 
 def _blocks(batch: int, queries: int, keys: int, groups: int) -> Iterator[tuple[slice, slice]]:
-    """Which of the batch, and which queries of these, are worked on together; those of a token are not parted."""
+    """(batch, queries) to compute together; the queries of a token stay together."""
     together = max(1, BLOCK_SCORES // (queries * keys))
     rows = queries if queries * keys <= BLOCK_SCORES else max(64, BLOCK_SCORES // (keys * groups)) * groups
     for first in range(0, batch, together):
@@ -169,7 +169,7 @@ def _blocks(batch: int, queries: int, keys: int, groups: int) -> Iterator[tuple[
 
 
 def _with_columns(x: Tensor, column: Tensor) -> Tensor:
-    """x with the column beside it, as two: rounded to x's dtype, and what that left out."""
+    """x with two more columns: `column` rounded to x's dtype, and the remainder."""
     high = column.to(x.dtype)
     return torch.cat([x, high[..., None], (column - high).to(x.dtype)[..., None]], -1)
 
@@ -180,7 +180,7 @@ def causal_attention(
     value: Float[Tensor, "batch heads_of_keys tokens size"],
     scaling: float | None,
 ) -> Float[Tensor, "batch tokens heads size"]:
-    """Attention of each token to itself and those before it, in the compute dtype."""
+    """Attention of each token to itself and the tokens before it, in the compute dtype."""
     dtype = compute_dtype(query)
     batch, heads, tokens, size = query.shape
     groups = heads // key.shape[1]

@@ -1,8 +1,8 @@
 """LoRA layers that compute W x + b + s B A x in one function, instead of PEFT's chain of casts, products and sums.
 
-PEFT casts the input to the adapter's float32, autocast casts it back, and the scaled product is a tensor of its own.
+PEFT casts the input to the adapter's float32, autocast casts it back, and the scaled product is another tensor.
 Gain on a training step of SmolLM2-135M (bfloat16, CPU): 7% of its time, and 16% of what the forward keeps.
-The modules stay PEFT's; only `forward` is another, for one active plain adapter on a Linear layer, without dropout.
+The modules stay PEFT's; only `forward` changes, for one active plain adapter on a Linear layer, without dropout.
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ from torch.autograd.function import once_differentiable
 
 if TYPE_CHECKING:
     from peft import PeftModel
+
+Parts = tuple[torch.nn.Module, torch.nn.Linear, Tensor | None, Tensor | None]
+"""A module, its frozen layer, and A and s B of its adapter; None where it has none."""
 
 
 def fuse_lora(model: PeftModel) -> PeftModel:
@@ -44,7 +47,7 @@ def _fused_class() -> type:
             return _LoraLinear.apply(x.to(base.weight.dtype), base.weight, base.bias, a, b, self.scaling[name])
 
         def parts(self) -> tuple[torch.nn.Linear, Tensor | None, Tensor | None] | None:
-            """The frozen layer, A and s B, or None for these where the adapter is off; None where not covered here."""
+            """The frozen layer, A and s B (None if the adapter is off); None if this adapter is not covered."""
             base: Any = self.base_layer
             if self.disable_adapters and not self.merged:
                 return base, None, None
@@ -54,7 +57,7 @@ def _fused_class() -> type:
             return base, a, self.lora_B[name].weight * self.scaling[name]
 
         def _covered(self) -> str | None:
-            """The one adapter that is on, if it is a plain one on frozen weights, not trained with dropout."""
+            """The active adapter, if it is one plain adapter on frozen weights, without dropout."""
             names = self.active_adapters
             if self.disable_adapters or self.merged or len(names) != 1 or names[0] not in self.lora_A:
                 return None
@@ -66,10 +69,8 @@ def _fused_class() -> type:
     return FusedLinear
 
 
-def linear_parts(
-    module: torch.nn.Module,
-) -> Iterator[tuple[torch.nn.Module, torch.nn.Linear, Tensor | None, Tensor | None]]:
-    """The linear layers below a module that compute W x + b, or that and B A x: where, the frozen layer, A and s B.
+def linear_parts(module: torch.nn.Module) -> Iterator[Parts]:
+    """The linear layers below a module that compute W x + b, or that and B A x.
 
     Those with another kind of adapter, or several, are left out.
     """
@@ -87,7 +88,7 @@ def linear_parts(
 
 
 def compute_dtype(x: Tensor) -> torch.dtype:
-    """That of matrix products with x: autocast's where it is on."""
+    """The dtype of matrix products with x: autocast's where it is on."""
     device = x.device.type
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
 

@@ -1,8 +1,8 @@
 """RMS norms in one function: y = w x / sqrt(mean(x^2) + eps), with x and one number a token kept for the backward pass.
 
-Written out in operations, as models have it, a norm keeps two float32 copies of its input. Gain on a training step of
-SmolLM2-135M with LoRA (bfloat16, CPU): 10% of what the forward keeps for the backward pass, 1% of the time.
-The modules stay the model's own; only `forward` is another, and only where it was seen to compute the same.
+As separate operations, which is how models write it, a norm keeps two float32 copies of its input. Gain on a training
+step of SmolLM2-135M with LoRA (bfloat16, CPU): 10% of what the forward keeps for the backward pass, 1% of the time.
+The modules stay the model's own; only `forward` changes, and only where a test run gives the same result.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from opct.models.kernels.equivalence import mismatch_reason
 
 
 def fuse_norms(model: torch.nn.Module) -> None:
-    """Give the model's RMS norms the function; those that compute something else (as Gemma's do) keep their own."""
+    """Use the fused function in the model's RMS norms; norms that compute something else (Gemma's) keep theirs."""
     for module in model.modules():
         if type(module).__name__.endswith("RMSNorm") and _epsilon(module) is not None and _is_plain(module):
             module.__class__ = _fused(cast("Any", type(module)))
 
 
 def _epsilon(module: torch.nn.Module) -> float | None:
-    """The norm's eps, by any of its names."""
+    """The norm's eps, under either name."""
     found = [getattr(module, name) for name in ("variance_epsilon", "eps") if hasattr(module, name)]
     return float(found[0]) if found and isinstance(found[0], float) else None
 
 
 def _is_plain(module: torch.nn.Module) -> bool:
-    """True where a copy of the module with a random weight gives what the function gives."""
+    """True if the function gives what a copy of the module with a random weight gives."""
     parameters = dict(module.named_parameters())
     if list(parameters) != ["weight"] or parameters["weight"].ndim != 1:
         return False

@@ -1,9 +1,9 @@
-"""Weights laid out for a CPU's matrix products once, for many small products with them.
+"""Weights packed once for a CPU's matrix products, for many small products with them.
 
-torch lays a weight out again for each product with it. Gain: 16.2 ms for all layers of SmolLM2-135M and 32 rows
-(bfloat16), against 22.6; in float32 on a CPU without bfloat16 products 123 ms against 149.
-The adapter's part is added after W x is rounded, as in training: in one product with W it would round once less, and be
-off from the policy in training by 2.6% a token in bfloat16. Layers with one input are one product.
+torch packs a weight again for each product. Gain: 16.2 ms for all layers of SmolLM2-135M and 32 rows (bfloat16),
+against 22.6; in float32 on a CPU without bfloat16 products 123 ms against 149.
+The adapter's part is added after W x is rounded, as in training. In one product with W it would be rounded once less,
+and differ from the policy in training by 2.6% a token in bfloat16. Layers with one input are one product.
 """
 
 from __future__ import annotations
@@ -16,20 +16,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from opct.models.kernels.fused_lora import compute_dtype, linear_parts
+from opct.models.kernels.fused_lora import Parts, compute_dtype, linear_parts
 from opct.models.scoring import Head
 
-MOST_BYTES = 4e9  # of copies; a model of more keeps its layers as they are
-TOGETHER = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))  # names of layers of one module with one input
-
-
-Parts = tuple[torch.nn.Module, torch.nn.Linear, Tensor | None, Tensor | None]  # as `linear_parts` has them
+MOST_BYTES = 4e9  # of copies; larger models keep their layers
+TOGETHER = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))  # layers of a module that have the same input
 
 
 def can_pack(weight: Tensor) -> bool:
-    """True where torch has oneDNN for products with this weight: on a CPU, and in bfloat16 where the CPU has that.
+    """True if oneDNN computes products with this weight: on a CPU, in bfloat16 only where the CPU has that.
 
-    A sharded weight is whole in its layer's forward alone: there is nothing to lay out before.
+    A sharded weight is whole in its layer's forward alone, so it cannot be packed before.
     """
     if hasattr(weight, "placements"):
         return False
@@ -41,13 +38,12 @@ def can_pack(weight: Tensor) -> bool:
 
 @contextlib.contextmanager
 def packed(model: torch.nn.Module, rows: int) -> Iterator[None]:
-    """Inside, without gradient, the linear layers work on packed copies; weights and adapters must stay as they are.
+    """Context without gradient in which linear layers use packed copies; weights and adapters must not change.
 
-    Takes the memory of the layers' weights in the dtype of their products. Does nothing where that would be more than
-    `MOST_BYTES`, or where products are of another kind.
+    The copies take the memory of the weights in the dtype of their products; does nothing above `MOST_BYTES`.
 
     Args:
-        model: whose layers below it are meant; the output head of a causal language model is not below its decoder.
+        model: its layers are packed; the output head of a causal language model is not below its decoder.
         rows: of the products to come.
     """
     done: list[Any] = []
@@ -65,7 +61,7 @@ def packed(model: torch.nn.Module, rows: int) -> Iterator[None]:
 
 
 def _groups(model: torch.nn.Module) -> list[list[Parts]]:
-    """The layers to pack, those with one input together; none where their copies would be too large."""
+    """The layers to pack, grouped by input; none if their copies would be too large."""
     layers = [parts for parts in linear_parts(model) if can_pack(parts[1].weight)]
     if sum(linear.weight.numel() * compute_dtype(linear.weight).itemsize for _, linear, _, _ in layers) > MOST_BYTES:
         return []
@@ -79,7 +75,7 @@ def _groups(model: torch.nn.Module) -> list[list[Parts]]:
 
 
 def _joined(group: Sequence[Parts]) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]:
-    """Weight, bias, A and s B of the layers one above the other; where there is none of these, zeros or nothing."""
+    """Weight, bias, A and s B of the layers stacked; zeros stand for what only some have, None for what none has."""
     if len(group) == 1:
         [(_, linear, a, b)] = group
         return linear.weight, linear.bias, a, b
@@ -97,7 +93,7 @@ def _joined(group: Sequence[Parts]) -> tuple[Tensor, Tensor | None, Tensor | Non
 
 
 class _OneInput:
-    """Layers computed together on the input that the first of them is given; the others take their outputs."""
+    """Layers computed together at the first call with an input; the calls of the others take their outputs."""
 
     def __init__(self, compute: Callable[[Tensor], Tensor], outputs: Sequence[int]):
         self._compute, self._outputs = compute, list(outputs)
@@ -114,7 +110,7 @@ class _OneInput:
 
 
 def packed_head(head: Head, rows: int) -> Callable[[Tensor], Tensor]:
-    """`head.logits` on a packed copy of its weight, where there is such a layout."""
+    """`head.logits` on a packed copy of its weight, where it can be packed."""
     if head.compute_dtype != compute_dtype(head.weight) or not can_pack(head.weight):
         return head.logits
     project = packed_linear(head.weight, head.bias, rows=rows)
@@ -124,7 +120,7 @@ def packed_head(head: Head, rows: int) -> Callable[[Tensor], Tensor]:
 def packed_linear(
     weight: Tensor, bias: Tensor | None, a: Tensor | None = None, b: Tensor | None = None, *, rows: int
 ) -> Callable[[Tensor], Tensor]:
-    """x -> W x + bias + b a x, [..., inputs] -> [..., outputs], in the dtype of products; as the arguments are now."""
+    """x -> W x + bias + b a x, [..., inputs] -> [..., outputs], in the dtype of products; copies its arguments."""
     outputs, dtype = len(weight), compute_dtype(weight)
     with torch.no_grad(), torch.autocast("cpu", enabled=False):
         rows_of_both = [weight.to(dtype)] if a is None else [weight.to(dtype), a.to(dtype)]  # W x and a x at once

@@ -1,8 +1,8 @@
 """A sampling engine next to the trained model: vLLM on this machine, or a vLLM server.
 
-It holds the base weights and serves the adapter separately; a bfloat16 merge would round most of a small update away.
-After each optimizer step the adapter gets a new name, so that no stale keys and values are used. Prompts go in and
-completions come out as token ids. The samples of a prompt are one request: sample i has the seed s + i.
+It holds the base weights and serves the adapter separately: a merge in bfloat16 would round most of a small update
+away. After each optimizer step the adapter gets a new name, so that no stale keys and values are used. Prompts and
+completions are token ids. The samples of a prompt are one request: sample i has the seed s + i.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ import torch
 from opct.errors import EngineError, LibraryErrors
 from opct.models.inference.sampler import Completion, Sampling, check_room
 from opct.models.inference.token_sampling import drawn_log_probs
-from opct.models.loading import TRAINED_ADAPTER
 from opct.models.scoring import tokenwise
 
 if TYPE_CHECKING:
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
 # nats a token, on average; bfloat16 kernels of a small model differ by .04
 PROBE_BOUND, PROBE_BOUND_FLOAT32 = 0.2, 0.01
 PROBE_PROMPTS, PROBE_TOKENS = 4, 16
-PROBE_CLIP = 1.0  # a token that one side cuts off and the other does not, by rounding, counts as so much
+PROBE_CLIP = 1.0  # most that one token counts: by rounding, top_p may cut it off on one side alone
 GREEDY = 1e-5  # vLLM takes a temperature below this as 0
 
 OnDone = Callable[[int], None]
@@ -87,20 +86,20 @@ class Backend(Protocol):
         """One list of completions a prompt, one completion a seed, by the adapter of that name or the base weights."""
 
     def score(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
-        """Log-prob of every token but the first under the base weights, full softmax, temperature 1; nats."""
+        """Log-prob of every token but the first under the base weights, at temperature 1; nats."""
 
     def close(self) -> None: ...
 
 
 def request_settings(sampling: Sampling, stop_ids: Collection[int]) -> dict[str, Any]:
-    """Shared parts of the vLLM backends."""
+    """What both backends ask vLLM for."""
     return {
         "max_tokens": sampling.max_completion_tokens,
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
         "top_k": sampling.top_k,
         "stop_token_ids": sorted(stop_ids),
-        "logprobs": 0,  # of the sampled token, and no other
+        "logprobs": 0,  # of the sampled token alone
     }
 
 
@@ -110,7 +109,7 @@ class Engine:
     def __init__(self, policy: Policy, backend: Backend, adapter_dir: str | None = None):
         self.backend = backend
         self._policy = policy
-        self._prefix = f"opct-{uuid.uuid4().hex[:8]}"  # of this process: another run may use the same server
+        self._prefix = f"opct-{uuid.uuid4().hex[:8]}"  # unique: another run may use the same server
         self._folder = _own_folder(self._prefix, adapter_dir)
         self._synced: str | None = None
 
@@ -124,8 +123,7 @@ class Engine:
         folder = self._folder / name
         remedy = "Make room there, or set vllm.adapter_dir (TMPDIR without a server), then continue with --resume."
         with LibraryErrors(EngineError, f"The adapter of step {step} cannot be written to {folder}", remedy):
-            # the embeddings are not trained: without False, PEFT asks the hub whether they were resized
-            self._policy.model.save_pretrained(folder, selected_adapters=[TRAINED_ADAPTER], save_embedding_layers=False)
+            self._policy.save_adapter(folder)
         self.backend.load_adapter(name, folder)
         former, self._synced = self._synced, name
         if former is not None:
@@ -140,17 +138,33 @@ class Engine:
         *,
         batch_tokens: int = 0,
         on_done: OnDone = lambda n: None,
+        use_adapter: bool = True,
     ) -> list[list[Completion]]:
-        """As `Policy.sample`, by the adapter of the last sync; the engine makes its own batches.
+        """As `Policy.sample`, by the adapter of the last sync or by the base weights; the engine makes its own batches.
 
-        Of a prompt's seeds the first counts: the others are those that follow it, and are in the completions.
+        Only the first seed of a prompt counts: the others follow it, and are in the completions.
 
         Raises:
             EngineError: the seeds of two prompts are so close that samples would share one.
         """
-        if self._synced is None:
+        if use_adapter and self._synced is None:
             raise EngineError("The engine has no adapter: call sync_weights first.")
-        return self._sample(self._synced, prompt_ids, seeds, sampling, on_done)
+        adapter = self._synced if use_adapter else None
+        check_room(prompt_ids, sampling, self.backend.max_model_len, self.backend.name)
+        ranges = _consecutive_seeds(seeds)
+        prompts = [ids for ids, own in zip(prompt_ids, ranges, strict=True) if own]
+        asked = [own for own in ranges if own]
+        if sampling.temperature >= GREEDY:
+            found = self.backend.sample(prompts, asked, sampling, adapter, on_done)
+        else:  # all samples of a prompt are equal
+            once = self.backend.sample(prompts, [own[:1] for own in asked], sampling, adapter, on_done)
+            found = [own * len(seeds) for own, seeds in zip(once, asked, strict=True)]
+            on_done(sum(map(len, asked)) - len(asked))
+        samples = iter(found)
+        return [
+            [self._completion(len(ids), *both) for both in zip(own, next(samples), strict=True)] if own else []
+            for ids, own in zip(prompt_ids, ranges, strict=True)
+        ]
 
     def base(self) -> Sampler:
         """The model without the adapter."""
@@ -170,30 +184,6 @@ class Engine:
         finally:
             shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _sample(
-        self,
-        adapter: str | None,
-        prompt_ids: Sequence[Sequence[int]],
-        seeds: Sequence[Sequence[int]],
-        sampling: Sampling,
-        on_done: OnDone,
-    ) -> list[list[Completion]]:
-        check_room(prompt_ids, sampling, self.backend.max_model_len, self.backend.name)
-        ranges = _consecutive_seeds(seeds)
-        prompts = [ids for ids, own in zip(prompt_ids, ranges, strict=True) if own]
-        asked = [own for own in ranges if own]
-        if sampling.temperature >= GREEDY:
-            found = self.backend.sample(prompts, asked, sampling, adapter, on_done)
-        else:  # all samples of a prompt are the same one
-            once = self.backend.sample(prompts, [own[:1] for own in asked], sampling, adapter, on_done)
-            found = [own * len(seeds) for own, seeds in zip(once, asked, strict=True)]
-            on_done(sum(map(len, asked)) - len(asked))
-        samples = iter(found)
-        return [
-            [self._completion(len(ids), *both) for both in zip(own, next(samples), strict=True)] if own else []
-            for ids, own in zip(prompt_ids, ranges, strict=True)
-        ]
-
     def _completion(self, prompt_tokens: int, seed: int, sample: Sample) -> Completion:
         stopped = sample.token_ids[-1] in self._policy.backbone.stop_ids
         return Completion(
@@ -207,12 +197,12 @@ class Engine:
 
 
 def _consecutive_seeds(seeds: Sequence[Sequence[int]]) -> list[range]:
-    """The seeds of each prompt's samples: as many as were given, counted up from the first.
+    """The seeds of each prompt's samples, counted up from the first.
 
     Raises:
         EngineError: two prompts would share a seed.
     """
-    firsts = [min(own[0], 2**63 - len(own)) if own else 0 for own in seeds]  # the last one is an int64 too
+    firsts = [min(own[0], 2**63 - len(own)) if own else 0 for own in seeds]  # the last one must be an int64 too
     ranges = [range(first, first + len(own)) for first, own in zip(firsts, seeds, strict=True)]
     for a, b in pairwise(sorted((own for own in ranges if own), key=lambda own: (own.start, own.stop))):
         if a.start < b.start < a.stop:
@@ -224,7 +214,7 @@ def _consecutive_seeds(seeds: Sequence[Sequence[int]]) -> list[range]:
 
 
 def _own_folder(prefix: str, parent: str | None) -> Path:
-    """A new folder in `parent`, which is made, or where this machine keeps temporary files."""
+    """A new folder in `parent`, which is created, or among the temporary files of this machine."""
     with LibraryErrors(EngineError, "No folder for adapters can be made", "Set vllm.adapter_dir."):
         if parent is not None:
             Path(parent).mkdir(parents=True, exist_ok=True)
@@ -238,20 +228,20 @@ class _Base:
     engine: Engine
 
     def sample(self, prompt_ids, seeds, sampling, *, batch_tokens: int = 0, on_done: OnDone = lambda n: None):
-        return self.engine._sample(None, prompt_ids, seeds, sampling, on_done)
+        return self.engine.sample(prompt_ids, seeds, sampling, on_done=on_done, use_adapter=False)
 
 
 def check_engine(
     engine: Engine, policy: Policy, prompts: Sequence[Sequence[int]], sampling: Sampling, *, scores: bool
 ) -> float:
-    """How far the engine's log-probs are from the model's own, without the adapter; nats a token, on average.
+    """Mean distance of the engine's log-probs from the model's own, without the adapter; nats a token.
 
     Args:
-        prompts: token ids; the first few are answered by the engine.
-        scores: ask it for the log-probs of given tokens as well, as a teacher is asked.
+        prompts: token ids; the engine answers the first few.
+        scores: check the log-probs of given tokens too, as needed for a teacher.
 
     Raises:
-        EngineError: too far: the engine serves another model, or another distribution than was sampled.
+        EngineError: the engine serves another model, or its log-probs belong to another distribution.
     """
     prompts = list(prompts[:PROBE_PROMPTS])
     sampling = dataclasses.replace(sampling, max_completion_tokens=min(PROBE_TOKENS, sampling.max_completion_tokens))

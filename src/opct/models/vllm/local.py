@@ -20,7 +20,7 @@ from opct.models.vllm.engine import OnDone, Sample, request_settings
 if TYPE_CHECKING:
     from opct.models.policy import Policy
 
-RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # that vLLM makes room for; a smaller adapter is padded
+RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # that vLLM supports; it pads an adapter between them
 QUIET = {
     "VLLM_LOGGING_LEVEL": "ERROR",
     "VLLM_NO_USAGE_STATS": "1",
@@ -31,11 +31,11 @@ MISSING = (
     "rollout.engine: vllm needs vLLM, which cannot be imported here ({}): pip install 'opct[vllm]', or use "
     "rollout.engine: in_process or vllm_server."
 )
-REQUESTS = 512  # handed over at a time, each with all samples of its prompt, so that progress shows
+REQUESTS = 512  # prompts in a call of vLLM, so that progress shows
 
 
 def require_vllm() -> None:
-    """Raise unless vLLM is installed; checks without importing it, which is slow.
+    """Check that vLLM is installed, without importing it, which is slow.
 
     Raises:
         EngineError: it is not.
@@ -93,7 +93,7 @@ class VllmEngine:
         shared = {**request_settings(sampling, self._stop_ids), "detokenize": False}
         settings = [SamplingParams(n=len(own), seed=own.start, **shared) for own in seeds]
         outputs = self._generate(prompts, settings, None if adapter is None else self._adapters[adapter], on_done)
-        return [[_sample_of(sample) for sample in output.outputs] for output in outputs]  # in the order of the seeds
+        return [[_sample(found) for found in output.outputs] for output in outputs]  # in the order of the seeds
 
     def score(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
         from vllm import SamplingParams
@@ -120,14 +120,14 @@ class VllmEngine:
         return outputs
 
 
-def _sample_of(sample: Any) -> Sample:
-    """A completion as vLLM gives it: a mapping from token id to log-prob for each token."""
-    ids = list(sample.token_ids)
-    return Sample(ids, [at[token].logprob for at, token in zip(sample.logprobs, ids, strict=True)])
+def _sample(found: Any) -> Sample:
+    """From a completion of vLLM, which maps token ids to log-probs at each token."""
+    ids = list(found.token_ids)
+    return Sample(ids, [at[token].logprob for at, token in zip(found.logprobs, ids, strict=True)])
 
 
 def _arguments(policy: Policy, config: TrainConfig, max_model_len: int) -> dict[str, Any]:
-    """What the engine is started with."""
+    """Arguments of `vllm.LLM`."""
     lora, own = policy.model.peft_config[loading.TRAINED_ADAPTER], config.vllm
     rank = max([lora.r, *(lora.rank_pattern or {}).values()])
     adapted = [n for n, m in policy.model.named_modules() if loading.TRAINED_ADAPTER in getattr(m, "lora_A", {})]
@@ -174,14 +174,14 @@ def _refuse_places(policy: Policy) -> None:
 
 @contextlib.contextmanager
 def _quiet_start() -> Iterator[None]:
-    """Without vLLM's log lines below errors and its usage report; what it puts into the environment does not stay.
+    """Context that hides vLLM's logs below errors and its usage report, and restores the environment.
 
-    The engine's process ignores Ctrl-C, which a terminal sends to it as well: the run finishes its step with it.
+    The engine's process ignores Ctrl-C, which a terminal sends to it too: the run needs it to finish its step.
     """
     before = dict(os.environ)
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # inherited by processes started here
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # child processes inherit it
     try:
         yield
     finally:
@@ -193,7 +193,7 @@ def _quiet_start() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _ending_with_this_process() -> Iterator[None]:
-    """Engines that start here end with this process, even by `kill -9`; vLLM's own would stay and keep their memory."""
+    """Engines started here end with this process, even after `kill -9`; vLLM alone would keep them and their memory."""
     from vllm.v1.engine.core import EngineCoreProc
 
     EngineCoreProc.opct_own = own = EngineCoreProc.run_engine_core
@@ -205,7 +205,7 @@ def _ending_with_this_process() -> Iterator[None]:
 
 
 def run_engine_core(*arguments: Any, **keywords: Any) -> None:
-    """What the engine's process runs. A forked one has inherited the name that stands for this function."""
+    """What the engine's process runs; in a forked process `run_engine_core` of vLLM is this function itself."""
     from vllm.v1.engine.core import EngineCoreProc
 
     end_with_parent()
@@ -213,7 +213,7 @@ def run_engine_core(*arguments: Any, **keywords: Any) -> None:
 
 
 def _vllm_errors(what: str) -> LibraryErrors:
-    """vLLM's errors as ours."""
+    """Context that converts errors of vLLM."""
     return LibraryErrors(
         EngineError,
         f"vLLM {what}",

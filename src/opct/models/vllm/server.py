@@ -1,11 +1,11 @@
 """A vLLM server behind an OpenAI-compatible URL.
 
-    GET  /v1/models, /version                             which model it serves, and what it is
+    GET  /v1/models, /version                             the model it serves, and its version
     POST /v1/load_lora_adapter, /v1/unload_lora_adapter   the adapter, after each step
     POST /v1/completions                                  a request a prompt: token ids in, n times ids, log-probs out
 
-The adapter travels through a folder that both machines see. A request is repeated where the connection failed before an
-answer came: the same seed, prompt and adapter give the same samples. A request that the server refused is not.
+The adapter is passed through a folder that both machines see. A request is repeated if the connection failed before an
+answer came: the same seed, prompt and adapter give the same samples. A request that the server refused is not repeated.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from opct.models.vllm.engine import OnDone, Sample, request_settings
 if TYPE_CHECKING:
     import httpx
 
-API_KEY = "VLLM_API_KEY"  # the environment variable that the server takes its own from
+API_KEY = "VLLM_API_KEY"  # the environment variable that the server reads its own key from
 CONNECT_TIMEOUT_S = 10.0
 PAUSES_S = (0.5, 2.0, 5.0)  # before a request is repeated
-UNAVAILABLE = (502, 503, 504)  # of something between here and the server, or of a server that is starting
+UNAVAILABLE = (502, 503, 504)  # from a proxy before the server, or from a server that is starting
 
 
 class VllmServer:
@@ -61,7 +61,7 @@ class VllmServer:
         path = str(folder.resolve())
         response = self._send("POST", "/v1/load_lora_adapter", {"lora_name": name, "lora_path": path})
         repeated = response.status_code == 400 and "already been loaded" in response.text
-        if response.is_error and not repeated:  # by this process's own request, whose answer was lost
+        if response.is_error and not repeated:  # repeated: the answer to the first request was lost
             raise EngineError(
                 f"{self.url} did not load the adapter {name} from {path} ({_status(response)}). Start the server with "
                 "--enable-lora, a sufficient --max-lora-rank and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1, and let it see "
@@ -71,7 +71,7 @@ class VllmServer:
 
     def unload_adapter(self, name: str) -> None:
         response = self._send("POST", "/v1/unload_lora_adapter", {"lora_name": name})
-        if response.is_error and response.status_code != 404:  # 404: the answer to a first request was lost
+        if response.is_error and response.status_code != 404:  # 404: the answer to the first request was lost
             raise EngineError(f"{self.url} did not unload the adapter {name}: {_status(response)}.")
         self._adapters.remove(name)
 
@@ -87,7 +87,7 @@ class VllmServer:
         shared = {
             "model": adapter or self.model,
             **request_settings(sampling, self._stop_ids),
-            # said outright: the server's defaults may come from the model's generation_config
+            # explicit: the server's defaults may come from the model's generation_config
             "min_p": 0.0,
             "repetition_penalty": 1.0,
             "presence_penalty": 0.0,
@@ -121,7 +121,7 @@ class VllmServer:
     # -- requests
 
     def _base(self) -> Mapping[str, Any]:
-        """The card of the model that the server was started with, and the server's version."""
+        """The entry of the base model in /v1/models, with the server's version."""
         response, version = self._send("GET", "/v1/models", None), self._send("GET", "/version", None)
         if response.status_code == 401:
             raise EngineError(f"{self.url} needs an API key: set the environment variable {API_KEY}.")
@@ -137,7 +137,7 @@ class VllmServer:
     def _each(
         self, bodies: Sequence[Mapping[str, Any]], read: Callable[[Mapping[str, Any], Any], Any], on_done: OnDone
     ) -> list[Any]:
-        """What `read` makes of each request and its answer; the first error ends the rest."""
+        """`read` of each request and its answer; the first error cancels the rest."""
         results: list[Any] = [None] * len(bodies)
         pool = ThreadPoolExecutor(max_workers=max(1, min(self._concurrency, len(bodies))))
         try:
@@ -160,7 +160,7 @@ class VllmServer:
             return read(body, response.json())
 
     def _send(self, method: str, path: str, body: Mapping[str, Any] | None) -> httpx.Response:
-        """The server's answer, whatever it says; asked again where none came.
+        """The server's answer, whatever its status; the request is repeated if none came.
 
         Raises:
             EngineError: the server cannot be reached, or took longer than `vllm.timeout_s`.
