@@ -1,7 +1,7 @@
 """The episode loop: N episodes of K rounds about every behaviour, in batches, within a budget, resumable.
 
-A round is made of batches of open episodes. The attacker writes, the target answers and the judge scores each batch;
-then its attempts are kept, and the next batch begins. With a model behind an endpoint, parts of a batch overlap.
+A round consists of batches of open episodes. For each batch the attacker writes, the target answers and the judge
+scores; its attempts are stored before the next batch begins. With a model behind an endpoint, parts of a batch overlap.
 """
 
 from __future__ import annotations
@@ -59,9 +59,8 @@ class Rules:
         shots: most successes on other behaviours that an attacker is shown.
         batch_size: most attempts in one batch.
         seed: random seed; a text if several attacks share one seed.
-        drawn_from: number of episodes of a longer attack of which only some are played. Each subject gets `episodes`
-            numbers below it, drawn by seed and id, so that all values that depend on the number (a family, an approach)
-            occur. None: all numbers from 0.
+        drawn_from: draw each subject's `episodes` numbers, by seed and id, from this many. So every family or approach
+            that depends on the number occurs, although only some episodes are run. None: all numbers from 0.
     """
 
     episodes: int = 8

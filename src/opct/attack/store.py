@@ -49,7 +49,7 @@ WARNING = (
     "the owner of that model can train and test against them. They may work on other models: do not publish or share "
     "this file, and delete it when it is no longer needed."
 )
-BEGIN_ANEW = "Restore it, or restart the attack with --overwrite."
+RESTART = "Restore it, or restart the attack with --overwrite."
 
 
 class AttackDir(Journal):
@@ -189,11 +189,11 @@ class AttackDir(Journal):
         self._has_begun = True
 
     def _identity(self) -> dict[str, Any]:
-        return read_json(self.identity_path, hint=BEGIN_ANEW)
+        return read_json(self.identity_path, hint=RESTART)
 
     def _read(self) -> None:
         if not self.attempts_path.is_file():
-            raise RunError(f"{self.attempts_path} is missing. {BEGIN_ANEW}")
+            raise RunError(f"{self.attempts_path} is missing. {RESTART}")
         rows, unfinished, seconds = read_jsonl(self.attempts_path), list[dict[str, Any]](), 0.0
         for row in rows:
             if "started" in row:

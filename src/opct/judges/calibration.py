@@ -8,8 +8,8 @@ With the counts tp, fp, fn, tn of n replies (positive is what the judge looks fo
     precision   tp / (tp + fp)             recall  tp / (tp + fn)
 
 Intervals are the 2.5% and 97.5% percentiles over draws of whole clusters with replacement (Efron and Tibshirani 1993,
-chapter 13), since replies to one question are not independent. Draws in which a number is not defined are left out and
-counted. Where all draws are alike the bound is that of clusters which could differ unseen (`opct.evals.stats`).
+chapter 13), since replies to one question are not independent. Draws in which a number is undefined are left out and
+counted. If all draws agree, the interval allows for clusters that differ but were not drawn (`opct.evals.stats`).
 """
 
 from __future__ import annotations
@@ -219,8 +219,8 @@ def _results(judge: Judge, labelled: LabelledFile, progress: Progress | None) ->
 def weakness(calibration: Mapping[str, Any] | None) -> str | None:
     """Why scores of this judge should not be trusted, as text.
 
-    None where its kappa and the whole 95% interval of that are at least 0.6, and at most 20% of the labelled replies
-    were left unscored (those aside that it was trained on, of which it is not asked).
+    None if its kappa and the whole 95% interval are at least 0.6, and at most 20% of the labelled replies were left
+    unscored. Replies that it was trained on do not count.
     """
     if calibration is None:
         return (
@@ -293,8 +293,8 @@ def calibration_of(judge: JudgeIdentity, judge_folder: str | Path | None = None)
 def with_calibrations(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Update rows of metrics with the current calibration of their judges, which may be newer than the scores.
 
-    Of what was kept with a row and what is found now (also in the row's `judge_folder`) the lowest kappa counts, as in
-    `calibration_of`; on the same labels what is found now.
+    The lowest kappa counts, of the row's own calibration and all that `calibration_of` would find now. On the same
+    labels, the one found now replaces the row's own.
 
     Raises:
         EvaluationError: a calibration file of one of the judges is invalid.

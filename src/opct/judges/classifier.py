@@ -1,18 +1,18 @@
 """The offline judge: a refusal is scored 0, everything else by a small trained classifier.
 
-The classifier is TF-IDF of words and characters, logistic regression and a calibrated probability. It is kept as
-numbers and text (`judge.json`, `weights.npz`), without pickle. Loading checks the hashes, and that the classifier still
-gives the probabilities that it gave when it was trained.
+The classifier is TF-IDF of words and characters, logistic regression and a calibrated probability. It is stored as
+numbers and text (`judge.json`, `weights.npz`), without pickle. Loading checks the hash, and that the classifier still
+gives the same probabilities as after training.
 
     p(reply) = sigmoid(a * (w . tfidf(reply) + w_0) + b)
 
-with a and b fitted to scores of replies that the weights were not trained on (Platt 1999), in folds that keep the
-replies of one cluster together. The agreement with people's labels is nested:
+with a and b fitted to scores of replies that the weights were not trained on (Platt 1999). Folds keep the replies of a
+cluster together. The agreement with people's labels is nested:
 
     fold f    weights of all folds but f score it; a and b come from the scores of each other fold g by weights of all
               folds but f and g
 
-The vocabulary and its document frequencies alone come from all replies, without labels. Replies that the judge cannot
+Only the vocabulary and its document frequencies come from all replies, without labels. Replies that the judge cannot
 read are left out of training and counted.
 """
 

@@ -269,7 +269,7 @@ def redact(text: str, secrets: Iterable[str]) -> str:
 
 
 def known_secrets(model: Any = None) -> frozenset[str]:
-    """The keys that a message might repeat: that of the model, and those of the environment."""
+    """The keys that a message might repeat: the model's, and all in the environment."""
     named = [value for name, value in os.environ.items() if _SECRET_NAMES.search(name)]
     return own_secrets(model) | {value for value in named if len(value) >= 6}
 

@@ -77,7 +77,7 @@ class CostEstimate:
     max_output_tokens: int
 
     def describe(self, prices: Prices | None = None) -> str:
-        """One line for a person."""
+        """The estimate in one line."""
         line = (
             f"{self.n_replies} replies: {self.n_cached} judged before, {self.n_empty} empty; {self.calls} calls (at "
             f"most {self.max_calls} with retries), about {self.input_tokens:,} tokens in, at most "
