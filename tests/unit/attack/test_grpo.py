@@ -389,8 +389,10 @@ def planned(tmp_path_factory, tiny_folder):
 
 
 @pytest.fixture
-def prepared(tmp_path, planned):
-    """(what is set up, a function that collects the rollouts of a step against a target)."""
+def prepared(tmp_path, planned, monkeypatch):
+    """(what is set up, a function that collects the rollouts of a step against a target). Any output is a message."""
+    for place in ("refine", "grpo"):
+        monkeypatch.setattr(f"opct.attack.{place}.message_of", lambda text: f"x {text}")
     (plan, made), run = planned, RunDir(tmp_path / "a" / "attacker")
 
     def collector(reply, *, progress=None, sampling=plan.sampling, **rules):
@@ -695,7 +697,7 @@ def test_what_may_be_shared_or_is_shown_of_an_attacker_that_learns_holds_no_prom
 def test_what_is_wrong_replaces_nothing_and_can_be_set_right(tiny_policy, tiny_folder, behaviors_file, tmp_path):
     """A faulty setting, a missing model and what the training's own checks refuse (an adapter of no layer, an unknown
     tracker) are seen before --overwrite; a training that fails before its first step leaves no folder behind."""
-    attacked(tiny_policy, tiny_folder, behaviors_file, tmp_path / "a")
+    attacked(tiny_policy, tiny_folder, behaviors_file, tmp_path / "a", "attacker.training.max_steps=1")
     before = weights(tmp_path / "a")
     for wrong, error in (
         ("attacker.training.seed=3", ConfigError),
