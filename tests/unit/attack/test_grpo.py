@@ -59,14 +59,6 @@ TRAIN = [Behavior(f"t/{i}", "c", text, None, "train") for i, text in enumerate((
 TEST = [Behavior("u/0", "c", "Ring every doorbell of the town", None, "test")]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def short_instructions():
-    """A token of the tiny model is a byte: the attacker's instructions would be 9 tenths of its input."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("opct.attack.refine.SYSTEM", "Rewrite the message.")
-        yield
-
-
 # --------------------------------------------------------------------------------------------------- the algorithm
 
 

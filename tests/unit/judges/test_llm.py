@@ -427,15 +427,16 @@ def test_rate_limits_and_server_errors_are_retried_by_inspect(judge):
     assert len(server.calls) == 7
 
 
-def test_an_answer_that_is_no_completion_is_counted(judge, assert_secret):
+def test_an_answer_that_is_no_completion_is_counted(judge, assert_secret, monkeypatch):
     """HTTP 200 without a completion, to every second request; the others are scored."""
+    monkeypatch.setattr(client, "MAX_ANSWER_BYTES", 50_000)
     no_completions = [
         b"<html>502 Bad Gateway</html>",
         {**completion(""), "choices": []},
         {**completion(""), "choices": [{"index": 0, "message": None, "finish_reason": "stop"}]},
         [1],
         b'{"id": "\xff\xfe"}',
-        b"[" * 100_000,
+        b"[" * 10_000,
         b" " * (client.MAX_ANSWER_BYTES + 1),
     ]
     with Server(lambda n, headers: (200, GOOD if n % 2 else no_completions[n // 2 - 1])) as server:
