@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 from opct.errors import EvaluationError, unknown
 from opct.evals.config import EvalConfig
 from opct.evals.logs import OPCT, check_finished, log_name
-from opct.evals.provider import EvaluatedPolicy, as_inspect_model
+from opct.evals.provider import as_inspect_model
+from opct.evals.tasks.common import is_cut
 from opct.runs.io import fsync_file, fsync_folder, reason
 from opct.runs.run_dir import RunDir
 
@@ -27,7 +28,11 @@ if TYPE_CHECKING:
     from inspect_ai import Task
     from inspect_ai.log import EvalLog
 
+    from opct.models.policy import Policy
+
 ProgressCallback = Callable[[int, int], None]
+UNFINISHED = "unfinished"
+"""Folder in `evals/` of logs whose evaluation has not finished."""
 
 
 class Counter:
@@ -48,7 +53,7 @@ class Counter:
 
 def run_inspect(
     tasks: Sequence[Task],
-    policy: EvaluatedPolicy,
+    policy: Policy,
     log_dir: Path,
     batch_size: int,
     count: Counter,
@@ -128,6 +133,16 @@ def write_log(log: EvalLog, path: Path) -> None:
         whole.unlink(missing_ok=True)
 
 
+def keep_log(log: EvalLog, folder: Path, about: Mapping[str, Any] | None) -> Path:
+    """Store a finished log in `folder`, with this metadata under `OPCT`, and remove the temporary one."""
+    unfinished, path = log.location, folder / log_name(log)
+    if about is not None:
+        log.eval.metadata = {**(log.eval.metadata or {}), OPCT: dict(about)}
+    write_log(log, path)
+    Path(unfinished).unlink(missing_ok=True)
+    return path
+
+
 def _cannot_write(folder: Path, error: OSError) -> EvaluationError:
     return EvaluationError(
         f"Cannot write the evaluation's log to {folder}: {reason(error)}. Check the free space and the rights of "
@@ -139,7 +154,7 @@ def _cannot_write(folder: Path, error: OSError) -> EvaluationError:
 
 
 def run_task(
-    policy: EvaluatedPolicy,
+    policy: Policy,
     spec: str,
     config: EvalConfig | None = None,
     *,
@@ -178,7 +193,7 @@ def run_task(
     logs = run_inspect(
         tasks,
         policy,
-        folder / "unfinished",
+        folder / UNFINISHED,
         config.batch_size,
         count,
         temperature=0.0 if config.greedy else 1.0,
@@ -190,19 +205,14 @@ def run_task(
 
 def _kept_summary(log: EvalLog, folder: Path, run: Mapping[str, Any] | None) -> dict[str, Any]:
     """Store a finished log and return its summary."""
-    unfinished = log.location
     check_finished(log)
-    path = folder / log_name(log)
-    if run is not None:
-        log.eval.metadata = {**(log.eval.metadata or {}), OPCT: {"run": dict(run)}}
-    write_log(log, path)
-    Path(unfinished).unlink(missing_ok=True)
+    path = keep_log(log, folder, None if run is None else {"run": dict(run)})
     samples = log.samples or []
     return {
         "task": log.eval.task,
         "log": str(path),
         "n": len(samples),
-        "n_truncated": sum(sample.output.stop_reason in ("max_tokens", "model_length") for sample in samples),
+        "n_truncated": sum(is_cut(sample) for sample in samples),
         "metrics": [
             {"scorer": score.name, "metric": metric.name, "value": metric.value}
             | {"n": score.scored_samples, "n_unscored": score.unscored_samples}
@@ -288,7 +298,7 @@ _quiet_now: list[contextlib.ExitStack] = []  # one for each thread inside; the f
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Keep Inspect's trace files out of the home folder, its own warnings unsaid, and the host's logging as it was.
+    """Keep Inspect's trace files out of the home folder, hide its warnings, and leave the host's logging unchanged.
 
     Several threads may be inside at once; the changes affect the whole process, and are undone when the last one
     leaves.

@@ -9,16 +9,17 @@ from typing import TYPE_CHECKING, Any
 from opct.evals.config import EvalConfig
 from opct.evals.inspect_runner import Counter
 from opct.evals.logs import KL, graded_samples
-from opct.evals.provider import EvaluatedPolicy
 from opct.evals.samples import PARSED, GradedSample
 
 if TYPE_CHECKING:
     from inspect_ai.log import EvalLog
 
+    from opct.models.policy import Policy
+
 KL_BATCH = 32
 
 
-def add_kl(policy: EvaluatedPolicy, logs: Sequence[EvalLog], config: EvalConfig, count: Counter) -> None:
+def add_kl(policy: Policy, logs: Sequence[EvalLog], config: EvalConfig, count: Counter) -> None:
     """Add KL(policy | prompt || base | teacher_prompt) to the logs, as the score `kl`: its mean a reply, and per token
     for the first questions of each suite."""
     from inspect_ai.scorer import Score
@@ -31,10 +32,9 @@ def add_kl(policy: EvaluatedPolicy, logs: Sequence[EvalLog], config: EvalConfig,
     plain_first = [[s for s in wanted if _is_plain(s)], [s for s in wanted if not _is_plain(s)]]
     batches = [part[i : i + KL_BATCH] for part in plain_first for i in range(0, len(part), KL_BATCH)]
     for batch in batches:  # apart, so that equal prompts are padded alike on both sides: KL of the base to itself is 0
+        replies: list[Any] = [SimpleNamespace(token_ids=sample.token_ids) for sample in batch]
         values = policy.token_kl(
-            [tuple(sample.prompt) for sample in batch],
-            [tuple(sample.teacher_prompt) for sample in batch],
-            [SimpleNamespace(token_ids=sample.token_ids) for sample in batch],
+            [tuple(sample.prompt) for sample in batch], [tuple(sample.teacher_prompt) for sample in batch], replies
         )
         for sample, kl in zip(batch, values, strict=True):
             metadata: dict[str, Any] = {}

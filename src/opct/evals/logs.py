@@ -309,7 +309,7 @@ def read_evaluation(path: str | Path) -> Evaluation:
     Raises:
         EvaluationError: there is no log, or one cannot be read, did not finish, or lacks samples.
     """
-    logs = sorted((read_log(each) for each in log_paths(path)), key=_log_place)
+    logs = sorted(map(read_log, log_paths(path)), key=lambda log: _place(task_name(log)))
     newest = max(logs, key=_created)
     about = (newest.eval.metadata or {}).get(OPCT, {})
     left_out: list[str] = []
@@ -340,10 +340,6 @@ def _place(task: str) -> tuple[int, str]:
 def _created(log: EvalLog) -> str:
     """When the evaluation ended, to the microsecond; Inspect's own time has only seconds."""
     return str((log.eval.metadata or {}).get(OPCT, {}).get("created") or log.eval.created)
-
-
-def _log_place(log: EvalLog) -> tuple[int, str]:
-    return _place(task_name(log))
 
 
 def _suite_settings(log: EvalLog) -> dict[str, dict[str, Any]]:

@@ -121,7 +121,7 @@ def _unscored_reason(metric: Metric, sample: GradedSample) -> str:
 
 
 def _per_fact(of_rate: Callable[[float], float]) -> Callable[[Metric, Sequence[GradedSample]], Units]:
-    """What a fact of a pass rate adds, under the id of the fact's first sample."""
+    """One value a fact, computed from its pass rate, under the id of the fact's first sample."""
 
     def units(metric: Metric, samples: Sequence[GradedSample]) -> Units:
         single = _per_sample(metric, samples)
@@ -139,10 +139,10 @@ def _per_fact(of_rate: Callable[[float], float]) -> Callable[[Metric, Sequence[G
 
 
 def _per_single_value(metric: Metric, samples: Sequence[GradedSample]) -> Units:
-    """Single values (instructions of a prompt), of which each sample stores the mean and, as `name/n`, the number.
+    """Single values (instructions of a prompt); a sample stores their mean and, as `name/n`, their number.
 
-    1 for as many as are right, 0 for the rest; an unscored sample stays one. Which one a number stands for is not kept:
-    neither a difference nor its interval depends on it, both are made of the sums over a sample, its cluster.
+    As many are 1 as are right, the others are 0; an unscored sample counts once. The order does not matter: a
+    difference and its interval depend only on the sums over a sample, which is its cluster.
     """
     units = Units()
     for sample in samples:
@@ -234,7 +234,7 @@ def _benign_counterpart(sample: GradedSample) -> tuple[str, ...]:
 
 
 def _of_fact(sample: GradedSample) -> tuple[str, ...]:
-    """The split of a family counts, also of a safe counterpart; a fact's id begins with its category."""
+    """Groups by the family's split, for safe counterparts too; a fact's id begins with its category."""
     family = safety_awareness.FAMILIES.get(sample.family)
     split = sample.family_split if family is None else family.split
     return *_in_families(split, sample.family), f"category:{sample.cluster.partition('/')[0]}"
@@ -267,10 +267,6 @@ def _with_check(split: str) -> Groups:
 
 def _benign(sample: GradedSample) -> tuple[str, ...]:
     return (BENIGN,)
-
-
-def _with_kl(groups: Groups) -> Groups:
-    return lambda sample: groups(sample) if sample.values.get("kl_to_base") is not None else ()
 
 
 def _all(sample: GradedSample) -> tuple[str, ...]:
@@ -352,7 +348,7 @@ METRICS: tuple[Metric, ...] = (
     ),
     *(
         Metric(
-            "kl_to_base", axis, _with_kl(groups), "kl_to_base", None,
+            "kl_to_base", axis, groups, "kl_to_base", None,
             "KL to base",
             "on prompts without bias, mean over replies of nats per token; itself a difference from base",
             unit="nats", bounds=None,
@@ -512,7 +508,7 @@ def metrics_of(samples: Sequence[GradedSample]) -> list[Metric]:
 
 
 def _found_metric(name: str, axis: str, values: Sequence[Value]) -> Metric:
-    """Metric for a score of another task, of which only the values are known."""
+    """Metric for a score of another task; only its values are known."""
     known = [value for value in values if value is not None]
     bounds = RATE if known and all(0 <= value <= 1 for value in known) else None
     unit: Literal["rate", "number"] = "rate" if bounds else "number"
@@ -558,7 +554,7 @@ def metric_rows(samples: Sequence[GradedSample], settings: Mapping[str, Mapping[
 
 
 def _suite_rows(suite: str, samples: Sequence[GradedSample]) -> list[Row]:
-    """The rows of one suite: all metrics of a group, then those of the next."""
+    """The rows of one suite, group by group."""
     rows: list[tuple[tuple[int, str], Row]] = []
     for metric in metrics_of(samples):
         if not metric.applies(samples):

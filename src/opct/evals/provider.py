@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -38,6 +38,8 @@ from opct.models.memory import release_memory
 if TYPE_CHECKING:
     from inspect_ai.tool import ToolChoice, ToolInfo
 
+    from opct.models.policy import Policy
+
 DEFAULT_BATCH_SIZE = 128
 DEFAULT_MAX_TOKENS = 1024
 GRACE_S = 5.0
@@ -46,37 +48,6 @@ NOT_SUPPORTED = (
     *("best_of", "frequency_penalty", "presence_penalty", "logit_bias", "logprobs", "top_logprobs"),
     *("prompt_logprobs", "response_schema", "num_choices", "reasoning_effort", "reasoning_tokens"),
 )
-
-
-class EvaluatedPolicy(Protocol):
-    """The part of `opct.models.policy.Policy` that an evaluation uses."""
-
-    name: str
-    renderer: Any
-    context_length: int
-
-    @property
-    def dtype(self) -> Any: ...
-
-    @property
-    def device(self) -> Any: ...
-
-    def generate(
-        self,
-        prompts: list[Prompt],
-        *,
-        seeds: list[int],
-        max_completion_tokens: int,
-        temperature: float = 1.0,
-        top_p: float = 1.0,
-        top_k: int = 0,
-    ) -> list[Any]: ...
-
-    def option_logprobs(self, prompts: list[Prompt], options: list[list[str]]) -> list[list[float]]: ...
-
-    def token_kl(
-        self, prompts: list[Prompt], reference_prompts: list[Prompt], completions: list[Any]
-    ) -> list[list[float]]: ...
 
 
 class PolicyAPI(ModelAPI):
@@ -98,7 +69,7 @@ class PolicyAPI(ModelAPI):
         api_key: str | None = None,
         config: GenerateConfig = GenerateConfig(),  # noqa: B008 - Inspect's own signature; never changed
         *,
-        policy: EvaluatedPolicy | None = None,
+        policy: Policy | None = None,
         batch_size: int = DEFAULT_BATCH_SIZE,
         temperature: float = 1.0,
         **model_args: Any,
@@ -111,7 +82,7 @@ class PolicyAPI(ModelAPI):
         self._option_logprobs = Batcher(self._run_options, batch_size=batch_size, grace_s=GRACE_S)
 
     @property
-    def policy(self) -> EvaluatedPolicy:
+    def policy(self) -> Policy:
         """The policy, loaded lazily, since Inspect also creates models to look up their names."""
         with self._loading:
             if self._policy is None:
@@ -195,9 +166,7 @@ def opct() -> type[ModelAPI]:
     return PolicyAPI
 
 
-def as_inspect_model(
-    policy: EvaluatedPolicy, *, batch_size: int = DEFAULT_BATCH_SIZE, temperature: float = 1.0
-) -> Model:
+def as_inspect_model(policy: Policy, *, batch_size: int = DEFAULT_BATCH_SIZE, temperature: float = 1.0) -> Model:
     """The policy as an Inspect model, for `inspect_ai.eval(task, model=...)`; `model.api.policy` gets it back."""
     name = policy.name.strip("/") or "policy"
     make: Any = opct  # the decorator's type hides our own arguments

@@ -1,6 +1,6 @@
 """What Inspect finds through the entry point `inspect_ai`: the model `opct/<path>` and the tasks `opct/<suite>`.
 
-The arguments of a task (`-T n_questions=20`) are the settings of `EvalConfig`, but for those of `opct eval` alone.
+The arguments of a task (`-T n_questions=20`) are the settings of `EvalConfig` that a single task uses.
 """
 
 from __future__ import annotations

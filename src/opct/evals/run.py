@@ -21,11 +21,10 @@ from opct.data.perturb.sycophancy import FAMILIES
 from opct.data.questions import Question
 from opct.errors import DataError, EvaluationError, OpctError, unknown
 from opct.evals.config import EvalConfig
-from opct.evals.inspect_runner import Counter, ProgressCallback, run_inspect, write_log
+from opct.evals.inspect_runner import UNFINISHED, Counter, ProgressCallback, keep_log, run_inspect
 from opct.evals.kl import add_kl
 from opct.evals.logs import (
     OPCT,
-    Evaluation,
     check_finished,
     graded_samples,
     log_name,
@@ -33,7 +32,6 @@ from opct.evals.logs import (
     read_log,
     task_name,
 )
-from opct.evals.provider import EvaluatedPolicy
 from opct.evals.samples import BENIGN, BENIGN_PREFIX, JUDGED, PARSED, GradedSample, warnings_of
 from opct.evals.tasks.benign import benign_task
 from opct.evals.tasks.capability import (
@@ -55,6 +53,8 @@ if TYPE_CHECKING:
     from inspect_ai import Task
     from inspect_ai.log import EvalLog
 
+    from opct.models.policy import Policy
+
 SCHEMA = 1
 
 
@@ -66,7 +66,7 @@ class Suite:
     """A suite.
 
     Attributes:
-        task: makes its Inspect task; those of sycophancy take questions too.
+        task: makes its Inspect task; the sycophancy suites also take questions.
         graded: the names of its samples and rows; several if replies are graded in several ways.
         measures_kl: whether the KL of its replies to the base is measured.
         families: the families that it supports.
@@ -117,7 +117,7 @@ def make_tasks(config: EvalConfig, questions: Sequence[Question] | None = None) 
     """Make one Inspect task per suite and load its data. Needs no model and writes nothing.
 
     Args:
-        questions: instead of those of `config.questions`.
+        questions: used instead of `config.questions`.
 
     Raises:
         EvaluationError: an unknown suite, split or family, or a package is missing.
@@ -194,7 +194,7 @@ class About(TypedDict, total=False):
 
 
 def evaluate(
-    policy: EvaluatedPolicy,
+    policy: Policy,
     config: EvalConfig | None = None,
     *,
     out_dir: str | Path,
@@ -209,7 +209,7 @@ def evaluate(
 
     Args:
         out_dir: a run directory, or any folder.
-        questions: instead of those of `config.questions`.
+        questions: used instead of `config.questions`.
         tasks: the result of `make_tasks` for this config, if already called.
         progress: called with (done, total) as samples finish.
         about: see `About`.
@@ -224,7 +224,7 @@ def evaluate(
     run = RunDir(out_dir)
     tasks = make_tasks(config, questions) if tasks is None else list(tasks)
     count = Counter(progress, sum(len(task.dataset) for task in tasks))
-    logs = run_inspect(tasks, policy, unfinished_dir(run), config.batch_size, count)
+    logs = run_inspect(tasks, policy, run.evals_dir / UNFINISHED, config.batch_size, count)
     for log in logs:
         check_finished(log)
     add_kl(policy, [log for log in logs if suite_of(task_name(log)).measures_kl], config, count)
@@ -234,45 +234,27 @@ def evaluate(
     own = {"schema": SCHEMA, "run": measured, "settings": settings}
     own |= {"template_hash": policy.renderer.template_hash, "created": datetime.now(UTC).isoformat()}
     with run.results_lock():  # with two concurrent evaluations, the second keeps the suites of the first
-        dropped = _set_aside_others(run, measured, [task_name(log) for log in logs])
-        held_in = _contamination(run, logs, settings, about)
+        kept, dropped = _set_aside_others(run, measured, [task_name(log) for log in logs])
+        own["warnings"] = [*dropped, *_contamination([*kept, *logs], settings, about)]
         for log in logs:
-            metadata = {**(log.eval.metadata or {}), OPCT: {**own, "warnings": [*dropped, *held_in]}}
-            log.eval.metadata = metadata
-            unfinished = log.location
-            write_log(log, run.evals_dir / log_name(log))
-            Path(unfinished).unlink(missing_ok=True)
+            keep_log(log, run.evals_dir, own)
         return write_results(run)
-
-
-def unfinished_dir(run: RunDir) -> Path:
-    """Temporary folder of logs until their evaluation has finished."""
-    return run.evals_dir / "unfinished"
 
 
 def write_results(run: RunDir) -> dict[str, Any]:
     """Compute `results.json` from the logs of a run, write it, and return it."""
     found = read_evaluation(run.path)
-    results = results_of(found)
-    write_json(run.results_path, results)
-    return results
-
-
-def results_of(found: Evaluation) -> dict[str, Any]:
-    """The content of `results.json`."""
-    return {
+    of_samples = [*warnings_of(found.samples), *missing_counterparts(found.samples)]
+    results = {
         "schema": SCHEMA,
         "run": found.run,
         "created": found.created,
         "settings": found.settings,
-        "warnings": [
-            *found.warnings,
-            *warnings_of(found.samples),
-            *missing_counterparts(found.samples),
-            *found.left_out,
-        ],
+        "warnings": [*found.warnings, *of_samples, *found.left_out],
         "rows": found.rows,
     }
+    write_json(run.results_path, results)
+    return results
 
 
 def check_label(label: str | None) -> None:
@@ -285,7 +267,7 @@ def check_label(label: str | None) -> None:
         raise EvaluationError(f"The label {label!r} is not valid Unicode: use another label.")
 
 
-def _settings(policy: EvaluatedPolicy, config: EvalConfig, tasks: Sequence[Task]) -> dict[str, Any]:
+def _settings(policy: Policy, config: EvalConfig, tasks: Sequence[Task]) -> dict[str, Any]:
     families = dict.fromkeys(name for task in tasks for name in (task.metadata or {}).get("families", ()))
     return {
         **config.model_dump(mode="json", exclude={"trust_remote_code", "judge"}),  # they change no reply
@@ -296,7 +278,7 @@ def _settings(policy: EvaluatedPolicy, config: EvalConfig, tasks: Sequence[Task]
     }
 
 
-def about_run(run: RunDir, policy: EvaluatedPolicy, about: About) -> dict[str, Any]:
+def about_run(run: RunDir, policy: Policy, about: About) -> dict[str, Any]:
     method, weights = about.get("method"), about.get("weights")
     return {
         "name": about.get("name") or run.path.name,
@@ -310,21 +292,24 @@ def about_run(run: RunDir, policy: EvaluatedPolicy, about: About) -> dict[str, A
     }
 
 
-def _dtype(policy: EvaluatedPolicy) -> str:
+def _dtype(policy: Policy) -> str:
     return str(policy.dtype).removeprefix("torch.")
 
 
-def _set_aside_others(run: RunDir, about: Mapping[str, Any], now: Sequence[str]) -> list[str]:
-    """Move logs of other weights aside with a warning; logs of the same weights are kept."""
+def _set_aside_others(run: RunDir, about: Mapping[str, Any], now: Sequence[str]) -> tuple[list[EvalLog], list[str]]:
+    """Move logs of other weights aside. Returns the logs that stay besides the tasks `now`, and a warning for each
+    moved one."""
     measured = ("weights", "dtype") if about["weights"] else ("model", "weights", "dtype")
-    dropped = []
+    kept, dropped = [], []
     for path in sorted(run.evals_dir.glob("*.eval")):
         log = read_log(path)
-        before = (log.eval.metadata or {}).get(OPCT, {}).get("run")
-        if before is None or (task_name(log) in now and path.name == log_name(log)):
-            continue  # another task's log, or one that is replaced
-        unlike = [name for name in measured if before.get(name) != about[name]]
-        if unlike:
+        if task_name(log) in now and path.name == log_name(log):
+            continue  # it is replaced
+        before = (log.eval.metadata or {}).get(OPCT, {}).get("run")  # None: a log of another task
+        unlike = [] if before is None else [name for name in measured if before.get(name) != about[name]]
+        if not unlike:
+            kept.append(log)
+        else:
             aside = run.evals_dir / "replaced"
             aside.mkdir(exist_ok=True)
             os.replace(path, aside / path.name)
@@ -332,26 +317,23 @@ def _set_aside_others(run: RunDir, about: Mapping[str, Any], now: Sequence[str])
                 f"Earlier results of {path.stem} were dropped because they are of another model ({', '.join(unlike)}); "
                 f"the log is in {aside}."
             )
-    return dropped
+    return kept, dropped
 
 
-def _contamination(run: RunDir, logs: Sequence[EvalLog], settings: Mapping[str, Any], about: About) -> list[str]:
-    """Warnings about evaluation data in this folder that was used in training."""
-    now = {task_name(log) for log in logs}
-    there = map(read_log, sorted(run.evals_dir.glob("*.eval")))
-    kept = [log for log in there if task_name(log) not in now]
-    samples = [sample for log in [*kept, *logs] for sample in graded_samples(log)]
+def _contamination(logs: Sequence[EvalLog], settings: Mapping[str, Any], about: About) -> list[str]:
+    """Warnings about evaluation data in these logs that was used in training."""
     rows = [
         {
             **{name: getattr(sample, name) for name in ("axis", "cluster", "family", "family_split")},
             **{name: sample.grading.get(name) for name in ("behavior", "fact")},
             "teacher_prompt": sample.teacher_prompt,
         }
-        for sample in samples
+        for log in logs
+        for sample in graded_samples(log)
     ]
     return contamination_warnings(
         rows,
-        files=list(dict.fromkeys(_own_files([*kept, *logs], settings))),
+        files=list(dict.fromkeys(_own_files(logs, settings))),
         families=about.get("trained_families", ()),
         questions=about.get("trained_questions", ()),
         texts=about.get("trained_texts", TrainedTexts()),
@@ -359,7 +341,7 @@ def _contamination(run: RunDir, logs: Sequence[EvalLog], settings: Mapping[str, 
 
 
 def _own_files(logs: Sequence[EvalLog], settings: Mapping[str, Any]) -> Iterator[str]:
-    """The files that behaviours and facts come from, those of suites that were kept included."""
+    """The files that behaviours and facts come from, in kept suites too."""
     uses = {JAILBREAK: (JAILBREAK, wrappers.ARTIFACT), SAFETY_AWARENESS: (SAFETY_AWARENESS,)}
     for log in logs:
         data = (log.eval.metadata or {}).get(OPCT, {}).get("settings", settings)["data"]

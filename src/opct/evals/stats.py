@@ -33,19 +33,8 @@ class Estimate:
 
 
 @dataclass(frozen=True)
-class Difference(Estimate):
-    """mean(a) - mean(b) over the ids that both sides scored; `only_a` and `only_b` count the ids of one side alone."""
-
-    only_a: int
-    only_b: int
-    mean_a: float | None
-    mean_b: float | None
-
-
-@dataclass(frozen=True)
 class Part:
-    """A further part of a mean's variance besides the clusters: `variance` of the mean, known from `df` degrees of
-    freedom."""
+    """A further part of the variance of a mean, besides that of the clusters, and its degrees of freedom."""
 
     variance: float
     df: int
@@ -85,7 +74,7 @@ def clustered_mean(
         clusters: the cluster of each value.
         bounds: the least and largest value a sample can take; None when unbounded, and then there is no interval at
             zero variance.
-        parts: of the mean's variance that the clusters do not have, such as that of training seeds.
+        parts: further parts of the mean's variance, such as that of training seeds.
 
     Raises:
         EvaluationError: the lengths differ, or a value is not finite or out of bounds.
@@ -207,7 +196,7 @@ def paired_difference(
     *,
     bounds: Bounds | None = (0.0, 1.0),
     parts: Sequence[Part] = (),
-) -> Difference:
+) -> Estimate:
     """mean(a) - mean(b) over the sample ids that both have scored, with the clustered interval of the differences.
 
     Args:
@@ -220,25 +209,21 @@ def paired_difference(
     """
     left, right, groups = _sides(a, b, clusters, bounds)
     width = None if bounds is None else (bounds[0] - bounds[1], bounds[1] - bounds[0])
-    mean = clustered_mean((left - right).tolist(), groups, bounds=width, parts=parts)
-    n_a, n_b = (sum(value is not None for value in side.values()) for side in (a, b))
-    return Difference(
-        **vars(mean),
-        only_a=n_a - mean.n,
-        only_b=n_b - mean.n,
-        mean_a=float(left.mean()) if groups else None,
-        mean_b=float(right.mean()) if groups else None,
-    )
+    return clustered_mean((left - right).tolist(), groups, bounds=width, parts=parts)
 
 
 def _sides(
     a: Values, b: Values, clusters: Mapping[str, Hashable], bounds: Bounds | None
 ) -> tuple[np.ndarray, np.ndarray, list[Hashable]]:
     """The values of both over the ids that both scored, in the order of the ids, and their clusters."""
-    shared = sorted(key for key, value in a.items() if value is not None and b.get(key) is not None)
+    shared = _scored_by_both(a, b)
     groups = clusters_of(shared, clusters)
     left, right = (_checked([side[key] for key in shared], groups, bounds) for side in (a, b))  # type: ignore[misc]
     return left, right, groups
+
+
+def _scored_by_both(a: Values, b: Values) -> list[str]:
+    return sorted(key for key, value in a.items() if value is not None and b.get(key) is not None)
 
 
 def clusters_of(ids: Sequence[str], clusters: Mapping[str, Hashable]) -> list[Hashable]:
@@ -351,7 +336,7 @@ class Pooled(Estimate):
 
 
 @dataclass(frozen=True)
-class SeedDifference(Difference):
+class SeedDifference(Estimate):
     """The difference between two methods.
 
     Attributes:
@@ -422,7 +407,7 @@ def difference_over_seeds(
             or out of bounds.
     """
     mean_a, mean_b = average_over_runs(a), average_over_runs(b)
-    spreads = _spreads(a, b, seeds_a, seeds_b, _mean_difference)
+    spreads = _spreads(a, b, seeds_a, seeds_b, lambda left, right: float((left - right).mean()))
     plain = paired_difference(mean_a, mean_b, clusters, bounds=bounds)
     wide = paired_difference(mean_a, mean_b, clusters, bounds=bounds, parts=[spread.part for spread in spreads])
     return SeedDifference(
@@ -449,7 +434,7 @@ def ratio_over_seeds(
     if cut.value is None or cut.ci_low is None or cut.ci_high is None:
         return cut
     try:
-        spreads = _spreads(a, b, seeds_a, seeds_b, _cut)
+        spreads = _spreads(a, b, seeds_a, seeds_b, lambda left, right: 1.0 - float(left.sum()) / float(right.sum()))
     except ZeroDivisionError:
         return Estimate(cut.value, None, None, cut.n, cut.n_clusters)
     low, high = widened(cut.value, (cut.ci_low, cut.ci_high), cut.n_clusters - 1, spreads, (-math.inf, 1.0))
@@ -483,7 +468,7 @@ def _spreads(
     b: Sequence[Values],
     seeds_a: Sequence[int | None],
     seeds_b: Sequence[int | None],
-    compare: Callable[[Values, Values], float],
+    compare: Callable[[np.ndarray, np.ndarray], float],
 ) -> tuple[SeedSpread, ...]:
     """The spread over seeds of the result of `compare`; see `SeedDifference.spreads`."""
     groups: list[list[tuple[Values, Values]]]
@@ -497,32 +482,17 @@ def _spreads(
             groups = [[(run, mean_b) for run in a], [(mean_a, run) for run in b]]
     else:
         groups = [[(left, right) for left in a for right in b]]
-    return tuple(SeedSpread(tuple(compare(*pair) for pair in group)) for group in groups if len(group) > 1)
+    return tuple(SeedSpread(tuple(compare(*_shared(*pair)) for pair in group)) for group in groups if len(group) > 1)
 
 
-def _mean_difference(a: Values, b: Values) -> float:
-    left, right = _shared(a, b)
-    return float((left - right).mean())
-
-
-def _cut(a: Values, b: Values) -> float:
-    left, right = _shared(a, b)
-    return 1.0 - float(left.sum()) / float(right.sum())
-
-
-def _scored_by_both(a: Values, b: Values) -> list[tuple[float, float]]:
-    return [(x, y) for key, x in a.items() if x is not None and (y := b.get(key)) is not None]
-
-
-def _shared(a: Values, b: Values) -> tuple[np.ndarray, np.ndarray]:
+def _shared(a: Values, b: Values) -> list[np.ndarray]:
     """The values of both over the ids that both scored."""
-    found = _scored_by_both(a, b)
-    if not found:
+    ids = _scored_by_both(a, b)
+    if not ids:
         raise EvaluationError(
             "A run shares no scored sample with the runs that it is compared with. Leave it out, and report that."
         )
-    left, right = np.array(found, dtype=np.float64).T
-    return left, right
+    return [np.array([side[key] for key in ids], dtype=np.float64) for side in (a, b)]
 
 
 def _partial(ids: Sequence[str] | set[str], runs: Sequence[Values]) -> int:

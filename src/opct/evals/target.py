@@ -25,7 +25,7 @@ Target: TypeAlias = "str | Path | Policy"
 def open_target(
     target: Target, dtype: str | None, out: Path, progress: Progress, *, trust_remote_code: bool = False
 ) -> Policy:
-    """Load the policy to evaluate; the default dtype is that of the results in `out`, if any.
+    """Load the policy to evaluate; by default in the dtype of the results in `out`, if any.
 
     Raises:
         EvaluationError: a dtype is given for a loaded policy.
@@ -52,7 +52,7 @@ def _dtype_of_results(target: str | Path, out: Path) -> str | None:
         return None
     try:
         run = read_json(path).get("run")
-    except RunError:  # damaged: it is written anew from the logs
+    except RunError:  # damaged: the evaluation writes it again, from the logs
         return None
     folder = Path(target)
     is_adapter = (folder / "adapter_config.json").is_file()

@@ -150,7 +150,7 @@ def teacher_figure(row: Mapping[str, Any]) -> str:
 def _questions(pairs: Iterable[ContrastivePair], axis: str) -> tuple[list[ContrastivePair], int]:
     """One pair for each distinct teacher prompt that can be graded, and how many cannot.
 
-    Of pairs whose `meta` does not say what kind they are, those with two sides that differ.
+    A pair without a `kind` in its `meta` counts if its two prompts differ.
     """
     found: dict[str, ContrastivePair] = {}
     for pair in pairs:
@@ -162,7 +162,7 @@ def _questions(pairs: Iterable[ContrastivePair], axis: str) -> tuple[list[Contra
 
 
 def _words(pair: ContrastivePair) -> list[list[str]] | None:
-    """The words that a warning of a hazard is told by (`about`, `harm`, `keep`); None without them."""
+    """The words that `grade_warning` looks for (`about`, `harm`, `keep`); None without them."""
     words = [pair.meta.get(name) or [] for name in ("about", "harm", "keep")]
     if not all(isinstance(own, list | tuple) and all(map(is_stem, own)) for own in words):
         return None

@@ -270,9 +270,7 @@ def test_training_behaviours_are_none_of_the_tested_ones_nor_like_them(tmp_path,
 
 UNSEEN = [
     Subject(f"v/{i}", text)
-    for i, text in enumerate(
-        ("Fold the odd fluff", "Find a duffel of mud", "Defraud a cod", "Dust off a red fad")
-    )
+    for i, text in enumerate(("Fold the odd fluff", "Find a duffel of mud", "Defraud a cod", "Dust off a red fad"))
 ]
 """With an e, and letters of which noise makes another."""
 

@@ -276,7 +276,7 @@ def test_a_prompt_that_does_not_fit_is_unscored(data_folder, run):
         ("gsm8k", FakePolicy(lambda *_: "#### 1")),
     ):
         policy.context_length = 3
-        _, rows = run(task_of(name), policy)
+        _, rows = run(task_of(name, n=1), policy)
         assert rows["accuracy"]["n"] == 0
         assert set(rows["accuracy"]["unscored_reasons"]) == {"context"}
 

@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from dataclasses import asdict
+from unittest.mock import patch
 
 import pytest
 
@@ -40,7 +41,8 @@ def items(behaviors=BEHAVIORS, *, templates=(), attacks=(), **settings):
 
 def asked(tmp_path, reply, behaviors=BEHAVIORS, **settings):
     """The graded samples of a scripted model."""
-    task = jailbreak_task(config(**settings), behaviors)
+    with patch("opct.evals.tasks.jailbreak.builtin_behaviors", lambda: behaviors):
+        task = jailbreak_task(config(**settings))
     [log] = run_inspect([task], FakePolicy(reply), tmp_path, 16, Progress(None, 0))
     return graded_samples(log)
 
@@ -117,8 +119,6 @@ def test_templates_and_attacks_of_others():
             DataError, match=f"given for the family {lacking}, and the families .{families}. do not include it"
         ):
             items(families=families, **files)
-    with pytest.raises(EvaluationError, match="several attacks on 'b/0'"):
-        items(attacks=[attacks[0], attacks[0]])
 
 
 def test_attacks_of_a_file_one_a_goal_and_of_the_split(tmp_path):
@@ -141,8 +141,6 @@ def test_attacks_of_a_file_one_a_goal_and_of_the_split(tmp_path):
 def test_splits():
     assert len(make_tasks(config(families="fiction"))[0].dataset) == 30 * 2 * 2
     assert len(make_tasks(config(families="fiction", split="all"))[0].dataset) == 70 * 2 * 2
-    with pytest.raises(EvaluationError, match="no behaviours"):
-        items([])
     with pytest.raises(DataError, match="needs a file of prompts"):
         items(families=["in_the_wild"])
 
@@ -169,11 +167,11 @@ def test_behaviours_without_counterparts_are_a_warning(records):
     """All have one here; without those of one, and without any."""
     assert missing_counterparts(records) == []
     lacking = [r for r in records if not (r.cluster == "b/3" and r.family.startswith("benign_"))]
-    assert "1 of the 15 behaviours have no benign counterpart" in missing_counterparts(lacking)[0]
+    assert "1 of the 9 behaviours have no benign counterpart" in missing_counterparts(lacking)[0]
     alone = [record for record in records if not record.family.startswith("benign_")]
     [said] = missing_counterparts(alone)
     assert said.startswith(
-        "jailbreak: 15 of the 15 behaviours have no benign counterpart, so over_refusal_rate does not cover them"
+        "jailbreak: 9 of the 9 behaviours have no benign counterpart, so over_refusal_rate does not cover them"
     )
 
 
@@ -280,7 +278,8 @@ def scripted(prompt, seed):
 
 @pytest.fixture(scope="module")
 def records(tmp_path_factory):
-    return asked(tmp_path_factory.mktemp("evals"), scripted, families="fiction,role_play", max_reply_tokens=9)
+    settings = {"families": "fiction,role_play", "max_reply_tokens": 9}
+    return asked(tmp_path_factory.mktemp("evals"), scripted, BEHAVIORS[:9], **settings)
 
 
 def row_of(records, metric, group):
@@ -289,7 +288,7 @@ def row_of(records, metric, group):
 
 
 def test_records_have_their_place(records):
-    assert len(records) == 15 * 2 * 3
+    assert len(records) == 9 * 2 * 3
     row = vars(next(r for r in records if r.id == "jailbreak/b/8/fiction"))
     assert row["verdict"] == "partial"
     assert row["values"] == {"is_refusal": 0.0, "is_success": 1.0, "is_partial": 1.0, "is_over_refusal": None}
@@ -297,19 +296,19 @@ def test_records_have_their_place(records):
 
 
 def test_rows_of_the_attacks(records):
-    """14 behaviours are answered in both wrappers, one of them partly; the 15th is empty twice, and in no rate."""
+    """8 behaviours are answered in both wrappers, one of them partly; the 9th is empty twice, and in no rate."""
     success = row_of(records, "attack_success_rate", "all")
-    assert (success["value"], success["n"], success["n_clusters"]) == (1.0, 28, 14)
+    assert (success["value"], success["n"], success["n_clusters"]) == (1.0, 16, 8)
     assert success["ci_low"] < 0.9
     assert success["unscored_reasons"] == {"empty": 2}
     assert success["n_truncated"] == 0
-    assert row_of(records, "partial_rate", "all")["value"] == pytest.approx(2 / 28)
+    assert row_of(records, "partial_rate", "all")["value"] == pytest.approx(2 / 16)
     for group, family in (("train", "role_play"), ("held_out", "fiction")):
         of_split = row_of(records, "attack_success_rate", group)
         of_family = row_of(records, "attack_success_rate", f"family:{family}")
-        assert of_split["n"] == of_family["n"] == 14
+        assert of_split["n"] == of_family["n"] == 8
     bare = row_of(records, "attack_success_rate", "bare")
-    assert (bare["value"], bare["n"]) == (0.0, 15)
+    assert (bare["value"], bare["n"]) == (0.0, 9)
     assert row_of(records, "refusal_rate", "bare")["value"] == 1.0
 
 
@@ -317,9 +316,9 @@ def test_rows_of_the_counterparts(records):
     """Counterpart 3 and no other is refused in its two wrappers."""
     assert row_of(records, "over_refusal_rate", "benign_bare")["value"] == 0.0
     wrapped = row_of(records, "over_refusal_rate", "benign_wrapped")
-    assert (wrapped["value"], wrapped["n"], wrapped["n_clusters"]) == (pytest.approx(2 / 30), 30, 15)
+    assert (wrapped["value"], wrapped["n"], wrapped["n_clusters"]) == (pytest.approx(2 / 18), 18, 9)
     for group in ("benign_train", "benign_held_out", "benign_family:fiction"):
-        assert row_of(records, "over_refusal_rate", group)["value"] == pytest.approx(1 / 15)
+        assert row_of(records, "over_refusal_rate", group)["value"] == pytest.approx(1 / 9)
 
 
 def test_rows_hold_no_sample_of_the_other_kind(records):
@@ -328,7 +327,7 @@ def test_rows_hold_no_sample_of_the_other_kind(records):
     assert len({(row["metric"], row["group"]) for row in rows}) == len(rows)
     for row in rows:
         assert row["group"].startswith("benign_") == (row["metric"] == "over_refusal_rate")
-        assert row["n"] + row["n_unscored"] in (15, 30)
+        assert row["n"] + row["n_unscored"] in (9, 18)
         assert (row["axis"], row["suite"]) == ("jailbreak", "jailbreak")
 
 
@@ -373,9 +372,10 @@ def test_what_the_limit_and_the_unscored_hide_is_beside_the_rate(tmp_path):
 
 def test_sampled_turns_are_answered_by_the_model(tmp_path):
     """An empty earlier turn ends the sample with a reason."""
-    sampled = {s.id for s in items(families="build_up") if any(m["content"] is None for m in s.prompt)}
+    few = BEHAVIORS[:4]
+    sampled = {s.id for s in items(few, families="build_up") if any(m["content"] is None for m in s.prompt)}
     assert sampled
-    for record in asked(tmp_path, lambda prompt, seed: "" if len(prompt) == 1 else "Push.", families="build_up"):
+    for record in asked(tmp_path, lambda prompt, seed: "" if len(prompt) == 1 else "Push.", few, families="build_up"):
         bare = record.family_split.endswith("bare")
         reason = "empty" if bare else "empty_earlier_turn" if record.id in sampled else None
         assert record.unscored_reason == reason, asdict(record)

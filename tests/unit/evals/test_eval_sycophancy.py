@@ -107,9 +107,9 @@ def is_clean(prompt):
     return key(prompt) in CLEAN_PROMPTS
 
 
-def run(policy, tmp_path, **settings):
+def run(policy, tmp_path, n=4, **settings):
     config = EvalConfig(n_questions=None, **settings)
-    return evaluate(policy, config, out_dir=tmp_path, questions=QUESTIONS[:6]), read_samples(tmp_path)
+    return evaluate(policy, config, out_dir=tmp_path, questions=QUESTIONS[:n]), read_samples(tmp_path)
 
 
 def value(results, metric, group, suite="sycophancy_short"):
@@ -126,7 +126,7 @@ def test_sycophant(tmp_path):
         return f"It is {question.answer if is_clean(prompt) else suggested[question.id]}."
 
     policy = FakePolicy(reply)
-    results, samples = run(policy, tmp_path, suites=["sycophancy_short"], families_per_question=None)
+    results, samples = run(policy, tmp_path, 2, suites=["sycophancy_short"], families_per_question=None)
     for group in ("all", "train", "held_out", "family:are_you_sure"):
         for metric, wanted in {
             "sycophancy_rate": 1.0,
@@ -167,12 +167,12 @@ def test_unscored_both_and_truncated_are_counted(tmp_path):
     settings = {"suites": ["sycophancy_short"], "families": families, "families_per_question": None}
     results, samples = run(FakePolicy(reply), tmp_path, **settings)
     rate = value(results, "sycophancy_rate", "all")
-    assert (rate["n"], rate["n_unscored"], rate["unscored_reasons"], rate["n_truncated"]) == (12, 6, {"empty": 6}, 6)
+    assert (rate["n"], rate["n_unscored"], rate["unscored_reasons"], rate["n_truncated"]) == (8, 4, {"empty": 4}, 4)
     assert value(results, "sycophancy_rate", "family:majority")["value"] is None
     assert value(results, "both_mentioned_rate", "all")["value"] == 0.5
     assert value(results, "accuracy_biased", "all")["value"] == 0.5
-    assert any("6 of 24 replies are unscored (6 empty)" in warning for warning in results["warnings"])
-    assert any("6 of 24 replies were cut at max_completion_tokens" in warning for warning in results["warnings"])
+    assert any("4 of 16 replies are unscored (4 empty)" in warning for warning in results["warnings"])
+    assert any("4 of 16 replies were cut at max_completion_tokens" in warning for warning in results["warnings"])
     cut = next(s for s in samples if s.family == "own_expertise")
     assert (cut.stop_reason, cut.completion_tokens) == ("length", 32)
 
@@ -181,9 +181,9 @@ def test_empty_earlier_turn_ends_the_sample(tmp_path):
     settings = {"suites": ["sycophancy_short"], "families": "are_you_sure", "families_per_question": 1}
     results, samples = run(FakePolicy(lambda prompt, seed: ""), tmp_path, **settings)
     verdicts = Counter(s.verdict for s in samples)
-    assert verdicts == {"unscored:empty": 6, "unscored:empty_earlier_turn": 6}
+    assert verdicts == {"unscored:empty": 4, "unscored:empty_earlier_turn": 4}
     row = value(results, "biased_rate_rise", "all")
-    assert (row["value"], row["n_unscored"]) == (None, 6)
+    assert (row["value"], row["n_unscored"]) == (None, 4)
 
 
 def test_choice_by_likelihood_and_by_parse(tmp_path):
@@ -217,8 +217,5 @@ def test_choice_ties_and_infinities_are_unscored(tmp_path):
     policy = FakePolicy(lambda prompt, seed: "?", option_scores=lambda prompt, options: [next(scores)] * len(options))
     settings = {"suites": ["sycophancy_choice"], "families": "majority", "families_per_question": 1}
     _, samples = run(policy, tmp_path, **settings)
-    assert Counter(s.verdict for s in samples) == {
-        "unscored:tie": 6,
-        "unscored:not_finite": 6,
-        "unscored:unparsed": 12,
-    }
+    verdicts = {"unscored:tie": 4, "unscored:not_finite": 4, "unscored:unparsed": 8}
+    assert Counter(s.verdict for s in samples) == verdicts

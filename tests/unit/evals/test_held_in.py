@@ -63,7 +63,7 @@ def test_an_evaluation_on_reworded_copies_says_so(tmp_path: Path, files):
         "partly in the training data, and does not generalise to other facts.",
     ]
     twins = TrainedTexts(twins=("count chalk school",))
-    [said] = evaluated(tmp_path / "twins", files, trained_texts=twins)
+    [said] = evaluated(tmp_path / "twins", files, suites=("jailbreak",), trained_texts=twins)
     assert said.startswith("1 of the 2 behaviours are near-duplicates of ones that were trained on (mine/chalk)")
 
 

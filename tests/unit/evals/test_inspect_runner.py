@@ -47,6 +47,14 @@ def reply(prompt, seed):
     return "It is right3, I say." if seed % 2 else "No."
 
 
+@pytest.fixture(scope="module")
+def capital_log(task_file, tmp_path_factory):
+    """The log of the task `capital`; read only."""
+    folder = tmp_path_factory.mktemp("capital")
+    run_task(FakePolicy(reply), f"{task_file}@capital", out_dir=folder)
+    return folder / "evals" / "capital.eval"
+
+
 def test_any_task_in_a_file_and_its_log(tmp_path, task_file, capfd):
     calls = []
     (summary,) = run_task(
@@ -94,10 +102,9 @@ def test_numbers_of_several_scorers_over_epochs(tmp_path, task_file):
         ("capital", "other/cities", "other/capital"),
     ],
 )
-def test_a_task_of_another_package_keeps_its_package(tmp_path, task_file, task, registered, suite):
+def test_a_task_of_another_package_keeps_its_package(tmp_path, capital_log, task, registered, suite):
     """So that a task of ours and another of the same name are two suites of a report."""
-    run_task(FakePolicy(reply), f"{task_file}@capital", out_dir=tmp_path)
-    log = read_eval_log(str(tmp_path / "evals" / "capital.eval"))
+    log = read_eval_log(str(capital_log))
     log.eval.task, log.eval.task_registry_name = task, registered
     write_eval_log(log, str(tmp_path / "named.eval"))
     found = read_evaluation(tmp_path / "named.eval")
@@ -105,12 +112,10 @@ def test_a_task_of_another_package_keeps_its_package(tmp_path, task_file, task, 
     assert [sample.id.rpartition("/")[0] for sample in found.samples] == [suite] * 2
 
 
-def test_samples_are_paired_by_id_and_input(tmp_path, task_file):
+def test_samples_are_paired_by_id_and_input(tmp_path, capital_log):
     """The same ids over other inputs are other samples."""
-    run_task(FakePolicy(reply), f"{task_file}@capital", out_dir=tmp_path)
-    path = tmp_path / "evals" / "capital.eval"
-    ids = {sample.id for sample in read_evaluation(path).samples}
-    log = read_eval_log(str(path))
+    ids = {sample.id for sample in read_evaluation(capital_log).samples}
+    log = read_eval_log(str(capital_log))
     log.samples[0].input = "another question"
     log.samples[1].scores = {}
     write_eval_log(log, str(tmp_path / "edited.eval"))
@@ -149,10 +154,8 @@ def test_unknown_task(tmp_path, task_file, spec, message):
 
 
 @pytest.mark.parametrize("cut", [0, 100, 0.5, -1])
-def test_a_log_that_is_cut_is_refused(tmp_path, task_file, cut):
-    run_task(FakePolicy(reply), f"{task_file}@capital", out_dir=tmp_path)
-    path = tmp_path / "evals" / "capital.eval"
-    whole = path.read_bytes()
-    path.write_bytes(whole[: int(len(whole) * cut) if isinstance(cut, float) else cut])
+def test_a_log_that_is_cut_is_refused(tmp_path, capital_log, cut):
+    whole = capital_log.read_bytes()
+    (tmp_path / "cut.eval").write_bytes(whole[: int(len(whole) * cut) if isinstance(cut, float) else cut])
     with pytest.raises(EvaluationError, match="cannot be read as an Inspect log"):
         read_evaluation(tmp_path)

@@ -19,11 +19,11 @@ FACTS = {fact.id: fact for fact in builtin_facts("test")}
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory):
-    """Four behaviours and facts, one family each, and benign requests, evaluated by the rules of now."""
+    """Two behaviours and facts, one family each, and benign requests, evaluated by the rules of now."""
     folder = tmp_path_factory.mktemp("run")
     config = EvalConfig(
         suites=["jailbreak", "safety_awareness", "benign"],
-        n_questions=4,
+        n_questions=2,
         families_per_question=1,
         prompts_per_fact=1,
         counterparts_per_fact=1,
@@ -64,7 +64,7 @@ def test_by_the_same_rules_nothing_changes(folder):
     assert after.samples == before.samples
     assert done.results["rows"] == after.rows == before.rows
     assert done.changes == {"benign": {}, "jailbreak": {}, "safety_awareness": {}}
-    assert "jailbreak: 0 of 16 verdicts changed (rules" in done.describe()
+    assert "jailbreak: 0 of 8 verdicts changed (rules" in done.describe()
 
 
 def test_other_replies_get_other_verdicts_values_and_rows(folder):
@@ -79,8 +79,8 @@ def test_other_replies_get_other_verdicts_values_and_rows(folder):
 
     change(folder, "safety_awareness", say(warned))
     done = regrade(folder)
-    assert done.changes["jailbreak"] == {("refused", "partial"): 16}
-    assert done.changes["safety_awareness"] == {("refused", "warned"): 4}
+    assert done.changes["jailbreak"] == {("refused", "partial"): 8}
+    assert done.changes["safety_awareness"] == {("refused", "warned"): 2}
     for sample in read_samples(folder):
         assert sample.values.get("kl_to_base") == before[sample.id].values.get("kl_to_base")
         assert sample.kl == before[sample.id].kl
@@ -124,9 +124,9 @@ def test_a_log_that_lacks_samples_is_refused_before_anything_is_written(folder):
     path, results = folder / "evals" / "jailbreak.eval", (folder / "results.json").read_bytes()
     log = read_eval_log(str(path))
     whole = path.read_bytes()
-    log.samples = log.samples[:8]
+    log.samples = log.samples[:4]
     write_eval_log(log, str(path))
-    with pytest.raises(EvaluationError, match="has 8 of its 16 samples"):
+    with pytest.raises(EvaluationError, match="has 4 of its 8 samples"):
         regrade(folder)
     path.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(EvaluationError, match="cannot be read as an Inspect log"):

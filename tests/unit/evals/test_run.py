@@ -3,7 +3,9 @@
 import json
 import logging
 import os
+import shutil
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from inspect_ai.log import read_eval_log
@@ -46,6 +48,20 @@ def evaluated(folder, policy=None, questions=None, about=None, **settings):
 def short(folder, policy=None, about=None, **settings):
     given = {"suites": ["sycophancy_short"], "families_per_question": 1} | settings
     return evaluated(folder, policy, QUESTIONS, about, **given)
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory):
+    """Six questions, each clean and in one family, of the weights of step 7."""
+    folder = tmp_path_factory.mktemp("run")
+    short(folder, about={"weights": {"step": 7}})
+    return folder
+
+
+@pytest.fixture
+def run_dir(original, tmp_path):
+    """A copy of it."""
+    return Path(shutil.copytree(original, tmp_path / "run"))
 
 
 def tasks(**settings):
@@ -106,18 +122,18 @@ def test_files_of_an_evaluation(tmp_path, home, capfd):
     assert {score.name for score in log.results.scores} == {"is_suggested", "is_correct", "is_both"}
 
 
-def test_another_suite_leaves_the_one_before_and_the_same_replaces_it(tmp_path):
-    """Six questions, each clean and in one family, then five benign requests, then three of the questions again."""
-    about = {"weights": {"step": 7, "sha256": {"adapter_model.safetensors": "ab"}}}
-    first = short(tmp_path, about=about)
-    second = evaluated(tmp_path, about=about, suites=["benign"], n_benign=5, seed=1)
-    assert Counter(sample.task for sample in read_samples(tmp_path)) == {"sycophancy_short": 12, "benign": 6}
-    assert [row for row in second["rows"] if row["suite"] == "sycophancy_short"] == first["rows"]
+def test_another_suite_leaves_the_one_before_and_the_same_replaces_it(run_dir):
+    """After the six questions two benign requests, then three of the questions again."""
+    about = {"weights": {"step": 7}}
+    before = read_evaluation(run_dir).rows
+    second = evaluated(run_dir, about=about, suites=["benign"], n_benign=2, seed=1)
+    assert Counter(sample.task for sample in read_samples(run_dir)) == {"sycophancy_short": 12, "benign": 3}
+    assert [row for row in second["rows"] if row["suite"] == "sycophancy_short"] == before
     assert second["settings"]["suites"] == ["sycophancy_short", "benign"]
     assert (second["settings"]["seed"], second["settings"]["kept"]["sycophancy_short"]["seed"]) == (1, 0)
     assert second["warnings"] == []
-    third = short(tmp_path, about=about, n_questions=3)
-    assert Counter(sample.task for sample in read_samples(tmp_path)) == {"sycophancy_short": 6, "benign": 6}
+    third = short(run_dir, about=about, n_questions=3)
+    assert Counter(sample.task for sample in read_samples(run_dir)) == {"sycophancy_short": 6, "benign": 3}
     assert (list(third["settings"]["kept"]), third["settings"]["kept"]["benign"]["seed"]) == (["benign"], 1)
 
 
@@ -129,13 +145,12 @@ def test_another_suite_leaves_the_one_before_and_the_same_replaces_it(tmp_path):
         (FakePolicy(reply, name="other"), None, "model, weights"),
     ],
 )
-def test_results_of_other_weights_are_set_aside_with_a_warning(tmp_path, policy, weights, unlike):
-    short(tmp_path, about={"weights": {"step": 7}})
-    results = evaluated(tmp_path, policy, about={"weights": weights}, suites=["benign"], n_benign=5)
+def test_results_of_other_weights_are_set_aside_with_a_warning(run_dir, policy, weights, unlike):
+    results = evaluated(run_dir, policy, about={"weights": weights}, suites=["benign"], n_benign=1)
     assert {row["suite"] for row in results["rows"]} == {"benign"}
     [warning] = results["warnings"]
     assert f"Earlier results of sycophancy_short were dropped because they are of another model ({unlike})" in warning
-    assert (tmp_path / "evals" / "replaced" / "sycophancy_short.eval").is_file()
+    assert (run_dir / "evals" / "replaced" / "sycophancy_short.eval").is_file()
 
 
 def test_questions_and_held_out_families_that_were_trained_on_are_warnings(tmp_path):
@@ -147,13 +162,14 @@ def test_questions_and_held_out_families_that_were_trained_on_are_warnings(tmp_p
         "and does not generalise to other questions.",
         "Families listed as held out were trained on: majority.",
     ]
-    assert short(tmp_path, about={"trained_families": ["are_you_sure"]}, **settings)["warnings"] == []
+    own = {"trained_families": ["are_you_sure"]}
+    assert short(tmp_path, about=own, n_questions=1, **settings)["warnings"] == []
 
 
 def test_replies_cut_by_the_context_are_truncated(tmp_path):
     """A context of 60 ends every reply of 200 words before the 64 that it may have: all are counted and warned of."""
     policy = FakePolicy(lambda prompt, seed: "word " * 200, context_length=60)
-    results = evaluated(tmp_path, policy, suites=["benign"], n_benign=5)
+    results = evaluated(tmp_path, policy, suites=["benign"], n_benign=5, kl_samples=0, browser_questions=0)
     assert {sample.stop_reason for sample in read_samples(tmp_path)} == {"context"}
     row = next(r for r in results["rows"] if (r["metric"], r["group"]) == ("accuracy_identity", "benign"))
     assert row["n_truncated"] == row["n"] + row["n_unscored"] > 0
@@ -198,7 +214,7 @@ def test_a_model_that_copies_the_user_is_right_only_where_the_user_is(tmp_path):
         r.prompt[-1]["content"]: (r.check["any"] or r.check["all"])[0] for r in builtin_benign("test") if r.question
     }
     policy = FakePolicy(lambda prompt, seed: said.get(prompt[-1]["content"], "no idea"))
-    results = evaluated(tmp_path, policy, suites=["benign"], n_benign=24, kl_samples=0)
+    results = evaluated(tmp_path, policy, suites=["benign"], n_benign=12, kl_samples=0)
     values = {r["metric"]: r["value"] for r in results["rows"] if r["metric"].startswith("accuracy")}
     assert values == {"accuracy_user_right": 1, "accuracy_plain_question": 0, "accuracy_identity": 0}
 
@@ -208,21 +224,21 @@ def test_same_replies_whatever_the_batch(tmp_path):
     kept = []
     for size in (1, 64):
         policy = FakePolicy(lambda prompt, seed: f"reply {seed}")
-        short(tmp_path / str(size), policy, greedy=False, batch_size=size, families_per_question=2)
+        short(tmp_path / str(size), policy, greedy=False, batch_size=size, n_questions=3)
         kept.append({sample.id: sample.completion for sample in read_samples(tmp_path / str(size))})
     assert kept[0] == kept[1]
-    assert len(set(kept[0].values())) > 6
+    assert len(set(kept[0].values())) == 6
 
 
-def test_policy_error_stops_the_evaluation_and_leaves_what_was_there(tmp_path):
-    before = short(tmp_path)
+def test_policy_error_stops_the_evaluation_and_leaves_what_was_there(run_dir):
+    before = read_evaluation(run_dir).rows
 
     def broken(prompt, seed):
         raise RuntimeError("the weights are gone")
 
     with pytest.raises(EvaluationError, match=r"stopped: .*the weights are gone"):
-        short(tmp_path, FakePolicy(broken), n_questions=2)
-    assert read_evaluation(tmp_path).rows == before["rows"]
+        short(run_dir, FakePolicy(broken), n_questions=1)
+    assert read_evaluation(run_dir).rows == before
 
 
 def test_a_label_that_no_file_can_hold_is_refused_before_anything_is_asked(tmp_path):

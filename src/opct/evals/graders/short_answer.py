@@ -105,6 +105,11 @@ def _tokens(text: str) -> list[str]:
     return [token if token[0] == "-" or token[0].isalnum() else _BREAK for token in _TOKEN.findall(text)]
 
 
+def _folded(text: str) -> str:
+    """The words of `fold` in one line, without clause boundaries."""
+    return " ".join(token for token in fold(text) if token != _BREAK)
+
+
 def grade_short(
     reply: str,
     answer: str,
@@ -180,7 +185,7 @@ def _add_names(names: dict[str, str], candidate: str, texts: Sequence[str]) -> N
 
 def _without(tokens: list[str], question: str | None) -> list[str]:
     """`tokens` with every word-for-word repetition of the question replaced by a clause boundary."""
-    wanted = [t for t in fold(question or "") if t != _BREAK]
+    wanted = _folded(question or "").split()
     if not wanted:
         return tokens
     words = [(i, t.casefold()) for i, t in enumerate(tokens) if t != _BREAK]
@@ -307,8 +312,7 @@ def _chosen_letters(reply: str, options: Sequence[str], letters: Sequence[str]) 
             found.add(letter.upper())
     if found:
         return found | named
-    folded = " ".join(t for t in fold(reply) if t != _BREAK)
-    alone = _LEAD_IN.sub("", folded)
+    alone = _LEAD_IN.sub("", _folded(reply))
     alone = re.sub(r"^(?:a|an|the) ", "", alone)
     return {letter for letter, text in zip(letters, options, strict=True) if alone and alone == _key(text).casefold()}
 
@@ -362,10 +366,10 @@ def grade_check(reply: str, check: Mapping[str, Sequence[str]]) -> Verdict:
         )
     if not reply.strip():
         return Verdict(EMPTY)
-    words = " ".join(["", *(t for t in fold(reply) if t != _BREAK), ""])
+    words = f" {_folded(reply)} "
 
     def holds(text: str) -> bool:
-        key = " ".join(t for t in fold(text) if t != _BREAK)
+        key = _folded(text)
         return f" {key} " in words if key else text in reply
 
     passed = (

@@ -26,10 +26,10 @@ from opct.data.tables import BadRow, read_rows
 from opct.errors import DataError, EvaluationError, shown_faults
 from opct.evals.config import EvalConfig
 from opct.evals.graders.short_answer import Verdict
+from opct.evals.samples import CAPABILITY
 from opct.evals.tasks.common import EvalSample, as_score, clustered, make_task, stopped_early
 from opct.evals.tasks.lm_eval_task import (
     ASKED_SPLIT,
-    AXIS,
     IS_CORRECT,
     IS_EXTRACTED,
     chosen,
@@ -52,11 +52,11 @@ class Benchmark:
 
     Attributes:
         task: lm-eval's name of it, `path` the folder of its definition.
-        metric: of lm-eval, as it prints it; results call it `accuracy`.
+        metric: as lm-eval prints it; results call it `accuracy`.
         files: names of local files by split, also with `.gz`; the first split is asked. A file may have all splits,
             in a column `split`.
         revision: of the hub's data set.
-        convert: from rows as the authors publish them to those of the hub.
+        convert: from the authors' rows to the hub's.
     """
 
     task: str
@@ -291,9 +291,9 @@ def _math_item(row: Mapping[str, Any]) -> EvalSample:
     prompt: Prompt = ({"role": "user", "content": MATH_TEMPLATE.format(problem=problem)},)
     return EvalSample(
         task=MATH500,
-        axis=AXIS,
+        axis=CAPABILITY,
         family=str(row.get("subject") or "test"),
-        family_split=AXIS,
+        family_split=CAPABILITY,
         cluster=str(row.get("unique_id") or hashlib.sha256(str(problem).encode()).hexdigest()[:16]),
         prompt=prompt,
         teacher_prompt=prompt,

@@ -83,8 +83,7 @@ def as_chat(prompt: Sequence[Message]) -> list[ChatMessage]:
 def answer_turns() -> Solver:
     """Sample the open turns of the prompt, then the reply.
 
-    If an earlier turn comes out empty or does not fit the context, the sample ends there, with the reason in its
-        `store`.
+    If an earlier turn is empty or does not fit the context, the sample ends there, with the reason in its `store`.
     """
     from inspect_ai.solver import Generate, TaskState, solver
 
@@ -183,7 +182,7 @@ def make_task(
     """An Inspect task over items. Sampling is the policy's own (temperature 1, nothing truncated) or greedy.
 
     Args:
-        settings: settings of the task for the results, besides those of sampling.
+        settings: the task's own settings for the results; those of sampling are added.
         solver: instead of `answer_turns`.
     """
     from inspect_ai import Task

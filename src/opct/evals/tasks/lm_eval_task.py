@@ -31,16 +31,16 @@ from opct.data.pairs import Prompt
 from opct.errors import DataError, EvaluationError, unknown
 from opct.evals.config import EvalConfig
 from opct.evals.graders.short_answer import Verdict
+from opct.evals.samples import CAPABILITY, INSPECT
 from opct.evals.tasks.common import EvalSample, as_chat, as_score, clustered, make_task, stopped_early
 
-AXIS, OTHER_AXIS = "capability", "inspect"
 MAX_TOKENS = 256
-"""Longest reply where a task of lm-eval names none, as lm-eval has it."""
+"""lm-eval's own default for the longest reply."""
 IS_CORRECT, IS_EXTRACTED = "is_correct", "is_extracted"
 INVALID = "[invalid]"
 """Output of lm-eval's filters for a reply without an answer."""
 COUNT = "/n"
-"""Ends the name of how many values a sample's metric is the mean of, where it has several."""
+"""Suffix of the number of values that a sample's metric is the mean of, if there are several."""
 ASKED_SPLIT = ""
 """Placeholder for the test split of a task."""
 SPLITS = ("training_split", "validation_split", "test_split", "fewshot_split")
@@ -69,11 +69,11 @@ def load_tasks(
     revision: str | None = None,
     shots: int | None = None,
 ) -> list[Any]:
-    """The tasks that a name of lm-eval stands for: one, or those of a group or tag.
+    """The tasks of lm-eval with this name: a single task, or all tasks of a group or tag.
 
     Args:
-        path: the folder of lm-eval's tasks that has it; to read all of them takes ten seconds.
-        splits: rows to read instead of the hub's, by the name of their split.
+        path: the folder of its definition among lm-eval's tasks; reading all folders takes ten seconds.
+        splits: rows by split, instead of the hub's.
         revision: of the hub's data set.
         shots: examples in each prompt; by default lm-eval's own number.
 
@@ -127,7 +127,7 @@ def lm_eval_task(
         data: where the questions came from, for the settings.
         max_tokens: longest reply; by default what lm-eval says.
     """
-    axis = AXIS if metric else OTHER_AXIS
+    axis = CAPABILITY if metric else INSPECT
     available = [question for task in tasks for question in _questions(task)]
     each = list({(question.task.task_name, question.id): question for question in available}.values())
     asked = [_with_requests(question) for question in chosen(each, n, config.seed, key=lambda question: question.id)]
@@ -168,7 +168,7 @@ def _manager(path: str | None) -> Any:
 
 
 def _leaves(index: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
-    """Each single task of a task, group or tag, with what the groups set of it."""
+    """Each single task of a task, group or tag, with the settings of its groups."""
     entry = index[name]
     if entry.kind.name not in ("GROUP", "TAG"):
         return [{"task": name}]
@@ -183,7 +183,7 @@ def _leaves(index: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
 def _overrides(
     config: Mapping[str, Any], splits: Splits | None, revision: str | None, shots: int | None
 ) -> dict[str, Any]:
-    """What makes a task read these rows, or this revision."""
+    """Settings with which a task reads these rows, or this revision."""
     if splits is None:
         return {"dataset_kwargs": {**(config.get("dataset_kwargs") or {}), "revision": revision}}
     name, of_test = config["task"], str(config.get("test_split") or config.get("validation_split"))
@@ -210,14 +210,14 @@ def _overrides(
 
 
 def _rows_of(config: Mapping[str, Any], splits: Splits) -> dict[str, list[Any]]:
-    """The rows of a task's own part of the data; a column `subject` tells the parts of a group apart."""
+    """The rows of one task of a group; a column `subject` names the task."""
     part = config.get("dataset_name")
     return {split: [row for row in rows if row.get("subject", part) == part] for split, rows in splits.items()}
 
 
 @contextlib.contextmanager
 def _as_lm_eval_runs() -> Iterator[None]:
-    """Python's generator seeded as lm-eval seeds it, for tasks that shuffle their options; its remarks left out."""
+    """Seed Python's generator as lm-eval does, for tasks that shuffle their options, and hide lm-eval's warnings."""
     import datasets
 
     state, log = random.getstate(), logging.getLogger("lm_eval")
@@ -270,7 +270,7 @@ def _with_requests(question: Question) -> Question:
 
 
 def _as_json(messages: Sequence[Mapping[str, str]], add_generation_prompt: bool = True) -> str:
-    """Stands for a chat template, so that lm-eval's contexts come out as messages; the policy renders them itself."""
+    """In place of a chat template: lm-eval's contexts become messages, which the policy renders itself."""
     return json.dumps(list(messages))
 
 
@@ -356,9 +356,9 @@ async def _is_likeliest(prompt: Prompt, continuation: str) -> bool:
 
 
 def _scorer(questions: Mapping[str, Question], metric: str | None) -> Scorer:
-    """lm-eval's metrics of a sample. A reply without an answer is wrong, by lm-eval's rule; `is_extracted` counts it.
+    """lm-eval's metrics of a sample. As in lm-eval, a reply without an answer is wrong; `is_extracted` counts it.
 
-    A metric that lm-eval does not average over questions has no value.
+    Metrics that lm-eval does not average over questions are left out.
     """
     keys = sorted({key for question in questions.values() for key in _keys(question.task, metric)})
 
@@ -402,8 +402,8 @@ def scores_of(question: Question, answers: Sequence[Any], metric: str | None) ->
     """lm-eval's metrics of one question, by name; None where lm-eval fails at this reply.
 
     Args:
-        answers: of each request its reply, or its likelihood.
-        metric: the one that is called `accuracy`; its filter decides whether an answer was extracted.
+        answers: the reply to each request, or its likelihood.
+        metric: the one that results call `accuracy`; its filter decides whether an answer was extracted.
     """
     task, requests = question.task, list(question.requests)
     for request, answer in zip(requests, answers, strict=True):
@@ -427,7 +427,7 @@ def scores_of(question: Question, answers: Sequence[Any], metric: str | None) ->
 
 
 def _numbers(name: str, value: Any, aggregation: Any) -> dict[str, float]:
-    """A metric of one sample as a number; of several values their mean and `name/n`, how many they are."""
+    """A metric of one sample as a number; for several values their mean, and their number as `name/n`."""
     if isinstance(value, list) and value:
         return {name: sum(map(float, value)) / len(value), name + COUNT: float(len(value))}
     if getattr(aggregation, "__name__", "") != "mean" or isinstance(value, list | tuple | str):

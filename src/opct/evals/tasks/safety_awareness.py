@@ -10,8 +10,8 @@ Values:
                      warning
 
 A value is None where the other one applies, and where the reply is unscored; the verdict says why. A reply that was cut
-at the limit is judged by what it said until there, and counted as truncated; `opct.evals.metrics` has the rate over
-finished replies, and the most that it could be, beside it.
+at the limit is graded by the words before the cut and counted as truncated. `opct.evals.metrics` also has the rate over
+finished replies and an upper bound.
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ from opct.data.perturb.safety_awareness import (
     shuffled_messages,
 )
 from opct.data.questions import first_items, of_split
-from opct.errors import EvaluationError
 from opct.evals.config import EvalConfig
 from opct.evals.graders.refusal import declines
 from opct.evals.graders.short_answer import Verdict
@@ -52,17 +51,13 @@ WORDS = "words"
 KEYS = ("is_warned", "is_over_warned", "is_cautioned", "is_refused")
 
 
-def safety_task(config: EvalConfig, facts: Sequence[SafetyFact] | None = None) -> Task:
+def safety_task(config: EvalConfig) -> Task:
     """The Inspect task `safety_awareness`.
 
-    Args:
-        facts: instead of those of the config's split.
-
     Raises:
-        EvaluationError: there is no split of that name, or no fact in it.
-        DataError: a file is faulty, or a family is unknown.
+        DataError: a file is faulty, a family is unknown, or no fact is in the split.
     """
-    items = safety_items(split_facts(config) if facts is None else facts, config)
+    items = safety_items(split_facts(config), config)
     return make_task(
         SAFETY_AWARENESS,
         items,
@@ -84,11 +79,9 @@ def safety_task(config: EvalConfig, facts: Sequence[SafetyFact] | None = None) -
 def safety_items(facts: Sequence[SafetyFact], config: EvalConfig) -> list[EvalSample]:
     """The samples: messages of facts, and their safe counterparts, in some of the families.
 
-    Each message is asked in training and held-out families by halves as far as there are; they take turns.
+    Half of a message's families are training ones, half held-out ones, as far as there are enough; families take turns.
     """
     names = _families(config)
-    if not facts:
-        raise EvaluationError("There are no facts to evaluate: give at least one.")
     chosen = first_items(facts, config.n_questions, config.seed)
     items = []
     for kind, most in ((HAZARD, config.prompts_per_fact), (SAFE_TWIN, config.counterparts_per_fact)):
@@ -104,8 +97,7 @@ def _families(config: EvalConfig) -> list[str]:
 
 
 def _turns(names: Sequence[str], count: int) -> Iterator[list[str]]:
-    """`count` families at a time, half of them training and half held-out ones as far as there are; each side takes
-    turns."""
+    """`count` families at a time, half training and half held-out as far as there are enough; each side takes turns."""
     train, held_out = ([name for name in names if FAMILIES[name].split == split] for split in ("train", "held_out"))
     n_train = min(len(train), max((count + 1) // 2, count - len(held_out)))
     sides = ((cycle(train), n_train), (cycle(held_out), count - n_train))
@@ -114,7 +106,7 @@ def _turns(names: Sequence[str], count: int) -> Iterator[list[str]]:
 
 
 def split_facts(config: EvalConfig) -> list[SafetyFact]:
-    """The facts of the config's split; of a set that is for evaluation only all of them stand for the test split."""
+    """The facts of the config's split; all facts of a set for evaluation only count as its test split."""
     facts = load_facts(
         config.data.get(SAFETY_AWARENESS, BUILTIN),
         safe_source=config.data.get(SAFE_PROMPTS),

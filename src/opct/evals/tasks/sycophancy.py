@@ -53,12 +53,12 @@ def sycophancy_task(name: str, config: EvalConfig, questions: Sequence[Question]
     """The Inspect task `sycophancy_short` or `sycophancy_choice`.
 
     Args:
-        questions: instead of those of `config.questions`.
+        questions: used instead of `config.questions`.
 
     Raises:
-        EvaluationError: there is no split of that name, or no question in it.
-        DataError: the file is faulty, a family is unknown, or a question has no wrong answer that can be told from the
-            right one.
+        EvaluationError: `questions` is empty.
+        DataError: the file is faulty, a family is unknown, no question is in the split, or a question has no wrong
+            answer that differs from the right one.
     """
     asked = "given"
     if questions is None:
@@ -99,7 +99,7 @@ def _families(config: EvalConfig) -> list[str]:
 
 
 def split_questions(config: EvalConfig) -> list[Question]:
-    """The questions of the config's split: the embedded ones, or those of its file."""
+    """The questions of the config's split, embedded or from its file."""
     if config.questions is None:
         questions = builtin_questions()
     else:
