@@ -18,9 +18,9 @@ from opct.attack.grpo import (
     plan_training,
     train_attacker,
 )
-from opct.attack.loop import COMPLETE, BudgetTracker, EpisodesResult, run_episodes
+from opct.attack.loop import COMPLETE, AttackUsage, BudgetTracker, EpisodesResult, run_episodes
 from opct.attack.models import LocalModel
-from opct.attack.protocol import Attacker, ChatModel
+from opct.attack.protocol import Attacker, ChatModel, FewShotExample, Subject
 from opct.attack.refine import Refine
 from opct.attack.results import AttackResult, AttackRun, build_result
 from opct.attack.scoring import Scorer
@@ -99,30 +99,16 @@ def run_attack(
             trained = _train(plan, model, scorer, folder, warnings, progress)
             player, pool, training = trained.attacker, [*pool, *trained.shots], trained.summary
         assert player is not None
-        budget = BudgetTracker(config.budget, player.max_tokens + model.max_tokens, folder.spent)
-        play = partial(
-            run_episodes,
-            attacker=player,
-            target=model,
-            scorer=scorer,
-            budget=budget,
-            pool=pool,
-            journal=folder,
-            should_stop=lambda: stop.requested,
-            progress=progress,
+        on_behaviors, on_counterparts, spent = _play(
+            config, subjects, counterparts, player, model, scorer, folder, pool, stop, progress
         )
-        on_behaviors, on_counterparts = play(subjects, rules=setup.rules_of(config)), EpisodesResult(())
-        if on_behaviors.ended == COMPLETE and counterparts:
-            on_counterparts = play(counterparts, rules=setup.counterpart_rules(config))
-        if budget.spent == folder.spent and on_behaviors.ended == on_counterparts.ended == COMPLETE:
-            progress.log(f"nothing to do: the attack in {folder.path} is complete")
         run = AttackRun(
             label=config.target.label or setup.target_label(target, policy),
             target=model.identity(),
             attacker=player.identity(),
             settings={"source": f"{Path(config.behaviors).name}:{config.split}"} | settings,
             budget=config.budget,
-            spent=budget.spent,
+            spent=spent,
             scorer=scorer,
             subjects=subjects,
             on_behaviors=on_behaviors,
@@ -156,6 +142,39 @@ def _train(
     trained = train_attacker(plan, model, scorer, folder, progress)
     warnings += _log_warnings(no_learning_signal_warning(trained.summary), progress)
     return trained
+
+
+def _play(
+    config: AttackConfig,
+    subjects: Sequence[Subject],
+    counterparts: Sequence[Subject],
+    attacker: Attacker,
+    target: ChatModel,
+    scorer: Scorer,
+    folder: AttackDir,
+    pool: Sequence[FewShotExample],
+    stop: StopRequest,
+    progress: Progress,
+) -> tuple[EpisodesResult, EpisodesResult, AttackUsage]:
+    """Run the episodes on behaviours, then on their benign counterparts, from one budget."""
+    budget = BudgetTracker(config.budget, attacker.max_tokens + target.max_tokens, folder.spent)
+    play = partial(
+        run_episodes,
+        attacker=attacker,
+        target=target,
+        scorer=scorer,
+        budget=budget,
+        pool=pool,
+        journal=folder,
+        should_stop=lambda: stop.requested,
+        progress=progress,
+    )
+    on_behaviors, on_counterparts = play(subjects, rules=setup.rules_of(config)), EpisodesResult(())
+    if on_behaviors.ended == COMPLETE and counterparts:
+        on_counterparts = play(counterparts, rules=setup.counterpart_rules(config))
+    if budget.spent == folder.spent and on_behaviors.ended == on_counterparts.ended == COMPLETE:
+        progress.log(f"nothing to do: the attack in {folder.path} is complete")
+    return on_behaviors, on_counterparts, budget.spent
 
 
 def _log_warnings(warnings: list[str], progress: Progress) -> list[str]:
