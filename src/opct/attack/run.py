@@ -99,7 +99,7 @@ def run_attack(
             trained = _train(plan, model, scorer, folder, warnings, progress)
             player, pool, training = trained.attacker, [*pool, *trained.shots], trained.summary
         assert player is not None
-        on_behaviors, on_counterparts, spent = _play(
+        harmful, benign, spent = _play(
             config, subjects, counterparts, player, model, scorer, folder, pool, stop, progress
         )
         run = AttackRun(
@@ -111,15 +111,15 @@ def run_attack(
             spent=spent,
             scorer=scorer,
             subjects=subjects,
-            on_behaviors=on_behaviors,
+            on_behaviors=harmful,
             counterparts=counterparts,
-            on_counterparts=on_counterparts,
+            on_counterparts=benign,
             warnings=warnings,
             lost_queries=folder.lost_queries,
             training=training,
         )
         result = build_result(run)
-        folder.write_result(result, subjects, on_behaviors.attempts)
+        folder.write_result(result, subjects, harmful.attempts)
     return AttackResult(folder.path, result)
 
 
