@@ -93,13 +93,12 @@ def run_attack(
         player = ready or _load_attacker(config, models, plan, folder, progress)
         stop.check()
         folder.begin(identity | {"target": model.identity(), "attacker": player and player.identity()})
-
         training = None
         if plan is not None:
             trained = _train(plan, model, scorer, folder, warnings, progress)
             player, pool, training = trained.attacker, [*pool, *trained.shots], trained.summary
         assert player is not None
-        harmful, benign, spent = _play(
+        on_behaviors, on_counterparts, spent = _play(
             config, subjects, counterparts, player, model, scorer, folder, pool, stop, progress
         )
         run = AttackRun(
@@ -111,15 +110,15 @@ def run_attack(
             spent=spent,
             scorer=scorer,
             subjects=subjects,
-            on_behaviors=harmful,
+            on_behaviors=on_behaviors,
             counterparts=counterparts,
-            on_counterparts=benign,
+            on_counterparts=on_counterparts,
             warnings=warnings,
             lost_queries=folder.lost_queries,
             training=training,
         )
         result = build_result(run)
-        folder.write_result(result, subjects, harmful.attempts)
+        folder.write_result(result, subjects, on_behaviors.attempts)
     return AttackResult(folder.path, result)
 
 
