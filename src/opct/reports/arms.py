@@ -40,7 +40,7 @@ class Arm:
 
     def uses(self, method: str) -> bool:
         """True if every run has that method, or the label names it."""
-        return self.label == method or (bool(self.runs) and all(run.method == method for run in self.runs))
+        return self.label == method or all(run.method == method for run in self.runs)
 
     @property
     def continues(self) -> bool:
@@ -84,7 +84,7 @@ def make_pairs(
         also: (arm, against) by label; unknown labels are left out.
     """
     first, *others = arms
-    found = all_references(others, references)
+    found = _all_references(others, references)
     labels = {arm.label for arm in others}
     referred = [
         (arm.label, other) for arm in others for other in found.get(arm.label, ()) if other in labels - {arm.label}
@@ -94,7 +94,7 @@ def make_pairs(
     return tuple(Pair(*pair, is_requested=pair in requested) for pair in pairs)
 
 
-def all_references(arms: Sequence[Arm], references: References | None = None) -> dict[str, list[str]]:
+def _all_references(arms: Sequence[Arm], references: References | None = None) -> dict[str, list[str]]:
     """The references of each trained arm, by label; see the module's docstring."""
     if references is None:
         found = {label: [other] for label, other in _by_name(arms, [arm for arm in arms if arm.is_sft], SFT).items()}

@@ -79,7 +79,6 @@ def page_html(
     stamp: dict[str, str],
     *,
     json_name: str,
-    max_rollouts: int,
     attacks: Sequence[attacks_.AttackSection] = (),
     private: str = "",
 ) -> str:
@@ -89,7 +88,7 @@ def page_html(
         private: note at the top why the page must not be shared; empty if it may be.
     """
     arms = comparison.arms
-    browser = build_browser([(arm.name, arm.runs[0]) for arm in arms], max_rollouts)
+    browser = build_browser(arms)
     notes = (chance_note(comparison), _pooled_note(arms), reference_note(arms, comparison.pairs))
     views, training = [axis_view(comparison, axis) for axis in comparison.axes], training_figures(comparison)
     page = (
@@ -121,9 +120,7 @@ def page_html(
             key=charts.key,
             browser_caption=_browser_caption(browser, arms),
             kl_scale=_kl_scale(),
-            browser_json=Markup(
-                embeddable(browser.data | {"arms": [{"name": arm.name, "style": arm.style} for arm in arms]})
-            ),
+            browser_json=Markup(embeddable(browser.data)),
             runs=[_run_card(arm, run) for arm in arms for run in arm.runs],
             **_style_and_script(),
             json_name=json_name,

@@ -216,11 +216,11 @@ def write_run(
     seed: int = 0,
     *,
     name: str | None = None,
-    questions: int = 120,
-    hostile: bool = True,
-    **results: object,
+    make: Callable[..., list[GradedSample]] = make_records,
+    steps: Callable[[str, int], list[dict]] = make_metrics,
+    **options: Any,
 ) -> Path:
-    """Write one evaluated run directory and return it; `results` overrides top-level keys of results.json."""
+    """Write one evaluated run directory and return it; `make` gives its samples, by these options."""
     directory = root / (name or (f"{label}-{seed}" if seed else label))
     directory.mkdir(parents=True)
     trained = label != "base"
@@ -240,13 +240,12 @@ def write_run(
             "tasks": {"sycophancy_short": {"seed": 0, "greedy": True, "template_hash": "ab12"}},
         },
         "run": run | {"path": str(directory)},
-        "rows": write_logs(directory, make_records, label, seed, run, {"questions": questions, "hostile": hostile}),
-    } | results
+        "rows": write_logs(directory, make, label, seed, run, options),
+    }
     (directory / "results.json").write_text(json.dumps(content), encoding="utf-8")
     if trained:
-        (directory / "metrics.jsonl").write_text(
-            "".join(json.dumps(m) + "\n" for m in make_metrics(label, seed)), encoding="utf-8"
-        )
+        logged = [json.dumps(row) + "\n" for row in steps(label, seed)]
+        (directory / "metrics.jsonl").write_text("".join(logged), encoding="utf-8")
         (directory / "config.yaml").write_text(f"method: {label}\nseed: {seed}\nlora:\n  r: 16\n", encoding="utf-8")
         manifest = {
             "opct_run": 1,
@@ -258,8 +257,3 @@ def write_run(
         }
         (directory / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
     return directory
-
-
-def write_three(root: Path, **options: object) -> list[Path]:
-    """Base, SFT and OPCT, one seed each."""
-    return [write_run(root, label, 0 if label == "base" else 1, **options) for label in ("base", "sft", "opct")]  # type: ignore[arg-type]
