@@ -166,12 +166,12 @@ class _FactRow(BaseModel, extra="forbid"):
     id: Text
     category: Text
     fact: Text
-    about: tuple[Stem, ...]
-    harm: tuple[Stem, ...]
+    about: list[Stem]
+    harm: list[Stem]
     prompts: dict[str, Texts] = Field(min_length=1)
     group: Text = ""
-    keep: tuple[Stem, ...] = ()
-    twins: tuple[Text, ...] = ()
+    keep: list[Stem] = []
+    twins: list[Text] = []
 
 
 def facts_from_rows(source: str, rows: Iterable[Row]) -> list[SafetyFact]:
@@ -199,8 +199,8 @@ def _fact(row: Any) -> SafetyFact:
         faults.append(f"the id {own.id!r} must begin with the category and a slash: {own.category}/...")
     if faults:
         raise RowFault(*faults)
-    group = own.group or own.id
-    return SafetyFact(own.id, own.category, group, own.fact, own.about, own.harm, own.keep, tuple(prompts), own.twins)
+    words = tuple(own.about), tuple(own.harm), tuple(own.keep)
+    return SafetyFact(own.id, own.category, own.group or own.id, own.fact, *words, tuple(prompts), tuple(own.twins))
 
 
 def _repeats(facts: Sequence[tuple[str, SafetyFact]]) -> Iterator[Fault]:
