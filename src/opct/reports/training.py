@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from opct.config.schema import LENGTH, budget_of
-from opct.reports.arms import ADAPTER, Arm, Pair, reference_pairs
+from opct.reports.arms import ADAPTER, SFT, Arm, Pair, reference_pairs
 from opct.reports.compare import Comparison
 from opct.reports.load import EvaluatedRun
 from opct.reports.metrics import axis_info
@@ -125,7 +125,7 @@ def training_warnings(arms: Sequence[Arm], pairs: Sequence[Pair]) -> Iterator[st
         if one.runs and other.runs:
             unlike = list(_unlike_budgets(one, other))
             yield from unlike
-            if unlike or pair.is_requested or not other.arm.is_sft:  # several SFT arms of one budget need no warning
+            if unlike or pair.is_requested or not other.arm.uses(SFT):  # several SFT arms of one budget need no warning
                 yield from _unlike_tokens(one, other)
 
 
