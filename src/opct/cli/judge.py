@@ -204,8 +204,7 @@ def _print_verdicts(judge: LLMJudge | OfflineJudge, results: list[JudgeResult]) 
 
     for verdict, count in sorted(Counter(result.verdict for result in results).items()):
         print(f"  {verdict:<28}{count:>6}")
-    folder = getattr(judge, "folder", None)
-    calibration = calibration_of(judge.identity, [] if folder is None else [folder / "calibrations"])
+    calibration = calibration_of(judge.identity, getattr(judge, "folder", None))
     if calibration is not None:
         labels = f"{calibration['n']} labels of {calibration['data']['file']}"
         print(f"kappa against {labels}: {_measure(calibration['kappa'])}")
