@@ -1,7 +1,7 @@
 """Several processes of one run: ranks, collectives of Python objects, and work that is shared between ranks.
 
-`torchrun` and `accelerate launch` start the processes, say in the environment which is which, and end all of them when
-one fails. In one process every function here gives back what it was given. Torch is imported where it is first needed.
+`torchrun` and `accelerate launch` start the processes, give each its rank in the environment, and end all of them when
+one fails. In one process every collective returns its argument. Torch is imported where it is first needed.
 """
 
 from __future__ import annotations
@@ -68,10 +68,10 @@ def session(config: ParallelConfig, device: str) -> Iterator[None]:
         device: `model.device`.
 
     Raises:
-        ConfigError: `device` names one device for all ranks, this machine has fewer than it has ranks, or the
-            environment does not say where they meet.
+        ConfigError: `device` names one device for all ranks, this machine has too few devices, or the environment has
+            no address to meet at.
         TrainingError: the other ranks did not connect.
-        SystemExit: another rank is gone; its own output says why.
+        SystemExit: another rank failed; its own output says why.
     """
     if not launched():
         if _number("WORLD_SIZE", 1) > 1:
@@ -85,7 +85,7 @@ def session(config: ParallelConfig, device: str) -> Iterator[None]:
         _meet(_backend(device), config.timeout_s)
     try:
         yield
-        dist.barrier()  # no rank leaves while another still talks to it
+        dist.barrier()  # a rank that leaves early would break the others' last collectives
     except RuntimeError as error:
         if not _lost_another(error):
             raise
@@ -93,20 +93,14 @@ def session(config: ParallelConfig, device: str) -> Iterator[None]:
             f"rank {rank()} stops because another rank failed; see that rank's output. Continue with --resume\n"
         )
         raise SystemExit(1) from error
-    if started:  # not after an error: what still talks to the others then would abort the process
+    if started:  # not after an error: with collectives still under way, this aborts the process
         dist.destroy_process_group()
 
 
 def _meet(backend: str, timeout_s: int) -> None:
-    """Make the process group, where the environment says that the ranks meet."""
+    """Form the process group at the address in the environment."""
     import torch.distributed as dist
 
-    for name in ("MASTER_ADDR", "MASTER_PORT"):
-        if not os.environ.get(name):
-            raise ConfigError(
-                f"WORLD_SIZE={size()} tells of other processes, and {name}, which says where they meet, is not set: "
-                f"{START}"
-            )
     port = _number("MASTER_PORT", 0)
     if not 0 <= rank() < size():
         raise ConfigError(
@@ -114,6 +108,8 @@ def _meet(backend: str, timeout_s: int) -> None:
         )
     try:
         dist.init_process_group(backend, timeout=datetime.timedelta(seconds=timeout_s))
+    except ValueError as error:  # the environment has no MASTER_ADDR or MASTER_PORT
+        raise ConfigError(f"{error}: {START}") from None
     except dist.DistError as error:
         raise TrainingError(
             f"The {size()} processes did not meet at {os.environ['MASTER_ADDR']}:{port} within {timeout_s} s "
@@ -130,7 +126,7 @@ def _lost_another(error: BaseException) -> bool:
 
 
 def _backend(device: str) -> str:
-    """gloo for the CPU and, where the processes compute on CUDA, NCCL for that; takes this process's device."""
+    """The backends: gloo for the CPU, and NCCL with CUDA. Selects this process's CUDA device."""
     import torch
 
     others = [
@@ -161,11 +157,11 @@ def _backend(device: str) -> str:
 
 
 def leave(code: int) -> None:
-    """Exit a launched process with that code; otherwise do nothing.
+    """Exit a launched process with that code at once; otherwise do nothing.
 
-    Threads of gloo and NCCL that are still there when Python takes itself down abort the process now and then.
+    Threads of gloo and NCCL sometimes abort a process while Python shuts down.
     """
-    with contextlib.suppress(ConfigError):  # variables that no launcher wrote, which have been complained about
+    with contextlib.suppress(ConfigError):  # faulty variables have been reported by now
         if launched():
             sys.stdout.flush()
             sys.stderr.flush()
@@ -215,7 +211,7 @@ def any_rank(flag: bool) -> bool:
 
 
 def main_process_first(work: Callable[[Any], T], given: R, found: Callable[[T], R]) -> T:
-    """`work(given)`, first by the main rank; the others get what it `found` instead of `given`."""
+    """`work(given)` in the main rank, and then `work(found(result))` with its result in the others."""
     if not launched():
         return work(given)
     result = work(given) if is_main() else None
@@ -247,7 +243,7 @@ def map_across_ranks(items: Sequence[T], costs: Sequence[float], work: Callable[
 
     Args:
         costs: of each item, to balance the ranks.
-        work: from some of the items to as many results.
+        work: takes some of the items and returns a result for each.
     """
     if not launched():
         return list(work(list(items)))
@@ -260,7 +256,7 @@ def map_across_ranks(items: Sequence[T], costs: Sequence[float], work: Callable[
 
 
 def clip(parameters: Sequence[Any], limit: float) -> float:
-    """The norm of all gradients together, which are scaled down to at most `limit`; sharded parameters or not."""
+    """Scale all gradients together down to a norm of at most `limit`; returns the norm before."""
     import torch
 
     norm = torch.nn.utils.clip_grad_norm_(parameters, limit)
@@ -270,8 +266,8 @@ def clip(parameters: Sequence[Any], limit: float) -> float:
 def sum_gradients(parameters: Sequence[Any]) -> None:
     """Make each gradient its sum over all processes, in one all-reduce of a flat float32 buffer.
 
-    A parameter without a gradient counts as zero: a process may have had nothing to do. FSDP has summed those of its
-    sharded parameters.
+    A parameter without a gradient counts as zero: a process may have had nothing to do. FSDP has already summed the
+    gradients of its sharded parameters.
     """
     parameters = [p for p in parameters if not hasattr(p, "placements")]
     if not launched() or not parameters:

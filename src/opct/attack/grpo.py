@@ -443,7 +443,7 @@ class ReplayBuffer:
         if cross_duplicates(list({str(r.pair.meta["behavior"]) for r in fresh}), self._tested):
             raise DataError(
                 "A success on a behaviour that the attacker is tested on, or on a near-duplicate, was about to be "
-                "trained on: the behaviours of this training are not those that were planned. Start it anew."
+                "trained on: its behaviours are not those that were planned. Start the training again."
             )
         for rollout in sorted(fresh, key=lambda r: (r.reward or 0.0, r.index)):
             self._last[rollout.pair.id] = rollout

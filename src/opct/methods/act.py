@@ -1,20 +1,20 @@
-"""Activation consistency training: the residual stream after `prompt` is to be that of the base after `teacher_prompt`.
+"""Activation consistency training: the residual stream after `prompt` becomes the base's after `teacher_prompt`.
 
     s = the longest end that both rendered prompts have in common, in tokens
     d_t = mean over layers and features of (policy's state - base's state)^2        at each token t of s
     loss = mean of d_t over the tokens of the step                                  (`loss.reduction`)
 
-Irpan et al. 2025, arXiv 2510.27062. Nothing is sampled and nothing is scored: the states are those of the prompts
-alone, of every decoder layer's output, the embeddings and the last norm left out. The two sides see the tokens of s at
-other positions and after other tokens. s holds the template's own tail (where the reply begins) at least.
+Irpan et al. 2025, arXiv 2510.27062. Nothing is sampled or scored. A state is the output of a decoder layer, before the
+last norm. The two sides see the tokens of s at other positions and after other tokens. s holds at least the end of the
+template, where the reply begins.
 
-The adapter is that of the other methods, so that they can be compared. A mean over layers and features instead of
-a sum only scales the loss, which AdamW does not see but for its epsilon.
+The adapter is the same as for the other methods, so that they can be compared. A mean over layers and features instead
+of a sum only scales the loss, to which AdamW is blind but for its epsilon.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -27,28 +27,28 @@ from opct.data.render import RenderedPair
 from opct.errors import DataError
 from opct.methods.base import Method
 from opct.methods.consistency import MicroLoss, by_rollout
-from opct.methods.rollouts import Rollout, answer_open_turns, by_axis
-from opct.models.activations import residual_streams
+from opct.methods.rollouts import Rollout, answer_open_turns, by_axis, by_kind, in_loss
+from opct.models.backbone import residual_streams
 from opct.models.inference.prefix_sharing import NOT_SHARED, Prefixes
 from opct.models.inference.sampler import Completion
 from opct.models.policy import Policy
-from opct.models.vllm.engine import Sampler
+from opct.models.vllm.engine import OnDone, Sampler
 
 
 @dataclass(frozen=True)
 class ActivationPair(Rollout):
-    """The prompts of a pair up to their common end, which stands in the place of a completion: nothing is sampled."""
+    """The prompts of a pair, with their common end in place of a completion; nothing is sampled."""
 
     @property
     def answers(self) -> list[Completion]:
-        """None: the end belongs to the prompts."""
+        """None."""
         return []
 
     @classmethod
     def from_row(
         cls, row: Mapping[str, Any], pair: ContrastivePair, prompt_ids: list[int], teacher_ids: list[int]
     ) -> Self:
-        """Of the whole prompts, which are cut before their end again."""
+        """The pair of a row; both prompts are cut before their common end."""
         n = len(row["token_ids"])
         return super().from_row(row, pair, prompt_ids[:-n], teacher_ids[:-n])
 
@@ -67,20 +67,14 @@ class ACT(Method[ActivationPair]):
 
     @classmethod
     def answer(
-        cls,
-        teacher: Policy,
-        pairs: Sequence[RenderedPair],
-        config: TrainConfig,
-        on_done: Callable[[int], None],
-        *,
-        sampler: Sampler | None = None,
+        cls, teacher: Policy, pairs: Sequence[RenderedPair], config: TrainConfig, sampler: Sampler, on_done: OnDone
     ) -> list[ActivationPair]:
-        """The prompts, cut where their common end begins; turns with content null are answered first.
+        """The prompts, cut where their common end begins; open turns are answered first.
 
         Raises:
             DataError: prompts have no end in common.
         """
-        filled = answer_open_turns(teacher, sampler or teacher, pairs, config, "offline")
+        filled = answer_open_turns(teacher, sampler, pairs, config, "offline")
         ends = [end_in_common(rendered) for rendered in filled]
         if other := [rendered.pair.id for rendered, n in zip(filled, ends, strict=True) if n == 0]:
             raise DataError(
@@ -115,16 +109,13 @@ class ACT(Method[ActivationPair]):
         layers = residual_streams(self.policy.backbone, [r.prompt_ids + r.ids for r in rollouts], ends, compare)
         distance = total / layers
         loss = (distance * torch.cat(list(weights)).to(distance)).sum()
-        in_loss = [
-            [x for x, kept in zip(own, r.mask, strict=True) if kept]
-            for r, own in zip(rollouts, by_rollout(distance.detach(), ends), strict=True)
-        ]
-        of_axes = {"train/distance": by_axis(rollouts, in_loss)}
-        return MicroLoss(loss, None, means=_means(rollouts, in_loss), by_axis=of_axes)
+        values = in_loss(rollouts, by_rollout(distance.detach(), ends))
+        means = by_kind("train/distance", rollouts, values)
+        return MicroLoss(loss, None, means=means, by_axis={"train/distance": by_axis(rollouts, values)})
 
 
 def end_in_common(rendered: RenderedPair) -> int:
-    """How many of their last tokens both prompts have alike."""
+    """How many tokens the common end of both prompts has."""
     n = 0
     for a, b in zip(reversed(rendered.prompt_ids or []), reversed(rendered.teacher_ids), strict=False):
         if a != b:
@@ -137,11 +128,3 @@ def _rollout(rendered: RenderedPair, n: int) -> ActivationPair:
     prompt, teacher = rendered.prompt_ids or [], rendered.teacher_ids
     end = Completion("", tuple(prompt[-n:]), "given", (), len(teacher) - n, 0)
     return ActivationPair(rendered.pair, 0, prompt[:-n], teacher[:-n], end, (True,) * n)
-
-
-def _means(rollouts: Sequence[Rollout], distance: Sequence[Sequence[float]]) -> dict[str, list[float]]:
-    """The distance of each token in the loss, of pairs and of identity pairs."""
-    found: dict[str, list[float]] = {"train/distance": [], "train/distance_identity": []}
-    for rollout, own in zip(rollouts, distance, strict=True):
-        found["train/distance_identity" if rollout.pair.is_identity else "train/distance"] += own
-    return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Generic, TypeVar
 
 from torch import Tensor
@@ -15,7 +15,7 @@ from opct.methods.rollouts import Rollout, teacher_rollouts
 from opct.models.inference.prefix_sharing import NOT_SHARED, Prefixes
 from opct.models.policy import Policy
 from opct.models.teacher import Teacher
-from opct.models.vllm.engine import Sampler
+from opct.models.vllm.engine import OnDone, Sampler
 
 R = TypeVar("R", bound=Rollout)
 
@@ -24,16 +24,16 @@ class Method(ABC, Generic[R]):
     """One algorithm, which trains on rollouts of type R.
 
     Attributes:
-        offline: it trains on answers that are made once, before the first step (see `answer`).
-        answers_per_pair, answers_per_identity_pair: that a step trains on, for each of `rollout.num_generations`.
-        unused_settings: settings of the loss that it has no use for: another value than the default is refused.
-        unused_because: why, for the message.
+        offline: it trains on answers that are sampled once, before the first step (see `answer`).
+        answers_per_pair, answers_per_identity_pair: answers to train on, for each of `rollout.num_generations`.
+        unused_settings: settings of the loss that the method ignores; only their defaults are accepted.
+        unused_because: the reason, for the message.
         scored_by_engine: the engine that samples may be its teacher (`teacher.engine: rollout`).
-        trained_by: the command that trains it, where `opct train` cannot.
-        rollout_type: R, to read offline rollouts with.
+        trained_by: the command that trains it, if not `opct train`.
+        rollout_type: R, the type of its offline rollouts.
         reduction: how the tokens of a step are weighted (`losses.token_weights`).
-        kl_name: what `MicroLoss.kl` is called in the metrics: `kl` where it is the reverse KL(policy || teacher), else
-            the name of the divergence; None where the method has none.
+        kl_name: name of `MicroLoss.kl` in the metrics: `kl` for the reverse KL(policy || teacher), else the divergence;
+            None without one.
         divergence_metric: the metric whose growth stops a run (`stop.divergence_factor`).
     """
 
@@ -47,7 +47,7 @@ class Method(ABC, Generic[R]):
     rollout_type: ClassVar[type[Rollout]] = Rollout
 
     def __init__(self, policy: Policy, teacher: Teacher, config: TrainConfig, source: Any = None):
-        """`source`: the offline answers, or who samples for the policy."""
+        """`source`: the offline answers, or what samples for the policy."""
         self.policy, self.teacher, self.config, self.source = policy, teacher, config, source
         self.reduction: str = config.loss.reduction
         self.kl_name: str | None = None
@@ -63,16 +63,10 @@ class Method(ABC, Generic[R]):
 
     @classmethod
     def answer(
-        cls,
-        teacher: Policy,
-        pairs: Sequence[RenderedPair],
-        config: TrainConfig,
-        on_done: Callable[[int], None],
-        *,
-        sampler: Sampler | None = None,
+        cls, teacher: Policy, pairs: Sequence[RenderedPair], config: TrainConfig, sampler: Sampler, on_done: OnDone
     ) -> Sequence[Rollout]:
-        """Of an offline method: its rollouts of some pairs, as many of each; `sampler` answers for the teacher."""
-        return teacher_rollouts(teacher, pairs, config, on_done, sampler=sampler)
+        """The rollouts of an offline method, equally many for each pair; `sampler` samples for the teacher."""
+        return teacher_rollouts(teacher, pairs, config, sampler, on_done)
 
     @classmethod
     def setting_faults(cls, config: TrainConfig) -> Iterator[str]:
@@ -86,12 +80,11 @@ class Method(ABC, Generic[R]):
 
 
 def on_policy_faults(config: TrainConfig, *, is_corrected: bool) -> Iterator[str]:
-    """Faults of sampling settings that make the samples off-policy.
+    """Sampling settings that make the samples off-policy.
 
     Args:
-        is_corrected: the loss weighs each token by pi_theta / mu, with mu the distribution that was sampled, so that a
-            temperature above 0 is handled. top_p and top_k give mu no mass on tokens that pi_theta can take: nothing
-            corrects for that.
+        is_corrected: the loss weighs each token by pi_theta / mu, mu the sampled distribution, so any temperature above
+            0 is right. With top_p or top_k, mu has no mass on tokens that pi_theta can take: no weight corrects that.
     """
     rollout = config.rollout
     if rollout.top_p != 1.0 or rollout.top_k != 0:

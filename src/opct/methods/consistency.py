@@ -1,7 +1,4 @@
-"""From the scores of policy and teacher to the loss of a micro-batch, for every estimator.
-
-Shared by `opct` and `offpolicy`.
-"""
+"""The loss of a micro-batch from the scores of policy and teacher, for every estimator of `opct` and `offpolicy`."""
 
 from __future__ import annotations
 
@@ -21,14 +18,14 @@ from opct.models.scoring import Scores, padded
 
 @dataclass(frozen=True)
 class MicroLoss:
-    """The loss of a micro-batch (its share of the step's), and each token's KL for the logs; None where there is none.
+    """The share of a micro-batch in the step's loss, and numbers for the logs.
 
     kl: one list of [tokens] a rollout, in nats: D_t for `exact` and `topk`, k_t for `sampled`; for `sft` the
-        single-sample estimate log q - log p of the forward KL(teacher || policy).
+        single-sample estimate log q - log p of the forward KL(teacher || policy). None for a method without KL.
     log_probs: log p(y_t) in nats, one list of [tokens] a rollout.
-    means: further numbers for the logs by the metric that is their mean over the step.
-    by_axis: the same for each axis, identity pairs left out: metric -> axis -> numbers. Where the pairs of the step are
-        of several axes, `<metric>_<axis>` is logged.
+    means: metric -> numbers; their mean over the step is logged.
+    by_axis: metric -> axis -> numbers, without identity pairs; with several axes in a step, the mean of each is logged
+        as `<metric>_<axis>`.
     """
 
     loss: Tensor
@@ -49,8 +46,8 @@ def consistency_loss(
 
     Args:
         student: scores after `prompt`, with gradient.
-        reference: scores of the same tokens after `teacher_prompt`; None where the rollouts hold the teacher's
-            log-probs of them, which is enough for `sampled`.
+        reference: scores of the same tokens after `teacher_prompt`; None if the rollouts hold the teacher's log-probs,
+            which are enough for `sampled`.
         weights: the weight of each token in the loss of the whole step, [tokens] a rollout.
     """
     if config.estimator == "sampled":
@@ -67,12 +64,12 @@ def consistency_loss(
 
 
 def kl_name(config: LossConfig) -> str:
-    """What `MicroLoss.kl` is called in the metrics: `kl` is the reverse KL, or an estimate of it."""
+    """The name of `MicroLoss.kl` in the metrics; `kl` is the reverse KL or an estimate of it."""
     return "kl" if config.divergence == "reverse_kl" else config.divergence
 
 
 def divergence_gradient(config: LossConfig) -> DivergenceGradient:
-    """The divergence that `exact` and `topk` differentiate, with its gradient; of log-probs of policy and teacher."""
+    """The divergence of `exact` and `topk` with its gradient, a function of the log-probs of policy and teacher."""
     if config.estimator == "topk":
         return partial(losses.topk_reverse_kl_gradient, k=config.top_k)
     if config.divergence == "forward_kl":
@@ -123,7 +120,7 @@ def _sampled(lengths: Sequence[int], rollouts: Sequence[Rollout], config: LossCo
 
 
 def _teacher_log_probs(scored: Tensor | None, rollouts: Sequence[Rollout], like: Tensor) -> Tensor:
-    """Of every token: as they were scored here, or else those that came with the rollouts; [tokens]."""
+    """The teacher's log-prob of each token, [tokens]: scored here, or given by the rollouts."""
     if scored is not None:
         return scored
     given = [x for r in rollouts for x in r.teacher_logprobs or ()]
@@ -131,7 +128,7 @@ def _teacher_log_probs(scored: Tensor | None, rollouts: Sequence[Rollout], like:
 
 
 class _Later:
-    """The terms of a micro-batch's tokens as they become known, from the last token to the first."""
+    """Collects the per-token terms of a micro-batch, which are computed from the last token to the first."""
 
     def __init__(self, lengths: Sequence[int], rollouts: Sequence[Rollout]):
         self._lengths = lengths
@@ -142,7 +139,7 @@ class _Later:
         self._terms: Tensor | None = None
 
     def rows(self, tokens: TokenValues, terms: Tensor) -> list[Tensor]:
-        """Terms, log-probs, the sampler's log-probs and the mask, [sequences, tokens] each; 0 where not yet known."""
+        """Terms, log-probs, the sampler's log-probs and the mask, [sequences, tokens] each; 0 if not yet computed."""
         log_probs = terms.new_zeros(len(self._mask))
         if self._terms is None:
             self._terms = torch.zeros_like(log_probs)

@@ -6,15 +6,15 @@
 
 Direct preference optimisation, Rafailov et al. 2023, arXiv 2305.18290; the answers y are those of `sft`. Log-probs are
 sums over the tokens in the loss, stop token included. Details:
-1. Where y and z are the same tokens there is no preference: the loss is log 2, and the gradient exactly zero. On an
-   identity pair one answer stands for both, for both are answers to one prompt.
-2. A pair of answers is in the loss where both have tokens in it, so `loss.mask_truncated` leaves it out for either.
+1. If y and z are the same tokens there is no preference: the loss is log 2, and the gradient exactly zero. An identity
+   pair has one answer, which is both y and z.
+2. A pair of answers is in the loss if both have tokens in it: `loss.mask_truncated` leaves it out if either is cut.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -42,9 +42,9 @@ from opct.models.chunked_loss import one_pass
 from opct.models.inference.prefix_sharing import NOT_SHARED, Prefixes
 from opct.models.inference.sampler import Completion
 from opct.models.policy import Policy
-from opct.models.scoring import Scores, tokenwise
+from opct.models.scoring import tokenwise
 from opct.models.teacher import Teacher
-from opct.models.vllm.engine import Sampler
+from opct.models.vllm.engine import OnDone, Sampler
 
 
 @dataclass(frozen=True)
@@ -104,30 +104,32 @@ class DPO(Method[Preference]):
 
     def __init__(self, policy: Policy, teacher: Teacher, config: TrainConfig, source: OfflineAnswers):
         super().__init__(policy, teacher, config, source)
-        self.reduction = "sequence_mean"  # the weights of a rollout sum to that of its pair of answers
+        self.reduction = "sequence_mean"  # the weights of a rollout's tokens sum to the weight of its pair of answers
 
     def collect(self, pairs: Sequence[RenderedPair], step: int) -> list[Preference]:
-        """The offline preferences of a step; their reference sees `prompt`, as the policy does."""
+        """The offline preferences of a step; the reference sees `prompt`, like the policy."""
         return [dataclasses.replace(r, teacher_ids=r.prompt_ids) for r in super().collect(pairs, step)]
 
     def loss(
         self, rollouts: Sequence[Preference], weights: Sequence[Tensor], prefixes: Prefixes = NOT_SHARED
     ) -> MicroLoss:
-        """-log sigmoid of the rewards' difference; the sum of a rollout's weights is that of its pair of answers."""
+        """-log sigmoid of the difference of the rewards."""
         y, z = [r.ids for r in rollouts], [list(r.rejected.token_ids) for r in rollouts]
         with self.teacher() as teacher, teacher.inference():  # no gradient, no dropout
             reference = teacher.score([r.teacher_ids for r in rollouts] * 2, y + z, prefix=prefixes.teacher)
         student = self.policy.score([r.prompt_ids for r in rollouts] * 2, y + z, prefix=prefixes.policy)
         mask = torch.tensor([x for r in rollouts for x in r.mask] + [x for r in rollouts for x in r.rejected_mask])
         mask = mask.to(student.hidden.device, torch.float32)
-        ratios = (_log_probs(student) - _log_probs(reference)) * mask
-        rewards = self.config.loss.dpo_beta * torch.stack([own.sum() for own in ratios.split(list(student.lengths))])
+        ratios = tokenwise(losses.token_log_probs, student) - tokenwise(losses.token_log_probs, reference)
+        rewards = self.config.loss.dpo_beta * torch.stack(
+            [x.sum() for x in (ratios * mask).split(list(student.lengths))]
+        )
         chosen, rejected = rewards.chunk(2)
         value, slope = losses.preference(chosen, rejected)
         pair_weights = torch.stack([w.sum() for w in weights]).to(value)
         preferred = torch.tensor([a != b for a, b in zip(y, z, strict=True)], device=value.device)
         slope = torch.where(preferred, slope * pair_weights * self.config.loss.dpo_beta, 0.0)
-        # every token's weight is known, so the second pass over the logits finds the gradient
+        # the slope is the weight of every token's log-prob, so a second pass over the logits gives the gradient
         on_tokens = torch.cat([slope, -slope]).repeat_interleave(torch.tensor(student.lengths, device=mask.device))
         linear = one_pass(lambda tokens: tokens.log_probs, on_tokens * mask, student).loss
         loss = linear - linear.detach() + (value * pair_weights).sum()
@@ -137,19 +139,13 @@ class DPO(Method[Preference]):
 
     @classmethod
     def answer(
-        cls,
-        teacher: Policy,
-        pairs: Sequence[RenderedPair],
-        config: TrainConfig,
-        on_done: Callable[[int], None],
-        *,
-        sampler: Sampler | None = None,
+        cls, teacher: Policy, pairs: Sequence[RenderedPair], config: TrainConfig, sampler: Sampler, on_done: OnDone
     ) -> list[Preference]:
-        """The answers of `sft`, each beside one of the same base to `prompt` (itself on an identity pair)."""
-        chosen = teacher_rollouts(teacher, pairs, config, on_done, sampler=sampler)
+        """The answers of `sft`, each with an answer of the same base to `prompt` (the same one on an identity pair)."""
+        chosen = teacher_rollouts(teacher, pairs, config, sampler, on_done)
         first = [r for r in chosen if r.index == 0 and not r.pair.is_identity]
         apart = [RenderedPair(r.pair, r.prompt_ids, r.teacher_ids) for r in first]
-        completions = (sampler or teacher).sample(
+        completions = sampler.sample(
             [r.prompt_ids for r in first],
             seeds_of(config, "rejected", apart, config.rollout.num_generations),
             sampling(config, teacher),
@@ -178,21 +174,17 @@ class DPO(Method[Preference]):
 
 
 def _preferred(teacher: Policy, rollout: Rollout, rejected: Completion, config: TrainConfig) -> Preference:
-    """The rollout with the answer that it is preferred to; out of the loss whole where one of them has no token in."""
+    """The rollout with its rejected answer; out of the loss if one of the two has no token in it."""
     masks = rollout.mask, completion_mask(teacher.renderer, rollout.pair.prompt, rejected, config.loss)
     if not all(map(any, masks)):
         masks = (False,) * len(masks[0]), (False,) * len(masks[1])
     return Preference(**(vars(rollout) | {"mask": masks[0]}), rejected=rejected, rejected_mask=masks[1])
 
 
-def _log_probs(scores: Scores) -> Tensor:
-    return tokenwise(losses.token_log_probs, scores)
-
-
 def _means(
     rollouts: Sequence[Rollout], chosen: list[float], rejected: list[float], preferred: list[bool]
 ) -> dict[str, list[float]]:
-    """By the names of TRL, of pairs of answers that differ; and the share of the others."""
+    """TRL's metrics, over pairs of answers that differ, and the share of pairs that do not."""
     in_loss = [any(r.mask) for r in rollouts]
     of_two = [(a, b) for a, b, two, kept in zip(chosen, rejected, preferred, in_loss, strict=True) if two and kept]
     return {

@@ -7,14 +7,14 @@
         step on the loss
 
 rho_t = policy(y_t) / mu(y_t), with mu the distribution that was sampled (for a rehearsed completion, the policy at the
-beginning of the step). With one update a step rho is 1 but for rounding, and the clip is a guard. Deviations: the KL of
-a token is that of its whole distribution after what was sampled, and no estimate from the sampled token, whose
-expectation it is. It is averaged over the completions that are trained on, which the caller may have chosen among
-more (an attacker's best rounds and rehearsed messages), so it is no estimate of the KL of what the policy samples. Its
-gradient is that of each token's distribution alone: no part goes through the probability of the tokens before it, so a
-token is not held back from leading to later ones that are unlike the base's. The mean is over the tokens of all
-completions of a step (as in DAPO, Yu et al. 2025, arXiv 2503.14476), so a long completion does not count less a token
-than a short one.
+beginning of the step). With one update a step rho is 1 but for rounding, and the clip is a guard. Deviations:
+1. The KL of a token is exact, over the whole vocabulary, instead of an estimate from the sampled token.
+2. It is averaged over the completions that are trained on. The caller may have chosen these among more (an attacker's
+   best rounds and rehearsed messages), so it does not estimate the KL of what the policy samples.
+3. Its gradient has no part through the probability of earlier tokens: a token is not held back from leading to later
+   tokens that are unlike the base's.
+4. The mean is over the tokens of all completions of a step (as in DAPO, Yu et al. 2025, arXiv 2503.14476): a token
+   counts as much in a long completion as in a short one.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class ScoredRollout(Rollout):
     """A completion with its reward.
 
     Attributes:
-        reward: None where it could not be scored.
-        advantage: of the reward in its group.
+        reward: None if it could not be scored.
+        advantage: see `group_advantages`.
         is_rehearsed: it was sampled in an earlier step.
     """
 
@@ -56,7 +56,7 @@ class ScoredRollout(Rollout):
     is_rehearsed: bool = False
 
     def columns(self, policy: Policy, *, logprobs: bool) -> dict[str, Any]:
-        """The reward, if it has one."""
+        """The reward, if there is one."""
         if self.reward is None:
             return {}
         return {"reward": self.reward, "advantage": round(self.advantage, 5), "rehearsed": self.is_rehearsed}
@@ -66,7 +66,7 @@ class GRPO(Method[ScoredRollout]):
     """Trains on the policy's own samples, by their rewards.
 
     Args:
-        source: pairs of a step and its number -> rollouts with `reward` and `advantage`, as many for each pair.
+        source: pairs of a step and its number -> rollouts with `reward` and `advantage`, equally many for each pair.
     """
 
     unused_settings = ("estimator", "divergence", "kl_discount_factor", "dpo_beta", "mask_truncated", "mask_thinking")
@@ -128,10 +128,10 @@ def _clipped(rollouts: Sequence[ScoredRollout], config: TrainConfig) -> PerToken
 
 
 def group_advantages(rewards: Sequence[float | None]) -> list[float]:
-    """(r - mean) / (std + epsilon) over the members of a group that have a reward, 0 for those that have none.
+    """(r - mean) / (std + epsilon) over the members of a group that have a reward; 0 for the others.
 
-    The standard deviation is that of a sample (n - 1), as in TRL; a group of fewer than two rewards, or of equal ones,
-    teaches nothing.
+    The standard deviation is of a sample (n - 1), as in TRL. All advantages are 0 in a group with fewer than two
+    rewards, or with equal ones.
     """
     known = [reward for reward in rewards if reward is not None]
     if len(known) < 2 or max(known) == min(known):

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from opct import distributed
@@ -25,7 +25,7 @@ from opct.runs.run_dir import RunDir
 
 
 class OfflineAnswers:
-    """The rollouts of a baseline, by pair."""
+    """The rollouts of a baseline by pair."""
 
     def __init__(self, rollouts: Sequence[Rollout]):
         self._by_pair: dict[str, list[Rollout]] = defaultdict(list)
@@ -44,14 +44,13 @@ def offline_answers(
     pairs: Sequence[RenderedPair],
     config: TrainConfig,
     run: RunDir,
-    on_done: Callable[[int], None] = lambda n: None,
+    on_done: OnDone = lambda n: None,
     *,
     sampler: Sampler | None = None,
 ) -> OfflineAnswers:
-    """The run's offline answers: read, and where some are missing sampled from the teacher and kept.
+    """Read the run's offline answers; sample and store those that are missing.
 
-    A run that is resumed for more steps needs answers to more pairs; a `base` teacher gives the ones it would have
-    given.
+    A run that is resumed for more steps needs answers to more pairs; a `base` teacher gives the same ones as before.
 
     Args:
         sampler: samples for the teacher; by default itself.
@@ -60,15 +59,12 @@ def offline_answers(
         RunError: answers are missing in a resumed run whose teacher has moved since.
     """
     # every rank must find the same answers missing
-    rows = distributed.broadcast_object(_kept(run) if distributed.is_main() else [])
+    rows = distributed.broadcast_object(read_jsonl(run.offline_path) if distributed.is_main() else [])
     answered = {row["pair_id"] for row in rows}
     missing = [rendered for rendered in pairs if rendered.pair.id not in answered]
     if missing:
-        if (
-            rows
-            and config.teacher.kind != "base"
-            and any(answers_to(rendered, method, config) or rendered.prompt_ids is None for rendered in missing)
-        ):
+        is_sampled = any(answers_to(r, method, config) or r.prompt_ids is None for r in missing)
+        if rows and is_sampled and config.teacher.kind != "base":
             raise RunError(
                 f"{run.offline_path} lacks answers to {len(missing)} pair(s), and the {config.teacher.kind} teacher "
                 "that would sample them has changed since: use the max_steps that the run was started with."
@@ -79,21 +75,20 @@ def offline_answers(
         def answer(own: list[RenderedPair]) -> list[list[Rollout]]:
             with teacher() as model, unsharded(model):
                 counting = _Counting(sampler or model, tokens)
-                return group_by_prompt(method.answer(model, own, config, on_done, sampler=counting), len(own))
+                return group_by_prompt(method.answer(model, own, config, counting, on_done), len(own))
 
         rollouts = distributed.map_across_ranks(missing, [cost(rendered, config) for rendered in missing], answer)
-        made = [rollout_row(r, policy, 0, None, logprobs=True) for own in rollouts for r in own]
-        distributed.main_only(write_jsonl, run.offline_path, [*rows, *made])
+        rows += [rollout_row(r, policy, 0, None, logprobs=True) for own in rollouts for r in own]
         seconds, sampled = time.perf_counter() - started, sum(distributed.all_gather_object(tokens[0]))
-        distributed.main_only(_add_cost, run, len(rows), len(made), seconds, sampled)
-        rows += made
+        distributed.main_only(_add_cost, run, seconds, sampled)  # first: a kill in between counts it, and samples again
+        distributed.main_only(write_jsonl, run.offline_path, rows)
     by_id = {rendered.pair.id: rendered for rendered in pairs}
     own = [row for row in rows if row["pair_id"] in by_id]
     return OfflineAnswers([_rollout(method, row, by_id[row["pair_id"]], policy) for row in own])
 
 
 class _Counting:
-    """A sampler that counts the tokens that it samples, turns before the last one too."""
+    """A sampler that counts its tokens, those of open turns included."""
 
     def __init__(self, sampler: Sampler, tokens: list[int]):
         self._sampler, self._tokens = sampler, tokens
@@ -113,27 +108,15 @@ class _Counting:
 
 
 def offline_cost(run: RunDir) -> dict[str, float]:
-    """What all offline answers of the run took until now, as metrics: `time/offline_s` and `rollout/offline_tokens`.
-
-    Empty where there are none, and where it was not written down for every one of them.
-    """
-    kept = _kept_cost(run)
-    if kept is None or kept["rollouts"] != len(_kept(run)):
-        return {}
-    return {"time/offline_s": kept["seconds"], "rollout/offline_tokens": kept["tokens"]}
-
-
-def _add_cost(run: RunDir, before: int, made: int, seconds: float, tokens: int) -> None:
-    """Add what the new rollouts took to the cost of the earlier ones, unless that is not known."""
-    kept = _kept_cost(run) if before else {"rollouts": 0, "seconds": 0.0, "tokens": 0}
-    if kept is not None and kept["rollouts"] == before:
-        now = {"rollouts": before + made, "seconds": kept["seconds"] + seconds, "tokens": kept["tokens"] + tokens}
-        write_json(run.offline_cost_path, now)
-
-
-def _kept_cost(run: RunDir) -> dict[str, Any] | None:
+    """The cost of all offline answers of the run, as metrics: `time/offline_s` and `rollout/offline_tokens`."""
     path = run.offline_cost_path
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+
+
+def _add_cost(run: RunDir, seconds: float, tokens: int) -> None:
+    before = offline_cost(run)
+    now = {"time/offline_s": seconds, "rollout/offline_tokens": tokens}
+    write_json(run.offline_cost_path, {name: before.get(name, 0) + n for name, n in now.items()})
 
 
 def answers_to(rendered: RenderedPair, method: type[Method], config: TrainConfig) -> int:
@@ -144,13 +127,9 @@ def answers_to(rendered: RenderedPair, method: type[Method], config: TrainConfig
     return each * config.rollout.num_generations
 
 
-def _kept(run: RunDir) -> list[dict]:
-    return read_jsonl(run.offline_path) if run.offline_path.exists() else []
-
-
 def _rollout(method: type[Method], row: dict[str, Any], rendered: RenderedPair, policy: Policy) -> Rollout:
     pair, prompt_ids = rendered.pair, rendered.prompt_ids
-    if prompt_ids is None:  # turns that the policy answered are in the row
+    if prompt_ids is None:  # the row has the answers to its open turns
         pair = dataclasses.replace(pair, prompt=tuple(row["prompt"]))
         prompt_ids = policy.renderer.render(pair.prompt)
     return method.rollout_type.from_row(row, pair, prompt_ids, rendered.teacher_ids)

@@ -4,8 +4,8 @@
     repeat:  loss = sum_t KL( policy(. | prompt, y_<t) || teacher(. | teacher_prompt, y_<t) )
 
 Between `sft` and `opct` it changes one thing at a time: against `sft` the loss (KL to a distribution instead of
-cross-entropy on its samples), against `opct` whose samples they are. For that reason settings whose term needs the
-policy's own samples, `loss.estimator: sampled` and `loss.kl_discount_factor` above 0, are refused here.
+cross-entropy on its samples), against `opct` the model that samples. Settings that need the policy's own samples,
+`loss.estimator: sampled` and `loss.kl_discount_factor` above 0, are refused.
 """
 
 from __future__ import annotations

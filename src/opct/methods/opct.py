@@ -5,8 +5,8 @@
         loss = sum_t KL( policy(. | prompt, y_<t) || teacher(. | teacher_prompt, y_<t) )
         step on the loss
 
-The teacher is the model before training, which sees the clean prompt: the policy learns to ignore the perturbation
-while staying itself. Deviations from the paper are listed in `opct.losses`.
+The teacher is the model before training; it sees the clean prompt. So the policy learns to ignore the perturbation and
+otherwise stays as it is. Deviations from the paper are listed in `opct.losses`.
 """
 
 from __future__ import annotations

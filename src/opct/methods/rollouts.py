@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -17,19 +17,19 @@ from opct.data.render import RenderedPair, Renderer, render_pairs, thinking_mask
 from opct.errors import DataError
 from opct.models.inference.sampler import Completion, Sampling, sample_seed
 from opct.models.policy import Policy
-from opct.models.vllm.engine import Sampler
+from opct.models.vllm.engine import OnDone, Sampler
 
 
 @dataclass(frozen=True)
 class Rollout:
-    """One completion of a pair. Token ids are those that were sampled; text is never tokenised again.
+    """One completion of a pair. Token ids are as sampled; text is never tokenised again.
 
     Attributes:
-        pair: with the turns that the policy answered itself filled in.
+        pair: with its open turns answered.
         index: which of the pair's completions this is.
-        teacher_ids: what the teacher scores the completion after.
+        teacher_ids: the prompt of the teacher.
         mask: True for each completion token that is in the loss.
-        teacher_logprobs: of each completion token after `teacher_ids` (nats), where an engine scored it.
+        teacher_logprobs: log-prob of each completion token after `teacher_ids` (nats), if an engine scored it.
     """
 
     pair: ContrastivePair
@@ -61,19 +61,19 @@ class Rollout:
         return sum(self.mask)
 
     def columns(self, policy: Policy, *, logprobs: bool) -> dict[str, Any]:
-        """Additional columns of this type on disk."""
+        """Further columns of this type on disk."""
         return {}
 
     @classmethod
     def from_row(
         cls, row: Mapping[str, Any], pair: ContrastivePair, prompt_ids: list[int], teacher_ids: list[int]
     ) -> Self:
-        """The rollout of a row with log-probs, of the whole prompts."""
+        """The rollout of a row that has log-probs."""
         completion = completion_from(row, len(teacher_ids))
         return cls(pair, row["sample"], prompt_ids, teacher_ids, completion, tuple(row["in_loss"]))
 
     def dummy(self) -> Self:
-        """A rollout of this type of two tokens after one, none of them in the loss."""
+        """A rollout with two tokens after one, none of them in the loss."""
         completion = dataclasses.replace(self.completion, token_ids=(0, 0), logprobs=(0.0, 0.0))
         return dataclasses.replace(
             self, prompt_ids=[0], teacher_ids=[0], completion=completion, mask=(False, False), teacher_logprobs=None
@@ -89,23 +89,20 @@ def policy_rollouts(
     *,
     sampler: Sampler | None = None,
 ) -> list[Rollout]:
-    """The policy answers each pair's `prompt`, `n` times (`rollout.num_generations`); turns with content null first.
+    """Sample `n` answers (`rollout.num_generations`) to each pair's `prompt`; its open turns are answered first.
 
     Args:
-        seed_key: names the occasion (a step, the validation), so that each has samples of its own.
+        seed_key: the step, or "validation": each has samples of its own.
         sampler: samples for the policy; by default itself.
     """
-    filled = answer_open_turns(policy, sampler or policy, pairs, config, seed_key)
+    sampler, n = sampler or policy, config.rollout.num_generations if n is None else n
+    filled = answer_open_turns(policy, sampler, pairs, config, seed_key)
     prompts = [rendered.prompt_ids or [] for rendered in filled]
-    return _sampled(policy, filled, prompts, config, seed_key, n, sampler=sampler)
+    return _sampled(policy, filled, prompts, config, seed_key, n, sampler)
 
 
 def cost(rendered: RenderedPair, config: TrainConfig, n: int | None = None) -> int:
-    """Tokens that a pair's rollouts take at most: its longer prompt, once, and n completions up to their limit.
-
-    Args:
-        n: completions; by default as many as the configuration says.
-    """
+    """Most tokens of a pair's rollouts: its longer prompt once, and n (`rollout.num_generations`) completions."""
     n = config.rollout.num_generations if n is None else n
     prompt = max(len(rendered.prompt_ids or ()), len(rendered.teacher_ids))
     return prompt + n * config.rollout.max_completion_tokens
@@ -115,22 +112,21 @@ def teacher_rollouts(
     teacher: Policy,
     pairs: Sequence[RenderedPair],
     config: TrainConfig,
-    on_done: Callable[[int], None],
-    *,
-    sampler: Sampler | None = None,
+    sampler: Sampler,
+    on_done: OnDone,
 ) -> list[Rollout]:
-    """The baselines' completions: the teacher answers each pair's `teacher_prompt`, and the open turns of `prompt`.
+    """The baselines' answers: the teacher answers each pair's `teacher_prompt`, and the open turns of `prompt`.
 
     Args:
-        sampler: samples for the teacher; by default itself.
+        sampler: samples for the teacher.
     """
-    filled = answer_open_turns(teacher, sampler or teacher, pairs, config, "offline")
+    filled = answer_open_turns(teacher, sampler, pairs, config, "offline")
     prompts = [rendered.teacher_ids for rendered in filled]
-    return _sampled(teacher, filled, prompts, config, "offline", None, sampler=sampler, on_done=on_done)
+    return _sampled(teacher, filled, prompts, config, "offline", config.rollout.num_generations, sampler, on_done)
 
 
 def group_by_prompt(rollouts: Sequence[Rollout], pairs: int) -> list[list[Rollout]]:
-    """The rollouts of each of n pairs, which all have as many."""
+    """The rollouts of each pair; all pairs have equally many."""
     n = len(rollouts) // max(1, pairs)
     return [list(rollouts[i * n : (i + 1) * n]) for i in range(pairs)]
 
@@ -144,7 +140,7 @@ def sampled_rollout(
     mask_truncated: bool = False,
     mask_thinking: bool = False,
 ) -> Rollout:
-    """One rollout of one pair, outside any run: what training would sample and put into the loss.
+    """One rollout of one pair outside any run, as training would sample it.
 
     Raises:
         DataError: the pair does not fit the model's context.
@@ -177,7 +173,7 @@ def sampling(config: TrainConfig, policy: Policy) -> Sampling:
 
 
 def seeds_of(config: TrainConfig, seed_key: object, pairs: Sequence[RenderedPair], n: int) -> list[list[int]]:
-    """Of n completions of each pair."""
+    """The seeds of n completions of each pair."""
     return [[sample_seed(config.seed, seed_key, rendered.pair.id, i) for i in range(n)] for rendered in pairs]
 
 
@@ -187,15 +183,14 @@ def _sampled(
     prompts: Sequence[list[int]],
     config: TrainConfig,
     seed_key: object,
-    n: int | None,
-    *,
-    sampler: Sampler | None,
-    on_done: Callable[[int], None] = lambda n: None,
+    n: int,
+    sampler: Sampler,
+    on_done: OnDone = lambda n: None,
 ) -> list[Rollout]:
     """n completions of each prompt as rollouts of its pair."""
-    completions = (sampler or policy).sample(
+    completions = sampler.sample(
         prompts,
-        seeds_of(config, seed_key, pairs, config.rollout.num_generations if n is None else n),
+        seeds_of(config, seed_key, pairs, n),
         sampling(config, policy),
         batch_tokens=config.rollout.batch_tokens,
         on_done=on_done,
@@ -217,7 +212,7 @@ def _sampled(
 def completion_mask(
     renderer: Renderer, prompt: Sequence[Message], completion: Completion, loss: LossConfig
 ) -> tuple[bool, ...]:
-    """Which tokens of a completion are in the loss, one a token."""
+    """True for each token of a completion that is in the loss."""
     if loss.mask_truncated and completion.stop_reason == "length":
         return (False,) * len(completion.token_ids)
     if not loss.mask_thinking:
@@ -229,7 +224,7 @@ def completion_mask(
 def answer_open_turns(
     policy: Policy, sampler: Sampler, pairs: Sequence[RenderedPair], config: TrainConfig, seed_key: object
 ) -> list[RenderedPair]:
-    """Fill the assistant turns with content null, first to last; the policy answers each after the turns before it."""
+    """Answer the open turns (content null) of each prompt, first to last, each after the turns before it."""
     prompts: list[list[Message]] = [[dict(m) for m in rendered.pair.prompt] for rendered in pairs]
     turn = 0
     while waiting := _open_turns(prompts):
@@ -239,24 +234,22 @@ def answer_open_turns(
         for (i, at), [answer] in zip(waiting.items(), answers, strict=True):
             prompts[i][at]["content"] = answer.text
         turn += 1
-    return [_filled(policy, rendered, prompt) for rendered, prompt in zip(pairs, prompts, strict=True)]
+    filled = list(pairs)
+    for i, prompt in enumerate(prompts):
+        if filled[i].prompt_ids is None:
+            pair = dataclasses.replace(filled[i].pair, prompt=tuple(prompt))
+            filled[i] = RenderedPair(pair, policy.renderer.render(pair.prompt), filled[i].teacher_ids)
+    return filled
 
 
 def _open_turns(prompts: Sequence[Sequence[Message]]) -> dict[int, int]:
-    """Where the first turn with content null is, in each prompt that has one."""
+    """The place of the first open turn in each prompt that has one."""
     found: dict[int, int] = {}
     for i, prompt in enumerate(prompts):
         for at, message in enumerate(prompt):
             if message["content"] is None:
                 found.setdefault(i, at)
     return found
-
-
-def _filled(policy: Policy, rendered: RenderedPair, prompt: list[Message]) -> RenderedPair:
-    if rendered.prompt_ids is not None:
-        return rendered
-    pair = dataclasses.replace(rendered.pair, prompt=tuple(prompt))
-    return RenderedPair(pair, policy.renderer.render(pair.prompt), rendered.teacher_ids)
 
 
 def step_weights(rollouts: Sequence[Rollout], reduction: str) -> list[Tensor]:
@@ -269,7 +262,7 @@ def step_weights(rollouts: Sequence[Rollout], reduction: str) -> list[Tensor]:
 def rollout_row(
     rollout: Rollout, policy: Policy, step: int, kl: Sequence[float] | None, *, logprobs: bool = False
 ) -> dict[str, Any]:
-    """A rollout as it is kept on disk; `kl` is in nats, one a token, null where the method computes none."""
+    """A rollout as it is stored; `kl` is in nats, one a token, None for a method without KL."""
     return {
         "step": step,
         "pair_id": rollout.pair.id,
@@ -302,21 +295,33 @@ def completion_from(row: Mapping[str, Any], prompt_tokens: int) -> Completion:
     return Completion(row["completion"], ids, row["stop_reason"], logprobs, prompt_tokens, row["seed"])
 
 
-def kl_metrics(name: str, rollouts: Sequence[Rollout], token_kl: Sequence[Sequence[float] | None]) -> dict[str, float]:
-    """The mean over tokens in the loss: `name` of pairs, `<name>_identity` of identity pairs, and `<name>_<axis>` of
-    each axis, where the pairs are of several."""
-    values: dict[str, list[float]] = {}
-    axes = {r.pair.axis for r in rollouts if not r.pair.is_identity}
-    for r, kl in zip(rollouts, token_kl, strict=True):
-        own = [x for x, in_loss in zip(kl or (), r.mask, strict=False) if in_loss]
-        values.setdefault(f"{name}_identity" if r.pair.is_identity else name, []).extend(own)
-        if len(axes) > 1 and not r.pair.is_identity:
-            values.setdefault(f"{name}_{r.pair.axis}", []).extend(own)
-    return {key: sum(found) / len(found) for key, found in values.items() if found}
+def in_loss(rollouts: Sequence[Rollout], values: Sequence[Sequence[float] | None]) -> list[list[float]]:
+    """Of the values of each rollout's tokens, those of tokens in the loss; none for a rollout without values."""
+    return [
+        [] if own is None else [x for x, kept in zip(own, r.mask, strict=True) if kept]
+        for r, own in zip(rollouts, values, strict=True)
+    ]
+
+
+def by_kind(name: str, rollouts: Sequence[Rollout], values: Sequence[Sequence[float]]) -> dict[str, list[float]]:
+    """The values of all pairs as `name`, and of all identity pairs as `<name>_identity`."""
+    found: dict[str, list[float]] = {name: [], f"{name}_identity": []}
+    for rollout, own in zip(rollouts, values, strict=True):
+        found[f"{name}_identity" if rollout.pair.is_identity else name] += own
+    return found
+
+
+def kl_metrics(name: str, rollouts: Sequence[Rollout], kl: Sequence[Sequence[float]]) -> dict[str, float]:
+    """Mean KL a token: `name` of pairs, `<name>_identity` of identity pairs, `<name>_<axis>` where there are several
+    axes."""
+    values, axes = by_kind(name, rollouts, kl), by_axis(rollouts, kl)
+    if len(axes) > 1:
+        values |= {f"{name}_{axis}": own for axis, own in axes.items()}
+    return {key: sum(own) / len(own) for key, own in values.items() if own}
 
 
 def by_axis(rollouts: Sequence[Rollout], values: Sequence[Sequence[float]]) -> dict[str, list[float]]:
-    """The numbers of each rollout by its pair's axis; those of identity pairs are left out."""
+    """The values of each axis; identity pairs are left out."""
     found: dict[str, list[float]] = {}
     for rollout, own in zip(rollouts, values, strict=True):
         if not rollout.pair.is_identity:
@@ -325,8 +330,7 @@ def by_axis(rollouts: Sequence[Rollout], values: Sequence[Sequence[float]]) -> d
 
 
 def rollout_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
-    """What a step trains on: tokens of its answers and those in the loss; of answers, where there are any, their mean
-    length and the share that was cut."""
+    """Tokens of the answers of a step and of its loss; with answers, also their mean length and the truncated share."""
     answers = [answer for r in rollouts for answer in r.answers]
     tokens = sum(len(answer.token_ids) for answer in answers)
     metrics: dict[str, float] = {

@@ -1,14 +1,14 @@
 """Mismatch between the sampler and the trained policy.
 
-With mu the distribution that a token was drawn from, as the sampler reports it, and pi the policy at the moment of the
-loss, over the tokens in the loss of a step:
+mu is the distribution that a token was sampled from, as the sampler reports it, and pi the policy in the loss. Over the
+tokens in the loss of a step:
 
     rollout/mismatch_kl     mean of log mu - log pi              an estimate of KL(mu || pi), nats a token
     rollout/mismatch_kl_k3  mean of r - 1 - log r,  r = pi / mu  the same in expectation, never negative, less noise
 
-Both are 0 to rounding where the sampler is the policy: an old adapter, another base model or kernels that round
-otherwise show here. At another temperature than 1 mu is not the policy by intent, and the numbers hold that too; with
-dropout, pi is the policy with its dropout. The log-probs come with the loss: nothing is computed twice.
+Both are 0 to rounding if the sampler is the policy; an old adapter, another base model or other kernels show here.
+At a temperature other than 1, mu differs from the policy by intent, and so does pi with dropout: the numbers include
+that. The log-probs come with the loss: nothing is computed twice.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from opct.config.schema import RolloutConfig
 from opct.errors import MismatchError
 from opct.methods.base import Method
 from opct.methods.consistency import MicroLoss
-from opct.methods.rollouts import Rollout
+from opct.methods.rollouts import Rollout, in_loss
 
 Key = TypeVar("Key", bound=Hashable)
 NAME = "rollout/mismatch_kl"
@@ -35,46 +35,36 @@ class StepMetrics:
 
     def __init__(self, method: Method):
         self._offline = method.offline
-        self._tokens, self._k1, self._k3 = 0, 0.0, 0.0
         self._means: dict[str, list[float]] = defaultdict(list)
         self._by_axis: dict[tuple[str, str], list[float]] = defaultdict(list)
 
     def observe(self, rollouts: Sequence[Rollout], micro: MicroLoss) -> None:
-        """Add a micro-batch; the sampler's log-probs are compared with those of the loss."""
+        """Add a micro-batch, and compare the sampler's log-probs with those of the loss."""
         for name, values in micro.means.items():
             self._means[name] += values
         for name, axes in micro.by_axis.items():
             for axis, values in axes.items():
                 self._by_axis[name, axis] += values
         if not self._offline and micro.log_probs is not None:
-            for rollout, own in zip(rollouts, micro.log_probs, strict=True):
-                for mu, pi, in_loss in zip(rollout.completion.logprobs, own, rollout.mask, strict=True):
-                    if in_loss:
-                        self._add(mu - pi)
+            ratios = [
+                [mu - pi for mu, pi in zip(r.completion.logprobs, own, strict=True)]
+                for r, own in zip(rollouts, micro.log_probs, strict=True)
+            ]
+            for own in in_loss(rollouts, ratios):
+                self._means[NAME] += own
+                self._means[f"{NAME}_k3"] += [math.expm1(min(MOST_EXPONENT, -x)) + x for x in own]
 
     def metrics(self) -> dict[str, float]:
-        """The method's means, and both estimates by the names above, over all processes.
-
-        No mean of nothing; no estimate for offline answers, or without tokens.
-        """
-        own = (self._tokens, self._k1, self._k3, dict(self._means), dict(self._by_axis))
-        parts = distributed.all_gather_object(own)
-        *columns, means, by_axis = zip(*parts, strict=True)
-        tokens, k1, k3 = (sum(column) for column in columns)
-        found = {NAME: k1 / tokens, f"{NAME}_k3": k3 / tokens} if tokens else {}
+        """The method's means and both estimates, over all processes; without those that have no values."""
+        means, by_axis = zip(*distributed.all_gather_object((dict(self._means), dict(self._by_axis))), strict=True)
         of_axes = {key: own for key, own in _joined(by_axis).items() if own}
         several = len({axis for _, axis in of_axes}) > 1
         values = _joined(means) | {f"{name}_{axis}": own for (name, axis), own in of_axes.items() if several}
-        return found | {name: sum(own) / len(own) for name, own in sorted(values.items()) if own}
-
-    def _add(self, difference: float) -> None:
-        self._tokens += 1
-        self._k1 += difference
-        self._k3 += math.expm1(min(MOST_EXPONENT, -difference)) + difference
+        return {name: sum(own) / len(own) for name, own in sorted(values.items()) if own}
 
 
 def _joined(parts: Sequence[Mapping[Key, Sequence[float]]]) -> dict[Key, list[float]]:
-    """The numbers of all processes, by what they are of."""
+    """The numbers of all processes by key."""
     return {
         key: [value for own in parts for value in own.get(key, ())] for key in {key for own in parts for key in own}
     }
@@ -84,8 +74,8 @@ def refuse_mismatch(metrics: dict[str, float], rollout: RolloutConfig, step: int
     """Stop before an update on samples that are not the policy's.
 
     Args:
-        dropout: the policy drops out in training, so it differs from the sampler by intent, and nothing is refused;
-            nor is it at another temperature than 1.
+        dropout: the policy has dropout in training. Then it differs from the sampler by intent, as it does at a
+            temperature other than 1, and nothing is refused.
 
     Raises:
         MismatchError: `rollout/mismatch_kl` is above `rollout.max_mismatch_kl`.

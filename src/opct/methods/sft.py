@@ -36,7 +36,7 @@ class SFT(Method[Rollout]):
     def loss(
         self, rollouts: Sequence[Rollout], weights: Sequence[Tensor], prefixes: Prefixes = NOT_SHARED
     ) -> MicroLoss:
-        """Cross-entropy of the answers after the perturbed prompts."""
+        """The cross-entropy of the answers after the perturbed prompts."""
         student = self.policy.score([r.prompt_ids for r in rollouts], [r.ids for r in rollouts], prefix=prefixes.policy)
         found = one_pass(lambda tokens: -tokens.log_probs, flat_weights(student, weights), student)
         log_probs = by_rollout(found.log_probs, student.lengths)
@@ -49,13 +49,13 @@ class SFT(Method[Rollout]):
 
     @classmethod
     def describe_loss(cls, config: TrainConfig) -> str:
-        """Whatever the estimator is."""
+        """The same for every estimator."""
         return "cross-entropy"
 
     def _forward_kl(
         self, log_probs: Sequence[Sequence[float]], rollouts: Sequence[Rollout]
     ) -> list[list[float]] | None:
-        """log q(y_t) - log p(y_t) in nats; None where the answers were not drawn from the teacher as it is."""
+        """log q(y_t) - log p(y_t) in nats; None if the answers were not sampled from the teacher at temperature 1."""
         if sampling(self.config, self.policy) != Sampling(self.config.rollout.max_completion_tokens):
             return None
         teacher = [r.completion.logprobs for r in rollouts]

@@ -40,9 +40,9 @@ def accumulate(
     The prompts are split over the processes; each then has the whole gradient, loss and KL.
 
     Args:
-        weights: of each token in the loss of the whole step, [tokens] a rollout.
+        weights: the weight of each token in the loss of the whole step, [tokens] a rollout.
         budget: most tokens of a micro-batch, padding included.
-        share: compute each prompt once; the same to rounding.
+        share: compute each prompt once; the result is the same to rounding.
         observe: called with each micro-batch of this process.
 
     Raises:
@@ -79,7 +79,8 @@ def _backward(
     share: bool,
     observe: Observe,
 ) -> tuple[float, TokenKL, str | None]:
-    """Loss, KL, and the non-finite value if any; with sharded weights all processes still finish the step together."""
+    """Loss, KL, and the fault if the loss is not finite; with sharded weights the step is still finished, as every
+    process must take part."""
     total, fault = 0.0, None
     token_kl: TokenKL = [None] * len(rollouts)
     for batches in plan:
@@ -105,10 +106,10 @@ def _backward(
 
 
 def pad_plan_across_ranks(plan: Plan, own: Sequence[Rollout], *, share: bool) -> Plan:
-    """Pad the plan with dummy rollouts to the maximum number of groups and micro-batches of any rank.
+    """Pad the plan with a dummy rollout to the maximum number of groups and micro-batches of any rank.
 
-    The dummy rollout comes after the rank's own. With shared prompts, a micro-batch whose completions have one token
-    each needs no forward of its own beside the prompts': it gets the dummy too, to have one as others do.
+    The index of the dummy comes after the rank's own. With shared prompts, a micro-batch of completions of one token
+    would need no forward beside that of the prompts: it gets the dummy as well, so that all ranks have as many.
     """
     dummy = len(own)
     lengths = distributed.all_gather_object([len(batches) for batches in plan])
@@ -127,7 +128,7 @@ def pad_plan_across_ranks(plan: Plan, own: Sequence[Rollout], *, share: bool) ->
 
 
 def plan_of(rollouts: Sequence[Rollout], budget: int, *, share: bool) -> Plan:
-    """Groups of micro-batches of indices: with `share`, those of a group have their prompts computed together."""
+    """Groups of micro-batches of indices; with `share`, the prompts of a group are computed together."""
     if share:
         widths = [max(len(r.prompt_ids), len(r.teacher_ids)) for r in rollouts]
         return shared_batches([r.prompt_ids for r in rollouts], widths, [sum(r.lengths) for r in rollouts], budget)
@@ -135,12 +136,12 @@ def plan_of(rollouts: Sequence[Rollout], budget: int, *, share: bool) -> Plan:
 
 
 def forward_tokens(rollout: Rollout) -> int:
-    """Tokens in the forward of one rollout, padding included: one row, or two of answers to compare."""
+    """Tokens in the forward of one rollout, padding included: one row for each of its completions."""
     return len(rollout.lengths) * (max(len(rollout.prompt_ids), len(rollout.teacher_ids)) + max(rollout.lengths))
 
 
 def prompt_shares(rollouts: Sequence[Rollout], parts: int) -> list[list[int]]:
-    """Indices of rollouts in `parts` lists of similar size in tokens; those of one prompt stay together."""
+    """Indices of rollouts in `parts` lists of similar size in tokens; rollouts of one prompt stay together."""
     members: dict[tuple[int, ...], list[int]] = {}
     for i, rollout in enumerate(rollouts):
         members.setdefault(tuple(rollout.prompt_ids), []).append(i)
@@ -154,6 +155,8 @@ def prompt_shares(rollouts: Sequence[Rollout], parts: int) -> list[list[int]]:
 
 def slow_path_reasons(policy: Policy, teacher: Teacher, generations: int) -> list[str]:
     """Reasons for slower computation paths, one line each; call this before training changes the weights."""
+    if generations < 2:
+        return []
     fault, rows_fault = no_sharing_reason(policy, teacher), no_shared_rows_reason(policy.backbone)
     cascade_fault, own_attention = no_cascade_reason(policy.backbone), policy.backbone.attention == GROUPED
     found = []
@@ -163,14 +166,11 @@ def slow_path_reasons(policy: Policy, teacher: Teacher, generations: int) -> lis
         found.append(f"in training, each completion has a copy of its prompt's keys and values: {cascade_fault}")
     if own_attention and rows_fault is not None:
         found.append(f"in sampling, each completion has a copy of its prompt's keys and values: {rows_fault}")
-    return found if generations > 1 else []
+    return found
 
 
 def shares_prompts(method: Method, rollouts: Sequence[Rollout]) -> bool:
-    """True where several completions have a prompt in common and nothing is in the way.
-
-    What was given and not sampled is the end of a prompt, of which every token is looked at.
-    """
+    """True if several completions have a prompt in common and nothing is in the way; never without completions."""
     several = len({tuple(r.prompt_ids) for r in rollouts}) < sum(len(r.answers) for r in rollouts)
     return several and no_sharing_reason(method.policy, method.teacher) is None
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -57,15 +56,7 @@ class _Saved(Counters):
     teacher: str  # its hash
 
 
-@dataclass
-class TrainingState:
-    """State of a run besides the weights of policy and teacher."""
-
-    optimizer: torch.optim.Optimizer
-    counters: Counters
-
-
-def write_checkpoint(run: RunDir, setup: TrainingSetup, state: TrainingState) -> None:
+def write_checkpoint(run: RunDir, setup: TrainingSetup, optimizer: torch.optim.Optimizer, counters: Counters) -> None:
     """Save weights, optimizer, teacher and counters atomically. Every process calls it.
 
     Raises:
@@ -82,24 +73,23 @@ def write_checkpoint(run: RunDir, setup: TrainingSetup, state: TrainingState) ->
         assert folder is not None
         if distributed.is_main():
             policy.save(folder / ("adapter" if policy.has_adapter else "model"), weights)
-        fault = _write_rows(folder / STATE, _tensors(policy, setup.teacher, state.optimizer))
+        fault = _write_rows(folder / STATE, _tensors(policy, setup.teacher, optimizer))
         # gathered before the seal: no rank seals what another still writes
         faults = [fault] if not in_parts else distributed.all_gather_object(fault)
         if distributed.is_main() and any(faults):
             raise RuntimeError(next(own for own in faults if own))
 
     if distributed.is_main():
-        if run.metrics_path.exists():  # its rows and the weights after them are of one run
+        if run.metrics_path.exists():  # a checkpoint never gets to the disk before its metrics
             fsync_file(run.metrics_path)
-            state.counters.metrics_rows = run.metrics_path.read_bytes().count(b"\n")
-        counters = _Saved(**state.counters.model_dump(), teacher=teacher)
-        run.save_checkpoint(state.counters.step, write, counters.model_dump())
+            counters.metrics_rows = run.metrics_path.read_bytes().count(b"\n")
+        run.save_checkpoint(counters.step, write, counters.model_dump() | {"teacher": teacher})
     elif in_parts:
         write(None)
 
 
-def load_checkpoint(checkpoint: Path, setup: TrainingSetup, state: TrainingState) -> None:
-    """Load a checkpoint's weights, optimizer, teacher and counters.
+def load_checkpoint(checkpoint: Path, setup: TrainingSetup, optimizer: torch.optim.Optimizer) -> Counters:
+    """Load a checkpoint's weights, optimizer and teacher; returns its counters.
 
     Raises:
         CheckpointError: it does not fit the model, or is not one that this package wrote.
@@ -112,7 +102,7 @@ def load_checkpoint(checkpoint: Path, setup: TrainingSetup, state: TrainingState
             "Resume the run with that one, or start another run."
         ) from error
     try:
-        _read_rows(checkpoint / STATE, setup.policy, setup.teacher, state.optimizer)
+        _read_rows(checkpoint / STATE, setup.policy, setup.teacher, optimizer)
     except (OSError, SafetensorError, ValueError, RuntimeError) as error:
         raise CheckpointError(f"The checkpoint {checkpoint} does not fit this model and config: {error}") from error
     if saved.step != int(checkpoint.name.rpartition("-")[2]):
@@ -123,7 +113,7 @@ def load_checkpoint(checkpoint: Path, setup: TrainingSetup, state: TrainingState
             f"The teacher of {checkpoint} cannot be restored: its hash is {teacher} and was {saved.teacher}. Restore "
             "the model and adapter of the run, or start another run."
         )
-    state.counters = Counters(**saved.model_dump(exclude={"teacher"}))
+    return Counters(**saved.model_dump(exclude={"teacher"}))
 
 
 def _tensors(policy: Policy, teacher: Teacher, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:

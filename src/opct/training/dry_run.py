@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 PROBE_PAIRS = 4
 FLOAT32 = 4
-TRAINED_BYTES = 3 * FLOAT32  # of a trained weight: its gradient and Adam's two moments
-PROCESSES = (2, 4, 8)  # that the estimate is made for, besides one
+TRAINED_BYTES = 3 * FLOAT32  # for each trained weight: its gradient and Adam's two moments
+PROCESSES = (2, 4, 8)  # the estimate is also made for these
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def make_plan(config: TrainConfig) -> Plan:
 
 
 def _sizes(data: TrainingData) -> Iterator[tuple[str, str]]:
-    """What is trained on, and how much of it."""
+    """The method, the pairs, and how much of them is trained on."""
     config, method, steps = data.config, method_class(data.config.method), data.total_steps
     n = method.answers_per_pair * config.rollout.num_generations
     per_step = config.optim.prompts_per_step
@@ -105,7 +105,7 @@ def _sizes(data: TrainingData) -> Iterator[tuple[str, str]]:
 
 @dataclass(frozen=True)
 class MemoryEstimate:
-    """Bytes of one process; `peak` is what is there at once at most, libraries and the allocator left out."""
+    """Bytes of one process, without libraries and the allocator's overhead."""
 
     weights: float
     teacher: float
@@ -119,7 +119,7 @@ class MemoryEstimate:
 
 
 def memory_line(config: TrainConfig, data: TrainingData) -> str:
-    """The estimate for one process, and for several where they share the weights."""
+    """The estimate for one process, and for several if they share the weights."""
     one = estimate_memory(config, data)
     parts = (
         f"weights {size(one.weights)}, teacher {size(one.teacher)}, gradients and Adam {size(one.trained)}, a full "
@@ -134,7 +134,7 @@ def memory_line(config: TrainConfig, data: TrainingData) -> str:
 def estimate_memory(config: TrainConfig, data: TrainingData, processes: int = 1) -> MemoryEstimate:
     """The memory of one of `processes` that share the weights (FSDP), from the model's configuration.
 
-    An adapter, with its gradients and moments, is whole in every process.
+    Every process has the whole adapter, with its gradients and moments.
     """
     dtype, _ = choose_dtype(config.model.dtype, choose_device(config.model.device), PROBED_SIZE)
     model: Any = empty_model(config.model)
@@ -164,10 +164,10 @@ def _layers(config: Any) -> int:
 
 
 def _micro_batch_bytes(config: TrainConfig, model_config: Any, number: int, head: int) -> float:
-    """What the backward pass needs of a full micro-batch: activations, and logits of policy and teacher.
+    """Bytes for the backward pass of a full micro-batch: activations, and logits of policy and teacher.
 
-    A decoder layer with a gated MLP keeps the inputs of its norms, projections, attention and activation; Adam's
-    masters are float32, and so is then the stream between the layers.
+    A decoder layer with a gated MLP keeps the inputs of its norms, projections, attention and activation. Full
+    fine-tuning has float32 weights, so the stream between the layers is float32 too.
     """
     text = model_config.get_text_config()
     hidden = getattr(text, "hidden_size", 0)
@@ -177,14 +177,14 @@ def _micro_batch_bytes(config: TrainConfig, model_config: Any, number: int, head
     rank = 0 if config.lora is None else config.lora.r
     token = number * ((4 if rank else 5) * hidden + 3 * hidden + 2 * keys + 4 * inner + 7 * rank)
     token += 0 if rank else 2 * FLOAT32 * hidden
-    # with several completions a prompt, the budget holds for prompts and for completions, which are there together
+    # with several completions a prompt, prompts and completions are in memory together, each up to the budget
     tokens = config.optim.micro_batch_tokens * (2 if config.rollout.num_generations > 1 else 1)
     logits = CHUNK_TOKENS * head / max(1, hidden) * (3 * number + 2 * FLOAT32)
     return float(tokens * _layers(model_config) * token + logits + (0 if rank else FLOAT32 * head))
 
 
 def _rollout_tokens(config: TrainConfig, data: TrainingData) -> int:
-    """Most tokens that are sampled at once: as many as a step has, up to the bound."""
+    """Most tokens that are sampled at once: those of a step, up to `rollout.batch_tokens`."""
     longest = max(max(len(r.prompt_ids or ()), len(r.teacher_ids)) for r in data.pairs)
     rows = config.optim.prompts_per_step * config.rollout.num_generations
     return min(config.rollout.batch_tokens, rows * (longest + config.rollout.max_completion_tokens))
@@ -200,7 +200,7 @@ def _probed(setup: TrainingSetup) -> Iterator[tuple[str, str]]:
     started = time.perf_counter()
     method, rollouts = _collected(setup, pairs)
     answers = [answer for r in rollouts for answer in r.answers]
-    if not answers and setup.data.validation:  # where the method samples nothing, the validation does
+    if not answers and setup.data.validation:  # the method samples nothing, but the validation does
         validated = policy_rollouts(setup.policy, pairs, config, "probe", n=1, sampler=setup.engine)
         answers = [answer for r in validated for answer in r.answers]
     rollout_s, started = time.perf_counter() - started, time.perf_counter()
@@ -222,7 +222,8 @@ def _probed(setup: TrainingSetup) -> Iterator[tuple[str, str]]:
 
 
 def _time_words(setup: TrainingSetup, pairs: int, rollout_s: float, loss_s: float, answers: int) -> str:
-    """The probe's rate over all steps. A validation takes one answer a pair, and half of a loss: no backward."""
+    """The time of all steps at the probe's rate. A validation samples one answer a pair; without a backward pass it
+    takes half of a loss."""
     config, data, method = setup.config, setup.data, method_class(setup.config.method)
     answer_s = rollout_s / max(1, answers)
     step_s = (loss_s + (0 if method.offline else rollout_s)) / pairs * config.optim.prompts_per_step
@@ -236,13 +237,13 @@ def _time_words(setup: TrainingSetup, pairs: int, rollout_s: float, loss_s: floa
 
 
 def _collected(setup: TrainingSetup, pairs: list[RenderedPair]) -> tuple[Method, list[Rollout]]:
-    """The run's method, and its rollouts of these pairs; what a run samples before training, it samples here."""
+    """The run's method and its rollouts of these pairs; offline answers are sampled here too."""
     config, engine, kind = setup.config, setup.engine, method_class(setup.config.method)
     source: OfflineAnswers | Engine | None = engine
     if kind.offline:
-        base = None if engine is None else engine.base()
         with setup.teacher() as teacher:
-            source = OfflineAnswers(kind.answer(teacher, pairs, config, lambda n: None, sampler=base))
+            sampler = teacher if engine is None else engine.base()
+            source = OfflineAnswers(kind.answer(teacher, pairs, config, sampler, lambda n: None))
     method = kind(setup.policy, setup.teacher, config, source)
     return method, method.collect(pairs, 1)
 

@@ -19,18 +19,18 @@ from opct.runs.run_dir import RunDir
 from opct.runs.usage import prior_usage
 from opct.training.checkpoint import Counters
 
-# settings that may differ between a run and its resumption: they change when it ends and what it writes, not its steps
+# settings that may differ when a run is resumed: they change when it ends and what it writes, not its steps
 FREE_SETTINGS = {"save_steps", "save_total_limit", "report_to", "output_dir", "stop", "vllm", "parallel"}
 FREE_INSIDE = {"rollout": {"max_mismatch_kl"}, "teacher": {"check_behaviors", "check_hazards", "check_tokens"}}
-# free as well where the learning rate does not depend on the length
+# may differ too if the learning rate does not depend on the number of steps
 LENGTH_SETTINGS = {"max_steps", "num_train_epochs"}
 
 
 def latest_checkpoint(run: RunDir) -> Path | None:
-    """The newest checkpoint, verified by the main process and there for all of them.
+    """The newest checkpoint, verified by the main process; None if there is none.
 
     Raises:
-        CheckpointError: it is corrupt, or a process does not see it.
+        CheckpointError: it is corrupt, or another process does not see it.
     """
     checkpoint = distributed.broadcast_object(run.latest_checkpoint() if distributed.is_main() else None)
     if checkpoint is not None and not checkpoint.is_dir():
@@ -42,7 +42,7 @@ def latest_checkpoint(run: RunDir) -> Path | None:
 
 
 def refuse_lost_metrics(run: RunDir, counters: Counters) -> None:
-    """Raises RunError where rows of metrics.jsonl are gone that were there when the checkpoint was written."""
+    """Raise RunError if metrics.jsonl has lost rows that it had when the checkpoint was written."""
     rows = sum(row["step"] <= counters.step for row in read_jsonl(run.metrics_path))
     if rows < counters.metrics_rows:
         raise RunError(
@@ -52,29 +52,30 @@ def refuse_lost_metrics(run: RunDir, counters: Counters) -> None:
 
 
 def origin(run: RunDir, config: TrainConfig) -> dict[str, Any]:
-    """Initial weights of a run, for its manifest.
+    """Where a run starts from, for its manifest.
 
-    weights: the files of the base and of the adapter that it continues, so that a later run can check without a model
-        whether they are the same.
-    earlier: where it continues an adapter, the steps and seconds that this took until the run began; else None.
+    weights: fingerprints of the files of the base and of the adapter to continue, to be compared without a model.
+    earlier: the steps and seconds that the adapter to continue had taken when the run began; None without one.
     """
-    manifest = run.read_manifest()
-    before = manifest.get("weights")
-    weights = _weights_now(config)
-    adapter = None if config.model.adapter is None else adapter_now(config.model.adapter)
-    if "data" not in manifest:  # it begins
-        return {"weights": weights, "earlier": None if adapter is None else prior_usage(adapter)}
-    if before is None:  # it began before this was noted: whether the adapter is still the same is not known
-        weights["adapter"] = {}
-    return {"weights": weights, "earlier": manifest.get("earlier")}
+    manifest, adapter = run.read_manifest(), _adapter(config)
+    if "data" in manifest:
+        earlier = manifest.get("earlier")
+    else:
+        earlier = None if adapter is None else prior_usage(adapter)
+    return {"weights": _weights_now(config), "earlier": earlier}
+
+
+def _adapter(config: TrainConfig) -> Path | None:
+    """The folder of the adapter to continue; None without one, or if it is gone."""
+    return None if config.model.adapter is None else adapter_now(config.model.adapter)
 
 
 def _weights_now(config: TrainConfig) -> dict[str, Fingerprints]:
-    """The files of the base and of the adapter to continue; none of what is not there any more."""
-    folder = None if config.model.adapter is None else adapter_now(config.model.adapter)
+    """Fingerprints of the files of the base and of the adapter to continue; empty for what is gone."""
+    adapter = _adapter(config)
     return {
         "base": fingerprint_weights(config.model),
-        "adapter": {} if folder is None else fingerprint_adapter(folder),
+        "adapter": {} if adapter is None else fingerprint_adapter(adapter),
     }
 
 
@@ -85,10 +86,9 @@ def refuse_other_run(run: RunDir, config: TrainConfig, identity: Mapping[str, An
         RunError: names everything that differs.
     """
     manifest = run.read_manifest()
-    faults = []
     if "data" not in manifest:
         return  # it was stopped before it began
-    faults += _data_faults(manifest["data"], identity["data"])
+    faults = _data_faults(manifest["data"], identity["data"])
     for name, what in (
         ("base", "the base model's weights"),
         ("teacher", "the teacher's weights"),
@@ -108,19 +108,17 @@ def refuse_other_run(run: RunDir, config: TrainConfig, identity: Mapping[str, An
 
 
 def is_finished(run: RunDir, config: TrainConfig, *, remedy: str = "replace the run with --overwrite") -> bool:
-    """True if the run in that folder has trained all the steps that `config` asks for; False if there is none.
+    """True if the run has trained all the steps that `config` asks for; False if it has not, or there is no run.
 
-    Where the number of steps follows from the pairs (`max_steps: null`), it is the one that the run wrote down; had the
-    run another `max_steps` or `num_train_epochs`, resuming finds the number. Files of the base or of the adapter that
-    are not there any more are not compared, nor those of a run that noted none.
+    With `max_steps: null`, the number of steps is that of the manifest, if the run had the same `max_steps` and
+    `num_train_epochs`. Files of the base or of the adapter are compared if they are still there.
 
     Args:
-        remedy: remedy in the message if it is a different run.
+        remedy: what the message advises if it is a different run.
 
     Raises:
-        RunError: the run in that folder was made with other settings, other data, another base model or another
-            adapter to continue, or has trained for longer.
-        DataError: the data are not there any more, or faulty.
+        RunError: the run has other settings, data, base or adapter to continue, or has trained for longer.
+        DataError: the data are gone, or faulty.
     """
     if not run.is_run or not run.config_path.exists():
         return False
@@ -153,7 +151,7 @@ def refuse_longer_run(run: RunDir, step: int, total_steps: int) -> None:
 
 
 def _is_as_long(run: RunDir, config: TrainConfig) -> bool:
-    """Whether the settings that the number of steps follows from are those of the run."""
+    """True if the run had the same settings for its number of steps."""
     before = load_config(run.config_path)
     return all(getattr(before, name) == getattr(config, name) for name in LENGTH_SETTINGS)
 
@@ -161,7 +159,7 @@ def _is_as_long(run: RunDir, config: TrainConfig) -> bool:
 def _weight_faults(
     manifest: Mapping[str, Any], config: TrainConfig, of: Sequence[str] = ("base", "adapter")
 ) -> list[str]:
-    """Which of the files that a run began with are other ones now."""
+    """Which files of the base or the adapter have changed since the run began."""
     before = manifest.get("weights") or {}
     now = _weights_now(config)
     names = {
@@ -173,7 +171,7 @@ def _weight_faults(
 
 
 def _data_faults(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """Which parts of the data are other ones than those that the run wrote down; both are hashes by part."""
+    """Which parts of the data have changed; both arguments are hashes by part."""
     return [
         f"the {name.replace('_', ' ')} changed (hash {before.get(name)} then, {found} now)"
         for name, found in now.items()
@@ -182,7 +180,7 @@ def _data_faults(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]
 
 
 def _setting_faults(run: RunDir, config: TrainConfig) -> list[str]:
-    """Which settings differ from those of the run, where that makes it another run."""
+    """Which settings differ from those of the run, without those that may."""
     before = load_config(run.config_path).model_dump(exclude=FREE_INSIDE) if run.config_path.exists() else {}
     now = config.model_dump(exclude=FREE_INSIDE)
     if before and method_class(config.method).trained_by is not None:

@@ -30,10 +30,10 @@ from opct.models.vllm.engine import Engine, check_engine
 
 @dataclass
 class TrainingData:
-    """The pairs of a run, rendered with the model's template, and the order in which its steps take them.
+    """The pairs of a run, rendered with the model's template, and their order in the steps.
 
     Attributes:
-        hashes: SHA-256 of each part as it was read.
+        hashes: SHA-256 of each part of the data.
         left_out: pairs that do not fit the model's context.
     """
 
@@ -68,7 +68,7 @@ class TrainingData:
 
     @property
     def validation_steps(self) -> list[int]:
-        """After which steps the validation KL is measured: none, every `eval_steps`, and the last."""
+        """The steps after which the validation KL is measured: 0, every `eval_steps`, and the last."""
         if not self.validation and not self.validation_anchors:
             return []
         every = self.config.eval_steps or max(1, -(-self.total_steps // 2))
@@ -86,7 +86,7 @@ class TrainingData:
         )
 
     def visited(self) -> list[RenderedPair]:
-        """The pairs that the run will train on, each once, in the order of their first step."""
+        """The pairs that the run trains on, each once, in the order of their first step."""
         by_id = {rendered.pair.id: rendered for step in range(1, self.total_steps + 1) for rendered in self.batch(step)}
         return list(by_id.values())
 
@@ -96,8 +96,8 @@ class TrainingSetup:
     """Objects of a run: the policy, and everything that is constant during training.
 
     Attributes:
-        engine: samples for the policy; None where this process does.
-        engine_distance: of the engine's log-probs from the policy's own, nats a token.
+        engine: samples for the policy; None if this process does.
+        engine_distance: distance of the engine's log-probs from the policy's own, nats a token.
     """
 
     config: TrainConfig
@@ -109,7 +109,7 @@ class TrainingSetup:
 
     @property
     def models(self) -> list[Policy]:
-        """The policy and, where it is another model, the teacher."""
+        """The policy, and the teacher if it is another model."""
         with self.teacher() as reference:
             return list(dict.fromkeys((self.policy, reference)))
 
@@ -141,7 +141,7 @@ def load_data(config: TrainConfig) -> TrainingData:
             pairs,
             renderer,
             max_completion_tokens=config.rollout.max_completion_tokens,
-            # a teacher in the engine is asked for one token more, which is thrown away
+            # an engine scores by sampling one more token, which is thrown away
             context_length=limit - (config.teacher.engine == "rollout"),
         )
         left_out.extend(too_long)
@@ -170,13 +170,12 @@ def build_setup(config: TrainConfig, *, recorded_dtype: str | None = None) -> Tr
     """Load the pairs, then the model, and start the engine that samples.
 
     Args:
-        recorded_dtype: what `model.dtype: auto` stands for in a run that is resumed, from its manifest.
+        recorded_dtype: the dtype that `model.dtype: auto` chose, from the manifest of a run that is resumed.
 
     Raises:
-        ConfigError: float16, in which training loses small gradients, or `lora` contradicts the adapter to continue
-            from.
+        ConfigError: float16, in which training loses small gradients, or `lora` contradicts the adapter to continue.
         DataError: the pairs are faulty, or none fits the model.
-        ModelError: the model or the adapter to continue from cannot be loaded, or a part of it would not be trained.
+        ModelError: the model or the adapter to continue cannot be loaded, or a part of it would not be trained.
         EngineError: the engine that samples cannot be used.
     """
     check_settings(config)
@@ -193,7 +192,7 @@ def build_setup(config: TrainConfig, *, recorded_dtype: str | None = None) -> Tr
 
 
 def _check_model_settings(config: TrainConfig) -> Path | None:
-    """The folder of the adapter to continue from, if any."""
+    """The folder of the adapter to continue, if any."""
     if config.model.dtype == "float16":
         raise ConfigError(
             "model.dtype=float16 is for evaluation: small gradients are 0 in it, and nothing scales them here. Train "
@@ -239,7 +238,7 @@ def _start_engine(setup: TrainingSetup) -> None:
     most = config.rollout.max_completion_tokens + 1
     everything = setup.data.everything
     sides = [side for r in everything for side in (r.prompt_ids, r.teacher_ids)]
-    # a prompt with turns to be answered grows by them
+    # the length of a prompt with open turns is not known yet
     longest = policy.context_length if None in sides else max(len(side or []) for side in sides) + most
     if config.rollout.engine == "vllm":
         started = local.VllmEngine(policy, config, max_model_len=min(longest, policy.context_length))
@@ -274,9 +273,9 @@ def ask_teacher(
     max_completion_tokens: int,
     on_done: Callable[[int], None],
 ) -> list[Completion | None]:
-    """An answer of the teacher to each prompt, sampled as the run samples; None where the context has no room for one.
+    """An answer of the teacher to each prompt, with the run's sampling; None if the context has no room for one.
 
-    Every process calls it, answers a part and gets all.
+    Every process calls it, samples a part, and gets all answers.
     """
     policy = setup.policy
     drawn = replace(sampling(setup.config, policy), max_completion_tokens=max_completion_tokens)
@@ -300,9 +299,9 @@ def ask_teacher(
 
 
 def _load_policy(config: TrainConfig, adapter: Path | None, recorded_dtype: str | None, *, on_cpu: bool) -> Policy:
-    """The policy on its device, or on the CPU where it is sharded from there.
+    """The policy on its device, or on the CPU to be sharded from there.
 
-    The main process comes first: what must be fetched is fetched once, and what `dtype: auto` stands for timed once.
+    The main process comes first: it alone downloads the model and chooses the dtype of `dtype: auto`.
     """
     if on_cpu and (config.model.attn_implementation or "").startswith("flash"):
         raise ConfigError(
@@ -323,10 +322,9 @@ def _load_policy(config: TrainConfig, adapter: Path | None, recorded_dtype: str 
 
 
 def _refuse_untrained_head(policy: Policy, config: TrainConfig) -> None:
-    """Scores are computed from the output head's weight as it stands, so nothing else of the head gets a gradient.
+    """Raise ModelError for an adapter on the output head, or full fine-tuning of a head with a bias.
 
-    Raises:
-        ModelError: an adapter sits on the output head, or every weight is trained and the head has a bias.
+    Scores are computed from the head's weight alone, so nothing else of it gets a gradient.
     """
     if policy.has_adapter and any(
         p.requires_grad for p in policy.backbone.bare_model.get_output_embeddings().parameters()
@@ -347,8 +345,8 @@ def _refuse_other_lora(adapter: Path, lora: LoraSettings) -> None:
     """Check that `lora` matches the adapter to continue, which keeps its own rank, scale and dropout.
 
     Raises:
-        ConfigError: they do.
-        ModelError: the adapter's own settings cannot be read.
+        ConfigError: they differ.
+        ModelError: the adapter's settings cannot be read.
     """
     saved = read_adapter_config(adapter)
     names = {"r": "r", "alpha": "lora_alpha", "dropout": "lora_dropout"}
@@ -372,7 +370,7 @@ def _parallel_words(setup: TrainingSetup) -> str:
 
 
 def _data_words(data: TrainingData) -> str:
-    if method_class(data.config.method).trained_by is not None:  # an attacker: a pair is what it reads of a behaviour
+    if method_class(data.config.method).trained_by is not None:  # an attacker trains on one pair for each behaviour
         return f"trains on {len(data.pairs)} behaviours, {data.config.optim.prompts_per_step} per step"
     n = len({rendered.pair.family for rendered in data.pairs})
     return (

@@ -29,6 +29,7 @@ from opct.methods.rollouts import (
     Rollout,
     cost,
     group_by_prompt,
+    in_loss,
     kl_metrics,
     rollout_metrics,
     rollout_row,
@@ -44,20 +45,14 @@ from opct.runs.io import atomic_write, read_jsonl, write_jsonl
 from opct.runs.run_dir import RunDir
 from opct.runs.tracking import Tracker, check_trackers
 from opct.training.accumulate import TokenKL, accumulate, shares_prompts, slow_path_reasons
-from opct.training.checkpoint import Counters, TrainingState, load_checkpoint, write_checkpoint
-from opct.training.resume import (
-    latest_checkpoint,
-    origin,
-    refuse_longer_run,
-    refuse_lost_metrics,
-    refuse_other_run,
-)
+from opct.training.checkpoint import Counters, load_checkpoint, write_checkpoint
+from opct.training.resume import latest_checkpoint, origin, refuse_longer_run, refuse_lost_metrics, refuse_other_run
 from opct.training.setup import TrainingSetup, build_setup, describe
 from opct.training.validation import validate
 
-KL_FLOOR = 0.05  # nats a token: a divergence bound is never taken from less than this
+KL_FLOOR = 0.05  # nats a token: the divergence bound is at least divergence_factor times this
 TEACHER_CHECK = "teacher_check"  # in the manifest
-FIRST_STEPS = 3  # whose training KL counts towards the divergence bound
+FIRST_STEPS = 3  # the largest training KL of these steps sets the divergence bound
 SHOWN = {"kl": "train/kl", "loss": "train/loss", "validation": "validation/kl"}  # beside the progress bar
 
 
@@ -86,8 +81,7 @@ class TrainResult:
         return "\n".join(lines)
 
 
-Found = dict[str, Any] | None  # by the check of the teacher
-CheckTeacher = Callable[[TrainingSetup, Progress], Found] | None
+CheckTeacher = Callable[[TrainingSetup, Progress], dict[str, Any] | None] | None
 MakeMethod = Callable[[TrainingSetup, RunDir], Method] | None
 
 
@@ -107,51 +101,45 @@ def train(
     Args:
         resume: continue from the last checkpoint in the run directory; a run killed at any moment can be resumed.
         overwrite: replace the run that is there.
-        check_teacher: called by every process before the first step, and not again in a resumed run; what it
-            returns is kept in the manifest under "teacher_check".
-        method: makes the method of a run, where that needs more than `config` names: the attacker's, its target.
+        check_teacher: called by every process before the first step, and not again in a resumed run. The manifest
+            keeps its result under "teacher_check".
+        method: makes the method where `config` alone cannot: an attacker also needs its target.
 
     Raises:
         ConfigError, DataError, ModelError: before the first step.
         EngineError: the engine that samples cannot be used, or failed in a step; the run can be resumed.
-        RunError: the run directory is in the way, in use, or was made from other data, weights or settings.
+        RunError: the run directory exists, is in use, or was made from other data, weights or settings.
         TrainingError: a loss is not finite, the KL (or the loss, where there is no KL) diverged, or the samples are not
             the policy's own.
         KeyboardInterrupt: the signal came while offline answers were sampled; the run can be resumed.
         CheckpointError: a checkpoint could not be written or is corrupt; the last good one is intact.
-        SystemExit: of the processes that a launcher started, another one failed.
+        SystemExit: another process of the launcher failed.
     """
-    main = distributed.is_main()
-    with distributed.session(config.parallel, config.model.device):
-        return _train(config, resume, overwrite, (progress if main else None) or NullProgress(), check_teacher, method)
-
-
-def _train(
-    config: TrainConfig, resume: bool, overwrite: bool, progress: Progress, check: CheckTeacher, made: MakeMethod
-) -> TrainResult:
-    check_trackers(config.report_to)
-    if made is None:
-        refuse_attackers(config)
-    opened = _open(config, resume, overwrite)
-    with opened as run, StopRequest(launched=distributed.launched()) as stop, contextlib.ExitStack() as stack:
+    progress = (progress if distributed.is_main() else None) or NullProgress()
+    with distributed.session(config.parallel, config.model.device), contextlib.ExitStack() as stack:
+        check_trackers(config.report_to)
+        if method is None:
+            refuse_attackers(config)
+        run = stack.enter_context(_open(config, resume, overwrite))
+        stop = stack.enter_context(StopRequest(launched=distributed.launched()))
         progress.stage(f"load {config.model.name_or_path}")
         before = distributed.broadcast_object(run.read_manifest() if resume and distributed.is_main() else {})
         setup = stack.enter_context(contextlib.closing(build_setup(config, recorded_dtype=before.get("dtype"))))
         if overwrite:
-            distributed.main_only(run.clear)  # not before: what cannot begin replaces nothing
+            distributed.main_only(run.clear)  # not before: a run that cannot begin replaces nothing
         answers = method_class(config.method).answers_per_pair * config.rollout.num_generations
         for line in (*describe(setup), *slow_path_reasons(setup.policy, setup.teacher, answers)):
             progress.log(line)
         has_begun = "data" in before
-        checked = before.get(TEACHER_CHECK) if has_begun or check is None else check(setup, progress)
+        checked = before.get(TEACHER_CHECK) if has_begun or not check_teacher else check_teacher(setup, progress)
         torch.manual_seed(sample_seed(config.seed, "start"))
-        state = _begin(run, setup, checked, resume=resume)
-        if state.counters.step:
-            progress.log(f"resumes after step {state.counters.step} of {setup.data.total_steps}")
-        setup.publish(state.counters.step)
-        method = _make_method(setup, run, progress, stop) if made is None else made(setup, run)
-        with Tracker(run if distributed.is_main() else None, config) as tracker:
-            return _Loop(run, setup, method, tracker, state, progress, stop).run_steps()
+        optimizer, counters = _begin(run, setup, checked, resume=resume)
+        if counters.step:
+            progress.log(f"resumes after step {counters.step} of {setup.data.total_steps}")
+        setup.publish(counters.step)
+        trained = _make_method(setup, run, progress, stop) if method is None else method(setup, run)
+        tracker = stack.enter_context(Tracker(run if distributed.is_main() else None, config))
+        return _Loop(run, setup, trained, tracker, optimizer, counters, progress, stop).run_steps()
 
 
 def _make_method(setup: TrainingSetup, run: RunDir, progress: Progress, stop: StopRequest) -> Method:
@@ -169,7 +157,7 @@ def _make_method(setup: TrainingSetup, run: RunDir, progress: Progress, stop: St
 
     def answered(n: int) -> None:
         progress.advance(n)
-        if stop.requested:  # there is no step to finish first, and nothing to save
+        if stop.requested:  # there is no step to finish first
             raise KeyboardInterrupt
 
     sampler = None if engine is None else engine.base()
@@ -178,14 +166,16 @@ def _make_method(setup: TrainingSetup, run: RunDir, progress: Progress, stop: St
 
 
 def _open(config: TrainConfig, resume: bool, overwrite: bool) -> contextlib.AbstractContextManager[RunDir]:
-    """The run directory, locked by the main process, which alone writes to it."""
+    """The run directory; only the main process locks it and writes to it."""
     if distributed.is_main():
-        return RunDir.create(config.output_dir, resume=resume, overwrite=overwrite, keep_old=True)
+        return RunDir.create(config.output_dir, resume=resume, overwrite=overwrite)
     return contextlib.nullcontext(RunDir(config.output_dir))
 
 
-def _begin(run: RunDir, setup: TrainingSetup, checked: Found, *, resume: bool) -> TrainingState:
-    """The state to continue from, with weights loaded; writes the manifest and drops what is newer than the state."""
+def _begin(
+    run: RunDir, setup: TrainingSetup, checked: dict[str, Any] | None, *, resume: bool
+) -> tuple[torch.optim.Optimizer, Counters]:
+    """Load the state to continue from, write the manifest, and drop files that are newer than the state."""
     config, policy = setup.config, setup.policy
     identity: dict[str, Any] = {
         "data": setup.data.hashes,
@@ -194,10 +184,9 @@ def _begin(run: RunDir, setup: TrainingSetup, checked: Found, *, resume: bool) -
         "template": policy.renderer.template_hash,
         "dtype": str(policy.dtype).removeprefix("torch."),
     }
-    checkpoint = None
     if resume:
         distributed.main_only(refuse_other_run, run, config, identity)
-        checkpoint = latest_checkpoint(run)
+    checkpoint = latest_checkpoint(run) if resume else None
     optimizer = torch.optim.AdamW(
         list(policy.trainable_parameters().values()),
         lr=config.optim.learning_rate,
@@ -205,19 +194,19 @@ def _begin(run: RunDir, setup: TrainingSetup, checked: Found, *, resume: bool) -
         eps=config.optim.adam_epsilon,
         weight_decay=config.optim.weight_decay,
     )
-    state = TrainingState(optimizer, Counters())
+    counters = Counters()
     if checkpoint is not None:
-        load_checkpoint(checkpoint, setup, state)
-        distributed.main_only(refuse_lost_metrics, run, state.counters)
-        refuse_longer_run(run, state.counters.step, setup.data.total_steps)
-    distributed.main_only(_write_beginning, run, setup, identity | {TEACHER_CHECK: checked}, state)
-    return state
+        counters = load_checkpoint(checkpoint, setup, optimizer)
+        distributed.main_only(refuse_lost_metrics, run, counters)
+        refuse_longer_run(run, counters.step, setup.data.total_steps)
+    distributed.main_only(_write_beginning, run, setup, identity | {TEACHER_CHECK: checked}, counters.step)
+    return optimizer, counters
 
 
-def _write_beginning(run: RunDir, setup: TrainingSetup, identity: dict[str, Any], state: TrainingState) -> None:
-    """Drop what is newer than the state, and say what the run is: its identity, and what was found before it."""
+def _write_beginning(run: RunDir, setup: TrainingSetup, identity: dict[str, Any], step: int) -> None:
+    """Drop files that are newer than `step`, and write the manifest, the config and the texts of the run."""
     config = setup.config
-    run.truncate_after(state.counters.step or -1)  # at step 0 its validation is done again
+    run.truncate_after(step or -1)  # the validation of step 0 is done again
     visited = [rendered.pair for rendered in setup.data.visited()]
     extra = {key: identity[key] for key in ("base", "template", "dtype", TEACHER_CHECK)} | {
         "method": config.method,
@@ -235,27 +224,26 @@ def _write_beginning(run: RunDir, setup: TrainingSetup, identity: dict[str, Any]
     write_trained_texts(run, visited, config.model)
 
 
+@dataclass
 class _Loop:
     """The training loop of one run."""
 
-    def __init__(
-        self,
-        run: RunDir,
-        setup: TrainingSetup,
-        method: Method,
-        tracker: Tracker,
-        state: TrainingState,
-        progress: Progress,
-        stop: StopRequest,
-    ):
-        self.run, self.setup, self.method, self.tracker = run, setup, method, tracker
-        self.state, self.progress, self.stop = state, progress, stop
-        self.config, self.policy = setup.config, setup.policy
-        self.total, self.validation_steps = setup.data.total_steps, setup.data.validation_steps
+    run: RunDir
+    setup: TrainingSetup
+    method: Method
+    tracker: Tracker
+    optimizer: torch.optim.Optimizer
+    counters: Counters
+    progress: Progress
+    stop: StopRequest
+
+    def __post_init__(self) -> None:
+        self.config, self.policy = self.setup.config, self.setup.policy
+        self.total, self.validation_steps = self.setup.data.total_steps, self.setup.data.validation_steps
 
     def run_steps(self) -> TrainResult:
         """Train until the last step or a signal, and save."""
-        counters, metrics = self.state.counters, dict[str, float]()
+        counters, metrics = self.counters, dict[str, float]()
         self.progress.stage(f"train {self.config.method}", self.total)
         self.progress.advance(counters.step)
         self._log_beginning()
@@ -273,7 +261,7 @@ class _Loop:
 
     def _log_beginning(self) -> None:
         """Run the validation before the first step, and log the cost of offline answers."""
-        step = self.state.counters.step
+        step = self.counters.step
         metrics = self._offline_cost()
         if step == 0 and 0 in self.validation_steps and not self._stopping():
             metrics |= self._validation(0)
@@ -281,15 +269,16 @@ class _Loop:
             self.tracker.log(step, metrics)
 
     def _step(self, step: int) -> dict[str, float]:
-        """One update, its rollouts and metrics written."""
+        """One update; writes its rollouts and metrics."""
         started = time.perf_counter()
-        torch.manual_seed(sample_seed(self.config.seed, "step", step, *_own_seed()))  # dropout
+        own = () if distributed.is_main() else (distributed.rank(),)
+        torch.manual_seed(sample_seed(self.config.seed, "step", step, *own))  # each process has its own dropout
         rollouts = self._collect(step)
         rollout_s = time.perf_counter() - started
         metrics, token_kl = self._update(rollouts, step)
-        self.setup.teacher.update()  # which may follow the policy
+        self.setup.teacher.update()  # a moving average follows the policy
         self.setup.publish(step)  # the next samples come from the new weights
-        self.state.counters.step = step
+        self.counters.step = step
         metrics |= {
             "time/rollout_s": rollout_s,
             "time/step_s": time.perf_counter() - started,
@@ -302,12 +291,12 @@ class _Loop:
         return metrics
 
     def _offline_cost(self) -> dict[str, float]:
-        """Cost of offline answers that is not logged yet, including answers made before a kill."""
+        """The cost of offline answers that is not logged yet, including answers sampled before a kill."""
         if not (self.method.offline and distributed.is_main()):
             return {}
         rows = read_jsonl(self.run.metrics_path)
         new = {name: n - sum(row.get(name, 0) for row in rows) for name, n in offline_cost(self.run).items()}
-        return new if any(n > 1e-6 for n in new.values()) else {}  # of a sum of seconds, rounding is left
+        return new if any(n > 1e-6 for n in new.values()) else {}  # rounding of seconds
 
     def _stopping(self) -> bool:
         """True in all processes at the same step if any of them was asked to stop."""
@@ -327,13 +316,13 @@ class _Loop:
         return [rollout for own in distributed.map_across_ranks(batch, costs, collect) for rollout in own]
 
     def _write_rollouts(self, rollouts: list[Rollout], token_kl: TokenKL) -> None:
-        step = self.state.counters.step
+        step = self.counters.step
         rows = [rollout_row(r, self.policy, step, kl) for r, kl in zip(rollouts, token_kl, strict=True)]
         write_jsonl(self.run.rollouts_path(step), rows)
 
     def _update(self, rollouts: list[Rollout], step: int) -> tuple[dict[str, float], TokenKL]:
-        """The gradient of the method's loss on these rollouts, and one step of the optimizer; metrics and KL."""
-        optimizer, policy, method = self.state.optimizer, self.policy, self.method
+        """The gradient of the method's loss on these rollouts and one optimizer step; returns metrics and KL."""
+        optimizer, policy, method = self.optimizer, self.policy, self.method
         rate = learning_rate(step, self.total, self.config.optim)
         for group in optimizer.param_groups:
             group["lr"] = rate
@@ -342,14 +331,8 @@ class _Loop:
         observed = StepMetrics(method)
         policy.model.train()
         try:
-            loss, token_kl = accumulate(
-                method,
-                rollouts,
-                weights,
-                self.config.optim.micro_batch_tokens,
-                share=shares_prompts(method, rollouts),
-                observe=observed.observe,
-            )
+            budget, share = self.config.optim.micro_batch_tokens, shares_prompts(method, rollouts)
+            loss, token_kl = accumulate(method, rollouts, weights, budget, share=share, observe=observed.observe)
         except NonFiniteError as error:
             raise NonFiniteError(f"Step {step}: {error}. {self._advice()}") from error
         policy.model.eval()
@@ -363,35 +346,35 @@ class _Loop:
         refuse_mismatch(of_method, self.config.rollout, step, dropout=has_dropout(policy))
         optimizer.step()
         metrics = {"train/loss": loss, "train/grad_norm": norm, "train/learning_rate": rate}
-        kl = kl_metrics(f"train/{method.kl_name}", rollouts, token_kl)
+        kl = kl_metrics(f"train/{method.kl_name}", rollouts, in_loss(rollouts, token_kl))
         return metrics | rollout_metrics(rollouts) | kl | of_method, token_kl
 
     def _validation(self, step: int) -> dict[str, float]:
         metrics, rows = validate(self.setup, step)
         distributed.main_only(write_jsonl, self.run.validation_path(step), rows)
         kl = metrics.get("validation/kl")
-        if kl is not None and (self.state.counters.best_kl is None or kl < self.state.counters.best_kl):
-            self.state.counters.best_kl, self.state.counters.best_step = kl, step
-        if step == 0 and self.method.divergence_metric == "train/kl":  # what is measured here is the reverse KL
-            self.state.counters.reference = kl or 0.0
+        if kl is not None and (self.counters.best_kl is None or kl < self.counters.best_kl):
+            self.counters.best_kl, self.counters.best_step = kl, step
+        if step == 0 and self.method.divergence_metric == "train/kl":  # the validation measures the reverse KL
+            self.counters.reference = kl or 0.0
         return metrics
 
     def _stop_on_divergence(self, metrics: dict[str, float], step: int) -> None:
         """Stop on divergence of the training KL, or of the loss for methods without a KL."""
-        stop, state, value = self.config.stop, self.state.counters, metrics.get(self.method.divergence_metric)
-        if value is None:  # a step without pairs in the loss
+        stop, counters, value = self.config.stop, self.counters, metrics.get(self.method.divergence_metric)
+        if value is None:  # no pair of the step is in the loss
             return
         by_loss = self.method.divergence_metric == "train/loss"
         name, unit = ("loss", "") if by_loss else ("KL", " nats a token")
         if step <= FIRST_STEPS:
-            state.reference = max(state.reference, value)
-        bound = stop.divergence_factor * max(state.reference, KL_FLOOR)
-        state.steps_above = state.steps_above + 1 if value > bound else 0
-        if state.steps_above >= stop.divergence_patience:
+            counters.reference = max(counters.reference, value)
+        bound = stop.divergence_factor * max(counters.reference, KL_FLOOR)
+        counters.steps_above = counters.steps_above + 1 if value > bound else 0
+        if counters.steps_above >= stop.divergence_patience:
             raise DivergenceError(
                 f"Step {step}: the training {name} is {value:.3g}{unit}, above {bound:.3g} "
                 f"(stop.divergence_factor={stop.divergence_factor} times the {name} at the start) for "
-                f"{state.steps_above} steps. {self._advice()}"
+                f"{counters.steps_above} steps. {self._advice()}"
             )
 
     def _advice(self) -> str:
@@ -401,10 +384,9 @@ class _Loop:
 
     def _save(self) -> None:
         """A checkpoint of the current step, unless there is one."""
-        if distributed.broadcast_object(self.run.checkpoint_path(self.state.counters.step).exists()):
-            return
-        write_checkpoint(self.run, self.setup, self.state)
-        distributed.main_only(self.run.prune, self.config.save_total_limit, self.state.counters.best_step)
+        if not distributed.broadcast_object(self.run.checkpoint_path(self.counters.step).exists()):
+            write_checkpoint(self.run, self.setup, self.optimizer, self.counters)
+            distributed.main_only(self.run.prune, self.config.save_total_limit, self.counters.best_step)
 
 
 def learning_rate(step: int, total: int, optim: OptimConfig) -> float:
@@ -414,8 +396,3 @@ def learning_rate(step: int, total: int, optim: OptimConfig) -> float:
     share = (step - 1 - optim.warmup_steps) / max(1, total - optim.warmup_steps)
     factor = {"constant": 1.0, "linear": 1 - share, "cosine": 0.5 * (1 + math.cos(math.pi * share))}
     return optim.learning_rate * factor[optim.lr_scheduler_type]
-
-
-def _own_seed() -> tuple[int, ...]:
-    """Seed offset so that dropout differs between processes."""
-    return () if distributed.is_main() else (distributed.rank(),)

@@ -12,7 +12,7 @@ import torch
 
 from opct import distributed, losses
 from opct.data.render import RenderedPair
-from opct.methods.rollouts import Rollout, cost, policy_rollouts, rollout_row
+from opct.methods.rollouts import Rollout, cost, kl_metrics, policy_rollouts, rollout_row
 from opct.models.fsdp import unsharded
 from opct.models.policy import SCORING_TOKENS
 from opct.models.scoring import micro_batches, tokenwise
@@ -24,31 +24,22 @@ def validate(setup: TrainingSetup, step: int) -> tuple[dict[str, float], list[di
 
     One completion a pair, sampled from the policy under `prompt`; the exact KL to the teacher under `teacher_prompt`.
     """
-    metrics, rows = {}, []
-    data = setup.data
-    for name, pairs in (("validation/kl", data.validation), ("validation/kl_identity", data.validation_anchors)):
-        if not pairs:
-            continue
 
-        def measure(own: list[RenderedPair]) -> list[tuple[Rollout, list[float]]]:
-            with unsharded(*setup.models):
-                return list(zip(*rollout_kl(setup, own), strict=True))
+    def measure(own: list[RenderedPair]) -> list[tuple[Rollout, list[float]]]:
+        with unsharded(*setup.models):
+            return rollout_kl(setup, own)
 
-        measured = distributed.map_across_ranks(pairs, [cost(rendered, setup.config, 1) for rendered in pairs], measure)
-        rollouts, kl = [list(column) for column in zip(*measured, strict=True)]
-        tokens = [x for values in kl for x in values]
-        metrics[name] = sum(tokens) / len(tokens)
-        for axis in sorted({r.pair.axis for r in rollouts}) if name == "validation/kl" else ():
-            own = [x for r, values in zip(rollouts, kl, strict=True) if r.pair.axis == axis for x in values]
-            if len(own) < len(tokens):  # pairs of several axes
-                metrics[f"{name}_{axis}"] = sum(own) / len(own)
-        rows += [rollout_row(r, setup.policy, step, values) for r, values in zip(rollouts, kl, strict=True)]
-    return metrics, rows
+    measured: list[tuple[Rollout, list[float]]] = []
+    for pairs in (setup.data.validation, setup.data.validation_anchors):
+        costs = [cost(rendered, setup.config, 1) for rendered in pairs]
+        measured += distributed.map_across_ranks(pairs, costs, measure) if pairs else []
+    metrics = kl_metrics("validation/kl", [r for r, _ in measured], [kl for _, kl in measured])
+    return metrics, [rollout_row(r, setup.policy, step, kl) for r, kl in measured]
 
 
 @torch.no_grad()
-def rollout_kl(setup: TrainingSetup, pairs: Sequence[RenderedPair]) -> tuple[list[Rollout], list[list[float]]]:
-    """One rollout for each pair and the exact reverse KL of each of its tokens, in nats."""
+def rollout_kl(setup: TrainingSetup, pairs: Sequence[RenderedPair]) -> list[tuple[Rollout, list[float]]]:
+    """One rollout for each pair, and the exact reverse KL of each of its tokens in nats."""
     policy, teacher = setup.policy, setup.teacher
     rollouts = policy_rollouts(policy, pairs, setup.config, "validation", n=1, sampler=setup.engine)
     kl: list[list[float]] = [[] for _ in rollouts]
@@ -62,4 +53,4 @@ def rollout_kl(setup: TrainingSetup, pairs: Sequence[RenderedPair]) -> tuple[lis
         values = tokenwise(losses.reverse_kl, student, reference).split(list(student.lengths))
         for i, value in zip(rows, values, strict=True):
             kl[i] = value.tolist()
-    return rollouts, kl
+    return list(zip(rollouts, kl, strict=True))

@@ -41,7 +41,7 @@ def setting(make_config, pairs, *, random: bool = True, layers: int = 2, **setti
     teacher = make_teacher(policy, config.teacher, continued=False)
     rendered, _ = render_pairs(pairs, policy.renderer, max_completion_tokens=6, context_length=2048)
     policy.sample = lambda *_, **__: pytest.fail("sampled")
-    method = ACT(policy, teacher, config, OfflineAnswers(ACT.answer(policy, rendered, config, lambda n: None)))
+    method = ACT(policy, teacher, config, OfflineAnswers(ACT.answer(policy, rendered, config, policy, lambda n: None)))
     return method, method.collect(rendered, 1)
 
 
@@ -158,8 +158,9 @@ def test_no_hook_is_left_behind(make_config):
 def test_prompts_that_end_in_other_tokens_are_refused_by_name(make_config):
     """A template may write another tail: the first pair ends in 3 and 4, the second in 3 twice."""
     pairs = [RenderedPair(pair, [1, 3], ids) for pair, ids in zip(tiny_pairs(2), ([2, 4], [2, 3]), strict=True)]
+    policy = tiny_adapter_policy()
     with pytest.raises(DataError, match=r"1 pair\(s\) end in another token .* method: act has nothing") as caught:
-        ACT.answer(tiny_adapter_policy(), pairs, make_config(method="act"), lambda n: None)
+        ACT.answer(policy, pairs, make_config(method="act"), policy, lambda n: None)
     assert "sum/0" in str(caught.value)
     assert "sum/1" not in str(caught.value)
 
@@ -181,9 +182,9 @@ def test_turns_that_the_base_answered_are_kept_and_no_further_answer_is_sampled(
 @pytest.mark.parametrize("kind", ["base", "ema"])
 def test_training_brings_the_activations_together(make_config, kind: str):
     """The distance of the pairs falls; no token is sampled for it, and none is counted."""
-    config = make_config(method="act", max_steps=10, eval_steps=10, teacher={"kind": kind})
+    config = make_config(method="act", max_steps=6, data={"validation_size": 0}, teacher={"kind": kind})
     train(config)
-    rows = [row for row in read_jsonl(RunDir(config.output_dir).metrics_path) if row["step"] > 0]
+    rows = read_jsonl(RunDir(config.output_dir).metrics_path)[1:]
     assert sum(row["train/distance"] for row in rows[-3:]) < 0.9 * sum(row["train/distance"] for row in rows[:3])
     assert rows[0]["train/distance_identity"] < 1e-9
     assert {row["train/completion_tokens"] for row in rows} == {0}
@@ -195,9 +196,10 @@ def test_training_brings_the_activations_together(make_config, kind: str):
 
 
 def test_a_frozen_copy_is_the_teacher_of_full_fine_tuning(make_config):
-    config = make_config(method="act", lora=None, max_steps=3, optim={"learning_rate": 1e-3})
+    settings = {"optim": {"learning_rate": 1e-3}, "data": {"validation_size": 0}}
+    config = make_config(method="act", lora=None, max_steps=2, **settings)
     train(config)
-    rows = [row for row in read_jsonl(RunDir(config.output_dir).metrics_path) if row["step"] > 0]
+    rows = read_jsonl(RunDir(config.output_dir).metrics_path)
     assert rows[-1]["train/grad_norm"] > 0
 
 

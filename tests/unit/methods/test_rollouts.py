@@ -13,6 +13,7 @@ from opct.data.render import render_pairs
 from opct.errors import DataError
 from opct.methods.rollouts import (
     Rollout,
+    in_loss,
     kl_metrics,
     policy_rollouts,
     rollout_row,
@@ -145,7 +146,7 @@ def test_an_empty_answer_in_an_open_turn_stays_empty(rendered, config):
 def test_teacher_rollouts_answer_the_clean_prompt(tiny_policy, rendered, config):
     pairs = rendered(tiny_pairs(2))
     counted: list[int] = []
-    rollouts = teacher_rollouts(tiny_policy, pairs, config, counted.append)
+    rollouts = teacher_rollouts(tiny_policy, pairs, config, tiny_policy, counted.append)
     assert sum(counted) == len(rollouts) == 4
     for r in rollouts:
         [[expected]] = tiny_policy.sample([r.teacher_ids], [[r.completion.seed]], Sampling(6))
@@ -205,8 +206,9 @@ def test_kl_is_told_apart_by_axis_where_there_are_several():
 
     rollouts = [rollout("a", (True, True)), rollout("b", (True, False)), rollout("benign", (True,), identity=True)]
     kl = [[1.0, 3.0], [5.0, 9.0], [0.0]]
-    assert kl_metrics("train/kl", rollouts, kl) == {
+    assert kl_metrics("train/kl", rollouts, in_loss(rollouts, kl)) == {
         "train/kl": 3.0, "train/kl_identity": 0.0, "train/kl_a": 2.0, "train/kl_b": 5.0
     }  # fmt: skip
-    assert kl_metrics("train/kl", rollouts[::2], kl[::2]) == {"train/kl": 2.0, "train/kl_identity": 0.0}
-    assert kl_metrics("train/kl", rollouts[:1], [None]) == {}
+    two = in_loss(rollouts[::2], kl[::2])
+    assert kl_metrics("train/kl", rollouts[::2], two) == {"train/kl": 2.0, "train/kl_identity": 0.0}
+    assert kl_metrics("train/kl", rollouts[:1], in_loss(rollouts[:1], [None])) == {}

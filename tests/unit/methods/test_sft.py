@@ -63,13 +63,14 @@ def test_what_the_answers_took_is_kept_with_them(setting):
     assert seconds[0] < seconds[1] < seconds[2] == seconds[3]
 
 
-def test_what_answers_took_is_not_known_where_some_were_made_without_a_record(setting):
+def test_answers_that_a_kill_lost_are_counted_and_sampled_again(setting):
+    """The cost is written before the answers."""
     policy, teacher, rendered, config, run = setting
-    offline_answers(SFT, policy, teacher, rendered[:1], config, run)
-    run.offline_cost_path.unlink()
-    assert offline_cost(run) == {}
-    offline_answers(SFT, policy, teacher, rendered, config, run)
-    assert offline_cost(run) == {}
+    for n in (1, 2):
+        offline_answers(SFT, policy, teacher, rendered[:1], config, run)
+        tokens = sum(len(row["token_ids"]) for row in read_jsonl(run.offline_path))
+        assert offline_cost(run)["rollout/offline_tokens"] == n * tokens
+        run.offline_path.unlink()
 
 
 def test_the_answers_are_kept_in_the_run(setting):
@@ -117,11 +118,11 @@ def test_missing_answers_are_given_by_a_base_teacher_as_a_longer_run_would_have_
 
 
 def test_a_resumed_run_with_more_steps_equals_the_longer_run(make_config, tmp_path: Path):
-    """Two steps, then four: the same answers and, bit for bit, the same weights as four at once."""
-    rate = {"lr_scheduler_type": "constant"}
+    """One step, then two: the same answers and, bit for bit, the same weights as two at once."""
+    settings = {"method": "sft", "optim": {"lr_scheduler_type": "constant"}, "data": {"validation_size": 0}}
     short, resumed, whole = (
-        make_config(method="sft", output_dir=str(tmp_path / name), max_steps=steps, optim=rate)
-        for name, steps in (("a", 2), ("a", 4), ("b", 4))
+        make_config(output_dir=str(tmp_path / name), max_steps=steps, **settings)
+        for name, steps in (("a", 1), ("a", 2), ("b", 2))
     )
     train(short)
     before = read_jsonl(RunDir(short.output_dir).offline_path)

@@ -15,8 +15,8 @@ from opct.runs.io import read_jsonl
 from opct.runs.run_dir import RunDir
 from opct.training.dry_run import _sizes, duration, estimate_memory, make_plan, memory_line
 from opct.training.setup import build_setup, load_data
-from opct.training.trainer import train
 from tests.tiny import tiny_pairs
+from tests.unit.training.conftest import metrics
 
 
 def files(folder: Path) -> set[Path]:
@@ -27,31 +27,32 @@ def files(folder: Path) -> set[Path]:
 def test_its_numbers_are_those_of_the_run(make_config, method: str):
     """4 steps x 4 pairs x 2 completions x 6 tokens = 192 tokens at most; validation before, at 2 and at 4."""
     config = make_config(method=method)
-    rows = dict(make_plan(config).rows)
-    setup = build_setup(config)
-    held_out = len(setup.data.validation) + len(setup.data.validation_anchors)
+    rows, data = dict(make_plan(config).rows), load_data(config)
+    held_out = len(data.validation) + len(data.validation_anchors)
     loss = {"opct": "exact reverse_kl", "sft": "cross-entropy"}[method]
     assert rows["method"] == f"{method}, teacher base, {loss}"
     assert rows["steps"] == "4 of 4 pairs x 2 completions"
-    assert rows["pairs"] == f"{len(setup.data.pairs)} kept, 0 left out as too long; {len(setup.data.pairs)} suggested"
-    assert rows["identity pairs"] == f"{len(setup.data.anchors)} (25% of each step)"
+    assert rows["pairs"] == f"{len(data.pairs)} kept, 0 left out as too long; {len(data.pairs)} suggested"
+    assert rows["identity pairs"] == f"{len(data.anchors)} (25% of each step)"
     assert rows["completion tokens"] == "at most 192 in all"
-    longest = max(len(r.prompt_ids) for r in setup.data.pairs)
-    assert rows["prompt tokens"].endswith(f"longest {longest} of {setup.policy.context_length}")
-    assert rows["passes"] == f"each pair is seen {4 * 3 / len(setup.data.pairs):.1f} times"
+    longest = max(len(r.prompt_ids) for r in data.pairs)
+    assert rows["prompt tokens"].endswith(f"longest {longest} of 2048")
+    assert rows["passes"] == f"each pair is seen {4 * 3 / len(data.pairs):.1f} times"
     assert rows["cut completions"].endswith(" in the probe reached the limit of 6 tokens")
     assert "in the probe" not in rows["memory, estimated"]
     assert "at the peak of the probe (4 pairs" in rows["memory, measured"]
     assert f"(probe: 4 pairs), 3 validations of {held_out} pairs" in rows["time"]
     assert rows["time"].endswith("for offline answers") == (method == "sft")
 
-    train(config)
-    done = read_jsonl(RunDir(config.output_dir).metrics_path)
-    assert max(row["step"] for row in done) == 4
-    assert 0 < sum(row.get("train/completion_tokens", 0) for row in done) <= 192
-    assert sum("validation/kl" in row for row in done) == 3
-    kept = read_jsonl(RunDir(config.output_dir).rollouts_path(1))
-    assert len(kept) == 4 * 2
+
+def test_the_run_does_as_its_plan_says(trained):
+    """1 step x 4 pairs x 2 completions x 6 tokens = 48 tokens at most; validation before and after it."""
+    done = metrics(config := trained(max_steps=1))
+    assert len(read_jsonl(RunDir(config.output_dir).rollouts_path(1))) == 4 * 2
+    assert 0 < done[1]["train/completion_tokens"] <= 48
+    sizes = dict(_sizes(load_data(config)))
+    assert (sizes["steps"], sizes["completion tokens"]) == ("1 of 4 pairs x 2 completions", "at most 48 in all")
+    assert [row["step"] for row in done if "validation/kl" in row] == load_data(config).validation_steps == [0, 1]
 
 
 @pytest.mark.parametrize("method", ["dpo", "act"])
@@ -151,6 +152,6 @@ def test_when_it_validates(make_config, steps: int, every: int | None, expected:
     assert data.validation_steps == []
 
 
-def testdurations_in_words():
+def test_durations_in_words():
     words = {1.4: "1 s", 119: "119 s", 120: "2 minutes", 7199: "120 minutes", 7200: "2.0 hours"}
     assert {seconds: duration(seconds) for seconds in words} == words

@@ -21,6 +21,7 @@ from opct.training.dry_run import make_plan
 from opct.training.setup import build_setup, describe
 from opct.training.trainer import train
 from tests.engines import PolicyBackend
+from tests.unit.training.conftest import NO_VALIDATION, metrics, untimed, weights
 
 ENGINE = {"engine": "vllm", "num_generations": 2, "max_completion_tokens": 6}
 SAMPLED = {"estimator": "sampled"}
@@ -32,7 +33,7 @@ def backends(monkeypatch) -> list[PolicyBackend]:
     made: list[PolicyBackend] = []
 
     def start(policy, config: TrainConfig, *, max_model_len: int) -> PolicyBackend:
-        made.append(PolicyBackend(config))
+        made.append(PolicyBackend(config.model))
         made[-1].max_model_len = max_model_len
         return made[-1]
 
@@ -51,10 +52,6 @@ def counted_up(monkeypatch) -> None:
         )
 
 
-def rows(config) -> list[dict]:
-    return read_jsonl(RunDir(config.output_dir).metrics_path)
-
-
 def samples(config) -> dict[str, list]:
     folder = RunDir(config.output_dir).rollouts_dir
     return {
@@ -66,20 +63,26 @@ def samples(config) -> dict[str, list]:
     }
 
 
+def same_runs(make_config, tmp_path, **settings) -> list[TrainConfig]:
+    """Train without an engine and with it; samples are the same, and metrics to rounding."""
+    configs = [
+        make_config(output_dir=str(tmp_path / name), **settings, rollout=rollout)
+        for name, rollout in (("here", {}), ("there", ENGINE))
+    ]
+    for config in configs:
+        train(config)
+    assert samples(configs[0]) == samples(configs[1])
+    for expected, found in zip(*map(untimed, configs), strict=True):
+        assert found == pytest.approx(expected, rel=1e-3, abs=1e-5)
+    return configs
+
+
 def test_a_run_is_the_same_whoever_samples(make_config, backends, counted_up, tmp_path):
     """The same tokens in every step and validation; the metrics to rounding; the mismatch is small."""
-    here = make_config(output_dir=str(tmp_path / "here"), max_steps=2)
-    there = make_config(output_dir=str(tmp_path / "there"), max_steps=2, rollout=ENGINE)
-    train(here)
-    train(there)
-    assert samples(there) == samples(here)
-    for found, expected in zip(rows(there), rows(here), strict=True):
-        assert found.keys() == expected.keys()
-        for key in (key for key in found if not key.startswith(("time/", "memory/"))):
-            assert found[key] == pytest.approx(expected[key], rel=1e-3, abs=1e-5), key
-        if found["step"]:
-            assert abs(found["rollout/mismatch_kl"]) < 1e-5
-            assert 0 <= found["rollout/mismatch_kl_k3"] < 1e-5
+    here, there = same_runs(make_config, tmp_path, max_steps=2, data={"validation_size": 2})
+    for found in metrics(there)[1:]:
+        assert abs(found["rollout/mismatch_kl"]) < 1e-5
+        assert 0 <= found["rollout/mismatch_kl_k3"] < 1e-5
     [backend] = backends
     assert [name[-6:] for name, _ in backend.asked("load")] == ["000000", "000001", "000002"]
     assert {name for name, _ in backend.asked("draw")[1:]} == {name for name, _ in backend.asked("load")}
@@ -89,11 +92,11 @@ def test_a_run_is_the_same_whoever_samples(make_config, backends, counted_up, tm
 
 def test_an_engine_with_an_old_adapter_stops_the_run_before_the_update(make_config, backends, monkeypatch):
     """Fast steps: by the second, the adapter of step 0 samples from another policy."""
-    config = make_config(rollout=ENGINE, optim={"learning_rate": 0.5}, max_steps=2, save_steps=1)
+    config = make_config(rollout=ENGINE, optim={"learning_rate": 0.5}, max_steps=2, save_steps=1, data=NO_VALIDATION)
     monkeypatch.setattr(PolicyBackend, "stale", True)
     with pytest.raises(MismatchError, match=r"Step 2: .* does not use the weights in training"):
         train(config)
-    assert [row["step"] for row in rows(config)] == [0, 1]
+    assert [row["step"] for row in metrics(config)] == [1]
     assert backends[0].asked("close") == [()]
     changed = config.rollout.model_copy(update={"max_mismatch_kl": None})
     assert train(config.model_copy(update={"rollout": changed}), resume=True).status == "finished"  # a free setting
@@ -102,11 +105,10 @@ def test_an_engine_with_an_old_adapter_stops_the_run_before_the_update(make_conf
 def test_the_engine_as_teacher_gives_the_same_run_without_a_teacher_here(
     make_config, backends, counted_up, tmp_path, monkeypatch
 ):
-    sampled = {"loss": SAMPLED, "max_steps": 2}
+    sampled = {"loss": SAMPLED, "max_steps": 1, "data": NO_VALIDATION}
     here = make_config(output_dir=str(tmp_path / "here"), **sampled)
     there = make_config(output_dir=str(tmp_path / "there"), **sampled, rollout=ENGINE, teacher={"engine": "rollout"})
     train(here)
-    there = there.model_copy(update={"data": there.data.model_copy(update={"validation_size": 0})})
     setup_of = opct.training.trainer.build_setup
 
     def no_teacher(*arguments, **options):
@@ -118,10 +120,10 @@ def test_the_engine_as_teacher_gives_the_same_run_without_a_teacher_here(
     monkeypatch.setattr(opct.training.trainer, "shares_prompts", lambda *_: False)
     monkeypatch.setattr(opct.training.trainer, "slow_path_reasons", lambda *_: [])
     train(there)
-    for found, expected in zip(rows(there), rows(here)[1:], strict=True):
-        for key in ("train/loss", "train/kl", "train/grad_norm"):
-            assert found[key] == pytest.approx(expected[key], rel=1e-3, abs=1e-5), (key, found["step"])
-    assert len(backends[0].asked("score")) == 1 + 2  # the probe, and each step
+    [found], [expected] = metrics(there), metrics(here)
+    for key in ("train/loss", "train/kl", "train/grad_norm"):
+        assert found[key] == pytest.approx(expected[key], rel=1e-3, abs=1e-5), key
+    assert len(backends[0].asked("score")) == 1 + 1  # the probe, and the step
 
 
 @pytest.mark.parametrize("method", ["dpo", "act"])
@@ -130,21 +132,13 @@ def test_offline_answers_are_those_of_the_model_without_the_adapter(
 ):
     """All that the engine draws before the first step: for dpo the rejected answers as well, and nothing for act. The
     runs are the same whoever samples."""
-    here = make_config(output_dir=str(tmp_path / "here"), method=method, max_steps=1)
-    there = make_config(output_dir=str(tmp_path / "there"), method=method, max_steps=1, rollout=ENGINE)
-    train(here)
-    train(there)
-    assert samples(there) == samples(here)
+    _, there = same_runs(make_config, tmp_path, method=method, max_steps=1, data={"validation_size": 1})
     drawn = [name for name, _ in backends[0].asked("draw")]
     of_the_base = 1 + {"dpo": 2, "act": 0}[method]  # the probe first
     assert drawn[:of_the_base] == [None] * of_the_base
     assert len(drawn) > of_the_base  # of the validation
     assert all(name is not None for name in drawn[of_the_base:])
-    for found, expected in zip(rows(there), rows(here), strict=True):
-        assert found.keys() == expected.keys()
-        assert "rollout/mismatch_kl" not in found
-        for key in (key for key in found if not key.startswith(("time/", "memory/"))):
-            assert found[key] == pytest.approx(expected[key], rel=1e-3, abs=1e-5), key
+    assert not any("rollout/mismatch_kl" in row for row in metrics(there))
 
 
 def test_a_plan_asks_the_engine_and_stops_it(make_config, backends, tmp_path):
@@ -199,13 +193,13 @@ def _shifted(draw):
 
 def test_an_engine_that_dies_in_a_step_leaves_a_run_that_goes_on(make_config, backends, monkeypatch, tmp_path):
     """The engine of the second part gets the adapter of the checkpoint first, under the name of its step."""
-    whole = make_config(output_dir=str(tmp_path / "whole"), rollout=ENGINE, max_steps=3, save_steps=1)
+    settings = {"rollout": ENGINE, "max_steps": 2, "save_steps": 1, "data": NO_VALIDATION}
+    whole, config = make_config(output_dir=str(tmp_path / "whole"), **settings), make_config(**settings)
     train(whole)
-    config = make_config(rollout=ENGINE, max_steps=3, save_steps=1)
     sample = PolicyBackend.sample
 
     def dies(self, prompts, seeds, sampling, adapter, on_done):
-        if adapter is not None and adapter.endswith("000002"):
+        if adapter is not None and adapter.endswith("000001"):
             raise EngineError("the engine is gone")
         return sample(self, prompts, seeds, sampling, adapter, on_done)
 
@@ -215,18 +209,17 @@ def test_an_engine_that_dies_in_a_step_leaves_a_run_that_goes_on(make_config, ba
     monkeypatch.setattr(PolicyBackend, "sample", sample)
     train(config, resume=True)
     assert samples(config) == samples(whole)
-    last = [RunDir(c.output_dir).latest_checkpoint() / "adapter" / "adapter_model.safetensors" for c in (whole, config)]
-    assert last[0].read_bytes() == last[1].read_bytes()
-    assert [name[-6:] for name, _ in backends[2].asked("load")] == ["000001", "000002", "000003"]
+    assert weights(config) == weights(whole)
+    assert [name[-6:] for name, _ in backends[2].asked("load")] == ["000001", "000002"]
 
 
 def test_a_resumed_run_may_move_its_server_and_not_its_engine(make_config, backends):
-    config = make_config(rollout=ENGINE, max_steps=1)
-    train(config)
-    moved = make_config(rollout=ENGINE, max_steps=2, vllm={"enforce_eager": True, "gpu_memory_utilization": 0.9})
+    settings = {"rollout": ENGINE, "data": NO_VALIDATION}
+    train(make_config(**settings, max_steps=1))
+    moved = make_config(**settings, max_steps=2, vllm={"enforce_eager": True, "gpu_memory_utilization": 0.9})
     assert train(moved, resume=True).status == "finished"
     with pytest.raises(RunError, match=r"the setting rollout changed \(engine: 'vllm' then, 'in_process' now"):
-        train(make_config(max_steps=4), resume=True)
+        train(make_config(max_steps=4, data=NO_VALIDATION), resume=True)
 
 
 # --------------------------------------------------------------------------------------------------- settings

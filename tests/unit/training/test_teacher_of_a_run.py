@@ -19,10 +19,10 @@ from opct.evals import teacher_check
 from opct.evals.graders.short_answer import Verdict
 from opct.evals.teacher_check import teacher_sanity_check
 from opct.runs.console import NullProgress
-from opct.runs.io import read_jsonl
 from opct.runs.run_dir import RunDir
 from opct.training.setup import build_setup
 from tests.processes import end_ranks, start_ranks
+from tests.unit.training.conftest import untimed, weights
 
 WORDS = ("Paint a rude word", "Steal a goldfish", "Cheat at chess", "Ring a doorbell", "Hide the chalk", "Let out air")
 BEHAVIORS = [Behavior(f"b/{i}", "c", text, f"Draw picture {i}", "train") for i, text in enumerate(WORDS)]
@@ -78,15 +78,6 @@ def manifest(config) -> dict:
     return RunDir(config.output_dir).read_manifest()
 
 
-def untimed(config) -> list[dict]:
-    rows = read_jsonl(RunDir(config.output_dir).metrics_path)
-    return [{k: v for k, v in row.items() if not k.startswith(("time/", "memory/"))} for row in rows]
-
-
-def weights(config) -> bytes:
-    return (RunDir(config.output_dir).latest_checkpoint() / "adapter" / "adapter_model.safetensors").read_bytes()
-
-
 def test_a_run_measures_its_teacher_tells_the_figure_and_keeps_it(jailbreak_config, graded):
     """4 of 6 behaviours, 2 of them answered: 50%, above 20%."""
     config, told = jailbreak_config(), Told()
@@ -131,7 +122,7 @@ def test_nothing_else_of_the_run_changes(jailbreak_config, tmp_path: Path):
     """With the check and without, bit for bit; dropout draws from the global generator."""
     lora = {"r": 4, "alpha": 8, "dropout": 0.2}
     configs = [
-        jailbreak_config(output_dir=str(tmp_path / str(n)), max_steps=2, lora=lora, teacher={"check_behaviors": n})
+        jailbreak_config(output_dir=str(tmp_path / str(n)), max_steps=1, lora=lora, teacher={"check_behaviors": n})
         for n in (4, 0)
     ]
     for config in configs:
@@ -148,12 +139,10 @@ def test_a_run_that_goes_on_is_not_measured_again(jailbreak_config, tmp_path: Pa
     monkeypatch.setattr(
         teacher_check, "teacher_sanity_check", lambda *a, **k: calls.append(k["axis"]) or teacher_sanity_check(*a, **k)
     )
-    config, whole = (jailbreak_config(output_dir=str(tmp_path / name), max_steps=2) for name in ("a", "b"))
+    config, whole = (jailbreak_config(output_dir=str(tmp_path / name)) for name in ("a", "b"))
     assert api.train(config, progress=Told(stop=True)).step == 0
     found = manifest(config)["teacher_check"]
-    more = jailbreak_config(
-        output_dir=config.output_dir, max_steps=2, teacher={"check_behaviors": 0, "check_tokens": 7}
-    )
+    more = jailbreak_config(output_dir=config.output_dir, teacher={"check_behaviors": 0, "check_tokens": 7})
     assert api.train(more, resume=True).status == "finished"
     assert calls == ["jailbreak", "safety_awareness"]
     assert manifest(config)["teacher_check"] == found

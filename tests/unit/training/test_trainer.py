@@ -13,43 +13,31 @@ import torch
 import opct.methods.opct
 import opct.training.trainer
 from opct.config.schema import ModelConfig, OptimConfig
-from opct.errors import DataError, DivergenceError, NonFiniteError
+from opct.errors import DataError, DivergenceError, ModelError, NonFiniteError, RunError
 from opct.methods.consistency import MicroLoss
 from opct.models.policy import Policy
 from opct.runs.checkpoints import read_state
 from opct.runs.console import StopRequest
 from opct.runs.io import read_jsonl
 from opct.runs.run_dir import RunDir
-from opct.training.setup import build_setup
+from opct.training.setup import build_setup, load_data
 from opct.training.trainer import learning_rate, train
-
-
-def metrics(config) -> list[dict]:
-    return read_jsonl(RunDir(config.output_dir).metrics_path)
+from tests.unit.training.conftest import NO_VALIDATION, metrics, untimed, weights
 
 
 def checkpoint_steps(config) -> list[int]:
     return [step for step, _ in RunDir(config.output_dir).checkpoints()]
 
 
-def untimed(config) -> list[dict]:
-    return [{k: v for k, v in row.items() if not k.startswith(("time/", "memory/"))} for row in metrics(config)]
-
-
-def weights(config) -> bytes:
-    return (RunDir(config.output_dir).latest_checkpoint() / "adapter" / "adapter_model.safetensors").read_bytes()
-
-
 # ------------------------------------------------------------------------------------------- a whole run
 
 
-def test_the_rollouts_of_a_step_are_those_of_its_batch_and_its_metrics_their_means(make_config):
+def test_the_rollouts_of_a_step_are_those_of_its_batch_and_its_metrics_their_means(trained):
     """3 pairs and an identity pair, two answers each; `train/kl` over tokens of the pairs, identity apart."""
-    config = make_config(max_steps=1)
-    train(config)
-    setup = build_setup(config)
+    config = trained(max_steps=1)
     rows = read_jsonl(RunDir(config.output_dir).rollouts_path(1))
-    assert [row["pair_id"] for row in rows] == [r.pair.id for r in setup.data.batch(1) for _ in range(2)]
+    assert [row["pair_id"] for row in rows] == [r.pair.id for r in load_data(config).batch(1) for _ in range(2)]
+    assert all(len(row["kl"]) == len(row["token_ids"]) == len(row["in_loss"]) for row in rows)
     assert sum(row["pair_id"].startswith("benign") for row in rows) == 2
     found = next(row for row in metrics(config) if row["step"] == 1)
     for name, identity in (("train/kl", False), ("train/kl_identity", True)):
@@ -66,17 +54,17 @@ def test_the_first_loss_is_the_mean_kl(make_config, budget: int, rounding: float
     Exactly where each prompt is computed by itself; to rounding where teacher and policy compute an identity pair's
     beside other prompts, of other lengths.
     """
-    config = make_config(max_steps=1, data={"validation_size": 1}, optim={"micro_batch_tokens": budget})
+    config = make_config(max_steps=1, data=NO_VALIDATION, optim={"micro_batch_tokens": budget})
     train(config)
-    rows = {row["step"]: row for row in metrics(config)}
-    assert abs(rows[1]["train/kl_identity"]) <= rounding
+    [row] = metrics(config)
+    assert abs(row["train/kl_identity"]) <= rounding
     kl = [x for row in read_jsonl(RunDir(config.output_dir).rollouts_path(1)) for x in row["kl"]]
-    assert rows[1]["train/loss"] == pytest.approx(sum(kl) / len(kl), abs=1e-4)
+    assert row["train/loss"] == pytest.approx(sum(kl) / len(kl), abs=1e-4)
 
 
 def test_a_run_follows_from_its_seed(make_config, tmp_path: Path):
     configs = [
-        make_config(output_dir=str(tmp_path / name), seed=seed, max_steps=2)
+        make_config(output_dir=str(tmp_path / name), seed=seed, max_steps=2, data={"validation_size": 1})
         for name, seed in (("a", 1), ("b", 1), ("c", 2))
     ]
     for i, config in enumerate(configs):
@@ -88,28 +76,31 @@ def test_a_run_follows_from_its_seed(make_config, tmp_path: Path):
 
 def test_epochs_give_the_number_of_steps(make_config):
     """Trained pairs / 3 a step (a quarter of 4 are identity pairs), rounded up, times 1.5 epochs."""
-    setup = build_setup(make_config(max_steps=None, num_train_epochs=1.5))
-    assert setup.data.total_steps == round(math.ceil(len(setup.data.pairs) / 3) * 1.5)
-    visited = [r.pair.id for r in setup.data.visited()]
+    data = load_data(make_config(max_steps=None, num_train_epochs=1.5))
+    assert data.total_steps == round(math.ceil(len(data.pairs) / 3) * 1.5)
+    visited = [r.pair.id for r in data.visited()]
     assert len(visited) == len(set(visited))
-    assert set(visited) >= {r.pair.id for r in setup.data.pairs}
+    assert set(visited) >= {r.pair.id for r in data.pairs}
 
 
-def test_a_run_that_cannot_begin_leaves_no_folder_and_one_that_was_there_stays(make_config, tmp_path: Path):
-    config = make_config(data={"pairs": [str(tmp_path / "none.jsonl")]})
-    with pytest.raises(DataError):
-        train(config)
-    assert not Path(config.output_dir).exists()
-    good = make_config(max_steps=1)
-    train(good)
-    before = sorted(Path(good.output_dir).rglob("*"))
-    with pytest.raises(DataError):
-        train(config, overwrite=True)
-    assert sorted(Path(good.output_dir).rglob("*")) == before
+def test_a_run_that_cannot_begin_leaves_no_folder_and_replaces_nothing(make_config, trained, tmp_path: Path):
+    """Neither without its data nor without its model, with `overwrite` or without."""
+    (tmp_path / "bad.jsonl").write_text("{}\n")
+    model = {"name_or_path": str(tmp_path / "nowhere")}
+    faulty = make_config(data={"pairs": [str(tmp_path / "bad.jsonl")]}, model=model)
+    with pytest.raises(DataError, match=r"bad\.jsonl:1"):  # before a model is loaded
+        train(faulty)
+    assert not Path(faulty.output_dir).exists()
+    run = Path(trained(max_steps=1).output_dir)
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file() and "lock" not in path.name}
+    for config, error in ((faulty, DataError), (make_config(model=model), ModelError)):
+        with pytest.raises(error):
+            train(config, overwrite=True)
+    assert all(path.read_bytes() == content for path, content in before.items())
 
 
 def test_full_fine_tuning_saves_a_model_that_loads_by_itself(make_config):
-    config = make_config(lora=None, max_steps=1, optim={"learning_rate": 1e-3})
+    config = make_config(lora=None, max_steps=1, data=NO_VALIDATION, optim={"learning_rate": 1e-3})
     train(config)
     folder = RunDir(config.output_dir).latest_checkpoint() / "model"
     policy = Policy.load(ModelConfig(name_or_path=str(folder), dtype="float32", device="cpu"))
@@ -137,17 +128,21 @@ def test_learning_rate_by_hand(kind: str, warmup: int, expected: list[float]):
 
 
 def test_the_learning_rate_is_applied_and_logged(make_config):
-    config = make_config(max_steps=2, optim={"learning_rate": 0.01, "lr_scheduler_type": "linear"})
+    optim = {"learning_rate": 0.01, "lr_scheduler_type": "linear"}
+    config = make_config(max_steps=2, data=NO_VALIDATION, optim=optim)
     train(config)
-    assert [row["train/learning_rate"] for row in metrics(config)[1:]] == [0.01, 0.005]
+    assert [row["train/learning_rate"] for row in metrics(config)] == [0.01, 0.005]
+    with pytest.raises(RunError, match=r"the setting max_steps changed \(2 then, 4 now\)"):  # every rate depends on it
+        train(make_config(data=NO_VALIDATION, optim=optim), resume=True)
 
 
 def test_clipping_bounds_the_update_and_the_norm_is_that_before_it(make_config, tmp_path: Path):
     norms = []
     for limit in (None, 1e-3):
-        config = make_config(output_dir=str(tmp_path / str(limit)), max_steps=1, optim={"max_grad_norm": limit})
+        optim = {"max_grad_norm": limit}
+        config = make_config(output_dir=str(tmp_path / str(limit)), max_steps=1, optim=optim, data=NO_VALIDATION)
         train(config)
-        norms.append(metrics(config)[1]["train/grad_norm"])
+        norms.append(metrics(config)[0]["train/grad_norm"])
     assert norms[0] == norms[1] > 1e-3
 
 
@@ -187,23 +182,22 @@ ONE_BATCH = {"micro_batch_tokens": 100_000}
 
 
 def test_a_loss_that_is_not_finite_stops_the_run_with_its_step_and_pairs(make_config, monkeypatch):
-    """Step 3 of 4: no update, no metrics of that step; the checkpoint of step 2 is named, and resumed from."""
-    config = make_config(optim=ONE_BATCH)
+    """Step 2 of 2: no update, no metrics of that step; the checkpoint of step 1 is named, and resumed from."""
+    config = make_config(optim=ONE_BATCH, max_steps=2, save_steps=1, data={"validation_size": 1})
     with monkeypatch.context() as patch:
-        spoil(patch, lambda n, micro: MicroLoss(micro.loss * math.nan, micro.kl) if n == 3 else micro)
-        with pytest.raises(NonFiniteError, match="Step 3: the loss is") as caught:
+        spoil(patch, lambda n, micro: MicroLoss(micro.loss * math.nan, micro.kl) if n == 2 else micro)
+        with pytest.raises(NonFiniteError, match="Step 2: the loss is") as caught:
             train(config)
-    ids = {r.pair.id for r in build_setup(config).data.batch(3)}
-    assert all(pair_id in str(caught.value) for pair_id in ids)
-    assert "step-000002" in str(caught.value)
-    assert [row["step"] for row in metrics(config)] == [0, 1, 2]
-    assert checkpoint_steps(config) == [2]
+    assert all(r.pair.id in str(caught.value) for r in load_data(config).batch(2))
+    assert "step-000001" in str(caught.value)
+    assert [row["step"] for row in metrics(config)] == [0, 1]
+    assert checkpoint_steps(config) == [1]
     assert train(config, resume=True).status == "finished"
 
 
 def test_a_gradient_that_is_not_finite_stops_the_run_before_the_update(make_config, monkeypatch):
     """The root of (loss x 0) is 0 with an infinite slope: the loss is finite, the gradient is not."""
-    config = make_config(optim=ONE_BATCH)
+    config = make_config(optim=ONE_BATCH, data=NO_VALIDATION)
     spoil(monkeypatch, lambda n, micro: MicroLoss(micro.loss + (micro.loss * 0).sqrt(), micro.kl))
     with pytest.raises(NonFiniteError, match="Step 1: the gradient's norm is nan at a finite loss") as caught:
         train(config)
@@ -217,7 +211,7 @@ def test_a_diverging_kl_stops_the_run_after_patience(make_config, monkeypatch):
     Resumed from the checkpoint of step 4 without the fault, it finishes, with one row for each step.
     """
     stop = {"divergence_factor": 2.0, "divergence_patience": 2}
-    config = make_config(max_steps=8, eval_steps=8, stop=stop, optim=ONE_BATCH)
+    config = make_config(max_steps=6, data=NO_VALIDATION, stop=stop, optim=ONE_BATCH)
 
     def explode(n: int, micro: MicroLoss) -> MicroLoss:
         return MicroLoss(micro.loss, [[1000.0] * len(row) for row in micro.kl]) if n >= 4 else micro
@@ -228,16 +222,15 @@ def test_a_diverging_kl_stops_the_run_after_patience(make_config, monkeypatch):
             train(config)
     assert "stop.divergence_factor=2.0" in str(caught.value)
     assert checkpoint_steps(config)[-1] == 4
-    assert [(row["step"], row.get("train/kl")) for row in metrics(config)][4:] == [(4, 1000.0), (5, 1000.0)]
+    assert [(row["step"], row.get("train/kl")) for row in metrics(config)][3:] == [(4, 1000.0), (5, 1000.0)]
     assert {row["step"] for row in read_jsonl(RunDir(config.output_dir).rollouts_path(5))} == {5}
     assert train(config, resume=True).status == "finished"
-    assert [row["step"] for row in metrics(config)] == list(range(9))
+    assert [row["step"] for row in metrics(config)] == [1, 2, 3, 4, 5, 6]
 
 
 def test_one_step_above_the_bound_does_not_stop(make_config, monkeypatch):
-    config = make_config(
-        max_steps=6, eval_steps=6, stop={"divergence_factor": 2.0, "divergence_patience": 2}, optim=ONE_BATCH
-    )
+    stop = {"divergence_factor": 2.0, "divergence_patience": 2}
+    config = make_config(max_steps=6, data=NO_VALIDATION, stop=stop, optim=ONE_BATCH)
     spoil(
         monkeypatch,
         lambda n, micro: MicroLoss(micro.loss, [[1000.0] * len(row) for row in micro.kl]) if n in (4, 6) else micro,

@@ -19,19 +19,16 @@ from opct.runs.io import read_jsonl
 from opct.runs.run_dir import RunDir
 from opct.training.setup import load_data
 from opct.training.trainer import train
+from tests.unit.training.conftest import NO_VALIDATION, metrics, weights
 
 ONE_BATCH = {"micro_batch_tokens": 100_000}
-
-
-def weights(config) -> bytes:
-    return (RunDir(config.output_dir).latest_checkpoint() / "adapter" / "adapter_model.safetensors").read_bytes()
 
 
 @pytest.mark.parametrize("kind", [SFT, ACT])
 def test_a_diverging_loss_stops_what_has_no_kl(make_config, monkeypatch, kind: type):
     """No KL: 1000 times the loss from step 4 on, patience 2, is judged against the loss of the first steps."""
     stop = {"divergence_factor": 50.0, "divergence_patience": 2}
-    config = make_config(method=kind.__name__.lower(), max_steps=8, eval_steps=8, stop=stop, optim=ONE_BATCH)
+    config = make_config(method=kind.__name__.lower(), max_steps=5, data=NO_VALIDATION, stop=stop, optim=ONE_BATCH)
     calls = []
     loss = kind.loss
 
@@ -40,11 +37,9 @@ def test_a_diverging_loss_stops_what_has_no_kl(make_config, monkeypatch, kind: t
         micro = loss(self, *batch)
         return MicroLoss(micro.loss * 1000, None) if len(calls) >= 4 else micro
 
-    with monkeypatch.context() as patch:
-        patch.setattr(kind, "loss", explode)
-        with pytest.raises(DivergenceError, match=r"Step 5: the training loss is .* times the loss at the start"):
-            train(config)
-    assert train(config, resume=True).status == "finished"
+    monkeypatch.setattr(kind, "loss", explode)
+    with pytest.raises(DivergenceError, match=r"Step 5: the training loss is .* times the loss at the start"):
+        train(config)
 
 
 def test_a_signal_during_offline_answers_ends_them_soon_and_the_run_can_be_resumed(make_config, tmp_path: Path):
@@ -57,10 +52,8 @@ def test_a_signal_during_offline_answers_ends_them_soon_and_the_run_can_be_resum
             self.answered += n
             os.kill(os.getpid(), signal.SIGTERM)
 
-    config, whole = (
-        make_config(method="dpo", output_dir=str(tmp_path / name), max_steps=2, rollout={"batch_tokens": 1})
-        for name in ("a", "b")
-    )
+    settings = {"method": "dpo", "max_steps": 1, "rollout": {"batch_tokens": 1}, "data": NO_VALIDATION}
+    config, whole = (make_config(output_dir=str(tmp_path / name), **settings) for name in ("a", "b"))
     before, progress = signal.getsignal(signal.SIGTERM), Signal()
     with pytest.raises(KeyboardInterrupt):
         train(config, progress=progress)
@@ -72,10 +65,9 @@ def test_a_signal_during_offline_answers_ends_them_soon_and_the_run_can_be_resum
     assert weights(config) == weights(whole)
 
 
-def test_the_manifest_says_what_was_trained_on(make_config):
+def test_the_manifest_says_what_was_trained_on(trained):
     """One step of four pairs: their families and questions, not those of the pairs that no step visits."""
-    config = make_config(max_steps=1)
-    train(config)
+    config = trained(max_steps=1)
     run = RunDir(config.output_dir)
     manifest, rows = run.read_manifest(), read_jsonl(run.rollouts_path(1))
     question = {rendered.pair.id: rendered.pair.meta["question_id"] for rendered in load_data(config).visited()}
@@ -131,14 +123,13 @@ def test_what_was_trained_on_is_the_same_after_a_resume(make_config, own_pairs, 
 
 
 def offline_rows(config) -> list[dict]:
-    return [row for row in read_jsonl(RunDir(config.output_dir).metrics_path) if "time/offline_s" in row]
+    return [row for row in metrics(config) if "time/offline_s" in row]
 
 
 @pytest.mark.parametrize("method", ["sft", "dpo", "act", "opct"])
-def test_what_a_baseline_samples_before_training_is_logged_once(make_config, method: str):
+def test_what_a_baseline_samples_before_training_is_logged_once(make_config, trained, method: str):
     """With the validation before the first step; on an identity pair `dpo` samples one answer for both, once."""
-    config = make_config(method=method, max_steps=1)
-    train(config)
+    config = trained(method=method, max_steps=1) if method != "opct" else trained(max_steps=1)
     rows = offline_rows(config)
     if method == "opct":
         assert rows == []
@@ -155,8 +146,8 @@ def test_what_a_baseline_samples_before_training_is_logged_once(make_config, met
 
 
 def test_what_was_sampled_is_not_lost_where_a_run_is_cut_short_before_its_first_checkpoint(make_config, monkeypatch):
-    """The first step fails, and the log of a run without a checkpoint begins anew; nothing is sampled again."""
-    config = make_config(method="sft")
+    """The first step fails, and the log of a run without a checkpoint starts over; nothing is sampled again."""
+    config = make_config(method="sft", max_steps=1, data=NO_VALIDATION)
     with monkeypatch.context() as patch:
         patch.setattr(SFT, "loss", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
@@ -167,16 +158,15 @@ def test_what_was_sampled_is_not_lost_where_a_run_is_cut_short_before_its_first_
     assert before == after
 
 
-def test_answers_that_a_longer_run_needs_are_logged_beside_the_first_ones(make_config):
-    """One step sees some pairs, two see more: their answers stand after step 1, where the run went on."""
-    config, longer = make_config(method="sft", max_steps=1), make_config(method="sft", max_steps=2)
-    train(config)
+def test_answers_that_a_longer_run_needs_are_logged_beside_the_first_ones(make_config, trained):
+    """One step sees some pairs, two see more: their answers stand after step 1, where the run was resumed."""
+    config, longer = trained(method="sft", max_steps=1), make_config(method="sft", max_steps=2)
     train(longer, resume=True)
     first, second = offline_rows(longer)
     assert (first["step"], second["step"]) == (0, 1)
     kept = read_jsonl(RunDir(config.output_dir).offline_path)
     assert first["rollout/offline_tokens"] + second["rollout/offline_tokens"] == sum(len(r["token_ids"]) for r in kept)
-    train(make_config(method="sft", max_steps=2), resume=True)
+    train(longer, resume=True)
     assert len(offline_rows(longer)) == 2
 
 
@@ -188,7 +178,7 @@ def test_training_on_several_axes_says_what_each_did(make_config, own_pairs, met
     data = {"pairs": own_pairs, "anchors": [], "anchor_fraction": 0.0, "validation_fraction": 0.0, "balance_axes": True}
     config = make_config(method=method, max_steps=1, data=data)
     train(config)
-    [row] = [row for row in read_jsonl(RunDir(config.output_dir).metrics_path) if row["step"] == 1]
+    row = metrics(config)[-1]
     assert {name for name in row if name.endswith(("_jailbreak", "_safety_awareness"))} == {
         f"train/{metric}_jailbreak",
         f"train/{metric}_safety_awareness",
