@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 from pathlib import Path
 
 import torch
@@ -112,17 +114,27 @@ OWN_PARTS = False  # whether the tiny policies compute attention and norms as a 
 
 
 def tiny_adapter_policy(*, seed: int = 0, r: int = 4, dropout: float = 0.0, random: bool = True, **options):
-    """A tiny policy with a LoRA adapter; `random` gives its B matrices weights, as training would."""
+    """A tiny policy with a LoRA adapter; `random` gives its B matrices weights, as training would.
+
+    Each call gives a copy of a model that is built once.
+    """
+    from opct.models.policy import Policy
+
+    model = _adapter_model(OWN_PARTS, seed, r, dropout, random, **options)
+    torch.manual_seed(seed)
+    return Policy(copy.deepcopy(model), tiny_tokenizer(), name="tiny")
+
+
+@functools.cache
+def _adapter_model(own_parts: bool, seed: int, r: int, dropout: float, random: bool, **options):
     from opct.config.schema import LoraSettings
     from opct.models.kernels.attention import use_grouped_attention
     from opct.models.kernels.fused_norm import fuse_norms
     from opct.models.loading import attach_adapter
-    from opct.models.policy import Policy
 
-    tokenizer = tiny_tokenizer()
     settings = LoraSettings(r=r, alpha=2 * r, dropout=dropout)
-    base = tiny_model(tokenizer, **options)
-    if OWN_PARTS:
+    base = tiny_model(**options)
+    if own_parts:
         use_grouped_attention(base)
         fuse_norms(base)
     model = attach_adapter(base, settings, None, seed=seed)
@@ -132,7 +144,18 @@ def tiny_adapter_policy(*, seed: int = 0, r: int = 4, dropout: float = 0.0, rand
             for name, parameter in model.named_parameters():
                 if "lora_B" in name:
                     parameter.copy_(0.2 * torch.randn(parameter.shape, generator=generator))
-    return Policy(model, tokenizer, name="tiny")
+    return model
+
+
+def tiny_setting(config, pairs, **options):
+    """(policy, teacher, rendered pairs) of a run that has not begun; `options` of `tiny_adapter_policy`."""
+    from opct.data.render import render_pairs
+    from opct.models.teacher import make_teacher
+
+    policy = tiny_adapter_policy(**options)
+    teacher = make_teacher(policy, config.teacher, continued=False)
+    rendered, _ = render_pairs(pairs, policy.renderer, max_completion_tokens=6, context_length=CONTEXT)
+    return policy, teacher, rendered
 
 
 def means_by_axis(method, rollouts, prefix: str) -> dict[str, float]:

@@ -129,15 +129,12 @@ def pad_plan_across_ranks(plan: Plan, own: Sequence[Rollout], *, share: bool) ->
 
 def plan_of(rollouts: Sequence[Rollout], budget: int, *, share: bool) -> Plan:
     """Groups of micro-batches of indices; with `share`, the prompts of a group are computed together."""
+    widths = [max(len(r.prompt_ids), len(r.teacher_ids)) for r in rollouts]
     if share:
-        widths = [max(len(r.prompt_ids), len(r.teacher_ids)) for r in rollouts]
         return shared_batches([r.prompt_ids for r in rollouts], widths, [sum(r.lengths) for r in rollouts], budget)
-    return [micro_batches([forward_tokens(r) for r in rollouts], budget)]
-
-
-def forward_tokens(rollout: Rollout) -> int:
-    """Tokens in the forward of one rollout, padding included: one row for each of its completions."""
-    return len(rollout.lengths) * (max(len(rollout.prompt_ids), len(rollout.teacher_ids)) + max(rollout.lengths))
+    # a row for each completion of a rollout, padding included
+    tokens = [len(r.lengths) * (width + max(r.lengths)) for r, width in zip(rollouts, widths, strict=True)]
+    return [micro_batches(tokens, budget)]
 
 
 def prompt_shares(rollouts: Sequence[Rollout], parts: int) -> list[list[int]]:

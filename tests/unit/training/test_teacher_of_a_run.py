@@ -101,9 +101,8 @@ def test_both_axes_are_asked_each_of_its_own(make_config, tmp_path: Path):
     pairs = build_jailbreak(BEHAVIORS, families="fiction", per_behavior=1) + build_safety_awareness(families="plain")
     write_pairs(tmp_path / "both.jsonl", pairs)
     data = {"pairs": [str(tmp_path / "both.jsonl")], "validation_fraction": 0.0}
-    config, told = make_config(data=data, max_steps=1, teacher=ANSWERED), Told()
-    api.train(config, progress=told)
-    kept = manifest(config)["teacher_check"]
+    setup, told = build_setup(make_config(data=data, teacher=ANSWERED)), Told()
+    kept = api._check_teacher(setup, told)
     assert {axis: (row["axis"], row["n_asked"]) for axis, row in kept.items()} == {
         "jailbreak": ("jailbreak", 4),
         "safety_awareness": ("safety_awareness", 3),
@@ -113,9 +112,8 @@ def test_both_axes_are_asked_each_of_its_own(make_config, tmp_path: Path):
     said = [line for line in told.said if isinstance(line, str)]
     assert any(line.startswith("teacher: does not warn of 100% (") for line in said)
     assert any("so there is no warning to learn from those. Put the fact at the end" in line for line in said)
-    off = make_config(data=data, max_steps=1, teacher=ANSWERED | {"check_hazards": 0}, output_dir=str(tmp_path / "off"))
-    api.train(off)
-    assert set(manifest(off)["teacher_check"]) == {"jailbreak"}
+    setup.config = make_config(teacher=ANSWERED | {"check_hazards": 0})
+    assert set(api._check_teacher(setup, told)) == {"jailbreak"}
 
 
 def test_nothing_else_of_the_run_changes(jailbreak_config, tmp_path: Path):
@@ -166,9 +164,7 @@ def test_a_prompt_without_room_for_an_answer_is_unscored(make_config, tmp_path: 
     ]
     write_pairs(tmp_path / "own.jsonl", pairs)
     data = {"pairs": [str(tmp_path / "own.jsonl")], "validation_fraction": 0.0}
-    config = make_config(data=data, max_steps=1, teacher={"check_tokens": 40})
-    api.train(config)
-    kept = manifest(config)["teacher_check"]["jailbreak"]
+    kept = api._check_teacher(build_setup(make_config(data=data, teacher={"check_tokens": 40})), Told())["jailbreak"]
     assert (kept["n_asked"], kept["n"], kept["unscored_reasons"]) == (2, 1, {"context": 1})
 
 
