@@ -79,8 +79,7 @@ def _backward(
     share: bool,
     observe: Observe,
 ) -> tuple[float, TokenKL, str | None]:
-    """Loss, KL, and the fault if the loss is not finite; with sharded weights the step is still finished, as every
-    process must take part."""
+    """Loss, KL, and the fault if the loss is not finite; sharded weights need every process to finish the step."""
     total, fault = 0.0, None
     token_kl: TokenKL = [None] * len(rollouts)
     for batches in plan:
