@@ -45,7 +45,7 @@ def rollouts(n: int = 3) -> list:
 # ----------------------------------------------------------------------------------------------- who does what
 
 
-def test_one_process_needs_nobody():
+def test_one_process_alone():
     assert not distributed.launched()
     assert (distributed.rank(), distributed.size(), distributed.is_main()) == (0, 1, True)
     assert distributed.all_gather_object("x") == ["x"]
@@ -179,8 +179,8 @@ def test_a_launched_process_takes_a_signal_handed_on_twice_as_one():
 def one_launched(monkeypatch: pytest.MonkeyPatch):
     """What a launcher of one process would say; a session is opened all the same."""
     server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    told = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(server.port)}
-    for name, value in (told | {"TORCHELASTIC_USE_AGENT_STORE": "True"}).items():
+    environment = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(server.port)}
+    for name, value in (environment | {"TORCHELASTIC_USE_AGENT_STORE": "True"}).items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(distributed, "launched", lambda: True)
     yield

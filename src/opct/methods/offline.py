@@ -88,7 +88,7 @@ def offline_answers(
 
 
 class _Counting:
-    """A sampler that counts its tokens, those of open turns included."""
+    """A sampler that counts its tokens, answers to open turns included."""
 
     def __init__(self, sampler: Sampler, tokens: list[int]):
         self._sampler, self._tokens = sampler, tokens

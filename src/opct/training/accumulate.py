@@ -52,7 +52,7 @@ def accumulate(
     rows = shares[distributed.rank()]
     own, own_weights = [rollouts[i] for i in rows], [weights[i] for i in rows]
     plan, models = plan_of(own, budget, share=share), [method.policy]
-    if method.policy.backbone.shards is not None:  # every forward is a collective: all ranks need as many
+    if method.policy.backbone.shards is not None:  # every forward is a collective: all ranks need the same number
         plan = pad_plan_across_ranks(plan, own, share=share)
         own, own_weights = [*own, rollouts[0].dummy()], [*own_weights, torch.zeros(2)]
         with method.teacher() as reference:
@@ -108,7 +108,7 @@ def pad_plan_across_ranks(plan: Plan, own: Sequence[Rollout], *, share: bool) ->
     """Pad the plan with a dummy rollout to the maximum number of groups and micro-batches of any rank.
 
     The index of the dummy comes after the rank's own. With shared prompts, a micro-batch of completions of one token
-    would need no forward beside that of the prompts: it gets the dummy as well, so that all ranks have as many.
+    would need no forward beside that of the prompts: it gets the dummy as well, so that all ranks have the same.
     """
     dummy = len(own)
     lengths = distributed.all_gather_object([len(batches) for batches in plan])

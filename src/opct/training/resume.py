@@ -175,7 +175,7 @@ def _data_faults(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]
 
 
 def _setting_faults(run: RunDir, config: TrainConfig) -> list[str]:
-    """Which settings differ from those of the run, without those that may."""
+    """Which settings have changed since the run began, except those that may."""
     before = load_config(run.config_path).model_dump(exclude=FREE_INSIDE) if run.config_path.exists() else {}
     now = config.model_dump(exclude=FREE_INSIDE)
     if before and method_class(config.method).trained_by is not None:
